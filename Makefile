@@ -1,0 +1,62 @@
+# Each target makes what it needs; a second call starts at once.
+PYTHON ?= python3
+PIP_INSTALL = -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+SPEC = pyproject.toml constraints.txt
+WORKERS ?= 2
+OUT ?= results
+
+.PHONY: demo test test-all check bench docs clean help
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+
+# The core alone: no torch.
+.venv-core/.core: $(SPEC)
+	@echo "Installing the core into .venv-core …"
+	@$(PYTHON) -m venv .venv-core
+	@.venv-core/bin/python $(PIP_INSTALL) --editable .
+	@touch $@
+
+# The core with the test tools, still without torch.
+.venv-core/.test: .venv-core/.core
+	@.venv-core/bin/python $(PIP_INSTALL) --editable ".[frame]" pytest pytest-xdist pytest-timeout hypothesis beartype
+	@touch $@
+
+# Everything a developer needs.
+.venv/.dev: $(SPEC)
+	@echo "Installing the development environment into .venv …"
+	@$(PYTHON) -m venv .venv
+	@.venv/bin/python $(PIP_INSTALL) --editable ".[torch,frame,dev]"
+	@touch $@
+
+.venv/.docs: .venv/.dev
+	@.venv/bin/python $(PIP_INSTALL) --editable ".[torch,frame,dev,docs]"
+	@touch $@
+
+demo: .venv-core/.core  ## reproduce the headlines and write results/report.html
+	@.venv-core/bin/eigenheads reproduce all --preset paper --out $(OUT)
+	@.venv-core/bin/eigenheads report --out $(OUT)
+
+check: .venv/.dev  ## formatting, lint, types, direction of imports
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports --no-cache
+
+test: check .venv-core/.test  ## check, the suite, and the core's tests without torch
+	.venv/bin/python -m pytest -n $(WORKERS) -m "not slow"
+	.venv-core/bin/python -m pytest -n $(WORKERS) -m "not slow and not torch and not browser" --quiet
+
+test-all: check .venv-core/.test  ## also what is too long for every change
+	.venv/bin/python -m pytest -n $(WORKERS)
+
+bench: .venv/.dev  ## speed and memory as ratios, measured in one run
+	.venv/bin/python -m benchmarks
+
+docs: .venv/.docs  ## the documentation site, warnings are errors
+	.venv/bin/python -m sphinx -W --keep-going -b html docs docs/_build/html
+	@echo "Documentation: docs/_build/html/index.html"
+
+clean:  ## remove environments, caches and builds (results stay)
+	rm -rf .venv .venv-core .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build docs/_build docs/gallery
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,5 @@
+"""``python -m eigenheads`` is the command line."""
+
+from eigenheads.cli import run
+
+run()

@@ -1,0 +1,192 @@
+"""Argument checks: one grammar for every error a caller can cause.
+
+Grammar: ``<owner>: `<name>` must be <contract>; got <value>. <what to do>``
+"""
+
+import difflib
+import math
+from collections.abc import Collection
+from numbers import Integral, Real
+from typing import NoReturn
+
+import numpy as np
+
+from eigenheads._typing import FloatArray
+
+
+def shown(value: object, *, limit: int = 60) -> str:
+    """Return `value` as an error shows it: short, shapes as tuples.
+
+    Examples
+    --------
+    >>> shown(np.zeros((2, 3)))
+    'an array of shape (2, 3) and dtype float64'
+    """
+    if isinstance(value, np.ndarray) and value.ndim:
+        return f"an array of shape {value.shape} and dtype {value.dtype}"
+    text = repr(value.item() if isinstance(value, np.generic) else value)
+    text = " ".join(text.split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def fail(
+    name: str,
+    contract: str,
+    value: object,
+    *,
+    owner: str,
+    hint: str = "",
+    error: type[Exception] = ValueError,
+) -> NoReturn:
+    """Raise `error` in the house grammar.
+
+    Examples
+    --------
+    >>> fail("d", "an integer >= 5", 3, owner="simulate_location", hint="Use full.")
+    Traceback (most recent call last):
+    ...
+    ValueError: simulate_location: `d` must be an integer >= 5; got 3. Use full.
+    """
+    got = value if isinstance(value, Got) else shown(value)
+    tail = f" {hint}" if hint else ""
+    raise error(f"{owner}: `{name}` must be {contract}; got {got}.{tail}")
+
+
+class Got(str):
+    """What was got, in words instead of a value's representation."""
+
+    __slots__ = ()
+
+
+def check_number(
+    name: str,
+    value: object,
+    *,
+    owner: str,
+    minimum: float = -math.inf,
+    maximum: float = math.inf,
+) -> float:
+    """Return `value` as a float, or raise if it is not finite and within bounds.
+
+    Examples
+    --------
+    >>> check_number("noise", -1.0, owner="SingleLocation", minimum=0.0)
+    Traceback (most recent call last):
+    ...
+    ValueError: SingleLocation: `noise` must be a finite number >= 0; got -1.0.
+    """
+    if _is_real(value):
+        number = float(value)  # type: ignore[arg-type]
+        if math.isfinite(number) and minimum <= number <= maximum:
+            return number
+    contract = "a finite number"
+    if math.isfinite(minimum) and math.isfinite(maximum):
+        contract += f" from {minimum:g} to {maximum:g}"
+    elif math.isfinite(minimum):
+        contract += f" >= {minimum:g}"
+    elif math.isfinite(maximum):
+        contract += f" <= {maximum:g}"
+    fail(name, contract, value, owner=owner)
+
+
+def check_positive(name: str, value: object, *, owner: str) -> float:
+    """Return `value` as a float, or raise if it is not finite and > 0.
+
+    Examples
+    --------
+    >>> check_positive("gamma", 0.0, owner="SingleLocation")
+    Traceback (most recent call last):
+    ...
+    ValueError: SingleLocation: `gamma` must be a finite number > 0; got 0.0.
+    """
+    if _is_real(value) and 0 < float(value) < math.inf:  # type: ignore[arg-type]
+        return float(value)  # type: ignore[arg-type]
+    fail(name, "a finite number > 0", value, owner=owner)
+
+
+def check_count(
+    name: str,
+    value: object,
+    *,
+    owner: str,
+    minimum: int = 1,
+    maximum: int | None = None,
+    hint: str = "",
+) -> int:
+    """Return `value` as an int, or raise if it is not a whole number in range.
+
+    Floats that are whole numbers count, so that ``1e9`` may be written.
+
+    Examples
+    --------
+    >>> check_count("n_steps", 1e3, owner="simulate_location")
+    1000
+    >>> check_count("n_steps", 0, owner="simulate_location")
+    Traceback (most recent call last):
+    ...
+    ValueError: simulate_location: `n_steps` must be an integer >= 1; got 0.
+    """
+    whole = (isinstance(value, Integral) and not isinstance(value, bool)) or (
+        _is_real(value) and float(value).is_integer()  # type: ignore[arg-type]
+    )
+    if whole:
+        number = int(value)  # type: ignore[call-overload]
+        if number >= minimum and (maximum is None or number <= maximum):
+            return int(number)
+    contract = f"an integer >= {minimum}"
+    if maximum is not None:
+        contract = f"an integer from {minimum} to {maximum}"
+    fail(name, contract, value, owner=owner, hint=hint)
+
+
+def check_choice(
+    name: str, value: object, choices: Collection[str], *, owner: str
+) -> str:
+    """Return `value`, or raise and name the closest valid choice.
+
+    Examples
+    --------
+    >>> check_choice("method", "exakt", ["exact", "full"], owner="simulate_location")
+    Traceback (most recent call last):
+    ...
+    ValueError: simulate_location: `method` must be one of 'exact', 'full'; got
+    'exakt'. Did you mean 'exact'?
+    """
+    if isinstance(value, str) and value in choices:
+        return value
+    close = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.4)
+    listed = ", ".join(repr(choice) for choice in choices)
+    hint = f"Did you mean {close[0]!r}?" if close else ""
+    fail(name, f"one of {listed}", value, owner=owner, hint=hint)
+
+
+def check_finite_array(name: str, value: object, *, owner: str) -> FloatArray:
+    """Return `value` as a float64 array, or raise unless every entry is finite.
+
+    Examples
+    --------
+    >>> check_finite_array("kappa", [0.0, float("nan")], owner="location_risk")
+    Traceback (most recent call last):
+    ...
+    ValueError: location_risk: `kappa` must be finite numbers; got nan at index (1,).
+    """
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind not in "biuf":
+            raise TypeError
+        array = array.astype(np.float64)
+    except (TypeError, ValueError):
+        fail(name, "finite numbers", value, owner=owner)
+    bad = np.argwhere(~np.isfinite(array))
+    if len(bad):
+        index = tuple(int(i) for i in bad[0])
+        where = f" at index {index}" if index else ""
+        got = Got(f"{float(array[index])!r}{where}")
+        fail(name, "finite numbers", got, owner=owner)
+    return array
+
+
+def _is_real(value: object) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.ndim == 0 and value.dtype.kind in "iuf"
+    return isinstance(value, Real) and not isinstance(value, bool | np.bool_)

@@ -1,0 +1,128 @@
+"""Runs side by side in threads, progress, and a prompt answer to Ctrl-C.
+
+Numba kernels release the interpreter lock, so threads suffice: nothing is copied and
+nothing is pickled. A run owns its generator and its memory; the number of threads
+changes the time and never the result.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from eigenheads._checks import check_count
+
+_THREADS: ContextVar[int | None] = ContextVar("eigenheads_threads", default=None)
+_SINK: ContextVar[Callable[[float], None] | None] = ContextVar(
+    "eigenheads_progress", default=None
+)
+
+
+def n_threads() -> int:
+    """Return how many threads a simulation may use here.
+
+    In order: what :func:`threads` says, ``NUMBA_NUM_THREADS`` (joblib sets it in its
+    worker processes, so that workers times threads never exceeds the cores), the
+    cores this process may run on.
+    """
+    chosen = _THREADS.get()
+    if chosen is not None:
+        return chosen
+    available = _available_cores()
+    limit = os.environ.get("NUMBA_NUM_THREADS", "")
+    return min(available, int(limit)) if limit.isdigit() and int(limit) else available
+
+
+def _available_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Use at most `count` threads inside this context."""
+    token = _THREADS.set(check_count("count", count, owner="threads"))
+    try:
+        yield
+    finally:
+        _THREADS.reset(token)
+
+
+@contextmanager
+def reporting(sink: Callable[[float], None]) -> Iterator[None]:
+    """Send units of finished work (steps over all runs) to `sink` in this context."""
+    token = _SINK.set(sink)
+    try:
+        yield
+    finally:
+        _SINK.reset(token)
+
+
+def advance(units: float) -> None:
+    """Report `units` of finished work to whoever listens."""
+    sink = _SINK.get()
+    if sink is not None:
+        sink(units)
+
+
+@contextmanager
+def progress_bar(total: float, *, description: str = "steps") -> Iterator[None]:
+    """Show a bar with the time left on standard error inside this context.
+
+    Examples
+    --------
+    >>> with progress_bar(2.0, description="demo"):
+    ...     advance(2.0)
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(description, total=total)
+        with reporting(lambda units: bar.advance(task, units)):
+            yield
+
+
+class RunPool:
+    """Threads that work on the runs of one simulation, block by block.
+
+    Examples
+    --------
+    >>> with RunPool(3) as pool:
+    ...     pool.each(lambda run: None)
+    """
+
+    def __init__(self, n_runs: int) -> None:
+        self._n_runs = n_runs
+        workers = min(n_threads(), n_runs)
+        self._executor = ThreadPoolExecutor(workers) if workers > 1 else None
+
+    def __enter__(self) -> "RunPool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._executor is not None:
+            self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def each(self, work: Callable[[int], None]) -> None:
+        """Call `work` once a run; return when all are done."""
+        if self._executor is None:
+            for run in range(self._n_runs):
+                work(run)
+            return
+        for done in [self._executor.submit(work, run) for run in range(self._n_runs)]:
+            done.result()
+
+
+def blocks(n_steps: int, *, size: int) -> Iterator[tuple[int, int]]:
+    """Yield ``(start, stop)`` of consecutive blocks that cover ``range(n_steps)``.
+
+    Examples
+    --------
+    >>> list(blocks(5, size=2))
+    [(0, 2), (2, 4), (4, 5)]
+    """
+    for start in range(0, n_steps, size):
+        yield start, min(start + size, n_steps)

@@ -1,0 +1,32 @@
+"""Seeds become generators here, and nowhere else."""
+
+import numpy as np
+
+from eigenheads._checks import check_count
+
+
+def run_generator(seed: int, run: int, *, owner: str) -> np.random.Generator:
+    """Return the generator of one run: it depends on `seed` and `run` alone.
+
+    So run 7 draws the same numbers whether 8 or 800 runs stand beside it. SFC64 is
+    the fastest of NumPy's bit generators, also inside Numba.
+
+    Examples
+    --------
+    >>> float(run_generator(0, 3, owner="demo").random()) == float(
+    ...     run_generator(0, 3, owner="demo").random())
+    True
+    """
+    seed = check_count("seed", seed, owner=owner, minimum=0)
+    sequence = np.random.SeedSequence(seed, spawn_key=(run,))
+    return np.random.Generator(np.random.SFC64(sequence))
+
+
+def run_generators(seed: int, n_runs: int, *, owner: str) -> list[np.random.Generator]:
+    """Return one generator a run (see :func:`run_generator`)."""
+    return [run_generator(seed, run, owner=owner) for run in range(n_runs)]
+
+
+def drawn_seed(rng: np.random.Generator) -> int:
+    """Draw a seed for a function that takes one."""
+    return int(rng.integers(2**63))

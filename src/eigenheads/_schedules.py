@@ -1,0 +1,50 @@
+"""Step sizes and temperatures that change along a run."""
+
+import math
+
+import numpy as np
+
+from eigenheads._checks import Got, check_number, fail
+from eigenheads._typing import FloatArray, Schedule
+
+
+def check_schedule(name: str, schedule: object, *, owner: str) -> Schedule:
+    """Return a number >= 0, or a callable, or raise.
+
+    A callable's values are checked when they are asked for.
+    """
+    if callable(schedule):
+        return schedule
+    return check_number(name, schedule, owner=owner, minimum=0.0)
+
+
+def schedule_values(
+    name: str, schedule: Schedule, start: int, stop: int, *, owner: str
+) -> FloatArray:
+    """Return the values at updates `start` … ``stop - 1``, each finite and >= 0.
+
+    Examples
+    --------
+    >>> schedule_values("step_size", lambda t: 1 / (1 + t), 0, 3, owner="demo")
+    array([1.        , 0.5       , 0.33333333])
+    >>> schedule_values("step_size", lambda t: "soon", 0, 3, owner="demo")
+    Traceback (most recent call last):
+    ...
+    ValueError: demo: `step_size` must be a schedule that returns a finite number
+    >= 0; got 'soon' at update 0.
+    """
+    if not callable(schedule):
+        return np.full(stop - start, float(schedule))
+    values = np.empty(stop - start)
+    for index in range(start, stop):
+        value = schedule(index)
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not 0 <= number < math.inf:
+            got = Got(f"{value!r} at update {index}")
+            contract = "a schedule that returns a finite number >= 0"
+            fail(name, contract, got, owner=owner)
+        values[index - start] = number
+    return values

@@ -1,0 +1,3 @@
+"""Stochastic training, simulated exactly in any dimension."""
+
+__all__: list[str] = []

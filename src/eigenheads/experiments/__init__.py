@@ -1,0 +1,3 @@
+"""Papers, reproduced: parameters, simulation, claims, drawing."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""Draws tables on axes."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""The HTML report."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""Each theorem as a closed form."""
+
+__all__: list[str] = []
