@@ -16,7 +16,7 @@ from eigenheads.theory._location_checks import (
     check_scalar_law,
     check_whole,
 )
-from eigenheads.theory._location_risk import location_risk
+from eigenheads.theory._location_risk import checked_risk
 
 # Numbers a block of the Monte Carlo holds per statistic: a few tens of megabytes.
 _BLOCK_ENTRIES = 1_000_000
@@ -132,18 +132,9 @@ def location_oracle_risk(
     ...                            inverse_temperature=0.1).round(4))
     0.1135
     """
-    return location_risk(
-        1.0,
-        1.0,
-        0.0,
-        0.0,
-        0.0,
-        d=d,
-        n_tokens=n_tokens,
-        gamma=gamma,
-        inverse_temperature=inverse_temperature,
-        noise=noise,
-    )
+    law = d, n_tokens, gamma, inverse_temperature
+    planted = (1.0, 1.0, 0.0, 0.0, 0.0)
+    return checked_risk(planted, law, noise, owner="location_oracle_risk")
 
 
 def location_bayes_risk(

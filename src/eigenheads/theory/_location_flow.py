@@ -206,12 +206,11 @@ def location_fixed_points(
 
 
 def _origin(law: Law) -> FixedPoint:
-    jacobian = _jacobian(0.0, 0.0, law)
-    low, high = np.linalg.eigvalsh(jacobian)
-    # The determinant is minus the square of the off-diagonal entry, which is not 0.
-    return FixedPoint(
-        kappa=0.0, nu=0.0, kind="saddle", eigenvalues=(float(low), float(high))
-    )
+    # Eigenvalues of [[-p, b], [b, 0]]: their product is -b² < 0, so one of each sign.
+    (minus_p, b), _ = _jacobian(0.0, 0.0, law)
+    reach = math.hypot(minus_p / 2, b) - minus_p / 2
+    eigenvalues = (-float(reach), float(b * (b / reach)))
+    return FixedPoint(kappa=0.0, nu=0.0, kind="saddle", eigenvalues=eigenvalues)
 
 
 def _corner(kappa: float, nu: float, law: Law) -> FixedPoint:

@@ -113,15 +113,8 @@ def location_risk(
     >>> risk.round(4)
     array([0.1135, 0.8774])
     """
-    owner = "location_risk"
-    order = _check_order_parameters((kappa, nu, theta, eta, rho), owner=owner)
-    law = check_law(d, n_tokens, gamma, inverse_temperature, owner=owner)
-    sigma = check_noise(noise, owner=owner)
-    named = dict(zip(ORDER_PARAMETERS, order, strict=True))
-    check_broadcast({**named, **law._asdict(), "noise": sigma}, owner=owner)
-    others = (law.n_tokens - 1) * zeta_at_zero(law.inverse_temperature)
-    excess = risk_value(order, *special_values(order[0], law))
-    return np.asarray(excess + others + sigma**2)
+    law = d, n_tokens, gamma, inverse_temperature
+    return checked_risk((kappa, nu, theta, eta, rho), law, noise, owner="location_risk")
 
 
 def location_risk_gradient(
@@ -168,13 +161,28 @@ def location_risk_gradient(
     array([-0.651, -0.   ,  0.   , -0.   ,  0.   ])
     """
     owner = "location_risk_gradient"
-    order = _check_order_parameters((kappa, nu, theta, eta, rho), owner=owner)
-    law = check_law(d, n_tokens, gamma, inverse_temperature, owner=owner)
-    sigma = check_noise(noise, owner=owner)
-    named = dict(zip(ORDER_PARAMETERS, order, strict=True))
-    shape = check_broadcast({**named, **law._asdict(), "noise": sigma}, owner=owner)
+    order, law, _, shape = _check(
+        (kappa, nu, theta, eta, rho),
+        (d, n_tokens, gamma, inverse_temperature),
+        noise,
+        owner=owner,
+    )
     slopes = risk_slopes(order, *special_values(order[0], law))
     return np.stack([np.broadcast_to(slope, shape) for slope in slopes], axis=-1)
+
+
+def checked_risk(
+    order_parameters: tuple[ArrayLike, ...],
+    law_parameters: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike],
+    noise: ArrayLike,
+    *,
+    owner: str,
+) -> FloatArray:
+    """Return the risk; errors name `owner`, the function the user called."""
+    order, law, sigma, _ = _check(order_parameters, law_parameters, noise, owner=owner)
+    others = (law.n_tokens - 1) * zeta_at_zero(law.inverse_temperature)
+    excess = risk_value(order, *special_values(order[0], law))
+    return np.asarray(excess + others + sigma**2)
 
 
 def zeta_at_zero(inverse_temperature: FloatArray) -> FloatArray:
@@ -205,10 +213,18 @@ def _owen_gap(h: FloatArray, r: FloatArray, length: FloatArray) -> FloatArray:
     return np.where(length < SHORT, direct, np.maximum(closed_form, 0))
 
 
-def _check_order_parameters(
-    values: tuple[ArrayLike, ...], *, owner: str
-) -> tuple[FloatArray, ...]:
-    return tuple(
-        check_order(name, value, owner=owner)
-        for name, value in zip(ORDER_PARAMETERS, values, strict=True)
-    )
+def _check(
+    order_parameters: tuple[ArrayLike, ...],
+    law_parameters: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike],
+    noise: ArrayLike,
+    *,
+    owner: str,
+) -> tuple[tuple[FloatArray, ...], Law, FloatArray, tuple[int, ...]]:
+    order = {
+        name: check_order(name, value, owner=owner)
+        for name, value in zip(ORDER_PARAMETERS, order_parameters, strict=True)
+    }
+    law = check_law(*law_parameters, owner=owner)
+    sigma = check_noise(noise, owner=owner)
+    shape = check_broadcast({**order, **law._asdict(), "noise": sigma}, owner=owner)
+    return tuple(order.values()), law, sigma, shape
