@@ -1,0 +1,91 @@
+"""Panels that compare dimensions, and close-ups of single steps."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from eigenheads.plotting._location import show_steps
+from eigenheads.plotting._svg import BLUE, COLORS, GREEN, GREY, INK, ORANGE, PURPLE
+
+Columns = Mapping[str, NDArray[np.float64]]
+
+
+def draw_step_changes(axes: Sequence[Any], curve: NDArray[np.float64]) -> None:
+    """Draw how far one number moves in a step, and the steps themselves up close."""
+    changes = np.abs(np.diff(curve))
+    size = max(len(changes) // 400, 1)
+    whole = len(changes) - len(changes) % size
+    largest = changes[:whole].reshape(-1, size).max(axis=1)
+    steps = np.arange(0, whole, size)
+    axes[0].plot(steps, np.maximum(largest, 1e-17), color=ORANGE)
+    axes[0].set(title="Size of a single step of ρ, one run", yscale="log")
+    show_steps(axes[0])
+    window = slice(10_000, 10_030)
+    axes[1].plot(np.arange(*window.indices(len(curve))), curve[window], ".-")
+    axes[1].set(title="ρ step by step: to and fro", xlabel="step", ylabel="ρ")
+    axes[1].xaxis.set_major_locator(MaxNLocator(5))
+    axes[1].ticklabel_format(useOffset=False)
+
+
+def draw_any_dimension(
+    axes: Sequence[Any], table: Columns, dimensions: Sequence[int], *, start: float
+) -> None:
+    """Draw the gain in ν on log axes and the excess risk on plain ones."""
+    markers = ("o", "s", "D", "^")
+    limit = table["limit_nu"] - start
+    axes[0].plot(table["limit_time"], limit, "--", color=INK, label="theory, d → ∞")
+    for d, color, marker in zip(dimensions, COLORS, markers, strict=False):
+        time, gain = table[f"time_{d}"], table[f"nu_{d}"].mean(axis=0) - start
+        label = f"d = 10{_superscript(round(np.log10(d)))}"
+        shown = np.unique(np.geomspace(1, len(time) - 1, 12).astype(int))
+        style = {"color": color, "marker": marker, "markersize": 4, "linestyle": ""}
+        axes[0].plot(time[shown], gain[shown], label=label, **style)
+        if time[-1] > 0.5:
+            axes[1].plot(time, table[f"excess_{d}"].mean(axis=0), color=color)
+            axes[1].plot(time, table[f"theory_excess_{d}"], "--", color=INK, lw=1)
+            axes[1].plot([], [], color=color, label=label)
+    axes[0].set(title="Gain in ν since the start", xlabel="time = step size × updates")
+    axes[0].set(xscale="log", yscale="log")
+    axes[0].legend()
+    axes[1].plot([], [], "--", color=INK, lw=1, label="theory at that d")
+    axes[1].set(title="Excess risk, whole curves", xlabel="time = step size × updates")
+    axes[1].set_yscale("log")
+    axes[1].legend()
+
+
+def draw_bayes(axes: Sequence[Any], table: Columns) -> None:
+    """Draw risks where all conditions hold, and the oracle where one is broken."""
+    d = table["d"]
+    keeps, breaks = axes
+    floor = 1e-6
+    for name, label, style, color in (
+        ("null", "null", "-", GREY),
+        ("linear", "best linear", "-.", GREY),
+        ("oracle_all", "oracle (k*, v*)", "o-", BLUE),
+        ("bayes", "Bayes", "s-", GREEN),
+    ):
+        shown = np.where(table[name] > floor, table[name], np.nan)
+        keeps.plot(d, shown, style, color=color, label=label, markersize=4)
+    seen = d[table["bayes"] > floor].max(initial=d[0])
+    note = f"Bayes: below {floor:g} beyond d = {seen:.0f}"
+    keeps.text(0.03, 0.03, note, transform=keeps.transAxes, color=GREEN)
+    keeps.set(title="L = d^0.2, λ = d^−0.35", xlabel="d", ylabel="excess risk")
+    for name, label, color in (
+        ("all", "all conditions hold", BLUE),
+        ("sharpness_too_small", "λ√d = 1", ORANGE),
+        ("sharpness_too_large", "λ√L = 1", PURPLE),
+        ("too_many_tokens", "L = d, best λ", GREEN),
+    ):
+        breaks.plot(d, table[f"oracle_{name}"], "o-", color=color, label=label, ms=4)
+    breaks.axhline(table["null"][0], color=GREY, linewidth=1, label="null")
+    breaks.set(title="The oracle, one condition broken", xlabel="d")
+    for panel in (keeps, breaks):
+        panel.set(xscale="log", yscale="log")
+        panel.legend()
+
+
+def _superscript(number: int) -> str:
+    return str(number).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
