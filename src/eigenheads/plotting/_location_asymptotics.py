@@ -51,6 +51,8 @@ def draw_any_dimension(
     axes[0].set(xscale="log", yscale="log")
     axes[0].legend()
     axes[1].plot([], [], "--", color=INK, lw=1, label="theory at that d")
+    top = f"theory at d = 10{_superscript(round(np.log10(max(dimensions))))}"
+    axes[1].plot(table["limit_time"], table["limit_excess"], ":", color=INK, label=top)
     axes[1].set(title="Excess risk, whole curves", xlabel="time = step size × updates")
     axes[1].set_yscale("log")
     axes[1].legend()

@@ -60,19 +60,23 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
             table[f"theory_{name}_{d}"] = theory[name][0]
         table[f"excess_{d}"] = _excess(params, d, runs)
         table[f"theory_excess_{d}"] = _excess(params, d, theory)[0]
-    d = max(params.dimensions)
+    return {**table, **_limit(params)}
+
+
+def _limit(params: Params) -> dict[str, FloatArray]:
+    """Return theory's curve at the largest dimension, by its flow on the manifold."""
+    head = _head(params, max(params.dimensions))
+    start = np.array([[params.start, params.start]])
     times = np.geomspace(1e-8, params.max_time, 400)
-    flow = location_flow(
-        np.array([[params.start, params.start]]),
-        duration=params.max_time,
-        n_records=6001,
-        **_head(params, d),
-    )
-    for name in ("kappa", "nu"):
-        # Within the first interval of the flow the curve is a straight line.
-        table[f"limit_{name}"] = np.interp(times, flow.steps, flow[name][0])
-    table["limit_time"] = times
-    return table
+    # Within the first interval of this grid the flow is a straight line.
+    flow = location_flow(start, duration=params.max_time, n_records=6001, **head)
+    kappa, nu = (np.interp(times, flow.steps, flow[name][0]) for name in flow)
+    return {
+        "limit_time": times,
+        "limit_kappa": kappa,
+        "limit_nu": nu,
+        "limit_excess": location_risk(kappa, nu, 0.0, 0.0, 0.0, **head),
+    }
 
 
 def _at_dimension(
