@@ -1,5 +1,6 @@
 """Stochastic training, simulated exactly in any dimension."""
 
+from eigenheads._parallel import progress_bar, threads
 from eigenheads.dynamics._engine import (
     chi,
     combine,
@@ -15,9 +16,11 @@ __all__ = [
     "chi",
     "combine",
     "location_start",
+    "progress_bar",
     "reframe",
     "reveal",
     "reveal_along",
     "simulate_location",
     "sphere_step",
+    "threads",
 ]
