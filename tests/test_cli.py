@@ -11,7 +11,7 @@ import pytest
 from eigenheads.cli import main
 from eigenheads.experiments import experiment_keys
 
-KEY = "marion2025/fig3b"
+KEY = "marion2025/bayes"
 COMMAND = [sys.executable, "-m", "eigenheads"]
 
 
@@ -24,8 +24,8 @@ def test_reproduce_prints_claims_and_the_report_then_reuses(tmp_path, capsys):
     arguments = ["reproduce", KEY, "--preset", "smoke", "--out", str(tmp_path)]
     assert main(arguments) == 0
     shown = capsys.readouterr()
-    assert "share of runs that reach the oracle" in shown.out
-    assert "≈ 0.5" in shown.out
+    assert "best linear predictor at the largest d" in shown.out
+    assert "≥ 0.9" in shown.out
     assert "reproduced" in shown.out
     assert f"Report: {tmp_path / 'report.html'}" in shown.out
     assert (tmp_path / "report.html").is_file()
@@ -114,7 +114,13 @@ def test_version(capsys):
 
 
 def test_ctrl_c_leaves_everything_consistent_and_says_how_to_go_on(tmp_path):
-    arguments = ["reproduce", KEY, "marion2025/fig4", "--out", str(tmp_path)]
+    arguments = [
+        "reproduce",
+        "marion2025/fig3b",
+        "marion2025/fig4",
+        "--out",
+        str(tmp_path),
+    ]
     running = subprocess.Popen(
         [*COMMAND, *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE
     )

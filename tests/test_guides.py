@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-GUIDES = sorted((Path(__file__).parents[1] / "docs" / "guides").glob("*.md"))
+FOLDER = Path(__file__).parents[1] / "docs" / "guides"
+GUIDES = sorted(set(FOLDER.glob("*.md")) - {FOLDER / "index.md"})
 
 
 def python_blocks(page):

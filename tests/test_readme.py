@@ -71,7 +71,7 @@ def test_links_lead_somewhere_and_make_targets_exist(page):
     for link in re.findall(r"\]\(([^)#]+)\)", text):
         assert ((ROOT / page).parent / link).exists(), link
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert set(re.findall(r"\bmake ([a-z-]+)", text)) <= set(targets)
+    assert set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)) <= set(targets)
 
 
 def test_commands_of_the_readme_name_real_experiments():

@@ -13,7 +13,7 @@ import pytest
 from eigenheads.experiments import StoreError, reproduce, stored_results
 from eigenheads.experiments._store import load_result
 
-KEY = "marion2025/fig3b"
+KEY = "marion2025/bayes"
 
 
 def folder_of(root, key=KEY):
@@ -67,7 +67,7 @@ def test_a_second_call_reuses_and_force_computes_the_same_bytes(copy):
 
 def test_another_seed_is_another_result(copy):
     reproduce(KEY, preset="smoke", out=copy, seed=1)
-    one, other = (result.table["kappa"] for result in stored_results(copy))
+    one, other = (result.table["bayes"] for result in stored_results(copy))
     assert not np.array_equal(one, other)
 
 
@@ -116,7 +116,7 @@ def test_a_manifest_without_a_field_is_named(copy, field):
 def test_a_result_in_the_wrong_folder_is_noticed(copy):
     path = folder_of(copy) / "manifest.json"
     manifest = json.loads(path.read_text())
-    manifest["params"]["d"] = 7
+    manifest["params"]["gamma"] = 7
     path.write_text(json.dumps(manifest))
     with pytest.raises(StoreError, match="or of other parameters"):
         reproduce(KEY, preset="smoke", out=copy)
@@ -136,7 +136,7 @@ def test_bad_numbers_get_a_sentence(tmp_path, name, value):
 
 
 def test_kill_at_any_moment_leaves_a_whole_result_or_none(original, tmp_path):
-    """The writer is killed at forty moments spread over a write of about 20 ms."""
+    """The writer loops over writes of some milliseconds and is killed in the middle."""
     code = f"""
 import sys, pathlib
 from eigenheads.experiments._store import load_result, save_result
@@ -145,8 +145,7 @@ print("ready", flush=True)
 while True:
     save_result(pathlib.Path(sys.argv[1]), result)
 """
-    whole = 0
-    for trial in range(8):
+    for trial in range(5):
         folder = tmp_path / f"trial{trial}"
         writer = subprocess.Popen(
             [sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE
@@ -156,10 +155,7 @@ while True:
             time.sleep(0.01 + 0.013 * trial)
             os.kill(writer.pid, signal.SIGKILL)
         result = load_result(folder)  # raises if neither whole nor absent
-        whole += result is not None
-        if result is not None:
-            assert result.claims == original[1].claims
-    assert whole < 8 or load_result(tmp_path / "trial7") is not None
+        assert result is None or result.claims == original[1].claims
 
 
 def test_an_interrupted_reproduce_goes_on_where_it_stopped(tmp_path):
@@ -176,7 +172,7 @@ def test_an_interrupted_reproduce_goes_on_where_it_stopped(tmp_path):
             if self.seen == 2:
                 raise Stop
 
-    keys = ["marion2025/fig3b", "marion2025/bayes"]
+    keys = ["marion2025/fig5", "marion2025/bayes"]
     with pytest.raises(Stop):
         reproduce(keys, preset="smoke", out=tmp_path, listener=StopAtSecond())
     first, second = reproduce(keys, preset="smoke", out=tmp_path)
