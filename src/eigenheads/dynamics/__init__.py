@@ -11,16 +11,19 @@ from eigenheads.dynamics._engine import (
 )
 from eigenheads.dynamics._location import simulate_location
 from eigenheads.dynamics._location_start import location_start
+from eigenheads.dynamics._pca import pca_start, simulate_pca
 
 __all__ = [
     "chi",
     "combine",
     "location_start",
+    "pca_start",
     "progress_bar",
     "reframe",
     "reveal",
     "reveal_along",
     "simulate_location",
+    "simulate_pca",
     "sphere_step",
     "threads",
 ]
