@@ -171,6 +171,7 @@ def simulate_pca(
     True
     """
     spectrum = _spectrum(law, rank)
+    spectrum.warn_if_not_identified(owner=_OWNER)
     check_choice("head", head, _HEADS, owner=_OWNER)
     check_choice("method", method, _METHODS, owner=_OWNER)
     sharpness = check_positive("inverse_temperature", inverse_temperature, owner=_OWNER)
@@ -230,9 +231,7 @@ def _spectrum(law: object, rank: int) -> PrincipalSubspace:
         hint = "Import it from eigenheads.datasets."
         contract = "a GaussianPrompts or a SpikedWishartPrompts"
         fail("law", contract, law, owner=_OWNER, hint=hint, error=TypeError)
-    spectrum = principal_subspace(matrix, rank, owner=_OWNER)
-    spectrum.warn_if_not_identified(owner=_OWNER)
-    return spectrum
+    return principal_subspace(matrix, rank, owner=_OWNER)
 
 
 def _problem(

@@ -22,6 +22,23 @@ _FIGURES = {
         "any_dimension",
         "bayes",
     ),
+    "maulensoto2026": (
+        "fig1",
+        "fig2",
+        "fig3a",
+        "fig3b",
+        "fig4a",
+        "fig4b",
+        "fig5a",
+        "fig5b",
+        "fig6a",
+        "fig6b",
+        "fig7a",
+        "fig7b",
+        "fig8a",
+        "fig8b",
+        "rank_k",
+    ),
 }
 
 

@@ -6,12 +6,24 @@ from eigenheads.plotting._location_asymptotics import (
     draw_bayes,
     draw_step_changes,
 )
+from eigenheads.plotting._pca import (
+    draw_pca_curves,
+    draw_pca_laws,
+    draw_pca_quantiles,
+    draw_pca_ranks,
+    draw_pca_sweep,
+)
 from eigenheads.plotting._svg import embedded_svg, render_svg
 
 __all__ = [
     "draw_any_dimension",
     "draw_bayes",
     "draw_location_panels",
+    "draw_pca_curves",
+    "draw_pca_laws",
+    "draw_pca_quantiles",
+    "draw_pca_ranks",
+    "draw_pca_sweep",
     "draw_step_changes",
     "draw_vector_field",
     "embedded_svg",
