@@ -38,6 +38,7 @@ _FIGURES = {
         "fig8a",
         "fig8b",
         "rank_k",
+        "non_gaussian",
     ),
 }
 

