@@ -116,8 +116,8 @@ def check_finite(params: Linear, table: Table) -> list[Claim]:
     norm = table["finite_norm"][:, -1] / table["theory_norm"][:, -1]
     return [
         Claim(
-            statement="gap of the mean alignment to descent of the exact risk, averaged "
-            "along the path",
+            statement="gap of the mean alignment to descent of the exact risk, "
+            "averaged along the path",
             source="maulensoto2026, Figures 4a and 4b",
             relation="≤",
             expected=0.0,
@@ -147,8 +147,8 @@ def draw(
 
 
 ABOUT = (
-    "Linear head on prompts of six Gaussian tokens, d = 5, Σ = AAᵀ + 0.1 I: one draw of "
-    "Σ for this figure. λ = 0.01, step 1e-4, starts 0.01·N(0, I), the same for SGD and "
+    "Linear head on prompts of six Gaussian tokens, d = 5, Σ = AAᵀ + 0.1 I: one draw "
+    "of Σ for this figure. λ = 0.01, step 1e-4, starts 0.01·N(0, I), the same for SGD and "
     "for descent. For the linear head the risk is exact at every L."
 )
 PRESETS = {

@@ -128,7 +128,8 @@ def dimensions_work(params: Dimensions) -> float:
 
 def simulate_dimensions(params: Dimensions, rng: np.random.Generator) -> Table:
     """Descend at each d: on one Σ from many starts, and on many Σ."""
-    finals, quantiles, gaps, bounded = [], [], [], []
+    finals, quantiles, gaps = [], [], []
+    bounded: list[float] = []
     for d in params.dimensions:
         risk = _at_dimension(params, d, rng)
         begin = starts(rng, d, params.n_runs, None)
