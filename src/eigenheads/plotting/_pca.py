@@ -22,7 +22,7 @@ def draw_pca_curves(figure: "Figure", table: Columns, parts: Sequence[str]) -> N
     panels = [("alignment", alignments)]
     panels += [(part, []) for part in parts if part not in alignments]
     if len(alignments) == 2:
-        panels += [("loss", [])]
+        panels += [("loss", []), ("error", [])]
     n_rows = -(-len(panels) // 2)
     axes: Any = figure.subplots(n_rows, 2, squeeze=False).ravel()
     for panel, (name, shown) in zip(axes, panels, strict=False):
@@ -81,7 +81,27 @@ def _draw_covariances(axes: "Axes", table: Columns) -> None:
     axes.legend(loc="upper left")
 
 
-_PANELS = {"loss": _draw_loss, "norm": _draw_norm, "covariances": _draw_covariances}
+def _draw_error(axes: "Axes", table: Columns) -> None:
+    steps = table["steps"]
+    for part, label, color in (
+        ("population", "infinite prompts", BLUE),
+        ("finite", "SGD", ORANGE),
+        ("theory", "theory for SGD's starts", INK),
+    ):
+        error = np.mean(1 - table[f"{part}_alignment"] ** 2, axis=0)
+        style = "--" if part == "theory" else "-"
+        axes.plot(steps, np.maximum(error, 1e-17), style, color=color, label=label)
+    axes.set(title="What is missing, 1 − alignment², mean", yscale="log")
+    axes.legend(loc="upper right")
+    show_steps(axes)
+
+
+_PANELS = {
+    "error": _draw_error,
+    "loss": _draw_loss,
+    "norm": _draw_norm,
+    "covariances": _draw_covariances,
+}
 
 
 def draw_pca_sweep(axes: "Axes", table: Columns, *, label: str) -> None:
@@ -131,13 +151,12 @@ def draw_pca_ranks(figure: "Figure", table: Columns, ranks: Sequence[int]) -> No
             theory = 1 - table[f"{head}_theory_{rank}"] ** 2
             shown = np.maximum(theory.mean(axis=0), 1e-16)
             panel.plot(steps, shown, "--", color=INK, linewidth=0.7, alpha=shade)
-            end = float(mean[-1])
-            panel.annotate(f"k = {rank}", (steps[-1], end), fontsize=7, color=GREY)
+            panel.plot([], [], color=color, alpha=shade, label=f"k = {rank}")
+        panel.plot([], [], "--", color=INK, linewidth=0.7, label="theory, same starts")
         panel.set(title=f"{head} head", yscale="log", ylim=(1e-7, 1.5))
+        panel.legend(loc="lower left", ncols=2)
         show_steps(panel)
     axes[0].set_ylabel("subspace error, 1 − alignment²")
-    axes[1].plot([], [], "--", color=INK, linewidth=0.7, label="theory, same starts")
-    axes[1].legend(loc="upper right")
 
 
 def draw_pca_laws(
@@ -163,8 +182,7 @@ def draw_pca_laws(
     axes[2].set(title="Share of σ₁ explained")
     axes[2].axvline(1.0, color=INK, linestyle=":", linewidth=1)
     axes[1].plot([], [], "|", color=INK, markersize=9, label="theory, L → ∞")
-    axes[1].legend(loc="upper right")
-    figure.legend(loc="outside lower center", ncols=len(heads))
+    figure.legend(loc="outside lower center", ncols=len(heads) + 1)
 
 
 def _alignment_axis(axes: "Axes") -> None:

@@ -148,8 +148,8 @@ def draw(
 
 ABOUT = (
     "Linear head on prompts of six Gaussian tokens, d = 5, Σ = AAᵀ + 0.1 I: one draw "
-    "of Σ for this figure. λ = 0.01, step 1e-4, starts 0.01·N(0, I), the same for SGD and "
-    "for descent. For the linear head the risk is exact at every L."
+    "of Σ for this figure. λ = 0.01, step 1e-4, starts 0.01·N(0, I), the same for SGD "
+    "and for descent. For the linear head the risk is exact at every L."
 )
 PRESETS = {
     "smoke": Linear(n_runs=4, batch_size=64, n_starts=30),

@@ -17,7 +17,7 @@ def check(params: Lengths, table: Table) -> list[Claim]:
 
 
 _PAPER = Lengths()
-_FEW = (3, 20, 50)
+_FEW = (3, 20)
 
 experiment = Experiment(
     key="maulensoto2026/fig5a",
@@ -29,7 +29,7 @@ experiment = Experiment(
         "one draw of Σ for the figure. Dashed: theory for L → ∞ on the same Σ."
     ),
     presets={
-        "smoke": replace(_PAPER, lengths=_FEW, n_runs=4, batch_size=32, n_steps=5000),
+        "smoke": replace(_PAPER, lengths=_FEW, n_runs=3, batch_size=32),
         "demo": replace(_PAPER, lengths=(3, 8, 20, 50), n_runs=6, batch_size=64),
         "paper": _PAPER,
     },
