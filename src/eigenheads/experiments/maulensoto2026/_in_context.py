@@ -121,8 +121,8 @@ def check_population(params: InContext, table: Table) -> list[Claim]:
             relation="≥",
             expected=0.999,
             measured=float(np.median(table["population_alignment"][:, -1])),
-            tolerance=0.002,
-            reason="V is fixed, so only the start varies",
+            tolerance=0.005,
+            reason="V is fixed, so only the starts vary: three to ten of them",
         ),
         Claim(
             statement="infinite prompts: final norm over the minimiser's, the run "

@@ -134,8 +134,9 @@ def check(params: Params, table: Table) -> list[Claim]:
                 relation="≤",
                 expected=0.0,
                 measured=float(max(gaps)),
-                tolerance=5e-3,
-                reason="another subspace costs at least a gap of eigenvalues, 0.03",
+                tolerance=0.015,
+                reason="another subspace costs at least a gap of eigenvalues, 0.03; "
+                "what is left of the slowest mode is less",
             ),
             Claim(
                 statement=f"{head}: SGD, the worst k's median subspace error at the "
