@@ -1,5 +1,6 @@
 """The guides' code runs: the blocks of a page in order, in one namespace."""
 
+import doctest
 import re
 from pathlib import Path
 
@@ -24,3 +25,18 @@ def test_code_of_the_guide_runs(path):
     namespace = {"__name__": path.stem}
     for number, block in enumerate(blocks, start=1):
         exec(compile(block, f"{path.name}, block {number}", "exec"), namespace)
+
+
+THEORY = sorted(set(FOLDER.with_name("theory").glob("*.md")))
+PAGES = [page for page in THEORY if ">>>" in page.read_text(encoding="utf-8")]
+
+
+def test_there_is_theory_to_run():
+    assert PAGES
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_code_of_the_theory_page_gives_what_it_shows(path):
+    failed, tried = doctest.testfile(str(path), module_relative=False, encoding="utf-8")
+    assert tried
+    assert failed == 0
