@@ -1,3 +1,9 @@
 """Each formula once, pure, on NumPy or PyTorch arrays."""
 
-__all__: list[str] = []
+from eigenheads.functional._pursuit import (
+    AttentionPursuit,
+    attention_pursuit,
+    soft_threshold,
+)
+
+__all__ = ["AttentionPursuit", "attention_pursuit", "soft_threshold"]
