@@ -94,8 +94,7 @@ def soft_threshold(
     xp = array_namespace(x)
     if isinstance(threshold, int | float):
         threshold = _check_threshold(threshold)
-    excess = xp.abs(x) - threshold
-    return xp.where(excess > 0, xp.sign(x) * excess, xp.zeros_like(x))
+    return xp.sign(x) * xp.maximum(xp.abs(x) - threshold, xp.zeros_like(x))
 
 
 def _check_threshold(value: float) -> float:
@@ -246,10 +245,10 @@ def _mask(xp: Any, keys: Array, attn_mask: Any, is_causal: bool) -> tuple[Any, A
     """Return who sees whom, and what is added to the scores."""
     n = keys.shape[-2]
     where = device(keys)
-    visible = xp.ones((n, n), dtype=xp.bool, device=where)
+    visible = xp.ones((n if is_causal else 1, n), dtype=xp.bool, device=where)
     if is_causal:
         visible = xp.tril(visible)
-    bias = xp.zeros((n, n), dtype=keys.dtype, device=where)
+    bias = xp.zeros((1, n), dtype=keys.dtype, device=where)
     if attn_mask is not None and attn_mask.dtype == xp.bool:
         visible = visible & attn_mask
     elif attn_mask is not None:

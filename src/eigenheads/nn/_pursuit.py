@@ -196,17 +196,15 @@ def pursue(
     )
     recorder = Recorder(visibility, c) if measure else None
     keys, values = visibility.hide(keys), visibility.hide(values)
+    arguments = (keys, values, queries, settings, visibility, c, dropout)
     if recompute and recorder is None and torch.is_grad_enabled():
-        output, cleaned = checkpoint(
-            _iterate,
-            *(keys, values, queries, settings, visibility, c, dropout, None),
-            use_reentrant=False,
+        output, cleaned, size = checkpoint(
+            _iterate, *arguments, None, use_reentrant=False
         )
     else:
-        output, cleaned = _iterate(
-            keys, values, queries, settings, visibility, c, dropout, recorder
-        )
-    _check_finite(output, keys, values, queries, owner=owner)
+        output, cleaned, size = _iterate(*arguments, recorder)
+    if not torch.compiler.is_compiling() and output.device.type == "cpu":
+        _check_finite(output, size * c**0.5, keys, values, queries, owner=owner)
     return Found(output, cleaned, None if recorder is None else recorder.result())
 
 
@@ -219,16 +217,19 @@ def _iterate(
     scale: float,
     dropout: float,
     recorder: Recorder | None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the output, the keys that met the last softmax, the largest keys' norm."""
     K = keys.to(torch.promote_types(keys.dtype, torch.float32))
     mean_size = visibility.mean(K.abs().mean(-1))
     L = Z = None
+    norms = []
     for left in reversed(range(settings.n_iter)):
         argument = K if L is None or Z is None else torch.sub(K + Z, L)
         tau = settings.threshold(argument, mean_size, visibility)
         clipped = torch.clamp(argument, -tau, tau)
         G = clipped if L is None else L + clipped
         cleaned = G if Z is None else torch.sub(G, Z, alpha=2)
+        norms.append(torch.linalg.vector_norm(cleaned.detach()))
         met = cleaned.to(values.dtype)
         asking = met if left or queries is None else queries
         output = visibility.attend(
@@ -242,16 +243,17 @@ def _iterate(
         if left:
             L = output.to(K.dtype)
             Z = G - L
-    return output, met
+    return output, met, torch.stack(norms).max()
 
 
 def check_heads(
     keys: Tensor, values: Tensor, queries: Tensor | None, *, owner: str
 ) -> None:
     """Raise unless the arrays of the heads fit each other."""
-    for name, x in (("keys", keys), ("values", values), ("queries", queries)):
-        if x is None:
-            continue
+    given = {"keys": keys, "values": values}
+    if queries is not None:
+        given["queries"] = queries
+    for name, x in given.items():
         if not isinstance(x, Tensor) or not x.is_floating_point():
             contract = "a floating-point tensor"
             fail(name, contract, Got(_kind(x)), owner=owner, error=TypeError)
@@ -277,25 +279,34 @@ def _kind(x: object) -> str:
 
 def _check_finite(
     output: Tensor,
+    size: Tensor,
     keys: Tensor,
     values: Tensor,
     queries: Tensor | None,
     *,
     owner: str,
 ) -> None:
-    """Raise if the output is not finite, and say whose fault it is."""
-    if torch.compiler.is_compiling() or output.device.type != "cpu":
-        return
-    output = output.detach()
+    """Raise if something was not finite, and say whose fault it is.
+
+    Fused attention returns zeros for rows of scores that overflow, so the output does
+    not tell; a finite squared norm of all keys bounds every score.
+    """
+    if queries is not None:
+        size = size.maximum(torch.linalg.vector_norm(queries.detach().to(size.dtype)))
     # The sum is one cheap pass; it can also overflow, so only a suspicion.
-    if output.sum().isfinite() or output.isfinite().all():
+    good = output.detach().sum().isfinite() or output.isfinite().all()
+    if size.square().isfinite() and good:
         return
-    for name, x in (("keys", keys), ("values", values), ("queries", queries)):
-        if x is not None and not x.isfinite().all():
+    given = {"keys": keys, "values": values}
+    if queries is not None:
+        given["queries"] = queries
+    for name, x in given.items():
+        if not x.isfinite().all():
             at = tuple(int(i) for i in (~x.isfinite()).nonzero()[0])
             got = Got(f"{x[at].item()} at index {at}")
             fail(name, "finite numbers", got, owner=owner)
+    name, x = max(given.items(), key=lambda item: float(item[1].abs().max()))
     dtype = str(output.dtype).removeprefix("torch.")
-    got = Got(f"entries up to {keys.abs().max().item():.2g}")
-    hint = "Scale keys and values down, or use float64."
-    fail("keys", f"small enough for scores in {dtype}", got, owner=owner, hint=hint)
+    got = Got(f"entries up to {x.abs().max().item():.2g}")
+    hint = "Scale it down, or use float64."
+    fail(name, f"small enough for scores in {dtype}", got, owner=owner, hint=hint)

@@ -177,7 +177,7 @@ class RPCAttention(AbstractAttention):
         self._bind_forward()
 
     def _replicate_for_data_parallel(self) -> "RPCAttention":
-        replica: RPCAttention = super()._replicate_for_data_parallel()
+        replica: RPCAttention = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
         replica._bind_forward()
         return replica
 
