@@ -264,13 +264,20 @@ def test_queries_meet_the_cleaned_keys_in_the_last_softmax(rng, as_array):
             {"threshold": "reference", "sparsity": "auto"},
             r"`threshold` must be 'paper' if `sparsity` is 'auto'",
         ),
+        ({"values": np.ones((2, 3))}, r"`values` must be of the keys' shape \(2, 2\)"),
+        ({"keys": np.ones(2)}, r"`keys` must be of shape \(..., n_keys, d\)"),
+        ({"queries": np.ones((2, 3))}, r"`queries` must be of the keys' shape"),
+        (
+            {"attn_mask": np.ones((3, 2), dtype=bool)},
+            r"`attn_mask` must be of a shape that broadcasts to \(2, 2\); got \(3, 2\)",
+        ),
         ({"scale": math.nan}, r"`scale` must be a finite number; got nan"),
     ],
 )
 def test_says_what_is_wrong(options, message):
-    keys = np.ones((2, 2))
+    given = {"keys": np.ones((2, 2)), "values": np.ones((2, 2))} | options
     with pytest.raises(ValueError, match=message):
-        attention_pursuit(keys, keys, **options)
+        attention_pursuit(**given)
 
 
 def test_shrinkage_says_what_is_wrong():

@@ -1,9 +1,6 @@
 """Each formula once, pure, on NumPy or PyTorch arrays."""
 
-from eigenheads.functional._pursuit import (
-    AttentionPursuit,
-    attention_pursuit,
-    soft_threshold,
-)
+from eigenheads.functional._pursuit import AttentionPursuit, attention_pursuit
+from eigenheads.functional._shrinkage import soft_threshold
 
 __all__ = ["AttentionPursuit", "attention_pursuit", "soft_threshold"]

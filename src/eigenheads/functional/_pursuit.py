@@ -14,6 +14,7 @@ from jaxtyping import Float
 
 from eigenheads._checks import Got, check_choice, check_count, check_number, fail
 from eigenheads._typing import Array
+from eigenheads.functional._shrinkage import soft_threshold
 
 # On clean Gaussian keys `sparsity="auto"` flags this share of the entries.
 AUTO_FALSE_POSITIVE_RATE = 0.01
@@ -56,52 +57,6 @@ class AttentionPursuit:
     flagged: Float[Array, "n_iter *batch"]
     self_weight: Float[Array, "n_iter *batch"]
     residual: Float[Array, "n_iter *batch"]
-
-
-def soft_threshold(
-    x: Float[Array, "*shape"], threshold: float | Float[Array, "*shape"]
-) -> Float[Array, "*shape"]:
-    r"""Shrinkage: move every entry towards zero, at most by the threshold.
-
-    .. math::
-
-        \operatorname{shrink}(x, \tau) = \operatorname{sign}(x) \max(|x| - \tau, 0)
-
-    Parameters
-    ----------
-    x
-        Any array.
-    threshold
-        :math:`\tau \ge 0`, a number or an array that broadcasts; infinity gives 0.
-
-    Returns
-    -------
-    shrunk
-        Zero where :math:`|x| \le \tau`.
-
-    Notes
-    -----
-    It is the proximal map of :math:`\tau \lVert \cdot \rVert_1`, so it minimises
-    :math:`\tfrac12 (s - x)^2 + \tau |s|`; and :math:`x - \operatorname{shrink}(x,
-    \tau)` is :math:`x` clipped to :math:`[-\tau, \tau]`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> soft_threshold(np.array([-3.0, 0.5, 2.0]), 1.0)
-    array([-2.,  0.,  1.])
-    """
-    xp = array_namespace(x)
-    if isinstance(threshold, int | float):
-        threshold = _check_threshold(threshold)
-    return xp.sign(x) * xp.maximum(xp.abs(x) - threshold, xp.zeros_like(x))
-
-
-def _check_threshold(value: float) -> float:
-    """Return a threshold >= 0 (infinity counts), or raise."""
-    if not value >= 0:
-        fail("threshold", "a number >= 0", value, owner="soft_threshold")
-    return float(value)
 
 
 def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
@@ -187,6 +142,7 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
     """
     owner = "attention_pursuit"
     check_pursuit(n_iter, sparsity, threshold, owner=owner)
+    _check_shapes(keys, values, queries, attn_mask, owner=owner)
     if threshold == "reference" and width is None:
         fail("width", "the width of the model", width, owner=owner)
     xp = array_namespace(keys, values)
@@ -239,6 +195,29 @@ def check_pursuit(
             fail("threshold", "'paper' if `sparsity` is 'auto'", got, owner=owner)
     else:
         check_number("sparsity", sparsity, owner=owner, minimum=0.0)
+
+
+def _check_shapes(
+    keys: Array, values: Array, queries: Any, attn_mask: Any, *, owner: str
+) -> None:
+    shape = tuple(keys.shape)
+    if len(shape) < 2 or 0 in shape:
+        contract = "of shape (..., n_keys, d), without empty axes"
+        fail("keys", contract, Got(shape), owner=owner)
+    if tuple(values.shape) != shape:
+        contract = f"of the keys' shape {shape}"
+        fail("values", contract, Got(tuple(values.shape)), owner=owner)
+    if queries is not None:
+        asked = tuple(queries.shape)
+        if (*asked[:-2], *asked[-1:]) != (*shape[:-2], shape[-1]):
+            contract = f"of the keys' shape {shape} up to the number of tokens"
+            fail("queries", contract, Got(asked), owner=owner)
+    full = (*shape[:-1], shape[-2])
+    mask = (1,) if attn_mask is None else tuple(attn_mask.shape)
+    pairs = zip(reversed(mask), reversed(full), strict=False)
+    if len(mask) > len(full) or any(size not in (1, whole) for size, whole in pairs):
+        contract = f"of a shape that broadcasts to {full}"
+        fail("attn_mask", contract, Got(mask), owner=owner)
 
 
 def _mask(xp: Any, keys: Array, attn_mask: Any, is_causal: bool) -> tuple[Any, Any]:
