@@ -150,6 +150,19 @@ def test_gradients_are_those_of_finite_differences(generator, mask, rule):
     )
 
 
+@pytest.mark.parametrize("shape", [(5, 5), (2, 5, 5), (1, 1, 1, 5), (1, 2, 5, 5)])
+def test_added_numbers_are_learnable(generator, shape):
+    keys, values, queries = draw(generator, 1, 2, 5, 3, scale=1.0)
+    bias = torch.randn(shape, dtype=torch.float64, generator=generator)
+
+    def attend(bias):
+        options = {"n_iter": 2, "attn_mask": bias, "is_causal": True}
+        asked = rpc_attention(keys, values, queries=queries[:, :, :2], **options)
+        return rpc_attention(keys, values, **options), asked
+
+    assert torch.autograd.gradcheck(attend, (bias.requires_grad_(),))
+
+
 def perturbed(x, tokens, value):
     x = x.clone()
     x[..., tokens, :] = value
