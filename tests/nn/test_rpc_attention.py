@@ -73,6 +73,22 @@ def test_equals_the_reference_in_float64(generator, mask, rule, n_iter):
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize("mask", MASKS)
+def test_without_gradients_it_is_the_same_and_leaves_its_input_alone(
+    generator, mask, rule
+):
+    inputs = draw(generator, 2, 3, 11, 8)
+    copies = [x.clone() for x in inputs]
+    options = {**rule, **mask_options(mask, generator, 11)}
+    for keys, values, queries in ((*inputs[:2], None), inputs):
+        expected = rpc_attention(keys, values, queries=queries, **options)
+        with torch.no_grad():
+            output = rpc_attention(keys, values, queries=queries, **options)
+        torch.testing.assert_close(output, expected, rtol=0, atol=1e-12)
+    assert all(map(torch.equal, inputs, copies))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_equals_the_reference_in_float32(generator, rule, is_causal):
     keys, values, _ = draw(generator, 2, 3, 50, 64, dtype=torch.float32)

@@ -223,13 +223,15 @@ def _iterate(
     # the keys is cheaper than sums over two orders.
     K = keys.to(torch.promote_types(keys.dtype, torch.float32)).contiguous()
     mean_size = visibility.mean(K.abs().mean(-1))
+    # Without gradients to come, sums go into memory that is no longer needed.
+    in_place = recorder is None and not torch.is_grad_enabled()
     L = Z = None
     norms = []
     for left in reversed(range(settings.n_iter)):
-        argument = K if L is None or Z is None else torch.sub(K + Z, L)
+        argument = K if L is None or Z is None else _subtract(K + Z, L, in_place)
         tau = settings.threshold(argument, mean_size, visibility)
         clipped = _clip(argument, tau)
-        G = clipped if L is None else L + clipped
+        G = clipped if L is None else L.add_(clipped) if in_place else L + clipped
         cleaned = G if Z is None else torch.sub(G, Z, alpha=2)
         norms.append(torch.linalg.vector_norm(cleaned.detach()))
         met = cleaned.to(values.dtype)
@@ -244,14 +246,19 @@ def _iterate(
             recorder.add(K, own, argument - clipped, cleaned)
         if left:
             L = output.to(K.dtype).contiguous()
-            Z = G - L
+            Z = _subtract(G, L, in_place)
     return output, met, torch.stack(norms).max()
+
+
+def _subtract(x: Tensor, y: Tensor, in_place: bool) -> Tensor:
+    return x.sub_(y) if in_place else x - y
 
 
 def _clip(x: Tensor, bound: Tensor) -> Tensor:
     if torch.is_grad_enabled():
         return torch.clamp(x, -bound, bound)  # keeps one tensor for the way back
-    return torch.minimum(torch.maximum(x, -bound), bound)  # three times faster
+    clipped = torch.maximum(x, -bound)  # these two are three times faster
+    return torch.minimum(clipped, bound, out=clipped)
 
 
 def check_heads(
