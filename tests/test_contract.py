@@ -45,6 +45,28 @@ SIGNATURES = {
         },
     ),
 }
+SIGNATURES["theory.location_flow"] = (
+    ["start"],
+    {
+        "d": REQUIRED,
+        "n_tokens": REQUIRED,
+        "gamma": REQUIRED,
+        "inverse_temperature": REQUIRED,
+        "duration": REQUIRED,
+        "n_records": 201,
+    },
+)
+SIGNATURES["experiments.reproduce"] = (
+    ["keys"],
+    {
+        "preset": "demo",
+        "seed": 0,
+        "out": "results",
+        "jobs": None,
+        "force": False,
+        "listener": None,
+    },
+)
 NEED_TORCH = {"nn", "adapters", "robustness"}
 SIGNATURES["nn.rpc_attention"] = (
     ["keys", "values"],
