@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from eigenheads._checks import check_count, check_number, check_positive
+from eigenheads._rng import check_generator
 from eigenheads._typing import FloatArray
 from eigenheads.functional._pca_subspace import check_covariance
 
@@ -55,7 +56,8 @@ class GaussianPrompts:
 
     def sample(self, n: int, rng: np.random.Generator) -> FloatArray:
         """Draw `n` prompts, (n, n_tokens, d)."""
-        n = check_count("n", n, owner="GaussianPrompts.sample")
+        owner = "GaussianPrompts.sample"
+        n, rng = check_count("n", n, owner=owner), check_generator(rng, owner=owner)
         tokens: FloatArray = (
             rng.standard_normal((n, self.n_tokens, self.d)) @ self._factor.T
         )
@@ -153,7 +155,8 @@ class SpikedWishartPrompts:
         sample
             ``tokens`` (n, n_tokens, d) and ``covariances`` (n, d, d).
         """
-        n = check_count("n", n, owner="SpikedWishartPrompts.sample")
+        owner = "SpikedWishartPrompts.sample"
+        n, rng = check_count("n", n, owner=owner), check_generator(rng, owner=owner)
         n_groups = -(-n // self.prompts_per_covariance)
         normals = rng.standard_normal((n_groups, self.d, self.degrees_of_freedom))
         factors = np.sqrt(np.diag(self.scale_matrix))[:, None] * normals
@@ -197,5 +200,5 @@ def random_covariance(
     owner = "random_covariance"
     d = check_count("d", d, owner=owner)
     ridge = check_number("ridge", ridge, owner=owner, minimum=0.0)
-    matrix = rng.standard_normal((d, d))
+    matrix = check_generator(rng, owner=owner).standard_normal((d, d))
     return matrix @ matrix.T + ridge * np.eye(d)

@@ -14,10 +14,16 @@ from eigenheads._checks import (
     check_positive,
     fail,
 )
+from eigenheads._limits import MAX_WORK
 from eigenheads._parallel import RunPool, advance, blocks
 from eigenheads._rng import run_generators
 from eigenheads._schedules import check_schedule, schedule_values
-from eigenheads._trajectories import Trajectories, record_steps
+from eigenheads._trajectories import (
+    Trajectories,
+    check_n_steps,
+    check_record_every,
+    record_steps,
+)
 from eigenheads._typing import FloatArray, Schedule
 from eigenheads.datasets import GaussianPrompts, SpikedWishartPrompts
 from eigenheads.dynamics._pca_blocks import Problem, pca_block
@@ -26,8 +32,6 @@ from eigenheads.functional import PrincipalSubspace, principal_subspace
 _OWNER = "simulate_pca"
 _HEADS, _METHODS = ("softmax", "linear"), ("exact", "full")
 _MAX_RUNS = 10**6
-# Numbers held at once: 2 GiB of doubles for the work, 4 GiB for the records.
-_MAX_WORK, _MAX_RECORDS = 2**28, 2**29
 # A block lasts about 20 ms a run: a normal takes about 4 ns, an exponential 5 ns.
 _BLOCK_NANOSECONDS = 20e6
 
@@ -176,10 +180,12 @@ def simulate_pca(
     check_choice("method", method, _METHODS, owner=_OWNER)
     sharpness = check_positive("inverse_temperature", inverse_temperature, owner=_OWNER)
     rate = check_schedule("step_size", step_size, owner=_OWNER)
-    batch_size = check_count("batch_size", batch_size, owner=_OWNER, maximum=_MAX_WORK)
-    n_steps = check_count("n_steps", n_steps, owner=_OWNER)
+    batch_size = check_count("batch_size", batch_size, owner=_OWNER, maximum=MAX_WORK)
+    n_steps = check_n_steps(n_steps, owner=_OWNER)
     n_runs = check_count("n_runs", n_runs, owner=_OWNER, maximum=_MAX_RUNS)
-    record_every = _check_record_every(record_every, n_steps, n_runs)
+    record_every = check_record_every(
+        record_every, n_steps=n_steps, n_runs=n_runs, n_curves=3, owner=_OWNER
+    )
     _check_work(law, method)
     generators = run_generators(seed, n_runs, owner=_OWNER)
     # Drawn also when a start is given: then the batches do not depend on whether.
@@ -286,22 +292,9 @@ def _check_work(law: GaussianPrompts | SpikedWishartPrompts, method: str) -> Non
         width = getattr(law, "degrees_of_freedom", law.d)
         numbers += law.n_tokens * width
         hint = "Use method='exact'."
-    if numbers > _MAX_WORK:
-        contract = f"a law whose prompt needs at most {_MAX_WORK} numbers"
+    if numbers > MAX_WORK:
+        contract = f"a law whose prompt needs at most {MAX_WORK} numbers"
         fail("law", contract, Got(f"{numbers} numbers"), owner=_OWNER, hint=hint)
-
-
-def _check_record_every(record_every: int, n_steps: int, n_runs: int) -> int:
-    hint = f"A run has {n_steps} steps."
-    record_every = check_count(
-        "record_every", record_every, owner=_OWNER, maximum=n_steps, hint=hint
-    )
-    numbers = 3 * n_runs * (n_steps // record_every + 1)
-    if numbers > _MAX_RECORDS:
-        contract = f"large enough for at most {_MAX_RECORDS} recorded numbers"
-        got = Got(f"{record_every}, which makes {numbers}")
-        fail("record_every", contract, got, owner=_OWNER)
-    return record_every
 
 
 def _check_start(start: ArrayLike, n_runs: int, d: int, rank: int) -> FloatArray:

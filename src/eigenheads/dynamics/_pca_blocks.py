@@ -4,8 +4,8 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from eigenheads._compile import njit
 from eigenheads.dynamics._pca_kernels import exact_prompt, full_prompt
 from eigenheads.dynamics._pca_rank_k import exact_prompt_k, full_prompt_k
 from eigenheads.dynamics._pca_vectors import (
@@ -51,7 +51,7 @@ class Workspace(NamedTuple):
     in_z: Any
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def pca_block(
     rng: np.random.Generator,
     state: Any,
@@ -110,7 +110,7 @@ def pca_block(
     return -1
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _add_group(
     rng: np.random.Generator,
     state: Any,
@@ -142,7 +142,7 @@ def _add_group(
     return loss
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _add_prompt(
     rng: np.random.Generator,
     factor: Any,
@@ -186,7 +186,7 @@ def _add_prompt(
     )
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _alignment(state: Any, n_certain: int, n_candidates: int) -> float:
     """Return the root mean square cosine with the leading coordinates."""
     k = state.shape[0]

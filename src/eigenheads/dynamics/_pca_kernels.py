@@ -10,8 +10,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from eigenheads._compile import njit
 from eigenheads.dynamics._engine import REORDER
 from eigenheads.dynamics._pca_vectors import (
     add_combination,
@@ -28,7 +28,7 @@ from eigenheads.dynamics._pca_vectors import (
 )
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def exact_prompt(
     rng: np.random.Generator,
     factor: Any,
@@ -96,7 +96,7 @@ def exact_prompt(
     return dot(e, e)
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def _moments(t: Any, u: Any, p: Any, eta: Any) -> tuple[float, float, float, float]:
     """Return the products of t with u, p, η and itself, in one pass."""
     t_u, t_p, t_eta, t_t = 0.0, 0.0, 0.0, 0.0
@@ -108,7 +108,7 @@ def _moments(t: Any, u: Any, p: Any, eta: Any) -> tuple[float, float, float, flo
     return t_u, t_p, t_eta, t_t
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def full_prompt(
     rng: np.random.Generator,
     factor: Any,

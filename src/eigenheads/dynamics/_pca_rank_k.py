@@ -10,8 +10,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from eigenheads._compile import njit
 from eigenheads.dynamics._engine import REORDER
 from eigenheads.dynamics._pca_vectors import (
     add_combination,
@@ -28,7 +28,7 @@ from eigenheads.dynamics._pca_vectors import (
 )
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def exact_prompt_k(
     rng: np.random.Generator,
     factor: Any,
@@ -89,7 +89,7 @@ def exact_prompt_k(
     return dot(e, e)
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def _error_in_z(u: Any, p: Any, norm: float, zeta: Any, basis: Any, out: Any) -> None:
     """Write the error before the factor: its known part, and the fresh one."""
     for index in range(len(out)):
@@ -98,7 +98,7 @@ def _error_in_z(u: Any, p: Any, norm: float, zeta: Any, basis: Any, out: Any) ->
         add_scaled(u[0, axis] - dot(p, u[:, axis]), basis[axis], out)
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def _draw_combinations(
     rng: np.random.Generator,
     basis: Any,
@@ -139,7 +139,7 @@ def _draw_combinations(
         first[index] += cross * one + rest * two
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def _add_outer(
     combined: Any, first: Any, t: Any, y: Any, sharpness: float, gradient: Any
 ) -> None:
@@ -149,7 +149,7 @@ def _add_outer(
         add_scaled(-2.0 * sharpness * y[0, axis], combined, gradient[axis])
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def full_prompt_k(
     rng: np.random.Generator,
     factor: Any,

@@ -4,19 +4,19 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from eigenheads._compile import njit
 from eigenheads.dynamics._engine import REORDER, chi
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def draw_normals(rng: np.random.Generator, scale: float, out: Any) -> None:
     """Write independent normals of standard deviation `scale`."""
     for index in range(len(out)):
         out[index] = scale * rng.standard_normal()
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def dot(left: Any, right: Any) -> float:
     """Return the inner product."""
     total = 0.0
@@ -25,14 +25,14 @@ def dot(left: Any, right: Any) -> float:
     return total
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def add_scaled(scale: float, vector: Any, out: Any) -> None:
     """Add a multiple of a vector."""
     for index in range(len(out)):
         out[index] += scale * vector[index]
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def add_combination(weights: Any, rows: Any, out: Any) -> None:
     """Add the combination of rows with these weights."""
     for row in range(len(weights)):
@@ -40,7 +40,7 @@ def add_combination(weights: Any, rows: Any, out: Any) -> None:
             out[index] += weights[row] * rows[row, index]
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def products(rows: Any, vector: Any, out: Any) -> None:
     """Write the inner product of each row with a vector."""
     for row in range(len(out)):
@@ -50,7 +50,7 @@ def products(rows: Any, vector: Any, out: Any) -> None:
         out[row] = total
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def draw_off(rng: np.random.Generator, basis: Any, out: Any) -> None:
     """Write a standard normal vector projected off orthonormal (or zero) rows."""
     draw_normals(rng, 1.0, out)
@@ -58,7 +58,7 @@ def draw_off(rng: np.random.Generator, basis: Any, out: Any) -> None:
         add_scaled(-dot(out, basis[row]), basis[row], out)
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def draw_wishart_factor(
     rng: np.random.Generator, roots: Any, dof: int, factor: Any
 ) -> None:
@@ -79,14 +79,14 @@ def draw_wishart_factor(
                 factor[row, column] = 0.0
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def draw_gaussian_factor(rng: np.random.Generator, roots: Any, factor: Any) -> None:
     """Write F of independent columns from N(0, V), V diagonal."""
     for row in range(factor.shape[0]):
         draw_normals(rng, roots[row], factor[row])
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def times_factor(factor: Any, z: Any, out: Any) -> None:
     """Write F z; a factor with one axis is a diagonal."""
     if factor.ndim == 1:
@@ -96,7 +96,7 @@ def times_factor(factor: Any, z: Any, out: Any) -> None:
         products(factor, z, out)
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def times_transposed(factor: Any, x: Any, out: Any) -> None:
     """Write F' x."""
     if factor.ndim == 1:
@@ -107,7 +107,7 @@ def times_transposed(factor: Any, x: Any, out: Any) -> None:
         add_combination(x, factor, out)
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def attend(products_: Any, sharpness: float, is_softmax: bool, weights: Any) -> None:
     """Write the weights of scores that are `sharpness` times these products."""
     n_tokens = len(weights)
@@ -130,7 +130,7 @@ def attend(products_: Any, sharpness: float, is_softmax: bool, weights: Any) -> 
         weights[token] *= inverse
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def tangent(p: Any, h: Any, is_softmax: bool) -> None:
     """Replace h by t: p (h - p·h) for softmax, h itself for a linear head."""
     if not is_softmax:
@@ -140,7 +140,7 @@ def tangent(p: Any, h: Any, is_softmax: bool) -> None:
         h[token] = p[token] * (h[token] - mean)
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def orthonormalise(columns: Any, basis: Any, mixing: Any) -> None:
     """Write Q and R with columns = Q R; a dependent column has 0 in Q.
 
@@ -159,7 +159,7 @@ def orthonormalise(columns: Any, basis: Any, mixing: Any) -> None:
         basis[i] *= 1.0 / norm if norm > 0.0 else 0.0
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def residual_length(residual: Any, whole: float) -> float:
     """Return the length of what projections left, or 0 if it is rounding.
 

@@ -7,11 +7,16 @@ from eigenheads.functional._pca_subspace import (
     PrincipalSubspace,
     principal_subspace,
 )
+from eigenheads.functional._pursuit import AttentionPursuit, attention_pursuit
+from eigenheads.functional._shrinkage import soft_threshold
 
 __all__ = [
+    "AttentionPursuit",
     "NotIdentifiedWarning",
     "PrincipalSubspace",
+    "attention_pursuit",
     "location_predictor",
     "pca_head",
     "principal_subspace",
+    "soft_threshold",
 ]

@@ -4,21 +4,24 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike
 
-from eigenheads._checks import Got, check_count, check_finite_array, fail
+from eigenheads._checks import Got, check_finite_array, fail
+from eigenheads._compile import njit
 from eigenheads._parallel import RunPool, advance, blocks
 from eigenheads._schedules import check_schedule, schedule_values
-from eigenheads._trajectories import Trajectories, record_steps
+from eigenheads._trajectories import (
+    Trajectories,
+    check_n_steps,
+    check_record_every,
+    record_steps,
+)
 from eigenheads._typing import FloatArray, Schedule
 from eigenheads.theory._pca_landscape import PCALandscape
 
 _OWNER = "descend"
 # About ten milliseconds a run: a multiplication takes about a nanosecond.
 _BLOCK_OPERATIONS = 1e7
-# 4 GiB of doubles.
-_MAX_RECORDS = 2**29
 
 
 def descend(
@@ -86,18 +89,17 @@ def descend(
             hint=hint,
             error=TypeError,
         )
-    n_steps = check_count("n_steps", n_steps, owner=_OWNER)
-    record_every = check_count(
-        "record_every", record_every, owner=_OWNER, maximum=n_steps
-    )
+    n_steps = check_n_steps(n_steps, owner=_OWNER)
     rate = check_schedule("step_size", step_size, owner=_OWNER)
     subspace = landscape.subspace
     subspace.warn_if_not_identified(owner=_OWNER)
     # In the eigenbasis the covariance is diagonal.
     states = subspace.eigenvectors.T @ _check_start(start, landscape)
-    steps = record_steps(n_steps, record_every)
     n_runs, d, rank = states.shape
-    _check_records(n_runs, len(steps), record_every)
+    record_every = check_record_every(
+        record_every, n_steps=n_steps, n_runs=n_runs, n_curves=3, owner=_OWNER
+    )
+    steps = record_steps(n_steps, record_every)
     records = np.empty((n_runs, len(steps), 3))
     constants = (*landscape.coefficients, landscape.inverse_temperature)
     counted = (subspace.n_certain, subspace.n_candidates)
@@ -131,7 +133,7 @@ def descend(
     )
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def descend_block(
     state: Any,
     sigma: Any,
@@ -182,7 +184,7 @@ def descend_block(
     return -1
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _grams(state: Any, sigma: Any, one: Any, two: Any) -> None:
     """Write M'ΣM and M'Σ²M."""
     d, rank = state.shape
@@ -197,7 +199,7 @@ def _grams(state: Any, sigma: Any, one: Any, two: Any) -> None:
             two[i, j] = second
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def alignment(state: Any, counted: Any) -> float:
     """Return the alignment with the leading basis vectors, ties included."""
     d, rank = state.shape
@@ -236,13 +238,6 @@ def _check_start(start: ArrayLike, landscape: PCALandscape) -> FloatArray:
         contract = f"of shape ({shown}{',' if rank == 1 else ''}) or (n_runs, {shown})"
         fail("start", contract, Got(np.shape(start)), owner=_OWNER)
     return array.reshape(-1, d, rank)
-
-
-def _check_records(n_runs: int, n_records: int, record_every: int) -> None:
-    if 3 * n_runs * n_records > _MAX_RECORDS:
-        contract = f"large enough for at most {_MAX_RECORDS} recorded numbers"
-        got = Got(f"{record_every}, which makes {3 * n_runs * n_records}")
-        fail("record_every", contract, got, owner=_OWNER)
 
 
 def _check_finite(

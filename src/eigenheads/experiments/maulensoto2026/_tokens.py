@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
 from scipy.special import expit
 
 from eigenheads._checks import Got, fail
+from eigenheads._compile import njit
 from eigenheads._typing import FloatArray
 
 Draw = Callable[[int, np.random.Generator], FloatArray]
@@ -91,7 +91,7 @@ def mnist_patches(path: str, *, size: int = 7, n_images: int = 2000) -> FloatArr
     return patches
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def train(
     prompts: Any, mu: Any, head: int, step_size: float, mean: Any, averaging: bool
 ) -> float:
@@ -118,7 +118,7 @@ def train(
     return total / batch
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _add_gradient(
     tokens: Any, mu: Any, head: int, work: Any, error: Any, gradient: Any
 ) -> float:
@@ -149,7 +149,7 @@ def _add_gradient(
     return np.sum(error * error)
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _attend(scores: Any, head: int, weights: Any) -> None:
     """Write the weights, and replace the scores by the weights' slopes."""
     n_tokens = len(scores)
