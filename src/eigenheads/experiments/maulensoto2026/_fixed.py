@@ -167,6 +167,6 @@ ABOUT = (
 )
 PRESETS = {
     "smoke": Curves(n_runs=4, batch_size=64, n_covariances=100, n_starts=30),
-    "demo": Curves(),
+    "demo": Curves(n_runs=6, batch_size=128),
     "paper": Curves(n_covariances=2000, n_starts=1000),
 }

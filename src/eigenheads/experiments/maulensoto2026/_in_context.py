@@ -186,6 +186,6 @@ PRESETS = {
     "smoke": InContext(
         n_runs=3, n_covariances=50, prompts_per_covariance=4, n_starts=30
     ),
-    "demo": InContext(n_runs=4, n_covariances=100, prompts_per_covariance=10),
+    "demo": InContext(n_runs=4, n_covariances=100, prompts_per_covariance=5),
     "paper": InContext(n_starts=1000),
 }

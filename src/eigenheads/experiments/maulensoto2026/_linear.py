@@ -164,6 +164,6 @@ ABOUT = (
 )
 PRESETS = {
     "smoke": Linear(n_runs=4, batch_size=64, n_starts=30),
-    "demo": Linear(),
+    "demo": Linear(n_runs=6, batch_size=128),
     "paper": Linear(n_starts=1000),
 }

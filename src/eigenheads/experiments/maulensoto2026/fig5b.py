@@ -30,7 +30,7 @@ experiment = Experiment(
     ),
     presets={
         "smoke": replace(_PAPER, lengths=_FEW, n_runs=3, batch_size=32),
-        "demo": replace(_PAPER, lengths=(3, 8, 20, 50), n_runs=6, batch_size=64),
+        "demo": replace(_PAPER, lengths=(3, 8, 20, 50), n_runs=4, batch_size=32),
         "paper": _PAPER,
     },
     simulate=_sweeps.simulate_lengths,

@@ -31,7 +31,9 @@ experiment = Experiment(
         "smoke": replace(
             _PAPER, dimensions=_FEW, n_runs=4, n_covariances=10, n_starts=1
         ),
-        "demo": replace(_PAPER, n_covariances=20, n_starts=1),
+        "demo": replace(
+            _PAPER, dimensions=(3, 13, 28, 48), n_covariances=20, n_starts=1
+        ),
         "paper": replace(_PAPER, n_covariances=200),
     },
     simulate=_sweeps.simulate_dimensions,

@@ -169,6 +169,9 @@ def draw(figure: "Figure", params: Params, table: Table) -> None:
 
 
 _PAPER = Params()
+_SHORT = replace(
+    _PAPER, n_steps=1500, batch_size=16, n_tokens=48, step_size=0.1, digits=False
+)
 
 experiment = Experiment(
     key="maulensoto2026/non_gaussian",
@@ -183,18 +186,7 @@ experiment = Experiment(
         "heavy tails need. Shown: the average of the path's second half. Bars: theory "
         "for Gaussian tokens and L → ∞, by Stein's identity."
     ),
-    presets={
-        "smoke": replace(
-            _PAPER,
-            n_steps=1500,
-            batch_size=16,
-            n_tokens=48,
-            step_size=0.1,
-            digits=False,
-        ),
-        "demo": replace(_PAPER, n_steps=2000, batch_size=32, digits=False),
-        "paper": _PAPER,
-    },
+    presets={"smoke": _SHORT, "demo": _SHORT, "paper": _PAPER},
     simulate=simulate,
     check=check,
     draw=draw,

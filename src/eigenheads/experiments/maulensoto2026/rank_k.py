@@ -175,7 +175,7 @@ experiment = Experiment(
         "smoke": replace(
             _PAPER, ranks=(1, 2, 4, 8), n_runs=2, batch_size=8, n_tokens=100
         ),
-        "demo": replace(_PAPER, ranks=(1, 2, 4, 8), n_runs=2, batch_size=16),
+        "demo": replace(_PAPER, ranks=(1, 2, 4), n_runs=2, batch_size=8),
         "paper": _PAPER,
     },
     simulate=simulate,
