@@ -1,5 +1,6 @@
 """Laws: frozen dataclasses that draw synthetic data whose answer is known."""
 
 from eigenheads.datasets._location import SingleLocation, SingleLocationSample
+from eigenheads.datasets._signal import SignalSample, SignalTokens
 
-__all__ = ["SingleLocation", "SingleLocationSample"]
+__all__ = ["SignalSample", "SignalTokens", "SingleLocation", "SingleLocationSample"]

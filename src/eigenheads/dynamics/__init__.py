@@ -10,6 +10,7 @@ from eigenheads.dynamics._engine import (
 )
 from eigenheads.dynamics._location import simulate_location
 from eigenheads.dynamics._location_start import location_start
+from eigenheads.dynamics._signal import simulate_signal
 
 __all__ = [
     "chi",
@@ -19,5 +20,6 @@ __all__ = [
     "reveal",
     "reveal_along",
     "simulate_location",
+    "simulate_signal",
     "sphere_step",
 ]
