@@ -46,7 +46,7 @@ def signal_output(
     """
     xp, sharpness = _check(tokens, query, inverse_temperature, owner="signal_output")
     weights = _softmax(xp, sharpness * xp.matmul(tokens, query))
-    return xp.sum(weights[..., None] * tokens, axis=-2)
+    return _combined(xp, weights, tokens)
 
 
 def signal_output_gradient(
@@ -94,11 +94,15 @@ def signal_output_gradient(
     owner = "signal_output_gradient"
     xp, sharpness = _check(tokens, query, inverse_temperature, owner=owner)
     weights = _softmax(xp, sharpness * xp.matmul(tokens, query))
-    output = xp.sum(weights[..., None] * tokens, axis=-2)
+    output = _combined(xp, weights, tokens)
     meeting = xp.matmul(tokens, output[..., None])[..., 0]
     # The weights sum to one, so their mean of x·o is ‖o‖².
     excess = meeting - xp.sum(weights * meeting, axis=-1, keepdims=True)
-    return 2 * sharpness * xp.sum((weights * excess)[..., None] * tokens, axis=-2)
+    return 2 * sharpness * _combined(xp, weights * excess, tokens)
+
+
+def _combined(xp: Array, weights: Array, tokens: Array) -> Array:
+    return xp.matmul(weights[..., None, :], tokens)[..., 0, :]
 
 
 def _softmax(xp: Array, logits: Array) -> Array:

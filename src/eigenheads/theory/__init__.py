@@ -15,10 +15,42 @@ from eigenheads.theory._location_flow import (
     location_flow,
 )
 from eigenheads.theory._location_risk import location_risk, location_risk_gradient
+from eigenheads.theory._signal_ascent import finite_signal_ascent
+from eigenheads.theory._signal_finite import (
+    finite_signal_gradient,
+    finite_signal_noise,
+    finite_signal_objective,
+)
+from eigenheads.theory._signal_flow import (
+    SignalFixedPoint,
+    random_alignment,
+    signal_escape_rate,
+    signal_escape_time,
+    signal_fixed_points,
+    signal_flow,
+)
+from eigenheads.theory._signal_objective import (
+    signal_objective,
+    signal_objective_gradient,
+)
+from eigenheads.theory._signal_pca import pooled_pca_alignment, pooled_pca_threshold
+from eigenheads.theory._signal_steps import (
+    SignalConditions,
+    SignalSteps,
+    signal_conditions,
+    signal_steps,
+)
 
 __all__ = [
     "BayesRisk",
     "FixedPoint",
+    "SignalConditions",
+    "SignalFixedPoint",
+    "SignalSteps",
+    "finite_signal_ascent",
+    "finite_signal_gradient",
+    "finite_signal_noise",
+    "finite_signal_objective",
     "location_bayes_risk",
     "location_descent",
     "location_field",
@@ -29,4 +61,15 @@ __all__ = [
     "location_oracle_risk",
     "location_risk",
     "location_risk_gradient",
+    "pooled_pca_alignment",
+    "pooled_pca_threshold",
+    "random_alignment",
+    "signal_conditions",
+    "signal_escape_rate",
+    "signal_escape_time",
+    "signal_fixed_points",
+    "signal_flow",
+    "signal_objective",
+    "signal_objective_gradient",
+    "signal_steps",
 ]
