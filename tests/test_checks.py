@@ -26,7 +26,9 @@ ANYTHING = st.one_of(
 )
 
 
-@pytest.mark.parametrize("value", [True, "1", None, math.nan, math.inf, 1j, [1.0]])
+@pytest.mark.parametrize(
+    "value", [True, "1", None, math.nan, math.inf, 1j, [1.0], 10**400]
+)
 def test_a_number_is_a_finite_real_and_nothing_else(value):
     with pytest.raises(ValueError, match="f: `x` must be a finite number; got"):
         check_number("x", value, owner="f")

@@ -46,9 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         status = app(arguments, prog_name="eigenheads", standalone_mode=False)
-    except KeyboardInterrupt:
-        return _interrupted(arguments)
-    except typer.Abort:
+    except (KeyboardInterrupt, typer.Abort):
         return _interrupted(arguments)
     except (ValueError, ImportError, OSError) as error:
         return _mistake(str(error))
@@ -57,6 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(error, "format_message"):
             return _mistake(error.format_message())
         raise
+    # Depending on its version, Typer turns Ctrl-C into an exception or a status.
+    if status == EXIT_INTERRUPTED:
+        return _interrupted(arguments)
     return status if isinstance(status, int) else EXIT_OK
 
 

@@ -185,3 +185,10 @@ def test_arguments_of_the_field_must_broadcast():
         ValueError, match=r"location_field: `nu` must be .* kappa \(2,\)"
     ):
         location_field([0.1, 0.2], [0.1, 0.2, 0.3], **PAPER)
+
+
+def test_an_integration_without_end_is_given_up(monkeypatch):
+    monkeypatch.setattr("eigenheads.theory._location_flow._MAX_CALLS", 20)
+    message = "location_flow: `duration` must be reachable in 20 evaluations"
+    with pytest.raises(ValueError, match=message):
+        location_flow([0.1, 0.2], **PAPER, duration=100.0)

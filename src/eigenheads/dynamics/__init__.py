@@ -1,5 +1,6 @@
 """Stochastic training, simulated exactly in any dimension."""
 
+from eigenheads._parallel import progress_bar, threads
 from eigenheads.dynamics._engine import (
     chi,
     combine,
@@ -16,10 +17,12 @@ __all__ = [
     "chi",
     "combine",
     "location_start",
+    "progress_bar",
     "reframe",
     "reveal",
     "reveal_along",
     "simulate_location",
     "simulate_signal",
     "sphere_step",
+    "threads",
 ]

@@ -33,13 +33,15 @@ def draw_step_changes(axes: Sequence[Any], curve: NDArray[np.float64]) -> None:
 def draw_any_dimension(
     axes: Sequence[Any], table: Columns, dimensions: Sequence[int], *, start: float
 ) -> None:
-    """Draw the gain in ν on log axes and the excess risk on plain ones."""
+    """Draw the fast phase, the gain in ν on log axes, and the excess risk."""
+    _draw_fast_phase(axes[0], table, dimensions)
+    axes = axes[1:]
     markers = ("o", "s", "D", "^")
     limit = table["limit_nu"] - start
     axes[0].plot(table["limit_time"], limit, "--", color=INK, label="theory, d → ∞")
     for d, color, marker in zip(dimensions, COLORS, markers, strict=False):
         time, gain = table[f"time_{d}"], table[f"nu_{d}"].mean(axis=0) - start
-        label = f"d = 10{_superscript(round(np.log10(d)))}"
+        label = _power_of_ten(d)
         shown = np.unique(np.geomspace(1, len(time) - 1, 12).astype(int))
         style = {"color": color, "marker": marker, "markersize": 4, "linestyle": ""}
         axes[0].plot(time[shown], gain[shown], label=label, **style)
@@ -51,9 +53,22 @@ def draw_any_dimension(
     axes[0].set(xscale="log", yscale="log")
     axes[0].legend()
     axes[1].plot([], [], "--", color=INK, lw=1, label="theory at that d")
+    top = f"theory at {_power_of_ten(max(dimensions))}"
+    axes[1].plot(table["limit_time"], table["limit_excess"], ":", color=INK, label=top)
     axes[1].set(title="Excess risk, whole curves", xlabel="time = step size × updates")
     axes[1].set_yscale("log")
     axes[1].legend()
+
+
+def _draw_fast_phase(axes: Any, table: Columns, dimensions: Sequence[int]) -> None:
+    for d, color in zip(dimensions, COLORS, strict=False):
+        curves = table[f"fast_theta_{d}"]
+        axes.plot(table["fast_steps"], curves.T, color=color, linewidth=0.8, alpha=0.7)
+        axes.plot([], [], color=color, label=_power_of_ten(d))
+    theory = table[f"theory_fast_theta_{max(dimensions)}"]
+    axes.plot(table["fast_steps"], theory, "--", color=INK, label="theory")
+    axes.set(title="Fast phase: θ, every run", xlabel="updates")
+    axes.legend()
 
 
 def draw_bayes(axes: Sequence[Any], table: Columns) -> None:
@@ -87,5 +102,6 @@ def draw_bayes(axes: Sequence[Any], table: Columns) -> None:
         panel.legend()
 
 
-def _superscript(number: int) -> str:
-    return str(number).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
+def _power_of_ten(d: int) -> str:
+    digits = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+    return f"d = 10{str(round(np.log10(d))).translate(digits)}"

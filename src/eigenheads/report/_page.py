@@ -5,7 +5,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, select_autoescape
+from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 import eigenheads
@@ -75,7 +75,7 @@ def render_report(results: Iterable[Result]) -> str:
     """Return the page as text."""
     environment = Environment(
         loader=PackageLoader("eigenheads.report"),
-        autoescape=select_autoescape(),
+        autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
     )

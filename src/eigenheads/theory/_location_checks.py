@@ -62,10 +62,9 @@ def check_scalar_law(
 
 def check_gamma(gamma: object, *, owner: str) -> FloatArray:
     """Return the deciding token's standard deviation, or raise unless it is > 0."""
-    array = check_range("gamma", gamma, 0.0, LARGEST, owner=owner)
-    if np.any(array == 0):
-        fail("gamma", "a finite number > 0", 0.0, owner=owner)
-    return array
+    array = check_finite_array("gamma", gamma, owner=owner)
+    _refuse("gamma", array, array > 0, "a finite number > 0", owner=owner)
+    return check_range("gamma", array, 1 / LARGEST, LARGEST, owner=owner)
 
 
 def check_order(name: str, value: object, *, owner: str) -> FloatArray:

@@ -156,6 +156,11 @@ def weakest_overlap(table: Mapping[str, FloatArray]) -> FloatArray:
     return smallest
 
 
+def largest(values: FloatArray) -> float:
+    """Return the largest value; NaN, which meets no claim, if there is none."""
+    return float(np.max(values)) if np.size(values) else math.nan
+
+
 def risk_above_oracle(table: Mapping[str, FloatArray]) -> FloatArray:
     """Return final excess risk over the oracle's, in units of the null risk."""
     gap = table["excess_risk"][:, -1] - table["oracle_excess"][-1]

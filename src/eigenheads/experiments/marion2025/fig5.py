@@ -28,7 +28,7 @@ class Params:
     gamma: float = math.sqrt(0.5)
     inverse_temperature: float = 0.1
     n_grid: int = 41
-    n_searches: int = 400
+    n_searches: int = 100
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
@@ -134,7 +134,7 @@ experiment = Experiment(
         "−1), which is the same predictor, attract; the two other corners repel."
     ),
     presets={
-        "smoke": Params(n_searches=50),
+        "smoke": Params(n_searches=30),
         "demo": Params(),
         "paper": Params(),
     },
