@@ -22,6 +22,7 @@ _FIGURES = {
         "any_dimension",
         "bayes",
     ),
+    "truong2026": ("alignment", "nuisance", "strength", "phase_diagram"),
 }
 
 

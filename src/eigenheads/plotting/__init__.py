@@ -6,12 +6,20 @@ from eigenheads.plotting._location_asymptotics import (
     draw_bayes,
     draw_step_changes,
 )
+from eigenheads.plotting._signal import (
+    draw_signal_paths,
+    draw_signal_phases,
+    draw_signal_sweep,
+)
 from eigenheads.plotting._svg import embedded_svg, render_svg
 
 __all__ = [
     "draw_any_dimension",
     "draw_bayes",
     "draw_location_panels",
+    "draw_signal_paths",
+    "draw_signal_phases",
+    "draw_signal_sweep",
     "draw_step_changes",
     "draw_vector_field",
     "embedded_svg",

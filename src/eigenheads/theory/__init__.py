@@ -15,7 +15,10 @@ from eigenheads.theory._location_flow import (
     location_flow,
 )
 from eigenheads.theory._location_risk import location_risk, location_risk_gradient
-from eigenheads.theory._signal_ascent import finite_signal_ascent
+from eigenheads.theory._signal_ascent import (
+    finite_signal_ascent,
+    finite_signal_flow,
+)
 from eigenheads.theory._signal_finite import (
     finite_signal_gradient,
     finite_signal_noise,
@@ -48,6 +51,7 @@ __all__ = [
     "SignalFixedPoint",
     "SignalSteps",
     "finite_signal_ascent",
+    "finite_signal_flow",
     "finite_signal_gradient",
     "finite_signal_noise",
     "finite_signal_objective",

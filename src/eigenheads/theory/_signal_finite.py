@@ -18,14 +18,14 @@ from eigenheads.theory._location_checks import check_order
 from eigenheads.theory._signal_objective import Tilt, population_slope, tilted
 
 # e^{6 β²} is met below, and squared logits: both stay far inside float64.
-_LARGEST_SHARPNESS, _LARGEST_AMPLITUDE = 5.0, 1e30
+_LARGEST_SHARPNESS, _LARGEST_AMPLITUDE, _MOST_TOKENS = 5.0, 1e30, 1e30
 
 
 class Prompt(NamedTuple):
     """The checked parameters of a law of prompts."""
 
     d: int
-    n_tokens: int
+    n_tokens: float
     fraction: float
     amplitude: float
     signs: str
@@ -45,8 +45,8 @@ def finite_signal_objective(
     alignment: ArrayLike,
     *,
     d: int,
-    n_informative: int,
-    n_nuisance: int,
+    n_informative: float,
+    n_nuisance: float,
     strength: float,
     signs: str = "random",
     inverse_temperature: float = 1.0,
@@ -70,7 +70,8 @@ def finite_signal_objective(
     alignment
         :math:`t = q \cdot u`.
     d, n_informative, n_nuisance, strength, signs, inverse_temperature
-        Of the law: the fields of ``SignalTokens``.
+        Of the law: the fields of ``SignalTokens``. Here the counts need not be whole:
+        means over prompts do as well.
 
     Returns
     -------
@@ -105,8 +106,8 @@ def finite_signal_gradient(
     alignment: ArrayLike,
     *,
     d: int,
-    n_informative: int,
-    n_nuisance: int,
+    n_informative: float,
+    n_nuisance: float,
     strength: float,
     signs: str = "random",
     inverse_temperature: float = 1.0,
@@ -141,8 +142,8 @@ def finite_signal_noise(
     alignment: ArrayLike,
     *,
     d: int,
-    n_informative: int,
-    n_nuisance: int,
+    n_informative: float,
+    n_nuisance: float,
     strength: float,
     signs: str = "random",
     inverse_temperature: float = 1.0,
@@ -251,14 +252,19 @@ def check_prompt(
 ) -> Prompt:
     """Return the law's numbers, or raise."""
     size = check_count("d", d, owner=owner, minimum=2)
-    informative = check_count("n_informative", n_informative, owner=owner, minimum=0)
-    nuisance = check_count("n_nuisance", n_nuisance, owner=owner, minimum=0)
+    informative, nuisance = (
+        check_number(name, value, owner=owner, minimum=0.0, maximum=_MOST_TOKENS)
+        for name, value in (
+            ("n_informative", n_informative),
+            ("n_nuisance", n_nuisance),
+        )
+    )
     theta = check_number("strength", strength, owner=owner, minimum=0.0)
     choice = check_choice("signs", signs, ("random", "fixed"), owner=owner)
     beta = check_positive("inverse_temperature", inverse_temperature, owner=owner)
     n = informative + nuisance
-    if n == 0:
-        contract = "an integer >= 1 where `n_informative` is 0"
+    if n < 1:
+        contract = "such that there is at least one token"
         fail("n_nuisance", contract, nuisance, owner=owner)
     if beta > _LARGEST_SHARPNESS:
         contract = f"<= {_LARGEST_SHARPNESS:g}: the expansion needs e^(4β²) << n"

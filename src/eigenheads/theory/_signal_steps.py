@@ -108,8 +108,8 @@ class SignalSteps:
 def signal_conditions(
     *,
     d: int,
-    n_informative: int,
-    n_nuisance: int,
+    n_informative: float,
+    n_nuisance: float,
     strength: float,
     signs: str = "random",
     inverse_temperature: float = 1.0,
@@ -156,8 +156,8 @@ def signal_conditions(
 def signal_steps(
     *,
     d: int,
-    n_informative: int,
-    n_nuisance: int,
+    n_informative: float,
+    n_nuisance: float,
     strength: float,
     signs: str = "random",
     inverse_temperature: float = 1.0,
