@@ -44,6 +44,28 @@ SIGNATURES = {
             "start": None,
         },
     ),
+    "theory.signal_objective": (
+        ["alignment"],
+        {"fraction": REQUIRED, "amplitude": REQUIRED},
+    ),
+    "theory.signal_flow": (
+        ["start"],
+        {"fraction": REQUIRED, "amplitude": REQUIRED, "duration": REQUIRED},
+    ),
+    "dynamics.simulate_signal": (
+        ["law"],
+        {
+            "step_size": REQUIRED,
+            "n_steps": REQUIRED,
+            "n_runs": REQUIRED,
+            "record_every": REQUIRED,
+            "seed": REQUIRED,
+            "batch_size": 1,
+            "averaging": False,
+            "method": "exact",
+            "start": None,
+        },
+    ),
 }
 NAMES = {
     "datasets": ["SingleLocation"],
@@ -82,6 +104,24 @@ def test_laws_take_their_parameters_in_order():
 
     fields = [field.name for field in SingleLocation.__dataclass_fields__.values()]
     assert fields == ["d", "n_tokens", "gamma", "noise"]
+
+
+def test_signal_tokens_take_their_parameters_in_order():
+    from eigenheads.datasets import SignalTokens
+
+    fields = {
+        field.name: field.default
+        for field in SignalTokens.__dataclass_fields__.values()
+    }
+    assert list(fields) == [
+        "d",
+        "n_informative",
+        "n_nuisance",
+        "strength",
+        "signs",
+        "inverse_temperature",
+    ]
+    assert (fields["signs"], fields["inverse_temperature"]) == ("random", 1.0)
 
 
 def test_claims_have_the_agreed_fields():

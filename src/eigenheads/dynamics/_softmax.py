@@ -48,7 +48,8 @@ def softmax(logits: Any, out: Any, scratch: Any) -> None:
         out[index] *= inverse
 
 
-@njit(cache=True, nogil=True)
+# Said explicitly: without it, Numba hands the caller's fastmath down to this function.
+@njit(cache=True, nogil=True, fastmath={"contract"})
 def _exponential(logits: Any, largest: float, out: Any, scratch: Any) -> None:
     r"""Write :math:`e^x` of :math:`x = \ell - \max \ell`, from -708 to 0.
 

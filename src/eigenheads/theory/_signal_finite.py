@@ -155,14 +155,17 @@ def finite_signal_noise(
 
     .. math::
 
-        G(t) = (d - 2)\, \mathbb E \sum_i c_i^2, \qquad
+        G(t) = (d - 2)\, \mathbb E \sum_i c_i^2
+             + 4 \beta^2\, d\, \mathbb E \lVert p \rVert^2 (1 + 2 M), \qquad
         x \cdot o = x_\parallel \cdot o_\parallel + \frac{d\, w}{n \mathbb E w}
                   + \mathcal N\bigl(0, d\, \mathbb E \lVert p \rVert^2\bigr)
 
     with the token's weight :math:`w = e^{\beta q \cdot x}`, its Gaussian coordinates
     :math:`x_\parallel` in the plane of q and u, and what it meets of itself and of all
-    others outside this plane. Under the weights :math:`w^2` the coordinates stay
-    Gaussian, and the expectation is a closed form.
+    others outside this plane. The second term is along the output's own direction
+    outside the plane, where the tokens add up; M is the mean of
+    :math:`x \cdot o - \lVert o \rVert^2` under the weights :math:`w^2`. Under these
+    the coordinates stay Gaussian, and all means are closed forms.
 
     Parameters
     ----------
@@ -220,7 +223,7 @@ def noise(t: ArrayLike, prompt: Prompt) -> FloatArray:
     logits = {sign: sign * beta * a * t for sign in kinds}
     far = np.abs(beta * a * t)
     mean = sum(share * np.exp(logits[sign] - far) for sign, share in kinds.items())
-    total = np.zeros_like(inside)
+    squares, products, weight = (np.zeros_like(inside) for _ in range(3))
     for sign, share in kinds.items():
         # Weights of this kind over the mean weight, before the Gaussian factors.
         w = np.exp(logits[sign] - far) / mean
@@ -235,8 +238,12 @@ def noise(t: ArrayLike, prompt: Prompt) -> FloatArray:
             + 2 * itself * (centre + beta * with_query)
             + itself**2 * math.exp(beta**2)
         )
-        total = total + share * w**2 * square
-    result: FloatArray = 4 * beta**2 * (d - 2) * prompt.per_token * total
+        squares = squares + share * w**2 * square
+        products = products + share * w**2 * (centre + itself)
+        weight = weight + share * w**2
+    apart = (d - 2) * prompt.per_token * squares
+    together = outside * (1 + 2 * products / weight)
+    result: FloatArray = 4 * beta**2 * (apart + together)
     return result
 
 

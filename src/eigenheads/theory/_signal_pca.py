@@ -63,9 +63,9 @@ def pooled_pca_alignment(
     shape = check_broadcast(named, owner=owner)
     gamma = named["d"] / named["n_samples"]
     spike = named["fraction"] * named["amplitude"] ** 2 + np.zeros(shape)
-    # Below the threshold any spike gives the same answer: 0.
-    spike = np.maximum(spike, np.sqrt(gamma))
-    squared = (1 - gamma / spike**2) / (1 + gamma / spike)
+    seen = spike > np.sqrt(gamma)
+    spike = np.where(seen, spike, 1.0)
+    squared = np.where(seen, (1 - gamma / spike**2) / (1 + gamma / spike), 0.0)
     return np.sqrt(np.maximum(squared, 0.0))
 
 
