@@ -76,7 +76,7 @@ def corrected_p_value(left, right):
 def test_exact_and_full_agree_in_law(rng_seed, d, batch_size):
     exact = simulated(d, seed=rng_seed, batch_size=batch_size)
     full = generic_full(rng_seed, d, batch_size)
-    assert exact.std(axis=0).min() > 0.05  # the runs have moved
+    assert exact.std(axis=0).min() > 0.03  # the runs have moved
     assert corrected_p_value(exact, full) > FALSE_ALARM
 
 
@@ -100,13 +100,12 @@ def test_exact_and_full_agree_in_law_in_the_corners(rng_seed, changes):
 
 MUTATIONS = {
     "two degrees of freedom too many": [("d - 3.0, part", "d - 1.0, part")],
-    "output's length wrong": [("d - 2.0, output", "d, output")],
     "output without the signal": [("output[0, 0] += _shift", "pass; 0 * _shift")],
     "gradient without the signal": [(" + _shift_of(ascent[0], shifts)", "")],
     "frame not turned back": [("reframe(state, 1)", "pass")],
     "descent": [("-step_sizes[index])", "step_sizes[index])")],
     "doubled inverse temperature": [
-        ("meetings[token] *= sharpness", "meetings[token] *= 2.0 * sharpness")
+        ("size = state.shape[1]", "size, sharpness = state.shape[1], 2.0 * sharpness")
     ],
     "what is outside the frame forgotten": [("_add_isotropic(rng, d", "0 * (d")],
 }

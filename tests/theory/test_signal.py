@@ -206,13 +206,13 @@ def test_small_constant_steps_end_at_the_noise_floor():
     conditions = signal_conditions(**LAW)
     step = 1e-2 * conditions.return_rate / conditions.end_noise
     path = finite_signal_ascent(
-        0.99, **LAW, step_size=step, n_steps=20_000, record_every=20_000
+        0.99, **LAW, step_size=step, n_steps=4000, record_every=4000
     )
     left = float(1 - path.final("alignment")[0])
     assert left == pytest.approx(conditions.error(step), rel=0.02)
     # A batch of ten prompts leaves a tenth.
     path = finite_signal_ascent(
-        0.99, **LAW, step_size=step, n_steps=20_000, record_every=20_000, batch_size=10
+        0.99, **LAW, step_size=step, n_steps=4000, record_every=4000, batch_size=10
     )
     assert 1 - path.final("alignment")[0] == pytest.approx(left / 10, rel=0.03)
 

@@ -9,9 +9,10 @@ from numba import njit
 from eigenheads.dynamics._engine import REORDER
 
 _LOG2_E = 1.0 / math.log(2.0)
-# log 2 in two parts; the first has 21 trailing zero bits: its multiples are exact.
+# log 2 in two parts. The first has 24 bits, so that its multiples are exact; the
+# second holds the rest, with what the double nearest to log 2 itself leaves out.
 _LOG_2_HIGH = float(np.float32(math.log(2.0)))
-_LOG_2_LOW = math.log(2.0) - _LOG_2_HIGH
+_LOG_2_LOW = (math.log(2.0) - _LOG_2_HIGH) + 2.3190468138462996e-17
 # Adding this puts a number's nearest integer into the lowest bits of the sum.
 _MAGIC = 1.5 * 2.0**52
 # The smallest argument whose exponential is a normal number, rounded up.
