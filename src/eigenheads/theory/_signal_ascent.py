@@ -120,7 +120,7 @@ def finite_signal_ascent(
     >>> path = finite_signal_ascent(0.1, **law, n_steps=2500, record_every=2500,
     ...                             step_size=lambda t: 0.05 / (1 + t / 200))
     >>> path.final("alignment").round(3)
-    array([0.998])
+    array([0.997])
     """
     owner = "finite_signal_ascent"
     prompt = check_prompt(

@@ -181,7 +181,7 @@ def finite_signal_noise(
     --------
     >>> law = {"d": 100, "n_informative": 100, "n_nuisance": 10_000, "strength": 0.25}
     >>> finite_signal_noise([0.0, 1.0], **law).round(2)
-    array([0.24, 2.07])
+    array([0.57, 3.1 ])
     """
     owner = "finite_signal_noise"
     prompt = check_prompt(

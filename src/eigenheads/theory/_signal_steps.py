@@ -198,7 +198,7 @@ def signal_steps(
     --------
     >>> steps = signal_steps(d=100, n_informative=100, n_nuisance=10_000, strength=0.25)
     >>> steps.n_steps, round(steps(0), 2), round(steps(steps.n_steps) / steps(0), 4)
-    (3236, 0.54, 0.0041)
+    (5279, 0.23, 0.0065)
     """
     owner = "signal_steps"
     prompt = check_prompt(

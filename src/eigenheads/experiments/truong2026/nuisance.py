@@ -28,7 +28,7 @@ class Params:
 
     dimensions: tuple[int, ...] = (100, 10**6)
     n_informative: int = 100
-    counts: tuple[int, ...] = (300, 1000, 3000, 10_000)
+    counts: tuple[int, ...] = (1000, 2000, 5000, 10_000)
     strength: float = 0.25
     n_runs: int = 30
     n_controls: int = 30
