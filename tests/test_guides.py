@@ -14,11 +14,23 @@ def python_blocks(page):
     return re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
 
 
+def with_marks(paths):
+    """Mark the pages whose code needs PyTorch."""
+    return [
+        pytest.param(
+            path,
+            marks=pytest.mark.torch if "import torch" in path.read_text() else [],
+            id=path.stem,
+        )
+        for path in paths
+    ]
+
+
 def test_there_are_guides_to_run():
     assert GUIDES
 
 
-@pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", with_marks(GUIDES))
 def test_code_of_the_guide_runs(path):
     blocks = python_blocks(path.read_text(encoding="utf-8"))
     assert blocks
@@ -35,7 +47,7 @@ def test_there_is_theory_to_run():
     assert PAGES
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", with_marks(PAGES))
 def test_code_of_the_theory_page_gives_what_it_shows(path):
     failed, tried = doctest.testfile(str(path), module_relative=False, encoding="utf-8")
     assert tried

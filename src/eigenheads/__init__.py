@@ -10,6 +10,7 @@ _SUBMODULES = (
     "dynamics",
     "experiments",
     "functional",
+    "nn",
     "plotting",
     "report",
     "theory",

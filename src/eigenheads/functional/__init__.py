@@ -1,6 +1,15 @@
 """Each formula once, pure, on NumPy or PyTorch arrays."""
 
 from eigenheads.functional._location import location_predictor
+from eigenheads.functional._pursuit import AttentionPursuit, attention_pursuit
+from eigenheads.functional._shrinkage import soft_threshold
 from eigenheads.functional._signal import signal_output, signal_output_gradient
 
-__all__ = ["location_predictor", "signal_output", "signal_output_gradient"]
+__all__ = [
+    "AttentionPursuit",
+    "attention_pursuit",
+    "location_predictor",
+    "signal_output",
+    "signal_output_gradient",
+    "soft_threshold",
+]
