@@ -137,7 +137,7 @@ class _SingleLocation(BaseEstimator):
             bags=bags,
             targets=targets,
             responses=responses,
-            weights=weights / weights.sum(),
+            weights=weights,
             head=self.head,
             kind=kind,
             alpha=float(self.alpha),
@@ -184,8 +184,8 @@ class _SingleLocation(BaseEstimator):
             contract = f"one weight a bag, of shape ({len(bags)},)"
             fail("sample_weight", contract, weights, owner=owner)
         if weights.min() < 0 or not weights.sum() > 0:
-            got = Got(f"a smallest weight {weights.min():g}, sum {weights.sum():g}")
-            contract = "weights >= 0 with a positive sum"
+            got = Got(f"numbers from {weights.min():g} to {weights.max():g}")
+            contract = "weights >= 0, not all of them zero"
             fail("sample_weight", contract, got, owner=owner)
         return weights
 
@@ -467,12 +467,13 @@ class SingleLocationClassifier(ClassifierMixin, _SingleLocation):
         self._check_parameters()
         bags = read_bags(self, X, reset=True)
         labels = _checked_targets(y, bags, owner=type(self).__name__)
+        labels = check_array(labels, ensure_2d=False, dtype=None, input_name="y")
         check_classification_targets(labels)
         weights = self._check_weights(sample_weight, bags)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         present = np.unique(codes[weights > 0])
         if len(present) < 2:
-            got = Got(f"only the class {self.classes_[present].tolist()}")
+            got = Got(f"one class, {self.classes_[present].tolist()}")
             contract = "labels of at least two classes with positive weight"
             fail("y", contract, got, owner=type(self).__name__)
         hot = np.eye(len(self.classes_))[codes]

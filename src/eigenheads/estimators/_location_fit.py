@@ -231,9 +231,10 @@ def _best_start(
             directions,
             screen.bags,
             screen.responses,
-            screen.weights / screen.weights.sum(),
+            screen.weights,
             coordinates,
             head=problem.head,
+            alpha=problem.alpha,
         )
     }
     objective = Objective(screen, coordinates)

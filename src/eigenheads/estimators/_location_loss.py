@@ -177,6 +177,66 @@ def _weigh(scores: FloatArray, length: int, is_erf: bool, weights: FloatArray) -
 
 
 @njit(cache=True, nogil=True)
+def _read(
+    tokens: Any,
+    first: int,
+    length: int,
+    rows: FloatArray,
+    scores: FloatArray,
+    readouts: FloatArray,
+) -> None:
+    """Write score and readouts of the tokens of one bag."""
+    for i in range(length):
+        scores[i], readouts[i, 0] = _two_dots(tokens, first + i, rows)
+        for c in range(1, len(rows) - 1):
+            readouts[i, c] = _dot(tokens, first + i, rows, 1 + c)
+
+
+@njit(cache=True, nogil=True)
+def _attend(
+    weights: FloatArray,
+    length: int,
+    readouts: FloatArray,
+    intercepts: FloatArray,
+    outputs: FloatArray,
+) -> None:
+    """Write the outputs of one bag."""
+    outputs[:] = intercepts
+    for i in range(length):
+        for c in range(outputs.size):
+            outputs[c] += weights[i] * readouts[i, c]
+
+
+@njit(cache=True, nogil=True)
+def _push_back(
+    tokens: Any,
+    first: int,
+    length: int,
+    scores: FloatArray,
+    weights: FloatArray,
+    readouts: FloatArray,
+    slope: FloatArray,
+    centre: float,
+    is_erf: bool,
+    by_rows: FloatArray,
+) -> None:
+    """Add the gradient of one bag; softmax moves with the readouts around `centre`."""
+    for i in range(length):
+        if not is_erf and weights[i] < _NEGLIGIBLE:
+            continue
+        pull = -centre
+        for c in range(slope.size):
+            pull += slope[c] * readouts[i, c]
+        if is_erf:
+            pull *= 2 / math.sqrt(math.pi) * math.exp(-(scores[i] ** 2))
+        else:
+            pull *= weights[i]
+        _add_two_scaled(by_rows, pull, slope[0] * weights[i], tokens, first + i)
+        for c in range(1, slope.size):
+            _add_scaled(by_rows, 1 + c, slope[c] * weights[i], tokens, first + i)
+
+
+@njit(cache=True, nogil=True)
 def accumulate(
     tokens: Any,
     offsets: NDArray[np.int64],
@@ -195,51 +255,41 @@ def accumulate(
     ``rows[0]`` is the key, the other rows are the values.
     """
     n_outputs = len(rows) - 1
-    longest = 1
-    for bag in range(bounds[0], bounds[1]):
-        longest = max(longest, offsets[bag + 1] - offsets[bag])
+    longest = np.diff(offsets[bounds[0] : bounds[1] + 1]).max()
     scores, weights = np.empty(longest), np.empty(longest)
     readouts = np.empty((longest, n_outputs))
     outputs, slope = np.empty(n_outputs), np.empty(n_outputs)
     loss = 0.0
     for bag in range(bounds[0], bounds[1]):
         first, length = offsets[bag], offsets[bag + 1] - offsets[bag]
-        for i in range(length):
-            scores[i], readouts[i, 0] = _two_dots(tokens, first + i, rows)
-            for c in range(1, n_outputs):
-                readouts[i, c] = _dot(tokens, first + i, rows, 1 + c)
+        _read(tokens, first, length, rows, scores, readouts)
         _weigh(scores, length, is_erf, weights)
-        outputs[:] = intercepts
-        for i in range(length):
-            for c in range(n_outputs):
-                outputs[c] += weights[i] * readouts[i, c]
+        _attend(weights, length, readouts, intercepts, outputs)
         loss += bag_weights[bag] * _loss_and_slope(kind, outputs, targets[bag], slope)
-        # Softmax moves with the readouts around their weighted mean.
         centre = 0.0
         for c in range(n_outputs):
             slope[c] *= bag_weights[bag]
             by_intercepts[c] += slope[c]
             if not is_erf:
                 centre += slope[c] * (outputs[c] - intercepts[c])
-        for i in range(length):
-            if not is_erf and weights[i] < _NEGLIGIBLE:
-                continue
-            pull = -centre
-            for c in range(n_outputs):
-                pull += slope[c] * readouts[i, c]
-            if is_erf:
-                pull *= 2 / math.sqrt(math.pi) * math.exp(-(scores[i] ** 2))
-            else:
-                pull *= weights[i]
-            _add_two_scaled(by_rows, pull, slope[0] * weights[i], tokens, first + i)
-            for c in range(1, n_outputs):
-                _add_scaled(by_rows, 1 + c, slope[c] * weights[i], tokens, first + i)
+        _push_back(
+            tokens,
+            first,
+            length,
+            scores,
+            weights,
+            readouts,
+            slope,
+            centre,
+            is_erf,
+            by_rows,
+        )
     return loss
 
 
 @njit(cache=True, nogil=True)
 def pool_tokens(
-    tokens: Any, offsets: NDArray[np.int64], weights: FloatArray
+    tokens: Any, offsets: NDArray[np.int64], weights: NDArray[np.floating]
 ) -> FloatArray:
     """Return the weighted sum of the tokens of each bag."""
     pooled = np.zeros((len(offsets) - 1, tokens.shape[1]))

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import solve
 
 from eigenheads._typing import FloatArray
@@ -81,10 +82,13 @@ def _spectral(
 def ridge(
     features: FloatArray, responses: FloatArray, weights: FloatArray
 ) -> FloatArray:
-    """Return one row of coefficients a response, lightly shrunk (trace over bags)."""
+    """Return one row of coefficients a response, shrunk by trace over total weight.
+
+    With weights that count repetitions the result is that of repeated rows.
+    """
     weighted = features * weights[:, None]
     gram = weighted.T @ features
-    amount = np.trace(gram) / len(features) + np.finfo(float).tiny
+    amount = np.trace(gram) / weights.sum() + np.finfo(float).tiny
     gram[np.diag_indices_from(gram)] += amount
     return np.asarray(solve(gram, weighted.T @ responses, assume_a="pos").T)
 
@@ -97,11 +101,13 @@ def starts(
     coordinates: Coordinates,
     *,
     head: str,
+    alpha: float,
 ) -> Iterator[Start]:
     """Yield, for each name, its direction, sign and sharpness of least error.
 
     Given a key the values are a ridge regression on the attended tokens, so each
-    candidate is judged by the best values it can have.
+    candidate is judged by the best values it can have. The penalty breaks ties: where
+    the key does not matter, it is zero.
     """
     signs = (1.0, -1.0) if head == "softmax" else (1.0,)  # erf is odd
     for name, candidates in directions.items():
@@ -116,13 +122,14 @@ def starts(
             for factor in factors:
                 weighed = attention_weights(bags, factor * scores, head=head)
                 error, values = _profile(bags, weighed, responses, weights, coordinates)
+                error += 0.5 * alpha * factor**2
                 profiles.append(Start(name, error, factor * unit, values))
         yield min(profiles, key=lambda start: start.error)
 
 
 def _profile(
     bags: Bags,
-    attention: FloatArray,
+    attention: NDArray[np.floating],
     responses: FloatArray,
     weights: FloatArray,
     coordinates: Coordinates,
@@ -131,4 +138,5 @@ def _profile(
     features = coordinates.pulled_back(attended - coordinates.mean)
     values = ridge(features, responses, weights)
     residuals = responses - features @ values.T
-    return float(weights @ (residuals**2).sum(axis=1)), values
+    squares = (residuals**2).sum(axis=1)
+    return 0.5 * float(np.average(squares, weights=weights)), values
