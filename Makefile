@@ -4,8 +4,12 @@ PIP_INSTALL = -m pip install --quiet --disable-pip-version-check --constraint co
 SPEC = pyproject.toml constraints.txt
 WORKERS ?= 2
 OUT ?= results
+# Tests that open a page need Chromium; without one they are left out, and it is said.
+ifeq ($(shell command -v chromium chromium-browser 2>/dev/null),)
+NO_BROWSER = and not browser
+endif
 
-.PHONY: demo test test-all check bench docs clean help
+.PHONY: demo test test-all check bench ledger docs clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -34,8 +38,7 @@ help:  ## list the targets
 	@touch $@
 
 demo: .venv-core/.core  ## reproduce the headlines and write results/report.html
-	@.venv-core/bin/eigenheads reproduce all --preset paper --out $(OUT)
-	@.venv-core/bin/eigenheads report --out $(OUT)
+	@.venv-core/bin/eigenheads reproduce all --preset demo --out $(OUT)
 
 check: .venv/.dev  ## formatting, lint, types, direction of imports
 	.venv/bin/ruff format --check .
@@ -44,14 +47,20 @@ check: .venv/.dev  ## formatting, lint, types, direction of imports
 	.venv/bin/lint-imports --no-cache
 
 test: check .venv-core/.test  ## check, the suite, and the core's tests without torch
-	.venv/bin/python -m pytest -n $(WORKERS) -m "not slow"
+	$(if $(NO_BROWSER),@echo "No Chromium found: leaving out the tests that open a page.")
+	.venv/bin/python -m pytest -n $(WORKERS) -m "not slow $(NO_BROWSER)"
 	.venv-core/bin/python -m pytest -n $(WORKERS) -m "not slow and not torch and not browser" --quiet
 
 test-all: check .venv-core/.test  ## also what is too long for every change
-	.venv/bin/python -m pytest -n $(WORKERS)
+	.venv/bin/python -m pytest -n $(WORKERS) -m "slow or not slow $(NO_BROWSER)"
+	.venv-core/bin/python -m pytest -n $(WORKERS) -m "not torch and not browser" --quiet
 
 bench: .venv/.dev  ## speed and memory as ratios, measured in one run
 	.venv/bin/python -m benchmarks
+
+ledger: .venv-core/.core  ## renew the committed numbers of README and docs (preset paper)
+	.venv-core/bin/eigenheads reproduce all --preset paper --out $(OUT)
+	.venv-core/bin/python docs/ledger.py --collect $(OUT)
 
 docs: .venv/.docs  ## the documentation site, warnings are errors
 	.venv/bin/python -m sphinx -W --keep-going -b html docs docs/_build/html

@@ -75,10 +75,9 @@ def check_number(
     ...
     ValueError: SingleLocation: `noise` must be a finite number >= 0; got -1.0.
     """
-    if _is_real(value):
-        number = float(value)  # type: ignore[arg-type]
-        if math.isfinite(number) and minimum <= number <= maximum:
-            return number
+    number = _as_float(value)
+    if math.isfinite(number) and minimum <= number <= maximum:
+        return number
     contract = "a finite number"
     if math.isfinite(minimum) and math.isfinite(maximum):
         contract += f" from {minimum:g} to {maximum:g}"
@@ -99,8 +98,9 @@ def check_positive(name: str, value: object, *, owner: str) -> float:
     ...
     ValueError: SingleLocation: `gamma` must be a finite number > 0; got 0.0.
     """
-    if _is_real(value) and 0 < float(value) < math.inf:  # type: ignore[arg-type]
-        return float(value)  # type: ignore[arg-type]
+    number = _as_float(value)
+    if 0 < number < math.inf:
+        return number
     fail(name, "a finite number > 0", value, owner=owner)
 
 
@@ -127,7 +127,7 @@ def check_count(
     ValueError: simulate_location: `n_steps` must be an integer >= 1; got 0.
     """
     whole = (isinstance(value, Integral) and not isinstance(value, bool)) or (
-        _is_real(value) and float(value).is_integer()  # type: ignore[arg-type]
+        _as_float(value).is_integer()
     )
     if whole:
         number = int(value)  # type: ignore[call-overload]
@@ -186,7 +186,13 @@ def check_finite_array(name: str, value: object, *, owner: str) -> FloatArray:
     return array
 
 
-def _is_real(value: object) -> bool:
-    if isinstance(value, np.ndarray):
-        return value.ndim == 0 and value.dtype.kind in "iuf"
-    return isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+def _as_float(value: object) -> float:
+    """Return a real number as a float; NaN for all else and beyond float64."""
+    if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "iuf":
+        return float(value)
+    if not isinstance(value, Real) or isinstance(value, bool | np.bool_):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.nan

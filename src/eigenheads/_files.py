@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _TEMPORARY = ".tmp"
+# What reading a cut or foreign file may raise, depending on where it is cut.
+_DAMAGE = (OSError, ValueError, KeyError, EOFError, AttributeError, TypeError)
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
@@ -52,24 +54,16 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:
     def write(file: IO[bytes]) -> None:
         np.savez(
             file, allow_pickle=False, **{n: np.asarray(a) for n, a in arrays.items()}
-        )  # type: ignore[arg-type]
+        )
 
     write_atomically(path, write)
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
     """Read what :func:`write_arrays` wrote; a ValueError says what is wrong."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        EOFError,
-        zipfile.BadZipFile,
-        AttributeError,
-    ) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise ValueError(f"{path} is not a whole .npz file ({error})") from error
+    with path.open("rb") as file:  # np.load leaves a damaged file open
+        try:
+            with np.load(file, allow_pickle=False) as archive:
+                return {name: archive[name] for name in archive.files}
+        except (*_DAMAGE, zipfile.BadZipFile) as error:
+            raise ValueError(f"{path} is not a whole .npz file ({error})") from error

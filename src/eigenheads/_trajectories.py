@@ -98,13 +98,18 @@ class Trajectories(Mapping[str, FloatArray]):
         try:
             arrays = dict(read_arrays(Path(path)))
         except FileNotFoundError:
-            fail("path", "an existing file", str(path), owner="Trajectories.load")
+            fail(
+                "path",
+                "an existing file",
+                Got(repr(str(path))),
+                owner="Trajectories.load",
+            )
         except ValueError as error:
             contract = "a file written by Trajectories.save"
             fail("path", contract, Got(error), owner="Trajectories.load")
         if "steps" not in arrays:
             contract = "a file written by Trajectories.save"
-            fail("path", contract, str(path), owner="Trajectories.load")
+            fail("path", contract, Got(repr(str(path))), owner="Trajectories.load")
         return cls(arrays.pop("steps"), arrays)
 
     def __repr__(self) -> str:

@@ -66,7 +66,9 @@ class SingleLocation:
     def __post_init__(self) -> None:
         owner = type(self).__name__
         # The dataclass is frozen: this is how its fields are normalised, once.
-        object.__setattr__(self, "d", check_count("d", self.d, owner=owner, minimum=2))
+        object.__setattr__(
+            self, "d", check_count("d", self.d, owner=owner, minimum=2, maximum=10**15)
+        )
         object.__setattr__(
             self, "n_tokens", check_count("n_tokens", self.n_tokens, owner=owner)
         )

@@ -1,3 +1,5 @@
 """Each formula once, pure, on NumPy or PyTorch arrays."""
 
-__all__: list[str] = []
+from eigenheads.functional._location import location_predictor
+
+__all__ = ["location_predictor"]

@@ -1,3 +1,18 @@
-"""The HTML report."""
+"""The report: a self-contained HTML page, and the same in a terminal."""
 
-__all__: list[str] = []
+from eigenheads.report._page import (
+    format_number,
+    newest_results,
+    render_report,
+    write_report,
+)
+from eigenheads.report._terminal import ProgressDisplay, print_claims
+
+__all__ = [
+    "ProgressDisplay",
+    "format_number",
+    "newest_results",
+    "print_claims",
+    "render_report",
+    "write_report",
+]

@@ -1,0 +1,1 @@
+"""Speed and memory as ratios: every benchmark compares in one run."""

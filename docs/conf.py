@@ -1,0 +1,29 @@
+"""Sphinx configuration; `make docs` builds with warnings as errors."""
+
+import eigenheads
+
+project = "Eigenheads"
+author = "The Eigenheads developers"
+copyright = "2026, The Eigenheads developers"
+version = release = eigenheads.__version__
+
+extensions = [
+    "myst_parser",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+]
+exclude_patterns = ["_build", "papers/ledger"]
+source_suffix = {".md": "markdown"}
+myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence"]
+myst_heading_anchors = 3
+html_theme = "pydata_sphinx_theme"
+html_title = "Eigenheads"
+html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+html_show_sourcelink = False
+numpydoc_show_class_members = False
+autodoc_typehints = "description"
+autodoc_preserve_defaults = True
+# Shapes such as "*batch n d" are no types that Sphinx could link.
+nitpicky = False
+autosummary_generate = False

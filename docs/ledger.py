@@ -1,0 +1,135 @@
+"""The numbers of README and docs, made from committed manifests.
+
+``python docs/ledger.py`` renews the tables between ``<!-- ledger: … -->`` marks;
+``--collect results`` first copies the manifests and figures of a paper-scale run.
+``--check`` only says whether a file is out of date. The tests call it.
+"""
+
+import argparse
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LEDGER = ROOT / "docs" / "papers" / "ledger"
+# Large figures stay out of the repository; these are shown in README and docs.
+FIGURES = {
+    "marion2025/fig4",
+    "marion2025/any_dimension",
+}
+_MARK = re.compile(
+    r"(<!-- ledger: (?P<name>[\w./-]+) -->\n).*?(<!-- end of ledger -->)", re.DOTALL
+)
+
+
+def manifests():
+    """Return the committed manifests in the order of the report."""
+    from eigenheads.experiments import experiment_keys
+
+    paths = [LEDGER / f"{key}.json" for key in experiment_keys()]
+    return [json.loads(path.read_text()) for path in paths if path.exists()]
+
+
+def number(value):
+    """Return a number as the report shows it."""
+    from eigenheads.report import format_number
+
+    return "not measured" if value is None else format_number(value)
+
+
+def claims_table(paper):
+    """Return the claims of a paper as a Markdown table."""
+    rows = ["| key | claim | expected | ours | verdict |", "|---|---|--:|--:|---|"]
+    for manifest in manifests():
+        if manifest["key"].partition("/")[0] != paper:
+            continue
+        for claim in manifest["claims"]:
+            rows.append(
+                f"| `{manifest['key']}` | {_cell(claim['statement'])} "
+                f"| {claim['relation']} {number(claim['expected'])} "
+                f"| {number(claim['measured'])} | {claim['verdict']} |"
+            )
+    return "\n".join(rows)
+
+
+def _cell(text):
+    return text.replace("|", "\\|").replace("*", "\\*")
+
+
+def figures_table():
+    """Return one row a reproduced figure: key, source, claims, seconds."""
+    from eigenheads.experiments import get_experiment
+
+    rows = ["| key | what | claims met | seconds |", "|---|---|--:|--:|"]
+    for manifest in manifests():
+        claims = manifest["claims"]
+        met = sum(claim["verdict"] == "reproduced" for claim in claims)
+        source = get_experiment(manifest["key"]).source
+        rows.append(
+            f"| `{manifest['key']}` | {source} | {met} of {len(claims)} "
+            f"| {manifest['seconds']:.1f} |"
+        )
+    return "\n".join(rows)
+
+
+def table(name):
+    """Return the table that a mark names."""
+    return figures_table() if name == "figures" else claims_table(name)
+
+
+def renewed(text):
+    """Return a page with its tables renewed."""
+    return _MARK.sub(lambda mark: f"{mark[1]}{table(mark['name'])}\n{mark[3]}", text)
+
+
+def pages():
+    """Return the pages with marks."""
+    candidates = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [
+        page
+        for page in candidates
+        if "_build" not in page.parts and _MARK.search(page.read_text())
+    ]
+
+
+def out_of_date():
+    """Return the pages whose tables are not those of the manifests."""
+    return [page for page in pages() if renewed(page.read_text()) != page.read_text()]
+
+
+def collect(results):
+    """Copy the manifests, and some figures, of a run at preset paper."""
+    from eigenheads.experiments import code_version
+
+    for path in sorted(results.glob("*/*/paper-seed0-*/manifest.json")):
+        manifest = json.loads(path.read_text())
+        key = manifest["key"]
+        if manifest["code"] != code_version(key.partition("/")[0]):
+            continue
+        target = LEDGER / f"{key}.json"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+        if key in FIGURES:
+            shutil.copy(path.with_name("figure.svg"), target.with_suffix(".svg"))
+
+
+def main():
+    """Renew, collect or check."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--collect", type=Path, metavar="RESULTS")
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    if options.collect:
+        collect(options.collect)
+    stale = out_of_date()
+    for page in stale:
+        print(f"{'out of date' if options.check else 'renewed'}: {page.name}")
+        if not options.check:
+            page.write_text(renewed(page.read_text()))
+    return 1 if stale and options.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

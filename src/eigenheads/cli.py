@@ -1,0 +1,197 @@
+"""Command line: parse, call the library, print. No logic of its own."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from eigenheads import __version__
+
+EXIT_OK, EXIT_NEWS, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+app = typer.Typer(
+    name="eigenheads",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help=(
+        "Attention heads as statistical estimators: reproduce what papers claim of "
+        "them, with theory on top of simulation.\n\n"
+        "Start with [bold]eigenheads list[/], then "
+        "[bold]eigenheads reproduce marion2025/fig4[/]."
+    ),
+    epilog=(
+        "Exit status: 0 all verdicts as on record, 1 some differ, "
+        "2 a mistake in the call (said in one line), 130 interrupted."
+    ),
+)
+
+Out = Annotated[Path, typer.Option("--out", help="Folder of results.")]
+
+
+def run() -> None:
+    """Run the command line and exit with its status (the console script)."""
+    sys.exit(main())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        status = app(arguments, prog_name="eigenheads", standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        return _interrupted(arguments)
+    except (ValueError, ImportError, OSError) as error:
+        return _mistake(str(error))
+    except Exception as error:
+        # Typer's own complaints about a call know how to say themselves.
+        if hasattr(error, "format_message"):
+            return _mistake(error.format_message())
+        raise
+    # Depending on its version, Typer turns Ctrl-C into an exception or a status.
+    if status == EXIT_INTERRUPTED:
+        return _interrupted(arguments)
+    return status if isinstance(status, int) else EXIT_OK
+
+
+def _mistake(message: str) -> int:
+    if message:  # empty when Typer has shown the help instead
+        print(f"eigenheads: {' '.join(message.split())}", file=sys.stderr)
+    return EXIT_USAGE
+
+
+def _interrupted(arguments: list[str]) -> int:
+    again = shlex.join(
+        ["eigenheads", *(word for word in arguments if word != "--force")]
+    )
+    print(
+        f"\nInterrupted. Every finished result is stored and whole. "
+        f"To go on from there: {again}",
+        file=sys.stderr,
+    )
+    return EXIT_INTERRUPTED
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("list")
+def list_command() -> None:
+    """List the experiments: key, what of the paper it is, and what it shows.
+
+    When the output is not a terminal, one key a line and nothing else.
+    """
+    from eigenheads.experiments import experiment_keys, get_experiment
+
+    if not sys.stdout.isatty():
+        print(*experiment_keys(), sep="\n")
+        return
+    table = Table(box=box.SIMPLE)
+    for column in ("key", "source", "shows"):
+        table.add_column(column)
+    for experiment in map(get_experiment, experiment_keys()):
+        table.add_row(experiment.key, experiment.source, experiment.title)
+    Console().print(table)
+
+
+@app.command()
+def reproduce(
+    keys: Annotated[
+        list[str],
+        typer.Argument(
+            help="Keys, a paper's name, globs such as 'marion2025/fig3*', or 'all'.",
+            show_default=False,
+        ),
+    ],
+    preset: Annotated[
+        str,
+        typer.Option(
+            help="smoke: seconds, for a first look. demo: what `make demo` shows. "
+            "paper: the paper's own settings."
+        ),
+    ] = "demo",
+    seed: Annotated[
+        int, typer.Option(help="Master seed. The same seed gives the same bytes.")
+    ] = 0,
+    out: Out = Path("results"),
+    jobs: Annotated[
+        int | None,
+        typer.Option(help="Threads; never changes a result.", show_default="all cores"),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Compute again what is stored already.")
+    ] = False,
+) -> int:
+    """Simulate figures of papers, check their claims, and store the results.
+
+    What is stored already is reused, so an interrupted call goes on where it
+    stopped. Ends with a table of claims and writes OUT/report.html.
+
+    For example:
+
+      eigenheads reproduce marion2025/fig4
+      eigenheads reproduce 'marion2025/fig3*' --preset paper --seed 1
+      eigenheads reproduce all --preset smoke --out /tmp/first-look
+    """
+    from eigenheads.experiments import reproduce as reproduce_keys
+    from eigenheads.report import ProgressDisplay, print_claims, write_report
+
+    with ProgressDisplay() as listener:
+        results = reproduce_keys(
+            keys,
+            preset=preset,
+            seed=seed,
+            out=out,
+            jobs=jobs,
+            force=force,
+            listener=listener,
+        )
+    print_claims(results)
+    print(f"Report: {write_report(out)}")
+    news = sum(len(result.news) for result in results)
+    if news:
+        print(f"{news} verdict(s) differ from the record.", file=sys.stderr)
+    return EXIT_NEWS if news else EXIT_OK
+
+
+@app.command()
+def report(
+    out: Out = Path("results"),
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Only results of this preset.", show_default="newest"),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Only results of this seed.", show_default="newest"),
+    ] = None,
+) -> None:
+    """Write OUT/report.html from stored results: figures, claims, how each was made.
+
+    Never simulates: the figures are drawn from the stored tables.
+    """
+    from eigenheads.report import write_report
+
+    print(f"Report: {write_report(out, preset=preset, seed=seed)}")

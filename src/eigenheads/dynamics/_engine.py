@@ -1,0 +1,320 @@
+r"""The exact engine: a Gaussian matrix that is never built.
+
+Online training meets a fresh matrix :math:`Z` of standard normals (tokens × d) only
+through a few products. What is known of :math:`Z` at any moment is
+
+- the columns :math:`Z e_1, …, Z e_r` along an orthonormal frame of :math:`\mathbb R^d`
+  (``coordinates``, one row a direction), and
+- that :math:`Z^\top \hat c_1, …, Z^\top \hat c_p` lie inside the frame, for
+  orthonormal vectors :math:`\hat c_j` over the tokens (``spent``, one row each).
+
+Given this, :math:`Z` is its known part plus
+:math:`(I - \sum \hat c_j \hat c_j^\top) G (I - \sum e_j e_j^\top)` with a fresh
+Gaussian :math:`G`, whatever was computed from the known part before. Each primitive
+below draws the next product from this conditional law, exactly, at a cost that does
+not depend on :math:`d`.
+
+All are compiled (Numba), take a NumPy ``Generator``, write into their last argument
+and may be called from other compiled functions.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+# Sums may be reordered (SIMD); infinities and NaN keep their meaning.
+REORDER = {"reassoc", "contract", "nsz"}
+# A squared length below this share of its vector's is rounding, and counts as zero.
+_RELATIVE_PIVOT = 1e-14
+
+
+@njit(cache=True, nogil=True)
+def chi(rng: np.random.Generator, dof: float) -> float:
+    r"""Draw the length of a standard Gaussian vector in :math:`\mathbb R^{dof}`.
+
+    .. math::
+
+        \chi_m = \sqrt{2 \Gamma_{m/2}}, \qquad \chi_0 = 0
+
+    Parameters
+    ----------
+    rng
+        Source of randomness.
+    dof
+        :math:`m`, any number; nothing is drawn, and 0 returned, if it is <= 0.
+    """
+    if dof <= 0.0:
+        return 0.0
+    return math.sqrt(2.0 * rng.standard_gamma(0.5 * dof))
+
+
+@njit(cache=True, nogil=True)
+def reveal(rng: np.random.Generator, spent: Any, out: Any) -> None:
+    r"""Draw the tokens' coordinates along new frame directions.
+
+    .. math::
+
+        Z e = (I - \textstyle\sum_j \hat c_j \hat c_j^\top) g, \qquad
+        g \sim \mathcal N(0, I_n)
+
+    Parameters
+    ----------
+    rng
+        Source of randomness.
+    spent
+        Unit vectors :math:`\hat c_j` of earlier :func:`reveal_along`, (p, n); mostly
+        there are none: ``np.empty((0, n))``.
+    out
+        One row a new direction, (number of directions, n): written.
+    """
+    for row in range(out.shape[0]):
+        for token in range(out.shape[1]):
+            out[row, token] = rng.standard_normal()
+        _project_off(spent, out[row])
+
+
+@njit(cache=True, nogil=True)
+def combine(
+    rng: np.random.Generator,
+    coordinates: Any,
+    weights: Any,
+    spent: Any,
+    dof: float,
+    out: Any,
+) -> None:
+    r"""Draw q linear combinations of the tokens, adding q directions to the frame.
+
+    With weights :math:`c_1, …, c_q` over the tokens,
+
+    .. math::
+
+        Z^\top c_a = \sum_{j \le r} (c_a \cdot Z e_j)\, e_j
+                   + \sum_{b \le q} (L A)_{ab}\, e_{r+b}
+
+    where :math:`L L^\top` is the Gram matrix of the weights (off ``spent``) and
+    :math:`A` is Bartlett's lower-triangular factor: :math:`A_{bb} \sim \chi_{m-b+1}`,
+    standard normals below, :math:`m = d - r`. So the parts outside the frame have a
+    Wishart(m, :math:`LL^\top`) Gram matrix.
+
+    Parameters
+    ----------
+    rng
+        Source of randomness.
+    coordinates
+        Rows :math:`Z e_j`, (r, n).
+    weights
+        Rows :math:`c_a`, (q, n). Zero or linearly dependent rows are fine.
+    spent
+        Unit vectors of earlier :func:`reveal_along`, (p, n).
+    dof
+        :math:`m = d - r`, the dimension that is left outside the frame; if it is
+        smaller than q the directions beyond it get coordinate 0.
+    out
+        Coordinates of the combinations in the enlarged frame, (q, r + q): written.
+
+    Notes
+    -----
+    Weights within a relative angle of 1e-7 of each other are taken as parallel.
+    """
+    r = coordinates.shape[0]
+    _gram(weights, coordinates, out[:, :r])
+    factor = out[:, r:]
+    if spent.shape[0] == 0:
+        _gram(weights, weights, factor)
+    else:
+        left = weights.copy()
+        for row in range(left.shape[0]):
+            _project_off(spent, left[row])
+            _project_off(spent, left[row])  # once more, for what rounding left
+        _gram(left, left, factor)
+    _cholesky(factor)
+    _times_bartlett(rng, dof, factor)
+
+
+@njit(cache=True, nogil=True, fastmath=REORDER)
+def reveal_along(
+    rng: np.random.Generator, weights: Any, length: float, spent: Any, out: Any
+) -> None:
+    r"""Draw the tokens' coordinates along the direction that a combination created.
+
+    A combination :math:`Z^\top c` with coordinate ``length`` on its new direction
+    :math:`e` has fixed one thing about the column :math:`Z e`, and no more:
+
+    .. math::
+
+        Z e = \frac{\ell}{\lVert c' \rVert}\, \hat c
+            + (I - \hat c \hat c^\top - \textstyle\sum_j \hat c_j \hat c_j^\top) g,
+        \qquad c' = (I - \textstyle\sum_j \hat c_j \hat c_j^\top) c
+
+    Parameters
+    ----------
+    rng
+        Source of randomness.
+    weights
+        :math:`c`, the weights given to :func:`combine` with q = 1, (n,).
+    length
+        :math:`\ell`, the last coordinate that it returned.
+    spent
+        (p + 1, n): the first p rows are the :math:`\hat c_j` of earlier calls; the
+        last row is written: :math:`\hat c = c' / \lVert c' \rVert`, or 0 if
+        :math:`c' = 0`. Give all rows to whatever is drawn from now on.
+    out
+        :math:`Z e`, (n,): written.
+    """
+    n = weights.shape[0]
+    earlier, unit = spent[:-1], spent[-1]
+    full = 0.0
+    for token in range(n):
+        unit[token] = weights[token]
+        full += weights[token] ** 2
+    _project_off(earlier, unit)
+    _project_off(earlier, unit)
+    squared = 0.0
+    for token in range(n):
+        squared += unit[token] ** 2
+    norm = math.sqrt(squared) if squared > _RELATIVE_PIVOT * full else 0.0
+    inverse = 1.0 / norm if norm > 0.0 else 0.0
+    for token in range(n):
+        unit[token] *= inverse
+        out[token] = rng.standard_normal()
+    _project_off(spent, out)
+    for token in range(n):
+        out[token] += length * inverse * unit[token]
+
+
+@njit(cache=True, nogil=True)
+def reframe(vectors: Any, n_planted: int) -> None:
+    r"""Rotate the frame so that m vectors need n_planted + m coordinates again.
+
+    The planted directions stay; the others are turned by Householder reflections
+    until vector a has coordinates on the planted ones and on a + 1 more. Lengths
+    and angles do not change: with :math:`P` the planted part,
+    :math:`V \mapsto (P, L)` where :math:`L` is lower triangular with a diagonal
+    >= 0 and :math:`P P^\top + L L^\top = V V^\top`.
+
+    Parameters
+    ----------
+    vectors
+        One vector a row, coordinates in the present frame, (m, >= n_planted + m):
+        rewritten; the columns after n_planted + m become 0. A vector inside the span
+        of those before it (k = ±k*) is fine: its diagonal entry is 0, and the new
+        direction is any.
+    n_planted
+        Number of leading coordinates that must stay as they are.
+    """
+    m, size = vectors.shape
+    for row in range(m):
+        first = n_planted + row
+        squared = 0.0
+        for column in range(first, size):
+            squared += vectors[row, column] ** 2
+        norm = math.sqrt(squared)
+        if norm == 0.0:
+            continue
+        # Reflect the residual on the axis of opposite sign: no cancellation.
+        sign = -1.0 if vectors[row, first] > 0.0 else 1.0
+        vectors[row, first] -= sign * norm
+        scale = -1.0 / (sign * norm * vectors[row, first])
+        for below in range(row + 1, m):
+            product = 0.0
+            for column in range(first, size):
+                product += vectors[row, column] * vectors[below, column]
+            for column in range(first, size):
+                vectors[below, column] -= scale * product * vectors[row, column]
+            vectors[below, first] *= sign
+        vectors[row, first] = norm
+        for column in range(first + 1, size):
+            vectors[row, column] = 0.0
+
+
+@njit(cache=True, nogil=True, fastmath=REORDER)
+def sphere_step(vector: Any, gradient: Any, step_size: float) -> bool:
+    r"""Make one projected gradient step on the unit sphere, in place.
+
+    .. math::
+
+        w \leftarrow \frac{w - \alpha (I - w w^\top) g}
+                          {\lVert w - \alpha (I - w w^\top) g \rVert}
+
+    Parameters
+    ----------
+    vector
+        :math:`w`, of length 1: rewritten.
+    gradient
+        :math:`g`, in the same coordinates.
+    step_size
+        :math:`\alpha`.
+
+    Returns
+    -------
+    finite
+        False if the step overflowed; the vector is then meaningless.
+    """
+    size = vector.shape[0]
+    radial = 0.0
+    for index in range(size):
+        radial += vector[index] * gradient[index]
+    squared = 0.0
+    for index in range(size):
+        tangent = gradient[index] - radial * vector[index]
+        vector[index] -= step_size * tangent
+        squared += vector[index] * vector[index]
+    inverse = 1.0 / math.sqrt(squared)
+    for index in range(size):
+        vector[index] *= inverse
+    return inverse > 0.0
+
+
+@njit(cache=True, nogil=True, fastmath=REORDER)
+def _project_off(units: Any, vector: Any) -> None:
+    for row in range(units.shape[0]):
+        product = 0.0
+        for index in range(vector.shape[0]):
+            product += units[row, index] * vector[index]
+        for index in range(vector.shape[0]):
+            vector[index] -= product * units[row, index]
+
+
+@njit(cache=True, nogil=True, fastmath=REORDER)
+def _gram(left: Any, right: Any, out: Any) -> None:
+    for a in range(left.shape[0]):
+        for b in range(right.shape[0]):
+            total = 0.0
+            for index in range(left.shape[1]):
+                total += left[a, index] * right[b, index]
+            out[a, b] = total
+
+
+@njit(cache=True, nogil=True)
+def _cholesky(matrix: Any) -> None:
+    """Replace a positive semi-definite matrix by its lower factor, 0 above."""
+    q = matrix.shape[0]
+    for b in range(q):
+        pivot = matrix[b, b]
+        for c in range(b):
+            pivot -= matrix[b, c] ** 2
+        root = math.sqrt(pivot) if pivot > _RELATIVE_PIVOT * matrix[b, b] else 0.0
+        for a in range(b + 1, q):
+            entry = matrix[a, b]
+            for c in range(b):
+                entry -= matrix[a, c] * matrix[b, c]
+            matrix[a, b] = entry / root if root > 0.0 else 0.0
+            matrix[b, a] = 0.0
+        matrix[b, b] = root
+
+
+@njit(cache=True, nogil=True)
+def _times_bartlett(rng: np.random.Generator, dof: float, factor: Any) -> None:
+    """Replace the lower factor L by L A, column by column, A never stored."""
+    q = factor.shape[0]
+    for b in range(q):
+        length = chi(rng, dof - b)
+        for a in range(b, q):
+            factor[a, b] *= length
+        if dof - b > 0.0:
+            for c in range(b + 1, q):
+                normal = rng.standard_normal()
+                for a in range(c, q):
+                    factor[a, b] += factor[a, c] * normal

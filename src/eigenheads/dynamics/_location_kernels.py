@@ -1,0 +1,234 @@
+"""Compiled steps of online SGD for single-location regression."""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from eigenheads.dynamics._engine import (
+    REORDER,
+    combine,
+    reframe,
+    reveal,
+    sphere_step,
+)
+
+_ERF_SLOPE = 2.0 / math.sqrt(math.pi)
+
+
+class Problem(NamedTuple):
+    """What does not change along a run."""
+
+    d: float
+    n_tokens: int
+    gamma: float
+    noise: float
+    batch_size: int
+
+
+@njit(cache=True, nogil=True, fastmath=REORDER)
+def prompt_weights(
+    on_key: Any,
+    on_value: Any,
+    target: float,
+    inverse_temperature: float,
+    share: float,
+    key_weights: Any,
+    value_weights: Any,
+) -> None:
+    r"""Write the weights of a prompt's tokens in the two gradients.
+
+    The gradients of ``share`` times :math:`(T - y)^2`, with
+    :math:`T = \sum_l \mathrm{erf}(\lambda X_l \cdot k)(X_l \cdot v)`, are sums
+    :math:`\sum_l a_l X_l` (for k) and :math:`\sum_l c_l X_l` (for v):
+
+    .. math::
+
+        a_l = 2 (T - y) \lambda\, \mathrm{erf}'(\lambda X_l \cdot k)(X_l \cdot v),
+        \qquad c_l = 2 (T - y)\, \mathrm{erf}(\lambda X_l \cdot k)
+    """
+    n_tokens = on_key.shape[0]
+    error = -target
+    for token in range(n_tokens):
+        argument = inverse_temperature * on_key[token]
+        attention = math.erf(argument)
+        value_weights[token] = attention
+        key_weights[token] = math.exp(-argument * argument) * on_value[token]
+        error += attention * on_value[token]
+    for_value = 2.0 * share * error
+    for_key = for_value * inverse_temperature * _ERF_SLOPE
+    for token in range(n_tokens):
+        value_weights[token] *= for_value
+        key_weights[token] *= for_key
+
+
+@njit(cache=True, nogil=True)
+def exact_block(
+    rng: np.random.Generator,
+    state: Any,
+    temperatures: Any,
+    step_sizes: Any,
+    problem: Problem,
+    first: int,
+    record_every: int,
+    records: Any,
+) -> int:
+    r"""Advance one run by a block of updates, in frame coordinates.
+
+    ``state`` (2, 6) holds k and v along k*, v*, the residual of k, the residual of v,
+    and two directions that a step creates and removes again. The deciding token
+    stands first in its prompt: the sums over tokens do not see the order.
+
+    Returns
+    -------
+    broken
+        Index of the update that overflowed, or -1.
+    """
+    d, n_tokens, gamma, noise, batch_size = problem
+    n = batch_size * n_tokens
+    shift, share = math.sqrt(0.5 * d), 1.0 / batch_size
+    z, weights = np.empty((4, n)), np.empty((2, n))
+    on_key, on_value = np.empty(n), np.empty(n)
+    gradient, spent = np.empty((2, 6)), np.empty((0, n))
+    for index in range(len(step_sizes)):
+        reveal(rng, spent, z)
+        _project(state[0], z, on_key)
+        _project(state[1], z, on_value)
+        key_shift, value_shift = 0.0, 0.0
+        for start in range(0, n, n_tokens):
+            stop = start + n_tokens
+            on_key[start] = gamma * on_key[start] + shift * state[0, 0]
+            on_value[start] = gamma * on_value[start] + shift * state[1, 0]
+            target = gamma * z[1, start] + noise * rng.standard_normal()
+            prompt_weights(
+                on_key[start:stop],
+                on_value[start:stop],
+                target,
+                temperatures[index],
+                share,
+                weights[0, start:stop],
+                weights[1, start:stop],
+            )
+            key_shift += shift * weights[0, start]
+            value_shift += shift * weights[1, start]
+            weights[0, start] *= gamma
+            weights[1, start] *= gamma
+        combine(rng, z, weights, spent, d - 4.0, gradient)
+        gradient[0, 0] += key_shift
+        gradient[1, 0] += value_shift
+        finite = sphere_step(state[0], gradient[0], step_sizes[index])
+        finite &= sphere_step(state[1], gradient[1], step_sizes[index])
+        if not finite:
+            return first + index
+        reframe(state, 2)
+        _record(state, first + index + 1, record_every, records)
+    return -1
+
+
+@njit(cache=True, nogil=True, fastmath=REORDER)
+def _project(vector: Any, z: Any, out: Any) -> None:
+    """Write the tokens' inner products with a vector of four frame coordinates."""
+    for token in range(out.shape[0]):
+        total = 0.0
+        for axis in range(4):
+            total += vector[axis] * z[axis, token]
+        out[token] = total
+
+
+@njit(cache=True, nogil=True)
+def full_block(
+    rng: np.random.Generator,
+    state: Any,
+    temperatures: Any,
+    step_sizes: Any,
+    problem: Problem,
+    first: int,
+    record_every: int,
+    records: Any,
+) -> int:
+    """Advance one run by a block of updates, drawing every coordinate.
+
+    ``state`` (2, d) holds k and v; k* and v* are the first two basis vectors.
+    Returns as :func:`exact_block` does.
+    """
+    _, n_tokens, gamma, noise, batch_size = problem
+    d = state.shape[1]
+    shift, share = math.sqrt(0.5 * d), 1.0 / batch_size
+    tokens, gradient = np.empty((n_tokens, d)), np.empty((2, d))
+    scratch = np.empty((4, n_tokens))
+    for index in range(len(step_sizes)):
+        gradient[:] = 0.0
+        for _ in range(batch_size):
+            decides = rng.integers(0, n_tokens)
+            for token in range(n_tokens):
+                for axis in range(d):
+                    tokens[token, axis] = rng.standard_normal()
+            for axis in range(d):
+                tokens[decides, axis] *= gamma
+            tokens[decides, 0] += shift
+            target = tokens[decides, 1] + noise * rng.standard_normal()
+            add_prompt_gradient(
+                tokens, target, state, temperatures[index], share, scratch, gradient
+            )
+        finite = sphere_step(state[0], gradient[0], step_sizes[index])
+        finite &= sphere_step(state[1], gradient[1], step_sizes[index])
+        if not finite:
+            return first + index
+        _record(state, first + index + 1, record_every, records)
+    return -1
+
+
+@njit(cache=True, nogil=True, fastmath=REORDER)
+def add_prompt_gradient(
+    tokens: Any,
+    target: float,
+    state: Any,
+    inverse_temperature: float,
+    share: float,
+    scratch: Any,
+    gradient: Any,
+) -> None:
+    """Add the gradient of ``share`` times one prompt's squared error.
+
+    ``tokens`` (n_tokens, d), ``state`` and ``gradient`` (2, d): k and v;
+    ``scratch`` (4, n_tokens) is overwritten.
+    """
+    n_tokens, d = tokens.shape
+    for token in range(n_tokens):
+        on_key, on_value = 0.0, 0.0
+        for axis in range(d):
+            on_key += tokens[token, axis] * state[0, axis]
+            on_value += tokens[token, axis] * state[1, axis]
+        scratch[0, token] = on_key
+        scratch[1, token] = on_value
+    prompt_weights(
+        scratch[0],
+        scratch[1],
+        target,
+        inverse_temperature,
+        share,
+        scratch[2],
+        scratch[3],
+    )
+    for token in range(n_tokens):
+        for_key, for_value = scratch[2, token], scratch[3, token]
+        for axis in range(d):
+            gradient[0, axis] += for_key * tokens[token, axis]
+            gradient[1, axis] += for_value * tokens[token, axis]
+
+
+@njit(cache=True, nogil=True)
+def _record(state: Any, step: int, record_every: int, records: Any) -> None:
+    """Write kappa, nu, theta, eta, rho if this step is to be recorded."""
+    if step % record_every != 0:
+        return
+    row = step // record_every
+    rho = 0.0
+    for axis in range(state.shape[1]):
+        rho += state[0, axis] * state[1, axis]
+    records[row, 0] = state[0, 0]
+    records[row, 1] = state[1, 1]
+    records[row, 2] = state[1, 0]
+    records[row, 3] = state[0, 1]
+    records[row, 4] = rho

@@ -1,0 +1,91 @@
+"""Which experiments there are: an explicit list, imported when asked for."""
+
+import difflib
+import fnmatch
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
+
+from eigenheads._checks import check_choice, fail
+from eigenheads.experiments._core import Experiment, Paper
+
+PRESETS = ("smoke", "demo", "paper")
+
+_FIGURES = {
+    "marion2025": (
+        "manifold",
+        "fig3a",
+        "fig3b",
+        "large_lambda",
+        "fig4",
+        "fig5",
+        "any_dimension",
+        "bayes",
+    ),
+}
+
+
+def experiment_keys() -> list[str]:
+    """Return every key, paper by paper, in the order of the report.
+
+    Examples
+    --------
+    >>> "marion2025/fig4" in experiment_keys()
+    True
+    """
+    return [f"{paper}/{figure}" for paper, all_ in _FIGURES.items() for figure in all_]
+
+
+def get_experiment(key: str) -> Experiment[Any]:
+    """Return the experiment of this key.
+
+    Examples
+    --------
+    >>> get_experiment("marion2025/fig4").source
+    'Figure 4'
+    """
+    keys = experiment_keys()
+    if key not in keys:
+        close = difflib.get_close_matches(key, keys, n=1, cutoff=0.3)
+        hint = f"Did you mean {close[0]!r}? " if close else ""
+        hint += "`eigenheads list` shows all."
+        fail("key", "the key of an experiment", key, owner="reproduce", hint=hint)
+    paper, _, figure = key.partition("/")
+    module = import_module(f"eigenheads.experiments.{paper}.{figure}")
+    experiment: Experiment[Any] = module.experiment
+    return experiment
+
+
+def get_paper(key: str) -> Paper:
+    """Return what there is to say of a paper, by its key."""
+    check_choice("paper", key, list(_FIGURES), owner="get_paper")
+    paper: Paper = import_module(f"eigenheads.experiments.{key}").paper
+    return paper
+
+
+def select_keys(patterns: Iterable[str]) -> list[str]:
+    """Return the keys that any of the patterns names: a key, a glob, or ``all``.
+
+    Examples
+    --------
+    >>> select_keys(["marion2025/fig3*"])
+    ['marion2025/fig3a', 'marion2025/fig3b']
+    """
+    keys = experiment_keys()
+    chosen: set[str] = set()
+    for pattern in patterns:
+        glob = "*" if pattern == "all" else pattern
+        matching = fnmatch.filter(keys, glob) or fnmatch.filter(keys, f"{glob}/*")
+        if not matching:
+            get_experiment(pattern)  # raises, and names the nearest key
+        chosen.update(matching)
+    if not chosen:
+        hint = "`eigenheads list` shows all."
+        fail("keys", "at least one key", [], owner="reproduce", hint=hint)
+    return [key for key in keys if key in chosen]
+
+
+def preset_params(experiment: Experiment[Any], preset: str) -> Any:
+    """Return the parameters of a preset, or name the nearest one that exists."""
+    check_choice("preset", preset, list(experiment.presets), owner="reproduce")
+    return experiment.presets[preset]

@@ -1,0 +1,111 @@
+"""The predictor of single-location regression."""
+
+from array_api_compat import array_namespace, is_torch_array
+from jaxtyping import Float
+from scipy.special import erf as scipy_erf
+
+from eigenheads._checks import Got, check_choice, check_number, fail
+from eigenheads._typing import Array
+
+_OWNER = "location_predictor"
+
+
+def location_predictor(
+    tokens: Float[Array, "*batch n_tokens d"],
+    key: Float[Array, " d"],
+    value: Float[Array, " d"],
+    *,
+    inverse_temperature: float,
+    head: str = "erf",
+) -> Float[Array, "*batch"]:
+    r"""Sum of the values of the tokens, each weighted by how it meets the key.
+
+    .. math::
+
+        T(X) = \sum_l \operatorname{erf}(\lambda X_l \cdot k) \, X_l \cdot v,
+        \qquad
+        T_{\mathrm{softmax}}(X)
+        = \sum_l \operatorname{softmax}_l(\lambda X k) \, X_l \cdot v
+
+    Parameters
+    ----------
+    tokens
+        Rows :math:`X_l^\top` of each prompt.
+    key
+        :math:`k`: which tokens are listened to.
+    value
+        :math:`v`: what is read from them.
+    inverse_temperature
+        :math:`\lambda \ge 0`.
+    head
+        ``"erf"``, one weight a token, or ``"softmax"``, weights that sum to one.
+
+    Returns
+    -------
+    predictions
+        One number a prompt.
+
+    Notes
+    -----
+    Both heads are invariant under a permutation of the tokens. For ``"softmax"``,
+    :math:`\gamma = 1`, :math:`k = k^*`, :math:`v = v^*` and
+    :math:`\lambda = \sqrt{d/2}` the prediction is the Bayes predictor of
+    single-location regression.
+
+    References
+    ----------
+    .. [1] marion2025.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> tokens = np.array([[9.0, 2.0], [-9.0, 5.0]])
+    >>> key, value = np.eye(2)
+    >>> float(location_predictor(tokens, key, value, inverse_temperature=1.0))
+    -3.0
+    """
+    check_choice("head", head, ("erf", "softmax"), owner=_OWNER)
+    sharpness = check_number(
+        "inverse_temperature", inverse_temperature, owner=_OWNER, minimum=0.0
+    )
+    xp = _check_arrays(tokens, key, value)
+    logits = sharpness * xp.matmul(tokens, key)
+    values = xp.matmul(tokens, value)
+    if head == "erf":
+        return xp.sum(_erf(logits) * values, axis=-1)
+    weights = xp.exp(logits - xp.max(logits, axis=-1, keepdims=True))
+    return xp.sum(weights * values, axis=-1) / xp.sum(weights, axis=-1)
+
+
+def _erf(array: Array) -> Array:
+    # The array API has no erf: this is the one place that asks which library it is.
+    if is_torch_array(array):
+        import torch
+
+        return torch.special.erf(array)
+    return scipy_erf(array)
+
+
+def _check_arrays(tokens: Array, key: Array, value: Array) -> Array:
+    arrays = {"tokens": tokens, "key": key, "value": value}
+    try:
+        xp = array_namespace(tokens, key, value)
+    except TypeError:
+        kinds = Got(", ".join(type(array).__name__ for array in arrays.values()))
+        contract = "arrays of one library, like `key` and `value`"
+        fail("tokens", contract, kinds, owner=_OWNER, error=TypeError)
+    for name, array in arrays.items():
+        if not xp.isdtype(array.dtype, "real floating"):
+            got = Got(f"dtype {array.dtype}")
+            fail(name, "an array of floats", got, owner=_OWNER, error=TypeError)
+        if array.dtype != tokens.dtype:
+            contract = f"of the dtype of `tokens`, {tokens.dtype}"
+            fail(name, contract, Got(array.dtype), owner=_OWNER, error=TypeError)
+    if tokens.ndim < 2 or tokens.shape[-2] < 1:
+        contract = "of shape (..., n_tokens, d) with n_tokens >= 1"
+        fail("tokens", contract, Got(tuple(tokens.shape)), owner=_OWNER)
+    for name in ("key", "value"):
+        if tuple(arrays[name].shape) != (tokens.shape[-1],):
+            contract = f"of shape ({tokens.shape[-1]},), the width of `tokens`"
+            fail(name, contract, Got(tuple(arrays[name].shape)), owner=_OWNER)
+    return xp

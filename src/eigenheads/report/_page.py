@@ -1,0 +1,143 @@
+"""One self-contained page: claims, figures and how each was made."""
+
+from collections.abc import Iterable
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
+
+import eigenheads
+from eigenheads._checks import Got, fail
+from eigenheads._files import write_atomically
+from eigenheads.experiments import (
+    Claim,
+    Result,
+    code_version,
+    current_figure,
+    experiment_keys,
+    get_experiment,
+    get_paper,
+    stored_results,
+)
+from eigenheads.plotting import embedded_svg
+
+
+def write_report(
+    out: str | PathLike[str] = "results",
+    *,
+    preset: str | None = None,
+    seed: int | None = None,
+) -> Path:
+    """Write ``report.html`` from the results in a folder; never simulates.
+
+    Parameters
+    ----------
+    out
+        Folder that `reproduce` wrote to.
+    preset, seed
+        Show only results of this preset or seed; by default the newest of each key.
+
+    Returns
+    -------
+    path
+        Of the page: one file, no network, opens anywhere.
+    """
+    root = Path(out)
+    results = newest_results(stored_results(root), preset=preset, seed=seed)
+    if not results:
+        hint = "Run `eigenheads reproduce` first."
+        got = Got(f"{str(root)!r} without a matching one")
+        contract = "a folder with results of `eigenheads reproduce`"
+        fail("out", contract, got, owner="report", hint=hint)
+    page = render_report(results)
+    path = root / "report.html"
+    write_atomically(path, lambda file: _write(file, page.encode()))
+    return path
+
+
+def newest_results(
+    results: Iterable[Result], *, preset: str | None = None, seed: int | None = None
+) -> list[Result]:
+    """Return the newest result of each known key, in the order of the report."""
+    newest: dict[str, Result] = {}
+    for result in results:
+        if preset not in (None, result.preset) or seed not in (None, result.seed):
+            continue
+        known = newest.get(result.key)
+        if known is None or result.created >= known.created:
+            newest[result.key] = result
+    return [newest[key] for key in experiment_keys() if key in newest]
+
+
+def render_report(results: Iterable[Result]) -> str:
+    """Return the page as text."""
+    environment = Environment(
+        loader=PackageLoader("eigenheads.report"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = format_number
+    papers: dict[str, list[dict[str, Any]]] = {}
+    for result in results:
+        papers.setdefault(result.key.partition("/")[0], []).append(_section(result))
+    return environment.get_template("report.html.jinja").render(
+        papers=[
+            {"paper": get_paper(key), "sections": sections, **_tally(sections)}
+            for key, sections in papers.items()
+        ],
+        version=eigenheads.__version__,
+    )
+
+
+def format_number(value: float) -> str:
+    """Return a number as the tables show it: at most four significant digits.
+
+    Examples
+    --------
+    >>> format_number(0.99654), format_number(30.0), format_number(2.5e-9)
+    ('0.9965', '30', '2.5e-09')
+    """
+    return "not measured" if value != value else f"{value:.4g}"
+
+
+def _section(result: Result) -> dict[str, Any]:
+    experiment = get_experiment(result.key)
+    name = result.key.replace("/", "-").replace("_", "-")
+    svg = embedded_svg(current_figure(result), name)
+    return {
+        "id": name,
+        "experiment": experiment,
+        "result": result,
+        "svg": Markup(svg),  # drawn here, from numbers alone
+        "alt": _alt(experiment.title, result.claims),
+        "is_current": result.code == code_version(experiment.paper),
+        "command": (
+            f"eigenheads reproduce {result.key} "
+            f"--preset {result.preset} --seed {result.seed}"
+        ),
+    }
+
+
+def _alt(title: str, claims: Iterable[Claim]) -> str:
+    findings = "; ".join(
+        f"{claim.statement}: {format_number(claim.measured)} ({claim.verdict})"
+        for claim in claims
+    )
+    return f"{title}. {findings}." if findings else f"{title}."
+
+
+def _tally(sections: list[dict[str, Any]]) -> dict[str, Any]:
+    claims = [claim for section in sections for claim in section["result"].claims]
+    return {
+        "n_reproduced": sum(claim.holds for claim in claims),
+        "n_not": sum(not claim.holds for claim in claims),
+        "n_news": sum(claim.is_news for claim in claims),
+        "seconds": sum(section["result"].seconds for section in sections),
+    }
+
+
+def _write(file: Any, content: bytes) -> None:
+    file.write(content)

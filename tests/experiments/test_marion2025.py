@@ -1,0 +1,133 @@
+"""Every claim holds on five master seeds, and fails when the code is wrong."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import eigenheads.experiments.marion2025._dynamics as dynamics_module
+import eigenheads.experiments.marion2025.any_dimension as any_dimension_module
+import eigenheads.experiments.marion2025.manifold as manifold_module
+from eigenheads._parallel import threads
+from eigenheads.experiments import experiment_keys, get_experiment
+from eigenheads.experiments._run import draw_experiment, experiment_rng
+
+KEYS = [key for key in experiment_keys() if key.startswith("marion2025/")]
+SEEDS = range(5)
+
+
+def run(key, seed=0, preset="smoke", **changes):
+    experiment = get_experiment(key)
+    params = dataclasses.replace(experiment.presets[preset], **changes)
+    table = experiment.simulate(params, experiment_rng(key, seed))
+    return params, table, experiment.check(params, table)
+
+
+def failing(claims):
+    return [claim.statement for claim in claims if not claim.holds]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("key", KEYS)
+def test_claims_are_as_on_record_on_every_master_seed(key, seed):
+    claims = run(key, seed)[2]
+    assert claims
+    assert [claim.statement for claim in claims if claim.is_news] == []
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_same_seed_same_bytes_for_any_number_of_threads(key):
+    with threads(1):
+        one = run(key)[1]
+    with threads(3):
+        three = run(key)[1]
+    assert set(one) == set(three)
+    for name in one:
+        assert one[name].tobytes() == three[name].tobytes(), name
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_the_figure_is_drawn_from_the_table_alone_and_reproducibly(key):
+    params, table, _ = run(key)
+    experiment = get_experiment(key)
+    first = draw_experiment(experiment, params, table)
+    assert first == draw_experiment(experiment, params, table)
+
+
+def test_a_wrong_sign_is_noticed(monkeypatch):
+    """Wrong sign: theory's flow starts at the mirrored point."""
+    real = manifold_module.location_flow
+
+    def mirrored_flow(start, **options):
+        return real(-start, **options)
+
+    monkeypatch.setattr(manifold_module, "location_flow", mirrored_flow)
+    assert "largest gap between descent and the gradient flow" in failing(
+        run("marion2025/manifold")[2]
+    )
+
+
+def test_a_doubled_sharpness_is_noticed_in_the_population_descent(monkeypatch):
+    real = dynamics_module.location_descent
+
+    def doubled(start, *, inverse_temperature, **options):
+        return real(
+            start,
+            inverse_temperature=lambda step: 2 * inverse_temperature(step),
+            **options,
+        )
+
+    monkeypatch.setattr(dynamics_module, "location_descent", doubled)
+    for key in ("manifold", "fig3b"):
+        assert failing(run(f"marion2025/{key}")[2]), key
+
+
+def test_a_doubled_sharpness_is_noticed_online(monkeypatch):
+    real = any_dimension_module.simulate_location
+
+    def doubled(law, *, inverse_temperature, **options):
+        return real(law, inverse_temperature=2 * inverse_temperature, **options)
+
+    monkeypatch.setattr(any_dimension_module, "simulate_location", doubled)
+    assert failing(run("marion2025/any_dimension")[2])
+
+
+def test_a_lost_factor_in_the_step_is_noticed_online(monkeypatch):
+    real = any_dimension_module.simulate_location
+
+    def halved(law, *, step_size, **options):
+        return real(law, step_size=step_size / 2, **options)
+
+    monkeypatch.setattr(any_dimension_module, "simulate_location", halved)
+    assert failing(run("marion2025/any_dimension")[2])
+
+
+def test_noise_that_never_averages_out_is_noticed_in_figure_4():
+    """Ten times the step keeps SGD far from the oracle."""
+    assert failing(run("marion2025/fig4", step_size=1e-2)[2])
+
+
+def test_a_constant_sharpness_does_not_pass_for_the_schedule():
+    assert failing(run("marion2025/fig3a", decay=0.0, n_runs=4)[2])
+
+
+def test_broken_exponents_do_not_pass_for_asymptotic_optimality():
+    assert failing(run("marion2025/bayes", sharpness_exponent=-0.1)[2])
+
+
+def test_the_risk_on_record_is_that_of_its_own_state():
+    """Row by row: the risk of a record is the formula at that record's state."""
+    from eigenheads.theory import location_risk
+
+    params, table, _ = run("marion2025/fig3a", n_runs=2)
+    record = 7
+    state = [table[name][1, record] for name in dynamics_module.ORDER]
+    sharpness = 1 / (1 + params.decay * table["steps"][record])
+    risk = location_risk(
+        *state,
+        d=params.d,
+        n_tokens=params.n_tokens,
+        gamma=params.gamma,
+        inverse_temperature=sharpness,
+    )
+    np.testing.assert_allclose(table["excess_risk"][1, record], risk, rtol=1e-12)

@@ -1,0 +1,103 @@
+"""The report: whole, self-contained, and from the stored results alone."""
+
+import dataclasses
+import re
+
+import pytest
+
+from eigenheads.experiments import reproduce, stored_results
+from eigenheads.report import format_number, newest_results, render_report, write_report
+
+KEYS = ["marion2025/fig5", "marion2025/bayes"]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    root = tmp_path_factory.mktemp("report")
+    reproduce(KEYS, preset="smoke", out=root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def page(store):
+    return write_report(store).read_text(encoding="utf-8")
+
+
+def test_shows_every_claim_with_its_numbers_and_verdict(store, page):
+    from markupsafe import escape
+
+    for result in stored_results(store):
+        for claim in result.claims:
+            assert str(escape(claim.statement)) in page
+            assert f">{format_number(claim.measured)}</td>" in page
+    assert page.count('class="reproduced"') == sum(
+        len(result.claims) for result in stored_results(store)
+    )
+
+
+def test_says_how_each_figure_was_made(store, page):
+    for result in stored_results(store):
+        assert f"eigenheads reproduce {result.key} --preset smoke --seed 0" in page
+        assert result.code in page
+        assert f"numpy {result.versions['numpy']}" in page
+
+
+def test_asks_nothing_of_the_network(page):
+    links = re.findall(r'(?:href|src)="([^"]+)"', page) + re.findall(
+        r"url\(([^)]+)\)", page
+    )
+    assert all(link.startswith(("#", "data:")) for link in links)
+    assert "<script" not in page
+    assert "@import" not in page
+
+
+def test_ids_are_unique_and_links_have_targets(page):
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    targets = re.findall(r'href="#([^"]+)"', page)
+    assert set(targets) <= set(ids)
+
+
+def test_figures_follow_the_page_in_colour_and_state_their_finding(page):
+    assert "currentColor" in page
+    assert "#101418" not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
+    labels = re.findall(r'<figure role="img" aria-label="([^"]+)"', page)
+    assert len(labels) == len(KEYS)
+    assert all("reproduced" in label for label in labels)
+
+
+def test_the_newest_result_of_a_key_is_shown(store):
+    results = list(stored_results(store))
+    newer = dataclasses.replace(results[0], created="2999-01-01T00:00:00+00:00", seed=9)
+    shown = newest_results([newer, *results])
+    assert [result.seed for result in shown if result.key == newer.key] == [9]
+    assert [result.seed for result in newest_results([newer, *results], seed=0)] == [
+        0,
+        0,
+    ]
+    assert newest_results(results, preset="paper") == []
+
+
+def test_results_of_other_code_are_marked_and_keep_their_figure(store):
+    (result, *_) = stored_results(store)
+    assert "Made by other code" not in render_report([result])
+    old = dataclasses.replace(result, code="0.0.0+old", drawing="old")
+    assert "Made by other code" in render_report([old])
+
+
+def test_a_changed_drawing_is_drawn_anew_from_the_table(store):
+    (result, *_) = stored_results(store)
+    stale = dataclasses.replace(result, drawing="old", figure=b"<svg >stale</svg>")
+    assert "stale" not in render_report([stale])
+
+
+def test_news_stands_out(store):
+    (result, *_) = stored_results(store)
+    claim = dataclasses.replace(result.claims[0], on_record="not reproduced")
+    page = render_report([dataclasses.replace(result, claims=(claim,))])
+    assert "on record: not reproduced" in page
+
+
+def test_an_empty_folder_gets_a_sentence(tmp_path):
+    with pytest.raises(ValueError, match=r"report: `out` must be a folder with result"):
+        write_report(tmp_path)

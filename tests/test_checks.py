@@ -1,0 +1,102 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eigenheads._checks import (
+    check_choice,
+    check_count,
+    check_finite_array,
+    check_number,
+    check_positive,
+    shown,
+)
+
+ANYTHING = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.lists(st.floats(), max_size=3),
+    st.complex_numbers(),
+    st.builds(np.zeros, st.tuples(st.integers(0, 3))),
+)
+
+
+@pytest.mark.parametrize(
+    "value", [True, "1", None, math.nan, math.inf, 1j, [1.0], 10**400]
+)
+def test_a_number_is_a_finite_real_and_nothing_else(value):
+    with pytest.raises(ValueError, match="f: `x` must be a finite number; got"):
+        check_number("x", value, owner="f")
+
+
+@pytest.mark.parametrize("value", [1, 1.0, np.float32(1), np.int64(1), np.array(1.0)])
+def test_a_number_may_come_from_numpy(value):
+    assert check_number("x", value, owner="f") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("bounds", "contract"),
+    [
+        ({"minimum": 0.0}, ">= 0"),
+        ({"maximum": 1.0}, "<= 1"),
+        ({"minimum": 0.0, "maximum": 1.0}, "from 0 to 1"),
+    ],
+)
+def test_bounds_are_in_the_sentence(bounds, contract):
+    value = -1 if "minimum" in bounds else 2
+    with pytest.raises(ValueError, match=f"a finite number {contract}; got {value}"):
+        check_number("x", value, owner="f", **bounds)
+
+
+@pytest.mark.parametrize("value", [0, -1.0, math.inf, "a"])
+def test_positive_excludes_zero(value):
+    with pytest.raises(ValueError, match="must be a finite number > 0; got"):
+        check_positive("x", value, owner="f")
+
+
+@pytest.mark.parametrize("value", [0.5, True, "3", 0, math.nan])
+def test_a_count_is_a_whole_number(value):
+    with pytest.raises(ValueError, match="must be an integer >= 1; got"):
+        check_count("n", value, owner="f")
+    assert check_count("n", 1e9, owner="f") == 10**9
+
+
+def test_a_count_may_have_a_maximum():
+    with pytest.raises(ValueError, match="an integer from 1 to 3; got 4"):
+        check_count("n", 4, owner="f", maximum=3)
+
+
+def test_a_wrong_choice_names_the_nearest():
+    with pytest.raises(ValueError, match="Did you mean 'exact'"):
+        check_choice("method", "exat", ["exact", "full"], owner="f")
+    with pytest.raises(ValueError, match=r"got 3\.$"):
+        check_choice("method", 3, ["exact", "full"], owner="f")
+
+
+def test_an_array_must_be_finite_and_numeric():
+    with pytest.raises(ValueError, match=r"got inf at index \(0, 1\)"):
+        check_finite_array("x", [[0.0, math.inf]], owner="f")
+    with pytest.raises(ValueError, match="finite numbers; got 'a'"):
+        check_finite_array("x", "a", owner="f")
+    with pytest.raises(ValueError, match="finite numbers; got"):
+        check_finite_array("x", [[1.0], [1.0, 2.0]], owner="f")
+
+
+def test_long_values_are_cut():
+    assert len(shown("a" * 1000)) <= 60
+
+
+@given(ANYTHING)
+def test_every_check_returns_or_says_one_sentence(value):
+    checks = (check_number, check_positive, check_count, check_finite_array)
+    for check in checks:
+        try:
+            check("x", value, owner="f")
+        except ValueError as error:
+            assert str(error).startswith("f: `x` must be")
+            assert "\n" not in str(error)

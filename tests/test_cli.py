@@ -1,0 +1,133 @@
+"""The command line as a user meets it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from eigenheads.cli import main
+from eigenheads.experiments import experiment_keys
+
+KEY = "marion2025/fig3b"
+COMMAND = [sys.executable, "-m", "eigenheads"]
+
+
+def test_list_prints_one_key_a_line_when_piped(capsys):
+    assert main(["list"]) == 0
+    assert capsys.readouterr().out.split() == experiment_keys()
+
+
+def test_reproduce_prints_claims_and_the_report_then_reuses(tmp_path, capsys):
+    arguments = ["reproduce", KEY, "--preset", "smoke", "--out", str(tmp_path)]
+    assert main(arguments) == 0
+    shown = capsys.readouterr()
+    assert "share of runs that reach the oracle" in shown.out
+    assert "≈ 0.5" in shown.out
+    assert "reproduced" in shown.out
+    assert f"Report: {tmp_path / 'report.html'}" in shown.out
+    assert (tmp_path / "report.html").is_file()
+    assert main(arguments) == 0
+    assert "(reused)" in capsys.readouterr().err
+
+
+def test_a_verdict_against_the_record_is_exit_status_1(tmp_path, capsys, monkeypatch):
+    import dataclasses
+
+    from eigenheads.experiments.marion2025 import bayes
+
+    broken = dataclasses.replace(
+        bayes.experiment,
+        presets={"smoke": bayes.Params(n_samples=50, sharpness_exponent=-0.1)},
+    )
+    monkeypatch.setattr(bayes, "experiment", broken)
+    arguments = ["reproduce", "marion2025/bayes", "--preset", "smoke"]
+    assert main([*arguments, "--out", str(tmp_path)]) == 1
+    shown = capsys.readouterr()
+    assert "on record: reproduced" in shown.out
+    assert "differ from the record" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["reproduce", "marion2025/fig44"], "Did you mean 'marion2025/fig4'?"),
+        (["reproduce", KEY, "--preset", "papr"], "Did you mean 'paper'?"),
+        (["reproduce", KEY, "--seed", "-1"], "`seed` must be an integer >= 0; got -1"),
+        (["reproduce", KEY, "--seed", "x"], "--seed"),
+        (["reproduce", KEY, "--jobs", "0"], "`jobs` must be an integer >= 1; got 0"),
+        (["reproduce", KEY, "--out", "/dev/null/x"], "a folder that can be written"),
+        (["reproduce"], "Missing argument"),
+        (["reproduce", KEY, "--fast"], "No such option: --fast"),
+        (["reprodce"], "No such command 'reprodce'"),
+        (["report", "--out", "/dev/null/x"], "a folder with results"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_status_2(
+    arguments, sentence, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith("eigenheads: ")
+    assert sentence in shown.err
+    assert len(shown.err.strip().splitlines()) == 1
+    assert "Traceback" not in shown.err
+    assert not list(tmp_path.rglob("*.npz"))
+
+
+def test_a_damaged_result_is_named_with_exit_status_2(tmp_path, capsys):
+    arguments = ["reproduce", KEY, "--preset", "smoke", "--out", str(tmp_path)]
+    assert main(arguments) == 0
+    (table,) = tmp_path.rglob("table.npz")
+    table.write_bytes(b"nonsense")
+    capsys.readouterr()
+    assert main(arguments) == 2
+    assert str(table) in capsys.readouterr().err
+    assert main(["report", "--out", str(tmp_path)]) == 2
+    assert str(table) in capsys.readouterr().err
+    assert main([*arguments, "--force"]) == 0
+
+
+@pytest.mark.parametrize("command", [[], ["reproduce"], ["report"], ["list"]])
+def test_help_explains_itself(command, capsys):
+    assert main([*command, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "Usage: eigenheads" in shown
+    if command == ["reproduce"]:
+        for option in ("--preset", "--seed", "--out", "--jobs", "--force"):
+            assert option in shown
+
+
+def test_no_arguments_show_the_help(capsys):
+    assert main([]) == 2
+    assert "reproduce" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    from eigenheads import __version__
+
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == __version__
+
+
+def test_ctrl_c_leaves_everything_consistent_and_says_how_to_go_on(tmp_path):
+    arguments = ["reproduce", KEY, "marion2025/fig4", "--out", str(tmp_path)]
+    running = subprocess.Popen(
+        [*COMMAND, *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with running:
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.rglob("manifest.json")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.kill(running.pid, signal.SIGINT)
+        _, shown = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert b"To go on from there: eigenheads reproduce" in shown
+    assert b"Traceback" not in shown
+    (manifest,) = tmp_path.rglob("manifest.json")
+    assert "fig3b" in str(manifest)
+    assert main(["report", "--out", str(tmp_path)]) == 0

@@ -1,0 +1,99 @@
+"""The public names and signatures that other work builds on."""
+
+import importlib
+import inspect
+
+import pytest
+
+# Positional parameters, then keyword-only ones with their defaults (... if none).
+REQUIRED = ...
+SIGNATURES = {
+    "theory.location_risk": (
+        ["kappa", "nu", "theta", "eta", "rho"],
+        {
+            "d": REQUIRED,
+            "n_tokens": REQUIRED,
+            "gamma": REQUIRED,
+            "inverse_temperature": REQUIRED,
+            "noise": 0.0,
+        },
+    ),
+    "theory.location_descent": (
+        ["start"],
+        {
+            "d": REQUIRED,
+            "n_tokens": REQUIRED,
+            "gamma": REQUIRED,
+            "inverse_temperature": REQUIRED,
+            "step_size": REQUIRED,
+            "n_steps": REQUIRED,
+            "record_every": 1,
+        },
+    ),
+    "dynamics.simulate_location": (
+        ["law"],
+        {
+            "inverse_temperature": REQUIRED,
+            "step_size": REQUIRED,
+            "batch_size": REQUIRED,
+            "n_steps": REQUIRED,
+            "n_runs": REQUIRED,
+            "record_every": REQUIRED,
+            "seed": REQUIRED,
+            "method": "exact",
+            "start": None,
+        },
+    ),
+}
+NAMES = {
+    "datasets": ["SingleLocation"],
+    "theory": ["location_flow", "location_risk_gradient"],
+    "experiments": ["reproduce"],
+}
+
+
+@pytest.mark.parametrize("address", SIGNATURES)
+def test_signature_is_the_contract(address):
+    module, _, name = address.partition(".")
+    function = getattr(importlib.import_module(f"eigenheads.{module}"), name)
+    positional, keywords = SIGNATURES[address]
+    parameters = inspect.signature(function).parameters.values()
+    assert [
+        p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD
+    ] == positional
+    assert {
+        p.name: REQUIRED if p.default is p.empty else p.default
+        for p in parameters
+        if p.kind is p.KEYWORD_ONLY
+    } == keywords
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(m, n) for m, names in NAMES.items() for n in names]
+)
+def test_name_is_public(module, name):
+    public = importlib.import_module(f"eigenheads.{module}")
+    assert name in public.__all__
+    assert hasattr(public, name)
+
+
+def test_laws_take_their_parameters_in_order():
+    from eigenheads.datasets import SingleLocation
+
+    fields = [field.name for field in SingleLocation.__dataclass_fields__.values()]
+    assert fields == ["d", "n_tokens", "gamma", "noise"]
+
+
+def test_claims_have_the_agreed_fields():
+    from eigenheads.experiments import Claim
+
+    assert list(Claim.__dataclass_fields__) == [
+        "statement",
+        "source",
+        "relation",
+        "expected",
+        "measured",
+        "tolerance",
+        "reason",
+        "on_record",
+    ]

@@ -1,0 +1,76 @@
+import os
+import threading
+
+import pytest
+
+from eigenheads._parallel import (
+    RunPool,
+    advance,
+    blocks,
+    n_threads,
+    progress_bar,
+    reporting,
+    threads,
+)
+
+
+def test_threads_follow_context_then_environment_then_cores(monkeypatch):
+    monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    assert cores is None or n_threads() == cores
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "1")
+    assert n_threads() == 1
+    with threads(3):
+        assert n_threads() == 3
+
+
+def test_a_count_of_threads_must_be_positive():
+    with pytest.raises(ValueError, match="threads: `count` must be an integer >= 1"):
+        threads(0).__enter__()
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_every_run_is_worked_on_once(count):
+    seen, lock = [], threading.Lock()
+
+    def work(run):
+        with lock:
+            seen.append(run)
+
+    with threads(count), RunPool(7) as pool:
+        pool.each(work)
+    assert sorted(seen) == list(range(7))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_error_in_a_run_reaches_the_caller(count):
+    def work(run):
+        if run == 2:
+            raise ArithmeticError("run 2")
+
+    with (
+        threads(count),
+        RunPool(4) as pool,
+        pytest.raises(ArithmeticError, match="run 2"),
+    ):
+        pool.each(work)
+
+
+def test_progress_goes_to_the_listener_and_nowhere_else():
+    heard = []
+    advance(1)
+    with reporting(heard.append):
+        advance(2)
+    advance(3)
+    assert heard == [2]
+
+
+def test_a_bar_takes_progress():
+    with progress_bar(3):
+        advance(3)
+
+
+def test_blocks_cover_all_steps():
+    assert list(blocks(0, size=4)) == []
+    assert [start for start, _ in blocks(10, size=4)] == [0, 4, 8]
+    assert sum(stop - start for start, stop in blocks(10, size=4)) == 10
