@@ -17,6 +17,10 @@ Without it, or with ``--without-peers``, the other rows are measured. The full r
     python -m benchmarks.bench_location_estimators synthetic --csv FILE
     python -m benchmarks.bench_location_estimators musk --data DIR --csv FILE
     python -m benchmarks.bench_location_estimators digits --csv FILE
+
+Seconds are processor seconds of the process, all its threads together. For a comparison
+that neighbours on the machine do not disturb, give every library one thread:
+``OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 NUMBA_NUM_THREADS=1``.
 """
 
 import argparse
@@ -93,9 +97,9 @@ def run_synthetic(*, seeds, sizes, n, peer_seeds, laws=LAWS, sink=None):
 def _measure(method, drawn, n):
     is_flat = not hasattr(method, "locate")
     bags = drawn.bags.mean(axis=1) if is_flat else drawn.bags
-    start = time.perf_counter()
+    start = time.process_time()
     method.fit(bags[:n], drawn.y[:n])
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     r2 = r2_score(drawn.y[n:], method.predict(bags[n:]))
     locate = np.nan if is_flat else np.mean(method.locate(bags[n:]) == drawn.places[n:])
     return {"r2": r2, "locate": locate, "seconds": seconds}
@@ -184,9 +188,9 @@ def _measure_digits(method, train, test):
     x_train, x_test = (
         part[0].mean(axis=1) if is_flat else part[0] for part in (train, test)
     )
-    start = time.perf_counter()
+    start = time.process_time()
     method.fit(x_train, train[1])
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     predicted = method.predict(x_test)
     if isinstance(method, ABMIL):
         predicted = predicted > 0
@@ -245,9 +249,9 @@ def load_musk(path):
 
 
 def _measure_musk(method, bags, y, train, test):
-    start = time.perf_counter()
+    start = time.process_time()
     method.fit([bags[i] for i in train], y[train])
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     predicted = method.predict([bags[i] for i in test])
     if isinstance(method, ABMIL):
         predicted = predicted > 0
