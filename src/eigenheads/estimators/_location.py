@@ -44,8 +44,9 @@ class _SingleLocation(BaseEstimator):
         self,
         *,
         head: str = "softmax",
-        alpha: float = 1e-3,
+        alpha: float = 3e-5,
         l1_ratio: float = 0.0,
+        coherence: float = 0.1,
         fit_intercept: bool = True,
         n_random_starts: int = 0,
         max_iter: int = 500,
@@ -56,6 +57,7 @@ class _SingleLocation(BaseEstimator):
         self.head = head
         self.alpha = alpha
         self.l1_ratio = l1_ratio
+        self.coherence = coherence
         self.fit_intercept = fit_intercept
         self.n_random_starts = n_random_starts
         self.max_iter = max_iter
@@ -118,6 +120,7 @@ class _SingleLocation(BaseEstimator):
         check_choice("head", self.head, HEADS, owner=owner)
         check_number("alpha", self.alpha, owner=owner, minimum=0.0)
         check_number("l1_ratio", self.l1_ratio, owner=owner, minimum=0.0, maximum=1.0)
+        check_number("coherence", self.coherence, owner=owner, minimum=0.0)
         check_count("n_random_starts", self.n_random_starts, owner=owner, minimum=0)
         check_count("max_iter", self.max_iter, owner=owner)
         check_positive("tol", self.tol, owner=owner)
@@ -142,6 +145,7 @@ class _SingleLocation(BaseEstimator):
             kind=kind,
             alpha=float(self.alpha),
             l1_ratio=float(self.l1_ratio),
+            coherence=float(self.coherence),
             has_intercept=bool(self.fit_intercept),
             max_iter=int(self.max_iter),
             tol=float(self.tol),
@@ -211,7 +215,7 @@ class SingleLocationRegressor(RegressorMixin, _SingleLocation):
         How scores become weights. ``"erf"`` is the head of [1]_, for tokens centred
         at 0; its weights do not sum to 1.
 
-    alpha : float, default=0.001
+    alpha : float, default=3e-05
         Strength of the penalty on key and value, beside the mean loss of a
         standardised target.
 
@@ -220,6 +224,11 @@ class SingleLocationRegressor(RegressorMixin, _SingleLocation):
         is half the variance of the scores and readouts of the tokens, plus one
         percent of the squared norm of the standardised coefficients. With a
         positive share coefficients become exactly zero.
+
+    coherence : float, default=0.1
+        Weight of a penalty on the part of the key that is not along the mean attended
+        token, both whitened. Where tokens have an elliptical law the two directions
+        agree and the mean is the steadier estimate; 0 trusts the targets alone.
 
     fit_intercept : bool, default=True
         Whether to fit :math:`b`.
@@ -370,7 +379,7 @@ class SingleLocationClassifier(ClassifierMixin, _SingleLocation):
     head : {"softmax", "erf"}, default="softmax"
         How scores become weights.
 
-    alpha : float, default=0.001
+    alpha : float, default=3e-05
         Strength of the penalty on key and values, beside the mean logistic loss.
 
     l1_ratio : float, default=0.0
@@ -378,6 +387,11 @@ class SingleLocationClassifier(ClassifierMixin, _SingleLocation):
         is half the variance of the scores and readouts of the tokens, plus one
         percent of the squared norm of the standardised coefficients. With a
         positive share coefficients become exactly zero.
+
+    coherence : float, default=0.1
+        Weight of a penalty on the part of the key that is not along the mean attended
+        token, both whitened. Where tokens have an elliptical law the two directions
+        agree and the mean is the steadier estimate; 0 trusts the targets alone.
 
     fit_intercept : bool, default=True
         Whether to fit :math:`b_c`.

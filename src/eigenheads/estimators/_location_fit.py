@@ -13,6 +13,7 @@ from eigenheads.estimators._location_coordinates import (
     Coordinates,
     pooled_coordinates,
 )
+from eigenheads.estimators._location_head import attention_weights
 from eigenheads.estimators._location_loss import HeadLoss
 from eigenheads.estimators._location_start import Start, key_directions, starts
 
@@ -36,6 +37,7 @@ class Problem:
     kind: int
     alpha: float
     l1_ratio: float
+    coherence: float
     has_intercept: bool
     max_iter: int
     tol: float
@@ -75,13 +77,22 @@ class Objective:
     .. math::
 
         \text{mean loss} + \alpha \sum_{u \in \{k, v_1, \dots\}}
-        \Bigl( \tfrac{1 - r}{2} \lVert D u \rVert_2^2 + r \lVert D u \rVert_1 \Bigr)
+        \Bigl( \tfrac{1 - r}{2} \lVert u \rVert_W^2 + r \lVert D u \rVert_1 \Bigr)
+        + \tfrac{(1 - r) c}{2} \bigl(
+        \lVert k \rVert_W^2 - \langle k, t \rangle_W^2 \bigr)
 
-    with :math:`D` the pooled scale of the features and :math:`r` the `l1_ratio`; the
-    last term is added by :func:`minimise_sparse`.
+    with :math:`D` the pooled scale of the features, :math:`W` the whitened metric,
+    :math:`r` the `l1_ratio`, :math:`c` the `coherence` and :math:`t` the unit vector
+    `attended`, without which the last term is left out. The L1 norm is added by
+    :func:`minimise_sparse`.
     """
 
-    def __init__(self, problem: Problem, coordinates: Coordinates) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        coordinates: Coordinates,
+        attended: FloatArray | None = None,
+    ) -> None:
         self.coordinates = coordinates
         self.has_intercept = problem.has_intercept
         self.loss = HeadLoss(
@@ -93,6 +104,8 @@ class Objective:
         )
         self.ridge = problem.alpha * (1 - problem.l1_ratio)
         self.lasso = problem.alpha * problem.l1_ratio
+        self.coherence = problem.coherence * (1 - problem.l1_ratio)
+        self.attended = attended
         self.shape = (1 + problem.n_outputs, len(coordinates.mean))
 
     def split(self, flat: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -116,6 +129,11 @@ class Objective:
         measured = self.coordinates.measured(whitened)
         loss += 0.5 * self.ridge * float((measured * whitened).sum())
         by_rows += self.ridge * measured
+        if self.attended is not None:
+            along = whitened[0] @ self.attended
+            off = measured[0] - along * self.attended
+            loss += 0.5 * self.coherence * float(whitened[0] @ off)
+            by_rows[0] += self.coherence * off
         if not self.has_intercept:
             by_intercepts[:] = 0.0
         return loss, np.concatenate([by_rows.ravel(), by_intercepts])
@@ -187,13 +205,26 @@ def fit_head(
     smooth = replace(problem, l1_ratio=0.0)
     name, flat = _best_start(smooth, coordinates, random_directions, report)
     objective = Objective(smooth, coordinates)
+    # Good enough to see which tokens are attended to, when a second stage follows.
+    tol = problem.tol * (10 if problem.coherence > 0 else 1)
     with objective.loss.threads():
-        result = minimise(objective, flat, max_iter=problem.max_iter, tol=problem.tol)
+        result = minimise(objective, flat, max_iter=problem.max_iter, tol=tol)
     n_iter = int(result.nit)
+    attended = _attended(objective, result.x)
+    if problem.coherence > 0 and attended is not None:
+        objective = Objective(smooth, coordinates, attended)
+        with objective.loss.threads():
+            result = minimise(
+                objective, result.x, max_iter=problem.max_iter, tol=problem.tol
+            )
+        n_iter += int(result.nit)
     if problem.alpha * problem.l1_ratio > 0:
         rows, intercepts = objective.split(result.x)
         flat = np.concatenate([coordinates.standardised(rows).ravel(), intercepts])
-        objective = Objective(problem, coordinates.without_whitening())
+        plain = coordinates.without_whitening()
+        if attended is not None:
+            attended = plain.measured(coordinates.standardised(attended))
+        objective = Objective(problem, plain, attended)
         with objective.loss.threads():
             result = minimise_sparse(
                 objective, flat, max_iter=problem.max_iter, tol=problem.tol
@@ -210,6 +241,23 @@ def fit_head(
         converged=bool(result.success),
         start=name,
     )
+
+
+def _attended(objective: Objective, flat: FloatArray) -> FloatArray | None:
+    r"""Return the direction of the mean attended token, in whitened coordinates.
+
+    For tokens with an elliptical law it is that of the key: selection along
+    :math:`k` moves the mean by a multiple of :math:`\Sigma k`. And it is a mean over
+    all bags, so it varies less than a key that the targets alone determine.
+    """
+    rows, _ = objective.raw(flat)
+    bags, loss = objective.loss.bags, objective.loss
+    weights = attention_weights(bags, bags.tokens @ rows[0], head=loss.head)
+    weights = weights * np.repeat(loss.weights, bags.lengths)
+    mean = weights @ bags.tokens - weights.sum() * objective.coordinates.mean
+    attended = objective.coordinates.pulled_back(mean)
+    length = float(np.linalg.norm(attended))
+    return attended / length if length > 1e-8 else None
 
 
 def _best_start(
