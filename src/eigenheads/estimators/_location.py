@@ -213,7 +213,9 @@ class SingleLocationRegressor(RegressorMixin, _SingleLocation):
     ----------
     head : {"softmax", "erf"}, default="softmax"
         How scores become weights. ``"erf"`` is the head of [1]_, for tokens centred
-        at 0; its weights do not sum to 1.
+        at 0. Its weights do not sum to 1, and where scores are small it is a bilinear
+        form that the exchange of key and value leaves unchanged: to locate, prefer
+        ``"softmax"``.
 
     alpha : float, default=3e-05
         Strength of the penalty on key and value, beside the mean loss of a
@@ -379,7 +381,7 @@ class SingleLocationClassifier(ClassifierMixin, _SingleLocation):
     head : {"softmax", "erf"}, default="softmax"
         How scores become weights.
 
-    alpha : float, default=3e-05
+    alpha : float, default=0.01
         Strength of the penalty on key and values, beside the mean logistic loss.
 
     l1_ratio : float, default=0.0
@@ -458,6 +460,33 @@ class SingleLocationClassifier(ClassifierMixin, _SingleLocation):
     >>> bool(model.score(bags[600:], y[600:] > 0) > 0.85)
     True
     """
+
+    def __init__(
+        self,
+        *,
+        head: str = "softmax",
+        alpha: float = 1e-2,
+        l1_ratio: float = 0.0,
+        coherence: float = 0.1,
+        fit_intercept: bool = True,
+        n_random_starts: int = 0,
+        max_iter: int = 500,
+        tol: float = 1e-4,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(
+            head=head,
+            alpha=alpha,
+            l1_ratio=l1_ratio,
+            coherence=coherence,
+            fit_intercept=fit_intercept,
+            n_random_starts=n_random_starts,
+            max_iter=max_iter,
+            tol=tol,
+            random_state=random_state,
+            verbose=verbose,
+        )
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit key, values and intercepts.
