@@ -12,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags, check_array, check_consistent_length, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
+from threadpoolctl import threadpool_limits
 
 from eigenheads._checks import (
     Got,
@@ -154,7 +155,9 @@ class _SingleLocation(BaseEstimator):
             problem = problem.on(kept)
         random = check_random_state(self.random_state)
         shape = (int(self.n_random_starts), bags.tokens.shape[1])
-        solution = fit_head(problem, random.standard_normal(shape), self._report)
+        # Many small products: threads of the linear algebra would wait for each other.
+        with threadpool_limits(limits=1, user_api="blas"):
+            solution = fit_head(problem, random.standard_normal(shape), self._report)
         self._keep(solution, bags.tokens.dtype)
         return solution
 
