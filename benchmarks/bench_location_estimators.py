@@ -224,7 +224,7 @@ def run_musk(data, *, names, folds, repeats, with_peers, sink=None):
             methods = {
                 OURS: GridSearchCV(
                     SingleLocationClassifier(),
-                    {"alpha": [1e-3, 1e-2, 1e-1, 1.0], "coherence": [0.0, 0.1]},
+                    {"alpha": [1e-3, 1e-2, 1e-1, 1.0]},
                     cv=3,
                 ),
                 "mi-SVM": MaximumInstanceSVM(),

@@ -231,6 +231,19 @@ def test_random_starts_follow_the_random_state(sample):
     assert_array_equal(models[0].coef_key_, models[1].coef_key_)
 
 
+def test_strong_coherence_holds_the_key_to_the_mean_attended_token(sample):
+    """In the limit the whitened key is parallel to the attended mean."""
+    tokens = sample.tokens[:500]
+    model = SingleLocationRegressor(coherence=1e4).fit(tokens, sample.targets[:500])
+    pooled = tokens.reshape(-1, tokens.shape[-1])
+    attended = np.einsum("nl,nld->d", np.array(model.attention(tokens)), tokens) / 500
+    covariance = np.cov(pooled.T, bias=True)
+    metric = covariance + 0.01 * np.diag(np.diag(covariance))
+    expected = np.linalg.solve(metric, attended - pooled.mean(axis=0))
+    # The direction is fixed before the last stage moves the weights a little.
+    assert cosine(model.coef_key_, expected) > 0.99
+
+
 def test_never_worse_than_the_mean_of_the_bag(rng):
     """Noise without a deciding token: the flat key is among the starts."""
     tokens, y = rng.standard_normal((400, 5, 3)), rng.standard_normal(400)

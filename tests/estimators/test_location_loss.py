@@ -119,7 +119,8 @@ def test_gradient_is_the_finite_difference(rng, head, kind, is_whitened):
     )
     if not is_whitened:
         coordinates = coordinates.without_whitening()
-    objective = Objective(problem, coordinates)
+    attended = rng.standard_normal(4)
+    objective = Objective(problem, coordinates, attended)
     flat = rng.standard_normal((1 + KINDS[kind]) * 4 + KINDS[kind])
 
     step = 1e-6 * np.eye(len(flat))
@@ -137,12 +138,15 @@ def test_coordinates_do_not_change_the_objective(rng):
     """Whitened and standardised coordinates describe one function."""
     problem = problem_of(rng, SQUARED)
     coordinates = pooled_coordinates(problem.bags, problem.weights, center=True)
-    whitened = rng.standard_normal((2, 4))
+    plain = coordinates.without_whitening()
+    whitened, attended = rng.standard_normal((2, 4)), rng.standard_normal(4)
     flat = np.concatenate([whitened.ravel(), [0.7]])
     other = np.concatenate([coordinates.standardised(whitened).ravel(), [0.7]])
     assert_allclose(
-        Objective(problem, coordinates)(flat)[0],
-        Objective(problem, coordinates.without_whitening())(other)[0],
+        Objective(problem, coordinates, attended)(flat)[0],
+        Objective(problem, plain, plain.measured(coordinates.standardised(attended)))(
+            other
+        )[0],
         rtol=RTOL,
     )
 
