@@ -66,11 +66,11 @@ def main(quick: bool = False) -> None:
     print_synthetic(run_synthetic(seeds=3, sizes=SIZES, n=3000, peer_seeds=0))
 
 
-def run_synthetic(*, seeds, sizes, n, peer_seeds, laws=LAWS, sink=None):
+def run_synthetic(*, seeds, sizes, n, peer_seeds, first_seed=0, laws=LAWS, sink=None):
     """One row a law, size, seed and method; `sink` gets each row at once."""
     rows = []
     _compile()
-    for seed in range(seeds):
+    for seed in range(first_seed, seeds):
         for d, n_tokens in sizes:
             for law in laws:
                 drawn = draw(law, d, n_tokens, 2 * n, seed)
@@ -318,6 +318,7 @@ def _parsed(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("question", choices=("synthetic", "musk", "digits"))
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--first-seed", type=int, default=0, help="run in pieces")
     parser.add_argument("--peer-seeds", type=int, default=20)
     parser.add_argument("--without-peers", action="store_true")
     parser.add_argument("--sizes", choices=("small", "large", "both"), default="both")
@@ -334,6 +335,7 @@ def run(argv=None) -> None:
     if args.question == "synthetic":
         sizes = {"small": SIZES[:1], "large": SIZES[1:], "both": SIZES}[args.sizes]
         settings = {"seeds": args.seeds, "peer_seeds": peer_seeds, "sink": sink}
+        settings["first_seed"] = args.first_seed
         print_synthetic(run_synthetic(sizes=sizes, n=3000, **settings))
     elif args.question == "digits":
         rows = run_digits(seeds=args.seeds, n=2000, peer_seeds=peer_seeds, sink=sink)
