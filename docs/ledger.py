@@ -39,6 +39,15 @@ def number(value):
     return "not measured" if value is None else format_number(value)
 
 
+def expectation(fields):
+    """Return what a claim expects, as the report shows it."""
+    from eigenheads.experiments import Claim
+    from eigenheads.report import format_expected
+
+    names = [name for name in fields if name != "verdict"]
+    return format_expected(Claim(**{name: fields[name] for name in names}))
+
+
 def claims_table(paper):
     """Return the claims of a paper as a Markdown table."""
     rows = ["| key | claim | expected | ours | verdict |", "|---|---|--:|--:|---|"]
@@ -48,7 +57,7 @@ def claims_table(paper):
         for claim in manifest["claims"]:
             rows.append(
                 f"| `{manifest['key']}` | {_cell(claim['statement'])} "
-                f"| {claim['relation']} {number(claim['expected'])} "
+                f"| {expectation(claim)} "
                 f"| {number(claim['measured'])} | {claim['verdict']} |"
             )
     return "\n".join(rows)

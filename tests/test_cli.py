@@ -11,7 +11,7 @@ import pytest
 from eigenheads.cli import main
 from eigenheads.experiments import experiment_keys
 
-KEY = "marion2025/fig3b"
+KEY = "marion2025/bayes"
 COMMAND = [sys.executable, "-m", "eigenheads"]
 
 
@@ -24,8 +24,10 @@ def test_reproduce_prints_claims_and_the_report_then_reuses(tmp_path, capsys):
     arguments = ["reproduce", KEY, "--preset", "smoke", "--out", str(tmp_path)]
     assert main(arguments) == 0
     shown = capsys.readouterr()
-    assert "share of runs that reach the oracle" in shown.out
-    assert "≈ 0.5" in shown.out
+    assert "best linear predictor at the largest d" in shown.out
+    assert "≥ 0.9" in shown.out
+    assert "± 0.002" in shown.out
+    assert "ours: ≈ -0.5" in shown.out
     assert "reproduced" in shown.out
     assert f"Report: {tmp_path / 'report.html'}" in shown.out
     assert (tmp_path / "report.html").is_file()
@@ -63,6 +65,7 @@ def test_a_verdict_against_the_record_is_exit_status_1(tmp_path, capsys, monkeyp
         (["reproduce", KEY, "--fast"], "No such option: --fast"),
         (["reprodce"], "No such command 'reprodce'"),
         (["report", "--out", "/dev/null/x"], "a folder with results"),
+        (["report", "--preset", "dmo"], "Did you mean 'demo'?"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_status_2(
@@ -91,6 +94,30 @@ def test_a_damaged_result_is_named_with_exit_status_2(tmp_path, capsys):
     assert main([*arguments, "--force"]) == 0
 
 
+def test_a_mistake_of_ours_is_not_blamed_on_the_user(monkeypatch, tmp_path):
+    import eigenheads.report
+
+    def broken(*_, **__):
+        raise ValueError("from the depths")
+
+    monkeypatch.setattr(eigenheads.report, "write_report", broken)
+    with pytest.raises(ValueError, match="from the depths"):
+        main(["report", "--out", str(tmp_path)])
+
+
+def test_a_full_disk_is_one_line(monkeypatch, tmp_path, capsys):
+    import eigenheads.experiments._store as store
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store, "write_arrays", full)
+    arguments = ["reproduce", KEY, "--preset", "smoke", "--out", str(tmp_path)]
+    assert main(arguments) == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("manifest.json"))
+
+
 @pytest.mark.parametrize("command", [[], ["reproduce"], ["report"], ["list"]])
 def test_help_explains_itself(command, capsys):
     assert main([*command, "--help"]) == 0
@@ -114,7 +141,13 @@ def test_version(capsys):
 
 
 def test_ctrl_c_leaves_everything_consistent_and_says_how_to_go_on(tmp_path):
-    arguments = ["reproduce", KEY, "marion2025/fig4", "--out", str(tmp_path)]
+    arguments = [
+        "reproduce",
+        "marion2025/fig3b",
+        "marion2025/fig4",
+        "--out",
+        str(tmp_path),
+    ]
     running = subprocess.Popen(
         [*COMMAND, *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -126,7 +159,7 @@ def test_ctrl_c_leaves_everything_consistent_and_says_how_to_go_on(tmp_path):
         os.kill(running.pid, signal.SIGINT)
         _, shown = running.communicate(timeout=60)
     assert running.returncode == 130
-    assert b"To go on from there: eigenheads reproduce" in shown
+    assert b"To go on from there: python -m eigenheads reproduce" in shown
     assert b"Traceback" not in shown
     (manifest,) = tmp_path.rglob("manifest.json")
     assert "fig3b" in str(manifest)

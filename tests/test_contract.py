@@ -45,14 +45,59 @@ SIGNATURES = {
         },
     ),
 }
+SIGNATURES["theory.location_flow"] = (
+    ["start"],
+    {
+        "d": REQUIRED,
+        "n_tokens": REQUIRED,
+        "gamma": REQUIRED,
+        "inverse_temperature": REQUIRED,
+        "duration": REQUIRED,
+        "n_records": 201,
+    },
+)
+SIGNATURES["experiments.reproduce"] = (
+    ["keys"],
+    {
+        "preset": "demo",
+        "seed": 0,
+        "out": "results",
+        "jobs": None,
+        "force": False,
+        "listener": None,
+    },
+)
+NEED_TORCH = {"nn", "adapters", "robustness"}
+SIGNATURES["nn.rpc_attention"] = (
+    ["keys", "values"],
+    {
+        "queries": None,
+        "n_iter": 4,
+        "sparsity": 4.0,
+        "threshold": "paper",
+        "attn_mask": None,
+        "is_causal": False,
+        "scale": None,
+        "return_diagnostics": False,
+    },
+)
 NAMES = {
+    "nn": ["RPCAttention", "ScaledAttention", "SymmetricAttention", "rpc_attention"],
     "datasets": ["SingleLocation"],
     "theory": ["location_flow", "location_risk_gradient"],
     "experiments": ["reproduce"],
 }
 
 
-@pytest.mark.parametrize("address", SIGNATURES)
+def marked(module, *values):
+    """Mark what needs PyTorch."""
+    marks = [pytest.mark.torch] if module in NEED_TORCH else []
+    return pytest.param(*values, marks=marks)
+
+
+@pytest.mark.parametrize(
+    "address", [marked(address.partition(".")[0], address) for address in SIGNATURES]
+)
 def test_signature_is_the_contract(address):
     module, _, name = address.partition(".")
     function = getattr(importlib.import_module(f"eigenheads.{module}"), name)
@@ -69,7 +114,8 @@ def test_signature_is_the_contract(address):
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [(m, n) for m, names in NAMES.items() for n in names]
+    ("module", "name"),
+    [marked(m, m, n) for m, names in NAMES.items() for n in names],
 )
 def test_name_is_public(module, name):
     public = importlib.import_module(f"eigenheads.{module}")

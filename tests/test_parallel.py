@@ -11,6 +11,7 @@ from eigenheads._parallel import (
     progress_bar,
     reporting,
     threads,
+    weighing,
 )
 
 
@@ -63,6 +64,15 @@ def test_progress_goes_to_the_listener_and_nowhere_else():
         advance(2)
     advance(3)
     assert heard == [2]
+
+
+def test_work_can_be_weighed():
+    heard = []
+    with reporting(heard.append), weighing(0.5):
+        advance(4)
+    with weighing(0.5):
+        advance(4)
+    assert heard == [2.0]
 
 
 def test_a_bar_takes_progress():

@@ -9,6 +9,7 @@ import pytest
 
 import eigenheads
 
+# Modules that `import eigenheads` must leave alone.
 HEAVY = ("torch", "matplotlib", "sklearn", "numba", "scipy", "pandas", "jinja2")
 # Subpackages that need an extra; their own tests look at them.
 NEEDS_TORCH = {"nn", "adapters", "robustness"}

@@ -11,6 +11,7 @@ _SUBMODULES = (
     "estimators",
     "experiments",
     "functional",
+    "nn",
     "plotting",
     "report",
     "theory",

@@ -40,6 +40,9 @@ def fail(
 ) -> NoReturn:
     """Raise `error` in the house grammar.
 
+    It is marked as the caller's mistake, so that the command line can tell it from a
+    mistake of ours.
+
     Examples
     --------
     >>> fail("d", "an integer >= 5", 3, owner="simulate_location", hint="Use full.")
@@ -49,7 +52,9 @@ def fail(
     """
     got = value if isinstance(value, Got) else shown(value)
     tail = f" {hint}" if hint else ""
-    raise error(f"{owner}: `{name}` must be {contract}; got {got}.{tail}")
+    failure = error(f"{owner}: `{name}` must be {contract}; got {got}.{tail}")
+    failure.is_of_the_caller = True  # type: ignore[attr-defined]
+    raise failure
 
 
 class Got(str):

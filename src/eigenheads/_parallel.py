@@ -60,6 +60,14 @@ def reporting(sink: Callable[[float], None]) -> Iterator[None]:
         _SINK.reset(token)
 
 
+@contextmanager
+def weighing(weight: float) -> Iterator[None]:
+    """Count a unit of work in this context as `weight` units."""
+    sink = _SINK.get()
+    with reporting(lambda units: None if sink is None else sink(weight * units)):
+        yield
+
+
 def advance(units: float) -> None:
     """Report `units` of finished work to whoever listens."""
     sink = _SINK.get()

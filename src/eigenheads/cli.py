@@ -48,9 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = app(arguments, prog_name="eigenheads", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted(arguments)
-    except (ValueError, ImportError, OSError) as error:
+    except OSError as error:  # a full disk, say
         return _mistake(str(error))
     except Exception as error:
+        if getattr(error, "is_of_the_caller", False):
+            return _mistake(str(error))
         # Typer's own complaints about a call know how to say themselves.
         if hasattr(error, "format_message"):
             return _mistake(error.format_message())
@@ -68,9 +70,9 @@ def _mistake(message: str) -> int:
 
 
 def _interrupted(arguments: list[str]) -> int:
-    again = shlex.join(
-        ["eigenheads", *(word for word in arguments if word != "--force")]
-    )
+    called = Path(sys.argv[0])
+    program = ["python", "-m", "eigenheads"] if called.suffix else [str(called)]
+    again = shlex.join([*program, *(word for word in arguments if word != "--force")])
     print(
         f"\nInterrupted. Every finished result is stored and whole. "
         f"To go on from there: {again}",
@@ -129,7 +131,7 @@ def reproduce(
         str,
         typer.Option(
             help="smoke: seconds, for a first look. demo: what `make demo` shows. "
-            "paper: the paper's own settings."
+            "paper: the paper's own settings (where these are fast, demo is the same)."
         ),
     ] = "demo",
     seed: Annotated[

@@ -103,3 +103,10 @@ def test_bad_parameters_get_a_sentence(arguments, message):
 def test_bad_sample_size_gets_a_sentence(rng):
     with pytest.raises(ValueError, match=r"SingleLocation\.sample: `n` must be an int"):
         SingleLocation(d=5).sample(0, rng)
+
+
+def test_a_sample_that_fits_no_memory_gets_a_sentence():
+    with pytest.raises(
+        ValueError, match=r"SingleLocation\.sample: `n` must be so small"
+    ):
+        SingleLocation(d=10**400).sample(1, np.random.default_rng(0))

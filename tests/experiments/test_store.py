@@ -1,19 +1,19 @@
 """Results survive kills, damage and company."""
 
+import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
+import warnings
 
 import numpy as np
 import pytest
 
+import eigenheads.experiments._store as store_module
 from eigenheads.experiments import StoreError, reproduce, stored_results
 from eigenheads.experiments._store import load_result
 
-KEY = "marion2025/fig3b"
+KEY = "marion2025/bayes"
 
 
 def folder_of(root, key=KEY):
@@ -67,7 +67,7 @@ def test_a_second_call_reuses_and_force_computes_the_same_bytes(copy):
 
 def test_another_seed_is_another_result(copy):
     reproduce(KEY, preset="smoke", out=copy, seed=1)
-    one, other = (result.table["kappa"] for result in stored_results(copy))
+    one, other = (result.table["bayes"] for result in stored_results(copy))
     assert not np.array_equal(one, other)
 
 
@@ -86,6 +86,7 @@ def _foreign(path):
         ("table.npz", _foreign, "its digest"),
         ("table.npz", lambda path: path.unlink(), "cannot be read"),
         ("figure.svg", lambda path: path.unlink(), "cannot be read"),
+        ("figure.svg", lambda path: path.write_bytes(b"<svg onload='x'>"), "digest"),
         ("manifest.json", _cut, "not JSON"),
         ("manifest.json", _foreign, "format"),
         ("manifest.json", lambda path: path.write_bytes(b"\xff\xfe"), "not JSON"),
@@ -103,7 +104,7 @@ def test_a_damaged_or_foreign_file_is_named_and_computed_only_on_request(
     assert load_result(path.parent) is not None
 
 
-@pytest.mark.parametrize("field", ["key", "claims", "table_sha256", "params"])
+@pytest.mark.parametrize("field", ["key", "claims", "versions", "params"])
 def test_a_manifest_without_a_field_is_named(copy, field):
     path = folder_of(copy) / "manifest.json"
     manifest = json.loads(path.read_text())
@@ -113,12 +114,48 @@ def test_a_manifest_without_a_field_is_named(copy, field):
         load_result(path.parent)
 
 
+@pytest.mark.parametrize(
+    ("field", "nonsense"),
+    [
+        ("versions", [1]),
+        ("created", 5),
+        ("seconds", "soon"),
+        ("params", 3),
+        ("claims", [{"statement": "s"}]),
+        ("claims", 7),
+        ("sha256", None),
+    ],
+)
+def test_a_field_of_the_wrong_kind_is_named(copy, field, nonsense):
+    path = folder_of(copy) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, field: nonsense}))
+    with pytest.raises(StoreError, match="damaged or foreign"):
+        load_result(path.parent)
+
+
+def test_a_measured_text_is_not_a_number(copy):
+    path = folder_of(copy) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["claims"][0]["measured"] = "x"
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(StoreError, match="could not convert"):
+        load_result(path.parent)
+
+
+def test_folders_that_are_none_of_ours_do_no_harm(copy):
+    foreign = copy / "a" / "b" / "c"
+    foreign.mkdir(parents=True)
+    (foreign / "manifest.json").write_text("{}")
+    assert len(list(stored_results(copy))) == 1
+
+
 def test_a_result_in_the_wrong_folder_is_noticed(copy):
     path = folder_of(copy) / "manifest.json"
     manifest = json.loads(path.read_text())
-    manifest["params"]["d"] = 7
+    manifest["params"]["gamma"] = 7
     path.write_text(json.dumps(manifest))
-    with pytest.raises(StoreError, match="or of other parameters"):
+    with pytest.raises(StoreError, match="got another one"):
         reproduce(KEY, preset="smoke", out=copy)
 
 
@@ -129,37 +166,74 @@ def test_an_unwritable_folder_is_named(tmp_path):
         reproduce(KEY, preset="smoke", out=blocked / "below")
 
 
+@pytest.mark.parametrize("keys", [5, [5], None])
+def test_keys_must_be_names(tmp_path, keys):
+    with pytest.raises(ValueError, match="reproduce: `keys` must be a key, a glob"):
+        reproduce(keys, preset="smoke", out=tmp_path)
+
+
+def test_out_must_be_a_path():
+    with pytest.raises(
+        ValueError, match="reproduce: `out` must be the path of a folde"
+    ):
+        reproduce(KEY, preset="smoke", out=None)
+
+
 @pytest.mark.parametrize(("name", "value"), [("seed", -1), ("jobs", 0), ("seed", 0.5)])
 def test_bad_numbers_get_a_sentence(tmp_path, name, value):
     with pytest.raises(ValueError, match=f"reproduce: `{name}` must be an integer"):
         reproduce(KEY, preset="smoke", out=tmp_path, **{name: value})
 
 
-def test_kill_at_any_moment_leaves_a_whole_result_or_none(original, tmp_path):
-    """The writer is killed at forty moments spread over a write of about 20 ms."""
-    code = f"""
-import sys, pathlib
-from eigenheads.experiments._store import load_result, save_result
-result = load_result(pathlib.Path({str(folder_of(original[0]))!r}))
-print("ready", flush=True)
-while True:
-    save_result(pathlib.Path(sys.argv[1]), result)
-"""
-    whole = 0
-    for trial in range(8):
-        folder = tmp_path / f"trial{trial}"
-        writer = subprocess.Popen(
-            [sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE
-        )
-        with writer:
-            assert writer.stdout.readline().strip() == b"ready"
-            time.sleep(0.01 + 0.013 * trial)
-            os.kill(writer.pid, signal.SIGKILL)
-        result = load_result(folder)  # raises if neither whole nor absent
-        whole += result is not None
-        if result is not None:
-            assert result.claims == original[1].claims
-    assert whole < 8 or load_result(tmp_path / "trial7") is not None
+MOMENTS = 30  # more than there are operations on files in one write
+
+
+def _die_at(moment, folder, result):
+    """Write a result and die right before the given operation on files."""
+    import pathlib
+
+    import eigenheads.experiments._store as store
+
+    seen = iter(range(moment))
+
+    def counted(operation):
+        def call(*arguments, **options):
+            if next(seen, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return operation(*arguments, **options)
+
+        return call
+
+    for name in ("replace", "unlink", "open"):
+        setattr(pathlib.Path, name, counted(getattr(pathlib.Path, name)))
+    os.fsync = counted(os.fsync)
+    store.save_result(folder, result)
+
+
+@pytest.mark.parametrize("there_already", [False, True])
+def test_kill_at_any_moment_leaves_a_whole_result_or_none(
+    original, copy, tmp_path, there_already
+):
+    _, result = original
+    outcomes = []
+    for moment in range(MOMENTS):
+        folder = folder_of(copy) if there_already else tmp_path / str(moment)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads
+            child = os.fork()
+        if child == 0:
+            with contextlib.suppress(BaseException):
+                _die_at(moment, folder, result)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        killed = os.WIFSIGNALED(status)
+        again = load_result(folder)  # raises if neither whole nor absent
+        assert again is None or again.claims == result.claims
+        outcomes.append((killed, again is not None))
+        if there_already:
+            store_module.save_result(folder, result)
+    assert (True, False) in outcomes  # some kills hit the middle
+    assert outcomes[-1] == (False, True)  # and the last write was left alone
 
 
 def test_an_interrupted_reproduce_goes_on_where_it_stopped(tmp_path):
@@ -176,7 +250,7 @@ def test_an_interrupted_reproduce_goes_on_where_it_stopped(tmp_path):
             if self.seen == 2:
                 raise Stop
 
-    keys = ["marion2025/fig3b", "marion2025/bayes"]
+    keys = ["marion2025/fig5", "marion2025/bayes"]
     with pytest.raises(Stop):
         reproduce(keys, preset="smoke", out=tmp_path, listener=StopAtSecond())
     first, second = reproduce(keys, preset="smoke", out=tmp_path)

@@ -86,6 +86,7 @@ def test_reads_well_at_any_width_and_scheme(report, tmp_path, width, dark):
     assert seen["figures"] == 2
     assert seen["requests"] == 0
     assert seen["overflow"] <= 0
-    assert 0.7 * min(width, 992) < seen["figure"] <= width
+    # On a phone a figure keeps a readable width and scrolls inside its frame.
+    assert seen["figure"] >= max(600, 0.7 * min(width, 992))
     contrast = brightness(seen["ground"]) - brightness(seen["ink"])
     assert contrast < -150 if dark else contrast > 150

@@ -30,6 +30,7 @@ def test_shows_every_claim_with_its_numbers_and_verdict(store, page):
         for claim in result.claims:
             assert str(escape(claim.statement)) in page
             assert f">{format_number(claim.measured)}</td>" in page
+    assert "± 0.002</td>" in page
     assert page.count('class="reproduced"') == sum(
         len(result.claims) for result in stored_results(store)
     )
@@ -61,7 +62,7 @@ def test_ids_are_unique_and_links_have_targets(page):
 def test_figures_follow_the_page_in_colour_and_state_their_finding(page):
     assert "currentColor" in page
     assert "#101418" not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
-    labels = re.findall(r'<figure role="img" aria-label="([^"]+)"', page)
+    labels = re.findall(r'<figure role="img" tabindex="0" aria-label="([^"]+)"', page)
     assert len(labels) == len(KEYS)
     assert all("reproduced" in label for label in labels)
 

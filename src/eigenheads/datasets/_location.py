@@ -7,8 +7,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eigenheads._checks import check_count, check_number, check_positive
+from eigenheads._checks import check_count, check_number, check_positive, fail
 from eigenheads._typing import FloatArray
+
+# 32 GiB of doubles: more is a mistake, and not worth a MemoryError from the depths.
+_MAX_NUMBERS = 2**32
 
 
 class SingleLocationSample(NamedTuple):
@@ -47,7 +50,7 @@ class SingleLocation:
 
     References
     ----------
-    .. [1] marion2025, section 2.
+    .. [1] marion2025.
 
     Examples
     --------
@@ -66,9 +69,7 @@ class SingleLocation:
     def __post_init__(self) -> None:
         owner = type(self).__name__
         # The dataclass is frozen: this is how its fields are normalised, once.
-        object.__setattr__(
-            self, "d", check_count("d", self.d, owner=owner, minimum=2, maximum=10**15)
-        )
+        object.__setattr__(self, "d", check_count("d", self.d, owner=owner, minimum=2))
         object.__setattr__(
             self, "n_tokens", check_count("n_tokens", self.n_tokens, owner=owner)
         )
@@ -104,7 +105,12 @@ class SingleLocation:
         sample
             ``tokens`` (n, n_tokens, d), ``targets`` (n,), ``locations`` (n,).
         """
-        n = check_count("n", n, owner="SingleLocation.sample")
+        owner = "SingleLocation.sample"
+        n = check_count("n", n, owner=owner)
+        if n * self.n_tokens * self.d > _MAX_NUMBERS:
+            contract = f"so small that n * n_tokens * d <= {_MAX_NUMBERS}"
+            hint = "simulate_location needs no such arrays."
+            fail("n", contract, n, owner=owner, hint=hint)
         locations = rng.integers(self.n_tokens, size=n)
         tokens = rng.standard_normal((n, self.n_tokens, self.d))
         rows = np.arange(n)

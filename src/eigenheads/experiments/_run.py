@@ -94,81 +94,90 @@ def reproduce(
     ()
     """
     listener = listener or Listener()
+    keys = _patterns(keys)
     seed = check_count("seed", seed, owner="reproduce", minimum=0)
     chosen = [
         (experiment, preset_params(experiment, preset))
-        for experiment in map(
-            get_experiment, select_keys([keys] if isinstance(keys, str) else keys)
-        )
+        for experiment in map(get_experiment, select_keys(keys))
     ]
-    root = _writable(Path(out))
-    listener.begin(sum(experiment.work(params) for experiment, params in chosen))
+    root = _writable(out)
+    orders = [
+        _Order(experiment, params, preset, seed, root) for experiment, params in chosen
+    ]
+    stored = [None if force else order.load() for order in orders]
+    missing = [
+        order for order, result in zip(orders, stored, strict=True) if not result
+    ]
+    listener.begin(sum(order.work for order in missing))
     limit = nullcontext() if jobs is None else threads(_jobs(jobs))
     with limit, reporting(listener.advance):
         return [
-            _reproduce_one(experiment, params, preset, seed, root, force, listener)
-            for experiment, params in chosen
+            _deliver(order, result, listener)
+            for order, result in zip(orders, stored, strict=True)
         ]
 
 
-def _reproduce_one(
-    experiment: Experiment[Any],
-    params: Any,
-    preset: str,
-    seed: int,
-    root: Path,
-    force: bool,
-    listener: Listener,
-) -> Result:
-    listener.start(experiment.key, experiment.work(params))
-    plain, code = plain_params(params), code_version(experiment.paper)
-    folder = result_folder(
-        root, key=experiment.key, preset=preset, seed=seed, params=plain, code=code
-    )
-    result = None if force else _load(folder, experiment.key, plain)
+class _Order:
+    """One result that was asked for: where it lies, and how to make it."""
+
+    def __init__(
+        self,
+        experiment: Experiment[Any],
+        params: Any,
+        preset: str,
+        seed: int,
+        root: Path,
+    ) -> None:
+        self.experiment, self.params = experiment, params
+        self.asked: dict[str, Any] = {
+            "key": experiment.key,
+            "preset": preset,
+            "seed": seed,
+            "params": plain_params(params),
+            "code": code_version(experiment.paper),
+        }
+        self.folder = result_folder(root, **self.asked)
+        self.work = experiment.work(params)
+
+    def load(self) -> Result | None:
+        """Return the stored result, or None; raise if it is another one's."""
+        result = load_result(self.folder)
+        if result is None:
+            return None
+        if any(getattr(result, name) != value for name, value in self.asked.items()):
+            raise StoreError(
+                f"store: `{self.folder}` must be the result of {self.asked['key']} "
+                f"with these parameters; got another one, of {result.key}. Run "
+                f"`eigenheads reproduce {self.asked['key']}` with --force to compute "
+                "it again, or remove the folder."
+            )
+        return result
+
+    def compute(self) -> Result:
+        """Simulate, check and draw."""
+        rng = experiment_rng(self.experiment.key, self.asked["seed"])
+        begin = time.perf_counter()
+        table = self.experiment.simulate(self.params, rng)
+        seconds = time.perf_counter() - begin
+        return Result(
+            **self.asked,
+            table=table,
+            claims=tuple(self.experiment.check(self.params, table)),
+            seconds=seconds,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            versions=_versions(),
+            figure=draw_experiment(self.experiment, self.params, table),
+            drawing=drawing_version(),
+        )
+
+
+def _deliver(order: _Order, result: Result | None, listener: Listener) -> Result:
+    listener.start(order.experiment.key, 0.0 if result else order.work)
     if result is None:
-        result = _compute(experiment, params, preset, seed, plain, code)
-        save_result(folder, result)
+        result = order.compute()
+        save_result(order.folder, result)
     listener.finish(result)
     return result
-
-
-def _load(folder: Path, key: str, params: dict[str, Any]) -> Result | None:
-    result = load_result(folder)
-    if result is not None and (result.key, result.params) != (key, params):
-        raise StoreError(
-            f"store: `{folder}` must be the result of {key}; got one of {result.key} "
-            "or of other parameters. Run `eigenheads reproduce` with --force to "
-            "compute it again, or remove the folder."
-        )
-    return result
-
-
-def _compute(
-    experiment: Experiment[Any],
-    params: Any,
-    preset: str,
-    seed: int,
-    plain: dict[str, Any],
-    code: str,
-) -> Result:
-    begin = time.perf_counter()
-    table = experiment.simulate(params, experiment_rng(experiment.key, seed))
-    seconds = time.perf_counter() - begin
-    return Result(
-        key=experiment.key,
-        preset=preset,
-        seed=seed,
-        params=plain,
-        code=code,
-        table=table,
-        claims=tuple(experiment.check(params, table)),
-        seconds=seconds,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        versions=_versions(),
-        figure=draw_experiment(experiment, params, table),
-        drawing=drawing_version(),
-    )
 
 
 def draw_experiment(experiment: Experiment[Any], params: Any, table: Table) -> bytes:
@@ -211,7 +220,19 @@ def _jobs(jobs: int) -> int:
     return check_count("jobs", jobs, owner="reproduce")
 
 
-def _writable(root: Path) -> Path:
+def _patterns(keys: object) -> list[str]:
+    if isinstance(keys, str):
+        return [keys]
+    if not isinstance(keys, Sequence) or not all(isinstance(key, str) for key in keys):
+        contract = "a key, a glob, 'all', or a list of these"
+        fail("keys", contract, keys, owner="reproduce")
+    return list(keys)
+
+
+def _writable(out: object) -> Path:
+    if not isinstance(out, str | PathLike):
+        fail("out", "the path of a folder", out, owner="reproduce")
+    root = Path(out)
     try:
         root.mkdir(parents=True, exist_ok=True)
         trial = root / f".writable-{time.time_ns()}"

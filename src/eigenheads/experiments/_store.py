@@ -25,6 +25,7 @@ from eigenheads._files import (
     write_atomically,
 )
 from eigenheads.experiments._core import Claim, Result
+from eigenheads.experiments._registry import experiment_keys
 
 FORMAT = "eigenheads-result/1"
 _MANIFEST, _TABLE, _FIGURE = "manifest.json", "table.npz", "figure.svg"
@@ -34,6 +35,8 @@ _NOT_COMPUTING = {"plotting", "report", "cli.py", "__main__.py", "experiments"}
 
 class StoreError(ValueError):
     """A file in the store is damaged or not ours; the message names it."""
+
+    is_of_the_caller = True
 
 
 @cache
@@ -101,7 +104,7 @@ def save_result(folder: Path, result: Result) -> None:
         "seconds": round(result.seconds, 3),
         "versions": result.versions,
         "drawing": result.drawing,
-        "table_sha256": _digest(folder / _TABLE),
+        "sha256": {name: _digest(folder / name) for name in (_TABLE, _FIGURE)},
         "claims": [_claim_to_json(claim) for claim in result.claims],
     }
     text = json.dumps(manifest, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -114,42 +117,55 @@ def load_result(folder: Path) -> Result | None:
     if not path.is_file():
         return None
     manifest = _read_manifest(path)
-    table = folder / _TABLE
+    for name in (_TABLE, _FIGURE):
+        _check_digest(folder / name, manifest)
     try:
-        if _digest(table) != manifest["table_sha256"]:
-            raise _damaged(table, "its digest is not the one in manifest.json")
-        arrays = read_arrays(table)
-        claims = tuple(_claim_from_json(claim) for claim in manifest["claims"])
+        arrays = read_arrays(folder / _TABLE)
         return Result(
-            key=manifest["key"],
-            preset=manifest["preset"],
-            seed=manifest["seed"],
-            params=manifest["params"],
-            code=manifest["code"],
+            key=_text(manifest["key"]),
+            preset=_text(manifest["preset"]),
+            seed=int(manifest["seed"]),
+            params=dict(manifest["params"]),
+            code=_text(manifest["code"]),
             table={name: array.astype(np.float64) for name, array in arrays.items()},
-            claims=claims,
+            claims=tuple(_claim_from_json(claim) for claim in manifest["claims"]),
             seconds=float(manifest["seconds"]),
-            created=manifest["created"],
-            versions=manifest["versions"],
+            created=_text(manifest["created"]),
+            versions={_text(k): _text(v) for k, v in manifest["versions"].items()},
             figure=(folder / _FIGURE).read_bytes(),
-            drawing=manifest["drawing"],
+            drawing=_text(manifest["drawing"]),
             reused=True,
         )
-    except StoreError:
-        raise
-    except OSError as error:
-        path = Path(error.filename or table)
-        raise _damaged(path, f"it cannot be read: {error.strerror}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _damaged(path, f"a field is missing or wrong: {error}") from error
 
 
+def _check_digest(path: Path, manifest: dict[str, Any]) -> None:
+    try:
+        digest = _digest(path)
+    except OSError as error:
+        raise _damaged(path, f"it cannot be read: {error.strerror}") from error
+    digests = manifest.get("sha256")
+    if not isinstance(digests, dict) or digests.get(path.name) != digest:
+        raise _damaged(path, f"its digest is not the one in {_MANIFEST}")
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a text")
+    return value
+
+
 def stored_results(root: Path) -> Iterator[Result]:
-    """Yield every whole result below a folder, in the order of their paths."""
-    for path in sorted(root.glob(f"*/*/*/{_MANIFEST}")):
-        result = load_result(path.parent)
-        if result is not None:
-            yield result
+    """Yield every whole result of a known experiment below a folder.
+
+    In the order of the report; other folders are none of its business.
+    """
+    for key in experiment_keys():
+        for path in sorted((root / key).glob(f"*/{_MANIFEST}")):
+            result = load_result(path.parent)
+            if result is not None:
+                yield result
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -163,10 +179,11 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _damaged(path: Path, why: str) -> StoreError:
+    key = "/".join(path.parts[-4:-2])
     return StoreError(
         f"store: `{path}` must be a whole file of a result; got a damaged or foreign "
-        f"one ({why}). Run `eigenheads reproduce` with --force to compute it again, "
-        "or remove its folder."
+        f"one ({why}). Run `eigenheads reproduce {key}` with --force to compute it "
+        "again, or remove its folder."
     )
 
 
@@ -179,8 +196,10 @@ def _claim_to_json(claim: Claim) -> dict[str, Any]:
 
 def _claim_from_json(fields: Mapping[str, Any]) -> Claim:
     known = {name: value for name, value in fields.items() if name != "verdict"}
-    if known["measured"] is None:
-        known["measured"] = math.nan
+    for name in ("expected", "measured", "tolerance"):
+        known[name] = math.nan if known[name] is None else float(known[name])
+    for name in ("statement", "source", "relation", "reason", "on_record"):
+        known[name] = _text(known[name])
     return Claim(**known)
 
 

@@ -1,6 +1,7 @@
 """The report: a self-contained HTML page, and the same in a terminal."""
 
 from eigenheads.report._page import (
+    format_expected,
     format_number,
     newest_results,
     render_report,
@@ -10,6 +11,7 @@ from eigenheads.report._terminal import ProgressDisplay, print_claims
 
 __all__ = [
     "ProgressDisplay",
+    "format_expected",
     "format_number",
     "newest_results",
     "print_claims",

@@ -9,9 +9,10 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 import eigenheads
-from eigenheads._checks import Got, fail
+from eigenheads._checks import Got, check_choice, fail
 from eigenheads._files import write_atomically
 from eigenheads.experiments import (
+    PRESETS,
     Claim,
     Result,
     code_version,
@@ -45,6 +46,8 @@ def write_report(
         Of the page: one file, no network, opens anywhere.
     """
     root = Path(out)
+    if preset is not None:
+        check_choice("preset", preset, PRESETS, owner="report")
     results = newest_results(stored_results(root), preset=preset, seed=seed)
     if not results:
         hint = "Run `eigenheads reproduce` first."
@@ -80,6 +83,7 @@ def render_report(results: Iterable[Result]) -> str:
         lstrip_blocks=True,
     )
     environment.filters["number"] = format_number
+    environment.filters["expectation"] = format_expected
     papers: dict[str, list[dict[str, Any]]] = {}
     for result in results:
         papers.setdefault(result.key.partition("/")[0], []).append(_section(result))
@@ -101,6 +105,20 @@ def format_number(value: float) -> str:
     ('0.9965', '30', '2.5e-09')
     """
     return "not measured" if value != value else f"{value:.4g}"
+
+
+def format_expected(claim: Claim) -> str:
+    """Return what a claim expects, with its tolerance, and whether it is our own.
+
+    Examples
+    --------
+    >>> format_expected(Claim(statement="", source="ours", relation="≥", expected=1.0,
+    ...                       measured=1.0, tolerance=0.02, reason=""))
+    'ours: ≥ 1 ± 0.02'
+    """
+    owner = "ours: " if claim.source.startswith("ours") else ""
+    text = f"{owner}{claim.relation} {format_number(claim.expected)}"
+    return f"{text} ± {format_number(claim.tolerance)}" if claim.tolerance else text
 
 
 def _section(result: Result) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from rich.progress import (
 from rich.table import Table
 
 from eigenheads.experiments import Claim, Listener, Result
-from eigenheads.report._page import format_number
+from eigenheads.report._page import format_expected, format_number
 
 # Rich cuts tables at 80 columns when the output is not a terminal.
 _PIPED_WIDTH = 160
@@ -93,7 +93,7 @@ def print_claims(results: Iterable[Result]) -> None:
         for claim in result.claims:
             table.add_row(
                 escape(claim.statement),
-                f"{claim.relation} {format_number(claim.expected)}",
+                format_expected(claim),
                 format_number(claim.measured),
                 _verdict(claim),
             )

@@ -197,7 +197,7 @@ def work(params: Params) -> float:
 
 experiment = Experiment(
     key="marion2025/any_dimension",
-    title="One learning curve from d = 100 to d = 1 000 000 000",
+    title="One learning curve, up to d = 1 000 000 000",
     source="ours",
     about=(
         "Online SGD by the exact engine from κ = ν = 0.3 with λ = 2/√d and step 0.3/d; "
@@ -205,7 +205,8 @@ experiment = Experiment(
         "of (κ, ν) in the limit; the step must fall like 1/d because the curvature "
         "across the manifold and the squared noise of a gradient both grow like d. "
         "Left: started off the manifold at θ = 0.2, the head unlearns to read values "
-        "along k* within some tens of updates, the same at every d. Then the slow "
+        "along k* within some tens of updates, the same at every large d; at d = 100 "
+        "the noise, of order √(step/d), keeps it from getting there. Then the slow "
         "phase, on the manifold: a unit of time takes d/0.3 updates, since v* is a "
         "regression in d unknowns and no method learns it from fewer than about d "
         "prompts: a whole curve at d = 1e9 would take 2e10 of them. Each dimension "

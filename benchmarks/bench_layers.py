@@ -1,0 +1,183 @@
+"""How fast and how small is the fused pursuit, against explicit softmaxes?
+
+Times are interleaved minima of one run, so only ratios are printed; memory is the peak
+of a training step in a process of its own, above what it held before.
+"""
+
+import multiprocessing
+import resource
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from eigenheads.nn import rpc_attention
+from eigenheads.nn._pursuit import Settings, pursue
+
+N_ITER = 4
+SPARSITY = 4.0
+
+# (batch, heads, tokens, d_head): targets over plain for forward, for a training step.
+TARGETS: dict[tuple[int, ...], tuple[float, float]] = {
+    (8, 3, 197, 64): (2.5, 1.2),
+    (2, 3, 1024, 64): (3.3, 1.6),
+    (1, 6, 2048, 64): (4.0, 1.9),
+}
+FUSED_TARGET = 1.3  # times n_iter fused attentions, for 1024 tokens and more
+MEMORY_TARGET = 4.0
+MEMORY_SHAPE = (1, 6, 2048, 64)
+
+Attention = Callable[[Tensor, Tensor], Tensor]
+
+
+def plain(keys: Tensor, values: Tensor) -> Tensor:
+    """The pursuit as it is usually written: explicit softmaxes, multipliers and mu."""
+    mu = keys[0, 0].numel() / (4 * keys.abs().sum((-2, -1), keepdim=True))
+    low_rank, multiplier = torch.zeros_like(keys), torch.zeros_like(keys)
+    for _ in range(N_ITER):
+        argument = keys - low_rank + multiplier / mu
+        sparse = argument.sign() * (argument.abs() - SPARSITY / mu).clamp_min(0)
+        cleaned = keys - sparse - multiplier / mu
+        scores = cleaned @ cleaned.transpose(-2, -1) * keys.shape[-1] ** -0.5
+        low_rank = scores.softmax(-1) @ values
+        multiplier = multiplier + mu * (keys - low_rank - sparse)
+    return low_rank
+
+
+def ours(keys: Tensor, values: Tensor) -> Tensor:
+    return rpc_attention(keys, values, n_iter=N_ITER, sparsity=SPARSITY)
+
+
+def ours_recomputed(keys: Tensor, values: Tensor) -> Tensor:
+    return pursue(
+        keys,
+        values,
+        settings=Settings(N_ITER, SPARSITY, None),
+        queries=None,
+        attn_mask=None,
+        is_causal=False,
+        recompute=True,
+        owner="bench",
+    ).output
+
+
+def fused(keys: Tensor, values: Tensor) -> Tensor:
+    """As many fused attentions, and nothing else."""
+    for _ in range(N_ITER):
+        output = F.scaled_dot_product_attention(keys, keys, values)
+    return output
+
+
+METHODS: dict[str, Attention] = {
+    "plain": plain,
+    "ours": ours,
+    "recomputed": ours_recomputed,
+    "fused": fused,
+}
+
+
+def draw(shape: tuple[int, ...], *, requires_grad: bool) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    keys, values = (0.5 * torch.randn(2, *shape, generator=generator)).unbind()
+    return keys.requires_grad_(requires_grad), values.requires_grad_(requires_grad)
+
+
+def forward(method: str, keys: Tensor, values: Tensor) -> None:
+    with torch.no_grad():
+        METHODS[method](keys, values)
+
+
+def training_step(method: str, keys: Tensor, values: Tensor) -> None:
+    keys, values = keys.detach().requires_grad_(), values.detach().requires_grad_()
+    METHODS[method](keys, values).square().sum().backward()
+
+
+def minima(
+    step: Callable[[str, Tensor, Tensor], None],
+    methods: list[str],
+    shape: tuple[int, ...],
+    repeats: int,
+) -> dict[str, float]:
+    keys, values = draw(shape, requires_grad=False)
+    seconds = dict.fromkeys(methods, float("inf"))
+    for _ in range(repeats):
+        for name in methods:
+            start = time.perf_counter()
+            step(name, keys, values)
+            seconds[name] = min(seconds[name], time.perf_counter() - start)
+    return seconds
+
+
+def peak_megabytes(method: str, shape: tuple[int, ...]) -> float:
+    """Return what a training step adds to the memory of a fresh process."""
+    keys, values = draw(shape, requires_grad=True)
+    small = draw((1, 1, 64, shape[-1]), requires_grad=True)
+    METHODS[method](*small).sum().backward()  # threads and libraries are in memory
+    before = _reset_peak()
+    METHODS[method](keys, values).square().sum().backward()
+    return _peak() - before
+
+
+def _reset_peak() -> float:
+    """Forget the peak so far where the system can; return the memory held now."""
+    if not sys.platform.startswith("linux"):
+        return _peak()
+    Path("/proc/self/clear_refs").write_text("5")
+    return _peak()
+
+
+def _peak() -> float:
+    if not sys.platform.startswith("linux"):
+        unit = 2**20 if sys.platform == "darwin" else 2**10
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 2**10
+
+
+def print_speed(shapes: list[tuple[int, ...]], repeats: int) -> None:
+    names = ["ours", "plain", "fused"]
+    for shape in shapes:
+        forward_target, training_target = TARGETS[shape]
+        ahead = minima(forward, names, shape, repeats)
+        whole = minima(training_step, names, shape, repeats)
+        over_fused = ahead["ours"] / ahead["fused"]
+        limit = f"<= {FUSED_TARGET}" if shape[2] >= 1024 else "none"
+        print(f"{shape}, n_iter={N_ITER}")
+        print(
+            f"  forward        {ahead['plain'] / ahead['ours']:5.2f} x faster than "
+            f"plain (target {forward_target}); {over_fused:.2f} x n_iter fused "
+            f"attentions (target {limit})"
+        )
+        print(
+            f"  training step  {whole['plain'] / whole['ours']:5.2f} x faster than "
+            f"plain (target {training_target})"
+        )
+
+
+def print_memory(shape: tuple[int, ...]) -> None:
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        measure = partial(peak_megabytes, shape=shape)
+        names = ["plain", "ours", "recomputed"]
+        peaks = dict(zip(names, pool.map(measure, names, chunksize=1), strict=True))
+    print(f"Peak memory of a training step, {shape}, n_iter={N_ITER}")
+    for name in ("ours", "recomputed"):
+        print(
+            f"  {name:13}  {peaks['plain'] / max(peaks[name], 0.1):5.2f} x lower than "
+            f"plain ({peaks[name]:.0f} against {peaks['plain']:.0f} MB; "
+            f"target {MEMORY_TARGET})"
+        )
+
+
+def main(quick: bool = False) -> None:
+    shapes = list(TARGETS)
+    print_speed(shapes[:1] if quick else shapes, repeats=1 if quick else 5)
+    print_memory((1, 2, 512, 64) if quick else MEMORY_SHAPE)
+
+
+if __name__ == "__main__":
+    main(quick="--quick" in sys.argv)

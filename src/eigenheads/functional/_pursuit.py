@@ -1,0 +1,296 @@
+"""Principal attention pursuit: robust PCA of the keys by repeated attention.
+
+The readable reference. It builds every matrix, in the order of the formulas; the
+layers compute the same numbers without the matrices, and a test compares the two.
+"""
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+from array_api_compat import array_namespace, device
+from jaxtyping import Float
+
+from eigenheads._checks import Got, check_choice, check_count, check_number, fail
+from eigenheads._typing import Array
+from eigenheads.functional._shrinkage import soft_threshold
+
+# On clean Gaussian keys `sparsity="auto"` flags this share of the entries.
+AUTO_FALSE_POSITIVE_RATE = 0.01
+
+# A Gaussian entry exceeds `z sigma` with that probability, and the median of its
+# absolute value is `sigma Phi^{-1}(3/4)`: so the threshold is this many medians.
+AUTO_MEDIANS = NormalDist().inv_cdf(
+    1 - AUTO_FALSE_POSITIVE_RATE / 2
+) / NormalDist().inv_cdf(3 / 4)
+
+_THRESHOLDS = ("paper", "reference")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionPursuit:
+    r"""What :func:`attention_pursuit` found; all but the last three of the last step.
+
+    Attributes
+    ----------
+    output
+        :math:`L`, the head's output.
+    sparse
+        :math:`S`, what was taken for corruption.
+    cleaned
+        :math:`K' = K - S - Y/\mu`, the keys that met the last softmax.
+    weights
+        The last softmax.
+    flagged
+        Share of the key entries with :math:`S \ne 0`, by iteration.
+    self_weight
+        Mean weight of a token on itself in the pursuit's softmax, by iteration.
+    residual
+        :math:`\lVert K - L - S \rVert_F`, by iteration.
+    """
+
+    output: Float[Array, "*batch n_queries d"]
+    sparse: Float[Array, "*batch n_keys d"]
+    cleaned: Float[Array, "*batch n_keys d"]
+    weights: Float[Array, "*batch n_queries n_keys"]
+    flagged: Float[Array, "n_iter *batch"]
+    self_weight: Float[Array, "n_iter *batch"]
+    residual: Float[Array, "n_iter *batch"]
+
+
+def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
+    keys: Float[Array, "*batch n_keys d"],
+    values: Float[Array, "*batch n_keys d"],
+    *,
+    queries: Float[Array, "*batch n_queries d"] | None = None,
+    n_iter: int = 4,
+    sparsity: float | str = 4.0,
+    threshold: str = "paper",
+    width: int | None = None,
+    attn_mask: Any = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> AttentionPursuit:
+    r"""Split keys into a low-rank and a sparse part; the low-rank one is the output.
+
+    From :math:`L = Y = 0`, `n_iter` times:
+
+    .. math::
+
+        S &= \operatorname{shrink}(K - L + Y/\mu, \tau), &
+        K' &= K - S - Y/\mu, \\
+        L &= \operatorname{softmax}(c K' K'^\top) V, &
+        Y &\leftarrow Y + \mu (K - L - S),
+
+    with :math:`\mu = N D / (4 \lVert K \rVert_1)` for each head.
+
+    Parameters
+    ----------
+    keys
+        Rows of :math:`K`.
+    values
+        Rows of :math:`V`, of the same width, since :math:`K - L` is formed.
+    queries
+        If given, the last softmax is :math:`\operatorname{softmax}(c Q K'^\top)`;
+        everything before it uses the keys alone.
+    n_iter
+        Number of softmaxes, at least 1.
+    sparsity
+        :math:`\lambda`, or ``"auto"``: :math:`\tau` is 3.82 medians over the tokens
+        of each token's median absolute entry of :math:`K - L + Y/\mu`, which flags
+        1 % of the entries of clean Gaussian keys.
+    threshold
+        ``"paper"``: :math:`\tau = \lambda/\mu`. ``"reference"`` (the authors' code):
+        :math:`\tau = \lambda\mu`, with `width` for :math:`D` in :math:`\mu`.
+    width
+        Width of the model, for ``threshold="reference"``.
+    attn_mask
+        Broadcasts against ``(*batch, n_keys, n_keys)``: ``True`` where a token (row)
+        may see a key (column), or numbers that are added to the scores, where
+        ``-inf`` hides. Queries are the last tokens if the mask has more than one row.
+    is_causal
+        Whether a token sees only itself and earlier ones; combines with `attn_mask`.
+    scale
+        :math:`c`; :math:`D^{-1/2}` unless given.
+
+    Returns
+    -------
+    pursuit
+        Output, parts and diagnostics.
+
+    Notes
+    -----
+    Under a mask every row has its own :math:`\mu_j`, an average over the keys that it
+    may see; a causal mask makes that the running :math:`\mu_j = j D / (4 \sum_{i \le
+    j} \lVert k_i \rVert_1)`. Tokens that nobody sees count as zero.
+    :math:`\mu` matters through :math:`\tau` alone: with :math:`Z = Y/\mu` it drops out
+    of everything else.
+
+    References
+    ----------
+    .. [1] Teo and Nguyen, Unveiling the hidden structure of self-attention via kernel
+       principal component analysis, 2024, arXiv 2406.13762.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> keys = np.array([[1.0, 0.0], [0.0, 1.0]])
+    >>> attention_pursuit(keys, np.eye(2), n_iter=1, scale=100.0).output.round(3)
+    array([[1., 0.],
+           [0., 1.]])
+    """
+    owner = "attention_pursuit"
+    check_pursuit(n_iter, sparsity, threshold, owner=owner)
+    _check_shapes(keys, values, queries, attn_mask, owner=owner)
+    if threshold == "reference" and width is None:
+        fail("width", "the width of the model", width, owner=owner)
+    xp = array_namespace(keys, values)
+    d = keys.shape[-1]
+    c = d**-0.5 if scale is None else check_number("scale", scale, owner=owner)
+    visible, bias = _mask(xp, keys, attn_mask, is_causal)
+    live = xp.any(visible, axis=-2)  # whether anyone sees the token
+    keys = xp.where(live[..., None], keys, xp.zeros_like(keys))
+    values = xp.where(live[..., None], values, xp.zeros_like(values))
+    mu = _mu(xp, keys, visible, d if threshold == "paper" else width)
+
+    L, Z = xp.zeros_like(keys), xp.zeros_like(keys)
+    records = []
+    for step in range(n_iter):
+        argument = keys - L + Z
+        tau = _threshold(xp, argument, visible, mu, sparsity, threshold)
+        S = soft_threshold(argument, tau)
+        cleaned = keys - S - Z
+        weights = _softmax(xp, c * cleaned @ xp.matrix_transpose(cleaned) + bias)
+        L = weights @ values
+        Z = Z + keys - L - S
+        records.append(_record(xp, keys - L - S, S, weights, live))
+        if step == n_iter - 1 and queries is not None:
+            rows = bias if bias.shape[-2] == 1 else bias[..., -queries.shape[-2] :, :]
+            weights = _softmax(xp, c * queries @ xp.matrix_transpose(cleaned) + rows)
+            L = weights @ values
+    flagged, self_weight, residual = (xp.stack(r) for r in zip(*records, strict=True))
+    return AttentionPursuit(
+        output=L,
+        sparse=S,
+        cleaned=cleaned,
+        weights=weights,
+        flagged=flagged,
+        self_weight=self_weight,
+        residual=residual,
+    )
+
+
+def check_pursuit(
+    n_iter: object, sparsity: object, threshold: object, *, owner: str
+) -> None:
+    """Raise unless the settings of a pursuit make sense."""
+    check_count("n_iter", n_iter, owner=owner)
+    check_choice("threshold", threshold, _THRESHOLDS, owner=owner)
+    if isinstance(sparsity, str):
+        if sparsity != "auto":
+            fail("sparsity", "a number >= 0 or 'auto'", sparsity, owner=owner)
+        if threshold != "paper":
+            got = Got(f"threshold={threshold!r} with sparsity='auto'")
+            fail("threshold", "'paper' if `sparsity` is 'auto'", got, owner=owner)
+    else:
+        check_number("sparsity", sparsity, owner=owner, minimum=0.0)
+
+
+def _check_shapes(
+    keys: Array, values: Array, queries: Any, attn_mask: Any, *, owner: str
+) -> None:
+    shape = tuple(keys.shape)
+    if len(shape) < 2 or 0 in shape:
+        contract = "of shape (..., n_keys, d), without empty axes"
+        fail("keys", contract, Got(shape), owner=owner)
+    if tuple(values.shape) != shape:
+        contract = f"of the keys' shape {shape}"
+        fail("values", contract, Got(tuple(values.shape)), owner=owner)
+    if queries is not None:
+        asked = tuple(queries.shape)
+        if (*asked[:-2], *asked[-1:]) != (*shape[:-2], shape[-1]):
+            contract = f"of the keys' shape {shape} up to the number of tokens"
+            fail("queries", contract, Got(asked), owner=owner)
+    full = (*shape[:-1], shape[-2])
+    mask = (1,) if attn_mask is None else tuple(attn_mask.shape)
+    pairs = zip(reversed(mask), reversed(full), strict=False)
+    if len(mask) > len(full) or any(size not in (1, whole) for size, whole in pairs):
+        contract = f"of a shape that broadcasts to {full}"
+        fail("attn_mask", contract, Got(mask), owner=owner)
+
+
+def _mask(xp: Any, keys: Array, attn_mask: Any, is_causal: bool) -> tuple[Any, Any]:
+    """Return who sees whom, and what is added to the scores."""
+    n = keys.shape[-2]
+    where = device(keys)
+    visible = xp.ones((n if is_causal else 1, n), dtype=xp.bool, device=where)
+    if is_causal:
+        visible = xp.tril(visible)
+    bias = xp.zeros((1, n), dtype=keys.dtype, device=where)
+    if attn_mask is not None and attn_mask.dtype == xp.bool:
+        visible = visible & attn_mask
+    elif attn_mask is not None:
+        # A number whose exponential is zero hides, as -inf does.
+        visible = visible & (xp.exp(attn_mask) > 0)
+        bias = bias + attn_mask
+    return visible, xp.where(visible, bias, xp.full_like(bias, -math.inf))
+
+
+def _mu(xp: Any, keys: Array, visible: Array, width: Any) -> Array:
+    """Return ``n width / (4 sum |k|)`` over the keys that each row may see."""
+    norms = xp.sum(xp.abs(keys), axis=-1)[..., None, :]
+    seen = xp.astype(visible, keys.dtype)
+    total = xp.sum(seen * norms, axis=-1)[..., None]
+    count = xp.sum(seen, axis=-1)[..., None]
+    ones = xp.ones_like(total)
+    mu = count * width / (4 * xp.where(total > 0, total, ones))
+    return xp.where(total > 0, mu, xp.full_like(total, math.inf))
+
+
+def _threshold(
+    xp: Any, argument: Array, visible: Array, mu: Array, sparsity: Any, rule: str
+) -> Array:
+    if sparsity == "auto":
+        return AUTO_MEDIANS * _visible_median(xp, argument, visible)
+    if rule == "reference":
+        return sparsity * mu if sparsity > 0 else xp.zeros_like(mu)
+    return sparsity / mu
+
+
+def _visible_median(xp: Any, x: Array, visible: Array) -> Array:
+    """Return, for each row, the median over the tokens it sees of their median |x|."""
+    d = x.shape[-1]
+    entries = xp.sort(xp.abs(x), axis=-1)
+    medians = (entries[..., (d - 1) // 2] + entries[..., d // 2]) / 2
+    medians = medians[..., None, :]
+    seen = xp.where(visible, medians, xp.full_like(medians, math.inf))
+    seen = xp.sort(seen, axis=-1)
+    count = xp.sum(xp.astype(visible, xp.int64), axis=-1)[..., None]
+    count = xp.broadcast_to(count, (*seen.shape[:-1], 1))
+    lower = xp.take_along_axis(seen, xp.clip((count - 1) // 2, 0, None), axis=-1)
+    upper = xp.take_along_axis(seen, xp.clip(count // 2, 0, None), axis=-1)
+    return xp.where(count > 0, (lower + upper) / 2, xp.zeros_like(lower))
+
+
+def _softmax(xp: Any, scores: Array) -> Array:
+    """Return the rows' softmax; a row that sees nothing becomes zero."""
+    top = xp.max(scores, axis=-1, keepdims=True)
+    top = xp.where(xp.isfinite(top), top, xp.zeros_like(top))
+    weights = xp.exp(scores - top)
+    total = xp.sum(weights, axis=-1, keepdims=True)
+    return weights / xp.where(total > 0, total, xp.ones_like(total))
+
+
+def _record(
+    xp: Any, residual: Array, sparse: Array, weights: Array, live: Array
+) -> tuple[Array, Array, Array]:
+    """Return share of flagged entries, mean self-weight, norm: over live tokens."""
+    alive = xp.astype(live, sparse.dtype)
+    n_live = xp.sum(alive, axis=-1)
+    flagged = xp.sum(xp.astype(sparse != 0, sparse.dtype), axis=-1)
+    share = xp.sum(flagged * alive, axis=-1) / (n_live * sparse.shape[-1])
+    diagonal = xp.linalg.diagonal(weights)
+    self_weight = xp.sum(diagonal * alive, axis=-1) / n_live
+    squares = xp.sum(residual**2, axis=-1) * alive
+    return share, self_weight, xp.sqrt(xp.sum(squares, axis=-1))

@@ -1,0 +1,123 @@
+"""What the layers share: projections in and out, under timm's parameter names."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from eigenheads._checks import Got, check_count, check_number, fail
+from eigenheads.nn._masks import Visibility, read_masks
+
+Tokens = Float[Tensor, "batch tokens d_model"]
+Heads = Float[Tensor, "batch heads tokens d_head"]
+
+
+class AbstractAttention(nn.Module):
+    """Projections to heads and back; subclasses say what happens between.
+
+    Parameters
+    ----------
+    d_model
+        Width of the tokens.
+    n_heads
+        Number of heads; must divide `d_model`.
+    qkv_bias
+        Whether the projection to queries, keys and values has a bias.
+    attn_drop, proj_drop
+        Dropout of the attention weights, and of the output.
+    is_causal
+        Whether tokens see only themselves and earlier ones, unless a call says else.
+    device, dtype
+        Forwarded to every parameter.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        *,
+        qkv_bias: bool = True,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+        is_causal: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        owner = self._owner
+        d_model = check_count("d_model", d_model, owner=owner)
+        self.n_heads = check_count("n_heads", n_heads, owner=owner)
+        if d_model % self.n_heads:
+            divisors = [d for d in range(1, d_model + 1) if d_model % d == 0]
+            contract = f"a divisor of `d_model`={d_model}"
+            hint = f"Divisors of {d_model}: {divisors}."
+            fail("n_heads", contract, n_heads, owner=owner, hint=hint)
+        self.d_model = d_model
+        self.is_causal = is_causal
+        for name, p in (("attn_drop", attn_drop), ("proj_drop", proj_drop)):
+            check_number(name, p, owner=owner, minimum=0.0, maximum=1.0)
+        options: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.qkv = nn.Linear(d_model, 3 * d_model, bias=qkv_bias, **options)
+        self.attn_drop = nn.Dropout(attn_drop)
+        self.proj = nn.Linear(d_model, d_model, **options)
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    @property
+    def num_heads(self) -> int:
+        """Number of heads, under timm's name."""
+        return self.n_heads
+
+    @property
+    def d_head(self) -> int:
+        """Width of a head."""
+        return self.d_model // self.n_heads
+
+    @property
+    def _owner(self) -> str:
+        return type(self).__name__
+
+    @property
+    def _dropout(self) -> float:
+        return self.attn_drop.p if self.training else 0.0
+
+    def extra_repr(self) -> str:
+        """Describe the layer in ``print(model)``."""
+        return f"n_heads={self.n_heads}, is_causal={self.is_causal}"
+
+    def _heads(self, x: Tokens) -> tuple[Heads, Heads, Heads]:
+        """Return queries, keys and values."""
+        if x.ndim != 3 or x.shape[-1] != self.d_model or 0 in x.shape:
+            contract = f"of shape (batch, tokens, {self.d_model}), without empty axes"
+            fail("x", contract, Got(tuple(x.shape)), owner=self._owner)
+        batch, n_tokens, _ = x.shape
+        qkv = self.qkv(x).view(batch, n_tokens, 3, self.n_heads, self.d_head)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (batch, head, tokens, d_head)
+        return q, k, v
+
+    def _merge(self, heads: Heads) -> Tokens:
+        """Return the heads side by side, projected."""
+        merged: Tensor = self.proj(heads.transpose(1, 2).flatten(2))
+        dropped: Tensor = self.proj_drop(merged)
+        return dropped
+
+    def _causal(self, is_causal: bool | None) -> bool:
+        return self.is_causal if is_causal is None else is_causal
+
+    def _visibility(
+        self, keys: Heads, attn_mask: Tensor | None, is_causal: bool | None
+    ) -> Visibility:
+        causal = self._causal(is_causal)
+        return read_masks(
+            attn_mask, causal, keys=keys, n_queries=keys.shape[-2], owner=self._owner
+        )
+
+
+def softmax_weights(
+    queries: Tensor, keys: Tensor, visibility: Visibility, scale: float
+) -> Tensor:
+    """Return the explicit softmax of the scores; a row that sees nothing is zero."""
+    scores = scale * queries @ keys.transpose(-2, -1)
+    index = torch.arange(visibility.n_keys - queries.shape[-2], visibility.n_keys)
+    weights = (scores + visibility.rows(index).to(scores)).softmax(-1)
+    return weights.nan_to_num(0.0)

@@ -1,0 +1,327 @@
+"""Principal attention pursuit on fused attention."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from eigenheads._checks import Got, check_count, check_number, fail
+from eigenheads.functional._pursuit import AUTO_MEDIANS, check_pursuit
+from eigenheads.nn._diagnostics import PursuitDiagnostics, Recorder
+from eigenheads.nn._masks import Visibility, middle, read_masks
+
+Threshold = Literal["paper", "reference"] | tuple[Literal["reference"], int]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a pursuit, checked.
+
+    Attributes
+    ----------
+    n_iter, sparsity
+        As in :func:`rpc_attention`.
+    width
+        Width of the model if the threshold is the reference's, 0 if unknown, or None
+        for the paper's.
+    """
+
+    n_iter: int
+    sparsity: float | Literal["auto"]
+    width: int | None
+
+    @classmethod
+    def read(
+        cls, n_iter: object, sparsity: object, threshold: object, *, owner: str
+    ) -> "Settings":
+        """Return the settings, or raise in the name of `owner`."""
+        width: int | None = None
+        if isinstance(threshold, tuple) and len(threshold) == 2:
+            threshold, given = threshold
+            width = check_count("threshold[1]", given, owner=owner)
+        check_pursuit(n_iter, sparsity, threshold, owner=owner)
+        if threshold == "reference":
+            width = width or 0
+        elif width is not None:
+            got = Got(repr((threshold, width)))
+            fail("threshold", "'paper' without a width", got, owner=owner)
+        count = check_count("n_iter", n_iter, owner=owner)
+        if sparsity == "auto":
+            return cls(count, "auto", width)
+        return cls(count, check_number("sparsity", sparsity, owner=owner), width)
+
+    def threshold(
+        self, argument: Tensor, mean_size: Tensor, visibility: Visibility
+    ) -> Tensor:
+        r"""Return :math:`\tau`; `mean_size` is each row's mean of :math:`|K|`."""
+        if self.sparsity == "auto":
+            medians = middle(argument.abs().sort(-1).values).squeeze(-1)
+            return AUTO_MEDIANS * visibility.median(medians)
+        if self.width is None:
+            return 4 * self.sparsity * mean_size
+        # Zero keys have an infinite mu; the inner `where` keeps its gradient finite.
+        safe = torch.where(mean_size > 0, mean_size, 1.0)
+        d = argument.shape[-1]
+        width = self.width or argument.shape[1] * d
+        tau = self.sparsity * width / (4 * d * safe)
+        return torch.where(mean_size > 0, tau, torch.inf if self.sparsity else 0.0)
+
+
+def rpc_attention(
+    keys: Float[Tensor, "batch heads n_keys d_head"],
+    values: Float[Tensor, "batch heads n_keys d_head"],
+    *,
+    queries: Float[Tensor, "batch heads n_queries d_head"] | None = None,
+    n_iter: int = 4,
+    sparsity: float | Literal["auto"] = 4.0,
+    threshold: Threshold = "paper",
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    return_diagnostics: bool = False,
+) -> Tensor | tuple[Tensor, PursuitDiagnostics]:
+    r"""Robust attention: split the keys into low-rank and sparse, return the former.
+
+    The numbers of :func:`eigenheads.functional.attention_pursuit`, by
+    `n_iter` fused attentions instead of explicit softmaxes. With :math:`Z = Y/\mu`
+    and :math:`P` the shrink argument :math:`K - L + Z` clipped to :math:`[-\tau,
+    \tau]`, a step is
+
+    .. math::
+
+        G = L + P, \quad K' = G - 2Z, \quad
+        L \leftarrow \operatorname{softmax}(c K' K'^\top) V, \quad Z \leftarrow G - L.
+
+    Parameters
+    ----------
+    keys, values
+        Of one shape and dtype.
+    queries
+        If given they meet the cleaned keys in the last softmax only, so their number
+        may differ: cross-attention, or decoding with cached keys. With `is_causal`,
+        or a mask with a row for each token, they are the last tokens.
+    n_iter
+        Number of softmaxes.
+    sparsity
+        :math:`\lambda`; more flags less. ``"auto"`` flags 1 % of the entries of clean
+        Gaussian keys, by a threshold from their median absolute size.
+    threshold
+        ``"paper"``: :math:`\lambda/\mu`. ``"reference"``, as in the authors' code:
+        :math:`\lambda\mu` with the width of the model for :math:`D` in :math:`\mu`;
+        heads times `d_head` unless given as ``("reference", width)``.
+    attn_mask
+        Broadcasts to ``(batch, heads, n_keys, n_keys)``: ``True`` where a token (row)
+        may see a key (column), or numbers to add to the scores. Padding is one row,
+        ``(batch, 1, 1, n_keys)``.
+    is_causal
+        Whether a token sees only itself and earlier ones; combines with `attn_mask`.
+    scale
+        :math:`c`; :math:`D^{-1/2}` unless given.
+    return_diagnostics
+        Whether to return a pair: the output and a :class:`PursuitDiagnostics`.
+
+    Returns
+    -------
+    output
+        Of the shape of `queries`, or else of `keys`.
+
+    Notes
+    -----
+    Nothing comes in from hidden tokens: rows average :math:`\mu` over what they see,
+    and tokens that nobody sees count as zero whatever they hold. A mask is applied
+    in each iteration, so if *i* sees *j* and *j* sees *k*, *i* hears of *k* (as
+    in stacked layers); causal, padding and block masks are closed under that.
+    A row that sees nothing returns zeros.
+
+    Half precision keeps the running sums in float32. On a CPU, input or scores that
+    are not finite raise; elsewhere looking would stall the device.
+
+    Examples
+    --------
+    >>> import torch
+    >>> keys, values = torch.randn(2, 1, 3, 10, 8).unbind()
+    >>> rpc_attention(keys, values, is_causal=True).shape
+    torch.Size([1, 3, 10, 8])
+    """
+    owner = "rpc_attention"
+    settings = Settings.read(n_iter, sparsity, threshold, owner=owner)
+    check_heads(keys, values, queries, owner=owner)
+    found = pursue(
+        keys,
+        values,
+        settings=settings,
+        queries=queries,
+        attn_mask=attn_mask,
+        is_causal=is_causal,
+        scale=scale,
+        measure=return_diagnostics,
+        owner=owner,
+    )
+    if found.diagnostics is None:
+        return found.output
+    return found.output, found.diagnostics
+
+
+class Found(NamedTuple):
+    """What a pursuit found: output, keys that met the last softmax, measurements."""
+
+    output: Tensor
+    cleaned: Tensor
+    diagnostics: PursuitDiagnostics | None
+
+
+def pursue(
+    keys: Tensor,
+    values: Tensor,
+    *,
+    settings: Settings,
+    queries: Tensor | None,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    owner: str,
+    scale: float | None = None,
+    measure: bool = False,
+    dropout: float = 0.0,
+    recompute: bool = False,
+) -> Found:
+    """Do what :func:`rpc_attention` does, with what only layers need."""
+    c = keys.shape[-1] ** -0.5 if scale is None else scale
+    c = check_number("scale", c, owner=owner)
+    n_queries = keys.shape[-2] if queries is None else queries.shape[-2]
+    visibility = read_masks(
+        attn_mask, is_causal, keys=keys, n_queries=n_queries, owner=owner
+    )
+    recorder = Recorder(visibility, c) if measure else None
+    keys, values = visibility.hide(keys), visibility.hide(values)
+    arguments = (keys, values, queries, settings, visibility, c, dropout)
+    if recompute and recorder is None and torch.is_grad_enabled():
+        output, cleaned, size = checkpoint(
+            _iterate, *arguments, None, use_reentrant=False
+        )
+    else:
+        output, cleaned, size = _iterate(*arguments, recorder)
+    if not torch.compiler.is_compiling() and output.device.type == "cpu":
+        _check_finite(output, size * c**0.5, keys, values, queries, owner=owner)
+    return Found(output, cleaned, None if recorder is None else recorder.result())
+
+
+def _iterate(
+    keys: Tensor,
+    values: Tensor,
+    queries: Tensor | None,
+    settings: Settings,
+    visibility: Visibility,
+    scale: float,
+    dropout: float,
+    recorder: Recorder | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the output, the keys that met the last softmax, the largest keys' norm."""
+    # Fused attention returns tokens before heads in memory: a copy into the order of
+    # the keys is cheaper than sums over two orders.
+    K = keys.to(torch.promote_types(keys.dtype, torch.float32)).contiguous()
+    mean_size = visibility.mean(K.abs().mean(-1))
+    # Without gradients to come, sums go into memory that is no longer needed.
+    in_place = recorder is None and not torch.is_grad_enabled()
+    L = Z = None
+    norms = []
+    for left in reversed(range(settings.n_iter)):
+        argument = K if L is None or Z is None else _subtract(K + Z, L, in_place)
+        tau = settings.threshold(argument, mean_size, visibility)
+        clipped = _clip(argument, tau)
+        G = clipped if L is None else L.add_(clipped) if in_place else L + clipped
+        cleaned = G if Z is None else torch.sub(G, Z, alpha=2)
+        norms.append(torch.linalg.vector_norm(cleaned.detach()))
+        met = cleaned.to(values.dtype)
+        asking = met if left or queries is None else queries
+        output = visibility.attend(
+            asking, met, values, scale=scale, dropout=0.0 if left else dropout
+        )
+        if recorder is not None:
+            own = output
+            if asking is not met:
+                own = visibility.attend(met, met, values, scale=scale)
+            recorder.add(K, own, argument - clipped, cleaned)
+        if left:
+            L = output.to(K.dtype).contiguous()
+            Z = _subtract(G, L, in_place)
+    return output, met, torch.stack(norms).max()
+
+
+def _subtract(x: Tensor, y: Tensor, in_place: bool) -> Tensor:
+    return x.sub_(y) if in_place else x - y
+
+
+def _clip(x: Tensor, bound: Tensor) -> Tensor:
+    if torch.is_grad_enabled():
+        return torch.clamp(x, -bound, bound)  # keeps one tensor for the way back
+    clipped = torch.maximum(x, -bound)  # these two are three times faster
+    return torch.minimum(clipped, bound, out=clipped)
+
+
+def check_heads(
+    keys: Tensor, values: Tensor, queries: Tensor | None, *, owner: str
+) -> None:
+    """Raise unless the arrays of the heads fit each other."""
+    given = {"keys": keys, "values": values}
+    if queries is not None:
+        given["queries"] = queries
+    for name, x in given.items():
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            contract = "a floating-point tensor"
+            fail(name, contract, Got(_kind(x)), owner=owner, error=TypeError)
+        if x.ndim != 4 or 0 in x.shape:
+            contract = "of shape (batch, heads, tokens, d_head), without empty axes"
+            fail(name, contract, Got(tuple(x.shape)), owner=owner)
+        if x.dtype != keys.dtype:
+            fail(name, f"of the keys' dtype {keys.dtype}", Got(x.dtype), owner=owner)
+    if values.shape != keys.shape:
+        contract = f"of the keys' shape {tuple(keys.shape)}"
+        fail("values", contract, Got(tuple(values.shape)), owner=owner)
+    if queries is not None and (*queries.shape[:2], queries.shape[3]) != (
+        *keys.shape[:2],
+        keys.shape[3],
+    ):
+        contract = f"of the keys' shape {tuple(keys.shape)} up to the number of tokens"
+        fail("queries", contract, Got(tuple(queries.shape)), owner=owner)
+
+
+def _kind(x: object) -> str:
+    return f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
+
+
+def _check_finite(
+    output: Tensor,
+    size: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    queries: Tensor | None,
+    *,
+    owner: str,
+) -> None:
+    """Raise if something was not finite, and say whose fault it is.
+
+    Fused attention returns zeros for rows of scores that overflow, so the output does
+    not tell; a finite squared norm of all keys bounds every score.
+    """
+    if queries is not None:
+        size = size.maximum(torch.linalg.vector_norm(queries.detach().to(size.dtype)))
+    # The sum is one cheap pass; it can also overflow, so only a suspicion.
+    good = output.detach().sum().isfinite() or output.isfinite().all()
+    if size.square().isfinite() and good:
+        return
+    given = {"keys": keys, "values": values}
+    if queries is not None:
+        given["queries"] = queries
+    for name, x in given.items():
+        if not x.isfinite().all():
+            at = tuple(int(i) for i in (~x.isfinite()).nonzero()[0])
+            got = Got(f"{x[at].item()} at index {at}")
+            fail(name, "finite numbers", got, owner=owner)
+    name, x = max(given.items(), key=lambda item: float(item[1].abs().max()))
+    dtype = str(output.dtype).removeprefix("torch.")
+    got = Got(f"entries up to {x.abs().max().item():.2g}")
+    hint = "Scale it down, or use float64."
+    fail(name, f"small enough for scores in {dtype}", got, owner=owner, hint=hint)

@@ -1,0 +1,153 @@
+"""Scaled attention: values minus a learned multiple of their own average."""
+
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from eigenheads._checks import Got, check_choice, check_count, fail
+from eigenheads.nn._masks import Visibility, causal_mask
+from eigenheads.nn._projections import (
+    AbstractAttention,
+    Heads,
+    Tokens,
+    softmax_weights,
+)
+
+
+class ScaledAttention(AbstractAttention):
+    r"""Self-attention with values corrected by a learned matrix.
+
+    .. math::
+
+        H = \operatorname{softmax}(Q K^\top / \sqrt{D}) (I - S) V
+
+    with :math:`S` a free matrix per head, or :math:`S = \alpha
+    \operatorname{softmax}(K K^\top / \sqrt{D})` with one learned :math:`\alpha`.
+
+    Parameters
+    ----------
+    d_model
+        Width of the tokens.
+    n_heads
+        Number of heads; must divide `d_model`.
+    kind
+        ``"scalar"`` learns :math:`\alpha`, ``"matrix"`` learns :math:`S`.
+    n_tokens
+        Size of :math:`S` for ``kind="matrix"``; shorter inputs use its first rows and
+        columns.
+    **options
+        ``qkv_bias``, ``attn_drop``, ``proj_drop``, ``is_causal``, ``device``,
+        ``dtype`` as in :class:`SymmetricAttention`.
+
+    Notes
+    -----
+    :math:`\alpha` and :math:`S` start at 0, where the layer is plain attention; so a
+    trained timm attention can be loaded (``strict=False``: only ``scaling`` is new)
+    and fine-tuned. Under a mask :math:`S` is zero where the mask hides, and the mask
+    acts twice: if *i* sees *j* and *j* sees *k*, *i* hears of *k*.
+
+    Examples
+    --------
+    >>> import torch
+    >>> ScaledAttention(8, 2, kind="matrix", n_tokens=5).scaling.shape
+    torch.Size([2, 5, 5])
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        *,
+        kind: Literal["scalar", "matrix"] = "scalar",
+        n_tokens: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(d_model, n_heads, **options)
+        self.kind = check_choice("kind", kind, ("scalar", "matrix"), owner=self._owner)
+        self.n_tokens = n_tokens
+        shape: tuple[int, ...] = ()
+        if kind == "matrix":
+            size = check_count("n_tokens", n_tokens, owner=self._owner)
+            shape = (self.n_heads, size, size)
+        factory = {name: options.get(name) for name in ("device", "dtype")}
+        self.scaling = nn.Parameter(torch.zeros(shape, **factory))
+
+    def forward(
+        self,
+        x: Tokens,
+        attn_mask: Tensor | None = None,
+        *,
+        is_causal: bool | None = None,
+    ) -> Tokens:
+        """Mix tokens.
+
+        Parameters
+        ----------
+        x
+            Tokens.
+        attn_mask
+            Broadcasts to ``(batch, heads, tokens, tokens)``: ``True`` where a token
+            (row) may see a key (column), or numbers to add to the scores.
+        is_causal
+            Overrides the layer's own setting.
+
+        Returns
+        -------
+        mixed
+            Of the shape of `x`.
+        """
+        q, k, v = self._heads(x)
+        visibility = self._visibility(k, attn_mask, is_causal)
+        k, v = visibility.hide(k), visibility.hide(v)
+        scale = self.d_head**-0.5
+        if self.kind == "scalar":
+            average = visibility.attend(k, k, v, scale=scale)
+            v = v - self.scaling.to(v.dtype) * average
+        else:
+            v = v - (self._matrix(visibility).to(v.dtype) @ v).to(v.dtype)
+        return self._merge(
+            visibility.attend(q, k, v, scale=scale, dropout=self._dropout)
+        )
+
+    def attention_weights(
+        self,
+        x: Tokens,
+        attn_mask: Tensor | None = None,
+        *,
+        is_causal: bool | None = None,
+    ) -> Float[Tensor, "batch heads tokens tokens"]:
+        """Return the matrix that :meth:`forward` applies to the values.
+
+        It is the softmax times :math:`I - S`, without dropout; rows sum to 1 only
+        while :math:`S = 0`.
+        """
+        q, k, _ = self._heads(x)
+        visibility = self._visibility(k, attn_mask, is_causal)
+        k = visibility.hide(k)
+        scale = self.d_head**-0.5
+        weights = softmax_weights(q, k, visibility, scale)
+        return weights - weights @ self._correction(k, visibility, scale)
+
+    def extra_repr(self) -> str:
+        """Describe the layer in ``print(model)``."""
+        size = "" if self.kind == "scalar" else f", n_tokens={self.n_tokens}"
+        return f"{super().extra_repr()}, kind={self.kind!r}{size}"
+
+    def _correction(self, keys: Heads, visibility: Visibility, scale: float) -> Tensor:
+        if self.kind == "scalar":
+            return self.scaling * softmax_weights(keys, keys, visibility, scale)
+        return self._matrix(visibility)
+
+    def _matrix(self, visibility: Visibility) -> Tensor:
+        """Return :math:`S`, zero where the mask hides."""
+        n, size = visibility.n_keys, self.scaling.shape[-1]
+        if n > size:
+            contract = f"of at most `n_tokens`={size} tokens"
+            fail("x", contract, Got(f"{n} tokens"), owner=self._owner)
+        matrix = self.scaling[:, :n, :n]
+        visible = visibility.visible
+        if visible is None and visibility.is_causal:
+            visible = causal_mask(n, n, matrix.device)
+        return matrix if visible is None else matrix.masked_fill(~visible, 0.0)
