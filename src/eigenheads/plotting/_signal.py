@@ -106,11 +106,12 @@ def draw_signal_sweep(
     axes[0].plot([], [], ":", color=ORANGE, label="theory")
     _mark_published(axes[0])
     axes[0].set(title="Final error 1 − |q·u|", yscale="log")
+    axes[0].set_ylim(top=3 * (1 - _PUBLISHED))
     axes[1].set(title="Steps the rule asks for", yscale="log")
     for panel in axes:
         panel.set(xlabel=label, xscale="log")
         panel.set_xticks(values, [f"{value:g}" for value in values])
-        panel.minorticks_off()
+        panel.xaxis.minorticks_off()
         panel.legend()
 
 
