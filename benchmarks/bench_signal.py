@@ -29,7 +29,7 @@ def seconds(method: str, d: int, n_steps: int, n_nuisance: int) -> float:
 
 
 def main(quick: bool = False) -> None:
-    repeats, n_nuisance = (1, 100) if quick else (5, 10_000)
+    repeats, n_nuisance = (1, 100) if quick else (4, 10_000)
     steps = {("exact", 100): 400, ("exact", 10**9): 400, ("full", 100): 20}
     for method in ("exact", "full"):
         seconds(method, 100, 2, 100)  # compile
@@ -37,7 +37,7 @@ def main(quick: bool = False) -> None:
     with threads(1):
         for _ in range(repeats):
             for case in CASES:
-                n_steps = steps.get(case, 3)
+                n_steps = steps.get(case, 8)
                 taken = seconds(*case, n_steps, n_nuisance) / n_steps
                 best[case] = min(best[case], 1e3 * taken)
     exact = best["exact", 100]

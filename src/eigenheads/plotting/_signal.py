@@ -106,11 +106,12 @@ def draw_signal_sweep(
     axes[0].plot([], [], ":", color=ORANGE, label="theory")
     _mark_published(axes[0])
     axes[0].set(title="Final error 1 − |q·u|", yscale="log")
+    axes[0].set_ylim(top=3 * (1 - _PUBLISHED))
     axes[1].set(title="Steps the rule asks for", yscale="log")
     for panel in axes:
         panel.set(xlabel=label, xscale="log")
         panel.set_xticks(values, [f"{value:g}" for value in values])
-        panel.minorticks_off()
+        panel.xaxis.minorticks_off()
         panel.legend()
 
 
@@ -154,14 +155,14 @@ def draw_signal_phases(figure: "Figure", table: Columns) -> None:
     _draw_line(once, table, "escape_line", ORANGE)
     empty = np.isnan(table["one_pass"]).all(axis=1)
     if empty.any():
-        note = "less than one\ninformative token\na prompt"
-        once.text(0.03, 0.05, note, transform=once.transAxes, color=GREY)
+        note = "less than one\nsuch token\na prompt"
+        once.text(0.02, 0.05, note, transform=once.transAxes, color=GREY, fontsize=8)
     figure.colorbar(
         image, ax=axes[1, :2], location="bottom", label="alignment |cos|", shrink=0.7
     )
     _draw_outcomes(axes[1, 2], table)
     for panel in axes[1]:
-        panel.set_xlabel("share of informative tokens")
+        panel.set_xlabel("informative tokens, percent")
     for panel in axes[:, 0]:
         panel.set_ylabel("strength θ")
 
@@ -178,7 +179,8 @@ def _draw_cells(axes: "Axes", table: Columns, cells: Any, **options: Any) -> Any
     axes.set(xscale="log", yscale="log")
     axes.set_xlim(*edges[0][[0, -1]])
     axes.set_ylim(*edges[1][[0, -1]])
-    axes.set_xticks(table["shares"], [f"{share:.2g}" for share in table["shares"]])
+    percent = [f"{100 * share:.2g}" for share in table["shares"]]
+    axes.set_xticks(table["shares"], percent)
     axes.set_yticks(table["strengths"], [f"{theta:g}" for theta in table["strengths"]])
     axes.minorticks_off()
     axes.grid(False)
