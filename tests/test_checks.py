@@ -100,3 +100,8 @@ def test_every_check_returns_or_says_one_sentence(value):
         except ValueError as error:
             assert str(error).startswith("f: `x` must be")
             assert "\n" not in str(error)
+
+
+def test_a_value_that_cannot_be_shown_is_named_by_its_type():
+    with pytest.raises(ValueError, match="; got a value of type int"):
+        check_count("n", 10**5000, owner="f", maximum=3)

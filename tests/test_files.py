@@ -64,3 +64,36 @@ def test_cut_files_are_named(tmp_path):
         path.write_bytes(whole[:length])
         with pytest.raises(ValueError, match=r"x\.npz is not a whole \.npz file"):
             read_arrays(path)
+
+
+NAMES = ["file", "allow_pickle", "a", "a.npy", "a/b", "self", "λ", " ", ".."]
+
+
+def test_any_name_survives_and_numpy_reads_the_file(tmp_path):
+    path = tmp_path / "x.npz"
+    arrays = {name: np.full(2, index) for index, name in enumerate(NAMES)}
+    write_arrays(path, arrays)
+    again = read_arrays(path)
+    assert list(again) == NAMES
+    for name in NAMES:
+        np.testing.assert_array_equal(again[name], arrays[name])
+    with np.load(path) as archive:
+        np.testing.assert_array_equal(archive["file"], arrays["file"])
+
+
+@pytest.mark.parametrize("dtype", [object, [("a", object)]])
+def test_python_objects_are_refused(tmp_path, dtype):
+    message = "write_arrays: `x` must be an array without Python objects; got an array"
+    with pytest.raises(ValueError, match=message):
+        write_arrays(tmp_path / "x.npz", {"x": np.empty(2, dtype=dtype)})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_flipped_bit_is_seen(tmp_path):
+    path = tmp_path / "x.npz"
+    write_arrays(path, {"a": np.arange(1000)})
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(ValueError, match=r"not a whole \.npz file \(Bad CRC"):
+        read_arrays(path)

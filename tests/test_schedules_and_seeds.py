@@ -1,10 +1,13 @@
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from eigenheads._rng import drawn_seed, run_generator, run_generators
+from eigenheads._rng import check_generator, drawn_seed, run_generator, run_generators
 from eigenheads._schedules import check_schedule, schedule_values
 
 
@@ -16,7 +19,54 @@ def test_a_schedule_gets_the_index_of_the_update():
     assert_array_equal(schedule_values("a", float, 3, 6, owner="f"), [3.0, 4.0, 5.0])
 
 
-@pytest.mark.parametrize("nonsense", [math.nan, math.inf, -1.0, None, "soon", [1]])
+@pytest.mark.parametrize("number", [int, np.float32, np.int64, np.array, Fraction])
+def test_a_schedule_may_return_any_real_number(number):
+    assert_array_equal(schedule_values("a", number, 3, 5, owner="f"), [3.0, 4.0])
+
+
+def test_a_largest_value_holds_for_numbers_and_schedules():
+    assert_array_equal(schedule_values("a", 2.0, 0, 1, owner="f", maximum=2.0), [2.0])
+    with pytest.raises(ValueError, match=r"f: `a` must be <= 2; got 2\.5"):
+        schedule_values("a", 2.5, 0, 1, owner="f", maximum=2.0)
+    message = r"a schedule that returns numbers <= 2; got 3\.0 at update 3"
+    with pytest.raises(ValueError, match=message):
+        schedule_values("a", lambda t: t, 1, 9, owner="f", maximum=2.0)
+
+
+values = st.one_of(
+    st.floats(), st.integers(), st.text(), st.binary(), st.none(), st.booleans()
+)
+
+
+@given(st.lists(values, min_size=1, max_size=4))
+@settings(max_examples=100)
+def test_any_schedule_gives_numbers_or_a_sentence(returned):
+    try:
+        numbers = schedule_values(
+            "a", returned.__getitem__, 0, len(returned), owner="f"
+        )
+    except ValueError as error:
+        assert str(error).startswith("f: `a` must be a schedule that returns a finite")
+    else:
+        assert_array_equal(numbers, np.array(returned, dtype=float))
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        math.nan,
+        math.inf,
+        -1.0,
+        None,
+        "soon",
+        [1],
+        "0.001",
+        True,
+        10**400,
+        pytest.param(10**5000, id="5001 digits"),
+        1j,
+    ],
+)
 def test_nonsense_is_named_with_its_update(nonsense):
     with pytest.raises(ValueError, match=r"must be a schedule that .* at update 4"):
         schedule_values("a", lambda t: nonsense if t == 4 else 1.0, 0, 9, owner="f")
@@ -45,3 +95,9 @@ def test_a_seed_is_a_whole_number(seed):
 
 def test_a_drawn_seed_serves_as_a_seed(rng):
     run_generator(drawn_seed(rng), 0, owner="f")
+
+
+def test_a_generator_is_numpys(rng):
+    assert check_generator(rng, owner="f") is rng
+    with pytest.raises(TypeError, match=r"f: `rng` must be a numpy\..*; got 3\. np\."):
+        check_generator(3, owner="f")

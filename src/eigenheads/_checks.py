@@ -24,7 +24,10 @@ def shown(value: object, *, limit: int = 60) -> str:
     """
     if isinstance(value, np.ndarray) and value.ndim:
         return f"an array of shape {value.shape} and dtype {value.dtype}"
-    text = repr(value.item() if isinstance(value, np.generic) else value)
+    try:
+        text = repr(value.item() if isinstance(value, np.generic) else value)
+    except Exception:  # an integer of 5000 digits has none
+        text = f"a value of type {type(value).__name__}"
     text = " ".join(text.split())
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
@@ -80,7 +83,7 @@ def check_number(
     ...
     ValueError: SingleLocation: `noise` must be a finite number >= 0; got -1.0.
     """
-    number = _as_float(value)
+    number = as_float(value)
     if math.isfinite(number) and minimum <= number <= maximum:
         return number
     contract = "a finite number"
@@ -103,7 +106,7 @@ def check_positive(name: str, value: object, *, owner: str) -> float:
     ...
     ValueError: SingleLocation: `gamma` must be a finite number > 0; got 0.0.
     """
-    number = _as_float(value)
+    number = as_float(value)
     if 0 < number < math.inf:
         return number
     fail(name, "a finite number > 0", value, owner=owner)
@@ -132,7 +135,7 @@ def check_count(
     ValueError: simulate_location: `n_steps` must be an integer >= 1; got 0.
     """
     whole = (isinstance(value, Integral) and not isinstance(value, bool)) or (
-        _as_float(value).is_integer()
+        as_float(value).is_integer()
     )
     if whole:
         number = int(value)  # type: ignore[call-overload]
@@ -145,7 +148,12 @@ def check_count(
 
 
 def check_choice(
-    name: str, value: object, choices: Collection[str], *, owner: str
+    name: str,
+    value: object,
+    choices: Collection[str],
+    *,
+    owner: str,
+    error: type[Exception] = ValueError,
 ) -> str:
     """Return `value`, or raise and name the closest valid choice.
 
@@ -162,7 +170,7 @@ def check_choice(
     close = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.4)
     listed = ", ".join(repr(choice) for choice in choices)
     hint = f"Did you mean {close[0]!r}?" if close else ""
-    fail(name, f"one of {listed}", value, owner=owner, hint=hint)
+    fail(name, f"one of {listed}", value, owner=owner, hint=hint, error=error)
 
 
 def check_finite_array(name: str, value: object, *, owner: str) -> FloatArray:
@@ -191,7 +199,7 @@ def check_finite_array(name: str, value: object, *, owner: str) -> FloatArray:
     return array
 
 
-def _as_float(value: object) -> float:
+def as_float(value: object) -> float:
     """Return a real number as a float; NaN for all else and beyond float64."""
     if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "iuf":
         return float(value)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from eigenheads._checks import check_count
+from eigenheads._checks import check_count, fail
 
 
 def run_generator(seed: int, run: int, *, owner: str) -> np.random.Generator:
@@ -25,6 +25,15 @@ def run_generator(seed: int, run: int, *, owner: str) -> np.random.Generator:
 def run_generators(seed: int, n_runs: int, *, owner: str) -> list[np.random.Generator]:
     """Return one generator a run (see :func:`run_generator`)."""
     return [run_generator(seed, run, owner=owner) for run in range(n_runs)]
+
+
+def check_generator(rng: object, *, owner: str) -> np.random.Generator:
+    """Return `rng`, or raise unless it is a NumPy generator."""
+    if not isinstance(rng, np.random.Generator):
+        hint = "np.random.default_rng(0) is one."
+        contract = "a numpy.random.Generator"
+        fail("rng", contract, rng, owner=owner, hint=hint, error=TypeError)
+    return rng
 
 
 def drawn_seed(rng: np.random.Generator) -> int:

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from eigenheads._checks import Got, check_number, fail
+from eigenheads._checks import Got, as_float, check_number, fail, shown
 from eigenheads._typing import FloatArray, Schedule
 
 
@@ -19,9 +19,15 @@ def check_schedule(name: str, schedule: object, *, owner: str) -> Schedule:
 
 
 def schedule_values(
-    name: str, schedule: Schedule, start: int, stop: int, *, owner: str
+    name: str,
+    schedule: Schedule,
+    start: int,
+    stop: int,
+    *,
+    owner: str,
+    maximum: float = math.inf,
 ) -> FloatArray:
-    """Return the values at updates `start` … ``stop - 1``, each finite and >= 0.
+    """Return the values at updates `start` … ``stop - 1``: finite, from 0 to `maximum`.
 
     Examples
     --------
@@ -34,17 +40,21 @@ def schedule_values(
     >= 0; got 'soon' at update 0.
     """
     if not callable(schedule):
+        if schedule > maximum:
+            fail(name, f"<= {maximum:g}", schedule, owner=owner)
         return np.full(stop - start, float(schedule))
     values = np.empty(stop - start)
     for index in range(start, stop):
         value = schedule(index)
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            number = math.nan
+        number = value if type(value) is float else as_float(value)
         if not 0 <= number < math.inf:
-            got = Got(f"{value!r} at update {index}")
+            got = Got(f"{shown(value)} at update {index}")
             contract = "a schedule that returns a finite number >= 0"
             fail(name, contract, got, owner=owner)
         values[index - start] = number
+    over = np.flatnonzero(values > maximum)
+    if len(over):
+        at = int(over[0])
+        got = Got(f"{float(values[at])!r} at update {start + at}")
+        fail(name, f"a schedule that returns numbers <= {maximum:g}", got, owner=owner)
     return values

@@ -1,19 +1,31 @@
 """What a simulation or a descent returns: named curves of several runs."""
 
-from collections.abc import Iterator, Mapping
-from os import PathLike
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from eigenheads._checks import Got, check_choice, fail
+from eigenheads._checks import Got, check_choice, check_count, fail, shown
 from eigenheads._files import read_arrays, write_arrays
+from eigenheads._limits import MAX_RECORDED, MAX_STEPS
 from eigenheads._typing import FloatArray
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# The columns of the table, and the steps in the file, have these names.
+_RESERVED = ("run", "step", "steps")
+_LONGEST_NAME = 200
+
+
+class UnknownCurve(KeyError, ValueError):
+    """There is no curve of this name; a KeyError, as every mapping raises."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # a KeyError shows the representation
 
 
 class Trajectories(Mapping[str, FloatArray]):
@@ -26,6 +38,10 @@ class Trajectories(Mapping[str, FloatArray]):
     curves
         Arrays of shape ``(n_runs, n_records)``, by name.
 
+    Notes
+    -----
+    Two are equal if their steps and curves are, number by number (NaN equals NaN).
+
     Examples
     --------
     >>> import numpy as np
@@ -35,21 +51,45 @@ class Trajectories(Mapping[str, FloatArray]):
     """
 
     def __init__(self, steps: ArrayLike, curves: Mapping[str, ArrayLike]) -> None:
-        self.steps: NDArray[Any] = np.asarray(steps)
+        self.steps = _check_steps(steps)
+        if not isinstance(curves, Mapping):
+            contract = "a mapping of names to arrays"
+            fail("curves", contract, curves, owner="Trajectories", error=TypeError)
         self._curves = {
-            name: np.asarray(curve, dtype=np.float64) for name, curve in curves.items()
+            _check_name(name): _check_curve(name, curve, len(self.steps))
+            for name, curve in curves.items()
         }
         for name, curve in self._curves.items():
-            if curve.ndim != 2 or curve.shape[1] != len(self.steps):
-                contract = f"of shape (n_runs, {len(self.steps)})"
-                fail(name, contract, curve, owner="Trajectories")
+            if len(curve) != self.n_runs:
+                contract = f"of {self.n_runs} runs, as the first curve is"
+                fail(name, contract, Got(f"{len(curve)} runs"), owner="Trajectories")
 
     def __getitem__(self, name: str) -> FloatArray:
-        check_choice("name", name, list(self._curves), owner="Trajectories")
+        names = list(self._curves)
+        check_choice("name", name, names, owner="Trajectories", error=UnknownCurve)
         return self._curves[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._curves
+        return isinstance(name, str) and name in self._curves
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Trajectories):
+            return NotImplemented
+        return (
+            list(self) == list(other)
+            and _are_equal(self.steps, other.steps)
+            and all(_are_equal(self[name], other[name]) for name in self)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def values(self) -> ValuesView[FloatArray]:
+        """Return the curves."""
+        return _Curves(self)
+
+    def items(self) -> ItemsView[str, FloatArray]:
+        """Return names and curves."""
+        return _NamedCurves(self)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._curves)
@@ -89,27 +129,32 @@ class Trajectories(Mapping[str, FloatArray]):
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write to one ``.npz`` file (no pickle; whole or not there)."""
-        write_arrays(Path(path), {"steps": self.steps, **self._curves})
+        owner = "Trajectories.save"
+        target = _check_path(path, owner=owner)
+        try:
+            write_arrays(target, {"steps": self.steps, **self._curves})
+        except (OSError, ValueError) as error:
+            got = Got(f"{shown(str(path))} ({error})")
+            contract = "a file that can be written"
+            kind = OSError if isinstance(error, OSError) else ValueError
+            fail("path", contract, got, owner=owner, error=kind)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Trajectories":
         """Read what :meth:`save` wrote."""
+        owner = "Trajectories.load"
+        source = _check_path(path, owner=owner)
         arrays: dict[str, Any] = {}
         try:
-            arrays = dict(read_arrays(Path(path)))
-        except FileNotFoundError:
-            fail(
-                "path",
-                "an existing file",
-                Got(repr(str(path))),
-                owner="Trajectories.load",
-            )
+            arrays = dict(read_arrays(source))
+        except OSError:
+            fail("path", "an existing file", str(path), owner=owner)
         except ValueError as error:
             contract = "a file written by Trajectories.save"
-            fail("path", contract, Got(error), owner="Trajectories.load")
+            fail("path", contract, Got(error), owner=owner)
         if "steps" not in arrays:
             contract = "a file written by Trajectories.save"
-            fail("path", contract, Got(repr(str(path))), owner="Trajectories.load")
+            fail("path", contract, Got(repr(str(path))), owner=owner)
         return cls(arrays.pop("steps"), arrays)
 
     def __repr__(self) -> str:
@@ -128,3 +173,107 @@ def record_steps(n_steps: int, record_every: int) -> NDArray[np.int64]:
     array([0, 4, 8])
     """
     return np.arange(0, n_steps + 1, record_every)
+
+
+def check_record_every(
+    record_every: object,
+    *,
+    n_steps: int,
+    n_runs: int,
+    n_curves: int,
+    owner: str,
+) -> int:
+    """Return how many steps lie between two records, or raise if there are too many.
+
+    Examples
+    --------
+    >>> check_record_every(11, n_steps=10, n_runs=1, n_curves=5, owner="demo")
+    Traceback (most recent call last):
+    ...
+    ValueError: demo: `record_every` must be an integer from 1 to 10; got 11. A run
+    has 10 steps.
+    """
+    hint = f"A run has {n_steps} steps."
+    every = check_count(
+        "record_every", record_every, owner=owner, maximum=n_steps, hint=hint
+    )
+    numbers = n_curves * n_runs * (n_steps // every + 1)
+    if numbers > MAX_RECORDED:
+        contract = f"large enough for at most {MAX_RECORDED} recorded numbers"
+        got = Got(f"{every}, which makes {numbers}")
+        fail("record_every", contract, got, owner=owner)
+    return every
+
+
+def check_n_steps(n_steps: object, *, owner: str) -> int:
+    """Return the number of updates, or raise."""
+    return check_count("n_steps", n_steps, owner=owner, maximum=MAX_STEPS)
+
+
+class _Curves(ValuesView[FloatArray]):
+    """Values that can be searched: NumPy's `==` gives no single answer."""
+
+    def __contains__(self, value: object) -> bool:
+        return any(_are_equal(curve, value) for curve in self)
+
+
+class _NamedCurves(ItemsView[str, FloatArray]):
+    """Items that can be searched."""
+
+    def __contains__(self, item: object) -> bool:
+        return any(
+            isinstance(item, tuple)
+            and len(item) == 2
+            and isinstance(item[0], str)
+            and item[0] == name
+            and _are_equal(curve, item[1])
+            for name, curve in self
+        )
+
+
+def _are_equal(array: NDArray[Any], other: object) -> bool:
+    if not isinstance(other, np.ndarray) or other.dtype.kind not in "biuf":
+        return False
+    return np.array_equal(array, other, equal_nan=True)
+
+
+def _check_steps(steps: object) -> NDArray[Any]:
+    array = _as_numbers(steps)
+    if array is None or array.ndim != 1 or not len(array):
+        fail("steps", "numbers of shape (n_records,)", steps, owner="Trajectories")
+    return array
+
+
+def _check_curve(name: str, curve: object, n_records: int) -> FloatArray:
+    array = _as_numbers(curve)
+    if array is None or array.ndim != 2 or array.shape[1] != n_records:
+        got = curve if array is None else array
+        fail(name, f"numbers of shape (n_runs, {n_records})", got, owner="Trajectories")
+    return array.astype(np.float64, copy=False)
+
+
+def _as_numbers(value: object) -> NDArray[Any] | None:
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):  # ragged, for one
+        return None
+    return array if array.dtype.kind in "biuf" else None
+
+
+def _check_name(name: object) -> str:
+    owner = "Trajectories"
+    if not isinstance(name, str) or not name.isprintable():
+        fail("curves", "named by printable text", name, owner=owner)
+    if name in _RESERVED or not 0 < len(name) <= _LONGEST_NAME:
+        contract = (
+            f"named in 1 to {_LONGEST_NAME} characters, and not "
+            f"{', '.join(map(repr, _RESERVED))}"
+        )
+        fail("curves", contract, name, owner=owner)
+    return name
+
+
+def _check_path(path: object, *, owner: str) -> Path:
+    if not isinstance(path, str | PathLike) or not isinstance(fspath(path), str):
+        fail("path", "the path of a file", path, owner=owner, error=TypeError)
+    return Path(path)

@@ -3,6 +3,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from eigenheads.datasets import SingleLocation
@@ -91,6 +93,8 @@ def test_law_is_frozen_and_compares_by_value():
         ({"d": 2.5}, "SingleLocation: `d` must be an integer >= 2; got 2.5"),
         ({"d": 5, "n_tokens": 0}, "`n_tokens` must be an integer >= 1; got 0"),
         ({"d": 5, "gamma": 0.0}, "`gamma` must be a finite number > 0; got 0.0"),
+        ({"d": 5, "gamma": 1e200}, r"`gamma` must be <= 1e\+50; got 1e\+200"),
+        ({"d": 5, "noise": 1e200}, r"`noise` must be <= 1e\+50; got 1e\+200"),
         ({"d": 5, "noise": -1.0}, "`noise` must be a finite number >= 0; got -1.0"),
         ({"d": 5, "noise": math.nan}, "`noise` must be a finite number >= 0; got nan"),
     ],
@@ -110,3 +114,40 @@ def test_a_sample_that_fits_no_memory_gets_a_sentence():
         ValueError, match=r"SingleLocation\.sample: `n` must be so small"
     ):
         SingleLocation(d=10**400).sample(1, np.random.default_rng(0))
+
+
+def test_directions_that_fit_no_memory_get_a_sentence():
+    law = SingleLocation(d=10**13)
+    for name in ("key_direction", "value_direction"):
+        with pytest.raises(ValueError, match=rf"{name}: `d` must be an integer <= \d+"):
+            getattr(law, name)
+
+
+@pytest.mark.parametrize("rng", [None, 0, np.random.RandomState(0)])
+def test_sample_needs_a_generator(rng):
+    message = r"SingleLocation\.sample: `rng` must be a numpy\.random\.Generator; got"
+    with pytest.raises(TypeError, match=message):
+        SingleLocation(d=5).sample(3, rng)
+
+
+anything = st.one_of(
+    st.integers(-2, 30),
+    st.floats(),
+    st.sampled_from([None, "5", True, [3], 10**400, 1e13, 1e60, 1j]),
+)
+
+
+@given(d=anything, n_tokens=anything, gamma=anything, noise=anything, n=anything)
+@settings(max_examples=100, deadline=None)
+def test_any_law_gives_a_sample_or_a_sentence(d, n_tokens, gamma, noise, n):
+    try:
+        law = SingleLocation(d=d, n_tokens=n_tokens, gamma=gamma, noise=noise)
+        sample = law.sample(n, np.random.default_rng(0))
+        direction = law.key_direction
+    except ValueError as error:
+        assert str(error).startswith("SingleLocation")
+        assert "` must be " in str(error)
+    else:
+        assert sample.tokens.shape == (n, n_tokens, d)
+        assert direction.shape == (d,)
+        assert all(np.isfinite(part).all() for part in sample)

@@ -247,3 +247,79 @@ def test_sphere_step_moves_along_the_negative_tangent(rng):
 @pytest.mark.parametrize("gradient", [1e200, np.inf, np.nan])
 def test_sphere_step_tells_an_overflow(gradient):
     assert not sphere_step(np.array([1.0, 0.0]), np.array([0.0, gradient]), 1.0)
+
+
+def test_sphere_step_of_nothing_is_no_step():
+    assert not sphere_step(np.zeros(2), np.zeros(2), 1.0)
+
+
+@pytest.mark.parametrize("dof", [np.nan, np.inf, -np.inf])
+def test_degrees_of_freedom_are_finite(rng, dof):
+    with pytest.raises(ValueError, match="chi: `dof` must be a finite number; got nan"):
+        chi(rng, dof)
+    one = np.ones((1, 3))
+    with pytest.raises(ValueError, match="combine: `dof` must be a finite number"):
+        combine(rng, one, one, one[:0], dof, np.empty((1, 2)))
+
+
+def test_shapes_that_do_not_fit_get_a_sentence(rng):
+    def empty(*shape):
+        return np.zeros(shape)
+
+    with pytest.raises(ValueError, match="reveal: `spent` must be of shape"):
+        reveal(rng, empty(1, 4), empty(2, 5))
+    for shapes in (((2, 5), (1, 4), (0, 5)), ((2, 5), (1, 5), (1, 6))):
+        with pytest.raises(ValueError, match="combine: `weights` and `spent` must be"):
+            combine(rng, *(empty(*s) for s in shapes), 9.0, empty(1, 3))
+    for shape in ((1, 2), (1, 4), (2, 3)):
+        with pytest.raises(ValueError, match=r"combine: `out` must be of shape \(q, r"):
+            combine(rng, empty(2, 5), empty(1, 5), empty(0, 5), 9.0, empty(*shape))
+    for spent, out in (((0, 5), 5), ((1, 4), 5), ((1, 5), 4)):
+        with pytest.raises(ValueError, match="reveal_along: `spent` and `out` must be"):
+            reveal_along(rng, empty(5), 1.0, empty(*spent), empty(out))
+    for n_planted in (3, -1, 2**63 - 1):
+        with pytest.raises(ValueError, match="reframe: `vectors` must be of shape"):
+            reframe(empty(2, 4), n_planted)
+    with pytest.raises(
+        ValueError, match="sphere_step: `gradient` must be of the shape"
+    ):
+        sphere_step(empty(3), empty(2), 1.0)
+
+
+side = st.integers(0, 3)
+
+
+@given(sides=st.lists(side, min_size=10, max_size=10), dof=st.floats())
+@settings(max_examples=150, deadline=None)
+def test_any_shapes_give_a_result_or_a_sentence(sides, dof):
+    rng = np.random.default_rng(0)
+    a, b, c, d, e, f, g, h, i, j = sides
+    calls = {
+        "chi": (chi, rng, dof),
+        "reveal": (reveal, rng, np.ones((a, b)), np.ones((c, d))),
+        "combine": (
+            combine,
+            rng,
+            np.ones((a, b)),
+            np.ones((c, d)),
+            np.ones((e, f)),
+            dof,
+            np.ones((g, h)),
+        ),
+        "reveal_along": (
+            reveal_along,
+            rng,
+            np.ones(a),
+            dof,
+            np.ones((b, c)),
+            np.ones(d),
+        ),
+        "reframe": (reframe, np.ones((i, j)), a - 1),
+        "sphere_step": (sphere_step, np.ones(a), np.ones(b), dof),
+    }
+    for name, (primitive, *arguments) in calls.items():
+        try:
+            primitive(*arguments)
+        except ValueError as error:
+            assert str(error).startswith(f"{name}: `")
+            assert " must be " in str(error)

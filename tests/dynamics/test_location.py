@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import special
 
 from eigenheads import _parallel
+from eigenheads._location_order import are_feasible
 from eigenheads.datasets import SingleLocation
 from eigenheads.dynamics import _location, location_start, simulate_location
 from eigenheads.dynamics._location_kernels import (
@@ -254,8 +255,25 @@ def test_a_billion_dimensions_fit_into_a_gigabyte():
         ),
         ({"batch_size": 0}, "`batch_size` must be an integer from 1 to .*; got 0"),
         ({"batch_size": 10**12}, "`batch_size` must be an integer from 1 to"),
-        ({"n_steps": 0}, "`n_steps` must be an integer >= 1; got 0"),
-        ({"n_steps": 2.5}, "`n_steps` must be an integer >= 1; got 2.5"),
+        ({"n_steps": 0}, "`n_steps` must be an integer from 1 to 10{15}; got 0"),
+        ({"n_steps": 2.5}, "`n_steps` must be an integer from 1 to 10{15}; got 2.5"),
+        ({"n_steps": 1e30}, r"`n_steps` must be an integer from 1 to .* got 1e\+30"),
+        (
+            {"method": "full", "d": 10**6, "n_runs": 1000},
+            "`n_runs` must be so small that d .* got 1000. Use method='exact'",
+        ),
+        (
+            {"inverse_temperature": 1e60},
+            r"`inverse_temperature` must be <= 1e\+50; got 1e\+60",
+        ),
+        (
+            {"inverse_temperature": lambda t: 1e60 if t == 3 else 1.0},
+            r"a schedule that returns numbers <= 1e\+50; got 1e\+60 at update 3",
+        ),
+        (
+            {"step_size": lambda t: True},
+            "`step_size` must be a schedule .* got True at update 0",
+        ),
         ({"n_runs": 0}, "`n_runs` must be an integer from 1 to 1000000; got 0"),
         ({"record_every": 0}, "`record_every` must be an integer from 1 to 45; got 0"),
         ({"record_every": 46}, "from 1 to 45; got 46. A run has 45 steps"),
@@ -314,6 +332,7 @@ def test_too_many_tokens_get_a_sentence():
         ({"d": 10**16}, "`d` must be an integer from 2 to"),
         ({"n_runs": 0}, "`n_runs` must be an integer from 1 to 1000000; got 0"),
         ({"seed": 0.5}, "`seed` must be an integer >= 0; got 0.5"),
+        ({"on_manifold": None}, "`on_manifold` must be True or False; got None"),
     ],
 )
 def test_bad_arguments_of_a_start_get_a_sentence(arguments, message):
@@ -367,3 +386,37 @@ def test_any_call_gives_a_result_or_a_sentence(d, **options):
 @settings(max_examples=150, deadline=None)
 def test_any_size_of_step_gives_a_result_or_a_sentence(d, **options):
     test_any_call_gives_a_result_or_a_sentence.hypothesis.inner_test(d, **options)
+
+
+@given(
+    d=counts | numbers, n_runs=counts, seed=counts, on_manifold=st.booleans() | counts
+)
+@settings(max_examples=150, deadline=None)
+def test_any_start_is_drawn_or_a_sentence(d, n_runs, seed, on_manifold):
+    try:
+        start = location_start(d, n_runs=n_runs, seed=seed, on_manifold=on_manifold)
+    except ValueError as error:
+        assert str(error).startswith("location_start: `")
+    else:
+        assert start.shape == (n_runs, 5)
+        assert are_feasible(start, d).all()
+
+
+@given(st.lists(st.floats(-1.1, 1.1), min_size=5, max_size=5))
+@settings(max_examples=200)
+def test_feasible_starts_are_those_with_a_gram_matrix(row):
+    kappa, nu, theta, eta, rho = row
+    gram = np.array(
+        [
+            [1, 0, kappa, theta],
+            [0, 1, eta, nu],
+            [kappa, eta, 1, rho],
+            [theta, nu, rho, 1],
+        ]
+    )
+    least = np.linalg.eigvalsh(gram)[0]
+    feasible = are_feasible(np.array([row]), 9)[0]
+    # The slack is 1e-7 in the entries of the Schur complement of k*, v*; an
+    # eigenvalue of the whole moves by no more, and by its root's order at most.
+    if abs(least) > 1e-6:
+        assert feasible == (least > 0)

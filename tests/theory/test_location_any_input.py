@@ -29,6 +29,7 @@ orders = dict.fromkeys(["kappa", "nu", "theta", "eta", "rho"], cosine)
 FUNCTIONS = {
     "location_risk": {**orders, **law, **sharp, **noise},
     "location_risk_gradient": {**orders, **law, **sharp, **noise},
+    "location_oracle_risk": {**law, **sharp, **noise},
     "location_field": {"kappa": cosine, "nu": cosine, **law, **sharp},
     "location_fixed_points": {**law, **sharp},
     "location_null_risk": {"gamma": positive, **noise},

@@ -120,7 +120,9 @@ def test_says_how_much_work_is_done(orders):
     ],
 )
 def test_start_must_come_from_unit_vectors(start):
-    message = r"location_descent: `start` must be inner products of unit vectors"
+    message = (
+        r"location_descent: `start` must be order parameters .* of two unit vectors"
+    )
     with pytest.raises(ValueError, match=message) as raised:
         descend([[0.0] * 5, start])
     assert "in run 1" in str(raised.value)
@@ -135,8 +137,14 @@ def test_starts_of_real_vectors_are_accepted(rng, pair, order):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"n_steps": 0}, "`n_steps` must be an integer >= 1; got 0"),
-        ({"record_every": 0.5}, "`record_every` must be an integer >= 1; got 0.5"),
+        ({"n_steps": 0}, "`n_steps` must be an integer from 1 to 10{15}; got 0"),
+        (
+            {"n_steps": 1e12},
+            "`record_every` must be large enough .* got 1, which makes",
+        ),
+        ({"record_every": 0.5}, "`record_every` must be an integer from 1 to 50; got"),
+        ({"record_every": 51}, "from 1 to 50; got 51. A run has 50 steps"),
+        ({"d": 2}, "two unit vectors in 2 dimensions; got 0.1, 0.1, 0.3, 0.2, 0.1"),
         ({"d": 1}, "`d` must be from 2 to 1e[+]50; got 1.0"),
         ({"d": 2.5}, "`d` must be a whole number; got 2.5"),
         ({"d": [2, 3]}, r"`d` must be one number; got an array of shape \(2,\)"),

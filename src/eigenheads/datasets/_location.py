@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads._checks import check_count, check_number, check_positive, fail
+from eigenheads._limits import LARGEST, MAX_SAMPLE
+from eigenheads._rng import check_generator
 from eigenheads._typing import FloatArray
-
-# 32 GiB of doubles: more is a mistake, and not worth a MemoryError from the depths.
-_MAX_NUMBERS = 2**32
 
 
 class SingleLocationSample(NamedTuple):
@@ -79,16 +78,19 @@ class SingleLocation:
         object.__setattr__(
             self, "noise", check_number("noise", self.noise, owner=owner, minimum=0.0)
         )
+        for name, value in (("gamma", self.gamma), ("noise", self.noise)):
+            if value > LARGEST:
+                fail(name, f"<= {LARGEST:g}", value, owner=owner)
 
     @property
     def key_direction(self) -> FloatArray:
         """:math:`k^*`: the deciding token is shifted along it."""
-        return _basis_vector(self.d, 0)
+        return _basis_vector(self.d, 0, owner="SingleLocation.key_direction")
 
     @property
     def value_direction(self) -> FloatArray:
         """:math:`v^*`: the target is the deciding token's coordinate along it."""
-        return _basis_vector(self.d, 1)
+        return _basis_vector(self.d, 1, owner="SingleLocation.value_direction")
 
     def sample(self, n: int, rng: np.random.Generator) -> SingleLocationSample:
         """Draw `n` prompts.
@@ -107,8 +109,9 @@ class SingleLocation:
         """
         owner = "SingleLocation.sample"
         n = check_count("n", n, owner=owner)
-        if n * self.n_tokens * self.d > _MAX_NUMBERS:
-            contract = f"so small that n * n_tokens * d <= {_MAX_NUMBERS}"
+        rng = check_generator(rng, owner=owner)
+        if n * self.n_tokens * self.d > MAX_SAMPLE:
+            contract = f"so small that n * n_tokens * d <= {MAX_SAMPLE}"
             hint = "simulate_location needs no such arrays."
             fail("n", contract, n, owner=owner, hint=hint)
         locations = rng.integers(self.n_tokens, size=n)
@@ -120,7 +123,10 @@ class SingleLocation:
         return SingleLocationSample(tokens, targets, locations)
 
 
-def _basis_vector(d: int, index: int) -> FloatArray:
+def _basis_vector(d: int, index: int, *, owner: str) -> FloatArray:
+    if d > MAX_SAMPLE:
+        hint = "simulate_location needs no such arrays."
+        fail("d", f"an integer <= {MAX_SAMPLE}", d, owner=owner, hint=hint)
     vector = np.zeros(d)
     vector[index] = 1.0
     return vector

@@ -15,14 +15,17 @@ below draws the next product from this conditional law, exactly, at a cost that 
 not depend on :math:`d`.
 
 All are compiled (Numba), take a NumPy ``Generator``, write into their last argument
-and may be called from other compiled functions.
+and may be called from other compiled functions. They take arrays of float64, of the
+number of axes that is said, and no lists: else Numba's TypingError. Shapes that do
+not fit get a sentence.
 """
 
 import math
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from eigenheads._compile import njit
 
 # Sums may be reordered (SIMD); infinities and NaN keep their meaning.
 REORDER = {"reassoc", "contract", "nsz"}
@@ -30,7 +33,7 @@ REORDER = {"reassoc", "contract", "nsz"}
 _RELATIVE_PIVOT = 1e-14
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def chi(rng: np.random.Generator, dof: float) -> float:
     r"""Draw the length of a standard Gaussian vector in :math:`\mathbb R^{dof}`.
 
@@ -43,14 +46,16 @@ def chi(rng: np.random.Generator, dof: float) -> float:
     rng
         Source of randomness.
     dof
-        :math:`m`, any number; nothing is drawn, and 0 returned, if it is <= 0.
+        :math:`m`, finite; nothing is drawn, and 0 returned, if it is <= 0.
     """
+    if not math.isfinite(dof):
+        raise ValueError("chi: `dof` must be a finite number; got nan or infinity.")
     if dof <= 0.0:
         return 0.0
     return math.sqrt(2.0 * rng.standard_gamma(0.5 * dof))
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def reveal(rng: np.random.Generator, spent: Any, out: Any) -> None:
     r"""Draw the tokens' coordinates along new frame directions.
 
@@ -69,13 +74,18 @@ def reveal(rng: np.random.Generator, spent: Any, out: Any) -> None:
     out
         One row a new direction, (number of directions, n): written.
     """
+    if spent.shape[1] != out.shape[1]:
+        raise ValueError(
+            "reveal: `spent` must be of shape (p, n) for `out` of shape (directions, "
+            "n); got another n."
+        )
     for row in range(out.shape[0]):
         for token in range(out.shape[1]):
             out[row, token] = rng.standard_normal()
         _project_off(spent, out[row])
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def combine(
     rng: np.random.Generator,
     coordinates: Any,
@@ -118,7 +128,20 @@ def combine(
     -----
     Weights within a relative angle of 1e-7 of each other are taken as parallel.
     """
-    r = coordinates.shape[0]
+    r, n = coordinates.shape
+    q = weights.shape[0]
+    if weights.shape[1] != n or spent.shape[1] != n:
+        raise ValueError(
+            "combine: `weights` and `spent` must be of shape (q, n) and (p, n) for "
+            "`coordinates` of shape (r, n); got another n."
+        )
+    if out.shape[0] != q or out.shape[1] != r + q:
+        raise ValueError(
+            "combine: `out` must be of shape (q, r + q) for `weights` of shape (q, n) "
+            "and `coordinates` of shape (r, n); got another shape."
+        )
+    if not math.isfinite(dof):
+        raise ValueError("combine: `dof` must be a finite number; got nan or infinity.")
     _gram(weights, coordinates, out[:, :r])
     factor = out[:, r:]
     if spent.shape[0] == 0:
@@ -133,7 +156,7 @@ def combine(
     _times_bartlett(rng, dof, factor)
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def reveal_along(
     rng: np.random.Generator, weights: Any, length: float, spent: Any, out: Any
 ) -> None:
@@ -164,6 +187,11 @@ def reveal_along(
         :math:`Z e`, (n,): written.
     """
     n = weights.shape[0]
+    if spent.shape[0] < 1 or spent.shape[1] != n or out.shape[0] != n:
+        raise ValueError(
+            "reveal_along: `spent` and `out` must be of shape (p + 1, n) and (n,) for "
+            "`weights` of shape (n,); got another shape."
+        )
     earlier, unit = spent[:-1], spent[-1]
     full = 0.0
     for token in range(n):
@@ -184,7 +212,7 @@ def reveal_along(
         out[token] += length * inverse * unit[token]
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def reframe(vectors: Any, n_planted: int) -> None:
     r"""Rotate the frame so that m vectors need n_planted + m coordinates again.
 
@@ -205,6 +233,11 @@ def reframe(vectors: Any, n_planted: int) -> None:
         Number of leading coordinates that must stay as they are.
     """
     m, size = vectors.shape
+    if n_planted < 0 or n_planted > size - m:
+        raise ValueError(
+            "reframe: `vectors` must be of shape (m, >= n_planted + m) for an "
+            "`n_planted` >= 0; got fewer columns, or n_planted < 0."
+        )
     for row in range(m):
         first = n_planted + row
         squared = 0.0
@@ -229,7 +262,7 @@ def reframe(vectors: Any, n_planted: int) -> None:
             vectors[row, column] = 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def sphere_step(vector: Any, gradient: Any, step_size: float) -> bool:
     r"""Make one projected gradient step on the unit sphere, in place.
 
@@ -250,9 +283,14 @@ def sphere_step(vector: Any, gradient: Any, step_size: float) -> bool:
     Returns
     -------
     finite
-        False if the step overflowed; the vector is then meaningless.
+        False if the step overflowed, or ended at 0 (no unit vector does); the vector
+        is then meaningless.
     """
     size = vector.shape[0]
+    if gradient.shape[0] != size:
+        raise ValueError(
+            "sphere_step: `gradient` must be of the shape of `vector`; got another."
+        )
     radial = 0.0
     for index in range(size):
         radial += vector[index] * gradient[index]
@@ -261,13 +299,13 @@ def sphere_step(vector: Any, gradient: Any, step_size: float) -> bool:
         tangent = gradient[index] - radial * vector[index]
         vector[index] -= step_size * tangent
         squared += vector[index] * vector[index]
-    inverse = 1.0 / math.sqrt(squared)
+    inverse = 1.0 / math.sqrt(squared) if squared > 0.0 else 0.0
     for index in range(size):
         vector[index] *= inverse
     return inverse > 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def _project_off(units: Any, vector: Any) -> None:
     for row in range(units.shape[0]):
         product = 0.0
@@ -277,7 +315,7 @@ def _project_off(units: Any, vector: Any) -> None:
             vector[index] -= product * units[row, index]
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def _gram(left: Any, right: Any, out: Any) -> None:
     for a in range(left.shape[0]):
         for b in range(right.shape[0]):
@@ -287,7 +325,7 @@ def _gram(left: Any, right: Any, out: Any) -> None:
             out[a, b] = total
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _cholesky(matrix: Any) -> None:
     """Replace a positive semi-definite matrix by its lower factor, 0 above."""
     q = matrix.shape[0]
@@ -305,7 +343,7 @@ def _cholesky(matrix: Any) -> None:
         matrix[b, b] = root
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _times_bartlett(rng: np.random.Generator, dof: float, factor: Any) -> None:
     """Replace the lower factor L by L A, column by column, A never stored."""
     q = factor.shape[0]

@@ -7,26 +7,29 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from eigenheads._checks import Got, check_choice, check_count, fail
+from eigenheads._limits import LARGEST, MAX_WORK
+from eigenheads._location_order import ORDER_PARAMETERS, check_order_parameters
 from eigenheads._parallel import RunPool, advance, blocks
 from eigenheads._rng import run_generators
 from eigenheads._schedules import check_schedule, schedule_values
-from eigenheads._trajectories import Trajectories, record_steps
+from eigenheads._trajectories import (
+    Trajectories,
+    check_n_steps,
+    check_record_every,
+    record_steps,
+)
 from eigenheads._typing import FloatArray, Schedule
 from eigenheads.datasets import SingleLocation
 from eigenheads.dynamics._location_kernels import Problem, exact_block, full_block
 from eigenheads.dynamics._location_start import (
     MAX_DIMENSION,
     MAX_RUNS,
-    check_start,
     draw_starts,
     frame_coordinates,
 )
 
 _OWNER = "simulate_location"
-_NAMES = ("kappa", "nu", "theta", "eta", "rho")
 _KERNELS: dict[str, Callable[..., int]] = {"exact": exact_block, "full": full_block}
-# Numbers held at once: 2 GiB of doubles for the work, 4 GiB for the records.
-_MAX_WORK, _MAX_RECORDS = 2**28, 2**29
 # A block lasts about 20 ms a run: a normal takes about 4 ns, erf and exp 20 ns a token.
 _BLOCK_NANOSECONDS = 20e6
 
@@ -121,14 +124,20 @@ def simulate_location(
     )
     step_size = check_schedule("step_size", step_size, owner=_OWNER)
     batch_size = _check_batch(batch_size, law, method)
-    n_steps = check_count("n_steps", n_steps, owner=_OWNER)
-    n_runs = check_count("n_runs", n_runs, owner=_OWNER, maximum=MAX_RUNS)
-    record_every = _check_record_every(record_every, n_steps, n_runs)
+    n_steps = check_n_steps(n_steps, owner=_OWNER)
+    n_runs = _check_n_runs(n_runs, law, method)
+    record_every = check_record_every(
+        record_every,
+        n_steps=n_steps,
+        n_runs=n_runs,
+        n_curves=len(ORDER_PARAMETERS),
+        owner=_OWNER,
+    )
     generators = run_generators(seed, n_runs, owner=_OWNER)
     # Drawn also when a start is given: then the batches do not depend on whether.
     starts = draw_starts(law.d, generators)
     if start is not None:
-        starts = check_start(start, n_runs, law.d, owner=_OWNER)
+        starts = check_order_parameters(start, d=law.d, owner=_OWNER, n_runs=n_runs)
     states = _initial_states(starts, law.d, method)
     steps = record_steps(n_steps, record_every)
     records = np.empty((n_runs, len(steps), 5))
@@ -138,7 +147,12 @@ def simulate_location(
     with RunPool(n_runs) as pool:
         for first, stop in blocks(n_steps, size=_block_size(problem, method)):
             temperatures = schedule_values(
-                "inverse_temperature", inverse_temperature, first, stop, owner=_OWNER
+                "inverse_temperature",
+                inverse_temperature,
+                first,
+                stop,
+                owner=_OWNER,
+                maximum=LARGEST,
             )
             step_sizes = schedule_values(
                 "step_size", step_size, first, stop, owner=_OWNER
@@ -150,7 +164,7 @@ def simulate_location(
             _check_finite(broken, step_sizes, first)
             advance((stop - first) * n_runs)
     curves = np.ascontiguousarray(np.moveaxis(records, 2, 0))
-    return Trajectories(steps, dict(zip(_NAMES, curves, strict=True)))
+    return Trajectories(steps, dict(zip(ORDER_PARAMETERS, curves, strict=True)))
 
 
 def _advance_runs(
@@ -196,9 +210,9 @@ def _block_size(problem: Problem, method: str) -> int:
 
 def _check_dimension(law: SingleLocation, method: str) -> None:
     if method == "full":
-        if law.d * law.n_tokens <= _MAX_WORK:
+        if law.d * law.n_tokens <= MAX_WORK:
             return
-        contract = f"a law with d * n_tokens <= {_MAX_WORK} for method='full'"
+        contract = f"a law with d * n_tokens <= {MAX_WORK} for method='full'"
         got = Got(f"d={law.d}, n_tokens={law.n_tokens}")
         fail("law", contract, got, owner=_OWNER, hint="Use method='exact'.")
     if law.d < 5:
@@ -211,28 +225,20 @@ def _check_dimension(law: SingleLocation, method: str) -> None:
 
 def _check_batch(batch_size: int, law: SingleLocation, method: str) -> int:
     if method == "full":  # works prompt by prompt
-        return check_count("batch_size", batch_size, owner=_OWNER, maximum=_MAX_WORK)
-    most = _MAX_WORK // (8 * law.n_tokens)
+        return check_count("batch_size", batch_size, owner=_OWNER, maximum=MAX_WORK)
+    most = MAX_WORK // (8 * law.n_tokens)
     if most < 1:
-        contract = f"a law with n_tokens <= {_MAX_WORK // 8}"
+        contract = f"a law with n_tokens <= {MAX_WORK // 8}"
         fail("law", contract, Got(f"n_tokens={law.n_tokens}"), owner=_OWNER)
     return check_count("batch_size", batch_size, owner=_OWNER, maximum=most)
 
 
-def _check_record_every(record_every: int, n_steps: int, n_runs: int) -> int:
-    record_every = check_count(
-        "record_every",
-        record_every,
-        owner=_OWNER,
-        maximum=n_steps,
-        hint=f"A run has {n_steps} steps.",
-    )
-    numbers = 5 * n_runs * (n_steps // record_every + 1)
-    if numbers > _MAX_RECORDS:
-        contract = f"large enough for at most {_MAX_RECORDS} recorded numbers"
-        got = Got(f"{record_every}, which makes {numbers}")
-        fail("record_every", contract, got, owner=_OWNER)
-    return record_every
+def _check_n_runs(n_runs: int, law: SingleLocation, method: str) -> int:
+    n_runs = check_count("n_runs", n_runs, owner=_OWNER, maximum=MAX_RUNS)
+    if method == "full" and law.d * n_runs > MAX_WORK:
+        contract = f"so small that d * n_runs <= {MAX_WORK} for method='full'"
+        fail("n_runs", contract, n_runs, owner=_OWNER, hint="Use method='exact'.")
+    return n_runs
 
 
 def _check_finite(broken: list[int], step_sizes: FloatArray, first: int) -> None:

@@ -4,8 +4,8 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from eigenheads._compile import njit
 from eigenheads.dynamics._engine import (
     REORDER,
     combine,
@@ -27,7 +27,7 @@ class Problem(NamedTuple):
     batch_size: int
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def prompt_weights(
     on_key: Any,
     on_value: Any,
@@ -63,7 +63,7 @@ def prompt_weights(
         key_weights[token] *= for_key
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def exact_block(
     rng: np.random.Generator,
     state: Any,
@@ -126,7 +126,7 @@ def exact_block(
     return -1
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def _project(vector: Any, z: Any, out: Any) -> None:
     """Write the tokens' inner products with a vector of four frame coordinates."""
     for token in range(out.shape[0]):
@@ -136,7 +136,7 @@ def _project(vector: Any, z: Any, out: Any) -> None:
         out[token] = total
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def full_block(
     rng: np.random.Generator,
     state: Any,
@@ -179,7 +179,7 @@ def full_block(
     return -1
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def add_prompt_gradient(
     tokens: Any,
     target: float,
@@ -218,7 +218,7 @@ def add_prompt_gradient(
             gradient[1, axis] += for_value * tokens[token, axis]
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _record(state: Any, step: int, record_every: int, records: Any) -> None:
     """Write kappa, nu, theta, eta, rho if this step is to be recorded."""
     if step % record_every != 0:

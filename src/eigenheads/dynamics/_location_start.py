@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from eigenheads._checks import Got, check_count, check_finite_array, fail, shown
+from eigenheads._checks import check_count, fail
 from eigenheads._rng import run_generators
 from eigenheads._typing import FloatArray
 from eigenheads.dynamics._engine import chi
@@ -13,9 +13,6 @@ from eigenheads.dynamics._engine import chi
 # Up to here d - 4 and d / 2 are exact in double precision.
 MAX_DIMENSION = 10**15
 MAX_RUNS = 10**6
-# Slack for rounded input: in squared lengths, and in the inner product of residuals
-# (where a residual of squared length 1e-16, lost to rounding, still counts 1e-8).
-_LENGTH_SLACK, _PRODUCT_SLACK = 1e-9, 1e-7
 
 
 def location_start(
@@ -59,6 +56,8 @@ def location_start(
            [0., 0., 0.]])
     """
     owner = "location_start"
+    if not isinstance(on_manifold, bool | np.bool_):
+        fail("on_manifold", "True or False", on_manifold, owner=owner)
     least = 3 if on_manifold else 2
     d = check_count("d", d, owner=owner, minimum=least, maximum=MAX_DIMENSION)
     n_runs = check_count("n_runs", n_runs, owner=owner, maximum=MAX_RUNS)
@@ -95,47 +94,6 @@ def _on_manifold(d: float, rng: np.random.Generator) -> list[float]:
     kappa = first / math.hypot(first, chi(rng, d - 2))
     nu = second / math.hypot(second, chi(rng, d - 3))
     return [float(kappa), float(nu), 0.0, 0.0, 0.0]
-
-
-def check_start(start: object, n_runs: int, d: int, *, owner: str) -> FloatArray:
-    """Return `start` as (n_runs, 5), or raise if no two unit vectors in R^d have it."""
-    rows = check_finite_array("start", start, owner=owner)
-    if rows.shape not in {(5,), (n_runs, 5)}:
-        contract = (
-            "order parameters kappa, nu, theta, eta, rho of shape (5,) or "
-            f"({n_runs}, 5)"
-        )
-        fail("start", contract, rows, owner=owner)
-    rows = np.array(np.broadcast_to(rows, (n_runs, 5)))
-    for run, row in enumerate(rows):
-        if not _is_feasible(row, d):
-            numbers = ", ".join(shown(number) for number in row)
-            contract = (
-                "order parameters kappa, nu, theta, eta, rho of two unit vectors in "
-                f"{d} dimensions"
-            )
-            fail("start", contract, Got(f"{numbers} in run {run}"), owner=owner)
-    return rows
-
-
-def _is_feasible(row: FloatArray, d: int) -> bool:
-    """Tell whether the Gram matrix of k*, v*, k, v is one, with rank at most d."""
-    if np.abs(row).max() > 1 + _LENGTH_SLACK:
-        return False
-    kappa, nu, theta, eta, rho = row
-    k_left = 1 - kappa**2 - eta**2
-    v_left = 1 - nu**2 - theta**2
-    if min(k_left, v_left) < -_LENGTH_SLACK:
-        return False
-    if d == 2 and max(k_left, v_left) > _LENGTH_SLACK:
-        return False
-    # What of the residuals' product Cauchy-Schwarz leaves; in a plane's complement
-    # of one dimension (d = 3) they are parallel.
-    cross = abs(rho - kappa * theta - eta * nu)
-    bound = math.sqrt(max(0.0, k_left) * max(0.0, v_left))
-    if d == 3 and cross < bound - _PRODUCT_SLACK:
-        return False
-    return bool(cross <= bound + _PRODUCT_SLACK)
 
 
 def frame_coordinates(row: FloatArray) -> FloatArray:

@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from eigenheads._checks import check_count, fail
+from eigenheads._limits import MAX_RECORDED
+from eigenheads._rng import check_generator
 from eigenheads._typing import FloatArray
 from eigenheads.theory._location_checks import (
     Law,
@@ -191,11 +193,10 @@ def location_bayes_risk(
     sigma = check_noise(noise, owner=owner)
     if sigma.ndim:
         fail("noise", "one number", sigma, owner=owner)
-    n_samples = check_count("n_samples", n_samples, owner=owner, minimum=2)
-    if not isinstance(rng, np.random.Generator):
-        hint = "np.random.default_rng(0) is one."
-        contract = "a numpy.random.Generator"
-        fail("rng", contract, rng, owner=owner, hint=hint, error=TypeError)
+    n_samples = check_count(
+        "n_samples", n_samples, owner=owner, minimum=2, maximum=MAX_RECORDED
+    )
+    rng = check_generator(rng, owner=owner)
     variances = _posterior_variances(law, n_samples, rng, owner=owner)
     error = float(np.std(variances, ddof=1)) / math.sqrt(n_samples)
     estimate = float(sigma) ** 2 + float(np.mean(variances))

@@ -5,13 +5,11 @@ from typing import NamedTuple
 import numpy as np
 
 from eigenheads._checks import Got, check_finite_array, check_number, fail
+from eigenheads._limits import LARGEST
 from eigenheads._typing import FloatArray
 
 # Inner products of unit vectors, computed in float64, may pass 1 by rounding.
 ROUNDING = 1e-9
-
-# Squares and products of four such numbers stay within float64.
-LARGEST = 1e50
 
 
 class Law(NamedTuple):

@@ -6,14 +6,20 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from eigenheads._checks import Got, check_count, check_finite_array, fail
+from eigenheads._checks import Got, fail
+from eigenheads._limits import LARGEST
+from eigenheads._location_order import ORDER_PARAMETERS, check_order_parameters
 from eigenheads._parallel import RunPool, advance, blocks
 from eigenheads._schedules import check_schedule, schedule_values
-from eigenheads._trajectories import Trajectories, record_steps
+from eigenheads._trajectories import (
+    Trajectories,
+    check_n_steps,
+    check_record_every,
+    record_steps,
+)
 from eigenheads._typing import FloatArray, Schedule
-from eigenheads.theory._location_checks import LARGEST, ROUNDING, check_scalar_law
+from eigenheads.theory._location_checks import check_scalar_law
 from eigenheads.theory._location_formulas import descend
-from eigenheads.theory._location_risk import ORDER_PARAMETERS
 
 _OWNER = "location_descent"
 
@@ -86,8 +92,7 @@ def location_descent(
     >>> path.final("kappa").round(2), path.final("nu").round(2)
     (array([0.98]), array([1.]))
     """
-    n_steps = check_count("n_steps", n_steps, owner=_OWNER)
-    record_every = check_count("record_every", record_every, owner=_OWNER)
+    n_steps = check_n_steps(n_steps, owner=_OWNER)
     sharpness = check_schedule("inverse_temperature", inverse_temperature, owner=_OWNER)
     rate = check_schedule("step_size", step_size, owner=_OWNER)
     law = check_scalar_law(d, n_tokens, gamma, 0.0, owner=_OWNER)
@@ -96,14 +101,28 @@ def location_descent(
         float(law.gamma) ** 2,
         float(law.n_tokens) - 1,
     )
-    state = _check_start(start)
+    state = check_order_parameters(start, d=int(law.d), owner=_OWNER)
+    record_every = check_record_every(
+        record_every,
+        n_steps=n_steps,
+        n_runs=len(state),
+        n_curves=len(ORDER_PARAMETERS),
+        owner=_OWNER,
+    )
     steps = record_steps(n_steps, record_every)
     records = np.empty((len(state), len(steps), 5))
     records[:, 0] = state
 
     with RunPool(len(state)) as pool:
         for first, last in blocks(n_steps, size=_BLOCK):
-            lambdas = _sharpness_values(sharpness, first, last)
+            lambdas = schedule_values(
+                "inverse_temperature",
+                sharpness,
+                first,
+                last,
+                owner=_OWNER,
+                maximum=LARGEST,
+            )
             rates = schedule_values("step_size", rate, first, last, owner=_OWNER)
             block = (lambdas, rates, first, record_every)
             pool.each(partial(_descend_run, state, records, block, constants))
@@ -121,38 +140,6 @@ def _descend_run(
     run: int,
 ) -> None:
     descend(state[run], *block, records[run], constants)
-
-
-def _sharpness_values(schedule: Schedule, first: int, last: int) -> FloatArray:
-    name = "inverse_temperature"
-    values = schedule_values(name, schedule, first, last, owner=_OWNER)
-    if np.max(values) > LARGEST:
-        fail(name, f"<= {LARGEST:g}", float(np.max(values)), owner=_OWNER)
-    return values
-
-
-def _check_start(start: ArrayLike) -> FloatArray:
-    array = np.atleast_2d(check_finite_array("start", start, owner=_OWNER))
-    if array.ndim != 2 or array.shape[1] != 5 or not len(array):
-        contract = "of shape (n_runs, 5), the columns kappa, nu, theta, eta, rho"
-        fail("start", contract, array, owner=_OWNER)
-    kappa, nu, theta, eta, rho = array.T
-    # What is left of k and v outside the span of k* and v*, and its inner product.
-    rest_k, rest_v = 1 - kappa**2 - eta**2, 1 - nu**2 - theta**2
-    product = rho - kappa * theta - eta * nu
-    bound = np.sqrt(np.maximum(rest_k, 0) * np.maximum(rest_v, 0))
-    good = (rest_k >= -ROUNDING) & (rest_v >= -ROUNDING)
-    good &= np.abs(product) <= bound + ROUNDING
-    if not np.all(good):
-        run = int(np.argmin(good))
-        got = Got(f"{[float(x) for x in array[run]]} in run {run}")
-        contract = "inner products of unit vectors k, v and orthogonal k*, v*"
-        hint = (
-            "They satisfy kappa² + eta² <= 1, nu² + theta² <= 1 and "
-            "(rho - kappa theta - eta nu)² <= (1 - kappa² - eta²)(1 - nu² - theta²)."
-        )
-        fail("start", contract, got, owner=_OWNER, hint=hint)
-    return np.ascontiguousarray(array)
 
 
 def _check_finite(state: FloatArray, n_updates: int) -> None:

@@ -11,6 +11,7 @@ from scipy.integrate import solve_ivp
 from scipy.special import erf, erfc
 
 from eigenheads._checks import Got, check_count, check_finite_array, fail
+from eigenheads._limits import MAX_RECORDED
 from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray
 from eigenheads.theory._location_checks import (
@@ -153,8 +154,11 @@ def location_flow(
     owner = "location_flow"
     law = check_scalar_law(d, n_tokens, gamma, inverse_temperature, owner=owner)
     end = check_duration(duration, owner=owner)
-    n_records = check_count("n_records", n_records, owner=owner, minimum=2)
     points = _check_start(start, owner=owner)
+    most = MAX_RECORDED // (2 * len(points))
+    n_records = check_count(
+        "n_records", n_records, owner=owner, minimum=2, maximum=most
+    )
     times = np.linspace(0.0, end, n_records)
     paths = np.array([_integrate(point, law, times, owner=owner) for point in points])
     return Trajectories(times, {"kappa": paths[:, 0], "nu": paths[:, 1]})

@@ -5,17 +5,16 @@ Notation: :math:`m = \sqrt{d/2}`, :math:`w = \lambda/\sqrt{1+2\lambda^2 s^2}` an
 the deciding token, ``w_0``, ``r_0`` for the others), :math:`h = w m \kappa`. Written
 in these, no term overflows for any temperature.
 
-Numba compiles these functions when a kernel of this module calls them; kernels and
-formulas share one file because Numba's cache looks at the kernel's file only.
+Numba compiles these functions when a kernel of this module calls them.
 """
 
 import math
 from typing import Any, TypeAlias
 
 import numpy as np
-from numba import njit
 from numba.extending import register_jitable
 
+from eigenheads._compile import njit
 from eigenheads._typing import FloatArray
 
 # A float inside a compiled loop, an array outside.
@@ -190,7 +189,7 @@ def projected_step(order: Number, slopes: Number, step_size: Number) -> Number:
     )
 
 
-@njit(nogil=True, cache=True)
+@njit()
 def owen_gap(h: float, r: float, length: float) -> float:
     """Return the difference of the two Owen's T inside a compiled loop."""
     if length < SHORT:
@@ -198,7 +197,7 @@ def owen_gap(h: float, r: float, length: float) -> float:
     return owen_rule(h, r, length, LONG_NODES, LONG_WEIGHTS)
 
 
-@njit(nogil=True, cache=True)
+@njit()
 def descend(
     order: FloatArray,
     inverse_temperatures: FloatArray,

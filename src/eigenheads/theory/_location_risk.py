@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import erf, erfc, owens_t
 
+from eigenheads._location_order import ORDER_PARAMETERS
 from eigenheads._typing import FloatArray
 from eigenheads.theory._location_checks import (
     Law,
@@ -23,8 +24,6 @@ from eigenheads.theory._location_formulas import (
     risk_value,
     sharpness,
 )
-
-ORDER_PARAMETERS = ("kappa", "nu", "theta", "eta", "rho")
 
 
 class SpecialValues(NamedTuple):
@@ -95,10 +94,12 @@ def location_risk(
     -----
     All arguments broadcast. The five numbers are taken as they are: whether unit
     vectors with these inner products exist is the caller's business.
-    Where Owen's T is subtracted from a value next to it (small
-    :math:`\lambda\gamma`) the difference is evaluated directly, so :math:`\zeta`
-    keeps full relative accuracy, which its factor :math:`m^2\theta^2` needs at
-    large `d`. The risk is even under
+    The formulas need :math:`T_{\text{Owen}}(\sqrt2 h, 1) -
+    T_{\text{Owen}}(\sqrt2 h, r)` with :math:`r = 1/\sqrt{1 + 4\lambda^2\gamma^2}`.
+    For :math:`1 - r < 0.05` the two are next to each other, and their difference,
+    an integral from r to 1, is evaluated by a six-node Gauss rule; elsewhere by
+    ``scipy.special.owens_t``. So :math:`\zeta` keeps full relative accuracy, which
+    its factor :math:`m^2\theta^2` needs at large `d`. The risk is even under
     :math:`(\kappa,\nu,\theta,\eta) \to -(\kappa,\nu,\theta,\eta)` and under
     :math:`(\theta,\eta,\rho) \to -(\theta,\eta,\rho)`.
 

@@ -1,0 +1,12 @@
+"""How much a call may ask for: beyond it there is a sentence, and no MemoryError."""
+
+# Numbers recorded along a run: 4 GiB of doubles.
+MAX_RECORDED = 2**29
+# Numbers held to work with: 2 GiB of doubles.
+MAX_WORK = 2**28
+# Numbers of one sample that is asked for as an array: 32 GiB of doubles.
+MAX_SAMPLE = 2**32
+# A month at a nanosecond a step; and far within the integers that float64 holds.
+MAX_STEPS = 10**15
+# Squares and products of four such numbers stay within float64.
+LARGEST = 1e50

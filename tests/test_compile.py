@@ -1,0 +1,88 @@
+"""The cache on disk: used while nothing changes, stale once anything compiled does."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import eigenheads
+from eigenheads._compile import source_digest
+
+INNER = """
+from eigenheads._compile import njit
+
+@njit()
+def inner(x):
+    return x + 1.0
+"""
+OUTER = """
+from eigenheads._compile import njit
+from eigenheads.inner import inner
+
+@njit()
+def outer(x):
+    return 10.0 * inner(x)
+"""
+RUN = """
+from eigenheads.outer import outer
+print(outer(1.0), sum(outer.stats.cache_hits.values()))
+"""
+
+
+@pytest.fixture
+def package(tmp_path):
+    """A package of the same name with two kernels, one calling the other."""
+    folder = tmp_path / "eigenheads"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    shutil.copy(Path(eigenheads.__file__).with_name("_compile.py"), folder)
+    (folder / "inner.py").write_text(INNER)
+    (folder / "outer.py").write_text(OUTER)
+    return folder
+
+
+def run(package, **environment):
+    result = subprocess.run(
+        [sys.executable, "-c", RUN],
+        env=os.environ | {"PYTHONPATH": str(package.parent)} | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    return result.stdout.split()
+
+
+def test_an_edit_of_a_called_function_reaches_its_caller(package):
+    assert run(package) == ["20.0", "0"]
+    assert run(package) == ["20.0", "1"]  # from the cache
+    (package / "inner.py").write_text(INNER.replace("x + 1.0", "x + 2.0"))
+    assert run(package) == ["30.0", "0"]
+    assert run(package) == ["30.0", "1"]
+
+
+def test_an_edit_of_what_is_not_compiled_keeps_the_cache(package):
+    run(package)
+    (package / "other.py").write_text("x = 1")
+    assert run(package) == ["20.0", "1"]
+
+
+def test_kernels_are_kept_where_numba_is_told_to(package, tmp_path):
+    folder = tmp_path / "cache"
+    run(package, NUMBA_CACHE_DIR=str(folder))
+    assert list(folder.rglob("*.nbi"))
+    assert not list(package.rglob("*.nbi"))
+    assert run(package, NUMBA_CACHE_DIR=str(folder)) == ["20.0", "1"]
+
+
+def test_digest_sees_names_and_contents_of_compiled_files_alone(package):
+    first = source_digest(package)
+    (package / "other.py").write_text("x = 1")
+    assert source_digest(package) == first
+    (package / "inner.py").rename(package / "moved.py")
+    moved = source_digest(package)
+    (package / "moved.py").write_text(INNER + "# njit")
+    assert len({first, moved, source_digest(package)}) == 3
