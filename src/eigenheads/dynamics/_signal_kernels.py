@@ -4,8 +4,8 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from eigenheads._compile import njit
 from eigenheads.dynamics._engine import (
     REORDER,
     chi,
@@ -33,7 +33,7 @@ class Problem(NamedTuple):
     batch_size: int
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def draw_shifts(rng: np.random.Generator, problem: Problem, out: Any) -> None:
     """Write what each informative token is shifted by along u."""
     for token in range(problem.n_informative):
@@ -42,7 +42,7 @@ def draw_shifts(rng: np.random.Generator, problem: Problem, out: Any) -> None:
             out[token] = -problem.amplitude
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def ascent_weights(weights: Any, meetings: Any, scale: float, out: Any) -> None:
     r"""Write the tokens' weights :math:`c_i` in the ascent direction of one prompt.
 
@@ -59,7 +59,7 @@ def ascent_weights(weights: Any, meetings: Any, scale: float, out: Any) -> None:
         out[token] = scale * weights[token] * (meetings[token] - squared_norm)
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def _project(vector: Any, z: Any, shifts: Any, out: Any) -> None:
     """Write the tokens' inner products with a vector in frame coordinates."""
     rows, n = z.shape
@@ -76,7 +76,7 @@ def _project(vector: Any, z: Any, shifts: Any, out: Any) -> None:
         out[token] += first * shifts[token]
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _shift_of(weights: Any, shifts: Any) -> float:
     total = 0.0
     for token in range(shifts.shape[0]):
@@ -84,7 +84,7 @@ def _shift_of(weights: Any, shifts: Any) -> float:
     return total
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _add_isotropic(
     rng: np.random.Generator, dof: float, length: float, out: Any
 ) -> None:
@@ -108,7 +108,7 @@ def _add_isotropic(
     out[size - 1] = math.hypot(out[size - 1], scale * rest)
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def exact_block(
     rng: np.random.Generator,
     state: Any,
@@ -165,7 +165,7 @@ def exact_block(
     return -1
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def full_block(
     rng: np.random.Generator,
     state: Any,
@@ -211,7 +211,7 @@ def full_block(
     return -1
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def add_prompt_gradient(
     tokens: Any,
     query: Any,
@@ -249,7 +249,7 @@ def add_prompt_gradient(
             gradient[axis] += weight * tokens[token, axis]
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _average(state: Any, step: int) -> None:
     """Move the average, if there is one, towards the new query."""
     if state.shape[0] < 2:
@@ -259,7 +259,7 @@ def _average(state: Any, step: int) -> None:
         state[1, axis] += share * (state[0, axis] - state[1, axis])
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _record(state: Any, step: int, record_every: int, records: Any) -> None:
     """Write the alignments of the query and the average, if this step is recorded."""
     if step % record_every != 0:

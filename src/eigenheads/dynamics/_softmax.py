@@ -4,8 +4,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from eigenheads._compile import njit
 from eigenheads.dynamics._engine import REORDER
 
 _LOG2_E = 1.0 / math.log(2.0)
@@ -19,7 +19,7 @@ _MAGIC = 1.5 * 2.0**52
 _SMALLEST = -708.0
 
 
-@njit(cache=True, nogil=True, fastmath=REORDER)
+@njit(fastmath=REORDER)
 def softmax(logits: Any, out: Any, scratch: Any) -> None:
     r"""Write the softmax of the logits, whatever their size.
 
@@ -50,7 +50,7 @@ def softmax(logits: Any, out: Any, scratch: Any) -> None:
 
 
 # Said explicitly: without it, Numba hands the caller's fastmath down to this function.
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@njit(fastmath={"contract"})
 def _exponential(logits: Any, largest: float, out: Any, scratch: Any) -> None:
     r"""Write :math:`e^x` of :math:`x = \ell - \max \ell`, from -708 to 0.
 

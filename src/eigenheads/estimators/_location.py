@@ -277,7 +277,7 @@ class SingleLocationRegressor(RegressorMixin, _SingleLocation):
     n_features_in_ : int
         Width of a token.
 
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Names of the features, when the bags were rows of a DataFrame.
 
     See Also
@@ -443,7 +443,7 @@ class SingleLocationClassifier(ClassifierMixin, _SingleLocation):
     n_features_in_ : int
         Width of a token.
 
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Names of the features, when the bags were rows of a DataFrame.
 
     See Also

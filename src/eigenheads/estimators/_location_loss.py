@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from eigenheads._compile import njit
 from eigenheads._parallel import RunPool
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
@@ -98,7 +98,7 @@ def _block_bounds(bags: Bags) -> NDArray[np.int64]:
     return np.unique(np.searchsorted(bags.offsets, cuts)).astype(np.int64)
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _loss_and_slope(
     kind: int, outputs: FloatArray, target: float, slope: FloatArray
 ) -> float:
@@ -126,7 +126,7 @@ def _loss_and_slope(
 
 
 # Rows are passed as (matrix, index): a slice would cost a reference count a token.
-@njit(cache=True, nogil=True, fastmath=_FASTMATH)
+@njit(fastmath=_FASTMATH)
 def _dot(tokens: Any, row: int, matrix: FloatArray, output: int) -> float:
     total = 0.0
     for j in range(tokens.shape[1]):
@@ -134,7 +134,7 @@ def _dot(tokens: Any, row: int, matrix: FloatArray, output: int) -> float:
     return total
 
 
-@njit(cache=True, nogil=True, fastmath=_FASTMATH)
+@njit(fastmath=_FASTMATH)
 def _two_dots(tokens: Any, row: int, matrix: FloatArray) -> tuple[float, float]:
     """Return the products with the first two rows of `matrix`, reading once."""
     first, second = 0.0, 0.0
@@ -144,7 +144,7 @@ def _two_dots(tokens: Any, row: int, matrix: FloatArray) -> tuple[float, float]:
     return first, second
 
 
-@njit(cache=True, nogil=True, fastmath=_FASTMATH)
+@njit(fastmath=_FASTMATH)
 def _add_two_scaled(
     sums: FloatArray, first: float, second: float, tokens: Any, row: int
 ) -> None:
@@ -153,7 +153,7 @@ def _add_two_scaled(
         sums[1, j] += second * tokens[row, j]
 
 
-@njit(cache=True, nogil=True, fastmath=_FASTMATH)
+@njit(fastmath=_FASTMATH)
 def _add_scaled(
     sums: FloatArray, output: int, factor: float, tokens: Any, row: int
 ) -> None:
@@ -161,7 +161,7 @@ def _add_scaled(
         sums[output, j] += factor * tokens[row, j]
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _weigh(scores: FloatArray, length: int, is_erf: bool, weights: FloatArray) -> None:
     if is_erf:
         for i in range(length):
@@ -176,7 +176,7 @@ def _weigh(scores: FloatArray, length: int, is_erf: bool, weights: FloatArray) -
         weights[i] /= total
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _read(
     tokens: Any,
     first: int,
@@ -192,7 +192,7 @@ def _read(
             readouts[i, c] = _dot(tokens, first + i, rows, 1 + c)
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _attend(
     weights: FloatArray,
     length: int,
@@ -207,7 +207,7 @@ def _attend(
             outputs[c] += weights[i] * readouts[i, c]
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _push_back(
     tokens: Any,
     first: int,
@@ -236,7 +236,7 @@ def _push_back(
             _add_scaled(by_rows, 1 + c, slope[c] * weights[i], tokens, first + i)
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def accumulate(
     tokens: Any,
     offsets: NDArray[np.int64],
@@ -287,7 +287,7 @@ def accumulate(
     return loss
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def pool_tokens(
     tokens: Any, offsets: NDArray[np.int64], weights: NDArray[np.floating]
 ) -> FloatArray:

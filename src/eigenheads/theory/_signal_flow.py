@@ -10,9 +10,10 @@ from scipy.integrate import quad, solve_ivp
 from scipy.special import betaincinv
 
 from eigenheads._checks import Got, check_count, check_finite_array, check_number, fail
+from eigenheads._limits import LARGEST
 from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray
-from eigenheads.theory._location_checks import LARGEST, ROUNDING, check_duration
+from eigenheads.theory._location_checks import ROUNDING, check_duration
 from eigenheads.theory._signal_objective import population_slope, tilted
 
 # Far below what a figure or a claim resolves.

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, logit
 
+from eigenheads._limits import LARGEST
 from eigenheads._typing import FloatArray
 from eigenheads.theory._location_checks import (
-    LARGEST,
     check_broadcast,
     check_order,
     check_range,
