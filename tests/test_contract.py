@@ -44,30 +44,24 @@ SIGNATURES = {
             "start": None,
         },
     ),
-    "theory.softmax_pca_risk": (
-        ["mu", "covariance"],
-        {"inverse_temperature": REQUIRED},
+    "theory.signal_objective": (
+        ["alignment"],
+        {"fraction": REQUIRED, "amplitude": REQUIRED},
     ),
-    "theory.linear_pca_risk": (
-        ["mu", "covariance"],
-        {"n_tokens": REQUIRED, "inverse_temperature": REQUIRED},
+    "theory.signal_flow": (
+        ["start"],
+        {"fraction": REQUIRED, "amplitude": REQUIRED, "duration": REQUIRED},
     ),
-    "theory.in_context_pca_risk": (
-        ["mu", "scale_matrix"],
-        {"degrees_of_freedom": REQUIRED, "inverse_temperature": REQUIRED},
-    ),
-    "dynamics.simulate_pca": (
+    "dynamics.simulate_signal": (
         ["law"],
         {
-            "head": "softmax",
-            "rank": 1,
-            "inverse_temperature": REQUIRED,
             "step_size": REQUIRED,
-            "batch_size": REQUIRED,
             "n_steps": REQUIRED,
             "n_runs": REQUIRED,
             "record_every": REQUIRED,
             "seed": REQUIRED,
+            "batch_size": 1,
+            "averaging": False,
             "method": "exact",
             "start": None,
         },
@@ -95,6 +89,34 @@ SIGNATURES["experiments.reproduce"] = (
         "listener": None,
     },
 )
+SIGNATURES["theory.softmax_pca_risk"] = (
+    ["mu", "covariance"],
+    {"inverse_temperature": REQUIRED},
+)
+SIGNATURES["theory.linear_pca_risk"] = (
+    ["mu", "covariance"],
+    {"n_tokens": REQUIRED, "inverse_temperature": REQUIRED},
+)
+SIGNATURES["theory.in_context_pca_risk"] = (
+    ["mu", "scale_matrix"],
+    {"degrees_of_freedom": REQUIRED, "inverse_temperature": REQUIRED},
+)
+SIGNATURES["dynamics.simulate_pca"] = (
+    ["law"],
+    {
+        "head": "softmax",
+        "rank": 1,
+        "inverse_temperature": REQUIRED,
+        "step_size": REQUIRED,
+        "batch_size": REQUIRED,
+        "n_steps": REQUIRED,
+        "n_runs": REQUIRED,
+        "record_every": REQUIRED,
+        "seed": REQUIRED,
+        "method": "exact",
+        "start": None,
+    },
+)
 NEED_TORCH = {"nn", "adapters", "robustness"}
 SIGNATURES["nn.rpc_attention"] = (
     ["keys", "values"],
@@ -111,17 +133,17 @@ SIGNATURES["nn.rpc_attention"] = (
 )
 NAMES = {
     "nn": ["RPCAttention", "ScaledAttention", "SymmetricAttention", "rpc_attention"],
-    "datasets": ["GaussianPrompts", "SingleLocation", "SpikedWishartPrompts"],
-    "theory": [
-        "descend",
-        "in_context_pca_risk_gradient",
-        "linear_pca_risk_gradient",
-        "location_flow",
-        "location_risk_gradient",
-        "softmax_pca_risk_gradient",
-    ],
+    "datasets": ["SingleLocation"],
+    "theory": ["location_flow", "location_risk_gradient"],
     "experiments": ["reproduce"],
 }
+NAMES["datasets"] += ["GaussianPrompts", "SpikedWishartPrompts"]
+NAMES["theory"] += [
+    "descend",
+    "in_context_pca_risk_gradient",
+    "linear_pca_risk_gradient",
+    "softmax_pca_risk_gradient",
+]
 
 
 def marked(module, *values):
@@ -163,6 +185,24 @@ def test_laws_take_their_parameters_in_order():
 
     fields = [field.name for field in SingleLocation.__dataclass_fields__.values()]
     assert fields == ["d", "n_tokens", "gamma", "noise"]
+
+
+def test_signal_tokens_take_their_parameters_in_order():
+    from eigenheads.datasets import SignalTokens
+
+    fields = {
+        field.name: field.default
+        for field in SignalTokens.__dataclass_fields__.values()
+    }
+    assert list(fields) == [
+        "d",
+        "n_informative",
+        "n_nuisance",
+        "strength",
+        "signs",
+        "inverse_temperature",
+    ]
+    assert (fields["signs"], fields["inverse_temperature"]) == ("random", 1.0)
 
 
 def test_laws_of_pca_take_their_parameters_in_order():

@@ -12,12 +12,23 @@ README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
-def test_the_code_of_the_readme_runs(tmp_path, monkeypatch):
+def run_blocks(blocks):
+    namespace = {}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), namespace)
+
+
+def test_the_code_of_the_readme_runs_without_torch(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert len(BLOCKS) >= 5
-    namespace = {}
-    for block in BLOCKS:
-        exec(compile(block, "README.md", "exec"), namespace)
+    run_blocks(block for block in BLOCKS if "import torch" not in block)
+
+
+@pytest.mark.torch
+def test_the_code_of_the_readme_that_needs_torch_runs():
+    blocks = [block for block in BLOCKS if "import torch" in block]
+    assert blocks
+    run_blocks(blocks)
 
 
 def test_every_number_of_readme_and_docs_is_that_of_the_manifests():

@@ -8,6 +8,7 @@ __version__ = "0.1.0.dev0"
 _SUBMODULES = (
     "datasets",
     "dynamics",
+    "estimators",
     "experiments",
     "functional",
     "nn",

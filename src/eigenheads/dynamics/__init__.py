@@ -1,6 +1,9 @@
 """Stochastic training, simulated exactly in any dimension."""
 
-from eigenheads._parallel import progress_bar, threads
+from eigenheads._parallel import (
+    progress_bar,
+    threads,
+)
 from eigenheads.dynamics._engine import (
     chi,
     combine,
@@ -9,9 +12,19 @@ from eigenheads.dynamics._engine import (
     reveal_along,
     sphere_step,
 )
-from eigenheads.dynamics._location import simulate_location
-from eigenheads.dynamics._location_start import location_start
-from eigenheads.dynamics._pca import pca_start, simulate_pca
+from eigenheads.dynamics._location import (
+    simulate_location,
+)
+from eigenheads.dynamics._location_start import (
+    location_start,
+)
+from eigenheads.dynamics._pca import (
+    pca_start,
+    simulate_pca,
+)
+from eigenheads.dynamics._signal import (
+    simulate_signal,
+)
 
 __all__ = [
     "chi",
@@ -24,6 +37,7 @@ __all__ = [
     "reveal_along",
     "simulate_location",
     "simulate_pca",
+    "simulate_signal",
     "sphere_step",
     "threads",
 ]

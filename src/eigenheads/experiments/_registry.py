@@ -40,6 +40,7 @@ _FIGURES = {
         "rank_k",
         "non_gaussian",
     ),
+    "truong2026": ("alignment", "nuisance", "strength", "phase_diagram"),
 }
 
 

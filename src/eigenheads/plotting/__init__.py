@@ -1,6 +1,9 @@
 """Draws tables on axes."""
 
-from eigenheads.plotting._location import draw_location_panels, draw_vector_field
+from eigenheads.plotting._location import (
+    draw_location_panels,
+    draw_vector_field,
+)
 from eigenheads.plotting._location_asymptotics import (
     draw_any_dimension,
     draw_bayes,
@@ -13,7 +16,15 @@ from eigenheads.plotting._pca import (
     draw_pca_ranks,
     draw_pca_sweep,
 )
-from eigenheads.plotting._svg import embedded_svg, render_svg
+from eigenheads.plotting._signal import (
+    draw_signal_paths,
+    draw_signal_phases,
+    draw_signal_sweep,
+)
+from eigenheads.plotting._svg import (
+    embedded_svg,
+    render_svg,
+)
 
 __all__ = [
     "draw_any_dimension",
@@ -24,6 +35,9 @@ __all__ = [
     "draw_pca_quantiles",
     "draw_pca_ranks",
     "draw_pca_sweep",
+    "draw_signal_paths",
+    "draw_signal_phases",
+    "draw_signal_sweep",
     "draw_step_changes",
     "draw_vector_field",
     "embedded_svg",

@@ -5,7 +5,7 @@ from eigenheads.experiments._core import Paper
 paper = Paper(
     key="maulensoto2026",
     title="Attention-based PCA",
-    authors="Maulén-Soto et al.",
+    authors="Maulen-Soto et al.",
     reference="arXiv 2605.18315",
     summary=(
         "A rank-one attention head that is trained to copy its query through the "

@@ -1,0 +1,350 @@
+"""Does the single-location fit find the token, on every seed, and how fast?
+
+Three questions, each a table with its targets beside it:
+
+- ``synthetic``: five laws of bags with a known deciding token, against the oracle, the
+  pooled principal direction with ridge, ridge on the mean, and torchmil's ABMIL;
+- ``musk``: MUSK1 and MUSK2 against ABMIL and an mi-SVM (``--data DIR`` with
+  ``musk1.csv.gz`` and ``musk2.csv.gz``: label, bag, 166 features);
+- ``digits``: streams of scikit-learn's handwritten digits: one moment decides.
+
+The peer ABMIL is no dependency. In an environment that has torch::
+
+    pip install --no-deps torchmil tensordict pyvers orjson einops
+
+Without it, or with ``--without-peers``, the other rows are measured. The full run::
+
+    python -m benchmarks.bench_location_estimators synthetic --csv FILE
+    python -m benchmarks.bench_location_estimators musk --data DIR --csv FILE
+    python -m benchmarks.bench_location_estimators digits --csv FILE
+
+Seconds are processor seconds of the process, all its threads together. For a comparison
+that neighbours on the machine do not disturb, give every library one thread:
+``OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 NUMBA_NUM_THREADS=1``.
+"""
+
+import argparse
+import csv
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import r2_score
+from sklearn.model_selection import GridSearchCV, RepeatedStratifiedKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from benchmarks._location_laws import LAWS, digit_streams, draw
+from benchmarks._location_methods import (
+    ABMIL,
+    MaximumInstanceSVM,
+    PooledPCARidge,
+    ridge_on_the_mean,
+)
+from eigenheads.estimators import (
+    SingleLocationClassifier,
+    SingleLocationRegressor,
+    group_bags,
+)
+
+SIZES = ((32, 10), (64, 100))
+OURS, PEER = "SingleLocation", "ABMIL (torchmil)"
+# Mean-pooled rows stand beside bags under this name.
+MEAN = "ridge on the mean"
+
+
+def main(quick: bool = False) -> None:
+    if quick:
+        rows = run_synthetic(seeds=1, sizes=[(16, 5)], n=400, peer_seeds=0)
+        print_synthetic(rows)
+        print_digits(run_digits(seeds=1, n=300, peer_seeds=0))
+        return
+    print_synthetic(run_synthetic(seeds=3, sizes=SIZES, n=3000, peer_seeds=0))
+
+
+def run_synthetic(*, seeds, sizes, n, peer_seeds, first_seed=0, laws=LAWS, sink=None):
+    """One row a law, size, seed and method; `sink` gets each row at once."""
+    rows = []
+    _compile()
+    for seed in range(first_seed, seeds):
+        for d, n_tokens in sizes:
+            for law in laws:
+                drawn = draw(law, d, n_tokens, 2 * n, seed)
+                methods = {
+                    OURS: SingleLocationRegressor(),
+                    "pooled PCA, ridge": PooledPCARidge(),
+                    MEAN: ridge_on_the_mean(),
+                }
+                if seed < peer_seeds:
+                    methods[PEER] = ABMIL(seed)
+                oracle = {
+                    "oracle_r2": r2_score(drawn.y[n:], drawn.oracle()[n:]),
+                    "oracle_locate": _share(drawn.oracle_places(), drawn.places, n),
+                }
+                for name, method in methods.items():
+                    row = {"law": law, "d": d, "n_tokens": n_tokens, "seed": seed}
+                    row |= {"method": name, **oracle, **_measure(method, drawn, n)}
+                    rows.append(row)
+                    if sink is not None:
+                        sink(row)
+    return rows
+
+
+def _measure(method, drawn, n):
+    is_flat = not hasattr(method, "locate")
+    bags = drawn.bags.mean(axis=1) if is_flat else drawn.bags
+    start = time.process_time()
+    method.fit(bags[:n], drawn.y[:n])
+    seconds = time.process_time() - start
+    r2 = r2_score(drawn.y[n:], method.predict(bags[n:]))
+    locate = np.nan if is_flat else np.mean(method.locate(bags[n:]) == drawn.places[n:])
+    return {"r2": r2, "locate": locate, "seconds": seconds}
+
+
+def _share(found, places, n):
+    return np.mean(found[n:] == places[n:])
+
+
+def _compile():
+    """Fit once, so that no row pays for the compilation."""
+    rng = np.random.default_rng(0)
+    bags, y = rng.standard_normal((20, 3, 2)), rng.standard_normal(20)
+    SingleLocationRegressor().fit(bags, y)
+    SingleLocationClassifier().fit(bags, y > 0)
+
+
+def print_synthetic(rows):
+    print("R2 within 0.02 of the oracle in every seed (laws with oracle R2 >= 0.9)")
+    header = (
+        f"{'law':<12} {'d':>3} {'L':>4} {'method':<18} {'seeds':>5} {'median R2':>9}"
+    )
+    print(
+        f"{header} {'worst gap':>9} {'target':>7} {'locate':>7} {'oracle':>7} {'s':>7}"
+    )
+    for (law, d, n_tokens, method), group in _grouped(
+        rows, "law", "d", "n_tokens", "method"
+    ).items():
+        counted = [row for row in group if row["oracle_r2"] >= 0.9]
+        gaps = [row["oracle_r2"] - row["r2"] for row in counted] or [np.nan]
+        verdict = "<= 0.02" if method == OURS else ""
+        print(
+            f"{law:<12} {d:>3} {n_tokens:>4} {method:<18} {len(counted):>5} "
+            f"{_median(group, 'r2'):>9.4f} {max(gaps):>9.4f} {verdict:>7} "
+            f"{_median(group, 'locate'):>7.4f} {_median(group, 'oracle_locate'):>7.4f} "
+            f"{_median(group, 'seconds'):>7.2f}"
+        )
+    _print_ratio(rows, "n_tokens")
+
+
+def _print_ratio(rows, column):
+    """Time of the peer over ours, on the fits that both made."""
+    shared = ("law", "d", "n_tokens", "seed")
+    peer = {tuple(r.get(c) for c in shared): r for r in rows if r["method"] == PEER}
+    ours = {tuple(r.get(c) for c in shared): r for r in rows if r["method"] == OURS}
+    ratios = defaultdict(list)
+    for fit, row in peer.items():
+        ratios[row[column]].append(row["seconds"] / ours[fit]["seconds"])
+    for value, list_of in ratios.items():
+        print(
+            f"{column}={value}: ABMIL takes {np.median(list_of):.1f} times as long "
+            f"(median of {len(list_of)} fits, target >= 10)"
+        )
+
+
+def run_digits(*, seeds, n, peer_seeds, n_frames=20, sink=None):
+    """Streams of digit images; train and test use different images."""
+    rows = []
+    _compile()
+    images, digits = load_digits(return_X_y=True)
+    for seed in range(seeds):
+        rng = np.random.default_rng(seed)
+        order = rng.permutation(len(digits))
+        halves = np.array_split(order, 2)
+        train, test = (
+            digit_streams(images[half], digits[half], n, n_frames, rng)
+            for half in halves
+        )
+        methods = {
+            OURS: SingleLocationClassifier(),
+            "logistic on the mean": make_pipeline(
+                StandardScaler(), LogisticRegression(max_iter=1000)
+            ),
+        }
+        if seed < peer_seeds:
+            methods[PEER] = ABMIL(seed, loss="logistic")
+        for name, method in methods.items():
+            row = {"seed": seed, "method": name, **_measure_digits(method, train, test)}
+            rows.append(row)
+            if sink is not None:
+                sink(row)
+    return rows
+
+
+def _measure_digits(method, train, test):
+    is_flat = not hasattr(method, "locate")
+    x_train, x_test = (
+        part[0].mean(axis=1) if is_flat else part[0] for part in (train, test)
+    )
+    start = time.process_time()
+    method.fit(x_train, train[1])
+    seconds = time.process_time() - start
+    predicted = method.predict(x_test)
+    if isinstance(method, ABMIL):
+        predicted = predicted > 0
+    locate = np.nan if is_flat else np.mean(method.locate(x_test) == test[2])
+    accuracy = np.mean(predicted == test[1])
+    return {"accuracy": accuracy, "locate": locate, "seconds": seconds}
+
+
+def print_digits(rows):
+    print("Streams of 20 digits, one of them a 3 or an 8: which? (chance 0.5)")
+    print(f"{'method':<22} {'accuracy':>8} {'worst':>7} {'locate':>7} {'s':>7}")
+    for (method,), group in _grouped(rows, "method").items():
+        print(
+            f"{method:<22} {_median(group, 'accuracy'):>8.3f} "
+            f"{min(row['accuracy'] for row in group):>7.3f} "
+            f"{_median(group, 'locate'):>7.3f} {_median(group, 'seconds'):>7.2f}"
+        )
+
+
+def run_musk(data, *, names, folds, repeats, with_peers, sink=None):
+    """Repeated stratified folds; the penalty is chosen inside each training set."""
+    rows = []
+    _compile()
+    for name in names:
+        bags, y = load_musk(Path(data) / f"{name}.csv.gz")
+        splits = RepeatedStratifiedKFold(
+            n_splits=folds, n_repeats=repeats, random_state=0
+        )
+        for index, (train, test) in enumerate(splits.split(y, y)):
+            methods = {
+                OURS: GridSearchCV(
+                    SingleLocationClassifier(),
+                    {"alpha": [1e-3, 1e-2, 1e-1, 1.0]},
+                    cv=3,
+                ),
+                "mi-SVM": MaximumInstanceSVM(),
+            }
+            if with_peers:
+                settings = {"batch_size": 1, "weight_decay": 1e-4}
+                methods[PEER] = ABMIL(index, loss="logistic", **settings)
+            for method_name, method in methods.items():
+                row = {"data": name, "repeat": index // folds, "fold": index % folds}
+                row |= {
+                    "method": method_name,
+                    **_measure_musk(method, bags, y, train, test),
+                }
+                rows.append(row)
+                if sink is not None:
+                    sink(row)
+    return rows
+
+
+def load_musk(path):
+    table = np.loadtxt(path, delimiter=",")
+    grouped = group_bags(table[:, 2:], groups=table[:, 1])
+    return grouped.bags, table[grouped.first_rows, 0] > 0
+
+
+def _measure_musk(method, bags, y, train, test):
+    start = time.process_time()
+    method.fit([bags[i] for i in train], y[train])
+    seconds = time.process_time() - start
+    predicted = method.predict([bags[i] for i in test])
+    if isinstance(method, ABMIL):
+        predicted = predicted > 0
+    return {"accuracy": np.mean(predicted == y[test]), "seconds": seconds}
+
+
+def print_musk(rows):
+    print("Accuracy with 95 % intervals (variance of Nadeau and Bengio, 2003)")
+    print(
+        f"{'data':<6} {'method':<18} {'accuracy':>8} {'interval':>17} {'s a fold':>8}"
+    )
+    for (data, method), group in _grouped(rows, "data", "method").items():
+        scores = np.array([float(row["accuracy"]) for row in group])
+        half = _half_interval(scores, n_folds=1 + max(row["fold"] for row in group))
+        low, high = scores.mean() - half, scores.mean() + half
+        print(
+            f"{data:<6} {method:<18} {scores.mean():>8.3f} [{low:.3f}, {high:.3f}]"
+            f"    {_median(group, 'seconds'):>8.2f}"
+        )
+
+
+def _half_interval(scores, *, n_folds):
+    """Folds share training data: the variance of their mean is corrected for it."""
+    share = 1 / (n_folds - 1)  # test over train
+    error = np.sqrt(scores.var(ddof=1) * (1 / len(scores) + share))
+    return stats.t.ppf(0.975, len(scores) - 1) * error
+
+
+def _grouped(rows, *columns):
+    groups = defaultdict(list)
+    for row in rows:
+        groups[tuple(row[column] for column in columns)].append(row)
+    return groups
+
+
+def _median(rows, column):
+    return np.median([row[column] for row in rows])
+
+
+class _CSV:
+    """Write rows as they come, so that a stopped run keeps what it has."""
+
+    def __init__(self, path):
+        self._path, self._is_begun = path, False
+
+    def __call__(self, row):
+        if not self._path:
+            return
+        shown = {
+            name: f"{value:.5g}" if isinstance(value, float) else value
+            for name, value in row.items()
+        }
+        with Path(self._path).open("a" if self._is_begun else "w") as file:
+            writer = csv.DictWriter(file, list(shown), lineterminator="\n")
+            if not self._is_begun:
+                writer.writeheader()
+            writer.writerow(shown)
+        self._is_begun = True
+
+
+def _parsed(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("question", choices=("synthetic", "musk", "digits"))
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--first-seed", type=int, default=0, help="run in pieces")
+    parser.add_argument("--peer-seeds", type=int, default=20)
+    parser.add_argument("--without-peers", action="store_true")
+    parser.add_argument("--sizes", choices=("small", "large", "both"), default="both")
+    parser.add_argument("--data", default="data/mil", help="folder of the MUSK files")
+    parser.add_argument("--names", nargs="+", default=["musk1", "musk2"])
+    parser.add_argument("--csv", help="file for one row a fit")
+    return parser.parse_args(argv)
+
+
+def run(argv=None) -> None:
+    args = _parsed(argv)
+    sink = _CSV(args.csv)
+    peer_seeds = 0 if args.without_peers else args.peer_seeds
+    if args.question == "synthetic":
+        sizes = {"small": SIZES[:1], "large": SIZES[1:], "both": SIZES}[args.sizes]
+        settings = {"seeds": args.seeds, "peer_seeds": peer_seeds, "sink": sink}
+        settings["first_seed"] = args.first_seed
+        print_synthetic(run_synthetic(sizes=sizes, n=3000, **settings))
+    elif args.question == "digits":
+        rows = run_digits(seeds=args.seeds, n=2000, peer_seeds=peer_seeds, sink=sink)
+        print_digits(rows)
+    else:
+        settings = {"names": args.names, "folds": 10, "repeats": 5, "sink": sink}
+        with_peers = not args.without_peers
+        print_musk(run_musk(args.data, with_peers=with_peers, **settings))
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,79 @@
+r"""
+Find the frame that matters
+===========================
+
+Streams of handwritten digits: exactly one frame is a 3 or an 8, and it alone decides
+the class of the stream. The classifier sees the streams and their classes, never which
+frame decides; afterwards its attention says where it looked.
+"""
+
+# %%
+# Streams of digits
+# -----------------
+# The images are scikit-learn's; training and test streams show different images.
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.datasets import load_digits
+
+from eigenheads.estimators import SingleLocationClassifier
+
+rng = np.random.default_rng(0)
+images, digits = load_digits(return_X_y=True)
+
+
+def streams(images, digits, n, n_frames):
+    """Return bags of frames, whether the deciding frame is an 8, and its place."""
+    decides = np.isin(digits, (3, 8))
+    frames = rng.choice(np.flatnonzero(~decides), (n, n_frames))
+    places = rng.integers(n_frames, size=n)
+    chosen = rng.choice(np.flatnonzero(decides), n)
+    frames[np.arange(n), places] = chosen
+    return images[frames], digits[chosen] == 8, places
+
+
+half = rng.permutation(len(digits)) < len(digits) // 2
+bags, is_eight, _ = streams(images[half], digits[half], 2000, 10)
+test_bags, test_is_eight, test_places = streams(images[~half], digits[~half], 1000, 10)
+
+# %%
+# One head, two vectors
+# ---------------------
+model = SingleLocationClassifier().fit(bags, is_eight)
+accuracy = model.score(test_bags, test_is_eight)
+located = np.mean(model.locate(test_bags) == test_places)
+
+# %%
+# Where it looked
+# ---------------
+# Three test streams; the bar over a frame is its attention weight, the outlined frame
+# the one that decides.
+figure, axes = plt.subplots(6, 10, figsize=(9, 4.6), height_ratios=[1, 1.6] * 3)
+for row, weights in enumerate(model.attention(test_bags[:3])):
+    for column, weight in enumerate(weights):
+        bar, frame = axes[2 * row : 2 * row + 2, column]
+        bar.bar([0], [weight], color="C0")
+        bar.set(ylim=(0, 1), xlim=(-1, 1))
+        bar.axis("off")
+        frame.imshow(test_bags[row, column].reshape(8, 8), cmap="gray_r")
+        frame.set(xticks=[], yticks=[])
+        is_deciding = column == test_places[row]
+        for spine in frame.spines.values():
+            spine.set(color="C3" if is_deciding else "0.8", linewidth=2)
+figure.suptitle(f"Accuracy {accuracy:.2f}, deciding frame found {located:.2f}")
+figure.tight_layout(h_pad=0.1)
+
+# %%
+# Key and value are images too: what makes a frame count, and what it then says.
+templates, panels = plt.subplots(1, 2, figsize=(5, 2.6))
+for panel, name, vector in zip(
+    panels, ("key", "value"), (model.coef_key_, model.coef_value_[0]), strict=True
+):
+    scale = np.abs(vector * images.std(axis=0)).max()
+    panel.imshow(
+        (vector * images.std(axis=0)).reshape(8, 8),
+        cmap="RdBu_r",
+        vmin=-scale,
+        vmax=scale,
+    )
+    panel.set(title=name, xticks=[], yticks=[])
+templates.tight_layout()

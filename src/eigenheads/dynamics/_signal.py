@@ -1,0 +1,268 @@
+"""Projected stochastic gradient ascent of signal recovery, in any dimension."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from eigenheads._checks import Got, check_choice, check_count, check_finite_array, fail
+from eigenheads._parallel import RunPool, advance, blocks
+from eigenheads._rng import run_generators
+from eigenheads._schedules import check_schedule, schedule_values
+from eigenheads._trajectories import Trajectories, record_steps
+from eigenheads._typing import FloatArray, Schedule
+from eigenheads.datasets import SignalTokens
+from eigenheads.dynamics._engine import chi
+from eigenheads.dynamics._signal_kernels import Problem, exact_block, full_block
+
+_OWNER = "simulate_signal"
+_KERNELS: dict[str, Callable[..., int]] = {"exact": exact_block, "full": full_block}
+# Up to here d - 3 is exact in double precision.
+_MAX_DIMENSION = 10**15
+_MAX_RUNS = 10**6
+# Numbers held at once: 2 GiB of doubles for the work, 4 GiB for the records.
+_MAX_WORK, _MAX_RECORDS = 2**28, 2**29
+# A block lasts about 20 ms a run: a normal takes about 4 ns, exp and sums 10 a token.
+_BLOCK_NANOSECONDS = 20e6
+# Slack for rounded input.
+_ROUNDING = 1e-9
+
+
+def simulate_signal(
+    law: SignalTokens,
+    *,
+    step_size: Schedule,
+    n_steps: int,
+    n_runs: int,
+    record_every: int,
+    seed: int,
+    batch_size: int = 1,
+    averaging: bool = False,
+    method: str = "exact",
+    start: ArrayLike | None = None,
+) -> Trajectories:
+    r"""Simulate a query on the sphere that climbs the norm of its attention output.
+
+    Each update draws a fresh batch of prompts, takes the mean :math:`g` of the
+    gradients of :math:`\lVert o \rVert^2`, and moves
+
+    .. math::
+
+        o = \sum_i p_i x_i, \quad p = \operatorname{softmax}(\beta X q), \qquad
+        g = 2 \beta \sum_i p_i (x_i \cdot o - \lVert o \rVert^2)\, x_i, \qquad
+        q \leftarrow \frac{q + a_t (I - q q^\top) g}{\lVert\cdot\rVert}
+
+    Parameters
+    ----------
+    law
+        What the prompts are drawn from; its ``inverse_temperature`` is :math:`\beta`.
+    step_size
+        :math:`a_t`, a number or a schedule: a callable of the 0-based index of the
+        update.
+    n_steps
+        Updates a run.
+    n_runs
+        Number of independent runs.
+    record_every
+        Record the state after each multiple of this many updates.
+    seed
+        Run r depends on ``(seed, r)`` alone: not on how many runs stand beside it,
+        nor on the number of threads.
+    batch_size
+        Prompts an update.
+    averaging
+        Whether to follow the average of the iterates, too (Polyak–Ruppert).
+    method
+        ``"exact"`` simulates the alignment alone, exactly in law, at a cost that does
+        not depend on d (d >= 3); ``"full"`` draws every coordinate.
+    start
+        Alignments :math:`q \cdot u` at which to start, one number or (n_runs,).
+        Default: q uniform on the sphere.
+
+    Returns
+    -------
+    trajectories
+        ``alignment`` :math:`= q \cdot u` with its sign, after ``.steps`` updates;
+        record 0 is the start. With ``averaging`` also ``averaged_alignment``, of the
+        average :math:`\bar q` as a direction, :math:`\bar q \cdot u / \lVert \bar q
+        \rVert`.
+
+    Notes
+    -----
+    An exact update draws three normals a token: its coordinates along u, along the
+    residual of q, and along the part of o outside both.
+
+    The average gives the iterate after t updates a weight that grows like
+    :math:`t^3`: :math:`\bar q_t = \bar q_{t-1} + \frac{4}{t+3}(q_t - \bar q_{t-1})`.
+    With equal weights, the time before the escape from a random start would stay in
+    the average; so it has a share of :math:`(\text{escape} / t)^4`.
+
+    References
+    ----------
+    .. [1] truong2026.
+    .. [2] O. Shamir and T. Zhang (2013). Stochastic gradient descent for non-smooth
+       optimization: convergence results and optimal averaging schemes.
+
+    Examples
+    --------
+    >>> from eigenheads.datasets import SignalTokens
+    >>> law = SignalTokens(d=10**9, n_informative=20, n_nuisance=180, strength=3e-4,
+    ...                    inverse_temperature=0.5)
+    >>> paths = simulate_signal(law, step_size=1e-9, n_steps=100, n_runs=3,
+    ...                         record_every=50, seed=0)
+    >>> paths["alignment"].shape
+    (3, 3)
+    """
+    if not isinstance(law, SignalTokens):
+        hint = "Import it from eigenheads.datasets."
+        fail("law", "a SignalTokens", law, owner=_OWNER, hint=hint, error=TypeError)
+    method = check_choice("method", method, list(_KERNELS), owner=_OWNER)
+    _check_law(law, method)
+    step_size = check_schedule("step_size", step_size, owner=_OWNER)
+    batch_size = check_count("batch_size", batch_size, owner=_OWNER)
+    if not isinstance(averaging, bool | np.bool_):
+        fail("averaging", "True or False", averaging, owner=_OWNER)
+    n_steps = check_count("n_steps", n_steps, owner=_OWNER)
+    n_runs = check_count("n_runs", n_runs, owner=_OWNER, maximum=_MAX_RUNS)
+    names = ("alignment", "averaged_alignment") if averaging else ("alignment",)
+    record_every = _check_record_every(record_every, n_steps, n_runs * len(names))
+    generators = run_generators(seed, n_runs, owner=_OWNER)
+    # Drawn also when a start is given: then the batches do not depend on whether.
+    starts = _draw_starts(law.d, generators)
+    if start is not None:
+        starts = _check_start(start, n_runs)
+    states = _initial_states(starts, len(names), law.d, method)
+    steps = record_steps(n_steps, record_every)
+    records = np.empty((n_runs, len(steps), len(names)))
+    records[:, 0] = starts[:, None]
+
+    problem = _problem(law, batch_size)
+    with RunPool(n_runs) as pool:
+        for first, stop in blocks(n_steps, size=_block_size(problem, method)):
+            step_sizes = schedule_values(
+                "step_size", step_size, first, stop, owner=_OWNER
+            )
+            block = (step_sizes, problem, first, record_every)
+            broken = _advance_runs(
+                pool, _KERNELS[method], generators, states, records, block
+            )
+            _check_finite(broken, step_sizes, first)
+            advance((stop - first) * n_runs)
+    curves = np.ascontiguousarray(np.moveaxis(records, 2, 0))
+    return Trajectories(steps, dict(zip(names, curves, strict=True)))
+
+
+def _problem(law: SignalTokens, batch_size: int) -> Problem:
+    return Problem(
+        float(law.d),
+        law.n_informative,
+        law.n_nuisance,
+        law.amplitude,
+        law.signs == "random",
+        law.inverse_temperature,
+        batch_size,
+    )
+
+
+def _advance_runs(
+    pool: RunPool,
+    kernel: Callable[..., int],
+    generators: list[np.random.Generator],
+    states: list[FloatArray],
+    records: FloatArray,
+    block: tuple[Any, ...],
+) -> list[int]:
+    """Advance every run by one block; return where each overflowed, or -1."""
+    broken = [-1] * len(states)
+
+    def work(run: int) -> None:
+        broken[run] = kernel(generators[run], states[run], *block, records[run])
+
+    pool.each(work)
+    return broken
+
+
+def _draw_starts(d: int, generators: Iterable[np.random.Generator]) -> FloatArray:
+    """Draw q·u of a uniform q from each generator: a normal, and the others' length."""
+    starts = []
+    for rng in generators:
+        along = rng.standard_normal()
+        starts.append(along / math.hypot(along, chi(rng, d - 1.0)))
+    return np.array(starts)
+
+
+def _initial_states(
+    starts: FloatArray, n_rows: int, d: int, method: str
+) -> list[FloatArray]:
+    """Return q, and the average that starts there, in the kernel's coordinates.
+
+    In full, q lies in the first two basis vectors: the law is rotation invariant, so
+    this is no restriction.
+    """
+    size = d if method == "full" else n_rows + 2
+    states = []
+    for alignment in starts:
+        state = np.zeros((n_rows, size))
+        state[:, 0] = alignment
+        state[:, 1] = math.sqrt((1 - alignment) * (1 + alignment))
+        states.append(state)
+    return states
+
+
+def _block_size(problem: Problem, method: str) -> int:
+    normals = 3.0 if method == "exact" else problem.d
+    tokens = (problem.n_informative + problem.n_nuisance) * problem.batch_size
+    return max(1, int(_BLOCK_NANOSECONDS / (tokens * (4.0 * normals + 10.0))))
+
+
+def _check_law(law: SignalTokens, method: str) -> None:
+    if method == "exact":
+        contract, got = "a law with d >= 3 for method='exact'", Got(f"d={law.d}")
+        if law.d < 3:
+            fail("law", contract, got, owner=_OWNER, hint="Use method='full'.")
+        if law.d > _MAX_DIMENSION:
+            fail("law", f"a law with d <= {_MAX_DIMENSION}", got, owner=_OWNER)
+    width = 8 if method == "exact" else law.d
+    if width * law.n_tokens > _MAX_WORK:
+        hint = "" if method == "exact" else "Use method='exact'."
+        contract = f"a law with at most {_MAX_WORK // width} tokens at this d"
+        got = Got(f"d={law.d}, {law.n_tokens} tokens")
+        fail("law", contract, got, owner=_OWNER, hint=hint)
+
+
+def _check_record_every(record_every: int, n_steps: int, n_curves: int) -> int:
+    record_every = check_count(
+        "record_every",
+        record_every,
+        owner=_OWNER,
+        maximum=n_steps,
+        hint=f"A run has {n_steps} steps.",
+    )
+    numbers = n_curves * (n_steps // record_every + 1)
+    if numbers > _MAX_RECORDS:
+        contract = f"large enough for at most {_MAX_RECORDS} recorded numbers"
+        got = Got(f"{record_every}, which makes {numbers}")
+        fail("record_every", contract, got, owner=_OWNER)
+    return record_every
+
+
+def _check_start(start: object, n_runs: int) -> FloatArray:
+    """Return alignments (n_runs,), or raise."""
+    array = check_finite_array("start", start, owner=_OWNER)
+    if array.shape not in {(), (n_runs,)}:
+        fail("start", f"one number or of shape ({n_runs},)", array, owner=_OWNER)
+    if np.any(np.abs(array) > 1 + _ROUNDING):
+        worst = float(array.flat[np.argmax(np.abs(array))])
+        fail("start", "alignments from -1 to 1", worst, owner=_OWNER)
+    return np.array(np.broadcast_to(np.clip(array, -1.0, 1.0), (n_runs,)))
+
+
+def _check_finite(broken: list[int], step_sizes: FloatArray, first: int) -> None:
+    for run, index in enumerate(broken):
+        if index >= 0:
+            value = float(step_sizes[index - first])
+            contract = "so small that no update overflows"
+            got = Got(f"{value!r} at update {index}, where run {run} overflowed")
+            fail("step_size", contract, got, owner=_OWNER)

@@ -1,0 +1,14 @@
+"""scikit-learn estimators."""
+
+from eigenheads.estimators._bags import GroupedBags, group_bags
+from eigenheads.estimators._location import (
+    SingleLocationClassifier,
+    SingleLocationRegressor,
+)
+
+__all__ = [
+    "GroupedBags",
+    "SingleLocationClassifier",
+    "SingleLocationRegressor",
+    "group_bags",
+]

@@ -1,0 +1,220 @@
+"""Bags of tokens: one concatenated array and the offsets at which bags begin."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import validate_data
+
+from eigenheads._checks import Got, check_choice, fail, shown
+
+_HINT = "A bag is an array of shape (n_tokens, n_features)."
+
+
+@dataclass(frozen=True)
+class Bags:
+    """Tokens of all bags, bag after bag; bag i is ``tokens[offsets[i]:offsets[i+1]]``.
+
+    Examples
+    --------
+    >>> bags = Bags(np.zeros((5, 2)), np.array([0, 2, 5]))
+    >>> len(bags), bags.lengths
+    (2, array([2, 3]))
+    """
+
+    tokens: NDArray[Any]
+    offsets: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Number of tokens in each bag."""
+        return np.diff(self.offsets)
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """Row of the first token of each bag."""
+        return self.offsets[:-1]
+
+    def take(self, chosen: NDArray[np.int64]) -> "Bags":
+        """Return the chosen bags, in the order given."""
+        pieces = [
+            self.tokens[self.offsets[bag] : self.offsets[bag + 1]] for bag in chosen
+        ]
+        return Bags(np.concatenate(pieces), _offsets(self.lengths[chosen]))
+
+    def split(self, per_token: NDArray[Any]) -> list[NDArray[Any]]:
+        """Cut an array with one entry a token into one array a bag."""
+        return np.split(per_token, self.offsets[1:-1])
+
+
+def read_bags(estimator: Any, X: object, *, reset: bool) -> Bags:
+    """Read any of the accepted layouts, or raise a sentence that names the bag.
+
+    Sets ``n_features_in_`` when `reset`, and compares with it otherwise.
+    """
+    owner = type(estimator).__name__
+    if getattr(X, "ndim", None) == 3:
+        array = np.asarray(X)
+        table: Any = array.reshape(-1, array.shape[2])
+        lengths = np.full(len(array), array.shape[1], dtype=np.int64)
+        if not array.shape[1]:
+            _fail_empty(0, owner=owner)
+    elif _is_sequence_of_bags(X):
+        arrays = [_as_bag(bag, index, owner) for index, bag in enumerate(cast(Any, X))]
+        _check_widths(arrays, owner)
+        table = np.concatenate(arrays)
+        lengths = np.array([len(bag) for bag in arrays], dtype=np.int64)
+    else:
+        table, lengths = X, None
+    tokens = validate_data(
+        estimator,
+        table,
+        dtype=[np.float64, np.float32],
+        order="C",
+        ensure_all_finite=False,
+        reset=reset,
+    )
+    if lengths is None:  # rows are bags of one token
+        lengths = np.ones(len(tokens), dtype=np.int64)
+    bags = Bags(tokens, _offsets(lengths))
+    _check_finite(bags, owner)
+    return bags
+
+
+class GroupedBags(NamedTuple):
+    """Bags cut from a long table; see :func:`group_bags`."""
+
+    bags: list[NDArray[Any]]
+    ids: NDArray[Any]
+    first_rows: NDArray[np.int64]
+
+
+def group_bags(table: Any, groups: ArrayLike | str) -> GroupedBags:
+    """Cut a long table, one row a token, into bags.
+
+    Parameters
+    ----------
+    table : array-like or DataFrame of shape (n_tokens, n_features)
+        One row a token, in any order of bags.
+
+    groups : array-like of shape (n_tokens,) or str
+        The bag of each row; or, for a DataFrame, the column that says it, which is
+        then no feature.
+
+    Returns
+    -------
+    grouped : GroupedBags
+        ``bags``, a list of arrays in the order in which the ids first appear, rows in
+        their order within a bag; ``ids``, one a bag; ``first_rows``, the first row of
+        each bag, so that ``column[grouped.first_rows]`` reads a column that is
+        constant within bags, such as the target.
+
+    Examples
+    --------
+    >>> grouped = group_bags([[1.0], [2.0], [3.0]], groups=["b", "a", "b"])
+    >>> grouped.bags
+    [array([[1.], [3.]]), array([[2.]])]
+    >>> grouped.ids, grouped.first_rows
+    (array(['b', 'a'], dtype='<U1'), array([0, 1]))
+    """
+    if isinstance(groups, str):
+        columns = [str(name) for name in getattr(table, "columns", [])]
+        if not columns:
+            contract = "one id a row, or the name of a column of a DataFrame"
+            fail("groups", contract, groups, owner="group_bags")
+        check_choice("groups", groups, columns, owner="group_bags")
+        table, groups = table.drop(columns=[groups]), table[groups]
+    rows, ids = np.asarray(table), np.asarray(groups)
+    if rows.ndim != 2:
+        fail("table", "of shape (n_tokens, n_features)", rows, owner="group_bags")
+    if ids.shape != rows.shape[:1]:
+        contract = f"one id a row, of shape ({len(rows)},)"
+        fail("groups", contract, ids, owner="group_bags")
+    missing = np.flatnonzero([identity != identity for identity in ids.tolist()])
+    if len(missing):
+        got = Got(f"NaN at row {missing[0]}")
+        fail("groups", "an id for every row", got, owner="group_bags")
+    return _grouped(rows, ids)
+
+
+def _grouped(rows: NDArray[Any], ids: NDArray[Any]) -> GroupedBags:
+    unique, first, member = np.unique(ids, return_index=True, return_inverse=True)
+    appearance = np.argsort(first)
+    rank = np.empty_like(appearance)
+    rank[appearance] = np.arange(len(appearance))
+    order = np.argsort(rank[member], kind="stable")
+    counts = np.bincount(rank[member], minlength=len(unique))
+    bags = np.split(rows[order], np.cumsum(counts)[:-1])
+    return GroupedBags(bags, unique[appearance], first[appearance])
+
+
+def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def _is_sequence_of_bags(X: object) -> bool:
+    """Whether any element is an array of two axes; else `X` is read as rows."""
+    is_object_array = isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1
+    if not (isinstance(X, list | tuple) or is_object_array):
+        return False
+    return any(_n_axes(bag) >= 2 for bag in cast(Sequence[object], X))
+
+
+def _n_axes(bag: object) -> int:
+    ndim = getattr(bag, "ndim", None)
+    if ndim is not None:
+        return int(ndim)
+    if isinstance(bag, list | tuple) and len(bag):
+        return 1 + _n_axes(bag[0])
+    return 1 if isinstance(bag, list | tuple) else 0
+
+
+def _as_bag(bag: object, index: int, owner: str) -> NDArray[Any]:
+    try:
+        array = np.asarray(bag)
+        if array.dtype.kind not in "biuf":
+            array = array.astype(np.float64)
+    except (TypeError, ValueError):
+        got = Got(f"{shown(bag)} as bag {index}")
+        fail("X", "bags of numbers", got, owner=owner, hint=_HINT)
+    if not array.size:
+        _fail_empty(index, owner=owner)
+    if array.ndim != 2:
+        got = Got(f"shape {array.shape} for bag {index}")
+        fail("X", "bags with two axes", got, owner=owner, hint=_HINT)
+    return array
+
+
+def _fail_empty(index: int, *, owner: str) -> None:
+    got = Got(f"an empty bag at index {index}")
+    hint = "Leave the bag and its target out."
+    fail("X", "bags of at least one token", got, owner=owner, hint=hint)
+
+
+def _check_widths(arrays: list[NDArray[Any]], owner: str) -> None:
+    width = arrays[0].shape[1]
+    for index, bag in enumerate(arrays):
+        if bag.shape[1] != width:
+            got = Got(f"{bag.shape[1]} columns in bag {index}, {width} in bag 0")
+            fail("X", "bags of one width", got, owner=owner, hint=_HINT)
+
+
+def _check_finite(bags: Bags, owner: str) -> None:
+    with np.errstate(all="ignore"):
+        if np.isfinite(bags.tokens.sum(dtype=np.float64)):
+            return
+    bad = np.argwhere(~np.isfinite(bags.tokens))
+    if not len(bad):  # large finite numbers that only their sum overflows
+        return
+    row, column = bad[0]
+    bag = int(np.searchsorted(bags.offsets, row, side="right")) - 1
+    value = bags.tokens[row, column]
+    word = "NaN" if np.isnan(value) else str(value)
+    got = Got(f"{word} in bag {bag}, token {row - bags.offsets[bag]}, column {column}")
+    hint = "Impute it, or leave the token out."
+    fail("X", "finite numbers", got, owner=owner, hint=hint)

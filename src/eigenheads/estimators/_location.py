@@ -1,0 +1,594 @@
+"""Find the token that matters: the single-location head as two estimators."""
+
+import sys
+import warnings
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, softmax
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import Tags, check_array, check_consistent_length, check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+from threadpoolctl import threadpool_limits
+
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    check_count,
+    check_number,
+    check_positive,
+    fail,
+)
+from eigenheads._typing import FloatArray
+from eigenheads.estimators._bags import Bags, read_bags
+from eigenheads.estimators._location_fit import Problem, Solution, fit_head
+from eigenheads.estimators._location_head import (
+    HEADS,
+    attention_weights,
+    deciding_tokens,
+    head_outputs,
+)
+from eigenheads.estimators._location_loss import LOGISTIC, MULTINOMIAL, SQUARED
+
+
+class _SingleLocation(BaseEstimator):
+    """What the regressor and the classifier share: bags, the head, the fit."""
+
+    coef_key_: NDArray[np.floating]
+    coef_value_: NDArray[np.floating]
+    intercept_: Any
+
+    def __init__(
+        self,
+        *,
+        head: str = "softmax",
+        alpha: float = 3e-5,
+        l1_ratio: float = 0.0,
+        coherence: float = 0.1,
+        fit_intercept: bool = True,
+        n_random_starts: int = 0,
+        max_iter: int = 500,
+        tol: float = 1e-4,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.head = head
+        self.alpha = alpha
+        self.l1_ratio = l1_ratio
+        self.coherence = coherence
+        self.fit_intercept = fit_intercept
+        self.n_random_starts = n_random_starts
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def attention(self, X: Any) -> list[NDArray[np.floating]]:
+        """Return the weights that the head gives to the tokens of each bag.
+
+        Parameters
+        ----------
+        X : list of arrays of shape (n_tokens, n_features), or array
+            Bags, in any layout that :meth:`fit` takes.
+
+        Returns
+        -------
+        weights : list of ndarray of shape (n_tokens,)
+            For ``head="softmax"`` non-negative with sum 1 in every bag; for ``"erf"``
+            between -1 and 1.
+        """
+        bags = self._read_fitted(X)
+        scores = bags.tokens @ self.coef_key_
+        return bags.split(attention_weights(bags, scores, head=self.head))
+
+    def locate(self, X: Any) -> NDArray[np.int64]:
+        """Return the index of the token that decides each bag.
+
+        Parameters
+        ----------
+        X : list of arrays of shape (n_tokens, n_features), or array
+            Bags, in any layout that :meth:`fit` takes.
+
+        Returns
+        -------
+        index : ndarray of shape (n_bags,)
+            Position within the bag of the token with the largest weight; for
+            ``head="erf"``, largest in absolute value.
+        """
+        bags = self._read_fitted(X)
+        return deciding_tokens(bags, bags.tokens @ self.coef_key_, head=self.head)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags
+
+    def _read_fitted(self, X: Any) -> Bags:
+        check_is_fitted(self)
+        return read_bags(self, X, reset=False)
+
+    def _outputs(self, X: Any) -> NDArray[np.floating]:
+        bags = self._read_fitted(X)
+        values = np.atleast_2d(self.coef_value_)
+        outputs = head_outputs(bags, self.coef_key_, values, head=self.head)
+        return outputs + np.atleast_1d(self.intercept_).astype(outputs.dtype)
+
+    def _check_parameters(self) -> None:
+        owner = type(self).__name__
+        check_choice("head", self.head, HEADS, owner=owner)
+        check_number("alpha", self.alpha, owner=owner, minimum=0.0)
+        check_number("l1_ratio", self.l1_ratio, owner=owner, minimum=0.0, maximum=1.0)
+        check_number("coherence", self.coherence, owner=owner, minimum=0.0)
+        check_count("n_random_starts", self.n_random_starts, owner=owner, minimum=0)
+        check_count("max_iter", self.max_iter, owner=owner)
+        check_positive("tol", self.tol, owner=owner)
+
+    def _solve(
+        self,
+        bags: Bags,
+        targets: FloatArray,
+        responses: FloatArray,
+        weights: FloatArray,
+        *,
+        kind: int,
+    ) -> Solution:
+        """Fit the head; bags of weight zero are as if they were not there."""
+        kept = np.flatnonzero(weights > 0)
+        problem = Problem(
+            bags=bags,
+            targets=targets,
+            responses=responses,
+            weights=weights,
+            head=self.head,
+            kind=kind,
+            alpha=float(self.alpha),
+            l1_ratio=float(self.l1_ratio),
+            coherence=float(self.coherence),
+            has_intercept=bool(self.fit_intercept),
+            max_iter=int(self.max_iter),
+            tol=float(self.tol),
+        )
+        if len(kept) < len(bags):
+            problem = problem.on(kept)
+        random = check_random_state(self.random_state)
+        shape = (int(self.n_random_starts), bags.tokens.shape[1])
+        # Many small products: threads of the linear algebra would wait for each other.
+        with threadpool_limits(limits=1, user_api="blas"):
+            solution = fit_head(problem, random.standard_normal(shape), self._report)
+        self._keep(solution, bags.tokens.dtype)
+        return solution
+
+    def _keep(self, solution: Solution, dtype: np.dtype[Any]) -> None:
+        self.coef_key_ = solution.key.astype(dtype)
+        self.n_iter_ = solution.n_iter
+        self.objective_ = solution.objective
+        self.start_ = solution.start
+        if not solution.converged:
+            warnings.warn(
+                f"{type(self).__name__}: the optimiser stopped after "
+                f"{solution.n_iter} iterations without converging. Raise `max_iter`, "
+                "`tol` or `alpha`.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
+    def _report(self, message: str) -> None:
+        if self.verbose:
+            sys.stdout.write(f"{type(self).__name__}: {message}\n")
+
+    def _check_weights(self, sample_weight: ArrayLike | None, bags: Bags) -> FloatArray:
+        owner = type(self).__name__
+        if sample_weight is None:
+            return np.ones(len(bags))
+        weights = np.asarray(
+            check_array(sample_weight, ensure_2d=False, input_name="sample_weight"),
+            dtype=np.float64,
+        )
+        if weights.shape != (len(bags),):
+            contract = f"one weight a bag, of shape ({len(bags)},)"
+            fail("sample_weight", contract, weights, owner=owner)
+        if weights.min() < 0 or not weights.sum() > 0:
+            got = Got(f"numbers from {weights.min():g} to {weights.max():g}")
+            contract = "weights >= 0, not all of them zero"
+            fail("sample_weight", contract, got, owner=owner)
+        return weights
+
+
+class SingleLocationRegressor(RegressorMixin, _SingleLocation):
+    r"""Regression in which one token of a bag, at an unknown place, decides.
+
+    A bag :math:`x_1, \dots, x_L` is read by one attention head,
+
+    .. math::
+
+        \hat y = \sum_l p_l \; x_l \cdot v + b, \qquad
+        p_l = \frac{e^{x_l \cdot k}}{\sum_m e^{x_m \cdot k}}
+        \quad \text{or} \quad p_l = \operatorname{erf}(x_l \cdot k),
+
+    so the key :math:`k` says which token matters and the value :math:`v` what it says.
+    The penalised squared loss is minimised by L-BFGS from starts that the moments of
+    the data determine; the fit does not depend on luck.
+
+    Parameters
+    ----------
+    head : {"softmax", "erf"}, default="softmax"
+        How scores become weights. ``"erf"`` is the head of [1]_, for tokens centred
+        at 0. Its weights do not sum to 1, and where scores are small it is a bilinear
+        form that the exchange of key and value leaves unchanged: to locate, prefer
+        ``"softmax"``.
+
+    alpha : float, default=3e-05
+        Strength of the penalty on key and value, beside the mean loss of a
+        standardised target.
+
+    l1_ratio : float, default=0.0
+        Share of the L1 norm of the standardised coefficients in the penalty. The rest
+        is half the variance of the scores and readouts of the tokens, plus one
+        percent of the squared norm of the standardised coefficients. With a
+        positive share coefficients become exactly zero.
+
+    coherence : float, default=0.1
+        Weight of a penalty on the part of the key that is not along the mean attended
+        token, both whitened. Where tokens have an elliptical law the two directions
+        agree and the mean is the steadier estimate; 0 trusts the targets alone.
+
+    fit_intercept : bool, default=True
+        Whether to fit :math:`b`.
+
+    n_random_starts : int, default=0
+        Random directions of the key to try beside the starts from moments.
+
+    max_iter : int, default=500
+        Largest number of iterations of the optimiser.
+
+    tol : float, default=0.0001
+        The optimiser stops when no entry of the gradient, in whitened coordinates, is
+        larger.
+
+    random_state : int, RandomState instance or None, default=None
+        Source of the random starts.
+
+    verbose : int, default=0
+        Whether to print the objective of every start.
+
+    Attributes
+    ----------
+    coef_key_ : ndarray of shape (n_features,)
+        :math:`k`; its length is the inverse temperature.
+
+    coef_value_ : ndarray of shape (n_features,)
+        :math:`v`.
+
+    intercept_ : float
+        :math:`b`.
+
+    objective_ : float
+        Penalised loss at the solution.
+
+    start_ : str
+        Name of the start that won.
+
+    n_iter_ : int
+        Iterations from that start.
+
+    n_features_in_ : int
+        Width of a token.
+
+    feature_names_in_ : ndarray of shape (n_features,)
+        Names of the features, when the bags were rows of a DataFrame.
+
+    See Also
+    --------
+    SingleLocationClassifier : The same head for classes.
+    group_bags : Cut a long table into bags.
+    eigenheads.functional.location_predictor : The head on plain arrays.
+
+    Notes
+    -----
+    `X` is a list of arrays (n_tokens, n_features) of any lengths, an array (n_bags,
+    n_tokens, n_features), or an array (n_bags, n_features) whose rows are bags of one
+    token. The fit is invariant to the units of features and target.
+
+    A pass over the data costs O(tokens × features). Starts: with whitened tokens and
+    centred targets, ``moments`` takes :math:`v` from the regression of :math:`y` on
+    the sum of the bag and :math:`k` from the mean of :math:`y (x \cdot v) x`;
+    ``spectral`` takes both from the extreme eigenvectors of the mean of
+    :math:`y \, x x^\top`; ``principal`` is the pooled principal direction; ``value``
+    uses :math:`v` itself as the key. Given a key, values are a ridge regression.
+
+    References
+    ----------
+    .. [1] Marion, Berthier, Biau, Boyer (2025). Attention layers provably solve
+       single-location regression.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from eigenheads.datasets import SingleLocation
+    >>> from eigenheads.estimators import SingleLocationRegressor
+    >>> bags, y, places = SingleLocation(d=40).sample(900, np.random.default_rng(0))
+    >>> model = SingleLocationRegressor().fit(bags[:600], y[:600])
+    >>> bool(model.score(bags[600:], y[600:]) > 0.9)
+    True
+    >>> bool(np.mean(model.locate(bags[600:]) == places[600:]) > 0.95)
+    True
+    """
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit key, value and intercept.
+
+        Parameters
+        ----------
+        X : list of arrays of shape (n_tokens, n_features), or array
+            Bags; see Notes.
+
+        y : array-like of shape (n_bags,)
+            Targets.
+
+        sample_weight : array-like of shape (n_bags,), default=None
+            Weights of the bags.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+        """
+        self._check_parameters()
+        bags = read_bags(self, X, reset=True)
+        targets = _checked_targets(y, bags, owner=type(self).__name__)
+        targets = check_array(targets, ensure_2d=False, dtype=float, input_name="y")
+        weights = self._check_weights(sample_weight, bags)
+        shift = np.average(targets, weights=weights) if self.fit_intercept else 0.0
+        spread = float(np.sqrt(np.average((targets - shift) ** 2, weights=weights)))
+        scale = spread if spread > 0 else 1.0
+        standardised = (targets - shift) / scale
+        solution = self._solve(
+            bags, standardised, standardised[:, None], weights, kind=SQUARED
+        )
+        self.coef_value_ = (scale * solution.values[0]).astype(bags.tokens.dtype)
+        self.intercept_ = float(shift + scale * solution.intercepts[0])
+        return self
+
+    def predict(self, X: Any) -> NDArray[np.floating]:
+        """Return the output of the head on each bag.
+
+        Parameters
+        ----------
+        X : list of arrays of shape (n_tokens, n_features), or array
+            Bags, in any layout that :meth:`fit` takes.
+
+        Returns
+        -------
+        y_pred : ndarray of shape (n_bags,)
+            Predictions.
+        """
+        return self._outputs(X)[:, 0]
+
+
+class SingleLocationClassifier(ClassifierMixin, _SingleLocation):
+    r"""Classification in which one token of a bag, at an unknown place, decides.
+
+    The head of :class:`SingleLocationRegressor` gives the logit of each class,
+
+    .. math::
+
+        z_c = \sum_l p_l \; x_l \cdot v_c + b_c,
+
+    with one key for all classes; two classes need one logit, that of the second.
+
+    Parameters
+    ----------
+    head : {"softmax", "erf"}, default="softmax"
+        How scores become weights.
+
+    alpha : float, default=0.01
+        Strength of the penalty on key and values, beside the mean logistic loss.
+
+    l1_ratio : float, default=0.0
+        Share of the L1 norm of the standardised coefficients in the penalty. The rest
+        is half the variance of the scores and readouts of the tokens, plus one
+        percent of the squared norm of the standardised coefficients. With a
+        positive share coefficients become exactly zero.
+
+    coherence : float, default=0.1
+        Weight of a penalty on the part of the key that is not along the mean attended
+        token, both whitened. Where tokens have an elliptical law the two directions
+        agree and the mean is the steadier estimate; 0 trusts the targets alone.
+
+    fit_intercept : bool, default=True
+        Whether to fit :math:`b_c`.
+
+    n_random_starts : int, default=0
+        Random directions of the key to try beside the starts from moments.
+
+    max_iter : int, default=500
+        Largest number of iterations of the optimiser.
+
+    tol : float, default=0.0001
+        The optimiser stops when no entry of the gradient, in whitened coordinates, is
+        larger.
+
+    random_state : int, RandomState instance or None, default=None
+        Source of the random starts.
+
+    verbose : int, default=0
+        Whether to print the objective of every start.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels.
+
+    coef_key_ : ndarray of shape (n_features,)
+        :math:`k`.
+
+    coef_value_ : ndarray of shape (1, n_features) or (n_classes, n_features)
+        Rows :math:`v_c`; one row for two classes.
+
+    intercept_ : ndarray of shape (1,) or (n_classes,)
+        :math:`b_c`.
+
+    objective_ : float
+        Penalised loss at the solution.
+
+    start_ : str
+        Name of the start that won.
+
+    n_iter_ : int
+        Iterations from that start.
+
+    n_features_in_ : int
+        Width of a token.
+
+    feature_names_in_ : ndarray of shape (n_features,)
+        Names of the features, when the bags were rows of a DataFrame.
+
+    See Also
+    --------
+    SingleLocationRegressor : The same head for numbers, with more notes.
+    group_bags : Cut a long table into bags.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from eigenheads.datasets import SingleLocation
+    >>> from eigenheads.estimators import SingleLocationClassifier
+    >>> bags, y, places = SingleLocation(d=40).sample(900, np.random.default_rng(0))
+    >>> model = SingleLocationClassifier().fit(bags[:600], y[:600] > 0)
+    >>> model.predict_proba(bags[600:]).shape
+    (300, 2)
+    >>> bool(model.score(bags[600:], y[600:] > 0) > 0.85)
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        head: str = "softmax",
+        alpha: float = 1e-2,
+        l1_ratio: float = 0.0,
+        coherence: float = 0.1,
+        fit_intercept: bool = True,
+        n_random_starts: int = 0,
+        max_iter: int = 500,
+        tol: float = 1e-4,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(
+            head=head,
+            alpha=alpha,
+            l1_ratio=l1_ratio,
+            coherence=coherence,
+            fit_intercept=fit_intercept,
+            n_random_starts=n_random_starts,
+            max_iter=max_iter,
+            tol=tol,
+            random_state=random_state,
+            verbose=verbose,
+        )
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit key, values and intercepts.
+
+        Parameters
+        ----------
+        X : list of arrays of shape (n_tokens, n_features), or array
+            Bags; see the Notes of :class:`SingleLocationRegressor`.
+
+        y : array-like of shape (n_bags,)
+            Labels.
+
+        sample_weight : array-like of shape (n_bags,), default=None
+            Weights of the bags.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+        """
+        self._check_parameters()
+        bags = read_bags(self, X, reset=True)
+        labels = _checked_targets(y, bags, owner=type(self).__name__)
+        labels = check_array(labels, ensure_2d=False, dtype=None, input_name="y")
+        check_classification_targets(labels)
+        weights = self._check_weights(sample_weight, bags)
+        self.classes_, codes = np.unique(labels, return_inverse=True)
+        present = np.unique(codes[weights > 0])
+        if len(present) < 2:
+            got = Got(f"one class, {self.classes_[present].tolist()}")
+            contract = "labels of at least two classes with positive weight"
+            fail("y", contract, got, owner=type(self).__name__)
+        hot = np.eye(len(self.classes_))[codes]
+        responses = hot[:, 1:] if len(self.classes_) == 2 else hot
+        kind = LOGISTIC if len(self.classes_) == 2 else MULTINOMIAL
+        if self.fit_intercept:
+            responses = responses - np.average(responses, axis=0, weights=weights)
+        solution = self._solve(
+            bags, codes.astype(np.float64), responses, weights, kind=kind
+        )
+        self.coef_value_ = solution.values.astype(bags.tokens.dtype)
+        self.intercept_ = solution.intercepts.astype(bags.tokens.dtype)
+        return self
+
+    def decision_function(self, X: Any) -> NDArray[np.floating]:
+        """Return the logits.
+
+        Parameters
+        ----------
+        X : list of arrays of shape (n_tokens, n_features), or array
+            Bags, in any layout that :meth:`fit` takes.
+
+        Returns
+        -------
+        logits : ndarray of shape (n_bags,) or (n_bags, n_classes)
+            Of the second class for two classes, else of every class.
+        """
+        outputs = self._outputs(X)
+        return outputs[:, 0] if outputs.shape[1] == 1 else outputs
+
+    def predict_proba(self, X: Any) -> NDArray[np.floating]:
+        """Return the probability of each class.
+
+        Parameters
+        ----------
+        X : list of arrays of shape (n_tokens, n_features), or array
+            Bags, in any layout that :meth:`fit` takes.
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n_bags, n_classes)
+            In the order of ``classes_``.
+        """
+        logits = self.decision_function(X)
+        if logits.ndim == 1:
+            return np.column_stack([expit(-logits), expit(logits)])
+        return np.asarray(softmax(logits, axis=1))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the most probable class.
+
+        Parameters
+        ----------
+        X : list of arrays of shape (n_tokens, n_features), or array
+            Bags, in any layout that :meth:`fit` takes.
+
+        Returns
+        -------
+        labels : ndarray of shape (n_bags,)
+            Entries of ``classes_``.
+        """
+        logits = self.decision_function(X)
+        chosen = logits > 0 if logits.ndim == 1 else logits.argmax(axis=1)
+        return np.asarray(self.classes_[chosen.astype(np.int64)])
+
+
+def _checked_targets(y: ArrayLike | None, bags: Bags, *, owner: str) -> NDArray[Any]:
+    if y is None:
+        raise ValueError(f"{owner} requires y to be passed, but the target y is None.")
+    targets = column_or_1d(y, warn=True)
+    check_consistent_length(bags.starts, targets)
+    return np.asarray(targets)

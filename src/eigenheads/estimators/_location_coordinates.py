@@ -1,0 +1,96 @@
+"""Coordinates in which the single-location fit is well conditioned."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eigenheads._typing import FloatArray
+from eigenheads.estimators._bags import Bags
+
+# Above this width an eigendecomposition costs more than it saves.
+_WIDEST = 2_000
+# Added to the pooled correlation: bounds the whitening of empty directions.
+_RIDGE = 1e-2
+# Rows of a chunk: a few hundred kB, so that it stays in the cache.
+_CHUNK = 1_024
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    r"""Pooled mean and scale of the tokens, and the whitening of their correlation.
+
+    A coefficient in whitened coordinates :math:`u` is :math:`W u` in standardised
+    features and :math:`D^{-1} W u` in the features as given, where
+    :math:`W = (R + \delta I)^{-1/2}` and :math:`R` is the pooled correlation. So
+    :math:`\lVert u \rVert^2` is the variance of the scores of pooled tokens, plus a
+    little of the squared length of the standardised coefficient.
+    """
+
+    mean: FloatArray
+    scale: FloatArray
+    whitening: FloatArray | None
+    metric: FloatArray | None
+    principal: FloatArray | None
+
+    def standardised(self, whitened: FloatArray) -> FloatArray:
+        """Map rows in whitened coordinates to standardised features, or back by W."""
+        return whitened if self.whitening is None else whitened @ self.whitening
+
+    def raw(self, whitened: FloatArray) -> FloatArray:
+        """Map rows in whitened coordinates to the features as given."""
+        return self.standardised(whitened) / self.scale
+
+    def pulled_back(self, by_raw: FloatArray) -> FloatArray:
+        """Map gradients by raw coefficients to gradients by whitened ones."""
+        return self.standardised(by_raw / self.scale)
+
+    def measured(self, rows: FloatArray) -> FloatArray:
+        """Apply the metric: the inner product of it with `rows` is their variance."""
+        return rows if self.metric is None else rows @ self.metric
+
+    def without_whitening(self) -> "Coordinates":
+        """Return the coordinates of the standardised features, with their metric."""
+        if self.whitening is None:
+            return self
+        inverse = np.linalg.inv(self.whitening)
+        return replace(self, whitening=None, metric=inverse @ inverse)
+
+
+def pooled_coordinates(bags: Bags, weights: FloatArray, *, center: bool) -> Coordinates:
+    """Return the coordinates of the pooled tokens; a token weighs what its bag does.
+
+    Without `center` moments are taken about zero: the erf head sees the origin.
+    """
+    token_weights = np.repeat(weights, bags.lengths)
+    token_weights /= token_weights.sum()
+    d = bags.tokens.shape[1]
+    mean = token_weights @ bags.tokens if center else np.zeros(d)
+    is_wide = d > _WIDEST
+    if is_wide:
+        variance = token_weights @ bags.tokens.astype(np.float64) ** 2 - mean**2
+    else:
+        moments = weighted_gram(bags.tokens, token_weights, mean)
+        variance = np.diag(moments)
+    # A column that is constant up to rounding keeps scale 1: its coefficient is 0.
+    rounding = 1e-14 * (variance + mean**2)
+    scale = np.where(variance > rounding, np.sqrt(variance), 1.0)
+    if is_wide:
+        return Coordinates(mean, scale, None, None, None)
+    eigenvalues, vectors = np.linalg.eigh(moments / np.outer(scale, scale))
+    shrunk = np.maximum(eigenvalues, 0.0) + _RIDGE
+    whitening = (vectors / np.sqrt(shrunk)) @ vectors.T
+    return Coordinates(mean, scale, whitening, None, vectors[:, -1])
+
+
+def weighted_gram(
+    tokens: NDArray[Any], weights: FloatArray, mean: FloatArray
+) -> FloatArray:
+    r"""Return :math:`\sum_l w_l (x_l - m)(x_l - m)^\top`, chunk by chunk."""
+    d = tokens.shape[1]
+    gram = np.zeros((d, d))
+    for start in range(0, len(tokens), _CHUNK):
+        rows = tokens[start : start + _CHUNK] - mean
+        gram += (rows * weights[start : start + _CHUNK, None]).T @ rows
+    return gram

@@ -1,0 +1,300 @@
+"""Loss of the single-location head and its gradient, in one pass over the tokens."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eigenheads._compile import njit
+from eigenheads._parallel import RunPool
+from eigenheads._typing import FloatArray
+from eigenheads.estimators._bags import Bags
+
+SQUARED, LOGISTIC, MULTINOMIAL = 0, 1, 2
+
+# A weight below this changes no sum of float64 numbers of size one.
+_NEGLIGIBLE = 1e-18
+# Blocks of bags: their number never depends on the threads, so neither do the sums.
+_N_BLOCKS = 8
+_BLOCK_ENTRIES = 100_000
+
+# Sums may be reordered (for SIMD); NaN and infinities keep their meaning.
+_FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
+
+
+class HeadLoss:
+    r"""Weighted mean loss of :math:`T(X) = \sum_l p_l \, x_l \cdot v_c + b_c`.
+
+    ``kind`` is ``SQUARED``, :math:`(T - y)^2 / 2`; ``LOGISTIC``, for targets 0 and 1;
+    or ``MULTINOMIAL``, for targets that are the index of a class.
+    """
+
+    def __init__(
+        self,
+        bags: Bags,
+        targets: FloatArray,
+        weights: FloatArray,
+        *,
+        head: str,
+        kind: int,
+    ) -> None:
+        self.bags = bags
+        self.targets = targets
+        self.weights = weights / weights.sum()
+        self.head = head
+        self.kind = kind
+        self._bounds = _block_bounds(bags)
+        self._pool: RunPool | None = None
+
+    @contextmanager
+    def threads(self) -> Iterator[None]:
+        """Keep threads ready inside this context."""
+        with RunPool(len(self._bounds) - 1) as pool:
+            self._pool = pool
+            try:
+                yield
+            finally:
+                self._pool = None
+
+    def __call__(
+        self, rows: FloatArray, intercepts: FloatArray
+    ) -> tuple[float, FloatArray, FloatArray]:
+        """Return the loss and its gradients by rows (key, values) and intercepts."""
+        n_blocks = len(self._bounds) - 1
+        losses = np.zeros(n_blocks)
+        by_rows = np.zeros((n_blocks, *rows.shape))
+        by_intercepts = np.zeros((n_blocks, *intercepts.shape))
+
+        def work(block: int) -> None:
+            losses[block] = accumulate(
+                self.bags.tokens,
+                self.bags.offsets,
+                self._bounds[block : block + 2],
+                rows,
+                intercepts,
+                self.targets,
+                self.weights,
+                self.head == "erf",
+                self.kind,
+                by_rows[block],
+                by_intercepts[block],
+            )
+
+        if self._pool is None or n_blocks == 1:
+            for block in range(n_blocks):
+                work(block)
+        else:
+            self._pool.each(work)
+        return float(losses.sum()), by_rows.sum(axis=0), by_intercepts.sum(axis=0)
+
+
+def _block_bounds(bags: Bags) -> NDArray[np.int64]:
+    """Cut the bags into blocks with about equally many tokens."""
+    blocks = min(_N_BLOCKS, 1 + bags.tokens.size // _BLOCK_ENTRIES)
+    cuts = np.linspace(0, bags.offsets[-1], blocks + 1)
+    return np.unique(np.searchsorted(bags.offsets, cuts)).astype(np.int64)
+
+
+@njit()
+def _loss_and_slope(
+    kind: int, outputs: FloatArray, target: float, slope: FloatArray
+) -> float:
+    """Return the loss of one bag; write its derivative by the outputs."""
+    if kind == 0:
+        slope[0] = outputs[0] - target
+        return 0.5 * slope[0] ** 2
+    if kind == 1:
+        # log(1 + e^-m), m = +-output, without overflow.
+        margin = outputs[0] if target > 0.5 else -outputs[0]
+        small = math.exp(-abs(margin))
+        wrong = small / (1 + small) if margin > 0 else 1 / (1 + small)
+        slope[0] = -wrong if target > 0.5 else wrong
+        return math.log1p(small) + max(-margin, 0.0)
+    top = outputs.max()
+    total = 0.0
+    for c in range(outputs.size):
+        slope[c] = math.exp(outputs[c] - top)
+        total += slope[c]
+    for c in range(outputs.size):
+        slope[c] /= total
+    chosen = int(target)
+    slope[chosen] -= 1.0
+    return math.log(total) + top - outputs[chosen]
+
+
+# Rows are passed as (matrix, index): a slice would cost a reference count a token.
+@njit(fastmath=_FASTMATH)
+def _dot(tokens: Any, row: int, matrix: FloatArray, output: int) -> float:
+    total = 0.0
+    for j in range(tokens.shape[1]):
+        total += tokens[row, j] * matrix[output, j]
+    return total
+
+
+@njit(fastmath=_FASTMATH)
+def _two_dots(tokens: Any, row: int, matrix: FloatArray) -> tuple[float, float]:
+    """Return the products with the first two rows of `matrix`, reading once."""
+    first, second = 0.0, 0.0
+    for j in range(tokens.shape[1]):
+        first += tokens[row, j] * matrix[0, j]
+        second += tokens[row, j] * matrix[1, j]
+    return first, second
+
+
+@njit(fastmath=_FASTMATH)
+def _add_two_scaled(
+    sums: FloatArray, first: float, second: float, tokens: Any, row: int
+) -> None:
+    for j in range(tokens.shape[1]):
+        sums[0, j] += first * tokens[row, j]
+        sums[1, j] += second * tokens[row, j]
+
+
+@njit(fastmath=_FASTMATH)
+def _add_scaled(
+    sums: FloatArray, output: int, factor: float, tokens: Any, row: int
+) -> None:
+    for j in range(tokens.shape[1]):
+        sums[output, j] += factor * tokens[row, j]
+
+
+@njit()
+def _weigh(scores: FloatArray, length: int, is_erf: bool, weights: FloatArray) -> None:
+    if is_erf:
+        for i in range(length):
+            weights[i] = math.erf(scores[i])
+        return
+    top = scores[:length].max()
+    total = 0.0
+    for i in range(length):
+        weights[i] = math.exp(scores[i] - top)
+        total += weights[i]
+    for i in range(length):
+        weights[i] /= total
+
+
+@njit()
+def _read(
+    tokens: Any,
+    first: int,
+    length: int,
+    rows: FloatArray,
+    scores: FloatArray,
+    readouts: FloatArray,
+) -> None:
+    """Write score and readouts of the tokens of one bag."""
+    for i in range(length):
+        scores[i], readouts[i, 0] = _two_dots(tokens, first + i, rows)
+        for c in range(1, len(rows) - 1):
+            readouts[i, c] = _dot(tokens, first + i, rows, 1 + c)
+
+
+@njit()
+def _attend(
+    weights: FloatArray,
+    length: int,
+    readouts: FloatArray,
+    intercepts: FloatArray,
+    outputs: FloatArray,
+) -> None:
+    """Write the outputs of one bag."""
+    outputs[:] = intercepts
+    for i in range(length):
+        for c in range(outputs.size):
+            outputs[c] += weights[i] * readouts[i, c]
+
+
+@njit()
+def _push_back(
+    tokens: Any,
+    first: int,
+    length: int,
+    scores: FloatArray,
+    weights: FloatArray,
+    readouts: FloatArray,
+    slope: FloatArray,
+    centre: float,
+    is_erf: bool,
+    by_rows: FloatArray,
+) -> None:
+    """Add the gradient of one bag; softmax moves with the readouts around `centre`."""
+    for i in range(length):
+        if not is_erf and weights[i] < _NEGLIGIBLE:
+            continue
+        pull = -centre
+        for c in range(slope.size):
+            pull += slope[c] * readouts[i, c]
+        if is_erf:
+            pull *= 2 / math.sqrt(math.pi) * math.exp(-(scores[i] ** 2))
+        else:
+            pull *= weights[i]
+        _add_two_scaled(by_rows, pull, slope[0] * weights[i], tokens, first + i)
+        for c in range(1, slope.size):
+            _add_scaled(by_rows, 1 + c, slope[c] * weights[i], tokens, first + i)
+
+
+@njit()
+def accumulate(
+    tokens: Any,
+    offsets: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    rows: FloatArray,
+    intercepts: FloatArray,
+    targets: FloatArray,
+    bag_weights: FloatArray,
+    is_erf: bool,
+    kind: int,
+    by_rows: FloatArray,
+    by_intercepts: FloatArray,
+) -> float:
+    """Add the bags from ``bounds[0]`` to ``bounds[1]`` to loss and gradients.
+
+    ``rows[0]`` is the key, the other rows are the values.
+    """
+    n_outputs = len(rows) - 1
+    longest = np.diff(offsets[bounds[0] : bounds[1] + 1]).max()
+    scores, weights = np.empty(longest), np.empty(longest)
+    readouts = np.empty((longest, n_outputs))
+    outputs, slope = np.empty(n_outputs), np.empty(n_outputs)
+    loss = 0.0
+    for bag in range(bounds[0], bounds[1]):
+        first, length = offsets[bag], offsets[bag + 1] - offsets[bag]
+        _read(tokens, first, length, rows, scores, readouts)
+        _weigh(scores, length, is_erf, weights)
+        _attend(weights, length, readouts, intercepts, outputs)
+        loss += bag_weights[bag] * _loss_and_slope(kind, outputs, targets[bag], slope)
+        centre = 0.0
+        for c in range(n_outputs):
+            slope[c] *= bag_weights[bag]
+            by_intercepts[c] += slope[c]
+            if not is_erf:
+                centre += slope[c] * (outputs[c] - intercepts[c])
+        _push_back(
+            tokens,
+            first,
+            length,
+            scores,
+            weights,
+            readouts,
+            slope,
+            centre,
+            is_erf,
+            by_rows,
+        )
+    return loss
+
+
+@njit()
+def pool_tokens(
+    tokens: Any, offsets: NDArray[np.int64], weights: NDArray[np.floating]
+) -> FloatArray:
+    """Return the weighted sum of the tokens of each bag."""
+    pooled = np.zeros((len(offsets) - 1, tokens.shape[1]))
+    for bag in range(len(pooled)):
+        for i in range(offsets[bag], offsets[bag + 1]):
+            if abs(weights[i]) > _NEGLIGIBLE:
+                _add_scaled(pooled, bag, weights[i], tokens, i)
+    return pooled

@@ -1,0 +1,142 @@
+"""Starts of the single-location fit: moments of the data, not luck."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import solve
+
+from eigenheads._typing import FloatArray
+from eigenheads.estimators._bags import Bags
+from eigenheads.estimators._location_coordinates import (
+    Coordinates,
+    weighted_gram,
+)
+from eigenheads.estimators._location_head import attention_weights
+from eigenheads.estimators._location_loss import pool_tokens
+
+# Standard deviations of the scores that a start may have.
+_SHARPNESS = (1.5, 5.0)
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a fit begins: a named key and values, in whitened coordinates."""
+
+    name: str
+    error: float
+    key: FloatArray
+    values: FloatArray
+
+
+def key_directions(
+    bags: Bags, responses: FloatArray, weights: FloatArray, coordinates: Coordinates
+) -> dict[str, list[FloatArray]]:
+    r"""Return candidate directions of the key, by name, in whitened coordinates.
+
+    With whitened tokens :math:`x` and centred responses :math:`y`, ``moments`` is the
+    mean of :math:`y \, (x \cdot v) \, x` where :math:`v` is the regression of
+    :math:`y` on the sum of a bag; ``principal`` the direction of largest pooled
+    variance; ``value`` is :math:`v` itself, since a bag may be decided by the token
+    with the largest readout.
+    """
+    ones = np.ones(len(bags.tokens))
+    sums = coordinates.pulled_back(
+        pool_tokens(bags.tokens, bags.offsets, ones)
+        - np.outer(bags.lengths, coordinates.mean)
+    )
+    values = ridge(sums, responses, weights)
+    raw = coordinates.raw(values)
+    readouts = bags.tokens @ raw.T - raw @ coordinates.mean
+    per_token = np.repeat(weights[:, None] * responses, bags.lengths, axis=0)
+    pull = (per_token * readouts).sum(axis=1)
+    moment = pull @ bags.tokens - pull.sum() * coordinates.mean
+    directions = {
+        "moments": [coordinates.pulled_back(moment)],
+        "spectral": list(_spectral(bags, responses, weights, coordinates)),
+    }
+    if coordinates.principal is not None:
+        directions["principal"] = [coordinates.principal]
+    directions["value"] = list(values)
+    return directions
+
+
+def _spectral(
+    bags: Bags, responses: FloatArray, weights: FloatArray, coordinates: Coordinates
+) -> Iterator[FloatArray]:
+    r"""Yield sum and difference of the extreme eigenvectors of the moment matrix.
+
+    Under single-location regression :math:`E[y \sum_l x_l x_l^\top]` is proportional
+    to :math:`k v^\top + v k^\top`, whose two eigenvectors are :math:`k \pm v`.
+    """
+    for response in responses.T:
+        pull = np.repeat(weights * response, bags.lengths)
+        matrix = weighted_gram(bags.tokens, pull, coordinates.mean)
+        half = coordinates.pulled_back(matrix)
+        _, vectors = np.linalg.eigh(coordinates.pulled_back(half.T))
+        yield vectors[:, -1] + vectors[:, 0]
+        yield vectors[:, -1] - vectors[:, 0]
+
+
+def ridge(
+    features: FloatArray, responses: FloatArray, weights: FloatArray
+) -> FloatArray:
+    """Return one row of coefficients a response, shrunk by trace over total weight.
+
+    With weights that count repetitions the result is that of repeated rows.
+    """
+    weighted = features * weights[:, None]
+    gram = weighted.T @ features
+    amount = np.trace(gram) / weights.sum() + np.finfo(float).tiny
+    gram[np.diag_indices_from(gram)] += amount
+    return np.asarray(solve(gram, weighted.T @ responses, assume_a="pos").T)
+
+
+def starts(
+    directions: dict[str, list[FloatArray]],
+    bags: Bags,
+    responses: FloatArray,
+    weights: FloatArray,
+    coordinates: Coordinates,
+    *,
+    head: str,
+    alpha: float,
+) -> Iterator[Start]:
+    """Yield, for each name, its direction, sign and sharpness of least error.
+
+    Given a key the values are a ridge regression on the attended tokens, so each
+    candidate is judged by the best values it can have. The penalty breaks ties: where
+    the key does not matter, it is zero.
+    """
+    signs = (1.0, -1.0) if head == "softmax" else (1.0,)  # erf is odd
+    for name, candidates in directions.items():
+        profiles = []
+        for direction in candidates:
+            length = float(np.linalg.norm(direction))
+            unit = direction / length if length > 0 else direction
+            scores = (bags.tokens @ coordinates.raw(unit)).astype(np.float64)
+            factors = [sign * size for sign in signs for size in _SHARPNESS]
+            if name == "value" and head == "softmax":
+                factors.append(0.0)  # the mean of the bag
+            for factor in factors:
+                weighed = attention_weights(bags, factor * scores, head=head)
+                error, values = _profile(bags, weighed, responses, weights, coordinates)
+                error += 0.5 * alpha * factor**2
+                profiles.append(Start(name, error, factor * unit, values))
+        yield min(profiles, key=lambda start: start.error)
+
+
+def _profile(
+    bags: Bags,
+    attention: NDArray[np.floating],
+    responses: FloatArray,
+    weights: FloatArray,
+    coordinates: Coordinates,
+) -> tuple[float, FloatArray]:
+    attended = pool_tokens(bags.tokens, bags.offsets, attention)
+    features = coordinates.pulled_back(attended - coordinates.mean)
+    values = ridge(features, responses, weights)
+    residuals = responses - features @ values.T
+    squares = (residuals**2).sum(axis=1)
+    return 0.5 * float(np.average(squares, weights=weights)), values

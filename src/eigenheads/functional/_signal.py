@@ -1,0 +1,137 @@
+"""One query's attention output, and the gradient of its squared norm."""
+
+from array_api_compat import array_namespace
+from jaxtyping import Float
+
+from eigenheads._checks import Got, check_number, fail
+from eigenheads._typing import Array
+
+
+def signal_output(
+    tokens: Float[Array, "*batch n_tokens d"],
+    query: Float[Array, " d"],
+    *,
+    inverse_temperature: float = 1.0,
+) -> Float[Array, "*batch d"]:
+    r"""Attention output of one query on prompts, values being the tokens themselves.
+
+    .. math::
+
+        o(q) = \sum_i p_i x_i, \qquad p = \operatorname{softmax}(\beta\, X q)
+
+    Parameters
+    ----------
+    tokens
+        Rows :math:`x_i^\top` of each prompt.
+    query
+        :math:`q`.
+    inverse_temperature
+        :math:`\beta \ge 0`.
+
+    Returns
+    -------
+    output
+        One vector a prompt, in the convex hull of its tokens.
+
+    References
+    ----------
+    .. [1] truong2026.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> tokens = np.array([[1e4, 1.0], [-1e4, 5.0]])
+    >>> signal_output(tokens, np.array([1.0, 0.0]))
+    array([1.e+04, 1.e+00])
+    """
+    xp, sharpness = _check(tokens, query, inverse_temperature, owner="signal_output")
+    weights = _softmax(xp, sharpness * xp.matmul(tokens, query))
+    return _combined(xp, weights, tokens)
+
+
+def signal_output_gradient(
+    tokens: Float[Array, "*batch n_tokens d"],
+    query: Float[Array, " d"],
+    *,
+    inverse_temperature: float = 1.0,
+) -> Float[Array, "*batch d"]:
+    r"""Gradient in the query of the squared norm of the attention output.
+
+    .. math::
+
+        \nabla_q \lVert o \rVert^2
+        = 2 \beta \sum_i p_i \bigl(x_i \cdot o - \lVert o \rVert^2\bigr) x_i
+
+    Parameters
+    ----------
+    tokens
+        Rows :math:`x_i^\top` of each prompt.
+    query
+        :math:`q`.
+    inverse_temperature
+        :math:`\beta \ge 0`.
+
+    Returns
+    -------
+    gradient
+        One vector a prompt: in :math:`\mathbb R^d`, not projected on the sphere.
+
+    See Also
+    --------
+    signal_output : the output :math:`o` itself.
+
+    References
+    ----------
+    .. [1] truong2026.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> tokens = np.array([[2.0, 0.0], [0.0, 0.0]])
+    >>> signal_output_gradient(tokens, np.array([0.0, 1.0]))
+    array([2., 0.])
+    """
+    owner = "signal_output_gradient"
+    xp, sharpness = _check(tokens, query, inverse_temperature, owner=owner)
+    weights = _softmax(xp, sharpness * xp.matmul(tokens, query))
+    output = _combined(xp, weights, tokens)
+    meeting = xp.matmul(tokens, output[..., None])[..., 0]
+    # The weights sum to one, so their mean of x·o is ‖o‖².
+    excess = meeting - xp.sum(weights * meeting, axis=-1, keepdims=True)
+    return 2 * sharpness * _combined(xp, weights * excess, tokens)
+
+
+def _combined(xp: Array, weights: Array, tokens: Array) -> Array:
+    return xp.matmul(weights[..., None, :], tokens)[..., 0, :]
+
+
+def _softmax(xp: Array, logits: Array) -> Array:
+    weights = xp.exp(logits - xp.max(logits, axis=-1, keepdims=True))
+    return weights / xp.sum(weights, axis=-1, keepdims=True)
+
+
+def _check(
+    tokens: Array, query: Array, inverse_temperature: object, *, owner: str
+) -> tuple[Array, float]:
+    sharpness = check_number(
+        "inverse_temperature", inverse_temperature, owner=owner, minimum=0.0
+    )
+    try:
+        xp = array_namespace(tokens, query)
+    except TypeError:
+        kinds = Got(f"{type(tokens).__name__}, {type(query).__name__}")
+        contract = "an array of one library, like `query`"
+        fail("tokens", contract, kinds, owner=owner, error=TypeError)
+    if not xp.isdtype(tokens.dtype, "real floating"):
+        got = Got(f"dtype {tokens.dtype}")
+        fail("tokens", "an array of floats", got, owner=owner, error=TypeError)
+    if query.dtype != tokens.dtype:
+        contract = f"of the dtype of `tokens`, {tokens.dtype}"
+        fail("query", contract, Got(query.dtype), owner=owner, error=TypeError)
+    if tokens.ndim < 2 or tokens.shape[-2] < 1:
+        contract = "of shape (..., n_tokens, d) with n_tokens >= 1"
+        fail("tokens", contract, Got(tuple(tokens.shape)), owner=owner)
+    if tuple(query.shape) != (tokens.shape[-1],):
+        contract = f"of shape ({tokens.shape[-1]},), the width of `tokens`"
+        fail("query", contract, Got(tuple(query.shape)), owner=owner)
+    return xp, sharpness

@@ -1,0 +1,161 @@
+"""Every layout of the same bags is read alike; every bad one names the bag."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_array_equal
+
+from eigenheads.estimators import SingleLocationRegressor, group_bags
+from eigenheads.estimators._bags import Bags, read_bags
+
+ragged = [np.arange(6.0).reshape(3, 2), -np.ones((1, 2)), np.zeros((2, 2))]
+
+
+def read(X):
+    return read_bags(SingleLocationRegressor(), X, reset=True)
+
+
+def test_ragged_list_is_concatenated():
+    bags = read(ragged)
+    assert_array_equal(bags.tokens, np.concatenate(ragged))
+    assert_array_equal(bags.offsets, [0, 3, 4, 6])
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        tuple,
+        lambda bags: [bag.tolist() for bag in bags],
+        lambda bags: [pd.DataFrame(bag) for bag in bags],
+        lambda bags: np.array([*bags, None], dtype=object)[:-1],
+    ],
+    ids=["tuple", "nested lists", "frames", "object array"],
+)
+def test_layouts_of_ragged_bags_agree(layout):
+    bags = read(layout(ragged))
+    assert_array_equal(bags.tokens, read(ragged).tokens)
+    assert_array_equal(bags.offsets, read(ragged).offsets)
+
+
+def test_three_axes_are_the_list_of_their_slices(rng):
+    cube = rng.standard_normal((4, 3, 2))
+    assert_array_equal(read(cube).tokens, read(list(cube)).tokens)
+    assert_array_equal(read(cube).offsets, read(list(cube)).offsets)
+
+
+def test_rows_are_bags_of_one_token(rng):
+    rows = rng.standard_normal((4, 2))
+    assert_array_equal(read(rows).tokens, rows)
+    assert_array_equal(read(rows).lengths, 1)
+    assert_array_equal(read(rows.tolist()).tokens, rows)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_floats_keep_their_precision(dtype):
+    assert read([bag.astype(dtype) for bag in ragged]).tokens.dtype == dtype
+
+
+def test_take_and_split_undo_concatenation():
+    bags = read(ragged)
+    taken = bags.take(np.array([2, 0]))
+    assert_array_equal(taken.tokens, np.concatenate([ragged[2], ragged[0]]))
+    assert_array_equal(taken.offsets, [0, 2, 5])
+    for piece, bag in zip(bags.split(bags.tokens), ragged, strict=True):
+        assert_array_equal(piece, bag)
+
+
+def test_finite_tokens_whose_sum_overflows_are_read():
+    huge = np.full((2, 2), 1e308)
+    assert isinstance(read([huge]), Bags)
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (
+            [ragged[0], np.empty((0, 2))],
+            "SingleLocationRegressor: `X` must be bags of at least one token; got an "
+            "empty bag at index 1. Leave the bag and its target out.",
+        ),
+        ([ragged[0], []], "got an empty bag at index 1."),
+        (np.empty((3, 0, 2)), "got an empty bag at index 0."),
+        (
+            [ragged[0], np.ones((2, 3))],
+            "`X` must be bags of one width; got 3 columns in bag 1, 2 in bag 0.",
+        ),
+        (
+            [ragged[0], np.ones(2)],
+            "`X` must be bags with two axes; got shape (2,) for bag 1. A bag is an "
+            "array of shape (n_tokens, n_features).",
+        ),
+        (
+            [ragged[0], [["a", "b"]]],
+            "`X` must be bags of numbers; got [['a', 'b']] as bag 1.",
+        ),
+        (
+            [ragged[0], np.array([[0.0, 1.0], [2.0, np.nan]])],
+            "`X` must be finite numbers; got NaN in bag 1, token 1, column 1. Impute "
+            "it, or leave the token out.",
+        ),
+        (np.array([[0.0], [-np.inf]]), "got -inf in bag 1, token 0, column 0."),
+    ],
+)
+def test_bad_bags_are_named(X, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        SingleLocationRegressor().fit(X, np.arange(float(len(X))))
+
+
+def test_another_width_at_prediction_is_named(rng):
+    model = SingleLocationRegressor().fit(
+        rng.standard_normal((9, 2, 3)), np.arange(9.0)
+    )
+    with pytest.raises(ValueError, match="X has 2 features, but SingleLocationRegr"):
+        model.predict(ragged)
+
+
+def test_grouped_rows_come_back_as_bags(rng):
+    ids = rng.integers(5, size=40)
+    rows = rng.standard_normal((40, 3))
+    grouped = group_bags(rows, ids)
+    assert_array_equal(grouped.ids, list(dict.fromkeys(ids.tolist())))
+    for bag, identity in zip(grouped.bags, grouped.ids, strict=True):
+        assert_array_equal(bag, rows[ids == identity])
+    assert_array_equal(ids[grouped.first_rows], grouped.ids)
+
+
+def test_a_column_of_a_frame_can_name_the_bags():
+    frame = pd.DataFrame({"a": [1.0, 2.0, 3.0], "molecule": ["x", "y", "x"]})
+    grouped = group_bags(frame, "molecule")
+    assert_array_equal(grouped.bags[0], [[1.0], [3.0]])
+    assert grouped.ids.tolist() == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("table", "groups", "message"),
+    [
+        (
+            pd.DataFrame({"molecule": [1]}),
+            "molecul",
+            "group_bags: `groups` must be one of 'molecule'; got 'molecul'. Did you "
+            "mean 'molecule'?",
+        ),
+        (
+            np.ones((2, 1)),
+            "molecule",
+            "`groups` must be one id a row, or the name of a column of a DataFrame; "
+            "got 'molecule'.",
+        ),
+        (np.ones((2, 1)), [1], "`groups` must be one id a row, of shape (2,); got"),
+        (np.ones(2), [1, 2], "`table` must be of shape (n_tokens, n_features); got"),
+        (
+            np.ones((2, 1)),
+            [1.0, np.nan],
+            "`groups` must be an id for every row; got NaN at row 1.",
+        ),
+    ],
+)
+def test_bad_groups_are_named(table, groups, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        group_bags(table, groups)
