@@ -66,6 +66,34 @@ SIGNATURES = {
             "start": None,
         },
     ),
+    "theory.softmax_pca_risk": (
+        ["mu", "covariance"],
+        {"inverse_temperature": REQUIRED},
+    ),
+    "theory.linear_pca_risk": (
+        ["mu", "covariance"],
+        {"n_tokens": REQUIRED, "inverse_temperature": REQUIRED},
+    ),
+    "theory.in_context_pca_risk": (
+        ["mu", "scale_matrix"],
+        {"degrees_of_freedom": REQUIRED, "inverse_temperature": REQUIRED},
+    ),
+    "dynamics.simulate_pca": (
+        ["law"],
+        {
+            "head": "softmax",
+            "rank": 1,
+            "inverse_temperature": REQUIRED,
+            "step_size": REQUIRED,
+            "batch_size": REQUIRED,
+            "n_steps": REQUIRED,
+            "n_runs": REQUIRED,
+            "record_every": REQUIRED,
+            "seed": REQUIRED,
+            "method": "exact",
+            "start": None,
+        },
+    ),
 }
 SIGNATURES["theory.location_flow"] = (
     ["start"],
@@ -105,8 +133,21 @@ SIGNATURES["nn.rpc_attention"] = (
 )
 NAMES = {
     "nn": ["RPCAttention", "ScaledAttention", "SymmetricAttention", "rpc_attention"],
-    "datasets": ["SingleLocation"],
-    "theory": ["location_flow", "location_risk_gradient"],
+    "datasets": [
+        "GaussianPrompts",
+        "SignalTokens",
+        "SingleLocation",
+        "SpikedWishartPrompts",
+    ],
+    "theory": [
+        "descend",
+        "in_context_pca_risk_gradient",
+        "linear_pca_risk_gradient",
+        "location_flow",
+        "location_risk_gradient",
+        "softmax_pca_risk_gradient",
+    ],
+    "estimators": ["SingleLocationClassifier", "SingleLocationRegressor"],
     "experiments": ["reproduce"],
 }
 
@@ -168,6 +209,16 @@ def test_signal_tokens_take_their_parameters_in_order():
         "inverse_temperature",
     ]
     assert (fields["signs"], fields["inverse_temperature"]) == ("random", 1.0)
+
+
+def test_laws_of_pca_take_their_parameters_in_order():
+    from eigenheads.datasets import GaussianPrompts, SpikedWishartPrompts
+
+    fields = [f.name for f in GaussianPrompts.__dataclass_fields__.values() if f.init]
+    assert fields == ["covariance", "n_tokens"]
+    fields = list(SpikedWishartPrompts.__dataclass_fields__)
+    agreed = ["d", "n_tokens", "degrees_of_freedom", "spike", "scale"]
+    assert fields[:5] == agreed
 
 
 def test_claims_have_the_agreed_fields():

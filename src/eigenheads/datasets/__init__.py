@@ -1,6 +1,21 @@
 """Laws: frozen dataclasses that draw synthetic data whose answer is known."""
 
 from eigenheads.datasets._location import SingleLocation, SingleLocationSample
+from eigenheads.datasets._pca import (
+    GaussianPrompts,
+    SpikedWishartPrompts,
+    SpikedWishartSample,
+    random_covariance,
+)
 from eigenheads.datasets._signal import SignalSample, SignalTokens
 
-__all__ = ["SignalSample", "SignalTokens", "SingleLocation", "SingleLocationSample"]
+__all__ = [
+    "GaussianPrompts",
+    "SignalSample",
+    "SignalTokens",
+    "SingleLocation",
+    "SingleLocationSample",
+    "SpikedWishartPrompts",
+    "SpikedWishartSample",
+    "random_covariance",
+]

@@ -11,17 +11,20 @@ from eigenheads.dynamics._engine import (
 )
 from eigenheads.dynamics._location import simulate_location
 from eigenheads.dynamics._location_start import location_start
+from eigenheads.dynamics._pca import pca_start, simulate_pca
 from eigenheads.dynamics._signal import simulate_signal
 
 __all__ = [
     "chi",
     "combine",
     "location_start",
+    "pca_start",
     "progress_bar",
     "reframe",
     "reveal",
     "reveal_along",
     "simulate_location",
+    "simulate_pca",
     "simulate_signal",
     "sphere_step",
     "threads",

@@ -23,6 +23,24 @@ _FIGURES = {
         "bayes",
     ),
     "truong2026": ("alignment", "nuisance", "strength", "phase_diagram"),
+    "maulensoto2026": (
+        "fig1",
+        "fig2",
+        "fig3a",
+        "fig3b",
+        "fig4a",
+        "fig4b",
+        "fig5a",
+        "fig5b",
+        "fig6a",
+        "fig6b",
+        "fig7a",
+        "fig7b",
+        "fig8a",
+        "fig8b",
+        "rank_k",
+        "non_gaussian",
+    ),
 }
 
 

@@ -6,6 +6,13 @@ from eigenheads.plotting._location_asymptotics import (
     draw_bayes,
     draw_step_changes,
 )
+from eigenheads.plotting._pca import (
+    draw_pca_curves,
+    draw_pca_laws,
+    draw_pca_quantiles,
+    draw_pca_ranks,
+    draw_pca_sweep,
+)
 from eigenheads.plotting._signal import (
     draw_signal_paths,
     draw_signal_phases,
@@ -17,6 +24,11 @@ __all__ = [
     "draw_any_dimension",
     "draw_bayes",
     "draw_location_panels",
+    "draw_pca_curves",
+    "draw_pca_laws",
+    "draw_pca_quantiles",
+    "draw_pca_ranks",
+    "draw_pca_sweep",
     "draw_signal_paths",
     "draw_signal_phases",
     "draw_signal_sweep",

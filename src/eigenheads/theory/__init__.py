@@ -15,10 +15,20 @@ from eigenheads.theory._location_flow import (
     location_flow,
 )
 from eigenheads.theory._location_risk import location_risk, location_risk_gradient
-from eigenheads.theory._signal_ascent import (
-    finite_signal_ascent,
-    finite_signal_flow,
+from eigenheads.theory._pca_descent import descend
+from eigenheads.theory._pca_landscape import CriticalPoint, PCALandscape
+from eigenheads.theory._pca_risk import (
+    in_context_landscape,
+    in_context_pca_risk,
+    in_context_pca_risk_gradient,
+    linear_landscape,
+    linear_pca_risk,
+    linear_pca_risk_gradient,
+    softmax_landscape,
+    softmax_pca_risk,
+    softmax_pca_risk_gradient,
 )
+from eigenheads.theory._signal_ascent import finite_signal_ascent, finite_signal_flow
 from eigenheads.theory._signal_finite import (
     finite_signal_gradient,
     finite_signal_noise,
@@ -46,15 +56,24 @@ from eigenheads.theory._signal_steps import (
 
 __all__ = [
     "BayesRisk",
+    "CriticalPoint",
     "FixedPoint",
+    "PCALandscape",
     "SignalConditions",
     "SignalFixedPoint",
     "SignalSteps",
+    "descend",
     "finite_signal_ascent",
     "finite_signal_flow",
     "finite_signal_gradient",
     "finite_signal_noise",
     "finite_signal_objective",
+    "in_context_landscape",
+    "in_context_pca_risk",
+    "in_context_pca_risk_gradient",
+    "linear_landscape",
+    "linear_pca_risk",
+    "linear_pca_risk_gradient",
     "location_bayes_risk",
     "location_descent",
     "location_field",
@@ -76,4 +95,7 @@ __all__ = [
     "signal_objective",
     "signal_objective_gradient",
     "signal_steps",
+    "softmax_landscape",
+    "softmax_pca_risk",
+    "softmax_pca_risk_gradient",
 ]

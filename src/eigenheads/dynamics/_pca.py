@@ -1,0 +1,352 @@
+"""Online SGD of attention-based PCA: softmax and linear heads of any rank."""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    check_count,
+    check_finite_array,
+    check_positive,
+    fail,
+)
+from eigenheads._limits import MAX_WORK
+from eigenheads._parallel import RunPool, advance, blocks
+from eigenheads._rng import run_generators
+from eigenheads._schedules import check_schedule, schedule_values
+from eigenheads._trajectories import (
+    Trajectories,
+    check_n_steps,
+    check_record_every,
+    record_steps,
+)
+from eigenheads._typing import FloatArray, Schedule
+from eigenheads.datasets import GaussianPrompts, SpikedWishartPrompts
+from eigenheads.dynamics._pca_blocks import Problem, pca_block
+from eigenheads.functional import PrincipalSubspace, principal_subspace
+
+_OWNER = "simulate_pca"
+_HEADS, _METHODS = ("softmax", "linear"), ("exact", "full")
+_MAX_RUNS = 10**6
+# A block lasts about 20 ms a run: a normal takes about 4 ns, an exponential 5 ns.
+_BLOCK_NANOSECONDS = 20e6
+
+
+def pca_start(
+    d: int, *, n_runs: int, seed: int, rank: int = 1, scale: float | None = None
+) -> FloatArray:
+    r"""Draw directions at which attention-based PCA may start.
+
+    Parameters
+    ----------
+    d
+        Dimension.
+    n_runs
+        Number of starts.
+    seed
+        Start r depends on ``(seed, r)`` alone; without a scale it is the one that
+        :func:`simulate_pca` takes for this seed.
+    rank
+        Directions a start.
+    scale
+        Standard deviation of independent Gaussian entries. By default the directions
+        are independent and uniform on the unit sphere.
+
+    Returns
+    -------
+    start
+        (n_runs, d), or (n_runs, d, rank) for a rank above 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> np.linalg.norm(pca_start(5, n_runs=2, seed=0), axis=1).round(6)
+    array([1., 1.])
+    """
+    owner = "pca_start"
+    d = check_count("d", d, owner=owner)
+    rank = check_count("rank", rank, owner=owner, maximum=d)
+    n_runs = check_count("n_runs", n_runs, owner=owner, maximum=_MAX_RUNS)
+    generators = run_generators(seed, n_runs, owner=owner)
+    starts = np.array([rng.standard_normal((d, rank)) for rng in generators])
+    if scale is None:
+        starts /= np.linalg.norm(starts, axis=1, keepdims=True)
+    else:
+        starts *= check_positive("scale", scale, owner=owner)
+    return starts[:, :, 0] if rank == 1 else starts
+
+
+def simulate_pca(
+    law: GaussianPrompts | SpikedWishartPrompts,
+    *,
+    head: str = "softmax",
+    rank: int = 1,
+    inverse_temperature: float,
+    step_size: Schedule,
+    batch_size: int,
+    n_steps: int,
+    n_runs: int,
+    record_every: int,
+    seed: int,
+    method: str = "exact",
+    start: ArrayLike | None = None,
+) -> Trajectories:
+    r"""Simulate online SGD of a head that learns to copy its query through attention.
+
+    The head has free directions :math:`M` (one vector :math:`\mu` for rank 1), scores
+    :math:`\lambda x_1^\top MM^\top x_k`, and the loss
+    :math:`\lVert x_1 - T(X) \rVert^2` (:func:`~eigenheads.functional.pca_head`). Each
+    update draws a fresh batch and moves against the gradient of its mean loss:
+
+    .. math::
+
+        M \leftarrow M - \alpha_t \nabla_M \frac1B \sum_b \lVert x_1^b - T(X^b) \rVert^2
+
+    Parameters
+    ----------
+    law
+        :class:`~eigenheads.datasets.GaussianPrompts`, or in context
+        :class:`~eigenheads.datasets.SpikedWishartPrompts`.
+    head
+        ``"softmax"`` or ``"linear"``.
+    rank
+        :math:`k`, directions of the head.
+    inverse_temperature
+        :math:`\lambda > 0`.
+    step_size
+        :math:`\alpha_t`, a number or a callable of the 0-based index of the update.
+    batch_size
+        :math:`B`, prompts an update.
+    n_steps
+        Updates a run.
+    n_runs
+        Number of independent runs.
+    record_every
+        Record the state after each multiple of this many updates.
+    seed
+        Run r depends on ``(seed, r)`` alone: not on how many runs stand beside it,
+        nor on the number of threads.
+    method
+        ``"exact"`` draws two normals a token (k + 1 for rank k > 1) and two or three
+        vectors a prompt, whatever d is; ``"full"`` draws every coordinate.
+    start
+        (d,) or (n_runs, d); for rank k (d, k) or (n_runs, d, k). Default: directions
+        uniform on the unit sphere (:func:`pca_start`).
+
+    Returns
+    -------
+    trajectories
+        ``alignment`` with the top eigenvector (of V in context) or the principal
+        subspace, from 0 to 1; ``norm`` of :math:`M` (Frobenius); and ``loss``, the
+        mean loss of fresh prompts at that very state: those of the next update.
+
+    Raises
+    ------
+    ValueError
+        If a run diverges; the message names the largest stable step.
+
+    Warns
+    -----
+    NotIdentifiedWarning
+        If the law has several principal directions; alignment is then with their
+        eigenspace.
+
+    Notes
+    -----
+    The two methods agree in law; for one seed they draw different numbers.
+
+    References
+    ----------
+    .. [1] maulensoto2026.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from eigenheads.datasets import GaussianPrompts
+    >>> law = GaussianPrompts(np.diag([4.0, 1.0, 0.5]), n_tokens=50)
+    >>> paths = simulate_pca(
+    ...     law, inverse_temperature=0.2, step_size=0.02, batch_size=64, n_steps=300,
+    ...     n_runs=3, record_every=100, seed=0)
+    >>> bool(paths.final("alignment").min() > 0.98)
+    True
+    """
+    spectrum = _spectrum(law, rank)
+    spectrum.warn_if_not_identified(owner=_OWNER)
+    check_choice("head", head, _HEADS, owner=_OWNER)
+    check_choice("method", method, _METHODS, owner=_OWNER)
+    sharpness = check_positive("inverse_temperature", inverse_temperature, owner=_OWNER)
+    rate = check_schedule("step_size", step_size, owner=_OWNER)
+    batch_size = check_count("batch_size", batch_size, owner=_OWNER, maximum=MAX_WORK)
+    n_steps = check_n_steps(n_steps, owner=_OWNER)
+    n_runs = check_count("n_runs", n_runs, owner=_OWNER, maximum=_MAX_RUNS)
+    record_every = check_record_every(
+        record_every, n_steps=n_steps, n_runs=n_runs, n_curves=3, owner=_OWNER
+    )
+    _check_work(law, method)
+    generators = run_generators(seed, n_runs, owner=_OWNER)
+    # Drawn also when a start is given: then the batches do not depend on whether.
+    starts = np.array([rng.standard_normal((law.d, rank)) for rng in generators])
+    starts /= np.linalg.norm(starts, axis=1, keepdims=True)
+    if start is not None:
+        starts = _check_start(start, n_runs, law.d, rank)
+    states = np.ascontiguousarray(np.swapaxes(spectrum.eigenvectors.T @ starts, 1, 2))
+    steps = record_steps(n_steps, record_every)
+    records = np.empty((n_runs, len(steps), 3))
+    problem = _problem(law, spectrum, head, sharpness, batch_size)
+    broken = np.full(n_runs, -1)
+    factors = [_factor(law, problem, method) for _ in range(n_runs)]
+    with RunPool(n_runs) as pool:
+        # One update more, of step 0, makes the last record.
+        for first, stop in blocks(n_steps + 1, size=_block_size(law, problem, method)):
+            last = min(stop, n_steps)
+            rates = schedule_values("step_size", rate, first, last, owner=_OWNER)
+            rates = np.append(rates, np.zeros(stop - last))
+
+            def work(run: int, first: int = first, rates: FloatArray = rates) -> None:
+                broken[run] = pca_block(
+                    generators[run],
+                    states[run],
+                    factors[run],
+                    rates,
+                    problem,
+                    method == "exact",
+                    first,
+                    record_every,
+                    records[run],
+                )
+
+            pool.each(work)
+            _check_finite(broken, rates, first, law, problem)
+            advance((last - first) * n_runs)
+    names = ("alignment", "norm", "loss")
+    return Trajectories(
+        steps, dict(zip(names, np.moveaxis(records, 2, 0), strict=True))
+    )
+
+
+def _spectrum(law: object, rank: int) -> PrincipalSubspace:
+    if isinstance(law, GaussianPrompts):
+        matrix = law.covariance
+    elif isinstance(law, SpikedWishartPrompts):
+        matrix = law.scale_matrix
+    else:
+        hint = "Import it from eigenheads.datasets."
+        contract = "a GaussianPrompts or a SpikedWishartPrompts"
+        fail("law", contract, law, owner=_OWNER, hint=hint, error=TypeError)
+    return principal_subspace(matrix, rank, owner=_OWNER)
+
+
+def _problem(
+    law: GaussianPrompts | SpikedWishartPrompts,
+    spectrum: PrincipalSubspace,
+    head: str,
+    sharpness: float,
+    batch_size: int,
+) -> Problem:
+    dof, shared = 0, 1
+    if isinstance(law, SpikedWishartPrompts):
+        dof, shared = law.degrees_of_freedom, law.prompts_per_covariance
+    return Problem(
+        roots=np.sqrt(spectrum.eigenvalues),
+        dof=dof,
+        n_tokens=law.n_tokens,
+        inverse_temperature=sharpness,
+        is_softmax=head == "softmax",
+        batch_size=batch_size,
+        prompts_per_covariance=shared,
+        n_certain=spectrum.n_certain,
+        n_candidates=spectrum.n_candidates,
+    )
+
+
+def _factor(
+    law: GaussianPrompts | SpikedWishartPrompts, problem: Problem, method: str
+) -> FloatArray:
+    if isinstance(law, GaussianPrompts):
+        roots: FloatArray = problem.roots
+        return roots
+    columns = law.degrees_of_freedom
+    return np.empty((law.d, min(law.d, columns) if method == "exact" else columns))
+
+
+def _block_size(
+    law: GaussianPrompts | SpikedWishartPrompts, problem: Problem, method: str
+) -> int:
+    normals = 2 * (law.n_tokens + law.d)
+    if method == "full":
+        normals = law.n_tokens * max(law.d, problem.dof)
+    prompt = 4.0 * normals + 5.0 * law.n_tokens
+    return max(1, int(_BLOCK_NANOSECONDS / (prompt * problem.batch_size)))
+
+
+def _check_work(law: GaussianPrompts | SpikedWishartPrompts, method: str) -> None:
+    numbers = 10 * law.n_tokens + 10 * law.d
+    hint = ""
+    if isinstance(law, SpikedWishartPrompts):
+        numbers += law.d * law.degrees_of_freedom
+    if method == "full":
+        width = getattr(law, "degrees_of_freedom", law.d)
+        numbers += law.n_tokens * width
+        hint = "Use method='exact'."
+    if numbers > MAX_WORK:
+        contract = f"a law whose prompt needs at most {MAX_WORK} numbers"
+        fail("law", contract, Got(f"{numbers} numbers"), owner=_OWNER, hint=hint)
+
+
+def _check_start(start: ArrayLike, n_runs: int, d: int, rank: int) -> FloatArray:
+    array = check_finite_array("start", start, owner=_OWNER)
+    shape = (d,) if rank == 1 else (d, rank)
+    if array.shape not in {shape, (n_runs, *shape)}:
+        contract = f"of shape {shape} or {(n_runs, *shape)}"
+        fail("start", contract, array, owner=_OWNER)
+    rows = np.broadcast_to(array, (n_runs, *shape)).reshape(n_runs, d, rank)
+    return np.array(rows)
+
+
+def _check_finite(
+    broken: Any,
+    rates: FloatArray,
+    first: int,
+    law: GaussianPrompts | SpikedWishartPrompts,
+    problem: Problem,
+) -> None:
+    for run in np.flatnonzero(broken >= 0):
+        update = int(broken[run]) - 1
+        rate = float(rates[max(update - first, 0)])
+        got = Got(f"{rate:.6g}; run {run} diverged at update {update}")
+        hint = (
+            f"At the minimum of the risk steps below {stable_step(law, problem):.3g} "
+            "are stable; a start far outside, or small batches, need smaller ones. "
+            "The bound falls like 1/inverse_temperature."
+        )
+        fail(
+            "step_size",
+            "so small that training converges",
+            got,
+            owner=_OWNER,
+            hint=hint,
+        )
+
+
+def stable_step(law: GaussianPrompts | SpikedWishartPrompts, problem: Problem) -> float:
+    r"""Return the largest step that is stable along the top eigenvector.
+
+    There the risk is :math:`const - 2Pq + Q q^2` in the squared length q of
+    :math:`\mu`, with curvature 8P in the length at its minimum: the step is 1/(4P).
+    """
+    values = problem.roots**2
+    top, trace = float(values[0]), float(values.sum())
+    pull = top * top
+    if not problem.is_softmax:
+        pull = top * (trace + (law.n_tokens + 1) * top)
+    if isinstance(law, SpikedWishartPrompts):
+        n = law.degrees_of_freedom
+        pull = n * top * (trace + (n + 1) * top)
+        if not problem.is_softmax:
+            # At most: the linear head multiplies the pull by about its tokens.
+            pull *= law.n_tokens
+    return 1 / (4 * problem.inverse_temperature * pull) if pull > 0 else math.inf

@@ -1,0 +1,186 @@
+"""Ours: heads of rank k find the whole principal subspace."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from eigenheads._rng import drawn_seed
+from eigenheads._typing import FloatArray
+from eigenheads.datasets import GaussianPrompts
+from eigenheads.dynamics import pca_start, simulate_pca
+from eigenheads.experiments._core import Claim, Experiment, Table
+from eigenheads.plotting import draw_pca_ranks
+from eigenheads.theory import (
+    PCALandscape,
+    descend,
+    linear_landscape,
+    softmax_landscape,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """Every setting is ours. The eigenvalues of Σ are powers of `ratio`."""
+
+    d: int = 16
+    n_tokens: int = 200
+    ratio: float = 0.75
+    ranks: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8)
+    step: float = 0.2
+    n_steps: int = 4000
+    record_every: int = 40
+    batch_size: int = 64
+    n_runs: int = 4
+    start: float = 0.3
+
+
+def covariance(params: Params) -> FloatArray:
+    """Return Σ, diagonal: nothing here depends on the basis."""
+    return np.diag(params.ratio ** np.arange(params.d))
+
+
+def landscape(params: Params, head: str, rank: int) -> PCALandscape:
+    """Return the population risk; λ makes the best squared lengths of order 1."""
+    matrix = covariance(params)
+    if head == "softmax":
+        return softmax_landscape(matrix, inverse_temperature=1.0, rank=rank)
+    sharp = 1 / params.n_tokens
+    return linear_landscape(
+        matrix, n_tokens=params.n_tokens, inverse_temperature=sharp, rank=rank
+    )
+
+
+def simulate(params: Params, rng: np.random.Generator) -> Table:
+    """Run SGD for each head and rank, and descend the risk from the same starts."""
+    table: dict[str, FloatArray] = {}
+    for head in ("softmax", "linear"):
+        for rank in params.ranks:
+            table |= _one(params, head, rank, rng)
+    return table
+
+
+def _one(
+    params: Params, head: str, rank: int, rng: np.random.Generator
+) -> dict[str, FloatArray]:
+    risk = landscape(params, head, rank)
+    begin = pca_start(
+        params.d,
+        n_runs=params.n_runs,
+        seed=drawn_seed(rng),
+        rank=rank,
+        scale=params.start,
+    )
+    schedule: dict[str, Any] = {
+        "step_size": params.step * risk.largest_stable_step(),
+        "n_steps": params.n_steps,
+        "record_every": params.record_every,
+    }
+    paths = simulate_pca(
+        GaussianPrompts(covariance(params), params.n_tokens),
+        head=head,
+        rank=rank,
+        inverse_temperature=risk.inverse_temperature,
+        batch_size=params.batch_size,
+        n_runs=params.n_runs,
+        seed=drawn_seed(rng),
+        start=begin,
+        **schedule,
+    )
+    theory = descend(risk, begin, **schedule)
+    return {
+        f"{head}_steps": paths.steps.astype(np.float64),
+        f"{head}_alignment_{rank}": paths["alignment"],
+        f"{head}_theory_{rank}": theory["alignment"],
+        f"{head}_risk_{rank}": theory.final("risk"),
+        f"{head}_minimum_{rank}": np.array([risk.minimum]),
+    }
+
+
+def check(params: Params, table: Table) -> list[Claim]:
+    """Return the claims, head by head."""
+    eigenvalues = params.ratio ** np.arange(params.d)
+    pca_errors = np.array([eigenvalues[k:].sum() for k in params.ranks])
+    minima = np.array([table[f"softmax_minimum_{k}"][0] for k in params.ranks])
+    claims = [
+        Claim(
+            statement="softmax, L → ∞: the least risk of rank k minus the rank-k PCA "
+            "error, the largest over k",
+            source="ours",
+            relation="≤",
+            expected=0.0,
+            measured=float(np.abs(minima - pca_errors).max()),
+            tolerance=1e-10,
+            reason="an identity",
+        )
+    ]
+    for head in ("softmax", "linear"):
+        gaps = [
+            np.abs(table[f"{head}_risk_{k}"] - table[f"{head}_minimum_{k}"]).max()
+            for k in params.ranks
+        ]
+        errors = [
+            np.median(1 - table[f"{head}_alignment_{k}"][:, -1] ** 2)
+            for k in params.ranks
+        ]
+        claims += [
+            Claim(
+                statement=f"{head}: descent from random starts, largest final risk "
+                "above the minimum over k",
+                source="ours: no spurious minimum is met",
+                relation="≤",
+                expected=0.0,
+                measured=float(max(gaps)),
+                tolerance=0.015,
+                reason="another subspace costs at least a gap of eigenvalues, 0.03; "
+                "what is left of the slowest mode is less",
+            ),
+            Claim(
+                statement=f"{head}: SGD, the worst k's median subspace error at the "
+                "end",
+                source="ours",
+                relation="≤",
+                expected=0.0,
+                measured=float(max(errors)),
+                tolerance=0.1,
+                reason="the noise of SGD with constant step, and what is left of the "
+                "slowest mode",
+            ),
+        ]
+    return claims
+
+
+def draw(figure: "Figure", params: Params, table: Table) -> None:
+    """Draw the subspace error against steps."""
+    draw_pca_ranks(figure, table, params.ranks)
+
+
+_PAPER = Params()
+
+experiment = Experiment(
+    key="maulensoto2026/rank_k",
+    title="A head of rank k finds the principal subspace of dimension k",
+    source="ours",
+    about=(
+        "Score λ x₁ᵀMMᵀx_k with k columns; Σ has eigenvalues 0.75^i, d = 16, L = 200. "
+        "SGD with 64 prompts a step, a fifth of the largest stable step, by the exact "
+        "fast path for rank k. Subspace error: one minus the mean squared cosine of "
+        "the principal angles. Dashed: descent of the population risk from the same "
+        "starts (softmax: L → ∞, linear: exact)."
+    ),
+    presets={
+        "smoke": replace(
+            _PAPER, ranks=(1, 2, 4, 8), n_runs=2, batch_size=8, n_tokens=100
+        ),
+        "demo": replace(_PAPER, ranks=(1, 2, 4, 8), n_runs=2, batch_size=16),
+        "paper": _PAPER,
+    },
+    simulate=simulate,
+    check=check,
+    draw=draw,
+    work=lambda params: 4.0 * len(params.ranks) * params.n_runs * params.n_steps,
+    size=(9.0, 4.4),
+)

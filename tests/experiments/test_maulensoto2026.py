@@ -1,0 +1,191 @@
+"""Every claim holds on five master seeds, and fails when the code is wrong."""
+
+import dataclasses
+import functools
+import gzip
+
+import numpy as np
+import pytest
+
+import eigenheads.experiments.maulensoto2026._fixed as fixed_module
+import eigenheads.experiments.maulensoto2026._linear as linear_module
+import eigenheads.experiments.maulensoto2026._method as method_module
+import eigenheads.experiments.maulensoto2026.rank_k as rank_k_module
+from eigenheads._parallel import threads
+from eigenheads.experiments import experiment_keys, get_experiment
+from eigenheads.experiments._run import draw_experiment, experiment_rng
+from eigenheads.experiments.maulensoto2026 import _tokens
+
+PAPER = "maulensoto2026"
+KEYS = [key for key in experiment_keys() if key.startswith(f"{PAPER}/")]
+SEEDS = range(5)
+
+
+def run(key, seed=0, preset="smoke", **changes):
+    experiment = get_experiment(key)
+    params = dataclasses.replace(experiment.presets[preset], **changes)
+    table = experiment.simulate(params, experiment_rng(key, seed))
+    return params, table, experiment.check(params, table)
+
+
+@functools.cache
+def smoke_run(key, seed):
+    return run(key, seed)
+
+
+def failing(claims):
+    return [claim.statement for claim in claims if not claim.holds]
+
+
+@pytest.fixture
+def no_cache(monkeypatch):
+    """Let every figure simulate for itself, whatever ran before."""
+    monkeypatch.setattr(method_module, "_SHARED", {})
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("key", KEYS)
+def test_claims_are_as_on_record_on_every_master_seed(key, seed):
+    claims = smoke_run(key, seed)[2]
+    assert claims
+    assert [claim.statement for claim in claims if claim.is_news] == []
+
+
+@pytest.mark.parametrize("key", ["fig2", "fig4a", "rank_k"])
+def test_same_seed_same_bytes_for_any_number_of_threads(key, monkeypatch):
+    fewer = {"ranks": (2,)} if key == "rank_k" else {}
+    tables = []
+    for count in (1, 3):
+        monkeypatch.setattr(method_module, "_SHARED", {})
+        with threads(count):
+            tables.append(run(f"{PAPER}/{key}", **fewer)[1])
+    assert set(tables[0]) == set(tables[1])
+    for name in tables[0]:
+        assert tables[0][name].tobytes() == tables[1][name].tobytes(), name
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_the_figure_is_drawn_from_the_table_alone_and_reproducibly(key):
+    params, table, _ = smoke_run(key, 0)
+    experiment = get_experiment(key)
+    first = draw_experiment(experiment, params, table)
+    assert first == draw_experiment(experiment, params, table)
+
+
+@pytest.mark.parametrize(
+    ("whole", "parts"),
+    [("fig1", ("fig3a",)), ("fig2", ("fig7b",)), ("fig4a", ("fig4b",))],
+)
+def test_subsets_of_a_figure_reuse_its_results(whole, parts, monkeypatch):
+    """Also when computed on their own: the stream is not that of the figure."""
+    tables = []
+    for key in (whole, *parts):
+        monkeypatch.setattr(method_module, "_SHARED", {})
+        tables.append(run(f"{PAPER}/{key}")[1])
+    for table in tables[1:]:
+        for name, column in tables[0].items():
+            np.testing.assert_array_equal(table[name], column)
+    assert (
+        get_experiment(f"{PAPER}/{whole}").presets
+        == get_experiment(f"{PAPER}/{parts[0]}").presets
+    )
+
+
+def test_the_paper_presets_have_the_settings_of_the_paper():
+    presets = {
+        key.partition("/")[2]: get_experiment(key).presets["paper"] for key in KEYS
+    }
+    fixed, context = presets["fig1"], presets["fig2"]
+    assert (fixed.d, fixed.n_tokens, fixed.n_steps, fixed.n_runs) == (5, 100, 3000, 10)
+    assert (fixed.batch_size, fixed.step_size, fixed.start) == (256, 1e-4, 0.1)
+    assert (context.n_steps, context.inverse_temperature) == (1000, 1e-3)
+    assert context.n_covariances == context.prompts_per_covariance == 100
+    assert len(presets["fig5a"].lengths) == len(presets["fig6a"].dimensions) == 20
+    assert presets["fig8a"].lengths == tuple(range(3, 99, 5))
+    assert (presets["fig5b"].inverse_temperature, presets["fig5b"].start) == (
+        1e-3,
+        0.01,
+    )
+
+
+def test_a_doubled_sharpness_is_noticed(no_cache, monkeypatch):
+    real = fixed_module.simulate_pca
+
+    def doubled(law, *, inverse_temperature, **options):
+        return real(law, inverse_temperature=2 * inverse_temperature, **options)
+
+    monkeypatch.setattr(fixed_module, "simulate_pca", doubled)
+    assert failing(run(f"{PAPER}/fig3b")[2])
+
+
+def test_a_wrong_factor_in_the_step_is_noticed(no_cache, monkeypatch):
+    """The error of the authors' script: a factor in the gradient."""
+    real = linear_module.simulate_pca
+
+    def halved(law, *, step_size, **options):
+        return real(law, step_size=step_size / 2, **options)
+
+    monkeypatch.setattr(linear_module, "simulate_pca", halved)
+    assert failing(run(f"{PAPER}/fig4a")[2])
+
+
+def test_descent_of_another_head_is_noticed(no_cache, monkeypatch):
+    real = rank_k_module.simulate_pca
+
+    def unlearned(law, *, step_size, **options):
+        return real(law, step_size=0.0, **options)
+
+    monkeypatch.setattr(rank_k_module, "simulate_pca", unlearned)
+    assert failing(run(f"{PAPER}/rank_k", ranks=(2,))[2])
+
+
+def test_runs_that_stop_early_are_noticed(no_cache):
+    assert failing(run(f"{PAPER}/fig2", n_steps=100)[2])
+    assert failing(run(f"{PAPER}/fig8b", n_steps=50)[2])
+    assert failing(run(f"{PAPER}/non_gaussian", n_steps=100)[2])
+
+
+def test_theory_of_other_activations_by_hand():
+    """ReLU halves the slope: length √2, all of σ₁. Others explain less."""
+    squared, gain = _tokens.best_gain("relu")
+    np.testing.assert_allclose([squared, gain], [2.0, 1.0], atol=1e-3)
+    assert 0.7 < _tokens.best_gain("erf")[1] < 0.8
+    assert 0.4 < _tokens.best_gain("sigmoid")[1] < 0.5
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("head", _tokens.HEADS)
+def test_training_on_other_tokens_takes_the_gradient_of_autodiff(head):
+    import torch
+
+    from eigenheads.functional import pca_head
+
+    rng = np.random.default_rng(0)
+    prompts = rng.standard_normal((1, 2, 5, 3)) * 0.5
+    mu = np.array([0.3, -0.2, 0.1])
+    leaf = torch.tensor(mu, requires_grad=True)
+    tokens = torch.tensor(prompts[0])
+    output = pca_head(tokens, leaf, inverse_temperature=1.0, head=head)
+    if head == "linear":
+        output = output / 5
+    loss = ((tokens[:, 0] - output) ** 2).sum(dim=1).mean()
+    loss.backward()
+    moved = mu.copy()
+    index = _tokens.HEADS.index(head)
+    value = _tokens.train(prompts, moved, index, 1e-3, np.zeros(3), False)
+    gradient = leaf.grad.numpy()
+    gradient = gradient / max(1.0, np.linalg.norm(gradient))
+    np.testing.assert_allclose(value, loss.item(), rtol=1e-12)
+    np.testing.assert_allclose((mu - moved) / 1e-3, gradient, rtol=1e-9, atol=1e-12)
+
+
+def test_mnist_patches_are_read_and_a_bad_file_is_named(tmp_path):
+    images = np.arange(2 * 14 * 14, dtype=np.uint8).reshape(2, 14, 14)
+    header = np.array([2051, 2, 14, 14], dtype=">i4").tobytes()
+    path = tmp_path / "images.gz"
+    path.write_bytes(gzip.compress(header + images.tobytes()))
+    patches = _tokens.mnist_patches(str(path))
+    assert patches.shape == (8, 49)
+    np.testing.assert_allclose(patches[1].reshape(7, 7), images[0, :7, 7:] / 255)
+    with pytest.raises(ValueError, match="`mnist` must be a gzipped idx file"):
+        _tokens.mnist_patches(str(tmp_path / "none.gz"))
