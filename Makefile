@@ -37,8 +37,11 @@ help:  ## list the targets
 	@.venv/bin/python $(PIP_INSTALL) --editable ".[torch,frame,dev,docs]"
 	@touch $@
 
+# The headline of every paper.
+DEMO = marion2025 truong2026/alignment truong2026/phase_diagram maulensoto2026/fig1 maulensoto2026/fig2
+
 demo: .venv-core/.core  ## reproduce the headlines and write results/report.html
-	@.venv-core/bin/eigenheads reproduce all --preset demo --out $(OUT)
+	@.venv-core/bin/eigenheads reproduce $(DEMO) --preset demo --out $(OUT)
 
 check: .venv/.dev  ## formatting, lint, types, direction of imports
 	.venv/bin/ruff format --check .

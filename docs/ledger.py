@@ -24,6 +24,13 @@ _MARK = re.compile(
 )
 
 
+def pending():
+    """Return the experiments whose run at preset paper is not committed yet."""
+    from eigenheads.experiments import experiment_keys
+
+    return [key for key in experiment_keys() if not (LEDGER / f"{key}.json").exists()]
+
+
 def manifests():
     """Return the committed manifests in the order of the report."""
     from eigenheads.experiments import experiment_keys
@@ -80,6 +87,8 @@ def figures_table():
             f"| `{manifest['key']}` | {source} | {met} of {len(claims)} "
             f"| {manifest['seconds']:.1f} |"
         )
+    for key in pending():
+        rows.append(f"| `{key}` | {get_experiment(key).source} | not run yet | |")
     return "\n".join(rows)
 
 

@@ -66,6 +66,34 @@ SIGNATURES = {
             "start": None,
         },
     ),
+    "theory.softmax_pca_risk": (
+        ["mu", "covariance"],
+        {"inverse_temperature": REQUIRED},
+    ),
+    "theory.linear_pca_risk": (
+        ["mu", "covariance"],
+        {"n_tokens": REQUIRED, "inverse_temperature": REQUIRED},
+    ),
+    "theory.in_context_pca_risk": (
+        ["mu", "scale_matrix"],
+        {"degrees_of_freedom": REQUIRED, "inverse_temperature": REQUIRED},
+    ),
+    "dynamics.simulate_pca": (
+        ["law"],
+        {
+            "head": "softmax",
+            "rank": 1,
+            "inverse_temperature": REQUIRED,
+            "step_size": REQUIRED,
+            "batch_size": REQUIRED,
+            "n_steps": REQUIRED,
+            "n_runs": REQUIRED,
+            "record_every": REQUIRED,
+            "seed": REQUIRED,
+            "method": "exact",
+            "start": None,
+        },
+    ),
 }
 SIGNATURES["theory.location_flow"] = (
     ["start"],
@@ -89,34 +117,6 @@ SIGNATURES["experiments.reproduce"] = (
         "listener": None,
     },
 )
-SIGNATURES["theory.softmax_pca_risk"] = (
-    ["mu", "covariance"],
-    {"inverse_temperature": REQUIRED},
-)
-SIGNATURES["theory.linear_pca_risk"] = (
-    ["mu", "covariance"],
-    {"n_tokens": REQUIRED, "inverse_temperature": REQUIRED},
-)
-SIGNATURES["theory.in_context_pca_risk"] = (
-    ["mu", "scale_matrix"],
-    {"degrees_of_freedom": REQUIRED, "inverse_temperature": REQUIRED},
-)
-SIGNATURES["dynamics.simulate_pca"] = (
-    ["law"],
-    {
-        "head": "softmax",
-        "rank": 1,
-        "inverse_temperature": REQUIRED,
-        "step_size": REQUIRED,
-        "batch_size": REQUIRED,
-        "n_steps": REQUIRED,
-        "n_runs": REQUIRED,
-        "record_every": REQUIRED,
-        "seed": REQUIRED,
-        "method": "exact",
-        "start": None,
-    },
-)
 NEED_TORCH = {"nn", "adapters", "robustness"}
 SIGNATURES["nn.rpc_attention"] = (
     ["keys", "values"],
@@ -133,17 +133,23 @@ SIGNATURES["nn.rpc_attention"] = (
 )
 NAMES = {
     "nn": ["RPCAttention", "ScaledAttention", "SymmetricAttention", "rpc_attention"],
-    "datasets": ["SingleLocation"],
-    "theory": ["location_flow", "location_risk_gradient"],
+    "datasets": [
+        "GaussianPrompts",
+        "SignalTokens",
+        "SingleLocation",
+        "SpikedWishartPrompts",
+    ],
+    "theory": [
+        "descend",
+        "in_context_pca_risk_gradient",
+        "linear_pca_risk_gradient",
+        "location_flow",
+        "location_risk_gradient",
+        "softmax_pca_risk_gradient",
+    ],
+    "estimators": ["SingleLocationClassifier", "SingleLocationRegressor"],
     "experiments": ["reproduce"],
 }
-NAMES["datasets"] += ["GaussianPrompts", "SpikedWishartPrompts"]
-NAMES["theory"] += [
-    "descend",
-    "in_context_pca_risk_gradient",
-    "linear_pca_risk_gradient",
-    "softmax_pca_risk_gradient",
-]
 
 
 def marked(module, *values):

@@ -1,19 +1,13 @@
 """Laws: frozen dataclasses that draw synthetic data whose answer is known."""
 
-from eigenheads.datasets._location import (
-    SingleLocation,
-    SingleLocationSample,
-)
+from eigenheads.datasets._location import SingleLocation, SingleLocationSample
 from eigenheads.datasets._pca import (
     GaussianPrompts,
     SpikedWishartPrompts,
     SpikedWishartSample,
     random_covariance,
 )
-from eigenheads.datasets._signal import (
-    SignalSample,
-    SignalTokens,
-)
+from eigenheads.datasets._signal import SignalSample, SignalTokens
 
 __all__ = [
     "GaussianPrompts",

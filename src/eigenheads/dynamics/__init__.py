@@ -1,9 +1,6 @@
 """Stochastic training, simulated exactly in any dimension."""
 
-from eigenheads._parallel import (
-    progress_bar,
-    threads,
-)
+from eigenheads._parallel import progress_bar, threads
 from eigenheads.dynamics._engine import (
     chi,
     combine,
@@ -12,19 +9,10 @@ from eigenheads.dynamics._engine import (
     reveal_along,
     sphere_step,
 )
-from eigenheads.dynamics._location import (
-    simulate_location,
-)
-from eigenheads.dynamics._location_start import (
-    location_start,
-)
-from eigenheads.dynamics._pca import (
-    pca_start,
-    simulate_pca,
-)
-from eigenheads.dynamics._signal import (
-    simulate_signal,
-)
+from eigenheads.dynamics._location import simulate_location
+from eigenheads.dynamics._location_start import location_start
+from eigenheads.dynamics._pca import pca_start, simulate_pca
+from eigenheads.dynamics._signal import simulate_signal
 
 __all__ = [
     "chi",

@@ -22,6 +22,7 @@ _FIGURES = {
         "any_dimension",
         "bayes",
     ),
+    "truong2026": ("alignment", "nuisance", "strength", "phase_diagram"),
     "maulensoto2026": (
         "fig1",
         "fig2",
@@ -40,7 +41,6 @@ _FIGURES = {
         "rank_k",
         "non_gaussian",
     ),
-    "truong2026": ("alignment", "nuisance", "strength", "phase_diagram"),
 }
 
 

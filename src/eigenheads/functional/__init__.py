@@ -1,27 +1,15 @@
 """Each formula once, pure, on NumPy or PyTorch arrays."""
 
-from eigenheads.functional._location import (
-    location_predictor,
-)
-from eigenheads.functional._pca import (
-    pca_head,
-)
+from eigenheads.functional._location import location_predictor
+from eigenheads.functional._pca import pca_head
 from eigenheads.functional._pca_subspace import (
     NotIdentifiedWarning,
     PrincipalSubspace,
     principal_subspace,
 )
-from eigenheads.functional._pursuit import (
-    AttentionPursuit,
-    attention_pursuit,
-)
-from eigenheads.functional._shrinkage import (
-    soft_threshold,
-)
-from eigenheads.functional._signal import (
-    signal_output,
-    signal_output_gradient,
-)
+from eigenheads.functional._pursuit import AttentionPursuit, attention_pursuit
+from eigenheads.functional._shrinkage import soft_threshold
+from eigenheads.functional._signal import signal_output, signal_output_gradient
 
 __all__ = [
     "AttentionPursuit",

@@ -1,9 +1,6 @@
 """Draws tables on axes."""
 
-from eigenheads.plotting._location import (
-    draw_location_panels,
-    draw_vector_field,
-)
+from eigenheads.plotting._location import draw_location_panels, draw_vector_field
 from eigenheads.plotting._location_asymptotics import (
     draw_any_dimension,
     draw_bayes,
@@ -21,10 +18,7 @@ from eigenheads.plotting._signal import (
     draw_signal_phases,
     draw_signal_sweep,
 )
-from eigenheads.plotting._svg import (
-    embedded_svg,
-    render_svg,
-)
+from eigenheads.plotting._svg import embedded_svg, render_svg
 
 __all__ = [
     "draw_any_dimension",

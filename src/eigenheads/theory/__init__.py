@@ -7,26 +7,16 @@ from eigenheads.theory._location_bayes import (
     location_null_risk,
     location_oracle_risk,
 )
-from eigenheads.theory._location_descent import (
-    location_descent,
-)
+from eigenheads.theory._location_descent import location_descent
 from eigenheads.theory._location_flow import (
     FixedPoint,
     location_field,
     location_fixed_points,
     location_flow,
 )
-from eigenheads.theory._location_risk import (
-    location_risk,
-    location_risk_gradient,
-)
-from eigenheads.theory._pca_descent import (
-    descend,
-)
-from eigenheads.theory._pca_landscape import (
-    CriticalPoint,
-    PCALandscape,
-)
+from eigenheads.theory._location_risk import location_risk, location_risk_gradient
+from eigenheads.theory._pca_descent import descend
+from eigenheads.theory._pca_landscape import CriticalPoint, PCALandscape
 from eigenheads.theory._pca_risk import (
     in_context_landscape,
     in_context_pca_risk,
@@ -38,10 +28,7 @@ from eigenheads.theory._pca_risk import (
     softmax_pca_risk,
     softmax_pca_risk_gradient,
 )
-from eigenheads.theory._signal_ascent import (
-    finite_signal_ascent,
-    finite_signal_flow,
-)
+from eigenheads.theory._signal_ascent import finite_signal_ascent, finite_signal_flow
 from eigenheads.theory._signal_finite import (
     finite_signal_gradient,
     finite_signal_noise,
@@ -59,10 +46,7 @@ from eigenheads.theory._signal_objective import (
     signal_objective,
     signal_objective_gradient,
 )
-from eigenheads.theory._signal_pca import (
-    pooled_pca_alignment,
-    pooled_pca_threshold,
-)
+from eigenheads.theory._signal_pca import pooled_pca_alignment, pooled_pca_threshold
 from eigenheads.theory._signal_steps import (
     SignalConditions,
     SignalSteps,
