@@ -1,4 +1,5 @@
 import os
+import signal
 import threading
 
 import pytest
@@ -7,6 +8,7 @@ from eigenheads._parallel import (
     RunPool,
     advance,
     blocks,
+    interrupted_between_blocks,
     n_threads,
     progress_bar,
     reporting,
@@ -73,6 +75,38 @@ def test_work_can_be_weighed():
     with weighing(0.5):
         advance(4)
     assert heard == [2.0]
+
+
+def test_ctrl_c_waits_for_the_next_report_and_a_second_one_does_not():
+    with pytest.raises(KeyboardInterrupt), interrupted_between_blocks():
+        os.kill(os.getpid(), signal.SIGINT)
+        reached = "the end of the block"
+        advance(1)
+        reached = "too far"
+    assert reached == "the end of the block"
+    with pytest.raises(KeyboardInterrupt), interrupted_between_blocks():
+        os.kill(os.getpid(), signal.SIGINT)
+        reached = "after the first"
+        os.kill(os.getpid(), signal.SIGINT)
+        reached = "too far"
+    assert reached == "after the first"
+
+
+def test_ctrl_c_is_not_lost_when_nothing_is_reported():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), interrupted_between_blocks():
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_other_threads_keep_their_interrupts():
+    def work():
+        with interrupted_between_blocks():
+            advance(1)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
 
 
 def test_a_bar_takes_progress():

@@ -6,14 +6,20 @@ changes the time and never the result.
 """
 
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import FrameType
 
 from eigenheads._checks import check_count
 
 _THREADS: ContextVar[int | None] = ContextVar("eigenheads_threads", default=None)
+_ASKED: ContextVar[threading.Event | None] = ContextVar(
+    "eigenheads_interrupt", default=None
+)
 _SINK: ContextVar[Callable[[float], None] | None] = ContextVar(
     "eigenheads_progress", default=None
 )
@@ -68,8 +74,44 @@ def weighing(weight: float) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def interrupted_between_blocks() -> Iterator[None]:
+    """Let Ctrl-C take effect where work is reported, not in the middle of it.
+
+    Python raises KeyboardInterrupt anywhere, also inside the callbacks by which LLVM
+    loads compiled code, where it is swallowed and the process may crash. Here it is
+    remembered and raised by the next :func:`advance`, or at the end of the context.
+    A second Ctrl-C is raised at once. Outside the main thread nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked = threading.Event()
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    before = signal.signal(signal.SIGINT, remember)
+    token = _ASKED.set(asked)
+    try:
+        yield
+        _raise_if_asked()
+    finally:
+        _ASKED.reset(token)
+        signal.signal(signal.SIGINT, before)
+
+
+def _raise_if_asked() -> None:
+    asked = _ASKED.get()
+    if asked is not None and asked.is_set():
+        raise KeyboardInterrupt
+
+
 def advance(units: float) -> None:
     """Report `units` of finished work to whoever listens."""
+    _raise_if_asked()
     sink = _SINK.get()
     if sink is not None:
         sink(units)

@@ -157,10 +157,11 @@ def reproduce(
       eigenheads reproduce 'marion2025/fig3*' --preset paper --seed 1
       eigenheads reproduce all --preset smoke --out /tmp/first-look
     """
+    from eigenheads._parallel import interrupted_between_blocks
     from eigenheads.experiments import reproduce as reproduce_keys
     from eigenheads.report import ProgressDisplay, print_claims, write_report
 
-    with ProgressDisplay() as listener:
+    with interrupted_between_blocks(), ProgressDisplay() as listener:
         results = reproduce_keys(
             keys,
             preset=preset,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from eigenheads._checks import Got, check_count, fail
-from eigenheads._parallel import reporting, threads
+from eigenheads._parallel import advance, reporting, threads
 from eigenheads.experiments._core import Experiment, Result, Table
 from eigenheads.experiments._registry import (
     get_experiment,
@@ -173,6 +173,7 @@ class _Order:
 
 def _deliver(order: _Order, result: Result | None, listener: Listener) -> Result:
     listener.start(order.experiment.key, 0.0 if result else order.work)
+    advance(0.0)
     if result is None:
         result = order.compute()
         save_result(order.folder, result)
