@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import sys
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -87,8 +88,9 @@ def figures_table():
             f"| `{manifest['key']}` | {source} | {met} of {len(claims)} "
             f"| {manifest['seconds']:.1f} |"
         )
-    for key in pending():
-        rows.append(f"| `{key}` | {get_experiment(key).source} | not run yet | |")
+    waiting = Counter(key.partition("/")[0] for key in pending())
+    for paper, count in waiting.items():
+        rows.append(f"| `{paper}/*` | {count} figures | not run at this preset yet | |")
     return "\n".join(rows)
 
 

@@ -155,7 +155,7 @@ def reproduce(
 
       eigenheads reproduce marion2025/fig4
       eigenheads reproduce 'marion2025/fig3*' --preset paper --seed 1
-      eigenheads reproduce all --preset smoke --out /tmp/first-look
+      eigenheads reproduce all --preset smoke --out first-look
     """
     from eigenheads._parallel import interrupted_between_blocks
     from eigenheads.experiments import reproduce as reproduce_keys
