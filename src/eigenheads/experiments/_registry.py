@@ -65,7 +65,7 @@ def get_experiment(key: str) -> Experiment[Any]:
     """
     keys = experiment_keys()
     if key not in keys:
-        close = difflib.get_close_matches(key, keys, n=1, cutoff=0.3)
+        close = difflib.get_close_matches(str(key), keys, n=1, cutoff=0.3)
         hint = f"Did you mean {close[0]!r}? " if close else ""
         hint += "`eigenheads list` shows all."
         fail("key", "the key of an experiment", key, owner="reproduce", hint=hint)

@@ -45,6 +45,8 @@ def write_report(
     path
         Of the page: one file, no network, opens anywhere.
     """
+    if not isinstance(out, str | PathLike):
+        fail("out", "the path of a folder", out, owner="report")
     root = Path(out)
     if preset is not None:
         check_choice("preset", preset, PRESETS, owner="report")
