@@ -7,6 +7,7 @@ loop moves two vectors with NumPy and asks the library for the gradient only.
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -75,10 +76,10 @@ def main(quick: bool = False) -> None:
             given = schedule(0) if name.startswith("constant") else schedule
             ours, plain = math.inf, math.inf
             for _ in range(repeats):  # interleaved, so that noise meets both
-                ours = min(ours, seconds(lambda: closed(given, n_steps)))  # noqa: B023
+                ours = min(ours, seconds(partial(closed, given, n_steps)))
                 plain = min(
                     plain,
-                    seconds(lambda: plain_loop(k, v, schedule, n_plain)),  # noqa: B023
+                    seconds(partial(plain_loop, k, v, schedule, n_plain)),
                 )
             speed, plain_speed = n_steps / ours, n_plain / plain
             print(

@@ -1,10 +1,8 @@
 """scikit-learn estimators."""
 
 from eigenheads.estimators._bags import GroupedBags, group_bags
-from eigenheads.estimators._location import (
-    SingleLocationClassifier,
-    SingleLocationRegressor,
-)
+from eigenheads.estimators._location import SingleLocationRegressor
+from eigenheads.estimators._location_classifier import SingleLocationClassifier
 
 __all__ = [
     "GroupedBags",

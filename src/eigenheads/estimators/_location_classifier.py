@@ -1,0 +1,233 @@
+"""One token of a bag decides its class."""
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, softmax
+from sklearn.base import ClassifierMixin
+from sklearn.utils import check_array
+from sklearn.utils.multiclass import check_classification_targets
+
+from eigenheads._checks import Got, fail
+from eigenheads.estimators._bags import read_bags
+from eigenheads.estimators._location import AbstractSingleLocation, checked_targets
+from eigenheads.estimators._location_loss import LOGISTIC, MULTINOMIAL
+
+
+class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
+    r"""Classification in which one token of a bag, at an unknown place, decides.
+
+    The head of :class:`SingleLocationRegressor` gives the logit of each class,
+
+    .. math::
+
+        z_c = \sum_l p_l \; x_l \cdot v_c + b_c,
+
+    with one key for all classes; two classes need one logit, that of the second.
+
+    Parameters
+    ----------
+    head : {"softmax", "erf"}, default="softmax"
+        How scores become weights.
+
+    alpha : float, default=0.01
+        Strength of the penalty on key and values, beside the mean logistic loss.
+
+    l1_ratio : float, default=0.0
+        Share of the L1 norm of the standardised coefficients in the penalty. The rest
+        is half the variance of the scores and readouts of the tokens, plus one
+        percent of the squared norm of the standardised coefficients. With a
+        positive share coefficients become exactly zero.
+
+    coherence : float, default=0.1
+        Weight of a penalty on the part of the key that is not along the mean attended
+        token, both whitened. Where tokens have an elliptical law the two directions
+        agree and the mean is the steadier estimate; 0 trusts the targets alone.
+
+    fit_intercept : bool, default=True
+        Whether to fit :math:`b_c`.
+
+    n_random_starts : int, default=0
+        Random directions of the key to try beside the starts from moments.
+
+    max_iter : int, default=500
+        Largest number of iterations of the optimiser.
+
+    tol : float, default=0.0001
+        The optimiser stops when no entry of the gradient, in whitened coordinates, is
+        larger.
+
+    random_state : int, RandomState instance or None, default=None
+        Source of the random starts.
+
+    verbose : int, default=0
+        Whether to print the objective of every start.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels.
+
+    coef_key_ : ndarray of shape (n_features,)
+        :math:`k`.
+
+    coef_value_ : ndarray of shape (1, n_features) or (n_classes, n_features)
+        Rows :math:`v_c`; one row for two classes.
+
+    intercept_ : ndarray of shape (1,) or (n_classes,)
+        :math:`b_c`.
+
+    objective_ : float
+        Penalised loss at the solution.
+
+    start_ : str
+        Name of the start that won.
+
+    n_iter_ : int
+        Iterations from that start.
+
+    n_features_in_ : int
+        Width of a token.
+
+    feature_names_in_ : ndarray of shape (n_features,)
+        Names of the features, when the bags were rows of a DataFrame.
+
+    See Also
+    --------
+    SingleLocationRegressor : The same head for numbers, with more notes.
+    group_bags : Cut a long table into bags.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from eigenheads.datasets import SingleLocation
+    >>> from eigenheads.estimators import SingleLocationClassifier
+    >>> bags, y, places = SingleLocation(d=40).sample(900, np.random.default_rng(0))
+    >>> model = SingleLocationClassifier().fit(bags[:600], y[:600] > 0)
+    >>> model.predict_proba(bags[600:]).shape
+    (300, 2)
+    >>> bool(model.score(bags[600:], y[600:] > 0) > 0.85)
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        head: str = "softmax",
+        alpha: float = 1e-2,
+        l1_ratio: float = 0.0,
+        coherence: float = 0.1,
+        fit_intercept: bool = True,
+        n_random_starts: int = 0,
+        max_iter: int = 500,
+        tol: float = 1e-4,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(
+            head=head,
+            alpha=alpha,
+            l1_ratio=l1_ratio,
+            coherence=coherence,
+            fit_intercept=fit_intercept,
+            n_random_starts=n_random_starts,
+            max_iter=max_iter,
+            tol=tol,
+            random_state=random_state,
+            verbose=verbose,
+        )
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit key, values and intercepts.
+
+        Parameters
+        ----------
+        X : list of arrays of shape (n_tokens, n_features), or array
+            Bags; see the Notes of :class:`SingleLocationRegressor`.
+
+        y : array-like of shape (n_bags,)
+            Labels.
+
+        sample_weight : array-like of shape (n_bags,), default=None
+            Weights of the bags.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+        """
+        self._check_parameters()
+        bags = read_bags(self, X, reset=True)
+        labels = checked_targets(y, bags, owner=type(self).__name__)
+        labels = check_array(labels, ensure_2d=False, dtype=None, input_name="y")
+        check_classification_targets(labels)
+        weights = self._check_weights(sample_weight, bags)
+        self.classes_, codes = np.unique(labels, return_inverse=True)
+        present = np.unique(codes[weights > 0])
+        if len(present) < 2:
+            got = Got(f"one class, {self.classes_[present].tolist()}")
+            contract = "labels of at least two classes with positive weight"
+            fail("y", contract, got, owner=type(self).__name__)
+        hot = np.eye(len(self.classes_))[codes]
+        responses = hot[:, 1:] if len(self.classes_) == 2 else hot
+        kind = LOGISTIC if len(self.classes_) == 2 else MULTINOMIAL
+        if self.fit_intercept:
+            responses = responses - np.average(responses, axis=0, weights=weights)
+        solution = self._solve(
+            bags, codes.astype(np.float64), responses, weights, kind=kind
+        )
+        self.coef_value_ = solution.values.astype(bags.tokens.dtype)
+        self.intercept_ = solution.intercepts.astype(bags.tokens.dtype)
+        return self
+
+    def decision_function(self, X: Any) -> NDArray[np.floating]:
+        """Return the logits.
+
+        Parameters
+        ----------
+        X : list of arrays of shape (n_tokens, n_features), or array
+            Bags, in any layout that :meth:`fit` takes.
+
+        Returns
+        -------
+        logits : ndarray of shape (n_bags,) or (n_bags, n_classes)
+            Of the second class for two classes, else of every class.
+        """
+        outputs = self._outputs(X)
+        return outputs[:, 0] if outputs.shape[1] == 1 else outputs
+
+    def predict_proba(self, X: Any) -> NDArray[np.floating]:
+        """Return the probability of each class.
+
+        Parameters
+        ----------
+        X : list of arrays of shape (n_tokens, n_features), or array
+            Bags, in any layout that :meth:`fit` takes.
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n_bags, n_classes)
+            In the order of ``classes_``.
+        """
+        logits = self.decision_function(X)
+        if logits.ndim == 1:
+            return np.column_stack([expit(-logits), expit(logits)])
+        return np.asarray(softmax(logits, axis=1))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the most probable class.
+
+        Parameters
+        ----------
+        X : list of arrays of shape (n_tokens, n_features), or array
+            Bags, in any layout that :meth:`fit` takes.
+
+        Returns
+        -------
+        labels : ndarray of shape (n_bags,)
+            Entries of ``classes_``.
+        """
+        logits = self.decision_function(X)
+        chosen = logits > 0 if logits.ndim == 1 else logits.argmax(axis=1)
+        return np.asarray(self.classes_[chosen.astype(np.int64)])
