@@ -1,10 +1,12 @@
 """scikit-learn estimators."""
 
+from eigenheads.estimators._attention_pca import AttentionPCA
 from eigenheads.estimators._bags import GroupedBags, group_bags
 from eigenheads.estimators._location import SingleLocationRegressor
 from eigenheads.estimators._location_classifier import SingleLocationClassifier
 
 __all__ = [
+    "AttentionPCA",
     "GroupedBags",
     "SingleLocationClassifier",
     "SingleLocationRegressor",
