@@ -423,11 +423,8 @@ class AttentionPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         memory = Memory(self._moments, self._directions, self._variances)
         moments, times = memory.covariance_with(rows)
         iterations = min(self.max_iter, _STREAM_ITERATIONS)
-        # One more row than read: residuals below sampling noise mean nothing here.
-        counted = moments._replace(n=moments.n + 1)
-        found = self._run(
-            times, self._directions, counted, rows, moments.n, max_iter=iterations
-        )
+        start = self._directions
+        found = self._run(times, start, moments, rows, moments.n, max_iter=iterations)
         self._keep(found, moments, rows.dtype)
 
     def _train_on(self, rows: Rows) -> None:
