@@ -1,0 +1,61 @@
+"""Coordinates in which the nuisance tokens have unit noise in every direction."""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eigenheads._typing import FloatArray
+
+# Above this multiple of the largest eigenvalue that isotropic noise would have, an
+# eigenvalue is not of noise. The edge fluctuates by n^(-2/3), far less.
+_MARGIN = 1.3
+
+
+class Coordinates(NamedTuple):
+    """``z = (x - mean) @ into``; a pattern in z is ``out @ pattern`` in x."""
+
+    mean: FloatArray
+    into: FloatArray
+    out: FloatArray
+    whitened: bool
+
+
+def noise_coordinates(
+    tokens: NDArray[np.floating[Any]], *, whiten: bool | str, n_signals: int
+) -> Coordinates:
+    """Return coordinates of unit noise: one scale for all directions, or whitened.
+
+    With ``"auto"`` the tokens are whitened unless their covariance is that of
+    isotropic noise but for `n_signals` directions.
+    """
+    d = tokens.shape[1]
+    mean = tokens.mean(axis=0, dtype=np.float64)
+    centred = tokens - mean.astype(tokens.dtype)
+    covariance = (centred.T @ centred).astype(np.float64) / len(tokens)
+    values, vectors = np.linalg.eigh(covariance)
+    values = np.maximum(values, 0.0)
+    kept = values > max(values[-1] * d * np.finfo(tokens.dtype).eps, 0.0)
+    if not kept.any():  # all tokens are alike
+        return Coordinates(mean, np.eye(d), np.eye(d), whitened=False)
+    level = _noise_level(values, len(tokens))
+    edge = level * (1 + math.sqrt(d / len(tokens))) ** 2
+    if whiten == "auto":
+        outside = int(np.sum(values > _MARGIN * edge))
+        whiten = level == 0 or outside > n_signals or bool(np.any(~kept))
+    if not whiten:
+        scale = math.sqrt(level) if level > 0 else math.sqrt(values[-1])
+        return Coordinates(mean, np.eye(d) / scale, np.eye(d) * scale, whitened=False)
+    roots = np.sqrt(values[kept])
+    basis = vectors[:, kept]
+    return Coordinates(mean, basis / roots, basis * roots, whitened=True)
+
+
+def _noise_level(values: FloatArray, n: int) -> float:
+    """Return the variance of isotropic noise with this median eigenvalue.
+
+    The median of the Marchenko–Pastur law of ratio γ <= 1 is 1 − γ/3 up to O(γ²).
+    """
+    gamma = min(len(values) / n, 1.0)
+    return float(np.median(values)) / (1 - gamma / 3)
