@@ -387,11 +387,11 @@ class AttentionPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         for epoch in range(1, self.max_iter + 1):
             shuffled = random.permutation(len(rows))
             for prompts in self._prompts(rows, shuffled):
-                state = train_on_prompts(
-                    state, prompts, moments.mean, head=self.head
-                )
+                state = train_on_prompts(state, prompts, moments.mean, head=self.head)
             after = np.linalg.qr(state.average)[0]
-            moved = float(np.linalg.norm(after - before @ (before.T @ after), axis=0).max())
+            moved = float(
+                np.linalg.norm(after - before @ (before.T @ after), axis=0).max()
+            )
             self._say(f"epoch {epoch}: the average moved by {moved:.2e}")
             before = after
             if moved <= self.tol:

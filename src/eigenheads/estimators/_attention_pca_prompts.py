@@ -43,7 +43,9 @@ def train_on_prompts(
     rows = prompts.reshape(-1, d)
     rounding = 10 * float(np.finfo(rows.dtype).eps)
     times = covariance_of([rows], mean)
-    encoder = state.encoder if state.n_updates else _start(times, state.encoder, rounding)
+    encoder = (
+        state.encoder if state.n_updates else _start(times, state.encoder, rounding)
+    )
     now = whitened_head(encoder, times(encoder), rounding)
     sharpness = 1.0 if head == "softmax" else 1.0 / n_tokens
     gradient = pca_prompt_loss(

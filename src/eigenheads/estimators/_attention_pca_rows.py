@@ -118,9 +118,7 @@ class Memory(NamedTuple):
             along = excess[:, None] * (self.directions.T @ vectors)
             kept = self.directions @ along + elsewhere * vectors
             moved = np.outer(shift, shift @ vectors)
-            total: FloatArray = past * kept + now * (
-                fresh(vectors) + past * moved
-            )
+            total: FloatArray = past * kept + now * (fresh(vectors) + past * moved)
             return total
 
         return moments, times

@@ -29,7 +29,7 @@ from eigenheads.estimators._signal_noise import Coordinates, noise_coordinates
 from eigenheads.estimators._signal_search import Found, Search, search
 
 # On tokens of unit noise; a head sees amplitudes of about 2.5 over its sharpness best.
-_SHARPNESSES = (0.4, 0.8, 1.2)
+_SHARPNESSES = (0.2, 0.4, 0.8, 1.2)
 # Median absolute deviation of a standard normal.
 _NORMAL_MAD = float(ndtri(0.75))
 _CALIBRATIONS = ("gaussian", "empirical")
@@ -57,14 +57,16 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         those before, in the coordinates of the search.
 
     inverse_temperature : float or None, default=None
-        Sharpness :math:`\beta` on tokens of unit noise. None tries 0.4, 0.8 and 1.2,
+        Sharpness :math:`\beta` on tokens of unit noise. None tries 0.2, 0.4, 0.8, 1.2,
         and takes the one whose objective exceeds most what the same search finds in
         Gaussian noise of the same size.
 
-    whiten : bool or "auto", default="auto"
-        Whether to whiten the tokens first. A direction must then differ in its shape,
-        not in its variance. ``"auto"`` whitens unless the covariance is that of
-        isotropic noise but for `n_components` directions.
+    whiten : bool, default=False
+        Whether to whiten the tokens first. The noise is then the same in every
+        direction whatever the data, but a direction must differ in its shape, not in
+        its variance, and many tokens a feature are needed. Without, all directions
+        share one scale, under which the median eigenvalue of the covariance is that
+        of unit noise.
 
     n_tokens : int, default=128
         Length of the prompts, which are drawn at random from all tokens.
@@ -114,9 +116,6 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     inverse_temperatures_ : ndarray of shape (n_components,)
         Sharpness with which each direction was found.
-
-    whitened_ : bool
-        Whether tokens were whitened.
 
     mean_ : ndarray of shape (n_features,)
         Mean of the tokens.
@@ -175,7 +174,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         n_components: int = 1,
         *,
         inverse_temperature: float | None = None,
-        whiten: bool | str = "auto",
+        whiten: bool = False,
         n_tokens: int = 128,
         false_positive_rate: float = 0.01,
         calibration: str = "gaussian",
@@ -216,9 +215,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         tokens = read_bags(self, X, reset=True).tokens
         self._check_parameters(*tokens.shape)
         random = check_random_state(self.random_state)
-        coordinates = noise_coordinates(
-            tokens, whiten=self.whiten, n_signals=self.n_components
-        )
+        coordinates = noise_coordinates(tokens, whiten=bool(self.whiten))
         queries = self._search(tokens, coordinates, random)
         components = queries @ coordinates.into.T
         patterns = queries @ coordinates.out.T
@@ -230,7 +227,6 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         self.components_ = (signs * components).astype(tokens.dtype)
         self.directions_ = (signs * patterns).astype(tokens.dtype)
         self.mean_ = coordinates.mean.astype(tokens.dtype)
-        self.whitened_ = coordinates.whitened
         self._calibrate(tokens)
         return self
 
@@ -379,8 +375,8 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             fail("X", "at least 2 tokens", got, owner=owner)
         if self.inverse_temperature is not None:
             check_positive("inverse_temperature", self.inverse_temperature, owner=owner)
-        if not isinstance(self.whiten, bool | np.bool_) and self.whiten != "auto":
-            fail("whiten", "True, False or 'auto'", self.whiten, owner=owner)
+        if not isinstance(self.whiten, bool | np.bool_):
+            fail("whiten", "True or False", self.whiten, owner=owner)
         check_count("n_tokens", self.n_tokens, owner=owner, minimum=2)
         rate = check_positive(
             "false_positive_rate", self.false_positive_rate, owner=owner

@@ -8,10 +8,6 @@ from numpy.typing import NDArray
 
 from eigenheads._typing import FloatArray
 
-# Above this multiple of the largest eigenvalue that isotropic noise would have, an
-# eigenvalue is not of noise. The edge fluctuates by n^(-2/3), far less.
-_MARGIN = 1.3
-
 
 class Coordinates(NamedTuple):
     """``z = (x - mean) @ into``; a pattern in z is ``out @ pattern`` in x."""
@@ -19,17 +15,12 @@ class Coordinates(NamedTuple):
     mean: FloatArray
     into: FloatArray
     out: FloatArray
-    whitened: bool
 
 
 def noise_coordinates(
-    tokens: NDArray[np.floating[Any]], *, whiten: bool | str, n_signals: int
+    tokens: NDArray[np.floating[Any]], *, whiten: bool
 ) -> Coordinates:
-    """Return coordinates of unit noise: one scale for all directions, or whitened.
-
-    With ``"auto"`` the tokens are whitened unless their covariance is that of
-    isotropic noise but for `n_signals` directions.
-    """
+    """Return coordinates of unit noise: one scale for all directions, or whitened."""
     d = tokens.shape[1]
     mean = tokens.mean(axis=0, dtype=np.float64)
     centred = tokens - mean.astype(tokens.dtype)
@@ -38,18 +29,14 @@ def noise_coordinates(
     values = np.maximum(values, 0.0)
     kept = values > max(values[-1] * d * np.finfo(tokens.dtype).eps, 0.0)
     if not kept.any():  # all tokens are alike
-        return Coordinates(mean, np.eye(d), np.eye(d), whitened=False)
-    level = _noise_level(values, len(tokens))
-    edge = level * (1 + math.sqrt(d / len(tokens))) ** 2
-    if whiten == "auto":
-        outside = int(np.sum(values > _MARGIN * edge))
-        whiten = level == 0 or outside > n_signals or bool(np.any(~kept))
+        return Coordinates(mean, np.eye(d), np.eye(d))
     if not whiten:
+        level = _noise_level(values, len(tokens))
         scale = math.sqrt(level) if level > 0 else math.sqrt(values[-1])
-        return Coordinates(mean, np.eye(d) / scale, np.eye(d) * scale, whitened=False)
+        return Coordinates(mean, np.eye(d) / scale, np.eye(d) * scale)
     roots = np.sqrt(values[kept])
     basis = vectors[:, kept]
-    return Coordinates(mean, basis / roots, basis * roots, whitened=True)
+    return Coordinates(mean, basis / roots, basis * roots)
 
 
 def _noise_level(values: FloatArray, n: int) -> float:

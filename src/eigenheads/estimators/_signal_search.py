@@ -93,9 +93,7 @@ def _climb_all(
     return max(climbs, key=lambda found: found.objective)
 
 
-def _climb(
-    prompts: Tokens, query: FloatArray, sharpness: float, how: Search
-) -> Found:
+def _climb(prompts: Tokens, query: FloatArray, sharpness: float, how: Search) -> Found:
     r"""Ascend from one start.
 
     The step is :math:`1 / (q \cdot g)`, for which the projected update
