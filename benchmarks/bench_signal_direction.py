@@ -5,15 +5,15 @@
   `alignment` is |cos| with the true direction; `AUC` ranks fresh informative tokens
   before fresh nuisance tokens, by the distance from the median along the direction.
 - ``real``: a rare class of scikit-learn's data among others. Half of the common
-  rows is fitted with a few rare ones; the other half and all other rare rows are scored.
+  rows is fitted with a few rare ones; the other half and other rare rows are scored.
   For all methods alike, features are standardised, and reduced to the principal
   components with 90 % of the variance.
 
 Medians over seeds, with the second lowest and second highest of ten (lowest and highest
 of fewer) in brackets: a 98 % interval for the median from ten seeds.
 Seeds begin at 10: choices of the estimator were made on seeds 0 to 4.
-FastICA returns all components; its row takes the one of largest |excess kurtosis|. PCA's
-row takes the first. ``--csv FILE`` keeps one row a fit.
+FastICA returns all components; its row takes the one of largest |excess kurtosis|.
+PCA's row takes the first. ``--csv FILE`` keeps one row a fit.
 """
 
 import argparse

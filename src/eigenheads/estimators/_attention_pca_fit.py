@@ -8,22 +8,23 @@ With infinitely long prompts the head of attention-based PCA is
     R(M) = \operatorname{tr} \Sigma - 2 \operatorname{tr} M^\top \Sigma^2 M
          + \operatorname{tr} (M^\top \Sigma M)(M^\top \Sigma^2 M).
 
-For a given span the best M has whitened scores, :math:`M^\top \Sigma M = I`. There, with
-:math:`W = \Sigma M` and after a rotation that makes :math:`W^\top W = \operatorname{diag}(b)`,
+For a given span the best M has whitened scores, :math:`M^\top \Sigma M = I`. There,
+with :math:`W = \Sigma M` and after a rotation that makes
+:math:`W^\top W = \operatorname{diag}(b)`,
 
 .. math::
 
     \nabla R = -2 (\Sigma W - W \operatorname{diag}(b)),
 
 so an eigendirection with :math:`r = \sigma_j / b_i` in column i has the curvature
-:math:`2 b_i^2\, r (1 - r) \le b_i^2 / 2`. The step :math:`2 / b_i^2` is the inverse of this
-bound: it is the same whatever the scale of the data and however different the columns'
-variances are.
+:math:`2 b_i^2\, r (1 - r) \le b_i^2 / 2`. The step :math:`2 / b_i^2` is the inverse of
+this bound: it is the same whatever the scale of the data and however different the
+columns' variances are.
 """
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -135,10 +136,11 @@ def chart(head: _Head, encoder: FloatArray) -> FloatArray:
     Bases of nearby spans are then comparable, so that momentum may subtract them.
     """
     try:
-        moved: FloatArray = np.linalg.solve((head.decoder.T @ encoder).T, encoder.T).T
+        moved: Any = np.linalg.solve((head.decoder.T @ encoder).T, encoder.T).T
     except np.linalg.LinAlgError:  # fewer dimensions than columns
         return encoder
-    return moved if np.isfinite(moved).all() else encoder
+    usable: FloatArray = moved if np.isfinite(moved).all() else encoder
+    return usable
 
 
 def _rotated(span: FloatArray, image: FloatArray, n_iter: int) -> Descent:

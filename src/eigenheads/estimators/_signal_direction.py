@@ -311,10 +311,8 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         random: np.random.RandomState,
     ) -> FloatArray:
         """Return one unit query a direction, each orthogonal to those before."""
-        z = (tokens - coordinates.mean.astype(tokens.dtype)) @ coordinates.into.astype(
-            tokens.dtype
-        )
-        sharpnesses = _SHARPNESSES
+        z = coordinates.read(tokens)
+        sharpnesses: tuple[float, ...] = _SHARPNESSES
         if self.inverse_temperature is not None:
             sharpnesses = (float(self.inverse_temperature),)
         how = Search(self.n_starts, self.max_iter, self.tol, self.n_tokens)
@@ -378,10 +376,8 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         if not isinstance(self.whiten, bool | np.bool_):
             fail("whiten", "True or False", self.whiten, owner=owner)
         check_count("n_tokens", self.n_tokens, owner=owner, minimum=2)
-        rate = check_positive(
-            "false_positive_rate", self.false_positive_rate, owner=owner
-        )
-        if rate >= 1:
+        rate = self.false_positive_rate
+        if check_positive("false_positive_rate", rate, owner=owner) >= 1:
             fail("false_positive_rate", "a number below 1", rate, owner=owner)
         check_choice("calibration", self.calibration, _CALIBRATIONS, owner=owner)
         check_count("n_starts", self.n_starts, owner=owner)

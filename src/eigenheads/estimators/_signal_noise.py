@@ -16,6 +16,12 @@ class Coordinates(NamedTuple):
     into: FloatArray
     out: FloatArray
 
+    def read(self, tokens: NDArray[Any]) -> NDArray[Any]:
+        """Return z, in the tokens' dtype."""
+        dtype = tokens.dtype
+        z: NDArray[Any] = (tokens - self.mean.astype(dtype)) @ self.into.astype(dtype)
+        return z
+
 
 def noise_coordinates(
     tokens: NDArray[np.floating[Any]], *, whiten: bool
@@ -31,8 +37,7 @@ def noise_coordinates(
     if not kept.any():  # all tokens are alike
         return Coordinates(mean, np.eye(d), np.eye(d))
     if not whiten:
-        level = _noise_level(values, len(tokens))
-        scale = math.sqrt(level) if level > 0 else math.sqrt(values[-1])
+        scale = math.sqrt(_noise_level(values[kept], len(tokens)))
         return Coordinates(mean, np.eye(d) / scale, np.eye(d) * scale)
     roots = np.sqrt(values[kept])
     basis = vectors[:, kept]

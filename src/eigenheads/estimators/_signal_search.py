@@ -70,7 +70,8 @@ def search(
     for sharpness in sharpnesses:
         found = _climb_all(prompts, starts, sharpness, how)
         chance = _climb_all(in_noise, from_noise, sharpness, how)
-        spread = np.std([mean_square(in_noise, line, sharpness) for line in lines])
+        squares = [mean_square(in_noise, line, sharpness) for line in lines]
+        spread = float(np.std(squares))
         excess = (found.objective - chance.objective) / max(spread, 1e-300)
         if best is None or excess > most:
             best, most = found, excess
@@ -99,17 +100,18 @@ def _climb(prompts: Tokens, query: FloatArray, sharpness: float, how: Search) ->
     The step is :math:`1 / (q \cdot g)`, for which the projected update
     :math:`q + a (I - q q^\top) g` is along the gradient :math:`g` itself.
     """
-    for iteration in range(1, how.max_iter + 1):
+    iteration, converged = 0, False
+    while iteration < how.max_iter and not converged:
+        iteration += 1
         gradient = signal_output_gradient(
             prompts, query.astype(prompts.dtype), inverse_temperature=sharpness
         ).mean(axis=0, dtype=np.float64)
         length = float(np.linalg.norm(gradient))
         if not length > 0:  # all tokens are alike along q: nowhere to go
+            converged = True
             break
         before, query = query, gradient / length
-        if 1 - abs(float(before @ query)) <= how.tol:
-            break
-    converged = iteration < how.max_iter or how.max_iter == 1
+        converged = 1 - abs(float(before @ query)) <= how.tol
     value = mean_square(prompts, query, sharpness)
     return Found(query, value, sharpness, iteration, converged)
 

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-from array_api_compat import array_namespace
 from jaxtyping import Float
 
 from eigenheads._checks import check_choice, check_number
@@ -36,7 +35,7 @@ def pca_prompt_loss(
 
         \ell(M) = \frac1L \sum_i \lVert x_i - T_i \rVert^2, \qquad
         T_i = \sum_j p_{ij} x_j, \qquad
-        p_{i \cdot} = \operatorname{softmax}(s_{i \cdot}) \text{ or } s_{i \cdot}, \qquad
+        p_i = \operatorname{softmax}(s_i) \text{ or } s_i, \qquad
         s_{ij} = \lambda\, x_i^\top M M^\top x_j
 
     Parameters
@@ -129,4 +128,4 @@ def _softmax(
 
 
 def _transposed(xp: Array, stack: Array) -> Array:
-    return xp.swapaxes(stack, -1, -2) if hasattr(xp, "swapaxes") else stack.mT
+    return xp.matrix_transpose(stack)
