@@ -1,0 +1,13 @@
+"""Look into models of others and change them: PyTorch, Hugging Face, timm layouts."""
+
+try:
+    import torch as _torch  # noqa: F401 -- asked for here, so that the error is clear
+except ImportError as error:
+    raise ImportError(
+        "eigenheads.adapters: PyTorch is not installed. "
+        "Run `pip install 'eigenheads[torch]'`, or `'eigenheads[hf]'` for Hugging Face."
+    ) from error
+
+from eigenheads.adapters._sites import Site, find_sites
+
+__all__ = ["Site", "find_sites"]
