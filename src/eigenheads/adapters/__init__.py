@@ -9,5 +9,20 @@ except ImportError as error:
     ) from error
 
 from eigenheads.adapters._sites import Site, find_sites
+from eigenheads.adapters._swap import (
+    AttentionSummary,
+    LayerAttention,
+    attention_summary,
+    swap_attention,
+    watch_attention,
+)
 
-__all__ = ["Site", "find_sites"]
+__all__ = [
+    "AttentionSummary",
+    "LayerAttention",
+    "Site",
+    "attention_summary",
+    "find_sites",
+    "swap_attention",
+    "watch_attention",
+]
