@@ -16,6 +16,7 @@ from eigenheads.adapters._swap import (
     swap_attention,
     watch_attention,
 )
+from eigenheads.adapters._swap_load import load_swapped
 
 __all__ = [
     "AttentionSummary",
@@ -23,6 +24,7 @@ __all__ = [
     "Site",
     "attention_summary",
     "find_sites",
+    "load_swapped",
     "swap_attention",
     "watch_attention",
 ]

@@ -11,7 +11,14 @@ from torch import nn
 
 from eigenheads._checks import Got, check_choice, fail
 from eigenheads.adapters._sites import Site, find_sites, select_sites
-from eigenheads.adapters._swap_variants import SWAP, VARIANTS, Swap, Variant
+from eigenheads.adapters._swap_variants import (
+    BEFORE,
+    IMPLEMENTATION,
+    SWAP,
+    VARIANTS,
+    Swap,
+    Variant,
+)
 from eigenheads.nn import PursuitDiagnostics
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -107,7 +114,7 @@ def swap_attention(
         name, value = next(iter(options.items()))
         fail(name, "left out for to='original'", value, owner=_OWNER, error=TypeError)
     sites = find_sites(model, owner=_OWNER)
-    apply_variants(model, {site: variant for site in choose(sites, layers)})
+    apply_variants(model, dict.fromkeys(choose(sites, layers), variant))
     return model
 
 
@@ -225,12 +232,14 @@ def _row(site: Site) -> LayerAttention:
     swap = getattr(site.module, SWAP, None)
     place = (site.layer, site.name, site.family)
     if not isinstance(swap, Swap):
+        config = getattr(site.module, "config", None)
+        name = getattr(config, "_attn_implementation", None)
+        if name == IMPLEMENTATION and not hasattr(site.module, BEFORE):
+            return LayerAttention(*place, "not restored", "", f"load with {name}")
         own = "own" if site.family != "eigenheads" else "as built"
         return LayerAttention(*place, "original", own, "")
     variant = swap.variant
-    return LayerAttention(
-        *place, variant.to, variant.queries_used, variant.settings()
-    )
+    return LayerAttention(*place, variant.to, variant.queries_used, variant.settings())
 
 
 @contextmanager

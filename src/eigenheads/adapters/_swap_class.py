@@ -47,7 +47,7 @@ def restore(module: nn.Module) -> None:
 
 
 @cache
-def swapped_class(original: type[nn.Module], mixin: type[Swapped]) -> type[nn.Module]:
+def swapped_class(original: Any, mixin: Any) -> Any:
     """Return the class that puts `mixin` before `original`; always the same one."""
     name = f"Swapped{original.__name__}"
     parts = {"original_class": original, "mixin": mixin, "__doc__": mixin.__doc__}

@@ -8,7 +8,7 @@ import copy
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from torch import Tensor, nn
 
@@ -16,6 +16,8 @@ from eigenheads._checks import Got, fail
 from eigenheads.adapters._sites import Site
 from eigenheads.adapters._swap_heads import Asked
 from eigenheads.adapters._swap_variants import (
+    BEFORE,
+    IMPLEMENTATION,
     SWAP,
     Scaled,
     Swap,
@@ -35,11 +37,7 @@ except ImportError as error:
         "Run `pip install 'eigenheads[hf]'`."
     ) from error
 
-# The name is kept in config.json. Where nothing of this name is registered,
-# `from_pretrained` refuses to load and shows it: it says what to call.
-IMPLEMENTATION: Final = "eigenheads.adapters.load_swapped"
 MARKER: Final = "eigenheads_attention"  # in config.json: which layer has which variant
-BEFORE: Final = "_attention_before_swap"  # attribute of every module with a config
 # What changes scores in ways that a pursuit does not know.
 _UNKNOWN = ("softcap", "s_aux", "sinks", "cache", "block_mask")
 _OWNER = "swapped attention"
@@ -65,9 +63,7 @@ def attend(
     """Attend for a module of a swapped model; the interface calls it."""
     before: Before | None = module.__dict__.get(BEFORE)
     if before is None:
-        contract = "loaded with eigenheads.adapters.load_swapped"
-        got = Got("one whose attention was swapped when it was saved, loaded as plain")
-        fail("model", contract, got, owner=_OWNER, error=RuntimeError)
+        _fail_unrestored(owner=_OWNER, error=RuntimeError)
     if not hasattr(module, SWAP):
         arguments = (module, query, key, value, attention_mask)
         function = _function(module, before.implementation)
@@ -101,6 +97,12 @@ def attend(
 # Without the eager mask a causal model would get no mask, and see the future.
 AttentionInterface.register(IMPLEMENTATION, attend)
 AttentionMaskInterface.register(IMPLEMENTATION, eager_mask)
+
+
+def _fail_unrestored(*, owner: str, error: type[Exception] = ValueError) -> NoReturn:
+    contract = "loaded with eigenheads.adapters.load_swapped"
+    got = Got("one whose attention was swapped when it was saved, loaded as plain")
+    fail("model", contract, got, owner=owner, error=error)
 
 
 def _function(module: nn.Module, implementation: str) -> Callable[..., Any]:
@@ -154,6 +156,9 @@ def check_model(model: nn.Module, sites: list[Site], *, owner: str) -> None:
             contract = "or contain a transformers.PreTrainedModel"
             got = Got(f"{site.name} ({type(site.module).__name__}) outside of one")
             fail("model", contract, got, owner=owner)
+        implementation = inside[0].config._attn_implementation
+        if implementation == IMPLEMENTATION and not hasattr(inside[0], BEFORE):
+            _fail_unrestored(owner=owner)
         if not inside[0]._can_set_attn_implementation():
             contract = "a model that takes a function from the AttentionInterface"
             got = Got(f"{type(inside[0]).__name__}, which does not")

@@ -27,7 +27,7 @@ class SwappedMultihead(Swapped):
     # never call this module.
     _qkv_same_embed_dim = property(lambda self: False)
 
-    def forward(  # noqa: PLR0913 -- PyTorch's signature
+    def forward(
         self: Any,
         query: Tensor,
         key: Tensor,
@@ -72,7 +72,9 @@ class SwappedMultihead(Swapped):
             matrices = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         else:
             matrices = self.in_proj_weight.chunk(3)
-        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        biases = (
+            (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        )
         heads = []
         for x, matrix, bias in zip(inputs, matrices, biases, strict=True):
             split = F.linear(x, matrix, bias).unflatten(-1, (self.num_heads, -1))
@@ -140,7 +142,9 @@ def _mask(
     batch, heads = queries.shape[:2]
     parts = []
     if attn_mask is not None:
-        rows = attn_mask if attn_mask.dim() == 2 else attn_mask.unflatten(0, (-1, heads))
+        rows = (
+            attn_mask if attn_mask.dim() == 2 else attn_mask.unflatten(0, (-1, heads))
+        )
         parts.append(_numbers(rows, queries))
     if key_padding_mask is not None:
         parts.append(_numbers(key_padding_mask.reshape(batch, 1, 1, -1), queries))

@@ -18,6 +18,11 @@ from eigenheads.nn._scaled import correction, scaled_heads
 
 SWAP: Final = "attention_swap"  # attribute of a swapped module
 SCALING: Final = "attention_scaling"  # its parameter, if it learns one
+# Hugging Face: name of the registered function. It is kept in config.json; where
+# nothing of this name is registered, `from_pretrained` refuses to load and shows it,
+# so it says what to call.
+IMPLEMENTATION: Final = "eigenheads.adapters.load_swapped"
+BEFORE: Final = "_attention_before_swap"  # attribute of every module with a config
 # Infinity times the mean size of zero keys is not a number, so a large number is used.
 FLAGS_NOTHING = 1e30
 
@@ -93,10 +98,7 @@ class Pursuit(Variant):
 
     def _settings(self, *, owner: str) -> Settings:
         sparsity = FLAGS_NOTHING if self.sparsity == math.inf else self.sparsity
-        threshold = self.threshold
-        if isinstance(threshold, list):  # as JSON has it
-            threshold = tuple(threshold)
-        return Settings.read(self.n_iter, sparsity, threshold, owner=owner)
+        return Settings.read(self.n_iter, sparsity, self.threshold, owner=owner)
 
     def answer(self, asked: Asked, module: nn.Module) -> Answer:
         """Return the heads' outputs, and the weights if they are wanted."""
