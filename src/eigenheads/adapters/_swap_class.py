@@ -4,12 +4,13 @@ Its class becomes a subclass of what it was, so parameters, hooks, optimizers an
 ``isinstance`` go on as before, and going back is exact.
 """
 
-from functools import cache
 from typing import Any
 
 from torch import nn
 
 from eigenheads.adapters._swap_variants import SWAP, Swap, Variant, attach, detach
+
+_CLASSES: dict[tuple[Any, Any], Any] = {}
 
 
 class Swapped:
@@ -26,8 +27,8 @@ class Swapped:
         return ", ".join(text for text in (before, what, variant.settings()) if text)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        _, _, *rest = super().__reduce_ex__(protocol)
-        return (_new, (self.original_class, self.mixin), *rest)
+        reduced: Any = super().__reduce_ex__(protocol)
+        return (_new, (self.original_class, self.mixin), *reduced[2:])
 
 
 def switch(
@@ -39,21 +40,23 @@ def switch(
         module.__class__ = swapped_class(type(module), mixin)
 
 
-def restore(module: nn.Module) -> None:
+def restore(module: Any) -> None:
     """Give a module its own ``forward`` back."""
-    if isinstance(module, Swapped):
-        module.__class__ = module.original_class
+    original = getattr(module, "original_class", None)
+    if original is not None:
+        module.__class__ = original
         detach(module)
 
 
-@cache
 def swapped_class(original: Any, mixin: Any) -> Any:
     """Return the class that puts `mixin` before `original`; always the same one."""
-    name = f"Swapped{original.__name__}"
-    parts = {"original_class": original, "mixin": mixin, "__doc__": mixin.__doc__}
-    return type(name, (mixin, original), parts)
+    if (original, mixin) not in _CLASSES:
+        name = f"Swapped{original.__name__}"
+        parts = {"original_class": original, "mixin": mixin, "__doc__": mixin.__doc__}
+        _CLASSES[original, mixin] = type(name, (mixin, original), parts)
+    return _CLASSES[original, mixin]
 
 
-def _new(original: type[nn.Module], mixin: type[Swapped]) -> nn.Module:
+def _new(original: Any, mixin: Any) -> Any:
     made = swapped_class(original, mixin)
     return made.__new__(made)

@@ -108,9 +108,10 @@ def _fail_unrestored(*, owner: str, error: type[Exception] = ValueError) -> NoRe
 def _function(module: nn.Module, implementation: str) -> Callable[..., Any]:
     """Return what a layer that is not swapped uses: it has to take the eager mask."""
     if implementation == "eager":
-        source = sys.modules[type(module).__module__]
-        return source.eager_attention_forward  # type: ignore[no-any-return]
-    return AttentionInterface()["sdpa"]  # type: ignore[no-any-return]
+        source: Any = sys.modules[type(module).__module__]
+        return source.eager_attention_forward
+    functions: Any = AttentionInterface
+    return functions()["sdpa"]
 
 
 def _is_self(module: nn.Module, n_queries: int, n_keys: int) -> bool:
@@ -221,7 +222,7 @@ def _route(top: PreTrainedModel) -> None:
     for module in top.modules():
         config = module.__dict__.get("config")
         if isinstance(config, PretrainedConfig):
-            module.config = copy.deepcopy(config, memo)
+            setattr(module, "config", copy.deepcopy(config, memo))  # noqa: B010 -- typed
             name = config._attn_implementation or "eager"
             setattr(module, BEFORE, Before(name))
     top.set_attn_implementation(IMPLEMENTATION)
@@ -234,7 +235,8 @@ def _unroute(top: PreTrainedModel) -> None:
     for module in top.modules():
         before = module.__dict__.get(BEFORE)
         if before is not None:
-            module.config._attn_implementation_internal = before.implementation
+            config: Any = module.config
+            config._attn_implementation_internal = before.implementation
             delattr(module, BEFORE)
     for name in (MARKER, "attn_implementation"):
         if name in top.config.__dict__:

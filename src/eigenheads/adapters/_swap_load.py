@@ -8,7 +8,7 @@ from torch import nn
 from eigenheads._checks import Got, fail
 from eigenheads.adapters._sites import Site, find_sites
 from eigenheads.adapters._swap import apply_variants
-from eigenheads.adapters._swap_variants import VARIANTS, Variant
+from eigenheads.adapters._swap_variants import IMPLEMENTATION, VARIANTS, Variant
 
 _OWNER = "load_swapped"
 # Options of `from_pretrained` that the configuration needs to be found.
@@ -62,7 +62,7 @@ def load_swapped(
     """
     import transformers
 
-    from eigenheads.adapters._swap_huggingface import IMPLEMENTATION, MARKER
+    from eigenheads.adapters._swap_huggingface import MARKER
 
     where = {name: options[name] for name in _WHERE if name in options}
     config = transformers.AutoConfig.from_pretrained(path, **where)
@@ -78,9 +78,9 @@ def load_swapped(
     config._attn_implementation = marker["original"]
     original = _concrete(model_class, config)
     loader = _swapping(original, marker["layers"])
-    loaded = loader.from_pretrained(path, config=config, **options)
+    loaded: nn.Module = loader.from_pretrained(path, config=config, **options)
     loaded.__class__ = original
-    return loaded  # type: ignore[no-any-return]
+    return loaded
 
 
 def _concrete(model_class: Any, config: Any) -> Any:

@@ -118,7 +118,8 @@ def _difference(module: Any) -> float:
 
 def swap(site: Site, variant: Variant) -> None:
     """Give a module this variant."""
-    switch(site.module, SwappedLayout, variant, int(site.module.num_heads))
+    module: Any = site.module
+    switch(module, SwappedLayout, variant, module.num_heads)
 
 
 def unswap(site: Site) -> None:

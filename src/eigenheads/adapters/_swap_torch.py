@@ -77,8 +77,9 @@ class SwappedMultihead(Swapped):
         )
         heads = []
         for x, matrix, bias in zip(inputs, matrices, biases, strict=True):
-            split = F.linear(x, matrix, bias).unflatten(-1, (self.num_heads, -1))
-            heads.append(split.transpose(1, 2))
+            split = F.linear(x, matrix, bias)
+            shape = (*split.shape[:-1], self.num_heads, self.head_dim)
+            heads.append(split.view(shape).transpose(1, 2))
         return heads
 
 
@@ -103,7 +104,8 @@ def check(site: Site, variant: Variant, *, owner: str) -> None:
 
 def swap(site: Site, variant: Variant) -> None:
     """Give a module this variant."""
-    switch(site.module, SwappedMultihead, variant, int(site.module.num_heads))
+    module: Any = site.module
+    switch(module, SwappedMultihead, variant, module.num_heads)
 
 
 def unswap(site: Site) -> None:
@@ -143,7 +145,9 @@ def _mask(
     parts = []
     if attn_mask is not None:
         rows = (
-            attn_mask if attn_mask.dim() == 2 else attn_mask.unflatten(0, (-1, heads))
+            attn_mask
+            if attn_mask.dim() == 2
+            else attn_mask.view(batch, heads, *attn_mask.shape[1:])
         )
         parts.append(_numbers(rows, queries))
     if key_padding_mask is not None:
