@@ -110,7 +110,9 @@ def test_what_the_layout_does_not_tell_is_refused():
     model = Model(WithRelativePositions)
     model.train()
     state = torch.get_rng_state()
-    with pytest.raises(ValueError, match=r"blocks\.0 \(WithRelativePositions\) with an"):
+    with pytest.raises(
+        ValueError, match=r"blocks\.0 \(WithRelativePositions\) with an"
+    ):
         swap_attention(model)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(part.training for part in model.modules())

@@ -259,6 +259,8 @@ def test_a_forward_of_its_own_is_refused():
 def test_nested_tensors_from_outside_are_refused():
     model, x = encoder(), tokens()
     swap_attention(model.layers[1], to="rpc")  # the encoder does not hear of it
-    with pytest.raises(ValueError, match=r"nested tensor.*whole nn\.TransformerEncoder"):
-        with torch.no_grad():
-            model(x, src_key_padding_mask=padding())
+    with (
+        pytest.raises(ValueError, match=r"nested tensor.*whole nn\.TransformerEncoder"),
+        torch.no_grad(),
+    ):
+        model(x, src_key_padding_mask=padding())
