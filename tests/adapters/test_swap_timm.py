@@ -120,17 +120,19 @@ def test_what_the_layout_does_not_tell_is_refused():
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("name", "value", "reason"),
     [
-        lambda block: setattr(block, "scale", nn.Parameter(torch.ones(4))),
-        lambda block: setattr(block, "forward", lambda x, windows: x),
-        lambda block: setattr(block, "forward", lambda x: x[:, :1]),
+        ("scale", nn.Parameter(torch.ones(4)), "a scale that is not a number"),
+        ("forward", lambda x, rope=None: x, "a forward that takes rope"),
+        ("forward", lambda x: x.view(1, 49, 16), "does not run on a few tokens"),
+        ("forward", lambda x: x[:, :1], "does not run on a few tokens"),
     ],
 )
-def test_modules_that_cannot_be_compared_are_refused(change):
+def test_modules_that_do_more_or_cannot_be_tried_are_refused(name, value, reason):
     block = Attention()
-    change(block)
-    with pytest.raises(ValueError, match="the model"):
+    delattr(block, name) if name == "scale" else None
+    setattr(block, name, value)
+    with pytest.raises(ValueError, match=rf"the model \(Attention\) with .*{reason}"):
         swap_attention(block)
 
 

@@ -1,5 +1,7 @@
 """Swap attention in modules laid out as timm's: ``qkv``, ``proj``, ``num_heads``."""
 
+import inspect
+import math
 from numbers import Real
 from typing import Any
 
@@ -74,19 +76,30 @@ def check(site: Site, variant: Variant, *, owner: str) -> None:
     Relative positions, rotations or gates would be lost silently. So the module is
     asked to mix a few random tokens, and has to agree with plain attention.
     """
-    module = site.module
-    if isinstance(module, Swapped):
+    if isinstance(site.module, Swapped):
         return
-    if isinstance(getattr(module, "scale", 1.0), Real):
-        difference = _difference(module)
-        if difference <= _TOLERANCE:
-            return
-        reason = f"an output that differs from plain attention by {difference:.1g}"
-    else:
-        reason = "a scale that is not a number"
-    contract = "of timm's layout without relative positions, rotations or gates"
-    got = Got(f"{site.name or 'the model'} ({type(module).__name__}) with {reason}")
-    fail("model", contract, got, owner=owner, hint="Leave it out with `layers`.")
+    reason = _reason(site.module)
+    if reason:
+        contract = "of timm's layout without relative positions, rotations or gates"
+        kind = type(site.module).__name__
+        got = Got(f"{site.name or 'the model'} ({kind}) with {reason}")
+        fail("model", contract, got, owner=owner, hint="Leave it out with `layers`.")
+
+
+def _reason(module: Any) -> str:
+    """Return why a module cannot be swapped, or nothing."""
+    _, *others = inspect.signature(module.forward).parameters
+    unknown = [name for name in others if name not in ("attn_mask", "is_causal")]
+    if unknown:
+        return f"a forward that takes {', '.join(unknown)}"
+    if not isinstance(getattr(module, "scale", 1.0), Real):
+        return "a scale that is not a number"
+    difference = _difference(module)
+    if difference <= _TOLERANCE:
+        return ""
+    if math.isinf(difference):
+        return "a forward that does not run on a few tokens"
+    return f"an output that differs from plain attention by {difference:.1g}"
 
 
 @torch.no_grad()
