@@ -131,7 +131,9 @@ SIGNATURES["nn.rpc_attention"] = (
         "return_diagnostics": False,
     },
 )
+SIGNATURES["adapters.swap_attention"] = (["model", "to"], {"layers": None})
 NAMES = {
+    "adapters": ["attention_summary", "load_swapped", "swap_attention"],
     "nn": ["RPCAttention", "ScaledAttention", "SymmetricAttention", "rpc_attention"],
     "datasets": [
         "GaussianPrompts",
