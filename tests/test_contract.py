@@ -114,6 +114,7 @@ SIGNATURES["experiments.reproduce"] = (
         "out": "results",
         "jobs": None,
         "force": False,
+        "data": None,
         "listener": None,
     },
 )
