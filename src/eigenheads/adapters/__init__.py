@@ -8,6 +8,8 @@ except ImportError as error:
         "Run `pip install 'eigenheads[torch]'`, or `'eigenheads[hf]'` for Hugging Face."
     ) from error
 
+from eigenheads.adapters._capture import capture_heads
+from eigenheads.adapters._captured import CapturedLayer
 from eigenheads.adapters._sites import Site, find_sites
 
-__all__ = ["Site", "find_sites"]
+__all__ = ["CapturedLayer", "Site", "capture_heads", "find_sites"]
