@@ -13,6 +13,7 @@ _SUBMODULES = (
     "functional",
     "nn",
     "plotting",
+    "probes",
     "report",
     "theory",
 )
