@@ -10,6 +10,15 @@ except ImportError as error:
 
 from eigenheads.adapters._capture import capture_heads
 from eigenheads.adapters._captured import CapturedLayer
+from eigenheads.adapters._model_probe import ModelProbe
+from eigenheads.adapters._probe import probe_model
 from eigenheads.adapters._sites import Site, find_sites
 
-__all__ = ["CapturedLayer", "Site", "capture_heads", "find_sites"]
+__all__ = [
+    "CapturedLayer",
+    "ModelProbe",
+    "Site",
+    "capture_heads",
+    "find_sites",
+    "probe_model",
+]
