@@ -10,15 +10,19 @@ except ImportError as error:
 
 from eigenheads.adapters._capture import capture_heads
 from eigenheads.adapters._captured import CapturedLayer
+from eigenheads.adapters._load import Loaded, load_model, parse_layers
 from eigenheads.adapters._model_probe import ModelProbe
 from eigenheads.adapters._probe import probe_model
 from eigenheads.adapters._sites import Site, find_sites
 
 __all__ = [
     "CapturedLayer",
+    "Loaded",
     "ModelProbe",
     "Site",
     "capture_heads",
     "find_sites",
+    "load_model",
+    "parse_layers",
     "probe_model",
 ]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eigenheads._checks import Got, check_choice, fail
 from eigenheads._files import write_atomically
@@ -90,6 +91,43 @@ class ModelProbe:
             table[place] = math.nan if value is None else value
         return table
 
+    def summary(self, level: float = 0.05) -> list[dict[str, Any]]:
+        """Return a row for each statistic and null: how many heads stand out.
+
+        Parameters
+        ----------
+        level
+            Heads with a q-value up to that stand out.
+        """
+        rows: list[dict[str, Any]] = []
+        for statistic in self.statistics:
+            observed = self.by_head(statistic)
+            shared = {
+                "statistic": statistic,
+                "alternative": self._rows(statistic)[0]["alternative"],
+                "median": float(np.nanmedian(observed)) if _any(observed) else math.nan,
+            }
+            for null in self.nulls(statistic):
+                q = self.by_head(statistic, "q_value", null=null)
+                centre = self.by_head(statistic, "null_mean", null=null)
+                rows.append(
+                    {
+                        **shared,
+                        "null": null,
+                        "null_median": float(np.nanmedian(centre)),
+                        "n_found": int(np.sum(q <= level)),
+                        "n_heads": int(np.sum(np.isfinite(q))),
+                    }
+                )
+        return rows
+
+    def stands_out(self, statistic: str, level: float = 0.05) -> NDArray[np.bool_]:
+        """Return which heads stand out from every null of a statistic."""
+        found = np.isfinite(self.by_head(statistic))
+        for null in self.nulls(statistic):
+            found &= self.by_head(statistic, "q_value", null=null) <= level
+        return found & bool(self.nulls(statistic))
+
     def to_frame(self) -> "pd.DataFrame":
         """Return the rows as a table (extra ``frame``)."""
         try:
@@ -142,6 +180,10 @@ def with_q_values(rows: list[dict[str, Any]], *, method: str) -> list[dict[str, 
         p_values = [rows[index]["p_value"] for index in members]
         adjusted[members] = q_values(p_values, method=method)
     return [{**row, "q_value": float(q)} for row, q in zip(rows, adjusted, strict=True)]
+
+
+def _any(table: FloatArray) -> bool:
+    return bool(np.isfinite(table).any())
 
 
 def _without_nan(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -161,7 +161,7 @@ def _probe_layer(
     n_permutations: int,
     seed: int,
 ) -> list[ProbeResult]:
-    options = {
+    options: dict[str, Any] = {
         "n_permutations": n_permutations,
         "seed": _derived(seed, captured.layer, 0),
     }

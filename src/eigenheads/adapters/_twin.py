@@ -29,8 +29,7 @@ def untrained_twin(model: nn.Module, seed: int) -> nn.Module | str:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        twin = _from_configuration(model)
-        twin = _reset(model) if twin is None else twin
+        twin: nn.Module | str = _from_configuration(model) or _reset(model)
     if isinstance(twin, str):
         return twin
     first = next(model.parameters(), None)
