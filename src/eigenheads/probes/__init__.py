@@ -1,6 +1,7 @@
 """Measurements of attention heads given as plain arrays, each with its nulls."""
 
 from eigenheads.probes._controls import planted_heads
+from eigenheads.probes._covariance import covariance_probe
 from eigenheads.probes._heads import NotAttentionWarning
 from eigenheads.probes._kernel import kernel_pca_probe
 from eigenheads.probes._result import ProbeResult, Statistic
@@ -14,6 +15,7 @@ __all__ = [
     "NotAttentionWarning",
     "ProbeResult",
     "Statistic",
+    "covariance_probe",
     "effect_sizes",
     "kernel_pca_probe",
     "permutation_p_values",

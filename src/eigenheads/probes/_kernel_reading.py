@@ -22,7 +22,7 @@ from eigenheads.functional import (
 # that values of deficient rank have an inverse; it moves results by its size.
 _RIDGE = 1e-10
 # Values per block of draws: what is worked on stays in the cache.
-_BLOCK = 2**19
+_BLOCK = 2**15
 
 # Statistics of values that all draws are cheap for, and those that are not.
 CHEAP = (
@@ -55,7 +55,7 @@ class HeadReading:
         """Return the cheap statistics of values (d_value, draws, n), one a draw."""
         size = max(1, _BLOCK // (drawn.shape[0] * drawn.shape[2]))
         parts = [
-            self._of_block(drawn[:, start : start + size])
+            self._of_block(np.ascontiguousarray(drawn[:, start : start + size]))
             for start in range(0, drawn.shape[1], size)
         ]
         return {name: np.concatenate([p[name] for p in parts]) for name in CHEAP}
@@ -98,27 +98,28 @@ class HeadReading:
         known = lengths > 0
         cosine = inner**2 / np.where(known, lengths, 1.0)
         residual = np.sqrt(np.maximum(0.0, 1 - np.where(known, cosine, 0.0)))
+        captured = self._captured(a, product)
         tiny = np.finfo(np.float64).smallest_normal
-        np.divide(product, np.where(np.abs(a) < tiny, tiny, a), out=product)
+        np.copyto(a, tiny, where=np.abs(a) < tiny)
+        np.divide(product, a, out=product)
         differences = relative_differences(np.swapaxes(product, -1, -2))
         return {
             "gamma_difference": differences.mean(axis=0),
             "eigen_residual": residual.mean(axis=0),
-            "captured_variance": self._captured(a),
+            "captured_variance": captured,
         }
 
-    def _captured(self, a: FloatArray) -> FloatArray:
+    def _captured(self, a: FloatArray, product: FloatArray) -> FloatArray:
         stack = a.transpose(1, 0, 2)
         inner = stack @ stack.transpose(0, 2, 1)
-        form = stack @ _apply(a, self.cloud.gram).transpose(1, 2, 0)
+        form = stack @ product.transpose(1, 2, 0)
         d = inner.shape[-1]
         ridge = _RIDGE * np.einsum("bdd->b", inner) / d
-        safe = np.where(ridge > 0, ridge, 1.0)
-        inverse = np.linalg.inv(inner + safe[:, None, None] * np.eye(d))
+        inner[:, range(d), range(d)] += np.where(ridge > 0, ridge, 1.0)[:, None]
         best = self.cloud.eigenvalues[:d].sum()
         if best <= 0:
             return np.full(len(inner), np.nan)
-        return np.einsum("bij,bij->b", inverse, form) / best
+        return np.einsum("bij,bij->b", np.linalg.inv(inner), form) / best
 
     def rbf_of_permuted(self, orders: NDArray[np.intp]) -> FloatArray:
         """Return the RBF alignment for permuted values, (draws, n) orders."""
