@@ -228,7 +228,7 @@ def probe(
     permutations: Annotated[int, typer.Option(help="Draws of each null.")] = 200,
     untrained: Annotated[
         int, typer.Option(help="Untrained models to compare with.")
-    ] = 2,
+    ] = 4,
     max_length: Annotated[
         int | None,
         typer.Option(help="Cut texts at so many tokens.", show_default="128"),

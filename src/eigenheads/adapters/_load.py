@@ -59,17 +59,20 @@ def load_model(
     never a pickle that could run code. Code that comes with a model is not run
     (``trust_remote_code`` stays off).
     """
-    if Path(spec).is_dir():
-        return _from_folder(Path(spec), data, max_length)
     module, colon, name = spec.partition(":")
-    if colon and module and name:
-        if data is not None or max_length is not None:
+    is_callable = bool(colon and module and name)
+    if not is_callable and not Path(spec).is_dir():
+        hint = "Models are read from disk only; download it first."
+        got = Got(f"{spec!r}, which is no folder")
+        fail("MODEL", _CONTRACT, got, owner=_OWNER, hint=hint)
+    if not is_callable or Path(spec).is_dir():
+        return _from_folder(Path(spec), data, max_length)
+    for option, value in (("data", data), ("max_length", max_length)):
+        if value is not None:
             hint = "The callable makes its own batch."
-            fail("data", "left out for module:callable", data, owner=_OWNER, hint=hint)
-        return _from_callable(spec, module, name)
-    hint = "Models are read from disk only; download it first."
-    got = Got(f"{spec!r}, which is no folder")
-    fail("MODEL", _CONTRACT, got, owner=_OWNER, hint=hint)
+            contract = "left out for module:callable"
+            fail(option, contract, str(value), owner=_OWNER, hint=hint)
+    return _from_callable(spec, module, name)
 
 
 def read_texts(path: Path | None) -> list[str]:

@@ -94,6 +94,8 @@ class ModelProbe:
     def summary(self, level: float = 0.05) -> list[dict[str, Any]]:
         """Return a row for each statistic and null: how many heads stand out.
 
+        ``n_found`` is None where the draws are so few that no head could.
+
         Parameters
         ----------
         level
@@ -115,18 +117,25 @@ class ModelProbe:
                         **shared,
                         "null": null,
                         "null_median": float(np.nanmedian(centre)),
-                        "n_found": int(np.sum(q <= level)),
+                        "n_found": int(np.sum(q <= level))
+                        if self._smallest_p(statistic, null) <= level
+                        else None,
                         "n_heads": int(np.sum(np.isfinite(q))),
                     }
                 )
         return rows
 
     def stands_out(self, statistic: str, level: float = 0.05) -> NDArray[np.bool_]:
-        """Return which heads stand out from every null of a statistic."""
-        found = np.isfinite(self.by_head(statistic))
-        for null in self.nulls(statistic):
+        """Return which heads stand out from every null that has draws enough."""
+        nulls = [
+            null
+            for null in self.nulls(statistic)
+            if self._smallest_p(statistic, null) <= level
+        ]
+        found = np.isfinite(self.by_head(statistic)) & bool(nulls)
+        for null in nulls:
             found &= self.by_head(statistic, "q_value", null=null) <= level
-        return found & bool(self.nulls(statistic))
+        return found
 
     def to_frame(self) -> "pd.DataFrame":
         """Return the rows as a table (extra ``frame``)."""
@@ -163,6 +172,12 @@ class ModelProbe:
         except (KeyError, TypeError, ValueError) as error:
             got = Got(f"{str(path)!r}, which is not ({error})")
             fail("path", "a file of ModelProbe.save", got, owner=owner)
+
+    def _smallest_p(self, statistic: str, null: str) -> float:
+        """Return the smallest p-value that the number of draws allows."""
+        rows = [row for row in self._rows(statistic) if row["null"] == null]
+        sides = 2 if rows[0]["alternative"] == "two-sided" else 1
+        return float(sides / (1 + max(row["n_draws"] for row in rows)))
 
     def _rows(self, statistic: str) -> list[Mapping[str, Any]]:
         check_choice("statistic", statistic, self.statistics, owner="ModelProbe")

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from eigenheads import probes
 from eigenheads._checks import check_choice, check_count, fail
 from eigenheads._parallel import advance, progress_bar, reporting, weighing
 from eigenheads.adapters._batch import read_batch
@@ -16,7 +15,7 @@ from eigenheads.adapters._captured import CapturedLayer
 from eigenheads.adapters._model_probe import ModelProbe, with_q_values
 from eigenheads.adapters._sites import find_sites, select_sites
 from eigenheads.adapters._twin import untrained_twin
-from eigenheads.probes import ProbeResult, kernel_pca_probe
+from eigenheads.probes import ProbeResult, covariance_probe, kernel_pca_probe
 
 _OWNER = "probe_model"
 _MAX_BYTES = 2**30
@@ -31,7 +30,7 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     *,
     layers: Sequence[int] | int | None = None,
     n_permutations: int = 200,
-    n_untrained: int = 2,
+    n_untrained: int = 4,
     untrained: Sequence[nn.Module] | None = None,
     false_discovery: str = "bh",
     batch_size: int | None = 8,
@@ -53,7 +52,7 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     n_untrained
         How many untrained models of the same architecture give the null
         ``untrained``; 0 for none. With `m` models of `h` heads a layer, no p-value is
-        below 1/(mh + 1).
+        below 1/(mh + 1), or twice that if the statistic is two-sided.
     untrained
         These models themselves, for architectures that we cannot draw anew.
     false_discovery
@@ -175,19 +174,14 @@ def _probe_layer(
             untrained=[_parts(one, _OF_KERNEL) for one in alike] or None,
             **options,
         )
-    found = [kernel]
-    covariance = getattr(probes, "covariance_probe", None)
-    if covariance is not None:
-        with reporting(lambda units: None):
-            found.append(
-                covariance(
-                    **_parts(captured, _OF_COVARIANCE),
-                    untrained=[_parts(one, _OF_COVARIANCE) for one in alike] or None,
-                    **options,
-                )
-            )
+    with reporting(lambda units: None):
+        covariance = covariance_probe(
+            **_parts(captured, _OF_COVARIANCE),
+            untrained=[_parts(one, _OF_COVARIANCE) for one in alike] or None,
+            **options,
+        )
     advance(0.1)
-    return found
+    return [kernel, covariance]
 
 
 def _parts(captured: CapturedLayer, names: Sequence[str]) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def _draw(figure: "Figure", axes: "Axes", one: HeadMap, layers: Sequence[int]) -
     # The colour of the page's text would replace INK on the cells' edges.
     mesh = axes.pcolormesh(values, edgecolors="none", linewidth=0, **limits)
     bar = figure.colorbar(mesh, ax=axes, pad=0.02, extend=_extend(one, values))
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     axes.set_title(one.title, fontsize="small")
     axes.invert_yaxis()
     _label(axes, values.shape, layers)

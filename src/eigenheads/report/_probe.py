@@ -1,6 +1,7 @@
 """A probed model: a table in the terminal, a self-contained page with heat maps."""
 
 import sys
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,8 +44,8 @@ def print_probe(probe: "ModelProbe", *, title: str) -> None:
     console.print(_summary_table(probe))
     console.print(_head_table(probe))
     console.print(
-        f"* stands out from every null of its column: q ≤ {_LEVEL}, corrected for all "
-        "heads of the model.",
+        f"* stands out from every null with draws enough: q ≤ {_LEVEL}, corrected for "
+        "all heads that were probed.",
         highlight=False,
     )
 
@@ -85,6 +86,7 @@ def render_probe(probe: "ModelProbe", *, title: str) -> str:
         lstrip_blocks=True,
     )
     environment.filters["number"] = format_number
+    environment.filters["found"] = found_text
     return environment.get_template("probe.html.jinja").render(
         probe=probe,
         title=title,
@@ -110,11 +112,23 @@ def statistic_figure(probe: "ModelProbe", statistic: str) -> bytes:
     return render_svg(lambda figure: draw_head_maps(figure, maps, layers), size=size)
 
 
+def found_text(row: Mapping[str, Any]) -> str:
+    """Return how many heads stand out, or that none could.
+
+    Examples
+    --------
+    >>> found_text({"n_found": 3, "n_heads": 12}), found_text({"n_found": None})
+    ('3 of 12', 'too few draws')
+    """
+    if row["n_found"] is None:
+        return "too few draws"
+    return f"{row['n_found']} of {row['n_heads']}"
+
+
 def _section(probe: "ModelProbe", statistic: str) -> dict[str, Any]:
     rows = [row for row in probe.summary(_LEVEL) if row["statistic"] == statistic]
     findings = "; ".join(
-        f"{row['n_found']} of {row['n_heads']} heads stand out from {row['null']}"
-        for row in rows
+        f"{found_text(row)} from {row['null'].replace('_', ' ')}" for row in rows
     )
     svg = embedded_svg(statistic_figure(probe, statistic), statistic.replace("_", "-"))
     return {
@@ -122,8 +136,8 @@ def _section(probe: "ModelProbe", statistic: str) -> dict[str, Any]:
         "name": statistic.replace("_", " "),
         "about": probe.about.get(statistic, ""),
         "svg": Markup(svg),  # drawn here, from numbers alone
-        "alt": f"Heat maps of {statistic}, layers by heads. {findings}.",
-        "findings": findings,
+        "alt": f"Heat maps of {statistic}. Heads that stand out: {findings}.",
+        "findings": f"Heads that stand out: {findings}." if findings else "",
     }
 
 
@@ -164,7 +178,7 @@ def _summary_table(probe: "ModelProbe") -> Table:
             format_number(row["median"]) if is_new else "",
             f"{_COMPARISONS[row['alternative']]} {row['null']}",
             format_number(row["null_median"]),
-            f"{row['n_found']} of {row['n_heads']}",
+            found_text(row),
         )
     return table
 
