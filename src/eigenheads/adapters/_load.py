@@ -150,7 +150,8 @@ def _from_folder(folder: Path, data: Path | None, max_length: int | None) -> Loa
         length = _length(model, max_length)
         batch, n_cut = _tokenize(tokenizer, texts, length)
     cut = f", {n_cut} cut at {length} tokens" if n_cut else ""
-    about = f"{folder.name}: {type(model).__name__} on {len(texts)} texts{cut}"
+    name = "/".join(folder.resolve().parts[-2:])
+    about = f"{name}: {type(model).__name__} on {len(texts)} texts{cut}"
     return Loaded(model, batch, about)
 
 
