@@ -131,7 +131,25 @@ SIGNATURES["nn.rpc_attention"] = (
         "return_diagnostics": False,
     },
 )
+SIGNATURES["adapters.capture_heads"] = (
+    ["model", "batch"],
+    {"layers": None, "batch_size": 8, "max_bytes": 2**30},
+)
+SIGNATURES["adapters.probe_model"] = (
+    ["model", "batch"],
+    {
+        "layers": None,
+        "n_permutations": 200,
+        "n_untrained": 4,
+        "untrained": None,
+        "false_discovery": "bh",
+        "batch_size": 8,
+        "seed": 0,
+        "progress": False,
+    },
+)
 NAMES = {
+    "adapters": ["CapturedLayer", "ModelProbe", "capture_heads", "probe_model"],
     "nn": ["RPCAttention", "ScaledAttention", "SymmetricAttention", "rpc_attention"],
     "datasets": [
         "GaussianPrompts",

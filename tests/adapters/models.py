@@ -1,5 +1,6 @@
 """Small random models of each family, and batches with padding."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -57,8 +58,7 @@ ROTARY = {"llama", "mistral", "qwen2", "qwen3", "gpt_neox", "phi3"}
 
 def hugging_face(name, seed=0, **changes):
     """Return a random model; biases and weights are large enough to matter."""
-    import transformers
-
+    transformers = pytest.importorskip("transformers")
     model, config, settings = TEXT[name]
     torch.manual_seed(seed)
     made = getattr(transformers, model)(
@@ -68,8 +68,7 @@ def hugging_face(name, seed=0, **changes):
 
 
 def vision(seed=0):
-    import transformers
-
+    transformers = pytest.importorskip("transformers")
     torch.manual_seed(seed)
     sizes = {k: v for k, v in _SIZES.items() if k in transformers.ViTConfig().to_dict()}
     config = transformers.ViTConfig(**sizes, image_size=8, patch_size=4)

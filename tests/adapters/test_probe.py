@@ -176,7 +176,7 @@ def test_frames_have_a_column_for_each_field(probe):
     ],
 )
 def test_bad_settings_are_refused(options, message):
-    with pytest.raises(ValueError, match="probe_model: .*") as caught:
+    with pytest.raises(ValueError, match="probe_model: ") as caught:
         probe_model(encoder(), torch.randn(2, 5, 16), **options)
     assert message in str(caught.value)
 

@@ -7,9 +7,11 @@ from tests.adapters.models import VOCABULARY, hugging_face, vision
 from eigenheads.adapters import ModelProbe, load_model, parse_layers
 from eigenheads.adapters._load import read_texts
 from eigenheads.cli import main
+from eigenheads.plotting import render_svg
+from eigenheads.report import _probe
 
 pytestmark = pytest.mark.torch
-QUICK = ["--permutations", "3", "--untrained", "1"]
+QUICK = ["--permutations", "3", "--untrained", "0"]
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +51,8 @@ def test_a_folder_is_probed(folder, texts, tmp_path, capsys):
 
 
 def test_a_callable_is_probed(tmp_path, capsys, monkeypatch):
+    figure = render_svg(lambda figure: None, size=(1.0, 1.0))  # drawing has its test
+    monkeypatch.setattr(_probe, "statistic_figure", lambda *_: figure)
     (tmp_path / "my_own_models.py").write_text(
         "import torch\n"
         "def encoder():\n"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from eigenheads.plotting._svg import BLUE, GREY, INK, ORANGE
@@ -20,6 +21,7 @@ _PALE = "#e9ecf0"
 _LEVEL = LinearSegmentedColormap.from_list("level", [_PALE, BLUE, "#12304d"])
 _SIGNED = LinearSegmentedColormap.from_list("signed", [ORANGE, _PALE, BLUE])
 _COLUMNS = 3
+_N_TICKS = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +89,7 @@ def _draw(figure: "Figure", axes: "Axes", one: HeadMap, layers: Sequence[int]) -
     mesh = axes.pcolormesh(values, edgecolors="none", linewidth=0, **limits)
     bar = figure.colorbar(mesh, ax=axes, pad=0.02, extend=_extend(one, values))
     bar.outline.set_visible(False)
+    bar.locator = MaxNLocator(3)
     axes.set_title(one.title, fontsize="small")
     axes.invert_yaxis()
     _label(axes, values.shape, layers)
@@ -106,8 +109,8 @@ def _extend(one: HeadMap, values: Any) -> str:
 
 def _label(axes: "Axes", shape: tuple[int, int], layers: Sequence[int]) -> None:
     n_layers, n_heads = shape
-    down = range(0, n_layers, -(-n_layers // 12))
-    across = range(0, n_heads, -(-n_heads // 12))
+    down = range(0, n_layers, -(-n_layers // _N_TICKS))
+    across = range(0, n_heads, -(-n_heads // _N_TICKS))
     axes.set_yticks([i + 0.5 for i in down], [str(layers[i]) for i in down])
     axes.set_xticks([i + 0.5 for i in across], [str(i) for i in across])
     axes.set_xlabel("head", color=INK)
