@@ -79,8 +79,8 @@ def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
     - ``random_weights`` (ranks): Gaussian weights of the same shape.
     - ``permuted_tokens`` (``token_rank``): every coordinate is shifted around the
       tokens by itself, which leaves its distribution and takes the correlations away;
-      a fifth of the draws, as each costs a covariance. Exact if coordinates are
-      independent and tokens exchangeable.
+      19 draws, as each costs a covariance. Exact if coordinates are independent and
+      tokens exchangeable.
     - ``untrained``: the same measurement on untrained models, pooled over heads.
 
     References
@@ -185,7 +185,7 @@ def _check_layer(  # noqa: PLR0913 -- a head has as many arrays
             fail("w_value", contract, Got(value.shape), owner=owner)
         ov = symmetric_form(output, value)
         k = min(k, ov.eigenvalues.shape[1])
-    return Layer.of(rows, symmetric_form(query, key), ov, k, query.shape[1])
+    return Layer.of(rows, symmetric_form(query, key), ov, k)
 
 
 def _weights(
