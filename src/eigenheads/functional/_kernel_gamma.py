@@ -118,10 +118,11 @@ def relative_differences(
     n = columns.shape[-1]
     before = xp.cumulative_sum(columns, axis=-1) - columns
     zero = columns == 0
+    # Zeros come first; each has only zeros before it, which are no difference.
+    n_zero = xp.sum(xp.astype(zero, columns.dtype), axis=-1)
     safe = xp.where(zero, xp.ones_like(columns), columns)
-    index = xp.cumulative_sum(xp.ones_like(columns), axis=-1) - 1
-    shares = xp.where(zero, index, before / safe)
-    return 1 - xp.sum(shares, axis=-1) / (n * (n - 1) / 2)
+    shares = xp.sum(before / safe, axis=-1) + n_zero * (n_zero - 1) / 2
+    return 1 - shares / (n * (n - 1) / 2)
 
 
 def sorted_by_size(xp: Any, rows: Array) -> Array:

@@ -53,11 +53,16 @@ ABOUT = {
     "top_eigenvalue": ("two-sided", "Largest eigenvalue of K̃, at most the trace."),
     "kernel_rank": ("two-sided", "Effective rank (entropy) of the spectrum of K̃."),
 }
-_OF_KEYS = ("feature_norm", "kernel_trace", "top_eigenvalue", "kernel_rank")
+# Those that see the scale of the values, which random projections do not share.
+_WITH_SCALE = ("norm_ratio", "output_norm")
 
 
 def costly_draws(n_permutations: int) -> int:
-    """Return how many draws there are where one is costly."""
+    """Return how many draws redraw values or keys: a fifth, but 19 at least.
+
+    Permutations reuse the kernel PCA, the distances and the norms of the head; other
+    draws have to compute them anew, or to match anew.
+    """
     return min(n_permutations, max(19, n_permutations // 5))
 
 
@@ -72,7 +77,7 @@ def measure_nulls(
     """Return observed statistics, nulls (heads, draws) and spectra of heads."""
     total = len(heads.sequences)
     found: list[list[tuple[Nulls, FloatArray]]] = [[] for _ in range(total)]
-    projections = _projections(heads, n_draws, seed)
+    projections = _projections(heads, costly_draws(n_draws), seed)
 
     def work(i: int) -> None:
         found[i] = _sequence(heads, i, n_draws, seed, projections)
@@ -142,18 +147,18 @@ def _sequence(
     drawn: dict[str, Callable[[int], FloatArray]] = {}
     if n_draws:
         rng = _draws.stream(seed, _draws.ROTATIONS, place)
-        frames = _draws.centred_frames(rng, n_draws, n, min(n - 1, d_value))
+        frames = _draws.centred_frames(rng, costly, n, min(n - 1, d_value))
         drawn["random_values"] = lambda head: np.ascontiguousarray(
             _draws.rotated(v[head], frames).transpose(2, 0, 1)
         )
     if projections is not None and heads.tokens is not None:
-        mixed = (heads.tokens[i] @ projections).reshape(n, n_draws, d_value)
+        mixed = (heads.tokens[i] @ projections).reshape(n, costly, d_value)
         mixed = np.ascontiguousarray(mixed.transpose(2, 1, 0))
         drawn["random_projections"] = lambda head: mixed
     of_keys = _of_random_keys(heads, i, costly, seed)
     return [
         (
-            _head(reading, head, orders, drawn, costly) | of_keys(reading, head),
+            _head(reading, head, orders, drawn) | of_keys(reading, head),
             reading.cloud.eigenvalues,
         )
         for head, reading in enumerate(readings)
@@ -165,7 +170,6 @@ def _head(
     head: int,
     orders: np.ndarray,  # type: ignore[type-arg]
     drawn: dict[str, Callable[[int], FloatArray]],
-    costly: int,
 ) -> Nulls:
     """Return what depends on the values, for one head on one sequence."""
     # Row 0 of the orders is the identity: observed and permuted take the same path.
@@ -180,10 +184,10 @@ def _head(
     for null, draw in drawn.items():
         values = draw(head)
         for name, x in reading.of_values(values).items():
-            found[name][null] = x
-        few = values[:, :costly]
-        found["rbf_cka"][null] = reading.rbf_of_values(few)
-        found["matching_cosine"][null] = reading.matching_of_values(few)
+            if null != "random_projections" or name not in _WITH_SCALE:
+                found[name][null] = x
+        found["rbf_cka"][null] = reading.rbf_of_values(values)
+        found["matching_cosine"][null] = reading.matching_of_values(values)
     return found
 
 
