@@ -10,7 +10,7 @@ from eigenheads._parallel import advance
 from eigenheads._typing import Array, FloatArray
 from eigenheads.probes._covariance_nulls import ABOUT, Layer, measure, measure_nulls
 from eigenheads.probes._forms import symmetric_form
-from eigenheads.probes._heads import check_mask
+from eigenheads.probes._heads import check_mask, check_twin
 from eigenheads.probes._result import ProbeResult, Statistic
 
 _OWNER = "covariance_probe"
@@ -132,6 +132,10 @@ def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
 
 def _twin(twin: Mapping[str, Any], like: Layer) -> dict[str, FloatArray]:
     """Return the statistics of an untrained model."""
+    names = ("tokens", "w_query", "w_key")
+    if like.ov is not None:
+        names = (*names, "w_value", "w_output")
+    check_twin(twin, names, owner=_OWNER)
     layer = _check_layer(
         twin["tokens"],
         twin["w_query"],

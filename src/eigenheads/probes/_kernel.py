@@ -7,7 +7,7 @@ import numpy as np
 
 from eigenheads._checks import check_count, check_positive
 from eigenheads._typing import Array
-from eigenheads.probes._heads import Heads, check_heads, check_outputs
+from eigenheads.probes._heads import Heads, check_heads, check_outputs, check_twin
 from eigenheads.probes._kernel_nulls import ABOUT, costly_draws, measure, measure_nulls
 from eigenheads.probes._result import ProbeResult, Statistic
 
@@ -162,6 +162,7 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
 def _twin(twin: Mapping[str, Any], like: Heads) -> Any:
     """Return the statistics of an untrained model, (statistics, heads)."""
     owner = f"{_OWNER} (untrained)"
+    check_twin(twin, ("queries", "keys", "values"), owner=_OWNER)
     arrays = [twin[name] for name in ("queries", "keys", "values")]
     heads = check_heads(*arrays, twin.get("mask"), None, owner=owner)
     heads = heads.with_options(
