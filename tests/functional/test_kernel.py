@@ -1,4 +1,4 @@
-"""CKA, matching, effective rank, gamma differences: by hand, invariances, both libraries."""
+"""CKA, matching, effective rank, gamma: by hand, invariances, both libraries."""
 
 import itertools
 import math

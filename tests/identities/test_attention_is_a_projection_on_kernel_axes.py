@@ -29,7 +29,8 @@ def features(points, scale):
     r"""φ(x) with φ(x)·φ(y) = exp(c x·y) in coordinates, D = 2.
 
     (c x·y)^m / m! = Σ_j binom(m, j)/m! (√c x_1)^j (√c x_2)^(m-j) (same of y): one
-    coordinate a monomial. Truncated at degree 40; |c x·y| < 8 here, and 8⁴⁰/40! < 2e-12.
+    coordinate a monomial. Truncated at degree 40:
+    |c x·y| <= 3.2 here, and 3.2⁴¹/41! < 1e-28.
     """
     x = math.sqrt(scale) * points
     columns = [

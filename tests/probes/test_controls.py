@@ -21,7 +21,7 @@ from eigenheads.probes import (
     q_values,
 )
 
-N_CALLS = 300
+N_CALLS = 200
 LOW, HIGH = binom.ppf([5e-7, 1 - 5e-7], N_CALLS, 0.05)
 
 
@@ -55,10 +55,7 @@ def test_random_heads_are_rejected_at_the_nominal_rate():
 
 
 def test_random_value_matrices_are_rejected_at_the_nominal_rate(rng):
-    """Keys and values of the same tokens: the null of random projections holds.
-
-    That of permuted tokens does not: values know their tokens' keys before training.
-    """
+    """Keys and values of the same tokens: the null of random projections holds."""
     results = []
     for seed in range(N_CALLS):
         tokens = rng.standard_normal((2, 12, 6))
@@ -71,8 +68,21 @@ def test_random_value_matrices_are_rejected_at_the_nominal_rate(rng):
         if "random_projections" in statistic.nulls:
             p = [r.statistics[name].p_value["random_projections"][0] for r in results]
             assert LOW <= np.sum(np.array(p) <= 0.05 + 1e-12) <= HIGH, name
-    p = [r.statistics["captured_variance"].p_value["permuted_tokens"] for r in results]
-    assert np.sum(np.array(p) <= 0.05 + 1e-12) > HIGH
+
+
+def test_permuted_tokens_are_rejected_by_untrained_heads_of_common_tokens(rng):
+    """Why a rejection says little: values know their tokens' keys before training.
+
+    100 random heads on tokens of low rank; at the nominal rate more than 25 rejections
+    have probability below 1e-10. Random projections of the same tokens are not fooled.
+    """
+    tokens = rng.standard_normal((4, 24, 3)) @ rng.standard_normal((3, 16))
+    weights = rng.standard_normal((3, 100, 16, 4)) / 16
+    heads = [np.einsum("bnd,hdw->bhnw", tokens, w) for w in weights]
+    result = kernel_pca_probe(*heads, tokens=tokens, n_permutations=19)
+    p = result.statistics["captured_variance"].p_value
+    assert np.sum(p["permuted_tokens"] <= 0.05 + 1e-12) > 25
+    assert np.sum(p["random_projections"] <= 0.05 + 1e-12) <= 25
 
 
 FOUND_BY = {
@@ -103,8 +113,8 @@ def test_planted_heads_are_found(is_mixed):
 
 
 def test_half_planted_heads_are_found_with_more_sequences():
-    """Half of the values' variance is noise; 12 sequences make up for it."""
-    heads = planted_heads(12, 50, n_tokens=20, d_head=4, strength=0.5, seed=0)
+    """Half of the values' variance is noise; 6 sequences make up for it."""
+    heads = planted_heads(6, 50, n_tokens=20, d_head=4, strength=0.5, seed=0)
     result = kernel_pca_probe(*heads, n_permutations=39, seed=0)
     for name in ("captured_variance", "linear_cka"):
         p = result.statistics[name].p_value["permuted_tokens"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from benchmarks._probe_loop import value_statistics
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 
 from eigenheads._parallel import threads
 from eigenheads.functional import kernel_pca, log_feature_norms
@@ -175,7 +175,6 @@ def test_records_are_one_row_a_statistic_null_and_head(heads):
     assert row["null_mean"] == pytest.approx(draws.mean())
     assert 1 / 5 <= row["p_value"] <= 1
     observed = result.statistics["linear_cka"].observed
-    assert_array_equal(np.sort(draws), np.sort(draws))
     assert set(np.round(observed, 12)) <= set(
         np.round(result.statistics["linear_cka"].nulls["untrained"][0], 12)
     )

@@ -132,7 +132,7 @@ def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
 
 def _twin(twin: Mapping[str, Any], like: Layer) -> dict[str, FloatArray]:
     """Return the statistics of an untrained model."""
-    names = ("tokens", "w_query", "w_key")
+    names: tuple[str, ...] = ("tokens", "w_query", "w_key")
     if like.ov is not None:
         names = (*names, "w_value", "w_output")
     check_twin(twin, names, owner=_OWNER)
@@ -149,7 +149,7 @@ def _twin(twin: Mapping[str, Any], like: Layer) -> dict[str, FloatArray]:
     return measure(layer)
 
 
-def _check_layer(  # noqa: PLR0913 -- a head has as many arrays
+def _check_layer(
     tokens: Array,
     w_query: Array,
     w_key: Array,

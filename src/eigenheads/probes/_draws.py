@@ -16,9 +16,7 @@ def stream(seed: int, *place: int) -> np.random.Generator:
     return np.random.Generator(np.random.SFC64(sequence))
 
 
-def permutations(
-    rng: np.random.Generator, n_draws: int, n: int
-) -> NDArray[np.intp]:
+def permutations(rng: np.random.Generator, n_draws: int, n: int) -> NDArray[np.intp]:
     """Return uniform permutations of ``range(n)``, one a row, after the identity."""
     rows = np.tile(np.arange(n, dtype=np.intp), (n_draws + 1, 1))
     rng.permuted(rows[1:], axis=1, out=rows[1:])

@@ -135,9 +135,7 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
         check_outputs(heads, outputs, owner=_OWNER)
     observed, nulls, spectra = measure_nulls(heads, n_permutations, seed)
     if untrained:
-        draws = np.concatenate(
-            [_twin(twin, heads) for twin in untrained], axis=1
-        )
+        draws = np.concatenate([_twin(twin, heads) for twin in untrained], axis=1)
         for row, name in enumerate(ABOUT):
             pooled = np.tile(draws[row], (heads.n_heads, 1))
             nulls[name]["untrained"] = pooled
@@ -163,8 +161,8 @@ def _twin(twin: Mapping[str, Any], like: Heads) -> Any:
     """Return the statistics of an untrained model, (statistics, heads)."""
     owner = f"{_OWNER} (untrained)"
     check_twin(twin, ("queries", "keys", "values"), owner=_OWNER)
-    arrays = [twin[name] for name in ("queries", "keys", "values")]
-    heads = check_heads(*arrays, twin.get("mask"), None, owner=owner)
+    q, k, v = (twin[name] for name in ("queries", "keys", "values"))
+    heads = check_heads(q, k, v, twin.get("mask"), None, owner=owner)
     heads = heads.with_options(
         scale=like.scale, is_causal=like.is_causal, standardize=like.standardize
     )

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from eigenheads._parallel import RunPool, advance
@@ -11,7 +12,7 @@ from eigenheads._typing import FloatArray
 from eigenheads.functional import effective_rank, kernel_pca
 from eigenheads.probes import _draws
 from eigenheads.probes._heads import Heads
-from eigenheads.probes._kernel_reading import CHEAP, HeadReading, read_heads
+from eigenheads.probes._kernel_reading import HeadReading, read_heads
 
 # Statistic -> null -> (draws,), of one head on one sequence.
 Nulls = dict[str, dict[str, FloatArray]]
@@ -85,13 +86,10 @@ def measure_nulls(
 
     with threadpool_limits(1, user_api="blas"), RunPool(total) as pool:
         pool.each(work)
-    observed = {
-        name: _mean(found, lambda one, name=name: one[name]["observed"])[:, 0]
-        for name in ABOUT
-    }
+    observed = {name: _mean(found, name, "observed")[:, 0] for name in ABOUT}
     nulls: Nulls = {
         name: {
-            null: _mean(found, lambda one, name=name, null=null: one[name][null])
+            null: _mean(found, name, null)
             for null in found[0][0][0][name]
             if null != "observed"
         }
@@ -101,10 +99,10 @@ def measure_nulls(
 
 
 def _mean(
-    found: list[list[tuple[Nulls, FloatArray]]], part: Callable[[Nulls], FloatArray]
+    found: list[list[tuple[Nulls, FloatArray]]], name: str, null: str
 ) -> FloatArray:
     """Return the mean over sequences, (heads, draws)."""
-    return np.mean([[part(one) for one, _ in heads] for heads in found], axis=0)
+    return np.mean([[one[name][null] for one, _ in heads] for heads in found], axis=0)
 
 
 def _mean_spectrum(found: list[list[tuple[Nulls, FloatArray]]]) -> FloatArray:
@@ -168,7 +166,7 @@ def _sequence(
 def _head(
     reading: HeadReading,
     head: int,
-    orders: np.ndarray,  # type: ignore[type-arg]
+    orders: NDArray[np.intp],
     drawn: dict[str, Callable[[int], FloatArray]],
 ) -> Nulls:
     """Return what depends on the values, for one head on one sequence."""
