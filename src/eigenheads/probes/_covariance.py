@@ -29,7 +29,7 @@ def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
     untrained: Sequence[Mapping[str, Any]] | None = None,
     seed: int = 0,
 ) -> ProbeResult:
-    r"""Do a head's queries and keys meet along the tokens' principal directions?
+    r"""Test whether heads' scores align with the tokens' principal directions.
 
     A head trained to rebuild a token from the others learns the top eigenvectors of
     the tokens' covariance :math:`\Sigma` in its score form (docs/theory/pca.md). Here

@@ -253,7 +253,7 @@ def _shifted_tokens(layer: Layer, n_draws: int, seed: int) -> dict[str, FloatArr
     moved = np.empty_like(columns)
     ranks = np.empty(min(n_draws, N_SHIFTS))
     for draw in range(len(ranks)):
-        for row, start in enumerate(rng.integers(n, size=d).tolist()):
+        for row, start in enumerate(rng.integers(0, n, size=(d,))):
             moved[row] = twice[row, start : start + n]
         covariance = moved @ moved.T
         squares = np.sum(covariance * covariance)

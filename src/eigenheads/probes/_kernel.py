@@ -29,7 +29,7 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
     untrained: Sequence[Mapping[str, Any]] | None = None,
     seed: int = 0,
 ) -> ProbeResult:
-    r"""Is this head a projection on kernel principal axes of its keys?
+    r"""Test whether heads are projections on kernel principal axes of their keys.
 
     KERNEL [1]_ reads softmax attention as kernel PCA: if the values are
     :math:`\hat V = GA` of :func:`eigenheads.functional.kernel_pca_values`, the head's
