@@ -78,8 +78,8 @@ def captured_layers(n_sequences, n_tokens):
     import torch
     from transformers import BertModel
 
-    from eigenheads.adapters import capture_heads
-
+    # By name: the rooms of the library that need torch may not be there.
+    capture_heads = importlib.import_module("eigenheads.adapters").capture_heads
     folder = importlib.util.find_spec(PACKAGE).submodule_search_locations[0]
     model = BertModel.from_pretrained(f"{folder}/model").eval()
     generator = torch.Generator().manual_seed(0)

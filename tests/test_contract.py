@@ -131,6 +131,32 @@ SIGNATURES["nn.rpc_attention"] = (
         "return_diagnostics": False,
     },
 )
+SIGNATURES["probes.kernel_pca_probe"] = (
+    ["queries", "keys", "values"],
+    {
+        "outputs": None,
+        "tokens": None,
+        "mask": None,
+        "is_causal": False,
+        "scale": None,
+        "standardize": False,
+        "n_permutations": 200,
+        "untrained": None,
+        "seed": 0,
+    },
+)
+SIGNATURES["probes.covariance_probe"] = (
+    ["tokens", "w_query", "w_key"],
+    {
+        "w_value": None,
+        "w_output": None,
+        "mask": None,
+        "n_components": None,
+        "n_permutations": 200,
+        "untrained": None,
+        "seed": 0,
+    },
+)
 NAMES = {
     "nn": ["RPCAttention", "ScaledAttention", "SymmetricAttention", "rpc_attention"],
     "datasets": [
