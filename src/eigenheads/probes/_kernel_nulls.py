@@ -9,7 +9,7 @@ from threadpoolctl import threadpool_limits
 
 from eigenheads._parallel import RunPool, advance
 from eigenheads._typing import FloatArray
-from eigenheads.functional import effective_rank, kernel_pca
+from eigenheads.functional import centred_gram, effective_rank, feature_gram
 from eigenheads.probes import _draws
 from eigenheads.probes._heads import Heads
 from eigenheads.probes._kernel_reading import HeadReading, read_heads
@@ -209,13 +209,14 @@ def _of_random_keys(
         nulls: Nulls = {x: {"observed": np.atleast_1d(y)} for x, y in found.items()}
         if n_draws:
             drawn = _draws.rotated(k[head], frames)
-            other = kernel_pca(drawn, scale=heads.scale)
+            plain = feature_gram(drawn, heads.scale)[1]
+            levels = np.linalg.eigvalsh(centred_gram(plain))  # no eigenvectors needed
             logs = heads.log_features(q[head], drawn)
             null = {
                 "feature_norm": logs.mean(axis=-1) / math.log(10),
-                "kernel_trace": other.trace,
-                "top_eigenvalue": other.eigenvalues[:, 0],
-                "kernel_rank": effective_rank(other.eigenvalues),
+                "kernel_trace": np.einsum("bii->b", plain),
+                "top_eigenvalue": levels[:, -1],
+                "kernel_rank": effective_rank(levels),
             }
             for name, x in null.items():
                 nulls[name]["random_keys"] = x
