@@ -146,6 +146,30 @@ SIGNATURES["adapters.probe_model"] = (
         "batch_size": 8,
         "seed": 0,
         "progress": False,
+SIGNATURES["probes.kernel_pca_probe"] = (
+    ["queries", "keys", "values"],
+    {
+        "outputs": None,
+        "tokens": None,
+        "mask": None,
+        "is_causal": False,
+        "scale": None,
+        "standardize": False,
+        "n_permutations": 200,
+        "untrained": None,
+        "seed": 0,
+    },
+)
+SIGNATURES["probes.covariance_probe"] = (
+    ["tokens", "w_query", "w_key"],
+    {
+        "w_value": None,
+        "w_output": None,
+        "mask": None,
+        "n_components": None,
+        "n_permutations": 200,
+        "untrained": None,
+        "seed": 0,
     },
 )
 NAMES = {

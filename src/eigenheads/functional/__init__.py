@@ -3,6 +3,7 @@
 from eigenheads.functional._kernel import (
     KernelPCA,
     centred_gram,
+    feature_gram,
     kernel_pca,
     kernel_pca_values,
     log_feature_norms,
@@ -38,6 +39,7 @@ __all__ = [
     "attention_pursuit",
     "centred_gram",
     "effective_rank",
+    "feature_gram",
     "gamma_ratios",
     "kernel_coefficients",
     "kernel_pca",

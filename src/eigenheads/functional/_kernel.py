@@ -85,9 +85,7 @@ def kernel_pca(
     if n < 2:
         fail("keys", "two rows or more", Got(tuple(keys.shape)), owner=owner)
     c = d**-0.5 if scale is None else check_positive("scale", scale, owner=owner)
-    scores = c * xp.matmul(keys, xp.matrix_transpose(keys))
-    logs = log_sum_exp(scores)
-    plain = xp.exp(scores - logs[..., :, None] - logs[..., None, :])
+    logs, plain = feature_gram(keys, c)
     gram = centred_gram(plain)
     eigenvalues, eigenvectors = xp.linalg.eigh(gram)
     eigenvalues = xp.flip(eigenvalues, axis=-1)
@@ -98,6 +96,14 @@ def kernel_pca(
         eigenvalues=xp.where(eigenvalues > 0, eigenvalues, 0 * eigenvalues),
         eigenvectors=xp.flip(eigenvectors, axis=-1),
     )
+
+
+def feature_gram(keys: Array, c: float) -> tuple[Array, Array]:
+    r"""Return :math:`\log g(k_i)` and :math:`K_\varphi` of :func:`kernel_pca`."""
+    xp = array_namespace(keys)
+    scores = c * xp.matmul(keys, xp.matrix_transpose(keys))
+    logs = log_sum_exp(scores)
+    return logs, xp.exp(scores - logs[..., :, None] - logs[..., None, :])
 
 
 def kernel_pca_values(

@@ -117,25 +117,32 @@ def relative_differences(
     columns = sorted_by_size(xp, xp.matrix_transpose(ratios))
     n = columns.shape[-1]
     before = xp.cumulative_sum(columns, axis=-1) - columns
+    pairs = n * (n - 1) / 2
+    if not bool(xp.any(columns[..., 0] == 0)):  # zeros would come first
+        return 1 - xp.sum(before / columns, axis=-1) / pairs
     zero = columns == 0
+    # Each zero has only zeros before it, which are no difference.
+    n_zero = xp.sum(xp.astype(zero, columns.dtype), axis=-1)
     safe = xp.where(zero, xp.ones_like(columns), columns)
-    index = xp.cumulative_sum(xp.ones_like(columns), axis=-1) - 1
-    shares = xp.where(zero, index, before / safe)
-    return 1 - xp.sum(shares, axis=-1) / (n * (n - 1) / 2)
+    shares = xp.sum(before / safe, axis=-1) + n_zero * (n_zero - 1) / 2
+    return 1 - shares / pairs
 
 
 def sorted_by_size(xp: Any, rows: Array) -> Array:
     """Return each row sorted by absolute value, signs kept.
 
-    For float64 of NumPy the sign rides in the last bit of the size, so that one fast
-    sort of numbers does instead of one of indices: it costs one unit in the last
-    place.
+    For float64 of NumPy the bits are rotated by one, so that the sign comes last and
+    numbers sort by size as integers: one fast sort of numbers, none of indices.
     """
     if is_numpy_array(rows) and rows.dtype == np.float64:
-        bits = np.abs(rows, order="C").view(np.int64)
-        bits = (bits & ~np.int64(1)) | np.signbit(rows)
+        bits = np.array(rows, order="C").view(np.uint64)
+        signs = bits >> np.uint64(63)
+        bits <<= np.uint64(1)
+        bits |= signs
         bits.sort(axis=-1)
-        sizes = (bits & ~np.int64(1)).view(np.float64)
-        return np.where(bits & 1, -sizes, sizes)
+        np.left_shift(bits, np.uint64(63), out=signs)
+        bits >>= np.uint64(1)
+        bits |= signs
+        return bits.view(np.float64)
     order = xp.argsort(xp.abs(rows), axis=-1)
     return xp.take_along_axis(rows, order, axis=-1)

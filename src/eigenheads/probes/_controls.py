@@ -8,7 +8,7 @@ from eigenheads.functional import kernel_pca, kernel_pca_values
 from eigenheads.probes._draws import stream
 
 
-def planted_heads(  # noqa: PLR0913 -- sizes of the arrays
+def planted_heads(
     n_sequences: int,
     n_heads: int,
     *,

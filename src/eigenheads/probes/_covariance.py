@@ -10,7 +10,7 @@ from eigenheads._parallel import advance
 from eigenheads._typing import Array, FloatArray
 from eigenheads.probes._covariance_nulls import ABOUT, Layer, measure, measure_nulls
 from eigenheads.probes._forms import symmetric_form
-from eigenheads.probes._heads import check_mask
+from eigenheads.probes._heads import check_mask, check_twin
 from eigenheads.probes._result import ProbeResult, Statistic
 
 _OWNER = "covariance_probe"
@@ -29,7 +29,7 @@ def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
     untrained: Sequence[Mapping[str, Any]] | None = None,
     seed: int = 0,
 ) -> ProbeResult:
-    r"""Do a head's queries and keys meet along the tokens' principal directions?
+    r"""Test whether heads' scores align with the tokens' principal directions.
 
     A head trained to rebuild a token from the others learns the top eigenvectors of
     the tokens' covariance :math:`\Sigma` in its score form (docs/theory/pca.md). Here
@@ -79,8 +79,8 @@ def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
     - ``random_weights`` (ranks): Gaussian weights of the same shape.
     - ``permuted_tokens`` (``token_rank``): every coordinate is shifted around the
       tokens by itself, which leaves its distribution and takes the correlations away;
-      a fifth of the draws, as each costs a covariance. Exact if coordinates are
-      independent and tokens exchangeable.
+      19 draws, as each costs a covariance. Exact if coordinates are independent and
+      tokens exchangeable.
     - ``untrained``: the same measurement on untrained models, pooled over heads.
 
     References
@@ -132,6 +132,10 @@ def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
 
 def _twin(twin: Mapping[str, Any], like: Layer) -> dict[str, FloatArray]:
     """Return the statistics of an untrained model."""
+    names: tuple[str, ...] = ("tokens", "w_query", "w_key")
+    if like.ov is not None:
+        names = (*names, "w_value", "w_output")
+    check_twin(twin, names, owner=_OWNER)
     layer = _check_layer(
         twin["tokens"],
         twin["w_query"],
@@ -145,7 +149,7 @@ def _twin(twin: Mapping[str, Any], like: Layer) -> dict[str, FloatArray]:
     return measure(layer)
 
 
-def _check_layer(  # noqa: PLR0913 -- a head has as many arrays
+def _check_layer(
     tokens: Array,
     w_query: Array,
     w_key: Array,
@@ -185,7 +189,7 @@ def _check_layer(  # noqa: PLR0913 -- a head has as many arrays
             fail("w_value", contract, Got(value.shape), owner=owner)
         ov = symmetric_form(output, value)
         k = min(k, ov.eigenvalues.shape[1])
-    return Layer.of(rows, symmetric_form(query, key), ov, k, query.shape[1])
+    return Layer.of(rows, symmetric_form(query, key), ov, k)
 
 
 def _weights(

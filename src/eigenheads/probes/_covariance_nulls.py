@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from eigenheads._parallel import n_threads
+from eigenheads._parallel import RunPool
 from eigenheads._typing import FloatArray
 from eigenheads.functional import effective_rank
 from eigenheads.probes import _draws
@@ -13,8 +13,10 @@ from eigenheads.probes._forms import Form, overlap, product_singular_values
 
 # Statistic -> null -> (heads, draws).
 Nulls = dict[str, dict[str, FloatArray]]
-# Numbers held at once by a block of draws: 64 MiB of doubles.
-_BLOCK = 2**23
+# Numbers held at once by a block of draws: 32 MiB of doubles.
+_BLOCK = 2**22
+# Each shift costs a covariance, and the null hardly varies.
+N_SHIFTS = 19
 
 ABOUT = {
     "qk_covariance_cosine": (
@@ -59,19 +61,16 @@ class Layer:
     qk: Form
     ov: Form | None
     n_components: int
-    d_head: int
 
     @classmethod
-    def of(
-        cls, tokens: FloatArray, qk: Form, ov: Form | None, k: int, d_head: int
-    ) -> "Layer":
+    def of(cls, tokens: FloatArray, qk: Form, ov: Form | None, k: int) -> "Layer":
         """Centre the tokens and decompose their covariance."""
         centred = tokens - tokens.mean(axis=0)
         covariance = centred.T @ centred / (len(tokens) - 1)
         levels, vectors = np.linalg.eigh(covariance)
         levels = np.maximum(levels[::-1], 0.0)
         principal = np.ascontiguousarray(vectors[:, ::-1][:, :k])
-        return cls(centred, covariance, levels, principal, qk, ov, k, d_head)
+        return cls(centred, covariance, levels, principal, qk, ov, k)
 
     @property
     def n_heads(self) -> int:
@@ -94,16 +93,14 @@ class Layer:
 
 def measure(layer: Layer) -> dict[str, FloatArray]:
     """Return the statistics, (heads,) each."""
-    found = _of_frames(layer, layer.qk.eigenvectors[:, None])
+    found = _overlaps(layer, layer.qk.eigenvectors[:, None])
     found = {name: x[:, 0] for name, x in found.items()}
+    found["qk_covariance_cosine"] = _cosines(layer.qk, layer.covariance[None])[:, 0]
     participation = effective_rank(layer.levels, kind="participation")
     found["qk_rank"] = layer.qk.ranks
     found["token_rank"] = np.full(layer.n_heads, float(participation))
     if layer.ov is not None:
-        own = layer.ov.eigenvectors[:, None]
-        found["ov_covariance_cosine"] = _cosine(
-            layer.ov, _quadratic(own, layer.covariance), layer.covariance
-        )[:, 0]
+        found["ov_covariance_cosine"] = _cosines(layer.ov, layer.covariance[None])[:, 0]
         found["ov_rank"] = layer.ov.ranks
     return {name: found[name] for name in ABOUT if name in found}
 
@@ -113,27 +110,36 @@ def measure_nulls(layer: Layer, n_draws: int, seed: int) -> Nulls:
     nulls: Nulls = {name: {} for name in ABOUT}
     if not n_draws:
         return nulls
-    with threadpool_limits(n_threads(), user_api="blas"):
-        _turned(layer, n_draws, seed, nulls)
-        _random_weights(layer, n_draws, seed, nulls)
-        _shifted_tokens(layer, min(n_draws, max(19, n_draws // 5)), seed, nulls)
+    draws = {
+        "rotated": _rotated,
+        "permuted_coordinates": _permuted,
+        "random_weights": _random_weights,
+        "permuted_tokens": _shifted_tokens,
+    }
+    found: dict[str, dict[str, FloatArray]] = {}
+
+    def work(i: int) -> None:
+        null = list(draws)[i]
+        found[null] = draws[null](layer, n_draws, seed)
+
+    # Small matrices: one thread a null is faster than threads inside each product.
+    with threadpool_limits(1, user_api="blas"), RunPool(len(draws)) as pool:
+        pool.each(work)
+    for null in draws:
+        for name, values in found[null].items():
+            nulls[name][null] = values
     return nulls
 
 
-def _of_frames(layer: Layer, frames: FloatArray) -> dict[str, FloatArray]:
-    """Return what depends on eigenvectors of the query-key form, (heads, draws).
+def _overlaps(layer: Layer, frames: FloatArray) -> dict[str, FloatArray]:
+    """Return what depends on the directions of the query-key form, (heads, draws).
 
-    `frames` is (heads or 1, draws, d_model, rank).
+    `frames` is (heads or 1, draws, d_model, rank): its eigenvectors, as drawn.
     """
     k = layer.n_components
-    leading = frames[..., :k]
-    quadratic = _quadratic(frames, layer.covariance)
     shape = (layer.n_heads, frames.shape[1])
-    aligned = overlap(leading, layer.principal)
-    found = {
-        "qk_covariance_cosine": _cosine(layer.qk, quadratic, layer.covariance),
-        "qk_covariance_overlap": np.broadcast_to(aligned, shape),
-    }
+    aligned = overlap(frames[..., :k], layer.principal)
+    found = {"qk_covariance_overlap": np.broadcast_to(aligned, shape)}
     if layer.ov is None:
         return found
     cosines, overlaps = np.empty(shape), np.empty(shape)
@@ -149,86 +155,107 @@ def _of_frames(layer: Layer, frames: FloatArray) -> dict[str, FloatArray]:
     return found | {"qk_ov_cosine": cosines, "qk_ov_overlap": overlaps}
 
 
-def _quadratic(frames: FloatArray, matrix: FloatArray) -> FloatArray:
-    """Return the quadratic form on every vector, (heads, draws, rank)."""
-    return np.einsum("hbdr,hbdr->hbr", frames, matrix @ frames)
+def _cosines(form: Form, matrices: FloatArray) -> FloatArray:
+    """Return the cosines of forms and matrices (draws, d, d), (heads, draws)."""
+    inner = form.flat @ matrices.reshape(len(matrices), -1).T
+    return _over_norms(form, inner, float(np.linalg.norm(matrices[0])))
 
 
-def _cosine(form: Form, quadratic: FloatArray, matrix: FloatArray) -> FloatArray:
-    """Return <S, C> / (|S| |C|) from the eigenvectors' quadratic forms in C."""
-    inner = np.einsum(
-        "hbr,hr->hb",
-        np.broadcast_to(quadratic, (len(form.eigenvalues), *quadratic.shape[1:])),
-        form.eigenvalues,
-    )
-    whole = (form.norm * np.linalg.norm(matrix))[:, None]
+def _over_norms(form: Form, inner: FloatArray, norm: float) -> FloatArray:
+    whole = np.broadcast_to(form.norm[:, None] * norm, inner.shape)
     empty = np.full(inner.shape, np.nan)
     return np.divide(inner, whole, out=empty, where=whole > 0)
 
 
-def _turned(layer: Layer, n_draws: int, seed: int, nulls: Nulls) -> None:
-    """Rotate the forms, and permute their coordinates."""
+def _rotated(layer: Layer, n_draws: int, seed: int) -> dict[str, FloatArray]:
+    """Rotate the forms: their eigenvectors become a uniform frame, one for all heads.
+
+    <OSOᵀ, C> is the eigenvalues' sum over the quadratic forms of C on that frame.
+    """
     d, rank = layer.qk.eigenvectors.shape[1:]
-    wide = max(rank, layer.ov.eigenvectors.shape[2] if layer.ov is not None else 0)
-    size = max(1, _BLOCK // (d * wide * layer.n_heads))
-    rotations = _draws.stream(seed, _draws.ROTATIONS)
-    orders = _draws.permutations(_draws.stream(seed, _draws.PERMUTATIONS), n_draws, d)
-    parts: dict[str, list[dict[str, FloatArray]]] = {
-        "rotated": [],
-        "permuted_coordinates": [],
+    forms = {"qk_covariance_cosine": layer.qk}
+    if layer.ov is not None:
+        forms["ov_covariance_cosine"] = layer.ov
+    wide = max(form.eigenvectors.shape[2] for form in forms.values())
+    rng = _draws.stream(seed, _draws.ROTATIONS)
+    norm = float(np.linalg.norm(layer.covariance))
+    blocks = []
+    for size in _sizes(n_draws, d * wide):
+        frames = _draws.frames(rng, size, d, wide)
+        found = _overlaps(layer, frames[None, ..., :rank])
+        quadratic = np.einsum("bdr,bdr->br", frames, layer.covariance @ frames)
+        for name, form in forms.items():
+            inner = form.eigenvalues @ quadratic[:, : form.eigenvalues.shape[1]].T
+            found[name] = _over_norms(form, inner, norm)
+        blocks.append(found)
+    return _joined(blocks)
+
+
+def _permuted(layer: Layer, n_draws: int, seed: int) -> dict[str, FloatArray]:
+    """Permute the coordinates of the forms, the same way for all heads.
+
+    For cosines the covariance is permuted instead, once for all heads, by the inverse
+    permutation.
+    """
+    d, rank = layer.qk.eigenvectors.shape[1:]
+    rng = _draws.stream(seed, _draws.PERMUTATIONS)
+    orders = _draws.permutations(rng, n_draws, d)[1:]
+    blocks, start = [], 0
+    for size in _sizes(n_draws, d * max(d, rank * layer.n_heads)):
+        rows = orders[start : start + size]
+        start += size
+        found = _overlaps(layer, layer.qk.eigenvectors[:, rows])
+        back = np.argsort(rows, axis=1)
+        matrices = layer.covariance[back[:, :, None], back[:, None, :]]
+        found["qk_covariance_cosine"] = _cosines(layer.qk, matrices)
+        if layer.ov is not None:
+            found["ov_covariance_cosine"] = _cosines(layer.ov, matrices)
+        blocks.append(found)
+    return _joined(blocks)
+
+
+def _sizes(n_draws: int, each: int) -> list[int]:
+    """Return the sizes of blocks of draws that hold `each` numbers a draw."""
+    size = max(1, _BLOCK // each)
+    return [min(size, n_draws - start) for start in range(0, n_draws, size)]
+
+
+def _joined(blocks: list[dict[str, FloatArray]]) -> dict[str, FloatArray]:
+    return {
+        name: np.concatenate([block[name] for block in blocks], axis=1)
+        for name in blocks[0]
     }
-    for start in range(0, n_draws, size):
-        rows = orders[1 + start : 1 + min(start + size, n_draws)]
-        frames = _draws.frames(rotations, len(rows), d, wide)[None]
-        parts["rotated"].append(_of_turned(layer, frames, frames))
-        moved = layer.qk.eigenvectors[:, rows]
-        other = None if layer.ov is None else layer.ov.eigenvectors[:, rows]
-        parts["permuted_coordinates"].append(_of_turned(layer, moved, other))
-    for null, blocks in parts.items():
-        for name in blocks[0]:
-            nulls[name][null] = np.concatenate([b[name] for b in blocks], axis=1)
 
 
-def _of_turned(
-    layer: Layer, qk: FloatArray, ov: FloatArray | None
-) -> dict[str, FloatArray]:
-    found = _of_frames(layer, qk[..., : layer.qk.eigenvectors.shape[2]])
-    if layer.ov is not None and ov is not None:
-        quadratic = _quadratic(
-            ov[..., : layer.ov.eigenvectors.shape[2]], layer.covariance
-        )
-        cosine = _cosine(layer.ov, quadratic, layer.covariance)
-        found["ov_covariance_cosine"] = cosine
-    return found
-
-
-def _random_weights(layer: Layer, n_draws: int, seed: int, nulls: Nulls) -> None:
+def _random_weights(layer: Layer, n_draws: int, seed: int) -> dict[str, FloatArray]:
     """Draw the ranks of products of Gaussian matrices, the same for all heads."""
     rng = _draws.stream(seed, _draws.WEIGHTS)
     d = len(layer.covariance)
-    widths = {"qk_rank": layer.d_head}
+    widths = {"qk_rank": layer.qk.width}
     if layer.ov is not None:
-        widths["ov_rank"] = -(-layer.ov.eigenvectors.shape[2] // 2)
+        widths["ov_rank"] = layer.ov.width
+    found = {}
     for name, width in widths.items():
         ranks = np.empty(n_draws)
         for draw in range(n_draws):
             pair = rng.standard_normal((2, width, d))
             ranks[draw] = effective_rank(product_singular_values(*pair))
-        nulls[name]["random_weights"] = np.tile(ranks, (layer.n_heads, 1))
+        found[name] = np.tile(ranks, (layer.n_heads, 1))
+    return found
 
 
-def _shifted_tokens(layer: Layer, n_draws: int, seed: int, nulls: Nulls) -> None:
+def _shifted_tokens(layer: Layer, n_draws: int, seed: int) -> dict[str, FloatArray]:
     """Shift every coordinate around the tokens by itself."""
     n, d = layer.tokens.shape
     rng = _draws.stream(seed, _draws.KEYS)
     columns = np.ascontiguousarray(layer.tokens.T)
     twice = np.concatenate([columns, columns], axis=1)
     moved = np.empty_like(columns)
-    ranks = np.empty(n_draws)
-    for draw in range(n_draws):
-        for row, start in enumerate(rng.integers(n, size=d)):
+    ranks = np.empty(min(n_draws, N_SHIFTS))
+    for draw in range(len(ranks)):
+        for row, start in enumerate(rng.integers(0, n, size=(d,))):
             moved[row] = twice[row, start : start + n]
         covariance = moved @ moved.T
         squares = np.sum(covariance * covariance)
         ranks[draw] = np.trace(covariance) ** 2 / squares if squares > 0 else np.nan
-    nulls["token_rank"]["permuted_tokens"] = np.tile(ranks, (layer.n_heads, 1))
+    return {"token_rank": np.tile(ranks, (layer.n_heads, 1))}

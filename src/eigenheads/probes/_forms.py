@@ -1,6 +1,7 @@
 """The forms of a head on the residual stream, and how two of them agree."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -20,21 +21,26 @@ class Form:
         (heads, d_model, rank), in columns.
     ranks
         Effective rank (entropy) of the singular values of :math:`A^\top B`, (heads,).
+    width
+        :math:`D`, rows of :math:`A` and :math:`B`.
     """
 
     eigenvalues: FloatArray
     eigenvectors: FloatArray
     ranks: FloatArray
+    width: int
 
     @property
     def norm(self) -> FloatArray:
         """Frobenius norm, (heads,)."""
         return np.linalg.norm(self.eigenvalues, axis=-1)
 
-    def matrix(self, head: int) -> FloatArray:
-        """Return the form of one head as a matrix."""
-        vectors = self.eigenvectors[head]
-        return (vectors * self.eigenvalues[head]) @ vectors.T
+    @cached_property
+    def flat(self) -> FloatArray:
+        """The forms as matrices, (heads, d_model squared)."""
+        vectors = self.eigenvectors
+        whole = (vectors * self.eigenvalues[:, None]) @ np.swapaxes(vectors, 1, 2)
+        return whole.reshape(len(whole), -1)
 
 
 def symmetric_form(left: FloatArray, right: FloatArray) -> Form:
@@ -54,6 +60,7 @@ def symmetric_form(left: FloatArray, right: FloatArray) -> Form:
         values[:, ::-1],
         basis @ vectors[..., ::-1],
         effective_rank(singular),
+        d,
     )
 
 

@@ -1,6 +1,7 @@
 """Heads as the probes take them: checked, in float64, padding left out."""
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -136,3 +137,13 @@ def check_outputs(heads: Heads, outputs: Array, *, owner: str) -> None:
             "are used."
         )
         warnings.warn(message, NotAttentionWarning, stacklevel=3)
+
+
+def check_twin(twin: object, names: tuple[str, ...], *, owner: str) -> None:
+    """Raise unless an untrained model is a mapping with these arrays."""
+    if isinstance(twin, Mapping) and all(name in twin for name in names):
+        return
+    listed = ", ".join(f"`{name}`" for name in names)
+    contract = f"a sequence of mappings with {listed}"
+    got = Got(f"keys {sorted(twin)}") if isinstance(twin, Mapping) else twin
+    fail("untrained", contract, got, owner=owner)

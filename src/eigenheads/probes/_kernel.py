@@ -7,7 +7,7 @@ import numpy as np
 
 from eigenheads._checks import check_count, check_positive
 from eigenheads._typing import Array
-from eigenheads.probes._heads import Heads, check_heads, check_outputs
+from eigenheads.probes._heads import Heads, check_heads, check_outputs, check_twin
 from eigenheads.probes._kernel_nulls import ABOUT, costly_draws, measure, measure_nulls
 from eigenheads.probes._result import ProbeResult, Statistic
 
@@ -29,7 +29,7 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
     untrained: Sequence[Mapping[str, Any]] | None = None,
     seed: int = 0,
 ) -> ProbeResult:
-    r"""Is this head a projection on kernel principal axes of its keys?
+    r"""Test whether heads are projections on kernel principal axes of their keys.
 
     KERNEL [1]_ reads softmax attention as kernel PCA: if the values are
     :math:`\hat V = GA` of :func:`eigenheads.functional.kernel_pca_values`, the head's
@@ -61,8 +61,8 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
         :func:`eigenheads.functional.log_feature_norms`. Touches ``norm_ratio`` and
         ``feature_norm``.
     n_permutations
-        Draws of each null; a fifth of it, but 19 at least, where a draw is costly
-        (RBF alignment and matching of redrawn values, spectra of redrawn keys).
+        Draws of permuted tokens; nulls that redraw values or keys have a fifth of it,
+        but 19 at least, since their draws are costly. 0 leaves the nulls out.
     untrained
         Mappings of ``queries``, ``keys``, ``values`` (and what else is given) of one
         or several untrained models of the same architecture.
@@ -91,7 +91,7 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
       mean and covariance. Exact if rows of :math:`V` are Gaussian and independent.
     - ``random_projections`` (with `tokens`): :math:`V = XR`, :math:`R` Gaussian, one
       for all sequences. Exact if :math:`W_V` is drawn so: what an untrained value
-      matrix gives on the very same keys.
+      matrix gives on the very same keys. Not for norms, which see the scale.
     - ``random_keys``: as ``random_values``, for the keys; for numbers that do not see
       the values.
     - ``untrained``: the same measurement on untrained models, pooled over their heads.
@@ -135,9 +135,7 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
         check_outputs(heads, outputs, owner=_OWNER)
     observed, nulls, spectra = measure_nulls(heads, n_permutations, seed)
     if untrained:
-        draws = np.concatenate(
-            [_twin(twin, heads, len(untrained)) for twin in untrained], axis=1
-        )
+        draws = np.concatenate([_twin(twin, heads) for twin in untrained], axis=1)
         for row, name in enumerate(ABOUT):
             pooled = np.tile(draws[row], (heads.n_heads, 1))
             nulls[name]["untrained"] = pooled
@@ -159,11 +157,12 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
     return ProbeResult("kernel_pca_probe", statistics, spectra, settings)
 
 
-def _twin(twin: Mapping[str, Any], like: Heads, n_twins: int) -> Any:
+def _twin(twin: Mapping[str, Any], like: Heads) -> Any:
     """Return the statistics of an untrained model, (statistics, heads)."""
     owner = f"{_OWNER} (untrained)"
-    arrays = [twin[name] for name in ("queries", "keys", "values")]
-    heads = check_heads(*arrays, twin.get("mask"), None, owner=owner)
+    check_twin(twin, ("queries", "keys", "values"), owner=_OWNER)
+    q, k, v = (twin[name] for name in ("queries", "keys", "values"))
+    heads = check_heads(q, k, v, twin.get("mask"), None, owner=owner)
     heads = heads.with_options(
         scale=like.scale, is_causal=like.is_causal, standardize=like.standardize
     )

@@ -4,14 +4,15 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from eigenheads._parallel import RunPool, advance
 from eigenheads._typing import FloatArray
-from eigenheads.functional import effective_rank, kernel_pca
+from eigenheads.functional import centred_gram, effective_rank, feature_gram
 from eigenheads.probes import _draws
 from eigenheads.probes._heads import Heads
-from eigenheads.probes._kernel_reading import CHEAP, HeadReading, read_heads
+from eigenheads.probes._kernel_reading import HeadReading, read_heads
 
 # Statistic -> null -> (draws,), of one head on one sequence.
 Nulls = dict[str, dict[str, FloatArray]]
@@ -53,11 +54,16 @@ ABOUT = {
     "top_eigenvalue": ("two-sided", "Largest eigenvalue of K̃, at most the trace."),
     "kernel_rank": ("two-sided", "Effective rank (entropy) of the spectrum of K̃."),
 }
-_OF_KEYS = ("feature_norm", "kernel_trace", "top_eigenvalue", "kernel_rank")
+# Those that see the scale of the values, which random projections do not share.
+_WITH_SCALE = ("norm_ratio", "output_norm")
 
 
 def costly_draws(n_permutations: int) -> int:
-    """Return how many draws there are where one is costly."""
+    """Return how many draws redraw values or keys: a fifth, but 19 at least.
+
+    Permutations reuse the kernel PCA, the distances and the norms of the head; other
+    draws have to compute them anew, or to match anew.
+    """
     return min(n_permutations, max(19, n_permutations // 5))
 
 
@@ -72,7 +78,7 @@ def measure_nulls(
     """Return observed statistics, nulls (heads, draws) and spectra of heads."""
     total = len(heads.sequences)
     found: list[list[tuple[Nulls, FloatArray]]] = [[] for _ in range(total)]
-    projections = _projections(heads, n_draws, seed)
+    projections = _projections(heads, costly_draws(n_draws), seed)
 
     def work(i: int) -> None:
         found[i] = _sequence(heads, i, n_draws, seed, projections)
@@ -80,13 +86,10 @@ def measure_nulls(
 
     with threadpool_limits(1, user_api="blas"), RunPool(total) as pool:
         pool.each(work)
-    observed = {
-        name: _mean(found, lambda one, name=name: one[name]["observed"])[:, 0]
-        for name in ABOUT
-    }
+    observed = {name: _mean(found, name, "observed")[:, 0] for name in ABOUT}
     nulls: Nulls = {
         name: {
-            null: _mean(found, lambda one, name=name, null=null: one[name][null])
+            null: _mean(found, name, null)
             for null in found[0][0][0][name]
             if null != "observed"
         }
@@ -96,10 +99,10 @@ def measure_nulls(
 
 
 def _mean(
-    found: list[list[tuple[Nulls, FloatArray]]], part: Callable[[Nulls], FloatArray]
+    found: list[list[tuple[Nulls, FloatArray]]], name: str, null: str
 ) -> FloatArray:
     """Return the mean over sequences, (heads, draws)."""
-    return np.mean([[part(one) for one, _ in heads] for heads in found], axis=0)
+    return np.mean([[one[name][null] for one, _ in heads] for heads in found], axis=0)
 
 
 def _mean_spectrum(found: list[list[tuple[Nulls, FloatArray]]]) -> FloatArray:
@@ -142,18 +145,18 @@ def _sequence(
     drawn: dict[str, Callable[[int], FloatArray]] = {}
     if n_draws:
         rng = _draws.stream(seed, _draws.ROTATIONS, place)
-        frames = _draws.centred_frames(rng, n_draws, n, min(n - 1, d_value))
+        frames = _draws.centred_frames(rng, costly, n, min(n - 1, d_value))
         drawn["random_values"] = lambda head: np.ascontiguousarray(
             _draws.rotated(v[head], frames).transpose(2, 0, 1)
         )
     if projections is not None and heads.tokens is not None:
-        mixed = (heads.tokens[i] @ projections).reshape(n, n_draws, d_value)
+        mixed = (heads.tokens[i] @ projections).reshape(n, costly, d_value)
         mixed = np.ascontiguousarray(mixed.transpose(2, 1, 0))
         drawn["random_projections"] = lambda head: mixed
     of_keys = _of_random_keys(heads, i, costly, seed)
     return [
         (
-            _head(reading, head, orders, drawn, costly) | of_keys(reading, head),
+            _head(reading, head, orders, drawn) | of_keys(reading, head),
             reading.cloud.eigenvalues,
         )
         for head, reading in enumerate(readings)
@@ -163,9 +166,8 @@ def _sequence(
 def _head(
     reading: HeadReading,
     head: int,
-    orders: np.ndarray,  # type: ignore[type-arg]
+    orders: NDArray[np.intp],
     drawn: dict[str, Callable[[int], FloatArray]],
-    costly: int,
 ) -> Nulls:
     """Return what depends on the values, for one head on one sequence."""
     # Row 0 of the orders is the identity: observed and permuted take the same path.
@@ -180,10 +182,10 @@ def _head(
     for null, draw in drawn.items():
         values = draw(head)
         for name, x in reading.of_values(values).items():
-            found[name][null] = x
-        few = values[:, :costly]
-        found["rbf_cka"][null] = reading.rbf_of_values(few)
-        found["matching_cosine"][null] = reading.matching_of_values(few)
+            if null != "random_projections" or name not in _WITH_SCALE:
+                found[name][null] = x
+        found["rbf_cka"][null] = reading.rbf_of_values(values)
+        found["matching_cosine"][null] = reading.matching_of_values(values)
     return found
 
 
@@ -207,13 +209,14 @@ def _of_random_keys(
         nulls: Nulls = {x: {"observed": np.atleast_1d(y)} for x, y in found.items()}
         if n_draws:
             drawn = _draws.rotated(k[head], frames)
-            other = kernel_pca(drawn, scale=heads.scale)
+            plain = feature_gram(drawn, heads.scale)[1]
+            levels = np.linalg.eigvalsh(centred_gram(plain))  # no eigenvectors needed
             logs = heads.log_features(q[head], drawn)
             null = {
                 "feature_norm": logs.mean(axis=-1) / math.log(10),
-                "kernel_trace": other.trace,
-                "top_eigenvalue": other.eigenvalues[:, 0],
-                "kernel_rank": effective_rank(other.eigenvalues),
+                "kernel_trace": np.einsum("bii->b", plain),
+                "top_eigenvalue": levels[:, -1],
+                "kernel_rank": effective_rank(levels),
             }
             for name, x in null.items():
                 nulls[name]["random_keys"] = x

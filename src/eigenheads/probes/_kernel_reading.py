@@ -88,7 +88,7 @@ class HeadReading:
         return np.divide(part, whole, out=np.full(len(own), np.nan), where=whole > 0)
 
     def _of_coefficients(self, drawn: FloatArray) -> dict[str, FloatArray]:
-        """The gamma test, column by column, and as a whole."""
+        """Return the gamma test, column by column and as a whole."""
         a = drawn * self.normaliser
         a -= a.mean(axis=-1, keepdims=True)
         product = _apply(a, self.cloud.gram)

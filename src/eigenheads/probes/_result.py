@@ -68,9 +68,9 @@ class Statistic:
 
     def _null_rows(self, head: int) -> list[dict[str, Any]]:
         names = ("null", "n_draws", "null_mean", "null_sd", "effect", "p_value")
-        nothing = (None, 0, np.nan, np.nan, np.nan, np.nan)
+        nothing: tuple[Any, ...] = (None, 0, np.nan, np.nan, np.nan, np.nan)
         effect, p_value = self.effect_size, self.p_value
-        rows = [
+        rows: list[tuple[Any, ...]] = [
             (
                 null,
                 draws.shape[1],
