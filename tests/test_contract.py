@@ -146,6 +146,8 @@ SIGNATURES["adapters.probe_model"] = (
         "batch_size": 8,
         "seed": 0,
         "progress": False,
+    },
+)
 SIGNATURES["probes.kernel_pca_probe"] = (
     ["queries", "keys", "values"],
     {
