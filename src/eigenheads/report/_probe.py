@@ -45,7 +45,8 @@ def print_probe(probe: "ModelProbe", *, title: str) -> None:
     console.print(_head_table(probe))
     console.print(
         f"* stands out from every null with draws enough: q ≤ {_LEVEL}, corrected for "
-        "all heads that were probed.",
+        f"all heads that were probed. Shown are the {_N_COLUMNS} statistics in which "
+        "most heads do; the page has all.",
         highlight=False,
     )
 
@@ -184,12 +185,9 @@ def _summary_table(probe: "ModelProbe") -> Table:
 
 
 def _head_table(probe: "ModelProbe") -> Table:
-    directed = [
-        row["statistic"]
-        for row in probe.summary(_LEVEL)
-        if row["alternative"] != "two-sided"
-    ]
-    names = (list(dict.fromkeys(directed)) or probe.statistics)[:_N_COLUMNS]
+    names = sorted(
+        probe.statistics, key=lambda name: -int(probe.stands_out(name, _LEVEL).sum())
+    )[:_N_COLUMNS]
     places = [probe.statistics.index(name) for name in names]
     table = Table(box=box.SIMPLE_HEAD, title="by layer and head", title_justify="left")
     for column in ("layer", "head", *names):
