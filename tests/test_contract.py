@@ -114,6 +114,7 @@ SIGNATURES["experiments.reproduce"] = (
         "out": "results",
         "jobs": None,
         "force": False,
+        "data": None,
         "listener": None,
     },
 )
@@ -174,8 +175,17 @@ SIGNATURES["probes.covariance_probe"] = (
         "seed": 0,
     },
 )
+SIGNATURES["adapters.swap_attention"] = (["model", "to"], {"layers": None})
 NAMES = {
-    "adapters": ["CapturedLayer", "ModelProbe", "capture_heads", "probe_model"],
+    "adapters": [
+        "CapturedLayer",
+        "ModelProbe",
+        "attention_summary",
+        "capture_heads",
+        "load_swapped",
+        "probe_model",
+        "swap_attention",
+    ],
     "nn": ["RPCAttention", "ScaledAttention", "SymmetricAttention", "rpc_attention"],
     "datasets": [
         "GaussianPrompts",
