@@ -6,10 +6,10 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import torch
-from tests.adapters.models import Stack, TimmAttention, shaken
+from tests.adapters.models import Stack, TimmAttention, hugging_face, shaken, text_batch
 from torch import nn
 
-from eigenheads.adapters import capture_heads, find_sites
+from eigenheads.adapters import capture_heads, find_sites, swap_attention
 from eigenheads.nn import RPCAttention, ScaledAttention, SymmetricAttention
 
 pytestmark = pytest.mark.torch
@@ -263,3 +263,19 @@ def test_arrays_are_taken_as_tensors():
     model, x = Stack(TimmAttention()), torch.randn(2, 3, 16)
     (one,), (other,) = capture_heads(model, x), capture_heads(model, x.numpy())
     np.testing.assert_array_equal(one.outputs, other.outputs)
+
+
+def test_swapped_layers_are_never_taken_for_plain_ones():
+    """What was swapped attends otherwise: captured as it is, or refused."""
+    x = torch.randn(2, 5, 16)
+    for model in (encoder(), Stack(TimmAttention())):
+        swap_attention(model, "rpc", layers=[0])
+        with pytest.raises(ValueError, match="plain softmax attention"):
+            list(capture_heads(model, x))
+
+
+def test_swapped_hugging_face_models_are_refused():
+    model = hugging_face("bert")
+    swap_attention(model, "rpc", layers=[0])
+    with pytest.raises(ValueError, match="whose attention was swapped"):
+        list(capture_heads(model, text_batch()))
