@@ -12,7 +12,7 @@ from eigenheads._typing import FloatArray
 from eigenheads.functional import centred_gram, effective_rank, feature_gram
 from eigenheads.probes import _draws
 from eigenheads.probes._heads import Heads
-from eigenheads.probes._kernel_reading import HeadReading, read_heads
+from eigenheads.probes._kernel_reading import HeadReading, rbf_of_permuted, read_heads
 
 # Statistic -> null -> (draws,), of one head on one sequence.
 Nulls = dict[str, dict[str, FloatArray]]
@@ -153,10 +153,11 @@ def _sequence(
         mixed = (heads.tokens[i] @ projections).reshape(n, costly, d_value)
         mixed = np.ascontiguousarray(mixed.transpose(2, 1, 0))
         drawn["random_projections"] = lambda head: mixed
+    aligned = rbf_of_permuted(readings, orders)
     of_keys = _of_random_keys(heads, i, costly, seed)
     return [
         (
-            _head(reading, head, orders, drawn) | of_keys(reading, head),
+            _head(reading, head, orders, aligned[head], drawn) | of_keys(reading, head),
             reading.cloud.eigenvalues,
         )
         for head, reading in enumerate(readings)
@@ -167,12 +168,13 @@ def _head(
     reading: HeadReading,
     head: int,
     orders: NDArray[np.intp],
+    aligned: FloatArray,
     drawn: dict[str, Callable[[int], FloatArray]],
 ) -> Nulls:
     """Return what depends on the values, for one head on one sequence."""
     # Row 0 of the orders is the identity: observed and permuted take the same path.
     permuted = reading.of_values(reading.values.T[:, orders])
-    permuted["rbf_cka"] = reading.rbf_of_permuted(orders)
+    permuted["rbf_cka"] = aligned
     found: Nulls = {name: {"observed": x[:1]} for name, x in permuted.items()}
     if len(orders) > 1:
         for name, x in permuted.items():

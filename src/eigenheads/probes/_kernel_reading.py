@@ -121,16 +121,6 @@ class HeadReading:
             return np.full(len(inner), np.nan)
         return np.einsum("bij,bij->b", np.linalg.inv(inner), form) / best
 
-    def rbf_of_permuted(self, orders: NDArray[np.intp]) -> FloatArray:
-        """Return the RBF alignment for permuted values, (draws, n) orders."""
-        own = _unit_gram(self.values)
-        target = _unit_gram(self.target).ravel()
-        n = orders.shape[1]
-        step = max(1, _BLOCK // n**2)
-        blocks = [orders[i : i + step] for i in range(0, len(orders), step)]
-        flat = [(o[:, :, None] * n + o[:, None, :]).reshape(len(o), -1) for o in blocks]
-        return np.concatenate([np.take(own.ravel(), i) @ target for i in flat])
-
     def rbf_of_values(self, drawn: FloatArray) -> FloatArray:
         """Return the RBF alignment of values (d_value, draws, n), one a draw."""
         target = _unit_gram(self.target)
@@ -170,6 +160,27 @@ def read_heads(
         )
         for head in range(len(keys))
     ]
+
+
+def rbf_of_permuted(
+    readings: list[HeadReading], orders: NDArray[np.intp]
+) -> FloatArray:
+    """Return the RBF alignments for permuted values, (heads, draws).
+
+    A permutation of the values permutes their Gram matrix, so that distances and
+    bandwidth are computed once; heads share the orders, hence the indices.
+    """
+    own = [_unit_gram(reading.values).ravel() for reading in readings]
+    targets = [_unit_gram(reading.target).ravel() for reading in readings]
+    count, n = orders.shape
+    found = np.empty((len(readings), count))
+    step = max(1, _BLOCK // n**2)
+    for start in range(0, count, step):
+        o = orders[start : start + step]
+        index = (o[:, :, None] * n + o[:, None, :]).reshape(len(o), -1)
+        for row, (gram, target) in enumerate(zip(own, targets, strict=True)):
+            found[row, start : start + step] = np.take(gram, index) @ target
+    return found
 
 
 def attention_weights(
