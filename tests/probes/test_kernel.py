@@ -5,7 +5,7 @@ import pytest
 from benchmarks._probe_loop import value_statistics
 from numpy.testing import assert_allclose
 
-from eigenheads._parallel import threads
+from eigenheads._parallel import reporting, threads
 from eigenheads.functional import kernel_pca, log_feature_norms
 from eigenheads.probes import NotAttentionWarning, kernel_pca_probe, planted_heads
 from eigenheads.probes._draws import PERMUTATIONS, permutations, stream
@@ -84,6 +84,13 @@ def test_a_head_does_not_depend_on_its_neighbours_or_on_threads(heads):
         assert_allclose(statistic.observed[1:], other.observed, rtol=1e-12)
         for null, draws in statistic.nulls.items():
             assert_allclose(draws[1:], other.nulls[null], rtol=1e-12)
+
+
+def test_progress_is_reported(heads):
+    done = []
+    with reporting(done.append):
+        kernel_pca_probe(*heads, n_permutations=0)
+    assert sum(done) == 6  # heads times sequences
 
 
 def test_padding_is_left_out(heads):

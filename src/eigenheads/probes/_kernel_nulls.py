@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from eigenheads._parallel import RunPool, advance
+from eigenheads._parallel import RunPool, advance, blocks, n_threads
 from eigenheads._typing import FloatArray
 from eigenheads.functional import centred_gram, effective_rank, feature_gram
 from eigenheads.probes import _draws
@@ -80,12 +81,16 @@ def measure_nulls(
     found: list[list[tuple[Nulls, FloatArray]]] = [[] for _ in range(total)]
     projections = _projections(heads, costly_draws(n_draws), seed)
 
-    def work(i: int) -> None:
-        found[i] = _sequence(heads, i, n_draws, seed, projections)
-        advance(heads.n_heads)
+    def work(todo: range, worker: int) -> None:
+        for i in todo[worker : worker + 1]:  # none for the last block's idle ones
+            found[i] = _sequence(heads, i, n_draws, seed, projections)
 
-    with threadpool_limits(1, user_api="blas"), RunPool(total) as pool:
-        pool.each(work)
+    # Small matrices: sequences side by side, one thread inside each product.
+    width = min(total, n_threads())
+    with threadpool_limits(1, user_api="blas"), RunPool(width) as pool:
+        for start, stop in blocks(total, size=width):
+            pool.each(partial(work, range(start, stop)))
+            advance(heads.n_heads * (stop - start))
     observed = {name: _mean(found, name, "observed")[:, 0] for name in ABOUT}
     nulls: Nulls = {
         name: {
