@@ -188,8 +188,9 @@ def _head(
     found["matching_cosine"] = {"observed": reading.matching_of_values(own)}
     for null, draw in drawn.items():
         values = draw(head)
-        for name, x in reading.of_values(values).items():
-            if null != "random_projections" or name not in _WITH_SCALE:
+        is_alike = null != "random_projections"
+        for name, x in reading.of_values(values, is_alike=is_alike).items():
+            if is_alike or name not in _WITH_SCALE:
                 found[name][null] = x
         found["rbf_cka"][null] = reading.rbf_of_values(values)
         found["matching_cosine"][null] = reading.matching_of_values(values)
