@@ -10,6 +10,7 @@ from eigenheads.functional._pca_subspace import (
 from eigenheads.functional._pursuit import AttentionPursuit, attention_pursuit
 from eigenheads.functional._shrinkage import soft_threshold
 from eigenheads.functional._signal import signal_output, signal_output_gradient
+from eigenheads.functional._singular_values import singular_value_threshold
 
 __all__ = [
     "AttentionPursuit",
@@ -21,5 +22,6 @@ __all__ = [
     "principal_subspace",
     "signal_output",
     "signal_output_gradient",
+    "singular_value_threshold",
     "soft_threshold",
 ]
