@@ -301,7 +301,9 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     def _keep(self, pursuit: Pursuit, dtype: np.dtype[Any]) -> None:
         rank = len(pursuit.singular_values)
         kept = rank if self.n_components is None else min(rank, int(self.n_components))
-        variances = pursuit.singular_values**2 / (len(pursuit.low_rank) - 1)
+        sizes = pursuit.singular_values
+        variances = sizes**2 / (len(pursuit.low_rank) - 1)
+        shares = (sizes / np.linalg.norm(sizes)) ** 2 if rank else sizes
         # `transform` cleans with all components, whatever number it returns.
         self._pursuit = pursuit.without_data()
         self.n_components_, self.rank_ = kept, rank
@@ -311,9 +313,7 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         self.sparse_ = pursuit.sparse.astype(dtype)
         self.singular_values_ = pursuit.singular_values[:kept].astype(dtype)
         self.explained_variance_ = variances[:kept].astype(dtype)
-        self.explained_variance_ratio_ = (variances / variances.sum())[:kept].astype(
-            dtype
-        )
+        self.explained_variance_ratio_ = shares[:kept].astype(dtype)
         self.sparsity_ = pursuit.sparsity
         self.objective_, self.residual_ = pursuit.objective, pursuit.residual
         self.duality_gap_, self.n_iter_ = pursuit.duality_gap, len(pursuit.residual)

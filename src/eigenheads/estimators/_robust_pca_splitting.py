@@ -20,13 +20,13 @@ Prox: TypeAlias = Callable[[FloatArray, FloatArray], FloatArray]
 
 # The first penalty is this many times entries / sum|X|. [Candès et al. 2011] take 1/4
 # and keep it; a small one begins with few singular values, which is cheaper.
-_FIRST_PENALTY = 1 / 40
+_FIRST_PENALTY = 1 / 20
 # Residual balancing [Boyd et al. 2011, 3.4.1; the square root: Wohlberg 2017]: look
 # every so many iterations, act if the residuals differ by so much, change by at most
 # so much, and only so often: from the last change on the theorem applies.
 _LOOK_EVERY = 10
 _IMBALANCE = 5.0
-_LARGEST_CHANGE = 10.0
+_LARGEST_CHANGE = 5.0
 MAX_CHANGES = 50
 # The low-rank part is the yardstick of the residual (errors may be a thousand times
 # larger), unless it is smaller than this share of the data.
@@ -79,8 +79,9 @@ class Splitting:
         self._size = self._norm(data)
         total = np.abs(data).sum(axis=self._axis, keepdims=True)
         count = data.size / total.size
-        self.penalty = np.where(total > 0, count / np.maximum(total, _TINY), 1.0)
-        self.penalty = _FIRST_PENALTY * self.penalty
+        mean = total / count
+        # Rows of zeros have no scale, and need none.
+        self.penalty = _FIRST_PENALTY / np.where(mean > 1e-300, mean, 1.0)
         self.driver = np.zeros_like(data)
         self.sparse = np.zeros_like(data)
         self.structured = np.zeros_like(data)
