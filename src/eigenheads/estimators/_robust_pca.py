@@ -23,7 +23,7 @@ from eigenheads.estimators._robust_pca_pursuit import (
 )
 
 
-class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     r"""Principal components of data some of whose entries are grossly wrong.
 
     Principal component pursuit [1]_ with a free mean splits the data into

@@ -72,7 +72,8 @@ def principal_component_pursuit(
     x = np.where(observed, (data - centre) / unit, 0.0)
     prox = CentredNuclearNorm()
     splitting = Splitting(x, observed, prox=prox, sparsity=sparsity, by_row=False)
-    objective, residual = [], []
+    objective: list[float] = []
+    residual: list[float] = []
     while splitting.n_iter < max_iter and (not residual or residual[-1] > tol):
         splitting.step()
         assert prox.centred is not None

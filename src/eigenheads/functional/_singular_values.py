@@ -10,6 +10,7 @@ from scipy.linalg import eigh
 from eigenheads._checks import check_number, fail
 from eigenheads._typing import Array, FloatArray
 
+
 def singular_value_threshold(
     x: Float[Array, "*batch rows columns"], threshold: float
 ) -> Float[Array, "*batch rows columns"]:
