@@ -147,7 +147,7 @@ NAMES = {
         "location_risk_gradient",
         "softmax_pca_risk_gradient",
     ],
-    "estimators": ["SingleLocationClassifier", "SingleLocationRegressor"],
+    "estimators": ["RobustPCA", "SingleLocationClassifier", "SingleLocationRegressor"],
     "experiments": ["reproduce"],
 }
 

@@ -70,10 +70,10 @@ def test_transform_of_training_rows_is_what_the_fit_found(rng, missing):
     # Dense noise, so that nothing is recovered exactly: the identity needs no luck.
     _, X = draw(rng, n=80, d=40, noise=0.3)
     X[rng.random(X.shape) < missing] = np.nan
-    model = RobustPCA(tol=1e-8, max_iter=5000)
+    model = RobustPCA(tol=1e-7, max_iter=5000)
     codes = model.fit_transform(X)
     assert model.rank_ > 3
-    # The sparse part is dense here, and the two solvers stop at 1e-8 of their own.
+    # The sparse part is dense here, and the two solvers stop at 1e-7 of their own.
     assert relative(model.transform(X), codes) < 1e-5
 
 
@@ -208,9 +208,9 @@ def test_says_what_is_wrong(rng):
 
 def test_warns_when_it_did_not_converge_and_when_nothing_is_left(rng):
     X = draw(rng)[1]
-    with pytest.warns(ConvergenceWarning, match="the residual is .* after 3 iterat"):
-        model = RobustPCA(max_iter=3).fit(X)
-    with pytest.warns(ConvergenceWarning, match="2 of 2 rows did not converge"):
+    with pytest.warns(ConvergenceWarning, match="the residual is .* after 1 iterat"):
+        model = RobustPCA(max_iter=1).fit(X)
+    with pytest.warns(ConvergenceWarning, match="2 of 2 rows did not converge after 10 it"):
         model.transform(X[:2])
     with pytest.warns(UserWarning, match="no components.* Raise `sparsity`"):
         model = RobustPCA(sparsity=0.01, tol=0.05).fit(X)

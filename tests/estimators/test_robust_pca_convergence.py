@@ -109,20 +109,13 @@ def growing_penalty(x, sparsity, tol=1e-7):
 
 def test_a_growing_penalty_stops_at_points_that_are_no_minimum(rng):
     # Its residual falls because the penalty grows, whatever the objective does.
-    planted = rng.standard_normal((600, 2)) @ rng.standard_normal((2, 60))
-    errors = 10.0 * rng.choice([-1.0, 1.0], planted.shape)
-    x = np.where(rng.random(planted.shape) < 0.05, errors, planted)
-    model = RobustPCA().fit(x)
+    x = noisy(rng, n=300, d=20)
+    model = RobustPCA(tol=1e-7, max_iter=5000).fit(x)
+    assert model.duality_gap_ < 1e-5
     stopped = growing_penalty(x, model.sparsity_)
-    ours, theirs = (
-        np.linalg.norm(found - planted) / np.linalg.norm(planted)
-        for found in (model.low_rank_, stopped)
-    )
-    assert ours < 2e-6  # twice tol
-    assert theirs > 10 * ours
-    below = model.objective_[-1] * (1 - model.duality_gap_)
-    assert below <= objective(x, planted, model.sparsity_)
-    assert objective(x, stopped, model.sparsity_) > model.objective_[-1]
+    # Far more above our objective than that can be above the minimum.
+    excess = objective(x, stopped, model.sparsity_) / model.objective_[-1] - 1
+    assert excess > 5 * model.duality_gap_
 
 
 def test_the_attention_step_is_no_proximal_map(rng):

@@ -65,7 +65,8 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         The pursuit stops when both its relative residuals are smaller; see Notes.
 
     max_iter : int, default=1000
-        Largest number of iterations, of `fit` and of `transform`.
+        Largest number of iterations of `fit`; `transform`, whose iterations are cheap
+        and end row by row, may take ten times as many.
 
     verbose : int, default=0
         Whether to print the residuals, every 10 iterations.
@@ -247,10 +248,11 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
             rows.astype(np.float64),
             self._pursuit,
             tol=float(self.tol),
-            max_iter=int(self.max_iter),
+            max_iter=10 * int(self.max_iter),
         )
         if n_unfinished:
-            self._warn(f"{n_unfinished} of {len(rows)} rows did not converge")
+            what = f"{n_unfinished} of {len(rows)} rows did not converge"
+            self._warn(what, 10 * int(self.max_iter))
         return codes[:, : self.n_components_].astype(rows.dtype)
 
     def inverse_transform(self, X: ArrayLike) -> NDArray[np.floating]:
@@ -318,7 +320,7 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         self.objective_, self.residual_ = pursuit.objective, pursuit.residual
         self.duality_gap_, self.n_iter_ = pursuit.duality_gap, len(pursuit.residual)
         if pursuit.residual[-1] > self.tol:
-            self._warn(f"the residual is {pursuit.residual[-1]:.1e}")
+            self._warn(f"the residual is {pursuit.residual[-1]:.1e}", self.n_iter_)
         if not rank:
             warnings.warn(
                 f"{type(self).__name__}: no components; all that varies was taken for "
@@ -355,9 +357,9 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         if self.verbose:
             sys.stdout.write(f"{type(self).__name__}: {message}\n")
 
-    def _warn(self, what: str) -> None:
+    def _warn(self, what: str, n_iter: int) -> None:
         warnings.warn(
-            f"{type(self).__name__}: {what} after {int(self.max_iter)} iterations, "
+            f"{type(self).__name__}: {what} after {n_iter} iterations, "
             f"above tol={self.tol:g}. Raise `max_iter` or `tol`.",
             ConvergenceWarning,
             stacklevel=4,
