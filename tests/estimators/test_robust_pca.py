@@ -210,7 +210,9 @@ def test_warns_when_it_did_not_converge_and_when_nothing_is_left(rng):
     X = draw(rng)[1]
     with pytest.warns(ConvergenceWarning, match="the residual is .* after 1 iterat"):
         model = RobustPCA(max_iter=1).fit(X)
-    with pytest.warns(ConvergenceWarning, match="2 of 2 rows did not converge after 10 it"):
+    with pytest.warns(
+        ConvergenceWarning, match="2 of 2 rows did not converge after 10 it"
+    ):
         model.transform(X[:2])
     with pytest.warns(UserWarning, match="no components.* Raise `sparsity`"):
         model = RobustPCA(sparsity=0.01, tol=0.05).fit(X)
