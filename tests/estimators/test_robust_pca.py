@@ -116,6 +116,9 @@ def test_missing_values_are_filled_in(rng):
     model = RobustPCA().fit(X)
     assert relative(model.low_rank_, clean) < 1e-4
     assert not model.sparse_[hidden].any()
+    # Theorem 1.2 of Candès et al.: as if the matrix were as small as what is seen.
+    price = 1 / np.sqrt((~hidden).mean() * 120)
+    assert_allclose(model.sparsity_, price, rtol=1e-12)
     codes = model.transform(np.vstack([X[:2], np.full((1, X.shape[1]), np.nan)]))
     assert_array_equal(codes[2], np.zeros(3))  # nothing known: the mean
     assert relative(model.inverse_transform(codes)[:2], clean[:2]) < 1e-4
