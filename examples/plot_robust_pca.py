@@ -29,7 +29,7 @@ train = np.arange(len(images)) % 2 == 0
 # Digits are low-rank only roughly, so the price of an error is set above its default.
 # PCA gets the number of components that serves it best.
 robust = RobustPCA(sparsity=1.5, tol=1e-5).fit(corrupted[train])
-plain = PCA(30).fit(corrupted[train])
+plain = PCA(25).fit(corrupted[train])
 cleaned = {
     "RobustPCA": robust.inverse_transform(robust.transform(corrupted[~train])),
     "PCA": plain.inverse_transform(plain.transform(corrupted[~train])),
