@@ -203,6 +203,7 @@ NAMES = {
     ],
     "estimators": [
         "AttentionPCA",
+        "RobustPCA",
         "SignalDirection",
         "SingleLocationClassifier",
         "SingleLocationRegressor",
