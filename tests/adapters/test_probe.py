@@ -9,7 +9,7 @@ import torch
 from tests.adapters.models import Stack, TimmAttention, hugging_face, shaken, text_batch
 from torch import nn
 
-from eigenheads.adapters import ModelProbe, capture_heads, probe_model
+from eigenheads.adapters import ModelProbe, capture_heads, probe_model, swap_attention
 from eigenheads.adapters._model_probe import with_q_values
 from eigenheads.adapters._twin import untrained_twin
 from eigenheads.nn import ScaledAttention
@@ -206,6 +206,14 @@ def test_twins_of_pytorch_models_are_drawn_as_new_ones_are():
         assert parameter.std() < 2 * fresh.std() + 0.5, name
         if name.endswith(("in_proj_bias", "out_proj.bias")):
             assert not parameter.any()  # as PyTorch starts them
+
+
+def test_layers_beside_a_swapped_one_have_twins_too():
+    model = swap_attention(encoder(), to="rpc", layers=[0])
+    twin = untrained_twin(model, 0)
+    assert type(twin.layers[0].self_attn) is type(model.layers[0].self_attn)
+    found = probe_model(model, torch.randn(2, 5, 16), layers=[1], n_permutations=0)
+    assert found.settings["n_untrained"] > 0
 
 
 def test_what_cannot_be_drawn_anew_is_said():

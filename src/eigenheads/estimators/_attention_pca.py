@@ -61,8 +61,9 @@ class AttentionPCA(
         :math:`T(x) = \Sigma M M^\top x` with the rows' covariance :math:`\Sigma`, and
         training is descent on its risk. A number trains by stochastic descent on
         prompts of so many random rows, each row the query in turn; this is less
-        accurate. A softmax over few tokens copies the query from itself: keep
-        `n_tokens` well above ``exp(n_components)``.
+        accurate, and starts from the limit's solution for the first batch. A softmax
+        over few tokens copies the query from itself: keep `n_tokens` well above
+        ``exp(n_components)``.
 
     batch_size : int, default=1024
         Rows read at once.
