@@ -11,6 +11,7 @@ _SUBMODULES = (
     "estimators",
     "experiments",
     "functional",
+    "live",
     "nn",
     "plotting",
     "report",

@@ -198,3 +198,20 @@ def report(
     from eigenheads.report import write_report
 
     print(f"Report: {write_report(out, preset=preset, seed=seed)}")
+
+
+@app.command()
+def live(
+    browser: Annotated[
+        bool, typer.Option(help="Open it in the web browser, or only say where it is.")
+    ] = True,
+) -> None:
+    """Open the live page: watch attention learn, in any dimension, in the browser.
+
+    The page works offline, from the file system.
+    """
+    from eigenheads.live import live_page, open_live_page
+
+    print(f"Live page: {live_page()}")
+    if browser and not open_live_page():
+        print("No web browser could be started: open this file in one.")

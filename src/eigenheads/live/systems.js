@@ -70,13 +70,13 @@ function signalLaw(P, share = P.share, strength = P.strength) {
 const signal = {
   name: "signal",
   controls: [
-    dimension(1e9),
+    dimension(10000),
     log("tokens", "Tokens", 20, 10000, 500, whole),
-    log("share", "Informative share", 0.001, 0.5, 0.05, { unit: (P) => `${signalLaw(P).nInformative} of ${fmt(P.tokens)}` }),
-    log("strength", "Strength θ", 1e-4, 3, 0.5, { unit: (P) => `A = ${fmt(P.strength * Math.sqrt(P.d))}` }),
+    log("share", "Informative share", 0.001, 0.5, 0.1, { unit: (P) => `${signalLaw(P).nInformative} of ${fmt(P.tokens)}` }),
+    log("strength", "Strength θ", 1e-4, 3, 0.1, { unit: (P) => `A = ${fmt(P.strength * Math.sqrt(P.d))}` }),
     log("sharpness", "Sharpness βA", 0.1, 10, 2.5, { unit: (P) => `β = ${fmt(signalLaw(P).beta)}` }),
-    log("step", "Step", 0.01, 20, 0.1, { unit: (P) => `a₀ = ${fmt(P.step * EH.signalFirstStep(signalLaw(P)))}` }),
-    decay(30), updates(1500), seed,
+    log("step", "Step", 0.01, 20, 0.15, { unit: (P) => `a₀ = ${fmt(P.step * EH.signalFirstStep(signalLaw(P)))}` }),
+    decay(50), updates(2000), seed,
   ],
   setup(P) {
     const law = signalLaw(P), first = P.step * EH.signalFirstStep(law);

@@ -70,10 +70,11 @@ paths = simulate_location(
       return [`Alignments of thirty queries against time, branching from 0 towards 1 and −1, below the landscape they climb: ${s.last.orders.filter((o) => o[0] > 0).length} are on the side of u.`, `Alignment against updates: ${range(a)}; PCA ${fmt(s.last.levels.pca)}.`, `Error against updates: ${range(e)}; noise floor ${fmt(s.last.levels.floor)}.`,
         `Map of share and strength. Here theory says that the head ${head ? "finds" : "does not find"} the direction in ${fmt(s.P.updates)} updates, and that PCA ${pca ? "does" : "does not"}. The sliders Informative share and Strength choose another place.`];
     },
-    summary({ P, step, last }) {
+    summary({ P, step, last, setup: { law } }) {
+      const spike = (law.nInformative / P.tokens) * P.strength ** 2 * P.d;
       const [alignment, error] = last.stats, up = last.orders.filter((o) => o[0] > 0.9).length;
       const down = last.orders.filter((o) => o[0] < -0.9).length;
-      return `Update ${fmt(step)} of ${fmt(P.updates)} at d = ${fmt(P.d)}: mean |q·u| ${fmt(alignment.mean)} (theory ${fmt(alignment.theory)}), error ${fmt(error.mean)} (theory ${fmt(error.theory)}). ${up} of ${N_RUNS} queries have found u and ${down} have found −u. PCA of all tokens read so far would have ${fmt(last.levels.pca)}.`;
+      return `Update ${fmt(step)} of ${fmt(P.updates)} at d = ${fmt(P.d)}: mean |q·u| ${fmt(alignment.mean)} (theory ${fmt(alignment.theory)}), error ${fmt(error.mean)} (theory ${fmt(error.theory)}). ${up} of ${N_RUNS} queries have found u and ${down} have found −u. PCA of all tokens read so far would have ${fmt(last.levels.pca)}.${spike > 100 ? ` Signs that do not cancel in a prompt kick queries off zero before theory's mean path leaves it (πA² = ${fmt(spike)}).` : ""}`;
     },
     python(P) {
       const law = signalLaw(P);
