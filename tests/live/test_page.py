@@ -1,7 +1,6 @@
 """The page as a visitor meets it: any size, scheme, keyboard, address."""
 
 import io
-import json
 import re
 
 import numpy as np
@@ -35,7 +34,9 @@ def test_reads_well_at_any_width_and_scheme(browser, system, dark, width):
     browser.look(width=width, height=844, dark=dark)
     browser.open(f"{URL}#system={system}&updates=200&paused=1")
     finish(browser)
-    browser.run("document.querySelectorAll('details').forEach((d) => { d.open = true })")
+    browser.run(
+        "document.querySelectorAll('details').forEach((d) => { d.open = true })"
+    )
     browser.run("document.getElementById('tour-open').click()")
     assert browser.axe() == []
     assert browser.run("document.documentElement.scrollWidth") <= width
@@ -49,7 +50,9 @@ def test_reads_well_at_any_width_and_scheme(browser, system, dark, width):
     red = int(re.findall(r"\d+", ground)[0])
     assert red < 60 if dark else red > 200
     assert browser.complaints == []
-    outside = [url for url in browser.requests if not url.startswith(("file:", "data:"))]
+    outside = [
+        url for url in browser.requests if not url.startswith(("file:", "data:"))
+    ]
     assert outside == []
 
 
@@ -108,7 +111,9 @@ def test_the_slider_of_the_dimension_reaches_a_billion(page):
 
 
 def test_the_address_holds_all_and_gives_the_same_runs(page):
-    first = f"{URL}#paused=1&system=signal&d=12345&tokens=30&share=0.2&updates=120&seed=9"
+    first = (
+        f"{URL}#paused=1&system=signal&d=12345&tokens=30&share=0.2&updates=120&seed=9"
+    )
     page.open(first)
     finish(page)
     data = page.run("EH.page.session.csv()")
@@ -151,7 +156,7 @@ def test_bad_parameters_are_clamped_and_said(page, asked, sentence, key, used):
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_data_and_picture(page, system):
-    page.open(f"{URL}#paused=1&system={system}&updates=1000&tokens=20&batch=1")
+    page.open(f"{URL}#paused=1&system={system}&updates=500&tokens=20&batch=1")
     finish(page)
     text = page.run("EH.page.session.csv()")
     lines = text.splitlines()
@@ -161,12 +166,14 @@ def test_data_and_picture(page, system):
     table = np.genfromtxt(io.StringIO("\n".join(runs)), delimiter=",", names=names)
     assert set(table["run"]) == set(range(30))
     assert table["step"][0] == 0
-    assert table["step"][-1] == 1000
+    assert table["step"][-1] == 500
     main = names[2]
     assert np.abs(table[main]).max() <= 1
     assert np.isfinite(table[names[-1]]).all()
-    size = page.run("(() => { const c = EH.page.picture(); return [c.width, c.height,"
-                    " c.toDataURL('image/png').length]; })()")
+    size = page.run(
+        "(() => { const c = EH.page.picture(); return [c.width, c.height,"
+        " c.toDataURL('image/png').length]; })()"
+    )
     assert min(size[:2]) > 500
     assert size[2] > 20_000
 
@@ -180,7 +187,9 @@ def test_the_map_is_clicked_into(page):
         " return [b.left, b.top, b.width, b.height]; })()"
     )
     page.click(box[0] + 0.9 * box[2], box[1] + 0.2 * box[3])
-    share, strength = page.run("[EH.page.parameters.share, EH.page.parameters.strength]")
+    share, strength = page.run(
+        "[EH.page.parameters.share, EH.page.parameters.strength]"
+    )
     assert share > 0.2
     assert strength > 0.3
     assert f"share={share}" in address(page)
@@ -233,4 +242,3 @@ def test_the_page_is_small_and_whole():
     assert set(used) == parts
     code = [path for path in folder.glob("*.js") if path.name != "texts.js"]
     assert sum(path.stat().st_size for path in code) < 60_000
-    json.dumps(sorted(parts))

@@ -34,9 +34,7 @@ def cases():
                 k_star, v_star, *_ = np.linalg.qr(frame.T)[0].T
                 k, v = (x / np.linalg.norm(x) for x in frame[2:])
                 order = [k @ k_star, v @ v_star, v @ k_star, k @ v_star, k @ v]
-                rows.append(
-                    (d, int(rng.integers(2, 100)), sharpness / d**0.5, *order)
-                )
+                rows.append((d, int(rng.integers(2, 100)), sharpness / d**0.5, *order))
     return rows
 
 
@@ -89,10 +87,11 @@ def test_location_descent(page, cases):
 
 
 def test_location_flow(page, cases):
-    fields = [
-        theory.location_field(case[3], case[4], **law_of(case)) for case in cases
-    ]
-    close(on_page(page, cases, "EH.locationField(order[0], order[1], law, lambda)"), fields)
+    fields = [theory.location_field(case[3], case[4], **law_of(case)) for case in cases]
+    close(
+        on_page(page, cases, "EH.locationField(order[0], order[1], law, lambda)"),
+        fields,
+    )
     seen = on_page(page, cases, "EH.locationFixedPoints(law, lambda)")
     for points, case in zip(seen, cases, strict=True):
         for one, other in zip(

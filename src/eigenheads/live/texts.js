@@ -31,6 +31,7 @@
       return [`The square of κ and ν with arrows of theory's flow, its saddle at the origin, sinks at (1, 1) and (−1, −1), sources at the other corners, and thirty paths. After ${fmt(s.step)} updates |κ|: ${range(k)}; |ν|: ${range(v)}.`,
         `Overlaps against updates. |κ|: ${range(k)}. |ν|: ${range(v)}.`, `Excess risk against updates: ${range(e)}; oracle ${fmt(s.last.levels.oracle)}, best linear ${fmt(s.last.levels.linear)}.`, `Distance to the manifold against updates: ${range(m)}.`];
     },
+    hint: (P) => `At d = ${fmt(P.d)} one unit of time is ${fmt(P.d / P.step)} updates, and random overlaps are about ${fmt(1 / Math.sqrt(P.d), 1)}: from there no head can be seen to move in ${fmt(P.updates)} updates. From an overlap of 0.3 the zoom shows the first moves, on theory's curve.`,
     summary({ P, step, setup, last }) {
       const [kappa, nu, excess] = last.stats;
       const found = last.orders.filter((o) => Math.min(Math.abs(o[0]), Math.abs(o[1])) > 0.9).length;
