@@ -114,6 +114,7 @@ SIGNATURES["experiments.reproduce"] = (
         "out": "results",
         "jobs": None,
         "force": False,
+        "data": None,
         "listener": None,
     },
 )
@@ -131,7 +132,9 @@ SIGNATURES["nn.rpc_attention"] = (
         "return_diagnostics": False,
     },
 )
+SIGNATURES["adapters.swap_attention"] = (["model", "to"], {"layers": None})
 NAMES = {
+    "adapters": ["attention_summary", "load_swapped", "swap_attention"],
     "nn": ["RPCAttention", "ScaledAttention", "SymmetricAttention", "rpc_attention"],
     "datasets": [
         "GaussianPrompts",

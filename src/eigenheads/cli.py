@@ -145,6 +145,13 @@ def reproduce(
     force: Annotated[
         bool, typer.Option("--force", help="Compute again what is stored already.")
     ] = False,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of real data that is not shipped, such as mnist/*-ubyte.gz.",
+            envvar="EIGENHEADS_DATA",
+        ),
+    ] = None,
 ) -> int:
     """Simulate figures of papers, check their claims, and store the results.
 
@@ -169,6 +176,7 @@ def reproduce(
             out=out,
             jobs=jobs,
             force=force,
+            data=data,
             listener=listener,
         )
     print_claims(results)
