@@ -58,7 +58,8 @@ def test_location(page, d, n_tokens, batch, sharpness, step, start, n_runs):
         gamma: Math.SQRT1_2, noise: {noise}}}, {batch}, {json.dumps(start)}, 7, run),
       advance: (run) => {{
         for (let t = 0; t < {n_steps}; t++)
-          run.step({sharpness / math.sqrt(d)} / (1 + t / 20), {step / d} / (1 + t / 30));
+          run.step({sharpness / math.sqrt(d)} / (1 + t / 20),
+                   {step / d} / (1 + t / 30));
         return run;
       }},
       look: (run) => run.order()}})"""

@@ -51,7 +51,7 @@ function labels(values, range) {
 function axes({ context: c, width, height }, { x, y, xLog, yLog, xLabel, yLabel, square, box = [0, height] }) {
 	const yTicks = ticks(y, yLog, 4), yText = labels(yTicks, y);
 	const left = 12 + Math.max(...yText.map((text) => c.measureText(text).width)), bottom = box[1] - (xLabel ? 34 : 20);
-	let [x0, x1, y0, y1] = [left + 4, width - 10, bottom, box[0] + (square ? 24 : 8)];
+	let [x0, x1, y0, y1] = [left + 4, width - (square ? 28 : 10), bottom, box[0] + (square ? 24 : 8)];
 	if (square) {
 		const side = Math.min(x1 - x0, y0 - y1), [dx, dy] = [(x1 - x0 - side) / 2, (y0 - y1 - side) / 2];
 		[x0, x1, y0, y1] = [x0 + dx, x1 - dx, y0 - dy, y1 + dy];
@@ -203,7 +203,7 @@ function tree(canvas, session) {
 	const cut = frame.height * 0.3, x = [-1.06, 1.06];
 	const { X, Y, y1 } = axes(frame, { x, y: [0, Math.max(1, step)], xLabel: "alignment t = q·u", box: [cut + 6, frame.height] });
 	c.textBaseline = "top";
-	c.fillText("updates", X(-1.06) + 4, y1 + 2);
+	c.fillText("updates", X(-0.97), y1 + 2);
 	const height = (t) => EH.signalObjective(Math.max(-1, Math.min(1, t)), setup.law);
 	const [low, high] = [height(0), height(1)], J = (t) => cut - 14 - ((height(t) - low) / (high - low)) * (cut - 36);
 	const grid = Array.from({ length: 161 }, (_, i) => -1 + i / 80);
@@ -234,17 +234,17 @@ function map(canvas, session) {
 	if (cached.key !== key) {
 		cached = { key, cells: Array.from({ length: columns * rows }, (_, i) => system.outcome(P, value(MAP.share, ((i % columns) + 0.5) / columns), value(MAP.strength, 1 - (Math.floor(i / columns) + 0.5) / rows))) };
 	}
-	const [w, h] = [(x1 - x0) / columns, (y0 - y1) / rows];
+	const px = (k) => Math.round(x0 + (k * (x1 - x0)) / columns), py = (k) => Math.round(y1 + (k * (y0 - y1)) / rows);
 	cached.cells.forEach(({ head, pca }, i) => {
 		if (!head && !pca) return;
 		c.globalAlpha = head && pca ? 0.5 : 0.75;
 		c.fillStyle = head ? (pca ? colors.green : colors.orange) : colors.purple;
-		c.fillRect(x0 + (i % columns) * w, y1 + Math.floor(i / columns) * h, w + 0.6, h + 0.6);
+		const [a, b] = [i % columns, Math.floor(i / columns)], [left, top] = [px(a), py(b)];
+		c.fillRect(left, top, px(a + 1) - left, py(b + 1) - top);
 	});
 	c.globalAlpha = 1;
-	const [px, py] = [X(P.share), Y(P.strength)];
-	dot(c, px, py, 7, colors.card);
-	dot(c, px, py, 5, colors.ink);
+	dot(c, X(P.share), Y(P.strength), 7, colors.card);
+	dot(c, X(P.share), Y(P.strength), 5, colors.ink);
 	canvas.pick = (ex, ey) => {
 		const [fx, fy] = [(ex - x0) / (x1 - x0), (y0 - ey) / (y0 - y1)];
 		return fx >= 0 && fx <= 1 && fy >= 0 && fy <= 1 ? { share: value(MAP.share, fx), strength: value(MAP.strength, fy) } : null;

@@ -25,7 +25,7 @@ const updates = (start) => log("updates", "Updates", 100, 1e6, start, whole);
 const decay = (start) => log("decay", "Step decay", 1, 1000, start);
 const seed = { key: "seed", label: "Seed", min: 0, max: 4294967295, start: 1, whole: true, number: true };
 
-// ================= location =================
+// ---- location ----
 const location = {
 	name: "location",
 	controls: [
@@ -60,7 +60,7 @@ const location = {
 	},
 };
 
-// ================= signal =================
+// ---- signal ----
 function signalLaw(P, share = P.share, strength = P.strength) {
 	const n = P.tokens, informative = Math.min(n, Math.max(1, Math.round(share * n)));
 	return { d: P.d, nInformative: informative, nNuisance: n - informative, strength,
@@ -101,7 +101,7 @@ const signal = {
 	},
 };
 
-// ================= a session =================
+// ---- a session ----
 class Session {
 	constructor(system, P) {
 		Object.assign(this, { system, P, setup: system.setup(P), step: 0, stride: 1, records: [], cost: 0.02, turn: 0 });

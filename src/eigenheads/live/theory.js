@@ -6,7 +6,7 @@
 const { erf, erfc, TWO_OVER_ROOT_PI, gaussRule } = EH;
 const SHORT = 0.05, SHORT_RULE = gaussRule(6), LONG_RULE = gaussRule(20);
 
-// ================= location =================
+// ---- location ----
 // `law` is {d, nTokens, gamma}; `order` is [kappa, nu, theta, eta, rho].
 
 function sharpness(lambda, scale) {
@@ -105,7 +105,7 @@ function locationFixedPoints(law, lambda) {
 	return points;
 }
 
-// ================= signal =================
+// ---- signal ----
 // `law` is {d, nInformative, nNuisance, strength, beta}; random signs. Counts need not be whole.
 
 function prompt({ d, nInformative, nNuisance, strength, beta }) {
