@@ -71,6 +71,9 @@ def test_runs_by_itself_and_says_what_it_sees(browser, system):
     browser.wait("document.getElementById('play').textContent === 'Run again'")
     said = browser.run("document.getElementById('summary').textContent")
     assert said.startswith("Update 150 of 150")
+    # Another value starts it again, and the button says so.
+    browser.run("document.getElementById('reseed').click()")
+    assert browser.run("document.getElementById('play').textContent") == "Pause"
     labels = browser.run(
         "[...document.querySelectorAll('canvas')].map((c) => c.ariaLabel)"
     )

@@ -114,7 +114,7 @@ function restart() {
 	quarter = 0;
 	history.replaceState(null, "", address());
 	show();
-	dirty = true;
+	setPlaying(playing);
 }
 
 function choose(name) {
@@ -282,7 +282,6 @@ EH.readColors();
 const given = readAddress();
 build();
 restart();
-setPlaying(playing);
 if (given.has("bench")) setInterval(() => { $("bench").textContent = measured(); }, 500);
 requestAnimationFrame(frame);
 })();

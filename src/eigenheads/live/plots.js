@@ -12,7 +12,7 @@ function readColors() {
 	}
 }
 
-// Fit a canvas to its box and the screen's pixels; return its context and size in CSS pixels.
+// Fit a canvas to its box and the screen's pixels.
 function prepare(canvas) {
 	const ratio = globalThis.devicePixelRatio || 1, { clientWidth: width, clientHeight: height } = canvas;
 	const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
@@ -51,7 +51,7 @@ function labels(values, range) {
 function axes({ context: c, width, height }, { x, y, xLog, yLog, xLabel, yLabel, square, box = [0, height] }) {
 	const yTicks = ticks(y, yLog, 4), yText = labels(yTicks, y);
 	const left = 12 + Math.max(...yText.map((text) => c.measureText(text).width)), bottom = box[1] - (xLabel ? 34 : 20);
-	let [x0, x1, y0, y1] = [left + 4, width - (square ? 28 : 10), bottom, box[0] + (square ? 24 : 8)];
+	let [x0, x1, y0, y1] = [left + 4, width - (square ? 24 : 10), bottom, box[0] + (square ? 24 : 8)];
 	if (square) {
 		const side = Math.min(x1 - x0, y0 - y1), [dx, dy] = [(x1 - x0 - side) / 2, (y0 - y1 - side) / 2];
 		[x0, x1, y0, y1] = [x0 + dx, x1 - dx, y0 - dy, y1 + dy];
@@ -76,7 +76,7 @@ function axes({ context: c, width, height }, { x, y, xLog, yLog, xLabel, yLabel,
 	c.textBaseline = "top";
 	xTicks.forEach((v, i) => {
 		c.moveTo(X(v), y0); c.lineTo(X(v), y1);
-		c.fillText(xText[i], X(v), y0 + 5);
+		c.fillText(xText[i], Math.min(X(v), width - 2 - c.measureText(xText[i]).width / 2), y0 + 5);
 	});
 	c.stroke();
 	if (xLabel) c.fillText(xLabel, (x0 + x1) / 2, y0 + 19);
@@ -211,9 +211,9 @@ function tree(canvas, session) {
 	c.fillStyle = colors.quiet;
 	c.textAlign = "center";
 	c.fillText("what the query climbs: |output|²", X(0), 2);
-	for (const { alignment, kind } of EH.signalFixedPoints(setup.law)) mark(c, X(alignment), J(alignment), kind);
-	for (const [run, path] of session.theory.entries()) {
-		if (run % 3 === 0 && path) line(c, records.map((one) => [X(one.theory[run][0]), Y(one.step)]), colors.ink, { width: 0.9, dash: [5, 4], alpha: 0.6 });
+	for (const { alignment, kind } of EH.signalFixedPoints()) mark(c, X(alignment), J(alignment), kind);
+	for (let run = 0; run < EH.N_RUNS; run += 3) {
+		line(c, records.map((one) => [X(one.theory[run][0]), Y(one.step)]), colors.ink, { width: 0.9, dash: [5, 4], alpha: 0.6 });
 	}
 	for (let run = 0; run < EH.N_RUNS; run++) {
 		line(c, records.map((one) => [X(one.orders[run][0]), Y(one.step)]), colors.blue, { width: 1.1, alpha: 0.65 });

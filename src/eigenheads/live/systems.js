@@ -119,14 +119,13 @@ class Session {
 	advance(deadline) {
 		// Bounded also where the clock stands still during a task (virtual time).
 		let tokens = 3e5;
-		while (tokens > 0 && !this.done && performance.now() < deadline) {
+		for (let now = performance.now(); tokens > 0 && !this.done && now + this.cost < deadline; now = performance.now()) {
 			const target = Math.min(this.P.updates, (Math.floor(this.step / this.stride) + 1) * this.stride);
 			const chunk = Math.min(target - this.at[this.turn], Math.max(1, Math.min(256, Math.floor(0.3 / this.cost))));
-			const began = performance.now();
 			this.push(this.turn, chunk);
 			tokens -= chunk * this.P.tokens * (this.P.batch || 1);
 			// A smoothed cost of a step: clocks of browsers are coarse.
-			this.cost += 0.02 * ((performance.now() - began) / chunk - this.cost);
+			if (this.turn < N_RUNS) this.cost += 0.1 * ((performance.now() - now) / chunk - this.cost);
 			this.cost = Math.max(this.cost, 1e-4);
 			if (this.at[this.turn] < target) continue;
 			this.turn += 1;

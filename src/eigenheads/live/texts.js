@@ -37,7 +37,7 @@
       const found = last.orders.filter((o) => Math.min(Math.abs(o[0]), Math.abs(o[1])) > 0.9).length;
       const swapped = last.orders.filter((o) => Math.abs(o[3]) > 0.9).length;
       const digits = P.start === "overlap" && Math.abs(kappa.mean - 0.3) < 0.01 ? 7 : 3;
-      return `Update ${fmt(step)} of ${fmt(P.updates)} at d = ${fmt(P.d)}: mean |κ| ${fmt(kappa.mean, digits)} (theory ${fmt(kappa.theory, digits)}), mean |ν| ${fmt(nu.mean, digits)} (theory ${fmt(nu.theory, digits)}), excess risk ${fmt(excess.mean)} (theory ${fmt(excess.theory)}). ${found} of ${N_RUNS} heads have found both directions${swapped ? `, ${swapped} have taken the value for the key` : ""}. One unit of time is ${fmt(1 / setup.step(step))} updates.`;
+      return `Update ${fmt(step)} of ${fmt(P.updates)} at d = ${fmt(P.d)}: mean |κ| ${fmt(kappa.mean, digits)} (theory ${fmt(kappa.theory, digits)}), mean |ν| ${fmt(nu.mean, digits)} (theory ${fmt(nu.theory, digits)}), excess risk ${fmt(excess.mean)} (theory ${fmt(excess.theory)}). ${found} of ${N_RUNS} heads have found both directions${swapped ? `, ${swapped} ${swapped > 1 ? "have" : "has"} taken the value for the key` : ""}. One unit of time is ${fmt(1 / setup.step(step))} updates.`;
     },
     python: (P) => `import math
 from eigenheads.datasets import SingleLocation

@@ -178,11 +178,7 @@ function signalEscapeSteps(law) {
 	return Math.log(law.d) / 2 / (a * escapeRate - (a * a * startNoise) / 2);
 }
 
-function signalFixedPoints(law) {
-	const { escapeRate, returnRate } = signalConditions(law);
-	return [{ alignment: -1, kind: "sink", rate: -2 * returnRate }, { alignment: 0, kind: "source", rate: escapeRate },
-					{ alignment: 1, kind: "sink", rate: -2 * returnRate }];
-}
+const signalFixedPoints = () => [[-1, "sink"], [0, "source"], [1, "sink"]].map(([alignment, kind]) => ({ alignment, kind }));
 
 // Principal components of n pooled tokens: alignment, and the strength at which they see.
 function pooledPcaAlignment(fraction, amplitude, d, n) {
