@@ -150,7 +150,12 @@ NAMES = {
         "location_risk_gradient",
         "softmax_pca_risk_gradient",
     ],
-    "estimators": ["SingleLocationClassifier", "SingleLocationRegressor"],
+    "estimators": [
+        "AttentionPCA",
+        "SignalDirection",
+        "SingleLocationClassifier",
+        "SingleLocationRegressor",
+    ],
     "experiments": ["reproduce"],
 }
 

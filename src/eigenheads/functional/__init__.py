@@ -2,6 +2,7 @@
 
 from eigenheads.functional._location import location_predictor
 from eigenheads.functional._pca import pca_head
+from eigenheads.functional._pca_gradient import PromptLoss, pca_prompt_loss
 from eigenheads.functional._pca_subspace import (
     NotIdentifiedWarning,
     PrincipalSubspace,
@@ -15,9 +16,11 @@ __all__ = [
     "AttentionPursuit",
     "NotIdentifiedWarning",
     "PrincipalSubspace",
+    "PromptLoss",
     "attention_pursuit",
     "location_predictor",
     "pca_head",
+    "pca_prompt_loss",
     "principal_subspace",
     "signal_output",
     "signal_output_gradient",
