@@ -118,8 +118,8 @@ class Session {
 	// Work until the deadline (ms); runs reach a record one after the other.
 	advance(deadline) {
 		// Bounded also where the clock stands still during a task (virtual time).
-		let tokens = 3e5;
-		for (let now = performance.now(); tokens > 0 && !this.done && now + this.cost < deadline; now = performance.now()) {
+		let tokens = 3e5, fits = true; // one piece always: a hiccup must not look like a cost that never fits
+		for (let now = performance.now(); tokens > 0 && !this.done && fits; now = performance.now(), fits = now + this.cost < deadline) {
 			const target = Math.min(this.P.updates, (Math.floor(this.step / this.stride) + 1) * this.stride);
 			const chunk = Math.min(target - this.at[this.turn], Math.max(1, Math.min(256, Math.floor(0.3 / this.cost))));
 			this.push(this.turn, chunk);
