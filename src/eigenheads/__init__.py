@@ -15,6 +15,7 @@ _SUBMODULES = (
     "live",
     "nn",
     "plotting",
+    "probes",
     "report",
     "theory",
 )
