@@ -272,3 +272,20 @@ def probe(
         )
     print_probe(found, title=loaded.about)
     print(f"Page: {write_probe(found, out, title=loaded.about)}")
+
+
+@app.command()
+def live(
+    browser: Annotated[
+        bool, typer.Option(help="Open it in the web browser, or only say where it is.")
+    ] = True,
+) -> None:
+    """Open the live page: watch attention learn, in any dimension, in the browser.
+
+    The page works offline, from the file system.
+    """
+    from eigenheads.live import live_page, open_live_page
+
+    print(f"Live page: {live_page()}")
+    if browser and not open_live_page():
+        print("No web browser could be started: open this file in one.")
