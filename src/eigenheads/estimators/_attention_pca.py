@@ -109,7 +109,7 @@ class AttentionPCA(
     n_features_in_ : int
         Number of features.
 
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Names of the features, when they are all strings.
 
     See Also

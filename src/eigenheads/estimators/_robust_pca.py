@@ -73,7 +73,7 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 
     Attributes
     ----------
-    components_ : ndarray of shape (n_components_, n_features)
+    components_ : ndarray of shape (n_components, n_features)
         Orthonormal rows :math:`W^\top`, by decreasing singular value; the entry of
         largest magnitude of each is positive.
 
@@ -86,13 +86,13 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     sparse_ : ndarray of shape (n_samples, n_features)
         :math:`S`; exactly zero at entries held to be right, and at missing ones.
 
-    singular_values_ : ndarray of shape (n_components_,)
+    singular_values_ : ndarray of shape (n_components,)
         Of the centred low-rank part.
 
-    explained_variance_ : ndarray of shape (n_components_,)
+    explained_variance_ : ndarray of shape (n_components,)
         Variance of the low-rank part along each component.
 
-    explained_variance_ratio_ : ndarray of shape (n_components_,)
+    explained_variance_ratio_ : ndarray of shape (n_components,)
         Its share in the variance of the low-rank part.
 
     n_components_ : int
@@ -104,10 +104,10 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     sparsity_ : float
         :math:`\lambda`.
 
-    objective_ : ndarray of shape (n_iter_,)
+    objective_ : ndarray of shape (n_iter,)
         The objective at every iterate :math:`L`, with :math:`S = X - L`.
 
-    residual_ : ndarray of shape (n_iter_,)
+    residual_ : ndarray of shape (n_iter,)
         What the stopping rule compares with `tol`.
 
     duality_gap_ : float
@@ -119,7 +119,7 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     n_features_in_ : int
         Number of features seen during `fit`.
 
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Names of the features, if the data had any.
 
     See Also
@@ -223,7 +223,7 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 
         Returns
         -------
-        codes : ndarray of shape (n_samples, n_components_)
+        codes : ndarray of shape (n_samples, n_components)
             Codes of the low-rank part.
         """
         self._fit(X)
@@ -239,7 +239,7 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 
         Returns
         -------
-        codes : ndarray of shape (n_samples, n_components_)
+        codes : ndarray of shape (n_samples, n_components)
             The minimisers :math:`z` that the class describes.
         """
         check_is_fitted(self)
@@ -260,7 +260,7 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_components_)
+        X : array-like of shape (n_samples, n_components)
             Codes.
 
         Returns
@@ -271,7 +271,7 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         check_is_fitted(self)
         codes = check_array(X, dtype=[np.float64, np.float32], ensure_min_features=0)
         if codes.shape[1] != self.n_components_:
-            contract = f"codes of shape (n_samples, {self.n_components_})"
+            contract = f"codes of shape (n_samples, {self.n_components})"
             fail("X", contract, codes, owner=type(self).__name__)
         return codes @ self.components_ + self.mean_
 
