@@ -100,7 +100,7 @@ def reproduce(
         (experiment, preset_params(experiment, preset))
         for experiment in map(get_experiment, select_keys(keys))
     ]
-    root = _writable(out)
+    root = writable_folder(out, owner="reproduce")
     orders = [
         _Order(experiment, params, preset, seed, root) for experiment, params in chosen
     ]
@@ -230,9 +230,10 @@ def _patterns(keys: object) -> list[str]:
     return list(keys)
 
 
-def _writable(out: object) -> Path:
+def writable_folder(out: object, *, owner: str) -> Path:
+    """Return the folder, which now exists, or raise if nothing can be written there."""
     if not isinstance(out, str | PathLike):
-        fail("out", "the path of a folder", out, owner="reproduce")
+        fail("out", "the path of a folder", out, owner=owner)
     root = Path(out)
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -241,5 +242,5 @@ def _writable(out: object) -> Path:
         trial.unlink()
     except OSError as error:
         got = Got(f"{str(root)!r} ({error.strerror})")
-        fail("out", "a folder that can be written", got, owner="reproduce")
+        fail("out", "a folder that can be written", got, owner=owner)
     return root
