@@ -9,6 +9,7 @@ from eigenheads.experiments._core import (
     Result,
     Table,
 )
+from eigenheads.experiments._grid import parse_grid
 from eigenheads.experiments._registry import (
     PRESETS,
     experiment_keys,
@@ -41,6 +42,7 @@ __all__ = [
     "experiment_keys",
     "get_experiment",
     "get_paper",
+    "parse_grid",
     "reproduce",
     "stored_results",
     "sweep",

@@ -104,11 +104,20 @@ class Sweeper:
             if isinstance(outcome, Outcome)
         ]
         if finished:
-            self.store.add(finished)
+            self._store(finished)
             advance(len(finished))
         self.failures += [(t, fault) for t, fault in done if isinstance(fault, Failure)]
         if len(self.failures) >= _MAX_FAILURES:
             self._complain(schedule)
+
+    def _store(self, finished: list[tuple[Address, Outcome]]) -> None:
+        try:
+            self.store.add(finished)
+        except OSError as error:
+            raise SweepError(
+                f"sweep: {self.store.folder} cannot be written: {error.strerror}. All "
+                "cells before are stored; the same call again computes the others."
+            ) from error
 
     def _address(self, task: Task) -> Address:
         return self.plan.points[task.point].digest, task.seed

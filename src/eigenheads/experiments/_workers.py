@@ -94,7 +94,8 @@ def compute_block(
 ) -> tuple[int, list[Outcome | Failure]]:
     """Compute cells one after the other; return the block's number and what came out.
 
-    When time is up, the rest is left undone: fewer outcomes than cells.
+    When time is up, or after a failure, the rest is left undone: fewer outcomes than
+    cells.
     """
     run = _function(job)
     outcomes: list[Outcome | Failure] = []
@@ -102,7 +103,7 @@ def compute_block(
     with _one_thread(job), threads(1), reporting(_nobody):
         for cell in cells:
             outcomes.append(_compute(run, cell))
-            if time.perf_counter() > end:
+            if time.perf_counter() > end or isinstance(outcomes[-1], Failure):
                 break
     return number, outcomes
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from eigenheads._checks import shown
 from eigenheads._typing import FloatArray
 from eigenheads.plotting._svg import BLUE, INK, ORANGE
 
@@ -40,7 +41,7 @@ class SweepAxis:
         """
         if isinstance(values[0], bool | str):
             places = np.arange(len(values), dtype=np.float64)
-            labels = tuple(str(value) for value in values)
+            labels = tuple(shown(value, limit=14) for value in values)
             return cls(name, places, labels, np.arange(len(values)), False)
         numbers = np.array(values, dtype=np.float64)
         order = np.argsort(numbers)

@@ -7,6 +7,7 @@ from eigenheads.report._page import (
     render_report,
     write_report,
 )
+from eigenheads.report._sweep import print_sweep, watch_sweep
 from eigenheads.report._terminal import ProgressDisplay, print_claims
 
 __all__ = [
@@ -15,6 +16,8 @@ __all__ = [
     "format_number",
     "newest_results",
     "print_claims",
+    "print_sweep",
     "render_report",
+    "watch_sweep",
     "write_report",
 ]
