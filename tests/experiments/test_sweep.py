@@ -93,7 +93,7 @@ def test_a_full_disk_loses_only_what_was_under_way(whole, tmp_path, monkeypatch)
         written.append(len(arrays["seed"]))
 
     monkeypatch.setattr(cells_module, "write_arrays", full)
-    with pytest.raises(SweepError, match="written: No space left.*the same call"):
+    with pytest.raises(SweepError, match=r"written: No space left.*the same call"):
         swept(tmp_path)
     monkeypatch.undo()
     resumed = swept(tmp_path)

@@ -35,7 +35,7 @@ def print_sweep(result: SweepResult) -> None:
     means = [result.mean(name).ravel() for name in result.names]
     for point in range(min(n_points, _MOST_ROWS)):
         row = point * len(result.seeds)
-        at = [str(result.table[name][row]) for name in result.axes]
+        at = [_value(result.table[name][row]) for name in result.axes]
         table.add_row(*at, *(format_number(float(mean[point])) for mean in means))
     console.print(table)
     if n_points > _MOST_ROWS:
@@ -45,6 +45,10 @@ def print_sweep(result: SweepResult) -> None:
     for path in result.damaged:
         note = f"Damaged, its cells computed again: {path}"
         console.print(escape(note), highlight=False, soft_wrap=True)
+
+
+def _value(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def watch_sweep(
