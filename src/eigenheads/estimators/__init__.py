@@ -1,6 +1,7 @@
 """scikit-learn estimators."""
 
 from eigenheads.estimators._bags import GroupedBags, group_bags
+from eigenheads.estimators._batches import row_blocks
 from eigenheads.estimators._location import SingleLocationRegressor
 from eigenheads.estimators._location_classifier import SingleLocationClassifier
 
@@ -9,4 +10,5 @@ __all__ = [
     "SingleLocationClassifier",
     "SingleLocationRegressor",
     "group_bags",
+    "row_blocks",
 ]
