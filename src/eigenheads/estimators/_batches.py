@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads._checks import Got, fail
+from eigenheads._files import read_arrays, write_arrays
 
 # Bags and targets, perhaps with weights.
 Batch: TypeAlias = tuple[Any, ...]
@@ -123,17 +124,20 @@ def _dask_batches(X: Any, y: Any, sample_weight: Any, owner: str) -> Iterator[Ba
 
 
 def _write_batch(path: Path, bags: Any, targets: Any, weights: Any) -> None:
-    arrays = [bags] if hasattr(bags, "ndim") else [np.asarray(bag) for bag in bags]
-    named = {f"bag_{index}": np.asarray(array) for index, array in enumerate(arrays)}
-    named["is_one"] = np.array(hasattr(bags, "ndim"))
+    """Write one batch; bags of any lengths as one table and their lengths."""
+    is_one = hasattr(bags, "ndim")
+    arrays = [np.asarray(bags)] if is_one else [np.asarray(bag) for bag in bags]
+    named = {"tokens": np.concatenate(arrays), "targets": np.asarray(targets)}
+    if not is_one:
+        named["lengths"] = np.array([len(array) for array in arrays])
     if weights is not None:
         named["weights"] = np.asarray(weights)
-    np.savez(path, targets=np.asarray(targets), **named)  # type: ignore[arg-type]
+    write_arrays(path, named)
 
 
 def _read_batch(path: Path) -> Batch:
-    with np.load(path) as stored:
-        count = sum(name.startswith("bag_") for name in stored.files)
-        bags: Any = [stored[f"bag_{index}"] for index in range(count)]
-        weights = stored["weights"] if "weights" in stored.files else None
-        return (bags[0] if stored["is_one"] else bags), stored["targets"], weights
+    stored: dict[str, NDArray[Any]] = dict(read_arrays(path))
+    bags: Any = stored["tokens"]
+    if "lengths" in stored:
+        bags = np.split(bags, np.cumsum(stored["lengths"])[:-1])
+    return bags, stored["targets"], stored.get("weights")

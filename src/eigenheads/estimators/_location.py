@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags, check_array, check_consistent_length, check_random_state
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils import Tags, check_array, check_random_state
+from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
 from eigenheads._checks import (
@@ -24,6 +24,7 @@ from eigenheads._checks import (
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags, read_bags
 from eigenheads.estimators._batches import Batches, is_stream
+from eigenheads.estimators._location_data import checked_targets, checked_weights
 from eigenheads.estimators._location_fit import Problem, Solution, fit_head
 from eigenheads.estimators._location_head import (
     HEADS,
@@ -190,21 +191,7 @@ class AbstractSingleLocation(BaseEstimator):
             sys.stdout.write(f"{type(self).__name__}: {message}\n")
 
     def _check_weights(self, sample_weight: ArrayLike | None, bags: Bags) -> FloatArray:
-        owner = type(self).__name__
-        if sample_weight is None:
-            return np.ones(len(bags))
-        weights = np.asarray(
-            check_array(sample_weight, ensure_2d=False, input_name="sample_weight"),
-            dtype=np.float64,
-        )
-        if weights.shape != (len(bags),):
-            contract = f"one weight a bag, of shape ({len(bags)},)"
-            fail("sample_weight", contract, weights, owner=owner)
-        if weights.min() < 0 or not weights.sum() > 0:
-            got = Got(f"numbers from {weights.min():g} to {weights.max():g}")
-            contract = "weights >= 0, not all of them zero"
-            fail("sample_weight", contract, got, owner=owner)
-        return weights
+        return checked_weights(sample_weight, bags, owner=type(self).__name__)
 
 
 class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
@@ -413,11 +400,3 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
             Predictions.
         """
         return self._outputs(X)[:, 0]
-
-
-def checked_targets(y: ArrayLike | None, bags: Bags, *, owner: str) -> NDArray[Any]:
-    if y is None:
-        raise ValueError(f"{owner} requires y to be passed, but the target y is None.")
-    targets = column_or_1d(y, warn=True)
-    check_consistent_length(bags.starts, targets)
-    return np.asarray(targets)

@@ -11,7 +11,8 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from eigenheads._checks import Got, fail
 from eigenheads.estimators._bags import read_bags
-from eigenheads.estimators._location import AbstractSingleLocation, checked_targets
+from eigenheads.estimators._location import AbstractSingleLocation
+from eigenheads.estimators._location_data import checked_targets
 from eigenheads.estimators._location_loss import LOGISTIC, MULTINOMIAL
 
 
