@@ -117,6 +117,19 @@ SIGNATURES["experiments.reproduce"] = (
         "listener": None,
     },
 )
+SIGNATURES["experiments.sweep"] = (
+    ["key"],
+    {
+        "grid": REQUIRED,
+        "seeds": 10,
+        "preset": "demo",
+        "backend": "loky",
+        "address": None,
+        "jobs": None,
+        "out": "results",
+        "listener": None,
+    },
+)
 NEED_TORCH = {"nn", "adapters", "robustness"}
 SIGNATURES["nn.rpc_attention"] = (
     ["keys", "values"],
@@ -148,7 +161,7 @@ NAMES = {
         "softmax_pca_risk_gradient",
     ],
     "estimators": ["SingleLocationClassifier", "SingleLocationRegressor"],
-    "experiments": ["reproduce"],
+    "experiments": ["reproduce", "sweep"],
 }
 
 

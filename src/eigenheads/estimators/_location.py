@@ -163,8 +163,7 @@ class AbstractSingleLocation(BaseEstimator):
         }
 
     def _solve_problem(self, problem: Problem) -> Solution:
-        tokens = problem.bags.tokens
-        random = check_random_state(self.random_state)
+        tokens, random = problem.bags.tokens, check_random_state(self.random_state)
         shape = (int(self.n_random_starts), tokens.shape[1])
         # Many small products: threads of the linear algebra would wait for each other.
         with threadpool_limits(limits=1, user_api="blas"):
@@ -189,9 +188,6 @@ class AbstractSingleLocation(BaseEstimator):
     def _report(self, message: str) -> None:
         if self.verbose:
             sys.stdout.write(f"{type(self).__name__}: {message}\n")
-
-    def _check_weights(self, sample_weight: ArrayLike | None, bags: Bags) -> FloatArray:
-        return checked_weights(sample_weight, bags, owner=type(self).__name__)
 
 
 class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
@@ -292,8 +288,8 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     Larger than memory: a Dask array with its `y`, or batches ``(bags, targets)`` or
     ``(bags, targets, weights)`` without `y`: a callable that returns a fresh iterator,
     an object that can be iterated again, or an iterator, which is kept in temporary
-    files. About 50 to 200 passes are made, with one batch in memory at a time, and the
-    solution is that of all bags at once up to the order of sums.
+    files. Each of some tens of passes has one batch in memory; the solution is that of
+    all bags at once up to the order of sums.
 
     A pass over the data costs O(tokens × features). Starts: with whitened tokens and
     centred targets, ``moments`` takes :math:`v` from the regression of :math:`y` on
@@ -364,7 +360,11 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         bags = read_bags(self, X, reset=reset)
         targets = checked_targets(y, bags, owner=type(self).__name__)
         targets = check_array(targets, ensure_2d=False, dtype=float, input_name="y")
-        return bags, targets, self._check_weights(sample_weight, bags)
+        return (
+            bags,
+            targets,
+            checked_weights(sample_weight, bags, owner=type(self).__name__),
+        )
 
     def _fit_batches(self, batches: Batches) -> Self:
         """Fit with one batch in memory at a time."""

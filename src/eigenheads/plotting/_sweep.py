@@ -46,8 +46,8 @@ class SweepAxis:
         numbers = np.array(values, dtype=np.float64)
         order = np.argsort(numbers)
         ordered = numbers[order]
-        is_log = bool(ordered[0] > 0 and ordered[-1] > _LOG_SPAN * ordered[0])
-        labels = tuple(f"{number:g}" for number in ordered)
+        labels = tuple(f"{number:.3g}" for number in ordered)
+        is_log = _is_logarithmic(ordered)
         return cls(name, ordered, labels, order, is_log)
 
     @property
@@ -67,6 +67,16 @@ class SweepAxis:
         axis.set_ticks(self.values[::step], self.labels[::step])
         axis.set_ticks([], minor=True)
         axis.set_label_text(self.name)
+
+
+def _is_logarithmic(ordered: FloatArray) -> bool:
+    """Return whether values span much, or have steps more even in their logarithms."""
+    if ordered[0] <= 0:
+        return False
+    steps, ratios = np.diff(ordered), np.diff(np.log(ordered))
+    if ordered[-1] > _LOG_SPAN * ordered[0] or len(steps) < 2:
+        return bool(ordered[-1] > _LOG_SPAN * ordered[0])
+    return bool(np.ptp(ratios) / ratios.mean() < 0.1 < np.ptp(steps) / steps.mean())
 
 
 @dataclass(frozen=True)
