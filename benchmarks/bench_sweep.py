@@ -132,7 +132,7 @@ def sweep_seconds(loops: int, n_cells: int, *, jobs: int, batch: int) -> float:
 
 
 def main(quick: bool = False) -> None:
-    n_cells, repeats = (40, 1) if quick else (8000, 3)
+    n_cells, repeats = (40, 1) if quick else (3000, 4)
     loops = calibrated()
     pair = Pair()
     times: dict[str, list[float]] = {}

@@ -164,7 +164,7 @@ class AbstractSingleLocation(BaseEstimator):
 
     def _solve_problem(self, problem: Problem) -> Solution:
         tokens, random = problem.bags.tokens, check_random_state(self.random_state)
-        shape = (int(self.n_random_starts), tokens.shape[1])
+        shape = int(self.n_random_starts), tokens.shape[1]
         # Many small products: threads of the linear algebra would wait for each other.
         with threadpool_limits(limits=1, user_api="blas"):
             solution = fit_head(problem, random.standard_normal(shape), self._report)
@@ -288,8 +288,8 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     Larger than memory: a Dask array with its `y`, or batches ``(bags, targets)`` or
     ``(bags, targets, weights)`` without `y`: a callable that returns a fresh iterator,
     an object that can be iterated again, or an iterator, which is kept in temporary
-    files. Each of some tens of passes has one batch in memory; the solution is that of
-    all bags at once up to the order of sums.
+    files. Each of some tens of passes has one batch in memory; up to the order of sums
+    the solution is that of all bags at once.
 
     A pass over the data costs O(tokens × features). Starts: with whitened tokens and
     centred targets, ``moments`` takes :math:`v` from the regression of :math:`y` on
@@ -347,11 +347,9 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         bags, targets, weights = self._read_batch(X, y, sample_weight, reset=True)
         shift = np.average(targets, weights=weights) if self.fit_intercept else 0.0
         spread = float(np.sqrt(np.average((targets - shift) ** 2, weights=weights)))
-        scale = spread if spread > 0 else 1.0
-        standardised = (targets - shift) / scale
-        solution = self._solve(
-            bags, standardised, standardised[:, None], weights, kind=SQUARED
-        )
+        scale = spread or 1.0
+        unit = (targets - shift) / scale
+        solution = self._solve(bags, unit, unit[:, None], weights, kind=SQUARED)
         return self._keep_value(solution, shift, scale)
 
     def _read_batch(
@@ -376,7 +374,7 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         first = next(iter(batches), None)
         if first is None:
             fail("X", "at least one batch", Got("none"), owner=type(self).__name__)
-        tokens = self._read_batch(*first, reset=True)[0].tokens[:0]
+        tokens = self._read_batch(*first, reset=True)[0].tokens[:0].copy()
         problem = streamed_problem(read, tokens, self._settings(SQUARED))
         solution = self._solve_problem(problem)
         return self._keep_value(solution, problem.shift, problem.scale)
