@@ -14,10 +14,10 @@ CLOSE = {"rtol": 1e-6, "atol": 1e-8}
 @pytest.fixture(scope="module")
 def data():
     rng = np.random.default_rng(5)
-    return SingleLocation(d=12, n_tokens=6, noise=0.1).sample(900, rng)[:2]
+    return SingleLocation(d=8, n_tokens=6, noise=0.1).sample(500, rng)[:2]
 
 
-def batches_of(X, y, weights=None, size=250):
+def batches_of(X, y, weights=None, size=140):
     for start in range(0, len(y), size):
         rows = slice(start, start + size)
         own = () if weights is None else (weights[rows],)
@@ -61,7 +61,7 @@ def test_a_stream_gives_the_fit_in_memory(data, settings):
     streamed = SingleLocationRegressor(**settings).fit(stream)
     assert_same(streamed, whole)
     assert stream.passes > 10
-    assert streamed.n_features_in_ == 12
+    assert streamed.n_features_in_ == 8
     np.testing.assert_allclose(streamed.predict(X), whole.predict(X), rtol=1e-5)
 
 
@@ -109,10 +109,10 @@ def test_a_dask_array_is_read_block_by_block(data):
     dask = pytest.importorskip("dask.array")
     X, y = data
     whole = SingleLocationRegressor().fit(X, y)
-    chunked = dask.from_array(X, chunks=(200, 3, 5))
+    chunked = dask.from_array(X, chunks=(120, 3, 5))
     targets = dask.from_array(y, chunks=300)
     assert_same(SingleLocationRegressor().fit(chunked, targets), whole)
-    assert [len(block) for block in row_blocks(chunked)] == [200, 200, 200, 200, 100]
+    assert [len(block) for block in row_blocks(chunked)] == [120, 120, 120, 120, 20]
     with pytest.raises(ValueError, match="`y` must be one target a bag; got 7 targets"):
         SingleLocationRegressor().fit(chunked, y[:7])
     with pytest.raises(ValueError, match="requires y to be passed"):

@@ -14,12 +14,10 @@ from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
 from eigenheads._checks import (
-    Got,
     check_choice,
     check_count,
     check_number,
     check_positive,
-    fail,
 )
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags, read_bags
@@ -368,14 +366,11 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         """Fit with one batch in memory at a time."""
 
         def read() -> Iterator[tuple[Bags, FloatArray, FloatArray]]:
-            for X, y, weights in batches:
-                yield self._read_batch(X, y, weights, reset=False)
+            for index, (X, y, weights) in enumerate(batches):
+                yield self._read_batch(X, y, weights, reset=index == 0)
 
-        first = next(iter(batches), None)
-        if first is None:
-            fail("X", "at least one batch", Got("none"), owner=type(self).__name__)
-        tokens = self._read_batch(*first, reset=True)[0].tokens[:0].copy()
-        problem = streamed_problem(read, tokens, self._settings(SQUARED))
+        settings, owner = self._settings(SQUARED), type(self).__name__
+        problem = streamed_problem(read, settings, owner=owner)
         solution = self._solve_problem(problem)
         return self._keep_value(solution, problem.shift, problem.scale)
 

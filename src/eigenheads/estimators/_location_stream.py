@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from eigenheads._checks import Got, fail
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location_fit import Problem, screened_bags
@@ -19,8 +20,12 @@ Read = Callable[[], Iterator[tuple[Bags, FloatArray, FloatArray]]]
 
 @dataclass(frozen=True)
 class Totals:
-    """What one pass over the batches says of the bags that have weight."""
+    """What one pass over the batches says of the bags that have weight.
 
+    `tokens` is an empty array of their width and type.
+    """
+
+    tokens: NDArray[Any]
     n_bags: int
     n_tokens: int
     weight: float
@@ -28,11 +33,14 @@ class Totals:
     variance: float
 
 
-def count_batches(read: Read) -> Totals:
+def count_batches(read: Read, *, owner: str) -> Totals:
     """Count bags and tokens; mean and variance of the targets, merged over batches."""
     n_bags = n_tokens = 0
+    tokens = None
     weight = mean = squares = 0.0
     for bags, targets, weights in read():
+        if tokens is None:
+            tokens = bags.tokens[:0].copy()
         n_bags += int(np.count_nonzero(weights))
         n_tokens += int(bags.lengths[weights > 0].sum())
         added = float(weights.sum())
@@ -42,7 +50,9 @@ def count_batches(read: Read) -> Totals:
         squares += gap**2 * weight * added / total
         mean += gap * added / total
         weight = total
-    return Totals(n_bags, n_tokens, weight, mean, squares / weight)
+    if tokens is None:
+        fail("X", "at least one batch", Got("none"), owner=owner)
+    return Totals(tokens, n_bags, n_tokens, weight, mean, squares / weight)
 
 
 @dataclass(frozen=True)
@@ -99,14 +109,14 @@ class StreamedProblem(Problem):
 
 
 def streamed_problem(
-    read: Read, tokens: NDArray[Any], settings: dict[str, Any]
+    read: Read, settings: dict[str, Any], *, owner: str
 ) -> StreamedProblem:
-    """Return the problem; `tokens` is an empty array of their width and type."""
-    totals = count_batches(read)
+    """Return the problem, after a first pass that counts."""
+    totals = count_batches(read, owner=owner)
     shift = totals.mean if settings["has_intercept"] else 0.0
     spread = float(np.sqrt(totals.variance + (totals.mean - shift) ** 2))
     return StreamedProblem(
-        bags=Bags(tokens, np.zeros(1, dtype=np.int64)),
+        bags=Bags(totals.tokens, np.zeros(1, dtype=np.int64)),
         targets=np.empty(0),
         responses=np.empty((0, 1)),
         weights=np.empty(0),
