@@ -6,7 +6,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from threadpoolctl import threadpool_info
+
 from eigenheads._checks import fail
+from eigenheads._parallel import n_threads
 from eigenheads.experiments import Boundary, Cells, Experiment
 
 
@@ -21,6 +24,12 @@ class Params:
     flag: str = ""
 
 
+def threads_here():
+    """Return how many threads our kernels and linear algebra may use."""
+    infos = threadpool_info()
+    return {"own": n_threads(), "blas": max(i["num_threads"] for i in infos)}
+
+
 def run(params, rng):
     """Return a number that depends on parameters and stream; perhaps slowly."""
     if params.x < 0:
@@ -33,6 +42,8 @@ def run(params, rng):
     if params.word == "deadly":
         time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGKILL)
+    if params.word == "threads":
+        return threads_here()
     time.sleep(params.seconds)
     return {"b": params.x + rng.standard_normal(), "a": float(params.n)}
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from sweep_cells import EXPERIMENT, Params
+from sweep_cells import EXPERIMENT
 
 import eigenheads.experiments._cells as cells_module
 from eigenheads.experiments import (
@@ -266,19 +266,11 @@ def test_an_experiment_without_cells_reports_its_claims(tmp_path):
     assert result.names[1] == "claim_01"
 
 
-def test_the_library_stays_in_one_thread_inside_cells():
-    from threadpoolctl import threadpool_info
-
-    from eigenheads._parallel import n_threads
-    from eigenheads.experiments._workers import Job, WorkerCell, compute_block
-
-    def look(params, rng):
-        infos = threadpool_info()
-        return {"own": n_threads(), "blas": max(i["num_threads"] for i in infos)}
-
-    job = Job(look, "k", "c", os.getpid(), 1.0)
-    _, (outcome,) = compute_block(job, 1, [WorkerCell(Params(), (1,), 0)])
-    assert outcome.values == {"own": 1.0, "blas": 1.0}
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_cell_has_one_thread(tmp_path, jobs):
+    grid = {"word": "threads", "x": "0,1"}
+    result = swept(tmp_path, grid=grid, seeds=2, jobs=jobs)
+    assert set(result.table["own"]) == set(result.table["blas"]) == {1.0}
 
 
 @pytest.mark.parametrize(
