@@ -3,10 +3,10 @@
 Cells that compute for about a millisecond, each with a generator of its own.
 *Overhead*: a sweep on two workers against two independent processes that loop over
 half of the same cells each; and, less disturbed by other programs, the processor time
-of the process that hands out and stores, over that of the cells. *Scaling*: cells a second of the sweep on two workers
-over that on one, against the same ratio of the independent processes. Measurements
-are interleaved and repeated, and the least time of each counts; the start of
-processes is in none of them.
+of the process that hands out and stores, over that of the cells. *Scaling*: cells a
+second of the sweep on two workers over that on one, against the same ratio of the
+independent processes. Measurements are interleaved and repeated, and the least time
+of each counts; the start of processes is in none of them.
 """
 
 import tempfile

@@ -6,6 +6,7 @@ from types import ModuleType
 __version__ = "0.1.0.dev0"
 
 _SUBMODULES = (
+    "adapters",
     "datasets",
     "dynamics",
     "estimators",
@@ -13,6 +14,7 @@ _SUBMODULES = (
     "functional",
     "nn",
     "plotting",
+    "probes",
     "report",
     "theory",
 )

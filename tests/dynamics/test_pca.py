@@ -234,6 +234,17 @@ def test_the_stable_step_is_that_of_theory():
         assert_allclose(_pca.stable_step(law, problem), step, rtol=1e-12)
 
 
+def test_the_stable_step_in_context_of_a_linear_head():
+    """1/(4λP), E x₁·T = λPq for μ = √q u₁: P by Monte Carlo, 5 standard errors."""
+    law = SpikedWishartPrompts(4, 6, degrees_of_freedom=5)
+    problem = _pca._problem(law, _pca._spectrum(law, 1), "linear", 0.3, 1)
+    pull = 1 / (4 * 0.3 * _pca.stable_step(law, problem))
+    tokens, _ = law.sample(400_000, np.random.default_rng(0))
+    copied = pca_head(tokens, law.direction, head="linear", inverse_temperature=1.0)
+    drawn = np.sum(tokens[:, 0] * copied, axis=1)
+    assert abs(drawn.mean() - pull) < 5 * drawn.std() / np.sqrt(len(drawn))
+
+
 def test_a_repeated_eigenvalue_is_said_and_measured_with_its_eigenspace():
     law = GaussianPrompts(np.diag([2.0, 2.0, 0.1]), 20)
     with pytest.warns(NotIdentifiedWarning, match="simulate_pca: 2 eigenvalues equal"):
@@ -246,6 +257,13 @@ def test_a_repeated_eigenvalue_is_said_and_measured_with_its_eigenspace():
 def test_divergence_names_the_largest_stable_step():
     with pytest.raises(ValueError, match=r"run \d+ diverged at update .* are stable"):
         simulated(head="linear", step_size=10.0, inverse_temperature=1.0, n_steps=200)
+
+
+@pytest.mark.parametrize("law", ["gaussian", "in context"])
+def test_a_softmax_head_that_saturates_has_diverged(law):
+    """Its gradient vanishes, so that it stays finite and would pass for trained."""
+    with pytest.raises(ValueError, match=r"diverged at update .* are stable"):
+        simulated(law, step_size=1e4, n_steps=400)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from eigenheads._checks import check_count, check_number, check_positive, fail
 from eigenheads._limits import LARGEST, MAX_SAMPLE
 from eigenheads._rng import check_generator
 from eigenheads._typing import FloatArray
+from eigenheads.datasets._size import check_sample_size
 
 
 class SingleLocationSample(NamedTuple):
@@ -108,12 +109,9 @@ class SingleLocation:
             ``tokens`` (n, n_tokens, d), ``targets`` (n,), ``locations`` (n,).
         """
         owner = "SingleLocation.sample"
-        n = check_count("n", n, owner=owner)
+        hint = "simulate_location needs no such arrays."
+        n = check_sample_size(n, self.n_tokens * self.d, owner=owner, hint=hint)
         rng = check_generator(rng, owner=owner)
-        if n * self.n_tokens * self.d > MAX_SAMPLE:
-            contract = f"so small that n * n_tokens * d <= {MAX_SAMPLE}"
-            hint = "simulate_location needs no such arrays."
-            fail("n", contract, n, owner=owner, hint=hint)
         locations = rng.integers(self.n_tokens, size=n)
         tokens = rng.standard_normal((n, self.n_tokens, self.d))
         rows = np.arange(n)

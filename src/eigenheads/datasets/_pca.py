@@ -8,7 +8,10 @@ import numpy as np
 from eigenheads._checks import check_count, check_number, check_positive
 from eigenheads._rng import check_generator
 from eigenheads._typing import FloatArray
+from eigenheads.datasets._size import check_sample_size
 from eigenheads.functional._pca_subspace import check_covariance
+
+_HINT = "simulate_pca needs no such arrays."
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +60,8 @@ class GaussianPrompts:
     def sample(self, n: int, rng: np.random.Generator) -> FloatArray:
         """Draw `n` prompts, (n, n_tokens, d)."""
         owner = "GaussianPrompts.sample"
-        n, rng = check_count("n", n, owner=owner), check_generator(rng, owner=owner)
+        n = check_sample_size(n, self.n_tokens * self.d, owner=owner, hint=_HINT)
+        rng = check_generator(rng, owner=owner)
         tokens: FloatArray = (
             rng.standard_normal((n, self.n_tokens, self.d)) @ self._factor.T
         )
@@ -156,7 +160,10 @@ class SpikedWishartPrompts:
             ``tokens`` (n, n_tokens, d) and ``covariances`` (n, d, d).
         """
         owner = "SpikedWishartPrompts.sample"
-        n, rng = check_count("n", n, owner=owner), check_generator(rng, owner=owner)
+        width = max(self.d, self.degrees_of_freedom)
+        numbers = (self.n_tokens + self.d) * width
+        n = check_sample_size(n, numbers, owner=owner, hint=_HINT)
+        rng = check_generator(rng, owner=owner)
         n_groups = -(-n // self.prompts_per_covariance)
         normals = rng.standard_normal((n_groups, self.d, self.degrees_of_freedom))
         factors = np.sqrt(np.diag(self.scale_matrix))[:, None] * normals

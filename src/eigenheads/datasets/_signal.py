@@ -15,7 +15,9 @@ from eigenheads._checks import (
     check_positive,
     fail,
 )
+from eigenheads._rng import check_generator
 from eigenheads._typing import FloatArray
+from eigenheads.datasets._size import check_sample_size
 
 _OWNER = "SignalTokens"
 _SIGNS = ("random", "fixed")
@@ -140,7 +142,10 @@ class SignalTokens:
         sample
             ``tokens`` (n, n_tokens, d), ``signs`` (n, n_tokens).
         """
-        n = check_count("n", n, owner="SignalTokens.sample")
+        owner = "SignalTokens.sample"
+        hint = "simulate_signal needs no such arrays."
+        n = check_sample_size(n, self.n_tokens * self.d, owner=owner, hint=hint)
+        rng = check_generator(rng, owner=owner)
         signs = np.zeros((n, self.n_tokens), dtype=np.int64)
         informative = signs[:, : self.n_informative]
         informative[:] = 1

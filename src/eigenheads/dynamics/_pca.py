@@ -34,6 +34,8 @@ _HEADS, _METHODS = ("softmax", "linear"), ("exact", "full")
 _MAX_RUNS = 10**6
 # A block lasts about 20 ms a run: a normal takes about 4 ns, an exponential 5 ns.
 _BLOCK_NANOSECONDS = 20e6
+# How many times its start and its minimum a head outgrows only when it diverges.
+_FAR = 20.0
 
 
 def pca_start(
@@ -198,6 +200,7 @@ def simulate_pca(
     records = np.empty((n_runs, len(steps), 3))
     problem = _problem(law, spectrum, head, sharpness, batch_size)
     broken = np.full(n_runs, -1)
+    far = _far(states, problem)
     factors = [_factor(law, problem, method) for _ in range(n_runs)]
     with RunPool(n_runs) as pool:
         # One update more, of step 0, makes the last record.
@@ -220,6 +223,9 @@ def simulate_pca(
                 )
 
             pool.each(work)
+            # A softmax head saturates where a linear one overflows.
+            lost = np.linalg.norm(states, axis=(1, 2)) > far
+            broken[lost & (broken < 0)] = last
             _check_finite(broken, rates, first, law, problem)
             advance((last - first) * n_runs)
     names = ("alignment", "norm", "loss")
@@ -307,6 +313,21 @@ def _check_start(start: ArrayLike, n_runs: int, d: int, rank: int) -> FloatArray
     return np.array(rows)
 
 
+def _far(states: FloatArray, problem: Problem) -> float:
+    """Return a length that only a diverging head reaches.
+
+    Runs that converge stayed below 5 times the longest of the start and the minimiser
+    (squared length k/(λσ_k) at most), those that do not passed 40 times.
+    """
+    rank = states.shape[1]
+    smallest = float(problem.roots[rank - 1]) ** 2 * max(problem.dof, 1)
+    start = float(np.linalg.norm(states, axis=(1, 2)).max())
+    if smallest <= 0.0:
+        return math.inf
+    minimiser = math.sqrt(rank / (problem.inverse_temperature * smallest))
+    return _FAR * max(start, minimiser)
+
+
 def _check_finite(
     broken: Any,
     rates: FloatArray,
@@ -347,6 +368,6 @@ def stable_step(law: GaussianPrompts | SpikedWishartPrompts, problem: Problem) -
         n = law.degrees_of_freedom
         pull = n * top * (trace + (n + 1) * top)
         if not problem.is_softmax:
-            # At most: the linear head multiplies the pull by about its tokens.
-            pull *= law.n_tokens
+            # E Σ₁₁ tr Σ + (L + 1) E (Σ²)₁₁ under the Wishart law.
+            pull = n * top * (n * trace + 2 * top) + (law.n_tokens + 1) * pull
     return 1 / (4 * problem.inverse_temperature * pull) if pull > 0 else math.inf

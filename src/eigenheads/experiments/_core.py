@@ -159,6 +159,13 @@ class Experiment(Generic[Params]):
         Width and height of the figure in inches.
     cells
         What a sweep computes; without it, the measured numbers of the claims.
+    needs
+        Extras of the package that `simulate` imports, such as ``"torch"``.
+    files
+        Parameters to the files of real data that `simulate` reads.
+    with_data
+        Parameters to those of a run that also uses real data, where that is optional
+        (`files` of the new parameters says which).
     """
 
     key: str
@@ -172,6 +179,9 @@ class Experiment(Generic[Params]):
     work: Callable[[Params], float] = field(default=lambda params: 1.0)
     size: tuple[float, float] = (9.0, 6.5)
     cells: Cells[Any] | None = None
+    needs: tuple[str, ...] = ()
+    files: Callable[[Params], tuple[str, ...]] = field(default=lambda params: ())
+    with_data: Callable[[Params], Params] | None = None
 
     @property
     def paper(self) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from importlib.metadata import version
+from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 from eigenheads._checks import Got, check_count, fail
 from eigenheads._parallel import advance, reporting, threads
 from eigenheads.experiments._core import Experiment, Result, Table
+from eigenheads.experiments._data import has_data, using_data
 from eigenheads.experiments._registry import (
     get_experiment,
     preset_params,
@@ -32,7 +34,15 @@ from eigenheads.experiments._store import (
 )
 from eigenheads.plotting import render_svg
 
+# The modules that tell whether an extra of the package is installed.
+_EXTRAS = {"torch": ("torch",), "hf": ("torch", "transformers")}
 _LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn")
+
+
+class Missing(RuntimeError):
+    """An experiment was named that cannot run here, and the message says why."""
+
+    is_of_the_caller = True
 
 
 class Listener:
@@ -50,6 +60,9 @@ class Listener:
     def finish(self, result: Result) -> None:
         """Hear that a result is whole and stored."""
 
+    def leave_out(self, key: str, reason: str) -> None:
+        """Hear that `key`, which a pattern matched, cannot run here."""
+
 
 def reproduce(
     keys: str | Sequence[str] = "all",
@@ -59,6 +72,7 @@ def reproduce(
     out: str | PathLike[str] = "results",
     jobs: int | None = None,
     force: bool = False,
+    data: str | PathLike[str] | None = None,
     listener: Listener | None = None,
 ) -> list[Result]:
     """Reproduce figures of papers and check their claims.
@@ -77,6 +91,9 @@ def reproduce(
         Threads; by default the cores of this machine. Never changes a result.
     force
         Compute again also what is there, or is damaged.
+    data
+        Folder of real data that is not shipped (MNIST as ``mnist/*-ubyte.gz``, …).
+        Experiments that can use it, do; those that need it are left out without it.
     listener
         Hears how it gets on.
 
@@ -96,14 +113,52 @@ def reproduce(
     listener = listener or Listener()
     keys = _patterns(keys)
     seed = check_count("seed", seed, owner="reproduce", minimum=0)
-    chosen = [
-        (experiment, preset_params(experiment, preset))
-        for experiment in map(get_experiment, select_keys(keys))
-    ]
     root = writable_folder(out, owner="reproduce")
-    orders = [
-        _Order(experiment, params, preset, seed, root) for experiment, params in chosen
-    ]
+    with using_data(data):
+        orders = [
+            _Order(experiment, params, preset, seed, root)
+            for experiment, params in _choose(keys, preset, listener)
+        ]
+        return _run(orders, force, jobs, listener)
+
+
+def _choose(
+    keys: list[str], preset: str, listener: Listener
+) -> list[tuple[Experiment[Any], Any]]:
+    """Return what can run here; raise if something named by its key cannot."""
+    chosen = []
+    for experiment in map(get_experiment, select_keys(keys)):
+        params = preset_params(experiment, preset)
+        if experiment.with_data:
+            fuller = experiment.with_data(params)
+            params = fuller if has_data(*experiment.files(fuller)) else params
+        reason = obstacle(experiment, params)
+        if not reason:
+            chosen.append((experiment, params))
+        elif experiment.key in keys:
+            raise Missing(f"reproduce: {experiment.key} {reason}")
+        else:
+            listener.leave_out(experiment.key, reason)
+    return chosen
+
+
+def obstacle(experiment: Experiment[Any], params: Any) -> str:
+    """Return why an experiment cannot run here, or nothing."""
+    for extra in experiment.needs:
+        if any(find_spec(module) is None for module in _EXTRAS[extra]):
+            return f"needs the extra {extra}: pip install 'eigenheads[{extra}]'."
+    files = experiment.files(params)
+    if not has_data(*files) and files:
+        return (
+            f"needs real data at this preset: {', '.join(files)} in the folder given "
+            "with --data, or in the variable EIGENHEADS_DATA."
+        )
+    return ""
+
+
+def _run(
+    orders: list["_Order"], force: bool, jobs: int | None, listener: Listener
+) -> list[Result]:
     stored = [None if force else order.load() for order in orders]
     missing = [
         order for order, result in zip(orders, stored, strict=True) if not result

@@ -17,7 +17,12 @@ from eigenheads.experiments._core import Cells, Experiment
 from eigenheads.experiments._engines import open_engine
 from eigenheads.experiments._grid import OWNER, Plan, Value, make_plan
 from eigenheads.experiments._registry import get_experiment
-from eigenheads.experiments._run import Listener, writable_folder
+from eigenheads.experiments._run import (
+    Listener,
+    Missing,
+    obstacle,
+    writable_folder,
+)
 from eigenheads.experiments._store import code_version
 from eigenheads.experiments._sweep_files import (
     sweep_folder,
@@ -150,6 +155,9 @@ def sweep(  # noqa: PLR0913  (as the command has options)
     )
     cells = cells_of(experiment)
     check_choice("preset", preset, list(cells.presets), owner=OWNER)
+    reason = obstacle(experiment, experiment.presets[preset])
+    if reason and experiment.cells is None:
+        raise Missing(f"sweep: {experiment.key} {reason}")
     code = _code(experiment, cells)
     plan = make_plan(experiment.key, preset, cells.presets[preset], grid, seeds, code)
     root = writable_folder(out, owner=OWNER)

@@ -1,5 +1,6 @@
 """Draws tables on axes."""
 
+from eigenheads.plotting._heads import HeadMap, draw_head_maps, head_maps_size
 from eigenheads.plotting._location import draw_location_panels, draw_vector_field
 from eigenheads.plotting._location_asymptotics import (
     draw_any_dimension,
@@ -22,10 +23,12 @@ from eigenheads.plotting._svg import embedded_svg, render_svg
 from eigenheads.plotting._sweep import SweepAxis, SweepPanel, draw_sweep
 
 __all__ = [
+    "HeadMap",
     "SweepAxis",
     "SweepPanel",
     "draw_any_dimension",
     "draw_bayes",
+    "draw_head_maps",
     "draw_location_panels",
     "draw_pca_curves",
     "draw_pca_laws",
@@ -39,5 +42,6 @@ __all__ = [
     "draw_sweep",
     "draw_vector_field",
     "embedded_svg",
+    "head_maps_size",
     "render_svg",
 ]

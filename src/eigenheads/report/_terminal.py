@@ -77,6 +77,11 @@ class ProgressDisplay(Listener):
         line = f"{result.key}: {met} of {len(result.claims)} claims hold ({how})"
         self._console.print(line, highlight=False)
 
+    def leave_out(self, key: str, reason: str) -> None:
+        """Hear that `key`, which a pattern matched, cannot run here."""
+        line = f"{key}: left out, it {reason}"
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
 
 def print_claims(results: Iterable[Result]) -> None:
     """Print the table *claim · paper · ours · verdict*."""

@@ -1,6 +1,5 @@
 """Tokens that are not Gaussian, and a head with any activation trained on them."""
 
-import gzip
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +8,9 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from eigenheads._checks import Got, fail
 from eigenheads._compile import njit
 from eigenheads._typing import FloatArray
+from eigenheads.experiments._data import read_idx
 
 Draw = Callable[[int, np.random.Generator], FloatArray]
 HEADS = ("softmax", "linear", "sigmoid", "erf", "relu")
@@ -75,17 +74,10 @@ def digits() -> FloatArray:
     return images
 
 
-def mnist_patches(path: str, *, size: int = 7, n_images: int = 2000) -> FloatArray:
+def mnist_patches(path: Path, *, size: int = 7, n_images: int = 2000) -> FloatArray:
     """Return the tiles of MNIST images, from one of the set's gzipped idx files."""
-    try:
-        raw = gzip.decompress(Path(path).read_bytes())
-    except OSError as error:
-        got = Got(f"{path!r} ({error})")
-        contract = "a gzipped idx file of images"
-        fail("mnist", contract, got, owner="maulensoto2026/non_gaussian")
-    count, height, width = np.frombuffer(raw, dtype=">i4", count=4)[1:]
-    pixels = np.frombuffer(raw, dtype=np.uint8, offset=16)
-    images = pixels.reshape(count, height, width)[:n_images] / 255.0
+    images = read_idx(path)[:n_images] / 255.0
+    height, width = images.shape[1:]
     tiles = images.reshape(-1, height // size, size, width // size, size)
     patches: FloatArray = tiles.swapaxes(2, 3).reshape(-1, size * size)
     return patches

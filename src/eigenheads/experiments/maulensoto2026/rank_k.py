@@ -91,11 +91,14 @@ def _one(
         **schedule,
     )
     theory = descend(risk, begin, **schedule)
+    # A start near a saddle leaves late: ten times the steps tell a stop from a delay.
+    n_steps = 10 * params.n_steps
+    end = descend(risk, begin, **schedule | {"n_steps": n_steps})
     return {
         f"{head}_steps": paths.steps.astype(np.float64),
         f"{head}_alignment_{rank}": paths["alignment"],
         f"{head}_theory_{rank}": theory["alignment"],
-        f"{head}_risk_{rank}": theory.final("risk"),
+        f"{head}_risk_{rank}": end.final("risk"),
         f"{head}_minimum_{rank}": np.array([risk.minimum]),
     }
 
@@ -128,15 +131,15 @@ def check(params: Params, table: Table) -> list[Claim]:
         ]
         claims += [
             Claim(
-                statement=f"{head}: descent from random starts, largest final risk "
-                "above the minimum over k",
+                statement=f"{head}: descent from random starts for ten times the "
+                "steps, largest final risk above the minimum over k",
                 source="ours: no spurious minimum is met",
                 relation="≤",
                 expected=0.0,
                 measured=float(max(gaps)),
                 tolerance=0.015,
-                reason="another subspace costs at least a gap of eigenvalues, 0.03; "
-                "what is left of the slowest mode is less",
+                reason="half of what another subspace costs, a gap of eigenvalues of "
+                "at least 0.03",
             ),
             Claim(
                 statement=f"{head}: SGD, the worst k's median subspace error at the "

@@ -1,0 +1,13 @@
+"""How many prompts may be asked for at once."""
+
+from eigenheads._checks import check_count, fail
+from eigenheads._limits import MAX_SAMPLE
+
+
+def check_sample_size(n: object, numbers: int, *, owner: str, hint: str) -> int:
+    """Return `n` if that many prompts of so many `numbers` each fit into memory."""
+    count = check_count("n", n, owner=owner)
+    if count * numbers > MAX_SAMPLE:
+        contract = f"so small that a sample has at most {MAX_SAMPLE} numbers"
+        fail("n", contract, count, owner=owner, hint=hint)
+    return count
