@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from eigenheads.datasets import SingleLocation
-from eigenheads.estimators import SingleLocationRegressor, row_blocks
+from eigenheads.estimators import AttentionPCA, SingleLocationRegressor, row_blocks
 
 # Sums in another order differ by rounding, 1e-15 of their size times the number of
 # passes; the optimiser's path keeps it small until it stops, at the same iteration.
@@ -131,3 +131,16 @@ def test_a_dask_array_is_read_block_by_block(data):
 def test_junk_gets_a_sentence(stream, sentence):
     with pytest.raises(ValueError, match=f"SingleLocationRegressor: .*{sentence}"):
         SingleLocationRegressor().fit(stream)
+
+
+def test_attention_pca_learns_from_the_blocks_of_a_dask_array():
+    """Error of a stream against all rows: of order √(d/n) over the gap, here 0.02."""
+    dask = pytest.importorskip("dask.array")
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((6000, 8)) * np.array([4.0, 3, 1, 1, 1, 1, 1, 1])
+    model = AttentionPCA(2, random_state=0)
+    for block in row_blocks(dask.from_array(X, chunks=(1000, 4))):
+        model.partial_fit(block)
+    whole = AttentionPCA(2, random_state=0).fit(X)
+    overlap = np.linalg.svd(model.components_ @ whole.components_.T, compute_uv=False)
+    assert overlap.min() > np.sqrt(1 - 0.05**2)
