@@ -2,6 +2,7 @@
 
 from eigenheads.estimators._attention_pca import AttentionPCA
 from eigenheads.estimators._bags import GroupedBags, group_bags
+from eigenheads.estimators._batches import row_blocks
 from eigenheads.estimators._location import SingleLocationRegressor
 from eigenheads.estimators._location_classifier import SingleLocationClassifier
 from eigenheads.estimators._robust_pca import RobustPCA
@@ -15,4 +16,5 @@ __all__ = [
     "SingleLocationClassifier",
     "SingleLocationRegressor",
     "group_bags",
+    "row_blocks",
 ]
