@@ -40,11 +40,11 @@ help:  ## list the targets
 	@.venv/bin/python $(PIP_INSTALL) --editable ".[torch,hf,dask,frame,dev,docs]"
 	@touch $@
 
-# The headline of every paper.
-DEMO = marion2025 truong2026/alignment truong2026/phase_diagram maulensoto2026/fig1 maulensoto2026/fig2
+# The core is enough; with the development environment the tour also shows a model.
+DEMO_READY = $(or $(wildcard .venv/.dev),.venv-core/.core)
 
-demo: .venv-core/.core  ## reproduce the headlines and write results/report.html
-	@.venv-core/bin/eigenheads reproduce $(DEMO) --preset demo --out $(OUT)
+demo: $(DEMO_READY)  ## the tour: headlines, a fit, a report in results/report.html
+	@$(dir $(DEMO_READY))bin/eigenheads demo --out $(OUT)
 
 check: .venv/.dev  ## formatting, lint, types, direction of imports
 	.venv/bin/ruff format --check .

@@ -25,7 +25,7 @@ app = typer.Typer(
     help=(
         "Attention heads as statistical estimators: reproduce what papers claim of "
         "them, with theory on top of simulation.\n\n"
-        "Start with [bold]eigenheads list[/], then "
+        "Start with [bold]eigenheads demo[/], or [bold]eigenheads list[/] and then "
         "[bold]eigenheads reproduce marion2025/fig4[/]."
     ),
     epilog=(
@@ -186,6 +186,29 @@ def reproduce(
     if news:
         print(f"{news} verdict(s) differ from the record.", file=sys.stderr)
     return EXIT_NEWS if news else EXIT_OK
+
+
+@app.command()
+def demo(
+    out: Out = Path("results"),
+    preset: Annotated[
+        str, typer.Option(help="Of the reproductions: smoke, demo or paper.")
+    ] = "demo",
+    seed: Annotated[int, typer.Option(help="Master seed of the reproductions.")] = 0,
+    jobs: Annotated[
+        int | None,
+        typer.Option(help="Threads; never changes a result.", show_default="all cores"),
+    ] = None,
+) -> int:
+    """Take the tour: headlines checked again, a fit on real data, a model looked into.
+
+    Every number is measured while you watch. Ends with OUT/report.html and what to do
+    next.
+    """
+    from eigenheads._tour import run_tour
+
+    results = run_tour(out, preset=preset, seed=seed, jobs=jobs)
+    return EXIT_NEWS if any(result.news for result in results) else EXIT_OK
 
 
 @app.command()

@@ -67,6 +67,28 @@ def test_figures_follow_the_page_in_colour_and_state_their_finding(page):
     assert all("reproduced" in label for label in labels)
 
 
+def test_the_front_page_has_a_row_a_paper_with_its_first_figure(page):
+    front = page[page.index('<table class="front">') : page.index("</table>")]
+    assert front.count("<tr><td>") == 1
+    assert ">2 of 8</td>" in front
+    (label,) = re.findall(r'<svg role="img" aria-label="([^"]+)"', front)
+    assert label.endswith("4 of 4 claims reproduced")
+    # The drawing itself is in the page once.
+    (drawing,) = re.findall(r'<use href="#([^"]+)"', front)
+    assert page.count(f'<svg id="{drawing}"') == 1
+
+
+def test_a_claim_without_a_number_is_untestable_and_not_refuted(store):
+    (result, *_) = stored_results(store)
+    claims = tuple(
+        dataclasses.replace(claim, measured=float("nan")) for claim in result.claims
+    )
+    page = render_report([dataclasses.replace(result, claims=claims)])
+    front = page[page.index('<table class="front">') : page.index("</table>")]
+    numbers = re.findall(r'<td class="number">(\d+)</td>', front)
+    assert numbers[:3] == ["0", "0", str(len(claims))]
+
+
 def test_the_newest_result_of_a_key_is_shown(store):
     results = list(stored_results(store))
     newer = dataclasses.replace(results[0], created="2999-01-01T00:00:00+00:00", seed=9)

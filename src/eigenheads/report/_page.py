@@ -1,6 +1,8 @@
 """One self-contained page: claims, figures and how each was made."""
 
-from collections.abc import Iterable
+import math
+import re
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -91,7 +93,7 @@ def render_report(results: Iterable[Result]) -> str:
         papers.setdefault(result.key.partition("/")[0], []).append(_section(result))
     return environment.get_template("report.html.jinja").render(
         papers=[
-            {"paper": get_paper(key), "sections": sections, **_tally(sections)}
+            {"paper": get_paper(key), "sections": sections, **_tally(key, sections)}
             for key, sections in papers.items()
         ],
         version=eigenheads.__version__,
@@ -127,11 +129,15 @@ def _section(result: Result) -> dict[str, Any]:
     experiment = get_experiment(result.key)
     name = result.key.replace("/", "-").replace("_", "-")
     svg = embedded_svg(current_figure(result), name)
+    # The front page shows the same drawing once more, small.
+    svg = svg.replace("<svg", f'<svg id="{name}-drawing"', 1)
     return {
         "id": name,
         "experiment": experiment,
         "result": result,
         "svg": Markup(svg),  # drawn here, from numbers alone
+        "view_box": _view_box(svg),
+        "finding": _finding(experiment.title, result.claims),
         "alt": _alt(experiment.title, result.claims),
         "is_current": result.code == code_version(experiment.paper),
         "command": (
@@ -149,11 +155,24 @@ def _alt(title: str, claims: Iterable[Claim]) -> str:
     return f"{title}. {findings}." if findings else f"{title}."
 
 
-def _tally(sections: list[dict[str, Any]]) -> dict[str, Any]:
+def _finding(title: str, claims: Sequence[Claim]) -> str:
+    met = sum(claim.holds for claim in claims)
+    return f"{title}: {met} of {len(claims)} claims reproduced"
+
+
+def _view_box(svg: str) -> str:
+    found = re.search(r'\bviewBox="([-\d. ]+)"', svg)
+    return found.group(1) if found else ""
+
+
+def _tally(paper: str, sections: list[dict[str, Any]]) -> dict[str, Any]:
     claims = [claim for section in sections for claim in section["result"].claims]
+    n_untestable = sum(math.isnan(claim.measured) for claim in claims)
     return {
         "n_reproduced": sum(claim.holds for claim in claims),
-        "n_not": sum(not claim.holds for claim in claims),
+        "n_not": sum(not claim.holds for claim in claims) - n_untestable,
+        "n_untestable": n_untestable,
+        "n_figures": sum(key.startswith(f"{paper}/") for key in experiment_keys()),
         "n_news": sum(claim.is_news for claim in claims),
         "seconds": sum(section["result"].seconds for section in sections),
     }

@@ -1,0 +1,160 @@
+"""What the tour computes with the core alone; every number is measured when shown."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from eigenheads._typing import FloatArray
+from eigenheads.estimators import SingleLocationClassifier
+from eigenheads.functional import (
+    attention_pursuit,
+    kernel_pca,
+    kernel_pca_values,
+)
+from eigenheads.probes import kernel_pca_probe, planted_heads, q_values
+
+_N_FRAMES = 10
+# Of the keys in the pursuit's chapter: this share of entries is hit, this hard.
+_SHARE_HIT, _HIT = 0.05, 10.0
+
+
+def digit_streams(n_train: int = 2000, n_test: int = 1000) -> Iterator[str]:
+    """Find the deciding frame of streams of handwritten digits, beside a baseline."""
+    rng = np.random.default_rng(0)
+    images, digits = load_digits(return_X_y=True)
+    half = rng.permutation(len(digits)) < len(digits) // 2
+    bags, labels, _ = _streams(images[half], digits[half], n_train, rng)
+    others, truths, places = _streams(images[~half], digits[~half], n_test, rng)
+    yield (
+        f"Streams of {_N_FRAMES} handwritten digits; one frame is a 3 or an 8 and "
+        "gives the label. Which frame is not told."
+    )
+    model = SingleLocationClassifier().fit(bags, labels)
+    located = np.mean(np.asarray(model.locate(others)) == places)
+    plain = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    plain.fit(bags.mean(axis=1), labels)
+    yield (
+        f"SingleLocationClassifier, fitted to {n_train} streams: accuracy "
+        f"{model.score(others, truths):.3f} on {n_test} streams of other images;"
+    )
+    yield (
+        f"its attention finds the deciding frame in {located:.1%}, "
+        f"chance {1 / _N_FRAMES:.0%}."
+    )
+    yield (
+        "Logistic regression of the mean frame: "
+        f"{plain.score(others.mean(axis=1), truths):.3f}."
+    )
+
+
+def kernel_facts(n_permutations: int = 99) -> Iterator[str]:
+    """Show that a head can be kernel PCA, and that the probe knows when one is."""
+    rng = np.random.default_rng(0)
+    keys, queries = rng.standard_normal((2, 12, 2))
+    values = kernel_pca_values(kernel_pca(keys), 3)
+    # The sign of an axis is free.
+    outputs = np.abs(softmax_head(queries, keys, values))
+    gap = np.abs(outputs - np.abs(_projections(queries, keys, 3))).max()
+    yield (
+        "A head with kernel-PCA values projects queries on the axes of its keys; "
+        f"largest gap to an SVD of explicit features: {gap:.0e}."
+    )
+    n = 64
+    keys = rng.standard_normal((n, 16))
+    centred = kernel_pca(keys - keys.mean(axis=0))
+    bound = n * (4 * (n - 1)) ** (-(n - 1) / n)
+    yield (
+        f"Largest eigenvalue of {n} keys: {centred.eigenvalues[0]:.4f}; "
+        f"the bound for keys of mean zero: {bound:.4f}."
+    )
+    for strength, name in ((1.0, "planted as kernel PCA"), (0.0, "of random values")):
+        heads = planted_heads(2, 8, strength=strength, seed=0)
+        result = kernel_pca_probe(*heads, n_permutations=n_permutations)
+        captured = result.statistics["captured_variance"]
+        found = np.sum(q_values(captured.p_value["permuted_tokens"]) <= 0.05)
+        yield (
+            f"The probe, asked of 8 heads {name}: {found} stand out (q ≤ 0.05), "
+            f"captured variance {captured.observed.mean():.3f}."
+        )
+
+
+def pursuit_facts() -> Iterator[str]:
+    """Show what the pursuit finds in clean and in corrupted keys, and what it costs."""
+    rng = np.random.default_rng(0)
+    n, d = 64, 16
+    clean = rng.standard_normal((n, 3)) @ rng.standard_normal((3, d)) / np.sqrt(3)
+    clean += 0.1 * rng.standard_normal((n, d))
+    is_hit = rng.random((n, d)) < _SHARE_HIT
+    keys = np.where(is_hit, clean + rng.choice([-_HIT, _HIT], (n, d)), clean)
+    before, after = (attention_pursuit(x, clean) for x in (clean, keys))
+    flagged = after.sparse != 0
+    yield (
+        f"Attention pursuit flags {np.mean(before.sparse != 0):.1%} of the entries of "
+        f"clean keys. With {is_hit.mean():.1%} of them corrupted it"
+    )
+    yield (
+        f"flags {flagged[is_hit].mean():.1%} of those and "
+        f"{flagged[~is_hit].mean():.1%} of the others."
+    )
+    plain = _moved(softmax_head(keys, keys, clean), softmax_head(clean, clean, clean))
+    yield (
+        f"The corruption moves its output by {_moved(after.output, before.output):.2f} "
+        f"of its norm, that of plain attention by {plain:.2f}."
+    )
+
+
+def softmax_head(
+    queries: FloatArray, keys: FloatArray, values: FloatArray
+) -> FloatArray:
+    """Return what a head computes, written out."""
+    scores = queries @ keys.T / np.sqrt(keys.shape[1])
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    mixed: FloatArray = weights @ values / weights.sum(axis=1, keepdims=True)
+    return mixed
+
+
+def _streams(
+    images: FloatArray, digits: FloatArray, n: int, rng: np.random.Generator
+) -> tuple[FloatArray, NDArray[np.bool_], NDArray[np.int64]]:
+    """Return bags of frames, whether the deciding frame is an 8, and its place."""
+    decides = np.isin(digits, (3, 8))
+    frames = rng.choice(np.flatnonzero(~decides), (n, _N_FRAMES))
+    places = rng.integers(_N_FRAMES, size=n)
+    chosen = rng.choice(np.flatnonzero(decides), n)
+    frames[np.arange(n), places] = chosen
+    return images[frames], digits[chosen] == 8, places
+
+
+def _projections(queries: FloatArray, keys: FloatArray, n_axes: int) -> FloatArray:
+    """Project explicit features of queries on the principal axes of those of keys."""
+    of_keys, of_queries = _features(keys), _features(queries)
+    total = of_keys.sum(axis=0)
+    of_keys = of_keys / (of_keys @ total)[:, None]
+    of_queries = of_queries / (of_queries @ total)[:, None]
+    _, _, axes = np.linalg.svd(of_keys - of_keys.mean(axis=0), full_matrices=False)
+    projected: FloatArray = of_queries @ axes[:n_axes].T
+    return projected
+
+
+def _features(points: FloatArray) -> FloatArray:
+    """Return coordinates whose inner product is exp(x·y/√2), for points of the plane.
+
+    One for each monomial of the Taylor series, up to degree 60.
+    """
+    x, y = 2**-0.25 * points.T
+    columns = [
+        x**j * y ** (m - j) / math.sqrt(math.factorial(j) * math.factorial(m - j))
+        for m in range(61)
+        for j in range(m + 1)
+    ]
+    return np.stack(columns, axis=1)
+
+
+def _moved(after: FloatArray, before: FloatArray) -> float:
+    return float(np.linalg.norm(after - before) / np.linalg.norm(before))

@@ -1,0 +1,151 @@
+"""The chapters of the tour, one after the other, each with its seconds."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from os import PathLike
+from typing import TypeAlias
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from eigenheads._parallel import interrupted_between_blocks
+from eigenheads._tour._chapters import digit_streams, kernel_facts, pursuit_facts
+from eigenheads.experiments import Result, reproduce
+from eigenheads.report import (
+    ProgressDisplay,
+    format_expected,
+    format_number,
+    print_claims,
+    write_report,
+)
+
+Say: TypeAlias = Callable[[str], None]
+
+#: What of every paper the tour checks again.
+HEADLINES = (
+    "marion2025",
+    "truong2026/alignment",
+    "truong2026/phase_diagram",
+    "maulensoto2026/fig1",
+    "maulensoto2026/fig2",
+)
+_PIPED_WIDTH = 120
+_NEXT = (
+    "See it move:    eigenheads live",
+    "Check a paper:  eigenheads reproduce marion2025 --preset paper",
+    "Use it:         docs/start.md, ten minutes with your own data and models",
+)
+
+
+def run_tour(
+    out: str | PathLike[str] = "results",
+    *,
+    keys: Sequence[str] = HEADLINES,
+    preset: str = "demo",
+    seed: int = 0,
+    jobs: int | None = None,
+) -> list[Result]:
+    """Check the headlines, fit, look at formulas and at a model; say what is seen.
+
+    Parameters
+    ----------
+    out
+        Folder of results, as for :func:`eigenheads.experiments.reproduce`.
+    keys, preset, seed, jobs
+        What is reproduced, and how.
+
+    Returns
+    -------
+    results
+        Of the headlines; ``result.news`` are the verdicts that differ from the record.
+    """
+    console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+
+    def say(line: str) -> None:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    start = time.perf_counter()
+    with _chapter(say, "1. What the papers claim, checked again"):
+        with interrupted_between_blocks(), ProgressDisplay() as listener:
+            results = reproduce(
+                list(keys),
+                preset=preset,
+                seed=seed,
+                out=out,
+                jobs=jobs,
+                listener=listener,
+            )
+        _print_headlines(console, say, results)
+    with _chapter(say, "2. A head as an estimator, on real data"):
+        _say_all(say, digit_streams())
+    with _chapter(say, "3. Attention as kernel PCA, and as a pursuit"):
+        _say_all(say, kernel_facts())
+        _say_all(say, pursuit_facts())
+    with _chapter(say, "4. Inside a trained model"):
+        _say_all(say, _look_inside())
+    page = write_report(out)
+    say(f"\nReport: {page} ({page.stat().st_size / 1e6:.1f} MB, opens offline)")
+    say(f"All of it took {time.perf_counter() - start:.0f} s. What to do next:")
+    _say_all(say, _NEXT)
+    return results
+
+
+@contextmanager
+def _chapter(say: Say, title: str) -> Iterator[None]:
+    say(f"\n{title}")
+    start = time.perf_counter()
+    yield
+    say(f"  ({time.perf_counter() - start:.1f} s)")
+
+
+def _say_all(say: Say, lines: Sequence[str] | Iterator[str]) -> None:
+    for line in lines:
+        say(f"  {line}")
+
+
+def _look_inside() -> Iterator[str]:
+    if find_spec("torch") is None:
+        yield (
+            "Left out, it needs PyTorch: `pip install '.[torch]'` adds layers, swaps "
+            "of attention and probes of heads,"
+        )
+        yield "and `eigenheads demo` then shows them here."
+        return
+    from eigenheads._tour._torch import swap_and_probe
+
+    yield from swap_and_probe()
+
+
+def _print_headlines(console: Console, say: Say, results: Sequence[Result]) -> None:
+    """Print a row a result: its first claim, and how many stand as on record."""
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("key", no_wrap=True)
+    table.add_column("first claim", overflow="fold", ratio=1)
+    table.add_column("paper", justify="right", no_wrap=True)
+    table.add_column("ours", justify="right", no_wrap=True)
+    table.add_column("reproduced", justify="right", no_wrap=True)
+    for result in results:
+        first = result.claims[0]
+        met = sum(claim.holds for claim in result.claims)
+        table.add_row(
+            escape(result.key),
+            escape(first.statement),
+            format_expected(first),
+            format_number(first.measured),
+            f"{met} of {len(result.claims)}",
+        )
+    console.print(table)
+    claims = [claim for result in results for claim in result.claims]
+    news = sum(claim.is_news for claim in claims)
+    met = sum(claim.holds for claim in claims)
+    say(
+        f"  {met} of {len(claims)} claims reproduced; "
+        f"{news or 'no'} verdict(s) differ from the record. All are in the report."
+    )
+    if news:
+        print_claims([result for result in results if result.news])

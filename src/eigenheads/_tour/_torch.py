@@ -1,0 +1,96 @@
+"""What the tour does with a small transformer, where PyTorch is installed."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+from eigenheads.adapters import probe_model, swap_attention
+
+_LEVEL = 0.05
+
+
+class RowReader(nn.Module):
+    """A transformer that reads an image row by row and names the digit."""
+
+    def __init__(self, width: int = 32, n_heads: int = 4) -> None:
+        super().__init__()
+        self.embed = nn.Linear(8, width)
+        self.place = nn.Embedding(8, width)
+        block = nn.TransformerEncoderLayer(
+            width, n_heads, 2 * width, dropout=0.0, batch_first=True
+        )
+        self.encoder = nn.TransformerEncoder(block, 2, enable_nested_tensor=False)
+        self.decide = nn.Linear(width, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return scores of the ten digits; images are (batch, 8, 8)."""
+        rows = self.embed(images) + self.place.weight
+        scores: torch.Tensor = self.decide(self.encoder(rows).mean(dim=1))
+        return scores
+
+
+def swap_and_probe(
+    n_steps: int = 300, n_permutations: int = 99, n_images: int = 16
+) -> Iterator[str]:
+    """Train a small model, swap a layer there and back, and question its heads."""
+    images, digits = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(digits))
+    x = torch.tensor(images[order].reshape(-1, 8, 8) / 16, dtype=torch.float32)
+    y = torch.tensor(digits[order])
+    x_test, y_test = x[-400:], y[-400:]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = _trained(RowReader(), x[:-400], y[:-400], n_steps)
+        yield (
+            f"A transformer of 2 layers learned handwritten digits in {n_steps} steps: "
+            f"accuracy {_accuracy(model, x_test, y_test):.3f} on images held out."
+        )
+        before = _scores(model, x_test)
+        swap_attention(model, to="rpc", layers=[0], n_iter=4)
+        swapped = _accuracy(model, x_test, y_test)
+        swap_attention(model, to="original")
+        is_same = torch.equal(_scores(model, x_test), before)
+        yield (
+            f"Layer 0 swapped to attention pursuit, not trained again: {swapped:.3f}; "
+            f"swapped back: {'bit for bit' if is_same else 'not'} the same."
+        )
+        probe = probe_model(
+            model,
+            x_test[:n_images],
+            n_permutations=n_permutations,
+            n_untrained=1,
+            seed=0,
+        )
+    for row in probe.summary(_LEVEL):
+        if row["statistic"] == "qk_covariance_cosine" and row["n_found"] is not None:
+            yield (
+                f"Cosine of scores and token covariance: median {row['median']:.3f}, "
+                f"{row['null'].replace('_', ' ')} {row['null_median']:.3f}; "
+                f"{row['n_found']} of {row['n_heads']} heads stand out (q ≤ {_LEVEL})."
+            )
+
+
+def _trained(
+    model: nn.Module, x: torch.Tensor, y: torch.Tensor, n_steps: int
+) -> nn.Module:
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for _ in range(n_steps):
+        chosen = torch.randint(len(x), (64,))
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x[chosen]), y[chosen])
+        torch.autograd.backward(loss)
+        optimizer.step()
+    return model.eval()
+
+
+@torch.no_grad()
+def _scores(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    scores: torch.Tensor = model(x)
+    return scores
+
+
+def _accuracy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
+    return float((_scores(model, x).argmax(dim=1) == y).float().mean())

@@ -1,0 +1,74 @@
+"""The tour: whole, honest about what differs, and without torch."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+
+from eigenheads import _tour
+from eigenheads._tour import _chapters, _run
+from eigenheads.cli import main
+from eigenheads.experiments._registry import select_keys
+
+KEYS = ("marion2025/bayes",)
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Make the tour short: one key, and no model."""
+    monkeypatch.setitem(_run.run_tour.__kwdefaults__, "keys", KEYS)
+    monkeypatch.setattr(_run, "find_spec", lambda name: None)
+
+
+def test_the_headlines_are_of_every_paper():
+    papers = {key.partition("/")[0] for key in select_keys(_tour.HEADLINES)}
+    assert papers == {key.partition("/")[0] for key in select_keys(["all"])}
+
+
+def test_tells_what_it_measures_and_ends_with_three_steps(short, tmp_path, capsys):
+    assert main(["demo", "--preset", "smoke", "--out", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    for number in "1234":
+        assert f"\n{number}. " in shown
+    assert "8 of 8 claims reproduced; no verdict(s) differ" in shown
+    accuracy = re.search(r"accuracy (\S+) on 1000 streams", shown)
+    assert float(accuracy.group(1)) > 0.9
+    assert "pip install '.[torch]'" in shown
+    assert f"Report: {tmp_path / 'report.html'}" in shown.replace("\n", "")
+    assert (tmp_path / "report.html").is_file()
+    ending = shown.strip().splitlines()[-4:]
+    assert ending[0].endswith("What to do next:")
+    assert all("eigenheads" in line or "docs/" in line for line in ending[1:])
+
+
+def test_a_verdict_against_the_record_is_shown_and_exit_status_1(
+    short, tmp_path, capsys, monkeypatch
+):
+    from eigenheads.experiments.marion2025 import bayes
+
+    broken = dataclasses.replace(
+        bayes.experiment,
+        presets={"smoke": bayes.Params(n_samples=50, sharpness_exponent=-0.1)},
+    )
+    monkeypatch.setattr(bayes, "experiment", broken)
+    monkeypatch.setattr(_run, "digit_streams", lambda: iter(()))
+    monkeypatch.setattr(_run, "kernel_facts", lambda: iter(()))
+    assert main(["demo", "--preset", "smoke", "--out", str(tmp_path)]) == 1
+    assert "on record: reproduced" in capsys.readouterr().out
+
+
+def test_explicit_features_have_the_exponential_kernel(rng):
+    x, y = rng.standard_normal((2, 6, 2))
+    product = _chapters._features(x) @ _chapters._features(y).T
+    np.testing.assert_allclose(product, np.exp(x @ y.T / np.sqrt(2)), rtol=1e-10)
+
+
+@pytest.mark.torch
+def test_a_model_is_swapped_there_and_back_and_probed():
+    from eigenheads._tour._torch import swap_and_probe
+
+    learned, swapped, *probed = swap_and_probe(n_steps=2, n_permutations=19, n_images=4)
+    assert "2 layers" in learned
+    assert "swapped back: bit for bit the same" in swapped
+    assert probed
