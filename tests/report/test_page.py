@@ -68,7 +68,7 @@ def test_figures_follow_the_page_in_colour_and_state_their_finding(page):
 
 
 def test_the_front_page_has_a_row_a_paper_with_its_first_figure(page):
-    front = page[page.index('<table class="front">') : page.index("</table>")]
+    front = page[page.index('<table class="claims front">') : page.index("</table>")]
     assert front.count("<tr><td>") == 1
     assert ">2 of 8</td>" in front
     (label,) = re.findall(r'<svg role="img" aria-label="([^"]+)"', front)
@@ -84,8 +84,8 @@ def test_a_claim_without_a_number_is_untestable_and_not_refuted(store):
         dataclasses.replace(claim, measured=float("nan")) for claim in result.claims
     )
     page = render_report([dataclasses.replace(result, claims=claims)])
-    front = page[page.index('<table class="front">') : page.index("</table>")]
-    numbers = re.findall(r'<td class="number">(\d+)</td>', front)
+    front = page[page.index('<table class="claims front">') : page.index("</table>")]
+    numbers = re.findall(r'<td class="number" data-label="[^"]+">(\d+)</td>', front)
     assert numbers[:3] == ["0", "0", str(len(claims))]
 
 
