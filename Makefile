@@ -11,7 +11,7 @@ ifeq ($(shell command -v chromium chromium-browser 2>/dev/null),)
 NO_BROWSER = and not browser
 endif
 
-.PHONY: demo test test-all check bench ledger docs clean help
+.PHONY: demo test test-all check bench ledger docs dist clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,7 +25,7 @@ help:  ## list the targets
 
 # The core with the test tools, still without torch.
 .venv-core/.test: .venv-core/.core
-	@.venv-core/bin/python $(PIP_INSTALL) --editable ".[frame]" pytest pytest-xdist pytest-timeout hypothesis beartype
+	@.venv-core/bin/python $(PIP_INSTALL) --editable ".[frame]" pytest pytest-xdist pytest-timeout hypothesis beartype hatchling
 	@touch $@
 
 # Everything a developer needs.
@@ -76,6 +76,10 @@ ledger: .venv-core/.core  ## renew the committed numbers of README and docs (pre
 docs: .venv/.docs  ## the documentation site, warnings are errors
 	.venv/bin/python -m sphinx -W --keep-going -b html docs docs/_build/html
 	@echo "Documentation: docs/_build/html/index.html"
+
+dist: .venv/.dev  ## wheel and source archive in dist/, tested in a clean environment
+	.venv/bin/python -m pytest --quiet tests/test_distribution.py
+	.venv/bin/python -m hatchling build -d dist
 
 clean:  ## remove environments, caches and builds (results stay)
 	rm -rf .venv .venv-core .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build docs/_build docs/gallery
