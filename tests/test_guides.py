@@ -8,6 +8,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[1] / "docs" / "guides"
 GUIDES = sorted(set(FOLDER.glob("*.md")) - {FOLDER / "index.md"})
+GUIDES.append(FOLDER.with_name("start.md"))
 
 
 def python_blocks(page):
