@@ -124,7 +124,7 @@ def test_a_full_disk_is_one_line(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["reproduce"], ["report"], ["list"], ["sweep"]]
+    "command", [[], ["demo"], ["reproduce"], ["report"], ["list"], ["sweep"]]
 )
 def test_help_explains_itself(command, capsys):
     assert main([*command, "--help"]) == 0
