@@ -52,7 +52,8 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     n_untrained
         How many untrained models of the same architecture give the null
         ``untrained``; 0 for none. With `m` models of `h` heads a layer, no p-value is
-        below 1/(mh + 1), or twice that if the statistic is two-sided.
+        below 1/(mh + 1), or twice that if the statistic is two-sided; heads that share
+        what a statistic sees (the tokens, or grouped keys and values) count once.
     untrained
         These models themselves, for architectures that we cannot draw anew.
     false_discovery
