@@ -105,6 +105,9 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
       layer are, given its input. Heads that share keys and values (grouped queries)
       are one draw of what does not see the queries.
 
+    On a sequence of at most d_value + 1 tokens the columns of any values in general
+    position span all directions, and ``captured_variance`` is 1: longer ones tell.
+
     ``matching_cosine`` is the same for all orders of the tokens, so it has no null of
     permuted tokens.
 
