@@ -217,7 +217,7 @@ def test_the_tour_has_five_steps(page):
 
 
 def test_the_page_says_why_runs_leave_theory_and_it_is_so(page):
-    assert "a larger batch closes the gap" in page.run("document.body.innerText")
+    assert "larger batches bring both together" in page.run("document.body.innerText")
     gaps = []
     for batch in (5, 50):
         page.open(f"{URL}#paused=1&batch={batch}")

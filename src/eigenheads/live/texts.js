@@ -24,7 +24,7 @@
       noise: "Standard deviation of what is added to the answer. It makes every gradient noisier but leaves the best head where it is.",
       start: "Random starts have overlaps of about 1/√d. In huge dimensions begin at 0.3: from a random start all would need about d·log d updates.",
     },
-    why: "Dashed: descent on the exact mean risk, without the noise of samples, from the same thirty starts and averaged like the runs. Runs lag behind it because small batches are noisy, and single heads may end elsewhere; a larger batch closes the gap.",
+    why: "Dashed: descent on the exact mean risk, without the noise of samples, from the same thirty starts and averaged like the runs. Runs part from it because small batches are noisy, which holds heads back or kicks them on, now and then to another end; larger batches bring both together.",
     titles: ["Thirty heads <span>over theory's flow</span>", "Overlaps <span>|κ| blue, |ν| orange</span>", "Excess risk <span>mean squared error less ε²</span>", "Distance to the manifold <span>√(θ²+η²+ρ²)</span>"],
     key: [["blue", "", "mean of 30 runs; band: least to greatest"], ["ink", "dash", "theory, mean"], ["orange", "", "|ν|"], ["green", "dot", "oracle"], ["grey", "dash", "best linear; predicting 0"], ["orange", "●", "head now"], ["green", "●", "sink"], ["purple", "■", "source"], ["orange", "✕", "saddle"]],
     say: (s) => {
