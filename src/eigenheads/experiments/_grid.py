@@ -257,9 +257,10 @@ def _coerced(label: str, value: object, kind: type) -> Value:
     if kind is int:
         if not float(number).is_integer():  # type: ignore[arg-type]
             return _refuse(label, "whole numbers", value)
-        if abs(number) > _MAX_WHOLE:  # type: ignore[operator]
+        whole = int(number)  # type: ignore[call-overload]
+        if abs(whole) > _MAX_WHOLE:
             return _refuse(label, "whole numbers below 2**63", value)
-        return int(number)  # type: ignore[call-overload]
+        return int(whole)
     return float(number)  # type: ignore[arg-type]
 
 
