@@ -36,6 +36,14 @@ def test_output_can_be_a_data_frame(estimator):
     assert list(estimator.feature_names_in_) == [*"abc"]
 
 
+def test_bags_and_a_data_frame_do_not_go_together():
+    pytest.importorskip("pandas")
+    bags = np.random.default_rng(0).standard_normal((4, 20, 3))
+    model = SignalDirection(random_state=0).fit(bags).set_output(transform="pandas")
+    with pytest.raises(ValueError, match="`X` must be rows of tokens; got bags while"):
+        model.transform(bags)
+
+
 @pytest.mark.parametrize("estimator", [AttentionPCA(2), SignalDirection(2)])
 def test_float32_is_kept(estimator):
     X = np.random.default_rng(0).standard_normal((60, 3)).astype(np.float32)
