@@ -55,12 +55,15 @@ def test_dask_gives_the_same_bytes_though_a_worker_is_killed(tmp_path):
             EXPERIMENT,
             grid={"word": "threads", "x": "0:1:4"},
             seeds=2,
-            preset="smoke",
+            preset="slow",
             backend="dask",
+            jobs=1,  # of the two
             address=cluster.scheduler_address,
             out=tmp_path / "threads",
         ).table
         assert set(threads["own"]) == set(threads["blas"]) == {1.0}
+        order = threads["began"].argsort()
+        assert (threads["began"][order][1:] >= threads["ended"][order][:-1]).all()
     assert clustered == swept(tmp_path / "here", jobs=2)
 
 
