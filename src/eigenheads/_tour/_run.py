@@ -1,11 +1,13 @@
 """The chapters of the tour, one after the other, each with its seconds."""
 
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from os import PathLike
+from pathlib import Path
 from typing import TypeAlias
 
 from rich import box
@@ -36,8 +38,8 @@ HEADLINES = (
 )
 _PIPED_WIDTH = 120
 _NEXT = (
-    "See it move:    eigenheads live",
-    "Check a paper:  eigenheads reproduce marion2025 --preset paper",
+    "See it move:    {program} live",
+    "Check a paper:  {program} reproduce marion2025 --preset paper",
     "Use it:         docs/start.md, ten minutes with your own data and models",
 )
 
@@ -91,7 +93,7 @@ def run_tour(
     page = write_report(out)
     say(f"\nReport: {page} ({page.stat().st_size / 1e6:.1f} MB, opens offline)")
     say(f"All of it took {time.perf_counter() - start:.0f} s. What to do next:")
-    _say_all(say, _NEXT)
+    _say_all(say, [line.format(program=_program()) for line in _NEXT])
     return results
 
 
@@ -106,6 +108,13 @@ def _chapter(say: Say, title: str) -> Iterator[None]:
 def _say_all(say: Say, lines: Sequence[str] | Iterator[str]) -> None:
     for line in lines:
         say(f"  {line}")
+
+
+def _program() -> str:
+    """Return how this command is called from here."""
+    called = Path(sys.argv[0])
+    is_elsewhere = called.name == "eigenheads" and shutil.which("eigenheads") is None
+    return str(called) if is_elsewhere else "eigenheads"
 
 
 def _look_inside() -> Iterator[str]:
