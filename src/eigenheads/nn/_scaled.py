@@ -99,17 +99,17 @@ class ScaledAttention(AbstractAttention):
             Of the shape of `x`.
         """
         q, k, v = self._heads(x)
-        visibility = self._visibility(k, attn_mask, is_causal)
-        k, v = visibility.hide(k), visibility.hide(v)
-        scale = self.d_head**-0.5
-        if self.kind == "scalar":
-            average = visibility.attend(k, k, v, scale=scale)
-            v = v - self.scaling.to(v.dtype) * average
-        else:
-            v = v - (self._matrix(visibility).to(v.dtype) @ v).to(v.dtype)
-        return self._merge(
-            visibility.attend(q, k, v, scale=scale, dropout=self._dropout)
+        output = scaled_heads(
+            q,
+            k,
+            v,
+            scaling=self.scaling,
+            visibility=self._visibility(k, attn_mask, is_causal),
+            scale=self.d_head**-0.5,
+            dropout=self._dropout,
+            owner=self._owner,
         )
+        return self._merge(output)
 
     def attention_weights(
         self,
@@ -128,26 +128,55 @@ class ScaledAttention(AbstractAttention):
         k = visibility.hide(k)
         scale = self.d_head**-0.5
         weights = softmax_weights(q, k, visibility, scale)
-        return weights - weights @ self._correction(k, visibility, scale)
+        return weights - weights @ correction(
+            k, self.scaling, visibility, scale, owner=self._owner
+        )
 
     def extra_repr(self) -> str:
         """Describe the layer in ``print(model)``."""
         size = "" if self.kind == "scalar" else f", n_tokens={self.n_tokens}"
         return f"{super().extra_repr()}, kind={self.kind!r}{size}"
 
-    def _correction(self, keys: Heads, visibility: Visibility, scale: float) -> Tensor:
-        if self.kind == "scalar":
-            return self.scaling * softmax_weights(keys, keys, visibility, scale)
-        return self._matrix(visibility)
 
-    def _matrix(self, visibility: Visibility) -> Tensor:
-        """Return :math:`S`, zero where the mask hides."""
-        n, size = visibility.n_keys, self.scaling.shape[-1]
-        if n > size:
-            contract = f"of at most `n_tokens`={size} tokens"
-            fail("x", contract, Got(f"{n} tokens"), owner=self._owner)
-        matrix = self.scaling[:, :n, :n]
-        visible = visibility.visible
-        if visible is None and visibility.is_causal:
-            visible = causal_mask(n, n, matrix.device)
-        return matrix if visible is None else matrix.masked_fill(~visible, 0.0)
+def scaled_heads(
+    queries: Heads,
+    keys: Heads,
+    values: Heads,
+    *,
+    scaling: Tensor,
+    visibility: Visibility,
+    scale: float,
+    dropout: float,
+    owner: str,
+) -> Heads:
+    """Return scaled attention of heads; `scaling` is one number, or S of each head."""
+    keys, values = visibility.hide(keys), visibility.hide(values)
+    if scaling.ndim:
+        S = _matrix(scaling, visibility, owner=owner).to(values.dtype)
+        values = values - (S @ values).to(values.dtype)
+    else:
+        average = visibility.attend(keys, keys, values, scale=scale)
+        values = values - scaling.to(values.dtype) * average
+    return visibility.attend(queries, keys, values, scale=scale, dropout=dropout)
+
+
+def correction(
+    keys: Heads, scaling: Tensor, visibility: Visibility, scale: float, *, owner: str
+) -> Tensor:
+    """Return :math:`S` of keys without hidden ones."""
+    if scaling.ndim:
+        return _matrix(scaling, visibility, owner=owner)
+    return scaling * softmax_weights(keys, keys, visibility, scale)
+
+
+def _matrix(scaling: Tensor, visibility: Visibility, *, owner: str) -> Tensor:
+    """Return :math:`S`, zero where the mask hides."""
+    n, size = visibility.n_keys, scaling.shape[-1]
+    if n > size:
+        contract = f"of at most `n_tokens`={size} tokens"
+        fail("x", contract, Got(f"{n} tokens"), owner=owner)
+    matrix = scaling[:, :n, :n]
+    visible = visibility.visible
+    if visible is None and visibility.is_causal:
+        visible = causal_mask(n, n, matrix.device)
+    return matrix if visible is None else matrix.masked_fill(~visible, 0.0)

@@ -1,0 +1,30 @@
+"""Look into models of others and change them: PyTorch, Hugging Face, timm layouts."""
+
+try:
+    import torch as _torch  # noqa: F401 -- asked for here, so that the error is clear
+except ImportError as error:
+    raise ImportError(
+        "eigenheads.adapters: PyTorch is not installed. "
+        "Run `pip install 'eigenheads[torch]'`, or `'eigenheads[hf]'` for Hugging Face."
+    ) from error
+
+from eigenheads.adapters._sites import Site, find_sites
+from eigenheads.adapters._swap import (
+    AttentionSummary,
+    LayerAttention,
+    attention_summary,
+    swap_attention,
+    watch_attention,
+)
+from eigenheads.adapters._swap_load import load_swapped
+
+__all__ = [
+    "AttentionSummary",
+    "LayerAttention",
+    "Site",
+    "attention_summary",
+    "find_sites",
+    "load_swapped",
+    "swap_attention",
+    "watch_attention",
+]

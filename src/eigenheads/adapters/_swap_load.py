@@ -1,0 +1,139 @@
+"""Load Hugging Face models that were saved with swapped attention."""
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from eigenheads._checks import Got, fail
+from eigenheads.adapters._sites import Site, find_sites
+from eigenheads.adapters._swap import apply_variants
+from eigenheads.adapters._swap_variants import IMPLEMENTATION, VARIANTS, Variant
+
+_OWNER = "load_swapped"
+# Options of `from_pretrained` that the configuration needs to be found.
+_WHERE = ("cache_dir", "local_files_only", "revision", "subfolder", "token")
+
+
+def load_swapped(
+    path: str | Path, *, model_class: Any = None, **options: Any
+) -> nn.Module:
+    """Load a Hugging Face model that was saved after :func:`swap_attention`.
+
+    Weights, variants and their learned parameters come back as they were saved.
+
+    Parameters
+    ----------
+    path
+        Folder that ``save_pretrained`` wrote, or the name of a repository.
+    model_class
+        Class to load; the one that was saved unless given. Automatic classes such as
+        ``AutoModelForCausalLM`` do, too.
+    **options
+        Forwarded to ``from_pretrained``; ``attn_implementation`` is what layers that
+        are not swapped use, as saved unless given.
+
+    Returns
+    -------
+    model
+        In evaluation mode, as ``from_pretrained`` returns it.
+
+    Notes
+    -----
+    A plain ``from_pretrained`` never gives the plain model silently: it stops at the
+    unknown attention implementation ``eigenheads.adapters.load_swapped``, or, once
+    that is registered in the process, the model stops at its first call. To load it
+    plain on purpose, name an implementation:
+    ``from_pretrained(path, attn_implementation="sdpa")``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from transformers import ViTConfig, ViTModel
+    >>> from eigenheads.adapters import attention_summary, swap_attention
+    >>> config = ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+    ...                    intermediate_size=8, image_size=8, patch_size=4)
+    >>> model = swap_attention(ViTModel(config), to="rpc", n_iter=2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model.save_pretrained(folder)
+    ...     loaded = load_swapped(folder)
+    >>> attention_summary(loaded) == attention_summary(model)
+    True
+    """
+    import transformers
+
+    from eigenheads.adapters._swap_huggingface import MARKER
+
+    where = {name: options[name] for name in _WHERE if name in options}
+    config = transformers.AutoConfig.from_pretrained(path, **where)
+    marker = getattr(config, MARKER, None)
+    if marker is None or config._attn_implementation != IMPLEMENTATION:
+        got = Got(f"{str(path)!r} without `{MARKER}` in its configuration")
+        hint = "Load it with `from_pretrained`."
+        fail(
+            "path", "a model saved with swapped attention", got, owner=_OWNER, hint=hint
+        )
+    for name in (MARKER, "attn_implementation"):
+        config.__dict__.pop(name, None)
+    config._attn_implementation = marker["original"]
+    original = _concrete(model_class, config)
+    loader = _swapping(original, marker["layers"])
+    loaded: nn.Module = loader.from_pretrained(path, config=config, **options)
+    loaded.__class__ = original
+    return loaded
+
+
+def _concrete(model_class: Any, config: Any) -> Any:
+    """Return the class of the model, looking through automatic classes."""
+    import transformers
+
+    if model_class is None:
+        (name, *_) = config.architectures or [""]
+        found = getattr(transformers, name, None)
+        if found is None:
+            contract = "given for a model that transformers does not know"
+            fail("model_class", contract, name, owner=_OWNER)
+        return found
+    mapping = getattr(model_class, "_model_mapping", None)
+    return model_class if mapping is None else mapping[type(config)]
+
+
+def _swapping(original: Any, layers: dict[str, dict[str, Any]]) -> Any:
+    """Return a subclass whose models are swapped before weights are loaded.
+
+    So what the variants have learned is loaded with the rest.
+    """
+
+    def initialize(self: Any, config: Any, *inputs: Any, **options: Any) -> None:
+        original.__init__(self, config, *inputs, **options)
+        sites = find_sites(self, owner=_OWNER)
+        wanted: dict[Site, Variant | None] = {
+            _find(sites, name): _variant(record) for name, record in layers.items()
+        }
+        apply_variants(self, wanted)
+
+    parts = {"__init__": initialize, "__module__": original.__module__}
+    return type(original.__name__, (original,), parts)
+
+
+def _variant(record: dict[str, Any]) -> Variant:
+    options = dict(record)
+    if isinstance(options.get("threshold"), list):
+        options["threshold"] = tuple(options["threshold"])
+    return VARIANTS[options.pop("to")].read(options, owner=_OWNER)
+
+
+def _find(sites: list[Site], name: str) -> Site:
+    """Return the site of a saved name; a head in front of the model may differ."""
+    fitting = [
+        site
+        for site in sites
+        if site.name == name
+        or site.name.endswith(f".{name}")
+        or name.endswith(f".{site.name}")
+    ]
+    if len(fitting) != 1:
+        listed = ", ".join(site.name for site in sites)
+        contract = f"a model with exactly one layer {name!r}"
+        fail("model_class", contract, Got(f"one with {listed}"), owner=_OWNER)
+    return fitting[0]
