@@ -15,6 +15,7 @@ _SUBMODULES = (
     "nn",
     "plotting",
     "report",
+    "robustness",
     "theory",
 )
 

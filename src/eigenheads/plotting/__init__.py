@@ -13,6 +13,7 @@ from eigenheads.plotting._pca import (
     draw_pca_ranks,
     draw_pca_sweep,
 )
+from eigenheads.plotting._robustness import draw_robustness, robustness_size
 from eigenheads.plotting._signal import (
     draw_signal_paths,
     draw_signal_phases,
@@ -29,6 +30,7 @@ __all__ = [
     "draw_pca_quantiles",
     "draw_pca_ranks",
     "draw_pca_sweep",
+    "draw_robustness",
     "draw_signal_paths",
     "draw_signal_phases",
     "draw_signal_sweep",
@@ -36,4 +38,5 @@ __all__ = [
     "draw_vector_field",
     "embedded_svg",
     "render_svg",
+    "robustness_size",
 ]
