@@ -10,5 +10,7 @@ collect_ignore_glob = (
         "eigenheads/nn/*.py",
         "eigenheads/adapters/*.py",
         "eigenheads/robustness/*.py",
+        "eigenheads/experiments/teo2024/_models.py",
+        "eigenheads/experiments/teo2024/_training.py",
     ]
 )

@@ -20,6 +20,7 @@ from eigenheads.plotting._signal import (
     draw_signal_sweep,
 )
 from eigenheads.plotting._svg import embedded_svg, render_svg
+from eigenheads.plotting._variants import draw_variants
 
 __all__ = [
     "draw_any_dimension",
@@ -35,6 +36,7 @@ __all__ = [
     "draw_signal_phases",
     "draw_signal_sweep",
     "draw_step_changes",
+    "draw_variants",
     "draw_vector_field",
     "embedded_svg",
     "render_svg",

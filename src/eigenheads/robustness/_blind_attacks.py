@@ -143,15 +143,16 @@ def square(
     at = project(x + radius * stripes, x, radius, bounds)
     best = margin(model(at), y)
     for query in range(n_queries):
-        if bool((best > 0).all()):
+        open_ = (best <= 0).nonzero().squeeze(1)  # images that are not fooled yet
+        if not len(open_):
             break
         area = share * _shrunk(query / n_queries)
-        signs, inside = _squares(x, area, generator)
-        tried = torch.where(inside, x + radius * signs, at).clamp(*bounds)
-        found = margin(model(tried), y)
-        better = (found > best) & (best <= 0)
-        at = torch.where(better.view(-1, *[1] * (x.ndim - 1)), tried, at)
-        best = torch.where(better, found, best)
+        signs, inside = _squares(x[open_], area, generator)
+        edge = (x[open_] + radius * signs).clamp(*bounds)
+        tried = torch.where(inside, edge, at[open_])
+        found = margin(model(tried), y[open_])
+        better = found > best[open_]
+        at[open_[better]], best[open_[better]] = tried[better], found[better]
     return at
 
 

@@ -21,7 +21,12 @@ from eigenheads.robustness._blind_attacks import spsa, square
 from eigenheads.robustness._corruptions import CORRUPTIONS, SEVERITIES
 from eigenheads.robustness._plan import Plan, mean, plan_images, plan_words
 from eigenheads.robustness._read import read_images, read_words
-from eigenheads.robustness._result import Robustness, RobustnessRow, interval
+from eigenheads.robustness._result import (
+    Resampling,
+    Robustness,
+    RobustnessRow,
+    interval,
+)
 
 _OWNER = "evaluate_robustness"
 _ATTACKS: Final[dict[str, Callable[..., Tensor]]] = {
@@ -50,6 +55,7 @@ def evaluate_robustness(
     batch_size: int = 256,
     seed: int = 0,
     confidence: float = 0.95,
+    n_resamples: int = 500,
     progress: bool = False,
 ) -> Robustness:
     """Measure what models lose on corrupted, attacked and foreign input.
@@ -86,6 +92,8 @@ def evaluate_robustness(
     confidence
         Of the intervals: Student's t over models of a list, bootstrap over examples
         for a model alone.
+    n_resamples
+        Of the bootstrap.
     progress
         Whether to show a bar.
 
@@ -98,7 +106,8 @@ def evaluate_robustness(
     -----
     ``"mean corruption error"`` is the mean of the errors over severities, for each
     corruption and for all; it is not divided by the errors of AlexNet, as benchmarks on
-    ImageNet do. ``"AUPR"`` takes outliers for the positive class and one minus the
+    ImageNet do. Under an attack, an example counts as right if it is right both before
+    and after. ``"AUPR"`` takes outliers for the positive class and one minus the
     largest probability for the score. ``"perplexity"`` under swapped words counts only
     words that were not swapped themselves.
 
@@ -119,6 +128,9 @@ def evaluate_robustness(
         "confidence", confidence, owner=_OWNER, minimum=0.5, maximum=0.9999
     )
     seed = check_count("seed", seed, owner=_OWNER, minimum=0)
+    resampling = Resampling(
+        level, check_count("n_resamples", n_resamples, owner=_OWNER), seed
+    )
     chosen = [
         check_number("shares", share, owner=_OWNER, minimum=0.0, maximum=1.0)
         for share in shares
@@ -149,7 +161,7 @@ def evaluate_robustness(
         rows = [
             row
             for name, models in named.items()
-            for row in _rows(name, _outcomes(models, plan, size), plan, level, seed)
+            for row in _rows(name, _outcomes(models, plan, size), plan, resampling)
         ]
     several = any(len(models) > 1 for models in named.values())
     return Robustness(
@@ -212,8 +224,7 @@ def _rows(
     name: str,
     outcomes: list[list[NDArray[np.float64]]],
     plan: Plan,
-    confidence: float,
-    seed: int,
+    resampling: Resampling,
 ) -> Iterator[RobustnessRow]:
     measured = [
         (one.metric, one.condition, one.level, one.statistic, arrays)
@@ -225,12 +236,7 @@ def _rows(
         measured.append((group.metric, group.condition, None, mean, errors))
     for metric, condition, level, statistic, arrays in measured:
         # The same resamples for every row and model, so that rows compare.
-        values, low, high = interval(
-            arrays,
-            statistic,
-            confidence=confidence,
-            rng=np.random.default_rng(seed),
-        )
+        values, low, high = interval(arrays, statistic, resampling)
         share = metric != "perplexity"
         yield RobustnessRow(
             model=name,

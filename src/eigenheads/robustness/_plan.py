@@ -201,9 +201,14 @@ def _attacked(
         with evaluating(model):
             for x, y in _batches(size, images.x, images.y):
                 x, y = x.to(device), y.to(device)
-                attacked = attack(run, x, y, **options, **extra)
                 with torch.no_grad():
-                    found.append((run(attacked).argmax(1) == y).cpu())
+                    right = run(x).argmax(1) == y
+                # Who is wrong already needs no attack.
+                if bool(right.any()):
+                    attacked = attack(run, x[right], y[right], **options, **extra)
+                    with torch.no_grad():
+                        right[right.clone()] = run(attacked).argmax(1) == y[right]
+                found.append(right)
         return _floats(torch.cat(found))
 
     return measure

@@ -21,7 +21,6 @@ from eigenheads._typing import FloatArray
 if TYPE_CHECKING:
     import pandas
 
-N_RESAMPLES = 500
 Statistic = Callable[[FloatArray], float]
 
 
@@ -176,12 +175,17 @@ def _write(file: IO[bytes], text: str) -> None:
     file.write(text.encode())
 
 
+@dataclass(frozen=True)
+class Resampling:
+    """How intervals are made."""
+
+    confidence: float
+    n_resamples: int
+    seed: int
+
+
 def interval(
-    outcomes: Sequence[NDArray[Any]],
-    statistic: Statistic,
-    *,
-    confidence: float,
-    rng: np.random.Generator,
+    outcomes: Sequence[NDArray[Any]], statistic: Statistic, how: Resampling
 ) -> tuple[list[float], float, float]:
     """Return the value of each model, and an interval of their mean.
 
@@ -189,14 +193,15 @@ def interval(
     model: the percentile bootstrap over examples.
     """
     values = [statistic(array) for array in outcomes]
-    tail = (1 - confidence) / 2
+    tail = (1 - how.confidence) / 2
     if len(values) > 1:
         error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
         half = float(stats.t.ppf(1 - tail, len(values) - 1)) * error
         mean = float(np.mean(values))
         return values, mean - half, mean + half
     (array,) = outcomes
-    draws = rng.integers(0, len(array), (N_RESAMPLES, len(array)))
+    rng = np.random.default_rng(how.seed)
+    draws = rng.integers(0, len(array), (how.n_resamples, len(array)))
     resampled = [statistic(array[draw]) for draw in draws]
     low, high = np.quantile(resampled, [tail, 1 - tail])
     return values, float(low), float(high)
