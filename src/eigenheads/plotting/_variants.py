@@ -90,3 +90,42 @@ def _draw_layer(axes: "Axes", table: Columns) -> None:
     axes.set_xlim(-0.05, 1.05)
     axes.set_title("first layer")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+
+
+def draw_convergence(figure: "Figure", table: Columns, names: Sequence[str]) -> None:
+    """Draw loss and accuracy along training, and final gains, paired by seed.
+
+    Parameters
+    ----------
+    figure
+        Empty.
+    table
+        ``steps`` (records), ``loss`` and ``accuracy`` (kinds, seeds, records).
+    names
+        Of the kinds; the first is the one to compare with.
+    """
+    axes: Any = figure.subplots(1, 3)
+    colors = (GREY, BLUE, GREEN)
+    for panel, (name, title) in zip(
+        axes,
+        (("loss", "training loss"), ("accuracy", "test accuracy, percent")),
+        strict=False,
+    ):
+        for runs, label, color in zip(table[name], names, colors, strict=True):
+            n = runs.shape[0]
+            half = stats.t.ppf(0.975, n - 1) * runs.std(axis=0, ddof=1) / np.sqrt(n)
+            mean = runs.mean(axis=0)
+            panel.fill_between(
+                table["steps"], mean - half, mean + half, color=color, alpha=0.15
+            )
+            panel.plot(
+                table["steps"], mean, "o-", markersize=3, color=color, label=label
+            )
+        panel.set(title=title, xlabel="step")
+    axes[0].set_yscale("log")
+    axes[0].legend()
+    final = table["accuracy"][:, :, -1]
+    _draw_gaps(axes[2], final - final[:1])
+    axes[2].set(title="final accuracy, paired", xlabel="points, less the first")
+    axes[2].set_yticks(range(len(names)), names)
+    axes[2].invert_yaxis()
