@@ -20,12 +20,17 @@ from eigenheads.plotting._signal import (
     draw_signal_sweep,
 )
 from eigenheads.plotting._svg import embedded_svg, render_svg
-from eigenheads.plotting._variants import draw_convergence, draw_variants
+from eigenheads.plotting._variants import (
+    draw_convergence,
+    draw_gaps,
+    draw_variants,
+)
 
 __all__ = [
     "draw_any_dimension",
     "draw_bayes",
     "draw_convergence",
+    "draw_gaps",
     "draw_location_panels",
     "draw_pca_curves",
     "draw_pca_laws",

@@ -48,11 +48,38 @@ def draw_variants(
         if own.any():
             title = f"{family} ({own.sum()} count)"
             panels.append((title, table["accuracy"][:, own].mean(axis=1)))
-    axes: Any = figure.subplots(1, len(panels) + 1, sharey=True, squeeze=False)[0]
-    for panel, (title, values) in zip(axes, panels, strict=False):
-        _draw_gaps(panel, values - values[list(baselines)])
+    gaps = {title: values - values[list(baselines)] for title, values in panels}
+    draw_gaps(figure, gaps, table, names, label="points, less symmetric")
+
+
+def draw_gaps(
+    figure: "Figure",
+    gaps: Mapping[str, NDArray[np.float64]],
+    table: Columns,
+    names: Sequence[str],
+    *,
+    label: str,
+) -> None:
+    """Draw paired differences with intervals over seeds, and what the layers do.
+
+    Parameters
+    ----------
+    figure
+        Empty.
+    gaps
+        By title: models by seeds.
+    table
+        ``flagged`` and ``self_weight``, models by seeds.
+    names
+        Of the models.
+    label
+        What the differences are.
+    """
+    axes: Any = figure.subplots(1, len(gaps) + 1, sharey=True, squeeze=False)[0]
+    for panel, (title, values) in zip(axes, gaps.items(), strict=False):
+        _draw_gaps(panel, values)
         panel.set_title(title)
-        panel.set_xlabel("points, less symmetric")
+    figure.supxlabel(label, fontsize="small")
     _draw_layer(axes[-1], table)
     axes[0].set_yticks(range(len(names)), names)
     axes[0].invert_yaxis()
@@ -89,7 +116,7 @@ def _draw_layer(axes: "Axes", table: Columns) -> None:
         axes.plot(mean, at, marker, color=color, markersize=4, label=label)
     axes.set_xlim(-0.05, 1.05)
     axes.set_title("first layer")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+    axes.legend(loc="best")
 
 
 def draw_convergence(figure: "Figure", table: Columns, names: Sequence[str]) -> None:

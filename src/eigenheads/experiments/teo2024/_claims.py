@@ -16,7 +16,16 @@ from eigenheads.experiments.teo2024._variants import BASELINE, CLAIMED, MATCHED
 Cell = tuple[str, str]
 # Fewer seeds tell nothing about a difference.
 _ENOUGH_SEEDS = 5
-_T: Final = "lower end of the paired t-interval over seeds: above noise, not above 0"
+_SAID: Final = {
+    "clean": "clean accuracy",
+    "corruptions": "accuracy under corruptions",
+    "attacks": "accuracy under attacks",
+}
+_SOURCES: Final = {
+    "clean": "Table 1, in direction",
+    "corruptions": "Table 1, in direction",
+    "attacks": "Table 2, in direction",
+}
 
 
 def robustness_claims(
@@ -78,11 +87,21 @@ def _about_differences(
             for family in ("clean", "corruptions", "attacks"):
                 if family in means:
                     gap = _gap(means, family, at[name], at[BASELINE])
-                    yield _better(prefix + name, family, gap, kind)
+                    yield better(
+                        f"{prefix}{name}: {_SAID[family]} less symmetric attention's, "
+                        "in points",
+                        _SOURCES[family],
+                        gap,
+                        _RECORD.get((prefix + name, family), "not reproduced"),
+                    )
     for name, control, record in _CONTROLS:
         if name in at and control in at and "all" in means:
             gap = _gap(means, "all", at[name], at[control])
-            yield _same(prefix, name, control, gap, record)
+            statement = (
+                f"{prefix}{name} against {control}: difference of accuracy over all "
+                "conditions that count, in points"
+            )
+            yield same(statement, gap, record)
 
 
 def _gap(
@@ -91,28 +110,26 @@ def _gap(
     return paired(means[family][one] - means[family][other])
 
 
-def _better(name: str, family: str, gap: Interval, kind: str) -> Claim:
-    where = "clean accuracy" if family == "clean" else f"accuracy under {family}"
-    source = "Table 1" if family != "attacks" else "Table 2"
+def better(
+    statement: str, source: str, gap: Interval, record: Verdict = "not reproduced"
+) -> Claim:
+    """Return the claim that a paired difference is above noise."""
     return Claim(
-        statement=f"{name}: {where} less symmetric attention's, in points "
-        f"(mean {gap.mean:+.1f} ± {gap.half:.1f}), lower end",
-        source=f"{source}, in direction",
+        statement=f"{statement} (mean {gap.mean:+.1f} ± {gap.half:.1f}), lower end",
+        source=source,
         relation="≥",
         expected=0.0,
         measured=gap.low,
         tolerance=0.0,
-        reason=_T,
-        on_record=_RECORD.get((name, family), "not reproduced"),
+        reason="lower end of the paired t-interval over seeds: above noise",
+        on_record=record,
     )
 
 
-def _same(
-    prefix: str, name: str, control: str, gap: Interval, record: Verdict
-) -> Claim:
+def same(statement: str, gap: Interval, record: Verdict = "reproduced") -> Claim:
+    """Return the claim that no paired difference is to be seen."""
     return Claim(
-        statement=f"{prefix}{name} against {control}: difference of accuracy over all "
-        "conditions that count, in points",
+        statement=statement,
         source="ours",
         relation="≈",
         expected=0.0,

@@ -195,6 +195,49 @@ class SmallViT(nn.Module):
         return tokens
 
 
+class SmallLanguageModel(nn.Module):
+    """Causal transformer over ids of words; one id more than it will ever predict."""
+
+    def __init__(
+        self, variant: Variant, *, size: Size, n_words: int, length: int
+    ) -> None:
+        super().__init__()
+        d_model = size.d_model
+        self.embed = nn.Embedding(n_words + 1, d_model)
+        self.position = nn.Parameter(0.5 * torch.randn(length, d_model))
+        self.blocks = nn.ModuleList()
+        for index in range(size.depth):
+            layer = variant.rest if index else variant.first
+            attention = make_attention(
+                layer, d_model, size.n_heads, n_tokens=length, is_causal=True
+            )
+            self.blocks.append(Block(d_model, attention, nn.Identity()))
+        self.norm = nn.LayerNorm(d_model)
+        self.head = nn.Linear(d_model, n_words)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the logits of each next word."""
+        tokens = self.embed(ids) + self.position[: ids.shape[1]]
+        for block in self.blocks:
+            tokens = block(tokens)
+        logits: Tensor = self.head(self.norm(tokens))
+        return logits
+
+    def first_tokens(self, ids: Tensor) -> Tensor:
+        """Return what the first attention meets."""
+        block = self.blocks[0]
+        assert isinstance(block, Block)
+        tokens: Tensor = block.norm1(self.embed(ids) + self.position[: ids.shape[1]])
+        return tokens
+
+    @property
+    def first_attention(self) -> nn.Module:
+        """The attention of the first block."""
+        block = self.blocks[0]
+        assert isinstance(block, Block)
+        return block.attn
+
+
 @torch.no_grad()
 def look_inside(attention: nn.Module, tokens: Tensor) -> tuple[float, float]:
     """Return the share of S (its largest over iterations) and the mean self-weight."""
