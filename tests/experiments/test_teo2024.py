@@ -40,7 +40,8 @@ def run(key, seed=0, preset="smoke", **changes):
 def test_same_seed_same_bytes_all_finite_and_all_work_reported(key):
     heard = []
     with threads(1), reporting(heard.append):
-        params, one, _ = run(key, **TINY[key])
+        params, one, claims = run(key, **TINY[key])
+    assert not [claim.statement for claim in claims if claim.is_news]
     with threads(3):
         again = run(key, **TINY[key])[1]
     for name in one:
@@ -50,8 +51,9 @@ def test_same_seed_same_bytes_all_finite_and_all_work_reported(key):
     assert sum(heard) == experiment.work(params)
     figure = draw_experiment(experiment, params, one)
     assert figure == draw_experiment(experiment, params, one)
-    other = run(key, seed=1, **TINY[key])[1]
-    assert any(one[name].tobytes() != other[name].tobytes() for name in one)
+    if key == "scaled":
+        other = run(key, seed=1, **TINY[key])[1]
+        assert one["loss"].tobytes() != other["loss"].tobytes()
 
 
 @pytest.mark.torch
@@ -69,10 +71,9 @@ def test_processes_do_not_change_a_byte(monkeypatch):
 
 @pytest.mark.torch
 def test_smoke_is_as_on_record():
-    for key in ("robustness", "scaled"):
-        claims = run(key)[2]
-        assert claims
-        assert [claim.statement for claim in claims if claim.is_news] == []
+    claims = run("robustness")[2]
+    assert len(claims) == 2
+    assert [claim.statement for claim in claims if claim.is_news] == []
 
 
 def made_up(gain, seeds=5, noise=0.5):

@@ -11,7 +11,7 @@ import joblib
 import torch
 from torch import Tensor, nn
 
-from eigenheads._parallel import advance, n_threads
+from eigenheads._parallel import advance, n_threads, reporting
 from eigenheads.experiments.teo2024._variants import Training
 from eigenheads.nn import PursuitWarning
 
@@ -96,7 +96,8 @@ def _alone(work: Callable[..., Made], job: tuple[Any, ...]) -> Made:
     if multiprocessing.parent_process() is not None:
         # Ctrl-C is for the parent, which ends its workers.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with one_thread():
+    # What a job reports in here is not in the experiment's unit.
+    with one_thread(), reporting(lambda units: None):
         return work(*job)
 
 
