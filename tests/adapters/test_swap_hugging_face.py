@@ -212,6 +212,17 @@ def test_unknown_changes_of_scores_are_refused():
 
 
 @torch.no_grad()
+def test_a_model_that_says_causal_without_a_mask_is_believed():
+    model = swap_attention(make("vit"), to="rpc")
+    one = model(**batch("vit"), is_causal=True)[0]
+    inputs = batch("vit")
+    inputs["pixel_values"][..., 4:, 4:] += 1.0  # the last of four patches
+    two = model(**inputs, is_causal=True)[0]
+    assert torch.equal(one[:, :4], two[:, :4])
+    assert not torch.equal(one[:, 4], two[:, 4])
+
+
+@torch.no_grad()
 def test_weights_are_returned_on_request():
     model, inputs = make("bert", "eager"), batch("bert", "right")
     before = model(**inputs, output_attentions=True).attentions

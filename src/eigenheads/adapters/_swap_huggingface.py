@@ -84,7 +84,9 @@ def attend(
             keys=key,
             values=value,
             mask=attention_mask,
-            is_causal=query.shape[-2] < key.shape[-2],  # otherwise the mask has it all
+            # Otherwise the mask has it all, unless there is none and the model says so.
+            is_causal=query.shape[-2] < key.shape[-2]
+            or options.get("is_causal") is True,
             is_self=_is_self(module, query.shape[-2], key.shape[-2]),
             scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
             dropout=dropout if module.training else 0.0,

@@ -1,5 +1,6 @@
 """Draws tables on axes."""
 
+from eigenheads.plotting._heads import HeadMap, draw_head_maps, head_maps_size
 from eigenheads.plotting._location import draw_location_panels, draw_vector_field
 from eigenheads.plotting._location_asymptotics import (
     draw_any_dimension,
@@ -20,6 +21,7 @@ from eigenheads.plotting._signal import (
     draw_signal_sweep,
 )
 from eigenheads.plotting._svg import embedded_svg, render_svg
+from eigenheads.plotting._sweep import SweepAxis, SweepPanel, draw_sweep
 from eigenheads.plotting._variants import (
     draw_convergence,
     draw_gaps,
@@ -27,10 +29,14 @@ from eigenheads.plotting._variants import (
 )
 
 __all__ = [
+    "HeadMap",
+    "SweepAxis",
+    "SweepPanel",
     "draw_any_dimension",
     "draw_bayes",
     "draw_convergence",
     "draw_gaps",
+    "draw_head_maps",
     "draw_location_panels",
     "draw_pca_curves",
     "draw_pca_laws",
@@ -42,9 +48,11 @@ __all__ = [
     "draw_signal_phases",
     "draw_signal_sweep",
     "draw_step_changes",
+    "draw_sweep",
     "draw_variants",
     "draw_vector_field",
     "embedded_svg",
+    "head_maps_size",
     "render_svg",
     "robustness_size",
 ]

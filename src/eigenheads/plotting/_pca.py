@@ -36,7 +36,7 @@ def draw_pca_curves(figure: "Figure", table: Columns, parts: Sequence[str]) -> N
 
 def _draw_alignment(axes: "Axes", table: Columns, shown: Sequence[str]) -> None:
     steps = table["steps"]
-    names = {"population": ("infinite prompts", BLUE), "finite": ("SGD", ORANGE)}
+    names = {"population": ("descent of the risk", BLUE), "finite": ("SGD", ORANGE)}
     for part in shown:
         label, color = names[part]
         _band(axes, steps, table[f"{part}_alignment"], label, color)
@@ -84,7 +84,7 @@ def _draw_covariances(axes: "Axes", table: Columns) -> None:
 def _draw_error(axes: "Axes", table: Columns) -> None:
     steps = table["steps"]
     for part, label, color in (
-        ("population", "infinite prompts", BLUE),
+        ("population", "descent of the risk", BLUE),
         ("finite", "SGD", ORANGE),
         ("theory", "theory for SGD's starts", INK),
     ):

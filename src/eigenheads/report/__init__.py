@@ -7,6 +7,13 @@ from eigenheads.report._page import (
     render_report,
     write_report,
 )
+from eigenheads.report._probe import (
+    print_probe,
+    render_probe,
+    statistic_figure,
+    write_probe,
+)
+from eigenheads.report._sweep import print_sweep, watch_sweep
 from eigenheads.report._terminal import ProgressDisplay, print_claims
 
 __all__ = [
@@ -15,6 +22,12 @@ __all__ = [
     "format_number",
     "newest_results",
     "print_claims",
+    "print_probe",
+    "print_sweep",
+    "render_probe",
     "render_report",
+    "statistic_figure",
+    "watch_sweep",
+    "write_probe",
     "write_report",
 ]
