@@ -212,7 +212,7 @@ def test_controls_are_what_they_say():
     from eigenheads.experiments.teo2024._variants import VARIANTS
     from eigenheads.nn import SymmetricAttention
 
-    tokens = torch.randn(4, 6, 8)
+    tokens = torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(0))
 
     def first(name):
         torch.manual_seed(0)
@@ -224,8 +224,8 @@ def test_controls_are_what_they_say():
     torch.manual_seed(0)
     symmetric = SymmetricAttention(8, 2)
     torch.testing.assert_close(matched(tokens), symmetric(tokens))
-    _models.match_self_weight(matched, tokens, 0.7)
-    assert abs(_models.look_inside(matched, tokens)[1] - 0.7) < 0.02
+    _models.match_self_weight(matched, tokens, 0.4)
+    assert abs(_models.look_inside(matched, tokens)[1] - 0.4) < 0.02
     # S = 0 flags nothing; λ = 0.1 does; without mixing a token hears nobody.
     assert _models.look_inside(first("S = 0, n=4"), tokens)[0] == 0
     assert _models.look_inside(first("λ=0.1, n=4"), tokens)[0] > 0.05
