@@ -224,7 +224,7 @@ experiment = Experiment(
     presets={
         "smoke": replace(_DEMO, n_seeds=2, n_steps=8, n_train=300, n_test=50),
         "demo": _DEMO,
-        "paper": replace(_DEMO, n_train=6000, n_test=500, n_steps=600),
+        "paper": replace(_DEMO, n_test=500),
     },
     simulate=simulate,
     check=check,
