@@ -7,7 +7,7 @@ import numpy as np
 
 from eigenheads._rng import drawn_seed
 from eigenheads._typing import FloatArray
-from eigenheads.experiments._core import Claim, Experiment, Table
+from eigenheads.experiments._core import Claim, Experiment, Table, Verdict
 from eigenheads.experiments.teo2024 import _images
 from eigenheads.experiments.teo2024._statistics import paired
 from eigenheads.experiments.teo2024._variants import VARIANTS, Size, Training
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAMES = ("softmax", "scaled scalar", "scaled matrix")
+# What our run at preset paper says of the training loss.
+_FASTER: dict[str, Verdict] = {
+    "scaled scalar": "not reproduced",
+    "scaled matrix": "reproduced",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +150,7 @@ def check(params: Params, table: Table) -> list[Claim]:
                 measured=faster.low,
                 tolerance=0.0,
                 reason="lower end of the paired t-interval over seeds",
-                on_record="not reproduced",
+                on_record=_FASTER[name],
             )
         )
     return claims
