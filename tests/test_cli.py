@@ -141,11 +141,17 @@ def test_sweep_prints_the_means_and_watch_tells_that_it_is_whole(tmp_path, capsy
     assert main([*arguments, "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "nu_squared" in shown
-    assert "8 cells computed" in shown
+    assert "8 cells computed, 0 were stored before." in shown
     assert main(["sweep", "--watch", "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "marion2025/fig4: 8 of 8 cells stored. Table: " in shown
     assert b"= 1/2" in next(tmp_path.rglob("map.svg")).read_bytes()
+    # All cells, no table, and nobody at work for an hour: nothing to wait for.
+    next(tmp_path.rglob("table.csv")).unlink()
+    for path in tmp_path.rglob("cells-*/*.npz"):
+        os.utime(path, (time.time() - 3600,) * 2)
+    assert main(["sweep", "--watch", "--out", str(tmp_path)]) == 0
+    assert "8 of 8 cells stored, but no table. The same" in capsys.readouterr().out
     (tmp_path / "marion2025" / "fig4").joinpath("sweep-x").mkdir()
     next(tmp_path.rglob("sweep.json")).write_text("{}")
     assert main(["sweep", "--watch", "--out", str(tmp_path)]) == 2

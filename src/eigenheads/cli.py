@@ -378,7 +378,8 @@ def sweep(
             listener=listener,
         )
     print_sweep(result)
-    print(f"{result.computed} cells computed, the others were stored.")
+    n_stored = len(result.table["seed"]) - result.computed
+    print(f"{result.computed} cells computed, {n_stored} were stored before.")
     print(f"Table and map: {result.folder}")
 
 

@@ -1,7 +1,10 @@
 """Fits over batches are those over all bags at once, with one batch in memory."""
 
+import weakref
+
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from eigenheads.datasets import SingleLocation
 from eigenheads.estimators import AttentionPCA, SingleLocationRegressor, row_blocks
@@ -144,3 +147,30 @@ def test_attention_pca_learns_from_the_blocks_of_a_dask_array():
     whole = AttentionPCA(2, random_state=0).fit(X)
     overlap = np.linalg.svd(model.components_ @ whole.components_.T, compute_uv=False)
     assert overlap.min() > np.sqrt(1 - 0.05**2)
+
+
+def test_attention_pca_reads_streams_itself_one_batch_at_a_time():
+    X = np.random.default_rng(0).standard_normal((3000, 4)) * [3, 2, 1, 1]
+    made = []
+
+    def batches():
+        for part in np.split(X, 10):
+            # The one that was read last may live; those before it may not.
+            assert sum(reference() is not None for reference in made) <= 1
+            batch = part.copy()
+            made.append(weakref.ref(batch))
+            yield batch
+
+    loop = AttentionPCA(2, random_state=0)
+    for part in np.split(X, 10):
+        loop.partial_fit(part)
+    for stream in (batches, batches()):
+        model = AttentionPCA(2, random_state=0).partial_fit(stream)
+        assert_array_equal(model.components_, loop.components_)
+        assert model.n_samples_seen_ == 3000
+        assert model.n_iter_ == 10
+    dask = pytest.importorskip("dask.array")
+    chunked = dask.from_array(X, chunks=(300, 2))
+    model = AttentionPCA(2, random_state=0).partial_fit(chunked)
+    assert_array_equal(model.components_, loop.components_)
+    assert model.n_iter_ == 10

@@ -205,18 +205,24 @@ def test_says_what_is_wrong(rng):
     with pytest.raises(NotFittedError):
         RobustPCA().transform(X)
     model = RobustPCA(tol=1e-3).fit(X)
-    with pytest.raises(ValueError, match="`X` must be codes of shape"):
+    with pytest.raises(ValueError, match=r"shape \(n_samples, \d\); got \(2, 10\)"):
         model.inverse_transform(np.ones((2, 10)))
 
 
 def test_warns_when_it_did_not_converge_and_when_nothing_is_left(rng):
     X = draw(rng)[1]
-    with pytest.warns(ConvergenceWarning, match="the residual is .* after 1 iterat"):
+    with pytest.warns(
+        ConvergenceWarning, match="the residual is .* after 1 iterat"
+    ) as told:
         model = RobustPCA(max_iter=1).fit(X)
+    assert told[0].filename == __file__
     with pytest.warns(
         ConvergenceWarning, match="2 of 2 rows did not converge after 10 it"
-    ):
+    ) as told:
         model.transform(X[:2])
+    assert told[0].filename == __file__
+    with pytest.warns(UserWarning, match=r"no components; no value varies\.$"):
+        RobustPCA().fit(np.ones((4, 3)))
     with pytest.warns(UserWarning, match="no components.* Raise `sparsity`"):
         model = RobustPCA(sparsity=0.01, tol=0.05).fit(X)
     assert model.transform(X).shape == (len(X), 0)

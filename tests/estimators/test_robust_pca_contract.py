@@ -9,7 +9,8 @@ from eigenheads.estimators import RobustPCA
 def contract_checks():
     for subject, check in estimator_checks_generator(RobustPCA()):
         name = getattr(check, "func", check).__name__
-        # Runs only where SciPy was imported with SCIPY_ARRAY_API set.
+        # Runs only where SciPy was imported with SCIPY_ARRAY_API set: see
+        # test_decompositions_contract.py.
         if name != "check_array_api_input":
             yield pytest.param(subject, check, id=name)
 

@@ -43,7 +43,9 @@ def run(params, rng):
         time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGKILL)
     if params.word == "threads":
-        return threads_here()
+        began = time.time()
+        time.sleep(params.seconds)
+        return {**threads_here(), "began": began, "ended": time.time()}
     time.sleep(params.seconds)
     return {"b": params.x + rng.standard_normal(), "a": float(params.n)}
 

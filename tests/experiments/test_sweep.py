@@ -191,6 +191,47 @@ def test_two_processes_share_a_store(whole, tmp_path):
     assert bytes_of(first) == bytes_of(done[1]) == bytes_of(whole)
 
 
+TOGETHER = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, {here!r})
+from sweep_cells import EXPERIMENT
+from eigenheads.experiments import sweep
+Path({out!r}, sys.argv[1]).touch()
+while not Path({out!r}, "go").exists():
+    time.sleep(0.001)
+sweep(EXPERIMENT, grid={grid!r}, seeds=10, preset="slow", jobs=1, out={out!r})
+"""
+
+
+def test_two_processes_write_into_one_store_at_the_same_time(tmp_path):
+    out = tmp_path / "shared"
+    out.mkdir()
+    script = TOGETHER.format(here=str(Path(__file__).parent), grid=GRID, out=str(out))
+    running = [
+        subprocess.Popen([sys.executable, "-c", script, name])
+        for name in ("one", "two")
+    ]
+    deadline = time.monotonic() + 120
+    while not ((out / "one").exists() and (out / "two").exists()):
+        assert time.monotonic() < deadline
+        assert all(process.poll() is None for process in running)
+        time.sleep(0.01)
+    (out / "go").touch()
+    assert [process.wait(timeout=120) for process in running] == [0, 0]
+    (folder,) = out.rglob("cells-*")
+    stored = [len(cells_module.read_arrays(path)["seed"]) for path in folder.iterdir()]
+    assert sum(stored) > 100  # both wrote, some cells twice
+    store = CellStore(folder)
+    store.refresh()  # raises where files disagree
+    assert not store.damaged
+    assert len(store) == 100
+    shared = swept(out, seeds=10, preset="slow")
+    assert shared.computed == 0
+    straight = swept(tmp_path / "straight", seeds=10, preset="slow", jobs=2)
+    assert bytes_of(shared) == bytes_of(straight)
+
+
 def test_files_that_disagree_are_noticed(tmp_path):
     store = CellStore(tmp_path)
     address = ("0" * 32, 0)
@@ -227,7 +268,7 @@ def test_parameters_that_allow_no_run_leave_a_gap(tmp_path):
     assert np.isfinite(result.mean("b")[1])
     assert result.refused == ("cell: `x` must be a number >= 0; got -1.0.",)
     assert swept(tmp_path, grid={"x": "-1,1"}, seeds=2).computed == 0
-    with pytest.raises(ValueError, match=r"`grid` must be parameters that allow a run"):
+    with pytest.raises(ValueError, match=r"that allow a run; got .* got -1\.0\.$"):
         swept(tmp_path, grid={"x": "-1"}, seeds=2)
 
 
@@ -295,6 +336,9 @@ def test_a_cell_has_one_thread(tmp_path, jobs):
         ({"seeds": "3:1"}, "`seeds` must be a count"),
         ({"seeds": "a"}, "`seeds` must be a count"),
         ({"seeds": "1:2:3"}, "`seeds` must be a count"),
+        ({"seeds": "1:99999999999999999999"}, "`seeds` must be a count"),
+        ({"seeds": [2**63]}, "`seeds` must be a count"),
+        ({"grid": {"n": "1,1e30"}}, r"`n` must be whole numbers below 2\*\*63"),
         ({"seeds": [1, 1]}, "`seeds` must be a count"),
         ({"seeds": [-1]}, "`seeds` must be an integer >= 0"),
         ({"preset": "demo"}, "`preset` must be one of 'smoke', 'slow'"),
@@ -308,7 +352,8 @@ def test_junk_is_refused_with_a_sentence(tmp_path, change, sentence):
     options = {"grid": {"x": "1"}, "out": tmp_path, **change}
     with pytest.raises(ValueError, match=rf"^sweep: .*{sentence}"):
         swept(options.pop("out"), **options)
-    assert not list(tmp_path.rglob("*.npz"))
+    # Neither cells nor a plan, whose end others would wait for.
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_grids_are_read_as_written(tmp_path):

@@ -26,9 +26,14 @@ def swept(out, **options):
 @pytest.mark.filterwarnings("default")
 def test_dask_gives_the_same_bytes_though_a_worker_is_killed(tmp_path):
     distributed = pytest.importorskip("distributed")
-    cluster = distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
-    )
+    import dask
+
+    # Workers that would use two threads each, if nobody told them otherwise.
+    two = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), 2)
+    with dask.config.set({"distributed.nanny.pre-spawn-environ": two}):
+        cluster = distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        )
     with cluster, distributed.Client(cluster, set_as_default=False) as client:
         (victim, *_) = client.run(os.getpid).values()
         out = tmp_path / "dask"
@@ -46,6 +51,19 @@ def test_dask_gives_the_same_bytes_though_a_worker_is_killed(tmp_path):
         clustered = swept(out, backend="dask", address=cluster.scheduler_address)
         striker.join()
         assert victim not in client.run(os.getpid).values()
+        threads = sweep(
+            EXPERIMENT,
+            grid={"word": "threads", "x": "0:1:4"},
+            seeds=2,
+            preset="slow",
+            backend="dask",
+            jobs=1,  # of the two
+            address=cluster.scheduler_address,
+            out=tmp_path / "threads",
+        ).table
+        assert set(threads["own"]) == set(threads["blas"]) == {1.0}
+        order = threads["began"].argsort()
+        assert (threads["began"][order][1:] >= threads["ended"][order][:-1]).all()
     assert clustered == swept(tmp_path / "here", jobs=2)
 
 

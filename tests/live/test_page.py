@@ -216,6 +216,25 @@ def test_the_tour_has_five_steps(page):
     assert page.run("document.activeElement.id") == "tour-open"
 
 
+def test_the_page_says_why_runs_leave_theory_and_it_is_so(page):
+    assert "larger batches bring both together" in page.run("document.body.innerText")
+    gaps = []
+    for batch in (5, 50):
+        page.open(f"{URL}#paused=1&batch={batch}")
+        page.run("while (EH.page.session.step < 1000) EH.page.session.advance(1e99)")
+        of_nu = page.run("EH.page.session.last.stats[1]")
+        gaps.append(of_nu["theory"] - of_nu["mean"])
+    assert gaps[0] > 0.05
+    assert abs(gaps[1]) < gaps[0] / 2
+
+
+def test_paths_of_theory_that_end_elsewhere_are_counted(page):
+    page.open(f"{URL}#paused=1")
+    page.run("EH.page.session.last.theory[4] = [0, 0, 1, 1, 0]")
+    said = page.run("EH.texts.location.summary(EH.page.session)")
+    assert "of theory's 30 paths, 1 took the value for the key" in said
+
+
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_each_control_is_explained_in_two_sentences(page, system):
     page.open(f"{URL}#paused=1&system={system}")

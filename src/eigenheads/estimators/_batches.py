@@ -62,6 +62,16 @@ def is_stream(X: Any, y: Any) -> bool:
     return y is None and is_batches and not hasattr(X, "__array__")
 
 
+def batches_of_rows(X: Any) -> Iterator[Any]:
+    """Yield the batches of a stream of rows one after the other; else `X` itself."""
+    if is_dask(X):
+        yield from row_blocks(X)
+    elif is_stream(X, None):
+        yield from X() if callable(X) else X
+    else:
+        yield X
+
+
 class Batches:
     """Batches that can be read again and again.
 

@@ -252,7 +252,7 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         )
         if n_unfinished:
             what = f"{n_unfinished} of {len(rows)} rows did not converge"
-            self._warn(what, 10 * int(self.max_iter))
+            self._warn(what, 10 * int(self.max_iter), stacklevel=4)
         return codes[:, : self.n_components_].astype(rows.dtype)
 
     def inverse_transform(self, X: ArrayLike) -> NDArray[np.floating]:
@@ -271,8 +271,8 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         check_is_fitted(self)
         codes = check_array(X, dtype=[np.float64, np.float32], ensure_min_features=0)
         if codes.shape[1] != self.n_components_:
-            contract = f"codes of shape (n_samples, {self.n_components})"
-            fail("X", contract, codes, owner=type(self).__name__)
+            contract = f"codes of shape (n_samples, {self.n_components_})"
+            fail("X", contract, Got(codes.shape), owner=type(self).__name__)
         return codes @ self.components_ + self.mean_
 
     def __sklearn_tags__(self) -> Tags:
@@ -320,11 +320,14 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         self.objective_, self.residual_ = pursuit.objective, pursuit.residual
         self.duality_gap_, self.n_iter_ = pursuit.duality_gap, len(pursuit.residual)
         if pursuit.residual[-1] > self.tol:
-            self._warn(f"the residual is {pursuit.residual[-1]:.1e}", self.n_iter_)
+            what = f"the residual is {pursuit.residual[-1]:.1e}"
+            self._warn(what, self.n_iter_, stacklevel=5)
         if not rank:
+            why = "no value varies"
+            if pursuit.sparse.any():
+                why = "all that varies was taken for sparse errors. Raise `sparsity`"
             warnings.warn(
-                f"{type(self).__name__}: no components; all that varies was taken for "
-                "sparse errors. Raise `sparsity`.",
+                f"{type(self).__name__}: no components; {why}.",
                 UserWarning,
                 stacklevel=4,
             )
@@ -357,10 +360,10 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         if self.verbose:
             sys.stdout.write(f"{type(self).__name__}: {message}\n")
 
-    def _warn(self, what: str, n_iter: int) -> None:
+    def _warn(self, what: str, n_iter: int, *, stacklevel: int) -> None:
         warnings.warn(
             f"{type(self).__name__}: {what} after {n_iter} iterations, "
             f"above tol={self.tol:g}. Raise `max_iter` or `tol`.",
             ConvergenceWarning,
-            stacklevel=4,
+            stacklevel=stacklevel,
         )

@@ -132,9 +132,12 @@ def _dask(address: str | None, jobs: int | None, stack: ExitStack) -> Engine:
         )
     stack.enter_context(client)
     client.wait_for_workers(1, timeout=_PATIENCE)
-    n_workers = max(sum(client.ncores().values()), jobs or 1)
+    n_cores = sum(client.ncores().values())
+    n_workers = jobs or n_cores
 
     def run(job: Job, blocks: Iterator[Block], ahead: int) -> Iterator[Answer]:
+        if n_workers < n_cores:  # Dask would run at once whatever it is given
+            ahead = min(ahead, n_workers)
         with parallel_config(backend="dask", client=client):
             try:
                 yield from _as_they_finish(-1, job, blocks, ahead)

@@ -19,6 +19,8 @@ from eigenheads.experiments._store import plain_params
 OWNER = "sweep"
 # A cell takes about 300 bytes of this process.
 MAX_CELLS = 10**6
+# Tables hold whole numbers of 64 bits.
+_MAX_WHOLE = 2**63 - 1
 Value: TypeAlias = float | bool | str
 _FORMS = "a,b,c or low:high:count or low:high:count:log"
 
@@ -157,20 +159,20 @@ def parse_seeds(seeds: object) -> tuple[int, ...]:
     >>> parse_seeds(3), parse_seeds("5:8")
     ((0, 1, 2), (5, 6, 7))
     """
-    contract = "a count, FIRST:STOP, or different integers >= 0"
+    contract = "a count, FIRST:STOP, or different integers from 0 to 2**63 - 1"
     if isinstance(seeds, str):
         try:
             numbers = [int(word) for word in seeds.split(":")]
         except ValueError:
             fail("seeds", contract, seeds, owner=OWNER)
-        if len(numbers) > 2:
+        if len(numbers) > 2 or max(map(abs, numbers)) > _MAX_WHOLE:
             fail("seeds", contract, seeds, owner=OWNER)
         seeds = numbers[0] if len(numbers) == 1 else range(*numbers)
     if isinstance(seeds, Sequence | np.ndarray):
         if len(seeds) > MAX_CELLS:
             fail("seeds", f"at most {MAX_CELLS}", Got(str(len(seeds))), owner=OWNER)
         chosen = [check_count("seeds", s, owner=OWNER, minimum=0) for s in seeds]
-        if not chosen or len(set(chosen)) < len(chosen):
+        if len(set(chosen)) < max(len(chosen), 1) or max(chosen) > _MAX_WHOLE:
             fail("seeds", contract, seeds, owner=OWNER)
         return tuple(chosen)
     return tuple(range(check_count("seeds", seeds, owner=OWNER, maximum=MAX_CELLS)))
@@ -255,7 +257,10 @@ def _coerced(label: str, value: object, kind: type) -> Value:
     if kind is int:
         if not float(number).is_integer():  # type: ignore[arg-type]
             return _refuse(label, "whole numbers", value)
-        return int(number)  # type: ignore[call-overload]
+        whole = int(number)  # type: ignore[call-overload]
+        if abs(whole) > _MAX_WHOLE:
+            return _refuse(label, "whole numbers below 2**63", value)
+        return int(whole)
     return float(number)  # type: ignore[arg-type]
 
 

@@ -166,9 +166,9 @@ def sweep(  # noqa: PLR0913  (as the command has options)
     store.refresh()
     missing = missing_tasks(plan, store)
     folder = sweep_folder(root, plan)
-    write_plan(folder, plan)
     run = None if is_registered(experiment) else cells.run
     with open_engine(backend, address, jobs, len(missing)) as engine:
+        write_plan(folder, plan)  # once there are workers: others may wait for its end
         Sweeper(plan, store, engine, run, listener or Listener()).do(missing)
     return _deliver(plan, cells, store, folder, len(missing))
 
@@ -192,7 +192,8 @@ def _deliver(
     messages = [store[address].message for address in plan.addresses()]
     refused = tuple(dict.fromkeys(message for message in messages if message))
     if all(messages):
-        fail("grid", "parameters that allow a run", Got(refused[0]), owner=OWNER)
+        got = Got(refused[0].removesuffix("."))
+        fail("grid", "parameters that allow a run", got, owner=OWNER)
     result = SweepResult(
         key=plan.key,
         preset=plan.preset,

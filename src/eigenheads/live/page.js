@@ -78,7 +78,7 @@ function build() {
 	}
 	for (const part of document.querySelectorAll("[data-of]")) part.hidden = part.dataset.of !== system.name;
 	for (const button of $("systems").children) button.setAttribute("aria-pressed", button.dataset.system === system.name);
-	$("intro").textContent = words().intro;
+	for (const id of ["intro", "why"]) $(id).textContent = words()[id];
 	$("zoom").hidden = system.name !== "location";
 	document.querySelectorAll("figcaption").forEach((caption, i) => { caption.innerHTML = words().titles[i]; });
 	$("key").innerHTML = words().key.map(([color, style, text]) => `<span><i class="${/\w/.test(style) ? style : style ? "sign" : ""}" style="color: var(--${color})">${/\w/.test(style) ? "" : style}</i>${text}</span>`).join("");

@@ -24,10 +24,11 @@
       noise: "Standard deviation of what is added to the answer. It makes every gradient noisier but leaves the best head where it is.",
       start: "Random starts have overlaps of about 1/√d. In huge dimensions begin at 0.3: from a random start all would need about d·log d updates.",
     },
+    why: "Dashed: descent on the exact mean risk, without the noise of samples, from the same thirty starts and averaged like the runs. Runs part from it because small batches are noisy, which holds heads back or kicks them on, now and then to another end; larger batches bring both together.",
     titles: ["Thirty heads <span>over theory's flow</span>", "Overlaps <span>|κ| blue, |ν| orange</span>", "Excess risk <span>mean squared error less ε²</span>", "Distance to the manifold <span>√(θ²+η²+ρ²)</span>"],
-    key: [["blue", "", "mean of 30 runs; band: least to greatest"], ["ink", "dash", "theory"], ["orange", "", "|ν|"], ["green", "dot", "oracle"], ["grey", "dash", "best linear; predicting 0"], ["orange", "●", "head now"], ["green", "●", "sink"], ["purple", "■", "source"], ["orange", "✕", "saddle"]],
+    key: [["blue", "", "mean of 30 runs; band: least to greatest"], ["ink", "dash", "theory, mean"], ["orange", "", "|ν|"], ["green", "dot", "oracle"], ["grey", "dash", "best linear; predicting 0"], ["orange", "●", "head now"], ["green", "●", "sink"], ["purple", "■", "source"], ["orange", "✕", "saddle"]],
     say: (s) => {
-      const [k, v, e, m] = s.last.stats, range = (x) => `mean ${fmt(x.mean)}, from ${fmt(x.low)} to ${fmt(x.high)}, theory ${fmt(x.theory)}`;
+      const [k, v, e, m] = s.last.stats;
       return [`The square of κ and ν with arrows of theory's flow, its saddle at the origin, sinks at (1, 1) and (−1, −1), sources at the other corners, and thirty paths. After ${fmt(s.step)} updates |κ|: ${range(k)}; |ν|: ${range(v)}.`,
         `Overlaps against updates. |κ|: ${range(k)}. |ν|: ${range(v)}.`, `Excess risk against updates: ${range(e)}; oracle ${fmt(s.last.levels.oracle)}, best linear ${fmt(s.last.levels.linear)}.`, `Distance to the manifold against updates: ${range(m)}.`];
     },
@@ -36,8 +37,9 @@
       const [kappa, nu, excess] = last.stats;
       const found = last.orders.filter((o) => Math.min(Math.abs(o[0]), Math.abs(o[1])) > 0.9).length;
       const swapped = last.orders.filter((o) => Math.abs(o[3]) > 0.9).length;
+      const theirs = last.theory.filter((o) => Math.abs(o[3]) > 0.9).length;
       const digits = P.start === "overlap" && Math.abs(kappa.mean - 0.3) < 0.01 ? 7 : 3;
-      return `Update ${fmt(step)} of ${fmt(P.updates)} at d = ${fmt(P.d)}: mean |κ| ${fmt(kappa.mean, digits)} (theory ${fmt(kappa.theory, digits)}), mean |ν| ${fmt(nu.mean, digits)} (theory ${fmt(nu.theory, digits)}), excess risk ${fmt(excess.mean)} (theory ${fmt(excess.theory)}). ${found} of ${N_RUNS} heads have found both directions${swapped ? `, ${swapped} ${swapped > 1 ? "have" : "has"} taken the value for the key` : ""}. One unit of time is ${fmt(1 / setup.step(step))} updates.`;
+      return `Update ${fmt(step)} of ${fmt(P.updates)} at d = ${fmt(P.d)}: mean |κ| ${fmt(kappa.mean, digits)} (theory ${fmt(kappa.theory, digits)}), mean |ν| ${fmt(nu.mean, digits)} (theory ${fmt(nu.theory, digits)}), excess risk ${fmt(excess.mean)} (theory ${fmt(excess.theory)}). ${found} of ${N_RUNS} heads have found both directions${swapped ? `, ${swapped} ${swapped > 1 ? "have" : "has"} taken the value for the key` : ""}${theirs ? `; of theory's ${last.theory.length} paths, ${theirs} took the value for the key` : ""}. One unit of time is ${fmt(1 / setup.step(step))} updates.`;
     },
     python: (P) => `import math
 from eigenheads.datasets import SingleLocation
@@ -64,10 +66,11 @@ paths = simulate_location(
       sharpness: "How strongly attention prefers an informative token once the query is aligned. Sharper heads climb faster but listen to fewer tokens; β itself is kept below 1.",
       step: "Size of the first step, in units of what theory calls safe: half of 1/escape rate or of escape rate/noise. Far above 1 noise wins, far below it nothing happens.",
     },
+    why: "Dashed: theory's mean path from the same thirty starts, with the mean cost of noise, averaged like the runs. Single queries are thrown about by their prompts and leave zero before or after it.",
     titles: ["Thirty queries <span>climb, and choose a sign</span>", "Alignment <span>|q·u|</span>", "Error <span>1 − |q·u|</span>", "Who finds u? <span>θ over share; theory: green head and PCA, purple PCA alone</span>"],
-    key: [["blue", "", "mean of 30 runs; band: least to greatest"], ["ink", "dash", "theory"], ["grey", "dash", "PCA of the same tokens"], ["green", "dot", "noise floor of the step"], ["orange", "●", "query now"], ["green", "●", "sink"], ["purple", "■", "source"]],
+    key: [["blue", "", "mean of 30 runs; band: least to greatest"], ["ink", "dash", "theory, mean"], ["grey", "dash", "PCA of the same tokens"], ["green", "dot", "noise floor of the step"], ["orange", "●", "query now"], ["green", "●", "sink"], ["purple", "■", "source"]],
     say: (s) => {
-      const [a, e] = s.last.stats, range = (x) => `mean ${fmt(x.mean)}, from ${fmt(x.low)} to ${fmt(x.high)}, theory ${fmt(x.theory)}`, { head, pca } = s.system.outcome(s.P, s.P.share, s.P.strength);
+      const [a, e] = s.last.stats, { head, pca } = s.system.outcome(s.P, s.P.share, s.P.strength);
       return [`Alignments of thirty queries against time, branching from 0 towards 1 and −1, below the landscape they climb: ${s.last.orders.filter((o) => o[0] > 0).length} are on the side of u.`, `Alignment against updates: ${range(a)}; PCA ${fmt(s.last.levels.pca)}.`, `Error against updates: ${range(e)}; noise floor ${fmt(s.last.levels.floor)}.`,
         `Map of share and strength. Here theory says that the head ${head ? "finds" : "does not find"} the direction in ${fmt(s.P.updates)} updates, and that PCA ${pca ? "does" : "does not"}. The sliders Informative share and Strength choose another place.`];
     },

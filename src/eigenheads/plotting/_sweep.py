@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # Positive values that span more than this are drawn on a logarithmic axis.
 _LOG_SPAN = 20.0
 _MOST_TICKS = 7
+# Maps whose largest number is so many times the median have logarithmic colours.
+_DWARFED = 1e3
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,14 @@ def _draw_map(
 ) -> None:
     x, y = axes
     mean = panel.mean[np.ix_(x.order, y.order)]
-    image = place.pcolormesh(x.edges, y.edges, mean.T, cmap="viridis", rasterized=False)
+    image = place.pcolormesh(
+        x.edges,
+        y.edges,
+        mean.T,
+        cmap="viridis",
+        norm="log" if _is_dwarfed(mean) else "linear",
+        rasterized=False,
+    )
     figure.colorbar(image, ax=place)
     if panel.line is not None and panel.line_at is not None:
         _draw_contour(place, panel.line_at, panel.line, panel.label)
@@ -138,6 +147,14 @@ def _draw_map(
     place.set_xlim(*x.edges[[0, -1]])
     place.set_ylim(*y.edges[[0, -1]])
     place.grid(False)
+
+
+def _is_dwarfed(mean: FloatArray) -> bool:
+    """Return whether a few large numbers would leave one colour to all others."""
+    known = mean[np.isfinite(mean)]
+    if not known.size or known.min() <= 0:
+        return False
+    return bool(known.max() > _DWARFED * np.median(known))
 
 
 def _draw_contour(

@@ -74,7 +74,8 @@ def watch_sweep(
     Returns
     -------
     state
-        The last one.
+        The last one. Not whole if all cells are stored and yet nobody wrote the table:
+        the process ended before, or no point of the grid allowed a run.
     """
     follower = SweepFollower(out, key)
     state = follower.state()
@@ -93,7 +94,7 @@ def watch_sweep(
     said = -1
     with bar:
         task = bar.add_task(state.key, total=state.total, note="")
-        while not state.is_whole:
+        while not (state.is_whole or _is_left(state)):
             bar.update(task, completed=state.done, note=_note(state))
             if not console.is_terminal and state.done != said:
                 said = state.done
@@ -104,10 +105,20 @@ def watch_sweep(
     return state
 
 
-def _note(state: SweepState) -> str:
-    return f"quiet for {state.idle:.0f} s" if state.idle > _QUIET_SECONDS else ""
+def _note(state: SweepState, before: str = "") -> str:
+    if not _QUIET_SECONDS < state.idle < float("inf"):
+        return ""
+    return f"{before}quiet for {state.idle:.0f} s"
+
+
+def _is_left(state: SweepState) -> bool:
+    return state.done == state.total and state.idle > _QUIET_SECONDS
 
 
 def _line(state: SweepState) -> str:
     text = f"{state.key}: {state.done} of {state.total} cells stored"
-    return f"{text}. Table: {state.folder / 'table.csv'}" if state.is_whole else text
+    if state.is_whole:
+        return f"{text}. Table: {state.folder / 'table.csv'}"
+    if _is_left(state):
+        return f"{text}, but no table. The same sweep again writes it or says why not."
+    return f"{text}{_note(state, ', ')}"
