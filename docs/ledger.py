@@ -19,6 +19,7 @@ LEDGER = ROOT / "docs" / "papers" / "ledger"
 FIGURES = {
     "marion2025/fig4",
     "marion2025/any_dimension",
+    "teo2024/robustness",
 }
 _MARK = re.compile(
     r"(<!-- ledger: (?P<name>[\w./-]+) -->\n).*?(<!-- end of ledger -->)", re.DOTALL

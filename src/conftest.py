@@ -4,5 +4,13 @@ import importlib.util
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 collect_ignore_glob = (
-    [] if HAS_TORCH else ["eigenheads/nn/*.py", "eigenheads/adapters/*.py"]
+    []
+    if HAS_TORCH
+    else [
+        "eigenheads/nn/*.py",
+        "eigenheads/adapters/*.py",
+        "eigenheads/robustness/*.py",
+        "eigenheads/experiments/teo2024/_models.py",
+        "eigenheads/experiments/teo2024/_training.py",
+    ]
 )

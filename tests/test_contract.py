@@ -190,6 +190,7 @@ SIGNATURES["probes.covariance_probe"] = (
 )
 SIGNATURES["adapters.swap_attention"] = (["model", "to"], {"layers": None})
 NAMES = {
+    "robustness": ["evaluate_robustness"],
     "adapters": [
         "CapturedLayer",
         "ModelProbe",

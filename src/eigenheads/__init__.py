@@ -17,6 +17,7 @@ _SUBMODULES = (
     "plotting",
     "probes",
     "report",
+    "robustness",
     "theory",
 )
 

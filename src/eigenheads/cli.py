@@ -404,3 +404,65 @@ def sweep(
     n_stored = len(result.table["seed"]) - result.computed
     print(f"{result.computed} cells computed, {n_stored} were stored before.")
     print(f"Table and map: {result.folder}")
+
+
+@app.command()
+def robustness(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:CALLABLE",
+            help="A callable of yours. It returns (models, data), or with options of "
+            "evaluate_robustness (models, data, {...}).",
+            show_default=False,
+        ),
+    ],
+    out: Out = Path("results"),
+    attacks: Annotated[
+        str, typer.Option(help="Attacks, separated by commas; 'none' for none.")
+    ] = "fgsm,pgd,spsa,square",
+    budgets: Annotated[
+        str, typer.Option(help="Of the attacks, in 1/255, separated by commas.")
+    ] = "1,2,4,8",
+    corruptions: Annotated[
+        str, typer.Option(help="Corruptions, separated by commas; 'all' or 'none'.")
+    ] = "all",
+    batch_size: Annotated[int, typer.Option(help="Examples at a time.")] = 256,
+    seed: Annotated[int, typer.Option(help="Of corruptions and attacks.")] = 0,
+) -> None:
+    """Measure what models of yours lose on corrupted and attacked input.
+
+    Prints a table with 95 % intervals (over models of a list, else over examples), and
+    writes OUT/robustness.csv, .json and .svg.
+
+    For example, with a file mymodels.py that has a function `trained`:
+
+      eigenheads robustness mymodels:trained --attacks pgd --budgets 1,4
+    """
+    from eigenheads._parallel import interrupted_between_blocks
+    from eigenheads.plotting import draw_robustness, render_svg, robustness_size
+
+    try:
+        from eigenheads.robustness import evaluate_source
+    except ImportError as error:  # an extra is missing: its message says which
+        raise typer.BadParameter(str(error)) from error
+    with interrupted_between_blocks():
+        found = evaluate_source(
+            source,
+            attacks=attacks,
+            budgets=budgets,
+            corruptions=corruptions,
+            batch_size=batch_size,
+            seed=seed,
+            progress=sys.stderr.isatty(),
+        )
+    print(found)
+    print(f"95 % intervals: {found.interval}.")
+    svg = render_svg(
+        lambda figure: draw_robustness(figure, found.rows),
+        size=robustness_size(found.rows),
+    )
+    for suffix in (".csv", ".json"):
+        print(f"Table: {found.save(out / f'robustness{suffix}')}")
+    (out / "robustness.svg").write_bytes(svg)
+    print(f"Figure: {out / 'robustness.svg'}")

@@ -41,6 +41,7 @@ _FIGURES = {
         "rank_k",
         "non_gaussian",
     ),
+    "teo2024": ("robustness", "scaled", "language", "segmentation"),
 }
 
 

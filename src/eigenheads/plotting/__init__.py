@@ -14,6 +14,7 @@ from eigenheads.plotting._pca import (
     draw_pca_ranks,
     draw_pca_sweep,
 )
+from eigenheads.plotting._robustness import draw_robustness, robustness_size
 from eigenheads.plotting._signal import (
     draw_signal_paths,
     draw_signal_phases,
@@ -21,6 +22,11 @@ from eigenheads.plotting._signal import (
 )
 from eigenheads.plotting._svg import embedded_svg, render_svg
 from eigenheads.plotting._sweep import SweepAxis, SweepPanel, draw_sweep
+from eigenheads.plotting._variants import (
+    draw_convergence,
+    draw_gaps,
+    draw_variants,
+)
 
 __all__ = [
     "HeadMap",
@@ -28,6 +34,8 @@ __all__ = [
     "SweepPanel",
     "draw_any_dimension",
     "draw_bayes",
+    "draw_convergence",
+    "draw_gaps",
     "draw_head_maps",
     "draw_location_panels",
     "draw_pca_curves",
@@ -35,13 +43,16 @@ __all__ = [
     "draw_pca_quantiles",
     "draw_pca_ranks",
     "draw_pca_sweep",
+    "draw_robustness",
     "draw_signal_paths",
     "draw_signal_phases",
     "draw_signal_sweep",
     "draw_step_changes",
     "draw_sweep",
+    "draw_variants",
     "draw_vector_field",
     "embedded_svg",
     "head_maps_size",
     "render_svg",
+    "robustness_size",
 ]

@@ -1,0 +1,122 @@
+"""Train small models deterministically, side by side in processes."""
+
+import multiprocessing
+import signal
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import joblib
+import torch
+from torch import Tensor, nn
+
+from eigenheads._parallel import advance, n_threads, reporting
+from eigenheads.experiments.teo2024._variants import Training
+from eigenheads.nn import PursuitWarning
+
+Made = TypeVar("Made")
+# Fewer steps than this are done before a process has imported torch.
+_WORTH_PROCESSES = 1500
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Use one thread of torch, so that sums have one order whatever the machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw initial weights from `seed`, and leave the global generator alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def train(
+    model: nn.Module,
+    data: Sequence[Tensor],
+    loss: Callable[[nn.Module, Sequence[Tensor]], Tensor],
+    *,
+    how: Training,
+    seed: int,
+    every: int = 0,
+    watch: Callable[[int], None] | None = None,
+) -> None:
+    """Train in place by AdamW with a warm-up and a linear decay.
+
+    Parameters
+    ----------
+    model
+        A model.
+    data
+        Tensors of one length; each step draws the same rows of them.
+    loss
+        Model and batch to a loss.
+    how
+        Steps, batches, step size.
+    seed
+        Of the batches.
+    every, watch
+        Called with the number of steps done, after every so many of them.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=how.learning_rate)
+    n_steps = how.n_steps
+    warm = max(1, n_steps // 10)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda step: min((step + 1) / warm, (n_steps - step) / max(1, n_steps - warm)),
+    )
+    model.train()
+    with warnings.catch_warnings():
+        # The experiments show what these warn about, number by number.
+        warnings.simplefilter("ignore", PursuitWarning)
+        for step in range(n_steps):
+            rows = torch.randint(
+                0, len(data[0]), (how.batch_size,), generator=generator
+            )
+            optimizer.zero_grad()
+            torch.autograd.backward(loss(model, [tensor[rows] for tensor in data]))
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            if watch is not None and (step + 1) % every == 0:
+                watch(step + 1)
+    model.eval()
+
+
+def _alone(work: Callable[..., Made], job: tuple[Any, ...]) -> Made:
+    if multiprocessing.parent_process() is not None:
+        # Ctrl-C is for the parent, which ends its workers.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What a job reports in here is not in the experiment's unit.
+    with one_thread(), reporting(lambda units: None):
+        return work(*job)
+
+
+def run_jobs(
+    work: Callable[..., Made],
+    jobs: Sequence[tuple[Any, ...]],
+    *,
+    units: float,
+    steps: float,
+) -> list[Made]:
+    """Return ``work(*job)`` of every job, in order; each reports `units` of progress.
+
+    In processes, since a small model spends its time in the interpreter. A result does
+    not depend on where it was made: one thread each, seeds from the job.
+    """
+    workers = min(n_threads(), len(jobs)) if steps >= _WORTH_PROCESSES else 1
+    parallel = joblib.Parallel(n_jobs=workers, return_as="generator", batch_size=1)
+    found = []
+    for made in parallel(joblib.delayed(_alone)(work, job) for job in jobs):
+        found.append(made)
+        advance(units)
+    return found

@@ -1,0 +1,34 @@
+"""How much a model loses when its input is corrupted, attacked, or foreign."""
+
+try:
+    import torch as _torch  # noqa: F401 -- asked for here, so that the error is clear
+except ImportError as error:
+    raise ImportError(
+        "eigenheads.robustness: PyTorch is not installed. "
+        "Run `pip install 'eigenheads[torch]'`."
+    ) from error
+
+from eigenheads.robustness._attacks import fgsm, pgd
+from eigenheads.robustness._blind_attacks import spsa, square
+from eigenheads.robustness._command import evaluate_source
+from eigenheads.robustness._corruptions import CORRUPTIONS, SEVERITIES, corrupt
+from eigenheads.robustness._evaluate import ATTACKS, evaluate_robustness
+from eigenheads.robustness._result import Robustness, RobustnessRow
+from eigenheads.robustness._tokens import corrupting_tokens, swap_words
+
+__all__ = [
+    "ATTACKS",
+    "CORRUPTIONS",
+    "SEVERITIES",
+    "Robustness",
+    "RobustnessRow",
+    "corrupt",
+    "corrupting_tokens",
+    "evaluate_robustness",
+    "evaluate_source",
+    "fgsm",
+    "pgd",
+    "spsa",
+    "square",
+    "swap_words",
+]

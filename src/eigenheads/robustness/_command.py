@@ -1,0 +1,97 @@
+"""What ``eigenheads robustness MODULE:CALLABLE`` reads: a callable, and lists."""
+
+import importlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from eigenheads._checks import Got, as_float, fail
+from eigenheads.robustness._corruptions import CORRUPTIONS
+from eigenheads.robustness._evaluate import evaluate_robustness
+from eigenheads.robustness._result import Robustness
+
+_OWNER = "robustness"
+
+
+def evaluate_source(
+    source: str,
+    *,
+    attacks: str,
+    budgets: str,
+    corruptions: str,
+    batch_size: int,
+    seed: int,
+    progress: bool,
+) -> Robustness:
+    """Call what `source` names, and evaluate the models that it returns.
+
+    Parameters
+    ----------
+    source
+        ``"module:callable"``; the module may lie in the current folder. It returns
+        ``(models, data)``, or ``(models, data, options)`` with options of
+        :func:`evaluate_robustness`, which go before those of the command line.
+    attacks, budgets, corruptions
+        Separated by commas.
+    batch_size, seed, progress
+        As in :func:`evaluate_robustness`.
+
+    Returns
+    -------
+    robustness
+        The table.
+    """
+    given = _load(source)()
+    if not isinstance(given, tuple) or len(given) not in (2, 3):
+        contract = "a callable that returns (models, data) or (models, data, options)"
+        got = Got(f"{source!r}, which returned a {type(given).__name__}")
+        fail("source", contract, got, owner=_OWNER)
+    models, data, own = given if len(given) == 3 else (*given, {})
+    if not isinstance(own, Mapping):
+        fail("options", "a mapping", own, owner=_OWNER)
+    options: dict[str, Any] = {
+        "attacks": _listed(attacks),
+        "budgets": [_number(text) for text in _listed(budgets)],
+        "corruptions": CORRUPTIONS if corruptions == "all" else _listed(corruptions),
+        "batch_size": batch_size,
+        "seed": seed,
+        "progress": progress,
+    }
+    return evaluate_robustness(models, data, **{**options, **own})
+
+
+def _load(source: str) -> Any:
+    module, colon, name = source.partition(":")
+    if not (module and colon and name):
+        hint = "mymodels:trained is `trained` in mymodels.py."
+        fail("source", "module:callable", source, owner=_OWNER, hint=hint)
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module.startswith(error.name):
+            raise  # a mistake inside the module
+        got = Got(f"{source!r}: there is no module {error.name!r} here")
+        fail("source", "module:callable", got, owner=_OWNER)
+    except AttributeError:
+        got = Got(f"{source!r}: {module} has no {name!r}")
+        fail("source", "module:callable", got, owner=_OWNER)
+    if not callable(found):
+        got = Got(f"{source!r}, a {type(found).__name__}")
+        fail("source", "module:callable", got, owner=_OWNER)
+    return found
+
+
+def _listed(text: str) -> list[str]:
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    return [] if names == ["none"] else names
+
+
+def _number(text: str) -> float:
+    try:
+        return as_float(float(text))
+    except ValueError:
+        fail("budgets", "numbers separated by commas", text, owner=_OWNER)

@@ -1,0 +1,207 @@
+"""What an evaluation found: a tidy table with intervals."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from os import PathLike
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from eigenheads._checks import Got, fail
+from eigenheads._files import write_atomically
+from eigenheads._typing import FloatArray
+
+if TYPE_CHECKING:
+    import pandas
+
+Statistic = Callable[[FloatArray], float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobustnessRow:
+    """One number: of a model, under one condition.
+
+    Attributes
+    ----------
+    model
+        Name of the model.
+    metric
+        ``"top-1"``, ``"top-5"``, ``"mean corruption error"``, ``"AUPR"``: shares; or
+        ``"perplexity"``.
+    condition
+        ``"clean"``, a corruption, an attack, ``"tokens replaced"``, ``"outliers"``,
+        ``"words swapped"``.
+    level
+        Severity, budget in 1/255, or share; None where there is none.
+    value, low, high
+        Mean over the models, and its interval.
+    values
+        One a model, in their order: pair them to compare two rows.
+    n_examples
+        Examples measured.
+    """
+
+    model: str
+    metric: str
+    condition: str
+    level: float | None
+    value: float
+    low: float
+    high: float
+    values: tuple[float, ...]
+    n_examples: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Robustness:
+    """The result of :func:`evaluate_robustness`.
+
+    Attributes
+    ----------
+    rows
+        One a model, metric, condition and level.
+    confidence
+        Of the intervals.
+    interval
+        How they were made, in words.
+    """
+
+    rows: tuple[RobustnessRow, ...]
+    confidence: float
+    interval: str
+
+    def select(
+        self,
+        *,
+        model: str | None = None,
+        metric: str | None = None,
+        condition: str | None = None,
+    ) -> tuple[RobustnessRow, ...]:
+        """Return the rows with these names; None means any."""
+        wanted = {"model": model, "metric": metric, "condition": condition}
+        return tuple(
+            row
+            for row in self.rows
+            if all(v is None or getattr(row, k) == v for k, v in wanted.items())
+        )
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the models, in their order."""
+        return tuple(dict.fromkeys(row.model for row in self.rows))
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return the rows as a pandas frame (extra ``frame``)."""
+        import pandas
+
+        return pandas.DataFrame([asdict(row) for row in self.rows])
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the rows to a ``.csv`` or ``.json`` file; it is whole or not there.
+
+        In CSV the values of several models are separated by semicolons.
+        """
+        target = Path(path)
+        if target.suffix not in (".csv", ".json"):
+            got = Got(repr(str(path)))
+            fail("path", "a name that ends in .csv or .json", got, owner="save")
+        text = self._csv() if target.suffix == ".csv" else self._json()
+        write_atomically(target, lambda file: _write(file, text))
+        return target
+
+    def _json(self) -> str:
+        return json.dumps(asdict(self), indent=1, allow_nan=False) + "\n"
+
+    def _csv(self) -> str:
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerow([field.name for field in fields(RobustnessRow)])
+        for row in self.rows:
+            joined = ";".join(repr(value) for value in row.values)
+            writer.writerow({**asdict(row), "values": joined}.values())
+        return buffer.getvalue()
+
+    def summary(self) -> list[list[str]]:
+        """Return a table of texts: one line a condition and level, one column a model.
+
+        The severities of one corruption are averaged into one line.
+        """
+        lines: dict[tuple[str, str], dict[str, str]] = {}
+        for row in self.rows:
+            if row.metric == "top-1" and row.condition in _corruptions(self.rows):
+                continue
+            level = "" if row.level is None else f" {row.level:g}"
+            lines.setdefault((row.metric, row.condition + level), {})[row.model] = (
+                _shown(row)
+            )
+        head = ["metric", "condition", *self.models]
+        body = [
+            [*names, *(cells.get(model, "") for model in self.models)]
+            for names, cells in lines.items()
+        ]
+        return [head, *body]
+
+    def __str__(self) -> str:
+        table = self.summary()
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        return "\n".join(
+            "  ".join(
+                cell.ljust(width) for cell, width in zip(line, widths, strict=True)
+            ).rstrip()
+            for line in table
+        )
+
+
+def _corruptions(rows: Sequence[RobustnessRow]) -> set[str]:
+    """Return the corruptions that have a line of their mean over severities."""
+    return {row.condition for row in rows if row.metric == "mean corruption error"}
+
+
+def _shown(row: RobustnessRow) -> str:
+    if row.metric == "perplexity":
+        return f"{row.value:.4g} [{row.low:.4g}, {row.high:.4g}]"
+    value, low, high = (100 * x for x in (row.value, row.low, row.high))
+    return f"{value:.1f} % [{low:.1f}, {high:.1f}]"
+
+
+def _write(file: IO[bytes], text: str) -> None:
+    file.write(text.encode())
+
+
+@dataclass(frozen=True)
+class Resampling:
+    """How intervals are made."""
+
+    confidence: float
+    n_resamples: int
+    seed: int
+
+
+def interval(
+    outcomes: Sequence[NDArray[Any]], statistic: Statistic, how: Resampling
+) -> tuple[list[float], float, float]:
+    """Return the value of each model, and an interval of their mean.
+
+    Over several models: Student's t, since each was trained with its own seed. Of one
+    model: the percentile bootstrap over examples.
+    """
+    values = [statistic(array) for array in outcomes]
+    tail = (1 - how.confidence) / 2
+    if len(values) > 1:
+        error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+        half = float(stats.t.ppf(1 - tail, len(values) - 1)) * error
+        mean = float(np.mean(values))
+        return values, mean - half, mean + half
+    (array,) = outcomes
+    rng = np.random.default_rng(how.seed)
+    draws = rng.integers(0, len(array), (how.n_resamples, len(array)))
+    resampled = [statistic(array[draw]) for draw in draws]
+    low, high = np.quantile(resampled, [tail, 1 - tail])
+    return values, float(low), float(high)

@@ -1,0 +1,122 @@
+"""Corruption of tokens: of embedded ones inside a model, and of words."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from eigenheads._checks import Got, check_choice, check_count, check_number, fail
+
+
+@contextmanager
+def corrupting_tokens(
+    model: nn.Module,
+    layer: str,
+    share: float,
+    *,
+    generator: torch.Generator | None = None,
+) -> Iterator[None]:
+    """Replace a share of the tokens that a layer of a model puts out, in this context.
+
+    A replaced token is one of another place and example of the same batch: the marginal
+    law of tokens is kept, what they say of this example is not.
+
+    Parameters
+    ----------
+    model
+        A model.
+    layer
+        Name of a module of it that puts out ``(batch, tokens, d)``: an embedding.
+    share
+        Share of the tokens to replace, 0 to 1.
+    generator
+        Randomness.
+
+    Examples
+    --------
+    >>> import torch
+    >>> model = torch.nn.Sequential(torch.nn.Identity())
+    >>> tokens = torch.arange(6.0).view(1, 6, 1)
+    >>> with corrupting_tokens(model, "0", 1.0):
+    ...     changed = model(tokens)
+    >>> bool((changed != tokens).all())
+    True
+    """
+    owner = "corrupting_tokens"
+    share = check_number("share", share, owner=owner, minimum=0.0, maximum=1.0)
+    modules = dict(model.named_modules())
+    check_choice("layer", layer, modules, owner=owner)
+
+    def replace(module: nn.Module, given: Any, tokens: object) -> Tensor:
+        if not isinstance(tokens, Tensor) or tokens.ndim != 3:
+            got = Got(f"{layer!r}, which puts out {_described(tokens)}")
+            contract = "a layer that puts out (batch, tokens, d)"
+            fail("layer", contract, got, owner=owner)
+        return _replaced(tokens, share, generator)
+
+    handle = modules[layer].register_forward_hook(replace)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _described(output: object) -> str:
+    if isinstance(output, Tensor):
+        return f"shape {tuple(output.shape)}"
+    return f"a {type(output).__name__}"
+
+
+def _replaced(
+    tokens: Tensor, share: float, generator: torch.Generator | None
+) -> Tensor:
+    batch, n_tokens, width = tokens.shape
+    total = batch * n_tokens
+    chosen = torch.rand(batch, n_tokens, generator=generator).argsort(1)
+    chosen = (chosen < round(share * n_tokens)).to(tokens.device)
+    # A shift by at least one place never meets the token itself.
+    shift = torch.randint(1, max(total, 2), (total,), generator=generator)
+    source = ((torch.arange(total) + shift) % total).to(tokens.device)
+    others = tokens.reshape(total, width)[source].view_as(tokens)
+    return torch.where(chosen[..., None], others, tokens)
+
+
+def swap_words(
+    ids: Tensor,
+    share: float,
+    *,
+    replacement: int,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Return ids of words with a share of them swapped for one and the same word.
+
+    The paper swaps words for "AAA".
+
+    Parameters
+    ----------
+    ids
+        Of any shape.
+    share
+        Probability that a word is swapped.
+    replacement
+        Id of the word that comes instead.
+    generator
+        Randomness.
+
+    Returns
+    -------
+    swapped
+        Of the same shape.
+
+    Examples
+    --------
+    >>> import torch
+    >>> swap_words(torch.arange(3), 1.0, replacement=7).tolist()
+    [7, 7, 7]
+    """
+    share = check_number("share", share, owner="swap_words", minimum=0.0, maximum=1.0)
+    word = check_count("replacement", replacement, owner="swap_words", minimum=0)
+    hit = torch.rand(ids.shape, generator=generator).to(ids.device) < share
+    return torch.where(hit, word, ids)

@@ -1,0 +1,136 @@
+"""Attacks keep their budget, do harm, and meet the closed form on linear models."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from eigenheads.robustness import fgsm, pgd, spsa, square  # noqa: E402
+from eigenheads.robustness._blind_attacks import margin  # noqa: E402
+
+pytestmark = pytest.mark.torch
+ATTACKS = {"fgsm": fgsm, "pgd": pgd, "spsa": spsa, "square": square}
+
+
+def network(seed=0, classes=4):
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(36, 32), nn.Tanh(), nn.Linear(32, classes)
+    ).double()
+
+
+def linear(seed=0):
+    """Two classes, so that the worst point of the ball is x - r sign(w_y - w_other)."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 2)).double()
+
+
+def images(n=64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return 0.2 + 0.6 * torch.rand(n, 1, 6, 6, generator=generator, dtype=torch.double)
+
+
+def run(name, model, x, y, budget, **options):
+    if name != "fgsm":
+        options["generator"] = torch.Generator().manual_seed(3)
+    return ATTACKS[name](model, x, y, budget=budget, **options)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("budget", [0.5, 8.0, 200.0])
+def test_within_budget_and_bounds(name, budget):
+    model, x = network(), images()
+    y = model(x).argmax(1)
+    found = run(name, model, x, y, budget)
+    assert found.shape == x.shape
+    assert not found.requires_grad
+    assert (found - x).abs().max() <= budget / 255 + 1e-12
+    assert found.min() >= 0
+    assert found.max() <= 1
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_harm_beats_random_noise_of_the_same_size(name):
+    """Every attack lowers the margin by more than the best of 20 random corners."""
+    model, x = network(), images()
+    y = model(x).argmax(1)
+    corners = [
+        margin(model(x + 8 / 255 * torch.randn_like(x).sign()), y) for _ in range(20)
+    ]
+    best = torch.stack(corners).max(0).values
+    found = margin(model(run(name, model, x, y, 8)), y)
+    fooled = found > 0  # Square stops there
+    assert ((found > best) | fooled).double().mean() >= 0.95
+    clean = F.cross_entropy(model(x), y)
+    assert F.cross_entropy(model(run(name, model, x, y, 8)), y) > clean
+
+
+def test_fgsm_is_one_step_of_pgd():
+    model, x = network(), images()
+    y = model(x).argmax(1)
+    one = pgd(model, x, y, budget=4, n_steps=1, step_size=4, random_start=False)
+    torch.testing.assert_close(one, fgsm(model, x, y, budget=4), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("budget", [2.0, 16.0])
+def test_linear_model_closed_form(budget):
+    """The least margin over the ball is m + r ‖w_other - w_y‖₁, and is attained."""
+    model, x = linear(), images()
+    y = model(x).argmax(1)
+    weight = model[1].weight
+    gap = (weight[1 - y] - weight[y]).detach()
+    worst = margin(model(x), y).detach() + budget / 255 * gap.abs().sum(1)
+    for name in ("fgsm", "pgd"):
+        found = margin(model(run(name, model, x, y, budget)), y).detach()
+        torch.testing.assert_close(found, worst, rtol=1e-9, atol=1e-12)
+    for name, options in (("spsa", {"n_samples": 64}), ("square", {"n_queries": 400})):
+        found = margin(model(run(name, model, x, y, budget, **options)), y).detach()
+        assert (found <= worst + 1e-12).all()
+        clean = margin(model(x), y).detach()
+        # Blind, with enough queries, both come near the bound (Square stops once it
+        # has fooled the model).
+        near = ((found - clean) / (worst - clean) > 0.9) | (found > 0)
+        assert near.double().mean() >= 0.95
+
+
+def test_more_steps_and_larger_budgets_do_more_harm():
+    model, x = network(1), images()
+    y = model(x).argmax(1)
+    loss = [
+        F.cross_entropy(model(run("pgd", model, x, y, b)), y).item() for b in (1, 4, 16)
+    ]
+    assert loss == sorted(loss)
+    weak, strong = (
+        margin(model(run("square", model, x, y, 8, n_queries=n)), y).mean()
+        for n in (1, 300)
+    )
+    assert strong > weak
+
+
+def test_square_leaves_fooled_images_and_draws_by_its_generator():
+    model, x = network(), images()
+    wrong = (model(x).argmax(1) + 1) % 4
+    first = square(
+        model, x, wrong, budget=0.01, generator=torch.Generator().manual_seed(0)
+    )
+    again = square(
+        model, x, wrong, budget=0.01, generator=torch.Generator().manual_seed(0)
+    )
+    torch.testing.assert_close(first, again, rtol=0, atol=0)
+    # The stripes only: constant along columns.
+    assert ((first - x).std(dim=-2) < 1e-12).all()
+
+
+def test_bounds_scale_the_budget():
+    model, x = network(), images()
+    y = model(x).argmax(1)
+    wide = fgsm(model, x, y, budget=1, bounds=(-1.0, 1.0))
+    assert torch.allclose((wide - x).abs().max(), torch.tensor(2 / 255).double())
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_bad_budgets_are_named(name):
+    with pytest.raises(ValueError, match=f"{name}: `budget` must be"):
+        run(name, network(), images(2), torch.zeros(2, dtype=torch.long), -1)

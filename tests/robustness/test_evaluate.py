@@ -1,0 +1,309 @@
+"""The table: right numbers, paired over models, whole on disk, clear on mistakes."""
+
+import csv
+import json
+import math
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from scipy import stats  # noqa: E402
+from torch import nn  # noqa: E402
+
+from eigenheads._parallel import reporting  # noqa: E402
+from eigenheads.cli import main  # noqa: E402
+from eigenheads.plotting import (  # noqa: E402
+    draw_robustness,
+    render_svg,
+    robustness_size,
+)
+from eigenheads.robustness import (  # noqa: E402
+    CORRUPTIONS,
+    corrupting_tokens,
+    evaluate_robustness,
+    swap_words,
+)
+
+pytestmark = pytest.mark.torch
+
+
+class Tokens(nn.Module):
+    """Rows of an image as tokens; the brightest row is its class."""
+
+    def __init__(self, noise=0.0, seed=0):
+        super().__init__()
+        self.embed = nn.Identity()
+        generator = torch.Generator().manual_seed(seed)
+        self.noise = nn.Parameter(noise * torch.randn(8, generator=generator))
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        return 20 * self.drop(self.embed(x.flatten(1, 2)).mean(-1)) + self.noise
+
+
+def rows_data(n=80, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randint(0, 8, (n,), generator=generator)
+    x = 0.3 * torch.rand(n, 1, 8, 8, generator=generator)
+    x[torch.arange(n), 0, y] += 0.25
+    return x, y
+
+
+QUICK = {"corruptions": ["blur"], "severities": [1, 5], "attacks": ["fgsm"]}
+
+
+def one(found, **names):
+    (row,) = found.select(**names)
+    return row
+
+
+def test_clean_rows_are_the_accuracy_and_training_mode_comes_back():
+    model = Tokens(noise=1.0).train()
+    model.drop.eval()
+    x, y = rows_data()
+    found = evaluate_robustness(model, (x, y), **QUICK)
+    assert model.training
+    assert not model.drop.training
+    logits = model.eval()(x)
+    expected = float((logits.argmax(1) == y).double().mean())
+    row = one(found, metric="top-1", condition="clean")
+    assert row.value == expected
+    assert row.low <= row.value <= row.high
+    top = one(found, metric="top-5").value
+    assert top == float((logits.topk(5).indices == y[:, None]).any(1).double().mean())
+
+
+def test_mean_corruption_error_is_the_mean_of_the_errors():
+    x, y = rows_data()
+    found = evaluate_robustness(
+        Tokens(noise=1.0), (x, y), attacks=[], corruptions=["blur", "occlusion"]
+    )
+    errors = {
+        kind: [1 - row.value for row in found.select(metric="top-1", condition=kind)]
+        for kind in ("blur", "occlusion")
+    }
+    for kind, own in errors.items():
+        row = one(found, metric="mean corruption error", condition=kind)
+        assert math.isclose(row.value, np.mean(own))
+        assert len(own) == 5
+    every = one(found, condition="all corruptions").value
+    assert math.isclose(every, np.mean(list(errors.values())))
+
+
+def test_interval_over_models_is_students_and_pairs_values():
+    models = [Tokens(noise=1.5, seed=seed) for seed in range(4)]
+    found = evaluate_robustness({"a": models, "b": models[:1]}, rows_data(), **QUICK)
+    row = one(found, model="a", metric="top-1", condition="clean")
+    assert len(row.values) == 4
+    low, high = stats.t.interval(
+        0.95, 3, loc=np.mean(row.values), scale=stats.sem(row.values)
+    )
+    np.testing.assert_allclose((row.low, row.high), (low, min(high, 1.0)))
+    # The same model meets the same corruptions and attacks under any name.
+    for one_row in found.select(model="b"):
+        twin = (
+            one(
+                found,
+                model="a",
+                metric=one_row.metric,
+                condition=one_row.condition,
+            )
+            if one_row.level is None
+            else next(
+                r
+                for r in found.select(model="a", condition=one_row.condition)
+                if r.level == one_row.level
+            )
+        )
+        assert twin.values[0] == one_row.values[0]
+
+
+def test_bootstrap_covers_the_true_accuracy():
+    """50 samples of one coin-like model: a 95 % interval misses ≤ 9 with P > 0.999."""
+    accuracy, misses = 0.7, 0
+    for seed in range(50):
+        y = torch.zeros(100, dtype=torch.long)
+        generator = torch.Generator().manual_seed(seed)
+        right = torch.rand(100, generator=generator) < accuracy
+        x = right.double().view(-1, 1, 1, 1).expand(-1, 1, 2, 2)
+        found = evaluate_robustness(
+            lambda x: torch.stack([x.mean((1, 2, 3)), 0.5 + 0 * x.mean((1, 2, 3))], 1),
+            (x, y),
+            corruptions=[],
+            attacks=[],
+        )
+        row = one(found, metric="top-1", condition="clean")
+        misses += not row.low <= accuracy <= row.high
+    assert misses <= 9
+
+
+def test_attacks_lower_accuracy_and_take_options():
+    x, y = rows_data()
+    heard = []
+    with reporting(heard.append):
+        found = evaluate_robustness(
+            Tokens(),
+            (x, y),
+            corruptions=[],
+            attacks={"pgd": {"n_steps": 3}, "square": {"n_queries": 50}},
+            budgets=[0, 40],
+        )
+    assert sum(heard) == 2 + 4
+    clean = one(found, metric="top-1", condition="clean").value
+    for attack in ("pgd", "square"):
+        none, much = found.select(condition=attack)
+        assert none.value == clean
+        assert much.value < clean - 0.2
+
+
+def test_tokens_replaced():
+    x, y = rows_data()
+    found = evaluate_robustness(
+        Tokens(), (x, y), corruptions=[], attacks=[], tokens="embed", shares=[0.0, 1.0]
+    )
+    none, every = found.select(condition="tokens replaced")
+    assert none.value == one(found, metric="top-1", condition="clean").value == 1.0
+    assert every.value < 0.4
+
+
+def test_corrupted_tokens_are_others_of_the_batch_in_the_share_asked_for():
+    model = nn.Sequential(nn.Identity())
+    tokens = torch.arange(200.0).view(4, 50, 1)
+    generator = torch.Generator().manual_seed(0)
+    with corrupting_tokens(model, "0", 0.3, generator=generator):
+        out = model(tokens)
+    changed = (out != tokens).sum(1).flatten()
+    assert changed.tolist() == [15] * 4
+    assert torch.isin(out, tokens).all()
+    assert (model(tokens) == tokens).all()  # the hook is gone
+
+
+def test_outliers_are_told_apart_by_low_confidence():
+    x, y = rows_data()
+    flat = torch.full((40, 1, 8, 8), 0.3)
+    found = evaluate_robustness(
+        Tokens(), (x, y), corruptions=[], attacks=[], outliers=flat
+    )
+    assert one(found, metric="AUPR").value > 0.99
+    mixed = evaluate_robustness(
+        Tokens(), (x, y), corruptions=[], attacks=[], outliers=x[:40]
+    )
+    # Chance is the share of outliers, 1/3.
+    assert 0.2 < one(mixed, metric="AUPR").value < 0.5
+
+
+def test_perplexity_of_a_known_model_and_swapped_words():
+    """Bigrams i → i+1: a known word costs log(1 + 9 e^-3), else uniform."""
+
+    class Bigram(nn.Module):
+        def forward(self, ids):
+            logits = 3.0 * nn.functional.one_hot((ids + 1) % 10, 10).double()
+            return torch.where((ids == 10)[..., None], 0.0, logits)
+
+    ids = (torch.arange(400)[:, None] + torch.arange(30)) % 10
+    found = evaluate_robustness(Bigram(), ids, word=10, shares=[0.25])
+    clean, swapped = found.rows
+    known = 1 + 9 * math.exp(-3)
+    assert math.isclose(clean.value, known)
+    expected = math.exp(0.75 * math.log(known) + 0.25 * math.log(10))
+    # 8700 predicted words: 5 standard errors of the share of swapped ones before them.
+    error = 5 * math.sqrt(0.25 * 0.75 / 8700) * math.log(10 / known)
+    assert abs(math.log(swapped.value / expected)) < error
+    share = (swap_words(ids, 0.25, replacement=10) == 10).double().mean()
+    assert abs(share - 0.25) < 5 * math.sqrt(0.25 * 0.75 / 12000)
+
+
+def test_same_seed_same_table_and_files(tmp_path):
+    options = {"attacks": ["pgd", "spsa", "square"], "budgets": [4]}
+    options |= {"corruptions": CORRUPTIONS, "severities": [3]}
+    first, again = (
+        evaluate_robustness(Tokens(noise=1.0), rows_data(), seed=5, **options)
+        for _ in range(2)
+    )
+    assert first == again
+    other = evaluate_robustness(Tokens(noise=1.0), rows_data(), seed=6, **options)
+    assert first != other
+    loaded = json.loads(first.save(tmp_path / "t.json").read_text())
+    assert len(loaded["rows"]) == len(first.rows)
+    with first.save(tmp_path / "t.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert [float(r["value"]) for r in table] == [row.value for row in first.rows]
+    frame = pytest.importorskip("pandas") and first.to_frame()
+    assert list(frame["metric"]) == [row.metric for row in first.rows]
+    with pytest.raises(ValueError, match="ends in"):
+        first.save(tmp_path / "t.txt")
+    draw = lambda figure: draw_robustness(figure, first.rows)  # noqa: E731
+    svg = render_svg(draw, size=robustness_size(first.rows))
+    assert svg == render_svg(draw, size=robustness_size(first.rows))
+    assert b"SQUARE" in svg
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"attacks": ["pdg"]}, "Did you mean 'pgd'"),
+        ({"attacks": {"pgd": {"steps": 3}}}, "Did you mean 'n_steps'"),
+        ({"corruptions": ["blurr"]}, "Did you mean 'blur'"),
+        ({"severities": [0]}, "`severities` must be an integer from 1 to 5; got 0"),
+        ({"budgets": [-1]}, "`budgets` must be a finite number >= 0; got -1"),
+        ({"tokens": "embd", "shares": [0.5]}, "Did you mean 'embed'"),
+        ({"tokens": ""}, "puts out shape (80, 8)"),
+        ({"shares": [2]}, "from 0 to 1; got 2"),
+        ({"outliers": torch.zeros(3, 1, 4, 4)}, "images of shape (1, 8, 8)"),
+        ({"data": (torch.zeros(3, 1, 4, 4), torch.zeros(3))}, "a class for each image"),
+        ({"data": torch.zeros(3)}, "ids of words of shape"),
+        ({"data": (1, 2, 3)}, "a pair (images, classes)"),
+        ({"data": (100 * torch.ones(2, 1, 4, 4), [0, 1])}, "entries from 0 to 1"),
+        ({"batch_size": 0}, "`batch_size` must be an integer >= 1"),
+        ({"confidence": 95}, "`confidence`"),
+    ],
+)
+def test_mistakes_are_one_sentence(changes, sentence):
+    given = {"data": rows_data(), **QUICK, "attacks": [], **changes}
+    with pytest.raises(ValueError, match=r"evaluate_robustness: |tokens: ") as caught:
+        evaluate_robustness(Tokens(), **given)
+    assert sentence in str(caught.value)
+    with pytest.raises(TypeError, match="a model, a list of models"):
+        evaluate_robustness([], rows_data())
+
+
+SOURCE = """
+import torch
+from torch import nn
+
+def trained():
+    torch.manual_seed(0)
+    models = {n: [nn.Sequential(nn.Flatten(), nn.Linear(16, 3)) for _ in range(2)]
+              for n in ("first", "second")}
+    return models, (torch.rand(30, 1, 4, 4), torch.randint(0, 3, (30,)))
+
+def wrong():
+    return 3
+"""
+
+
+def test_command_prints_a_table_and_writes_files(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "ehmodels.py").write_text(SOURCE)
+    arguments = ["robustness", "ehmodels:trained", "--attacks", "fgsm,square"]
+    arguments += ["--budgets", "2,8", "--corruptions", "blur", "--out", "o/p"]
+    assert main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "first" in shown
+    assert "mean corruption error  all corruptions" in shown
+    assert "square 8" in shown
+    assert "Student's t over models" in shown
+    names = {path.name for path in (tmp_path / "o/p").iterdir()}
+    assert names == {"robustness.csv", "robustness.json", "robustness.svg"}
+    for source, sentence in (
+        ("ehmodels", "module:callable"),
+        ("ehmodels:nobody", "has no 'nobody'"),
+        ("ehnomodels:x", "there is no module 'ehnomodels'"),
+        ("ehmodels:wrong", "which returned a int"),
+    ):
+        assert main(["robustness", source]) == 2
+        assert sentence in capsys.readouterr().err
+    assert main([*arguments[:4], "--budgets", "x"]) == 2
+    assert "numbers separated by commas" in capsys.readouterr().err
