@@ -9,7 +9,7 @@ import pytest
 from eigenheads import _tour
 from eigenheads._tour import _chapters, _run
 from eigenheads.cli import main
-from eigenheads.experiments._registry import select_keys
+from eigenheads.experiments._registry import get_experiment, select_keys
 
 KEYS = ("marion2025/bayes",)
 
