@@ -133,8 +133,59 @@ SIGNATURES["nn.rpc_attention"] = (
     },
 )
 SIGNATURES["adapters.swap_attention"] = (["model", "to"], {"layers": None})
+SIGNATURES["adapters.capture_heads"] = (
+    ["model", "batch"],
+    {"layers": None, "batch_size": 8, "max_bytes": 2**30},
+)
+SIGNATURES["adapters.probe_model"] = (
+    ["model", "batch"],
+    {
+        "layers": None,
+        "n_permutations": 200,
+        "n_untrained": 4,
+        "untrained": None,
+        "false_discovery": "bh",
+        "batch_size": 8,
+        "seed": 0,
+        "progress": False,
+    },
+)
+SIGNATURES["probes.kernel_pca_probe"] = (
+    ["queries", "keys", "values"],
+    {
+        "outputs": None,
+        "tokens": None,
+        "mask": None,
+        "is_causal": False,
+        "scale": None,
+        "standardize": False,
+        "n_permutations": 200,
+        "untrained": None,
+        "seed": 0,
+    },
+)
+SIGNATURES["probes.covariance_probe"] = (
+    ["tokens", "w_query", "w_key"],
+    {
+        "w_value": None,
+        "w_output": None,
+        "mask": None,
+        "n_components": None,
+        "n_permutations": 200,
+        "untrained": None,
+        "seed": 0,
+    },
+)
 NAMES = {
-    "adapters": ["attention_summary", "load_swapped", "swap_attention"],
+    "adapters": [
+        "CapturedLayer",
+        "ModelProbe",
+        "attention_summary",
+        "capture_heads",
+        "load_swapped",
+        "probe_model",
+        "swap_attention",
+    ],
     "nn": ["RPCAttention", "ScaledAttention", "SymmetricAttention", "rpc_attention"],
     "datasets": [
         "GaussianPrompts",

@@ -14,6 +14,7 @@ _SUBMODULES = (
     "functional",
     "nn",
     "plotting",
+    "probes",
     "report",
     "theory",
 )

@@ -206,3 +206,69 @@ def report(
     from eigenheads.report import write_report
 
     print(f"Report: {write_report(out, preset=preset, seed=seed)}")
+
+
+@app.command()
+def probe(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="Folder of a Hugging Face model, or module:callable that returns "
+            "(model, batch); the latter runs your own code.",
+            show_default=False,
+        ),
+    ],
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Text file, one text a line.", show_default="24 sentences"),
+    ] = None,
+    layers: Annotated[
+        str | None, typer.Option(help="Such as 0,3-5.", show_default="all")
+    ] = None,
+    permutations: Annotated[int, typer.Option(help="Draws of each null.")] = 200,
+    untrained: Annotated[
+        int, typer.Option(help="Untrained models to compare with.")
+    ] = 4,
+    max_length: Annotated[
+        int | None,
+        typer.Option(help="Cut texts at so many tokens.", show_default="128"),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Texts at a time.")] = 8,
+    seed: Annotated[int, typer.Option(help="Seed of the nulls.")] = 0,
+    out: Annotated[Path, typer.Option("--out", help="Folder of the page.")] = Path(
+        "results/probe"
+    ),
+) -> None:
+    """Question every head of a trained model, with a null for each number.
+
+    Prints a table by layer and head, and writes OUT/probe.html (heat maps) and
+    OUT/probe.json. Nothing is downloaded, and no code that comes with a model is run.
+
+    For example:
+
+      eigenheads probe models/all-MiniLM-L6-v2
+      eigenheads probe models/gpt2 --data sentences.txt --layers 0,3-5
+      eigenheads probe my_models:vision_transformer
+    """
+    from eigenheads._parallel import interrupted_between_blocks
+    from eigenheads.report import print_probe, write_probe
+
+    try:
+        from eigenheads.adapters import load_model, parse_layers, probe_model
+    except ImportError as error:  # an extra is missing: its message says which
+        raise typer.BadParameter(str(error)) from error
+    chosen = parse_layers(layers)
+    loaded = load_model(model, data=data, max_length=max_length)
+    with interrupted_between_blocks():
+        found = probe_model(
+            loaded.model,
+            loaded.batch,
+            layers=chosen,
+            n_permutations=permutations,
+            n_untrained=untrained,
+            batch_size=batch_size,
+            seed=seed,
+            progress=True,
+        )
+    print_probe(found, title=loaded.about)
+    print(f"Page: {write_probe(found, out, title=loaded.about)}")

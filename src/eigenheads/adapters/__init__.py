@@ -8,6 +8,11 @@ except ImportError as error:
         "Run `pip install 'eigenheads[torch]'`, or `'eigenheads[hf]'` for Hugging Face."
     ) from error
 
+from eigenheads.adapters._capture import capture_heads
+from eigenheads.adapters._captured import CapturedLayer
+from eigenheads.adapters._load import Loaded, load_model, parse_layers
+from eigenheads.adapters._model_probe import ModelProbe
+from eigenheads.adapters._probe import probe_model
 from eigenheads.adapters._sites import Site, find_sites
 from eigenheads.adapters._swap import (
     AttentionSummary,
@@ -20,11 +25,18 @@ from eigenheads.adapters._swap_load import load_swapped
 
 __all__ = [
     "AttentionSummary",
+    "CapturedLayer",
     "LayerAttention",
+    "Loaded",
+    "ModelProbe",
     "Site",
     "attention_summary",
+    "capture_heads",
     "find_sites",
+    "load_model",
     "load_swapped",
+    "parse_layers",
+    "probe_model",
     "swap_attention",
     "watch_attention",
 ]

@@ -1,5 +1,18 @@
 """Each formula once, pure, on NumPy or PyTorch arrays."""
 
+from eigenheads.functional._kernel import (
+    KernelPCA,
+    centred_gram,
+    feature_gram,
+    kernel_pca,
+    kernel_pca_values,
+    log_feature_norms,
+)
+from eigenheads.functional._kernel_gamma import (
+    gamma_ratios,
+    kernel_coefficients,
+    relative_differences,
+)
 from eigenheads.functional._location import location_predictor
 from eigenheads.functional._pca import pca_head
 from eigenheads.functional._pca_subspace import (
@@ -8,17 +21,38 @@ from eigenheads.functional._pca_subspace import (
     principal_subspace,
 )
 from eigenheads.functional._pursuit import AttentionPursuit, attention_pursuit
+from eigenheads.functional._rank import effective_rank
 from eigenheads.functional._shrinkage import soft_threshold
 from eigenheads.functional._signal import signal_output, signal_output_gradient
+from eigenheads.functional._similarity import (
+    linear_cka,
+    matching_cosine,
+    rbf_cka,
+    rbf_gram,
+)
 
 __all__ = [
     "AttentionPursuit",
+    "KernelPCA",
     "NotIdentifiedWarning",
     "PrincipalSubspace",
     "attention_pursuit",
+    "centred_gram",
+    "effective_rank",
+    "feature_gram",
+    "gamma_ratios",
+    "kernel_coefficients",
+    "kernel_pca",
+    "kernel_pca_values",
+    "linear_cka",
     "location_predictor",
+    "log_feature_norms",
+    "matching_cosine",
     "pca_head",
     "principal_subspace",
+    "rbf_cka",
+    "rbf_gram",
+    "relative_differences",
     "signal_output",
     "signal_output_gradient",
     "soft_threshold",

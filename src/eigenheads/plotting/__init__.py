@@ -1,5 +1,6 @@
 """Draws tables on axes."""
 
+from eigenheads.plotting._heads import HeadMap, draw_head_maps, head_maps_size
 from eigenheads.plotting._location import draw_location_panels, draw_vector_field
 from eigenheads.plotting._location_asymptotics import (
     draw_any_dimension,
@@ -21,8 +22,10 @@ from eigenheads.plotting._signal import (
 from eigenheads.plotting._svg import embedded_svg, render_svg
 
 __all__ = [
+    "HeadMap",
     "draw_any_dimension",
     "draw_bayes",
+    "draw_head_maps",
     "draw_location_panels",
     "draw_pca_curves",
     "draw_pca_laws",
@@ -35,5 +38,6 @@ __all__ = [
     "draw_step_changes",
     "draw_vector_field",
     "embedded_svg",
+    "head_maps_size",
     "render_svg",
 ]

@@ -7,6 +7,12 @@ from eigenheads.report._page import (
     render_report,
     write_report,
 )
+from eigenheads.report._probe import (
+    print_probe,
+    render_probe,
+    statistic_figure,
+    write_probe,
+)
 from eigenheads.report._terminal import ProgressDisplay, print_claims
 
 __all__ = [
@@ -15,6 +21,10 @@ __all__ = [
     "format_number",
     "newest_results",
     "print_claims",
+    "print_probe",
+    "render_probe",
     "render_report",
+    "statistic_figure",
+    "write_probe",
     "write_report",
 ]

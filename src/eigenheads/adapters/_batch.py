@@ -1,0 +1,159 @@
+"""Input of a model, row by row: tensors, arrays, or a mapping of them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from eigenheads._checks import Got, fail
+
+# Masks of PyTorch's transformers that all rows share when they have two axes.
+_SHARED = ("mask", "src_mask", "tgt_mask", "attn_mask")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Arguments of a model's call.
+
+    Attributes
+    ----------
+    args, kwargs
+        As the model takes them.
+    axis
+        Where the rows are in tensors of three axes: 1 for PyTorch's transformers with
+        ``batch_first=False``, else 0.
+    n_rows
+        Number of sequences or images.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    axis: int
+    n_rows: int
+
+    def pieces(self, size: int | None) -> Iterator["Batch"]:
+        """Yield the rows, at most `size` at a time."""
+        step = self.n_rows if size is None else size
+        for start in range(0, self.n_rows, step):
+            stop = min(start + step, self.n_rows)
+            yield Batch(
+                tuple(self._cut("", x, start, stop) for x in self.args),
+                {k: self._cut(k, x, start, stop) for k, x in self.kwargs.items()},
+                self.axis,
+                stop - start,
+            )
+
+    def rows_of(self, name: str, x: Any) -> tuple[int, int] | None:
+        """Return axis and length of the rows of an argument, or None if shared."""
+        if not isinstance(x, Tensor) or x.ndim == 0:
+            return None
+        if name in _SHARED and x.ndim == 2:
+            return None
+        axis = self.axis if x.ndim == 3 and name not in _SHARED else 0
+        return axis, x.shape[axis]
+
+    def _cut(self, name: str, x: Any, start: int, stop: int) -> Any:
+        rows = self.rows_of(name, x)
+        if rows is None or stop - start == self.n_rows:
+            return x
+        # A mask of PyTorch may have a row for each head of each sequence.
+        times = rows[1] // self.n_rows
+        return x.narrow(rows[0], start * times, (stop - start) * times)
+
+
+def read_batch(model: nn.Module, batch: Any, *, owner: str) -> Batch:
+    """Return a batch in one form, on the model's device, or raise."""
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    if isinstance(batch, Mapping):
+        kwargs = {str(k): _tensor(x, device) for k, x in batch.items()}
+    else:
+        n_times = 3 if isinstance(model, nn.MultiheadAttention) else 1
+        args = (_tensor(batch, device),) * n_times
+    tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.ndim]
+    if not tensors:
+        contract = "a tensor, an array, or a mapping of them by the model's arguments"
+        fail("batch", contract, batch, owner=owner, error=TypeError)
+    axis = _row_axis(model)
+    n_rows = tensors[0].shape[axis if tensors[0].ndim == 3 else 0]
+    empty = [tuple(tensor.shape) for tensor in tensors if 0 in tensor.shape]
+    if empty:
+        got = Got(f"a tensor of shape {empty[0]}")
+        fail("batch", "at least one row and one token", got, owner=owner)
+    read = Batch(args, kwargs, axis, n_rows)
+    _check_rows(read, owner=owner)
+    _check_ids(model, kwargs.get("input_ids"), owner=owner)
+    return read
+
+
+def run(model: nn.Module, batch: Batch, *, owner: str) -> None:
+    """Call the model; what goes wrong inside it is said in one sentence."""
+    try:
+        with torch.no_grad():
+            model(*batch.args, **batch.kwargs)
+    except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
+        if getattr(error, "is_of_the_caller", False):
+            raise
+        got = Got(f"one at which {type(model).__name__} raised {error!r}"[:400])
+        fail("batch", "input that the model takes", got, owner=owner)
+
+
+def _tensor(value: Any, device: torch.device) -> Any:
+    if isinstance(value, np.ndarray):
+        value = torch.from_numpy(value)
+    return value.to(device) if isinstance(value, Tensor) else value
+
+
+def _row_axis(model: nn.Module) -> int:
+    if isinstance(model, nn.TransformerEncoder):
+        model = model.layers[0]
+    if isinstance(model, nn.TransformerEncoderLayer):
+        model = model.self_attn
+    first = not isinstance(model, nn.MultiheadAttention) or model.batch_first
+    return 0 if first else 1
+
+
+def _check_rows(batch: Batch, *, owner: str) -> None:
+    for name, x in batch.kwargs.items():
+        rows = batch.rows_of(name, x)
+        if rows is None or rows[1] == batch.n_rows:
+            continue
+        if name in _SHARED and rows[1] % batch.n_rows == 0:
+            continue
+        got = Got(f"{rows[1]} rows in {name!r}, {batch.n_rows} in the first tensor")
+        fail("batch", "of as many rows in each tensor", got, owner=owner)
+
+
+def _check_ids(model: nn.Module, ids: Any, *, owner: str) -> None:
+    """Refuse ids and lengths that the model's embeddings do not have."""
+    config = getattr(model, "config", None)
+    if not isinstance(ids, Tensor) or config is None:
+        return
+    longest = longest_sequence(model)
+    if longest is not None and ids.shape[-1] > longest:
+        got = Got(f"{ids.shape[-1]} tokens")
+        hint = "Truncate the sequences."
+        fail("batch", f"at most {longest} tokens long", got, owner=owner, hint=hint)
+    size = getattr(config, "vocab_size", None)
+    if isinstance(size, int) and (int(ids.max()) >= size or int(ids.min()) < 0):
+        bad = int(ids.max()) if int(ids.max()) >= size else int(ids.min())
+        hint = "Use the model's own tokenizer."
+        fail("batch", f"ids from 0 to {size - 1}", bad, owner=owner, hint=hint)
+
+
+def longest_sequence(model: nn.Module) -> int | None:
+    """Return how many tokens a Hugging Face model takes, or None if it says not."""
+    config = getattr(model, "config", None)
+    longest = getattr(config, "max_position_embeddings", None)
+    if not isinstance(longest, int):
+        return None
+    # RoBERTa and its kin start counting after the padding index.
+    for module in model.modules():
+        table = getattr(module, "position_embeddings", None)
+        if isinstance(table, nn.Embedding) and table.padding_idx is not None:
+            return longest - table.padding_idx - 1
+    return longest

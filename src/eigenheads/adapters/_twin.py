@@ -1,0 +1,62 @@
+"""The same model before training: what its heads would do without having learned."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def untrained_twin(model: nn.Module, seed: int) -> nn.Module | str:
+    """Return the model with weights drawn anew, or why that is not possible.
+
+    A Hugging Face model is made again from its configuration; another one is copied,
+    and each of its parts draws its parameters by its own ``reset_parameters``. The
+    global random numbers are left as they were.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> twin = untrained_twin(nn.Linear(2, 2), seed=0)
+    >>> type(twin).__name__
+    'Linear'
+    >>> class Custom(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.table = nn.Parameter(torch.zeros(3))
+    >>> untrained_twin(Custom(), seed=0)
+    'nothing says how Custom draws its parameter table'
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        twin: nn.Module | str = _from_configuration(model) or _reset(model)
+    if isinstance(twin, str):
+        return twin
+    first = next(model.parameters(), None)
+    if first is not None:
+        twin = twin.to(device=first.device, dtype=first.dtype)
+    return twin.eval()
+
+
+def _from_configuration(model: nn.Module) -> nn.Module | None:
+    config: Any = getattr(model, "config", None)
+    if config is None or not hasattr(config, "_attn_implementation_internal"):
+        return None
+    kind: Any = type(model)
+    made: nn.Module = kind(copy.deepcopy(config))
+    return made
+
+
+def _reset(model: nn.Module) -> nn.Module | str:
+    twin = copy.deepcopy(model)
+    # Children first: a part may set what its children have drawn.
+    for module in reversed(list(twin.modules())):
+        owned = [name for name, _ in module.named_parameters(recurse=False)]
+        reset = getattr(module, "reset_parameters", None)
+        reset = reset or getattr(module, "_reset_parameters", None)
+        if callable(reset):
+            reset()
+        elif owned:
+            name = type(module).__name__
+            return f"nothing says how {name} draws its parameter {owned[0]}"
+    return twin

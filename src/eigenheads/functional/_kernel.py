@@ -1,0 +1,297 @@
+"""Attention as kernel PCA: Gram matrix, axes, values, and norms in log space."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from array_api_compat import array_namespace, is_torch_array
+from jaxtyping import Float
+
+from eigenheads._checks import Got, check_positive, fail
+from eigenheads._typing import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelPCA:
+    r"""Kernel PCA of the normalised features of keys; see :func:`kernel_pca`.
+
+    Attributes
+    ----------
+    log_normaliser
+        :math:`\log g(k_i)`.
+    gram
+        The centred Gram matrix :math:`\tilde K = H K_\varphi H`.
+    trace
+        :math:`\operatorname{tr} K_\varphi`, before centring.
+    eigenvalues
+        :math:`\ell_1 \ge \ell_2 \ge \dots` of :math:`\tilde K`, not negative.
+    eigenvectors
+        Unit eigenvectors :math:`u_d` in columns, in the same order.
+    """
+
+    log_normaliser: Float[Array, "*batch n"]
+    gram: Float[Array, "*batch n n"]
+    trace: Float[Array, "*batch"]
+    eigenvalues: Float[Array, "*batch n"]
+    eigenvectors: Float[Array, "*batch n n"]
+
+
+def kernel_pca(
+    keys: Float[Array, "*batch n d"], *, scale: float | None = None
+) -> KernelPCA:
+    r"""Kernel PCA of the keys' features :math:`\varphi(k_i)/g(k_i)`.
+
+    With :math:`k(x, y) = e^{c\, x \cdot y} = \langle \varphi(x), \varphi(y) \rangle`
+    and :math:`g(x) = \sum_j k(x, k_j)`,
+
+    .. math::
+
+        K_\varphi[i, j] = \frac{k(k_i, k_j)}{g(k_i)\, g(k_j)}, \qquad
+        \tilde K = H K_\varphi H, \qquad H = I - \tfrac1N \mathbf 1 \mathbf 1^\top,
+        \qquad \tilde K u_d = \ell_d u_d .
+
+    Parameters
+    ----------
+    keys
+        Rows :math:`k_i^\top`, at least two.
+    scale
+        :math:`c`; :math:`D^{-1/2}` unless given.
+
+    Returns
+    -------
+    cloud
+        Gram matrix, spectrum and normalisers.
+
+    Notes
+    -----
+    :math:`0 \le \ell_d \le \operatorname{tr} \tilde K \le \operatorname{tr} K_\varphi
+    \le N`, because :math:`g(k_i) \ge k(k_i, k_i) \ge 1`; for keys of mean zero the
+    trace is at most :math:`N (4(N-1))^{-(N-1)/N} \le 1`. Everything is formed in log
+    space: no key is too long. KERNEL writes :math:`\ell_d = N \lambda_d`.
+
+    References
+    ----------
+    .. [1] teo2024, section 2 (the features and their Gram matrix).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> cloud = kernel_pca(np.array([[1.0], [-1.0]]))
+    >>> bool(cloud.eigenvalues[0] <= cloud.trace <= 1)
+    True
+    """
+    owner = "kernel_pca"
+    xp = check_floats(owner, keys=keys)
+    n, d = keys.shape[-2:]
+    if n < 2:
+        fail("keys", "two rows or more", Got(tuple(keys.shape)), owner=owner)
+    c = d**-0.5 if scale is None else check_positive("scale", scale, owner=owner)
+    logs, plain = feature_gram(keys, c)
+    gram = centred_gram(plain)
+    eigenvalues, eigenvectors = xp.linalg.eigh(gram)
+    eigenvalues = xp.flip(eigenvalues, axis=-1)
+    return KernelPCA(
+        log_normaliser=logs,
+        gram=gram,
+        trace=xp.sum(xp.linalg.diagonal(plain), axis=-1),
+        eigenvalues=xp.where(eigenvalues > 0, eigenvalues, 0 * eigenvalues),
+        eigenvectors=xp.flip(eigenvectors, axis=-1),
+    )
+
+
+def feature_gram(keys: Array, c: float) -> tuple[Array, Array]:
+    r"""Return :math:`\log g(k_i)` and :math:`K_\varphi` of :func:`kernel_pca`."""
+    xp = array_namespace(keys)
+    scores = c * xp.matmul(keys, xp.matrix_transpose(keys))
+    logs = log_sum_exp(scores)
+    return logs, xp.exp(scores - logs[..., :, None] - logs[..., None, :])
+
+
+def kernel_pca_values(
+    cloud: KernelPCA, n_components: int, *, unit_axes: bool = True
+) -> Float[Array, "*batch n n_components"]:
+    r"""Values that make a head the projection on kernel principal axes.
+
+    .. math::
+
+        \hat V = G (I - \tfrac1N \mathbf 1 \mathbf 1^\top) A = G A, \qquad
+        G = \operatorname{diag}(1/g(k_i)), \qquad a_d = u_d / \sqrt{\ell_d}
+
+    Parameters
+    ----------
+    cloud
+        What :func:`kernel_pca` returns.
+    n_components
+        How many axes, largest eigenvalue first; those without variance (and those
+        beyond the number of tokens) give columns of zeros.
+    unit_axes
+        Whether the axes have length 1, :math:`\ell_d \lVert a_d \rVert^2 = 1`.
+        Otherwise :math:`\lVert a_d \rVert = 1`, and outputs are off by
+        :math:`\sqrt{\ell_d}`.
+
+    Returns
+    -------
+    values
+        :math:`\hat V`, each column up to its sign.
+
+    Notes
+    -----
+    With these values, for any query :math:`q`,
+
+    .. math::
+
+        \sum_j \operatorname{softmax}_j(c\, q \cdot k_j)\, \hat V_{jd}
+        = \Bigl\langle \frac{\varphi(q)}{g(q)},\ w_d \Bigr\rangle, \qquad
+        w_d = \sum_i a_{di} \Bigl(\frac{\varphi(k_i)}{g(k_i)} - \text{mean}\Bigr):
+
+    the uncentred feature of the query, projected on an axis of the centred cloud.
+    Eigenvalues below :math:`N \varepsilon\, \ell_1` count as zero, with the machine's
+    :math:`\varepsilon`: rounding makes them.
+
+    References
+    ----------
+    .. [1] teo2024, equation of the values in section 2.
+    .. [2] docs/theory/kernel.md, Proposition 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> cloud = kernel_pca(np.array([[1.0], [-1.0]]))
+    >>> kernel_pca_values(cloud, 3).shape
+    (2, 3)
+    """
+    xp = array_namespace(cloud.gram)
+    n = cloud.gram.shape[-1]
+    kept = min(n_components, n)
+    coefficients = cloud.eigenvectors[..., :kept]
+    levels = cloud.eigenvalues[..., None, :kept]
+    floor = n * xp.finfo(levels.dtype).eps * cloud.eigenvalues[..., None, :1]
+    real = levels > floor
+    safe = xp.where(real, levels, xp.ones_like(levels))
+    if unit_axes:
+        coefficients = coefficients / xp.sqrt(safe)
+    coefficients = xp.where(real, coefficients, xp.zeros_like(coefficients))
+    values = xp.exp(-cloud.log_normaliser)[..., None] * coefficients
+    if kept < n_components:
+        rest = xp.zeros_like(values[..., :1])
+        values = xp.concat([values] + [rest] * (n_components - kept), axis=-1)
+    return values
+
+
+def log_feature_norms(
+    queries: Float[Array, "*batch n_queries d"],
+    keys: Float[Array, "*batch n d"],
+    *,
+    scale: float | None = None,
+    is_causal: bool = False,
+    standardize: bool = False,
+) -> Float[Array, "*batch n_queries"]:
+    r"""Logarithm of the squared norm of a query's normalised feature.
+
+    .. math::
+
+        \log \Bigl\lVert \frac{\varphi(q)}{g(q)} \Bigr\rVert^2
+        = c\, q \cdot q - 2 \log \sum_j e^{c\, q \cdot k_j}
+
+    Parameters
+    ----------
+    queries, keys
+        Rows :math:`q_i^\top`, :math:`k_j^\top`.
+    scale
+        :math:`c`; :math:`D^{-1/2}` unless given.
+    is_causal
+        Whether query :math:`i` sees keys :math:`j \le i` only; then each row has its
+        own normaliser.
+    standardize
+        What the authors' program does: queries and keys are standardised token by
+        token (mean 0, variance 1 over the width), and :math:`c` is left out of
+        :math:`q \cdot q`.
+
+    Returns
+    -------
+    log_norms
+        One a query; natural logarithm.
+
+    Notes
+    -----
+    A projection on unit axes shortens: with :math:`\hat V` of
+    :func:`kernel_pca_values` a head's output has at most this norm. The reproduction
+    study found trained outputs about :math:`10^3` times as long [1]_.
+
+    References
+    ----------
+    .. [1] saritas2025, section on reconstruction.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> zero = np.zeros((1, 2, 4))
+    >>> log_feature_norms(zero, zero).round(4)  # (1/2)² each
+    array([[-1.3863, -1.3863]])
+    """
+    owner = "log_feature_norms"
+    xp = check_floats(owner, queries=queries, keys=keys)
+    d = keys.shape[-1]
+    c = d**-0.5 if scale is None else check_positive("scale", scale, owner=owner)
+    if standardize:
+        queries, keys = _standardized(xp, queries), _standardized(xp, keys)
+    scores = attention_scores(xp, queries, keys, c, is_causal)
+    own = xp.sum(queries * queries, axis=-1)
+    return (own if standardize else c * own) - 2 * log_sum_exp(scores)
+
+
+def centred_gram(gram: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
+    r"""Return :math:`HGH`: rows and columns of a Gram matrix, centred.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> centred_gram(np.eye(2))
+    array([[ 0.5, -0.5],
+           [-0.5,  0.5]])
+    """
+    xp = array_namespace(gram)
+    half = gram - xp.mean(gram, axis=-1, keepdims=True)
+    return half - xp.mean(half, axis=-2, keepdims=True)
+
+
+def _standardized(xp: Any, rows: Array) -> Array:
+    centred = rows - xp.mean(rows, axis=-1, keepdims=True)
+    spread = xp.sqrt(xp.mean(centred * centred, axis=-1, keepdims=True))
+    return centred / xp.where(spread > 0, spread, xp.ones_like(spread))
+
+
+def attention_scores(
+    xp: Any, queries: Array, keys: Array, c: float, is_causal: bool
+) -> Array:
+    """Return the scores, with -inf where a query does not see a key."""
+    scores = c * xp.matmul(queries, xp.matrix_transpose(keys))
+    if not is_causal:
+        return scores
+    n, m = scores.shape[-2:]
+    seen = xp.tril(xp.ones_like(scores), k=m - n)
+    return xp.where(seen > 0, scores, xp.full_like(scores, -xp.inf))
+
+
+def log_sum_exp(scores: Array) -> Array:
+    """Return the logarithm of the sum of exponentials over the last axis."""
+    xp = array_namespace(scores)
+    top = xp.max(scores, axis=-1, keepdims=True)
+    return top[..., 0] + xp.log(xp.sum(xp.exp(scores - top), axis=-1))
+
+
+def check_floats(owner: str, **arrays: Any) -> Any:
+    """Return the arrays' library, or raise unless they are floats (..., n, d)."""
+    for name, array in arrays.items():
+        if getattr(array, "ndim", 0) < 2 or 0 in array.shape:
+            got = Got(tuple(getattr(array, "shape", ())))
+            contract = "an array of shape (..., n, d) without empty axes"
+            fail(name, contract, got, owner=owner)
+    xp = array_namespace(*arrays.values())
+    for name, array in arrays.items():
+        if not xp.isdtype(array.dtype, "real floating"):
+            got = Got(f"dtype {array.dtype}")
+            fail(name, "an array of floats", got, owner=owner, error=TypeError)
+        if is_torch_array(array) and array.dtype.itemsize < 4:
+            got = Got(f"dtype {array.dtype}")
+            fail(name, "of 32 or 64 bits", got, owner=owner, hint="Call .float().")
+    return xp

@@ -1,0 +1,118 @@
+"""Heat maps of a model's heads: layers down, heads across."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from eigenheads.plotting._svg import BLUE, GREY, INK, ORANGE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Effects beyond that are all "far".
+_FAR = 10.0
+_PALE = "#e9ecf0"
+_LEVEL = LinearSegmentedColormap.from_list("level", [_PALE, BLUE, "#12304d"])
+_SIGNED = LinearSegmentedColormap.from_list("signed", [ORANGE, _PALE, BLUE])
+_COLUMNS = 3
+_N_TICKS = 6
+
+
+@dataclass(frozen=True, eq=False)
+class HeadMap:
+    """One panel.
+
+    Attributes
+    ----------
+    title
+        Above it.
+    values
+        (layers, heads); NaN is drawn grey.
+    found
+        (layers, heads), heads to mark; None for none.
+    is_effect
+        Whether the values are distances from a null, drawn around zero.
+    """
+
+    title: str
+    values: NDArray[np.float64]
+    found: NDArray[np.bool_] | None = None
+    is_effect: bool = False
+
+
+def head_maps_size(maps: Sequence[HeadMap]) -> tuple[float, float]:
+    """Return a size in inches that gives every cell room."""
+    n_rows = -(-len(maps) // _COLUMNS)
+    n_layers, _ = maps[0].values.shape
+    return 10.0, n_rows * (1.2 + min(4.0, max(0.9, 0.22 * n_layers)))
+
+
+def draw_head_maps(
+    figure: "Figure", maps: Sequence[HeadMap], layers: Sequence[int]
+) -> None:
+    """Draw one panel a map; a dot marks a head that stands out from its null.
+
+    Parameters
+    ----------
+    figure
+        Empty.
+    maps
+        Panels, all of one shape.
+    layers
+        What the rows are called.
+    """
+    n_columns = min(_COLUMNS, len(maps))
+    n_rows = -(-len(maps) // n_columns)
+    panels: NDArray[Any] = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
+    for axes, one in zip(panels, maps, strict=False):
+        _draw(figure, axes, one, layers)
+    for axes in panels[len(maps) :]:
+        axes.set_visible(False)
+
+
+def _draw(figure: "Figure", axes: "Axes", one: HeadMap, layers: Sequence[int]) -> None:
+    values = np.ma.masked_invalid(one.values)
+    axes.set_facecolor(GREY)
+    axes.grid(False)
+    limits: dict[str, Any] = {"cmap": _LEVEL}
+    if one.is_effect:
+        largest = float(np.abs(values).max()) if values.count() else 1.0
+        size = min(_FAR, max(1.0, largest))
+        limits = {"cmap": _SIGNED, "vmin": -size, "vmax": size}
+    # The colour of the page's text would replace INK on the cells' edges.
+    mesh = axes.pcolormesh(values, edgecolors="none", linewidth=0, **limits)
+    bar = figure.colorbar(mesh, ax=axes, pad=0.02, extend=_extend(one, values))
+    bar.outline.set_visible(False)
+    bar.locator = MaxNLocator(3)
+    axes.set_title(one.title, fontsize="small")
+    axes.invert_yaxis()
+    _label(axes, values.shape, layers)
+    if one.found is not None:
+        down, across = np.nonzero(one.found)
+        axes.plot(
+            across + 0.5, down + 0.5, "o", color="#101419", markersize=3, linestyle=""
+        )
+
+
+def _extend(one: HeadMap, values: Any) -> str:
+    if not one.is_effect or not values.count():
+        return "neither"
+    low, high = float(values.min()) < -_FAR, float(values.max()) > _FAR
+    return {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}[low, high]
+
+
+def _label(axes: "Axes", shape: tuple[int, int], layers: Sequence[int]) -> None:
+    n_layers, n_heads = shape
+    down = range(0, n_layers, -(-n_layers // _N_TICKS))
+    across = range(0, n_heads, -(-n_heads // _N_TICKS))
+    axes.set_yticks([i + 0.5 for i in down], [str(layers[i]) for i in down])
+    axes.set_xticks([i + 0.5 for i in across], [str(i) for i in across])
+    axes.set_xlabel("head", color=INK)
+    axes.set_ylabel("layer", color=INK)
+    axes.tick_params(length=0)

@@ -1,0 +1,24 @@
+"""Measurements of attention heads given as plain arrays, each with its nulls."""
+
+from eigenheads.probes._controls import planted_heads
+from eigenheads.probes._covariance import covariance_probe
+from eigenheads.probes._heads import NotAttentionWarning
+from eigenheads.probes._kernel import kernel_pca_probe
+from eigenheads.probes._result import ProbeResult, Statistic
+from eigenheads.probes._significance import (
+    effect_sizes,
+    permutation_p_values,
+    q_values,
+)
+
+__all__ = [
+    "NotAttentionWarning",
+    "ProbeResult",
+    "Statistic",
+    "covariance_probe",
+    "effect_sizes",
+    "kernel_pca_probe",
+    "permutation_p_values",
+    "planted_heads",
+    "q_values",
+]

@@ -1,0 +1,207 @@
+"""The PCA reading of attention heads, put to the test."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from eigenheads._checks import Got, check_count, check_finite_array, fail
+from eigenheads._parallel import advance
+from eigenheads._typing import Array, FloatArray
+from eigenheads.probes._covariance_nulls import ABOUT, Layer, measure, measure_nulls
+from eigenheads.probes._forms import symmetric_form
+from eigenheads.probes._heads import check_mask, check_twin
+from eigenheads.probes._result import ProbeResult, Statistic
+
+_OWNER = "covariance_probe"
+
+
+def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
+    tokens: Array,
+    w_query: Array,
+    w_key: Array,
+    *,
+    w_value: Array | None = None,
+    w_output: Array | None = None,
+    mask: Array | None = None,
+    n_components: int | None = None,
+    n_permutations: int = 200,
+    untrained: Sequence[Mapping[str, Any]] | None = None,
+    seed: int = 0,
+) -> ProbeResult:
+    r"""Test whether heads' scores align with the tokens' principal directions.
+
+    A head trained to rebuild a token from the others learns the top eigenvectors of
+    the tokens' covariance :math:`\Sigma` in its score form (docs/theory/pca.md). Here
+    the form :math:`S` is the symmetric part of :math:`W_Q^\top W_K`, and the
+    value-output form the symmetric part of :math:`W_O W_V`.
+
+    Parameters
+    ----------
+    tokens
+        What enters the layer, (sequences, tokens, d_model).
+    w_query, w_key
+        (heads, d_head, d_model).
+    w_value, w_output
+        (heads, d_value, d_model) and (heads, d_model, d_value), both or none.
+    mask
+        (sequences, tokens), true for real tokens.
+    n_components
+        :math:`k`, how many leading directions are compared; d_head unless given.
+    n_permutations
+        Draws of each null.
+    untrained
+        Mappings of ``tokens``, ``w_query``, ``w_key`` (and ``w_value``, ``w_output``,
+        ``mask``) of untrained models of the same architecture.
+    seed
+        Seed of the draws, which all heads of the layer share. Give every layer
+        another one.
+
+    Returns
+    -------
+    result
+        ``qk_covariance_cosine``, ``qk_covariance_overlap``, ``qk_rank``, and with
+        values and outputs ``qk_ov_cosine``, ``qk_ov_overlap``,
+        ``ov_covariance_cosine``, ``ov_rank``; ``token_rank`` is the same for all
+        heads. Spectra: ``tokens``, ``qk``, ``ov``.
+
+    Notes
+    -----
+    Cosine: :math:`\langle S, \Sigma \rangle_F / (\lVert S \rVert_F \lVert \Sigma
+    \rVert_F)`. Overlap: mean squared cosine of the principal angles of the spans of
+    the :math:`k` leading eigenvectors. A permutation of tokens changes neither, so
+    the nulls turn the form instead:
+
+    - ``rotated``: :math:`S \to OSO^\top`, :math:`O` uniform on the rotations. Exact
+      if the form's eigenvectors have no preferred direction.
+    - ``permuted_coordinates``: the form's coordinates change places. Exact if they are
+      exchangeable, also when a few coordinates stand out in size.
+    - ``random_weights`` (ranks): Gaussian weights of the same shape.
+    - ``permuted_tokens`` (``token_rank``): every coordinate is shifted around the
+      tokens by itself, which leaves its distribution and takes the correlations away;
+      19 draws, as each costs a covariance. Exact if coordinates are independent and
+      tokens exchangeable.
+    - ``untrained``: the same measurement on untrained models, pooled over heads.
+
+    References
+    ----------
+    .. [1] maulensoto2026; docs/theory/kernel.md, section on nulls.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> tokens = rng.standard_normal((4, 50, 10)) * np.r_[5, 5, np.ones(8)]
+    >>> w_key = np.eye(10)[None, :2]  # reads the two strong directions
+    >>> result = covariance_probe(tokens, w_key, w_key, n_permutations=19)
+    >>> result.statistics["qk_covariance_overlap"].p_value["rotated"]
+    array([0.05])
+    """
+    n_permutations = check_count(
+        "n_permutations", n_permutations, owner=_OWNER, minimum=0
+    )
+    seed = check_count("seed", seed, owner=_OWNER, minimum=0)
+    layer = _check_layer(
+        tokens, w_query, w_key, w_value, w_output, mask, n_components, owner=_OWNER
+    )
+    observed = measure(layer)
+    nulls = measure_nulls(layer, n_permutations, seed)
+    names = list(observed)
+    if untrained:
+        twins = [_twin(twin, layer) for twin in untrained]
+        for name in names:
+            draws = np.concatenate([twin[name] for twin in twins])
+            nulls[name]["untrained"] = np.tile(draws, (layer.n_heads, 1))
+    advance(layer.n_heads)
+    spectra = {"tokens": layer.levels[None], "qk": layer.qk.eigenvalues}
+    if layer.ov is not None:
+        spectra["ov"] = layer.ov.eigenvalues
+    settings = {
+        "n_tokens": layer.n_tokens,
+        "n_heads": layer.n_heads,
+        "n_components": layer.n_components,
+        "n_permutations": n_permutations,
+        "n_untrained": len(untrained or ()),
+        "seed": seed,
+    }
+    statistics = {
+        name: Statistic(name, observed[name], nulls[name], *ABOUT[name])
+        for name in names
+    }
+    return ProbeResult("covariance_probe", statistics, spectra, settings)
+
+
+def _twin(twin: Mapping[str, Any], like: Layer) -> dict[str, FloatArray]:
+    """Return the statistics of an untrained model."""
+    names: tuple[str, ...] = ("tokens", "w_query", "w_key")
+    if like.ov is not None:
+        names = (*names, "w_value", "w_output")
+    check_twin(twin, names, owner=_OWNER)
+    layer = _check_layer(
+        twin["tokens"],
+        twin["w_query"],
+        twin["w_key"],
+        twin.get("w_value") if like.ov is not None else None,
+        twin.get("w_output") if like.ov is not None else None,
+        twin.get("mask"),
+        like.n_components,
+        owner=f"{_OWNER} (untrained)",
+    )
+    return measure(layer)
+
+
+def _check_layer(
+    tokens: Array,
+    w_query: Array,
+    w_key: Array,
+    w_value: Array | None,
+    w_output: Array | None,
+    mask: Array | None,
+    n_components: int | None,
+    *,
+    owner: str,
+) -> Layer:
+    shape = np.shape(tokens)
+    if len(shape) != 3 or 0 in shape:
+        contract = "of shape (sequences, tokens, d_model)"
+        fail("tokens", contract, Got(shape), owner=owner)
+    real = check_mask(mask, shape[:2], owner=owner)
+    rows = check_finite_array("tokens", np.asarray(tokens)[real], owner=owner)
+    if len(rows) < 2:
+        fail("mask", "two real tokens or more", Got(len(rows)), owner=owner)
+    query = _weights("w_query", w_query, shape[2], None, owner)
+    key = _weights("w_key", w_key, shape[2], query.shape, owner)
+    k = check_count(
+        "n_components",
+        min(query.shape[1], shape[2]) if n_components is None else n_components,
+        owner=owner,
+        maximum=min(2 * query.shape[1], shape[2]),
+    )
+    ov = None
+    if (w_value is None) != (w_output is None):
+        name = "w_output" if w_output is None else "w_value"
+        fail(name, "given with its counterpart", None, owner=owner)
+    if w_value is not None:
+        value = _weights("w_value", w_value, shape[2], None, owner)
+        turned = np.swapaxes(np.asarray(w_output), -1, -2)
+        output = _weights("w_output", turned, shape[2], value.shape, owner)
+        if len(value) != len(query):
+            contract = f"of {len(query)} heads, as `w_query`"
+            fail("w_value", contract, Got(value.shape), owner=owner)
+        ov = symmetric_form(output, value)
+        k = min(k, ov.eigenvalues.shape[1])
+    return Layer.of(rows, symmetric_form(query, key), ov, k)
+
+
+def _weights(
+    name: str, value: Array, d_model: int, like: tuple[int, ...] | None, owner: str
+) -> FloatArray:
+    array = check_finite_array(name, value, owner=owner)
+    if array.ndim != 3 or 0 in array.shape or array.shape[2] != d_model:
+        contract = f"of shape (heads, width, {d_model}), the last the tokens' width"
+        if name == "w_output":
+            contract = f"of shape (heads, {d_model}, width)"
+        fail(name, contract, Got(array.shape), owner=owner)
+    if like is not None and array.shape != like:
+        contract = f"of shape {like}, as its counterpart"
+        fail(name, contract, Got(array.shape), owner=owner)
+    return array

@@ -1,0 +1,73 @@
+"""What the nulls draw: permutations, rotated clouds, random directions."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eigenheads._typing import FloatArray
+
+# Streams of one (seed, sequence): one a purpose, so that asking for one null never
+# changes another.
+PERMUTATIONS, ROTATIONS, KEYS, PROJECTIONS, WEIGHTS = range(5)
+
+
+def stream(seed: int, *place: int) -> np.random.Generator:
+    """Return the generator of one place; it depends on nothing else."""
+    sequence = np.random.SeedSequence(seed, spawn_key=place)
+    return np.random.Generator(np.random.SFC64(sequence))
+
+
+def permutations(rng: np.random.Generator, n_draws: int, n: int) -> NDArray[np.intp]:
+    """Return uniform permutations of ``range(n)``, one a row, after the identity."""
+    rows = np.tile(np.arange(n, dtype=np.intp), (n_draws + 1, 1))
+    rng.permuted(rows[1:], axis=1, out=rows[1:])
+    return rows
+
+
+def frames(rng: np.random.Generator, n_draws: int, n: int, k: int) -> FloatArray:
+    """Return uniform orthonormal k-frames of R^n, (draws, n, k)."""
+    basis, triangle = np.linalg.qr(rng.standard_normal((n_draws, n, k)))
+    # Householder's signs are not uniform; those of a positive diagonal are.
+    signs = np.sign(np.einsum("bii->bi", triangle))
+    return basis * np.where(signs == 0, 1.0, signs)[:, None, :]
+
+
+def centred_frames(
+    rng: np.random.Generator, n_draws: int, n: int, k: int
+) -> FloatArray:
+    """Return uniform orthonormal k-frames of the vectors of R^n with mean zero."""
+    return helmert(n) @ frames(rng, n_draws, n - 1, k)
+
+
+def helmert(n: int) -> FloatArray:
+    """Return an orthonormal basis, in columns, of the vectors of R^n with mean zero."""
+    j = np.arange(1, n)
+    basis = np.triu(np.ones((n, n - 1)))
+    basis[j, j - 1] = -j
+    return basis / np.sqrt(j * (j + 1.0))
+
+
+def rotated(cloud: FloatArray, frame: FloatArray) -> FloatArray:
+    r"""Return clouds of the mean and covariance of `cloud` and else random.
+
+    With the centred cloud :math:`X_c = Q_0 R`, the draws are :math:`\bar x + Q R`,
+    :math:`Q` uniform: what a random rotation of the token space that keeps the mean
+    does to :math:`X`. If the rows of :math:`X` are independent Gaussians with one mean
+    and covariance, a draw has the law of :math:`X` given mean and covariance, so that
+    the test is exact (a rotation test, Langsrud 2005).
+
+    Parameters
+    ----------
+    cloud
+        (n, d).
+    frame
+        What :func:`centred_frames` returns, with k = min(n - 1, d).
+
+    Returns
+    -------
+    clouds
+        (draws, n, d).
+    """
+    mean = cloud.mean(axis=0)
+    k = frame.shape[-1]
+    _, values, right = np.linalg.svd(cloud - mean, full_matrices=False)
+    return mean + frame @ (values[:k, None] * right[:k])

@@ -1,0 +1,149 @@
+"""Heads as the probes take them: checked, in float64, padding left out."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from eigenheads._checks import Got, check_finite_array, fail
+from eigenheads._typing import Array, FloatArray
+from eigenheads.functional import log_feature_norms
+from eigenheads.probes._kernel_reading import attention_weights
+
+# With fewer tokens a centred Gram matrix has rank one, and every value vector fits.
+MIN_TOKENS = 3
+# Outputs of float32 models agree to about 1e-5 of their size; of bfloat16, to 1e-2.
+_AGREEMENT = 0.03
+
+
+class NotAttentionWarning(UserWarning):
+    """The outputs are not the softmax attention of queries, keys and values."""
+
+
+@dataclass(frozen=True, eq=False)
+class Heads:
+    """One layer: for every sequence, arrays (heads, real tokens, width)."""
+
+    sequences: list[tuple[FloatArray, FloatArray, FloatArray]]
+    indices: list[int]  # of the sequences that were kept, among those given
+    tokens: list[FloatArray] | None
+    masks: list[Array]
+    scale: float = 1.0
+    is_causal: bool = False
+    standardize: bool = False
+
+    @property
+    def n_heads(self) -> int:
+        """Number of heads."""
+        return len(self.sequences[0][1])
+
+    @property
+    def d_head(self) -> int:
+        """Width of keys."""
+        return self.sequences[0][1].shape[-1]
+
+    def log_features(self, queries: FloatArray, keys: FloatArray) -> FloatArray:
+        """Return the log norms of queries' features; see `log_feature_norms`."""
+        return log_feature_norms(
+            queries,
+            keys,
+            scale=self.scale,
+            is_causal=self.is_causal,
+            standardize=self.standardize,
+        )
+
+    def with_options(self, **options: float | bool) -> "Heads":
+        """Return the same heads with other options."""
+        return replace(self, **options)  # type: ignore[arg-type]
+
+
+def check_heads(
+    queries: Array,
+    keys: Array,
+    values: Array,
+    mask: Array | None,
+    tokens: Array | None,
+    *,
+    owner: str,
+) -> Heads:
+    """Return the heads, or raise with a sentence."""
+    given = {"keys": keys, "queries": queries, "values": values}
+    shape = np.shape(keys)
+    for name, array in given.items():
+        own = np.shape(array)
+        if len(own) != 4 or 0 in own:
+            contract = "of shape (sequences, heads, tokens, width)"
+            fail(name, contract, Got(own), owner=owner)
+        free = 3 if name == "values" else 4
+        if own[:free] != shape[:free]:
+            contract = f"of the keys' shape {shape}, up to the width of values"
+            fail(name, contract, Got(own), owner=owner)
+    real = check_mask(mask, (shape[0], shape[2]), owner=owner)
+    kept = [i for i in range(shape[0]) if int(real[i].sum()) >= MIN_TOKENS]
+    if not kept:
+        got = Got(f"at most {int(real.sum(1).max())}")
+        contract = f"a sequence of {MIN_TOKENS} real tokens or more"
+        fail("mask" if mask is not None else "keys", contract, got, owner=owner)
+    if tokens is not None and np.shape(tokens)[:2] != (shape[0], shape[2]):
+        contract = f"of shape ({shape[0]}, {shape[2]}, d_model)"
+        fail("tokens", contract, Got(np.shape(tokens)), owner=owner)
+
+    def rows(name: str, array: Array, i: int) -> FloatArray:
+        part = np.asarray(array[i])[..., real[i], :]
+        return check_finite_array(name, part, owner=owner)
+
+    sequences = [
+        (rows("queries", queries, i), rows("keys", keys, i), rows("values", values, i))
+        for i in kept
+    ]
+    inputs = None if tokens is None else [rows("tokens", tokens, i) for i in kept]
+    return Heads(sequences, kept, inputs, [real[i] for i in kept])
+
+
+def check_mask(mask: Array | None, shape: tuple[int, int], *, owner: str) -> Array:
+    """Return the mask as booleans (sequences, tokens), true for real tokens."""
+    if mask is None:
+        return np.ones(shape, dtype=bool)
+    array = np.asarray(mask)
+    if array.shape != shape:
+        contract = f"of shape {shape}, true for real tokens"
+        fail("mask", contract, Got(array.shape), owner=owner)
+    if not np.isin(array, (0, 1)).all():
+        contract = "booleans, true for real tokens"
+        fail("mask", contract, mask, owner=owner, error=TypeError)
+    return array.astype(bool)
+
+
+def check_outputs(heads: Heads, outputs: Array, *, owner: str) -> None:
+    """Warn unless the outputs are those of softmax attention."""
+    worst = 0.0
+    for i, (q, k, v), real in zip(
+        heads.indices, heads.sequences, heads.masks, strict=True
+    ):
+        if np.shape(outputs[i]) != (len(v), len(real), v.shape[-1]):
+            contract = "of the shape of `values`"
+            fail("outputs", contract, Got(np.shape(outputs)), owner=owner)
+        given = np.asarray(outputs[i], dtype=np.float64)[:, real]
+        weights = attention_weights(q, k, scale=heads.scale, is_causal=heads.is_causal)
+        ours = weights @ v
+        size = np.linalg.norm(ours, axis=(1, 2))
+        gap = np.linalg.norm(given - ours, axis=(1, 2)) / np.where(size > 0, size, 1.0)
+        worst = max(worst, float(gap.max()))
+    if worst > _AGREEMENT:
+        message = (
+            f"{owner}: `outputs` differ from softmax(c q·k) v by {worst:.2g} of their "
+            "size (scale, mask, position bias, dropout?). The outputs of the formula "
+            "are used."
+        )
+        warnings.warn(message, NotAttentionWarning, stacklevel=3)
+
+
+def check_twin(twin: object, names: tuple[str, ...], *, owner: str) -> None:
+    """Raise unless an untrained model is a mapping with these arrays."""
+    if isinstance(twin, Mapping) and all(name in twin for name in names):
+        return
+    listed = ", ".join(f"`{name}`" for name in names)
+    contract = f"a sequence of mappings with {listed}"
+    got = Got(f"keys {sorted(twin)}") if isinstance(twin, Mapping) else twin
+    fail("untrained", contract, got, owner=owner)

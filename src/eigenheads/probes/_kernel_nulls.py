@@ -1,0 +1,225 @@
+"""The nulls of the kernel-PCA reading, sequence by sequence."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from eigenheads._parallel import RunPool, advance
+from eigenheads._typing import FloatArray
+from eigenheads.functional import centred_gram, effective_rank, feature_gram
+from eigenheads.probes import _draws
+from eigenheads.probes._heads import Heads
+from eigenheads.probes._kernel_reading import HeadReading, read_heads
+
+# Statistic -> null -> (draws,), of one head on one sequence.
+Nulls = dict[str, dict[str, FloatArray]]
+
+ABOUT = {
+    "norm_ratio": (
+        "greater",
+        "log10 of |output|² / |feature of the query|², mean over tokens. A projection "
+        "on unit axes is at most 0, and the best axes give the most.",
+    ),
+    "output_norm": ("greater", "log10 of |output|², mean over tokens."),
+    "feature_norm": (
+        "two-sided",
+        "log10 of |feature of the query|² = e^(c q·q) / (sum_j e^(c q·k_j))², mean "
+        "over tokens.",
+    ),
+    "gamma_difference": (
+        "less",
+        "Mean over pairs of tokens of |γ_i − γ_j| / max(|γ_i|, |γ_j|), γ = K̃â/â, mean "
+        "over columns of the values; kernel PCA gives 0.",
+    ),
+    "eigen_residual": (
+        "less",
+        "Sine of the angle of K̃â and â, mean over columns; kernel PCA gives 0.",
+    ),
+    "captured_variance": (
+        "greater",
+        "Variance of the keys' features in the span of the axes that the values "
+        "encode, over the most that as many axes can capture; kernel PCA gives 1, "
+        "also after any mixing of the columns.",
+    ),
+    "linear_cka": ("greater", "Linear CKA of the values and those of kernel PCA."),
+    "rbf_cka": ("greater", "RBF CKA of the values and those of kernel PCA."),
+    "matching_cosine": (
+        "greater",
+        "Mean cosine of the values and those of kernel PCA, tokens matched best.",
+    ),
+    "kernel_trace": ("two-sided", "Trace of K_φ, at most the number of tokens."),
+    "top_eigenvalue": ("two-sided", "Largest eigenvalue of K̃, at most the trace."),
+    "kernel_rank": ("two-sided", "Effective rank (entropy) of the spectrum of K̃."),
+}
+# Those that see the scale of the values, which random projections do not share.
+_WITH_SCALE = ("norm_ratio", "output_norm")
+
+
+def costly_draws(n_permutations: int) -> int:
+    """Return how many draws redraw values or keys: a fifth, but 19 at least.
+
+    Permutations reuse the kernel PCA, the distances and the norms of the head; other
+    draws have to compute them anew, or to match anew.
+    """
+    return min(n_permutations, max(19, n_permutations // 5))
+
+
+def measure(heads: Heads) -> dict[str, FloatArray]:
+    """Return the statistics of heads without nulls, (heads,) each."""
+    return measure_nulls(heads, 0, 0)[0]
+
+
+def measure_nulls(
+    heads: Heads, n_draws: int, seed: int
+) -> tuple[dict[str, FloatArray], Nulls, dict[str, FloatArray]]:
+    """Return observed statistics, nulls (heads, draws) and spectra of heads."""
+    total = len(heads.sequences)
+    found: list[list[tuple[Nulls, FloatArray]]] = [[] for _ in range(total)]
+    projections = _projections(heads, costly_draws(n_draws), seed)
+
+    def work(i: int) -> None:
+        found[i] = _sequence(heads, i, n_draws, seed, projections)
+        advance(heads.n_heads)
+
+    with threadpool_limits(1, user_api="blas"), RunPool(total) as pool:
+        pool.each(work)
+    observed = {name: _mean(found, name, "observed")[:, 0] for name in ABOUT}
+    nulls: Nulls = {
+        name: {
+            null: _mean(found, name, null)
+            for null in found[0][0][0][name]
+            if null != "observed"
+        }
+        for name in ABOUT
+    }
+    return observed, nulls, {"eigenvalues": _mean_spectrum(found)}
+
+
+def _mean(
+    found: list[list[tuple[Nulls, FloatArray]]], name: str, null: str
+) -> FloatArray:
+    """Return the mean over sequences, (heads, draws)."""
+    return np.mean([[one[name][null] for one, _ in heads] for heads in found], axis=0)
+
+
+def _mean_spectrum(found: list[list[tuple[Nulls, FloatArray]]]) -> FloatArray:
+    """Return the mean spectrum, (heads, longest sequence); a missing one is 0."""
+    longest = max(len(heads[0][1]) for heads in found)
+    total = np.zeros((len(found[0]), longest))
+    for heads in found:
+        for row, (_, spectrum) in zip(total, heads, strict=True):
+            row[: len(spectrum)] += spectrum
+    return total / len(found)
+
+
+def _projections(heads: Heads, n_draws: int, seed: int) -> FloatArray | None:
+    """Return random value matrices (d_model, d_value * draws), shared by sequences."""
+    if heads.tokens is None or n_draws == 0:
+        return None
+    rng = _draws.stream(seed, _draws.PROJECTIONS)
+    width = heads.sequences[0][2].shape[-1] * n_draws
+    return rng.standard_normal((heads.tokens[0].shape[-1], width))
+
+
+def _sequence(
+    heads: Heads, i: int, n_draws: int, seed: int, projections: FloatArray | None
+) -> list[tuple[Nulls, FloatArray]]:
+    """Return the statistics and the spectrum of every head on one sequence."""
+    q, k, v = heads.sequences[i]
+    place = heads.indices[i]
+    readings = read_heads(
+        q,
+        k,
+        v,
+        scale=heads.scale,
+        is_causal=heads.is_causal,
+        standardize=heads.standardize,
+    )
+    n, d_value = v.shape[1:]
+    costly = costly_draws(n_draws)
+    rng = _draws.stream(seed, _draws.PERMUTATIONS, place)
+    orders = _draws.permutations(rng, n_draws, n)
+    drawn: dict[str, Callable[[int], FloatArray]] = {}
+    if n_draws:
+        rng = _draws.stream(seed, _draws.ROTATIONS, place)
+        frames = _draws.centred_frames(rng, costly, n, min(n - 1, d_value))
+        drawn["random_values"] = lambda head: np.ascontiguousarray(
+            _draws.rotated(v[head], frames).transpose(2, 0, 1)
+        )
+    if projections is not None and heads.tokens is not None:
+        mixed = (heads.tokens[i] @ projections).reshape(n, costly, d_value)
+        mixed = np.ascontiguousarray(mixed.transpose(2, 1, 0))
+        drawn["random_projections"] = lambda head: mixed
+    of_keys = _of_random_keys(heads, i, costly, seed)
+    return [
+        (
+            _head(reading, head, orders, drawn) | of_keys(reading, head),
+            reading.cloud.eigenvalues,
+        )
+        for head, reading in enumerate(readings)
+    ]
+
+
+def _head(
+    reading: HeadReading,
+    head: int,
+    orders: NDArray[np.intp],
+    drawn: dict[str, Callable[[int], FloatArray]],
+) -> Nulls:
+    """Return what depends on the values, for one head on one sequence."""
+    # Row 0 of the orders is the identity: observed and permuted take the same path.
+    permuted = reading.of_values(reading.values.T[:, orders])
+    permuted["rbf_cka"] = reading.rbf_of_permuted(orders)
+    found: Nulls = {name: {"observed": x[:1]} for name, x in permuted.items()}
+    if len(orders) > 1:
+        for name, x in permuted.items():
+            found[name]["permuted_tokens"] = x[1:]
+    own = reading.values.T[:, None, :]
+    found["matching_cosine"] = {"observed": reading.matching_of_values(own)}
+    for null, draw in drawn.items():
+        values = draw(head)
+        for name, x in reading.of_values(values).items():
+            if null != "random_projections" or name not in _WITH_SCALE:
+                found[name][null] = x
+        found["rbf_cka"][null] = reading.rbf_of_values(values)
+        found["matching_cosine"][null] = reading.matching_of_values(values)
+    return found
+
+
+def _of_random_keys(
+    heads: Heads, i: int, n_draws: int, seed: int
+) -> Callable[[HeadReading, int], Nulls]:
+    """Return what depends on keys alone, as a function of a head."""
+    q, k, _ = heads.sequences[i]
+    n, d = k.shape[1:]
+    rng = _draws.stream(seed, _draws.KEYS, heads.indices[i])
+    frames = _draws.centred_frames(rng, n_draws, n, min(n - 1, d))
+
+    def of_keys(reading: HeadReading, head: int) -> Nulls:
+        cloud = reading.cloud
+        found = {
+            "feature_norm": reading.log_features.mean() / math.log(10),
+            "kernel_trace": cloud.trace,
+            "top_eigenvalue": cloud.eigenvalues[0],
+            "kernel_rank": effective_rank(cloud.eigenvalues),
+        }
+        nulls: Nulls = {x: {"observed": np.atleast_1d(y)} for x, y in found.items()}
+        if n_draws:
+            drawn = _draws.rotated(k[head], frames)
+            plain = feature_gram(drawn, heads.scale)[1]
+            levels = np.linalg.eigvalsh(centred_gram(plain))  # no eigenvectors needed
+            logs = heads.log_features(q[head], drawn)
+            null = {
+                "feature_norm": logs.mean(axis=-1) / math.log(10),
+                "kernel_trace": np.einsum("bii->b", plain),
+                "top_eigenvalue": levels[:, -1],
+                "kernel_rank": effective_rank(levels),
+            }
+            for name, x in null.items():
+                nulls[name]["random_keys"] = x
+        return nulls
+
+    return of_keys
