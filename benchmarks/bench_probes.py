@@ -12,6 +12,7 @@ import time
 
 import numpy as np
 
+import eigenheads
 from benchmarks._probe_loop import loop_probe
 from eigenheads._parallel import n_threads, threads
 from eigenheads.probes import covariance_probe, kernel_pca_probe
@@ -72,19 +73,19 @@ def captured_layers(n_sequences, n_tokens):
     """Yield the layers of MiniLM on random words, if all it needs is installed."""
     needed = ("torch", "transformers", PACKAGE, "eigenheads.adapters")
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if not missing and not hasattr(eigenheads.adapters, "capture_heads"):
+        missing = ["capture_heads"]
     if missing:
         print(f"MiniLM itself: left out, no {missing[0]}")
         return
     import torch
     from transformers import BertModel
 
-    # By name: the rooms of the library that need torch may not be there.
-    capture_heads = importlib.import_module("eigenheads.adapters").capture_heads
     folder = importlib.util.find_spec(PACKAGE).submodule_search_locations[0]
     model = BertModel.from_pretrained(f"{folder}/model").eval()
     generator = torch.Generator().manual_seed(0)
     words = torch.randint(2000, 20_000, (n_sequences, n_tokens), generator=generator)
-    for layer in capture_heads(model, {"input_ids": words}):
+    for layer in eigenheads.adapters.capture_heads(model, {"input_ids": words}):
         weights = (
             layer.w_query,
             layer.w_key,

@@ -12,6 +12,7 @@ draws, heads are independent.
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from scipy.stats import binom
 
 from eigenheads.probes import (
@@ -104,6 +105,11 @@ def test_planted_heads_are_found(is_mixed):
             2, 50, n_tokens=20, d_head=4, is_mixed=is_mixed, seed=seed
         )
         result = kernel_pca_probe(*heads, n_permutations=39, seed=seed)
+        captured = result.statistics["captured_variance"].observed
+        assert_allclose(captured, 1, rtol=1e-6)
+        if not is_mixed:
+            for name in ("gamma_difference", "eigen_residual"):
+                assert (result.statistics[name].observed < 1e-6).all()
         for name in FOUND_BY[is_mixed]:
             statistic = result.statistics[name]
             for null, p in statistic.p_value.items():

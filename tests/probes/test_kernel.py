@@ -5,7 +5,7 @@ import pytest
 from benchmarks._probe_loop import value_statistics
 from numpy.testing import assert_allclose
 
-from eigenheads._parallel import threads
+from eigenheads._parallel import reporting, threads
 from eigenheads.functional import kernel_pca, log_feature_norms
 from eigenheads.probes import NotAttentionWarning, kernel_pca_probe, planted_heads
 from eigenheads.probes._draws import PERMUTATIONS, permutations, stream
@@ -86,6 +86,13 @@ def test_a_head_does_not_depend_on_its_neighbours_or_on_threads(heads):
             assert_allclose(draws[1:], other.nulls[null], rtol=1e-12)
 
 
+def test_progress_is_reported(heads):
+    done = []
+    with reporting(done.append):
+        kernel_pca_probe(*heads, n_permutations=0)
+    assert sum(done) == 6  # heads times sequences
+
+
 def test_padding_is_left_out(heads):
     """Ragged sequences, garbage where there is padding, and one that is too short."""
     lengths = [14, 9, 2]
@@ -108,6 +115,38 @@ def test_tokens_may_be_fewer_than_the_width(rng):
     assert_allclose(captured.observed, 1, rtol=1e-4)  # four axes of four
     # All draws are 1, too, up to the ridge: nothing is found.
     assert np.isfinite(result.statistics["matching_cosine"].observed).all()
+
+
+@pytest.mark.parametrize("size", [0.3, 1.0, 2.0, 4.0])
+@pytest.mark.parametrize("worst", [1.0, 1e-3])
+def test_captured_variance_whatever_the_condition(rng, size, worst):
+    """Normalisers over up to ten orders of magnitude, and values of any scale.
+
+    Against an orthonormal basis from a singular value decomposition.
+    """
+    queries, keys, values = rng.standard_normal((3, 1, 1, 16, 5))
+    keys = size * keys + size * np.linspace(0, 2, 16)[:, None]
+    values = values * np.geomspace(1, worst, 5)
+    found = kernel_pca_probe(queries, keys, values, n_permutations=0)
+    cloud = kernel_pca(keys[0, 0])
+    a = np.exp(cloud.log_normaliser - cloud.log_normaliser.max())[:, None]
+    basis = np.linalg.svd(
+        a * values[0, 0] - (a * values[0, 0]).mean(0), full_matrices=False
+    )[0]
+    expected = np.trace(basis.T @ cloud.gram @ basis) / cloud.eigenvalues[:5].sum()
+    captured = found.statistics["captured_variance"].observed[0]
+    assert_allclose(captured, expected, rtol=1e-4)
+
+
+def test_columns_that_repeat_add_no_axis(rng):
+    queries, keys, values = rng.standard_normal((3, 1, 1, 16, 3))
+    twice = np.concatenate([values, 2 * values], axis=-1)
+    found = kernel_pca_probe(queries, keys, twice, n_permutations=0)
+    once = kernel_pca_probe(queries, keys, values, n_permutations=0)
+    levels = kernel_pca(keys[0, 0]).eigenvalues
+    ratio = levels[:3].sum() / levels[:6].sum()  # the most that six axes could capture
+    a, b = (r.statistics["captured_variance"].observed for r in (found, once))
+    assert_allclose(a, b * ratio, rtol=1e-6)
 
 
 def test_causal_norms_have_their_own_normalisers_and_values_see_all_keys(heads):

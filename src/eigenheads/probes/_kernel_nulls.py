@@ -2,17 +2,18 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from eigenheads._parallel import RunPool, advance
+from eigenheads._parallel import RunPool, advance, blocks, n_threads
 from eigenheads._typing import FloatArray
 from eigenheads.functional import centred_gram, effective_rank, feature_gram
 from eigenheads.probes import _draws
 from eigenheads.probes._heads import Heads
-from eigenheads.probes._kernel_reading import HeadReading, read_heads
+from eigenheads.probes._kernel_reading import HeadReading, rbf_of_permuted, read_heads
 
 # Statistic -> null -> (draws,), of one head on one sequence.
 Nulls = dict[str, dict[str, FloatArray]]
@@ -80,12 +81,16 @@ def measure_nulls(
     found: list[list[tuple[Nulls, FloatArray]]] = [[] for _ in range(total)]
     projections = _projections(heads, costly_draws(n_draws), seed)
 
-    def work(i: int) -> None:
-        found[i] = _sequence(heads, i, n_draws, seed, projections)
-        advance(heads.n_heads)
+    def work(todo: range, worker: int) -> None:
+        for i in todo[worker : worker + 1]:  # none for the last block's idle ones
+            found[i] = _sequence(heads, i, n_draws, seed, projections)
 
-    with threadpool_limits(1, user_api="blas"), RunPool(total) as pool:
-        pool.each(work)
+    # Small matrices: sequences side by side, one thread inside each product.
+    width = min(total, n_threads())
+    with threadpool_limits(1, user_api="blas"), RunPool(width) as pool:
+        for start, stop in blocks(total, size=width):
+            pool.each(partial(work, range(start, stop)))
+            advance(heads.n_heads * (stop - start))
     observed = {name: _mean(found, name, "observed")[:, 0] for name in ABOUT}
     nulls: Nulls = {
         name: {
@@ -153,10 +158,11 @@ def _sequence(
         mixed = (heads.tokens[i] @ projections).reshape(n, costly, d_value)
         mixed = np.ascontiguousarray(mixed.transpose(2, 1, 0))
         drawn["random_projections"] = lambda head: mixed
+    aligned = rbf_of_permuted(readings, orders)
     of_keys = _of_random_keys(heads, i, costly, seed)
     return [
         (
-            _head(reading, head, orders, drawn) | of_keys(reading, head),
+            _head(reading, head, orders, aligned[head], drawn) | of_keys(reading, head),
             reading.cloud.eigenvalues,
         )
         for head, reading in enumerate(readings)
@@ -167,12 +173,13 @@ def _head(
     reading: HeadReading,
     head: int,
     orders: NDArray[np.intp],
+    aligned: FloatArray,
     drawn: dict[str, Callable[[int], FloatArray]],
 ) -> Nulls:
     """Return what depends on the values, for one head on one sequence."""
     # Row 0 of the orders is the identity: observed and permuted take the same path.
     permuted = reading.of_values(reading.values.T[:, orders])
-    permuted["rbf_cka"] = reading.rbf_of_permuted(orders)
+    permuted["rbf_cka"] = aligned
     found: Nulls = {name: {"observed": x[:1]} for name, x in permuted.items()}
     if len(orders) > 1:
         for name, x in permuted.items():
@@ -181,8 +188,9 @@ def _head(
     found["matching_cosine"] = {"observed": reading.matching_of_values(own)}
     for null, draw in drawn.items():
         values = draw(head)
-        for name, x in reading.of_values(values).items():
-            if null != "random_projections" or name not in _WITH_SCALE:
+        is_alike = null != "random_projections"
+        for name, x in reading.of_values(values, is_alike=is_alike).items():
+            if is_alike or name not in _WITH_SCALE:
                 found[name][null] = x
         found["rbf_cka"][null] = reading.rbf_of_values(values)
         found["matching_cosine"][null] = reading.matching_of_values(values)

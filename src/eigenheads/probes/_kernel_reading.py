@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,13 @@ from eigenheads.functional import (
 )
 
 # Added to a Gram matrix before it is inverted, relative to its mean eigenvalue, so
-# that values of deficient rank have an inverse; it moves results by its size.
+# that a deficient one has an inverse.
 _RIDGE = 1e-10
+# Gram matrices of whitened columns have condition 1/_NARROW² at most: the ridge then
+# moves results by 1e-5 of a direction's share at most.
+_NARROW = 3e-3
+# Singular values below this share of the largest are rounding of float32 models.
+_FLOAT32 = 1e-6
 # Values per block of draws: what is worked on stays in the cache.
 _BLOCK = 2**15
 
@@ -45,22 +51,36 @@ class HeadReading:
     log_features: FloatArray  # (n_queries,), natural logarithm
     target: FloatArray  # (n, d_value), kernel-PCA values
 
-    @property
+    @cached_property
+    def whitener(self) -> FloatArray:
+        """Return B, (rank, d_value), that makes the columns of V Bᵀ orthonormal."""
+        _, sizes, right = np.linalg.svd(self.values, full_matrices=False)
+        real = sizes > _FLOAT32 * sizes[0]
+        return right[real] / sizes[real, None]
+
+    @cached_property
     def normaliser(self) -> FloatArray:
         """Return g relative to its largest: it may exceed the largest float."""
         logs = self.cloud.log_normaliser
         return np.exp(logs - logs.max())
 
-    def of_values(self, drawn: FloatArray) -> dict[str, FloatArray]:
-        """Return the cheap statistics of values (d_value, draws, n), one a draw."""
+    def of_values(
+        self, drawn: FloatArray, *, is_alike: bool = True
+    ) -> dict[str, FloatArray]:
+        """Return the cheap statistics of values (d_value, draws, n), one a draw.
+
+        `is_alike`: whether all draws have the second moments of the head's values.
+        """
         size = max(1, _BLOCK // (drawn.shape[0] * drawn.shape[2]))
         parts = [
-            self._of_block(np.ascontiguousarray(drawn[:, start : start + size]))
+            self._of_block(
+                np.ascontiguousarray(drawn[:, start : start + size]), is_alike
+            )
             for start in range(0, drawn.shape[1], size)
         ]
         return {name: np.concatenate([p[name] for p in parts]) for name in CHEAP}
 
-    def _of_block(self, drawn: FloatArray) -> dict[str, FloatArray]:
+    def _of_block(self, drawn: FloatArray, is_alike: bool) -> dict[str, FloatArray]:
         log_outputs = self._log_outputs(drawn)
         found = {
             "norm_ratio": (log_outputs - self.log_features).mean(axis=-1),
@@ -70,7 +90,7 @@ class HeadReading:
         found = {name: np.asarray(value) for name, value in found.items()}
         for name in ("norm_ratio", "output_norm"):
             found[name] /= math.log(10)
-        return found | self._of_coefficients(drawn)
+        return found | self._of_coefficients(drawn, is_alike)
 
     def _log_outputs(self, drawn: FloatArray) -> FloatArray:
         outputs = _apply(drawn, self.weights.T)
@@ -87,7 +107,9 @@ class HeadReading:
         part = np.einsum("dbr,dbr->b", cross, cross)
         return np.divide(part, whole, out=np.full(len(own), np.nan), where=whole > 0)
 
-    def _of_coefficients(self, drawn: FloatArray) -> dict[str, FloatArray]:
+    def _of_coefficients(
+        self, drawn: FloatArray, is_alike: bool
+    ) -> dict[str, FloatArray]:
         """Return the gamma test, column by column and as a whole."""
         a = drawn * self.normaliser
         a -= a.mean(axis=-1, keepdims=True)
@@ -98,7 +120,7 @@ class HeadReading:
         known = lengths > 0
         cosine = inner**2 / np.where(known, lengths, 1.0)
         residual = np.sqrt(np.maximum(0.0, 1 - np.where(known, cosine, 0.0)))
-        captured = self._captured(a, product)
+        captured = self._captured(a, is_alike=is_alike)
         tiny = np.finfo(np.float64).smallest_normal
         np.copyto(a, tiny, where=np.abs(a) < tiny)
         np.divide(product, a, out=product)
@@ -109,27 +131,30 @@ class HeadReading:
             "captured_variance": captured,
         }
 
-    def _captured(self, a: FloatArray, product: FloatArray) -> FloatArray:
-        stack = a.transpose(1, 0, 2)
-        inner = stack @ stack.transpose(0, 2, 1)
-        form = stack @ product.transpose(1, 2, 0)
-        d = inner.shape[-1]
-        ridge = _RIDGE * np.einsum("bdd->b", inner) / d
-        inner[:, range(d), range(d)] += np.where(ridge > 0, ridge, 1.0)[:, None]
-        best = self.cloud.eigenvalues[:d].sum()
-        if best <= 0:
-            return np.full(len(inner), np.nan)
-        return np.einsum("bij,bij->b", np.linalg.inv(inner), form) / best
+    def _captured(self, a: FloatArray, *, is_alike: bool) -> FloatArray:
+        """Return the share of variance in the span of the coefficients.
 
-    def rbf_of_permuted(self, orders: NDArray[np.intp]) -> FloatArray:
-        """Return the RBF alignment for permuted values, (draws, n) orders."""
-        own = _unit_gram(self.values)
-        target = _unit_gram(self.target).ravel()
-        n = orders.shape[1]
-        step = max(1, _BLOCK // n**2)
-        blocks = [orders[i : i + step] for i in range(0, len(orders), step)]
-        flat = [(o[:, :, None] * n + o[:, None, :]).reshape(len(o), -1) for o in blocks]
-        return np.concatenate([np.take(own.ravel(), i) @ target for i in flat])
+        A span does not see what mixes its columns, so values whose second moments are
+        those of the head's are whitened first: then only the spread of the normalisers
+        can make Gram matrices ill-conditioned. If it is too wide, or the moments are
+        others, an orthonormal basis is computed, which costs more.
+        """
+        best = self.cloud.eigenvalues[: len(a)].sum()
+        if best <= 0:
+            return np.full(a.shape[1], np.nan)
+        if is_alike:
+            whitener = self.whitener
+            flat = whitener @ a.reshape(len(a), -1)
+            a = flat.reshape(len(whitener), *a.shape[1:])
+        stack = a.transpose(1, 0, 2)
+        if not is_alike or self.normaliser.min() < _NARROW:
+            basis = np.linalg.qr(stack.transpose(0, 2, 1))[0]
+            return np.einsum("bnr,bnr->b", basis, self.cloud.gram @ basis) / best
+        inner = stack @ stack.transpose(0, 2, 1)
+        form = stack @ _apply(a, self.cloud.gram).transpose(1, 2, 0)
+        r = inner.shape[-1]
+        inner[:, range(r), range(r)] += _RIDGE * np.einsum("bii->b", inner)[:, None] / r
+        return np.einsum("bij,bij->b", np.linalg.inv(inner), form) / best
 
     def rbf_of_values(self, drawn: FloatArray) -> FloatArray:
         """Return the RBF alignment of values (d_value, draws, n), one a draw."""
@@ -170,6 +195,27 @@ def read_heads(
         )
         for head in range(len(keys))
     ]
+
+
+def rbf_of_permuted(
+    readings: list[HeadReading], orders: NDArray[np.intp]
+) -> FloatArray:
+    """Return the RBF alignments for permuted values, (heads, draws).
+
+    A permutation of the values permutes their Gram matrix, so that distances and
+    bandwidth are computed once; heads share the orders, hence the indices.
+    """
+    own = [_unit_gram(reading.values).ravel() for reading in readings]
+    targets = [_unit_gram(reading.target).ravel() for reading in readings]
+    count, n = orders.shape
+    found = np.empty((len(readings), count))
+    step = max(1, _BLOCK // n**2)
+    for start in range(0, count, step):
+        o = orders[start : start + step]
+        index = (o[:, :, None] * n + o[:, None, :]).reshape(len(o), -1)
+        for row, (gram, target) in enumerate(zip(own, targets, strict=True)):
+            found[row, start : start + step] = np.take(gram, index) @ target
+    return found
 
 
 def attention_weights(
