@@ -132,7 +132,6 @@ SIGNATURES["nn.rpc_attention"] = (
         "return_diagnostics": False,
     },
 )
-SIGNATURES["adapters.swap_attention"] = (["model", "to"], {"layers": None})
 SIGNATURES["adapters.capture_heads"] = (
     ["model", "batch"],
     {"layers": None, "batch_size": 8, "max_bytes": 2**30},
@@ -176,6 +175,7 @@ SIGNATURES["probes.covariance_probe"] = (
         "seed": 0,
     },
 )
+SIGNATURES["adapters.swap_attention"] = (["model", "to"], {"layers": None})
 NAMES = {
     "adapters": [
         "CapturedLayer",
@@ -201,7 +201,12 @@ NAMES = {
         "location_risk_gradient",
         "softmax_pca_risk_gradient",
     ],
-    "estimators": ["SingleLocationClassifier", "SingleLocationRegressor"],
+    "estimators": [
+        "AttentionPCA",
+        "SignalDirection",
+        "SingleLocationClassifier",
+        "SingleLocationRegressor",
+    ],
     "experiments": ["reproduce"],
 }
 

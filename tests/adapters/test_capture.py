@@ -1,14 +1,16 @@
 """Captured heads of PyTorch, timm-like and own layers; memory; bad input."""
 
 import tracemalloc
+from importlib import import_module
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 import torch
-from tests.adapters.models import Stack, TimmAttention, shaken
+from tests.adapters.models import Stack, TimmAttention, hugging_face, shaken, text_batch
 from torch import nn
 
-from eigenheads.adapters import capture_heads, find_sites
+from eigenheads.adapters import capture_heads, find_sites, swap_attention
 from eigenheads.nn import RPCAttention, ScaledAttention, SymmetricAttention
 
 pytestmark = pytest.mark.torch
@@ -119,19 +121,16 @@ def test_the_layout_of_timm(qk_norm):
     check(captured, own_results(model, (x,), attn_mask=mask), real=mask[:, 0, 0])
 
 
-def test_timm_itself_where_it_is_installed():
-    library = torch.library.Library("torchvision", "DEF") if _lacks_nms() else None
-    if library:
-        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    timm = pytest.importorskip("timm", exc_type=ImportError)
-    torch.manual_seed(0)
-    model = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2)
-    x = torch.randn(2, 3, 32, 32)
-    check(capture_heads(model, x), own_results(model, (x,)))
+# timm imports torchvision, whose wheels do not fit a CPU-only torch: where there is
+# none of the two, the layout above stands for it.
+if find_spec("timm") and find_spec("torchvision"):
 
-
-def _lacks_nms():
-    return not hasattr(torch.ops.torchvision, "nms")
+    def test_timm_itself():
+        timm = import_module("timm")
+        torch.manual_seed(0)
+        model = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2)
+        x = torch.randn(2, 3, 32, 32)
+        check(capture_heads(model, x), own_results(model, (x,)))
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -265,3 +264,19 @@ def test_arrays_are_taken_as_tensors():
     model, x = Stack(TimmAttention()), torch.randn(2, 3, 16)
     (one,), (other,) = capture_heads(model, x), capture_heads(model, x.numpy())
     np.testing.assert_array_equal(one.outputs, other.outputs)
+
+
+def test_swapped_layers_are_never_taken_for_plain_ones():
+    """What was swapped attends otherwise: captured as it is, or refused."""
+    x = torch.randn(2, 5, 16)
+    for model in (encoder(), Stack(TimmAttention())):
+        swap_attention(model, "rpc", layers=[0])
+        with pytest.raises(ValueError, match="plain softmax attention"):
+            list(capture_heads(model, x))
+
+
+def test_swapped_hugging_face_models_are_refused():
+    model = hugging_face("bert")
+    swap_attention(model, "rpc", layers=[0])
+    with pytest.raises(ValueError, match="whose attention was swapped"):
+        list(capture_heads(model, text_batch()))

@@ -65,6 +65,11 @@ def prepared(model: nn.Module) -> Iterator[None]:
         return
     _register()
     before = [config._attn_implementation_internal for config in configs]
+    swapped = [name for name in before if str(name).startswith("eigenheads")]
+    if swapped:
+        got = Got("a model whose attention was swapped")
+        hint = "Capture it before the swap, or undo the swap."
+        fail("model", "plain softmax attention", got, owner="capture_heads", hint=hint)
     try:
         for config in configs:
             config._attn_implementation_internal = IMPLEMENTATION

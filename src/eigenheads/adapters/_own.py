@@ -11,6 +11,7 @@ from eigenheads.adapters._heads import Call, first_tensor
 from eigenheads.adapters._timm import head_weights as head_weights
 from eigenheads.nn import RPCAttention, ScaledAttention
 from eigenheads.nn._projections import AbstractAttention
+from eigenheads.nn._scaled import correction
 
 
 def output_projection(
@@ -53,7 +54,8 @@ def _read(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         q = k if module.symmetric else q
     elif isinstance(module, ScaledAttention):
         k = visibility.hide(k)
-        v = v - module._correction(k, visibility, scale).to(v.dtype) @ v
+        S = correction(k, module.scaling, visibility, scale, owner=module._owner)
+        v = v - S.to(v.dtype) @ v
     else:
         q = k
     bias = visibility.rows(torch.arange(visibility.n_keys))

@@ -83,6 +83,9 @@ def _read(module: Any, given: dict[str, Any], *, owner: str) -> Call:
         got = Got("an nn.MultiheadAttention called with keys of other tokens")
         hint = "Leave cross-attention out with `layers`."
         fail("model", "made of self-attention", got, owner=owner, hint=hint)
+    if type(module).forward is not nn.MultiheadAttention.forward:
+        got = Got(f"{type(module).__name__}, which has a forward of its own")
+        fail("model", "plain softmax attention", got, owner=owner)
     if module.bias_k is not None or module.add_zero_attn:
         got = Got("an nn.MultiheadAttention with add_bias_kv or add_zero_attn")
         fail("model", "attention from tokens to tokens", got, owner=owner)

@@ -1,11 +1,15 @@
 """scikit-learn estimators."""
 
+from eigenheads.estimators._attention_pca import AttentionPCA
 from eigenheads.estimators._bags import GroupedBags, group_bags
 from eigenheads.estimators._location import SingleLocationRegressor
 from eigenheads.estimators._location_classifier import SingleLocationClassifier
+from eigenheads.estimators._signal_direction import SignalDirection
 
 __all__ = [
+    "AttentionPCA",
     "GroupedBags",
+    "SignalDirection",
     "SingleLocationClassifier",
     "SingleLocationRegressor",
     "group_bags",

@@ -15,6 +15,7 @@ from eigenheads.functional._kernel_gamma import (
 )
 from eigenheads.functional._location import location_predictor
 from eigenheads.functional._pca import pca_head
+from eigenheads.functional._pca_gradient import PromptLoss, pca_prompt_loss
 from eigenheads.functional._pca_subspace import (
     NotIdentifiedWarning,
     PrincipalSubspace,
@@ -36,6 +37,7 @@ __all__ = [
     "KernelPCA",
     "NotIdentifiedWarning",
     "PrincipalSubspace",
+    "PromptLoss",
     "attention_pursuit",
     "centred_gram",
     "effective_rank",
@@ -49,6 +51,7 @@ __all__ = [
     "log_feature_norms",
     "matching_cosine",
     "pca_head",
+    "pca_prompt_loss",
     "principal_subspace",
     "rbf_cka",
     "rbf_gram",

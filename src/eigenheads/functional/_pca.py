@@ -68,7 +68,7 @@ def pca_head(
     sharpness = check_number(
         "inverse_temperature", inverse_temperature, owner=_OWNER, minimum=0.0
     )
-    xp = _check_arrays(tokens, directions)
+    xp = check_tokens_and_directions(tokens, directions, owner=_OWNER)
     matrix = directions if directions.ndim == 2 else directions[:, None]
     projected = xp.matmul(tokens, matrix)
     scores = sharpness * xp.sum(projected * projected[..., :1, :], axis=-1)
@@ -98,26 +98,29 @@ def _activation(xp: Array, scores: Array, head: str) -> Array:
     return scipy_erf(scores)
 
 
-def _check_arrays(tokens: Array, directions: Array) -> Array:
+def check_tokens_and_directions(
+    tokens: Array, directions: Array, *, owner: str
+) -> Array:
+    """Return the arrays' library, or raise unless they are prompts and M."""
     try:
         xp = array_namespace(tokens, directions)
     except TypeError:
         kinds = Got(f"{type(tokens).__name__}, {type(directions).__name__}")
         contract = "an array of the library of `directions`"
-        fail("tokens", contract, kinds, owner=_OWNER, error=TypeError)
+        fail("tokens", contract, kinds, owner=owner, error=TypeError)
     for name, array in (("tokens", tokens), ("directions", directions)):
         if not xp.isdtype(array.dtype, "real floating"):
             got = Got(f"dtype {array.dtype}")
-            fail(name, "an array of floats", got, owner=_OWNER, error=TypeError)
+            fail(name, "an array of floats", got, owner=owner, error=TypeError)
     if directions.dtype != tokens.dtype:
         contract = f"of the dtype of `tokens`, {tokens.dtype}"
         got = Got(directions.dtype)
-        fail("directions", contract, got, owner=_OWNER, error=TypeError)
+        fail("directions", contract, got, owner=owner, error=TypeError)
     if tokens.ndim < 2 or tokens.shape[-2] < 1:
         contract = "of shape (..., n_tokens, d) with n_tokens >= 1"
-        fail("tokens", contract, Got(tuple(tokens.shape)), owner=_OWNER)
+        fail("tokens", contract, Got(tuple(tokens.shape)), owner=owner)
     if directions.ndim not in (1, 2) or directions.shape[0] != tokens.shape[-1]:
         d = tokens.shape[-1]
         contract = f"of shape ({d},) or ({d}, k), the width of `tokens` first"
-        fail("directions", contract, Got(tuple(directions.shape)), owner=_OWNER)
+        fail("directions", contract, Got(tuple(directions.shape)), owner=owner)
     return xp

@@ -1,0 +1,373 @@
+"""Principal components from a trained attention head."""
+
+import warnings
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+)
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import Tags, check_array, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from eigenheads._checks import Got, check_choice, check_count, check_positive, fail
+from eigenheads._typing import FloatArray
+from eigenheads.estimators._attention_pca_fit import Descent
+from eigenheads.estimators._attention_pca_prompts import Trained, train_on_prompts
+from eigenheads.estimators._attention_pca_rows import (
+    Memory,
+    Moments,
+    Rows,
+    moments_of,
+    no_moments,
+)
+from eigenheads.estimators._attention_pca_training import AbstractHeadTraining
+
+_HEADS = ("softmax", "linear")
+# Iterations on one batch of a stream: the batch decides little once many are read.
+_STREAM_ITERATIONS = 20
+
+
+class AttentionPCA(
+    AbstractHeadTraining,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    BaseEstimator,
+):
+    r"""Principal components, learned by an attention head that copies its query.
+
+    A head with scores :math:`x^\top M M^\top x_j` and the tokens themselves as values
+    is trained to return its query, on prompts drawn from the rows. At the minimum its
+    outputs span the first principal components, and its error is that of PCA [1]_.
+
+    Memory is O(n_features · n_components + batch_size · n_features) beside the data,
+    and no matrix larger than (n_components, n_components) is decomposed. Where the
+    data fit in memory, :class:`sklearn.decomposition.PCA` is exact and often faster.
+
+    Parameters
+    ----------
+    n_components : int, default=2
+        Rank of the head.
+
+    head : {"softmax", "linear"}, default="softmax"
+        How scores become weights. In the limit of long prompts both are the same map.
+
+    n_tokens : int or None, default=None
+        Length of the prompts. None is the limit of long prompts, in which the head is
+        :math:`T(x) = \Sigma M M^\top x` with the rows' covariance :math:`\Sigma`, and
+        training is descent on its risk. A number trains by stochastic descent on
+        prompts of so many random rows, each row the query in turn; this is less
+        accurate. A softmax over few tokens copies the query from itself: keep
+        `n_tokens` well above ``exp(n_components)``.
+
+    batch_size : int, default=1024
+        Rows read at once.
+
+    tol : float, default=0.001
+        Training stops when :math:`\lVert \Sigma u - \sigma u \rVert \le` ``tol``
+        :math:`\sigma` for every component; with `n_tokens`, when no component of the
+        average has turned by more than this angle during an epoch.
+
+    max_iter : int, default=200
+        Largest number of iterations on all rows; with `n_tokens`, of epochs.
+
+    random_state : int, RandomState instance or None, default=None
+        Source of the start and of the prompts.
+
+    verbose : int, default=0
+        Whether to print the progress of training.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_features)
+        Orthonormal directions, largest variance first; the entry of largest absolute
+        value is positive.
+
+    explained_variance_ : ndarray of shape (n_components,)
+        Variance along each (of ``n_samples_seen_ - 1`` degrees of freedom).
+
+    explained_variance_ratio_ : ndarray of shape (n_components,)
+        The same as a share of the variance of all features.
+
+    mean_ : ndarray of shape (n_features,)
+        Mean of the rows.
+
+    total_variance_ : float
+        Sum of the features' variances.
+
+    n_samples_seen_ : int
+        Rows read by :meth:`fit` or by all calls of :meth:`partial_fit`.
+
+    n_iter_ : int
+        Iterations on all rows; epochs with `n_tokens`; calls of :meth:`partial_fit`.
+
+    n_features_in_ : int
+        Number of features.
+
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features, when they are all strings.
+
+    See Also
+    --------
+    sklearn.decomposition.PCA : Exact, from a decomposition of all the data.
+    sklearn.decomposition.IncrementalPCA : From decompositions of batches.
+    eigenheads.dynamics.simulate_pca : The training of such heads, simulated.
+
+    Notes
+    -----
+    What is the paper's and what is ours: the head, its loss, the random start and
+    training by gradient descent, on infinite and on finite prompts, are those of
+    [1]_ at rank one. Rank k, steps that k × k matrices scale to the variances of the
+    columns, momentum, prompts that grow until they are all rows, and whitened scores
+    (the exact minimum over M for a given span) are ours: plain gradient descent needs
+    a step size to be chosen and slows down with the squared ratio of variances. The
+    components are an orthonormal basis of the outputs, :math:`\Sigma M`. The formula
+    of the limit holds for Gaussian rows; for others the head that is trained is its
+    second-moment part, which is what PCA looks at.
+
+    :meth:`partial_fit` keeps the variance along the components and the total, and
+    nothing else of the past; like :class:`~sklearn.decomposition.IncrementalPCA` it
+    reads each row once and is less accurate than :meth:`fit`.
+
+    References
+    ----------
+    .. [1] maulensoto2026: Attention-based PCA, arXiv 2605.18315.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from eigenheads.estimators import AttentionPCA
+    >>> X = np.array([[-1.0, -1.0], [-2, -1], [-3, -2], [1, 1], [2, 1], [3, 2]])
+    >>> model = AttentionPCA(n_components=1, random_state=0).fit(X)
+    >>> model.components_.round(2)
+    array([[0.84, 0.54]])
+    >>> float(model.explained_variance_ratio_[0].round(4))
+    0.9924
+    """
+
+    components_: NDArray[np.floating[Any]]
+    mean_: NDArray[np.floating[Any]]
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        head: str = "softmax",
+        n_tokens: int | None = None,
+        batch_size: int = 1024,
+        tol: float = 1e-3,
+        max_iter: int = 200,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.head = head
+        self.n_tokens = n_tokens
+        self.batch_size = batch_size
+        self.tol = tol
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: ArrayLike, y: object = None) -> Self:
+        """Train the head on the rows of `X`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows.
+
+        y : Ignored
+            For scikit-learn's pipelines.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+        """
+        rows = self._read(X, reset=True, ensure_min_samples=2)
+        self._check_parameters(*rows.shape)
+        random = check_random_state(self.random_state)
+        moments = moments_of(rows, self.batch_size)
+        start = random.standard_normal((rows.shape[1], self.n_components))
+        if self.n_tokens is None:
+            found = self._descend(rows, moments, start, random)
+        else:
+            found = self._train(rows, moments, start, random)
+        self.n_iter_ = found.n_iter
+        if not found.converged:
+            warnings.warn(
+                f"AttentionPCA: training stopped after {found.n_iter} iterations "
+                "without converging. Raise `max_iter` or `tol`.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        self._keep(found, moments, rows.dtype)
+        return self
+
+    def partial_fit(self, X: ArrayLike, y: object = None) -> Self:
+        """Read one more batch of a stream.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows; all of them are held at once.
+
+        y : Ignored
+            For scikit-learn's pipelines.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+        """
+        is_first = not hasattr(self, "components_")
+        rows = self._read(X, reset=is_first)
+        self._check_parameters(None, rows.shape[1])
+        if is_first:
+            self._begin(rows)
+        elif len(self.components_) != self.n_components:
+            contract = f"{len(self.components_)}, as in the calls before"
+            fail("n_components", contract, self.n_components, owner=self._owner)
+        if self.n_tokens is None:
+            self._remember(rows)
+        else:
+            self._train_on(rows)
+        self.n_iter_ += 1
+        return self
+
+    def transform(self, X: ArrayLike) -> NDArray[np.floating[Any]]:
+        """Return the coordinates of rows along the components.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        X_new : ndarray of shape (n_samples, n_components)
+            Coordinates.
+        """
+        check_is_fitted(self)
+        rows = self._read(X, reset=False)
+        projected: NDArray[np.floating[Any]] = (
+            rows - self.mean_.astype(rows.dtype)
+        ) @ self.components_.T.astype(rows.dtype)
+        return projected
+
+    def inverse_transform(self, X: ArrayLike) -> NDArray[np.floating[Any]]:
+        """Return the rows that have given coordinates: the head's reconstruction.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_components)
+            Coordinates.
+
+        Returns
+        -------
+        X_original : ndarray of shape (n_samples, n_features)
+            Points of the span of the components.
+        """
+        check_is_fitted(self)
+        scores = check_array(X, dtype=[np.float64, np.float32], input_name="X")
+        k = len(self.components_)
+        if scores.shape[1] != k:
+            contract = f"of shape (n_samples, {k})"
+            fail("X", contract, Got(scores.shape), owner=self._owner)
+        back: NDArray[np.floating[Any]] = scores @ self.components_.astype(
+            scores.dtype
+        ) + self.mean_.astype(scores.dtype)
+        return back
+
+    @property
+    def _owner(self) -> str:
+        return type(self).__name__
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    def _read(self, X: ArrayLike, *, reset: bool, **options: Any) -> Rows:
+        rows: Rows = validate_data(
+            self, X, dtype=[np.float64, np.float32], reset=reset, **options
+        )
+        return rows
+
+    def _check_parameters(self, n_samples: int | None, d: int) -> None:
+        owner = self._owner
+        hint = f"The data have n_features={d}."
+        maximum = d
+        if n_samples is not None and n_samples < d:
+            maximum, hint = n_samples, f"The data have n_samples={n_samples}."
+        check_count(
+            "n_components", self.n_components, owner=owner, maximum=maximum, hint=hint
+        )
+        check_choice("head", self.head, _HEADS, owner=owner)
+        if self.n_tokens is not None:
+            hint = "None is the limit of long prompts."
+            check_count("n_tokens", self.n_tokens, owner=owner, minimum=2, hint=hint)
+        check_count("batch_size", self.batch_size, owner=owner)
+        check_count("max_iter", self.max_iter, owner=owner)
+        check_positive("tol", self.tol, owner=owner)
+
+    def _begin(self, rows: Rows) -> None:
+        random = check_random_state(self.random_state)
+        start = random.standard_normal((rows.shape[1], self.n_components))
+        self.n_iter_ = 0
+        self._moments = no_moments(rows.shape[1])
+        self._variances = np.zeros(self.n_components)
+        self._directions = np.linalg.qr(start)[0]
+        self._trained = Trained(start, start, 0)
+
+    def _remember(self, rows: Rows) -> None:
+        memory = Memory(self._moments, self._directions, self._variances)
+        moments, times = memory.covariance_with(rows)
+        iterations = min(self.max_iter, _STREAM_ITERATIONS)
+        start = self._directions
+        found = self._run(times, start, moments, rows, moments.n, max_iter=iterations)
+        self._keep(found, moments, rows.dtype)
+
+    def _train_on(self, rows: Rows) -> None:
+        moments = self._moments.merged(moments_of(rows, self.batch_size))
+        for prompts in self._prompts(rows, np.arange(len(rows))):
+            self._trained = train_on_prompts(
+                self._trained, prompts, moments.mean, head=self.head
+            )
+        memory = Memory(self._moments, self._directions, self._variances)
+        times = memory.covariance_with(rows)[1]
+        average = self._trained.average
+        found = self._run(times, average, moments, rows, moments.n, max_iter=1)
+        trained = self._trained
+        self._keep(found, moments, rows.dtype)
+        self._trained = trained
+
+    def _keep(self, found: Descent, moments: Moments, dtype: np.dtype[Any]) -> None:
+        self._moments, self._variances = moments, found.variances
+        self._directions = _signed(found.directions)
+        self._trained = Trained(self._directions, self._directions, 0)
+        unbiased = moments.n / max(moments.n - 1, 1)
+        total = moments.squares / moments.n
+        self.components_ = np.ascontiguousarray(self._directions.T, dtype=dtype)
+        self.explained_variance_ = (unbiased * found.variances).astype(dtype)
+        share = found.variances / total if total > 0 else 0 * found.variances
+        self.explained_variance_ratio_ = share.astype(dtype)
+        self.total_variance_ = unbiased * total
+        self.mean_ = moments.mean.astype(dtype)
+        self.n_samples_seen_ = moments.n
+
+
+def _signed(directions: FloatArray) -> FloatArray:
+    """Turn each column so that its entry of largest absolute value is positive."""
+    largest = np.argmax(np.abs(directions), axis=0)
+    signs = np.sign(directions[largest, np.arange(directions.shape[1])])
+    return directions * np.where(signs == 0, 1.0, signs)

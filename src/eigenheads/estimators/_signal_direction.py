@@ -1,0 +1,400 @@
+"""Directions that few tokens carry, found by the query of an attention head."""
+
+import sys
+import warnings
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+)
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    check_count,
+    check_positive,
+    fail,
+)
+from eigenheads._typing import FloatArray
+from eigenheads.estimators._bags import Bags, read_bags
+from eigenheads.estimators._signal_noise import Coordinates, noise_coordinates
+from eigenheads.estimators._signal_search import Found, Search, search
+
+# On tokens of unit noise; a head sees amplitudes of about 2.5 over its sharpness best.
+_SHARPNESSES = (0.2, 0.4, 0.8, 1.2)
+# Median absolute deviation of a standard normal.
+_NORMAL_MAD = float(ndtri(0.75))
+_CALIBRATIONS = ("gaussian", "empirical")
+
+
+class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    r"""Directions carried by a few tokens among many that are noise.
+
+    One query on the unit sphere climbs the mean squared length of its attention
+    output over prompts of tokens,
+
+    .. math::
+
+        J(q) = \mathbb E \Bigl\lVert \sum_i p_i x_i \Bigr\rVert^2, \qquad
+        p = \operatorname{softmax}(\beta X q),
+
+    by projected gradient ascent [1]_. Softmax weighs single strong tokens up, so that
+    a direction too rare to show in the variance still shows in J. Tokens that stand
+    out along it are called informative.
+
+    Parameters
+    ----------
+    n_components : int, default=1
+        Number of directions. Each further one is searched in what is orthogonal to
+        those before, in the coordinates of the search.
+
+    inverse_temperature : float or None, default=None
+        Sharpness :math:`\beta` on tokens of unit noise. None tries 0.2, 0.4, 0.8, 1.2,
+        and takes the one whose objective exceeds most what the same search finds in
+        Gaussian noise of the same size.
+
+    whiten : bool, default=False
+        Whether to whiten the tokens first. The noise is then the same in every
+        direction whatever the data, but a direction must differ in its shape, not in
+        its variance, and many tokens a feature are needed. Without, all directions
+        share one scale, under which the median eigenvalue of the covariance is that
+        of unit noise.
+
+    n_tokens : int, default=128
+        Length of the prompts, which are drawn at random from all tokens.
+
+    false_positive_rate : float, default=0.01
+        Share of nuisance tokens that :meth:`predict` may call informative.
+
+    calibration : {"gaussian", "empirical"}, default="gaussian"
+        What the threshold assumes: ``"gaussian"``, that nuisance tokens are Gaussian
+        along each direction (centre and scale are the median and the median absolute
+        deviation, so informative tokens hardly move them); ``"empirical"``, nothing:
+        the threshold is the quantile of the scores of all tokens, so no more than
+        this share is called informative, even if there are more.
+
+    n_starts : int, default=8
+        Starts a sharpness: the longest tokens and random directions, half each.
+
+    max_iter : int, default=500
+        Largest number of updates from a start; each reads all tokens.
+
+    tol : float, default=1e-05
+        A query rests when :math:`1 - |\cos|` between two updates is smaller.
+
+    random_state : int, RandomState instance or None, default=None
+        Source of prompts and starts.
+
+    verbose : int, default=0
+        Whether to print what was found.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_features)
+        Projection weights: ``transform`` is ``(X - mean_) @ components_.T``. Along
+        each, nuisance tokens have about unit variance.
+
+    directions_ : ndarray of shape (n_components, n_features)
+        Unit vectors that informative tokens carry: equal to the components up to
+        their length unless the tokens are whitened. The entry of largest absolute
+        value is positive.
+
+    centers_, scales_ : ndarray of shape (n_components,)
+        Median, and median absolute deviation times 1.4826, of the fitted tokens along
+        the components.
+
+    threshold_ : float
+        Score above which a token is called informative.
+
+    inverse_temperatures_ : ndarray of shape (n_components,)
+        Sharpness with which each direction was found.
+
+    mean_ : ndarray of shape (n_features,)
+        Mean of the tokens.
+
+    n_iter_ : int
+        Updates from the start that won, at most over the directions.
+
+    n_features_in_ : int
+        Width of a token.
+
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features, when they are all strings.
+
+    See Also
+    --------
+    eigenheads.functional.signal_output : The head on plain arrays.
+    eigenheads.dynamics.simulate_signal : The query's training, simulated.
+    sklearn.decomposition.FastICA : From whitened data, blind to about a third.
+
+    Notes
+    -----
+    `X` is an array of tokens (n_tokens, n_features), one row a token, or bags: a list
+    of arrays or an array (n_bags, n_tokens, n_features). Bags are pooled for the fit;
+    for bags every method returns a list, one array a bag.
+
+    What is the paper's and what is ours: the objective, its gradient and the
+    projected ascent are those of [1]_, whose law has isotropic noise. Ours: each
+    update reads all prompts, with the step :math:`1/(q \cdot g)`, starts at long
+    tokens, the choice of sharpness, whitening, deflation and the threshold.
+
+    References
+    ----------
+    .. [1] truong2026: Asymptotic signal subspace recovery in softmax attention
+       models, arXiv 2606.22406.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from eigenheads.datasets import SignalTokens
+    >>> from eigenheads.estimators import SignalDirection
+    >>> law = SignalTokens(d=30, n_informative=30, n_nuisance=2970, strength=1.0)
+    >>> tokens, signs = law.sample(1, np.random.default_rng(0))
+    >>> model = SignalDirection(random_state=0).fit(tokens[0])
+    >>> bool(abs(model.directions_[0] @ law.direction) > 0.95)
+    True
+    >>> called = model.predict(tokens[0])
+    >>> bool(called[signs[0] != 0].mean() > 0.95), bool(called.mean() < 0.03)
+    (True, True)
+    """
+
+    components_: NDArray[np.floating[Any]]
+    directions_: NDArray[np.floating[Any]]
+
+    def __init__(
+        self,
+        n_components: int = 1,
+        *,
+        inverse_temperature: float | None = None,
+        whiten: bool = False,
+        n_tokens: int = 128,
+        false_positive_rate: float = 0.01,
+        calibration: str = "gaussian",
+        n_starts: int = 8,
+        max_iter: int = 500,
+        tol: float = 1e-5,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.inverse_temperature = inverse_temperature
+        self.whiten = whiten
+        self.n_tokens = n_tokens
+        self.false_positive_rate = false_positive_rate
+        self.calibration = calibration
+        self.n_starts = n_starts
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: object = None) -> Self:
+        """Find the directions and set the threshold.
+
+        Parameters
+        ----------
+        X : array of shape (n_tokens, n_features), or bags
+            Tokens, or bags of tokens; see Notes.
+
+        y : Ignored
+            For scikit-learn's pipelines.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+        """
+        tokens = read_bags(self, X, reset=True).tokens
+        self._check_parameters(*tokens.shape)
+        random = check_random_state(self.random_state)
+        coordinates = noise_coordinates(tokens, whiten=bool(self.whiten))
+        queries = self._search(tokens, coordinates, random)
+        components = queries @ coordinates.into.T
+        patterns = queries @ coordinates.out.T
+        lengths = np.linalg.norm(patterns, axis=1, keepdims=True)
+        patterns /= np.where(lengths > 0, lengths, 1.0)
+        largest = np.argmax(np.abs(patterns), axis=1)
+        signs = np.sign(patterns[np.arange(len(patterns)), largest])[:, None]
+        signs = np.where(signs == 0, 1.0, signs)
+        self.components_ = (signs * components).astype(tokens.dtype)
+        self.directions_ = (signs * patterns).astype(tokens.dtype)
+        self.mean_ = coordinates.mean.astype(tokens.dtype)
+        self._calibrate(tokens)
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Return the coordinates of tokens along the directions.
+
+        Parameters
+        ----------
+        X : array of shape (n_tokens, n_features), or bags
+            Tokens, or bags of tokens.
+
+        Returns
+        -------
+        X_new : ndarray of shape (n_tokens, n_components), or list of such
+            Coordinates; a list for bags.
+        """
+        bags = self._read_fitted(X)
+        return _as_given(X, bags, self._projected(bags.tokens))
+
+    def score_samples(self, X: Any) -> Any:
+        """Return how far tokens stand out; larger is more informative.
+
+        Parameters
+        ----------
+        X : array of shape (n_tokens, n_features), or bags
+            Tokens, or bags of tokens.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_tokens,), or list of such
+            Largest distance from the center over the directions, in units of the
+            scale; a list for bags.
+        """
+        bags = self._read_fitted(X)
+        return _as_given(X, bags, self._scores(bags.tokens))
+
+    def predict(self, X: Any) -> Any:
+        """Tell informative tokens, 1, from nuisance, 0.
+
+        Parameters
+        ----------
+        X : array of shape (n_tokens, n_features), or bags
+            Tokens, or bags of tokens.
+
+        Returns
+        -------
+        informative : ndarray of shape (n_tokens,), or list of such
+            1 where the score is above ``threshold_``; a list for bags.
+        """
+        bags = self._read_fitted(X)
+        called = (self._scores(bags.tokens) > self.threshold_).astype(np.int64)
+        return _as_given(X, bags, called)
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    def _read_fitted(self, X: Any) -> Bags:
+        check_is_fitted(self)
+        return read_bags(self, X, reset=False)
+
+    def _projected(self, tokens: NDArray[Any]) -> NDArray[Any]:
+        centred = tokens - self.mean_.astype(tokens.dtype)
+        projected: NDArray[Any] = centred @ self.components_.T.astype(tokens.dtype)
+        return projected
+
+    def _scores(self, tokens: NDArray[Any]) -> NDArray[Any]:
+        distances = np.abs(self._projected(tokens) - self.centers_) / self.scales_
+        scores: NDArray[Any] = distances.max(axis=1).astype(tokens.dtype)
+        return scores
+
+    def _search(
+        self,
+        tokens: NDArray[Any],
+        coordinates: Coordinates,
+        random: np.random.RandomState,
+    ) -> FloatArray:
+        """Return one unit query a direction, each orthogonal to those before."""
+        z = coordinates.read(tokens)
+        sharpnesses: tuple[float, ...] = _SHARPNESSES
+        if self.inverse_temperature is not None:
+            sharpnesses = (float(self.inverse_temperature),)
+        how = Search(self.n_starts, self.max_iter, self.tol, self.n_tokens)
+        free = np.eye(z.shape[1])
+        queries, all_found = np.zeros((self.n_components, z.shape[1])), []
+        for index in range(min(self.n_components, z.shape[1])):
+            reduced = z @ free.astype(z.dtype)
+            found = search(reduced, sharpnesses, how, random)
+            queries[index] = free @ found.query
+            all_found.append(found)
+            self._say(index, found)
+            # A basis of what is orthogonal to this query, within what was free.
+            free = free @ _complement(found.query)
+        self.n_iter_ = max(found.n_iter for found in all_found)
+        self.inverse_temperatures_ = np.array(
+            [found.inverse_temperature for found in all_found]
+        )
+        if not all(found.converged for found in all_found):
+            warnings.warn(
+                f"SignalDirection: a query still moved after {self.max_iter} updates. "
+                "Raise `max_iter` or `tol`.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        return queries
+
+    def _say(self, index: int, found: Found) -> None:
+        if self.verbose:
+            sys.stdout.write(
+                f"{type(self).__name__}: direction {index}: sharpness "
+                f"{found.inverse_temperature:g}, objective {found.objective:.6g}, "
+                f"{found.n_iter} updates\n"
+            )
+
+    def _calibrate(self, tokens: NDArray[Any]) -> None:
+        projected = self._projected(tokens).astype(np.float64)
+        self.centers_ = np.median(projected, axis=0)
+        deviations = np.median(np.abs(projected - self.centers_), axis=0) / _NORMAL_MAD
+        # Where half of the tokens coincide: the standard deviation, or any scale.
+        deviations = np.where(deviations > 0, deviations, projected.std(axis=0))
+        self.scales_ = np.where(deviations > 0, deviations, 1.0)
+        alpha = float(self.false_positive_rate)
+        if self.calibration == "empirical":
+            self.threshold_ = float(np.quantile(self._scores(tokens), 1 - alpha))
+            return
+        # The largest of k independent scores is below with probability 1 - alpha.
+        one = -np.expm1(np.log1p(-alpha) / self.n_components)
+        self.threshold_ = float(-ndtri(one / 2))
+
+    def _check_parameters(self, n: int, d: int) -> None:
+        owner = type(self).__name__
+        hint = f"The tokens have n_features={d}."
+        check_count(
+            "n_components", self.n_components, owner=owner, maximum=d, hint=hint
+        )
+        if n < 2:
+            got = Got("n_samples=1")
+            fail("X", "at least 2 tokens", got, owner=owner)
+        if self.inverse_temperature is not None:
+            check_positive("inverse_temperature", self.inverse_temperature, owner=owner)
+        if not isinstance(self.whiten, bool | np.bool_):
+            fail("whiten", "True or False", self.whiten, owner=owner)
+        check_count("n_tokens", self.n_tokens, owner=owner, minimum=2)
+        rate = self.false_positive_rate
+        if check_positive("false_positive_rate", rate, owner=owner) >= 1:
+            fail("false_positive_rate", "a number below 1", rate, owner=owner)
+        check_choice("calibration", self.calibration, _CALIBRATIONS, owner=owner)
+        check_count("n_starts", self.n_starts, owner=owner)
+        check_count("max_iter", self.max_iter, owner=owner)
+        check_positive("tol", self.tol, owner=owner)
+
+
+def _complement(query: FloatArray) -> FloatArray:
+    """Return an orthonormal basis (d, d - 1) of what is orthogonal to a unit vector."""
+    basis: FloatArray = np.linalg.qr(query[:, None], mode="complete")[0][:, 1:]
+    return basis
+
+
+def _as_given(X: Any, bags: Bags, per_token: NDArray[Any]) -> Any:
+    """Return one row a token, or one array a bag where bags were given."""
+    if len(bags) == len(bags.tokens) and getattr(X, "ndim", 2) != 3:
+        is_rows = not isinstance(X, list | tuple) or np.ndim(X[0]) < 2
+        if is_rows:
+            return per_token
+    return bags.split(per_token)

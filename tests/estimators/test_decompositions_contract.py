@@ -1,0 +1,49 @@
+"""AttentionPCA and SignalDirection keep scikit-learn's contract."""
+
+import numpy as np
+import pytest
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+from eigenheads.estimators import AttentionPCA, SignalDirection
+
+
+def contract_checks():
+    for estimator in (AttentionPCA(), AttentionPCA(n_tokens=20), SignalDirection()):
+        for subject, check in estimator_checks_generator(estimator):
+            name = getattr(check, "func", check).__name__
+            # Runs only where SciPy was imported with SCIPY_ARRAY_API set.
+            if name != "check_array_api_input":
+                label = f"{type(estimator).__name__}-{estimator.n_tokens}-{name}"
+                yield pytest.param(subject, check, id=label)
+
+
+# The checks lower `max_iter` to 5.
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize(("estimator", "check"), list(contract_checks()))
+def test_keeps_the_scikit_learn_contract(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize("estimator", [AttentionPCA(2), SignalDirection(2)])
+def test_output_can_be_a_data_frame(estimator):
+    pandas = pytest.importorskip("pandas")
+    X = pandas.DataFrame(
+        np.random.default_rng(0).standard_normal((60, 3)) * [3, 2, 1], columns=[*"abc"]
+    )
+    frame = estimator.set_output(transform="pandas").fit(X).transform(X)
+    stem = type(estimator).__name__.lower()
+    assert list(frame.columns) == [f"{stem}0", f"{stem}1"]
+    assert list(estimator.feature_names_in_) == [*"abc"]
+
+
+@pytest.mark.parametrize("estimator", [AttentionPCA(2), SignalDirection(2)])
+def test_float32_is_kept(estimator):
+    X = np.random.default_rng(0).standard_normal((60, 3)).astype(np.float32)
+    model = estimator.set_params(random_state=0).fit(X)
+    assert model.transform(X).dtype == model.components_.dtype == np.float32
+    assert model.mean_.dtype == np.float32
+    wide = type(estimator)(2, random_state=0).fit(X.astype(np.float64))
+    span = wide.components_ @ np.linalg.pinv(model.components_.astype(float))
+    back = span @ model.components_
+    # Both stop at the tolerance 1e-3 of the residual, or 1e-6 in 1 - cos.
+    assert np.abs(back - wide.components_).max() < 0.05
