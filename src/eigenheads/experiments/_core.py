@@ -117,7 +117,8 @@ class Experiment(Generic[Params]):
     size
         Width and height of the figure in inches.
     needs
-        Extras of the package that `simulate` imports, such as ``"torch"``.
+        Extras of the package that `simulate` imports, such as ``"torch"``, and
+        ``"minilm"`` for the packaged sentence encoder.
     files
         Parameters to the files of real data that `simulate` reads.
     with_data
