@@ -157,7 +157,7 @@ class ViT:
     n_heads: int = 4
     n_layers: int = 3
     n_steps: int = 1500
-    batch_size: int = 64
+    batch_size: int = 32
     learning_rate: float = 2e-3
 
 

@@ -14,6 +14,12 @@ from eigenheads.plotting._pca import (
     draw_pca_ranks,
     draw_pca_sweep,
 )
+from eigenheads.plotting._reading import (
+    HeadStrip,
+    draw_probe_accuracy,
+    draw_reconstruction,
+    draw_strips,
+)
 from eigenheads.plotting._signal import (
     draw_signal_paths,
     draw_signal_phases,
@@ -23,6 +29,7 @@ from eigenheads.plotting._svg import embedded_svg, render_svg
 
 __all__ = [
     "HeadMap",
+    "HeadStrip",
     "draw_any_dimension",
     "draw_bayes",
     "draw_head_maps",
@@ -32,10 +39,13 @@ __all__ = [
     "draw_pca_quantiles",
     "draw_pca_ranks",
     "draw_pca_sweep",
+    "draw_probe_accuracy",
+    "draw_reconstruction",
     "draw_signal_paths",
     "draw_signal_phases",
     "draw_signal_sweep",
     "draw_step_changes",
+    "draw_strips",
     "draw_vector_field",
     "embedded_svg",
     "head_maps_size",

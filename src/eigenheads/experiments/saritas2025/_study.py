@@ -1,5 +1,6 @@
 """What all keys of the study share: settings, models, one measurement of their heads."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +11,13 @@ from eigenheads._typing import FloatArray
 from eigenheads.experiments import _models
 from eigenheads.experiments._core import Claim, Relation, Table, Verdict
 from eigenheads.experiments._models import MINILM_HEADS, Text, ViT
-from eigenheads.functional import gamma_ratios, kernel_coefficients, kernel_pca
+from eigenheads.functional import (
+    centred_gram,
+    gamma_ratios,
+    kernel_coefficients,
+    kernel_pca,
+)
+from eigenheads.plotting import HeadStrip
 
 MODELS = ("minilm", "vit")
 NAMES = {"minilm": "MiniLM", "vit": "small ViT"}
@@ -27,7 +34,7 @@ STATISTICS = (
     "kernel_trace",
 )
 # A step of training takes about as long as measuring a head on that many sequences.
-_STEP = 0.3
+_STEP = 0.2
 _LEVEL = 0.05
 
 
@@ -40,7 +47,7 @@ class Params:
     """
 
     source: str = "ours"
-    n_passages: int = 16
+    n_passages: int = 12
     n_tokens: int = 98
     layers: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
     n_images: int = 16
@@ -52,13 +59,13 @@ class Params:
 PRESETS = {
     "smoke": Params(
         n_passages=1,
-        layers=(1, 4),
-        n_images=2,
-        vit_steps=40,
+        layers=(2,),
+        n_images=1,
+        vit_steps=30,
         n_permutations=19,
         n_untrained=2,
     ),
-    "demo": Params(n_passages=2, n_images=4, vit_steps=250, n_permutations=40),
+    "demo": Params(n_passages=1, n_images=4, vit_steps=150, n_permutations=20),
     "paper": Params(),
 }
 
@@ -156,7 +163,6 @@ def _layer(
             row[f"{name}_{null}_p"] = p_values[null]
     gaps, random_gaps = absolute_gamma_gaps(captured, np.random.default_rng(seed))
     row["gamma_gap"], row["gamma_gap_random"] = gaps, random_gaps
-    row["raw_eigenvalue"] = _raw_eigenvalues(captured)
     return row
 
 
@@ -185,10 +191,8 @@ def absolute_gamma_gaps(
     return gap(values), gap(drawn)
 
 
-def _raw_eigenvalues(captured: Any) -> FloatArray:
+def raw_eigenvalues(captured: Any) -> FloatArray:
     """Return the largest eigenvalue of the centred kernel that is not normalised."""
-    from eigenheads.functional import centred_gram
-
     keys = np.asarray(captured.keys[0], dtype=np.float64)
     gram = np.exp(captured.scale * keys @ keys.transpose(0, 2, 1))
     return np.asarray(np.linalg.eigvalsh(centred_gram(gram))[:, -1])
@@ -200,6 +204,32 @@ def found_share(table: Table, model: str, statistic: str, null: str) -> float:
 
     p_values = table[f"{model}_{statistic}_{null}_p"]
     return float(np.mean(q_values(p_values) <= _LEVEL))
+
+
+def strip(
+    table: Table,
+    model: str,
+    statistic: str,
+    title: str,
+    nulls: Mapping[str, str],
+    references: Mapping[str, float],
+    *,
+    has_map: bool,
+) -> HeadStrip:
+    """Return the panel of one statistic of one model, with those of the nulls it has."""
+    name = f"{model}_{statistic}"
+    return HeadStrip(
+        title=title,
+        values=table[name],
+        layers=table[f"{model}_layers"],
+        nulls={
+            words: (table[f"{name}_{null}_mean"], table[f"{name}_{null}_sd"])
+            for null, words in nulls.items()
+            if f"{name}_{null}_mean" in table
+        },
+        references=references,
+        has_map=has_map,
+    )
 
 
 def claim(
