@@ -120,22 +120,32 @@ def draw_reconstruction(
     colors = (BLUE, ORANGE, GREEN, PURPLE)
     for layer in range(n_layers):
         color = colors[layer % len(colors)]
-        feature, output = table["feature_norm"][:, layer], table["output_norm"][:, layer]
-        loss.plot(steps, feature - output, color=color, label=f"layer {layer}")
+        feature, output = (
+            table["feature_norm"][:, layer],
+            table["output_norm"][:, layer],
+        )
+        loss.plot(steps, table["loss"][:, layer], color=color, label=f"layer {layer}")
         norms.plot(steps, output, color=color)
         norms.plot(steps, feature, color=color, linestyle="--")
+        norms.plot(steps, table["mean_feature_norm"][:, layer], ":", color=color)
         ratio.plot(steps, output / feature, color=color)
+        scaled = table["mean_output_norm"] / table["standardized_norm"]
+        ratio.plot(steps, scaled[:, layer], color=color, linewidth=0.7)
     loss.axhline(0, color=INK, linewidth=0.8)
-    loss.set_title("J = mean(|feature|² − |output|²)")
+    loss.set_title("J = |feature|² − |output|², median token")
     loss.legend()
     norms.plot([], [], color=INK, label="|output|²")
     norms.plot([], [], color=INK, linestyle="--", label="|feature|²")
+    norms.plot([], [], ":", color=INK, label="|feature|², mean token")
     norms.set_yscale("log")
-    norms.set_title("both norms, means over tokens")
+    norms.set_title("both norms, median token")
     norms.legend()
     ratio.set_yscale("log")
     ratio.axhline(1e3, color=INK, linestyle="--", linewidth=1, label="the study's 10³")
-    ratio.axhline(1, color=INK, linestyle=":", linewidth=1, label="largest if unit axes")
+    ratio.axhline(
+        1, color=INK, linestyle=":", linewidth=1, label="largest if unit axes"
+    )
+    ratio.plot([], [], color=INK, linewidth=0.7, label="authors' program")
     ratio.set_title("|output|² / |feature|²")
     ratio.legend()
     for axes in (loss, norms, ratio):

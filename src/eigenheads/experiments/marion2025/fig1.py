@@ -51,7 +51,9 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
         encoder = _models.minilm()[0]
         twin = _models.twins(encoder, 1, seed)[0]
         for name, model in (("minilm", encoder), ("twin", twin)):
-            states = {key: class_states(model, words) for key, (words, _) in sets.items()}
+            states = {
+                key: class_states(model, words) for key, (words, _) in sets.items()
+            }
             labels = {key: label for key, (_, label) in sets.items()}
             for key, values in probe(states, labels).items():
                 table[column(name, key)] = values
@@ -79,12 +81,14 @@ def probe(
 ) -> dict[str, FloatArray]:
     """Fit a logistic regression a layer on the train set; accuracies on all sets."""
     from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
 
     found: dict[str, list[float]] = {name: [] for name in states}
     for layer in range(states["train"].shape[1]):
-        fitted = LogisticRegression(max_iter=5000).fit(
-            states["train"][:, layer], labels["train"]
-        )
+        # Scaled, so that the penalty weighs the same on all layers and models.
+        fitted = make_pipeline(StandardScaler(), LogisticRegression(max_iter=5000))
+        fitted.fit(states["train"][:, layer], labels["train"])
         for name, values in states.items():
             found[name].append(float(fitted.score(values[:, layer], labels[name])))
     return {name: np.array(values) for name, values in found.items()}

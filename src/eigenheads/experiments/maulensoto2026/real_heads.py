@@ -33,7 +33,7 @@ class Params:
     n_tokens: int = 98
     layers: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
     n_images: int = 64
-    vit_steps: int = 1500
+    vit_steps: int = 1000
     n_permutations: int = 200
     n_untrained: int = 4
 
@@ -160,8 +160,7 @@ def check(params: Params, table: Table) -> list[Claim]:
             on_record="not reproduced",
         ),
         _claim(
-            "MiniLM: overlap of leading directions of form and covariance, over "
-            "chance",
+            "MiniLM: overlap of leading directions of form and covariance, over chance",
             "≥",
             1.0,
             table[f"minilm_{overlap}"].mean() / chance,
@@ -253,7 +252,9 @@ experiment = Experiment(
             n_permutations=99,
             n_untrained=1,
         ),
-        "demo": Params(n_images=32, vit_steps=100, n_permutations=99, n_untrained=2),
+        "demo": Params(
+            n_passages=3, n_images=32, vit_steps=100, n_permutations=99, n_untrained=1
+        ),
         "paper": Params(),
     },
     simulate=simulate,

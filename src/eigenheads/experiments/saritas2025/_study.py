@@ -47,11 +47,11 @@ class Params:
     """
 
     source: str = "ours"
-    n_passages: int = 12
+    n_passages: int = 6
     n_tokens: int = 98
     layers: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
-    n_images: int = 16
-    vit_steps: int = 1500
+    n_images: int = 8
+    vit_steps: int = 1000
     n_permutations: int = 200
     n_untrained: int = 4
 
@@ -127,7 +127,8 @@ def _probe(
         for index, one in enumerate(captured)
     ]
     table = {
-        f"{name}_{column}": np.stack([row[column] for row in rows]) for column in rows[0]
+        f"{name}_{column}": np.stack([row[column] for row in rows])
+        for column in rows[0]
     }
     table[f"{name}_layers"] = np.array([float(one.layer) for one in captured])
     table[f"{name}_n_tokens"] = np.array([float(captured[0].keys.shape[2])])
