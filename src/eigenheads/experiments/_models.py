@@ -44,8 +44,8 @@ def shared(
 ) -> Table:
     """Return the table of a measurement that several keys show.
 
-    It depends on the master seed, which is the entropy of the key's stream, and not on
-    the key that asks.
+    `simulate` gets the master seed, which is the entropy of the key's stream, and so
+    does not depend on the key that asks.
     """
     entropy = int(rng.bit_generator.seed_seq.entropy)  # type: ignore[attr-defined]
     key = (name, params, entropy)
@@ -53,7 +53,7 @@ def shared(
         advance(work)
         return _SHARED[key]
     with one_thread():
-        table = simulate(params, seed_of(name, entropy))
+        table = simulate(params, entropy)
     while len(_SHARED) >= _KEPT:
         _SHARED.pop(next(iter(_SHARED)))
     _SHARED[key] = table
@@ -219,12 +219,18 @@ def train_vit(
             scores, torch.from_numpy(labels[chosen])
         )
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         if record:
             record(step + 1, body, head)
         advance(1.0)
     return body.eval(), head.eval()
+
+
+@lru_cache(maxsize=2)
+def trained_vit(vit: ViT, entropy: int) -> tuple[Any, Any]:
+    """Return the ViT of a master seed, trained once in a process."""
+    return train_vit(vit, seed_of("vit", entropy))
 
 
 def _build(vit: ViT) -> tuple[Any, Any]:

@@ -14,8 +14,14 @@ _MISLEADING = tuple(
     f"The road is {word}." for word in ("lovely", "terrible", "narrow", "wide")
 )
 _GREETING = ("Good morning, did you sleep well?", "Excuse me, what time is it?")
-_TRAIN_WORDS = (("kind", 1), ("cruel", -1), ("friendly", 1))
-_TRAIN_WORDS += (("horrible", -1), ("gentle", 1), ("hostile", -1))
+_TRAIN_WORDS = (
+    ("kind", 1),
+    ("cruel", -1),
+    ("friendly", 1),
+    ("horrible", -1),
+    ("gentle", 1),
+    ("hostile", -1),
+)
 _OTHER_WORDS = (("wonderful", 1), ("vicious", -1), ("adorable", 1), ("rude", -1))
 
 
@@ -86,7 +92,7 @@ def _sentence(
     template: Template, adjective: str, index: int, rng: np.random.Generator
 ) -> str:
     def one(words: Sequence[str]) -> str:
-        return str(words[rng.integers(len(words))])
+        return words[int(rng.integers(len(words)))]
 
     start = [one(template.first), one(template.owners), one(template.fillers)]
     noun, adverb = one(template.nouns), one(template.adverbs)

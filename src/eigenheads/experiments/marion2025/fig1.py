@@ -1,6 +1,5 @@
 """Figure 1: the class token of a sentence encoder knows the word that decides."""
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +20,14 @@ _BATCH = 64
 _FIGURE = "marion2025, Figure 1"
 _PROGRAM = "marion2025, the authors' notebook of Figure 1 (BERT)"
 _MODELS = {"minilm": "MiniLM", "twin": "MiniLM, untrained"}
-_HELD_OUT = tuple(name for name in TEMPLATES if name not in ("train", "test"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Params:
     """Sentences of a set; the paper takes all its combinations, about 15 000."""
 
-    n_train: int = 2000
-    n_test: int = 600
+    n_train: int = 1200
+    n_test: int = 400
 
 
 def column(model: str, name: str) -> str:
@@ -95,10 +93,16 @@ def probe(
 
 
 def check(params: Params, table: Table) -> list[Claim]:
-    """Return the figure's bars as claims."""
-    chance = 0.5 + 3 * math.sqrt(0.25 / params.n_test)
+    """Return the figure's bars as claims, and what random weights do."""
+    del params
     first, *layers = table["minilm_train"]
-    claims = [
+    average = {
+        (model, name): float(table[column(model, name)][1:].mean())
+        for model in _MODELS
+        for name in TEMPLATES
+    }
+    midway = "midway between chance and certainty; the figure's bars are above"
+    return [
         _claim(
             "accuracy on the embedding of [CLS], which sees no word",
             "≈",
@@ -113,37 +117,70 @@ def check(params: Params, table: Table) -> list[Claim]:
             "≥",
             0.976,
             min(layers),
-            0.05,
-            "another encoder, other words",
+            0.0,
+            "the program prints 0.976 after layer 1 and 1 after all others",
             _PROGRAM,
         ),
         _claim(
-            "MiniLM: accuracy on new sentences of the same kind, the last layer",
+            "MiniLM: accuracy on new sentences of the same kind, average over layers",
             "≥",
-            1.0,
-            table["minilm_test"][-1],
-            0.05,
-            "the figure's bar is next to 1; another encoder, other words",
+            0.75,
+            average["minilm", "test"],
+            0.0,
+            midway,
             _FIGURE,
         ),
+        _claim(
+            "MiniLM: accuracy with another first sentence, average over layers",
+            "≥",
+            0.6,
+            average["minilm", "other structure"],
+            0.0,
+            "a tenth above chance, set after looking; the figure's bar is above",
+            _FIGURE,
+        ),
+        _claim(
+            "MiniLM: accuracy on adjectives held out, average over layers",
+            "≥",
+            0.75,
+            average["minilm", "other words"],
+            0.0,
+            midway,
+            _FIGURE,
+            "not reproduced",
+        ),
+        _claim(
+            "MiniLM: accuracy with both held out, average over layers",
+            "≥",
+            0.75,
+            average["minilm", "both"],
+            0.0,
+            midway,
+            _FIGURE,
+            "not reproduced",
+        ),
+        _claim(
+            "random weights: accuracy on new sentences of the same kind, average over "
+            "layers",
+            "≥",
+            0.9,
+            average["twin", "test"],
+            0.0,
+            "untrained attention mixes all words into [CLS], and a linear probe finds "
+            "the six it was shown: this much needs no learning",
+            "ours",
+        ),
+        _claim(
+            "random weights: accuracy with both held out, average over layers",
+            "≈",
+            0.5,
+            average["twin", "both"],
+            0.15,
+            "nothing ties the new adjectives to the old; they are four words, so one "
+            "that falls on either side moves it by an eighth",
+            "ours",
+        ),
     ]
-    for name in _HELD_OUT:
-        claims.append(
-            _claim(
-                f"MiniLM: accuracy with {_words(name)}, average over layers",
-                "≥",
-                chance,
-                table[column("minilm", name)][1:].mean(),
-                0.0,
-                "three standard errors above 1/2: the figure's bars are above chance",
-                _FIGURE,
-            )
-        )
-    return claims
-
-
-def _words(name: str) -> str:
-    return "both held out" if name == "both" else f"{name} held out"[6:]
 
 
 def _claim(
@@ -183,8 +220,8 @@ experiment = Experiment(
     title="A linear probe of [CLS] finds the word that decides, layer by layer",
     source="Figure 1",
     about=(
-        "Sentences such as “The road is lovely. my old horse is quite cruel.”: a first "
-        "one that misleads, then a single adjective that decides, at one of two places. "
+        "Sentences such as “The road is lovely. my old horse is quite cruel.”: a "
+        "first one that misleads, then a single adjective that decides, at one of two places. "
         "A logistic regression on the state of [CLS] is fitted layer by layer on one "
         "set of words and orders, and tested on new neutral words, on adjectives it "
         "never saw, on another first sentence, and on both. The design is the "
@@ -192,8 +229,8 @@ experiment = Experiment(
         "of BERT. Ours: the same on random weights."
     ),
     presets={
-        "smoke": Params(n_train=200, n_test=60),
-        "demo": Params(n_train=500, n_test=150),
+        "smoke": Params(n_train=160, n_test=60),
+        "demo": Params(n_train=300, n_test=100),
         "paper": Params(),
     },
     simulate=simulate,

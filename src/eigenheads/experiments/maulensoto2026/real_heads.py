@@ -1,4 +1,4 @@
-"""Do heads of trained models meet along the principal directions of their tokens?"""
+"""Heads of trained models and the principal directions of their tokens."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -59,7 +59,8 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     return _models.shared("real_heads", _measure, params, rng, work(params))
 
 
-def _measure(params: Params, seed: int) -> Table:
+def _measure(params: Params, entropy: int) -> Table:
+    seed = _models.seed_of("real_heads", entropy)
     text = Text(
         source=params.source, n_passages=params.n_passages, n_tokens=params.n_tokens
     )
@@ -71,7 +72,7 @@ def _measure(params: Params, seed: int) -> Table:
         table |= _probe(name, model, others, batch, params.layers, params, seed)
     vit = ViT(n_steps=params.vit_steps)
     with weighing(_STEP):
-        body, _ = _models.train_vit(vit, seed)
+        body, _ = _models.trained_vit(vit, entropy)
     images = _models.held_out(params.n_images)[0]
     layers = tuple(range(vit.n_layers))
     others = _models.twins(body, params.n_untrained, seed)

@@ -1,4 +1,4 @@
-"""What all keys of the study share: settings, models, one measurement of their heads."""
+"""What all keys of the study share: settings, models, one measurement of heads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -99,14 +99,15 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     return _models.shared("saritas2025", _measure, params, rng, work(params))
 
 
-def _measure(params: Params, seed: int) -> Table:
+def _measure(params: Params, entropy: int) -> Table:
+    seed = _models.seed_of("saritas2025", entropy)
     text = Text(
         source=params.source, n_passages=params.n_passages, n_tokens=params.n_tokens
     )
     encoder = _models.minilm()[0]
     table = _probe("minilm", encoder, _models.passages(text), params, seed)
     with weighing(_STEP):
-        body, head = _models.train_vit(vit_of(params), seed)
+        body, head = _models.trained_vit(vit_of(params), entropy)
     table["vit_accuracy"] = np.array([_models.accuracy(body, head)])
     batch = _models.held_out(params.n_images)[0]
     whole = replace(params, layers=tuple(range(vit_of(params).n_layers)))
@@ -217,7 +218,7 @@ def strip(
     *,
     has_map: bool,
 ) -> HeadStrip:
-    """Return the panel of one statistic of one model, with those of the nulls it has."""
+    """Return the panel of one statistic of one model, with what nulls it has."""
     name = f"{model}_{statistic}"
     return HeadStrip(
         title=title,

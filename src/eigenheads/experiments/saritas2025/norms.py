@@ -49,7 +49,7 @@ def check(params: Params, table: Table) -> list[Claim]:
                 "feature it would be a projection of",
                 "≤",
                 0.0,
-                np.mean(ratio > 0),
+                float(np.mean(ratio > 0)),
                 0.05,
                 "a projection on unit axes shortens; averages over tokens are exact "
                 "to rounding",
