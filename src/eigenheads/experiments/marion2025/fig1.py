@@ -221,7 +221,8 @@ experiment = Experiment(
     source="Figure 1",
     about=(
         "Sentences such as “The road is lovely. my old horse is quite cruel.”: a "
-        "first one that misleads, then a single adjective that decides, at one of two places. "
+        "first one that misleads, then a single adjective that decides, at one of two "
+        "places. "
         "A logistic regression on the state of [CLS] is fitted layer by layer on one "
         "set of words and orders, and tested on new neutral words, on adjectives it "
         "never saw, on another first sentence, and on both. The design is the "
