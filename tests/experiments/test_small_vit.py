@@ -48,22 +48,25 @@ def test_same_seed_same_bytes_for_any_number_of_threads():
     for count in (1, 2):
         torch.set_num_threads(count)
         with threads(count):
-            tables.append(run(0, n_steps=2, n_records=2)[1])
+            tables.append(run(0, n_steps=2, n_records=2, n_layers=1)[1])
         assert torch.get_num_threads() == count
     torch.set_num_threads(before)
     for name in tables[0]:
         assert tables[0][name].tobytes() == tables[1][name].tobytes(), name
 
 
-def test_a_model_that_does_not_learn_is_noticed(monkeypatch):
-    real = reconstruction.vit_of
-    monkeypatch.setattr(
-        reconstruction,
-        "vit_of",
-        lambda params: dataclasses.replace(real(params), learning_rate=0.0),
-    )
-    claims = run(0, n_steps=2)[2]
-    assert [claim.statement for claim in claims if claim.is_news]
+def test_norms_that_were_exchanged_are_noticed(monkeypatch):
+    real = reconstruction.norms
+
+    def exchanged(body, batch):
+        found = real(body, batch)
+        names = {"feature_norm": "output_norm", "output_norm": "feature_norm"}
+        found = {names.get(name, name): value for name, value in found.items()}
+        return found | {"loss": -found["loss"]}
+
+    monkeypatch.setattr(reconstruction, "norms", exchanged)
+    claims = run(0, n_steps=3, width=16, n_heads=1, n_layers=1)[2]
+    assert sum(claim.is_news for claim in claims) >= 3
 
 
 def test_norms_are_those_of_the_definition():

@@ -67,6 +67,13 @@ def draw_strips(figure: "Figure", rows: Sequence[Sequence[HeadStrip]]) -> None:
             _strip(free.pop(0), one)
         for axes in free:
             axes.set_visible(False)
+    known: dict[str, Any] = {}
+    for axes in panels.ravel():
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            known.setdefault(label, handle)
+    figure.legend(
+        list(known.values()), list(known), loc="outside lower center", ncols=len(known)
+    )
 
 
 def _strip(axes: "Axes", one: HeadStrip) -> None:
@@ -91,7 +98,6 @@ def _strip(axes: "Axes", one: HeadStrip) -> None:
     axes.set_xlim(-0.6, n_layers - 0.4)
     axes.set_xlabel("layer")
     axes.set_title(one.title, fontsize="small")
-    axes.legend(fontsize="x-small")
 
 
 def _band(
