@@ -40,9 +40,14 @@ def test_claims_are_as_on_record_on_every_master_seed(key, seed):
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_the_figure_is_drawn_from_the_table_alone_and_reproducibly(key):
+def test_the_figure_is_drawn_from_the_table_alone(key):
     params, table, _ = smoke_run(key, 0)
-    experiment = get_experiment(key)
+    assert draw_experiment(get_experiment(key), params, table).count(b"MiniLM") >= 2
+
+
+def test_the_figure_is_reproducible():
+    params, table, _ = smoke_run("saritas2025/eigenvalues", 0)
+    experiment = get_experiment("saritas2025/eigenvalues")
     first = draw_experiment(experiment, params, table)
     assert first == draw_experiment(experiment, params, table)
 
@@ -87,7 +92,13 @@ def test_a_kernel_without_its_normaliser_would_be_noticed(monkeypatch):
         gram = np.exp(scale * keys @ keys.swapaxes(-1, -2))
         levels = np.linalg.eigvalsh(gram)[..., ::-1]
         trace = np.trace(gram, axis1=-2, axis2=-1)
-        return KernelPCA(gram[..., 0], gram, trace, levels, gram)
+        return KernelPCA(
+            log_normaliser=gram[..., 0],
+            gram=gram,
+            trace=trace,
+            eigenvalues=levels,
+            eigenvectors=gram,
+        )
 
     monkeypatch.setattr(eigenvalues, "kernel_pca", plain)
     monkeypatch.setattr(_study, "simulate", lambda params, rng: table)
