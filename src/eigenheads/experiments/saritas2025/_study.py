@@ -36,6 +36,8 @@ STATISTICS = (
 # A step of training takes about as long as measuring a head on that many sequences.
 _STEP = 0.2
 _LEVEL = 0.05
+# Fewer updates are no trained ViT.
+_TRAINED = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +85,11 @@ def files(params: Params) -> tuple[str, ...]:
 def vit_of(params: Params) -> ViT:
     """Return the small ViT."""
     return ViT(n_steps=params.vit_steps)
+
+
+def trained_models(params: Params) -> tuple[str, ...]:
+    """Return the models that the study's numbers are put to: the trained ones."""
+    return MODELS if params.vit_steps >= _TRAINED else MODELS[:1]
 
 
 def work(params: Params) -> float:

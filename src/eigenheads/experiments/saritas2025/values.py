@@ -17,15 +17,13 @@ _BOUNDS = {
     "linear_cka": ("linear CKA", 0.11),
     "rbf_cka": ("RBF CKA", 0.32),
 }
-# Fewer updates are no trained ViT.
-_TRAINED = 1000
 
 
 def check(params: Params, table: Table) -> list[Claim]:
     """Return the study's three bounds, and ours against chance."""
     claims = []
     for statistic, (words, bound) in _BOUNDS.items():
-        for model in _models_of(params):
+        for model in _study.trained_models(params):
             is_above = model == "vit" and statistic == "rbf_cka"
             claims.append(
                 claim(
@@ -41,10 +39,6 @@ def check(params: Params, table: Table) -> list[Claim]:
                 )
             )
     return claims + _against_chance(table)
-
-
-def _models_of(params: Params) -> tuple[str, ...]:
-    return _study.MODELS if params.vit_steps >= _TRAINED else ("minilm",)
 
 
 def _against_chance(table: Table) -> list[Claim]:
