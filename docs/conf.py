@@ -1,6 +1,10 @@
 """Sphinx configuration; `make docs` builds with warnings as errors."""
 
+import shutil
+from pathlib import Path
+
 import eigenheads
+from eigenheads.live import live_page
 
 project = "Eigenheads"
 author = "The Eigenheads developers"
@@ -27,3 +31,20 @@ autodoc_preserve_defaults = True
 # Shapes such as "*batch n d" are no types that Sphinx could link.
 nitpicky = False
 autosummary_generate = False
+
+
+def copy_live_page(app, error):
+    """Put the live page beside the documents, and tell it where these are."""
+    if error or app.builder.format != "html":
+        return
+    target = Path(app.outdir) / "live"
+    unwanted = shutil.ignore_patterns("*.py", "__pycache__")
+    shutil.copytree(live_page().parent, target, ignore=unwanted, dirs_exist_ok=True)
+    page = target / "index.html"
+    text = page.read_text(encoding="utf-8")
+    told = text.replace("<title>", '<meta name="docs" content="../">\n<title>', 1)
+    page.write_text(told, encoding="utf-8")
+
+
+def setup(app):
+    app.connect("build-finished", copy_live_page)

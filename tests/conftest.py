@@ -35,3 +35,12 @@ def _to_torch(array):
 def as_array(request):
     """Convert a NumPy array to the library under test."""
     return request.param
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Return one tab of a headless Chromium, for all tests of a worker."""
+    from tests.browser import opened
+
+    with opened() as tab:
+        yield tab

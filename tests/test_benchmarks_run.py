@@ -5,15 +5,12 @@ import importlib
 import pytest
 from benchmarks.__main__ import NAMES
 
-NEED_TORCH = {"layers"}
+MARKS = {"layers": pytest.mark.torch, "live": pytest.mark.browser}
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=pytest.mark.torch if name in NEED_TORCH else [])
-        for name in NAMES
-    ],
+    [pytest.param(name, marks=MARKS.get(name, [])) for name in NAMES],
 )
 def test_runs(name, capsys):
     importlib.import_module(f"benchmarks.bench_{name}").main(quick=True)

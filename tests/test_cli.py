@@ -66,6 +66,11 @@ def test_a_verdict_against_the_record_is_exit_status_1(tmp_path, capsys, monkeyp
         (["reprodce"], "No such command 'reprodce'"),
         (["report", "--out", "/dev/null/x"], "a folder with results"),
         (["report", "--preset", "dmo"], "Did you mean 'demo'?"),
+        (["sweep", "marion2025/fig44"], "Did you mean 'marion2025/fig4'?"),
+        (["sweep"], "must be the key of an experiment"),
+        (["sweep", "marion2025/fig4", "--grid", "dd=1"], "Did you mean 'd'?"),
+        (["sweep", "marion2025/fig4", "--grid", "d"], "`grid` must be NAME=VALUES"),
+        (["sweep", "--watch", "--out", "nowhere"], "must be a folder with a sweep"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_status_2(
@@ -118,7 +123,9 @@ def test_a_full_disk_is_one_line(monkeypatch, tmp_path, capsys):
     assert not list(tmp_path.rglob("manifest.json"))
 
 
-@pytest.mark.parametrize("command", [[], ["reproduce"], ["report"], ["list"]])
+@pytest.mark.parametrize(
+    "command", [[], ["reproduce"], ["report"], ["list"], ["sweep"]]
+)
 def test_help_explains_itself(command, capsys):
     assert main([*command, "--help"]) == 0
     shown = capsys.readouterr().out
@@ -126,6 +133,29 @@ def test_help_explains_itself(command, capsys):
     if command == ["reproduce"]:
         for option in ("--preset", "--seed", "--out", "--jobs", "--force"):
             assert option in shown
+
+
+def test_sweep_prints_the_means_and_watch_tells_that_it_is_whole(tmp_path, capsys):
+    arguments = ["sweep", "marion2025/fig4", "--preset", "smoke", "--seeds", "2"]
+    arguments += ["--grid", "d=80,1e9", "--grid", "n_steps=500,1000", "--jobs", "1"]
+    assert main([*arguments, "--out", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "nu_squared" in shown
+    assert "8 cells computed, 0 were stored before." in shown
+    assert main(["sweep", "--watch", "--out", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "marion2025/fig4: 8 of 8 cells stored. Table: " in shown
+    assert b"= 1/2" in next(tmp_path.rglob("map.svg")).read_bytes()
+    # All cells, no table, and nobody at work for an hour: nothing to wait for.
+    next(tmp_path.rglob("table.csv")).unlink()
+    for path in tmp_path.rglob("cells-*/*.npz"):
+        os.utime(path, (time.time() - 3600,) * 2)
+    assert main(["sweep", "--watch", "--out", str(tmp_path)]) == 0
+    assert "8 of 8 cells stored, but no table. The same" in capsys.readouterr().out
+    (tmp_path / "marion2025" / "fig4").joinpath("sweep-x").mkdir()
+    next(tmp_path.rglob("sweep.json")).write_text("{}")
+    assert main(["sweep", "--watch", "--out", str(tmp_path)]) == 2
+    assert "must be the plan of a sweep" in capsys.readouterr().err
 
 
 def test_no_arguments_show_the_help(capsys):

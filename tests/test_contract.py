@@ -118,6 +118,19 @@ SIGNATURES["experiments.reproduce"] = (
         "listener": None,
     },
 )
+SIGNATURES["experiments.sweep"] = (
+    ["key"],
+    {
+        "grid": REQUIRED,
+        "seeds": 10,
+        "preset": "demo",
+        "backend": "loky",
+        "address": None,
+        "jobs": None,
+        "out": "results",
+        "listener": None,
+    },
+)
 NEED_TORCH = {"nn", "adapters", "robustness"}
 SIGNATURES["nn.rpc_attention"] = (
     ["keys", "values"],
@@ -203,11 +216,12 @@ NAMES = {
     ],
     "estimators": [
         "AttentionPCA",
+        "RobustPCA",
         "SignalDirection",
         "SingleLocationClassifier",
         "SingleLocationRegressor",
     ],
-    "experiments": ["reproduce"],
+    "experiments": ["reproduce", "sweep"],
 }
 
 

@@ -12,6 +12,7 @@ _SUBMODULES = (
     "estimators",
     "experiments",
     "functional",
+    "live",
     "nn",
     "plotting",
     "probes",

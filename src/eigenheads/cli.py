@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -272,3 +273,111 @@ def probe(
         )
     print_probe(found, title=loaded.about)
     print(f"Page: {write_probe(found, out, title=loaded.about)}")
+
+
+@app.command()
+def live(
+    browser: Annotated[
+        bool, typer.Option(help="Open it in the web browser, or only say where it is.")
+    ] = True,
+) -> None:
+    """Open the live page: watch attention learn, in any dimension, in the browser.
+
+    The page works offline, from the file system.
+    """
+    from eigenheads.live import live_page, open_live_page
+
+    print(f"Live page: {live_page()}")
+    if browser and not open_live_page():
+        print("No web browser could be started: open this file in one.")
+
+
+@app.command()
+def sweep(
+    key: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="EXPERIMENT",
+            help="Key of an experiment; `eigenheads list` shows them.",
+            show_default=False,
+        ),
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--grid",
+            metavar="NAME=VALUES",
+            help="Values of one parameter: a,b,c or low:high:count or "
+            "low:high:count:log. Once a parameter.",
+        ),
+    ] = None,
+    seeds: Annotated[
+        str, typer.Option(metavar="N", help="Seeds 0 to N-1, or FIRST:STOP.")
+    ] = "10",
+    preset: Annotated[
+        str, typer.Option(help="Parameters outside the grid: smoke, demo or paper.")
+    ] = "demo",
+    backend: Annotated[
+        str, typer.Option(help="loky: processes of this machine. dask, ray: clusters.")
+    ] = "loky",
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="Scheduler of a cluster, such as tcp://node:8786.",
+            show_default="workers on this machine",
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(help="Cores; never changes a result.", show_default="all"),
+    ] = None,
+    out: Out = Path("results"),
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Follow the sweep that runs in OUT; run nothing."),
+    ] = False,
+) -> None:
+    """Run an experiment at every point of a grid with every seed.
+
+    Cells are stored as they finish: whatever ends a sweep, the same call does only
+    what is missing. Writes a table (table.csv, table.npz) and a map (map.svg).
+
+    For example:
+
+      eigenheads sweep marion2025/fig4 --grid d=1e2,1e4 --grid step_size=1e-4:1e-2:5:log
+      eigenheads sweep truong2026/phase_diagram --grid share=.001:.3:8:log
+          --grid strength=.1:1.5:8:log --seeds 30 --backend dask --address tcp://node:8786
+      eigenheads sweep --watch
+    """
+    from eigenheads.report import watch_sweep
+
+    if watch:
+        watch_sweep(out, key)
+        return
+    from eigenheads._checks import fail
+    from eigenheads._parallel import interrupted_between_blocks
+    from eigenheads.experiments import parse_grid
+    from eigenheads.experiments import sweep as sweep_grid
+    from eigenheads.report import ProgressDisplay, print_sweep
+
+    if key is None:
+        fail("EXPERIMENT", "the key of an experiment", None, owner="sweep")
+    # Workers do the computing, and this process may stop at once; alone, it may not.
+    is_alone = jobs == 1 and backend == "loky"
+    calm = interrupted_between_blocks() if is_alone else nullcontext()
+    with calm, ProgressDisplay() as listener:
+        result = sweep_grid(
+            key,
+            grid=parse_grid(grid or []),
+            seeds=seeds,
+            preset=preset,
+            backend=backend,
+            address=address,
+            jobs=jobs,
+            out=out,
+            listener=listener,
+        )
+    print_sweep(result)
+    n_stored = len(result.table["seed"]) - result.computed
+    print(f"{result.computed} cells computed, {n_stored} were stored before.")
+    print(f"Table and map: {result.folder}")

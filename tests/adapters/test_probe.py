@@ -9,7 +9,7 @@ import torch
 from tests.adapters.models import Stack, TimmAttention, hugging_face, shaken, text_batch
 from torch import nn
 
-from eigenheads.adapters import ModelProbe, capture_heads, probe_model
+from eigenheads.adapters import ModelProbe, capture_heads, probe_model, swap_attention
 from eigenheads.adapters._model_probe import with_q_values
 from eigenheads.adapters._twin import untrained_twin
 from eigenheads.nn import ScaledAttention
@@ -43,6 +43,17 @@ def test_records_have_a_row_for_each_head_statistic_and_null(probe):
     ]
     assert len(keys) == len(set(keys))
     assert set(probe.about) == set(probe.statistics)
+
+
+def test_sequences_too_short_for_captured_variance_are_said(probe):
+    """Nine tokens less their mean have eight directions, a head eight columns."""
+    assert [note[:16] for note in probe.notes] == ["3 of 3 sequences"]
+    np.testing.assert_allclose(probe.by_head("captured_variance"), 1, atol=1e-6)
+    longer = probe_model(
+        encoder(), torch.randn(3, 10, 16), n_permutations=0, n_untrained=0
+    )
+    assert longer.notes == []
+    assert (longer.by_head("captured_variance") < 0.9999).all()
 
 
 def test_numbers_are_those_of_the_probe_on_the_captured_arrays():
@@ -206,6 +217,14 @@ def test_twins_of_pytorch_models_are_drawn_as_new_ones_are():
         assert parameter.std() < 2 * fresh.std() + 0.5, name
         if name.endswith(("in_proj_bias", "out_proj.bias")):
             assert not parameter.any()  # as PyTorch starts them
+
+
+def test_layers_beside_a_swapped_one_have_twins_too():
+    model = swap_attention(encoder(), to="rpc", layers=[0])
+    twin = untrained_twin(model, 0)
+    assert type(twin.layers[0].self_attn) is type(model.layers[0].self_attn)
+    found = probe_model(model, torch.randn(2, 5, 16), layers=[1], n_permutations=0)
+    assert found.settings["n_untrained"] > 0
 
 
 def test_what_cannot_be_drawn_anew_is_said():

@@ -225,3 +225,12 @@ def test_a_stream_keeps_its_number_of_components():
         model.set_params(n_components=3).partial_fit(data("wine"))
     with pytest.raises(ValueError, match=r"of shape \(n_samples, 2\)"):
         model.inverse_transform(np.zeros((3, 4)))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's own, of the overflow
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("read", ["fit", "partial_fit"])
+def test_numbers_whose_squares_overflow_are_refused(read):
+    X = (data("wine") * 1e20).astype(np.float32)
+    with pytest.raises(ValueError, match=r"squares are finite; got .* float32\. Div"):
+        getattr(AttentionPCA(2, random_state=0), read)(X)

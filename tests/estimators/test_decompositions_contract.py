@@ -1,5 +1,9 @@
 """AttentionPCA and SignalDirection keep scikit-learn's contract."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from sklearn.utils.estimator_checks import estimator_checks_generator
@@ -11,7 +15,7 @@ def contract_checks():
     for estimator in (AttentionPCA(), AttentionPCA(n_tokens=20), SignalDirection()):
         for subject, check in estimator_checks_generator(estimator):
             name = getattr(check, "func", check).__name__
-            # Runs only where SciPy was imported with SCIPY_ARRAY_API set.
+            # Runs only where SciPy was imported with SCIPY_ARRAY_API set: below.
             if name != "check_array_api_input":
                 label = f"{type(estimator).__name__}-{estimator.n_tokens}-{name}"
                 yield pytest.param(subject, check, id=label)
@@ -36,6 +40,14 @@ def test_output_can_be_a_data_frame(estimator):
     assert list(estimator.feature_names_in_) == [*"abc"]
 
 
+def test_bags_and_a_data_frame_do_not_go_together():
+    pytest.importorskip("pandas")
+    bags = np.random.default_rng(0).standard_normal((4, 20, 3))
+    model = SignalDirection(random_state=0).fit(bags).set_output(transform="pandas")
+    with pytest.raises(ValueError, match="`X` must be rows of tokens; got bags while"):
+        model.transform(bags)
+
+
 @pytest.mark.parametrize("estimator", [AttentionPCA(2), SignalDirection(2)])
 def test_float32_is_kept(estimator):
     X = np.random.default_rng(0).standard_normal((60, 3)).astype(np.float32)
@@ -47,3 +59,29 @@ def test_float32_is_kept(estimator):
     back = span @ model.components_
     # Both stop at the tolerance 1e-3 of the residual, or 1e-6 in 1 - cos.
     assert np.abs(back - wide.components_).max() < 0.05
+
+
+ARRAY_API = """
+import warnings
+from sklearn.utils.estimator_checks import estimator_checks_generator
+from eigenheads.estimators import AttentionPCA, RobustPCA, SignalDirection
+
+warnings.simplefilter("ignore")
+for estimator in (AttentionPCA(), RobustPCA(), SignalDirection()):
+    for subject, check in estimator_checks_generator(estimator):
+        if getattr(check, "func", check).__name__ == "check_array_api_input":
+            check(subject)
+            print(type(estimator).__name__)
+"""
+
+
+def test_the_array_api_check_passes_in_a_process_where_it_runs():
+    done = subprocess.run(
+        [sys.executable, "-c", ARRAY_API],
+        env={**os.environ, "SCIPY_ARRAY_API": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr  # a skipped check raises, too
+    assert done.stdout.split() == ["AttentionPCA", "RobustPCA", "SignalDirection"]

@@ -8,7 +8,12 @@ from sklearn.exceptions import ConvergenceWarning
 
 from eigenheads.datasets import SignalTokens
 from eigenheads.estimators import SignalDirection
-from eigenheads.estimators._signal_search import Search, mean_square, search
+from eigenheads.estimators._signal_search import (
+    Search,
+    _climb_all,
+    mean_square,
+    search,
+)
 
 
 def drawn(share, strength, *, n=4000, d=32, seed=0, signs="random"):
@@ -109,6 +114,27 @@ def test_the_search_climbs():
     prompts = tokens.reshape(10, 100, 10)
     unit = np.eye(10)
     assert mean_square(prompts, unit[0], 0.5) > mean_square(prompts, unit[1], 0.5)
+
+
+def test_no_update_descends_and_a_resting_query_is_a_maximum():
+    # With signs all alike the objective differs between q and -q, so that a step the
+    # wrong way shows.
+    tokens, _ = drawn(0.02, 1.0, n=1000, d=6, signs="fixed")
+    prompts = tokens.reshape(10, 100, 6)
+    start = np.array([[0.5, 0.5, -0.5, 0.5, 0.0, 0.0]])
+    climbs = [
+        _climb_all(prompts, start, 0.5, Search(1, max_iter, 1e-14, 100))
+        for max_iter in (1, 2, 3, 4, 500)
+    ]
+    values = [mean_square(prompts, start[0], 0.5)] + [c.objective for c in climbs]
+    assert np.all(np.diff(values) > 0)
+    query, size = climbs[-1].query, 1e-4
+    tangents = np.linalg.qr(np.column_stack([query, np.eye(6)]))[0].T[1:]
+    for tangent in np.vstack([tangents, -tangents]):
+        moved = query + size * tangent
+        moved /= np.linalg.norm(moved)
+        # Rests at 1 - cos <= 1e-14: 1e-7 from the maximum, a thousandth of the step.
+        assert mean_square(prompts, moved, 0.5) < values[-1]
 
 
 def test_the_same_seed_gives_the_same_fit_and_signs_are_fixed():

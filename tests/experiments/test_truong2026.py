@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numba import njit
 
+import eigenheads.experiments.truong2026._cells as cells_module
 import eigenheads.experiments.truong2026._runs as runs_module
 import eigenheads.experiments.truong2026.nuisance as nuisance_module
-import eigenheads.experiments.truong2026.phase_diagram as phase_module
 from eigenheads._parallel import reporting, threads
 from eigenheads.dynamics import _signal, _signal_kernels
 from eigenheads.experiments import experiment_keys, get_experiment, get_paper
@@ -170,7 +170,7 @@ def test_a_control_with_a_signal_is_noticed(monkeypatch):
 def test_a_flat_head_is_no_head(monkeypatch):
     """Without its softmax the head is PCA, and its wins are gone."""
     monkeypatch.setattr(
-        phase_module,
+        cells_module,
         "search_with_head",
         lambda tokens, starts, **_: Whitened(tokens.reshape(-1, tokens.shape[-1])).top,
     )

@@ -145,6 +145,14 @@ def test_values_and_outputs_are_optional(layer):
     assert result.statistics["qk_rank"].nulls["untrained"].shape == (HEADS, HEADS)
 
 
+def test_the_tokens_of_an_untrained_model_are_one_draw(layer):
+    """Its heads share them: as many equal draws would make a p-value too small."""
+    result = covariance_probe(**layer, n_permutations=0, untrained=[layer, layer])
+    drawn = {x: s.nulls["untrained"].shape[1] for x, s in result.statistics.items()}
+    assert drawn.pop("token_rank") == 2
+    assert set(drawn.values()) == {2 * HEADS}
+
+
 def test_wide_heads_on_a_narrow_stream(rng):
     """2 x width above d_model: the frame is the whole space."""
     w = rng.standard_normal((2, 1, 5, 6))

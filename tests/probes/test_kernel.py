@@ -219,6 +219,18 @@ def test_records_are_one_row_a_statistic_null_and_head(heads):
     )
 
 
+def test_untrained_heads_that_share_keys_and_values_are_one_draw(rng):
+    """Grouped queries: equal draws of one group would make a p-value too small."""
+    q = rng.standard_normal((2, 4, 8, 3))
+    k, v = (np.repeat(rng.standard_normal((2, 2, 8, 3)), 2, axis=1) for _ in "kv")
+    twin = {"queries": q, "keys": k, "values": v}
+    result = kernel_pca_probe(q, k, v, n_permutations=0, untrained=[twin, twin])
+    drawn = {x: s.nulls["untrained"].shape[1] for x, s in result.statistics.items()}
+    seeing = {"norm_ratio", "output_norm", "feature_norm"}
+    assert {x for x, n in drawn.items() if n == 8} == seeing
+    assert {n for x, n in drawn.items() if x not in seeing} == {4}
+
+
 def test_without_draws_there_are_numbers_and_no_nulls(heads):
     result = kernel_pca_probe(*heads, n_permutations=0)
     assert all(row["null"] is None for row in result.to_records())

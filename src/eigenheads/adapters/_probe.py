@@ -52,7 +52,8 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     n_untrained
         How many untrained models of the same architecture give the null
         ``untrained``; 0 for none. With `m` models of `h` heads a layer, no p-value is
-        below 1/(mh + 1), or twice that if the statistic is two-sided.
+        below 1/(mh + 1), or twice that if the statistic is two-sided; heads that share
+        what a statistic sees (the tokens, or grouped keys and values) count once.
     untrained
         These models themselves, for architectures that we cannot draw anew.
     false_discovery
@@ -89,8 +90,7 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     bar = progress_bar(len(sites), description="layers") if progress else nullcontext()
     with bar:
         for captured, *alike in _together(model, twins, batch, chosen, batch_size):
-            note = _unusual(captured)
-            notes += [note] if note else []
+            notes += [n for n in _remarks(captured) if n not in notes]
             for result in _probe_layer(captured, alike, n_permutations, seed):
                 about |= {s.name: s.about for s in result.statistics.values()}
                 where = {"layer": captured.layer, "name": captured.name}
@@ -195,13 +195,24 @@ def _hides_the_future(captured: CapturedLayer) -> bool:
     return bool(np.isneginf(captured.bias[..., ~np.tri(n, dtype=bool)]).all())
 
 
-def _unusual(captured: CapturedLayer) -> str:
-    if captured.bias is None:
-        return ""
-    return (
-        f"Layer {captured.layer} masks or biases its scores beyond padding and "
-        "causality; the kernel-PCA reading leaves that out."
-    )
+def _remarks(captured: CapturedLayer) -> list[str]:
+    """Return what a reader must know of a layer's numbers."""
+    remarks = []
+    if captured.bias is not None:
+        remarks.append(
+            f"Layer {captured.layer} masks or biases its scores beyond padding and "
+            "causality; the kernel-PCA reading leaves that out."
+        )
+    lengths, width = captured.mask.sum(axis=1), captured.values.shape[-1]
+    # Centred, n tokens have n - 1 directions, which `width` columns span.
+    n_short = int(np.sum(lengths <= width + 1))
+    if n_short:
+        remarks.append(
+            f"{n_short} of {len(lengths)} sequences have at most {width + 1} tokens: "
+            f"there {width} columns of values span all directions, and "
+            "captured_variance is 1 for almost any. Longer sequences would tell."
+        )
+    return remarks
 
 
 def _derived(seed: int, index: int, purpose: int) -> int:

@@ -27,6 +27,15 @@ class SwappedMultihead(Swapped):
     # never call this module.
     _qkv_same_embed_dim = property(lambda self: False)
 
+    def _reset_parameters(self: Any) -> None:
+        """Draw the weights anew; PyTorch asks there, too, and must hear the truth."""
+        swapped = self.__class__
+        self.__class__ = nn.MultiheadAttention
+        try:
+            self._reset_parameters()
+        finally:
+            self.__class__ = swapped
+
     def forward(
         self: Any,
         query: Tensor,

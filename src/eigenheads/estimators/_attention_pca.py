@@ -1,5 +1,6 @@
 """Principal components from a trained attention head."""
 
+import math
 import warnings
 from typing import Any, Self
 
@@ -26,6 +27,7 @@ from eigenheads.estimators._attention_pca_rows import (
     no_moments,
 )
 from eigenheads.estimators._attention_pca_training import AbstractHeadTraining
+from eigenheads.estimators._batches import batches_of_rows
 
 _HEADS = ("softmax", "linear")
 # Iterations on one batch of a stream: the batch decides little once many are read.
@@ -61,8 +63,9 @@ class AttentionPCA(
         :math:`T(x) = \Sigma M M^\top x` with the rows' covariance :math:`\Sigma`, and
         training is descent on its risk. A number trains by stochastic descent on
         prompts of so many random rows, each row the query in turn; this is less
-        accurate. A softmax over few tokens copies the query from itself: keep
-        `n_tokens` well above ``exp(n_components)``.
+        accurate, and starts from the limit's solution for the first batch. A softmax
+        over few tokens copies the query from itself: keep `n_tokens` well above
+        ``exp(n_components)``.
 
     batch_size : int, default=1024
         Rows read at once.
@@ -103,12 +106,12 @@ class AttentionPCA(
         Rows read by :meth:`fit` or by all calls of :meth:`partial_fit`.
 
     n_iter_ : int
-        Iterations on all rows; epochs with `n_tokens`; calls of :meth:`partial_fit`.
+        Iterations on all rows; epochs with `n_tokens`; batches of :meth:`partial_fit`.
 
     n_features_in_ : int
         Number of features.
 
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Names of the features, when they are all strings.
 
     See Also
@@ -209,13 +212,15 @@ class AttentionPCA(
         self._keep(found, moments, rows.dtype)
         return self
 
-    def partial_fit(self, X: ArrayLike, y: object = None) -> Self:
-        """Read one more batch of a stream.
+    def partial_fit(self, X: Any, y: object = None) -> Self:
+        """Read one more batch of a stream, or a stream.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows; all of them are held at once.
+        X : array-like of shape (n_samples, n_features), Dask array or batches
+            Rows; all of them are held at once. Of a Dask array one chunk of rows at a
+            time, of an iterable (not a list) or a callable that returns one, each
+            array in turn: one of them is held at a time.
 
         y : Ignored
             For scikit-learn's pipelines.
@@ -225,6 +230,11 @@ class AttentionPCA(
         self : object
             The fitted estimator.
         """
+        for batch in batches_of_rows(X):
+            self._partial_fit(batch)
+        return self
+
+    def _partial_fit(self, X: ArrayLike) -> None:
         is_first = not hasattr(self, "components_")
         rows = self._read(X, reset=is_first)
         self._check_parameters(None, rows.shape[1])
@@ -238,7 +248,6 @@ class AttentionPCA(
         else:
             self._train_on(rows)
         self.n_iter_ += 1
-        return self
 
     def transform(self, X: ArrayLike) -> NDArray[np.floating[Any]]:
         """Return the coordinates of rows along the components.
@@ -352,6 +361,10 @@ class AttentionPCA(
         self._trained = trained
 
     def _keep(self, found: Descent, moments: Moments, dtype: np.dtype[Any]) -> None:
+        if not (np.isfinite(found.variances).all() and math.isfinite(moments.squares)):
+            got = Got(f"numbers whose variance overflows in {dtype}")
+            contract = "numbers whose squares are finite"
+            fail("X", contract, got, owner=self._owner, hint="Divide X by its size.")
         self._moments, self._variances = moments, found.variances
         self._directions = _signed(found.directions)
         self._trained = Trained(self._directions, self._directions, 0)

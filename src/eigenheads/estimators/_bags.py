@@ -218,3 +218,12 @@ def _check_finite(bags: Bags, owner: str) -> None:
     got = Got(f"{word} in bag {bag}, token {row - bags.offsets[bag]}, column {column}")
     hint = "Impute it, or leave the token out."
     fail("X", "finite numbers", got, owner=owner, hint=hint)
+
+
+def as_given(X: Any, bags: Bags, per_token: NDArray[Any]) -> Any:
+    """Return one row a token, or one array a bag where bags were given."""
+    if len(bags) == len(bags.tokens) and getattr(X, "ndim", 2) != 3:
+        is_rows = not isinstance(X, list | tuple) or np.ndim(X[0]) < 2
+        if is_rows:
+            return per_token
+    return bags.split(per_token)

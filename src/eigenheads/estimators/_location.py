@@ -2,26 +2,27 @@
 
 import sys
 import warnings
+from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags, check_array, check_consistent_length, check_random_state
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils import Tags, check_array, check_random_state
+from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
 from eigenheads._checks import (
-    Got,
     check_choice,
     check_count,
     check_number,
     check_positive,
-    fail,
 )
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags, read_bags
+from eigenheads.estimators._batches import Batches, is_stream
+from eigenheads.estimators._location_data import checked_targets, checked_weights
 from eigenheads.estimators._location_fit import Problem, Solution, fit_head
 from eigenheads.estimators._location_head import (
     HEADS,
@@ -30,6 +31,7 @@ from eigenheads.estimators._location_head import (
     head_outputs,
 )
 from eigenheads.estimators._location_loss import SQUARED
+from eigenheads.estimators._location_stream import streamed_problem
 
 
 class AbstractSingleLocation(BaseEstimator):
@@ -140,23 +142,31 @@ class AbstractSingleLocation(BaseEstimator):
             targets=targets,
             responses=responses,
             weights=weights,
-            head=self.head,
-            kind=kind,
-            alpha=float(self.alpha),
-            l1_ratio=float(self.l1_ratio),
-            coherence=float(self.coherence),
-            has_intercept=bool(self.fit_intercept),
-            max_iter=int(self.max_iter),
-            tol=float(self.tol),
+            **self._settings(kind),
         )
         if len(kept) < len(bags):
             problem = problem.on(kept)
-        random = check_random_state(self.random_state)
-        shape = (int(self.n_random_starts), bags.tokens.shape[1])
+        return self._solve_problem(problem)
+
+    def _settings(self, kind: int) -> dict[str, Any]:
+        return {
+            "head": self.head,
+            "kind": kind,
+            "alpha": float(self.alpha),
+            "l1_ratio": float(self.l1_ratio),
+            "coherence": float(self.coherence),
+            "has_intercept": bool(self.fit_intercept),
+            "max_iter": int(self.max_iter),
+            "tol": float(self.tol),
+        }
+
+    def _solve_problem(self, problem: Problem) -> Solution:
+        tokens, random = problem.bags.tokens, check_random_state(self.random_state)
+        shape = int(self.n_random_starts), tokens.shape[1]
         # Many small products: threads of the linear algebra would wait for each other.
         with threadpool_limits(limits=1, user_api="blas"):
             solution = fit_head(problem, random.standard_normal(shape), self._report)
-        self._keep(solution, bags.tokens.dtype)
+        self._keep(solution, tokens.dtype)
         return solution
 
     def _keep(self, solution: Solution, dtype: np.dtype[Any]) -> None:
@@ -170,29 +180,12 @@ class AbstractSingleLocation(BaseEstimator):
                 f"{solution.n_iter} iterations without converging. Raise `max_iter`, "
                 "`tol` or `alpha`.",
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
     def _report(self, message: str) -> None:
         if self.verbose:
             sys.stdout.write(f"{type(self).__name__}: {message}\n")
-
-    def _check_weights(self, sample_weight: ArrayLike | None, bags: Bags) -> FloatArray:
-        owner = type(self).__name__
-        if sample_weight is None:
-            return np.ones(len(bags))
-        weights = np.asarray(
-            check_array(sample_weight, ensure_2d=False, input_name="sample_weight"),
-            dtype=np.float64,
-        )
-        if weights.shape != (len(bags),):
-            contract = f"one weight a bag, of shape ({len(bags)},)"
-            fail("sample_weight", contract, weights, owner=owner)
-        if weights.min() < 0 or not weights.sum() > 0:
-            got = Got(f"numbers from {weights.min():g} to {weights.max():g}")
-            contract = "weights >= 0, not all of them zero"
-            fail("sample_weight", contract, got, owner=owner)
-        return weights
 
 
 class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
@@ -290,6 +283,12 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     n_tokens, n_features), or an array (n_bags, n_features) whose rows are bags of one
     token. The fit is invariant to the units of features and target.
 
+    Larger than memory: a Dask array with its `y`, or batches ``(bags, targets)`` or
+    ``(bags, targets, weights)`` without `y`: a callable that returns a fresh iterator,
+    an object that can be iterated again, or an iterator, which is kept in temporary
+    files. Each of some tens of passes has one batch in memory; up to the order of sums
+    the solution is that of all bags at once.
+
     A pass over the data costs O(tokens × features). Starts: with whitened tokens and
     centred targets, ``moments`` takes :math:`v` from the regression of :math:`y` on
     the sum of the bag and :math:`k` from the mean of :math:`y (x \cdot v) x`;
@@ -315,16 +314,21 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     True
     """
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
         """Fit key, value and intercept.
 
         Parameters
         ----------
-        X : list of arrays of shape (n_tokens, n_features), or array
+        X : list of arrays of shape (n_tokens, n_features), array, or batches
             Bags; see Notes.
 
         y : array-like of shape (n_bags,)
-            Targets.
+            Targets; None when batches bring their own.
 
         sample_weight : array-like of shape (n_bags,), default=None
             Weights of the bags.
@@ -335,18 +339,43 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
             The fitted estimator.
         """
         self._check_parameters()
-        bags = read_bags(self, X, reset=True)
-        targets = checked_targets(y, bags, owner=type(self).__name__)
-        targets = check_array(targets, ensure_2d=False, dtype=float, input_name="y")
-        weights = self._check_weights(sample_weight, bags)
+        if is_stream(X, y):
+            with Batches(X, y, sample_weight, owner=type(self).__name__) as batches:
+                return self._fit_batches(batches)
+        bags, targets, weights = self._read_batch(X, y, sample_weight, reset=True)
         shift = np.average(targets, weights=weights) if self.fit_intercept else 0.0
         spread = float(np.sqrt(np.average((targets - shift) ** 2, weights=weights)))
-        scale = spread if spread > 0 else 1.0
-        standardised = (targets - shift) / scale
-        solution = self._solve(
-            bags, standardised, standardised[:, None], weights, kind=SQUARED
+        scale = spread or 1.0
+        unit = (targets - shift) / scale
+        solution = self._solve(bags, unit, unit[:, None], weights, kind=SQUARED)
+        return self._keep_value(solution, shift, scale)
+
+    def _read_batch(
+        self, X: Any, y: Any, sample_weight: Any, *, reset: bool
+    ) -> tuple[Bags, FloatArray, FloatArray]:
+        bags = read_bags(self, X, reset=reset)
+        targets = checked_targets(y, bags, owner=type(self).__name__)
+        targets = check_array(targets, ensure_2d=False, dtype=float, input_name="y")
+        return (
+            bags,
+            targets,
+            checked_weights(sample_weight, bags, owner=type(self).__name__),
         )
-        self.coef_value_ = (scale * solution.values[0]).astype(bags.tokens.dtype)
+
+    def _fit_batches(self, batches: Batches) -> Self:
+        """Fit with one batch in memory at a time."""
+
+        def read() -> Iterator[tuple[Bags, FloatArray, FloatArray]]:
+            for index, (X, y, weights) in enumerate(batches):
+                yield self._read_batch(X, y, weights, reset=index == 0)
+
+        settings, owner = self._settings(SQUARED), type(self).__name__
+        problem = streamed_problem(read, settings, owner=owner)
+        solution = self._solve_problem(problem)
+        return self._keep_value(solution, problem.shift, problem.scale)
+
+    def _keep_value(self, solution: Solution, shift: float, scale: float) -> Self:
+        self.coef_value_ = (scale * solution.values[0]).astype(self.coef_key_.dtype)
         self.intercept_ = float(shift + scale * solution.intercepts[0])
         return self
 
@@ -364,11 +393,3 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
             Predictions.
         """
         return self._outputs(X)[:, 0]
-
-
-def checked_targets(y: ArrayLike | None, bags: Bags, *, owner: str) -> NDArray[Any]:
-    if y is None:
-        raise ValueError(f"{owner} requires y to be passed, but the target y is None.")
-    targets = column_or_1d(y, warn=True)
-    check_consistent_length(bags.starts, targets)
-    return np.asarray(targets)

@@ -11,7 +11,8 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from eigenheads._checks import Got, fail
 from eigenheads.estimators._bags import read_bags
-from eigenheads.estimators._location import AbstractSingleLocation, checked_targets
+from eigenheads.estimators._location import AbstractSingleLocation
+from eigenheads.estimators._location_data import checked_targets, checked_weights
 from eigenheads.estimators._location_loss import LOGISTIC, MULTINOMIAL
 
 
@@ -162,7 +163,7 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         labels = checked_targets(y, bags, owner=type(self).__name__)
         labels = check_array(labels, ensure_2d=False, dtype=None, input_name="y")
         check_classification_targets(labels)
-        weights = self._check_weights(sample_weight, bags)
+        weights = checked_weights(sample_weight, bags, owner=type(self).__name__)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         present = np.unique(codes[weights > 0])
         if len(present) < 2:

@@ -1,7 +1,8 @@
 """Coordinates in which the single-location fit is well conditioned."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,21 +59,65 @@ class Coordinates:
         return replace(self, whitening=None, metric=inverse @ inverse)
 
 
+class Part(Protocol):
+    """Some of the bags, with their responses and weights."""
+
+    @property
+    def bags(self) -> Bags:
+        """The bags."""
+
+    @property
+    def responses(self) -> FloatArray:
+        """What is regressed, one row a bag."""
+
+    @property
+    def weights(self) -> FloatArray:
+        """One weight a bag."""
+
+
+class Parts(Protocol):
+    """Bags that are read part by part, as often as wanted."""
+
+    def parts(self) -> Iterator[Part]:
+        """Yield the parts."""
+
+
+@dataclass(frozen=True)
+class OnePart:
+    """Bags that are in memory: their only part."""
+
+    bags: Bags
+    responses: FloatArray
+    weights: FloatArray
+
+    def parts(self) -> "Iterator[OnePart]":
+        """Yield it."""
+        yield self
+
+
 def pooled_coordinates(bags: Bags, weights: FloatArray, *, center: bool) -> Coordinates:
     """Return the coordinates of the pooled tokens; a token weighs what its bag does.
 
     Without `center` moments are taken about zero: the erf head sees the origin.
     """
-    token_weights = np.repeat(weights, bags.lengths)
-    token_weights /= token_weights.sum()
-    d = bags.tokens.shape[1]
-    mean = token_weights @ bags.tokens if center else np.zeros(d)
-    is_wide = d > _WIDEST
-    if is_wide:
-        variance = token_weights @ bags.tokens.astype(np.float64) ** 2 - mean**2
-    else:
-        moments = weighted_gram(bags.tokens, token_weights, mean)
-        variance = np.diag(moments)
+    return coordinates_of_parts(OnePart(bags, weights, weights), center=center)
+
+
+def coordinates_of_parts(data: Parts, *, center: bool) -> Coordinates:
+    """Return the coordinates of the pooled tokens, in three passes over the parts."""
+    total = sum(float(weights.sum()) for _, weights in _token_weights(data))
+    mean: Any = 0.0
+    for tokens, weights in _token_weights(data):
+        mean = mean + weights / total @ tokens
+    mean = mean if center else np.zeros(np.shape(mean))
+    is_wide = len(mean) > _WIDEST
+    moments: Any = 0.0
+    for tokens, weights in _token_weights(data):
+        if is_wide:
+            moments = moments + weights / total @ tokens.astype(np.float64) ** 2
+        else:
+            moments = moments + weighted_gram(tokens, weights / total, mean)
+    variance = moments - mean**2 if is_wide else np.diag(moments)
     # A column that is constant up to rounding keeps scale 1: its coefficient is 0.
     rounding = 1e-14 * (variance + mean**2)
     scale = np.where(variance > rounding, np.sqrt(variance), 1.0)
@@ -82,6 +127,11 @@ def pooled_coordinates(bags: Bags, weights: FloatArray, *, center: bool) -> Coor
     shrunk = np.maximum(eigenvalues, 0.0) + _RIDGE
     whitening = (vectors / np.sqrt(shrunk)) @ vectors.T
     return Coordinates(mean, scale, whitening, None, vectors[:, -1])
+
+
+def _token_weights(data: Parts) -> Iterator[tuple[NDArray[Any], FloatArray]]:
+    for part in data.parts():
+        yield part.bags.tokens, np.repeat(part.weights, part.bags.lengths)
 
 
 def weighted_gram(

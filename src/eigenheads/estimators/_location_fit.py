@@ -1,7 +1,8 @@
 """Minimise the penalised loss of the single-location head."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +12,14 @@ from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location_coordinates import (
     Coordinates,
-    pooled_coordinates,
+    coordinates_of_parts,
 )
-from eigenheads.estimators._location_head import attention_weights
 from eigenheads.estimators._location_loss import HeadLoss
-from eigenheads.estimators._location_start import Start, key_directions, starts
+from eigenheads.estimators._location_start import (
+    Start,
+    directions_of_parts,
+    starts,
+)
 
 # Starts are compared on at most this many tokens, or on this many bags a feature.
 _SCREEN_TOKENS = 50_000
@@ -23,6 +27,18 @@ _SCREEN_BAGS_A_FEATURE = 20
 # All starts take the first number of iterations, the best two the second.
 _SCREEN_ITERATIONS = (5, 10)
 _MEMORY = 20
+
+
+_SETTINGS = (
+    "head",
+    "kind",
+    "alpha",
+    "l1_ratio",
+    "coherence",
+    "has_intercept",
+    "max_iter",
+    "tol",
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +72,35 @@ class Problem:
             responses=self.responses[chosen],
             weights=self.weights[chosen],
         )
+
+    def parts(self) -> "Iterator[Problem]":
+        """Yield the problem in the parts in which its bags are read: here, one."""
+        yield self
+
+    @property
+    def weight(self) -> float:
+        """Total weight of the bags."""
+        return float(self.weights.sum())
+
+    def screen(self) -> "Problem":
+        """Return the problem on the bags on which starts are compared."""
+        bags = self.bags
+        return self.on(screened_bags(len(bags), *bags.tokens.shape))
+
+    def loss(self, total: float | None = None) -> Any:
+        """Return the mean loss, or this part of it when `total` is the whole weight."""
+        return HeadLoss(
+            self.bags,
+            self.targets,
+            self.weights,
+            head=self.head,
+            kind=self.kind,
+            total=total,
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """Return all that is not data."""
+        return {name: getattr(self, name) for name in _SETTINGS}
 
 
 @dataclass(frozen=True)
@@ -95,13 +140,7 @@ class Objective:
     ) -> None:
         self.coordinates = coordinates
         self.has_intercept = problem.has_intercept
-        self.loss = HeadLoss(
-            problem.bags,
-            problem.targets,
-            problem.weights,
-            head=problem.head,
-            kind=problem.kind,
-        )
+        self.loss = problem.loss()
         self.ridge = problem.alpha * (1 - problem.l1_ratio)
         self.lasso = problem.alpha * problem.l1_ratio
         self.coherence = problem.coherence * (1 - problem.l1_ratio)
@@ -201,7 +240,7 @@ def fit_head(
 ) -> Solution:
     """Screen the starts, refine the best, and return it in the features as given."""
     center = problem.head == "softmax" and problem.has_intercept
-    coordinates = pooled_coordinates(problem.bags, problem.weights, center=center)
+    coordinates = coordinates_of_parts(problem, center=center)
     smooth = replace(problem, l1_ratio=0.0)
     name, flat = _best_start(smooth, coordinates, random_directions, report)
     objective = Objective(smooth, coordinates)
@@ -251,10 +290,8 @@ def _attended(objective: Objective, flat: FloatArray) -> FloatArray | None:
     all bags, so it varies less than a key that the targets alone determine.
     """
     rows, _ = objective.raw(flat)
-    bags, loss = objective.loss.bags, objective.loss
-    weights = attention_weights(bags, bags.tokens @ rows[0], head=loss.head)
-    weights = weights * np.repeat(loss.weights, bags.lengths)
-    mean = weights @ bags.tokens - weights.sum() * objective.coordinates.mean
+    total, weight = objective.loss.attended(rows[0])
+    mean = total - weight * objective.coordinates.mean
     attended = objective.coordinates.pulled_back(mean)
     length = float(np.linalg.norm(attended))
     return attended / length if length > 1e-8 else None
@@ -267,12 +304,10 @@ def _best_start(
     report: Callable[[str], None],
 ) -> tuple[str, FloatArray]:
     """Compare the starts after some iterations; return the best with its name."""
-    directions = key_directions(
-        problem.bags, problem.responses, problem.weights, coordinates
-    )
+    directions = directions_of_parts(problem, coordinates)
     for index, direction in enumerate(random_directions):
         directions[f"random {index}"] = [direction]
-    screen = problem.on(_screen(problem.bags))
+    screen = problem.screen()
     begun = {
         start.name: _flat(start, problem.n_outputs)
         for start in starts(
@@ -309,12 +344,10 @@ def _flat(start: Start, n_outputs: int) -> FloatArray:
     return np.concatenate([rows.ravel(), np.zeros(n_outputs)])
 
 
-def _screen(bags: Bags) -> NDArray[np.int64]:
+def screened_bags(n: int, n_tokens: int, n_features: int) -> NDArray[np.int64]:
     """Choose bags, evenly spaced, on which starts are compared."""
-    n, n_tokens = len(bags), len(bags.tokens)
     enough = max(
-        int(n * _SCREEN_TOKENS / n_tokens),
-        _SCREEN_BAGS_A_FEATURE * bags.tokens.shape[1],
+        int(n * _SCREEN_TOKENS / n_tokens), _SCREEN_BAGS_A_FEATURE * n_features
     )
     if enough >= n:
         return np.arange(n)

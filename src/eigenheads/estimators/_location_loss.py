@@ -12,6 +12,7 @@ from eigenheads._compile import njit
 from eigenheads._parallel import RunPool
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
+from eigenheads.estimators._location_head import attention_weights
 
 SQUARED, LOGISTIC, MULTINOMIAL = 0, 1, 2
 
@@ -29,7 +30,8 @@ class HeadLoss:
     r"""Weighted mean loss of :math:`T(X) = \sum_l p_l \, x_l \cdot v_c + b_c`.
 
     ``kind`` is ``SQUARED``, :math:`(T - y)^2 / 2`; ``LOGISTIC``, for targets 0 and 1;
-    or ``MULTINOMIAL``, for targets that are the index of a class.
+    or ``MULTINOMIAL``, for targets that are the index of a class. ``total`` is the
+    weight of all bags, where these are some of them.
     """
 
     def __init__(
@@ -40,10 +42,11 @@ class HeadLoss:
         *,
         head: str,
         kind: int,
+        total: float | None = None,
     ) -> None:
         self.bags = bags
         self.targets = targets
-        self.weights = weights / weights.sum()
+        self.weights = weights / (weights.sum() if total is None else total)
         self.head = head
         self.kind = kind
         self._bounds = _block_bounds(bags)
@@ -89,6 +92,13 @@ class HeadLoss:
         else:
             self._pool.each(work)
         return float(losses.sum()), by_rows.sum(axis=0), by_intercepts.sum(axis=0)
+
+    def attended(self, key: FloatArray) -> tuple[FloatArray, float]:
+        """Return the weighted sum of attended tokens, and of the weights."""
+        bags = self.bags
+        weights = attention_weights(bags, bags.tokens @ key, head=self.head)
+        weights = weights * np.repeat(self.weights, bags.lengths)
+        return weights @ bags.tokens, float(weights.sum())
 
 
 def _block_bounds(bags: Bags) -> NDArray[np.int64]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,9 @@ from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location_coordinates import (
     Coordinates,
+    OnePart,
+    Part,
+    Parts,
     weighted_gram,
 )
 from eigenheads.estimators._location_head import attention_weights
@@ -33,6 +37,13 @@ class Start:
 def key_directions(
     bags: Bags, responses: FloatArray, weights: FloatArray, coordinates: Coordinates
 ) -> dict[str, list[FloatArray]]:
+    """Return :func:`directions_of_parts` of bags that are in memory."""
+    return directions_of_parts(OnePart(bags, responses, weights), coordinates)
+
+
+def directions_of_parts(
+    data: Parts, coordinates: Coordinates
+) -> dict[str, list[FloatArray]]:
     r"""Return candidate directions of the key, by name, in whitened coordinates.
 
     With whitened tokens :math:`x` and centred responses :math:`y`, ``moments`` is the
@@ -41,20 +52,20 @@ def key_directions(
     variance; ``value`` is :math:`v` itself, since a bag may be decided by the token
     with the largest readout.
     """
-    ones = np.ones(len(bags.tokens))
-    sums = coordinates.pulled_back(
-        pool_tokens(bags.tokens, bags.offsets, ones)
-        - np.outer(bags.lengths, coordinates.mean)
-    )
-    values = ridge(sums, responses, weights)
-    raw = coordinates.raw(values)
-    readouts = bags.tokens @ raw.T - raw @ coordinates.mean
-    per_token = np.repeat(weights[:, None] * responses, bags.lengths, axis=0)
-    pull = (per_token * readouts).sum(axis=1)
-    moment = pull @ bags.tokens - pull.sum() * coordinates.mean
+    equations, matrices = NormalEquations(), None
+    for part in data.parts():
+        bags = part.bags
+        sums = coordinates.pulled_back(
+            pool_tokens(bags.tokens, bags.offsets, np.ones(len(bags.tokens)))
+            - np.outer(bags.lengths, coordinates.mean)
+        )
+        equations.add(sums, part.responses, part.weights)
+        added = np.stack(list(_response_moments(part, coordinates)))
+        matrices = added if matrices is None else matrices + added
+    values = equations.solution()
     directions = {
-        "moments": [coordinates.pulled_back(moment)],
-        "spectral": list(_spectral(bags, responses, weights, coordinates)),
+        "moments": [coordinates.pulled_back(_moment(data, values, coordinates))],
+        "spectral": list(_spectral(matrices, coordinates)),
     }
     if coordinates.principal is not None:
         directions["principal"] = [coordinates.principal]
@@ -62,21 +73,62 @@ def key_directions(
     return directions
 
 
-def _spectral(
-    bags: Bags, responses: FloatArray, weights: FloatArray, coordinates: Coordinates
-) -> Iterator[FloatArray]:
+def _moment(data: Parts, values: FloatArray, coordinates: Coordinates) -> FloatArray:
+    raw = coordinates.raw(values)
+    moment = np.zeros(len(coordinates.mean))
+    for part in data.parts():
+        bags = part.bags
+        readouts = bags.tokens @ raw.T - raw @ coordinates.mean
+        pulls = part.weights[:, None] * part.responses
+        per_token = np.repeat(pulls, bags.lengths, axis=0)
+        pull = (per_token * readouts).sum(axis=1)
+        moment += pull @ bags.tokens - pull.sum() * coordinates.mean
+    return moment
+
+
+def _response_moments(part: Part, coordinates: Coordinates) -> Iterator[FloatArray]:
+    """Yield the sum of y (x − m)(x − m)ᵀ for each response y."""
+    for response in part.responses.T:
+        pull = np.repeat(part.weights * response, part.bags.lengths)
+        yield weighted_gram(part.bags.tokens, pull, coordinates.mean)
+
+
+def _spectral(matrices: Any, coordinates: Coordinates) -> Iterator[FloatArray]:
     r"""Yield sum and difference of the extreme eigenvectors of the moment matrix.
 
     Under single-location regression :math:`E[y \sum_l x_l x_l^\top]` is proportional
     to :math:`k v^\top + v k^\top`, whose two eigenvectors are :math:`k \pm v`.
     """
-    for response in responses.T:
-        pull = np.repeat(weights * response, bags.lengths)
-        matrix = weighted_gram(bags.tokens, pull, coordinates.mean)
+    for matrix in matrices:
         half = coordinates.pulled_back(matrix)
         _, vectors = np.linalg.eigh(coordinates.pulled_back(half.T))
         yield vectors[:, -1] + vectors[:, 0]
         yield vectors[:, -1] - vectors[:, 0]
+
+
+class NormalEquations:
+    """Sums of a ridge regression, whose rows come part by part."""
+
+    def __init__(self) -> None:
+        self._gram: Any = 0.0
+        self._cross: Any = 0.0
+        self._weight = 0.0
+
+    def add(
+        self, features: FloatArray, responses: FloatArray, weights: FloatArray
+    ) -> None:
+        """Add some rows."""
+        weighted = features * weights[:, None]
+        self._gram = self._gram + weighted.T @ features
+        self._cross = self._cross + weighted.T @ responses
+        self._weight += float(weights.sum())
+
+    def solution(self) -> FloatArray:
+        """Return one row of coefficients a response."""
+        gram = self._gram.copy()
+        amount = np.trace(gram) / self._weight + np.finfo(float).tiny
+        gram[np.diag_indices_from(gram)] += amount
+        return np.asarray(solve(gram, self._cross, assume_a="pos").T)
 
 
 def ridge(
@@ -86,11 +138,9 @@ def ridge(
 
     With weights that count repetitions the result is that of repeated rows.
     """
-    weighted = features * weights[:, None]
-    gram = weighted.T @ features
-    amount = np.trace(gram) / weights.sum() + np.finfo(float).tiny
-    gram[np.diag_indices_from(gram)] += amount
-    return np.asarray(solve(gram, weighted.T @ responses, assume_a="pos").T)
+    equations = NormalEquations()
+    equations.add(features, responses, weights)
+    return equations.solution()
 
 
 def starts(

@@ -14,6 +14,7 @@ from sklearn.base import (
 )
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags, check_random_state
+from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import check_is_fitted
 
 from eigenheads._checks import (
@@ -24,7 +25,7 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads._typing import FloatArray
-from eigenheads.estimators._bags import Bags, read_bags
+from eigenheads.estimators._bags import Bags, as_given, read_bags
 from eigenheads.estimators._signal_noise import Coordinates, noise_coordinates
 from eigenheads.estimators._signal_search import Found, Search, search
 
@@ -126,7 +127,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     n_features_in_ : int
         Width of a token.
 
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Names of the features, when they are all strings.
 
     See Also
@@ -244,7 +245,13 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             Coordinates; a list for bags.
         """
         bags = self._read_fitted(X)
-        return _as_given(X, bags, self._projected(bags.tokens))
+        answer = as_given(X, bags, self._projected(bags.tokens))
+        container = _get_output_config("transform", self)["dense"]
+        if isinstance(answer, list) and container != "default":
+            contract, hint = "rows of tokens", "Lists of bags have no such output."
+            got = Got(f"bags while `set_output` asks for {container!r}")
+            fail("X", contract, got, owner=type(self).__name__, hint=hint)
+        return answer
 
     def score_samples(self, X: Any) -> Any:
         """Return how far tokens stand out; larger is more informative.
@@ -261,7 +268,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             scale; a list for bags.
         """
         bags = self._read_fitted(X)
-        return _as_given(X, bags, self._scores(bags.tokens))
+        return as_given(X, bags, self._scores(bags.tokens))
 
     def predict(self, X: Any) -> Any:
         """Tell informative tokens, 1, from nuisance, 0.
@@ -278,7 +285,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """
         bags = self._read_fitted(X)
         called = (self._scores(bags.tokens) > self.threshold_).astype(np.int64)
-        return _as_given(X, bags, called)
+        return as_given(X, bags, called)
 
     @property
     def _n_features_out(self) -> int:
@@ -389,12 +396,3 @@ def _complement(query: FloatArray) -> FloatArray:
     """Return an orthonormal basis (d, d - 1) of what is orthogonal to a unit vector."""
     basis: FloatArray = np.linalg.qr(query[:, None], mode="complete")[0][:, 1:]
     return basis
-
-
-def _as_given(X: Any, bags: Bags, per_token: NDArray[Any]) -> Any:
-    """Return one row a token, or one array a bag where bags were given."""
-    if len(bags) == len(bags.tokens) and getattr(X, "ndim", 2) != 3:
-        is_rows = not isinstance(X, list | tuple) or np.ndim(X[0]) < 2
-        if is_rows:
-            return per_token
-    return bags.split(per_token)

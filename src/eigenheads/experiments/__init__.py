@@ -1,6 +1,15 @@
 """Papers, reproduced: parameters, simulation, claims, drawing."""
 
-from eigenheads.experiments._core import Claim, Experiment, Paper, Result, Table
+from eigenheads.experiments._core import (
+    Boundary,
+    Cells,
+    Claim,
+    Experiment,
+    Paper,
+    Result,
+    Table,
+)
+from eigenheads.experiments._grid import parse_grid
 from eigenheads.experiments._registry import (
     PRESETS,
     experiment_keys,
@@ -9,21 +18,32 @@ from eigenheads.experiments._registry import (
 )
 from eigenheads.experiments._run import Listener, current_figure, reproduce
 from eigenheads.experiments._store import StoreError, code_version, stored_results
+from eigenheads.experiments._sweep import SweepResult, sweep
+from eigenheads.experiments._sweep_files import SweepFollower, SweepState
+from eigenheads.experiments._sweeper import SweepError
 
 __all__ = [
     "PRESETS",
+    "Boundary",
+    "Cells",
     "Claim",
     "Experiment",
     "Listener",
     "Paper",
     "Result",
     "StoreError",
+    "SweepError",
+    "SweepFollower",
+    "SweepResult",
+    "SweepState",
     "Table",
     "code_version",
     "current_figure",
     "experiment_keys",
     "get_experiment",
     "get_paper",
+    "parse_grid",
     "reproduce",
     "stored_results",
+    "sweep",
 ]

@@ -91,6 +91,47 @@ class Paper:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Boundary(Generic[Params]):
+    """A line of theory in the plane of two parameters.
+
+    Attributes
+    ----------
+    label
+        What the line is, for the legend.
+    distance
+        Parameters to a number that is zero on the line and changes its sign there.
+    between
+        Whether it is cheap enough to be asked also between the points of a grid.
+    """
+
+    label: str
+    distance: Callable[[Params], float]
+    between: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cells(Generic[Params]):
+    """What a sweep computes: one run at one point of parameters, as named numbers.
+
+    Attributes
+    ----------
+    presets
+        Parameters by name of the preset; a sweep varies fields of these.
+    run
+        Parameters and randomness to named numbers. No input or output.
+    shows
+        The numbers that the map shows, the most important one first.
+    boundaries
+        Theory's lines, by the number whose map they belong to.
+    """
+
+    presets: Mapping[str, Params]
+    run: Callable[[Params, np.random.Generator], Mapping[str, float]]
+    shows: tuple[str, ...]
+    boundaries: Mapping[str, Boundary[Params]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Experiment(Generic[Params]):
     """One figure of one paper, split into pure stages.
 
@@ -116,6 +157,8 @@ class Experiment(Generic[Params]):
         Steps over all runs that `simulate` reports, for the progress bar.
     size
         Width and height of the figure in inches.
+    cells
+        What a sweep computes; without it, the measured numbers of the claims.
     needs
         Extras of the package that `simulate` imports, such as ``"torch"``, and
         ``"minilm"`` for the packaged sentence encoder.
@@ -136,6 +179,7 @@ class Experiment(Generic[Params]):
     draw: Callable[["Figure", Params, Table], None]
     work: Callable[[Params], float] = field(default=lambda params: 1.0)
     size: tuple[float, float] = (9.0, 6.5)
+    cells: Cells[Any] | None = None
     needs: tuple[str, ...] = ()
     files: Callable[[Params], tuple[str, ...]] = field(default=lambda params: ())
     with_data: Callable[[Params], Params] | None = None

@@ -59,7 +59,7 @@ def experiment_keys() -> list[str]:
     return [f"{paper}/{figure}" for paper, all_ in _FIGURES.items() for figure in all_]
 
 
-def get_experiment(key: str) -> Experiment[Any]:
+def get_experiment(key: str, *, owner: str = "reproduce") -> Experiment[Any]:
     """Return the experiment of this key.
 
     Examples
@@ -72,7 +72,7 @@ def get_experiment(key: str) -> Experiment[Any]:
         close = difflib.get_close_matches(str(key), keys, n=1, cutoff=0.3)
         hint = f"Did you mean {close[0]!r}? " if close else ""
         hint += "`eigenheads list` shows all."
-        fail("key", "the key of an experiment", key, owner="reproduce", hint=hint)
+        fail("key", "the key of an experiment", key, owner=owner, hint=hint)
     paper, _, figure = key.partition("/")
     module = import_module(f"eigenheads.experiments.{paper}.{figure}")
     experiment: Experiment[Any] = module.experiment

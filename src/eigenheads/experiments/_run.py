@@ -120,7 +120,7 @@ def reproduce(
     listener = listener or Listener()
     keys = _patterns(keys)
     seed = check_count("seed", seed, owner="reproduce", minimum=0)
-    root = _writable(out)
+    root = writable_folder(out, owner="reproduce")
     with using_data(data):
         orders = [
             _Order(experiment, params, preset, seed, root)
@@ -139,7 +139,7 @@ def _choose(
         if experiment.with_data:
             fuller = experiment.with_data(params)
             params = fuller if has_data(*experiment.files(fuller)) else params
-        reason = _obstacle(experiment, params)
+        reason = obstacle(experiment, params)
         if not reason:
             chosen.append((experiment, params))
         elif experiment.key in keys:
@@ -149,7 +149,7 @@ def _choose(
     return chosen
 
 
-def _obstacle(experiment: Experiment[Any], params: Any) -> str:
+def obstacle(experiment: Experiment[Any], params: Any) -> str:
     """Return why an experiment cannot run here, or nothing."""
     for name in experiment.needs:
         if name in _PACKAGES:
@@ -296,9 +296,10 @@ def _patterns(keys: object) -> list[str]:
     return list(keys)
 
 
-def _writable(out: object) -> Path:
+def writable_folder(out: object, *, owner: str) -> Path:
+    """Return the folder, which now exists, or raise if nothing can be written there."""
     if not isinstance(out, str | PathLike):
-        fail("out", "the path of a folder", out, owner="reproduce")
+        fail("out", "the path of a folder", out, owner=owner)
     root = Path(out)
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -307,5 +308,5 @@ def _writable(out: object) -> Path:
         trial.unlink()
     except OSError as error:
         got = Got(f"{str(root)!r} ({error.strerror})")
-        fail("out", "a folder that can be written", got, owner="reproduce")
+        fail("out", "a folder that can be written", got, owner=owner)
     return root

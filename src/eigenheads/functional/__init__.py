@@ -31,6 +31,7 @@ from eigenheads.functional._similarity import (
     rbf_cka,
     rbf_gram,
 )
+from eigenheads.functional._singular_values import singular_value_threshold
 
 __all__ = [
     "AttentionPursuit",
@@ -58,5 +59,6 @@ __all__ = [
     "relative_differences",
     "signal_output",
     "signal_output_gradient",
+    "singular_value_threshold",
     "soft_threshold",
 ]

@@ -26,10 +26,13 @@ from eigenheads.plotting._signal import (
     draw_signal_sweep,
 )
 from eigenheads.plotting._svg import embedded_svg, render_svg
+from eigenheads.plotting._sweep import SweepAxis, SweepPanel, draw_sweep
 
 __all__ = [
     "HeadMap",
     "HeadStrip",
+    "SweepAxis",
+    "SweepPanel",
     "draw_any_dimension",
     "draw_bayes",
     "draw_head_maps",
@@ -46,6 +49,7 @@ __all__ = [
     "draw_signal_sweep",
     "draw_step_changes",
     "draw_strips",
+    "draw_sweep",
     "draw_vector_field",
     "embedded_svg",
     "head_maps_size",

@@ -81,7 +81,8 @@ def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
       tokens by itself, which leaves its distribution and takes the correlations away;
       19 draws, as each costs a covariance. Exact if coordinates are independent and
       tokens exchangeable.
-    - ``untrained``: the same measurement on untrained models, pooled over heads.
+    - ``untrained``: the same measurement on untrained models, pooled over heads
+      (``token_rank``: one draw a model, as its heads share it).
 
     References
     ----------
@@ -109,7 +110,9 @@ def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
     if untrained:
         twins = [_twin(twin, layer) for twin in untrained]
         for name in names:
-            draws = np.concatenate([twin[name] for twin in twins])
+            # Heads of a layer share its tokens: one model is one draw of their rank.
+            n_draws = 1 if name == "token_rank" else None
+            draws = np.concatenate([twin[name][:n_draws] for twin in twins])
             nulls[name]["untrained"] = np.tile(draws, (layer.n_heads, 1))
     advance(layer.n_heads)
     spectra = {"tokens": layer.levels[None], "qk": layer.qk.eigenvalues}

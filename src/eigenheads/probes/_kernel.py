@@ -6,9 +6,15 @@ from typing import Any
 import numpy as np
 
 from eigenheads._checks import check_count, check_positive
-from eigenheads._typing import Array
+from eigenheads._typing import Array, FloatArray
 from eigenheads.probes._heads import Heads, check_heads, check_outputs, check_twin
-from eigenheads.probes._kernel_nulls import ABOUT, costly_draws, measure, measure_nulls
+from eigenheads.probes._kernel_nulls import (
+    ABOUT,
+    OF_QUERIES,
+    costly_draws,
+    measure,
+    measure_nulls,
+)
 from eigenheads.probes._result import ProbeResult, Statistic
 
 _OWNER = "kernel_pca_probe"
@@ -96,7 +102,11 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
       the values.
     - ``untrained``: the same measurement on untrained models, pooled over their heads.
       Exact if the heads measured were independent draws of one law, as heads of one
-      layer are, given its input.
+      layer are, given its input. Heads that share keys and values (grouped queries)
+      are one draw of what does not see the queries.
+
+    On a sequence of at most d_value + 1 tokens the columns of any values in general
+    position span all directions, and ``captured_variance`` is 1: longer ones tell.
 
     ``matching_cosine`` is the same for all orders of the tokens, so it has no null of
     permuted tokens.
@@ -135,10 +145,10 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
         check_outputs(heads, outputs, owner=_OWNER)
     observed, nulls, spectra = measure_nulls(heads, n_permutations, seed)
     if untrained:
-        draws = np.concatenate([_twin(twin, heads) for twin in untrained], axis=1)
-        for row, name in enumerate(ABOUT):
-            pooled = np.tile(draws[row], (heads.n_heads, 1))
-            nulls[name]["untrained"] = pooled
+        twins = [_twin(twin, heads) for twin in untrained]
+        for name in ABOUT:
+            draws = np.concatenate([twin[name] for twin in twins])
+            nulls[name]["untrained"] = np.tile(draws, (heads.n_heads, 1))
     statistics = {
         name: Statistic(name, observed[name], nulls[name], alternative, about)
         for name, (alternative, about) in ABOUT.items()
@@ -157,8 +167,8 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
     return ProbeResult("kernel_pca_probe", statistics, spectra, settings)
 
 
-def _twin(twin: Mapping[str, Any], like: Heads) -> Any:
-    """Return the statistics of an untrained model, (statistics, heads)."""
+def _twin(twin: Mapping[str, Any], like: Heads) -> dict[str, FloatArray]:
+    """Return the statistics of an untrained model, one number a draw."""
     owner = f"{_OWNER} (untrained)"
     check_twin(twin, ("queries", "keys", "values"), owner=_OWNER)
     q, k, v = (twin[name] for name in ("queries", "keys", "values"))
@@ -166,5 +176,18 @@ def _twin(twin: Mapping[str, Any], like: Heads) -> Any:
     heads = heads.with_options(
         scale=like.scale, is_causal=like.is_causal, standardize=like.standardize
     )
-    found = measure(heads)
-    return np.stack([found[name] for name in ABOUT])
+    apart = _apart(np.asarray(k), np.asarray(v))
+    return {
+        name: found if name in OF_QUERIES else found[apart]
+        for name, found in measure(heads).items()
+    }
+
+
+def _apart(keys: FloatArray, values: FloatArray) -> list[int]:
+    """Return the heads but for those with keys and values of the head before."""
+    return [
+        head
+        for head in range(keys.shape[1])
+        if head == 0
+        or any(not np.array_equal(x[:, head], x[:, head - 1]) for x in (keys, values))
+    ]

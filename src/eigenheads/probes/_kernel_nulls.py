@@ -55,6 +55,8 @@ ABOUT = {
     "top_eigenvalue": ("two-sided", "Largest eigenvalue of K̃, at most the trace."),
     "kernel_rank": ("two-sided", "Effective rank (entropy) of the spectrum of K̃."),
 }
+# Those that see the queries; the others are of keys and values alone.
+OF_QUERIES = ("norm_ratio", "output_norm", "feature_norm")
 # Those that see the scale of the values, which random projections do not share.
 _WITH_SCALE = ("norm_ratio", "output_norm")
 

@@ -13,6 +13,7 @@ from eigenheads.report._probe import (
     statistic_figure,
     write_probe,
 )
+from eigenheads.report._sweep import print_sweep, watch_sweep
 from eigenheads.report._terminal import ProgressDisplay, print_claims
 
 __all__ = [
@@ -22,9 +23,11 @@ __all__ = [
     "newest_results",
     "print_claims",
     "print_probe",
+    "print_sweep",
     "render_probe",
     "render_report",
     "statistic_figure",
+    "watch_sweep",
     "write_probe",
     "write_report",
 ]

@@ -93,8 +93,7 @@ def render_probe(probe: "ModelProbe", *, title: str) -> str:
         title=title,
         level=_LEVEL,
         comparisons=_COMPARISONS,
-        summary=probe.summary(_LEVEL),
-        sections=[_section(probe, statistic) for statistic in probe.statistics],
+        sections=_sections(probe),
         heads=_rows_by_head(probe),
         version=eigenheads.__version__,
     )
@@ -126,8 +125,16 @@ def found_text(row: Mapping[str, Any]) -> str:
     return f"{row['n_found']} of {row['n_heads']}"
 
 
-def _section(probe: "ModelProbe", statistic: str) -> dict[str, Any]:
-    rows = [row for row in probe.summary(_LEVEL) if row["statistic"] == statistic]
+def _sections(probe: "ModelProbe") -> list[dict[str, Any]]:
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in probe.statistics}
+    for row in probe.summary(_LEVEL):
+        found[row["statistic"]].append(row)
+    return [_section(probe, name, rows) for name, rows in found.items()]
+
+
+def _section(
+    probe: "ModelProbe", statistic: str, rows: list[dict[str, Any]]
+) -> dict[str, Any]:
     findings = "; ".join(
         f"{found_text(row)} from {row['null'].replace('_', ' ')}" for row in rows
     )
@@ -136,6 +143,7 @@ def _section(probe: "ModelProbe", statistic: str) -> dict[str, Any]:
         "id": statistic.replace("_", "-"),
         "name": statistic.replace("_", " "),
         "about": probe.about.get(statistic, ""),
+        "rows": rows,
         "svg": Markup(svg),  # drawn here, from numbers alone
         "alt": f"Heat maps of {statistic}. Heads that stand out: {findings}.",
         "findings": f"Heads that stand out: {findings}." if findings else "",

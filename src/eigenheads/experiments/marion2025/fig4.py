@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from eigenheads.experiments._core import Claim, Experiment, Table
+from eigenheads.experiments.marion2025._cells import cells
 from eigenheads.experiments.marion2025._dynamics import (
     Online,
     distance_to_manifold,
@@ -90,4 +91,5 @@ experiment = Experiment(
     check=check,
     draw=draw,
     work=online_work,
+    cells=cells,
 )

@@ -4,6 +4,7 @@ from functools import partial
 
 from eigenheads.experiments._core import Experiment
 from eigenheads.experiments.maulensoto2026 import _fixed
+from eigenheads.experiments.maulensoto2026._cells import cells
 
 experiment = Experiment(
     key="maulensoto2026/fig1",
@@ -17,4 +18,5 @@ experiment = Experiment(
     draw=partial(_fixed.draw, parts=("population", "finite", "covariances")),
     work=_fixed.work,
     size=(9.0, 6.5),
+    cells=cells,
 )

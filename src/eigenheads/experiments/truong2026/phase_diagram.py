@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,49 +11,35 @@ from scipy.optimize import brentq
 from eigenheads._parallel import RunPool, advance
 from eigenheads._rng import drawn_seed
 from eigenheads._typing import FloatArray
-from eigenheads.datasets import SignalTokens
-from eigenheads.dynamics import simulate_signal
 from eigenheads.experiments._core import Claim, Experiment, Table
-from eigenheads.experiments.truong2026._runs import CONSTANTS
-from eigenheads.experiments.truong2026._searches import (
-    Whitened,
-    pursue_kurtosis,
-    pursue_negentropy,
-    random_starts,
-    search_with_head,
+from eigenheads.experiments.truong2026._cells import (
+    METHODS,
+    Search,
+    cells,
+    read_once,
+    search,
 )
+from eigenheads.experiments.truong2026._runs import CONSTANTS
 from eigenheads.plotting import draw_signal_phases
 from eigenheads.theory import (
     pooled_pca_alignment,
     pooled_pca_threshold,
     signal_conditions,
-    signal_steps,
 )
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-METHODS = ("head", "pca", "kurtosis", "fastica")
 # A direction counts as found from this alignment on.
 FOUND = 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Params:
-    """Everything here is ours.
+class Params(Search):
+    """The diagram's grid, which is ours, and how often each cell is repeated."""
 
-    All methods read the same ``n_prompts * n_tokens`` tokens; the head sees them in
-    prompts. ``n_starts`` random starts each, the best by the method's own objective.
-    """
-
-    d: int = 64
-    n_tokens: int = 125
-    n_prompts: int = 128
     shares: tuple[float, ...] = (0.0005, 0.001, 0.002, 0.008, 0.04, 0.12, 0.336)
     strengths: tuple[float, ...] = (0.1, 0.17, 0.3, 0.5, 0.75, 1.0, 1.5)
-    inverse_temperature: float = 0.4
-    n_starts: int = 4
-    n_passes: int = 40
     n_repeats: int = 5
 
 
@@ -69,9 +55,11 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
         for repeat, stream in enumerate(
             np.random.default_rng(seeds[index]).spawn(params.n_repeats)
         ):
-            found[index, repeat] = _search(params, share, theta, stream)
+            found[index, repeat] = search(params, share, theta, stream)
             advance(1)
-        one_pass[index] = _one_pass(params, share, theta, seeds[index])
+        one_pass[index] = read_once(
+            params, share, theta, seeds[index], n_runs=max(5, params.n_repeats)
+        )
 
     _in_threads(len(cells), work)
     shape = (len(params.shares), len(params.strengths))
@@ -91,58 +79,6 @@ def _in_threads(n: int, work: Callable[[int], None]) -> None:
 
     with threadpool_limits(limits=1), RunPool(n) as pool:
         pool.each(work)
-
-
-def _search(
-    params: Params, share: float, theta: float, rng: np.random.Generator
-) -> list[float]:
-    """Draw the tokens of one repeat, and return each method's alignment."""
-    n = params.n_prompts * params.n_tokens
-    informative = max(1, round(share * n))
-    bag = SignalTokens(params.d, informative, n - informative, theta)
-    pooled = bag.sample(1, rng).tokens[0].astype(np.float32)
-    prompts = pooled.reshape(params.n_prompts, params.n_tokens, params.d)
-    starts = random_starts(params.d, params.n_starts, rng)
-    head = search_with_head(
-        prompts,
-        starts,
-        inverse_temperature=params.inverse_temperature,
-        n_passes=params.n_passes,
-    )
-    whitened = Whitened(pooled)
-    units = [
-        whitened.direction(pursue(whitened.tokens, starts, n_passes=params.n_passes))
-        for pursue in (pursue_kurtosis, pursue_negentropy)
-    ]
-    return [abs(float(unit[0])) for unit in (head, whitened.top, *units)]
-
-
-def _one_pass(params: Params, share: float, theta: float, seed: int) -> float:
-    """Return the alignment of the head that reads each prompt once, in order.
-
-    Prompts of the exact engine have whole numbers of informative tokens; where a
-    prompt would have less than one the cell stays empty.
-    """
-    informative = round(share * params.n_tokens)
-    if informative < 1:
-        return math.nan
-    law = SignalTokens(
-        params.d,
-        informative,
-        params.n_tokens - informative,
-        theta,
-        inverse_temperature=params.inverse_temperature,
-    )
-    paths = simulate_signal(
-        law,
-        step_size=signal_steps(**asdict(law), n_steps=params.n_prompts),
-        n_steps=params.n_prompts,
-        n_runs=max(5, params.n_repeats),
-        record_every=params.n_prompts,
-        seed=seed,
-        averaging=True,
-    )
-    return float(np.median(np.abs(paths.final("averaged_alignment"))))
 
 
 def _outcomes(table: Table) -> FloatArray:
@@ -346,4 +282,5 @@ experiment = Experiment(
     draw=draw,
     work=work,
     size=(10.0, 6.8),
+    cells=cells,
 )

@@ -1,0 +1,153 @@
+"""Data larger than memory: batch after batch, as often as a fit needs to look."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eigenheads._checks import Got, fail
+from eigenheads._files import read_arrays, write_arrays
+
+# Bags and targets, perhaps with weights.
+Batch: TypeAlias = tuple[Any, ...]
+Pass: TypeAlias = Callable[[], Iterator[Batch]]
+
+
+def row_blocks(X: Any, *, n_rows: int | None = None) -> Iterator[NDArray[Any]]:
+    """Yield the rows of an array as NumPy arrays, block by block.
+
+    Parameters
+    ----------
+    X : Dask array, or anything with a shape and slices
+        Of a Dask array the blocks are its own chunks of rows; one is in memory at a
+        time. Of a NumPy array or a memory map, `n_rows` at a time.
+
+    n_rows : int, default=None
+        Rows of a block, where the array has no chunks; by default 65 536.
+
+    Yields
+    ------
+    block : ndarray
+        Consecutive rows, whole in all other axes.
+
+    Examples
+    --------
+    >>> [len(block) for block in row_blocks(np.zeros((5, 2)), n_rows=2)]
+    [2, 2, 1]
+    """
+    if is_dask(X):
+        whole = X.rechunk(dict.fromkeys(range(1, X.ndim), -1))
+        for index in range(whole.numblocks[0]):
+            yield np.asarray(whole.blocks[index].compute())
+        return
+    step = 65_536 if n_rows is None else n_rows
+    for start in range(0, X.shape[0], step):
+        yield np.asarray(X[start : start + step])
+
+
+def is_dask(X: Any) -> bool:
+    """Return whether this is a Dask array, without importing Dask."""
+    return hasattr(X, "dask") and hasattr(X, "numblocks") and hasattr(X, "rechunk")
+
+
+def is_stream(X: Any, y: Any) -> bool:
+    """Return whether `X` comes in batches: of Dask, a callable or an iterable."""
+    if is_dask(X):
+        return True
+    is_data = isinstance(X, list | tuple | str | bytes | dict) or hasattr(X, "shape")
+    is_batches = callable(X) or (hasattr(X, "__iter__") and not is_data)
+    return y is None and is_batches and not hasattr(X, "__array__")
+
+
+def batches_of_rows(X: Any) -> Iterator[Any]:
+    """Yield the batches of a stream of rows one after the other; else `X` itself."""
+    if is_dask(X):
+        yield from row_blocks(X)
+    elif is_stream(X, None):
+        yield from X() if callable(X) else X
+    else:
+        yield X
+
+
+class Batches:
+    """Batches that can be read again and again.
+
+    Iterators, which end, are kept in files of a temporary folder while this is open.
+    """
+
+    def __init__(self, X: Any, y: Any, sample_weight: Any, *, owner: str) -> None:
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._owner = owner
+        if is_dask(X):
+            self._pass: Pass = lambda: _dask_batches(X, y, sample_weight, owner)
+        elif callable(X):
+            self._pass = lambda: iter(X())
+        elif iter(X) is X:
+            self._folder = tempfile.TemporaryDirectory(prefix="eigenheads-")
+            self._pass = self._spool(X)
+        else:
+            self._pass = lambda: iter(X)
+
+    def __enter__(self) -> "Batches":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield bags, targets and weights (or None), batch after batch."""
+        for index, batch in enumerate(self._pass()):
+            if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+                got = Got(f"a {type(batch).__name__} as batch {index}")
+                contract = "batches (bags, targets) or (bags, targets, weights)"
+                fail("X", contract, got, owner=self._owner)
+            yield (*batch, None)[:3]
+
+    def _spool(self, batches: Iterator[Batch]) -> Pass:
+        """Write the batches of an iterator to files; return what reads them."""
+        folder = Path(self._folder.name)  # type: ignore[union-attr]
+        self._pass = lambda: batches
+        paths = []
+        for index, (bags, targets, weights) in enumerate(self):
+            paths.append(folder / f"{index}.npz")
+            _write_batch(paths[-1], bags, targets, weights)
+        return lambda: map(_read_batch, paths)
+
+
+def _dask_batches(X: Any, y: Any, sample_weight: Any, owner: str) -> Iterator[Batch]:
+    if y is None:
+        raise ValueError(f"{owner} requires y to be passed, but the target y is None.")
+    targets = np.asarray(y)
+    weights = None if sample_weight is None else np.asarray(sample_weight)
+    if targets.shape[:1] != X.shape[:1]:
+        got = Got(f"{len(targets)} targets for {X.shape[0]} bags")
+        fail("y", "one target a bag", got, owner=owner)
+    start = 0
+    for block in row_blocks(X):
+        rows = slice(start, start + len(block))
+        yield block, targets[rows], None if weights is None else weights[rows]
+        start = rows.stop
+
+
+def _write_batch(path: Path, bags: Any, targets: Any, weights: Any) -> None:
+    """Write one batch; bags of any lengths as one table and their lengths."""
+    is_one = hasattr(bags, "ndim")
+    arrays = [np.asarray(bags)] if is_one else [np.asarray(bag) for bag in bags]
+    named = {"tokens": np.concatenate(arrays), "targets": np.asarray(targets)}
+    if not is_one:
+        named["lengths"] = np.array([len(array) for array in arrays])
+    if weights is not None:
+        named["weights"] = np.asarray(weights)
+    write_arrays(path, named)
+
+
+def _read_batch(path: Path) -> Batch:
+    stored: dict[str, NDArray[Any]] = dict(read_arrays(path))
+    bags: Any = stored["tokens"]
+    if "lengths" in stored:
+        bags = np.split(bags, np.cumsum(stored["lengths"])[:-1])
+    return bags, stored["targets"], stored.get("weights")

@@ -1,0 +1,41 @@
+"""The live page: training in any dimension, simulated exactly in a web browser.
+
+The page itself is ``index.html`` with its scripts, in this folder: no server, no
+network, no build. Its engine and theory are ports of :mod:`eigenheads.dynamics` and
+:mod:`eigenheads.theory`, and are tested against them in a real browser.
+"""
+
+import webbrowser
+from pathlib import Path
+
+__all__ = ["live_page", "open_live_page"]
+
+
+def live_page() -> Path:
+    """Return where the live page is on this machine.
+
+    Returns
+    -------
+    path
+        Of an HTML file that opens from the file system.
+
+    Examples
+    --------
+    >>> live_page().name
+    'index.html'
+    """
+    return Path(__file__).with_name("index.html").resolve()
+
+
+def open_live_page() -> bool:
+    """Open the live page in the user's web browser.
+
+    Returns
+    -------
+    opened
+        False where no browser could be started.
+    """
+    try:
+        return webbrowser.open(live_page().as_uri())
+    except webbrowser.Error:
+        return False

@@ -1,0 +1,93 @@
+"""The same bytes from a Dask cluster, also when one of its workers is killed."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from sweep_cells import EXPERIMENT
+
+from eigenheads.experiments import sweep
+
+GRID = {"x": "0:2:5", "n": "1,4"}
+
+
+def swept(out, **options):
+    result = sweep(EXPERIMENT, grid=GRID, seeds=12, preset="slow", out=out, **options)
+    return [(result.folder / name).read_bytes() for name in ("table.npz", "table.csv")]
+
+
+# Dask's own warnings about ports and sockets are none of ours.
+@pytest.mark.filterwarnings("default")
+def test_dask_gives_the_same_bytes_though_a_worker_is_killed(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    import dask
+
+    # Workers that would use two threads each, if nobody told them otherwise.
+    two = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), 2)
+    with dask.config.set({"distributed.nanny.pre-spawn-environ": two}):
+        cluster = distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        )
+    with cluster, distributed.Client(cluster, set_as_default=False) as client:
+        (victim, *_) = client.run(os.getpid).values()
+        out = tmp_path / "dask"
+
+        def strike():
+            deadline = time.monotonic() + 60
+            while len(list(out.rglob("cells-*/*.npz"))) < 3:
+                if time.monotonic() > deadline:
+                    return
+                time.sleep(0.01)
+            os.kill(victim, signal.SIGKILL)
+
+        striker = threading.Thread(target=strike)
+        striker.start()
+        clustered = swept(out, backend="dask", address=cluster.scheduler_address)
+        striker.join()
+        assert victim not in client.run(os.getpid).values()
+        threads = sweep(
+            EXPERIMENT,
+            grid={"word": "threads", "x": "0:1:4"},
+            seeds=2,
+            preset="slow",
+            backend="dask",
+            jobs=1,  # of the two
+            address=cluster.scheduler_address,
+            out=tmp_path / "threads",
+        ).table
+        assert set(threads["own"]) == set(threads["blas"]) == {1.0}
+        order = threads["began"].argsort()
+        assert (threads["began"][order][1:] >= threads["ended"][order][:-1]).all()
+    assert clustered == swept(tmp_path / "here", jobs=2)
+
+
+def test_a_scheduler_that_is_not_there_is_named(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    import dask
+
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "0.2s"}),
+        pytest.raises(ValueError, match=r"`address` must be that of a running sched"),
+    ):
+        swept(tmp_path, backend="dask", address="tcp://127.0.0.1:9")
+    assert distributed
+
+
+def test_ray_gives_the_same_bytes(tmp_path):
+    pytest.importorskip("ray")
+    clustered = swept(tmp_path / "ray", backend="ray", jobs=2)
+    assert clustered == swept(tmp_path / "here", jobs=2)
+
+
+def test_a_backend_that_is_not_installed_says_how_to_install_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(
+        ValueError, match=r"'ray', which is not installed. `pip install"
+    ):
+        swept(tmp_path, backend="ray")

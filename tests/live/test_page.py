@@ -1,0 +1,272 @@
+"""The page as a visitor meets it: any size, scheme, keyboard, address."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+
+from eigenheads.live import live_page
+
+pytestmark = pytest.mark.browser
+
+URL = live_page().as_uri()
+SYSTEMS = ["location", "signal"]
+
+
+def address(page):
+    return page.run("location.hash")
+
+
+def notice(page):
+    return page.run("document.getElementById('notice').innerText")
+
+
+def finish(page):
+    """Run the session to its end, as fast as it goes."""
+    page.run("while (!EH.page.session.done) EH.page.session.advance(Infinity)")
+
+
+@pytest.mark.parametrize(
+    ("system", "width", "dark"),
+    [
+        ("location", 390, False),
+        ("location", 1400, True),
+        ("signal", 390, True),
+        ("signal", 1400, False),
+    ],
+)
+def test_reads_well_at_any_width_and_scheme(browser, system, width, dark):
+    browser.look(width=width, height=844, dark=dark)
+    browser.open(f"{URL}#system={system}&updates=200&paused=1")
+    finish(browser)
+    browser.run(
+        "document.querySelectorAll('details').forEach((d) => { d.open = true })"
+    )
+    browser.run("document.getElementById('tour-open').click()")
+    assert browser.axe() == []
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    drawn = browser.run(
+        "EH.page.frame(), [...document.querySelectorAll('canvas')].map((c) => new Set("
+        "new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height)"
+        ".data.buffer)).size)"
+    )
+    assert min(drawn) > 20
+    ground = browser.run("getComputedStyle(document.body).backgroundColor")
+    red = int(re.findall(r"\d+", ground)[0])
+    assert red < 60 if dark else red > 200
+    assert browser.complaints == []
+    outside = [
+        url for url in browser.requests if not url.startswith(("file:", "data:"))
+    ]
+    assert outside == []
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_runs_by_itself_and_says_what_it_sees(browser, system):
+    browser.look(width=1400, height=900)
+    browser.open(f"{URL}#system={system}&tokens=20&updates=150")
+    browser.wait("EH.page.session.done")
+    browser.wait("document.getElementById('announce').textContent")
+    browser.wait("document.getElementById('play').textContent === 'Run again'")
+    said = browser.run("document.getElementById('summary').textContent")
+    assert said.startswith("Update 150 of 150")
+    # Another value starts it again, and the button says so.
+    browser.run("document.getElementById('reseed').click()")
+    assert browser.run("document.getElementById('play').textContent") == "Pause"
+    labels = browser.run(
+        "[...document.querySelectorAll('canvas')].map((c) => c.ariaLabel)"
+    )
+    assert all(re.search(r"\d", label) for label in labels)
+    assert browser.complaints == []
+
+
+def test_less_motion_starts_paused(browser):
+    browser.prefer_less_motion()
+    browser.open(URL)
+    assert browser.run("document.getElementById('play').textContent") == "Play"
+    assert browser.run("EH.page.session.step") == 0
+
+
+def test_keyboard(page):
+    page.press(" ")
+    assert page.run("document.getElementById('play').textContent") == "Pause"
+    page.wait("EH.page.session.step > 0")
+    page.press(" ")
+    page.press("r")
+    assert page.run("document.getElementById('play').textContent") == "Pause"
+    page.press("2")
+    assert "system=signal" in address(page)
+    before = page.run("EH.page.parameters.seed")
+    page.press("n")
+    assert page.run("EH.page.parameters.seed") == before + 1
+    page.run("document.getElementById('keys').checked = false")
+    page.press("n")
+    assert page.run("EH.page.parameters.seed") == before + 1
+
+
+def test_the_slider_of_the_dimension_reaches_a_billion(page):
+    page.run(
+        "(() => { const s = document.getElementById('c-d'); s.value = s.max;"
+        " s.dispatchEvent(new Event('input', {bubbles: true})); })()"
+    )
+    assert page.run("EH.page.session.P.d") == 10**9
+    assert "d=1000000000" in address(page)
+    assert page.run("document.getElementById('c-d').ariaValueText") == "10⁹"
+    # From a random start nothing could be seen there: the page says so, and offers one.
+    page.run("document.getElementById('hint-do').click()")
+    assert page.run("EH.page.parameters.start") == "overlap"
+    assert page.run("document.getElementById('hint').hidden") is True
+
+
+def test_the_address_holds_all_and_gives_the_same_runs(page):
+    first = (
+        f"{URL}#paused=1&system=signal&d=12345&tokens=30&share=0.2&updates=120&seed=9"
+    )
+    page.open(first)
+    finish(page)
+    data = page.run("EH.page.session.csv()")
+    shared = address(page)
+    controls = page.run("EH.systems.signal.controls.map((c) => c.key)")
+    assert all(f"{key}=" in shared for key in controls)
+    page.open(f"{URL}{shared}&paused=1")
+    # In many small pieces: when a frame ends must not change a number.
+    page.run(
+        "while (!EH.page.session.done)"
+        " EH.page.session.advance(performance.now() + 0.05)"
+    )
+    assert page.run("EH.page.session.csv()") == data
+    page.open(f"{URL}{shared.replace('seed=9', 'seed=10')}&paused=1")
+    finish(page)
+    assert page.run("EH.page.session.csv()") != data
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence", "key", "used"),
+    [
+        ("d=3", "Dimension d 3 is outside 10 to 10⁹: using 10.", "d", 10),
+        ("d=1e99", "using 10⁹", "d", 10**9),
+        ("tokens=ten", "Tokens “ten” is not a number: using 10.", "tokens", 10),
+        ("tokens=", "is not a number", "tokens", 10),
+        ("tokens=7.4", "Tokens 7.4 is not whole: using 7.", "tokens", 7),
+        ("step=-1", "using 0.01", "step", 0.01),
+        ("noise=Infinity", "using 2", "noise", 2),
+        ("start=<b>x", "is none of sphere, manifold, overlap", "start", "sphere"),
+        ("system=toString", "There is no system “toString”", "d", 80),
+        ("dimension=5", "There is no parameter “dimension”", "d", 80),
+    ],
+)
+def test_bad_parameters_are_clamped_and_said(page, asked, sentence, key, used):
+    page.open(f"{URL}?{asked}#paused=1")
+    assert sentence in notice(page)
+    assert page.run(f"EH.page.parameters.{key}") == used
+    assert page.complaints == []
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_data_and_picture(page, system):
+    page.open(f"{URL}#paused=1&system={system}&updates=500&tokens=20&batch=1")
+    finish(page)
+    text = page.run("EH.page.session.csv()")
+    lines = text.splitlines()
+    assert lines[0].startswith(f"# Eigenheads live, {system}: d=")
+    names = lines[1].split(",")
+    runs = [line for line in lines[2:] if "theory" not in line]
+    table = np.genfromtxt(io.StringIO("\n".join(runs)), delimiter=",", names=names)
+    assert set(table["run"]) == set(range(30))
+    assert table["step"][0] == 0
+    assert table["step"][-1] == 500
+    main = names[2]
+    assert np.abs(table[main]).max() <= 1
+    assert np.isfinite(table[names[-1]]).all()
+    size = page.run(
+        "(() => { const c = EH.page.picture(); return [c.width, c.height,"
+        " c.toDataURL('image/png').length]; })()"
+    )
+    assert min(size[:2]) > 500
+    assert size[2] > 20_000
+
+
+def test_the_map_is_clicked_into(page):
+    page.open(f"{URL}#paused=1&system=signal")
+    page.wait("document.querySelectorAll('canvas')[3].pick")
+    box = page.run(
+        "(() => { const c = document.querySelectorAll('canvas')[3];"
+        " c.scrollIntoView(); const b = c.getBoundingClientRect();"
+        " return [b.left, b.top, b.width, b.height]; })()"
+    )
+    page.click(box[0] + 0.9 * box[2], box[1] + 0.2 * box[3])
+    share, strength = page.run(
+        "[EH.page.parameters.share, EH.page.parameters.strength]"
+    )
+    assert share > 0.2
+    assert strength > 0.3
+    assert f"share={share}" in address(page)
+
+
+def test_the_tour_has_five_steps(page):
+    page.run("document.getElementById('tour-open').click()")
+    seen = []
+    for _ in range(5):
+        seen.append(page.run("document.getElementById('tour-text').textContent"))
+        assert page.run("document.querySelectorAll('.toured').length") == 1
+        page.run("document.getElementById('tour-next').click()")
+    assert len(set(seen)) == 5
+    assert page.run("document.getElementById('tour').hidden") is True
+    assert page.run("document.activeElement.id") == "tour-open"
+
+
+def test_the_page_says_why_runs_leave_theory_and_it_is_so(page):
+    assert "larger batches bring both together" in page.run("document.body.innerText")
+    gaps = []
+    for batch in (5, 50):
+        page.open(f"{URL}#paused=1&batch={batch}")
+        page.run("while (EH.page.session.step < 1000) EH.page.session.advance(1e99)")
+        of_nu = page.run("EH.page.session.last.stats[1]")
+        gaps.append(of_nu["theory"] - of_nu["mean"])
+    assert gaps[0] > 0.05
+    assert abs(gaps[1]) < gaps[0] / 2
+
+
+def test_paths_of_theory_that_end_elsewhere_are_counted(page):
+    page.open(f"{URL}#paused=1")
+    page.run("EH.page.session.last.theory[4] = [0, 0, 1, 1, 0]")
+    said = page.run("EH.texts.location.summary(EH.page.session)")
+    assert "of theory's 30 paths, 1 took the value for the key" in said
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_each_control_is_explained_in_two_sentences(page, system):
+    page.open(f"{URL}#paused=1&system={system}")
+    for text in page.run(
+        "[...document.querySelectorAll('.help')].map((p) => p.textContent)"
+    ):
+        assert len(re.findall(r"[.](?:\s|$)", text)) == 2, text
+
+
+@pytest.mark.parametrize(
+    "asked", ["start=sphere", "start=manifold", "start=overlap", "system=signal"]
+)
+def test_the_same_in_python_runs(page, asked):
+    page.open(f"{URL}#paused=1&{asked}&updates=100&tokens=20")
+    code = page.run("document.getElementById('python').textContent")
+    namespace = {}
+    exec(code, namespace)
+    assert namespace["paths"].steps[-1] == 100
+    assert next(iter(namespace["paths"].values())).shape == (30, 101)
+
+
+def test_a_step_that_overflows_is_said(page):
+    page.run("EH.page.session.runs[3].k[0] = NaN")
+    finish(page)
+    page.run("EH.page.frame()")
+    assert "Choose a smaller step" in notice(page)
+
+
+def test_the_page_is_small_and_whole():
+    folder = live_page().parent
+    used = re.findall(r'(?:src|href)="([\w.]+)"', live_page().read_text("utf-8"))
+    parts = {path.name for path in folder.iterdir() if path.suffix in {".js", ".css"}}
+    assert set(used) == parts
+    code = [path for path in folder.glob("*.js") if path.name != "texts.js"]
+    assert sum(path.stat().st_size for path in code) < 60_000

@@ -1,0 +1,198 @@
+"""The page's closed forms are those of eigenheads.theory, to 1e-9."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy.special import erf, erfc
+
+from eigenheads import theory
+
+pytestmark = pytest.mark.browser
+
+# Relative to the largest number of a comparison; the formulas round at about 1e-13.
+TOLERANCE = 1e-9
+GAMMA = 0.5**0.5
+
+
+def close(seen, expected):
+    seen, expected = np.asarray(seen, float), np.asarray(expected, float)
+    assert seen.shape == expected.shape
+    assert np.isfinite(seen).all()
+    np.testing.assert_allclose(seen, expected, rtol=TOLERANCE, atol=1e-14)
+
+
+@pytest.fixture(scope="module")
+def cases():
+    """Laws from d = 10 to 10⁹, flat to sharp, with order parameters of unit vectors."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for d in (10, 80, 400, 10**6, 10**9):
+        for sharpness in (0.1, 2.0, 18.0):
+            for _ in range(6):
+                frame = rng.standard_normal((4, 5))
+                k_star, v_star, *_ = np.linalg.qr(frame.T)[0].T
+                k, v = (x / np.linalg.norm(x) for x in frame[2:])
+                order = [k @ k_star, v @ v_star, v @ k_star, k @ v_star, k @ v]
+                rows.append((d, int(rng.integers(2, 100)), sharpness / d**0.5, *order))
+    return rows
+
+
+def law_of(case):
+    d, n_tokens, sharpness, *_ = case
+    return {
+        "d": d,
+        "n_tokens": n_tokens,
+        "gamma": GAMMA,
+        "inverse_temperature": sharpness,
+    }
+
+
+def on_page(page, cases, expression):
+    return page.run(
+        f"""{json.dumps(cases)}.map(([d, nTokens, lambda, ...order]) => {{
+          const law = {{d, nTokens, gamma: Math.SQRT1_2}};
+          return {expression}; }})"""
+    )
+
+
+def test_error_function(page):
+    x = np.concatenate([np.linspace(-7, 7, 701), [1e-9, 30.0, -1e300]])
+    close(page.run(f"{json.dumps(list(x))}.map(EH.erf)"), erf(x))
+    x = np.linspace(-3, 20, 300)
+    close(page.run(f"{json.dumps(list(x))}.map(EH.erfc)"), erfc(x))
+
+
+def test_location_risk_and_gradient(page, cases):
+    risks = [theory.location_risk(*case[3:], **law_of(case)) for case in cases]
+    close(on_page(page, cases, "EH.locationExcess(order, law, lambda)"), risks)
+    slopes = [
+        theory.location_risk_gradient(*case[3:], **law_of(case)) for case in cases
+    ]
+    seen = np.array(on_page(page, cases, "EH.locationSlopes(order, law, lambda)"))
+    size = np.abs(slopes).max(axis=1, keepdims=True)
+    close(seen / size, slopes / size)
+
+
+def test_location_descent(page, cases):
+    expected = []
+    for case in cases:
+        path = theory.location_descent(
+            [case[3:]], **law_of(case), step_size=0.3 / case[0], n_steps=1
+        )
+        expected.append([path.final(name)[0] for name in path])
+    # One step: sharp heads oscillate at first, which amplifies rounding.
+    seen = on_page(page, cases, "EH.locationDescent(order, law, lambda, 0.3 / d)")
+    np.testing.assert_allclose(seen, expected, rtol=0, atol=TOLERANCE)
+
+
+def test_location_flow(page, cases):
+    fields = [theory.location_field(case[3], case[4], **law_of(case)) for case in cases]
+    close(
+        on_page(page, cases, "EH.locationField(order[0], order[1], law, lambda)"),
+        fields,
+    )
+    seen = on_page(page, cases, "EH.locationFixedPoints(law, lambda)")
+    for points, case in zip(seen, cases, strict=True):
+        for one, other in zip(
+            points, theory.location_fixed_points(**law_of(case)), strict=True
+        ):
+            assert (one["kappa"], one["nu"], one["kind"]) == (
+                other.kappa,
+                other.nu,
+                other.kind,
+            )
+            close(one["eigenvalues"], other.eigenvalues)
+
+
+SIGNAL = [
+    {
+        "d": d,
+        "n_informative": informative,
+        "n_nuisance": nuisance,
+        "strength": strength,
+        "inverse_temperature": min(1.0, 2.5 / (strength * d**0.5)),
+    }
+    for d in (10, 100, 10**4, 10**9)
+    for informative, nuisance in ((2, 18), (25, 475), (100, 9900))
+    for strength in (0.01, 0.25, 2.0)
+]
+
+
+def for_page(law):
+    return {
+        "d": law["d"],
+        "nInformative": law["n_informative"],
+        "nNuisance": law["n_nuisance"],
+        "strength": law["strength"],
+        "beta": law["inverse_temperature"],
+    }
+
+
+def signal_on_page(page, expression):
+    laws = json.dumps([for_page(law) for law in SIGNAL])
+    return page.run(f"{laws}.map((law) => {expression})")
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("signalObjective", theory.finite_signal_objective),
+        ("signalGradient", theory.finite_signal_gradient),
+        ("signalNoise", theory.finite_signal_noise),
+    ],
+)
+def test_signal_objective_gradient_and_noise(page, name, function):
+    t = [-1.0, -0.5, -1e-4, 0.0, 0.01, 0.3, 0.9, 1.0]
+    seen = signal_on_page(page, f"{json.dumps(t)}.map((t) => EH.{name}(t, law))")
+    close(seen, [function(t, **law) for law in SIGNAL])
+
+
+def test_signal_rates_and_steps(page):
+    seen = signal_on_page(
+        page,
+        "[...Object.values(EH.signalConditions(law)), EH.signalFirstStep(law),"
+        " EH.signalEscapeSteps(law)]",
+    )
+    expected = []
+    for law in SIGNAL:
+        found = theory.signal_conditions(**law)
+        steps = theory.signal_steps(**law)
+        expected.append(
+            [
+                found.escape_rate,
+                found.return_rate,
+                found.start_noise,
+                found.end_noise,
+                steps.first,
+                found.escape_steps(law["d"]),
+            ]
+        )
+    close(seen, expected)
+
+
+def test_signal_mean_path(page):
+    expected = []
+    for law in SIGNAL:
+        a = theory.signal_steps(**law).first
+        path = theory.finite_signal_ascent(0.2, **law, step_size=a, n_steps=20)
+        expected.append(path.final("alignment")[0])
+    seen = signal_on_page(
+        page,
+        "Array(20).fill(0).reduce((t) => "
+        "EH.signalAscent(t, law, EH.signalFirstStep(law)), 0.2)",
+    )
+    close(seen, expected)
+
+
+def test_pooled_pca(page):
+    law = {"fraction": 0.03, "d": 1000, "n_samples": 40_000}
+    amplitudes = [0.5, 2.0, 3.0, 30.0]
+    seen = page.run(
+        f"{amplitudes}.map((a) => EH.pooledPcaAlignment(0.03, a, 1000, 40000))"
+    )
+    close(seen, theory.pooled_pca_alignment(amplitude=amplitudes, **law))
+    close(
+        page.run("EH.pooledPcaThreshold(0.03, 1000, 40000)"),
+        theory.pooled_pca_threshold(**law),
+    )

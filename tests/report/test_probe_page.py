@@ -1,0 +1,87 @@
+"""The page of `eigenheads probe` as a reader meets it: any width and scheme."""
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.browser]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """Write the page of two layers of twelve heads, all kinds of numbers in it."""
+    from eigenheads.adapters import ModelProbe
+    from eigenheads.report import write_probe
+
+    rng = np.random.default_rng(0)
+    asked = {
+        "norm_ratio": ("greater", ["permuted_tokens", "random_values", "untrained"]),
+        "qk_covariance_cosine": ("two-sided", ["permuted_coordinates"]),
+        "kernel_trace": ("less", ["random_keys"]),  # without a number
+    }
+    records = [
+        {
+            "layer": layer,
+            "name": f"encoder.layer.{layer}",
+            "head": head,
+            "probe": "kernel_pca_probe",
+            "statistic": statistic,
+            "observed": None if statistic == "kernel_trace" else rng.normal(),
+            "null": null,
+            "n_draws": 3 if null == "untrained" else 200,
+            "null_mean": 0.0,
+            "null_sd": 1.0,
+            "effect": None if statistic == "kernel_trace" else 20 * rng.normal(),
+            "p_value": 0.02,
+            "q_value": 0.02 * head,
+            "alternative": alternative,
+        }
+        for statistic, (alternative, nulls) in asked.items()
+        for layer in (0, 5)
+        for head in range(12)
+        for null in nulls
+    ]
+    settings = {"model": "BertModel", "n_sequences": 24, "seed": 0}
+    probe = ModelProbe(
+        records, dict.fromkeys(asked, "What it is."), settings, ["<b>A note.</b>"]
+    )
+    out = tmp_path_factory.mktemp("probe")
+    title = "some_long_name_of_a_model_on_disk/all-MiniLM-L6-v2: BertModel on 24 texts"
+    return write_probe(probe, out, title=title).as_uri()
+
+
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (1400, False)])
+def test_reads_well_at_any_width_and_scheme(browser, page, width, dark):
+    browser.look(width=width, height=844, dark=dark)
+    browser.open(page)
+    browser.run("document.querySelector('details').open = true")
+    assert browser.axe() == []
+    assert browser.complaints == []
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    outside = [
+        url for url in browser.requests if not url.startswith(("file:", "data:"))
+    ]
+    assert outside == []
+    assert browser.run("document.querySelectorAll('figure svg').length") == 3
+    assert browser.run("document.querySelectorAll('[scope=row]').length") == 24
+    assert "<b>A note.</b>" in browser.run("document.body.innerText")
+
+
+def test_rows_stay_on_one_line_and_keep_their_head_in_sight(browser, page):
+    browser.look(width=390, height=844)
+    browser.open(page)
+    browser.run("document.querySelector('details').open = true")
+    heights = browser.run(
+        "[...document.querySelectorAll('.numbers tr')].map((r) => r.offsetHeight)"
+    )
+    assert max(heights) < 50  # two lines would be 60 and more
+    wide, seen = browser.run(
+        "(({scrollWidth, clientWidth}) => [scrollWidth, clientWidth])"
+        "(document.querySelector('.scroll'))"
+    )
+    assert wide <= seen  # the summary needs no scrolling
+    lefts = browser.run(
+        "(() => { const box = document.querySelectorAll('.scroll')[1];"
+        " box.scrollLeft = 200; const cell = box.querySelector('tbody th');"
+        " return [box, cell].map((e) => e.getBoundingClientRect().left); })()"
+    )
+    assert lefts[0] == lefts[1]
