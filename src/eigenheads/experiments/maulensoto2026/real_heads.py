@@ -249,7 +249,7 @@ experiment = Experiment(
             n_passages=2,
             layers=(0,),
             n_images=8,
-            vit_steps=20,
+            vit_steps=10,
             n_permutations=99,
             n_untrained=1,
         ),

@@ -63,7 +63,7 @@ PRESETS = {
         n_passages=1,
         layers=(2,),
         n_images=1,
-        vit_steps=30,
+        vit_steps=12,
         n_permutations=19,
         n_untrained=2,
     ),

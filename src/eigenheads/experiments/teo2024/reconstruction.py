@@ -173,7 +173,7 @@ experiment = Experiment(
         "has it, q and k standardised. Model, data and training are ours."
     ),
     presets={
-        "smoke": Params(n_steps=25, n_records=4, n_images=4),
+        "smoke": Params(n_steps=20, n_records=2, n_images=4),
         "demo": Params(n_steps=150, n_records=10, n_images=4),
         "paper": Params(),
     },
