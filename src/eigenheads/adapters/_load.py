@@ -140,7 +140,7 @@ def _from_folder(folder: Path, data: Path | None, max_length: int | None) -> Loa
     if not (folder / "config.json").is_file():
         got = Got(f"{str(folder)!r}, which has no config.json")
         fail("MODEL", _CONTRACT, got, owner=_OWNER)
-    with _quiet(transformers):
+    with quiet(transformers):
         model = _read(transformers.AutoModel, folder, weights_only=True)
         if getattr(model, "main_input_name", "input_ids") != "input_ids":
             got = Got(f"{type(model).__name__}, which takes {model.main_input_name}")
@@ -213,7 +213,7 @@ def _tokenize(
 
 
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
+def quiet(transformers: Any) -> Iterator[None]:
     """Keep the library's bars and remarks off the screen, inside this context."""
     logging = transformers.utils.logging
     level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()

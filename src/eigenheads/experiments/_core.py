@@ -160,7 +160,8 @@ class Experiment(Generic[Params]):
     cells
         What a sweep computes; without it, the measured numbers of the claims.
     needs
-        Extras of the package that `simulate` imports, such as ``"torch"``.
+        Extras of the package that `simulate` imports, such as ``"torch"``, and
+        ``"minilm"`` for the packaged sentence encoder.
     files
         Parameters to the files of real data that `simulate` reads.
     with_data

@@ -13,6 +13,7 @@ PRESETS = ("smoke", "demo", "paper")
 
 _FIGURES = {
     "marion2025": (
+        "fig1",
         "manifold",
         "fig3a",
         "fig3b",
@@ -40,8 +41,10 @@ _FIGURES = {
         "fig8b",
         "rank_k",
         "non_gaussian",
+        "real_heads",
     ),
-    "teo2024": ("robustness", "scaled", "language", "segmentation"),
+    "teo2024": ("robustness", "scaled", "language", "segmentation", "reconstruction"),
+    "saritas2025": ("values", "norms", "eigenvalues", "gamma"),
 }
 
 

