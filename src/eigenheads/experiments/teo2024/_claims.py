@@ -99,7 +99,7 @@ def _about_differences(
             yield better(
                 f"{prefix}{name}: accuracy over all conditions that count less softmax "
                 "attention's, in points",
-                "Tables 1 and 2, in direction",
+                "robustness on ImageNet, in direction",
                 _gap(means, "all", at[name], plain),
             )
     if "attacks" in means and kind == "vit":

@@ -1,4 +1,4 @@
-"""Tables 1 to 3, small: what RPC-Attention does for robustness, and what in it."""
+"""Small models: what RPC-Attention does for robustness, and what in it."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -250,7 +250,7 @@ _DEMO = Params()
 experiment = Experiment(
     key="teo2024/robustness",
     title="What RPC-Attention does for the robustness of small vision transformers",
-    source="Tables 1–3, on small models",
+    source="Robustness on ImageNet, on small models",
     about=(
         "Small vision transformers, plain and symmetric, with RPC-Attention and with "
         "scaled attention, under ten corruptions, four attacks and replaced tokens. "
