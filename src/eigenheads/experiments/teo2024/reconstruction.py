@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Fewer updates are no trained model.
-_TRAINED = 100
+_TRAINED = 1000
 _STUDY = "saritas2025, abstract: the norms differ by about 10³"
 
 
