@@ -5,7 +5,13 @@ import importlib
 import pytest
 from benchmarks.__main__ import NAMES
 
-MARKS = {"layers": pytest.mark.torch, "live": pytest.mark.browser}
+SLOW = pytest.mark.slow
+MARKS = {
+    "layers": [pytest.mark.torch, SLOW],
+    "live": [pytest.mark.browser, SLOW],
+    "out_of_core": SLOW,
+    "sweep": SLOW,
+}
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,7 @@ for estimator in (AttentionPCA(), RobustPCA(), SignalDirection()):
 """
 
 
+@pytest.mark.slow
 def test_the_array_api_check_passes_in_a_process_where_it_runs():
     done = subprocess.run(
         [sys.executable, "-c", ARRAY_API],

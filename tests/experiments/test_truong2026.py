@@ -26,7 +26,8 @@ from eigenheads.functional import signal_output_gradient
 
 KEYS = [key for key in experiment_keys() if key.startswith("truong2026/")]
 QUICK = [key for key in KEYS if key != "truong2026/phase_diagram"]
-SEEDS = range(5)
+# Two on every change, the others with `make test-all`.
+SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4))]
 
 
 def run(key, seed=0, preset="smoke", **changes):
