@@ -148,7 +148,11 @@ def pickled(swapped, tmp_path_factory):
 @torch.no_grad()
 def test_unpickling_a_model_registers_its_attention(pickled, fresh):
     model, ids, wanted = torch.load(pickled, weights_only=False)
-    assert torch.equal(model(ids)[0], wanted)
+    # Rounding may depend on the threads of the process that made the file.
+    torch.testing.assert_close(model(ids)[0], wanted, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(
+        swap_attention(model, to="original")(ids)[0], wanted, atol=1e-3
+    )
 
 
 @pytest.mark.slow
