@@ -7,6 +7,7 @@ collect_ignore_glob = (
     []
     if HAS_TORCH
     else [
+        "eigenheads/_tour/_torch.py",
         "eigenheads/nn/*.py",
         "eigenheads/adapters/*.py",
         "eigenheads/robustness/*.py",
