@@ -316,8 +316,9 @@ def _check_start(start: ArrayLike, n_runs: int, d: int, rank: int) -> FloatArray
 def _far(states: FloatArray, problem: Problem) -> float:
     """Return a length that only a diverging head reaches.
 
-    Runs that converge stayed below 5 times the longest of the start and the minimiser
-    (squared length k/(λσ_k) at most), those that do not passed 40 times.
+    In trials on two random Σ, runs that settled stayed below 6 times the longer of the
+    start and the minimiser (squared length k/(λσ_k) at most), some that only jumped to
+    and fro reached 11 times, and those that saturated passed 39 times.
     """
     rank = states.shape[1]
     smallest = float(problem.roots[rank - 1]) ** 2 * max(problem.dof, 1)

@@ -145,7 +145,9 @@ def check(params: Params, table: Table) -> list[Claim]:
             expected=bound,
             measured=float(measured),
             tolerance=0.0,
-            reason="what we see on several seeds, with a margin",
+            reason="what we see on one seed, with a margin"
+            if words.startswith("MNIST")
+            else "what we see on several seeds, with a margin",
         )
         for words, relation, bound, measured in seen
     ]
