@@ -1,6 +1,8 @@
 """Sphinx configuration; `make docs` builds with warnings as errors."""
 
 import shutil
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import eigenheads
@@ -16,9 +18,10 @@ extensions = [
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
+    "sphinx_gallery.gen_gallery",
 ]
 exclude_patterns = ["_build", "papers/ledger"]
-source_suffix = {".md": "markdown"}
+source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence"]
 myst_heading_anchors = 3
 html_theme = "pydata_sphinx_theme"
@@ -31,6 +34,33 @@ autodoc_preserve_defaults = True
 # Shapes such as "*batch n d" are no types that Sphinx could link.
 nitpicky = False
 autosummary_generate = False
+
+# The gallery calls functions by their names.
+sys.path.insert(0, str(Path(__file__).parent))
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def without_torch():
+    """Return a pattern of the examples that cannot run here."""
+    if find_spec("torch"):
+        return r"__init__\.py"
+    names = [p.name for p in EXAMPLES.glob("*.py") if "import torch" in p.read_text()]
+    return "|".join([r"__init__\.py", *names])
+
+
+sphinx_gallery_conf = {
+    "examples_dirs": str(EXAMPLES),
+    "gallery_dirs": "gallery",
+    "ignore_pattern": without_torch(),
+    "within_subsection_order": "gallery_setup.reading_order",
+    "reset_modules": ("matplotlib", "gallery_setup.house_style"),
+    "abort_on_example_error": True,
+    "download_all_examples": False,
+    "show_signature": False,
+    "write_computation_times": False,
+    "capture_repr": (),
+    "doc_module": ("eigenheads",),
+}
 
 
 def copy_live_page(app, error):

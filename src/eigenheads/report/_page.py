@@ -23,6 +23,7 @@ from eigenheads.experiments import (
     get_experiment,
     get_paper,
     stored_results,
+    untested_claims,
 )
 from eigenheads.plotting import embedded_svg
 
@@ -93,7 +94,12 @@ def render_report(results: Iterable[Result]) -> str:
         papers.setdefault(result.key.partition("/")[0], []).append(_section(result))
     return environment.get_template("report.html.jinja").render(
         papers=[
-            {"paper": get_paper(key), "sections": sections, **_tally(key, sections)}
+            {
+                "paper": get_paper(key),
+                "sections": sections,
+                "untested": untested_claims(key),
+                **_tally(key, sections),
+            }
             for key, sections in papers.items()
         ],
         version=eigenheads.__version__,
@@ -167,11 +173,11 @@ def _view_box(svg: str) -> str:
 
 def _tally(paper: str, sections: list[dict[str, Any]]) -> dict[str, Any]:
     claims = [claim for section in sections for claim in section["result"].claims]
-    n_untestable = sum(math.isnan(claim.measured) for claim in claims)
+    n_unmeasured = sum(math.isnan(claim.measured) for claim in claims)
     return {
         "n_reproduced": sum(claim.holds for claim in claims),
-        "n_not": sum(not claim.holds for claim in claims) - n_untestable,
-        "n_untestable": n_untestable,
+        "n_not": sum(not claim.holds for claim in claims) - n_unmeasured,
+        "n_untestable": n_unmeasured + len(untested_claims(paper)),
         "n_figures": sum(key.startswith(f"{paper}/") for key in experiment_keys()),
         "n_news": sum(claim.is_news for claim in claims),
         "seconds": sum(section["result"].seconds for section in sections),
