@@ -54,6 +54,7 @@ sphinx_gallery_conf = {
     "ignore_pattern": without_torch(),
     "within_subsection_order": "gallery_setup.reading_order",
     "reset_modules": ("matplotlib", "gallery_setup.house_style"),
+    "reset_modules_order": "both",
     "abort_on_example_error": True,
     "download_all_examples": False,
     "show_signature": False,
