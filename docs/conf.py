@@ -13,11 +13,15 @@ author = "The Eigenheads developers"
 copyright = "2026, The Eigenheads developers"
 version = release = eigenheads.__version__
 
+# What the gallery calls by name is beside this file.
+sys.path.insert(0, str(Path(__file__).parent))
+
 extensions = [
     "myst_parser",
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",  # formulas without a network
     "sphinx_gallery.gen_gallery",
 ]
 exclude_patterns = ["_build", "papers/ledger"]
@@ -26,7 +30,13 @@ myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence"]
 myst_heading_anchors = 3
 html_theme = "pydata_sphinx_theme"
 html_title = "Eigenheads"
-html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+html_theme_options = {
+    "header_links_before_dropdown": 8,
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+}
+html_static_path = ["_static"]
+html_css_files = ["custom.css"]
 html_show_sourcelink = False
 numpydoc_show_class_members = False
 autodoc_typehints = "description"
@@ -35,8 +45,6 @@ autodoc_preserve_defaults = True
 nitpicky = False
 autosummary_generate = False
 
-# The gallery calls functions by their names.
-sys.path.insert(0, str(Path(__file__).parent))
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 

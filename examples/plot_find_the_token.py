@@ -82,3 +82,4 @@ for panel, name, vector in zip(
     )
     panel.set(title=name, xticks=[], yticks=[])
     panel.grid(False)
+templates.suptitle("The key selects frames, the value tells 8 from 3")

@@ -87,4 +87,5 @@ for axis, name, vector in zip(
     axis.imshow(shown, cmap="RdBu_r", vmin=-limit, vmax=limit)
     axis.set(title=name, xticks=[], yticks=[])
     axis.grid(False)
+figure.suptitle("The key asks for a hollow ring, the value for ink")
 plt.show()

@@ -97,4 +97,3 @@ def test_the_wheel_installs_into_a_clean_environment_and_runs(archives, tmp_path
     page = run(command, "live", "--no-browser", cwd=tmp_path).partition(": ")[2]
     assert Path(page.strip()).is_file()
     assert page.startswith(str(site.resolve()))
-

@@ -53,7 +53,7 @@ def test_every_page_has_propositions_in_order():
 def test_a_proposition_names_its_proof_and_code_and_tests_that_exist(text):
     assert all(row(text, name).strip() for name in ROWS)
     code = row(text, "code")
-    names = re.findall(r"`(eigenheads\.[\w.]+)`", code)
+    names = re.findall(r"`~(eigenheads\.[\w.]+)`", code)
     assert names or "eigenheads reproduce" in code
     assert [name for name in names if not exists(name)] == []
     tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row(text, "tests"))

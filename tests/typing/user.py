@@ -1,7 +1,7 @@
 """What a user writes, for the type checker alone (`make check`); it never runs.
 
-Right calls must pass in strict mode. Of a wrong one mypy must complain: an ignored error
-that is none is an error itself (``warn_unused_ignores``).
+Right calls must pass in strict mode. Of a wrong one mypy must complain: an ignored
+error that is none is an error itself (``warn_unused_ignores``).
 """
 
 from typing import assert_type

@@ -27,6 +27,9 @@ from eigenheads.experiments import (
 )
 from eigenheads.plotting import embedded_svg
 
+# Drawings that say most at the size of a stamp; of other papers the first.
+_TELLING = ("marion2025/any_dimension", "truong2026/phase_diagram", "saritas2025/gamma")
+
 
 def write_report(
     out: str | PathLike[str] = "results",
@@ -97,6 +100,7 @@ def render_report(results: Iterable[Result]) -> str:
             {
                 "paper": get_paper(key),
                 "sections": sections,
+                "shown": _thumbnail(sections),
                 "untested": untested_claims(key),
                 **_tally(key, sections),
             }
@@ -169,6 +173,12 @@ def _finding(title: str, claims: Sequence[Claim]) -> str:
 def _view_box(svg: str) -> str:
     found = re.search(r'\bviewBox="([-\d. ]+)"', svg)
     return found.group(1) if found else ""
+
+
+def _thumbnail(sections: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the section whose drawing stands on the front page."""
+    told = [section for section in sections if section["result"].key in _TELLING]
+    return (told or sections)[0]
 
 
 def _tally(paper: str, sections: list[dict[str, Any]]) -> dict[str, Any]:
