@@ -268,18 +268,6 @@ def test_each_control_is_explained_in_two_sentences(page, system):
         assert len(re.findall(r"[.](?:\s|$)", text)) == 2, text
 
 
-@pytest.mark.parametrize(
-    "asked", ["start=sphere", "start=manifold", "start=overlap", "system=signal"]
-)
-def test_the_same_in_python_runs(page, asked):
-    page.open(f"{URL}#paused=1&{asked}&updates=100&tokens=20")
-    code = page.run("document.getElementById('python').textContent")
-    namespace = {}
-    exec(code, namespace)
-    assert namespace["paths"].steps[-1] == 100
-    assert next(iter(namespace["paths"].values())).shape == (30, 101)
-
-
 def test_a_step_that_overflows_is_said(page):
     page.run("session.runs[3].k[0] = NaN")
     finish(page)

@@ -28,21 +28,15 @@ class LocationRun {
 	}
 
 	place(start) {
-		const { rng, k, v, law: { d } } = this;
-		if (start === "sphere") {
-			k.set([rng.normal(), rng.normal(), rng.chi(d - 2)]);
-			v.set([rng.normal(), rng.normal(), rng.normal(), rng.chi(d - 3)]);
-			sphereStep(k, k, 0);
-			return sphereStep(v, v, 0); // a step of no length normalises
+		const { rng, k, v, law: { d } } = this, other = () => (start === "sphere" ? rng.normal() : 0);
+		if (typeof start === "number") {
+			k.set([start, 0, tangentOf(start)]);
+			v.set([0, start, 0, tangentOf(start)]);
+		} else {
+			k.set([rng.normal(), other(), rng.chi(d - 2)]);
+			v.set([other(), rng.normal(), other(), rng.chi(d - 3)]);
 		}
-		let kappa = start, nu = start;
-		if (start === "manifold") {
-			const first = rng.normal(), second = rng.normal();
-			kappa = first / hypot(first, rng.chi(d - 2));
-			nu = second / hypot(second, rng.chi(d - 3));
-		}
-		k.set([kappa, 0, tangentOf(kappa)]);
-		return v.set([0, nu, 0, tangentOf(nu)]);
+		for (const vector of [k, v]) sphereStep(vector, vector, 0); // a step of no length normalises
 	}
 
 	order() {
@@ -98,7 +92,6 @@ class LocationRun {
 }
 
 // Projected stochastic gradient ascent of signal recovery, one prompt a step, random signs.
-// law: {d, nInformative, nNuisance, strength, beta}.
 class SignalRun {
 	constructor(law, seed, run) {
 		const n = law.nInformative + law.nNuisance, rng = new Stream(seed, run), start = rng.normal();
@@ -116,10 +109,7 @@ class SignalRun {
 		rng.fill(z, 3 * n); // tokens along u, along the residual of q, along the output's new direction
 		for (let i = 0; i < nInformative; i++) z[i] += rng.bits() < 0 ? a : -a;
 		let top = -Infinity, total = 0;
-		for (let i = 0; i < n; i++) {
-			p[i] = beta * (t * z[i] + s * z[n + i]);
-			if (p[i] > top) top = p[i];
-		}
+		for (let i = 0; i < n; i++) top = max(top, (p[i] = beta * (t * z[i] + s * z[n + i])));
 		for (let i = 0; i < n; i++) total += p[i] = exp(p[i] - top);
 		let o0 = 0, o1 = 0, square = 0, meets = 0;
 		for (let i = 0; i < n; i++) {
@@ -140,11 +130,8 @@ class SignalRun {
 		let g0 = 0, g1 = 0, g2 = 0, cc = 0, cp = 0;
 		for (let i = 0; i < n; i++) {
 			const c = 2 * beta * p[i] * (meet[i] - squaredNorm);
-			g0 += c * z[i];
-			g1 += c * z[n + i];
-			g2 += c * z[2 * n + i];
-			cc += c * c;
-			cp += (c * p[i]) / norm;
+			g0 += c * z[i]; g1 += c * z[n + i]; g2 += c * z[2 * n + i];
+			cc += c * c; cp += (c * p[i]) / norm;
 		}
 		const left = cc - cp * cp, g3 = left > TINY * cc ? sqrt(left) * rng.chi(d - 3) : 0;
 		const radial = t * g0 + s * g1, q0 = t + size * (g0 - radial * t), q1 = s + size * (g1 - radial * s);

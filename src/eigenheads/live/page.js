@@ -6,9 +6,7 @@ const TICKS = 400; // of a slider
 const $ = (id) => document.getElementById(id);
 const tell = (id, said) => Object.assign($(id), { textContent: said, hidden: !said });
 const canvases = [...document.querySelectorAll("canvas")];
-const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
-const spent = { compute: [], draw: [] }; // ms of each frame, for the benchmark
-let system, P, session, text, playing = !calm, dirty = true, saidAt = 0, quarter = 0, tourAt = 0;
+let system, P, session, text, playing = !matchMedia("(prefers-reduced-motion: reduce)").matches, dirty = true, tourAt = 0;
 
 // ---- parameters and the address ----
 function clamp({ min, max, whole, options, start }, given) {
@@ -26,24 +24,25 @@ function readAddress() {
 	given.delete("paused");
 	for (const [key, value] of given) {
 		const control = systems[known].controls.find((one) => one.key === key);
-		if (!control) said.push(`There is no parameter “${key}”.`);
-		else {
-			const { label, min, max, whole, options } = control, used = (changes[key] = clamp(control, value));
-			if (value !== used && (value.trim() === "" || +value !== used)) said.push(`${label} must be ${
-				options ? `one of ${Object.keys(options).join(", ")}` : `a ${whole ? "whole " : ""}number from ${fmt(min)} to ${fmt(max)}`}; got “${value}”. Using ${used}.`);
+		if (!control) {
+			said.push(`There is no parameter “${key}”.`);
+			continue;
 		}
+		const { label, min, max, whole, options } = control, used = (changes[key] = clamp(control, value));
+		const wanted = options ? `one of ${Object.keys(options).join(", ")}` : `a ${whole ? "whole " : ""}number from ${fmt(min)} to ${fmt(max)}`;
+		if (value !== used && !(value && +value === used)) said.push(`${label} must be ${wanted}; got “${value}”. Using ${used}.`);
 	}
 	choose(known, changes);
 	tell("notice", said.join(" "));
 }
 
 // ---- controls ----
-// Sliders are logarithmic, but for those with a grid.
-const toTick = ({ min, max, grid }, v) => round(TICKS * (grid ? (v - min) / (max - min) : log(v / min) / log(max / min)));
+// Sliders are logarithmic, and rounded to two digits.
+const toTick = ({ min, max }, v) => round((TICKS * log(v / min)) / log(max / min));
 
-function fromTick({ min, max, whole, grid }, tick) {
-	const f = tick / TICKS, v = grid ? min + f * (max - min) : between([min, max], f);
-	return grid ? +(round(v / grid) * grid).toFixed(6) : clip(+v.toPrecision(v < 10 && whole ? 1 : 2), min, max);
+function fromTick({ min, max, whole }, tick) {
+	const v = between([min, max], tick / TICKS);
+	return clip(+v.toPrecision(v < 10 && whole ? 1 : 2), min, max);
 }
 
 function choose(name, changes = {}) {
@@ -54,14 +53,14 @@ function choose(name, changes = {}) {
 		const common = `id="c-${key}" name="${key}" aria-describedby="h-${key}"`;
 		const input = options ? `<select ${common}>${Object.entries(options).map(([value, said]) => `<option value="${value}">${said}</option>`).join("")}</select>`
 			: `<input ${common} ${number ? `type="number" min="${min}" max="${max}"` : `type="range" max="${TICKS}"`}>`;
-		return `<div class="control"><label for="c-${key}">${label}</label><output for="c-${key}"></output>${input}
+		return `<div class="control"><label for="c-${key}">${label}</label><output></output>${input}
 			<details><summary aria-label="What ${label} does">?</summary><p class="quiet" id="h-${key}">${help}</p></details></div>`;
 	}).join("");
 	for (const part of document.querySelectorAll("[data-of]")) part.hidden = part.dataset.of !== name;
 	for (const button of $("systems").children) button.ariaPressed = button.value === name;
 	tell("intro", text.intro);
 	canvases.forEach((canvas, i) => { canvas.previousElementSibling.innerHTML = text.titles[i]; });
-	$("key").innerHTML = text.key.map(([color, sample, meaning]) => `<span><i style="color: var(--${color})" aria-hidden="true">${sample}</i> ${meaning}</span>`).join(" ");
+	$("key").innerHTML = text.key.map(([ink, sample, meaning]) => `<span><i style="color: var(--${ink})" aria-hidden="true">${sample}</i> ${meaning}</span>`).join(" ");
 	set(changes);
 }
 
@@ -80,10 +79,8 @@ function set(changes) {
 		input.value = options || number ? P[key] : toTick(control, P[key]);
 		if (!options && !number) input.ariaValueText = input.previousElementSibling.textContent = fmt(P[key]) + (unit ? ` (${unit(P)})` : "");
 	}
-	tell("python", text.python(P));
-	tell("hint", text.hint(P));
+	tell("hint", text.hint?.(P));
 	$("ways").hidden = $("hint").hidden;
-	quarter = 0;
 	tell("notice", "");
 	play(playing);
 }
@@ -91,41 +88,29 @@ function set(changes) {
 // ---- the loop ----
 function frame() {
 	requestAnimationFrame(frame);
-	const began = performance.now(), { step } = session;
+	const { step } = session;
 	if (playing && !session.done) {
-		session.advance(began + BUDGET);
-		spent.compute.push(performance.now() - began);
+		session.advance(performance.now() + BUDGET);
 		if (session.done) play(playing);
 	}
-	if (!dirty && step === session.step) return;
-	const worked = performance.now();
+	if (dirty || step !== session.step) draw();
 	dirty = false;
-	draw();
-	spent.draw.push(performance.now() - worked);
 }
 
 function draw() {
-	const close = closeUp(session), part = session.step / P.updates, said = summary(session), now = session.done ? 4 : floor(4 * part);
+	const close = closeUp(session), said = summary(session);
 	figures[system.name].forEach((paint, i) => paint(canvases[i], session, close));
-	$("progress").value = part;
+	$("progress").value = session.step / P.updates;
 	tell("summary", said);
 	if (session.broken) tell("notice", "The steps overflowed. Choose a smaller step.");
-	if (performance.now() - saidAt < 1000 && !session.done && playing) return;
-	saidAt = performance.now();
 	captions(session).forEach((caption, i) => { canvases[i].ariaLabel = caption; });
-	if (now > quarter) $("announce").textContent = said; // a screen reader hears of every quarter
-	quarter = now;
+	$("announce").textContent = session.done ? said : "";
 }
 
 function play(on) {
 	playing = on;
 	$("play").textContent = session.done ? "Run again" : playing ? "Pause" : "Play";
 	dirty = true;
-}
-
-function again(changes) {
-	set(changes);
-	play(!calm || playing);
 }
 
 // ---- downloads and sharing ----
@@ -142,10 +127,10 @@ function picture() {
 	document.body.append(canvas);
 	const { c, width, height } = prepare(canvas);
 	canvas.remove();
-	c.fillStyle = colors.ground;
+	c.fillStyle = color("ground");
 	c.fillRect(0, 0, width, height);
-	const put = (said, x, y, font = 12, color = "ink", most = box.width) => {
-		Object.assign(c, { fillStyle: colors[color], font: `${font}px system-ui, sans-serif` });
+	const put = (said, x, y, font = 12, ink = "ink", most = box.width) => {
+		Object.assign(c, { fillStyle: color(ink), font: `${font}px system-ui, sans-serif` });
 		c.fillText(said, x, y, most);
 		return c.measureText(said).width;
 	};
@@ -157,16 +142,22 @@ function picture() {
 		c.drawImage(one, x, y, at.width, at.height);
 	}
 	let [x, y] = [pad, top + box.height + 1.5 * pad];
-	for (const [color, sample, meaning] of text.key) {
+	for (const [ink, sample, meaning] of text.key) {
 		if (x + c.measureText(sample + meaning).width > width - pad) [x, y] = [pad, y + 1.2 * pad];
-		x += put(sample, x, y, 12, color) + 5;
+		x += put(sample, x, y, 12, ink) + 5;
 		x += put(meaning, x, y) + pad;
 	}
 	return canvas;
 }
 
-const share = () => navigator.clipboard.writeText(location.href).then(() => tell("notice", "The link is copied: who opens it sees the same runs."),
-	() => tell("notice", `Copy this address: ${location.href}`));
+async function share() {
+	try {
+		await navigator.clipboard.writeText(location.href);
+		tell("notice", "The link is copied: who opens it sees the same runs.");
+	} catch {
+		tell("notice", `Copy this address: ${location.href}`);
+	}
+}
 
 // ---- the tour ----
 function tour(at) {
@@ -186,9 +177,9 @@ function tour(at) {
 // ---- wiring ----
 const on = (target, event, act) => target.addEventListener(event, act);
 for (const [id, act] of Object.entries({
-	play: () => (session.done ? again({}) : play(!playing)),
-	reset: () => again({}),
-	reseed: () => again({ seed: (P.seed + 1) % 2 ** 32 }),
+	play: () => (session.done ? set({}) : play(!playing)),
+	reset: () => set({}),
+	reseed: () => set({ seed: (P.seed + 1) % 2 ** 32 }),
 	share,
 	csv: () => save(new Blob([session.csv()], { type: "text/csv" }), "csv"),
 	png: () => picture().toBlob((blob) => save(blob, "png")),
@@ -201,10 +192,9 @@ on($("controls"), "input", (event) => event.target.type === "number" || edit(eve
 on($("controls"), "change", (event) => event.target.type === "number" && edit(event));
 on(canvases[3], "click", ({ offsetX, offsetY }) => system.outcome && set(canvases[3].pick(offsetX, offsetY) || {}));
 on(document, "keydown", ({ key }) => key === "Escape" && !$("tour").hidden && tour(-1));
-const redraw = () => { readColors(); dirty = true; };
+const redraw = () => { dirty = true; };
 on(matchMedia("(prefers-color-scheme: dark)"), "change", redraw);
 new ResizeObserver(redraw).observe(document.body);
 on(window, "hashchange", readAddress);
-readColors();
 readAddress();
 requestAnimationFrame(frame);

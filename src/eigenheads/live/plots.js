@@ -1,29 +1,24 @@
 // Drawing: axes, curves with bands, the (κ, ν) square, the signal's tree and its map.
 "use strict";
 
-const colors = {};
-
-function readColors() {
-	const style = getComputedStyle(document.documentElement);
-	for (const name of ["ground", "card", "ink", "quiet", "line", "field", "blue", "orange", "green", "purple", "grey"]) colors[name] = style.getPropertyValue(`--${name}`);
-}
+const style = getComputedStyle(document.documentElement), color = (name) => style.getPropertyValue(`--${name}`); // follows the scheme
 
 // Fit a canvas to its box and the screen's pixels, and clear it.
 function prepare(canvas) {
 	const ratio = devicePixelRatio, c = canvas.getContext("2d"), { clientWidth: width, clientHeight: height } = canvas;
-	Object.assign(canvas, { width: round(width * ratio), height: round(height * ratio) });
+	Object.assign(canvas, { key: "", width: round(width * ratio), height: round(height * ratio) });
 	c.scale(ratio, ratio);
 	c.font = "12px system-ui, sans-serif";
 	return { c, width, height };
 }
 
 function write(c, text, x, y, textAlign = "left", textBaseline = "top") {
-	Object.assign(c, { textAlign, textBaseline, fillStyle: colors.quiet });
+	Object.assign(c, { textAlign, textBaseline, fillStyle: color("quiet") });
 	c.fillText(text, x, y);
 }
 
-function line(c, points, color, { width = 1.5, dash = [], alpha = 1 } = {}) {
-	Object.assign(c, { strokeStyle: colors[color], lineWidth: width, globalAlpha: alpha });
+function line(c, points, ink, { width = 1.5, dash = [], alpha = 1 } = {}) {
+	Object.assign(c, { strokeStyle: color(ink), lineWidth: width, globalAlpha: alpha });
 	c.setLineDash(dash);
 	c.beginPath();
 	for (const [x, y] of points) c.lineTo(x, y);
@@ -32,8 +27,8 @@ function line(c, points, color, { width = 1.5, dash = [], alpha = 1 } = {}) {
 	c.globalAlpha = 1;
 }
 
-function dot(c, x, y, radius, color) {
-	c.fillStyle = colors[color];
+function dot(c, x, y, radius, ink) {
+	c.fillStyle = color(ink);
 	c.beginPath();
 	c.arc(x, y, radius, 0, 7);
 	c.fill();
@@ -41,7 +36,7 @@ function dot(c, x, y, radius, color) {
 
 function mark(c, x, y, kind) {
 	if (kind === "sink") return dot(c, x, y, 7, "green");
-	if (kind === "source") return Object.assign(c, { fillStyle: colors.purple }).fillRect(x - 6, y - 6, 12, 12);
+	if (kind === "source") return Object.assign(c, { fillStyle: color("purple") }).fillRect(x - 6, y - 6, 12, 12);
 	for (const s of [5, -5]) line(c, [[x - 5, y - s], [x + 5, y + s]], "ink", { width: 3.5 });
 }
 
@@ -84,14 +79,13 @@ function axes({ c, width, height }, { x, y, xLog, yLog, xLabel, square, top = sq
 
 // A range that holds all numbers, a little wider.
 function around(values) {
-	const [low, high] = values.reduce(([a, b], v) => [min(a, v), max(b, v)], [Infinity, -Infinity]);
-	const pad = max((high - low) * 0.08, 1e-12);
+	const low = min(...values), high = max(...values), pad = max((high - low) * 0.08, 1e-12);
 	return [low - pad, high + pad];
 }
 
 // ---- curves: mean and band of each part, theory dashed, levels ----
 const curves = (parts, { levels = [], yLog } = {}) => (canvas, { records, step }, close) => {
-	const frame = prepare(canvas), { c } = frame, shown = parts.flatMap(([i]) => records.flatMap(({ stats: { [i]: s } }) => [s.low, s.high, s.mean, s.theory]));
+	const frame = prepare(canvas), { c } = frame, shown = parts.flatMap((i) => records.flatMap(({ stats: { [i]: s } }) => [s.low, s.high, s.mean, s.theory]));
 	const lines = close ? [] : levels;
 	let y = close || yLog ? around(shown) : [-0.02, 1.05];
 	if (yLog) {
@@ -100,24 +94,23 @@ const curves = (parts, { levels = [], yLog } = {}) => (canvas, { records, step }
 	}
 	const isLog = yLog && y[1] > 2 * y[0], { X, Y } = axes(frame, { x: [0, max(1, step)], y, yLog: isLog, xLabel: "updates" });
 	const path = (f) => records.map((one) => [X(one.step), Y(isLog ? max(f(one), y[0]) : f(one))]);
-	for (const [i, color] of parts) {
-		Object.assign(c, { fillStyle: colors[color], globalAlpha: 0.2 });
+	for (const i of parts) {
+		const ink = i > parts[0] ? "orange" : "blue";
+		Object.assign(c, { fillStyle: color(ink), globalAlpha: 0.2 });
 		c.beginPath();
 		for (const [px, py] of [...path((one) => one.stats[i].low), ...path((one) => one.stats[i].high).reverse()]) c.lineTo(px, py);
 		c.fill();
-		line(c, path((one) => one.stats[i].mean), color, { width: 2.4 });
+		line(c, path((one) => one.stats[i].mean), ink, { width: 2.4 });
 		line(c, path((one) => one.stats[i].theory), "ink", { dash: [6, 4] });
 	}
-	for (const [key, color, dash] of lines) line(c, path((one) => one.levels[key]), color, { dash });
+	for (const [key, ink, dash] of lines) line(c, path((one) => one.levels[key]), ink, { dash });
 };
 
 // Paths of runs, theory's dashed below them; `place` gives the pixels of an order at a step.
 function paths(c, { records, last }, place) {
-	const some = records.filter((one, i) => i % 2 === 0 || records.length < 150 || one === last);
-	const draw = (kind, run, color, style) => line(c, some.map((one) => place(one[kind][run], one.step)), color, style);
-	const few = last.theory.length < 2;
-	last.theory.forEach((_, run) => draw("theory", run, "ink", { width: few ? 2 : 0.9, dash: [5, 4], alpha: few ? 1 : 0.5 }));
-	last.orders.forEach((_, run) => draw("orders", run, "blue", { width: 1.1, alpha: 0.65 }));
+	const trace = (kind, run, ink, look) => line(c, records.map((one) => place(one[kind][run], one.step)), ink, look), few = last.theory.length < 2;
+	last.theory.forEach((_, run) => trace("theory", run, "ink", { width: few ? 2 : 0.9, dash: [5, 4], alpha: few ? 1 : 0.5 }));
+	last.orders.forEach((_, run) => trace("orders", run, "blue", { width: 1.1, alpha: 0.65 }));
 	for (const order of last.orders) dot(c, ...place(order, last.step), 3.6, "orange");
 }
 
@@ -168,22 +161,19 @@ function tree(canvas, session) {
 // ---- who finds u, over share and strength: theory's regions, and where the page stands ----
 const MAP = { x: [0.001, 0.5], y: [1e-4, 3], xLog: true, yLog: true, xLabel: "informative share" }, COLUMNS = 72, ROWS = 48;
 const between = ([a, b], f) => a * (b / a) ** f;
-let mapped = {};
 
 function map(canvas, { P, system }) {
+	const key = [canvas.clientWidth, canvas.clientHeight, color("card"), P.d, P.tokens, P.updates, P.sharpness, P.share, P.strength].join();
+	if (canvas.key === key) return; // runs do not change it, and it is the dearest figure
 	const frame = prepare(canvas), { c } = frame, { X, Y, x0, x1, y0, y1 } = axes(frame, MAP);
-	const key = [P.d, P.tokens, P.updates, P.sharpness].join();
 	const px = (k) => round(x0 + (k / COLUMNS) * (x1 - x0)), py = (k) => round(y0 - (k / ROWS) * (y0 - y1));
-	if (mapped.key !== key) {
-		mapped = { key, cells: Array.from({ length: COLUMNS * ROWS }, (_, i) => system.outcome(P,
-			between(MAP.x, ((i % COLUMNS) + 0.5) / COLUMNS), between(MAP.y, (floor(i / COLUMNS) + 0.5) / ROWS))) };
-	}
-	mapped.cells.forEach(({ head, pca }, i) => {
-		Object.assign(c, { globalAlpha: head || pca ? 0.6 : 0, fillStyle: colors[head ? (pca ? "green" : "orange") : "purple"] });
-		const [a, b] = [i % COLUMNS, floor(i / COLUMNS)];
+	for (let i = 0; i < COLUMNS * ROWS; i++) {
+		const a = i % COLUMNS, b = floor(i / COLUMNS), { head, pca } = system.outcome(P, between(MAP.x, (a + 0.5) / COLUMNS), between(MAP.y, (b + 0.5) / ROWS));
+		Object.assign(c, { globalAlpha: head || pca ? 0.6 : 0, fillStyle: color(head ? (pca ? "green" : "orange") : "purple") });
 		c.fillRect(px(a), py(b), px(a + 1) - px(a), py(b + 1) - py(b));
-	});
+	}
 	c.globalAlpha = 1;
+	canvas.key = key;
 	dot(c, X(P.share), Y(P.strength), 7, "card");
 	dot(c, X(P.share), Y(P.strength), 5, "ink");
 	canvas.pick = (left, top) => {
@@ -195,8 +185,8 @@ function map(canvas, { P, system }) {
 // The four figures of each system.
 const DOTTED = [2, 3], LONG = [8, 3];
 const figures = {
-	location: [square, curves([[0, "blue"], [1, "orange"]]),
-		curves([[2, "blue"]], { yLog: true, levels: [["oracle", "green", DOTTED], ["linear", "grey", LONG], ["null", "grey", LONG]] }),
-		curves([[3, "blue"]], { yLog: true })],
-	signal: [tree, curves([[0, "blue"]], { levels: [["pca", "grey", LONG]] }), curves([[1, "blue"]], { yLog: true, levels: [["floor", "green", DOTTED]] }), map],
+	location: [square, curves([0, 1]),
+		curves([2], { yLog: true, levels: [["oracle", "green", DOTTED], ["linear", "grey", LONG]] }),
+		curves([3], { yLog: true })],
+	signal: [tree, curves([0], { levels: [["pca", "grey", LONG]] }), curves([1], { yLog: true, levels: [["floor", "green", DOTTED]] }), map],
 };

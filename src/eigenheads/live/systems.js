@@ -2,7 +2,7 @@
 // Session advances thirty runs and the theory beside them, a few milliseconds at a time.
 "use strict";
 
-const N_RUNS = 30, MAX_RECORDS = 400, GAMMA = Math.SQRT1_2, MAX_BETA = 1;
+const systems = { __proto__: null }, N_RUNS = 30, MAX_RECORDS = 300, GAMMA = Math.SQRT1_2, MAX_BETA = 1;
 
 function fmt(x, digits = 3) {
 	const size = abs(x), sign = x < 0 ? "−" : "";
@@ -12,8 +12,7 @@ function fmt(x, digits = 3) {
 		const up = String(+power).replace(/./g, (c) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(c)]);
 		return `${sign}${+mantissa === 1 ? "" : `${+mantissa}·`}10${up}`;
 	}
-	const text = String(+size.toPrecision(size >= 1000 ? 5 : digits));
-	return sign + (size >= 1e4 ? text.replace(/(\d{2})(\d{3})$/, "$1 $2") : text);
+	return sign + +size.toPrecision(size >= 1000 ? 5 : digits);
 }
 
 const mean = (values) => values.reduce((sum, x) => sum + x, 0) / values.length;
@@ -23,28 +22,28 @@ const falling = (first, times, P) => (t) => first / (1 + ((times - 1) * t) / P.u
 const slider = (key, label, min, max, start, help, unit) => ({ key, label, min, max, start, help, unit });
 const count = (...all) => ({ ...slider(...all), whole: true });
 const dimension = (start) => count("d", "Dimension d", 10, 1e9, start,
-	"How many coordinates a token has. A step costs the same at ten and at a billion: only projections are drawn, exactly in law.");
+	"How many coordinates a token has. A step costs the same at ten and at a billion, and its law is exact.");
 const ending = (decay, updates) => [
 	slider("decay", "Step decay", 1, 1000, decay, "How many times smaller the last step is than the first. At 1 the noise of samples never dies out."),
-	count("updates", "Updates", 100, 1e6, updates, "How many steps a run makes before it stops. Decays are spread over this number."),
-	{ ...count("seed", "Seed", 0, 2 ** 32 - 1, 1, "Each run draws from its own stream, made of this number and the run's. The same address gives the same runs."), number: true },
+	count("updates", "Updates", 100, 1e6, updates, "How many steps a run makes. Decays are spread over this number."),
+	{ ...count("seed", "Seed", 0, 2 ** 32 - 1, 1, "Each run draws from a stream of its own, made of this number. The same address gives the same runs."), number: true },
 ];
 
 // ---- location ----
-const locationSystem = {
+systems.location = {
 	name: "location",
 	controls: [
 		dimension(80),
 		count("tokens", "Tokens", 2, 200, 10, "How many tokens a prompt has; one of them decides. The others distract the head."),
-		slider("sharpness", "Sharpness λ√d", 0.1, 100, 18, "How steeply attention reacts to a token's match with the key, at first. Sharp heads listen to noise as well, flat heads hardly listen.",
+		slider("sharpness", "Sharpness λ√d", 0.1, 100, 18, "How steeply attention reacts to a match with the key, at first. Sharp heads listen to noise as well, flat heads hardly listen.",
 			(P) => `λ = ${fmt(P.sharpness / sqrt(P.d))}`),
 		slider("cooling", "Sharpness decay", 1, 100, 20, "How many times flatter the head ends than it starts. Flattened slowly most heads succeed; flat from the start, many get stuck."),
-		{ ...slider("noise", "Noise ε", 0, 2, 0.1, "Standard deviation of what is added to the answer. It makes gradients noisier but leaves the best head where it is."), grid: 0.05 },
-		count("batch", "Batch", 1, 100, 5, "How many fresh prompts one gradient averages. More of them mean calmer paths, and more time a step."),
-		slider("step", "Step α·d", 0.01, 10, 0.08, "Size of the first step, times d: the noise of a gradient has length √d. Too large, and it throws heads off the manifold.",
+		slider("noise", "Noise ε", 0.001, 2, 0.1, "Standard deviation of what is added to the answer. It makes gradients noisier, but the best head stays."),
+		count("batch", "Batch", 1, 100, 5, "How many fresh prompts one gradient averages. More of them mean calmer paths and slower steps."),
+		slider("step", "Step α·d", 0.01, 10, 0.08, "Size of the first step, times d. Too large, and the noise of gradients throws heads off the manifold.",
 			(P) => `α = ${fmt(P.step / P.d)}`),
 		{ key: "start", label: "Start", start: "sphere", options: { sphere: "random", manifold: "random, on the manifold", overlap: "overlap κ = ν = 0.3" },
-			help: "Random starts have overlaps of about 1/√d. In huge dimensions begin at 0.3: a random start needs about d·log d updates." },
+			help: "Random starts have overlaps of about 1/√d. In huge dimensions begin at 0.3." },
 		...ending(1, 40000),
 	],
 	setup: (P) => ({ law: { d: P.d, nTokens: P.tokens, gamma: GAMMA, noise: P.noise },
@@ -55,11 +54,8 @@ const locationSystem = {
 	stepRun: (run, t, S) => run.step(S.lambda(t), S.step(t)),
 	stepTheory: (order, t, S) => locationDescent(order, S.law, S.lambda(t), S.step(t)),
 	derive: (order, t, S) => [locationExcess(order, S.law, S.lambda(t)), hypot(...order.slice(2))],
-	curves: ([kappa, nu], derived) => [abs(kappa), abs(nu), ...derived],
-	levels(t, S) {
-		const v = GAMMA ** 2;
-		return { oracle: locationExcess([1, 1, 0, 0, 0], S.law, S.lambda(t)), linear: v - v ** 2 / (v + S.law.nTokens - 1), null: v };
-	},
+	overlaps: 2, // of the columns; their sizes are curves
+	levels: (t, S) => ({ oracle: locationExcess([1, 1, 0, 0, 0], S.law, S.lambda(t)), linear: 0.5 - 0.25 / (S.law.nTokens - 0.5) }), // γ² = ½
 };
 
 // ---- signal ----
@@ -69,16 +65,16 @@ function signalLaw(P, share = P.share, strength = P.strength) {
 		beta: min(MAX_BETA, P.sharpness / (strength * sqrt(P.d))) };
 }
 
-const signalSystem = {
+systems.signal = {
 	name: "signal",
 	controls: [
 		dimension(10000),
-		count("tokens", "Tokens", 20, 10000, 500, "How many tokens a prompt has, informative and noise together. Time a step grows with them, its noise falls."),
-		slider("share", "Informative share", 0.001, 0.5, 0.1, "Which part of the tokens carries the direction; at least one does. The rarer they are, the slower the escape from zero.",
+		count("tokens", "Tokens", 20, 10000, 500, "How many tokens a prompt has. With more of them a step takes longer and has less noise."),
+		slider("share", "Informative share", 0.001, 0.5, 0.1, "Which part of the tokens carries the direction. The rarer they are, the slower the escape from zero.",
 			(P) => `${signalLaw(P).nInformative} of ${fmt(P.tokens)}`),
 		slider("strength", "Strength θ", 1e-4, 3, 0.1, "Length of the signal in an informative token, in units of its noise. Click the map to choose share and strength together.",
 			(P) => `A = ${fmt(P.strength * sqrt(P.d))}`),
-		slider("sharpness", "Sharpness βA", 0.1, 10, 2.5, "How strongly an aligned query prefers informative tokens. Sharper heads climb faster but listen to fewer tokens; β stays below 1.",
+		slider("sharpness", "Sharpness βA", 0.1, 10, 2.5, "How strongly an aligned query prefers informative tokens. Sharper heads climb faster but listen to fewer; β stays below 1.",
 			(P) => `β = ${fmt(signalLaw(P).beta)}`),
 		slider("step", "Step", 0.01, 20, 0.15, "Size of the first step, in units of what theory calls safe. Far above 1 noise wins, far below it nothing happens.",
 			(P) => `a₀ = ${fmt(P.step * signalSteps(signalLaw(P)).first)}`),
@@ -94,16 +90,14 @@ const signalSystem = {
 	stepRun: (run, t, S) => run.step(S.step(t)),
 	stepTheory: ([q], t, S) => [signalAscent(q, S.law, S.step(t))],
 	derive: ([q]) => [max(1 - abs(q), 1e-16)],
-	curves: ([q], derived) => [abs(q), ...derived],
+	overlaps: 1,
 	levels: (t, { step, prompt: { pi, a, d, n }, floor }) => ({ pca: t && pooledPcaAlignment(pi, a, d, t * n), floor: step(t) * floor }),
 	// Whether theory lets the head escape, and pooled PCA see, with one pass over all prompts.
 	outcome(P, share, strength) {
-		const law = signalLaw(P, share, strength);
-		return { head: signalSteps(law).escape < P.updates, pca: strength > pooledPcaThreshold(law.nInformative / P.tokens, P.d, P.tokens * P.updates) };
+		const law = signalLaw(P, share, strength), { pi, a, d, n } = promptOf(law);
+		return { head: signalSteps(law).escape < P.updates, pca: pooledPcaAlignment(pi, a, d, n * P.updates) > 0 };
 	},
 };
-
-const systems = { __proto__: null, location: locationSystem, signal: signalSystem };
 
 // ---- a session ----
 class Session {
@@ -121,9 +115,9 @@ class Session {
 
 	// Work until the deadline (ms); runs, then theory, reach a record one after the other.
 	advance(deadline) {
-		// Bounded also where the clock stands still during a task (virtual time).
-		let tokens = 3e5, fits = true; // one piece always: a hiccup must not look like a cost that never fits
-		for (let now = performance.now(); tokens > 0 && !this.done && fits; now = performance.now(), fits = now + this.cost < deadline) {
+		let tokens = 3e5; // a bound where the clock stands still during a task
+		do {
+			const now = performance.now();
 			const target = min(this.P.updates, (floor(this.step / this.stride) + 1) * this.stride);
 			const chunk = min(target - this.at[this.turn], max(1, min(256, floor(0.3 / this.cost))));
 			this.push(this.turn, chunk);
@@ -135,7 +129,7 @@ class Session {
 			if (this.turn) continue;
 			this.step = target;
 			this.record();
-		}
+		} while (tokens > 0 && !this.done && performance.now() + this.cost < deadline);
 	}
 
 	push(index, count) {
@@ -149,7 +143,7 @@ class Session {
 	record() {
 		const { system, setup, step } = this, orders = this.runs.map((run) => run.order()), theory = this.theory.slice();
 		this.broken ||= !orders.flat().every(Number.isFinite);
-		const [ours, theirs] = [orders, theory].map((all) => all.map((order) => system.curves(order, system.derive(order, step, setup))));
+		const [ours, theirs] = [orders, theory].map((all) => all.map((order) => [...order.slice(0, system.overlaps).map(abs), ...system.derive(order, step, setup)]));
 		const stats = ours[0].map((_, i) => {
 			const sorted = ours.map((row) => row[i]).sort((a, b) => a - b);
 			return { mean: mean(sorted), low: sorted[3], high: sorted[N_RUNS - 4], theory: mean(theirs.map((row) => row[i])) };

@@ -22,35 +22,28 @@ function owenGap(h, { r, length }) {
 	return (total * length) / (2 * PI);
 }
 
-// What risk and slopes are made of: e_n and z_n are derivatives of erf(h) and of ζ in κ.
-function locationTerms(kappa, { d, nTokens, gamma }, lambda) {
-	const near = sharpness(lambda, gamma), far = sharpness(lambda, 1), { w, r } = near, m = sqrt(d / 2);
-	const h = w * m * kappa, erfH = erf(h), erfRh = erf(r * h), slope0 = TWO_OVER_ROOT_PI * far.w;
+function locationSlopes([kappa, nu, theta, eta, rho], { d, nTokens, gamma }, lambda) {
+	const near = sharpness(lambda, gamma), far = sharpness(lambda, 1), { w, r } = near, m = sqrt(d / 2), h = w * m * kappa;
+	const variance = gamma * gamma, p = w * variance, t = m * theta, erfH = erf(h), erfRh = erf(r * h);
+	// e_n and z_n are derivatives of erf(h) and of ζ in κ. Owen's T is dear, and on the manifold its factor is 0.
 	const e1 = TWO_OVER_ROOT_PI * exp(-h * h), e2 = -2 * h * e1, e3 = (4 * h * h - 2) * e1;
-	const f1 = r * TWO_OVER_ROOT_PI * exp(-((h * r) ** 2)), f2 = -2 * h * r * r * f1;
-	return { m, w, h, near, far, erfH, erfRh, e1, e2, e3, slope0, variance: gamma * gamma, others: nTokens - 1,
-		z1: 2 * w * erfRh * e1, z2: 2 * w * w * (f1 * e1 + erfRh * e2), z3: 2 * w ** 3 * (f2 * e1 + 2 * f1 * e2 + erfRh * e3) };
-}
-
-function locationSlopes([kappa, nu, theta, eta, rho], law, lambda) {
-	const { m, w, h, near, far, erfH, erfRh, e1, e2, e3, z1, z2, z3, slope0, variance, others } = locationTerms(kappa, law, lambda);
-	// Owen's T is the dear part, and on the manifold its factor is 0.
-	const zeta = theta === 0 ? 0 : erfH * erfH + 8 * owenGap(h, near);
-	const p = w * variance, t = m * theta, fromOthers = others * slope0;
+	const f1 = r * TWO_OVER_ROOT_PI * exp(-((h * r) ** 2)), f2 = -2 * h * r * r * f1, zeta = theta === 0 ? 0 : erfH * erfH + 8 * owenGap(h, near);
+	const z1 = 2 * w * erfRh * e1, z2 = 2 * w * w * (f1 * e1 + erfRh * e2), z3 = 2 * w ** 3 * (f2 * e1 + 2 * f1 * e2 + erfRh * e3);
+	const slope0 = TWO_OVER_ROOT_PI * far.w, others = (nTokens - 1) * slope0;
 	const byKappa = 2 * p * e1 * (erfRh - nu) + t * t * z1 + variance * rho * (2 * t * z2 + variance * rho * z3)
-		- 2 * w * p * eta * (t * e2 + p * rho * e3) + 2 * fromOthers * rho * w * (t * e1 + p * rho * e2);
-	const byTheta = t * zeta + variance * rho * z1 - p * eta * e1 + fromOthers * rho * erfH;
+		- 2 * w * p * eta * (t * e2 + p * rho * e3) + 2 * others * rho * w * (t * e1 + p * rho * e2);
+	const byTheta = t * zeta + variance * rho * z1 - p * eta * e1 + others * rho * erfH;
 	const byRho = variance * (t * z1 + variance * rho * z2) - p * p * eta * e2
-		+ fromOthers * (t * erfH + rho * (2 * p * e1 + slope0 * (others - 1 + 2 * far.r)));
+		+ others * (t * erfH + rho * (2 * p * e1 + slope0 * (nTokens - 2 + 2 * far.r)));
 	return [m * byKappa, -2 * variance * erfH, 2 * m * byTheta, -2 * p * (t * e1 + p * rho * e2), 2 * byRho];
 }
 
 // Population risk without the noise ε²: a square in θ, η, ρ, so the slopes there give it (Euler).
 function locationExcess(order, law, lambda) {
 	const [kappa, nu, theta, eta, rho] = order, [, , byTheta, byEta, byRho] = locationSlopes(order, law, lambda);
-	const { h, near, far, erfH, variance, others } = locationTerms(kappa, law, lambda);
-	return variance * ((erfH - nu) ** 2 + (1 - nu) * (1 + nu) + 8 * owenGap(h, near))
-		+ (others * 4 * atan(far.length / (1 + far.r))) / PI + (theta * byTheta + eta * byEta + rho * byRho) / 2;
+	const near = sharpness(lambda, law.gamma), far = sharpness(lambda, 1), h = near.w * sqrt(law.d / 2) * kappa;
+	return law.gamma ** 2 * ((erf(h) - nu) ** 2 + (1 - nu) * (1 + nu) + 8 * owenGap(h, near))
+		+ ((law.nTokens - 1) * 4 * atan(far.length / (1 + far.r))) / PI + (theta * byTheta + eta * byEta + rho * byRho) / 2;
 }
 
 // The five numbers after one step of projected gradient descent on the population risk.
@@ -74,7 +67,7 @@ function locationField(kappa, nu, law, lambda) {
 const LOCATION_FIXED_POINTS = [[0, 0, "saddle"], [1, 1, "sink"], [-1, -1, "sink"], [1, -1, "source"], [-1, 1, "source"]];
 
 // ---- signal ----
-// `law` is {d, nInformative, nNuisance, strength, beta}; random signs. Counts need not be whole.
+// `law` is {d, nInformative, nNuisance, strength, beta}; signs are random.
 
 function promptOf({ d, nInformative, nNuisance, strength, beta }) {
 	const n = nInformative + nNuisance;
@@ -127,7 +120,7 @@ function signalAscent(t, law, a) {
 function signalSteps(law) {
 	const { d, pi, a, beta, perToken } = promptOf(law), spike = pi * a * a, noise = signalNoise(0, law);
 	const escapeRate = beta * beta * spike * (4 + 2 * spike + 2 * (d - 2) * perToken), largest = min(1 / escapeRate, escapeRate / noise);
-	return { escapeRate, first: largest / 2, escape: log(d) / 2 / (largest * escapeRate - (largest * largest * noise) / 2) };
+	return { first: largest / 2, escape: log(d) / 2 / (largest * escapeRate - (largest * largest * noise) / 2) };
 }
 
 // The error at which drift and noise of a small step balance, a unit of step.
@@ -135,10 +128,8 @@ const signalFloor = (law) => signalNoise(1, law) / (4 * signalGradient(1, law));
 
 const SIGNAL_FIXED_POINTS = [[-1, "sink"], [0, "source"], [1, "sink"]];
 
-// Principal components of n pooled tokens: alignment, and the strength at which they see.
+// Alignment of the first principal component of n pooled tokens: 0 if it does not see u.
 function pooledPcaAlignment(fraction, amplitude, d, n) {
 	const ratio = d / n, spike = fraction * amplitude * amplitude;
 	return spike > sqrt(ratio) ? sqrt((1 - ratio / spike ** 2) / (1 + ratio / spike)) : 0;
 }
-
-const pooledPcaThreshold = (fraction, d, n) => (fraction * fraction * n * d) ** -0.25;
