@@ -154,10 +154,7 @@ def test_the_address_holds_all_and_gives_the_same_runs(page):
     assert all(f"{key}=" in shared for key in controls)
     page.open(f"{URL}{shared}&paused=1")
     # In many small pieces: when a frame ends must not change a number.
-    page.run(
-        "while (!session.done)"
-        " session.advance(performance.now() + 0.05)"
-    )
+    page.run("while (!session.done) session.advance(performance.now() + 0.05)")
     assert page.run("session.csv()") == data
     page.open(f"{URL}{shared.replace('seed=9', 'seed=10')}&paused=1")
     finish(page)
@@ -219,9 +216,7 @@ def test_the_map_is_clicked_into(page):
         " return [b.left, b.top, b.width, b.height]; })()"
     )
     page.click(box[0] + 0.9 * box[2], box[1] + 0.2 * box[3])
-    share, strength = page.run(
-        "[P.share, P.strength]"
-    )
+    share, strength = page.run("[P.share, P.strength]")
     assert share > 0.2
     assert strength > 0.3
     assert f"share={share}" in address(page)

@@ -96,7 +96,6 @@ def test_location_flow(page, cases):
         assert points == [[one.kappa, one.nu, one.kind] for one in expected]
 
 
-
 SIGNAL = [
     {
         "d": d,

@@ -1,4 +1,4 @@
-// Random numbers and special functions. No other file draws a number or knows erf.
+// Random numbers and special functions.
 // The files of this page are one program: what one declares the next ones use.
 "use strict";
 

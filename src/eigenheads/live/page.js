@@ -58,7 +58,7 @@ function choose(name, changes = {}) {
 	}).join("");
 	for (const part of document.querySelectorAll("[data-of]")) part.hidden = part.dataset.of !== name;
 	for (const button of $("systems").children) button.ariaPressed = button.value === name;
-	tell("intro", text.intro);
+	tell("intro", `${text.intro} Thirty train at once, against theory.`);
 	canvases.forEach((canvas, i) => { canvas.previousElementSibling.innerHTML = text.titles[i]; });
 	$("key").innerHTML = text.key.map(([ink, sample, meaning]) => `<span><i style="color: var(--${ink})" aria-hidden="true">${sample}</i> ${meaning}</span>`).join(" ");
 	set(changes);

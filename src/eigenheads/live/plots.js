@@ -21,7 +21,7 @@ function line(c, points, ink, { width = 1.5, dash = [], alpha = 1 } = {}) {
 	Object.assign(c, { strokeStyle: color(ink), lineWidth: width, globalAlpha: alpha });
 	c.setLineDash(dash);
 	c.beginPath();
-	for (const [x, y] of points) c.lineTo(x, y);
+	for (const [x, y, jump] of points) jump ? c.moveTo(x, y) : c.lineTo(x, y);
 	c.stroke();
 	c.setLineDash([]);
 	c.globalAlpha = 1;
@@ -106,10 +106,10 @@ const curves = (parts, { levels = [], yLog } = {}) => (canvas, { records, step }
 	for (const [key, ink, dash] of lines) line(c, path((one) => one.levels[key]), ink, { dash });
 };
 
-// Paths of runs, theory's dashed below them; `place` gives the pixels of an order at a step.
+// Paths of runs, below them a third of theory's, dashed; `place` gives the pixels of an order at a step.
 function paths(c, { records, last }, place) {
 	const trace = (kind, run, ink, look) => line(c, records.map((one) => place(one[kind][run], one.step)), ink, look), few = last.theory.length < 2;
-	last.theory.forEach((_, run) => trace("theory", run, "ink", { width: few ? 2 : 0.9, dash: [5, 4], alpha: few ? 1 : 0.5 }));
+	last.theory.forEach((_, run) => run % 3 || trace("theory", run, "ink", { width: few ? 2 : 0.9, dash: [5, 4], alpha: few ? 1 : 0.5 }));
 	last.orders.forEach((_, run) => trace("orders", run, "blue", { width: 1.1, alpha: 0.65 }));
 	for (const order of last.orders) dot(c, ...place(order, last.step), 3.6, "orange");
 }
@@ -117,7 +117,7 @@ function paths(c, { records, last }, place) {
 // What of the square the runs have seen, if that is little.
 function closeUp({ records, system }) {
 	if (system.name !== "location") return null;
-	const ranges = [0, 1].map((i) => around(records.flatMap(({ orders, theory }) => [...orders, ...theory].map((o) => o[i]))));
+	const some = records.filter((_, i) => i % 8 === 0 || i === records.length - 1), ranges = [0, 1].map((i) => around(some.flatMap(({ orders, theory }) => [...orders, ...theory].map((o) => o[i]))));
 	const half = 0.55 * max(...ranges.map(([a, b]) => b - a), 1e-9);
 	return half < 0.2 && ranges.map(([a, b]) => [(a + b) / 2 - half, (a + b) / 2 + half]);
 }
@@ -132,14 +132,15 @@ function square(canvas, session, close) {
 	c.rect(x0 - 8, y1 - 8, x1 - x0 + 16, y0 - y1 + 16);
 	c.clip();
 	const n = 19, gap = (x1 - x0) / n, at = ([a, b], i) => a + ((i + 0.5) / n) * (b - a);
+	const arrow = [[-1, 0, true], [1, 0], [0.35, 0.4], [1, 0], [0.35, -0.4]], arrows = [];
 	for (let i = 0; i < n * n; i++) {
 		const kappa = at(x, i % n), nu = at(y, floor(i / n));
 		if (max(abs(kappa), abs(nu)) > 1) continue;
 		const [u, v] = locationField(kappa, nu, setup.law, setup.lambda(step)), speed = hypot(u, v) || 1;
 		const size = (0.16 + 0.26 * min(1, speed / 0.6)) * gap, [dx, dy] = [(u / speed) * size, (-v / speed) * size];
-		const arrow = [[-1, 0], [1, 0], [0.35, 0.4], [1, 0], [0.35, -0.4]];
-		line(c, arrow.map(([f, g]) => [X(kappa) + f * dx - g * dy, Y(nu) + f * dy + g * dx]), "field", { width: 1.1 });
+		for (const [f, g, jump] of arrow) arrows.push([X(kappa) + f * dx - g * dy, Y(nu) + f * dy + g * dx, jump]);
 	}
+	line(c, arrows, "field", { width: 1.1 });
 	for (const [kappa, nu, kind] of LOCATION_FIXED_POINTS) mark(c, X(kappa), Y(nu), kind);
 	paths(c, session, ([kappa, nu]) => [X(kappa), Y(nu)]);
 	c.restore();
@@ -149,7 +150,7 @@ function square(canvas, session, close) {
 function tree(canvas, session) {
 	const frame = prepare(canvas), { c } = frame, { setup: { law }, step, last } = session, cut = frame.height * 0.3;
 	const { X, Y, y1 } = axes(frame, { x: [-1.06, 1.06], y: [0, max(1, step)], xLabel: "alignment t = q·u", top: cut + 10 });
-	const height = (t) => signalObjective(t, law), low = height(0), J = (t) => cut - 16 - ((height(t) - low) / (height(1) - low)) * (cut - 40);
+	const [low, high] = [0, 1].map((t) => signalObjective(t, law)), J = (t) => cut - 16 - ((signalObjective(t, law) - low) / (high - low)) * (cut - 40);
 	write(c, "updates", X(0) + 6, y1 + 4);
 	write(c, "what a query climbs: |output|²", X(0), 4, "center");
 	line(c, Array.from({ length: 161 }, (_, i) => [X(i / 80 - 1), J(i / 80 - 1)]), "grey", { width: 2 });

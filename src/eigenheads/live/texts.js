@@ -6,7 +6,7 @@ const RESTS = [["green", "●", "sink"], ["purple", "■", "source"]];
 
 const words = {
 	location: {
-		intro: "One token of each prompt decides the answer. A head must learn where to look (key k) and what to read (value v). Thirty train at once, against theory.",
+		intro: "One token of each prompt decides the answer. A head must learn where to look (key k) and what to read (value v).",
 		titles: ["Thirty heads <span>over theory's flow</span>", "Overlaps <span>|κ| blue, |ν| orange</span>", "Excess risk <span>mean squared error less ε²</span>", "Distance to the manifold <span>√(θ²+η²+ρ²)</span>"],
 		names: ["|κ|", "|ν|", "excess risk", "distance"],
 		shown: [[0, 1], [0, 1], [2], [3]], // of these, in each figure
@@ -20,7 +20,7 @@ const words = {
 			P.start === "overlap" ? "you see its first moves, magnified, on theory's curve." : "random starts, of overlap 1/√d, can hardly move here."}`),
 	},
 	signal: {
-		intro: "A few tokens carry a direction u, with random signs; most are noise. A query climbs the length of its own attention output and so finds u. Thirty train at once, against theory.",
+		intro: "A few tokens carry a direction u, with random signs; most are noise. A query climbs the length of its own attention output and so finds u.",
 		titles: ["Thirty queries <span>climb, and choose a sign</span>", "Alignment <span>|q·u|</span>", "Error <span>1 − |q·u|</span>", "Who finds u? <span>strength θ over share: click</span>"],
 		names: ["|q·u|", "error"],
 		shown: [[0], [0], [1], []],
@@ -43,7 +43,7 @@ const summary = (session) => `Update ${fmt(session.step)} of ${fmt(session.P.upd
 const captions = (session) => words[session.system.name].titles.map((title, i) => {
 	const { P, system: { name, outcome } } = session, { head, pca } = outcome?.(P, P.share, P.strength) ?? {}, finds = (yes) => (yes ? "finds" : "does not find");
 	return `${title.replace(/<.*?>/g, "")}, after ${fmt(session.step)} updates. ${words[name].shown[i].map((at) => values(session)[at]).join(", ")
-		|| `Here theory says that the head ${finds(head)} u and that PCA ${finds(pca)} it; sliders choose another place`}.`;
+		|| `Here theory says that the head ${finds(head)} u and that PCA ${finds(pca)} it`}.`;
 });
 
 // Five steps: title, what is outlined, and the text for each system.
