@@ -95,8 +95,8 @@ class LocationRun {
 class SignalRun {
 	constructor(law, seed, run) {
 		const n = law.nInformative + law.nNuisance, rng = new Stream(seed, run), start = rng.normal();
-		Object.assign(this, { law, n, rng, t: start / hypot(start, rng.chi(law.d - 1)) });
-		Object.assign(this, { z: new Float64Array(3 * n), p: new Float64Array(n), meet: new Float64Array(n) });
+		const t = start / hypot(start, rng.chi(law.d - 1)), [z, p, meet] = [3 * n, n, n].map((size) => new Float64Array(size));
+		Object.assign(this, { law, n, rng, t, z, p, meet });
 	}
 
 	order() {

@@ -122,31 +122,35 @@ function save(blob, kind) {
 
 // All four figures with their captions, the parameters and the key on one canvas.
 function picture() {
-	const box = document.querySelector(".grid").getBoundingClientRect(), pad = 16, top = 80, canvas = document.createElement("canvas");
-	Object.assign(canvas.style, { position: "fixed", width: `${box.width + 2 * pad}px`, height: `${box.height + top + 4 * pad}px` });
+	const box = document.querySelector(".grid").getBoundingClientRect(), pad = 16, rows = ceil(1300 / box.width), top = 64 + 18 * rows;
+	const canvas = document.createElement("canvas");
+	Object.assign(canvas.style, { position: "fixed", width: `${box.width + 2 * pad}px`, height: `${box.height + 2 * top - 48}px` });
 	document.body.append(canvas);
 	const { c, width, height } = prepare(canvas);
 	canvas.remove();
 	c.fillStyle = color("ground");
 	c.fillRect(0, 0, width, height);
-	const put = (said, x, y, font = 12, ink = "ink", most = box.width) => {
+	const put = (said, x, y, font = 12, ink = "ink") => {
 		Object.assign(c, { fillStyle: color(ink), font: `${font}px system-ui, sans-serif` });
-		c.fillText(said, x, y, most);
+		c.fillText(said, x, y, box.width);
 		return c.measureText(said).width;
 	};
-	put(`Attention learns at d = ${fmt(P.d)}: thirty runs against theory`, pad, 32, "bold 20");
-	put(`Eigenheads · ${system.name} · ${Object.entries(P).map((pair) => pair.join(" ")).join(" · ")}`, pad, 54, 12, "quiet");
+	const flow = (items, y) => {
+		let x = pad;
+		for (const [ink, first, second] of items) {
+			if (x + c.measureText(first + second).width > width - 2 * pad) [x, y] = [pad, y + 18];
+			x += put(first, x, y, 12, ink) + 5;
+			x += put(second, x, y) + pad;
+		}
+	};
+	put(`Attention learns at d = ${fmt(P.d)}: thirty runs against theory`, pad, 32, `bold ${min(20, width / 25)}`);
+	flow([["quiet", "Eigenheads,", system.name], ...Object.entries(P).map((pair) => ["quiet", ...pair])], 54);
 	for (const one of canvases) {
 		const at = one.getBoundingClientRect(), x = at.left - box.left + pad, y = at.top - box.top + top;
-		put(one.previousElementSibling.textContent, x, y - 8, "bold 13", "ink", at.width);
+		put(one.previousElementSibling.textContent, x, y - 8, "bold 13");
 		c.drawImage(one, x, y, at.width, at.height);
 	}
-	let [x, y] = [pad, top + box.height + 1.5 * pad];
-	for (const [ink, sample, meaning] of text.key) {
-		if (x + c.measureText(sample + meaning).width > width - pad) [x, y] = [pad, y + 1.2 * pad];
-		x += put(sample, x, y, 12, ink) + 5;
-		x += put(meaning, x, y) + pad;
-	}
+	flow(text.key, top + box.height + 20);
 	return canvas;
 }
 

@@ -2,7 +2,7 @@
 // Session advances thirty runs and the theory beside them, a few milliseconds at a time.
 "use strict";
 
-const systems = { __proto__: null }, N_RUNS = 30, MAX_RECORDS = 300, GAMMA = Math.SQRT1_2, MAX_BETA = 1;
+const systems = { __proto__: null }, N_RUNS = 30, MAX_RECORDS = 300, GAMMA = Math.SQRT1_2;
 
 function fmt(x, digits = 3) {
 	const size = abs(x), sign = x < 0 ? "−" : "";
@@ -54,7 +54,7 @@ systems.location = {
 	stepRun: (run, t, S) => run.step(S.lambda(t), S.step(t)),
 	stepTheory: (order, t, S) => locationDescent(order, S.law, S.lambda(t), S.step(t)),
 	derive: (order, t, S) => [locationExcess(order, S.law, S.lambda(t)), hypot(...order.slice(2))],
-	overlaps: 2, // of the columns; their sizes are curves
+	overlaps: 2, // the first columns; their sizes are curves
 	levels: (t, S) => ({ oracle: locationExcess([1, 1, 0, 0, 0], S.law, S.lambda(t)), linear: 0.5 - 0.25 / (S.law.nTokens - 0.5) }), // γ² = ½
 };
 
@@ -62,7 +62,7 @@ systems.location = {
 function signalLaw(P, share = P.share, strength = P.strength) {
 	const nInformative = min(P.tokens, max(1, round(share * P.tokens)));
 	return { d: P.d, nInformative, nNuisance: P.tokens - nInformative, strength,
-		beta: min(MAX_BETA, P.sharpness / (strength * sqrt(P.d))) };
+		beta: min(1, P.sharpness / (strength * sqrt(P.d))) };
 }
 
 systems.signal = {

@@ -7,7 +7,7 @@ const RESTS = [["green", "●", "sink"], ["purple", "■", "source"]];
 const words = {
 	location: {
 		intro: "One token of each prompt decides the answer. A head must learn where to look (key k) and what to read (value v).",
-		titles: ["Thirty heads <span>over theory's flow</span>", "Overlaps <span>|κ| blue, |ν| orange</span>", "Excess risk <span>mean squared error less ε²</span>", "Distance to the manifold <span>√(θ²+η²+ρ²)</span>"],
+		titles: ["Thirty heads <span>over theory's flow</span>", "Overlaps: <span>|κ| blue, |ν| orange</span>", "Excess risk: <span>mean squared error less ε²</span>", "Distance to the manifold: <span>√(θ²+η²+ρ²)</span>"],
 		names: ["|κ|", "|ν|", "excess risk", "distance"],
 		shown: [[0, 1], [0, 1], [2], [3]], // of these, in each figure
 		key: [...RUNS, ["orange", "━━", "|ν|"], ["green", "┈┈", "oracle"], ["grey", "╍╍", "best linear"], ["orange", "●", "head now"], ...RESTS, ["ink", "✕", "saddle"]],
@@ -21,7 +21,7 @@ const words = {
 	},
 	signal: {
 		intro: "A few tokens carry a direction u, with random signs; most are noise. A query climbs the length of its own attention output and so finds u.",
-		titles: ["Thirty queries <span>climb, and choose a sign</span>", "Alignment <span>|q·u|</span>", "Error <span>1 − |q·u|</span>", "Who finds u? <span>strength θ over share: click</span>"],
+		titles: ["Thirty queries <span>climb, and choose a sign</span>", "Alignment: <span>|q·u|</span>", "Error: <span>1 − |q·u|</span>", "Who finds u? <span>strength θ over share: click</span>"],
 		names: ["|q·u|", "error"],
 		shown: [[0], [0], [1], []],
 		key: [...RUNS, ["grey", "╍╍", "PCA of the same tokens"], ["green", "┈┈", "noise floor of the step"], ["orange", "●", "query now"], ...RESTS, ["green", "▒", "map: head and PCA find u"], ["purple", "▒", "PCA alone"]],
@@ -33,16 +33,16 @@ const words = {
 	},
 };
 
-const values = ({ system: { name }, last: { stats } }) => words[name].names.map((one, i) => {
+const values = ({ system: { name }, last: { stats } }, band) => words[name].names.map((one, i) => {
 	const [middle, low, high, theory] = ["mean", "low", "high", "theory"].map((key) => fmt(stats[i][key]));
-	return `${one} ${middle} (theory ${theory}, most from ${low} to ${high})`;
+	return `${one} ${middle} (theory ${theory}${band ? `, most from ${low} to ${high}` : ""})`;
 });
 const summary = (session) => `Update ${fmt(session.step)} of ${fmt(session.P.updates)} at d = ${fmt(session.P.d)}. ${words[session.system.name].found(session)} Means: ${values(session).join(", ")}.`;
 
 // What each picture shows now, for those who do not see it.
 const captions = (session) => words[session.system.name].titles.map((title, i) => {
 	const { P, system: { name, outcome } } = session, { head, pca } = outcome?.(P, P.share, P.strength) ?? {}, finds = (yes) => (yes ? "finds" : "does not find");
-	return `${title.replace(/<.*?>/g, "")}, after ${fmt(session.step)} updates. ${words[name].shown[i].map((at) => values(session)[at]).join(", ")
+	return `${title.replace(/<.*?>/g, "")}, after ${fmt(session.step)} updates. ${words[name].shown[i].map((at) => values(session, true)[at]).join(", ")
 		|| `Here theory says that the head ${finds(head)} u and that PCA ${finds(pca)} it`}.`;
 });
 

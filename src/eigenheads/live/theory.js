@@ -2,7 +2,7 @@
 // signal recovery, and what follows. The names are those of eigenheads.theory.
 "use strict";
 
-const SHORT = 0.05, SHORT_RULE = gaussRule(6), LONG_RULE = gaussRule(20);
+const SHORT_RULE = gaussRule(6), LONG_RULE = gaussRule(20);
 
 // ---- location ----
 // `law` is {d, nTokens, gamma}; `order` is [kappa, nu, theta, eta, rho].
@@ -15,7 +15,7 @@ function sharpness(lambda, scale) {
 // T(√2 h, 1) - T(√2 h, r) of Owen's T, as the integral from r to 1 that it is.
 function owenGap(h, { r, length }) {
 	let total = 0;
-	for (const [node, weight] of length < SHORT ? SHORT_RULE : LONG_RULE) {
+	for (const [node, weight] of length < 0.05 ? SHORT_RULE : LONG_RULE) {
 		const one = 1 + (r + length * node) ** 2;
 		total += (weight * exp(-h * h * one)) / one;
 	}
