@@ -51,7 +51,7 @@ def measure(browser: Browser, parameters: str, frames: int) -> list[float]:
 
 
 def main(quick: bool = False) -> None:
-    frames, rounds = (5, 1) if quick else (200, 3)
+    frames, rounds = (5, 1) if quick else (200, 4)
     print("live page, 30 runs, headless Chromium without a graphics card")
     with opened() as browser:
         browser.look(width=1400, height=900)
