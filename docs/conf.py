@@ -36,6 +36,8 @@ html_theme_options = {
     "show_toc_level": 2,
     "navigation_with_keys": False,
 }
+# Pages without siblings have no sections to navigate, and more room.
+html_sidebars = {name: [] for name in ("start", "live", "api")}
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_show_sourcelink = False
