@@ -1,7 +1,7 @@
 // The page: controls, the loop, the address, downloads, the tour.
 "use strict";
 
-const BUDGET = 3.2; // ms of computation a frame; with what follows the deadline it stays below 4
+const BUDGET = 3.2; // ms a frame; with what follows the deadline, below 4
 const TICKS = 400; // of a slider
 const $ = (id) => document.getElementById(id);
 const tell = (id, said) => Object.assign($(id), { textContent: said, hidden: !said });
@@ -120,7 +120,7 @@ function save(blob, kind) {
 	setTimeout(() => URL.revokeObjectURL(href), 1000);
 }
 
-// All four figures with their captions, the parameters and the key on one canvas.
+// All figures with captions, parameters and key on one canvas.
 function picture() {
 	const box = document.querySelector(".grid").getBoundingClientRect(), pad = 16, rows = ceil(1300 / box.width), top = 64 + 18 * rows;
 	const canvas = document.createElement("canvas");
@@ -174,7 +174,9 @@ function tour(at) {
 	tell("tour-text", said[system.name]);
 	tell("tour-next", tourSteps[at + 1] ? "Next" : "Done");
 	$("tour-back").disabled = at === 0;
-	document.querySelector(target).classList.add("toured");
+	const part = document.querySelector(target);
+	part.classList.add("toured");
+	part.scrollIntoView();
 	return $("tour").focus();
 }
 

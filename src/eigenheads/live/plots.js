@@ -1,4 +1,4 @@
-// Drawing: axes, curves with bands, the (κ, ν) square, the signal's tree and its map.
+// Drawing: axes, curves, the (κ, ν) square, the signal's tree and map.
 "use strict";
 
 const style = getComputedStyle(document.documentElement), color = (name) => style.getPropertyValue(`--${name}`); // follows the scheme
@@ -48,7 +48,7 @@ function ticks([low, high], isLog, most) {
 	return isLog && found.length < 2 ? ticks([low, high], false, most) : found;
 }
 
-// Tick labels, with as many digits as tell them apart.
+// Tick labels, with digits that tell them apart.
 function labels(values, [low, high]) {
 	const span = high - low, digits = clip(ceil(3 + log10(abs(low + high) / span)), 4, 15);
 	return values.map((x) => fmt(abs(x) < 1e-9 * span ? 0 : x, digits));
@@ -126,7 +126,7 @@ function closeUp({ records, system }) {
 function square(canvas, session, close) {
 	const frame = prepare(canvas), { c } = frame, { setup, step } = session, [x, y] = close || [[-1.06, 1.06], [-1.06, 1.06]];
 	const { X, Y, x0, x1, y0, y1 } = axes(frame, { x, y, xLabel: "κ = k·k*  (where to look)", square: true });
-	write(c, `ν = v·v*  ${close ? `· magnified ${fmt(2.12 / (x[1] - x[0]), 2)} times` : "(what to read)"}`, x0 + 4, y1 - 20);
+	write(c, `ν = v·v*  ${close ? `· magnified ${fmt(+(2.12 / (x[1] - x[0])).toPrecision(2))} times` : "(what to read)"}`, x0 + 4, y1 - 20);
 	c.save();
 	c.beginPath();
 	c.rect(x0 - 8, y1 - 8, x1 - x0 + 16, y0 - y1 + 16);
@@ -151,7 +151,7 @@ function tree(canvas, session) {
 	const frame = prepare(canvas), { c } = frame, { setup: { law }, step, last } = session, cut = frame.height * 0.3;
 	const { X, Y, y1 } = axes(frame, { x: [-1.06, 1.06], y: [0, max(1, step)], xLabel: "alignment t = q·u", top: cut + 10 });
 	const [low, high] = [0, 1].map((t) => signalObjective(t, law)), J = (t) => cut - 16 - ((signalObjective(t, law) - low) / (high - low)) * (cut - 40);
-	write(c, "updates", X(0) + 6, y1 + 4);
+	write(c, "updates", 4, y1 - 14);
 	write(c, "what a query climbs: |output|²", X(0), 4, "center");
 	line(c, Array.from({ length: 161 }, (_, i) => [X(i / 80 - 1), J(i / 80 - 1)]), "grey", { width: 2 });
 	for (const [t, kind] of SIGNAL_FIXED_POINTS) mark(c, X(t), J(t), kind);

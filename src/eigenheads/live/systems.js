@@ -1,5 +1,5 @@
-// The two systems: their parameters, what one update is, what is recorded.
-// Session advances thirty runs and the theory beside them, a few milliseconds at a time.
+// The two systems: parameters, what an update is, what is recorded.
+// Session advances runs and theory, a few milliseconds at a time.
 "use strict";
 
 const systems = { __proto__: null }, N_RUNS = 30, MAX_RECORDS = 300, GAMMA = Math.SQRT1_2;

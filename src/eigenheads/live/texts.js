@@ -8,7 +8,7 @@ const words = {
 	location: {
 		intro: "One token of each prompt decides the answer. A head must learn where to look (key k) and what to read (value v).",
 		titles: ["Thirty heads <span>over theory's flow</span>", "Overlaps: <span>|κ| blue, |ν| orange</span>", "Excess risk: <span>mean squared error less ε²</span>", "Distance to the manifold: <span>√(θ²+η²+ρ²)</span>"],
-		names: ["|κ|", "|ν|", "excess risk", "distance"],
+		names: ["|\u2060κ|", "|\u2060ν|", "excess risk", "distance"],
 		shown: [[0, 1], [0, 1], [2], [3]], // of these, in each figure
 		key: [...RUNS, ["orange", "━━", "|ν|"], ["green", "┈┈", "oracle"], ["grey", "╍╍", "best linear"], ["orange", "●", "head now"], ...RESTS, ["ink", "✕", "saddle"]],
 		found({ last: { orders, theory } }) {
@@ -46,7 +46,7 @@ const captions = (session) => words[session.system.name].titles.map((title, i) =
 		|| `Here theory says that the head ${finds(head)} u and that PCA ${finds(pca)} it`}.`;
 });
 
-// Five steps: title, what is outlined, and the text for each system.
+// Title, what is outlined, and the text for each system.
 const tourSteps = [
 	["Thirty runs at once", "figure.hero", {
 		location: "Each orange dot is a head in training, at (κ, ν): how well it knows where to look and what to read. Blue lines are its past.",
