@@ -63,6 +63,8 @@ def test_a_verdict_against_the_record_is_exit_status_1(tmp_path, capsys, monkeyp
         (["reproduce", KEY, "--out", "/dev/null/x"], "a folder that can be written"),
         (["reproduce"], "Missing argument"),
         (["reproduce", KEY, "--fast"], "No such option: --fast"),
+        (["reproduce", KEY, "--seed", "x"], "`eigenheads reproduce --help` shows"),
+        (["demo", "--preset", "dmo"], "demo: `preset` must be one of"),
         (["reprodce"], "No such command 'reprodce'"),
         (["report", "--out", "/dev/null/x"], "a folder with results"),
         (["report", "--preset", "dmo"], "Did you mean 'demo'?"),

@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _mistake(str(error))
         # Typer's own complaints about a call know how to say themselves.
         if hasattr(error, "format_message"):
-            return _mistake(error.format_message())
+            return _mistake(_complaint(error.format_message(), error))
         raise
     # Depending on its version, Typer turns Ctrl-C into an exception or a status.
     if status == EXIT_INTERRUPTED:
@@ -68,6 +68,16 @@ def _mistake(message: str) -> int:
     if message:  # empty when Typer has shown the help instead
         print(f"eigenheads: {' '.join(message.split())}", file=sys.stderr)
     return EXIT_USAGE
+
+
+def _complaint(message: str, error: Exception) -> str:
+    """Return what Typer says, in our grammar: who says it first, what to do last."""
+    if not message:
+        return ""
+    called = getattr(getattr(error, "ctx", None), "command_path", "eigenheads")
+    owner = called.partition(" ")[2]
+    who = f"{owner}: " if owner else ""
+    return f"{who}{message.rstrip('.?')}. `{called} --help` shows what there is."
 
 
 def _interrupted(arguments: list[str]) -> int:
@@ -264,7 +274,7 @@ def probe(
     out: Annotated[Path, typer.Option("--out", help="Folder of results.")] = Path(
         "results/probe"
     ),
-) -> None:
+) -> int:
     """Question every head of a trained model, with a null for each number.
 
     Prints a table by layer and head, and writes OUT/probe.html (heat maps) and
@@ -282,7 +292,7 @@ def probe(
     try:
         from eigenheads.adapters import load_model, parse_layers, probe_model
     except ImportError as error:  # an extra is missing: its message says which
-        raise typer.BadParameter(str(error)) from error
+        return _mistake(str(error))
     chosen = parse_layers(layers)
     loaded = load_model(model, data=data, max_length=max_length)
     with interrupted_between_blocks():
@@ -298,6 +308,7 @@ def probe(
         )
     print_probe(found, title=loaded.about)
     print(f"Page: {write_probe(found, out, title=loaded.about)}")
+    return EXIT_OK
 
 
 @app.command()
@@ -379,14 +390,21 @@ def sweep(
     if watch:
         watch_sweep(out, key)
         return
-    from eigenheads._checks import fail
+    from eigenheads._checks import Got, fail
     from eigenheads._parallel import interrupted_between_blocks
     from eigenheads.experiments import parse_grid
     from eigenheads.experiments import sweep as sweep_grid
     from eigenheads.report import ProgressDisplay, print_sweep
 
     if key is None:
-        fail("EXPERIMENT", "the key of an experiment", None, owner="sweep")
+        hint = "`eigenheads list` shows all."
+        fail(
+            "EXPERIMENT",
+            "the key of an experiment",
+            Got("none"),
+            owner="sweep",
+            hint=hint,
+        )
     # Workers do the computing, and this process may stop at once; alone, it may not.
     is_alone = jobs == 1 and backend == "loky"
     calm = interrupted_between_blocks() if is_alone else nullcontext()
@@ -431,7 +449,7 @@ def robustness(
     ] = "all",
     batch_size: Annotated[int, typer.Option(help="Examples at a time.")] = 256,
     seed: Annotated[int, typer.Option(help="Seed of corruptions and attacks.")] = 0,
-) -> None:
+) -> int:
     """Measure what models of yours lose on corrupted and attacked input.
 
     Prints a table with 95 % intervals (over models of a list, else over examples), and
@@ -447,7 +465,7 @@ def robustness(
     try:
         from eigenheads.robustness import evaluate_source
     except ImportError as error:  # an extra is missing: its message says which
-        raise typer.BadParameter(str(error)) from error
+        return _mistake(str(error))
     with interrupted_between_blocks():
         found = evaluate_source(
             source,
@@ -468,3 +486,4 @@ def robustness(
         print(f"Table: {found.save(out / f'robustness{suffix}')}")
     (out / "robustness.svg").write_bytes(svg)
     print(f"Figure: {out / 'robustness.svg'}")
+    return EXIT_OK

@@ -15,9 +15,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from eigenheads._checks import check_choice
 from eigenheads._parallel import interrupted_between_blocks
 from eigenheads._tour._chapters import digit_streams, kernel_facts, pursuit_facts
-from eigenheads.experiments import Result, reproduce
+from eigenheads.experiments import PRESETS, Result, reproduce
 from eigenheads.report import (
     ProgressDisplay,
     format_expected,
@@ -66,6 +67,7 @@ def run_tour(
     results
         Of the headlines; ``result.news`` are the verdicts that differ from the record.
     """
+    check_choice("preset", preset, PRESETS, owner="demo")
     console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
 
     def say(line: str) -> None:
