@@ -1,5 +1,6 @@
 """Command line: parse, call the library, print. No logic of its own."""
 
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -77,7 +78,9 @@ def _complaint(message: str, error: Exception) -> str:
     called = getattr(getattr(error, "ctx", None), "command_path", "eigenheads")
     owner = called.partition(" ")[2]
     who = f"{owner}: " if owner else ""
-    return f"{who}{message.rstrip('.?')}. `{called} --help` shows what there is."
+    said = re.sub(r" \(Possible options: (.*)\)$", r". Did you mean \1?", message)
+    end = "" if said.endswith((".", "?")) else "."
+    return f"{who}{said}{end} `{called} --help` shows what there is."
 
 
 def _interrupted(arguments: list[str]) -> int:
