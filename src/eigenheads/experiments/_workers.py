@@ -149,11 +149,11 @@ def _one_thread(job: Job) -> AbstractContextManager[object]:
     if job.home == os.getpid():
         return limits
     if job.home:
-        _prepare(job.home)
+        prepare_worker(job.home)
     return nullcontext()
 
 
-def _prepare(home: int) -> None:
+def prepare_worker(home: int) -> None:
     """Once a worker: leave Ctrl-C to the main process, and end when it is gone."""
     global _is_prepared
     if _is_prepared:
