@@ -22,6 +22,13 @@ TINY = {
         "variants": ("softmax", "symmetric", "RPC n=4", "temperature"),
         "hybrid": ("softmax", "symmetric"),
     },
+    "sparsity": {
+        "n_steps": 2,
+        "n_test": 10,
+        "n_blind": 2,
+        "n_attack_steps": 2,
+        "variants": ("softmax", "S = 0, n=4", "RPC n=4", "λ=0.1, n=4"),
+    },
     "scaled": {"n_steps": 4, "n_records": 2, "n_test": 30},
     "language": {"n_steps": 2, "n_test": 10},
     "segmentation": {"n_steps": 2, "n_test": 10, "n_train": 50},
