@@ -69,8 +69,8 @@ def test_a_callable_is_probed(tmp_path, capsys, monkeypatch):
     assert (tmp_path / "results" / "probe" / "probe.html").is_file()
     for name, sentence in (
         ("forgetful", "must be a callable that returns (model, batch)"),
-        ("broken", "which raised RuntimeError: no such file"),
-        ("absent", "which raised AttributeError"),
+        ("broken", "which raised RuntimeError: no such file (my_own_models.py, line"),
+        ("absent", "my_own_models has no 'absent'"),
     ):
         assert main(["probe", f"my_own_models:{name}", *QUICK]) == 2
         assert sentence in capsys.readouterr().err
