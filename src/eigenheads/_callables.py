@@ -62,7 +62,7 @@ def _find(source: str, refuse: Callable[..., NoReturn]) -> Callable[[], Any]:
         refuse(f", and {module} has no {name!r}")
     if not callable(found):
         refuse(f", whose type is {type(found).__name__}")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _what_happened(error: Exception) -> str:

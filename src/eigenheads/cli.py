@@ -457,7 +457,7 @@ def robustness(
             progress=sys.stderr.isatty(),
         )
     print(found)
-    print(f"95 % intervals: {found.interval}.")
+    print(f"95 % intervals: {found.interval}. Budgets of attacks are in 1/255.")
     svg = render_svg(
         lambda figure: draw_robustness(figure, found.rows),
         size=robustness_size(found.rows),
