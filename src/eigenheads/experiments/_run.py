@@ -95,7 +95,8 @@ def reproduce(
     seed
         Master seed; every experiment draws from a stream of its own.
     out
-        Folder of results. What is whole there is reused.
+        Folder of results. What is whole there is reused; of experiments that train
+        many models, also the models that a call before had done when it was ended.
     jobs
         Threads; by default the cores of this machine. Never changes a result.
     force
