@@ -196,7 +196,7 @@ experiment = Experiment(
         "smoke": replace(_DEMO, n_seeds=2, n_steps=8, n_test=20),
         "demo": _DEMO,
         "paper": replace(
-            _DEMO, data="wikitext2", n_words=300, n_steps=800, learning_rate=1e-2
+            _DEMO, data="wikitext2", n_words=300, n_steps=500, learning_rate=1e-2
         ),
     },
     simulate=simulate,
