@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 # Seconds of work in a block, which is what a kill may lose.
 BLOCK_SECONDS = 0.5
@@ -41,7 +42,7 @@ class Schedule:
         self._n_workers = n_workers
         self._number = 0
         self._cost: dict[int, float] = {}
-        self._latest: float | None = None
+        self._usual: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -58,11 +59,9 @@ class Schedule:
 
     def _next_block(self) -> list[Task]:
         block = [self.pending.popleft()]
-        if self._latest is None or self._losses.get(block[0]):
+        if self._usual is None or self._losses.get(block[0]):
             return block
-        # Towards the end blocks become small, so that all workers end together.
-        left = self._latest * len(self.pending) / (2 * self._n_workers)
-        aim = min(self.seconds, max(left, BLOCK_SECONDS / 10))
+        aim = self._aim(self._usual * len(self.pending))
         cost = self._expected(block[0])
         while self.pending and not self._losses.get(self.pending[0]):
             cost += self._expected(self.pending[0])
@@ -71,8 +70,18 @@ class Schedule:
             block.append(self.pending.popleft())
         return block
 
+    def _aim(self, left: float) -> float:
+        """Return the seconds of the next block when so much work is left.
+
+        Towards the end blocks become small, so that all workers end together.
+        """
+        if self._n_workers == 1:
+            return self.seconds
+        share = left / (2 * self._n_workers)
+        return min(self.seconds, max(share, BLOCK_SECONDS / 10))
+
     def _expected(self, task: Task) -> float:
-        return self._cost.get(task.point, self._latest or 0.0)
+        return self._cost.get(task.point, self._usual or 0.0)
 
     def finish(self, number: int, seconds: Sequence[float]) -> list[Task]:
         """Take the times of a block's finished cells; the rest waits again.
@@ -81,11 +90,21 @@ class Schedule:
         """
         block = self.under_way.pop(number)
         done, rest = block[: len(seconds)], block[len(seconds) :]
-        for task, taken in zip(done, seconds, strict=True):
-            self._cost[task.point] = self._latest = taken
+        self._learn(done, seconds)
+        for task in done:
             self._losses.pop(task, None)
         self.pending.extendleft(reversed(rest))
         return done
+
+    def _learn(self, done: Sequence[Task], seconds: Sequence[float]) -> None:
+        """Take the means over the block: one cell may have been disturbed."""
+        if not done:
+            return
+        times: dict[int, list[float]] = {}
+        for task, taken in zip(done, seconds, strict=True):
+            times.setdefault(task.point, []).append(taken)
+        self._cost.update({point: fmean(taken) for point, taken in times.items()})
+        self._usual = fmean(seconds)
 
     def lose(self) -> None:
         """Put back what was under way, last in line; give up what kills repeatedly."""
