@@ -86,7 +86,6 @@ def test_a_scheduler_that_is_not_there_is_named(tmp_path):
 
 
 if find_spec("ray"):  # not part of the development environment
-
     # Ray's own warnings about files and processes are none of ours.
     @pytest.mark.filterwarnings("default")
     def test_ray_gives_the_same_bytes_though_a_worker_is_killed(tmp_path):
@@ -114,7 +113,9 @@ if find_spec("ray"):  # not part of the development environment
         assert (table["began"][order][1:] >= table["ended"][order][:-1]).all()
 
     def test_a_ray_cluster_that_is_not_there_is_named(tmp_path):
-        with pytest.raises(ValueError, match=r"`address` must be that of a running Ray"):
+        with pytest.raises(
+            ValueError, match=r"`address` must be that of a running Ray"
+        ):
             swept(tmp_path, backend="ray", address="auto")
 
 

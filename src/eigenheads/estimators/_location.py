@@ -31,7 +31,7 @@ from eigenheads.estimators._location_head import (
     head_outputs,
 )
 from eigenheads.estimators._location_loss import SQUARED
-from eigenheads.estimators._location_stream import streamed_problem
+from eigenheads.estimators._location_stream import Standard, streamed_problem
 
 
 class AbstractSingleLocation(BaseEstimator):
@@ -369,10 +369,12 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
             for index, (X, y, weights) in enumerate(batches):
                 yield self._read_batch(X, y, weights, reset=index == 0)
 
-        settings, owner = self._settings(SQUARED), type(self).__name__
-        problem = streamed_problem(read, settings, owner=owner)
+        tally = Standard(bool(self.fit_intercept))
+        problem = streamed_problem(
+            read, tally, lambda: self._settings(SQUARED), owner=type(self).__name__
+        )
         solution = self._solve_problem(problem)
-        return self._keep_value(solution, problem.shift, problem.scale)
+        return self._keep_value(solution, tally.shift, tally.scale)
 
     def _keep_value(self, solution: Solution, shift: float, scale: float) -> Self:
         self.coef_value_ = (scale * solution.values[0]).astype(self.coef_key_.dtype)
