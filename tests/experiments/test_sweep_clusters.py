@@ -22,9 +22,9 @@ def bytes_of(result):
     return [(result.folder / name).read_bytes() for name in ("table.npz", "table.csv")]
 
 
-def swept(out, **options):
+def swept(out, *, grid=GRID, **options):
     return bytes_of(
-        sweep(EXPERIMENT, grid=GRID, seeds=12, preset="slow", out=out, **options)
+        sweep(EXPERIMENT, grid=grid, seeds=12, preset="slow", out=out, **options)
     )
 
 
@@ -42,19 +42,22 @@ def test_dask_gives_the_same_bytes_though_a_worker_is_killed(tmp_path):
         )
     with cluster, distributed.Client(cluster, set_as_default=False) as client:
         (victim, *_) = client.run(os.getpid).values()
-        out = tmp_path / "dask"
+        out, gate = tmp_path / "dask", tmp_path / "gate"
+        grid = {**GRID, "gate": [str(gate)]}
 
         def strike():
             deadline = time.monotonic() + 60
             while len(list(out.rglob("cells-*/*.npz"))) < 3:
                 if time.monotonic() > deadline:
-                    return
+                    break
                 time.sleep(0.01)
             os.kill(victim, signal.SIGKILL)
+            gate.touch()
 
         striker = threading.Thread(target=strike)
         striker.start()
-        clustered = swept(out, backend="dask", address=cluster.scheduler_address)
+        address = cluster.scheduler_address
+        clustered = swept(out, grid=grid, backend="dask", address=address)
         striker.join()
         assert victim not in client.run(os.getpid).values()
         threads = sweep(
@@ -70,7 +73,7 @@ def test_dask_gives_the_same_bytes_though_a_worker_is_killed(tmp_path):
         assert set(threads["own"]) == set(threads["blas"]) == {1.0}
         order = threads["began"].argsort()
         assert (threads["began"][order][1:] >= threads["ended"][order][:-1]).all()
-    assert clustered == swept(tmp_path / "here", jobs=2)
+    assert clustered == swept(tmp_path / "here", grid=grid, jobs=2)
 
 
 def test_a_scheduler_that_is_not_there_is_named(tmp_path):

@@ -1,7 +1,9 @@
 """Which cells go together, what they cost, and what to do when a worker is lost."""
 
+import random
+import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -26,6 +28,8 @@ class Task:
 class Schedule:
     """Cells that wait, blocks that are under way, and the cost of each point.
 
+    Blocks may be asked for by another thread than the one that takes the answers.
+
     Parameters
     ----------
     tasks
@@ -43,6 +47,7 @@ class Schedule:
         self._number = 0
         self._cost: dict[int, float] = {}
         self._usual: float | None = None
+        self._lock = threading.Lock()
 
     @property
     def seconds(self) -> float:
@@ -51,11 +56,17 @@ class Schedule:
 
     def blocks(self) -> Iterator[tuple[int, list[Task]]]:
         """Yield numbered blocks till no cell waits; each is then under way."""
-        while self.pending:
+        while block := self._begin_block():
+            yield block
+
+    def _begin_block(self) -> tuple[int, list[Task]] | None:
+        with self._lock:
+            if not self.pending:
+                return None
             block = self._next_block()
             self._number += 1
             self.under_way[self._number] = block
-            yield self._number, block
+            return self._number, block
 
     def _next_block(self) -> list[Task]:
         block = [self.pending.popleft()]
@@ -88,13 +99,27 @@ class Schedule:
 
         Returns the finished cells, in the order of their times.
         """
-        block = self.under_way.pop(number)
-        done, rest = block[: len(seconds)], block[len(seconds) :]
-        self._learn(done, seconds)
-        for task in done:
-            self._losses.pop(task, None)
-        self.pending.extendleft(reversed(rest))
+        with self._lock:
+            block = self.under_way.pop(number)
+            done, rest = block[: len(seconds)], block[len(seconds) :]
+            self._learn(done, seconds)
+            for task in done:
+                self._losses.pop(task, None)
+            self.pending.extendleft(reversed(rest))
         return done
+
+    def leave_out(self, stored: Container[Task]) -> int:
+        """Leave waiting cells to others who have stored them; return how many.
+
+        Who is not alone goes on in an order of its own, so that they rarely do the
+        same cells.
+        """
+        with self._lock:
+            left = [task for task in self.pending if task not in stored]
+            count = len(self.pending) - len(left)
+            random.shuffle(left)
+            self.pending = deque(sorted(left, key=self._suspicion))
+        return count
 
     def _learn(self, done: Sequence[Task], seconds: Sequence[float]) -> None:
         """Take the means over the block: one cell may have been disturbed."""
