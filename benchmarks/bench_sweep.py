@@ -199,8 +199,7 @@ def measured(loops: int, a_worker: int, repeats: int) -> Least:
     return least
 
 
-def main(quick: bool = False) -> None:
-    a_worker, repeats = (20, 1) if quick else (5000, 6)
+def report(a_worker: int, repeats: int) -> None:
     least = measured(calibrated(), a_worker, repeats)
     print(f"{a_worker} cells a worker, least of {repeats}; {os.cpu_count()} cores")
     for workers in (1, 2):
@@ -225,6 +224,10 @@ def main(quick: bool = False) -> None:
         f"  once: start of two workers {least['start', 2]:.2f} s; plan, table and map "
         f"of {2 * a_worker} cells {least['around', 2]:.2f} s"
     )
+
+
+def main(quick: bool = False) -> None:
+    report(20, 1) if quick else report(5000, 4)
 
 
 if __name__ == "__main__":
