@@ -119,7 +119,10 @@ def test_a_dask_array_is_read_block_by_block(data):
     whole = SingleLocationRegressor().fit(X, y)
     chunked = dask.from_array(X, chunks=(120, 3, 5))
     targets = dask.from_array(y, chunks=300)
-    assert_same(SingleLocationRegressor().fit(chunked, targets), whole)
+    model = SingleLocationRegressor().fit(chunked, targets)
+    assert_same(model, whole)
+    np.testing.assert_allclose(model.predict(chunked), model.predict(X), rtol=1e-12)
+    assert_array_equal(model.locate(chunked), model.locate(X))
     assert [len(block) for block in row_blocks(chunked)] == [120, 120, 120, 120, 20]
     with pytest.raises(ValueError, match="`y` must be one target a bag; got 7 targets"):
         SingleLocationRegressor().fit(chunked, y[:7])
