@@ -90,6 +90,7 @@ def run(way: str, count: int, size: int, work=measure):  # type: ignore[no-untyp
     ours, theirs = context.Pipe()
     process = context.Process(target=work, args=(theirs, way, count, size))
     process.start()
+    theirs.close()  # so that a process that fails is noticed
     answer = ours.recv()
     process.join()
     return answer
