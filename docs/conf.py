@@ -1,5 +1,6 @@
 """Sphinx configuration; `make docs` builds with warnings as errors."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -34,16 +35,16 @@ autosummary_generate = False
 
 
 def copy_live_page(app, error):
-    """Put the live page beside the documents, and tell it where these are."""
+    """Put the live page beside the documents, with links to the full theory pages."""
     if error or app.builder.format != "html":
         return
     target = Path(app.outdir) / "live"
-    unwanted = shutil.ignore_patterns("*.py", "__pycache__")
+    unwanted = shutil.ignore_patterns("*.py", "__pycache__", "theory.html")
     shutil.copytree(live_page().parent, target, ignore=unwanted, dirs_exist_ok=True)
     page = target / "index.html"
     text = page.read_text(encoding="utf-8")
-    told = text.replace("<title>", '<meta name="docs" content="../">\n<title>', 1)
-    page.write_text(told, encoding="utf-8")
+    linked = re.sub(r"theory\.html#(\w+)", r"../theory/\1.html", text)
+    page.write_text(linked, encoding="utf-8")
 
 
 def setup(app):
