@@ -115,7 +115,9 @@ if find_spec("ray"):  # not part of the development environment
         order = table["began"].argsort()
         assert (table["began"][order][1:] >= table["ended"][order][:-1]).all()
 
-    def test_a_ray_cluster_that_is_not_there_is_named(tmp_path):
+    def test_a_ray_cluster_that_is_not_there_is_named(tmp_path, monkeypatch):
+        # Where Ray looks which cluster was started last.
+        monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
         with pytest.raises(
             ValueError, match=r"`address` must be that of a running Ray"
         ):
