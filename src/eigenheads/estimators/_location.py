@@ -26,9 +26,10 @@ from eigenheads.estimators._location_data import checked_targets, checked_weight
 from eigenheads.estimators._location_fit import Problem, Solution, fit_head
 from eigenheads.estimators._location_head import (
     HEADS,
+    attended_readouts,
     attention_weights,
     deciding_tokens,
-    head_outputs,
+    squared_radii,
 )
 from eigenheads.estimators._location_loss import SQUARED
 from eigenheads.estimators._location_stream import streamed_problem
@@ -81,8 +82,7 @@ class AbstractSingleLocation(BaseEstimator):
             between -1 and 1.
         """
         bags = self._read_fitted(X)
-        scores = bags.tokens @ self.coef_key_
-        return bags.split(attention_weights(bags, scores, head=self.head))
+        return bags.split(attention_weights(bags, self._scores(bags), head=self.head))
 
     def locate(self, X: Any) -> NDArray[np.int64]:
         """Return the index of the token that decides each bag.
@@ -99,7 +99,7 @@ class AbstractSingleLocation(BaseEstimator):
             ``head="erf"``, largest in absolute value.
         """
         bags = self._read_fitted(X)
-        return deciding_tokens(bags, bags.tokens @ self.coef_key_, head=self.head)
+        return deciding_tokens(bags, self._scores(bags), head=self.head)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -110,10 +110,18 @@ class AbstractSingleLocation(BaseEstimator):
         check_is_fitted(self)
         return read_bags(self, X, reset=False)
 
+    def _scores(self, bags: Bags) -> NDArray[np.floating]:
+        scores = bags.tokens @ self.coef_key_
+        if self.head == "radial":
+            radii = squared_radii(bags.tokens, self.center_, self.precision_)
+            scores -= scores.dtype.type(0.5 * self.coef_radius_) * radii
+        return np.asarray(scores)
+
     def _outputs(self, X: Any) -> NDArray[np.floating]:
         bags = self._read_fitted(X)
         values = np.atleast_2d(self.coef_value_)
-        outputs = head_outputs(bags, self.coef_key_, values, head=self.head)
+        weights = attention_weights(bags, self._scores(bags), head=self.head)
+        outputs = attended_readouts(bags, weights, values)
         return outputs + np.atleast_1d(self.intercept_).astype(outputs.dtype)
 
     def _check_parameters(self) -> None:
@@ -170,7 +178,13 @@ class AbstractSingleLocation(BaseEstimator):
         return solution
 
     def _keep(self, solution: Solution, dtype: np.dtype[Any]) -> None:
-        self.coef_key_ = solution.key.astype(dtype)
+        key = solution.key
+        if solution.precision is not None:
+            self.coef_radius_ = float(key[-1])
+            self.center_ = solution.center.astype(dtype)
+            self.precision_ = solution.precision.astype(dtype)
+            key = key[:-1]
+        self.coef_key_ = key.astype(dtype)
         self.n_iter_ = solution.n_iter
         self.objective_ = solution.objective
         self.start_ = solution.start
@@ -375,7 +389,9 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         return self._keep_value(solution, problem.shift, problem.scale)
 
     def _keep_value(self, solution: Solution, shift: float, scale: float) -> Self:
-        self.coef_value_ = (scale * solution.values[0]).astype(self.coef_key_.dtype)
+        self.coef_value_ = (scale * solution.values[0, : self.n_features_in_]).astype(
+            self.coef_key_.dtype
+        )
         self.intercept_ = float(shift + scale * solution.intercepts[0])
         return self
 

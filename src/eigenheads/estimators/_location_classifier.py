@@ -178,7 +178,9 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         solution = self._solve(
             bags, codes.astype(np.float64), responses, weights, kind=kind
         )
-        self.coef_value_ = solution.values.astype(bags.tokens.dtype)
+        self.coef_value_ = solution.values[:, : self.n_features_in_].astype(
+            bags.tokens.dtype
+        )
         self.intercept_ = solution.intercepts.astype(bags.tokens.dtype)
         return self
 

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import block_diag
 
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
@@ -57,6 +58,28 @@ class Coordinates:
             return self
         inverse = np.linalg.inv(self.whitening)
         return replace(self, whitening=None, metric=inverse @ inverse)
+
+    def precision(self) -> FloatArray:
+        """Return the metric of tokens in the features as given; one axis: diagonal."""
+        if self.whitening is None:
+            return np.asarray(self.scale**-2.0)
+        root = self.whitening / self.scale[:, None]
+        return np.asarray(root @ root.T)
+
+    def with_column(self, mean: float, scale: float) -> "Coordinates":
+        """Return coordinates of tokens with one column more, whitened by itself."""
+        whitening, principal = self.whitening, self.principal
+        if whitening is not None:
+            whitening = block_diag(whitening, 1 / np.sqrt(1 + _RIDGE))
+        if principal is not None:
+            principal = np.append(principal, 0.0)
+        return Coordinates(
+            np.append(self.mean, mean),
+            np.append(self.scale, scale),
+            whitening,
+            None,
+            principal,
+        )
 
 
 class Part(Protocol):
@@ -127,6 +150,19 @@ def coordinates_of_parts(data: Parts, *, center: bool) -> Coordinates:
     shrunk = np.maximum(eigenvalues, 0.0) + _RIDGE
     whitening = (vectors / np.sqrt(shrunk)) @ vectors.T
     return Coordinates(mean, scale, whitening, None, vectors[:, -1])
+
+
+def last_column(data: Parts) -> tuple[float, float]:
+    """Return mean and standard deviation of the last column over all tokens."""
+    total = mean = square = 0.0
+    for tokens, weights in _token_weights(data):
+        column = tokens[:, -1].astype(np.float64)
+        total += float(weights.sum())
+        mean += float(weights @ column)
+        square += float(weights @ column**2)
+    variance = square / total - (mean / total) ** 2
+    is_constant = variance <= 1e-14 * square / total
+    return mean / total, 1.0 if is_constant else float(np.sqrt(variance))
 
 
 def _token_weights(data: Parts) -> Iterator[tuple[NDArray[Any], FloatArray]]:

@@ -13,8 +13,11 @@ from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location_coordinates import (
     Coordinates,
     coordinates_of_parts,
+    last_column,
 )
-from eigenheads.estimators._location_loss import HeadLoss
+from eigenheads.estimators._location_head import squared_radii
+from eigenheads.estimators._location_loss import SQUARED, HeadLoss
+from eigenheads.estimators._location_sharpen import sharpened
 from eigenheads.estimators._location_start import (
     Start,
     directions_of_parts,
@@ -73,6 +76,10 @@ class Problem:
             weights=self.weights[chosen],
         )
 
+    def mapped(self, change: Callable[[Bags], Bags]) -> "Problem":
+        """Return the problem with other features of its tokens."""
+        return replace(self, bags=change(self.bags))
+
     def parts(self) -> "Iterator[Problem]":
         """Yield the problem in the parts in which its bags are read: here, one."""
         yield self
@@ -114,6 +121,8 @@ class Solution:
     n_iter: int
     converged: bool
     start: str
+    center: FloatArray
+    precision: FloatArray | None
 
 
 class Objective:
@@ -129,7 +138,8 @@ class Objective:
     with :math:`D` the pooled scale of the features, :math:`W` the whitened metric,
     :math:`r` the `l1_ratio`, :math:`c` the `coherence` and :math:`t` the unit vector
     `attended`, without which the last term is left out. The L1 norm is added by
-    :func:`minimise_sparse`.
+    :func:`minimise_sparse`. For ``head="radial"`` the last coordinate is that of the
+    radius: values do not read it, and the last term leaves it free.
     """
 
     def __init__(
@@ -145,6 +155,7 @@ class Objective:
         self.lasso = problem.alpha * problem.l1_ratio
         self.coherence = problem.coherence * (1 - problem.l1_ratio)
         self.attended = attended
+        self.has_radius = problem.head == "radial"
         self.shape = (1 + problem.n_outputs, len(coordinates.mean))
 
     def split(self, flat: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -171,8 +182,12 @@ class Objective:
         if self.attended is not None:
             along = whitened[0] @ self.attended
             off = measured[0] - along * self.attended
+            if self.has_radius:
+                off[-1] = 0.0
             loss += 0.5 * self.coherence * float(whitened[0] @ off)
             by_rows[0] += self.coherence * off
+        if self.has_radius:
+            by_rows[1:, -1] = 0.0
         if not self.has_intercept:
             by_intercepts[:] = 0.0
         return loss, np.concatenate([by_rows.ravel(), by_intercepts])
@@ -239,8 +254,12 @@ def fit_head(
     report: Callable[[str], None],
 ) -> Solution:
     """Screen the starts, refine the best, and return it in the features as given."""
-    center = problem.head == "softmax" and problem.has_intercept
+    center = problem.head != "erf" and problem.has_intercept
     coordinates = coordinates_of_parts(problem, center=center)
+    origin, precision = coordinates.mean, None
+    if problem.head == "radial":
+        precision = coordinates.precision()
+        problem, coordinates = _with_radius(problem, coordinates, precision)
     smooth = replace(problem, l1_ratio=0.0)
     name, flat = _best_start(smooth, coordinates, random_directions, report)
     objective = Objective(smooth, coordinates)
@@ -258,17 +277,12 @@ def fit_head(
             )
         n_iter += int(result.nit)
     if problem.alpha * problem.l1_ratio > 0:
-        rows, intercepts = objective.split(result.x)
-        flat = np.concatenate([coordinates.standardised(rows).ravel(), intercepts])
-        plain = coordinates.without_whitening()
-        if attended is not None:
-            attended = plain.measured(coordinates.standardised(attended))
-        objective = Objective(problem, plain, attended)
-        with objective.loss.threads():
-            result = minimise_sparse(
-                objective, flat, max_iter=problem.max_iter, tol=problem.tol
-            )
+        objective, result = _sparse(problem, objective, result.x)
         n_iter += int(result.nit)
+    elif problem.kind == SQUARED and problem.head != "erf":
+        rows, intercepts = sharpened(problem, coordinates, objective.split(result.x)[0])
+        result.x = np.concatenate([rows.ravel(), intercepts])
+        result.fun = Objective(smooth, coordinates)(result.x)[0]
     report(f"refined {name}: objective {result.fun:.6g} after {n_iter} iterations")
     rows, intercepts = objective.raw(result.x)
     return Solution(
@@ -279,7 +293,44 @@ def fit_head(
         n_iter=max(n_iter, 1),
         converged=bool(result.success),
         start=name,
+        center=origin,
+        precision=precision,
     )
+
+
+def _sparse(
+    problem: Problem, smooth: Objective, flat: FloatArray
+) -> tuple[Objective, OptimizeResult]:
+    """Refine in standardised features, where the L1 norm is a sum over coordinates."""
+    coordinates, attended = smooth.coordinates, smooth.attended
+    rows, intercepts = smooth.split(flat)
+    flat = np.concatenate([coordinates.standardised(rows).ravel(), intercepts])
+    plain = coordinates.without_whitening()
+    if attended is not None:
+        attended = plain.measured(coordinates.standardised(attended))
+    objective = Objective(problem, plain, attended)
+    with objective.loss.threads():
+        result = minimise_sparse(
+            objective, flat, max_iter=problem.max_iter, tol=problem.tol
+        )
+    return objective, result
+
+
+def _with_radius(
+    problem: Problem, coordinates: Coordinates, precision: FloatArray
+) -> tuple[Problem, Coordinates]:
+    """Add minus half the squared radius as the last feature of every token."""
+
+    def change(bags: Bags) -> Bags:
+        n, d = bags.tokens.shape
+        tokens = np.empty((n, d + 1), dtype=bags.tokens.dtype)
+        tokens[:, :d] = bags.tokens
+        tokens[:, d] = squared_radii(bags.tokens, coordinates.mean, precision)
+        tokens[:, d] *= -0.5
+        return Bags(tokens, bags.offsets)
+
+    problem = problem.mapped(change)
+    return problem, coordinates.with_column(*last_column(problem))
 
 
 def _attended(objective: Objective, flat: FloatArray) -> FloatArray | None:
@@ -293,6 +344,8 @@ def _attended(objective: Objective, flat: FloatArray) -> FloatArray | None:
     total, weight = objective.loss.attended(rows[0])
     mean = total - weight * objective.coordinates.mean
     attended = objective.coordinates.pulled_back(mean)
+    if objective.has_radius:
+        attended[-1] = 0.0
     length = float(np.linalg.norm(attended))
     return attended / length if length > 1e-8 else None
 
@@ -305,6 +358,8 @@ def _best_start(
 ) -> tuple[str, FloatArray]:
     """Compare the starts after some iterations; return the best with its name."""
     directions = directions_of_parts(problem, coordinates)
+    if problem.head == "radial":
+        directions["radius"] = [np.eye(len(coordinates.mean))[-1]]
     for index, direction in enumerate(random_directions):
         directions[f"random {index}"] = [direction]
     screen = problem.screen()

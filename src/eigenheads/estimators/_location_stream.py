@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,16 @@ class StreamedProblem(Problem):
                 yield part
             elif len(kept):
                 yield part.on(kept)
+
+    def mapped(self, change: Callable[[Bags], Bags]) -> "StreamedProblem":
+        """Return the problem with other features of its tokens, as they are read."""
+        read = self.read
+
+        def changed() -> Iterator[tuple[Bags, FloatArray, FloatArray]]:
+            for bags, targets, weights in read():
+                yield change(bags), targets, weights
+
+        return replace(self, bags=change(self.bags), read=changed)
 
     @property
     def weight(self) -> float:
