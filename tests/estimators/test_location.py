@@ -351,7 +351,10 @@ def test_verbose_prints_the_starts(sample, capsys):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"head": "sofmax"}, "`head` must be one of 'softmax', 'erf'; got 'sofmax'."),
+        (
+            {"head": "sofmax"},
+            "`head` must be one of 'softmax', 'radial', 'erf'; got 'sofmax'.",
+        ),
         ({"alpha": -1.0}, "`alpha` must be a finite number >= 0; got -1.0."),
         ({"l1_ratio": 2.0}, "`l1_ratio` must be a finite number from 0 to 1; got 2.0."),
         ({"coherence": -1}, "`coherence` must be a finite number >= 0; got -1."),

@@ -11,7 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from eigenheads._checks import Got, fail
 from eigenheads.estimators._bags import read_bags
-from eigenheads.estimators._location import AbstractSingleLocation
+from eigenheads.estimators._location_base import AbstractSingleLocation
 from eigenheads.estimators._location_data import checked_targets, checked_weights
 from eigenheads.estimators._location_loss import LOGISTIC, MULTINOMIAL
 
@@ -29,8 +29,9 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
 
     Parameters
     ----------
-    head : {"softmax", "erf"}, default="softmax"
-        How scores become weights.
+    head : {"softmax", "radial", "erf"}, default="softmax"
+        How tokens get their weights; ``"radial"`` for a score that knows their size
+        too. See :class:`SingleLocationRegressor`.
 
     alpha : float, default=0.01
         Strength of the penalty on key and values, beside the mean logistic loss.
@@ -78,6 +79,16 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
 
     intercept_ : ndarray of shape (1,) or (n_classes,)
         :math:`b_c`.
+
+    coef_radius_ : float
+        :math:`c`; only for ``head="radial"``, as the next two.
+
+    center_ : ndarray of shape (n_features,)
+        :math:`m`, the pooled mean of the tokens; 0 without intercept.
+
+    precision_ : ndarray of shape (n_features, n_features) or (n_features,)
+        :math:`P`, the inverse of their pooled covariance, to whose diagonal one percent
+        is added; above 2 000 features only that of the variances.
 
     objective_ : float
         Penalised loss at the solution.

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from eigenheads._checks import Got, fail
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
-from eigenheads.estimators._location_fit import Problem, screened_bags
 from eigenheads.estimators._location_loss import HeadLoss
+from eigenheads.estimators._location_problem import Problem, screened_bags
 
 # Bags, targets and weights, checked.
 Read = Callable[[], Iterator[tuple[Bags, FloatArray, FloatArray]]]
