@@ -48,6 +48,7 @@ def problem_of(rng, kind, *, head="softmax", l1_ratio=0.0, bags=None):
         alpha=0.3,
         l1_ratio=l1_ratio,
         coherence=5.0,
+        shrinkage=None,
         has_intercept=True,
         max_iter=10,
         tol=1e-4,

@@ -147,6 +147,7 @@ def test_gradient_is_the_finite_difference_and_leaves_out_the_radius_of_values(r
         alpha=0.3,
         l1_ratio=0.0,
         coherence=5.0,
+        shrinkage=None,
         has_intercept=True,
         max_iter=10,
         tol=1e-4,
@@ -206,3 +207,19 @@ def test_without_noise_and_overlap_the_head_stops_leaking(rng):
     tokens = tokens[..., :20]  # key and value are the first two
     model = SingleLocationRegressor().fit(tokens[:1000], y[:1000])
     assert model.score(tokens[1000:], y[1000:]) > 1 - 1e-5
+
+
+def test_few_bags_shrink_the_correlation_more(rng):
+    """A third of the features a bag, where that is above one percent."""
+    tokens, y = rng.standard_normal((20, 4, 30)), rng.standard_normal(20)
+    fits = [
+        SingleLocationRegressor(head="radial", shrinkage=shrinkage).fit(tokens, y)
+        for shrinkage in (None, 0.5, 0.01)
+    ]
+    assert_array_equal(fits[0].precision_, fits[1].precision_)
+    assert_array_equal(fits[0].coef_key_, fits[1].coef_key_)
+    assert abs(fits[2].precision_ - fits[0].precision_).max() > 0.1
+    # Weights that sum to one do not make twenty bags one.
+    weighted = SingleLocationRegressor(head="radial")
+    weighted.fit(tokens, y, sample_weight=np.full(20, 1 / 20))
+    assert_allclose(weighted.precision_, fits[0].precision_, rtol=RTOL)

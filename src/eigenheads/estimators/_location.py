@@ -50,14 +50,19 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
 
     l1_ratio : float, default=0.0
         Share of the L1 norm of the standardised coefficients in the penalty. The rest
-        is half the variance of the scores and readouts of the tokens, plus one
-        percent of the squared norm of the standardised coefficients. With a
-        positive share coefficients become exactly zero.
+        is half the variance of the scores and readouts of the tokens, plus `shrinkage`
+        times the squared norm of the standardised coefficients. With a positive share
+        coefficients become exactly zero.
 
     coherence : float, default=0.1
         Weight of a penalty on the part of the key that is not along the mean attended
         token, both whitened. Where tokens have an elliptical law the two directions
         agree and the mean is the steadier estimate; 0 trusts the targets alone.
+
+    shrinkage : float or None, default=None
+        Added to the diagonal of the pooled correlation of the features, by whose root
+        tokens are whitened: so much of the squared norm of standardised coefficients
+        is in the penalty. None: 0.01, or a third of the features a bag if that is more.
 
     fit_intercept : bool, default=True
         Whether to fit :math:`b`.
@@ -96,8 +101,8 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         :math:`m`, the pooled mean of the tokens; 0 without intercept.
 
     precision_ : ndarray of shape (n_features, n_features) or (n_features,)
-        :math:`P`, the inverse of their pooled covariance, to whose diagonal one percent
-        is added; above 2 000 features only that of the variances.
+        :math:`P`, the inverse of their pooled covariance, to whose diagonal
+        `shrinkage` times itself is added; above 2 000 features, of the variances.
 
     objective_ : float
         Penalised loss at the solution.
@@ -142,9 +147,10 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     have a log likelihood ratio of this form, with :math:`P = \Sigma^{-1}` and
     :math:`c = 1 / \gamma^2 - 1`: only for :math:`\gamma = 1` is the best score linear.
 
-    A pass over the data costs O(tokens × features), the radii once its square. Starts: with whitened tokens and
-    centred targets, ``moments`` takes :math:`v` from the regression of :math:`y` on
-    the sum of the bag and :math:`k` from the mean of :math:`y (x \cdot v) x`;
+    A pass over the data costs O(tokens × features), the radii once its square.
+    Starts: with whitened tokens and centred targets, ``moments`` takes :math:`v` from
+    the regression of :math:`y` on the sum of the bag and :math:`k` from the mean of
+    :math:`y (x \cdot v) x`;
     ``spectral`` takes both from the extreme eigenvectors of the mean of
     :math:`y \, x x^\top`; ``principal`` is the pooled principal direction; ``value``
     uses :math:`v` itself as the key; for the radial head, ``radius`` uses the radius

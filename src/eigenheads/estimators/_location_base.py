@@ -48,6 +48,7 @@ class AbstractSingleLocation(BaseEstimator):
         alpha: float = 3e-5,
         l1_ratio: float = 0.0,
         coherence: float = 0.1,
+        shrinkage: float | None = None,
         fit_intercept: bool = True,
         n_random_starts: int = 0,
         max_iter: int = 500,
@@ -59,6 +60,7 @@ class AbstractSingleLocation(BaseEstimator):
         self.alpha = alpha
         self.l1_ratio = l1_ratio
         self.coherence = coherence
+        self.shrinkage = shrinkage
         self.fit_intercept = fit_intercept
         self.n_random_starts = n_random_starts
         self.max_iter = max_iter
@@ -129,6 +131,8 @@ class AbstractSingleLocation(BaseEstimator):
         check_number("alpha", self.alpha, owner=owner, minimum=0.0)
         check_number("l1_ratio", self.l1_ratio, owner=owner, minimum=0.0, maximum=1.0)
         check_number("coherence", self.coherence, owner=owner, minimum=0.0)
+        if self.shrinkage is not None:
+            check_positive("shrinkage", self.shrinkage, owner=owner)
         check_count("n_random_starts", self.n_random_starts, owner=owner, minimum=0)
         check_count("max_iter", self.max_iter, owner=owner)
         check_positive("tol", self.tol, owner=owner)
@@ -162,6 +166,7 @@ class AbstractSingleLocation(BaseEstimator):
             "alpha": float(self.alpha),
             "l1_ratio": float(self.l1_ratio),
             "coherence": float(self.coherence),
+            "shrinkage": None if self.shrinkage is None else float(self.shrinkage),
             "has_intercept": bool(self.fit_intercept),
             "max_iter": int(self.max_iter),
             "tol": float(self.tol),

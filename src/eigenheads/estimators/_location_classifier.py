@@ -38,14 +38,19 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
 
     l1_ratio : float, default=0.0
         Share of the L1 norm of the standardised coefficients in the penalty. The rest
-        is half the variance of the scores and readouts of the tokens, plus one
-        percent of the squared norm of the standardised coefficients. With a
-        positive share coefficients become exactly zero.
+        is half the variance of the scores and readouts of the tokens, plus `shrinkage`
+        times the squared norm of the standardised coefficients. With a positive share
+        coefficients become exactly zero.
 
     coherence : float, default=0.1
         Weight of a penalty on the part of the key that is not along the mean attended
         token, both whitened. Where tokens have an elliptical law the two directions
         agree and the mean is the steadier estimate; 0 trusts the targets alone.
+
+    shrinkage : float or None, default=None
+        Added to the diagonal of the pooled correlation of the features, by whose root
+        tokens are whitened: so much of the squared norm of standardised coefficients
+        is in the penalty. None: 0.01, or a third of the features a bag if that is more.
 
     fit_intercept : bool, default=True
         Whether to fit :math:`b_c`.
@@ -87,8 +92,8 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         :math:`m`, the pooled mean of the tokens; 0 without intercept.
 
     precision_ : ndarray of shape (n_features, n_features) or (n_features,)
-        :math:`P`, the inverse of their pooled covariance, to whose diagonal one percent
-        is added; above 2 000 features only that of the variances.
+        :math:`P`, the inverse of their pooled covariance, to whose diagonal
+        `shrinkage` times itself is added; above 2 000 features, of the variances.
 
     objective_ : float
         Penalised loss at the solution.
@@ -130,6 +135,7 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         alpha: float = 1e-2,
         l1_ratio: float = 0.0,
         coherence: float = 0.1,
+        shrinkage: float | None = None,
         fit_intercept: bool = True,
         n_random_starts: int = 0,
         max_iter: int = 500,
@@ -142,6 +148,7 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
             alpha=alpha,
             l1_ratio=l1_ratio,
             coherence=coherence,
+            shrinkage=shrinkage,
             fit_intercept=fit_intercept,
             n_random_starts=n_random_starts,
             max_iter=max_iter,

@@ -13,8 +13,10 @@ from eigenheads.estimators._bags import Bags
 
 # Above this width an eigendecomposition costs more than it saves.
 _WIDEST = 2_000
-# Added to the pooled correlation: bounds the whitening of empty directions.
+# Added to the pooled correlation at least: bounds the whitening of empty directions.
 _RIDGE = 1e-2
+# Share of features a bag that is added where bags are few.
+_RIDGE_SHARE = 1 / 3
 # Rows of a chunk: a few hundred kB, so that it stays in the cache.
 _CHUNK = 1_024
 
@@ -66,11 +68,11 @@ class Coordinates:
         root = self.whitening / self.scale[:, None]
         return np.asarray(root @ root.T)
 
-    def with_column(self, mean: float, scale: float) -> "Coordinates":
+    def with_column(self, mean: float, scale: float, shrinkage: float) -> "Coordinates":
         """Return coordinates of tokens with one column more, whitened by itself."""
         whitening, principal = self.whitening, self.principal
         if whitening is not None:
-            whitening = block_diag(whitening, 1 / np.sqrt(1 + _RIDGE))
+            whitening = block_diag(whitening, 1 / np.sqrt(1 + shrinkage))
         if principal is not None:
             principal = np.append(principal, 0.0)
         return Coordinates(
@@ -126,7 +128,19 @@ def pooled_coordinates(bags: Bags, weights: FloatArray, *, center: bool) -> Coor
     return coordinates_of_parts(OnePart(bags, weights, weights), center=center)
 
 
-def coordinates_of_parts(data: Parts, *, center: bool) -> Coordinates:
+def default_shrinkage(n_features: int, n_bags: float) -> float:
+    """Return what is added to the pooled correlation: more where bags are few.
+
+    Noise in a sample correlation, and the ridge that is best against it, grow with the
+    number of features over that of independent samples. Tokens of one bag may be alike,
+    so bags are counted, not tokens.
+    """
+    return max(_RIDGE, _RIDGE_SHARE * n_features / n_bags)
+
+
+def coordinates_of_parts(
+    data: Parts, *, center: bool, shrinkage: float = _RIDGE
+) -> Coordinates:
     """Return the coordinates of the pooled tokens, in three passes over the parts."""
     total = sum(float(weights.sum()) for _, weights in _token_weights(data))
     mean: Any = 0.0
@@ -147,7 +161,7 @@ def coordinates_of_parts(data: Parts, *, center: bool) -> Coordinates:
     if is_wide:
         return Coordinates(mean, scale, None, None, None)
     eigenvalues, vectors = np.linalg.eigh(moments / np.outer(scale, scale))
-    shrunk = np.maximum(eigenvalues, 0.0) + _RIDGE
+    shrunk = np.maximum(eigenvalues, 0.0) + shrinkage
     whitening = (vectors / np.sqrt(shrunk)) @ vectors.T
     return Coordinates(mean, scale, whitening, None, vectors[:, -1])
 

@@ -11,6 +11,7 @@ from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location_coordinates import (
     Coordinates,
     coordinates_of_parts,
+    default_shrinkage,
     last_column,
 )
 from eigenheads.estimators._location_head import squared_radii
@@ -158,11 +159,14 @@ def fit_head(
 ) -> Solution:
     """Screen the starts, refine the best, and return it in the features as given."""
     center = problem.head != "erf" and problem.has_intercept
-    coordinates = coordinates_of_parts(problem, center=center)
+    shrinkage = problem.shrinkage
+    if shrinkage is None:
+        shrinkage = default_shrinkage(problem.bags.tokens.shape[1], problem.size)
+    coordinates = coordinates_of_parts(problem, center=center, shrinkage=shrinkage)
     origin, precision = coordinates.mean, None
     if problem.head == "radial":
         precision = coordinates.precision()
-        problem, coordinates = _with_radius(problem, coordinates, precision)
+        problem, coordinates = _with_radius(problem, coordinates, precision, shrinkage)
     smooth = replace(problem, l1_ratio=0.0)
     name, flat = _best_start(smooth, coordinates, random_directions, report)
     objective = Objective(smooth, coordinates)
@@ -220,7 +224,10 @@ def _sparse(
 
 
 def _with_radius(
-    problem: Problem, coordinates: Coordinates, precision: FloatArray
+    problem: Problem,
+    coordinates: Coordinates,
+    precision: FloatArray,
+    shrinkage: float,
 ) -> tuple[Problem, Coordinates]:
     """Add minus half the squared radius as the last feature of every token."""
 
@@ -233,7 +240,7 @@ def _with_radius(
         return Bags(tokens, bags.offsets)
 
     problem = problem.mapped(change)
-    return problem, coordinates.with_column(*last_column(problem))
+    return problem, coordinates.with_column(*last_column(problem), shrinkage)
 
 
 def _attended(objective: Objective, flat: FloatArray) -> FloatArray | None:

@@ -21,6 +21,7 @@ _SETTINGS = (
     "alpha",
     "l1_ratio",
     "coherence",
+    "shrinkage",
     "has_intercept",
     "max_iter",
     "tol",
@@ -40,6 +41,7 @@ class Problem:
     alpha: float
     l1_ratio: float
     coherence: float
+    shrinkage: float | None
     has_intercept: bool
     max_iter: int
     tol: float
@@ -71,6 +73,11 @@ class Problem:
     def weight(self) -> float:
         """Total weight of the bags."""
         return float(self.weights.sum())
+
+    @property
+    def size(self) -> float:
+        """Number of bags, repeated as often as their weights say."""
+        return max(self.weight, float(len(self.bags)))
 
     def screen(self) -> "Problem":
         """Return the problem on the bags on which starts are compared."""

@@ -45,7 +45,7 @@ def sharpened(
     rows, intercepts : ndarray of shape (2, n_features), (1,)
         The same, with another length of the key and another value.
     """
-    strength = problem.alpha / (_UNIT * problem.weight)
+    strength = problem.alpha / (_UNIT * problem.size)
     length = 0.5 * strength * float(rows[0] @ rows[0])
     best = np.inf, 1.0, rows[1:].ravel()
     for factor in _FACTORS:

@@ -101,6 +101,11 @@ class StreamedProblem(Problem):
         """Total weight of the bags."""
         return self.total
 
+    @property
+    def size(self) -> float:
+        """Number of bags, repeated as often as their weights say."""
+        return max(self.total, float(self.n_bags))
+
     def screen(self) -> Problem:
         """Gather the bags, evenly spaced over all batches, that starts are tried on."""
         chosen = screened_bags(self.n_bags, self.n_tokens, self.bags.tokens.shape[1])
