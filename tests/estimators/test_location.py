@@ -345,6 +345,7 @@ def test_verbose_prints_the_starts(sample, capsys):
     for start in ("moments", "spectral", "principal", "value"):
         assert f"SingleLocationRegressor: start {start}: objective" in shown
     assert "refined" in shown
+    assert "SingleLocationRegressor: length of the key: " in shown
     SingleLocationRegressor().fit(sample.tokens[:100], sample.targets[:100])
     assert capsys.readouterr().out == ""
 

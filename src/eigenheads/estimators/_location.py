@@ -105,7 +105,8 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         `shrinkage` times itself is added; above 2 000 features, of the variances.
 
     objective_ : float
-        Penalised loss at the solution.
+        Penalised loss at the solution; without the term of `coherence` where the
+        length of the key is chosen last, see Notes.
 
     start_ : str
         Name of the start that won.

@@ -186,11 +186,14 @@ def fit_head(
     if problem.alpha * problem.l1_ratio > 0:
         objective, result = _sparse(problem, objective, result.x)
         n_iter += int(result.nit)
-    elif problem.kind == SQUARED and problem.head != "erf":
-        rows, intercepts = sharpened(problem, coordinates, objective.split(result.x)[0])
-        result.x = np.concatenate([rows.ravel(), intercepts])
-        result.fun = Objective(smooth, coordinates)(result.x)[0]
     report(f"refined {name}: objective {result.fun:.6g} after {n_iter} iterations")
+    if _has_free_length(problem):
+        rows, _ = objective.split(result.x)
+        longer, intercepts = sharpened(problem, coordinates, rows)
+        result.x = np.concatenate([longer.ravel(), intercepts])
+        result.fun = Objective(smooth, coordinates)(result.x)[0]
+        lengths = np.linalg.norm(longer[0]), np.linalg.norm(rows[0])
+        report(f"length of the key: {lengths[0]:.4g} instead of {lengths[1]:.4g}")
     rows, intercepts = objective.raw(result.x)
     return Solution(
         rows[0],
@@ -203,6 +206,12 @@ def fit_head(
         center=origin,
         precision=precision,
     )
+
+
+def _has_free_length(problem: Problem) -> bool:
+    """Whether the values given a key are a ridge regression on attended tokens."""
+    is_sparse = problem.alpha * problem.l1_ratio > 0
+    return problem.kind == SQUARED and problem.head != "erf" and not is_sparse
 
 
 def _sparse(
