@@ -202,11 +202,15 @@ def test_length_of_the_key_is_chosen_against_the_logarithm_of_the_loss(distracte
 
 
 def test_without_noise_and_overlap_the_head_stops_leaking(rng):
-    """Tokens 10 deviations apart: a fixed penalty alone leaves R2 near 0.9995."""
-    tokens, y, _ = SingleLocation(d=200, n_tokens=5).sample(1500, rng)
+    """Tokens 5.7 deviations apart, targets without noise.
+
+    What remains is the shrinkage of the value, about (2 alpha)^2 = 4e-9; with the
+    length at which the optimiser stops it was 2e-5 to 6e-5 on four seeds.
+    """
+    tokens, y, _ = SingleLocation(d=64, n_tokens=5).sample(1500, rng)
     tokens = tokens[..., :20]  # key and value are the first two
     model = SingleLocationRegressor().fit(tokens[:1000], y[:1000])
-    assert model.score(tokens[1000:], y[1000:]) > 1 - 1e-5
+    assert model.score(tokens[1000:], y[1000:]) > 1 - 1e-6
 
 
 def test_few_bags_shrink_the_correlation_more(rng):
