@@ -1,8 +1,8 @@
 """How well could the best head of a family do? A bound that no fit exceeds.
 
-The laws of ``bench_location_estimators`` are symmetric around key and value, so the best
-score of a family is a function of k*.x and the squared radius, with one or two numbers
-to find: on one half of many bags; R2 is measured on the other. The full run::
+The laws of ``bench_location_estimators`` are symmetric around key and value, so the
+best score of a family is a function of k*.x and the squared radius, with one or two
+numbers to find: on one half of many bags; R2 is measured on the other. The full run::
 
     python -m benchmarks.bench_location_family
 """
