@@ -56,6 +56,7 @@ def assert_same(one, other):
     "settings",
     [
         {},
+        {"head": "radial"},
         {"head": "erf"},
         {"fit_intercept": False},
         {"coherence": 0.0, "n_random_starts": 1, "random_state": 0},

@@ -13,10 +13,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags, read_bags
 from eigenheads.estimators._batches import Batches, is_stream
-from eigenheads.estimators._location import AbstractSingleLocation
+from eigenheads.estimators._location_base import AbstractSingleLocation
 from eigenheads.estimators._location_data import checked_targets, checked_weights
-from eigenheads.estimators._location_fit import Solution
 from eigenheads.estimators._location_labels import Labels
+from eigenheads.estimators._location_problem import Solution
 from eigenheads.estimators._location_stream import streamed_problem
 
 
@@ -33,22 +33,28 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
 
     Parameters
     ----------
-    head : {"softmax", "erf"}, default="softmax"
-        How scores become weights.
+    head : {"softmax", "radial", "erf"}, default="softmax"
+        How tokens get their weights; ``"radial"`` for a score that knows their size
+        too. See :class:`SingleLocationRegressor`.
 
     alpha : float, default=0.01
         Strength of the penalty on key and values, beside the mean logistic loss.
 
     l1_ratio : float, default=0.0
         Share of the L1 norm of the standardised coefficients in the penalty. The rest
-        is half the variance of the scores and readouts of the tokens, plus one
-        percent of the squared norm of the standardised coefficients. With a
-        positive share coefficients become exactly zero.
+        is half the variance of the scores and readouts of the tokens, plus `shrinkage`
+        times the squared norm of the standardised coefficients. With a positive share
+        coefficients become exactly zero.
 
     coherence : float, default=0.1
         Weight of a penalty on the part of the key that is not along the mean attended
         token, both whitened. Where tokens have an elliptical law the two directions
         agree and the mean is the steadier estimate; 0 trusts the targets alone.
+
+    shrinkage : float or None, default=None
+        Added to the diagonal of the pooled correlation of the features, by whose root
+        tokens are whitened: so much of the squared norm of standardised coefficients
+        is in the penalty. None: 0.01, or a third of the features a bag if that is more.
 
     fit_intercept : bool, default=True
         Whether to fit :math:`b_c`.
@@ -82,6 +88,16 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
 
     intercept_ : ndarray of shape (1,) or (n_classes,)
         :math:`b_c`.
+
+    coef_radius_ : float
+        :math:`c`; only for ``head="radial"``, as the next two.
+
+    center_ : ndarray of shape (n_features,)
+        :math:`m`, the pooled mean of the tokens; 0 without intercept.
+
+    precision_ : ndarray of shape (n_features, n_features) or (n_features,)
+        :math:`P`, the inverse of their pooled covariance, to whose diagonal
+        `shrinkage` times itself is added; above 2 000 features, of the variances.
 
     objective_ : float
         Penalised loss at the solution.
@@ -123,6 +139,7 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         alpha: float = 1e-2,
         l1_ratio: float = 0.0,
         coherence: float = 0.1,
+        shrinkage: float | None = None,
         fit_intercept: bool = True,
         n_random_starts: int = 0,
         max_iter: int = 500,
@@ -135,6 +152,7 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
             alpha=alpha,
             l1_ratio=l1_ratio,
             coherence=coherence,
+            shrinkage=shrinkage,
             fit_intercept=fit_intercept,
             n_random_starts=n_random_starts,
             max_iter=max_iter,
@@ -179,7 +197,8 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
             codes, responses = labels.encoder()(given)
             solution = self._solve(bags, codes, responses, weights, kind=labels.kind)
         self.classes_ = np.asarray(labels.classes)
-        self.coef_value_ = solution.values.astype(self.coef_key_.dtype)
+        values = solution.values[:, : self.n_features_in_]
+        self.coef_value_ = values.astype(self.coef_key_.dtype)
         self.intercept_ = solution.intercepts.astype(self.coef_key_.dtype)
         return self
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from eigenheads._checks import Got, fail
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
-from eigenheads.estimators._location_fit import Problem, screened_bags
 from eigenheads.estimators._location_loss import HeadLoss
+from eigenheads.estimators._location_problem import Problem, screened_bags
 
 # Bags, targets (numbers or labels) and weights, checked.
 Read = Callable[[], Iterator[tuple[Bags, NDArray[Any], FloatArray]]]
@@ -102,10 +102,25 @@ class StreamedProblem(Problem):
             elif len(kept):
                 yield part.on(kept)
 
+    def mapped(self, change: Callable[[Bags], Bags]) -> "StreamedProblem":
+        """Return the problem with other features of its tokens, as they are read."""
+        read = self.read
+
+        def changed() -> Iterator[tuple[Bags, NDArray[Any], FloatArray]]:
+            for bags, targets, weights in read():
+                yield change(bags), targets, weights
+
+        return replace(self, bags=change(self.bags), read=changed)
+
     @property
     def weight(self) -> float:
         """Total weight of the bags."""
         return self.total
+
+    @property
+    def size(self) -> float:
+        """Number of bags, repeated as often as their weights say."""
+        return max(self.total, float(self.n_bags))
 
     def screen(self) -> Problem:
         """Gather the bags, evenly spaced over all batches, that starts are tried on."""
