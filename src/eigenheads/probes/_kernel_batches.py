@@ -132,15 +132,7 @@ def captured_traces(forms: FloatArray, ridge: float) -> FloatArray:
             lower[i, i] += ridge * trace / r
         floor = 0.0 if ridge > 0 else _PIVOT
         if _factor(lower, floor):
-            _eliminate(lower, form)
-            for i in range(r):
-                for j in range(i):
-                    form[i, j], form[j, i] = form[j, i], form[i, j]
-            _eliminate(lower, form)
-            trace = 0.0
-            for i in range(r):
-                trace += form[i, i]
-            traces[draw] = trace
+            traces[draw] = _reduced_trace(lower, form)
         else:
             traces[draw] = np.nan
     return traces
@@ -168,16 +160,30 @@ def _factor(matrix: FloatArray, floor: float) -> bool:
 
 
 @njit(**_SUMS)
-def _eliminate(lower: FloatArray, rows: FloatArray) -> None:
-    """Overwrite rows with the inverse of the lower triangle times them."""
+def _reduced_trace(lower: FloatArray, form: FloatArray) -> float:
+    r"""Return the trace of :math:`L^{-1} F L^{-\top}`; overwrites the form."""
     r = len(lower)
     for i in range(r):
         for k in range(i):
             factor = lower[i, k]
             for j in range(r):
-                rows[i, j] -= factor * rows[k, j]
+                form[i, j] -= factor * form[k, j]
         for j in range(r):
-            rows[i, j] /= lower[i, i]
+            form[i, j] /= lower[i, i]
+    for i in range(r):
+        for j in range(i):
+            form[j, i] = form[i, j]
+    # Rows of the transpose; the trace needs what is right of the diagonal.
+    trace = 0.0
+    for i in range(r):
+        for k in range(i):
+            factor = lower[i, k]
+            for j in range(i, r):
+                form[i, j] -= factor * form[k, j]
+        for j in range(i, r):
+            form[i, j] /= lower[i, i]
+        trace += form[i, i]
+    return trace
 
 
 @njit(**_SUMS)

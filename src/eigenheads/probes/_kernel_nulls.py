@@ -56,6 +56,8 @@ ABOUT = {
     "top_eigenvalue": ("two-sided", "Largest eigenvalue of K̃, at most the trace."),
     "kernel_rank": ("two-sided", "Effective rank (entropy) of the spectrum of K̃."),
 }
+# Doubles of the array whose release tells the allocator to keep 32 MiB.
+_KEPT = 2**21
 # Those that see the queries; the others are of keys and values alone.
 OF_QUERIES = ("norm_ratio", "output_norm", "feature_norm")
 # Those that see the scale of the values, which random projections do not share.
@@ -91,6 +93,9 @@ def measure_nulls(
     # Small matrices: sequences side by side, one thread inside each product. A block
     # is a few sequences for each thread, so that none waits long for another.
     width = min(total, 4 * n_threads())
+    # After an array of this size is freed, glibc keeps freed memory for the next one
+    # instead of returning it to the system, which would map it anew for every block.
+    np.empty(_KEPT)
     with threadpool_limits(1, user_api="blas"), RunPool(width) as pool:
         for start, stop in blocks(total, size=width):
             pool.each(partial(work, range(start, stop)))
@@ -155,9 +160,7 @@ def _sequence(
     if n_draws:
         rng = _draws.stream(seed, _draws.ROTATIONS, place)
         frames = _draws.centred_frames(rng, costly, n, min(n - 1, d_value))
-        drawn["random_values"] = lambda head: np.ascontiguousarray(
-            _draws.rotated(v[head], frames).transpose(2, 0, 1)
-        )
+        drawn["random_values"] = lambda head: _draws.rotated_columns(v[head], frames)
     if projections is not None and heads.tokens is not None:
         mixed = (heads.tokens[i] @ projections).reshape(n, costly, d_value)
         mixed = np.ascontiguousarray(mixed.transpose(2, 1, 0))

@@ -15,9 +15,9 @@ from eigenheads.functional import (
     kernel_pca,
     kernel_pca_values,
     log_feature_norms,
-    matching_cosine,
     rbf_gram,
 )
+from eigenheads.functional._similarity import best_matching, unit_rows
 from eigenheads.probes._kernel_batches import (
     alignments,
     captured_traces,
@@ -32,10 +32,13 @@ _RIDGE = 1e-10
 # Gram matrices of whitened columns have condition 1/_NARROW² at most: the ridge then
 # moves results by 1e-5 of a direction's share at most.
 _NARROW = 3e-3
+# Columns this far from dependent, after the normalisers, need no whitening: their
+# Gram matrices have condition 1e6 at most, which costs six of sixteen digits.
+_APART = 1e-3
 # Singular values below this share of the largest are rounding of float32 models.
 _FLOAT32 = 1e-6
 # Values per block of draws: what is worked on stays in the cache.
-_BLOCK = 2**15
+_BLOCK = 2**14
 
 
 
@@ -50,9 +53,15 @@ class HeadReading:
     target: FloatArray  # (n, d_value), kernel-PCA values
 
     @cached_property
-    def whitener(self) -> FloatArray:
-        """Return B, (rank, d_value), that makes the columns of V Bᵀ orthonormal."""
+    def whitener(self) -> FloatArray | None:
+        """Return B, (rank, d_value), that makes the columns of V Bᵀ orthonormal.
+
+        None if the columns are far enough from dependent as they are.
+        """
         _, sizes, right = np.linalg.svd(self.values, full_matrices=False)
+        if sizes[-1] * self.normaliser.min() > _APART * sizes[0] > 0:
+            if len(sizes) == self.values.shape[1]:
+                return None
         real = sizes > _FLOAT32 * sizes[0]
         return right[real] / sizes[real, None]
 
@@ -148,16 +157,16 @@ class HeadReading:
         `stack` is (d, 2, draws, n): coefficients A and their products with the Gram
         matrix; the share is tr((AᵀA)⁻¹ AᵀK̃A) over the most possible. A span does not
         see what mixes its columns, so values whose second moments are those of the
-        head's are whitened first: then only the spread of the normalisers can make
-        AᵀA ill-conditioned. Where it is, an orthonormal basis is computed, which costs
-        more.
+        head's are whitened first if need be: then only the spread of the normalisers
+        can make AᵀA ill-conditioned. Where it is, an orthonormal basis is computed,
+        which costs more.
         """
         d, _, count, n = stack.shape
         best = self.cloud.eigenvalues[:d].sum()
         if best <= 0:
             return np.full(count, np.nan)
         ridge = 0.0
-        if is_alike:
+        if is_alike and self.whitener is not None:
             stack = self.whitener @ stack.reshape(d, -1)
             ridge = _RIDGE if self.normaliser.min() >= _NARROW else 0.0
         pairs = stack.reshape(-1, 2, count, n)
@@ -183,8 +192,12 @@ class HeadReading:
 
     def matching_of_values(self, drawn: FloatArray) -> FloatArray:
         """Return the matching cosine of values (d_value, draws, n), one a draw."""
-        stack = drawn.transpose(1, 2, 0)
-        return matching_cosine(stack, np.broadcast_to(self.target, stack.shape))
+        d, count, n = drawn.shape
+        cosines = unit_rows(self.target) @ drawn.reshape(d, count * n)
+        lengths = np.sqrt(np.einsum("dbn,dbn->bn", drawn, drawn))
+        cosines = cosines.reshape(n, count, n)
+        cosines /= np.where(lengths > 0, lengths, 1.0)
+        return best_matching(cosines.transpose(1, 0, 2))
 
 
 def read_heads(
