@@ -256,7 +256,7 @@ experiment = Experiment(
         "demo": Params(
             n_passages=3, n_images=32, vit_steps=100, n_permutations=99, n_untrained=1
         ),
-        "paper": Params(),
+        "paper": Params(n_passages=64),
     },
     simulate=simulate,
     check=check,
