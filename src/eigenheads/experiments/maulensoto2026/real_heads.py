@@ -39,7 +39,7 @@ class Params:
 
 
 def with_data(params: Params) -> Params:
-    """Take passages of WikiText-2 in place of our few sentences."""
+    """Take passages of WikiText-2 in place of our own few."""
     return replace(params, source="wikitext2")
 
 
