@@ -192,12 +192,10 @@ class HeadReading:
 
     def matching_of_values(self, drawn: FloatArray) -> FloatArray:
         """Return the matching cosine of values (d_value, draws, n), one a draw."""
-        d, count, n = drawn.shape
-        cosines = unit_rows(self.target) @ drawn.reshape(d, count * n)
         lengths = np.sqrt(np.einsum("dbn,dbn->bn", drawn, drawn))
-        cosines = cosines.reshape(n, count, n)
-        cosines /= np.where(lengths > 0, lengths, 1.0)
-        return best_matching(cosines.transpose(1, 0, 2))
+        cosines = unit_rows(self.target) @ drawn.transpose(1, 0, 2)
+        cosines /= np.where(lengths > 0, lengths, 1.0)[:, None, :]
+        return best_matching(cosines)
 
 
 def read_heads(
@@ -237,16 +235,18 @@ def rbf_of_permuted(
     A permutation of the values permutes their Gram matrix, so that distances and
     bandwidth are computed once; heads share the orders, hence the indices.
     """
+    n = orders.shape[1]
+    rows, columns = np.triu_indices(n)
+    # Both are symmetric: an entry above the diagonal counts twice.
+    counts = np.where(rows == columns, 1.0, 2.0)
     own = [_unit_gram(reading.values).ravel() for reading in readings]
-    targets = [_unit_gram(reading.target).ravel() for reading in readings]
-    count, n = orders.shape
-    found = np.empty((len(readings), count))
-    step = max(1, _BLOCK // n**2)
-    for start in range(0, count, step):
-        o = orders[start : start + step]
-        index = (o[:, :, None] * n + o[:, None, :]).reshape(len(o), -1)
+    targets = [counts * _unit_gram(r.target)[rows, columns] for r in readings]
+    found = np.empty((len(readings), len(orders)))
+    for part in _parts(len(orders), len(rows)):
+        o = orders[part]
+        index = np.take(o, rows, axis=1) * n + np.take(o, columns, axis=1)
         for row, (gram, target) in enumerate(zip(own, targets, strict=True)):
-            found[row, start : start + step] = np.take(gram, index) @ target
+            found[row, part] = np.take(gram, index) @ target
     return found
 
 
