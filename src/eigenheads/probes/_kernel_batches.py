@@ -79,9 +79,9 @@ def coefficients_and_ratios(
 
 @njit()
 def differences_of_sorted(ratios: NDArray[np.uint64]) -> FloatArray:
-    """Return `relative_differences` of sorted keys (d, draws, n), (draws,), mean over d.
+    """Return the means over columns of `relative_differences`, one a draw.
 
-    Keys as :func:`coefficients_and_ratios` writes them, sorted along n.
+    `ratios` as :func:`coefficients_and_ratios` writes them, sorted along n.
     """
     width, count, n = ratios.shape
     buffer = np.empty(n)
@@ -163,27 +163,30 @@ def _factor(matrix: FloatArray, floor: float) -> bool:
 def _reduced_trace(lower: FloatArray, form: FloatArray) -> float:
     r"""Return the trace of :math:`L^{-1} F L^{-\top}`; overwrites the form."""
     r = len(lower)
-    for i in range(r):
-        for k in range(i):
-            factor = lower[i, k]
-            for j in range(r):
-                form[i, j] -= factor * form[k, j]
-        for j in range(r):
-            form[i, j] /= lower[i, i]
+    _eliminate(lower, form, False)
     for i in range(r):
         for j in range(i):
             form[j, i] = form[i, j]
     # Rows of the transpose; the trace needs what is right of the diagonal.
+    _eliminate(lower, form, True)
     trace = 0.0
     for i in range(r):
-        for k in range(i):
-            factor = lower[i, k]
-            for j in range(i, r):
-                form[i, j] -= factor * form[k, j]
-        for j in range(i, r):
-            form[i, j] /= lower[i, i]
         trace += form[i, i]
     return trace
+
+
+@njit(**_SUMS)
+def _eliminate(lower: FloatArray, rows: FloatArray, is_half: bool) -> None:
+    """Overwrite rows, or their upper halves, with the triangle's inverse times them."""
+    r = len(lower)
+    for i in range(r):
+        start = i if is_half else 0
+        for k in range(i):
+            factor = lower[i, k]
+            for j in range(start, r):
+                rows[i, j] -= factor * rows[k, j]
+        for j in range(start, r):
+            rows[i, j] /= lower[i, i]
 
 
 @njit(**_SUMS)

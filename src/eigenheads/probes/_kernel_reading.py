@@ -41,7 +41,6 @@ _FLOAT32 = 1e-6
 _BLOCK = 2**14
 
 
-
 @dataclass(frozen=True, eq=False)
 class HeadReading:
     """A head on the real tokens of one sequence, and its kernel PCA."""
@@ -59,9 +58,9 @@ class HeadReading:
         None if the columns are far enough from dependent as they are.
         """
         _, sizes, right = np.linalg.svd(self.values, full_matrices=False)
-        if sizes[-1] * self.normaliser.min() > _APART * sizes[0] > 0:
-            if len(sizes) == self.values.shape[1]:
-                return None
+        is_apart = sizes[-1] * self.normaliser.min() > _APART * sizes[0]
+        if is_apart and len(sizes) == self.values.shape[1]:
+            return None
         real = sizes > _FLOAT32 * sizes[0]
         return right[real] / sizes[real, None]
 

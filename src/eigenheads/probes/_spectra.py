@@ -24,7 +24,7 @@ _MAX_STEPS = 60
 
 @njit()
 def symmetric_eigenvalues(matrices: FloatArray) -> FloatArray:
-    """Return the eigenvalues (count, n), unsorted, of (count, n, n); overwrites them."""
+    """Return the eigenvalues (count, n), unsorted; overwrites the matrices."""
     count, n = matrices.shape[0], matrices.shape[1]
     found = np.empty((count, n))
     beside, axis, image = np.empty(n), np.empty(n), np.empty(n)
