@@ -21,7 +21,7 @@ from eigenheads._checks import (
 )
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags, read_bags
-from eigenheads.estimators._batches import Batches, is_stream
+from eigenheads.estimators._batches import Batches, is_dask, is_stream, row_blocks
 from eigenheads.estimators._location_data import checked_targets, checked_weights
 from eigenheads.estimators._location_fit import Problem, Solution, fit_head
 from eigenheads.estimators._location_head import (
@@ -31,7 +31,7 @@ from eigenheads.estimators._location_head import (
     head_outputs,
 )
 from eigenheads.estimators._location_loss import SQUARED
-from eigenheads.estimators._location_stream import streamed_problem
+from eigenheads.estimators._location_stream import Standard, streamed_problem
 
 
 class AbstractSingleLocation(BaseEstimator):
@@ -98,6 +98,8 @@ class AbstractSingleLocation(BaseEstimator):
             Position within the bag of the token with the largest weight; for
             ``head="erf"``, largest in absolute value.
         """
+        if is_dask(X):
+            return np.concatenate([self.locate(block) for block in row_blocks(X)])
         bags = self._read_fitted(X)
         return deciding_tokens(bags, bags.tokens @ self.coef_key_, head=self.head)
 
@@ -111,6 +113,8 @@ class AbstractSingleLocation(BaseEstimator):
         return read_bags(self, X, reset=False)
 
     def _outputs(self, X: Any) -> NDArray[np.floating]:
+        if is_dask(X):  # one chunk in memory at a time
+            return np.concatenate([self._outputs(block) for block in row_blocks(X)])
         bags = self._read_fitted(X)
         values = np.atleast_2d(self.coef_value_)
         outputs = head_outputs(bags, self.coef_key_, values, head=self.head)
@@ -356,11 +360,8 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         bags = read_bags(self, X, reset=reset)
         targets = checked_targets(y, bags, owner=type(self).__name__)
         targets = check_array(targets, ensure_2d=False, dtype=float, input_name="y")
-        return (
-            bags,
-            targets,
-            checked_weights(sample_weight, bags, owner=type(self).__name__),
-        )
+        weights = checked_weights(sample_weight, bags, owner=type(self).__name__)
+        return bags, targets, weights
 
     def _fit_batches(self, batches: Batches) -> Self:
         """Fit with one batch in memory at a time."""
@@ -369,10 +370,12 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
             for index, (X, y, weights) in enumerate(batches):
                 yield self._read_batch(X, y, weights, reset=index == 0)
 
-        settings, owner = self._settings(SQUARED), type(self).__name__
-        problem = streamed_problem(read, settings, owner=owner)
+        tally = Standard(bool(self.fit_intercept))
+        problem = streamed_problem(
+            read, tally, lambda: self._settings(SQUARED), owner=type(self).__name__
+        )
         solution = self._solve_problem(problem)
-        return self._keep_value(solution, problem.shift, problem.scale)
+        return self._keep_value(solution, tally.shift, tally.scale)
 
     def _keep_value(self, solution: Solution, shift: float, scale: float) -> Self:
         self.coef_value_ = (scale * solution.values[0]).astype(self.coef_key_.dtype)

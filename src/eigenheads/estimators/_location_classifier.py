@@ -1,5 +1,6 @@
 """One token of a bag decides its class."""
 
+from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -9,11 +10,14 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import check_array
 from sklearn.utils.multiclass import check_classification_targets
 
-from eigenheads._checks import Got, fail
-from eigenheads.estimators._bags import read_bags
+from eigenheads._typing import FloatArray
+from eigenheads.estimators._bags import Bags, read_bags
+from eigenheads.estimators._batches import Batches, is_stream
 from eigenheads.estimators._location import AbstractSingleLocation
 from eigenheads.estimators._location_data import checked_targets, checked_weights
-from eigenheads.estimators._location_loss import LOGISTIC, MULTINOMIAL
+from eigenheads.estimators._location_fit import Solution
+from eigenheads.estimators._location_labels import Labels
+from eigenheads.estimators._location_stream import streamed_problem
 
 
 class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
@@ -139,16 +143,22 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
             verbose=verbose,
         )
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
         """Fit key, values and intercepts.
 
         Parameters
         ----------
-        X : list of arrays of shape (n_tokens, n_features), or array
-            Bags; see the Notes of :class:`SingleLocationRegressor`.
+        X : list of arrays of shape (n_tokens, n_features), array, or batches
+            Bags; see the Notes of :class:`SingleLocationRegressor`, also for data
+            larger than memory. A first pass finds the classes.
 
         y : array-like of shape (n_bags,)
-            Labels.
+            Labels; None when batches bring their own.
 
         sample_weight : array-like of shape (n_bags,), default=None
             Weights of the bags.
@@ -159,28 +169,41 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
             The fitted estimator.
         """
         self._check_parameters()
-        bags = read_bags(self, X, reset=True)
+        labels = Labels(type(self).__name__, bool(self.fit_intercept))
+        if is_stream(X, y):
+            with Batches(X, y, sample_weight, owner=labels.owner) as batches:
+                solution = self._fit_batches(batches, labels)
+        else:
+            bags, given, weights = self._read_batch(X, y, sample_weight, reset=True)
+            labels.add(given, weights)
+            codes, responses = labels.encoder()(given)
+            solution = self._solve(bags, codes, responses, weights, kind=labels.kind)
+        self.classes_ = np.asarray(labels.classes)
+        self.coef_value_ = solution.values.astype(self.coef_key_.dtype)
+        self.intercept_ = solution.intercepts.astype(self.coef_key_.dtype)
+        return self
+
+    def _read_batch(
+        self, X: Any, y: Any, sample_weight: Any, *, reset: bool
+    ) -> tuple[Bags, NDArray[Any], FloatArray]:
+        bags = read_bags(self, X, reset=reset)
         labels = checked_targets(y, bags, owner=type(self).__name__)
         labels = check_array(labels, ensure_2d=False, dtype=None, input_name="y")
         check_classification_targets(labels)
         weights = checked_weights(sample_weight, bags, owner=type(self).__name__)
-        self.classes_, codes = np.unique(labels, return_inverse=True)
-        present = np.unique(codes[weights > 0])
-        if len(present) < 2:
-            got = Got(f"one class, {self.classes_[present].tolist()}")
-            contract = "labels of at least two classes with positive weight"
-            fail("y", contract, got, owner=type(self).__name__)
-        hot = np.eye(len(self.classes_))[codes]
-        responses = hot[:, 1:] if len(self.classes_) == 2 else hot
-        kind = LOGISTIC if len(self.classes_) == 2 else MULTINOMIAL
-        if self.fit_intercept:
-            responses = responses - np.average(responses, axis=0, weights=weights)
-        solution = self._solve(
-            bags, codes.astype(np.float64), responses, weights, kind=kind
+        return bags, labels, weights
+
+    def _fit_batches(self, batches: Batches, labels: Labels) -> Solution:
+        """Fit with one batch in memory at a time."""
+
+        def read() -> Iterator[tuple[Bags, NDArray[Any], FloatArray]]:
+            for index, (X, y, weights) in enumerate(batches):
+                yield self._read_batch(X, y, weights, reset=index == 0)
+
+        problem = streamed_problem(
+            read, labels, lambda: self._settings(labels.kind), owner=labels.owner
         )
-        self.coef_value_ = solution.values.astype(bags.tokens.dtype)
-        self.intercept_ = solution.intercepts.astype(bags.tokens.dtype)
-        return self
+        return self._solve_problem(problem)
 
     def decision_function(self, X: Any) -> NDArray[np.floating]:
         """Return the logits.
