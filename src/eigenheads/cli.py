@@ -246,7 +246,7 @@ def probe(
     ],
     data: Annotated[
         Path | None,
-        typer.Option(help="Text file, one text a line.", show_default="24 sentences"),
+        typer.Option(help="Text file, one text a line.", show_default="12 passages"),
     ] = None,
     layers: Annotated[
         str | None, typer.Option(help="Layers, such as 0,3-5.", show_default="all")
