@@ -50,6 +50,7 @@ check: .venv/.dev  ## formatting, lint, types, direction of imports
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
+	.venv/bin/mypy tests/typing/user.py
 	.venv/bin/lint-imports --no-cache
 
 # What could differ without torch: imports, examples, formulas for both kinds of array,

@@ -1,6 +1,9 @@
 """Sphinx configuration; `make docs` builds with warnings as errors."""
 
+import re
 import shutil
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import eigenheads
@@ -11,19 +14,30 @@ author = "The Eigenheads developers"
 copyright = "2026, The Eigenheads developers"
 version = release = eigenheads.__version__
 
+# What the gallery calls by name is beside this file.
+sys.path.insert(0, str(Path(__file__).parent))
+
 extensions = [
     "myst_parser",
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",  # formulas without a network
+    "sphinx_gallery.gen_gallery",
 ]
 exclude_patterns = ["_build", "papers/ledger"]
-source_suffix = {".md": "markdown"}
+source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence"]
 myst_heading_anchors = 3
 html_theme = "pydata_sphinx_theme"
 html_title = "Eigenheads"
-html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+html_theme_options = {
+    "header_links_before_dropdown": 8,
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+}
+html_static_path = ["_static"]
+html_css_files = ["custom.css"]
 html_show_sourcelink = False
 numpydoc_show_class_members = False
 autodoc_typehints = "description"
@@ -32,18 +46,44 @@ autodoc_preserve_defaults = True
 nitpicky = False
 autosummary_generate = False
 
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def without_torch():
+    """Return a pattern of the examples that cannot run here."""
+    if find_spec("torch"):
+        return r"__init__\.py"
+    names = [p.name for p in EXAMPLES.glob("*.py") if "import torch" in p.read_text()]
+    return "|".join([r"__init__\.py", *names])
+
+
+sphinx_gallery_conf = {
+    "examples_dirs": str(EXAMPLES),
+    "gallery_dirs": "gallery",
+    "ignore_pattern": without_torch(),
+    "within_subsection_order": "gallery_setup.reading_order",
+    "reset_modules": ("matplotlib", "gallery_setup.house_style"),
+    "reset_modules_order": "both",
+    "abort_on_example_error": True,
+    "download_all_examples": False,
+    "show_signature": False,
+    "write_computation_times": False,
+    "capture_repr": (),
+    "doc_module": ("eigenheads",),
+}
+
 
 def copy_live_page(app, error):
-    """Put the live page beside the documents, and tell it where these are."""
+    """Put the live page beside the documents, with links to the full theory pages."""
     if error or app.builder.format != "html":
         return
     target = Path(app.outdir) / "live"
-    unwanted = shutil.ignore_patterns("*.py", "__pycache__")
+    unwanted = shutil.ignore_patterns("*.py", "__pycache__", "theory.html")
     shutil.copytree(live_page().parent, target, ignore=unwanted, dirs_exist_ok=True)
     page = target / "index.html"
     text = page.read_text(encoding="utf-8")
-    told = text.replace("<title>", '<meta name="docs" content="../">\n<title>', 1)
-    page.write_text(told, encoding="utf-8")
+    linked = re.sub(r"theory\.html#(\w+)", r"../theory/\1.html", text)
+    page.write_text(linked, encoding="utf-8")
 
 
 def setup(app):

@@ -95,8 +95,54 @@ def figures_table():
     return "\n".join(rows)
 
 
+def untested_table(paper):
+    """Return what of a paper is not tested here, and why."""
+    from eigenheads.experiments import untested_claims
+
+    rows = ["| of the paper | where | why not here | nearest |", "|---|---|---|---|"]
+    for item in untested_claims(paper):
+        nearest = f"`{item.instead}`" if item.instead else "–"
+        rows.append(
+            f"| {_cell(item.claim)} | {_cell(item.source)} | {_cell(item.why)} "
+            f"| {nearest} |"
+        )
+    return "\n".join(rows)
+
+
+def papers_table(folder=""):
+    """Return one row a paper: claims reproduced, not, and untestable here."""
+    from eigenheads.experiments import get_paper, untested_claims
+
+    rows = [
+        "| paper | reproduced | not reproduced | untestable here | seconds |",
+        "|---|--:|--:|--:|--:|",
+    ]
+    by_paper = {}
+    for manifest in manifests():
+        by_paper.setdefault(manifest["key"].partition("/")[0], []).append(manifest)
+    waiting = Counter(key.partition("/")[0] for key in pending())
+    for key, group in by_paper.items():
+        rest = f", {waiting[key]} figures not run yet" if waiting[key] else ""
+        claims = [claim for manifest in group for claim in manifest["claims"]]
+        met = sum(claim["verdict"] == "reproduced" for claim in claims)
+        unmeasured = sum(claim["measured"] is None for claim in claims)
+        rows.append(
+            f"| [{get_paper(key).title}]({folder}{key}.md){rest} | {met} "
+            f"| {len(claims) - met - unmeasured} "
+            f"| {unmeasured + len(untested_claims(key))} "
+            f"| {sum(manifest['seconds'] for manifest in group):.0f} |"
+        )
+    return "\n".join(rows)
+
+
 def table(name):
     """Return the table that a mark names."""
+    if name == "papers":
+        return papers_table()
+    if name == "summary":  # as seen from README
+        return papers_table("docs/papers/")
+    if name.startswith("untested/"):
+        return untested_table(name.partition("/")[2])
     return figures_table() if name == "figures" else claims_table(name)
 
 

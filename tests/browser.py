@@ -31,6 +31,8 @@ FLAGS = [
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 ]
+# Keys with a name: their number, and what they write.
+KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), "Escape": (27, ""), "ArrowRight": (39, "")}
 # Moves the two given descriptors to 3 and 4, where Chromium expects them.
 LAUNCH = """
 import fcntl, os, sys
@@ -164,14 +166,14 @@ class Browser:
 
     def press(self, key: str) -> None:
         """Press and release one key."""
-        text = key if len(key) == 1 else ""
+        code, text = KEYS.get(key, (ord(key.upper()[0]), key))
         for kind in ("keyDown", "keyUp"):
             self.send(
                 "Input.dispatchKeyEvent",
                 type=kind,
                 key=key,
                 code="Space" if key == " " else key,
-                windowsVirtualKeyCode=ord(key.upper()) if text else 0,
+                windowsVirtualKeyCode=code,
                 **({"text": text} if text and kind == "keyDown" else {}),
             )
 

@@ -124,6 +124,7 @@ def reproduce(
     keys: Annotated[
         list[str],
         typer.Argument(
+            metavar="KEYS...",
             help="Keys, a paper's name, globs such as 'marion2025/fig3*', or 'all'.",
             show_default=False,
         ),
@@ -192,7 +193,7 @@ def reproduce(
 def demo(
     out: Out = Path("results"),
     preset: Annotated[
-        str, typer.Option(help="Of the reproductions: smoke, demo or paper.")
+        str, typer.Option(help="Preset of the reproductions: smoke, demo or paper.")
     ] = "demo",
     seed: Annotated[int, typer.Option(help="Master seed of the reproductions.")] = 0,
     jobs: Annotated[
@@ -237,6 +238,7 @@ def probe(
     model: Annotated[
         str,
         typer.Argument(
+            metavar="MODEL",
             help="Folder of a Hugging Face model, or module:callable that returns "
             "(model, batch); the latter runs your own code.",
             show_default=False,
@@ -244,10 +246,10 @@ def probe(
     ],
     data: Annotated[
         Path | None,
-        typer.Option(help="Text file, one text a line.", show_default="24 sentences"),
+        typer.Option(help="Text file, one text a line.", show_default="12 passages"),
     ] = None,
     layers: Annotated[
-        str | None, typer.Option(help="Such as 0,3-5.", show_default="all")
+        str | None, typer.Option(help="Layers, such as 0,3-5.", show_default="all")
     ] = None,
     permutations: Annotated[int, typer.Option(help="Draws of each null.")] = 200,
     untrained: Annotated[
@@ -259,7 +261,7 @@ def probe(
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Texts at a time.")] = 8,
     seed: Annotated[int, typer.Option(help="Seed of the nulls.")] = 0,
-    out: Annotated[Path, typer.Option("--out", help="Folder of the page.")] = Path(
+    out: Annotated[Path, typer.Option("--out", help="Folder of results.")] = Path(
         "results/probe"
     ),
 ) -> None:
@@ -352,7 +354,7 @@ def sweep(
     ] = None,
     jobs: Annotated[
         int | None,
-        typer.Option(help="Cores; never changes a result.", show_default="all"),
+        typer.Option(help="Cores; never changes a result.", show_default="all cores"),
     ] = None,
     out: Out = Path("results"),
     watch: Annotated[
@@ -422,13 +424,13 @@ def robustness(
         str, typer.Option(help="Attacks, separated by commas; 'none' for none.")
     ] = "fgsm,pgd,spsa,square",
     budgets: Annotated[
-        str, typer.Option(help="Of the attacks, in 1/255, separated by commas.")
+        str, typer.Option(help="Budgets of the attacks in 1/255, separated by commas.")
     ] = "1,2,4,8",
     corruptions: Annotated[
         str, typer.Option(help="Corruptions, separated by commas; 'all' or 'none'.")
     ] = "all",
     batch_size: Annotated[int, typer.Option(help="Examples at a time.")] = 256,
-    seed: Annotated[int, typer.Option(help="Of corruptions and attacks.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of corruptions and attacks.")] = 0,
 ) -> None:
     """Measure what models of yours lose on corrupted and attacked input.
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.browser
 LARGEST = 4.5
 # Runs many streams and returns mean, variance and fourth central moment of each number.
 MOMENTS = """(() => {
-  const {n, make, advance, look} = (%s)(EH);
+  const {n, make, advance, look} = (%s)();
   const rows = Array.from({length: n}, (_, run) => look(advance(make(run))));
   return rows[0].map((_, i) => {
     const mean = rows.reduce((sum, row) => sum + row[i], 0) / n;
@@ -53,8 +53,8 @@ def compare(seen, expected):
 )
 def test_location(page, d, n_tokens, batch, sharpness, step, start, n_runs):
     n_steps, noise = 40, 0.5
-    code = f"""(EH) => ({{n: {n_runs},
-      make: (run) => new EH.LocationRun({{d: {d}, nTokens: {n_tokens},
+    code = f"""() => ({{n: {n_runs},
+      make: (run) => new LocationRun({{d: {d}, nTokens: {n_tokens},
         gamma: Math.SQRT1_2, noise: {noise}}}, {batch}, {json.dumps(start)}, 7, run),
       advance: (run) => {{
         for (let t = 0; t < {n_steps}; t++)
@@ -102,8 +102,8 @@ def test_signal(page, d, n_informative, n_nuisance, strength, beta, n_steps, n_r
     if d == 3:
         first *= 5.0  # only large steps show the last length, of d - 3 coordinates
     # Also the square: the sign is free, and the mean says little by itself.
-    code = f"""(EH) => ({{n: {n_runs},
-      make: (run) => new EH.SignalRun({{d: {d}, nInformative: {n_informative},
+    code = f"""() => ({{n: {n_runs},
+      make: (run) => new SignalRun({{d: {d}, nInformative: {n_informative},
         nNuisance: {n_nuisance}, strength: {strength}, beta: {beta}}}, 11, run),
       advance: (run) => {{
         for (let t = 0; t < {n_steps}; t++) run.step({first} / (1 + t / 20));
@@ -127,7 +127,7 @@ def test_signal(page, d, n_informative, n_nuisance, strength, beta, n_steps, n_r
 def test_a_run_depends_on_its_seed_and_number_alone(page):
     same = page.run(
         """(() => {
-          const draw = (seed, run) => { const s = new EH.Stream(seed, run);
+          const draw = (seed, run) => { const s = new Stream(seed, run);
             return [s.normal(), s.normal(), s.uniform(), s.chi(7)]; };
           return [draw(1, 2), draw(1, 2), draw(2, 1), draw(1, 3), draw(2, 2)]; })()"""
     )
@@ -140,7 +140,7 @@ def test_normals_and_chi_have_their_moments(page):
     n = 4_000_000
     seen = page.run(
         f"""(() => {{
-          const s = new EH.Stream(5, 0), z = new Float64Array(1000);
+          const s = new Stream(5, 0), z = new Float64Array(1000);
           let m1 = 0, m2 = 0, m4 = 0, far = 0, next = 0, before = 0;
           for (let i = 0; i < {n // 1000}; i++) {{ s.fill(z, 1000);
             for (const x of z) {{ m1 += x; m2 += x * x; m4 += x ** 4;

@@ -1,11 +1,17 @@
 """The report: whole, self-contained, and from the stored results alone."""
 
 import dataclasses
+import html
 import re
 
 import pytest
 
-from eigenheads.experiments import experiment_keys, reproduce, stored_results
+from eigenheads.experiments import (
+    experiment_keys,
+    reproduce,
+    stored_results,
+    untested_claims,
+)
 from eigenheads.report import format_number, newest_results, render_report, write_report
 
 KEYS = ["marion2025/fig5", "marion2025/bayes"]
@@ -67,7 +73,7 @@ def test_figures_follow_the_page_in_colour_and_state_their_finding(page):
     assert all("reproduced" in label for label in labels)
 
 
-def test_the_front_page_has_a_row_a_paper_with_its_first_figure(page):
+def test_the_front_page_has_a_row_a_paper_with_one_of_its_figures(page):
     front = page[page.index('<table class="claims front">') : page.index("</table>")]
     assert front.count("<tr><td>") == 1
     n_keys = sum(key.startswith("marion2025/") for key in experiment_keys())
@@ -87,7 +93,16 @@ def test_a_claim_without_a_number_is_untestable_and_not_refuted(store):
     page = render_report([dataclasses.replace(result, claims=claims)])
     front = page[page.index('<table class="claims front">') : page.index("</table>")]
     numbers = re.findall(r'<td class="number" data-label="[^"]+">(\d+)</td>', front)
-    assert numbers[:3] == ["0", "0", str(len(claims))]
+    listed = untested_claims(result.key.partition("/")[0])
+    assert numbers[:3] == ["0", "0", str(len(claims) + len(listed))]
+
+
+def test_what_is_untestable_is_listed_with_the_reason(page):
+    listed = untested_claims("marion2025")
+    assert listed
+    assert f"Untestable here: {len(listed)} claims, and why" in page
+    for item in listed:
+        assert html.escape(item.why, quote=False).replace("'", "&#39;") in page
 
 
 def test_the_newest_result_of_a_key_is_shown(store):

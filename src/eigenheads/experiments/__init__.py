@@ -21,6 +21,7 @@ from eigenheads.experiments._store import StoreError, code_version, stored_resul
 from eigenheads.experiments._sweep import SweepResult, sweep
 from eigenheads.experiments._sweep_files import SweepFollower, SweepState
 from eigenheads.experiments._sweeper import SweepError
+from eigenheads.experiments._untested import Untested, untested_claims
 
 __all__ = [
     "PRESETS",
@@ -37,6 +38,7 @@ __all__ = [
     "SweepResult",
     "SweepState",
     "Table",
+    "Untested",
     "code_version",
     "current_figure",
     "experiment_keys",
@@ -46,4 +48,5 @@ __all__ = [
     "reproduce",
     "stored_results",
     "sweep",
+    "untested_claims",
 ]

@@ -1,179 +1,167 @@
-// The two systems: their parameters, what one update is, what is recorded and said.
+// The two systems: their parameters, what one update is, what is recorded.
 // Session advances thirty runs and the theory beside them, a few milliseconds at a time.
 "use strict";
 
-(() => {
-const N_RUNS = 30, MAX_RECORDS = 400, GAMMA = Math.SQRT1_2, MAX_BETA = 1;
+const systems = { __proto__: null }, N_RUNS = 30, MAX_RECORDS = 300, GAMMA = Math.SQRT1_2;
 
 function fmt(x, digits = 3) {
-	if (x === 0 || !Number.isFinite(x)) return String(x);
-	const size = Math.abs(x);
+	const size = abs(x), sign = x < 0 ? "−" : "";
+	if (!size || size === Infinity) return String(x);
 	if (size >= 99999.5 || size < 1e-3) {
-		const [mantissa, power] = x.toExponential(digits - 1).split("e");
+		const [mantissa, power] = size.toExponential(digits - 1).split("e");
 		const up = String(+power).replace(/./g, (c) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(c)]);
-		return Math.abs(+mantissa) === 1 ? `${x < 0 ? "-" : ""}10${up}` : `${+mantissa}·10${up}`;
+		return `${sign}${+mantissa === 1 ? "" : `${+mantissa}·`}10${up}`;
 	}
-	const text = String(+x.toPrecision(size >= 1000 ? 5 : digits));
-	return size >= 1e4 ? text.replace(/(\d{2})(\d{3})$/, "$1 $2") : text;
+	return sign + +size.toPrecision(size >= 1000 ? 5 : digits);
 }
 
 const mean = (values) => values.reduce((sum, x) => sum + x, 0) / values.length;
-const log = (key, label, min, max, start, more) => ({ key, label, min, max, start, log: true, ...more });
-const whole = { whole: true };
-const dimension = (start) => log("d", "Dimension d", 10, 1e9, start, whole);
-const updates = (start) => log("updates", "Updates", 100, 1e6, start, whole);
-const decay = (start) => log("decay", "Step decay", 1, 1000, start);
-const seed = { key: "seed", label: "Seed", min: 0, max: 4294967295, start: 1, whole: true, number: true };
+const falling = (first, times, P) => (t) => first / (1 + ((times - 1) * t) / P.updates);
+
+// ---- parameters, each with its two sentences ----
+const slider = (key, label, min, max, start, help, unit) => ({ key, label, min, max, start, help, unit });
+const count = (...all) => ({ ...slider(...all), whole: true });
+const dimension = (start) => count("d", "Dimension d", 10, 1e9, start,
+	"How many coordinates a token has. A step costs the same at ten and at a billion, and its law is exact.");
+const ending = (decay, updates) => [
+	slider("decay", "Step decay", 1, 1000, decay, "How many times smaller the last step is than the first. At 1 the noise of samples never dies out."),
+	count("updates", "Updates", 100, 1e6, updates, "How many steps a run makes. Decays are spread over this number."),
+	{ ...count("seed", "Seed", 0, 2 ** 32 - 1, 1, "Each run draws from a stream of its own, made of this number. The same address gives the same runs."), number: true },
+];
 
 // ---- location ----
-const location = {
+systems.location = {
 	name: "location",
 	controls: [
 		dimension(80),
-		log("tokens", "Tokens", 2, 200, 10, whole),
-		log("sharpness", "Sharpness λ√d", 0.1, 100, 18, { unit: (P) => `λ = ${fmt(P.sharpness / Math.sqrt(P.d))}` }),
-		log("cooling", "Sharpness decay", 1, 100, 20),
-		{ key: "noise", label: "Noise ε", min: 0, max: 2, start: 0.1, grid: 0.05 },
-		log("batch", "Batch", 1, 100, 5, whole),
-		log("step", "Step α·d", 0.01, 10, 0.08, { unit: (P) => `α = ${fmt(P.step / P.d)}` }),
-		decay(1), updates(40000),
-		{ key: "start", label: "Start", options: { sphere: "random", manifold: "random, on the manifold", overlap: "overlap κ = ν = 0.3" }, start: "sphere" },
-		seed,
+		count("tokens", "Tokens", 2, 200, 10, "How many tokens a prompt has; one of them decides. The others distract the head."),
+		slider("sharpness", "Sharpness λ√d", 0.1, 100, 18, "How steeply attention reacts to a match with the key, at first. Sharp heads listen to noise as well, flat heads hardly listen.",
+			(P) => `λ = ${fmt(P.sharpness / sqrt(P.d))}`),
+		slider("cooling", "Sharpness decay", 1, 100, 20, "How many times flatter the head ends than it starts. Flattened slowly most heads succeed; flat from the start, many get stuck."),
+		slider("noise", "Noise ε", 0.001, 2, 0.1, "Standard deviation of what is added to the answer. It makes gradients noisier, but the best head stays."),
+		count("batch", "Batch", 1, 100, 5, "How many fresh prompts one gradient averages. More of them mean calmer paths and slower steps."),
+		slider("step", "Step α·d", 0.01, 10, 0.08, "Size of the first step, times d. Too large, and the noise of gradients throws heads off the manifold.",
+			(P) => `α = ${fmt(P.step / P.d)}`),
+		{ key: "start", label: "Start", start: "sphere", options: { sphere: "random", manifold: "random, on the manifold", overlap: "overlap κ = ν = 0.3" },
+			help: "Random starts have overlaps of about 1/√d. In huge dimensions begin at 0.3." },
+		...ending(1, 40000),
 	],
-	setup(P) {
-		const law = { d: P.d, nTokens: P.tokens, gamma: GAMMA, noise: P.noise }, root = Math.sqrt(P.d);
-		return { law, lambda: (t) => P.sharpness / root / (1 + ((P.cooling - 1) * t) / P.updates),
-						 step: (t) => P.step / P.d / (1 + ((P.decay - 1) * t) / P.updates) };
-	},
+	setup: (P) => ({ law: { d: P.d, nTokens: P.tokens, gamma: GAMMA, noise: P.noise },
+		lambda: falling(P.sharpness / sqrt(P.d), P.cooling, P), step: falling(P.step / P.d, P.decay, P) }),
 	columns: ["kappa", "nu", "theta", "eta", "rho"],
-	curves: ["kappa", "nu", "excess", "distance"],
-	makeRun: (P, S, run) => new EH.LocationRun(S.law, P.batch, P.start === "overlap" ? 0.3 : P.start, P.seed, run),
+	derived: ["excess", "distance"],
+	makeRun: (P, S, run) => new LocationRun(S.law, P.batch, P.start === "overlap" ? 0.3 : P.start, P.seed, run),
 	stepRun: (run, t, S) => run.step(S.lambda(t), S.step(t)),
-	// From one common start theory has one path.
-	theoryStarts: (P, runs) => (P.start === "overlap" ? runs.slice(0, 1) : runs).map((run) => run.order()),
-	stepTheory: (order, t, S) => EH.locationDescent(order, S.law, S.lambda(t), S.step(t)),
-	derive: ([kappa, nu, theta, eta, rho], t, S) => [Math.abs(kappa), Math.abs(nu),
-		EH.locationExcess([kappa, nu, theta, eta, rho], S.law, S.lambda(t)), Math.hypot(theta, eta, rho)],
-	levels(t, S) {
-		const others = S.law.nTokens - 1, v = GAMMA ** 2;
-		return { oracle: EH.locationExcess([1, 1, 0, 0, 0], S.law, S.lambda(t)), linear: v - (v * v) / (v + others), null: v };
-	},
+	stepTheory: (order, t, S) => locationDescent(order, S.law, S.lambda(t), S.step(t)),
+	derive: (order, t, S) => [locationExcess(order, S.law, S.lambda(t)), hypot(...order.slice(2))],
+	overlaps: 2, // the first columns; their sizes are curves
+	levels: (t, S) => ({ oracle: locationExcess([1, 1, 0, 0, 0], S.law, S.lambda(t)), linear: 0.5 - 0.25 / (S.law.nTokens - 0.5) }), // γ² = ½
 };
 
 // ---- signal ----
 function signalLaw(P, share = P.share, strength = P.strength) {
-	const n = P.tokens, informative = Math.min(n, Math.max(1, Math.round(share * n)));
-	return { d: P.d, nInformative: informative, nNuisance: n - informative, strength,
-					 beta: Math.min(MAX_BETA, P.sharpness / (strength * Math.sqrt(P.d))) };
+	const nInformative = min(P.tokens, max(1, round(share * P.tokens)));
+	return { d: P.d, nInformative, nNuisance: P.tokens - nInformative, strength,
+		beta: min(1, P.sharpness / (strength * sqrt(P.d))) };
 }
 
-const signal = {
+systems.signal = {
 	name: "signal",
 	controls: [
 		dimension(10000),
-		log("tokens", "Tokens", 20, 10000, 500, whole),
-		log("share", "Informative share", 0.001, 0.5, 0.1, { unit: (P) => `${signalLaw(P).nInformative} of ${fmt(P.tokens)}` }),
-		log("strength", "Strength θ", 1e-4, 3, 0.1, { unit: (P) => `A = ${fmt(P.strength * Math.sqrt(P.d))}` }),
-		log("sharpness", "Sharpness βA", 0.1, 10, 2.5, { unit: (P) => `β = ${fmt(signalLaw(P).beta)}` }),
-		log("step", "Step", 0.01, 20, 0.15, { unit: (P) => `a₀ = ${fmt(P.step * EH.signalFirstStep(signalLaw(P)))}` }),
-		decay(50), updates(2000), seed,
+		count("tokens", "Tokens", 20, 10000, 500, "How many tokens a prompt has. With more of them a step takes longer and has less noise."),
+		slider("share", "Informative share", 0.001, 0.5, 0.1, "Which part of the tokens carries the direction. The rarer they are, the slower the escape from zero.",
+			(P) => `${signalLaw(P).nInformative} of ${fmt(P.tokens)}`),
+		slider("strength", "Strength θ", 1e-4, 3, 0.1, "Length of the signal in an informative token, in units of its noise. Click the map to choose share and strength together.",
+			(P) => `A = ${fmt(P.strength * sqrt(P.d))}`),
+		slider("sharpness", "Sharpness βA", 0.1, 10, 2.5, "How strongly an aligned query prefers informative tokens. Sharper heads climb faster but listen to fewer; β stays below 1.",
+			(P) => `β = ${fmt(signalLaw(P).beta)}`),
+		slider("step", "Step", 0.01, 20, 0.15, "Size of the first step, in units of what theory calls safe. Far above 1 noise wins, far below it nothing happens.",
+			(P) => `a₀ = ${fmt(P.step * signalSteps(signalLaw(P)).first)}`),
+		...ending(50, 2000),
 	],
 	setup(P) {
-		const law = signalLaw(P), first = P.step * EH.signalFirstStep(law);
-		return { law, conditions: EH.signalConditions(law), step: (t) => first / (1 + ((P.decay - 1) * t) / P.updates) };
+		const law = signalLaw(P);
+		return { law, prompt: promptOf(law), floor: signalFloor(law), step: falling(P.step * signalSteps(law).first, P.decay, P) };
 	},
 	columns: ["alignment"],
-	curves: ["alignment", "error"],
-	makeRun: (P, S, run) => new EH.SignalRun(S.law, P.seed, run),
+	derived: ["error"],
+	makeRun: (P, S, run) => new SignalRun(S.law, P.seed, run),
 	stepRun: (run, t, S) => run.step(S.step(t)),
-	theoryStarts: (P, runs) => runs.map((run) => run.order()),
-	stepTheory: ([q], t, S) => [EH.signalAscent(q, S.law, S.step(t))],
-	derive: ([q]) => [Math.abs(q), Math.max(1 - Math.abs(q), 1e-16)],
-	levels: (t, S) => ({
-		pca: t ? EH.pooledPcaAlignment(S.law.nInformative / (S.law.nInformative + S.law.nNuisance), S.law.strength * Math.sqrt(S.law.d), S.law.d, t * (S.law.nInformative + S.law.nNuisance)) : 0,
-		floor: (S.step(t) * S.conditions.endNoise) / (4 * S.conditions.returnRate),
-	}),
+	stepTheory: ([q], t, S) => [signalAscent(q, S.law, S.step(t))],
+	derive: ([q]) => [max(1 - abs(q), 1e-16)],
+	overlaps: 1,
+	levels: (t, { step, prompt: { pi, a, d, n }, floor }) => ({ pca: t && pooledPcaAlignment(pi, a, d, t * n), floor: step(t) * floor }),
 	// Whether theory lets the head escape, and pooled PCA see, with one pass over all prompts.
 	outcome(P, share, strength) {
-		const law = signalLaw(P, share, strength), fraction = law.nInformative / P.tokens;
-		return { head: EH.signalEscapeSteps(law) < P.updates,
-						 pca: strength > EH.pooledPcaThreshold(fraction, P.d, P.tokens * P.updates) };
+		const law = signalLaw(P, share, strength), { pi, a, d, n } = promptOf(law);
+		return { head: signalSteps(law).escape < P.updates, pca: pooledPcaAlignment(pi, a, d, n * P.updates) > 0 };
 	},
 };
 
 // ---- a session ----
 class Session {
 	constructor(system, P) {
-		Object.assign(this, { system, P, setup: system.setup(P), step: 0, stride: 1, records: [], cost: 0.02, turn: 0 });
+		Object.assign(this, { system, P, setup: system.setup(P), step: 0, stride: 1, records: [], cost: 0.02, turn: 0, broken: false });
 		this.runs = Array.from({ length: N_RUNS }, (_, run) => system.makeRun(P, this.setup, run));
-		this.theory = system.theoryStarts(P, this.runs);
+		// From one common start theory has one path.
+		this.theory = this.runs.slice(0, P.start === "overlap" ? 1 : N_RUNS).map((run) => run.order());
 		this.at = new Float64Array(N_RUNS + this.theory.length);
-		this.broken = false;
 		this.record();
 	}
 
 	get done() { return this.step >= this.P.updates || this.broken; }
-	get last() { return this.records[this.records.length - 1]; }
+	get last() { return this.records.at(-1); }
 
-	// Work until the deadline (ms); runs reach a record one after the other.
+	// Work until the deadline (ms); runs, then theory, reach a record one after the other.
 	advance(deadline) {
-		// Bounded also where the clock stands still during a task (virtual time).
-		let tokens = 3e5, fits = true; // one piece always: a hiccup must not look like a cost that never fits
-		for (let now = performance.now(); tokens > 0 && !this.done && fits; now = performance.now(), fits = now + this.cost < deadline) {
-			const target = Math.min(this.P.updates, (Math.floor(this.step / this.stride) + 1) * this.stride);
-			const chunk = Math.min(target - this.at[this.turn], Math.max(1, Math.min(256, Math.floor(0.3 / this.cost))));
+		let tokens = 3e5; // a bound where the clock stands still during a task
+		do {
+			const now = performance.now();
+			const target = min(this.P.updates, (floor(this.step / this.stride) + 1) * this.stride);
+			const chunk = min(target - this.at[this.turn], max(1, min(256, floor(0.3 / this.cost))));
 			this.push(this.turn, chunk);
 			tokens -= chunk * this.P.tokens * (this.P.batch || 1);
 			// A smoothed cost of a step: clocks of browsers are coarse.
-			if (this.turn < N_RUNS) this.cost += 0.1 * ((performance.now() - now) / chunk - this.cost);
-			this.cost = Math.max(this.cost, 1e-4);
+			if (this.turn < N_RUNS) this.cost = max(1e-4, 0.9 * this.cost + (0.1 * (performance.now() - now)) / chunk);
 			if (this.at[this.turn] < target) continue;
-			this.turn += 1;
-			if (this.turn < this.at.length) continue;
-			this.turn = 0;
+			this.turn = (this.turn + 1) % this.at.length;
+			if (this.turn) continue;
 			this.step = target;
 			this.record();
-		}
+		} while (tokens > 0 && !this.done && performance.now() + this.cost < deadline);
 	}
 
 	push(index, count) {
-		const { system, setup, at } = this;
+		const { system, setup, at, theory } = this;
 		for (let i = 0; i < count; i++, at[index]++) {
 			if (index < N_RUNS) system.stepRun(this.runs[index], at[index], setup);
-			else this.theory[index - N_RUNS] = system.stepTheory(this.theory[index - N_RUNS], at[index], setup);
+			else theory[index - N_RUNS] = system.stepTheory(theory[index - N_RUNS], at[index], setup);
 		}
 	}
 
 	record() {
-		const { system, setup, step } = this, orders = this.runs.map((run) => run.order());
-		if (orders.some((order) => order.some((x) => !Number.isFinite(x)))) this.broken = true;
-		const derived = orders.map((order) => system.derive(order, step, setup));
-		const theory = this.theory.map((order) => system.derive(order, step, setup));
-		const stats = system.curves.map((_, i) => {
-			const sorted = derived.map((row) => row[i]).sort((a, b) => a - b);
-			return { mean: mean(sorted), low: sorted[0], high: sorted[N_RUNS - 1], theory: mean(theory.map((row) => row[i])) };
+		const { system, setup, step } = this, orders = this.runs.map((run) => run.order()), theory = this.theory.slice();
+		this.broken ||= !orders.flat().every(Number.isFinite);
+		const [ours, theirs] = [orders, theory].map((all) => all.map((order) => [...order.slice(0, system.overlaps).map(abs), ...system.derive(order, step, setup)]));
+		const stats = ours[0].map((_, i) => {
+			const sorted = ours.map((row) => row[i]).sort((a, b) => a - b);
+			return { mean: mean(sorted), low: sorted[3], high: sorted[N_RUNS - 4], theory: mean(theirs.map((row) => row[i])) };
 		});
-		this.records.push({ step, orders, stats, theory: this.theory.slice(), levels: system.levels(step, setup) });
-		if (this.records.length > MAX_RECORDS) {
-			this.stride *= 2;
-			this.records = this.records.filter((one, i) => one.step % this.stride === 0 || i === this.records.length - 1);
-		}
+		this.records.push({ step, orders, stats, theory, levels: system.levels(step, setup) });
+		if (this.records.length <= MAX_RECORDS) return;
+		this.stride *= 2;
+		this.records = this.records.filter((one) => one.step % this.stride === 0 || one.step === step);
 	}
 
 	csv() {
-		const { system, P, setup } = this, n = system.columns.length;
-		// The last curves are no columns yet: excess risk and distance, or the error.
-		const first = system.curves.length - (n > 1 ? 2 : 1);
-		const lines = [`# Eigenheads live, ${system.name}: ${Object.entries(P).map((pair) => pair.join("=")).join(" ")}`,
-			["step", "run", ...system.columns, ...system.curves.slice(first)].join(",")];
+		const { system, P, setup } = this, lines = [`# Eigenheads live, ${system.name}: ${Object.entries(P).map((pair) => pair.join("=")).join(" ")}`,
+			["step", "run", ...system.columns, ...system.derived].join()];
 		for (const { step, orders, theory } of this.records) {
-			const add = (kind) => (order, run) => lines.push([step, kind + run, ...order, ...system.derive(order, step, setup).slice(first)].join(","));
+			const add = (kind) => (order, run) => lines.push([step, kind + run, ...order, ...system.derive(order, step, setup)].join());
 			orders.forEach(add(""));
 			theory.forEach(add("theory"));
 		}
 		return `${lines.join("\n")}\n`;
 	}
 }
-
-Object.assign(EH, { N_RUNS, fmt, signalLaw, systems: { location, signal }, Session });
-})();

@@ -23,8 +23,12 @@ from eigenheads.experiments import (
     get_experiment,
     get_paper,
     stored_results,
+    untested_claims,
 )
 from eigenheads.plotting import embedded_svg
+
+# Drawings that say most at the size of a stamp; of other papers the first.
+_TELLING = ("marion2025/any_dimension", "truong2026/phase_diagram", "saritas2025/gamma")
 
 
 def write_report(
@@ -93,7 +97,13 @@ def render_report(results: Iterable[Result]) -> str:
         papers.setdefault(result.key.partition("/")[0], []).append(_section(result))
     return environment.get_template("report.html.jinja").render(
         papers=[
-            {"paper": get_paper(key), "sections": sections, **_tally(key, sections)}
+            {
+                "paper": get_paper(key),
+                "sections": sections,
+                "shown": _thumbnail(sections),
+                "untested": untested_claims(key),
+                **_tally(key, sections),
+            }
             for key, sections in papers.items()
         ],
         version=eigenheads.__version__,
@@ -165,13 +175,19 @@ def _view_box(svg: str) -> str:
     return found.group(1) if found else ""
 
 
+def _thumbnail(sections: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the section whose drawing stands on the front page."""
+    told = [section for section in sections if section["result"].key in _TELLING]
+    return (told or sections)[0]
+
+
 def _tally(paper: str, sections: list[dict[str, Any]]) -> dict[str, Any]:
     claims = [claim for section in sections for claim in section["result"].claims]
-    n_untestable = sum(math.isnan(claim.measured) for claim in claims)
+    n_unmeasured = sum(math.isnan(claim.measured) for claim in claims)
     return {
         "n_reproduced": sum(claim.holds for claim in claims),
-        "n_not": sum(not claim.holds for claim in claims) - n_untestable,
-        "n_untestable": n_untestable,
+        "n_not": sum(not claim.holds for claim in claims) - n_unmeasured,
+        "n_untestable": n_unmeasured + len(untested_claims(paper)),
         "n_figures": sum(key.startswith(f"{paper}/") for key in experiment_keys()),
         "n_news": sum(claim.is_news for claim in claims),
         "seconds": sum(section["result"].seconds for section in sections),

@@ -1,0 +1,161 @@
+"""What of each paper is not tested here, and why: the other half of the ledger."""
+
+from dataclasses import dataclass
+
+from eigenheads._checks import check_choice
+
+
+@dataclass(frozen=True, kw_only=True)
+class Untested:
+    """A claim of a paper that no experiment here measures.
+
+    Attributes
+    ----------
+    claim
+        What the paper says, in words.
+    source
+        Where: section, figure or table, as far as it is known.
+    why
+        What would be needed.
+    instead
+        The key that tests the nearest thing, or nothing.
+    """
+
+    claim: str
+    source: str
+    why: str
+    instead: str = ""
+
+
+_IMAGENET = "needs ImageNet-1K and some GPU days; neither is shipped"
+
+_UNTESTED = {
+    "marion2025": (
+        Untested(
+            claim="the bars of the probes on BERT's [CLS], layer by layer",
+            source="Figure 1",
+            why="BERT's weights are not shipped; design and claims are tested on "
+            "all-MiniLM-L6-v2, with our words",
+            instead="marion2025/fig1",
+        ),
+        Untested(
+            claim="full transformers with one and several heads learn the task",
+            source="appendix E.3",
+            why="they train other models than the one that the theory is about",
+        ),
+    ),
+    "truong2026": (
+        Untested(
+            claim="0.9965 as the mean of 30 runs at the paper's own constants",
+            source="experiments",
+            why="the law's constants, d, counts and steps are not public: 0.9965 is a "
+            "bound that our constants meet, not a number to match",
+            instead="truong2026/alignment",
+        ),
+        Untested(
+            claim="convergence with probability one",
+            source="the main theorem",
+            why="a statement on infinite time; runs show that all of them arrive",
+            instead="truong2026/alignment",
+        ),
+    ),
+    "maulensoto2026": (
+        Untested(
+            claim="the heights of the curves for the covariances that the figures drew",
+            source="Figures 1 and 3 to 6",
+            why="they were drawn at random and not published, and the final alignment "
+            "depends on them; we give quantiles over many",
+            instead="maulensoto2026/fig1",
+        ),
+        Untested(
+            claim="the curve of exact descent as the authors' script draws it",
+            source="Figure 4b",
+            why="its gradient has another factor than the risk; ours is the risk's own",
+            instead="maulensoto2026/fig4b",
+        ),
+    ),
+    "teo2024": (
+        Untested(
+            claim="top-1 and top-5 accuracy of ViT-tiny with RPC-Attention",
+            source="ImageNet-1K, clean",
+            why=_IMAGENET,
+            instead="teo2024/robustness",
+        ),
+        Untested(
+            claim="mean corruption error, accuracy on adversarial examples, AUPR",
+            source="ImageNet-C, -A, -O",
+            why=_IMAGENET,
+            instead="teo2024/robustness",
+        ),
+        Untested(
+            claim="accuracy under attacks with budgets of 1/255 and more",
+            source="attacks on ImageNet-1K",
+            why=_IMAGENET,
+            instead="teo2024/robustness",
+        ),
+        Untested(
+            claim="the same gains in FAN, another architecture",
+            source="ImageNet-1K and -C",
+            why=_IMAGENET,
+            instead="teo2024/robustness",
+        ),
+        Untested(
+            claim="73.02 % against 72.18 % top-1 for scaled attention",
+            source="ImageNet-1K",
+            why=_IMAGENET,
+            instead="teo2024/scaled",
+        ),
+        Untested(
+            claim="perplexity of a 16-layer model, clean and with words swapped",
+            source="WikiText-103",
+            why="needs the corpus of 103 million tokens and GPU days",
+            instead="teo2024/language",
+        ),
+        Untested(
+            claim="mean IoU and pixel accuracy, clean and corrupted",
+            source="ADE20K",
+            why="needs the images and a pretrained backbone",
+            instead="teo2024/segmentation",
+        ),
+        Untested(
+            claim="the fall of the reconstruction loss over 300 epochs of ViT-tiny",
+            source="figure of the reconstruction loss",
+            why=_IMAGENET,
+            instead="teo2024/reconstruction",
+        ),
+        Untested(
+            claim="eigenvalues up to 648.46 in the authors' trained models",
+            source="table of eigenvalues",
+            why="their weights are not shipped; that no Gram matrix as defined has "
+            "them is a theorem (Attention as kernel PCA, Proposition 2)",
+            instead="saritas2025/eigenvalues",
+        ),
+    ),
+    "saritas2025": (
+        Untested(
+            claim="cosines and alignments of ten named models, one by one",
+            source="tables of value vectors",
+            why="their weights are not shipped; ours are a sentence encoder and a "
+            "small vision transformer",
+            instead="saritas2025/values",
+        ),
+        Untested(
+            claim="norms, eigenvalues and γ of the models of the first paper",
+            source="sections on the loss and on the Gram matrix",
+            why="their checkpoints are not shipped",
+            instead="saritas2025/norms",
+        ),
+    ),
+}
+
+
+def untested_claims(paper: str) -> tuple[Untested, ...]:
+    """Return what of a paper is not tested here, and why.
+
+    Examples
+    --------
+    >>> untested_claims("teo2024")[4].instead
+    'teo2024/scaled'
+    """
+    check_choice("paper", paper, list(_UNTESTED), owner="untested_claims")
+    return _UNTESTED[paper]

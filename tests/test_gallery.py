@@ -1,0 +1,44 @@
+"""The gallery: every example has its place, a title, and a finding in its figure.
+
+`make docs` runs them, with warnings as errors.
+"""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("plot_*.py"))
+
+
+@pytest.fixture
+def setup(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(ROOT / "docs"), *sys.path])
+    import gallery_setup
+
+    return gallery_setup
+
+
+def test_every_example_has_its_place(setup):
+    names = [path.stem.removeprefix("plot_") for path in EXAMPLES]
+    assert sorted(setup.ORDER) == names
+    ordered = sorted((path.name for path in EXAMPLES), key=setup.reading_order)
+    assert ordered[0] == "plot_watch_a_head.py"
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_has_a_title_and_states_what_it_found(path):
+    text = path.read_text(encoding="utf-8")
+    title, underline, *_ = ast.get_docstring(ast.parse(text)).splitlines()
+    assert underline == "=" * len(title)
+    # Measured when it is drawn, not written down.
+    assert 'title(\n    f"' in text or 'title(\n    "' in text or "title(f" in text
+    assert "{" in text[text.index("title(") :]
+
+
+def test_without_torch_its_examples_are_left_out():
+    needs = [path.stem for path in EXAMPLES if "import torch" in path.read_text()]
+    assert needs == ["plot_pursuit_diagnostics", "plot_question_a_head"]
+    assert "import torch" in (ROOT / "docs/conf.py").read_text()
