@@ -27,6 +27,7 @@ import argparse
 import csv
 import time
 from collections import defaultdict
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,8 @@ from eigenheads.estimators import (
 
 SIZES = ((32, 10), (64, 100))
 OURS, PEER = "SingleLocation", "ABMIL (torchmil)"
+RADIAL, SEARCHED = "SingleLocation, radial", "SingleLocation, search"
+MUSK_GRID = {"alpha": [1e-3, 1e-2, 1e-1], "shrinkage": [0.01, 0.1, 1.0]}
 # Mean-pooled rows stand beside bags under this name.
 MEAN = "ridge on the mean"
 
@@ -66,32 +69,52 @@ def main(quick: bool = False) -> None:
     print_synthetic(run_synthetic(seeds=3, sizes=SIZES, n=3000, peer_seeds=0))
 
 
-def run_synthetic(*, seeds, sizes, n, peer_seeds, first_seed=0, laws=LAWS, sink=None):
-    """One row a law, size, seed and method; `sink` gets each row at once."""
-    rows = []
+def run_synthetic(
+    *, seeds, sizes, n, peer_seeds, first_seed=0, laws=LAWS, sink=None, done=()
+):
+    """One row a law, size, seed and method; `sink` gets each row at once.
+
+    `done` are rows of a run that was stopped: they are kept, and not measured again.
+    """
+    rows = list(done)
+    known = {_fit_of(row) for row in rows}
     _compile()
-    for seed in range(first_seed, seeds):
-        for d, n_tokens in sizes:
-            for law in laws:
-                drawn = draw(law, d, n_tokens, 2 * n, seed)
-                methods = {
-                    OURS: SingleLocationRegressor(),
-                    "pooled PCA, ridge": PooledPCARidge(),
-                    MEAN: ridge_on_the_mean(),
-                }
-                if seed < peer_seeds:
-                    methods[PEER] = ABMIL(seed)
-                oracle = {
-                    "oracle_r2": r2_score(drawn.y[n:], drawn.oracle()[n:]),
-                    "oracle_locate": _share(drawn.oracle_places(), drawn.places, n),
-                }
-                for name, method in methods.items():
-                    row = {"law": law, "d": d, "n_tokens": n_tokens, "seed": seed}
-                    row |= {"method": name, **oracle, **_measure(method, drawn, n)}
-                    rows.append(row)
-                    if sink is not None:
-                        sink(row)
+    for (d, n_tokens), seed, law in product(sizes, range(first_seed, seeds), laws):
+        data = {"law": law, "d": d, "n_tokens": n_tokens, "seed": seed}
+        methods = {
+            name: method
+            for name, method in _methods(seed, with_peer=seed < peer_seeds).items()
+            if _fit_of({**data, "method": name}) not in known
+        }
+        if not methods:
+            continue
+        drawn = draw(law, d, n_tokens, 2 * n, seed)
+        oracle = {
+            "oracle_r2": r2_score(drawn.y[n:], drawn.oracle()[n:]),
+            "oracle_locate": _share(drawn.oracle_places(), drawn.places, n),
+        }
+        for name, method in methods.items():
+            row = {**data, "method": name, **oracle, **_measure(method, drawn, n)}
+            rows.append(row)
+            if sink is not None:
+                sink(row)
     return rows
+
+
+def _methods(seed, *, with_peer):
+    methods = {
+        OURS: SingleLocationRegressor(),
+        RADIAL: SingleLocationRegressor(head="radial"),
+        "pooled PCA, ridge": PooledPCARidge(),
+        MEAN: ridge_on_the_mean(),
+    }
+    if with_peer:
+        methods[PEER] = ABMIL(seed)
+    return methods
+
+
+def _fit_of(row):
+    return tuple(row[name] for name in ("law", "d", "n_tokens", "seed", "method"))
 
 
 def _measure(method, drawn, n):
@@ -113,14 +136,15 @@ def _compile():
     """Fit once, so that no row pays for the compilation."""
     rng = np.random.default_rng(0)
     bags, y = rng.standard_normal((20, 3, 2)), rng.standard_normal(20)
-    SingleLocationRegressor().fit(bags, y)
-    SingleLocationClassifier().fit(bags, y > 0)
+    for head in ("softmax", "radial"):
+        SingleLocationRegressor(head=head).fit(bags, y)
+        SingleLocationClassifier(head=head).fit(bags, y > 0)
 
 
 def print_synthetic(rows):
     print("R2 within 0.02 of the oracle in every seed (laws with oracle R2 >= 0.9)")
     header = (
-        f"{'law':<12} {'d':>3} {'L':>4} {'method':<18} {'seeds':>5} {'median R2':>9}"
+        f"{'law':<12} {'d':>3} {'L':>4} {'method':<22} {'seeds':>5} {'median R2':>9}"
     )
     print(
         f"{header} {'worst gap':>9} {'target':>7} {'locate':>7} {'oracle':>7} {'s':>7}"
@@ -130,10 +154,10 @@ def print_synthetic(rows):
     ).items():
         counted = [row for row in group if row["oracle_r2"] >= 0.9]
         gaps = [row["oracle_r2"] - row["r2"] for row in counted] or [np.nan]
-        verdict = "<= 0.02" if method == OURS else ""
+        verdict = "<= 0.02" if method in (OURS, RADIAL) else ""
         print(
-            f"{law:<12} {d:>3} {n_tokens:>4} {method:<18} {len(counted):>5} "
-            f"{_median(group, 'r2'):>9.4f} {max(gaps):>9.4f} {verdict:>7} "
+            f"{law:<12} {d:>3} {n_tokens:>4} {method:<22} {len(counted):>5} "
+            f"{_median(group, 'r2'):>9.5f} {max(gaps):>9.4f} {verdict:>7} "
             f"{_median(group, 'locate'):>7.4f} {_median(group, 'oracle_locate'):>7.4f} "
             f"{_median(group, 'seconds'):>7.2f}"
         )
@@ -144,14 +168,16 @@ def _print_ratio(rows, column):
     """Time of the peer over ours, on the fits that both made."""
     shared = ("law", "d", "n_tokens", "seed")
     peer = {tuple(r.get(c) for c in shared): r for r in rows if r["method"] == PEER}
-    ours = {tuple(r.get(c) for c in shared): r for r in rows if r["method"] == OURS}
     ratios = defaultdict(list)
-    for fit, row in peer.items():
-        ratios[row[column]].append(row["seconds"] / ours[fit]["seconds"])
-    for value, list_of in ratios.items():
+    for row in rows:
+        fit = tuple(row.get(name) for name in shared)
+        if row["method"] in (OURS, RADIAL) and fit in peer:
+            ratio = peer[fit]["seconds"] / row["seconds"]
+            ratios[row["method"], row[column]].append(ratio)
+    for (method, value), list_of in ratios.items():
         print(
-            f"{column}={value}: ABMIL takes {np.median(list_of):.1f} times as long "
-            f"(median of {len(list_of)} fits, target >= 10)"
+            f"{column}={value}: ABMIL takes {np.median(list_of):.1f} times as long as "
+            f"{method} (median of {len(list_of)} fits, target >= 10)"
         )
 
 
@@ -170,6 +196,7 @@ def run_digits(*, seeds, n, peer_seeds, n_frames=20, sink=None):
         )
         methods = {
             OURS: SingleLocationClassifier(),
+            RADIAL: SingleLocationClassifier(head="radial"),
             "logistic on the mean": make_pipeline(
                 StandardScaler(), LogisticRegression(max_iter=1000)
             ),
@@ -212,7 +239,7 @@ def print_digits(rows):
 
 
 def run_musk(data, *, names, folds, repeats, with_peers, sink=None):
-    """Repeated stratified folds; the penalty is chosen inside each training set."""
+    """Repeated stratified folds; a search is made inside each training set."""
     rows = []
     _compile()
     for name in names:
@@ -222,11 +249,9 @@ def run_musk(data, *, names, folds, repeats, with_peers, sink=None):
         )
         for index, (train, test) in enumerate(splits.split(y, y)):
             methods = {
-                OURS: GridSearchCV(
-                    SingleLocationClassifier(),
-                    {"alpha": [1e-3, 1e-2, 1e-1, 1.0]},
-                    cv=3,
-                ),
+                OURS: SingleLocationClassifier(),
+                RADIAL: SingleLocationClassifier(head="radial"),
+                SEARCHED: GridSearchCV(SingleLocationClassifier(), MUSK_GRID, cv=3),
                 "mi-SVM": MaximumInstanceSVM(),
             }
             if with_peers:
@@ -263,14 +288,14 @@ def _measure_musk(method, bags, y, train, test):
 def print_musk(rows):
     print("Accuracy with 95 % intervals (variance of Nadeau and Bengio, 2003)")
     print(
-        f"{'data':<6} {'method':<18} {'accuracy':>8} {'interval':>17} {'s a fold':>8}"
+        f"{'data':<6} {'method':<22} {'accuracy':>8} {'interval':>17} {'s a fold':>8}"
     )
     for (data, method), group in _grouped(rows, "data", "method").items():
         scores = np.array([float(row["accuracy"]) for row in group])
         half = _half_interval(scores, n_folds=1 + max(row["fold"] for row in group))
         low, high = scores.mean() - half, scores.mean() + half
         print(
-            f"{data:<6} {method:<18} {scores.mean():>8.3f} [{low:.3f}, {high:.3f}]"
+            f"{data:<6} {method:<22} {scores.mean():>8.3f} [{low:.3f}, {high:.3f}]"
             f"    {_median(group, 'seconds'):>8.2f}"
         )
 
@@ -296,14 +321,15 @@ def _median(rows, column):
 class _CSV:
     """Write rows as they come, so that a stopped run keeps what it has."""
 
-    def __init__(self, path):
-        self._path, self._is_begun = path, False
+    def __init__(self, path, *, resume=False):
+        self._path = path
+        self._is_begun = resume and bool(path) and Path(path).exists()
 
     def __call__(self, row):
         if not self._path:
             return
         shown = {
-            name: f"{value:.5g}" if isinstance(value, float) else value
+            name: f"{value:.8g}" if isinstance(value, float) else value
             for name, value in row.items()
         }
         with Path(self._path).open("a" if self._is_begun else "w") as file:
@@ -312,6 +338,20 @@ class _CSV:
                 writer.writeheader()
             writer.writerow(shown)
         self._is_begun = True
+
+
+def _read_csv(path):
+    """Return the rows of a stopped run."""
+    numbers = {"d": int, "n_tokens": int, "seed": int}
+    texts = ("law", "method")
+    with Path(path).open() as file:
+        return [
+            {
+                name: value if name in texts else numbers.get(name, float)(value)
+                for name, value in row.items()
+            }
+            for row in csv.DictReader(file)
+        ]
 
 
 def _parsed(argv=None):
@@ -325,17 +365,22 @@ def _parsed(argv=None):
     parser.add_argument("--data", default="data/mil", help="folder of the MUSK files")
     parser.add_argument("--names", nargs="+", default=["musk1", "musk2"])
     parser.add_argument("--csv", help="file for one row a fit")
+    parser.add_argument(
+        "--resume", action="store_true", help="synthetic: go on where --csv stopped"
+    )
     return parser.parse_args(argv)
 
 
 def run(argv=None) -> None:
     args = _parsed(argv)
-    sink = _CSV(args.csv)
+    sink = _CSV(args.csv, resume=args.resume)
     peer_seeds = 0 if args.without_peers else args.peer_seeds
     if args.question == "synthetic":
         sizes = {"small": SIZES[:1], "large": SIZES[1:], "both": SIZES}[args.sizes]
         settings = {"seeds": args.seeds, "peer_seeds": peer_seeds, "sink": sink}
         settings["first_seed"] = args.first_seed
+        if args.resume and args.csv and Path(args.csv).exists():
+            settings["done"] = _read_csv(args.csv)
         print_synthetic(run_synthetic(sizes=sizes, n=3000, **settings))
     elif args.question == "digits":
         rows = run_digits(seeds=args.seeds, n=2000, peer_seeds=peer_seeds, sink=sink)

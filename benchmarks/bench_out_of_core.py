@@ -4,8 +4,9 @@ Bags of ten tokens in d = 64, made batch by batch from their number, so that the
 are nowhere whole. Each fit runs in a process of its own; its peak is the largest
 resident set above that before the fit. In memory the peak grows with the data; over
 batches it stays at some batches, whatever their number. The same for AttentionPCA on
-rows in d = 512 with variances 1/i, where `partial_fit` over batches is compared with
-`fit` in memory: it reads each row once, so it explains a little less.
+rows in d = 512 with variances 1/i: `fit` over batches, which passes over them till its
+residuals are as small as in memory, and `partial_fit`, which reads each row once and
+explains a little less.
 """
 
 import resource
@@ -63,7 +64,7 @@ def row_batches(count: int, size: int) -> Iterator[np.ndarray]:
 
 
 def measure_pca(pipe, way: str, count: int, size: int) -> None:  # type: ignore[no-untyped-def]
-    AttentionPCA(PCA_K, random_state=0).partial_fit(row_batches(2, 200))  # load
+    AttentionPCA(PCA_K, random_state=0).fit(lambda: row_batches(2, 200))  # load
     before, began = peak_mb(), time.perf_counter()
     model = AttentionPCA(PCA_K, random_state=0)
     if way == "memory":
@@ -71,6 +72,8 @@ def measure_pca(pipe, way: str, count: int, size: int) -> None:  # type: ignore[
         for index, rows in enumerate(row_batches(count, size)):
             X[index * size : (index + 1) * size] = rows
         model.fit(X)
+    elif way == "fit":
+        model.fit(lambda: row_batches(count, size))
     else:
         model.partial_fit(row_batches(count, size))
     seconds = time.perf_counter() - began
@@ -87,6 +90,7 @@ def run(way: str, count: int, size: int, work=measure):  # type: ignore[no-untyp
     ours, theirs = context.Pipe()
     process = context.Process(target=work, args=(theirs, way, count, size))
     process.start()
+    theirs.close()  # so that a process that fails is noticed
     answer = ours.recv()
     process.join()
     return answer
@@ -118,14 +122,15 @@ def rows_out_of_core(quick: bool) -> None:
     print(f"AttentionPCA, batches of {size} rows x {PCA_D}: {batch_mb:.1f} MB each")
     for count in counts:
         answers = {
-            way: run(way, count, size, measure_pca) for way in ("memory", "iterator")
+            way: run(way, count, size, measure_pca)
+            for way in ("memory", "fit", "partial_fit")
         }
         best = answers["memory"][2]
         for way, (peak, seconds, explained) in answers.items():
             print(
-                f"  {count * batch_mb:7.0f} MB  {way:9} peak {peak:7.1f} MB = "
+                f"  {count * batch_mb:7.0f} MB  {way:11} peak {peak:7.1f} MB = "
                 f"{peak / batch_mb:5.1f} batches  {seconds:6.1f} s  "
-                f"explained {explained / best:.5f} of that in memory"
+                f"explained {explained / best:.6f} of that in memory"
             )
 
 

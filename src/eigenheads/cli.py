@@ -259,7 +259,7 @@ def probe(
     ],
     data: Annotated[
         Path | None,
-        typer.Option(help="Text file, one text a line.", show_default="24 sentences"),
+        typer.Option(help="Text file, one text a line.", show_default="12 passages"),
     ] = None,
     layers: Annotated[
         str | None, typer.Option(help="Layers, such as 0,3-5.", show_default="all")
@@ -480,7 +480,7 @@ def robustness(
             progress=sys.stderr.isatty(),
         )
     print(found)
-    print(f"95 % intervals: {found.interval}.")
+    print(f"95 % intervals: {found.interval}. Budgets of attacks are in 1/255.")
     svg = render_svg(
         lambda figure: draw_robustness(figure, found.rows),
         size=robustness_size(found.rows),

@@ -1,8 +1,6 @@
 """Captured heads of PyTorch, timm-like and own layers; memory; bad input."""
 
 import tracemalloc
-from importlib import import_module
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -119,18 +117,6 @@ def test_the_layout_of_timm(qk_norm):
     mask[1, ..., 3:] = False
     captured = capture_heads(model, {"x": x, "attn_mask": mask}, batch_size=2)
     check(captured, own_results(model, (x,), attn_mask=mask), real=mask[:, 0, 0])
-
-
-# timm imports torchvision, whose wheels do not fit a CPU-only torch: where there is
-# none of the two, the layout above stands for it.
-if find_spec("timm") and find_spec("torchvision"):
-
-    def test_timm_itself():
-        timm = import_module("timm")
-        torch.manual_seed(0)
-        model = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2)
-        x = torch.randn(2, 3, 32, 32)
-        check(capture_heads(model, x), own_results(model, (x,)))
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -79,6 +79,7 @@ def test_finite_tokens_whose_sum_overflows_are_read():
             "SingleLocationRegressor: `X` must be bags of at least one token; got an "
             "empty bag at index 1. Leave the bag and its target out.",
         ),
+        ([], "SingleLocationRegressor: `X` must be at least one bag; got none."),
         ([ragged[0], []], "got an empty bag at index 1."),
         (np.empty((3, 0, 2)), "got an empty bag at index 0."),
         (

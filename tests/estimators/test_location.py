@@ -234,7 +234,8 @@ def test_random_starts_follow_the_random_state(sample):
 def test_strong_coherence_holds_the_key_to_the_mean_attended_token(sample):
     """In the limit the whitened key is parallel to the attended mean."""
     tokens = sample.tokens[:500]
-    model = SingleLocationRegressor(coherence=1e4).fit(tokens, sample.targets[:500])
+    model = SingleLocationRegressor(coherence=1e4, shrinkage=0.01)
+    model.fit(tokens, sample.targets[:500])
     pooled = tokens.reshape(-1, tokens.shape[-1])
     attended = np.einsum("nl,nld->d", np.array(model.attention(tokens)), tokens) / 500
     covariance = np.cov(pooled.T, bias=True)
@@ -344,6 +345,7 @@ def test_verbose_prints_the_starts(sample, capsys):
     for start in ("moments", "spectral", "principal", "value"):
         assert f"SingleLocationRegressor: start {start}: objective" in shown
     assert "refined" in shown
+    assert "SingleLocationRegressor: length of the key: " in shown
     SingleLocationRegressor().fit(sample.tokens[:100], sample.targets[:100])
     assert capsys.readouterr().out == ""
 
@@ -351,10 +353,14 @@ def test_verbose_prints_the_starts(sample, capsys):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"head": "sofmax"}, "`head` must be one of 'softmax', 'erf'; got 'sofmax'."),
+        (
+            {"head": "sofmax"},
+            "`head` must be one of 'softmax', 'radial', 'erf'; got 'sofmax'.",
+        ),
         ({"alpha": -1.0}, "`alpha` must be a finite number >= 0; got -1.0."),
         ({"l1_ratio": 2.0}, "`l1_ratio` must be a finite number from 0 to 1; got 2.0."),
         ({"coherence": -1}, "`coherence` must be a finite number >= 0; got -1."),
+        ({"shrinkage": 0}, "`shrinkage` must be a finite number > 0; got 0."),
         ({"n_random_starts": -1}, "`n_random_starts` must be an integer >= 0; got -1."),
         ({"max_iter": 0}, "`max_iter` must be an integer >= 1; got 0."),
         ({"tol": 0}, "`tol` must be a finite number > 0; got 0."),

@@ -9,7 +9,7 @@ from scipy.special import erf, log_softmax
 from eigenheads._parallel import threads
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location_coordinates import pooled_coordinates
-from eigenheads.estimators._location_fit import Objective, Problem
+from eigenheads.estimators._location_fit import Objective
 from eigenheads.estimators._location_head import attention_weights, head_outputs
 from eigenheads.estimators._location_loss import (
     LOGISTIC,
@@ -18,6 +18,7 @@ from eigenheads.estimators._location_loss import (
     HeadLoss,
     pool_tokens,
 )
+from eigenheads.estimators._location_problem import Problem
 from eigenheads.functional import location_predictor
 
 # Sums of about a hundred float64 products, reordered.
@@ -47,6 +48,7 @@ def problem_of(rng, kind, *, head="softmax", l1_ratio=0.0, bags=None):
         alpha=0.3,
         l1_ratio=l1_ratio,
         coherence=5.0,
+        shrinkage=None,
         has_intercept=True,
         max_iter=10,
         tol=1e-4,

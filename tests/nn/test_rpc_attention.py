@@ -19,6 +19,7 @@ RULES = [
     {"threshold": "reference"},
     {"sparsity": 0.6, "threshold": "reference"},
     {"sparsity": "auto"},
+    {"sparsity": math.inf},
 ]
 
 
@@ -408,6 +409,7 @@ BAD_CALLS = [
     ({"queries": GOOD[..., :1]}, ValueError, r"`queries` must be of the keys' shape"),
     ({"n_iter": 0}, ValueError, r"`n_iter` must be an integer >= 1; got 0"),
     ({"sparsity": "aut"}, ValueError, r"`sparsity` must be a number >= 0 or 'auto'"),
+    ({"sparsity": math.nan}, ValueError, r"`sparsity` must be a finite number >= 0"),
     ({"threshold": "papr"}, ValueError, r"Did you mean 'paper'\?"),
     ({"threshold": ("paper", 3)}, ValueError, r"must be 'paper' without a width"),
     ({"threshold": ("reference", 0)}, ValueError, r"`threshold\[1\]` must be an int"),

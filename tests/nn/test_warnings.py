@@ -1,6 +1,7 @@
 r"""The layer tells, once, when it does nothing useful."""
 
 import copy
+import math
 import warnings
 
 import pytest
@@ -36,6 +37,10 @@ def test_warns_once_when_a_run_never_flags(x):
 
 def test_is_quiet_when_something_is_flagged(x):
     assert train(RPCAttention(16, 2, n_iter=2, sparsity="auto"), x, 250) == []
+
+
+def test_is_quiet_when_nothing_is_to_be_flagged(x):
+    assert train(RPCAttention(16, 2, n_iter=2, sparsity=math.inf), x, 250) == []
 
 
 def test_warns_once_when_tokens_only_see_themselves():

@@ -12,6 +12,8 @@ from eigenheads.plotting import SweepAxis, SweepPanel, draw_sweep
     ("mean", "is_log"),
     [
         ([[0.5, 0.7], [0.9, 4e5]], True),  # one run exploded
+        ([[0.3, 0.5], [3e3, 4e5]], True),  # those of some values did
+        ([[0.01, 0.02], [0.02, 1.0]], False),
         ([[1e-6, 0.5], [0.9, 1.0]], False),  # small numbers are just small
         ([[0.0, 0.5], [0.9, 4e5]], False),
         ([[np.nan, np.nan], [np.nan, np.nan]], False),

@@ -55,12 +55,16 @@ def test_observed_and_permuted_are_the_formulas(heads):
                 assert_allclose(found, expected, rtol=RTOL, err_msg=name)
 
 
-def test_redrawn_values_are_measured_by_the_same_formulas(heads, rng):
-    """A draw of random projections, put in as values, gives its own null's number."""
+@pytest.mark.parametrize(("least", "rtol"), [(1.0, RTOL), (1e-5, 1e-6)])
+def test_redrawn_values_are_measured_by_the_same_formulas(heads, rng, least, rtol):
+    """A draw of random projections, put in as values, gives its own null's number.
+
+    Tokens with a weak direction make ill-conditioned draws, which take another path.
+    """
     from eigenheads.probes._draws import PROJECTIONS
 
     queries, keys, _ = heads
-    tokens = rng.standard_normal((3, 14, 6))
+    tokens = rng.standard_normal((3, 14, 6)) * np.r_[1, 1, 1, least, least, least]
     result = kernel_pca_probe(*heads, tokens=tokens, n_permutations=19, seed=3)
     matrices = stream(3, PROJECTIONS).standard_normal((6, 19, 4))
     values = np.einsum("bnd,dv->bnv", tokens, matrices[:, 2])
@@ -70,7 +74,7 @@ def test_redrawn_values_are_measured_by_the_same_formulas(heads, rng):
         draws = statistic.nulls.get("random_projections")
         if draws is not None:
             found = again.statistics[name].observed
-            assert_allclose(draws[:, 2], found, rtol=RTOL, err_msg=name)
+            assert_allclose(draws[:, 2], found, rtol=rtol, err_msg=name)
     assert "random_projections" not in result.statistics["norm_ratio"].nulls
     assert "random_projections" in result.statistics["matching_cosine"].nulls
 

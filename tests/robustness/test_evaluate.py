@@ -236,7 +236,7 @@ def test_same_seed_same_table_and_files(tmp_path):
     draw = lambda figure: draw_robustness(figure, first.rows)  # noqa: E731
     svg = render_svg(draw, size=robustness_size(first.rows))
     assert svg == render_svg(draw, size=robustness_size(first.rows))
-    assert b"SQUARE" in svg
+    assert b"Square" in svg
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,9 @@ def swap_attention(
     Notes
     -----
     With ``n_iter=1``, ``sparsity=inf`` and own queries, ``"rpc"`` is the original up to
-    rounding. Dropout of attention weights acts in the last softmax only.
+    rounding. With more iterations, and for ``"symmetric"``, the layer computes
+    something that its weights were not trained for: fine-tune before you measure.
+    Dropout of attention weights acts in the last softmax only.
 
     Masks keep their meaning, and nothing comes in from hidden tokens: see
     :func:`eigenheads.nn.rpc_attention`. Tokens that see nothing, such as padding at

@@ -1,6 +1,5 @@
 """Kinds of attention that a trained layer can be given, with their options."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Final, Literal, Self
@@ -23,8 +22,6 @@ SCALING: Final = "attention_scaling"  # its parameter, if it learns one
 # so it says what to call.
 IMPLEMENTATION: Final = "eigenheads.adapters.load_swapped"
 BEFORE: Final = "_attention_before_swap"  # attribute of every module with a config
-# Infinity times the mean size of zero keys is not a number, so a large number is used.
-FLAGS_NOTHING = 1e30
 
 Answer = tuple[Tensor, Tensor | None]
 
@@ -97,8 +94,7 @@ class Pursuit(Variant):
         return self.queries
 
     def _settings(self, *, owner: str) -> Settings:
-        sparsity = FLAGS_NOTHING if self.sparsity == math.inf else self.sparsity
-        return Settings.read(self.n_iter, sparsity, self.threshold, owner=owner)
+        return Settings.read(self.n_iter, self.sparsity, self.threshold, owner=owner)
 
     def answer(self, asked: Asked, module: nn.Module) -> Answer:
         """Return the heads' outputs, and the weights if they are wanted."""

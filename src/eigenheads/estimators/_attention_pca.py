@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -15,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags, check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from eigenheads._checks import Got, check_choice, check_count, check_positive, fail
+from eigenheads._checks import Got, fail
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._attention_pca_fit import Descent
 from eigenheads.estimators._attention_pca_prompts import Trained, train_on_prompts
@@ -23,13 +24,20 @@ from eigenheads.estimators._attention_pca_rows import (
     Memory,
     Moments,
     Rows,
+    RowsInMemory,
     moments_of,
     no_moments,
 )
-from eigenheads.estimators._attention_pca_training import AbstractHeadTraining
-from eigenheads.estimators._batches import batches_of_rows
+from eigenheads.estimators._attention_pca_stream import StreamedRows
+from eigenheads.estimators._attention_pca_training import AbstractHeadTraining, Source
+from eigenheads.estimators._batches import (
+    RowBatches,
+    batches_of_rows,
+    is_dask,
+    is_stream,
+    row_blocks,
+)
 
-_HEADS = ("softmax", "linear")
 # Iterations on one batch of a stream: the batch decides little once many are read.
 _STREAM_ITERATIONS = 20
 
@@ -136,6 +144,12 @@ class AttentionPCA(
     nothing else of the past; like :class:`~sklearn.decomposition.IncrementalPCA` it
     reads each row once and is less accurate than :meth:`fit`.
 
+    Larger than memory: :meth:`fit` takes a Dask array, a callable that returns a fresh
+    iterator over arrays of rows, an object that can be iterated again, or an iterator,
+    which is kept in temporary files. Each of some tens of passes has one batch in
+    memory, beside as many rows from all batches to begin with. The residual bound
+    `tol` holds for all rows as it does in memory.
+
     References
     ----------
     .. [1] maulensoto2026: Attention-based PCA, arXiv 2605.18315.
@@ -176,13 +190,13 @@ class AttentionPCA(
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: ArrayLike, y: object = None) -> Self:
+    def fit(self, X: Any, y: object = None) -> Self:
         """Train the head on the rows of `X`.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows.
+        X : array-like of shape (n_samples, n_features), Dask array or batches
+            Rows; see Notes for rows that do not fit in memory.
 
         y : Ignored
             For scikit-learn's pipelines.
@@ -192,24 +206,41 @@ class AttentionPCA(
         self : object
             The fitted estimator.
         """
+        if is_stream(X, None):
+            with RowBatches(X) as batches:
+                return self._fit(self._streamed(batches))
         rows = self._read(X, reset=True, ensure_min_samples=2)
         self._check_parameters(*rows.shape)
+        return self._fit(RowsInMemory(rows, self.batch_size))
+
+    def _streamed(self, batches: RowBatches) -> StreamedRows:
+        def read() -> Iterator[Rows]:
+            for index, batch in enumerate(batches):
+                rows = self._read(batch, reset=index == 0)
+                self._check_parameters(None, rows.shape[1])
+                yield rows
+
+        source = StreamedRows(read, self.batch_size)
+        if source.n < 2:
+            got = Got(f"{source.n} in all batches")
+            fail("X", "at least 2 rows", got, owner=self._owner)
+        self._check_parameters(source.n, len(source.moments.mean))
+        return source
+
+    def _fit(self, source: Source) -> Self:
         random = check_random_state(self.random_state)
-        moments = moments_of(rows, self.batch_size)
-        start = random.standard_normal((rows.shape[1], self.n_components))
-        if self.n_tokens is None:
-            found = self._descend(rows, moments, start, random)
-        else:
-            found = self._train(rows, moments, start, random)
+        start = random.standard_normal((len(source.moments.mean), self.n_components))
+        train = self._descend if self.n_tokens is None else self._train
+        found = train(source, start, random)
         self.n_iter_ = found.n_iter
         if not found.converged:
             warnings.warn(
                 f"AttentionPCA: training stopped after {found.n_iter} iterations "
                 "without converging. Raise `max_iter` or `tol`.",
                 ConvergenceWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
-        self._keep(found, moments, rows.dtype)
+        self._keep(found, source.moments, source.dtype)
         return self
 
     def partial_fit(self, X: Any, y: object = None) -> Self:
@@ -249,19 +280,21 @@ class AttentionPCA(
             self._train_on(rows)
         self.n_iter_ += 1
 
-    def transform(self, X: ArrayLike) -> NDArray[np.floating[Any]]:
+    def transform(self, X: Any) -> NDArray[np.floating[Any]]:
         """Return the coordinates of rows along the components.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows.
+        X : array-like of shape (n_samples, n_features) or Dask array
+            Rows; of a Dask array one chunk is in memory at a time.
 
         Returns
         -------
         X_new : ndarray of shape (n_samples, n_components)
             Coordinates.
         """
+        if is_dask(X):
+            return np.concatenate([self.transform(block) for block in row_blocks(X)])
         check_is_fitted(self)
         rows = self._read(X, reset=False)
         projected: NDArray[np.floating[Any]] = (
@@ -294,10 +327,6 @@ class AttentionPCA(
         return back
 
     @property
-    def _owner(self) -> str:
-        return type(self).__name__
-
-    @property
     def _n_features_out(self) -> int:
         return len(self.components_)
 
@@ -311,23 +340,6 @@ class AttentionPCA(
             self, X, dtype=[np.float64, np.float32], reset=reset, **options
         )
         return rows
-
-    def _check_parameters(self, n_samples: int | None, d: int) -> None:
-        owner = self._owner
-        hint = f"The data have n_features={d}."
-        maximum = d
-        if n_samples is not None and n_samples < d:
-            maximum, hint = n_samples, f"The data have n_samples={n_samples}."
-        check_count(
-            "n_components", self.n_components, owner=owner, maximum=maximum, hint=hint
-        )
-        check_choice("head", self.head, _HEADS, owner=owner)
-        if self.n_tokens is not None:
-            hint = "None is the limit of long prompts."
-            check_count("n_tokens", self.n_tokens, owner=owner, minimum=2, hint=hint)
-        check_count("batch_size", self.batch_size, owner=owner)
-        check_count("max_iter", self.max_iter, owner=owner)
-        check_positive("tol", self.tol, owner=owner)
 
     def _begin(self, rows: Rows) -> None:
         random = check_random_state(self.random_state)
@@ -343,7 +355,9 @@ class AttentionPCA(
         moments, times = memory.covariance_with(rows)
         iterations = min(self.max_iter, _STREAM_ITERATIONS)
         start = self._directions
-        found = self._run(times, start, moments, rows, moments.n, max_iter=iterations)
+        found = self._run(
+            times, start, moments, rows.dtype, moments.n, max_iter=iterations
+        )
         self._keep(found, moments, rows.dtype)
 
     def _train_on(self, rows: Rows) -> None:
@@ -355,7 +369,7 @@ class AttentionPCA(
         memory = Memory(self._moments, self._directions, self._variances)
         times = memory.covariance_with(rows)[1]
         average = self._trained.average
-        found = self._run(times, average, moments, rows, moments.n, max_iter=1)
+        found = self._run(times, average, moments, rows.dtype, moments.n, max_iter=1)
         trained = self._trained
         self._keep(found, moments, rows.dtype)
         self._trained = trained

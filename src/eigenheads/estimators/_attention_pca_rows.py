@@ -1,7 +1,7 @@
 """What the head reads: moments of rows, and products with their covariance."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,19 +56,25 @@ def blocks_of(rows: Rows, block_size: int) -> Iterator[Rows]:
 
 
 def covariance_of(blocks: list[Rows], mean: FloatArray) -> Product:
-    r"""Return V ↦ ΣV for the rows of all blocks, without a d × d matrix.
+    """Return V ↦ ΣV for the rows of all blocks, without a d × d matrix."""
+    n, largest = sum(map(len, blocks)), max(map(len, blocks))
+    return covariance_over(lambda: blocks, n, largest, mean.astype(blocks[0].dtype))
 
-    Rows are centred block by block in their own dtype; sums over blocks are float64.
+
+def covariance_over(
+    blocks: Callable[[], Iterable[Rows]], n: int, largest: int, shift: Rows
+) -> Product:
+    """Return V ↦ ΣV for `n` rows that are read anew, block by block, each time.
+
+    Rows are centred in the dtype of `shift`; sums over blocks are float64.
     """
-    dtype = blocks[0].dtype
-    shift = mean.astype(dtype)
-    n = sum(len(block) for block in blocks)
-    space = np.empty((max(len(block) for block in blocks), len(mean)), dtype)
+    dtype = shift.dtype
+    space = np.empty((largest, len(shift)), dtype)
 
     def times(vectors: FloatArray) -> FloatArray:
         narrow = np.ascontiguousarray(vectors, dtype=dtype)
         total = np.zeros(vectors.shape[::-1])
-        for block in blocks:
+        for block in blocks():
             centred = space[: len(block)]
             np.subtract(block, shift, out=centred)
             total += (centred @ narrow).T @ centred
@@ -88,6 +94,30 @@ def growing_prompts(
         yield [blocks[index] for index in order[:size]]
         size *= _GROWTH
     yield blocks
+
+
+class RowsInMemory:
+    """Rows to train on, all of them at hand."""
+
+    def __init__(self, rows: Rows, block_size: int) -> None:
+        self._rows, self._block_size = rows, block_size
+        self.n, self.dtype = len(rows), rows.dtype
+        self.moments = moments_of(rows, block_size)
+
+    def parts(self) -> Iterator[Rows]:
+        """Yield arrays that together are all rows."""
+        yield self._rows
+
+    def covariance(self) -> Product:
+        """Return V ↦ ΣV for all rows."""
+        blocks = list(blocks_of(self._rows, self._block_size))
+        return covariance_of(blocks, self.moments.mean)
+
+    def growing(self, random: np.random.RandomState) -> Iterator[tuple[int, Product]]:
+        """Yield the number and the covariance of more and more rows, at last of all."""
+        for prompt in growing_prompts(self._rows, self._block_size, random):
+            n = sum(len(block) for block in prompt)
+            yield n, covariance_of(prompt, self.moments.mean)
 
 
 class Memory(NamedTuple):

@@ -2,26 +2,26 @@
 
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from eigenheads._checks import check_choice, check_count, check_positive
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._attention_pca_fit import Descent, Product, descend
 from eigenheads.estimators._attention_pca_prompts import Trained, train_on_prompts
-from eigenheads.estimators._attention_pca_rows import (
-    Moments,
-    Rows,
-    blocks_of,
-    covariance_of,
-    growing_prompts,
-)
+from eigenheads.estimators._attention_pca_rows import Moments, Rows, RowsInMemory
+from eigenheads.estimators._attention_pca_stream import StreamedRows
+
+_HEADS = ("softmax", "linear")
+Source: TypeAlias = RowsInMemory | StreamedRows
 
 
 class AbstractHeadTraining:
     """Training from a start to ordered directions; parameters are the estimator's."""
 
+    n_components: int
     head: str
     n_tokens: int | None
     batch_size: int
@@ -29,18 +29,33 @@ class AbstractHeadTraining:
     max_iter: int
     verbose: int
 
+    @property
+    def _owner(self) -> str:
+        return type(self).__name__
+
+    def _check_parameters(self, n_samples: int | None, d: int) -> None:
+        owner = self._owner
+        hint = f"The data have n_features={d}."
+        maximum = d
+        if n_samples is not None and n_samples < d:
+            maximum, hint = n_samples, f"The data have n_samples={n_samples}."
+        check_count(
+            "n_components", self.n_components, owner=owner, maximum=maximum, hint=hint
+        )
+        check_choice("head", self.head, _HEADS, owner=owner)
+        if self.n_tokens is not None:
+            hint = "None is the limit of long prompts."
+            check_count("n_tokens", self.n_tokens, owner=owner, minimum=2, hint=hint)
+        check_count("batch_size", self.batch_size, owner=owner)
+        check_count("max_iter", self.max_iter, owner=owner)
+        check_positive("tol", self.tol, owner=owner)
+
     def _descend(
-        self,
-        rows: Rows,
-        moments: Moments,
-        start: FloatArray,
-        random: np.random.RandomState,
+        self, source: Source, start: FloatArray, random: np.random.RandomState
     ) -> Descent:
         """Descend on prompts that grow from some rows to all."""
-        for prompt in growing_prompts(rows, self.batch_size, random):
-            n = sum(len(block) for block in prompt)
-            mean = moments.mean
-            found = self._run(covariance_of(prompt, mean), start, moments, rows, n)
+        for n, times in source.growing(random):
+            found = self._run(times, start, source.moments, source.dtype, n)
             start = found.directions
         return found
 
@@ -49,12 +64,12 @@ class AbstractHeadTraining:
         covariance_times: Product,
         start: FloatArray,
         moments: Moments,
-        rows: Rows,
+        dtype: np.dtype[Any],
         n: int,
         max_iter: int | None = None,
     ) -> Descent:
         """Descend as far as `n` of all rows can tell."""
-        rounding = 10 * float(np.finfo(rows.dtype).eps)
+        rounding = 10 * float(np.finfo(dtype).eps)
         total = moments.squares / moments.n
 
         def tolerances(variances: FloatArray) -> FloatArray:
@@ -85,19 +100,19 @@ class AbstractHeadTraining:
             sys.stdout.write(f"{type(self).__name__}: {message}\n")
 
     def _train(
-        self,
-        rows: Rows,
-        moments: Moments,
-        start: FloatArray,
-        random: np.random.RandomState,
+        self, source: Source, start: FloatArray, random: np.random.RandomState
     ) -> Descent:
-        """Pass over the rows in prompts until the average of the heads rests."""
+        """Pass over the rows in prompts until the average of the heads rests.
+
+        Rows that come in batches are mixed within them.
+        """
+        mean = source.moments.mean
         state, converged = Trained(start, start, 0), False
         before = np.linalg.qr(start)[0]
         for epoch in range(1, self.max_iter + 1):
-            shuffled = random.permutation(len(rows))
-            for prompts in self._prompts(rows, shuffled):
-                state = train_on_prompts(state, prompts, moments.mean, head=self.head)
+            for rows in source.parts():
+                for prompts in self._prompts(rows, random.permutation(len(rows))):
+                    state = train_on_prompts(state, prompts, mean, head=self.head)
             after = np.linalg.qr(state.average)[0]
             moved = float(
                 np.linalg.norm(after - before @ (before.T @ after), axis=0).max()
@@ -107,8 +122,14 @@ class AbstractHeadTraining:
             if moved <= self.tol:
                 converged = True
                 break
-        times = covariance_of(list(blocks_of(rows, self.batch_size)), moments.mean)
-        found = self._run(times, state.average, moments, rows, len(rows), max_iter=1)
+        found = self._run(
+            source.covariance(),
+            state.average,
+            source.moments,
+            source.dtype,
+            source.n,
+            max_iter=1,
+        )
         return found._replace(n_iter=epoch, converged=converged)
 
     def _prompts(self, rows: Rows, order: NDArray[np.int64]) -> Iterator[NDArray[Any]]:

@@ -58,6 +58,8 @@ def read_bags(estimator: Any, X: object, *, reset: bool) -> Bags:
     Sets ``n_features_in_`` when `reset`, and compares with it otherwise.
     """
     owner = type(estimator).__name__
+    if isinstance(X, list | tuple) and not X:
+        fail("X", "at least one bag", Got("none"), owner=owner, hint=_HINT)
     if getattr(X, "ndim", None) == 3:
         array = np.asarray(X)
         table: Any = array.reshape(-1, array.shape[2])

@@ -72,6 +72,45 @@ def batches_of_rows(X: Any) -> Iterator[Any]:
         yield X
 
 
+class RowBatches:
+    """Arrays of rows that can be read again and again.
+
+    Those of an iterator, which ends, are kept in files of a temporary folder while
+    this is open.
+    """
+
+    def __init__(self, X: Any) -> None:
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._paths: list[Path] = []
+        self._source = X
+        if not is_dask(X) and not callable(X) and iter(X) is X:
+            self._folder = tempfile.TemporaryDirectory(prefix="eigenheads-")
+            try:
+                self._spool(X, Path(self._folder.name))
+            except BaseException:
+                self._folder.cleanup()
+                raise
+
+    def _spool(self, arrays: Iterator[Any], folder: Path) -> None:
+        for index, rows in enumerate(arrays):
+            self._paths.append(folder / f"{index}.npz")
+            write_arrays(self._paths[-1], {"rows": np.asarray(rows)})
+
+    def __enter__(self) -> "RowBatches":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the arrays, one in memory at a time."""
+        if self._folder is None:
+            yield from batches_of_rows(self._source)
+        for path in self._paths:
+            yield read_arrays(path)["rows"]
+
+
 class Batches:
     """Batches that can be read again and again.
 
@@ -87,7 +126,11 @@ class Batches:
             self._pass = lambda: iter(X())
         elif iter(X) is X:
             self._folder = tempfile.TemporaryDirectory(prefix="eigenheads-")
-            self._pass = self._spool(X)
+            try:
+                self._pass = self._spool(X)
+            except BaseException:
+                self._folder.cleanup()
+                raise
         else:
             self._pass = lambda: iter(X)
 

@@ -1,191 +1,21 @@
 """Find the token that matters: the single-location head as two estimators."""
 
-import sys
-import warnings
 from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags, check_array, check_random_state
-from sklearn.utils.validation import check_is_fitted
-from threadpoolctl import threadpool_limits
+from sklearn.base import RegressorMixin
+from sklearn.utils import check_array
 
-from eigenheads._checks import (
-    check_choice,
-    check_count,
-    check_number,
-    check_positive,
-)
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags, read_bags
 from eigenheads.estimators._batches import Batches, is_stream
+from eigenheads.estimators._location_base import AbstractSingleLocation
 from eigenheads.estimators._location_data import checked_targets, checked_weights
-from eigenheads.estimators._location_fit import Problem, Solution, fit_head
-from eigenheads.estimators._location_head import (
-    HEADS,
-    attention_weights,
-    deciding_tokens,
-    head_outputs,
-)
 from eigenheads.estimators._location_loss import SQUARED
-from eigenheads.estimators._location_stream import streamed_problem
-
-
-class AbstractSingleLocation(BaseEstimator):
-    """What the regressor and the classifier share: bags, the head, the fit."""
-
-    coef_key_: NDArray[np.floating]
-    coef_value_: NDArray[np.floating]
-    intercept_: Any
-
-    def __init__(
-        self,
-        *,
-        head: str = "softmax",
-        alpha: float = 3e-5,
-        l1_ratio: float = 0.0,
-        coherence: float = 0.1,
-        fit_intercept: bool = True,
-        n_random_starts: int = 0,
-        max_iter: int = 500,
-        tol: float = 1e-4,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.head = head
-        self.alpha = alpha
-        self.l1_ratio = l1_ratio
-        self.coherence = coherence
-        self.fit_intercept = fit_intercept
-        self.n_random_starts = n_random_starts
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-        self.verbose = verbose
-
-    def attention(self, X: Any) -> list[NDArray[np.floating]]:
-        """Return the weights that the head gives to the tokens of each bag.
-
-        Parameters
-        ----------
-        X : list of arrays of shape (n_tokens, n_features), or array
-            Bags, in any layout that :meth:`fit` takes.
-
-        Returns
-        -------
-        weights : list of ndarray of shape (n_tokens,)
-            For ``head="softmax"`` non-negative with sum 1 in every bag; for ``"erf"``
-            between -1 and 1.
-        """
-        bags = self._read_fitted(X)
-        scores = bags.tokens @ self.coef_key_
-        return bags.split(attention_weights(bags, scores, head=self.head))
-
-    def locate(self, X: Any) -> NDArray[np.int64]:
-        """Return the index of the token that decides each bag.
-
-        Parameters
-        ----------
-        X : list of arrays of shape (n_tokens, n_features), or array
-            Bags, in any layout that :meth:`fit` takes.
-
-        Returns
-        -------
-        index : ndarray of shape (n_bags,)
-            Position within the bag of the token with the largest weight; for
-            ``head="erf"``, largest in absolute value.
-        """
-        bags = self._read_fitted(X)
-        return deciding_tokens(bags, bags.tokens @ self.coef_key_, head=self.head)
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.three_d_array = True
-        return tags
-
-    def _read_fitted(self, X: Any) -> Bags:
-        check_is_fitted(self)
-        return read_bags(self, X, reset=False)
-
-    def _outputs(self, X: Any) -> NDArray[np.floating]:
-        bags = self._read_fitted(X)
-        values = np.atleast_2d(self.coef_value_)
-        outputs = head_outputs(bags, self.coef_key_, values, head=self.head)
-        return outputs + np.atleast_1d(self.intercept_).astype(outputs.dtype)
-
-    def _check_parameters(self) -> None:
-        owner = type(self).__name__
-        check_choice("head", self.head, HEADS, owner=owner)
-        check_number("alpha", self.alpha, owner=owner, minimum=0.0)
-        check_number("l1_ratio", self.l1_ratio, owner=owner, minimum=0.0, maximum=1.0)
-        check_number("coherence", self.coherence, owner=owner, minimum=0.0)
-        check_count("n_random_starts", self.n_random_starts, owner=owner, minimum=0)
-        check_count("max_iter", self.max_iter, owner=owner)
-        check_positive("tol", self.tol, owner=owner)
-
-    def _solve(
-        self,
-        bags: Bags,
-        targets: FloatArray,
-        responses: FloatArray,
-        weights: FloatArray,
-        *,
-        kind: int,
-    ) -> Solution:
-        """Fit the head; bags of weight zero are as if they were not there."""
-        kept = np.flatnonzero(weights > 0)
-        problem = Problem(
-            bags=bags,
-            targets=targets,
-            responses=responses,
-            weights=weights,
-            **self._settings(kind),
-        )
-        if len(kept) < len(bags):
-            problem = problem.on(kept)
-        return self._solve_problem(problem)
-
-    def _settings(self, kind: int) -> dict[str, Any]:
-        return {
-            "head": self.head,
-            "kind": kind,
-            "alpha": float(self.alpha),
-            "l1_ratio": float(self.l1_ratio),
-            "coherence": float(self.coherence),
-            "has_intercept": bool(self.fit_intercept),
-            "max_iter": int(self.max_iter),
-            "tol": float(self.tol),
-        }
-
-    def _solve_problem(self, problem: Problem) -> Solution:
-        tokens, random = problem.bags.tokens, check_random_state(self.random_state)
-        shape = int(self.n_random_starts), tokens.shape[1]
-        # Many small products: threads of the linear algebra would wait for each other.
-        with threadpool_limits(limits=1, user_api="blas"):
-            solution = fit_head(problem, random.standard_normal(shape), self._report)
-        self._keep(solution, tokens.dtype)
-        return solution
-
-    def _keep(self, solution: Solution, dtype: np.dtype[Any]) -> None:
-        self.coef_key_ = solution.key.astype(dtype)
-        self.n_iter_ = solution.n_iter
-        self.objective_ = solution.objective
-        self.start_ = solution.start
-        if not solution.converged:
-            warnings.warn(
-                f"{type(self).__name__}: the optimiser stopped after "
-                f"{solution.n_iter} iterations without converging. Raise `max_iter`, "
-                "`tol` or `alpha`.",
-                ConvergenceWarning,
-                stacklevel=5,
-            )
-
-    def _report(self, message: str) -> None:
-        if self.verbose:
-            sys.stdout.write(f"{type(self).__name__}: {message}\n")
+from eigenheads.estimators._location_problem import Solution
+from eigenheads.estimators._location_stream import Standard, streamed_problem
 
 
 class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
@@ -205,26 +35,34 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
 
     Parameters
     ----------
-    head : {"softmax", "erf"}, default="softmax"
-        How scores become weights. ``"erf"`` is the head of [1]_, for tokens centred
-        at 0. Its weights do not sum to 1, and where scores are small it is a bilinear
-        form that the exchange of key and value leaves unchanged: to locate, prefer
-        ``"softmax"``.
+    head : {"softmax", "radial", "erf"}, default="softmax"
+        How tokens get their weights. ``"radial"`` is a softmax of scores that know
+        the size of a token too, see Notes: for a deciding token that spreads less or
+        more than the others, or others that no direction tells apart from it.
+        ``"erf"`` is the head of [1]_, for tokens centred at 0. Its weights do not sum
+        to 1, and where scores are small it is a bilinear form that the exchange of key
+        and value leaves unchanged: to locate, prefer ``"softmax"``.
 
     alpha : float, default=3e-05
         Strength of the penalty on key and value, beside the mean loss of a
-        standardised target.
+        standardised target, or beside its logarithm where the length of the key is
+        chosen, see Notes.
 
     l1_ratio : float, default=0.0
         Share of the L1 norm of the standardised coefficients in the penalty. The rest
-        is half the variance of the scores and readouts of the tokens, plus one
-        percent of the squared norm of the standardised coefficients. With a
-        positive share coefficients become exactly zero.
+        is half the variance of the scores and readouts of the tokens, plus `shrinkage`
+        times the squared norm of the standardised coefficients. With a positive share
+        coefficients become exactly zero.
 
     coherence : float, default=0.1
         Weight of a penalty on the part of the key that is not along the mean attended
         token, both whitened. Where tokens have an elliptical law the two directions
         agree and the mean is the steadier estimate; 0 trusts the targets alone.
+
+    shrinkage : float or None, default=None
+        Added to the diagonal of the pooled correlation of the features, by whose root
+        tokens are whitened: so much of the squared norm of standardised coefficients
+        is in the penalty. None: 0.01, or a third of the features a bag if that is more.
 
     fit_intercept : bool, default=True
         Whether to fit :math:`b`.
@@ -256,8 +94,19 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     intercept_ : float
         :math:`b`.
 
+    coef_radius_ : float
+        :math:`c`; only for ``head="radial"``, as the next two.
+
+    center_ : ndarray of shape (n_features,)
+        :math:`m`, the pooled mean of the tokens; 0 without intercept.
+
+    precision_ : ndarray of shape (n_features, n_features) or (n_features,)
+        :math:`P`, the inverse of their pooled covariance, to whose diagonal
+        `shrinkage` times itself is added; above 2 000 features, of the variances.
+
     objective_ : float
-        Penalised loss at the solution.
+        Penalised loss at the solution; without the term of `coherence` where the
+        length of the key is chosen last, see Notes.
 
     start_ : str
         Name of the start that won.
@@ -289,12 +138,29 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     files. Each of some tens of passes has one batch in memory; up to the order of sums
     the solution is that of all bags at once.
 
-    A pass over the data costs O(tokens × features). Starts: with whitened tokens and
-    centred targets, ``moments`` takes :math:`v` from the regression of :math:`y` on
-    the sum of the bag and :math:`k` from the mean of :math:`y (x \cdot v) x`;
+    With ``head="radial"`` the score :math:`x_l \cdot k` becomes
+
+    .. math::
+
+        x_l \cdot k - \tfrac{c}{2} (x_l - m)^\top P (x_l - m).
+
+    Deciding tokens :math:`N(\mu, \gamma^2 \Sigma)` among others :math:`N(0, \Sigma)`
+    have a log likelihood ratio of this form, with :math:`P = \Sigma^{-1}` and
+    :math:`c = 1 / \gamma^2 - 1`: only for :math:`\gamma = 1` is the best score linear.
+
+    A pass over the data costs O(tokens × features), the radii once its square.
+    Starts: with whitened tokens and centred targets, ``moments`` takes :math:`v` from
+    the regression of :math:`y` on the sum of the bag and :math:`k` from the mean of
+    :math:`y (x \cdot v) x`;
     ``spectral`` takes both from the extreme eigenvectors of the mean of
     :math:`y \, x x^\top`; ``principal`` is the pooled principal direction; ``value``
-    uses :math:`v` itself as the key. Given a key, values are a ridge regression.
+    uses :math:`v` itself as the key; for the radial head, ``radius`` uses the radius
+    alone. Given a key, values are a ridge regression.
+
+    Last, softmax and radial heads without L1 penalty keep the direction of the key and
+    choose its length: the one that minimises :math:`n \log(\text{loss})` plus half the
+    variance of the scores, times `alpha` over its default. Where targets have no noise
+    the head so becomes as sharp as the tokens allow.
 
     References
     ----------
@@ -356,11 +222,8 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         bags = read_bags(self, X, reset=reset)
         targets = checked_targets(y, bags, owner=type(self).__name__)
         targets = check_array(targets, ensure_2d=False, dtype=float, input_name="y")
-        return (
-            bags,
-            targets,
-            checked_weights(sample_weight, bags, owner=type(self).__name__),
-        )
+        weights = checked_weights(sample_weight, bags, owner=type(self).__name__)
+        return bags, targets, weights
 
     def _fit_batches(self, batches: Batches) -> Self:
         """Fit with one batch in memory at a time."""
@@ -369,13 +232,17 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
             for index, (X, y, weights) in enumerate(batches):
                 yield self._read_batch(X, y, weights, reset=index == 0)
 
-        settings, owner = self._settings(SQUARED), type(self).__name__
-        problem = streamed_problem(read, settings, owner=owner)
+        tally = Standard(bool(self.fit_intercept))
+        problem = streamed_problem(
+            read, tally, lambda: self._settings(SQUARED), owner=type(self).__name__
+        )
         solution = self._solve_problem(problem)
-        return self._keep_value(solution, problem.shift, problem.scale)
+        return self._keep_value(solution, tally.shift, tally.scale)
 
     def _keep_value(self, solution: Solution, shift: float, scale: float) -> Self:
-        self.coef_value_ = (scale * solution.values[0]).astype(self.coef_key_.dtype)
+        self.coef_value_ = (scale * solution.values[0, : self.n_features_in_]).astype(
+            self.coef_key_.dtype
+        )
         self.intercept_ = float(shift + scale * solution.intercepts[0])
         return self
 

@@ -1,5 +1,6 @@
 """One token of a bag decides its class."""
 
+from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -9,11 +10,14 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import check_array
 from sklearn.utils.multiclass import check_classification_targets
 
-from eigenheads._checks import Got, fail
-from eigenheads.estimators._bags import read_bags
-from eigenheads.estimators._location import AbstractSingleLocation
+from eigenheads._typing import FloatArray
+from eigenheads.estimators._bags import Bags, read_bags
+from eigenheads.estimators._batches import Batches, is_stream
+from eigenheads.estimators._location_base import AbstractSingleLocation
 from eigenheads.estimators._location_data import checked_targets, checked_weights
-from eigenheads.estimators._location_loss import LOGISTIC, MULTINOMIAL
+from eigenheads.estimators._location_labels import Labels
+from eigenheads.estimators._location_problem import Solution
+from eigenheads.estimators._location_stream import streamed_problem
 
 
 class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
@@ -29,22 +33,28 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
 
     Parameters
     ----------
-    head : {"softmax", "erf"}, default="softmax"
-        How scores become weights.
+    head : {"softmax", "radial", "erf"}, default="softmax"
+        How tokens get their weights; ``"radial"`` for a score that knows their size
+        too. See :class:`SingleLocationRegressor`.
 
     alpha : float, default=0.01
         Strength of the penalty on key and values, beside the mean logistic loss.
 
     l1_ratio : float, default=0.0
         Share of the L1 norm of the standardised coefficients in the penalty. The rest
-        is half the variance of the scores and readouts of the tokens, plus one
-        percent of the squared norm of the standardised coefficients. With a
-        positive share coefficients become exactly zero.
+        is half the variance of the scores and readouts of the tokens, plus `shrinkage`
+        times the squared norm of the standardised coefficients. With a positive share
+        coefficients become exactly zero.
 
     coherence : float, default=0.1
         Weight of a penalty on the part of the key that is not along the mean attended
         token, both whitened. Where tokens have an elliptical law the two directions
         agree and the mean is the steadier estimate; 0 trusts the targets alone.
+
+    shrinkage : float or None, default=None
+        Added to the diagonal of the pooled correlation of the features, by whose root
+        tokens are whitened: so much of the squared norm of standardised coefficients
+        is in the penalty. None: 0.01, or a third of the features a bag if that is more.
 
     fit_intercept : bool, default=True
         Whether to fit :math:`b_c`.
@@ -78,6 +88,16 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
 
     intercept_ : ndarray of shape (1,) or (n_classes,)
         :math:`b_c`.
+
+    coef_radius_ : float
+        :math:`c`; only for ``head="radial"``, as the next two.
+
+    center_ : ndarray of shape (n_features,)
+        :math:`m`, the pooled mean of the tokens; 0 without intercept.
+
+    precision_ : ndarray of shape (n_features, n_features) or (n_features,)
+        :math:`P`, the inverse of their pooled covariance, to whose diagonal
+        `shrinkage` times itself is added; above 2 000 features, of the variances.
 
     objective_ : float
         Penalised loss at the solution.
@@ -119,6 +139,7 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         alpha: float = 1e-2,
         l1_ratio: float = 0.0,
         coherence: float = 0.1,
+        shrinkage: float | None = None,
         fit_intercept: bool = True,
         n_random_starts: int = 0,
         max_iter: int = 500,
@@ -131,6 +152,7 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
             alpha=alpha,
             l1_ratio=l1_ratio,
             coherence=coherence,
+            shrinkage=shrinkage,
             fit_intercept=fit_intercept,
             n_random_starts=n_random_starts,
             max_iter=max_iter,
@@ -139,16 +161,22 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
             verbose=verbose,
         )
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
         """Fit key, values and intercepts.
 
         Parameters
         ----------
-        X : list of arrays of shape (n_tokens, n_features), or array
-            Bags; see the Notes of :class:`SingleLocationRegressor`.
+        X : list of arrays of shape (n_tokens, n_features), array, or batches
+            Bags; see the Notes of :class:`SingleLocationRegressor`, also for data
+            larger than memory. A first pass finds the classes.
 
         y : array-like of shape (n_bags,)
-            Labels.
+            Labels; None when batches bring their own.
 
         sample_weight : array-like of shape (n_bags,), default=None
             Weights of the bags.
@@ -159,28 +187,42 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
             The fitted estimator.
         """
         self._check_parameters()
-        bags = read_bags(self, X, reset=True)
+        labels = Labels(type(self).__name__, bool(self.fit_intercept))
+        if is_stream(X, y):
+            with Batches(X, y, sample_weight, owner=labels.owner) as batches:
+                solution = self._fit_batches(batches, labels)
+        else:
+            bags, given, weights = self._read_batch(X, y, sample_weight, reset=True)
+            labels.add(given, weights)
+            codes, responses = labels.encoder()(given)
+            solution = self._solve(bags, codes, responses, weights, kind=labels.kind)
+        self.classes_ = np.asarray(labels.classes)
+        values = solution.values[:, : self.n_features_in_]
+        self.coef_value_ = values.astype(self.coef_key_.dtype)
+        self.intercept_ = solution.intercepts.astype(self.coef_key_.dtype)
+        return self
+
+    def _read_batch(
+        self, X: Any, y: Any, sample_weight: Any, *, reset: bool
+    ) -> tuple[Bags, NDArray[Any], FloatArray]:
+        bags = read_bags(self, X, reset=reset)
         labels = checked_targets(y, bags, owner=type(self).__name__)
         labels = check_array(labels, ensure_2d=False, dtype=None, input_name="y")
         check_classification_targets(labels)
         weights = checked_weights(sample_weight, bags, owner=type(self).__name__)
-        self.classes_, codes = np.unique(labels, return_inverse=True)
-        present = np.unique(codes[weights > 0])
-        if len(present) < 2:
-            got = Got(f"one class, {self.classes_[present].tolist()}")
-            contract = "labels of at least two classes with positive weight"
-            fail("y", contract, got, owner=type(self).__name__)
-        hot = np.eye(len(self.classes_))[codes]
-        responses = hot[:, 1:] if len(self.classes_) == 2 else hot
-        kind = LOGISTIC if len(self.classes_) == 2 else MULTINOMIAL
-        if self.fit_intercept:
-            responses = responses - np.average(responses, axis=0, weights=weights)
-        solution = self._solve(
-            bags, codes.astype(np.float64), responses, weights, kind=kind
+        return bags, labels, weights
+
+    def _fit_batches(self, batches: Batches, labels: Labels) -> Solution:
+        """Fit with one batch in memory at a time."""
+
+        def read() -> Iterator[tuple[Bags, NDArray[Any], FloatArray]]:
+            for index, (X, y, weights) in enumerate(batches):
+                yield self._read_batch(X, y, weights, reset=index == 0)
+
+        problem = streamed_problem(
+            read, labels, lambda: self._settings(labels.kind), owner=labels.owner
         )
-        self.coef_value_ = solution.values.astype(bags.tokens.dtype)
-        self.intercept_ = solution.intercepts.astype(bags.tokens.dtype)
-        return self
+        return self._solve_problem(problem)
 
     def decision_function(self, X: Any) -> NDArray[np.floating]:
         """Return the logits.

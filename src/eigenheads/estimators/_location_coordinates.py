@@ -6,14 +6,17 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import block_diag
 
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
 
 # Above this width an eigendecomposition costs more than it saves.
 _WIDEST = 2_000
-# Added to the pooled correlation: bounds the whitening of empty directions.
+# Added to the pooled correlation at least: bounds the whitening of empty directions.
 _RIDGE = 1e-2
+# Share of features a bag that is added where bags are few.
+_RIDGE_SHARE = 1 / 3
 # Rows of a chunk: a few hundred kB, so that it stays in the cache.
 _CHUNK = 1_024
 
@@ -57,6 +60,28 @@ class Coordinates:
             return self
         inverse = np.linalg.inv(self.whitening)
         return replace(self, whitening=None, metric=inverse @ inverse)
+
+    def precision(self) -> FloatArray:
+        """Return the metric of tokens in the features as given; one axis: diagonal."""
+        if self.whitening is None:
+            return np.asarray(self.scale**-2.0)
+        root = self.whitening / self.scale[:, None]
+        return np.asarray(root @ root.T)
+
+    def with_column(self, mean: float, scale: float, shrinkage: float) -> "Coordinates":
+        """Return coordinates of tokens with one column more, whitened by itself."""
+        whitening, principal = self.whitening, self.principal
+        if whitening is not None:
+            whitening = block_diag(whitening, 1 / np.sqrt(1 + shrinkage))
+        if principal is not None:
+            principal = np.append(principal, 0.0)
+        return Coordinates(
+            np.append(self.mean, mean),
+            np.append(self.scale, scale),
+            whitening,
+            None,
+            principal,
+        )
 
 
 class Part(Protocol):
@@ -103,7 +128,19 @@ def pooled_coordinates(bags: Bags, weights: FloatArray, *, center: bool) -> Coor
     return coordinates_of_parts(OnePart(bags, weights, weights), center=center)
 
 
-def coordinates_of_parts(data: Parts, *, center: bool) -> Coordinates:
+def default_shrinkage(n_features: int, n_bags: float) -> float:
+    """Return what is added to the pooled correlation: more where bags are few.
+
+    Noise in a sample correlation, and the ridge that is best against it, grow with the
+    number of features over that of independent samples. Tokens of one bag may be alike,
+    so bags are counted, not tokens.
+    """
+    return max(_RIDGE, _RIDGE_SHARE * n_features / n_bags)
+
+
+def coordinates_of_parts(
+    data: Parts, *, center: bool, shrinkage: float = _RIDGE
+) -> Coordinates:
     """Return the coordinates of the pooled tokens, in three passes over the parts."""
     total = sum(float(weights.sum()) for _, weights in _token_weights(data))
     mean: Any = 0.0
@@ -124,9 +161,22 @@ def coordinates_of_parts(data: Parts, *, center: bool) -> Coordinates:
     if is_wide:
         return Coordinates(mean, scale, None, None, None)
     eigenvalues, vectors = np.linalg.eigh(moments / np.outer(scale, scale))
-    shrunk = np.maximum(eigenvalues, 0.0) + _RIDGE
+    shrunk = np.maximum(eigenvalues, 0.0) + shrinkage
     whitening = (vectors / np.sqrt(shrunk)) @ vectors.T
     return Coordinates(mean, scale, whitening, None, vectors[:, -1])
+
+
+def last_column(data: Parts) -> tuple[float, float]:
+    """Return mean and standard deviation of the last column over all tokens."""
+    total = mean = square = 0.0
+    for tokens, weights in _token_weights(data):
+        column = tokens[:, -1].astype(np.float64)
+        total += float(weights.sum())
+        mean += float(weights @ column)
+        square += float(weights @ column**2)
+    variance = square / total - (mean / total) ** 2
+    is_constant = variance <= 1e-14 * square / total
+    return mean / total, 1.0 if is_constant else float(np.sqrt(variance))
 
 
 def _token_weights(data: Parts) -> Iterator[tuple[NDArray[Any], FloatArray]]:

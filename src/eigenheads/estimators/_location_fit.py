@@ -1,11 +1,9 @@
 """Minimise the penalised loss of the single-location head."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import OptimizeResult, minimize
 
 from eigenheads._typing import FloatArray
@@ -13,107 +11,22 @@ from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location_coordinates import (
     Coordinates,
     coordinates_of_parts,
+    default_shrinkage,
+    last_column,
 )
-from eigenheads.estimators._location_loss import HeadLoss
+from eigenheads.estimators._location_head import squared_radii
+from eigenheads.estimators._location_loss import SQUARED
+from eigenheads.estimators._location_problem import Problem, Solution
+from eigenheads.estimators._location_sharpen import sharpened
 from eigenheads.estimators._location_start import (
     Start,
     directions_of_parts,
     starts,
 )
 
-# Starts are compared on at most this many tokens, or on this many bags a feature.
-_SCREEN_TOKENS = 50_000
-_SCREEN_BAGS_A_FEATURE = 20
 # All starts take the first number of iterations, the best two the second.
 _SCREEN_ITERATIONS = (5, 10)
 _MEMORY = 20
-
-
-_SETTINGS = (
-    "head",
-    "kind",
-    "alpha",
-    "l1_ratio",
-    "coherence",
-    "has_intercept",
-    "max_iter",
-    "tol",
-)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Data and settings of one fit; targets are standardised by the caller."""
-
-    bags: Bags
-    targets: FloatArray
-    responses: FloatArray
-    weights: FloatArray
-    head: str
-    kind: int
-    alpha: float
-    l1_ratio: float
-    coherence: float
-    has_intercept: bool
-    max_iter: int
-    tol: float
-
-    @property
-    def n_outputs(self) -> int:
-        """Number of value vectors."""
-        return self.responses.shape[1]
-
-    def on(self, chosen: NDArray[np.int64]) -> "Problem":
-        """Return the problem on some of its bags."""
-        return replace(
-            self,
-            bags=self.bags.take(chosen),
-            targets=self.targets[chosen],
-            responses=self.responses[chosen],
-            weights=self.weights[chosen],
-        )
-
-    def parts(self) -> "Iterator[Problem]":
-        """Yield the problem in the parts in which its bags are read: here, one."""
-        yield self
-
-    @property
-    def weight(self) -> float:
-        """Total weight of the bags."""
-        return float(self.weights.sum())
-
-    def screen(self) -> "Problem":
-        """Return the problem on the bags on which starts are compared."""
-        bags = self.bags
-        return self.on(screened_bags(len(bags), *bags.tokens.shape))
-
-    def loss(self, total: float | None = None) -> Any:
-        """Return the mean loss, or this part of it when `total` is the whole weight."""
-        return HeadLoss(
-            self.bags,
-            self.targets,
-            self.weights,
-            head=self.head,
-            kind=self.kind,
-            total=total,
-        )
-
-    def settings(self) -> dict[str, Any]:
-        """Return all that is not data."""
-        return {name: getattr(self, name) for name in _SETTINGS}
-
-
-@dataclass(frozen=True)
-class Solution:
-    """Coefficients in the features as given, and how they were found."""
-
-    key: FloatArray
-    values: FloatArray
-    intercepts: FloatArray
-    objective: float
-    n_iter: int
-    converged: bool
-    start: str
 
 
 class Objective:
@@ -129,7 +42,8 @@ class Objective:
     with :math:`D` the pooled scale of the features, :math:`W` the whitened metric,
     :math:`r` the `l1_ratio`, :math:`c` the `coherence` and :math:`t` the unit vector
     `attended`, without which the last term is left out. The L1 norm is added by
-    :func:`minimise_sparse`.
+    :func:`minimise_sparse`. For ``head="radial"`` the last coordinate is that of the
+    radius: values do not read it, and the last term leaves it free.
     """
 
     def __init__(
@@ -145,6 +59,7 @@ class Objective:
         self.lasso = problem.alpha * problem.l1_ratio
         self.coherence = problem.coherence * (1 - problem.l1_ratio)
         self.attended = attended
+        self.has_radius = problem.head == "radial"
         self.shape = (1 + problem.n_outputs, len(coordinates.mean))
 
     def split(self, flat: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -171,8 +86,12 @@ class Objective:
         if self.attended is not None:
             along = whitened[0] @ self.attended
             off = measured[0] - along * self.attended
+            if self.has_radius:
+                off[-1] = 0.0
             loss += 0.5 * self.coherence * float(whitened[0] @ off)
             by_rows[0] += self.coherence * off
+        if self.has_radius:
+            by_rows[1:, -1] = 0.0
         if not self.has_intercept:
             by_intercepts[:] = 0.0
         return loss, np.concatenate([by_rows.ravel(), by_intercepts])
@@ -239,8 +158,15 @@ def fit_head(
     report: Callable[[str], None],
 ) -> Solution:
     """Screen the starts, refine the best, and return it in the features as given."""
-    center = problem.head == "softmax" and problem.has_intercept
-    coordinates = coordinates_of_parts(problem, center=center)
+    center = problem.head != "erf" and problem.has_intercept
+    shrinkage = problem.shrinkage
+    if shrinkage is None:
+        shrinkage = default_shrinkage(problem.bags.tokens.shape[1], problem.size)
+    coordinates = coordinates_of_parts(problem, center=center, shrinkage=shrinkage)
+    origin, precision = coordinates.mean, None
+    if problem.head == "radial":
+        precision = coordinates.precision()
+        problem, coordinates = _with_radius(problem, coordinates, precision, shrinkage)
     smooth = replace(problem, l1_ratio=0.0)
     name, flat = _best_start(smooth, coordinates, random_directions, report)
     objective = Objective(smooth, coordinates)
@@ -258,18 +184,16 @@ def fit_head(
             )
         n_iter += int(result.nit)
     if problem.alpha * problem.l1_ratio > 0:
-        rows, intercepts = objective.split(result.x)
-        flat = np.concatenate([coordinates.standardised(rows).ravel(), intercepts])
-        plain = coordinates.without_whitening()
-        if attended is not None:
-            attended = plain.measured(coordinates.standardised(attended))
-        objective = Objective(problem, plain, attended)
-        with objective.loss.threads():
-            result = minimise_sparse(
-                objective, flat, max_iter=problem.max_iter, tol=problem.tol
-            )
+        objective, result = _sparse(problem, objective, result.x)
         n_iter += int(result.nit)
     report(f"refined {name}: objective {result.fun:.6g} after {n_iter} iterations")
+    if _has_free_length(problem):
+        rows, _ = objective.split(result.x)
+        longer, intercepts = sharpened(problem, coordinates, rows)
+        result.x = np.concatenate([longer.ravel(), intercepts])
+        result.fun = Objective(smooth, coordinates)(result.x)[0]
+        lengths = np.linalg.norm(longer[0]), np.linalg.norm(rows[0])
+        report(f"length of the key: {lengths[0]:.4g} instead of {lengths[1]:.4g}")
     rows, intercepts = objective.raw(result.x)
     return Solution(
         rows[0],
@@ -279,7 +203,53 @@ def fit_head(
         n_iter=max(n_iter, 1),
         converged=bool(result.success),
         start=name,
+        center=origin,
+        precision=precision,
     )
+
+
+def _has_free_length(problem: Problem) -> bool:
+    """Whether the values given a key are a ridge regression on attended tokens."""
+    is_sparse = problem.alpha * problem.l1_ratio > 0
+    return problem.kind == SQUARED and problem.head != "erf" and not is_sparse
+
+
+def _sparse(
+    problem: Problem, smooth: Objective, flat: FloatArray
+) -> tuple[Objective, OptimizeResult]:
+    """Refine in standardised features, where the L1 norm is a sum over coordinates."""
+    coordinates, attended = smooth.coordinates, smooth.attended
+    rows, intercepts = smooth.split(flat)
+    flat = np.concatenate([coordinates.standardised(rows).ravel(), intercepts])
+    plain = coordinates.without_whitening()
+    if attended is not None:
+        attended = plain.measured(coordinates.standardised(attended))
+    objective = Objective(problem, plain, attended)
+    with objective.loss.threads():
+        result = minimise_sparse(
+            objective, flat, max_iter=problem.max_iter, tol=problem.tol
+        )
+    return objective, result
+
+
+def _with_radius(
+    problem: Problem,
+    coordinates: Coordinates,
+    precision: FloatArray,
+    shrinkage: float,
+) -> tuple[Problem, Coordinates]:
+    """Add minus half the squared radius as the last feature of every token."""
+
+    def change(bags: Bags) -> Bags:
+        n, d = bags.tokens.shape
+        tokens = np.empty((n, d + 1), dtype=bags.tokens.dtype)
+        tokens[:, :d] = bags.tokens
+        tokens[:, d] = squared_radii(bags.tokens, coordinates.mean, precision)
+        tokens[:, d] *= -0.5
+        return Bags(tokens, bags.offsets)
+
+    problem = problem.mapped(change)
+    return problem, coordinates.with_column(*last_column(problem), shrinkage)
 
 
 def _attended(objective: Objective, flat: FloatArray) -> FloatArray | None:
@@ -293,6 +263,8 @@ def _attended(objective: Objective, flat: FloatArray) -> FloatArray | None:
     total, weight = objective.loss.attended(rows[0])
     mean = total - weight * objective.coordinates.mean
     attended = objective.coordinates.pulled_back(mean)
+    if objective.has_radius:
+        attended[-1] = 0.0
     length = float(np.linalg.norm(attended))
     return attended / length if length > 1e-8 else None
 
@@ -305,6 +277,8 @@ def _best_start(
 ) -> tuple[str, FloatArray]:
     """Compare the starts after some iterations; return the best with its name."""
     directions = directions_of_parts(problem, coordinates)
+    if problem.head == "radial":
+        directions["radius"] = [np.eye(len(coordinates.mean))[-1]]
     for index, direction in enumerate(random_directions):
         directions[f"random {index}"] = [direction]
     screen = problem.screen()
@@ -342,13 +316,3 @@ def _best_start(
 def _flat(start: Start, n_outputs: int) -> FloatArray:
     rows = np.vstack([start.key, start.values])
     return np.concatenate([rows.ravel(), np.zeros(n_outputs)])
-
-
-def screened_bags(n: int, n_tokens: int, n_features: int) -> NDArray[np.int64]:
-    """Choose bags, evenly spaced, on which starts are compared."""
-    enough = max(
-        int(n * _SCREEN_TOKENS / n_tokens), _SCREEN_BAGS_A_FEATURE * n_features
-    )
-    if enough >= n:
-        return np.arange(n)
-    return np.linspace(0, n - 1, enough).astype(np.int64)

@@ -11,7 +11,9 @@ from scipy.special import erf
 
 from eigenheads.estimators._bags import Bags
 
-HEADS = ("softmax", "erf")
+HEADS = ("softmax", "radial", "erf")
+# Rows of a chunk of radii: a few MB at usual widths.
+_CHUNK = 8_192
 
 
 def attention_weights(
@@ -43,11 +45,39 @@ def head_outputs(
 ) -> NDArray[np.floating]:
     r"""Return :math:`\sum_l p_l \, x_l \cdot v_c` of each bag (row) and value (column).
 
-    `values` has one row :math:`v_c` an output.
+    `values` has one row :math:`v_c` an output; the score of a token is `key` times it.
     """
     weights = attention_weights(bags, bags.tokens @ key, head=head)
+    return attended_readouts(bags, weights, values)
+
+
+def attended_readouts(
+    bags: Bags, weights: NDArray[Any], values: NDArray[Any]
+) -> NDArray[np.floating]:
+    """Return the weighted sum of the readouts of each bag, one column a value."""
     readouts = bags.tokens @ values.T
     return np.add.reduceat(weights[:, None] * readouts, bags.starts, axis=0)
+
+
+def squared_radii(
+    tokens: NDArray[Any], center: NDArray[Any], precision: NDArray[Any]
+) -> NDArray[np.floating]:
+    r"""Return :math:`(x - m)^\top P (x - m)` of each token, in its floating type.
+
+    A `precision` with one axis is a diagonal.
+
+    Examples
+    --------
+    >>> squared_radii(np.array([[3.0, 0.0], [1.0, 2.0]]), np.ones(2), np.eye(2))
+    array([5., 1.])
+    """
+    center, precision = center.astype(tokens.dtype), precision.astype(tokens.dtype)
+    radii = np.empty(len(tokens), dtype=tokens.dtype)
+    for start in range(0, len(tokens), _CHUNK):
+        rows = tokens[start : start + _CHUNK] - center
+        moved = rows * precision if precision.ndim == 1 else rows @ precision
+        radii[start : start + _CHUNK] = np.einsum("ij,ij->i", rows, moved)
+    return radii
 
 
 def deciding_tokens(

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import solve
 
 from eigenheads._typing import FloatArray
@@ -159,7 +158,7 @@ def starts(
     candidate is judged by the best values it can have. The penalty breaks ties: where
     the key does not matter, it is zero.
     """
-    signs = (1.0, -1.0) if head == "softmax" else (1.0,)  # erf is odd
+    signs = (1.0,) if head == "erf" else (1.0, -1.0)  # erf is odd
     for name, candidates in directions.items():
         profiles = []
         for direction in candidates:
@@ -167,25 +166,23 @@ def starts(
             unit = direction / length if length > 0 else direction
             scores = (bags.tokens @ coordinates.raw(unit)).astype(np.float64)
             factors = [sign * size for sign in signs for size in _SHARPNESS]
-            if name == "value" and head == "softmax":
+            if name == "value" and head != "erf":
                 factors.append(0.0)  # the mean of the bag
             for factor in factors:
                 weighed = attention_weights(bags, factor * scores, head=head)
-                error, values = _profile(bags, weighed, responses, weights, coordinates)
+                attended = pool_tokens(bags.tokens, bags.offsets, weighed)
+                features = coordinates.pulled_back(attended - coordinates.mean)
+                if head == "radial":
+                    features[:, -1] = 0.0  # values do not read the radius
+                error, values = _profile(features, responses, weights)
                 error += 0.5 * alpha * factor**2
                 profiles.append(Start(name, error, factor * unit, values))
         yield min(profiles, key=lambda start: start.error)
 
 
 def _profile(
-    bags: Bags,
-    attention: NDArray[np.floating],
-    responses: FloatArray,
-    weights: FloatArray,
-    coordinates: Coordinates,
+    features: FloatArray, responses: FloatArray, weights: FloatArray
 ) -> tuple[float, FloatArray]:
-    attended = pool_tokens(bags.tokens, bags.offsets, attention)
-    features = coordinates.pulled_back(attended - coordinates.mean)
     values = ridge(features, responses, weights)
     residuals = responses - features @ values.T
     squares = (residuals**2).sum(axis=1)

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,73 +11,89 @@ from numpy.typing import NDArray
 from eigenheads._checks import Got, fail
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
-from eigenheads.estimators._location_fit import Problem, screened_bags
 from eigenheads.estimators._location_loss import HeadLoss
+from eigenheads.estimators._location_problem import Problem, screened_bags
 
-# Bags, targets and weights, checked.
-Read = Callable[[], Iterator[tuple[Bags, FloatArray, FloatArray]]]
-
-
-@dataclass(frozen=True)
-class Totals:
-    """What one pass over the batches says of the bags that have weight.
-
-    `tokens` is an empty array of their width and type.
-    """
-
-    tokens: NDArray[Any]
-    n_bags: int
-    n_tokens: int
-    weight: float
-    mean: float
-    variance: float
+# Bags, targets (numbers or labels) and weights, checked.
+Read = Callable[[], Iterator[tuple[Bags, NDArray[Any], FloatArray]]]
+# Targets as given to those of the loss and to responses, which starts are made from.
+Encode = Callable[[NDArray[Any]], tuple[FloatArray, FloatArray]]
 
 
-def count_batches(read: Read, *, owner: str) -> Totals:
-    """Count bags and tokens; mean and variance of the targets, merged over batches."""
-    n_bags = n_tokens = 0
-    tokens = None
-    weight = mean = squares = 0.0
-    for bags, targets, weights in read():
-        if tokens is None:
-            tokens = bags.tokens[:0].copy()
-        n_bags += int(np.count_nonzero(weights))
-        n_tokens += int(bags.lengths[weights > 0].sum())
+class Tally(Protocol):
+    """Hears the targets of one batch after the other; says how to encode them."""
+
+    def add(self, targets: NDArray[Any], weights: FloatArray) -> None:
+        """Take the targets of a batch."""
+
+    def encoder(self) -> Encode:
+        """Return the encoding that all batches have decided."""
+
+
+@dataclass
+class Standard:
+    """Mean and variance of numbers, merged over batches; encodes by standardising."""
+
+    has_intercept: bool
+    weight: float = 0.0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    def add(self, targets: NDArray[Any], weights: FloatArray) -> None:
+        """Take the targets of a batch."""
         added = float(weights.sum())
         own = float(np.average(targets, weights=weights))
-        gap, total = own - mean, weight + added
-        squares += float(weights @ (targets - own) ** 2)
-        squares += gap**2 * weight * added / total
-        mean += gap * added / total
-        weight = total
-    if tokens is None:
-        fail("X", "at least one batch", Got("none"), owner=owner)
-    return Totals(tokens, n_bags, n_tokens, weight, mean, squares / weight)
+        gap, total = own - self.mean, self.weight + added
+        self.squares += float(weights @ (targets - own) ** 2)
+        self.squares += gap**2 * self.weight * added / total
+        self.mean += gap * added / total
+        self.weight = total
+
+    @property
+    def shift(self) -> float:
+        """What is subtracted from a target."""
+        return self.mean if self.has_intercept else 0.0
+
+    @property
+    def scale(self) -> float:
+        """What a shifted target is divided by."""
+        variance = self.squares / self.weight
+        spread = float(np.sqrt(variance + (self.mean - self.shift) ** 2))
+        return spread if spread > 0 else 1.0
+
+    def encoder(self) -> Encode:
+        """Return the encoding that all batches have decided."""
+        shift, scale = self.shift, self.scale
+
+        def encode(targets: NDArray[Any]) -> tuple[FloatArray, FloatArray]:
+            unit = (targets - shift) / scale
+            return unit, unit[:, None]
+
+        return encode
 
 
 @dataclass(frozen=True)
 class StreamedProblem(Problem):
     """A problem whose bags are read in batches; its own arrays are empty.
 
-    Targets are standardised as they are read, and bags without weight left out.
+    Targets are encoded as they are read, and bags without weight left out.
     """
 
     read: Read
+    encode: Encode
     n_tokens: int
     n_bags: int
     total: float
-    shift: float
-    scale: float
 
     def parts(self) -> Iterator[Problem]:
         """Yield a problem a batch."""
         for bags, targets, weights in self.read():
             kept = np.flatnonzero(weights > 0)
-            standardised = (targets - self.shift) / self.scale
+            encoded, responses = self.encode(targets)
             part = Problem(
                 bags=bags,
-                targets=standardised,
-                responses=standardised[:, None],
+                targets=encoded,
+                responses=responses,
                 weights=weights,
                 **self.settings(),
             )
@@ -86,10 +102,25 @@ class StreamedProblem(Problem):
             elif len(kept):
                 yield part.on(kept)
 
+    def mapped(self, change: Callable[[Bags], Bags]) -> "StreamedProblem":
+        """Return the problem with other features of its tokens, as they are read."""
+        read = self.read
+
+        def changed() -> Iterator[tuple[Bags, NDArray[Any], FloatArray]]:
+            for bags, targets, weights in read():
+                yield change(bags), targets, weights
+
+        return replace(self, bags=change(self.bags), read=changed)
+
     @property
     def weight(self) -> float:
         """Total weight of the bags."""
         return self.total
+
+    @property
+    def size(self) -> float:
+        """Number of bags, repeated as often as their weights say."""
+        return max(self.total, float(self.n_bags))
 
     def screen(self) -> Problem:
         """Gather the bags, evenly spaced over all batches, that starts are tried on."""
@@ -109,24 +140,34 @@ class StreamedProblem(Problem):
 
 
 def streamed_problem(
-    read: Read, settings: dict[str, Any], *, owner: str
+    read: Read, tally: Tally, settings: Callable[[], dict[str, Any]], *, owner: str
 ) -> StreamedProblem:
-    """Return the problem, after a first pass that counts."""
-    totals = count_batches(read, owner=owner)
-    shift = totals.mean if settings["has_intercept"] else 0.0
-    spread = float(np.sqrt(totals.variance + (totals.mean - shift) ** 2))
+    """Return the problem, after a first pass that counts; settings may depend on it."""
+    n_bags = n_tokens = 0
+    total = 0.0
+    tokens: NDArray[Any] | None = None
+    example: NDArray[Any] | None = None
+    for bags, targets, weights in read():
+        if tokens is None:
+            tokens, example = bags.tokens[:0].copy(), targets[:1]
+        n_bags += int(np.count_nonzero(weights))
+        n_tokens += int(bags.lengths[weights > 0].sum())
+        total += float(weights.sum())
+        tally.add(targets, weights)
+    if tokens is None or example is None:
+        fail("X", "at least one batch", Got("none"), owner=owner)
+    encode = tally.encoder()
     return StreamedProblem(
-        bags=Bags(totals.tokens, np.zeros(1, dtype=np.int64)),
+        bags=Bags(tokens, np.zeros(1, dtype=np.int64)),
         targets=np.empty(0),
-        responses=np.empty((0, 1)),
+        responses=encode(example)[1][:0],
         weights=np.empty(0),
-        **settings,
+        **settings(),
         read=read,
-        n_bags=totals.n_bags,
-        n_tokens=totals.n_tokens,
-        total=totals.weight,
-        shift=shift,
-        scale=spread if spread > 0 else 1.0,
+        encode=encode,
+        n_bags=n_bags,
+        n_tokens=n_tokens,
+        total=total,
     )
 
 

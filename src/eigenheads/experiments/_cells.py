@@ -69,8 +69,9 @@ class CellStore:
         """Remove what killed processes of this machine left half written."""
         remove_leftovers(self.folder)
 
-    def refresh(self) -> None:
-        """Read the files that were added since the last time."""
+    def refresh(self) -> set[Address]:
+        """Read the files that were added since the last time; return their cells."""
+        new: set[Address] = set()
         for path in sorted(self.folder.glob("*.npz")):
             if path.name in self._seen:
                 continue
@@ -84,6 +85,8 @@ class CellStore:
                 self.damaged.append(path)
                 continue
             self._take(cells, path)
+            new.update(address for address, _ in cells)
+        return new
 
     def add(self, cells: Sequence[tuple[Address, Outcome]]) -> None:
         """Write finished cells as one file; return when they are on disk."""

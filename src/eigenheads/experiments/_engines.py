@@ -4,7 +4,9 @@ joblib is the one door to all of them. Blocks come back in any order, as they fi
 """
 
 import itertools
+import logging
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -24,6 +26,8 @@ Block: TypeAlias = tuple[int, list[WorkerCell]]
 Answer: TypeAlias = tuple[int, list[Outcome | Failure]]
 # Seconds to wait for the first worker of a cluster: Slurm's queue may be long.
 _PATIENCE = 24 * 3600
+# joblib does without a pool when it has one process.
+_FEWEST_OF_RAY = 2
 
 
 class WorkerLost(Exception):
@@ -148,29 +152,50 @@ def _dask(address: str | None, jobs: int | None, stack: ExitStack) -> Engine:
 
 
 def _ray(address: str | None, jobs: int | None, stack: ExitStack) -> Engine:
-    ray = _imported("ray", "ray", "pip install ray")
+    ray = _imported("ray", "ray", "pip install 'eigenheads[ray]'")
     if not ray.is_initialized():
-        try:
-            ray.init(
-                address=address,
-                num_cpus=None if address else jobs,
-                include_dashboard=False,
-                log_to_driver=False,
-            )
-        except (ConnectionError, ValueError) as error:
-            contract = "that of a running Ray cluster"
-            fail("address", contract, _why(address, error), owner=OWNER)
+        _start_ray(ray, address, jobs)
         stack.callback(ray.shutdown)
     import_module("ray.util.joblib").register_ray()
-    n_workers = max(jobs or int(ray.cluster_resources().get("CPU", 1)), 2)
+    n_workers = jobs or max(int(ray.cluster_resources().get("CPU", 1)), 1)
+    lost = (
+        ray.exceptions.RayActorError,
+        ray.exceptions.WorkerCrashedError,
+        ray.exceptions.OutOfMemoryError,
+    )
 
     def run(job: Job, blocks: Iterator[Block], ahead: int) -> Iterator[Answer]:
-        # Ray's backend answers when all is done: so in small waves.
-        with parallel_config(backend="ray", n_jobs=n_workers):
-            while wave := list(itertools.islice(blocks, ahead)):
-                yield from Parallel(batch_size=1)(_calls(job, iter(wave)))
+        # A pool of one would run here. And the pool answers when all it was given is
+        # done, so it is given small waves.
+        wave_size = min(ahead, n_workers) if n_workers == 1 else ahead
+        pool = {"backend": "ray", "n_jobs": max(n_workers, _FEWEST_OF_RAY)}
+        with parallel_config(**pool), Parallel(batch_size=1) as parallel:
+            try:
+                while wave := list(itertools.islice(blocks, wave_size)):
+                    yield from parallel(_calls(job, iter(wave)))
+            except lost as error:
+                raise WorkerLost(str(error)) from error
 
     return Engine(n_workers, 0, run)
+
+
+def _start_ray(ray: Any, address: str | None, jobs: int | None) -> None:
+    """Connect to a cluster, or start workers here that import what we import."""
+    here = {
+        "num_cpus": max(jobs or n_threads(), _FEWEST_OF_RAY),
+        "include_dashboard": False,
+        "runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}},
+    }
+    try:
+        ray.init(
+            address=address or "local",
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            **({} if address else here),
+        )
+    except (ConnectionError, ValueError) as error:
+        contract = "that of a running Ray cluster"
+        fail("address", contract, _why(address, error), owner=OWNER)
 
 
 def _why(address: str | None, error: Exception) -> Got:

@@ -43,7 +43,14 @@ _FIGURES = {
         "non_gaussian",
         "real_heads",
     ),
-    "teo2024": ("robustness", "scaled", "language", "segmentation", "reconstruction"),
+    "teo2024": (
+        "robustness",
+        "sparsity",
+        "scaled",
+        "language",
+        "segmentation",
+        "reconstruction",
+    ),
     "saritas2025": ("values", "norms", "eigenvalues", "gamma"),
 }
 

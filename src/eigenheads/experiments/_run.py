@@ -23,6 +23,7 @@ from eigenheads.experiments._registry import (
     preset_params,
     select_keys,
 )
+from eigenheads.experiments._resume import keeping_jobs
 from eigenheads.experiments._store import (
     StoreError,
     code_version,
@@ -94,7 +95,8 @@ def reproduce(
     seed
         Master seed; every experiment draws from a stream of its own.
     out
-        Folder of results. What is whole there is reused.
+        Folder of results. What is whole there is reused; of experiments that train
+        many models, also the models that a call before had done when it was ended.
     jobs
         Threads; by default the cores of this machine. Never changes a result.
     force
@@ -179,7 +181,7 @@ def _run(
     limit = nullcontext() if jobs is None else threads(_jobs(jobs))
     with limit, reporting(listener.advance):
         return [
-            _deliver(order, result, listener)
+            _deliver(order, result, listener, force=force)
             for order, result in zip(orders, stored, strict=True)
         ]
 
@@ -220,13 +222,14 @@ class _Order:
             )
         return result
 
-    def compute(self) -> Result:
-        """Simulate, check and draw."""
+    def compute(self, *, afresh: bool) -> Result:
+        """Simulate, check, draw and store; after a kill, only what is missing."""
         rng = experiment_rng(self.experiment.key, self.asked["seed"])
         begin = time.perf_counter()
-        table = self.experiment.simulate(self.params, rng)
-        seconds = time.perf_counter() - begin
-        return Result(
+        with keeping_jobs(self.folder, afresh=afresh) as finished:
+            table = self.experiment.simulate(self.params, rng)
+        seconds = time.perf_counter() - begin + finished.seconds
+        result = Result(
             **self.asked,
             table=table,
             claims=tuple(self.experiment.check(self.params, table)),
@@ -236,14 +239,18 @@ class _Order:
             figure=draw_experiment(self.experiment, self.params, table),
             drawing=drawing_version(),
         )
+        save_result(self.folder, result)
+        finished.remove()
+        return result
 
 
-def _deliver(order: _Order, result: Result | None, listener: Listener) -> Result:
+def _deliver(
+    order: _Order, result: Result | None, listener: Listener, *, force: bool
+) -> Result:
     listener.start(order.experiment.key, 0.0 if result else order.work)
     advance(0.0)
     if result is None:
-        result = order.compute()
-        save_result(order.folder, result)
+        result = order.compute(afresh=force)
     listener.finish(result)
     return result
 

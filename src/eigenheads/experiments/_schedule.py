@@ -1,8 +1,11 @@
 """Which cells go together, what they cost, and what to do when a worker is lost."""
 
+import random
+import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 # Seconds of work in a block, which is what a kill may lose.
 BLOCK_SECONDS = 0.5
@@ -25,6 +28,8 @@ class Task:
 class Schedule:
     """Cells that wait, blocks that are under way, and the cost of each point.
 
+    Blocks may be asked for by another thread than the one that takes the answers.
+
     Parameters
     ----------
     tasks
@@ -41,7 +46,8 @@ class Schedule:
         self._n_workers = n_workers
         self._number = 0
         self._cost: dict[int, float] = {}
-        self._latest: float | None = None
+        self._usual: float | None = None
+        self._lock = threading.Lock()
 
     @property
     def seconds(self) -> float:
@@ -50,19 +56,23 @@ class Schedule:
 
     def blocks(self) -> Iterator[tuple[int, list[Task]]]:
         """Yield numbered blocks till no cell waits; each is then under way."""
-        while self.pending:
+        while block := self._begin_block():
+            yield block
+
+    def _begin_block(self) -> tuple[int, list[Task]] | None:
+        with self._lock:
+            if not self.pending:
+                return None
             block = self._next_block()
             self._number += 1
             self.under_way[self._number] = block
-            yield self._number, block
+            return self._number, block
 
     def _next_block(self) -> list[Task]:
         block = [self.pending.popleft()]
-        if self._latest is None or self._losses.get(block[0]):
+        if self._usual is None or self._losses.get(block[0]):
             return block
-        # Towards the end blocks become small, so that all workers end together.
-        left = self._latest * len(self.pending) / (2 * self._n_workers)
-        aim = min(self.seconds, max(left, BLOCK_SECONDS / 10))
+        aim = self._aim(self._usual * len(self.pending))
         cost = self._expected(block[0])
         while self.pending and not self._losses.get(self.pending[0]):
             cost += self._expected(self.pending[0])
@@ -71,21 +81,55 @@ class Schedule:
             block.append(self.pending.popleft())
         return block
 
+    def _aim(self, left: float) -> float:
+        """Return the seconds of the next block when so much work is left.
+
+        Towards the end blocks become small, so that all workers end together.
+        """
+        if self._n_workers == 1:
+            return self.seconds
+        share = left / (2 * self._n_workers)
+        return min(self.seconds, max(share, BLOCK_SECONDS / 10))
+
     def _expected(self, task: Task) -> float:
-        return self._cost.get(task.point, self._latest or 0.0)
+        return self._cost.get(task.point, self._usual or 0.0)
 
     def finish(self, number: int, seconds: Sequence[float]) -> list[Task]:
         """Take the times of a block's finished cells; the rest waits again.
 
         Returns the finished cells, in the order of their times.
         """
-        block = self.under_way.pop(number)
-        done, rest = block[: len(seconds)], block[len(seconds) :]
-        for task, taken in zip(done, seconds, strict=True):
-            self._cost[task.point] = self._latest = taken
-            self._losses.pop(task, None)
-        self.pending.extendleft(reversed(rest))
+        with self._lock:
+            block = self.under_way.pop(number)
+            done, rest = block[: len(seconds)], block[len(seconds) :]
+            self._learn(done, seconds)
+            for task in done:
+                self._losses.pop(task, None)
+            self.pending.extendleft(reversed(rest))
         return done
+
+    def leave_out(self, stored: Container[Task]) -> int:
+        """Leave waiting cells to others who have stored them; return how many.
+
+        Who is not alone goes on in an order of its own, so that they rarely do the
+        same cells.
+        """
+        with self._lock:
+            left = [task for task in self.pending if task not in stored]
+            count = len(self.pending) - len(left)
+            random.shuffle(left)
+            self.pending = deque(sorted(left, key=self._suspicion))
+        return count
+
+    def _learn(self, done: Sequence[Task], seconds: Sequence[float]) -> None:
+        """Take the means over the block: one cell may have been disturbed."""
+        if not done:
+            return
+        times: dict[int, list[float]] = {}
+        for task, taken in zip(done, seconds, strict=True):
+            times.setdefault(task.point, []).append(taken)
+        self._cost.update({point: fmean(taken) for point, taken in times.items()})
+        self._usual = fmean(seconds)
 
     def lose(self) -> None:
         """Put back what was under way, last in line; give up what kills repeatedly."""

@@ -54,7 +54,8 @@ class SweepResult:
     folder
         Where the table, the map and the plan lie.
     computed
-        How many cells this call computed; the others were stored already.
+        How many cells this call computed; the others were stored already, or by
+        another process meanwhile.
     refused
         Why some points have no numbers, once a sentence.
     damaged
@@ -169,8 +170,9 @@ def sweep(  # noqa: PLR0913  (as the command has options)
     run = None if is_registered(experiment) else cells.run
     with open_engine(backend, address, jobs, len(missing)) as engine:
         write_plan(folder, plan)  # once there are workers: others may wait for its end
-        Sweeper(plan, store, engine, run, listener or Listener()).do(missing)
-    return _deliver(plan, cells, store, folder, len(missing))
+        sweeper = Sweeper(plan, store, engine, run, listener or Listener())
+        sweeper.do(missing)
+    return _deliver(plan, cells, store, folder, sweeper.computed)
 
 
 def _code(experiment: Experiment[Any], cells: Cells[Any]) -> str:

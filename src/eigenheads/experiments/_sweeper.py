@@ -1,5 +1,6 @@
 """Hands blocks of cells to an engine, stores what comes back, and tries again."""
 
+import time
 from collections.abc import Iterator
 
 from eigenheads._parallel import advance, reporting
@@ -10,6 +11,9 @@ from eigenheads.experiments._run import Listener
 from eigenheads.experiments._schedule import PATIENCE, Schedule, Task
 from eigenheads.experiments._workers import Failure, Job, Run, WorkerCell
 
+# How often to look what other processes have stored, and what share of the time that
+# may take where files are many.
+_LOOK_SECONDS, _LOOK_SHARE = 2.0, 0.005
 # After this many errors that no parameter explains a sweep stops.
 _MAX_FAILURES = 10
 
@@ -52,6 +56,8 @@ class Sweeper:
         )
         self.failures: list[tuple[Task, Failure]] = []
         self.run = run
+        self.computed = 0
+        self._look_at = time.monotonic() + _LOOK_SECONDS
 
     def do(self, missing: list[Task]) -> None:
         """Compute the missing cells; raise a SweepError if some cannot be."""
@@ -105,10 +111,24 @@ class Sweeper:
         ]
         if finished:
             self._store(finished)
+            self.computed += len(finished)
             advance(len(finished))
+        self._look_around(schedule)
         self.failures += [(t, fault) for t, fault in done if isinstance(fault, Failure)]
         if len(self.failures) >= _MAX_FAILURES:
             self._complain(schedule)
+
+    def _look_around(self, schedule: Schedule) -> None:
+        """Leave out what other processes on this store have done meanwhile."""
+        began = time.monotonic()
+        if began < self._look_at:
+            return
+        new = self.store.refresh()
+        taken = time.monotonic() - began
+        self._look_at = began + max(_LOOK_SECONDS, taken / _LOOK_SHARE)
+        if new:
+            stored = {t for t in schedule.pending.copy() if self._address(t) in new}
+            advance(schedule.leave_out(stored))
 
     def _store(self, finished: list[tuple[Address, Outcome]]) -> None:
         try:

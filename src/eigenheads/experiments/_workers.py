@@ -2,16 +2,17 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from eigenheads._parallel import reporting, threads
 from eigenheads.experiments._cells import Outcome
@@ -145,15 +146,22 @@ def _one_thread(job: Job) -> AbstractContextManager[object]:
     A worker process stays so. Nothing is restored there, because blocks of one
     process may overlap (Dask's threads), and the first to end would undo it for all.
     """
-    limits = threadpool_limits(limits=1)
+    limits = _linear_algebra(len(sys.modules)).limit(limits=1)
     if job.home == os.getpid():
         return limits
     if job.home:
-        _prepare(job.home)
+        prepare_worker(job.home)
     return nullcontext()
 
 
-def _prepare(home: int) -> None:
+@lru_cache(maxsize=1)
+def _linear_algebra(n_modules: int) -> ThreadpoolController:
+    """Look for libraries with threads; again only when modules were imported."""
+    del n_modules
+    return ThreadpoolController()
+
+
+def prepare_worker(home: int) -> None:
     """Once a worker: leave Ctrl-C to the main process, and end when it is gone."""
     global _is_prepared
     if _is_prepared:

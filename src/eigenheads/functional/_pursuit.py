@@ -97,9 +97,9 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
     n_iter
         Number of softmaxes, at least 1.
     sparsity
-        :math:`\lambda`, or ``"auto"``: :math:`\tau` is 3.82 medians over the tokens
-        of each token's median absolute entry of :math:`K - L + Y/\mu`, which flags
-        1 % of the entries of clean Gaussian keys.
+        :math:`\lambda`; infinity flags nothing. ``"auto"``: :math:`\tau` is 3.82
+        medians over the tokens of each token's median absolute entry of
+        :math:`K - L + Y/\mu`, which flags 1 % of the entries of clean Gaussian keys.
     threshold
         ``"paper"``: :math:`\tau = \lambda/\mu`. ``"reference"`` (the authors' code):
         :math:`\tau = \lambda\mu`, with `width` for :math:`D` in :math:`\mu`.
@@ -193,7 +193,7 @@ def check_pursuit(
         if threshold != "paper":
             got = Got(f"threshold={threshold!r} with sparsity='auto'")
             fail("threshold", "'paper' if `sparsity` is 'auto'", got, owner=owner)
-    else:
+    elif sparsity != math.inf:
         check_number("sparsity", sparsity, owner=owner, minimum=0.0)
 
 
@@ -253,6 +253,8 @@ def _threshold(
 ) -> Array:
     if sparsity == "auto":
         return AUTO_MEDIANS * _visible_median(xp, argument, visible)
+    if sparsity == math.inf:
+        return xp.full_like(mu, math.inf)
     if rule == "reference":
         return sparsity * mu if sparsity > 0 else xp.zeros_like(mu)
     return sparsity / mu

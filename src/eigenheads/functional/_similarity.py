@@ -3,7 +3,6 @@
 import numpy as np
 from array_api_compat import array_namespace
 from jaxtyping import Float
-from scipy.optimize import linear_sum_assignment
 
 from eigenheads._checks import Got, fail
 from eigenheads._typing import Array, FloatArray
@@ -144,9 +143,16 @@ def matching_cosine(first: FloatArray, second: FloatArray) -> FloatArray:
         contract = f"of the width of `first`, {first.shape[-1]}"
         fail("second", contract, Got(second.shape), owner=owner)
     cosines = unit_rows(first) @ np.swapaxes(unit_rows(second), -1, -2)
-    flat = cosines.reshape(-1, *cosines.shape[-2:])
-    best = [c[linear_sum_assignment(c, maximize=True)].mean() for c in flat]
-    return np.asarray(best).reshape(cosines.shape[:-2])
+    n = cosines.shape[-1]
+    return best_matching(cosines.reshape(-1, n, n)).reshape(cosines.shape[:-2])
+
+
+def best_matching(scores: FloatArray) -> FloatArray:
+    """Return the largest mean score of a one-to-one matching, (count, n, n)."""
+    # Here, because Numba takes long to import and nothing else of functional needs it.
+    from eigenheads.functional._assignment import cheapest_matchings
+
+    return cheapest_matchings(-np.ascontiguousarray(scores)) / -scores.shape[-1]
 
 
 def unit_rows(rows: FloatArray) -> FloatArray:

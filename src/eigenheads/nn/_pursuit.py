@@ -1,5 +1,6 @@
 """Principal attention pursuit on fused attention."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -8,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from eigenheads._checks import Got, check_count, check_number, fail
+from eigenheads._checks import Got, as_float, check_count, check_number, fail
 from eigenheads.functional._pursuit import AUTO_MEDIANS, check_pursuit
 from eigenheads.nn._diagnostics import PursuitDiagnostics, Recorder
 from eigenheads.nn._masks import Visibility, middle, read_masks
@@ -51,7 +52,7 @@ class Settings:
         count = check_count("n_iter", n_iter, owner=owner)
         if sparsity == "auto":
             return cls(count, "auto", width)
-        return cls(count, check_number("sparsity", sparsity, owner=owner), width)
+        return cls(count, as_float(sparsity), width)
 
     def threshold(
         self, argument: Tensor, mean_size: Tensor, visibility: Visibility
@@ -60,6 +61,8 @@ class Settings:
         if self.sparsity == "auto":
             medians = middle(argument.abs().sort(-1).values).squeeze(-1)
             return AUTO_MEDIANS * visibility.median(medians)
+        if self.sparsity == math.inf:
+            return torch.full_like(mean_size, math.inf)
         if self.width is None:
             return 4 * self.sparsity * mean_size
         # Zero keys have an infinite mu; the inner `where` keeps its gradient finite.
@@ -106,8 +109,8 @@ def rpc_attention(
     n_iter
         Number of softmaxes.
     sparsity
-        :math:`\lambda`; more flags less. ``"auto"`` flags 1 % of the entries of clean
-        Gaussian keys, by a threshold from their median absolute size.
+        :math:`\lambda`; more flags less, infinity nothing. ``"auto"`` flags 1 % of the
+        entries of clean Gaussian keys, by a threshold from their median absolute size.
     threshold
         ``"paper"``: :math:`\lambda/\mu`. ``"reference"``, as in the authors' code:
         :math:`\lambda\mu` with the width of the model for :math:`D` in :math:`\mu`;

@@ -1,5 +1,6 @@
 """RPC-Attention as a layer."""
 
+import math
 from types import MethodType
 from typing import Any, Literal
 
@@ -33,8 +34,8 @@ class RPCAttention(AbstractAttention):
     n_iter
         Number of softmaxes; the cost is that of so many attentions.
     sparsity
-        :math:`\lambda`; more flags less. ``"auto"`` flags 1 % of the entries of clean
-        Gaussian keys.
+        :math:`\lambda`; more flags less, infinity nothing. ``"auto"`` flags 1 % of the
+        entries of clean Gaussian keys.
     threshold
         ``"paper"`` or ``"reference"``, as in :func:`rpc_attention`.
     symmetric
@@ -81,7 +82,8 @@ class RPCAttention(AbstractAttention):
         self.threshold = threshold
         self.symmetric = symmetric
         self.recompute = recompute
-        self._monitor = Monitor()
+        # Who asks for an infinite threshold knows that nothing is flagged.
+        self._monitor = Monitor(has_flagged=sparsity == math.inf)
         self._bind_forward()
 
     @property

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _COLORS = (BLUE, ORANGE, GREEN, PURPLE, GREY, "#b0455a", "#8a7a2f", "#3aa0a8")
 _MARKERS = "os^Dv<>P"
+_NAMES = {"fgsm": "FGSM", "pgd": "PGD", "spsa": "SPSA", "square": "Square"}
 _AXES = {"tokens replaced": "share of tokens", "words swapped": "share of words"}
 
 
@@ -118,9 +119,8 @@ def _draw_curves(
         shown = sorted(clean + own, key=lambda r: r.level or 0.0)
         at = np.array([r.level or 0.0 for r in shown])
         _draw_line(axes, at, shown, index, model)
-    is_share = condition in _AXES
     axes.set_xlabel(_AXES.get(condition, "budget, in 1/255"))
-    name = condition if is_share else condition.upper()
+    name = _NAMES.get(condition, condition)
     metric = next(r.metric for r in rows if r.condition == condition)
     axes.set_title(f"{name}: {metric}")
     if metric == "top-1":

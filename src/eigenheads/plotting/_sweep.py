@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 # Positive values that span more than this are drawn on a logarithmic axis.
 _LOG_SPAN = 20.0
 _MOST_TICKS = 7
-# Maps whose largest number is so many times the median have logarithmic colours.
-_DWARFED = 1e3
+# Maps whose largest number is so many times the median, and so many times the least,
+# have logarithmic colours.
+_DWARFED, _WIDE = 30.0, 1e3
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,8 @@ def _is_dwarfed(mean: FloatArray) -> bool:
     known = mean[np.isfinite(mean)]
     if not known.size or known.min() <= 0:
         return False
-    return bool(known.max() > _DWARFED * np.median(known))
+    largest = known.max()
+    return bool(largest > _DWARFED * np.median(known) and largest > _WIDE * known.min())
 
 
 def _draw_contour(

@@ -23,6 +23,8 @@ def draw_variants(
     names: Sequence[str],
     baselines: Sequence[int],
     families: Sequence[str],
+    *,
+    label: str = "points, less symmetric",
 ) -> None:
     """Draw each variant's accuracy less its baseline's, and what its layer does.
 
@@ -39,6 +41,8 @@ def draw_variants(
         Index of each model's baseline.
     families
         Of the conditions. Only conditions that cost plain attention ten points count.
+    label
+        What the differences are.
     """
     plain = table["clean"][0].mean() - table["accuracy"][0].mean(axis=1)
     counts = plain >= _WELL
@@ -49,7 +53,7 @@ def draw_variants(
             title = f"{family} ({own.sum()} count)"
             panels.append((title, table["accuracy"][:, own].mean(axis=1)))
     gaps = {title: values - values[list(baselines)] for title, values in panels}
-    draw_gaps(figure, gaps, table, names, label="points, less symmetric")
+    draw_gaps(figure, gaps, table, names, label=label)
 
 
 def draw_gaps(

@@ -67,7 +67,20 @@ def rotated(cloud: FloatArray, frame: FloatArray) -> FloatArray:
     clouds
         (draws, n, d).
     """
+    mean, triangle = _mean_and_triangle(cloud, frame.shape[-1])
+    return mean + frame @ triangle
+
+
+def rotated_columns(cloud: FloatArray, frame: FloatArray) -> FloatArray:
+    """Return :func:`rotated`, but (d, draws, n) in memory: columns of all draws."""
+    draws, n, k = frame.shape
+    mean, triangle = _mean_and_triangle(cloud, k)
+    flat = triangle.T @ frame.reshape(draws * n, k).T
+    flat += mean[:, None]
+    return flat.reshape(-1, draws, n)
+
+
+def _mean_and_triangle(cloud: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
     mean = cloud.mean(axis=0)
-    k = frame.shape[-1]
     _, values, right = np.linalg.svd(cloud - mean, full_matrices=False)
-    return mean + frame @ (values[:k, None] * right[:k])
+    return mean, values[:k, None] * right[:k]

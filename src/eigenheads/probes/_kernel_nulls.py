@@ -14,6 +14,7 @@ from eigenheads.functional import centred_gram, effective_rank, feature_gram
 from eigenheads.probes import _draws
 from eigenheads.probes._heads import Heads
 from eigenheads.probes._kernel_reading import HeadReading, rbf_of_permuted, read_heads
+from eigenheads.probes._spectra import symmetric_eigenvalues
 
 # Statistic -> null -> (draws,), of one head on one sequence.
 Nulls = dict[str, dict[str, FloatArray]]
@@ -55,6 +56,8 @@ ABOUT = {
     "top_eigenvalue": ("two-sided", "Largest eigenvalue of K̃, at most the trace."),
     "kernel_rank": ("two-sided", "Effective rank (entropy) of the spectrum of K̃."),
 }
+# Doubles of the array whose release tells the allocator to keep 32 MiB.
+_KEPT = 2**21
 # Those that see the queries; the others are of keys and values alone.
 OF_QUERIES = ("norm_ratio", "output_norm", "feature_norm")
 # Those that see the scale of the values, which random projections do not share.
@@ -83,12 +86,16 @@ def measure_nulls(
     found: list[list[tuple[Nulls, FloatArray]]] = [[] for _ in range(total)]
     projections = _projections(heads, costly_draws(n_draws), seed)
 
-    def work(todo: range, worker: int) -> None:
-        for i in todo[worker : worker + 1]:  # none for the last block's idle ones
+    def work(todo: range, place: int) -> None:
+        for i in todo[place : place + 1]:  # none beyond the last block's end
             found[i] = _sequence(heads, i, n_draws, seed, projections)
 
-    # Small matrices: sequences side by side, one thread inside each product.
-    width = min(total, n_threads())
+    # Small matrices: sequences side by side, one thread inside each product. A block
+    # is a few sequences for each thread, so that none waits long for another.
+    width = min(total, 4 * n_threads())
+    # After an array of this size is freed, glibc keeps freed memory for the next one
+    # instead of returning it to the system, which would map it anew for every block.
+    np.empty(_KEPT)
     with threadpool_limits(1, user_api="blas"), RunPool(width) as pool:
         for start, stop in blocks(total, size=width):
             pool.each(partial(work, range(start, stop)))
@@ -153,9 +160,7 @@ def _sequence(
     if n_draws:
         rng = _draws.stream(seed, _draws.ROTATIONS, place)
         frames = _draws.centred_frames(rng, costly, n, min(n - 1, d_value))
-        drawn["random_values"] = lambda head: np.ascontiguousarray(
-            _draws.rotated(v[head], frames).transpose(2, 0, 1)
-        )
+        drawn["random_values"] = lambda head: _draws.rotated_columns(v[head], frames)
     if projections is not None and heads.tokens is not None:
         mixed = (heads.tokens[i] @ projections).reshape(n, costly, d_value)
         mixed = np.ascontiguousarray(mixed.transpose(2, 1, 0))
@@ -180,7 +185,7 @@ def _head(
 ) -> Nulls:
     """Return what depends on the values, for one head on one sequence."""
     # Row 0 of the orders is the identity: observed and permuted take the same path.
-    permuted = reading.of_values(reading.values.T[:, orders])
+    permuted = reading.of_permuted(orders)
     permuted["rbf_cka"] = aligned
     found: Nulls = {name: {"observed": x[:1]} for name, x in permuted.items()}
     if len(orders) > 1:
@@ -220,12 +225,12 @@ def _of_random_keys(
         if n_draws:
             drawn = _draws.rotated(k[head], frames)
             plain = feature_gram(drawn, heads.scale)[1]
-            levels = np.linalg.eigvalsh(centred_gram(plain))  # no eigenvectors needed
+            levels = symmetric_eigenvalues(centred_gram(plain))
             logs = heads.log_features(q[head], drawn)
             null = {
                 "feature_norm": logs.mean(axis=-1) / math.log(10),
                 "kernel_trace": np.einsum("bii->b", plain),
-                "top_eigenvalue": levels[:, -1],
+                "top_eigenvalue": levels.max(axis=1),
                 "kernel_rank": effective_rank(levels),
             }
             for name, x in null.items():

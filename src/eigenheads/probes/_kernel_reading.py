@@ -1,6 +1,7 @@
 """One head on one sequence, read as kernel PCA, and what any values would give."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,9 +15,15 @@ from eigenheads.functional import (
     kernel_pca,
     kernel_pca_values,
     log_feature_norms,
-    matching_cosine,
     rbf_gram,
-    relative_differences,
+)
+from eigenheads.functional._similarity import best_matching, unit_rows
+from eigenheads.probes._kernel_batches import (
+    alignments,
+    captured_traces,
+    coefficients_and_ratios,
+    differences_of_sorted,
+    pair_distances,
 )
 
 # Added to a Gram matrix before it is inverted, relative to its mean eigenvalue, so
@@ -25,20 +32,13 @@ _RIDGE = 1e-10
 # Gram matrices of whitened columns have condition 1/_NARROW² at most: the ridge then
 # moves results by 1e-5 of a direction's share at most.
 _NARROW = 3e-3
+# Columns this far from dependent, after the normalisers, need no whitening: their
+# Gram matrices have condition 1e6 at most, which costs six of sixteen digits.
+_APART = 1e-3
 # Singular values below this share of the largest are rounding of float32 models.
 _FLOAT32 = 1e-6
 # Values per block of draws: what is worked on stays in the cache.
-_BLOCK = 2**15
-
-# Statistics of values that all draws are cheap for, and those that are not.
-CHEAP = (
-    "norm_ratio",
-    "output_norm",
-    "gamma_difference",
-    "eigen_residual",
-    "captured_variance",
-    "linear_cka",
-)
+_BLOCK = 2**14
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +52,15 @@ class HeadReading:
     target: FloatArray  # (n, d_value), kernel-PCA values
 
     @cached_property
-    def whitener(self) -> FloatArray:
-        """Return B, (rank, d_value), that makes the columns of V Bᵀ orthonormal."""
+    def whitener(self) -> FloatArray | None:
+        """Return B, (rank, d_value), that makes the columns of V Bᵀ orthonormal.
+
+        None if the columns are far enough from dependent as they are.
+        """
         _, sizes, right = np.linalg.svd(self.values, full_matrices=False)
+        is_apart = sizes[-1] * self.normaliser.min() > _APART * sizes[0]
+        if is_apart and len(sizes) == self.values.shape[1]:
+            return None
         real = sizes > _FLOAT32 * sizes[0]
         return right[real] / sizes[real, None]
 
@@ -64,108 +70,131 @@ class HeadReading:
         logs = self.cloud.log_normaliser
         return np.exp(logs - logs.max())
 
+    @cached_property
+    def readout(self) -> FloatArray:
+        """Return what all values are multiplied by, (n, n_queries + d_value + n).
+
+        Attention, for the outputs; the centred kernel-PCA values, for CKA; the
+        centred Gram matrix, for the coefficients, whose factor g it includes. Rows of
+        the last two sum to zero, so that the values need not be centred.
+        """
+        target = self.target - self.target.mean(axis=0)
+        gram = self.normaliser[:, None] * self.cloud.gram
+        return np.concatenate([self.weights.T, target, gram], axis=1)
+
+    @cached_property
+    def norms(self) -> tuple[FloatArray, FloatArray]:
+        """Return the Frobenius norms of the covariances of values and target."""
+        return _covariance_norm(self.values), _covariance_norm(self.target)
+
+    def of_permuted(self, orders: NDArray[np.intp]) -> dict[str, FloatArray]:
+        """Return the cheap statistics of the values in other orders, one a row."""
+        columns = np.ascontiguousarray(self.values.T)
+        return _joined(
+            self._of_block(np.take(columns, orders[part], axis=1), True)
+            for part in _parts(len(orders), columns.size)
+        )
+
     def of_values(
         self, drawn: FloatArray, *, is_alike: bool = True
     ) -> dict[str, FloatArray]:
         """Return the cheap statistics of values (d_value, draws, n), one a draw.
 
-        `is_alike`: whether all draws have the second moments of the head's values.
+        `is_alike`: whether all draws have mean and second moments of the head's values.
         """
-        size = max(1, _BLOCK // (drawn.shape[0] * drawn.shape[2]))
-        parts = [
-            self._of_block(
-                np.ascontiguousarray(drawn[:, start : start + size]), is_alike
-            )
-            for start in range(0, drawn.shape[1], size)
-        ]
-        return {name: np.concatenate([p[name] for p in parts]) for name in CHEAP}
+        return _joined(
+            self._of_block(np.ascontiguousarray(drawn[:, part]), is_alike)
+            for part in _parts(drawn.shape[1], self.values.size)
+        )
 
     def _of_block(self, drawn: FloatArray, is_alike: bool) -> dict[str, FloatArray]:
-        log_outputs = self._log_outputs(drawn)
-        found = {
-            "norm_ratio": (log_outputs - self.log_features).mean(axis=-1),
-            "output_norm": log_outputs.mean(axis=-1),
-            "linear_cka": self._linear_cka(drawn),
-        }
-        found = {name: np.asarray(value) for name, value in found.items()}
-        for name in ("norm_ratio", "output_norm"):
-            found[name] /= math.log(10)
-        return found | self._of_coefficients(drawn, is_alike)
-
-    def _log_outputs(self, drawn: FloatArray) -> FloatArray:
-        outputs = _apply(drawn, self.weights.T)
+        d, count, n = drawn.shape
+        n_queries = len(self.weights)
+        read = (drawn.reshape(d * count, n) @ self.readout).reshape(d, count, -1)
+        outputs, cross = read[..., :n_queries], read[..., n_queries:-n]
         with np.errstate(divide="ignore"):
-            return np.log(np.einsum("dbq,dbq->bq", outputs, outputs))
+            logs = np.log10(np.einsum("dbq,dbq->bq", outputs, outputs))
+        found = {
+            "norm_ratio": (logs - self.log_features / math.log(10)).mean(axis=-1),
+            "output_norm": logs.mean(axis=-1),
+            "linear_cka": self._linear_cka(drawn, cross, is_alike),
+        }
+        return found | self._of_coefficients(drawn, read[..., -n:], is_alike)
 
-    def _linear_cka(self, drawn: FloatArray) -> FloatArray:
-        target = self.target - self.target.mean(axis=0)
-        centred = drawn - drawn.mean(axis=-1, keepdims=True)
-        cross = _apply(centred, target)
-        stack = centred.transpose(1, 0, 2)
-        own = np.linalg.norm(stack @ stack.transpose(0, 2, 1), axis=(1, 2))
-        whole = own * np.linalg.norm(target.T @ target)
+    def _linear_cka(
+        self, drawn: FloatArray, cross: FloatArray, is_alike: bool
+    ) -> FloatArray:
         part = np.einsum("dbr,dbr->b", cross, cross)
-        return np.divide(part, whole, out=np.full(len(own), np.nan), where=whole > 0)
+        own, target = self.norms
+        if is_alike:
+            whole = np.full(len(part), own * target)
+        else:
+            whole = _covariance_norm(drawn.transpose(1, 2, 0)) * target
+        return np.divide(part, whole, out=np.full(len(part), np.nan), where=whole > 0)
 
     def _of_coefficients(
-        self, drawn: FloatArray, is_alike: bool
+        self, drawn: FloatArray, products: FloatArray, is_alike: bool
     ) -> dict[str, FloatArray]:
         """Return the gamma test, column by column and as a whole."""
-        a = drawn * self.normaliser
-        a -= a.mean(axis=-1, keepdims=True)
-        product = _apply(a, self.cloud.gram)
-        inner = np.einsum("dbn,dbn->db", a, product)
-        squares = np.einsum("dbn,dbn->db", a, a)
-        lengths = squares * np.einsum("dbn,dbn->db", product, product)
-        known = lengths > 0
-        cosine = inner**2 / np.where(known, lengths, 1.0)
-        residual = np.sqrt(np.maximum(0.0, 1 - np.where(known, cosine, 0.0)))
-        captured = self._captured(a, is_alike=is_alike)
-        tiny = np.finfo(np.float64).smallest_normal
-        np.copyto(a, tiny, where=np.abs(a) < tiny)
-        np.divide(product, a, out=product)
-        differences = relative_differences(np.swapaxes(product, -1, -2))
+        d, count, n = drawn.shape
+        stack = np.empty((d, 2, count, n))
+        ratios = np.empty((d, count, n), dtype=np.uint64)
+        residuals = np.empty((d, count))
+        coefficients_and_ratios(
+            drawn, self.normaliser, products, stack, ratios, residuals
+        )
+        ratios.sort(axis=-1)
         return {
-            "gamma_difference": differences.mean(axis=0),
-            "eigen_residual": residual.mean(axis=0),
-            "captured_variance": captured,
+            "gamma_difference": differences_of_sorted(ratios),
+            "eigen_residual": residuals.mean(axis=0),
+            "captured_variance": self._captured(stack, is_alike),
         }
 
-    def _captured(self, a: FloatArray, *, is_alike: bool) -> FloatArray:
+    def _captured(self, stack: FloatArray, is_alike: bool) -> FloatArray:
         """Return the share of variance in the span of the coefficients.
 
-        A span does not see what mixes its columns, so values whose second moments are
-        those of the head's are whitened first: then only the spread of the normalisers
-        can make Gram matrices ill-conditioned. If it is too wide, or the moments are
-        others, an orthonormal basis is computed, which costs more.
+        `stack` is (d, 2, draws, n): coefficients A and their products with the Gram
+        matrix; the share is tr((AᵀA)⁻¹ AᵀK̃A) over the most possible. A span does not
+        see what mixes its columns, so values whose second moments are those of the
+        head's are whitened first if need be: then only the spread of the normalisers
+        can make AᵀA ill-conditioned. Where it is, an orthonormal basis is computed,
+        which costs more.
         """
-        best = self.cloud.eigenvalues[: len(a)].sum()
+        d, _, count, n = stack.shape
+        best = self.cloud.eigenvalues[:d].sum()
         if best <= 0:
-            return np.full(a.shape[1], np.nan)
-        if is_alike:
-            whitener = self.whitener
-            flat = whitener @ a.reshape(len(a), -1)
-            a = flat.reshape(len(whitener), *a.shape[1:])
-        stack = a.transpose(1, 0, 2)
-        if not is_alike or self.normaliser.min() < _NARROW:
-            basis = np.linalg.qr(stack.transpose(0, 2, 1))[0]
-            return np.einsum("bnr,bnr->b", basis, self.cloud.gram @ basis) / best
-        inner = stack @ stack.transpose(0, 2, 1)
-        form = stack @ _apply(a, self.cloud.gram).transpose(1, 2, 0)
-        r = inner.shape[-1]
-        inner[:, range(r), range(r)] += _RIDGE * np.einsum("bii->b", inner)[:, None] / r
-        return np.einsum("bij,bij->b", np.linalg.inv(inner), form) / best
+            return np.full(count, np.nan)
+        ridge = 0.0
+        if is_alike and self.whitener is not None:
+            stack = self.whitener @ stack.reshape(d, -1)
+            ridge = _RIDGE if self.normaliser.min() >= _NARROW else 0.0
+        pairs = stack.reshape(-1, 2, count, n)
+        columns = pairs[:, 0].transpose(1, 0, 2)
+        both = pairs.reshape(-1, count, n).transpose(1, 2, 0)
+        forms = (columns @ both).reshape(count, len(pairs), len(pairs), 2)
+        captured = captured_traces(forms, ridge)
+        poor = np.isnan(captured)
+        if poor.any():
+            basis = np.linalg.qr(columns[poor].transpose(0, 2, 1))[0]
+            products = self.cloud.gram @ basis
+            captured[poor] = np.einsum("bnr,bnr->b", basis, products)
+        return captured / best
 
     def rbf_of_values(self, drawn: FloatArray) -> FloatArray:
         """Return the RBF alignment of values (d_value, draws, n), one a draw."""
-        target = _unit_gram(self.target)
         stack = drawn.transpose(1, 2, 0)
-        return np.einsum("bij,ij->b", _unit_gram(stack), target)
+        pairs = pair_distances(stack @ stack.transpose(0, 2, 1))
+        middle = (pairs.shape[1] - 1) // 2
+        median = np.sort(pairs, axis=1)[:, middle, None]
+        pairs /= -2 * np.where(median > 0, median, 1.0)
+        return alignments(np.exp(pairs, out=pairs), _unit_gram(self.target))
 
     def matching_of_values(self, drawn: FloatArray) -> FloatArray:
         """Return the matching cosine of values (d_value, draws, n), one a draw."""
-        stack = drawn.transpose(1, 2, 0)
-        return matching_cosine(stack, np.broadcast_to(self.target, stack.shape))
+        lengths = np.sqrt(np.einsum("dbn,dbn->bn", drawn, drawn))
+        cosines = unit_rows(self.target) @ drawn.transpose(1, 0, 2)
+        cosines /= np.where(lengths > 0, lengths, 1.0)[:, None, :]
+        return best_matching(cosines)
 
 
 def read_heads(
@@ -205,16 +234,18 @@ def rbf_of_permuted(
     A permutation of the values permutes their Gram matrix, so that distances and
     bandwidth are computed once; heads share the orders, hence the indices.
     """
+    n = orders.shape[1]
+    rows, columns = np.triu_indices(n)
+    # Both are symmetric: an entry above the diagonal counts twice.
+    counts = np.where(rows == columns, 1.0, 2.0)
     own = [_unit_gram(reading.values).ravel() for reading in readings]
-    targets = [_unit_gram(reading.target).ravel() for reading in readings]
-    count, n = orders.shape
-    found = np.empty((len(readings), count))
-    step = max(1, _BLOCK // n**2)
-    for start in range(0, count, step):
-        o = orders[start : start + step]
-        index = (o[:, :, None] * n + o[:, None, :]).reshape(len(o), -1)
+    targets = [counts * _unit_gram(r.target)[rows, columns] for r in readings]
+    found = np.empty((len(readings), len(orders)))
+    for part in _parts(len(orders), len(rows)):
+        o = orders[part]
+        index = np.take(o, rows, axis=1) * n + np.take(o, columns, axis=1)
         for row, (gram, target) in enumerate(zip(own, targets, strict=True)):
-            found[row, start : start + step] = np.take(gram, index) @ target
+            found[row, part] = np.take(gram, index) @ target
     return found
 
 
@@ -230,11 +261,22 @@ def attention_weights(
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
-def _apply(drawn: FloatArray, matrix: FloatArray) -> FloatArray:
-    """Return (d, draws, n) @ (n, m) as one product of matrices."""
-    d, draws, n = drawn.shape
-    flat = drawn.reshape(d * draws, n) @ matrix
-    return flat.reshape(d, draws, matrix.shape[1])
+def _parts(count: int, size: int) -> list[slice]:
+    """Return the blocks of `count` draws of `size` numbers each."""
+    step = max(1, _BLOCK // size)
+    return [slice(start, start + step) for start in range(0, count, step)]
+
+
+def _joined(blocks: Iterable[dict[str, FloatArray]]) -> dict[str, FloatArray]:
+    parts = list(blocks)
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _covariance_norm(points: FloatArray) -> FloatArray:
+    """Return the Frobenius norm of XᵀHX, X of shape (..., n, d)."""
+    centred = points - points.mean(axis=-2, keepdims=True)
+    products = np.swapaxes(centred, -1, -2) @ centred
+    return np.asarray(np.linalg.norm(products, axis=(-2, -1)))
 
 
 def _unit_gram(points: FloatArray) -> FloatArray:

@@ -23,6 +23,8 @@ from eigenheads.report._page import format_number
 # A folder in which nothing new appears for this long is called quiet.
 _QUIET_SECONDS = 60.0
 _MOST_ROWS = 20
+# Where there is no terminal for a bar, a line each time so much more is stored.
+_NEWS_SHARE = 0.05
 
 
 def print_sweep(result: SweepResult) -> None:
@@ -96,7 +98,8 @@ def watch_sweep(
         task = bar.add_task(state.key, total=state.total, note="")
         while not (state.is_whole or _is_left(state)):
             bar.update(task, completed=state.done, note=_note(state))
-            if not console.is_terminal and state.done != said:
+            is_news = said < 0 or state.done - said >= _NEWS_SHARE * state.total
+            if not console.is_terminal and is_news:
                 said = state.done
                 console.print(_line(state), highlight=False, soft_wrap=True)
             sleep(every)

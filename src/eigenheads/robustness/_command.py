@@ -1,11 +1,9 @@
 """What ``eigenheads robustness MODULE:CALLABLE`` reads: a callable, and lists."""
 
-import importlib
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from eigenheads._callables import call_source
 from eigenheads._checks import Got, as_float, fail
 from eigenheads.robustness._corruptions import CORRUPTIONS
 from eigenheads.robustness._evaluate import evaluate_robustness
@@ -42,7 +40,7 @@ def evaluate_source(
     robustness
         The table.
     """
-    given = _load(source)()
+    given = call_source(source, name="source", owner=_OWNER)
     if not isinstance(given, tuple) or len(given) not in (2, 3):
         contract = "a callable that returns (models, data) or (models, data, options)"
         got = Got(f"{source!r}, which returned a {type(given).__name__}")
@@ -59,30 +57,6 @@ def evaluate_source(
         "progress": progress,
     }
     return evaluate_robustness(models, data, **{**options, **own})
-
-
-def _load(source: str) -> Any:
-    module, colon, name = source.partition(":")
-    if not (module and colon and name):
-        hint = "mymodels:trained is `trained` in mymodels.py."
-        fail("source", "module:callable", source, owner=_OWNER, hint=hint)
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not module.startswith(error.name):
-            raise  # a mistake inside the module
-        got = Got(f"{source!r}: there is no module {error.name!r} here")
-        fail("source", "module:callable", got, owner=_OWNER)
-    except AttributeError:
-        got = Got(f"{source!r}: {module} has no {name!r}")
-        fail("source", "module:callable", got, owner=_OWNER)
-    if not callable(found):
-        got = Got(f"{source!r}, a {type(found).__name__}")
-        fail("source", "module:callable", got, owner=_OWNER)
-    return found
 
 
 def _listed(text: str) -> list[str]:

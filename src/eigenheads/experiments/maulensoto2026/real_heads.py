@@ -39,7 +39,7 @@ class Params:
 
 
 def with_data(params: Params) -> Params:
-    """Take passages of WikiText-2 in place of our few sentences."""
+    """Take passages of WikiText-2 in place of our own few."""
     return replace(params, source="wikitext2")
 
 
@@ -256,7 +256,7 @@ experiment = Experiment(
         "demo": Params(
             n_passages=3, n_images=32, vit_steps=100, n_permutations=99, n_untrained=1
         ),
-        "paper": Params(),
+        "paper": Params(n_passages=64),
     },
     simulate=simulate,
     check=check,

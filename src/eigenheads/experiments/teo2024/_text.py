@@ -47,18 +47,37 @@ def load_words(
     return Words(_cut(train, length), _cut(test, length), n_words)
 
 
-def _draw_words(n_words: int, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Draw a language in which the last two words leave few for the next.
+def bigram_perplexity(words: Words, n_test: int) -> float:
+    """Return what a model that knows the last word alone reaches on the test text.
 
-    The next word is one of four that the sum of the last two ids picks, so a model
-    must look back by two to predict it.
+    Counts of pairs, with the frequencies of words where pairs are rare (Witten and
+    Bell 1991): after a word that was seen n times before t different ones, the next is
+    new with probability t / (n + t).
+    """
+    ids = words.train.ravel()
+    alone = np.bincount(ids, minlength=words.n_words) + 0.1
+    alone = alone / alone.sum()
+    pairs = np.zeros((words.n_words, words.n_words))
+    np.add.at(pairs, (ids[:-1], ids[1:]), 1)
+    n, t = pairs.sum(axis=1, keepdims=True), (pairs > 0).sum(axis=1, keepdims=True)
+    t = np.maximum(t, 1)  # after a word that was never seen, all are new
+    odds = (pairs + t * alone) / (n + t)
+    test = words.test[:n_test]
+    return float(np.exp(-np.log(odds[test[:, :-1], test[:, 1:]]).mean()))
+
+
+def _draw_words(n_words: int, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Draw a language in which the word before the last leaves few for the next.
+
+    The next word is one of four that the word before the last picks, so the last word
+    says nothing and a model must look back by two.
     """
     follow = rng.integers(0, n_words, (n_words, 4))
     odds = rng.choice(4, size=n, p=(0.7, 0.2, 0.07, 0.03))
     ids = np.zeros(n, dtype=np.int64)
     ids[:2] = rng.integers(0, n_words, 2)
     for at in range(2, n):
-        ids[at] = follow[(ids[at - 1] + ids[at - 2]) % n_words, odds[at]]
+        ids[at] = follow[ids[at - 2], odds[at]]
     return ids
 
 

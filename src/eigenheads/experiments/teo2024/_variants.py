@@ -80,6 +80,16 @@ VARIANTS: Final[dict[str, Variant]] = {
     "λ=0.1, n=4": _first(4, sparsity=0.1),
 }
 ALL: Final = tuple(VARIANTS)
+# λ from the paper's down to where S takes most of the keys.
+VARIANTS.update({f"λ={x:g}, n=4": _first(4, sparsity=x) for x in (2.0, 1.0, 0.5)})
+SPARSITIES: Final = {
+    "RPC n=4": 4.0,
+    "λ=2, n=4": 2.0,
+    "λ=1, n=4": 1.0,
+    "λ=0.5, n=4": 0.5,
+    "λ=0.25, n=4": 0.25,
+    "λ=0.1, n=4": 0.1,
+}
 # Its temperature follows the self-weight of this one, seed by seed.
 MATCHED: Final = {"temperature": "RPC n=4"}
 CLAIMED: Final = ("RPC n=2", "RPC n=4", "RPC n=6", "RPC n=2, all")

@@ -75,7 +75,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
 
 
 def train_one(params: Params, name: str, seed: int, split: _images.Split) -> FloatArray:
-    """Return training loss, test accuracy in percent and size of S, by record."""
+    """Return training losses, test accuracies in percent, sizes of S, by record."""
     import torch
     from torch.nn import functional as F
 
@@ -116,7 +116,7 @@ def train_one(params: Params, name: str, seed: int, split: _images.Split) -> Flo
         every=params.n_steps // params.n_records,
         watch=record,
     )
-    return np.array(rows).T
+    return np.array(rows).T.ravel()
 
 
 def check(params: Params, table: Table) -> list[Claim]:

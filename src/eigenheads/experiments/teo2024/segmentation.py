@@ -9,7 +9,7 @@ from scipy import ndimage
 
 from eigenheads._rng import drawn_seed
 from eigenheads._typing import FloatArray
-from eigenheads.experiments._core import Claim, Experiment, Table
+from eigenheads.experiments._core import Claim, Experiment, Table, Verdict
 from eigenheads.experiments.teo2024._claims import better, same
 from eigenheads.experiments.teo2024._statistics import MINIMAL_LOSS, paired
 from eigenheads.experiments.teo2024._variants import VARIANTS, Size, Training
@@ -30,11 +30,21 @@ NAMES = (
 CORRUPTIONS = ("gaussian noise", "impulse noise", "blur", "contrast", "occlusion")
 N_CLASSES = 11  # ten digits, and the ground
 _SIDE = 16
+# What our run at preset paper says.
+_BETTER: dict[str, Verdict] = {"clean": "reproduced", "corrupted": "not reproduced"}
+_ALIKE: dict[str, Verdict] = {
+    "S = 0, n=4": "reproduced",
+    "no mixing": "not reproduced",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Params:
-    """λ = 4 and n = 4 are the paper's; task, models and corruptions are ours."""
+    """λ = 4 and n = 4 are the paper's; task, models and corruptions are ours.
+
+    Steps, step size and severities were chosen on other seeds, by plain attention
+    alone: it must learn the task, and lose points without losing all of them.
+    """
 
     patch: int = 4
     d_model: int = 32
@@ -44,8 +54,8 @@ class Params:
     n_test: int = 200
     n_steps: int = 300
     batch_size: int = 64
-    learning_rate: float = 6e-3
-    severities: tuple[int, ...] = (3, 5)
+    learning_rate: float = 1e-2
+    severities: tuple[int, ...] = (2, 3)
     n_seeds: int = 5
 
 
@@ -58,7 +68,11 @@ class Scenes:
 
 
 def draw_scenes(n: int, digits: slice, rng: np.random.Generator) -> Scenes:
-    """Put digits of scikit-learn's at random places of smooth random textures."""
+    """Put digits of scikit-learn's at random places of smooth random textures.
+
+    Places are multiples of 4 pixels: with patches of that size a model of two layers
+    learns the task in some hundred steps.
+    """
     from sklearn.datasets import load_digits
 
     images, classes = load_digits(return_X_y=True)
@@ -69,7 +83,7 @@ def draw_scenes(n: int, digits: slice, rng: np.random.Generator) -> Scenes:
     x = 0.25 + 0.25 * texture / scale
     y = np.full(x.shape, 10)
     chosen = rng.integers(0, len(images), n)
-    corners = rng.integers(0, _SIDE - 8 + 1, (n, 2))
+    corners = 4 * rng.integers(0, (_SIDE - 8) // 4 + 1, (n, 2))
     for index, (row, column) in enumerate(corners):
         digit = images[chosen[index]]
         place = (index, slice(row, row + 8), slice(column, column + 8))
@@ -170,8 +184,10 @@ def check(params: Params, table: Table) -> list[Claim]:
     at = {name: index for index, name in enumerate(NAMES)}
     lost = table["clean"][0].mean() - table["iou"][0].mean(axis=1)
     counts = lost >= MINIMAL_LOSS
+    claims = [_learns(table), _loses(lost)]
+    if not counts.any():
+        return claims
     corrupted = table["iou"][:, counts].mean(axis=1)
-    claims = [_learns(table)]
     for said, values in (("clean", table["clean"]), ("corrupted", corrupted)):
         gap = paired(values[at["RPC n=4"]] - values[at["symmetric"]])
         claims.append(
@@ -179,13 +195,13 @@ def check(params: Params, table: Table) -> list[Claim]:
                 f"RPC n=4: {said} mean IoU less symmetric attention's, in points",
                 "ADE20K, in direction",
                 gap,
+                _BETTER[said],
             )
         )
-    for control in ("S = 0, n=4", "no mixing"):
+    for control, record in _ALIKE.items():
         gap = paired(corrupted[at["RPC n=4"]] - corrupted[at[control]])
-        claims.append(
-            same(f"RPC n=4 against {control}: corrupted mean IoU, in points", gap)
-        )
+        statement = f"RPC n=4 against {control}: corrupted mean IoU, in points"
+        claims.append(same(statement, gap, record))
     return claims
 
 
@@ -198,6 +214,19 @@ def _learns(table: Table) -> Claim:
         measured=float(table["clean"][0].mean()),
         tolerance=0.0,
         reason="a model that finds the ground only has 100/11 at most",
+    )
+
+
+def _loses(lost: FloatArray) -> Claim:
+    return Claim(
+        statement="softmax: corruptions that cost it 10 points of mean IoU, of "
+        f"{len(lost)}",
+        source="ours: whether the comparison says anything",
+        relation="≥",
+        expected=1.0,
+        measured=float(np.sum(lost >= MINIMAL_LOSS)),
+        tolerance=0.0,
+        reason="where nothing is lost, nothing can be kept",
     )
 
 
@@ -218,13 +247,14 @@ experiment = Experiment(
     about=(
         "Every pixel of 16 × 16 scenes is a digit of some class or ground; digits are "
         "scikit-learn's, grounds are smooth noise. The paper segments ADE20K; task, "
-        "models, training and corruptions are ours. Corruptions count where plain "
-        "attention loses at least 10 points; differences are paired over seeds."
+        "models, training and corruptions are ours; severities 2 and 3, chosen on "
+        "other seeds. Corruptions count where plain attention loses at least 10 "
+        "points; differences are paired over seeds."
     ),
     presets={
         "smoke": replace(_DEMO, n_seeds=2, n_steps=8, n_train=300, n_test=50),
         "demo": _DEMO,
-        "paper": replace(_DEMO, n_test=500),
+        "paper": replace(_DEMO, n_test=500, n_steps=600),
     },
     simulate=simulate,
     check=check,

@@ -1,0 +1,92 @@
+"""The last step of a regression: how long the key, and the best value for it."""
+
+from typing import Any
+
+import numpy as np
+from scipy.linalg import solve
+
+from eigenheads._typing import FloatArray
+from eigenheads.estimators._location_coordinates import Coordinates
+from eigenheads.estimators._location_head import attention_weights
+from eigenheads.estimators._location_loss import pool_tokens
+
+# Lengths to try, as multiples of the one that the optimiser reached, while it helps.
+_FACTORS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
+# `alpha` at which the prior variance of the scores is one: the default.
+_UNIT = 3e-5
+_TINY = np.finfo(float).tiny
+
+
+def sharpened(
+    problem: Any, coordinates: Coordinates, rows: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    r"""Return key, value and intercept with the best length of the key.
+
+    The direction of the key is kept. Along its length the loss is so flat, and a fixed
+    penalty so strong where there is little noise, that the optimiser stops early, where
+    a softmax still leaks to tokens that it could tell apart. The length of the key
+    minimises :math:`n \log(\text{loss}) + \lVert k \rVert_W^2 / 2`, as if the noise
+    had an unknown variance and the scores of pooled tokens the prior variance one;
+    `alpha` scales the second term. Given the key the value is a ridge regression.
+
+    Parameters
+    ----------
+    problem : Problem
+        With a squared loss and a softmax over scores.
+
+    coordinates : Coordinates
+        Of its tokens.
+
+    rows : ndarray of shape (2, n_features)
+        Key and value in whitened coordinates.
+
+    Returns
+    -------
+    rows, intercepts : ndarray of shape (2, n_features), (1,)
+        The same, with another length of the key and another value.
+    """
+    strength = problem.alpha / (_UNIT * problem.size)
+    length = 0.5 * strength * float(rows[0] @ rows[0])
+    best = np.inf, 1.0, rows[1:].ravel()
+    for factor in _FACTORS:
+        gram = _attended_gram(problem, coordinates, factor * rows[0])
+        loss, fitted = _ridge(gram, problem.alpha)
+        cost = np.log(loss + _TINY) + factor**2 * length
+        if cost >= best[0]:
+            break
+        best = cost, factor, fitted
+    _, factor, fitted = best
+    return np.vstack([factor * rows[0], fitted[:-1]]), fitted[-1:]
+
+
+def _attended_gram(
+    problem: Any, coordinates: Coordinates, key: FloatArray
+) -> FloatArray:
+    """Return the mean products of attended tokens, a one and the target."""
+    raw = coordinates.raw(key[None])[0]
+    gram: Any = 0.0
+    for part in problem.parts():
+        bags = part.bags
+        scores = (bags.tokens @ raw).astype(np.float64)
+        weights = attention_weights(bags, scores, head=problem.head)
+        pooled = pool_tokens(bags.tokens, bags.offsets, weights)
+        features = coordinates.pulled_back(pooled - coordinates.mean)
+        if problem.head == "radial":
+            features[:, -1] = 0.0  # values do not read the radius
+        ones = np.full(len(bags), float(problem.has_intercept))
+        table = np.column_stack([features, ones, part.targets])
+        gram = gram + (table * (part.weights / problem.weight)[:, None]).T @ table
+    return np.asarray(gram)
+
+
+def _ridge(gram: FloatArray, alpha: float) -> tuple[float, FloatArray]:
+    """Return penalised loss and coefficients; the last two columns are not shrunk."""
+    matrix = gram[:-1, :-1].copy()
+    # The floor lets columns of zeros have the coefficient zero.
+    floor = 1e-12 * np.trace(matrix) + np.finfo(float).tiny
+    matrix[np.diag_indices_from(matrix)] += floor
+    slopes = np.arange(len(matrix) - 1)
+    matrix[slopes, slopes] += alpha
+    fitted = np.asarray(solve(matrix, gram[:-1, -1], assume_a="pos"))
+    residual = np.append(-fitted, 1.0)
+    return max(0.5 * float(residual @ gram @ residual), 0.0), fitted

@@ -1,0 +1,184 @@
+"""Best one-to-one matching of rows and columns, many small matrices at once.
+
+Shortest augmenting paths [1]_: prices of the columns make the costs of a row
+comparable; a first pass, in which rows outbid each other, matches most of them, and
+each row left over is matched along a cheapest chain of exchanges. SciPy's
+``linear_sum_assignment`` gives the same totals, one matrix a call and without the
+first pass, which for cosines is three times as slow.
+
+References
+----------
+.. [1] Jonker and Volgenant, A shortest augmenting path algorithm for dense and sparse
+   linear assignment problems, 1987.
+"""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eigenheads._compile import njit
+from eigenheads._typing import FloatArray
+
+IntArray: TypeAlias = NDArray[np.int64]
+
+# How often, on average, a row may bid before paths are searched: bids only prepare
+# the search, and with rounding they need not come to an end.
+_BIDS = 1
+# No NaN and no sign of zero: then several numbers are compared at once.
+_LANES: dict[str, Any] = {"fastmath": {"nnan", "nsz"}}
+
+
+@njit()
+def cheapest_matchings(costs: FloatArray) -> FloatArray:
+    """Return the least total cost of a matching for each matrix (count, n, n)."""
+    count, n = costs.shape[0], costs.shape[1]
+    totals = np.empty(count)
+    prices, reach, keys = np.empty(n), np.empty(n), np.empty(n)
+    row_of, column_of = np.empty(n, np.int64), np.empty(n, np.int64)
+    first, second = np.empty(n, np.int64), np.empty(n, np.int64)
+    for index in range(count):
+        cost = costs[index]
+        for i in range(n):
+            row_of[i] = -1
+            column_of[i] = -1
+        _reduce_columns(cost, prices, row_of, column_of, first)
+        n_free = _bid(cost, prices, row_of, column_of, keys, first, second)
+        # The rows still free are in `second`, which no search touches.
+        for k in range(n_free):
+            _augment(cost, prices, row_of, column_of, second[k], reach, keys, first)
+        total = 0.0
+        for row in range(n):
+            total += cost[row, column_of[row]]
+        totals[index] = total
+    return totals
+
+
+@njit()
+def _reduce_columns(
+    cost: FloatArray,
+    prices: FloatArray,
+    row_of: IntArray,
+    column_of: IntArray,
+    best: IntArray,
+) -> None:
+    """Price each column by its least cost, and match it if that row is free."""
+    n = len(prices)
+    for column in range(n):
+        prices[column] = np.inf
+    for row in range(n):
+        for column in range(n):
+            if cost[row, column] < prices[column]:
+                prices[column] = cost[row, column]
+                best[column] = row
+    for column in range(n):
+        row = best[column]
+        if column_of[row] < 0:
+            column_of[row] = column
+            row_of[column] = row
+
+
+@njit()
+def _bid(
+    cost: FloatArray,
+    prices: FloatArray,
+    row_of: IntArray,
+    column_of: IntArray,
+    reduced: FloatArray,
+    queue: IntArray,
+    left: IntArray,
+) -> int:
+    """Let free rows take their cheapest columns; return how many are `left` free.
+
+    A row lowers the price of its cheapest column until its second choice is as good,
+    and whoever had that column is free again.
+    """
+    n = len(prices)
+    n_free, n_left, n_bids = 0, 0, 0
+    for row in range(n):
+        if column_of[row] < 0:
+            queue[n_free] = row
+            n_free += 1
+    while n_free > 0:
+        n_free -= 1
+        row = queue[n_free]
+        n_bids += 1
+        for column in range(n):
+            reduced[column] = cost[row, column] - prices[column]
+        taken = _place_of_least(reduced)
+        best = reduced[taken]
+        reduced[taken] = np.inf
+        runner_up = reduced[_place_of_least(reduced)]
+        before = row_of[taken]
+        if before >= 0 and (n_bids > _BIDS * n or not best < runner_up):
+            left[n_left] = row
+            n_left += 1
+            continue
+        if n > 1:
+            prices[taken] -= runner_up - best
+        column_of[row] = taken
+        row_of[taken] = row
+        if before >= 0:
+            column_of[before] = -1
+            queue[n_free] = before
+            n_free += 1
+    return n_left
+
+
+@njit(**_LANES)
+def _augment(
+    cost: FloatArray,
+    prices: FloatArray,
+    row_of: IntArray,
+    column_of: IntArray,
+    start: int,
+    reach: FloatArray,
+    keys: FloatArray,
+    came_from: IntArray,
+) -> None:
+    """Match one more row along the cheapest chain of exchanges (Dijkstra).
+
+    `reach` is the length of the chain to a column, `keys` the same for columns not
+    passed yet and infinite for the others: loops without branches.
+    """
+    n = len(prices)
+    for column in range(n):
+        came_from[column] = start
+        reach[column] = cost[start, column] - prices[column]
+        keys[column] = reach[column]
+    column = _place_of_least(keys)
+    while row_of[column] >= 0:
+        row = row_of[column]
+        offset = reach[column] - (cost[row, column] - prices[column])
+        keys[column] = np.inf
+        for other in range(n):
+            through = cost[row, other] - prices[other] + offset
+            # A column passed is not reached again, whatever rounding says.
+            is_better = (through < reach[other]) & (keys[other] < np.inf)
+            reach[other] = through if is_better else reach[other]
+            keys[other] = through if is_better else keys[other]
+            came_from[other] = row if is_better else came_from[other]
+        column = _place_of_least(keys)
+    nearest = reach[column]
+    for other in range(n):
+        prices[other] += reach[other] - nearest if keys[other] == np.inf else 0.0
+    row = -1
+    while row != start:
+        row = came_from[column]
+        row_of[column] = row
+        before = column_of[row]
+        column_of[row] = column
+        column = before
+
+
+@njit(**_LANES)
+def _place_of_least(numbers: FloatArray) -> int:
+    """Return the index of the least number: its value first, several at once."""
+    least = np.inf
+    for number in numbers:
+        if number < least:
+            least = number
+    for place in range(len(numbers)):
+        if numbers[place] == least:
+            return place
+    return 0
