@@ -143,7 +143,7 @@ def test_sweep_prints_the_means_and_watch_tells_that_it_is_whole(tmp_path, capsy
     assert main([*arguments, "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "nu_squared" in shown
-    assert "8 cells computed, 0 were stored before." in shown
+    assert "Cells computed: 8; stored before: 0." in shown
     assert main(["sweep", "--watch", "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "marion2025/fig4: 8 of 8 cells stored. Table: " in shown

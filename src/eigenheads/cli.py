@@ -425,7 +425,7 @@ def sweep(
         )
     print_sweep(result)
     n_stored = len(result.table["seed"]) - result.computed
-    print(f"{result.computed} cells computed, {n_stored} were stored before.")
+    print(f"Cells computed: {result.computed}; stored before: {n_stored}.")
     print(f"Table and map: {result.folder}")
 
 
