@@ -8,10 +8,11 @@ changes the time and never the result.
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from types import FrameType
 
 from eigenheads._checks import check_count
@@ -156,14 +157,20 @@ class RunPool:
         if self._executor is not None:
             self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def each(self, work: Callable[[int], None]) -> None:
-        """Call `work` once a run; return when all are done."""
+    def each(
+        self, work: Callable[[int], None], done: Callable[[], None] | None = None
+    ) -> None:
+        """Call `work` once a run, and `done` here after each; return when all are."""
+        waiting: Iterable[Callable[[], None]]
         if self._executor is None:
-            for run in range(self._n_runs):
-                work(run)
-            return
-        for done in [self._executor.submit(work, run) for run in range(self._n_runs)]:
-            done.result()
+            waiting = (partial(work, run) for run in range(self._n_runs))
+        else:
+            submit = self._executor.submit
+            waiting = [submit(work, run).result for run in range(self._n_runs)]
+        for finish in waiting:
+            finish()
+            if done is not None:
+                done()
 
 
 def blocks(n_steps: int, *, size: int) -> Iterator[tuple[int, int]]:

@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from eigenheads._parallel import RunPool, advance, blocks, n_threads
+from eigenheads._parallel import RunPool, advance
 from eigenheads._typing import FloatArray
 from eigenheads.functional import centred_gram, effective_rank, feature_gram
 from eigenheads.probes import _draws
@@ -86,20 +85,15 @@ def measure_nulls(
     found: list[list[tuple[Nulls, FloatArray]]] = [[] for _ in range(total)]
     projections = _projections(heads, costly_draws(n_draws), seed)
 
-    def work(todo: range, place: int) -> None:
-        for i in todo[place : place + 1]:  # none beyond the last block's end
-            found[i] = _sequence(heads, i, n_draws, seed, projections)
+    def work(i: int) -> None:
+        found[i] = _sequence(heads, i, n_draws, seed, projections)
 
-    # Small matrices: sequences side by side, one thread inside each product. A block
-    # is a few sequences for each thread, so that none waits long for another.
-    width = min(total, 4 * n_threads())
     # After an array of this size is freed, glibc keeps freed memory for the next one
     # instead of returning it to the system, which would map it anew for every block.
     np.empty(_KEPT)
-    with threadpool_limits(1, user_api="blas"), RunPool(width) as pool:
-        for start, stop in blocks(total, size=width):
-            pool.each(partial(work, range(start, stop)))
-            advance(heads.n_heads * (stop - start))
+    # Small matrices: sequences side by side, one thread inside each product.
+    with threadpool_limits(1, user_api="blas"), RunPool(total) as pool:
+        pool.each(work, lambda: advance(heads.n_heads))
     observed = {name: _mean(found, name, "observed")[:, 0] for name in ABOUT}
     nulls: Nulls = {
         name: {
