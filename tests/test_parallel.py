@@ -45,6 +45,18 @@ def test_every_run_is_worked_on_once(count):
     assert sorted(seen) == list(range(7))
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_caller_hears_of_every_run_that_is_done(count):
+    here, heard, finished = threading.get_ident(), [], []
+    with threads(count), RunPool(5) as pool:
+        pool.each(
+            finished.append,
+            lambda: heard.append((threading.get_ident(), len(finished))),
+        )
+    assert [ident for ident, _ in heard] == [here] * 5
+    assert all(done >= i for i, (_, done) in enumerate(heard, start=1))
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_an_error_in_a_run_reaches_the_caller(count):
     def work(run):
