@@ -9,9 +9,9 @@ from eigenheads.datasets import SingleLocation
 from eigenheads.estimators import SingleLocationClassifier, SingleLocationRegressor
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location_coordinates import pooled_coordinates
-from eigenheads.estimators._location_fit import Objective
 from eigenheads.estimators._location_head import squared_radii
 from eigenheads.estimators._location_loss import SQUARED
+from eigenheads.estimators._location_objective import Objective
 from eigenheads.estimators._location_problem import Problem
 
 # Sums of about a hundred float64 products, reordered.

@@ -26,6 +26,7 @@ class Bags:
 
     tokens: NDArray[Any]
     offsets: NDArray[np.int64]
+    radii: NDArray[Any] | None = None  # one number more a token, for scores alone
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -42,10 +43,19 @@ class Bags:
 
     def take(self, chosen: NDArray[np.int64]) -> "Bags":
         """Return the chosen bags, in the order given."""
-        pieces = [
-            self.tokens[self.offsets[bag] : self.offsets[bag + 1]] for bag in chosen
-        ]
-        return Bags(np.concatenate(pieces), _offsets(self.lengths[chosen]))
+        lengths = self.lengths[chosen]
+        offsets = _offsets(lengths)
+        shift = np.repeat(self.starts[chosen] - offsets[:-1], lengths)
+        return self._rows(shift + np.arange(offsets[-1]), offsets)
+
+    def keep(self, kept: NDArray[np.bool_]) -> "Bags":
+        """Return the bags with some of their tokens, at least one in each."""
+        counts = np.add.reduceat(kept, self.starts, dtype=np.int64)
+        return self._rows(np.flatnonzero(kept), _offsets(counts))
+
+    def _rows(self, rows: NDArray[np.int64], offsets: NDArray[np.int64]) -> "Bags":
+        radii = None if self.radii is None else self.radii[rows]
+        return Bags(self.tokens[rows], offsets, radii)
 
     def split(self, per_token: NDArray[Any]) -> list[NDArray[Any]]:
         """Cut an array with one entry a token into one array a bag."""
