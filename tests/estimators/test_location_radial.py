@@ -102,6 +102,22 @@ def test_a_token_that_differs_by_its_spread_alone_is_found(rng, estimator):
     assert model.score(tokens[400:], y[400:]) > 0.9
 
 
+@pytest.mark.parametrize("seed", [100, 101, 102])
+def test_a_deciding_token_that_spreads_less_is_found_from_the_radius(seed):
+    """A fifth of the spread of 39 others: no moment of the tokens tells of it.
+
+    Without the start from the radius these three fits, and 7 of 8 on seeds 100 to 107,
+    found it in no more than 3 % of bags; with it, in 99.7 % or more.
+    """
+    tokens = np.random.default_rng(seed).standard_normal((600, 40, 10))
+    tokens[:, 1] *= 0.2
+    y = tokens[:, 1, 0]
+    model = SingleLocationRegressor(head="radial").fit(tokens[:300], y[:300])
+    assert model.coef_radius_ > 0
+    assert np.mean(model.locate(tokens[300:]) == 1) > 0.95
+    assert model.score(tokens[300:], y[300:]) > 0.9
+
+
 def test_units_do_not_matter(distracted):
     tokens, y, _ = distracted
     tokens, y = tokens[:300], y[:300]
