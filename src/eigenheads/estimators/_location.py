@@ -6,13 +6,16 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
-from sklearn.utils import check_array
 
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags, read_bags
 from eigenheads.estimators._batches import Batches, is_stream
 from eigenheads.estimators._location_base import AbstractSingleLocation
-from eigenheads.estimators._location_data import checked_targets, checked_weights
+from eigenheads.estimators._location_data import (
+    checked_numbers,
+    checked_targets,
+    checked_weights,
+)
 from eigenheads.estimators._location_loss import SQUARED
 from eigenheads.estimators._location_problem import Solution
 from eigenheads.estimators._location_stream import Standard, streamed_problem
@@ -220,9 +223,9 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         self, X: Any, y: Any, sample_weight: Any, *, reset: bool
     ) -> tuple[Bags, FloatArray, FloatArray]:
         bags = read_bags(self, X, reset=reset)
-        targets = checked_targets(y, bags, owner=type(self).__name__)
-        targets = check_array(targets, ensure_2d=False, dtype=float, input_name="y")
-        weights = checked_weights(sample_weight, bags, owner=type(self).__name__)
+        owner = type(self).__name__
+        targets = checked_numbers(checked_targets(y, bags, owner=owner), owner=owner)
+        weights = checked_weights(sample_weight, bags, owner=owner)
         return bags, targets, weights
 
     def _fit_batches(self, batches: Batches) -> Self:

@@ -85,7 +85,7 @@ def _ridge(gram: FloatArray, alpha: float) -> tuple[float, FloatArray]:
     """Return penalised loss and coefficients; the last two columns are not shrunk."""
     matrix = gram[:-1, :-1].copy()
     # The floor lets columns of zeros have the coefficient zero.
-    floor = 1e-12 * np.trace(matrix) + np.finfo(float).tiny
+    floor = 1e-12 * np.trace(matrix) or 1.0
     matrix[np.diag_indices_from(matrix)] += floor
     slopes = np.arange(len(matrix) - 1)
     matrix[slopes, slopes] += alpha

@@ -126,7 +126,7 @@ class NormalEquations:
     def solution(self) -> FloatArray:
         """Return one row of coefficients a response."""
         gram = self._gram.copy()
-        amount = np.trace(gram) / self._weight + np.finfo(float).tiny
+        amount = np.trace(gram) / self._weight or 1.0  # features may all be zero
         gram[np.diag_indices_from(gram)] += amount
         return np.asarray(solve(gram, self._cross, assume_a="pos").T)
 
