@@ -9,7 +9,7 @@ from eigenheads.estimators import (
     SingleLocationClassifier,
     SingleLocationRegressor,
     _location_fit,
-    _location_problem,
+    _location_stream,
 )
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location_loss import SQUARED
@@ -20,10 +20,10 @@ N, LENGTH, WIDTH = 400, 30, 12
 
 @pytest.fixture(scope="module")
 def data():
-    tokens, y, _ = SingleLocation(d=WIDTH, n_tokens=LENGTH, noise=0.1).sample(
-        N, np.random.default_rng(4)
-    )
-    return tokens, y
+    """The deciding token is seven deviations away: key and value come first."""
+    law = SingleLocation(d=100, n_tokens=LENGTH, noise=0.1)
+    tokens, y, _ = law.sample(N, np.random.default_rng(4))
+    return tokens[..., :WIDTH].copy(), y
 
 
 def problem_of(tokens, y, *, head="softmax", radii=None):
@@ -79,9 +79,26 @@ def test_nothing_is_gathered_where_most_tokens_count(data, monkeypatch):
     assert problem.attentive(np.zeros(WIDTH), 5.0) is None
     assert problem_of(*data, head="erf").attentive(np.ones(WIDTH), 0.1) is None
     assert problem.attentive(np.ones(WIDTH), 0.1) is not None
-    # A stream whose tokens that count do not fit stays a stream.
-    monkeypatch.setattr(_location_problem, "_MOST_NUMBERS", N * WIDTH - 1)
+    # A stream whose tokens that count are more than a batch stays a stream.
+    monkeypatch.setattr(Problem, "capacity", N * WIDTH - 1)
     assert problem.attentive(np.ones(WIDTH), 0.1) is None
+
+
+def test_a_stream_holds_no_more_than_a_batch(data, monkeypatch):
+    """And finds the same minimum, up to the tolerance, by passes over all tokens."""
+    monkeypatch.setattr(_location_stream, "_FEW_NUMBERS", 0)
+    tokens, y = data
+    whole = SingleLocationRegressor().fit(tokens, y)
+    passes = []
+    for size in (10, 200):
+
+        def batches(size=size):
+            passes.append(size)
+            return ((tokens[i : i + size], y[i : i + size]) for i in range(0, N, size))
+
+        model = SingleLocationRegressor().fit(batches)
+        assert_allclose(model.objective_, whole.objective_, rtol=1e-3)
+    assert passes.count(10) > 1.5 * passes.count(200)
 
 
 @pytest.mark.parametrize("head", ["softmax", "radial"])
@@ -91,8 +108,17 @@ def test_nothing_is_gathered_where_most_tokens_count(data, monkeypatch):
 def test_the_fit_is_that_over_all_tokens(data, monkeypatch, estimator, head):
     tokens, y = data
     y = y if estimator is SingleLocationRegressor else y > 0
-    settings = {"head": head, "tol": 1e-7, "alpha": 1e-3}
+    settings = {"head": head, "tol": 1e-5, "alpha": 3e-5}
+    gathered, attentive = [], Problem.attentive
+
+    def spied(*given):
+        gathered.append(attentive(*given))
+        return gathered[-1]
+
+    monkeypatch.setattr(Problem, "attentive", spied)
     quick = estimator(**settings).fit(tokens, y)
+    assert len(gathered) >= 2
+    assert None not in gathered
     all_tokens(monkeypatch)
     whole = estimator(**settings).fit(tokens, y)
     # Both stop at a relative decrease of 1e-10; the attended mean is from a first
