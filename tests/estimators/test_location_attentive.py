@@ -108,7 +108,7 @@ def test_a_stream_holds_no_more_than_a_batch(data, monkeypatch):
 def test_the_fit_is_that_over_all_tokens(data, monkeypatch, estimator, head):
     tokens, y = data
     y = y if estimator is SingleLocationRegressor else y > 0
-    settings = {"head": head, "tol": 1e-5, "alpha": 3e-5}
+    settings = {"head": head, "tol": 1e-5, "alpha": 1e-6}
     gathered, attentive = [], Problem.attentive
 
     def spied(*given):
