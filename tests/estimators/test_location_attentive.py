@@ -9,7 +9,7 @@ from eigenheads.estimators import (
     SingleLocationClassifier,
     SingleLocationRegressor,
     _location_fit,
-    _location_stream,
+    _location_problem,
 )
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location_loss import SQUARED
@@ -79,26 +79,26 @@ def test_nothing_is_gathered_where_most_tokens_count(data, monkeypatch):
     assert problem.attentive(np.zeros(WIDTH), 5.0) is None
     assert problem_of(*data, head="erf").attentive(np.ones(WIDTH), 0.1) is None
     assert problem.attentive(np.ones(WIDTH), 0.1) is not None
-    # A stream whose tokens that count are more than a batch stays a stream.
-    monkeypatch.setattr(Problem, "capacity", N * WIDTH - 1)
+    # A stream of which many tokens count stays a stream.
+    monkeypatch.setattr(_location_problem, "_MOST_NUMBERS", N * WIDTH - 1)
     assert problem.attentive(np.ones(WIDTH), 0.1) is None
 
 
-def test_a_stream_holds_no_more_than_a_batch(data, monkeypatch):
-    """And finds the same minimum, up to the tolerance, by passes over all tokens."""
-    monkeypatch.setattr(_location_stream, "_FEW_NUMBERS", 0)
+@pytest.mark.parametrize("most", [2**22, 0])
+def test_a_stream_gathers_what_the_fit_in_memory_does(data, monkeypatch, most):
+    monkeypatch.setattr(_location_problem, "_MOST_NUMBERS", most)
     tokens, y = data
-    whole = SingleLocationRegressor().fit(tokens, y)
     passes = []
-    for size in (10, 200):
 
-        def batches(size=size):
-            passes.append(size)
-            return ((tokens[i : i + size], y[i : i + size]) for i in range(0, N, size))
+    def batches():
+        passes.append(None)
+        return ((tokens[i : i + 90], y[i : i + 90]) for i in range(0, N, 90))
 
-        model = SingleLocationRegressor().fit(batches)
-        assert_allclose(model.objective_, whole.objective_, rtol=1e-3)
-    assert passes.count(10) > 1.5 * passes.count(200)
+    model = SingleLocationRegressor().fit(batches)
+    whole = SingleLocationRegressor().fit(tokens, y)
+    # Sums in another order, through the iterations.
+    assert_allclose(model.coef_key_, whole.coef_key_, rtol=1e-6, atol=1e-8)
+    assert (len(passes) < 20) == (most > 0)
 
 
 @pytest.mark.parametrize("head", ["softmax", "radial"])

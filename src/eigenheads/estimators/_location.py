@@ -139,8 +139,8 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     ``(bags, targets, weights)`` without `y`: a callable that returns a fresh iterator,
     an object that can be iterated again, or an iterator, which is kept in temporary
     files. Each of some tens of passes has one batch in memory, and the tokens that
-    count if they are no more than a batch. Then the solution is that of all bags at
-    once up to the order of sums, else up to `tol`.
+    count if these are less than 32 MB; up to the order of sums the solution is that of
+    all bags at once.
 
     With ``head="radial"`` the score :math:`x_l \cdot k` becomes
 
@@ -156,7 +156,7 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     passes read only the tokens whose weights count, within :math:`3 - \log(\text{tol})`
     of the largest score of their bag: the result is kept if the gradient over all
     tokens differs from theirs by less than `tol`, else tokens are chosen again, and
-    after three times all are read.
+    after three times, or where they are many, all are read.
     Starts: with whitened tokens and centred targets, ``moments`` takes :math:`v` from
     the regression of :math:`y` on the sum of the bag and :math:`k` from the mean of
     :math:`y (x \cdot v) x`;

@@ -15,8 +15,10 @@ from eigenheads.estimators._location_loss import HeadLoss
 # Starts are compared on at most this many tokens, or on this many bags a feature.
 _SCREEN_TOKENS = 50_000
 _SCREEN_BAGS_A_FEATURE = 10
-# Tokens that count are gathered where they are at most this share of all.
+# Tokens that count are gathered where they are at most this share of all, and at most
+# this many numbers (32 MB): a stream stays a stream, and its fit that in memory.
 _MOST_GATHERED = 0.5
+_MOST_NUMBERS = 2**22
 
 _SETTINGS = (
     "head",
@@ -82,11 +84,6 @@ class Problem:
         """Number of bags, repeated as often as their weights say."""
         return max(self.weight, float(len(self.bags)))
 
-    @property
-    def capacity(self) -> float:
-        """How many numbers may be held beside a part: here, as many as there are."""
-        return self.bags.tokens.size
-
     def screen(self) -> "Problem":
         """Return the problem on the bags on which starts are compared."""
         bags = self.bags
@@ -108,7 +105,7 @@ class Problem:
             kept = scores >= np.repeat(tops - margin, part.bags.lengths)
             n_tokens += len(kept)
             n_numbers += int(np.count_nonzero(kept)) * part.bags.tokens.shape[1]
-            if n_numbers > self.capacity:
+            if n_numbers > _MOST_NUMBERS:
                 return None
             taken.append(replace(part, bags=part.bags.keep(kept)))
         whole = taken[0] if len(taken) == 1 else joined(taken)

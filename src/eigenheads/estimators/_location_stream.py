@@ -19,9 +19,6 @@ Read = Callable[[], Iterator[tuple[Bags, NDArray[Any], FloatArray]]]
 # Targets as given to those of the loss and to responses, which starts are made from.
 Encode = Callable[[NDArray[Any]], tuple[FloatArray, FloatArray]]
 
-# So many numbers, 8 MB, may always be held.
-_FEW_NUMBERS = 2**20
-
 
 class Tally(Protocol):
     """Hears the targets of one batch after the other; says how to encode them."""
@@ -87,7 +84,6 @@ class StreamedProblem(Problem):
     n_tokens: int
     n_bags: int
     total: float
-    largest: int
 
     def parts(self) -> Iterator[Problem]:
         """Yield a problem a batch."""
@@ -126,11 +122,6 @@ class StreamedProblem(Problem):
         """Number of bags, repeated as often as their weights say."""
         return max(self.total, float(self.n_bags))
 
-    @property
-    def capacity(self) -> float:
-        """How many numbers may be held beside a batch: as many as the largest has."""
-        return max(self.largest, _FEW_NUMBERS)
-
     def screen(self) -> Problem:
         """Gather the bags, evenly spaced over all batches, that starts are tried on."""
         chosen = screened_bags(self.n_bags, self.n_tokens, self.bags.tokens.shape[1])
@@ -152,7 +143,7 @@ def streamed_problem(
     read: Read, tally: Tally, settings: Callable[[], dict[str, Any]], *, owner: str
 ) -> StreamedProblem:
     """Return the problem, after a first pass that counts; settings may depend on it."""
-    n_bags = n_tokens = largest = 0
+    n_bags = n_tokens = 0
     total = 0.0
     tokens: NDArray[Any] | None = None
     example: NDArray[Any] | None = None
@@ -162,7 +153,6 @@ def streamed_problem(
         n_bags += int(np.count_nonzero(weights))
         n_tokens += int(bags.lengths[weights > 0].sum())
         total += float(weights.sum())
-        largest = max(largest, bags.tokens.size)
         tally.add(targets, weights)
     if tokens is None or example is None:
         fail("X", "at least one batch", Got("none"), owner=owner)
@@ -178,7 +168,6 @@ def streamed_problem(
         n_bags=n_bags,
         n_tokens=n_tokens,
         total=total,
-        largest=largest,
     )
 
 
