@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.exceptions import ConvergenceWarning
 
 from eigenheads.datasets import SingleLocation
 from eigenheads.estimators import (
@@ -136,3 +137,12 @@ def test_a_wrong_choice_of_tokens_is_noticed(data, monkeypatch):
     monkeypatch.setattr(_location_fit, "_MARGIN", np.log(1e-4))
     chosen = SingleLocationRegressor(**settings).fit(*data)
     assert_allclose(chosen.objective_, whole.objective_, rtol=1e-3)
+
+
+@pytest.mark.parametrize("max_iter", [1, 3])
+def test_iterations_over_some_tokens_are_counted(data, max_iter):
+    """Two stages, each of at most so many."""
+    model = SingleLocationRegressor(max_iter=max_iter)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(*data)
+    assert model.n_iter_ <= 2 * max_iter

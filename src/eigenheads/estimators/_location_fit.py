@@ -31,9 +31,9 @@ from eigenheads.estimators._location_start import (
 
 # All starts take the first number of iterations, the best two the second.
 _SCREEN_ITERATIONS = (5, 10)
-# Beyond this many natural logarithms below the tolerance a weight does not count.
+# A weight below the tolerance divided by the exponential of this does not count.
 _MARGIN = 3.0
-# Times that tokens that count may be chosen again before all are taken.
+# Times that the tokens that count are chosen before all are taken.
 _ROUNDS = 3
 
 
@@ -109,17 +109,20 @@ def _refined(
         if rest is None:
             break
         small = Objective(rest, objective.coordinates, objective.attended)
+        left = problem.max_iter - n_iter
         with small.loss.threads():
-            result = minimise(small, flat, max_iter=problem.max_iter, tol=tol)
+            result = minimise(small, flat, max_iter=left, tol=tol)
         n_iter += int(result.nit)
         flat = result.x
         with objective.loss.threads():
             value, gradient = objective(flat)
-        if np.abs(gradient - result.jac).max() <= tol:
+        agrees = np.abs(gradient - result.jac).max() <= tol
+        if agrees or n_iter >= problem.max_iter:
             result.fun, result.nit = value, n_iter
             return result
+    left = problem.max_iter - n_iter
     with objective.loss.threads():
-        result = minimise(objective, flat, max_iter=problem.max_iter, tol=tol)
+        result = minimise(objective, flat, max_iter=left, tol=tol)
     result.nit += n_iter
     return result
 
