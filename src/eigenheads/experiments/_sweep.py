@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads._checks import Got, check_choice, fail
+from eigenheads._extras import require
 from eigenheads.experiments._cells import CellStore, cells_folder
 from eigenheads.experiments._core import Cells, Experiment
 from eigenheads.experiments._engines import open_engine
@@ -89,8 +90,8 @@ class SweepResult:
 
     def to_frame(self) -> Any:
         """Return the table as a pandas DataFrame (extra ``frame``)."""
-        import pandas
-
+        owner = "SweepResult.to_frame"
+        pandas = require("pandas", "pandas", extra="frame", owner=owner)
         return pandas.DataFrame(dict(self.table))
 
 
