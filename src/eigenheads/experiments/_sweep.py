@@ -195,8 +195,8 @@ def _deliver(
     messages = [store[address].message for address in plan.addresses()]
     refused = tuple(dict.fromkeys(message for message in messages if message))
     if all(messages):
-        got = Got(refused[0].removesuffix("."))
-        fail("grid", "parameters that allow a run", got, owner=OWNER)
+        got, hint = Got("points that are all refused"), f"The first: {refused[0]}"
+        fail("grid", "parameters that allow a run", got, owner=OWNER, hint=hint)
     result = SweepResult(
         key=plan.key,
         preset=plan.preset,
