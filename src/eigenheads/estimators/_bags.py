@@ -87,7 +87,7 @@ def read_bags(estimator: Any, X: object, *, reset: bool) -> Bags:
 def _table(X: Any, owner: str) -> tuple[Any, NDArray[np.int64] | None]:
     """Return rows and the lengths of bags; None where rows are bags of one token."""
     n_axes = getattr(X, "ndim", None)
-    if isinstance(X, dict):
+    if isinstance(X, dict) and n_axes is None:  # a sparse array may be a dict
         fail("X", "a list of bags, or an array", Got("a dict"), owner=owner, hint=_HINT)
     if (isinstance(X, list | tuple) and not X) or (n_axes == 3 and not len(X)):
         fail("X", "at least one bag", Got("none"), owner=owner, hint=_HINT)
