@@ -21,8 +21,8 @@ from eigenheads.functional._similarity import best_matching, unit_rows
 from eigenheads.probes._kernel_batches import (
     alignments,
     captured_traces,
-    coefficients_and_ratios,
     differences_of_sorted,
+    norms_and_ratios,
     pair_distances,
 )
 
@@ -32,9 +32,9 @@ _RIDGE = 1e-10
 # Gram matrices of whitened columns have condition 1/_NARROW² at most: the ridge then
 # moves results by 1e-5 of a direction's share at most.
 _NARROW = 3e-3
-# Columns this far from dependent, after the normalisers, need no whitening: their
-# Gram matrices have condition 1e6 at most, which costs six of sixteen digits.
-_APART = 1e-3
+# Columns this far from dependent need no whitening: it would gain four digits at
+# most, and where the normalisers spread too far in addition, pivots tell.
+_APART = 1e-2
 # Singular values below this share of the largest are rounding of float32 models.
 _FLOAT32 = 1e-6
 # Values per block of draws: what is worked on stays in the cache.
@@ -58,7 +58,7 @@ class HeadReading:
         None if the columns are far enough from dependent as they are.
         """
         _, sizes, right = np.linalg.svd(self.values, full_matrices=False)
-        is_apart = sizes[-1] * self.normaliser.min() > _APART * sizes[0]
+        is_apart = sizes[-1] > _APART * sizes[0]
         if is_apart and len(sizes) == self.values.shape[1]:
             return None
         real = sizes > _FLOAT32 * sizes[0]
@@ -109,76 +109,73 @@ class HeadReading:
 
     def _of_block(self, drawn: FloatArray, is_alike: bool) -> dict[str, FloatArray]:
         d, count, n = drawn.shape
-        n_queries = len(self.weights)
         read = (drawn.reshape(d * count, n) @ self.readout).reshape(d, count, -1)
-        outputs, cross = read[..., :n_queries], read[..., n_queries:-n]
-        with np.errstate(divide="ignore"):
-            logs = np.log10(np.einsum("dbq,dbq->bq", outputs, outputs))
-        found = {
-            "norm_ratio": (logs - self.log_features / math.log(10)).mean(axis=-1),
-            "output_norm": logs.mean(axis=-1),
-            "linear_cka": self._linear_cka(drawn, cross, is_alike),
-        }
-        return found | self._of_coefficients(drawn, read[..., -n:], is_alike)
-
-    def _linear_cka(
-        self, drawn: FloatArray, cross: FloatArray, is_alike: bool
-    ) -> FloatArray:
-        part = np.einsum("dbr,dbr->b", cross, cross)
-        own, target = self.norms
-        if is_alike:
-            whole = np.full(len(part), own * target)
-        else:
-            whole = _covariance_norm(drawn.transpose(1, 2, 0)) * target
-        return np.divide(part, whole, out=np.full(len(part), np.nan), where=whole > 0)
-
-    def _of_coefficients(
-        self, drawn: FloatArray, products: FloatArray, is_alike: bool
-    ) -> dict[str, FloatArray]:
-        """Return the gamma test, column by column and as a whole."""
-        d, count, n = drawn.shape
-        stack = np.empty((d, 2, count, n))
+        squares = np.empty((count, len(self.weights)))
+        crosses, residuals = np.empty(count), np.empty(count)
         ratios = np.empty((d, count, n), dtype=np.uint64)
-        residuals = np.empty((d, count))
-        coefficients_and_ratios(
-            drawn, self.normaliser, products, stack, ratios, residuals
+        norms_and_ratios(
+            drawn, self.normaliser, read, squares, crosses, residuals, ratios
         )
         ratios.sort(axis=-1)
+        with np.errstate(divide="ignore"):
+            logs = np.log10(squares)
         return {
+            "norm_ratio": (logs - self.log_features / math.log(10)).mean(axis=-1),
+            "output_norm": logs.mean(axis=-1),
+            "linear_cka": self._linear_cka(drawn, crosses, is_alike),
             "gamma_difference": differences_of_sorted(ratios),
-            "eigen_residual": residuals.mean(axis=0),
-            "captured_variance": self._captured(stack, is_alike),
+            "eigen_residual": residuals,
+            "captured_variance": self._captured(drawn, read[..., -n:], is_alike),
         }
 
-    def _captured(self, stack: FloatArray, is_alike: bool) -> FloatArray:
+    def _linear_cka(
+        self, drawn: FloatArray, crosses: FloatArray, is_alike: bool
+    ) -> FloatArray:
+        own, target = self.norms
+        if is_alike:
+            whole = np.full(len(crosses), own * target)
+        else:
+            whole = _covariance_norm(drawn.transpose(1, 2, 0)) * target
+        empty = np.full(len(crosses), np.nan)
+        return np.divide(crosses, whole, out=empty, where=whole > 0)
+
+    def _captured(
+        self, drawn: FloatArray, products: FloatArray, is_alike: bool
+    ) -> FloatArray:
         """Return the share of variance in the span of the coefficients.
 
-        `stack` is (d, 2, draws, n): coefficients A and their products with the Gram
-        matrix; the share is tr((AᵀA)⁻¹ AᵀK̃A) over the most possible. A span does not
+        With coefficients A of values (d, draws, n) and their products with the Gram
+        matrix, the share is tr((AᵀA)⁻¹ AᵀK̃A) over the most possible. A span does not
         see what mixes its columns, so values whose second moments are those of the
         head's are whitened first if need be: then only the spread of the normalisers
         can make AᵀA ill-conditioned. Where it is, an orthonormal basis is computed,
         which costs more.
         """
-        d, _, count, n = stack.shape
+        d, count, n = drawn.shape
         best = self.cloud.eigenvalues[:d].sum()
         if best <= 0:
             return np.full(count, np.nan)
         ridge = 0.0
         if is_alike and self.whitener is not None:
-            stack = self.whitener @ stack.reshape(d, -1)
+            drawn, products = (
+                (self.whitener @ np.ascontiguousarray(x).reshape(d, -1)).reshape(
+                    -1, count, n
+                )
+                for x in (drawn, products)
+            )
             ridge = _RIDGE if self.normaliser.min() >= _NARROW else 0.0
-        pairs = stack.reshape(-1, 2, count, n)
-        columns = pairs[:, 0].transpose(1, 0, 2)
-        both = pairs.reshape(-1, count, n).transpose(1, 2, 0)
-        forms = (columns @ both).reshape(count, len(pairs), len(pairs), 2)
-        captured = captured_traces(forms, ridge)
+        captured = captured_traces(drawn, self.normaliser, products, ridge)
         poor = np.isnan(captured)
         if poor.any():
-            basis = np.linalg.qr(columns[poor].transpose(0, 2, 1))[0]
-            products = self.cloud.gram @ basis
-            captured[poor] = np.einsum("bnr,bnr->b", basis, products)
+            captured[poor] = self._captured_by_basis(drawn[:, poor])
         return captured / best
+
+    def _captured_by_basis(self, drawn: FloatArray) -> FloatArray:
+        """Return the variance in the span, from an orthonormal basis of it."""
+        weighted = (drawn * self.normaliser).transpose(1, 2, 0)
+        columns = weighted - weighted.mean(axis=1, keepdims=True)
+        basis = np.linalg.qr(columns)[0]
+        return np.einsum("bnr,bnr->b", basis, self.cloud.gram @ basis)
 
     def rbf_of_values(self, drawn: FloatArray) -> FloatArray:
         """Return the RBF alignment of values (d_value, draws, n), one a draw."""
