@@ -20,6 +20,10 @@ _SUMS: dict[str, Any] = {"fastmath": {"reassoc", "contract"}, **_NUMPY}
 # A pivot below this share of its row's square: too little is left after
 # cancellation, and the basis has to be computed in another way.
 _PIVOT = 1e-8
+# Shares of a median between which the next one is looked for.
+_NEAR = (0.95, 1.05)
+# So many numbers are sorted; equal ones may be more, after so many halvings.
+_FEW, _HALVINGS = 16, 60
 
 
 @njit(**_SUMS)
@@ -256,6 +260,54 @@ def pair_distances(inner: FloatArray) -> FloatArray:
                 pairs[draw, place + j - i - 1] = max(0.0, square)
             place += n - 1 - i
     return pairs
+
+
+@njit(**_NUMPY)
+def lower_medians(rows: FloatArray, guess: float) -> FloatArray:
+    """Return the lower one of the middle two numbers of each row, or the middle one.
+
+    Numbers below a bound are counted, many at once, and the bounds are moved together
+    until few are left to be sorted. Draws of equal covariance have medians close to
+    each other, so the search starts at the one before; at `guess` for the first, or
+    anywhere if that is infinite. Numbers are not negative.
+    """
+    count, n = rows.shape
+    middle = (n - 1) // 2
+    found = np.empty(count)
+    near = np.empty(n + 1)
+    for index in range(count):
+        row = rows[index]
+        low, high = _NEAR[0] * guess, _NEAR[1] * guess
+        n_low, n_high = _count_below(row, low), _count_below(row, high)
+        if not (n_low <= middle < n_high):
+            # No number is infinite.
+            low, high, n_low, n_high = 0.0, np.inf, 0, n
+        top = row.max() if high == np.inf else high
+        for _ in range(_HALVINGS):
+            if n_high - n_low <= _FEW:
+                break
+            bound = (low + min(high, top)) / 2
+            n_bound = _count_below(row, bound)
+            if n_bound <= middle:
+                low, n_low = bound, n_bound
+            else:
+                high, n_high = bound, n_bound
+        n_near = 0
+        for i in range(n):
+            near[n_near] = row[i]
+            # Written over by the next number unless it counts.
+            n_near += 1 if (row[i] >= low) & (row[i] < high) else 0
+        found[index] = np.sort(near[:n_near])[middle - n_low]
+        guess = found[index]
+    return found
+
+
+@njit(**_NUMPY)
+def _count_below(numbers: FloatArray, bound: float) -> int:
+    count = 0
+    for i in range(len(numbers)):
+        count += 1 if numbers[i] < bound else 0
+    return count
 
 
 @njit(**_SUMS)

@@ -1,7 +1,7 @@
 """One head on one sequence, read as kernel PCA, and what any values would give."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,6 +22,7 @@ from eigenheads.probes._kernel_batches import (
     alignments,
     captured_traces,
     differences_of_sorted,
+    lower_medians,
     norms_and_ratios,
     pair_distances,
 )
@@ -39,6 +40,8 @@ _APART = 1e-2
 _FLOAT32 = 1e-6
 # Values per block of draws: what is worked on stays in the cache.
 _BLOCK = 2**14
+# Entries per block of matrices of pairs of tokens: several such arrays at once do.
+PAIRS = 2**15
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +86,11 @@ class HeadReading:
         return np.concatenate([self.weights.T, target, gram], axis=1)
 
     @cached_property
+    def target_gram(self) -> FloatArray:
+        """Return the centred Gaussian Gram matrix of the target, of norm 1."""
+        return _unit_gram(self.target)
+
+    @cached_property
     def norms(self) -> tuple[FloatArray, FloatArray]:
         """Return the Frobenius norms of the covariances of values and target."""
         return _covariance_norm(self.values), _covariance_norm(self.target)
@@ -90,9 +98,9 @@ class HeadReading:
     def of_permuted(self, orders: NDArray[np.intp]) -> dict[str, FloatArray]:
         """Return the cheap statistics of the values in other orders, one a row."""
         columns = np.ascontiguousarray(self.values.T)
-        return _joined(
+        return joined(
             self._of_block(np.take(columns, orders[part], axis=1), True)
-            for part in _parts(len(orders), columns.size)
+            for part in parts(len(orders), columns.size)
         )
 
     def of_values(
@@ -102,9 +110,9 @@ class HeadReading:
 
         `is_alike`: whether all draws have mean and second moments of the head's values.
         """
-        return _joined(
+        return joined(
             self._of_block(np.ascontiguousarray(drawn[:, part]), is_alike)
-            for part in _parts(drawn.shape[1], self.values.size)
+            for part in parts(drawn.shape[1], self.values.size)
         )
 
     def _of_block(self, drawn: FloatArray, is_alike: bool) -> dict[str, FloatArray]:
@@ -179,19 +187,39 @@ class HeadReading:
 
     def rbf_of_values(self, drawn: FloatArray) -> FloatArray:
         """Return the RBF alignment of values (d_value, draws, n), one a draw."""
-        stack = drawn.transpose(1, 2, 0)
-        pairs = pair_distances(stack @ stack.transpose(0, 2, 1))
-        middle = (pairs.shape[1] - 1) // 2
-        median = np.sort(pairs, axis=1)[:, middle, None]
-        pairs /= -2 * np.where(median > 0, median, 1.0)
-        return alignments(np.exp(pairs, out=pairs), _unit_gram(self.target))
+        target = self.target_gram
+        guess = np.inf
+
+        def of_block(part: slice) -> FloatArray:
+            nonlocal guess
+            stack = drawn[:, part].transpose(1, 2, 0)
+            pairs = pair_distances(stack @ stack.transpose(0, 2, 1))
+            median = lower_medians(pairs, guess)[:, None]
+            guess = float(median[-1, 0])
+            pairs /= -2 * np.where(median > 0, median, 1.0)
+            return alignments(np.exp(pairs, out=pairs), target)
+
+        return self._by_pairs(drawn.shape[1], of_block)
 
     def matching_of_values(self, drawn: FloatArray) -> FloatArray:
         """Return the matching cosine of values (d_value, draws, n), one a draw."""
-        lengths = np.sqrt(np.einsum("dbn,dbn->bn", drawn, drawn))
-        cosines = unit_rows(self.target) @ drawn.transpose(1, 0, 2)
-        cosines /= np.where(lengths > 0, lengths, 1.0)[:, None, :]
-        return best_matching(cosines)
+        target = unit_rows(self.target)
+
+        def of_block(part: slice) -> FloatArray:
+            own = drawn[:, part]
+            lengths = np.sqrt(np.einsum("dbn,dbn->bn", own, own))
+            cosines = target @ own.transpose(1, 0, 2)
+            cosines /= np.where(lengths > 0, lengths, 1.0)[:, None, :]
+            return best_matching(cosines)
+
+        return self._by_pairs(drawn.shape[1], of_block)
+
+    def _by_pairs(
+        self, count: int, of_block: Callable[[slice], FloatArray]
+    ) -> FloatArray:
+        """Return what is computed from matrices of pairs of tokens, one a draw."""
+        n = len(self.values)
+        return np.concatenate([of_block(p) for p in parts(count, n * n, PAIRS)])
 
 
 def read_heads(
@@ -236,9 +264,9 @@ def rbf_of_permuted(
     # Both are symmetric: an entry above the diagonal counts twice.
     counts = np.where(rows == columns, 1.0, 2.0)
     own = [_unit_gram(reading.values).ravel() for reading in readings]
-    targets = [counts * _unit_gram(r.target)[rows, columns] for r in readings]
+    targets = [counts * r.target_gram[rows, columns] for r in readings]
     found = np.empty((len(readings), len(orders)))
-    for part in _parts(len(orders), len(rows)):
+    for part in parts(len(orders), len(rows)):
         o = orders[part]
         index = np.take(o, rows, axis=1) * n + np.take(o, columns, axis=1)
         for row, (gram, target) in enumerate(zip(own, targets, strict=True)):
@@ -258,15 +286,16 @@ def attention_weights(
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
-def _parts(count: int, size: int) -> list[slice]:
-    """Return the blocks of `count` draws of `size` numbers each."""
-    step = max(1, _BLOCK // size)
+def parts(count: int, size: int, block: int = _BLOCK) -> list[slice]:
+    """Return slices of `count` draws of `size` numbers, `block` numbers in each."""
+    step = max(1, block // size)
     return [slice(start, start + step) for start in range(0, count, step)]
 
 
-def _joined(blocks: Iterable[dict[str, FloatArray]]) -> dict[str, FloatArray]:
-    parts = list(blocks)
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+def joined(blocks: Iterable[dict[str, FloatArray]]) -> dict[str, FloatArray]:
+    """Return the draws of all blocks."""
+    found = list(blocks)
+    return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
 
 
 def _covariance_norm(points: FloatArray) -> FloatArray:
