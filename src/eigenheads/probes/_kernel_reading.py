@@ -98,9 +98,12 @@ class HeadReading:
     def of_permuted(self, orders: NDArray[np.intp]) -> dict[str, FloatArray]:
         """Return the cheap statistics of the values in other orders, one a row."""
         columns = np.ascontiguousarray(self.values.T)
-        return joined(
-            self._of_block(np.take(columns, orders[part], axis=1), True)
-            for part in parts(len(orders), columns.size)
+        own, target = self.norms
+        return self._of_draws(
+            len(orders),
+            lambda part: np.take(columns, orders[part], axis=1),
+            np.full(len(orders), own * target),
+            is_alike=True,
         )
 
     def of_values(
@@ -110,59 +113,74 @@ class HeadReading:
 
         `is_alike`: whether all draws have mean and second moments of the head's values.
         """
-        return joined(
-            self._of_block(np.ascontiguousarray(drawn[:, part]), is_alike)
-            for part in parts(drawn.shape[1], self.values.size)
+        own, target = self.norms
+        if is_alike:
+            norms = np.full(drawn.shape[1], own)
+        else:
+            norms = _covariance_norm(drawn.transpose(1, 2, 0))
+        return self._of_draws(
+            drawn.shape[1],
+            lambda part: np.ascontiguousarray(drawn[:, part]),
+            norms * target,
+            is_alike=is_alike,
         )
 
-    def _of_block(self, drawn: FloatArray, is_alike: bool) -> dict[str, FloatArray]:
-        d, count, n = drawn.shape
-        read = (drawn.reshape(d * count, n) @ self.readout).reshape(d, count, -1)
+    def _of_draws(
+        self,
+        count: int,
+        draw: Callable[[slice], FloatArray],
+        norms: FloatArray,
+        *,
+        is_alike: bool,
+    ) -> dict[str, FloatArray]:
+        """Return the cheap statistics of what `draw` returns, (d_value, draws, n).
+
+        `norms` are those that linear CKA divides by.
+        """
         squares = np.empty((count, len(self.weights)))
-        crosses, residuals = np.empty(count), np.empty(count)
-        ratios = np.empty((d, count, n), dtype=np.uint64)
-        norms_and_ratios(
-            drawn, self.normaliser, read, squares, crosses, residuals, ratios
-        )
-        ratios.sort(axis=-1)
+        crosses, residuals, differences, captured = np.empty((4, count))
+        n = len(self.values)
+        for part in parts(count, self.values.size):
+            drawn = draw(part)
+            read = (drawn.reshape(-1, n) @ self.readout).reshape(*drawn.shape[:2], -1)
+            ratios = np.empty(drawn.shape, dtype=np.uint64)
+            norms_and_ratios(
+                drawn,
+                self.normaliser,
+                read,
+                squares[part],
+                crosses[part],
+                residuals[part],
+                ratios,
+            )
+            ratios.sort(axis=-1)
+            differences[part] = differences_of_sorted(ratios)
+            captured[part] = self._captured(drawn, read[..., -n:], is_alike)
         with np.errstate(divide="ignore"):
             logs = np.log10(squares)
+        best = self.cloud.eigenvalues[: self.values.shape[1]].sum()
         return {
             "norm_ratio": (logs - self.log_features / math.log(10)).mean(axis=-1),
             "output_norm": logs.mean(axis=-1),
-            "linear_cka": self._linear_cka(drawn, crosses, is_alike),
-            "gamma_difference": differences_of_sorted(ratios),
+            "linear_cka": _shares(crosses, norms),
+            "gamma_difference": differences,
             "eigen_residual": residuals,
-            "captured_variance": self._captured(drawn, read[..., -n:], is_alike),
+            "captured_variance": _shares(captured, np.full(count, best)),
         }
-
-    def _linear_cka(
-        self, drawn: FloatArray, crosses: FloatArray, is_alike: bool
-    ) -> FloatArray:
-        own, target = self.norms
-        if is_alike:
-            whole = np.full(len(crosses), own * target)
-        else:
-            whole = _covariance_norm(drawn.transpose(1, 2, 0)) * target
-        empty = np.full(len(crosses), np.nan)
-        return np.divide(crosses, whole, out=empty, where=whole > 0)
 
     def _captured(
         self, drawn: FloatArray, products: FloatArray, is_alike: bool
     ) -> FloatArray:
-        """Return the share of variance in the span of the coefficients.
+        """Return the variance in the span of the coefficients.
 
         With coefficients A of values (d, draws, n) and their products with the Gram
-        matrix, the share is tr((AᵀA)⁻¹ AᵀK̃A) over the most possible. A span does not
+        matrix, it is tr((AᵀA)⁻¹ AᵀK̃A). A span does not
         see what mixes its columns, so values whose second moments are those of the
         head's are whitened first if need be: then only the spread of the normalisers
         can make AᵀA ill-conditioned. Where it is, an orthonormal basis is computed,
         which costs more.
         """
         d, count, n = drawn.shape
-        best = self.cloud.eigenvalues[:d].sum()
-        if best <= 0:
-            return np.full(count, np.nan)
         ridge = 0.0
         if is_alike and self.whitener is not None:
             drawn, products = (
@@ -176,7 +194,7 @@ class HeadReading:
         poor = np.isnan(captured)
         if poor.any():
             captured[poor] = self._captured_by_basis(drawn[:, poor])
-        return captured / best
+        return captured
 
     def _captured_by_basis(self, drawn: FloatArray) -> FloatArray:
         """Return the variance in the span, from an orthonormal basis of it."""
@@ -296,6 +314,12 @@ def joined(blocks: Iterable[dict[str, FloatArray]]) -> dict[str, FloatArray]:
     """Return the draws of all blocks."""
     found = list(blocks)
     return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
+
+
+def _shares(parts_of: FloatArray, wholes: FloatArray) -> FloatArray:
+    """Return quotients; NaN where there is nothing to have a share of."""
+    empty = np.full(len(wholes), np.nan)
+    return np.divide(parts_of, wholes, out=empty, where=wholes > 0)
 
 
 def _covariance_norm(points: FloatArray) -> FloatArray:
