@@ -134,7 +134,7 @@ def differences_of_sorted(ratios: NDArray[np.uint64]) -> FloatArray:
 def captured_traces(
     drawn: FloatArray, normaliser: FloatArray, products: FloatArray, ridge: float
 ) -> FloatArray:
-    r"""Return :math:`\operatorname{tr} ((A^\top A)^{-1} A^\top \tilde K A)`, one a draw.
+    r"""Return :math:`\operatorname{tr} ((A^\top A)^{-1} A^\top \tilde K A)` of draws.
 
     Parameters
     ----------
@@ -156,7 +156,11 @@ def captured_traces(
     # Pairs of columns at once: a column of zeros makes their number even.
     even = width + width % 2
     a, image = np.zeros((even, n)), np.zeros((even, n))
-    gram, form, pivot_row = np.empty((even, even)), np.empty((even, even)), np.empty(even)
+    gram, form, pivot_row = (
+        np.empty((even, even)),
+        np.empty((even, even)),
+        np.empty(even),
+    )
     traces = np.empty(count)
     floor = 0.0 if ridge > 0 else _PIVOT
     for draw in range(count):

@@ -236,7 +236,9 @@ def _of_random_keys(
     return of_keys
 
 
-def _of_keys(heads: Heads, queries: FloatArray, keys: FloatArray) -> dict[str, FloatArray]:
+def _of_keys(
+    heads: Heads, queries: FloatArray, keys: FloatArray
+) -> dict[str, FloatArray]:
     """Return what depends on keys alone, of drawn keys (draws, n, d)."""
     plain = feature_gram(keys, heads.scale)[1]
     trace = np.einsum("bii->b", plain)

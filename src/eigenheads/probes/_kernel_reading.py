@@ -174,11 +174,10 @@ class HeadReading:
         """Return the variance in the span of the coefficients.
 
         With coefficients A of values (d, draws, n) and their products with the Gram
-        matrix, it is tr((AᵀA)⁻¹ AᵀK̃A). A span does not
-        see what mixes its columns, so values whose second moments are those of the
-        head's are whitened first if need be: then only the spread of the normalisers
-        can make AᵀA ill-conditioned. Where it is, an orthonormal basis is computed,
-        which costs more.
+        matrix, it is tr((AᵀA)⁻¹ AᵀK̃A). A span does not see what mixes its columns, so
+        values whose second moments are those of the head's are whitened first if need
+        be: then only the spread of the normalisers can make AᵀA ill-conditioned. Where
+        it is, an orthonormal basis is computed, which costs more.
         """
         d, count, n = drawn.shape
         ridge = 0.0
