@@ -81,6 +81,7 @@ def test_a_callable_is_probed(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["mymodels:"], "`MODEL` must be module:callable; got 'mymodels:'. mymodels:"),
         (["nowhere/at-all"], "which is no folder. Models are read from disk only"),
         (["FOLDER", "--layers", "0,x"], "indices and ranges such as 0,3-5"),
         (["FOLDER", "--layers", "5-3"], "ranges from a layer to a later one"),

@@ -59,8 +59,7 @@ def load_model(
     never a pickle that could run code. Code that comes with a model is not run
     (``trust_remote_code`` stays off).
     """
-    module, colon, name = spec.partition(":")
-    is_callable = bool(colon and module and name)
+    is_callable = ":" in spec
     if not is_callable and not Path(spec).is_dir():
         hint = "Models are read from disk only; download it first."
         got = Got(f"{spec!r}, which is no folder")
