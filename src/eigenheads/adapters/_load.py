@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from torch import nn
@@ -163,6 +164,10 @@ def _read(kind: Any, folder: Path, **options: Any) -> Any:
         return kind.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, **options
         )
+    except UnpicklingError:
+        got = Got(f"{str(folder)!r}, whose weights are a pickle of more than tensors")
+        hint = "It could run code, so it is not read; ask for safetensors."
+        fail("MODEL", _CONTRACT, got, owner=_OWNER, hint=hint)
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
         what = (
