@@ -1,7 +1,9 @@
 """Compiled inner loops of the kernel-PCA probe: one pass over the draws each.
 
 They compute the formulas of ``functional`` for many draws of values; the tests
-compare them with these. Every pass is one in which NumPy would write and read arrays
+compare them with these. A loop sums or writes, never both: whether the compiler's fast
+version of one that does both is taken depends on where arrays lie in memory, and with
+it the last digit. Every pass is one in which NumPy would write and read arrays
 of all draws several times.
 """
 
@@ -83,7 +85,8 @@ def norms_and_ratios(
                 inner += a[i] * product
                 squares += a[i] * a[i]
                 lengths += product * product
-                buffer[i] = product / (a[i] if abs(a[i]) >= tiny else tiny)
+            for i in range(n):
+                buffer[i] = row[behind + i] / (a[i] if abs(a[i]) >= tiny else tiny)
             whole = squares * lengths
             sine = 1 - inner * inner / whole if whole > 0 else 1.0
             residuals[draw] += np.sqrt(max(0.0, sine)) / width
@@ -100,6 +103,7 @@ def _coefficients(values: FloatArray, normaliser: FloatArray, a: FloatArray) -> 
     total = 0.0
     for i in range(n):
         a[i] = values[i] * normaliser[i]
+    for i in range(n):
         total += a[i]
     for i in range(n):
         a[i] -= total / n
@@ -344,8 +348,9 @@ def alignments(pairs: FloatArray, target: FloatArray) -> FloatArray:
             for j in range(i + 1, n):
                 entry = pairs[draw, place + j - i - 1]
                 total += entry
-                means[j] += entry
                 inner += 2 * entry * target[i, j]
+            for j in range(i + 1, n):
+                means[j] += pairs[draw, place + j - i - 1]
             means[i] += total
             place += n - 1 - i
         mean = 0.0
