@@ -381,9 +381,9 @@ def robustness(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="MODULE:CALLABLE",
-            help="A callable of yours. It returns (models, data), or with options of "
-            "evaluate_robustness (models, data, {...}).",
+            metavar="MODEL",
+            help="module:callable of yours that returns (models, data), or with "
+            "options of evaluate_robustness (models, data, {...}).",
             show_default=False,
         ),
     ],

@@ -204,6 +204,13 @@ class Shy(nn.Module):
         return x
 
 
+def broken():
+    model = Stack(TimmAttention())
+    for weight in model.parameters():
+        nn.init.constant_(weight, torch.nan)
+    return model
+
+
 @pytest.mark.parametrize(
     ("model", "batch", "message"),
     [
@@ -213,7 +220,17 @@ class Shy(nn.Module):
         (Stack(TimmAttention()), torch.ones(0, 3, 16), r"shape \(0, 3, 16\)"),
         (Stack(TimmAttention()), "a text", "a tensor, an array, or a mapping"),
         (Stack(TimmAttention()), {}, "a tensor, an array, or a mapping"),
-        (Stack(TimmAttention()), torch.full((1, 2, 16), torch.nan), "finite numbers"),
+        (
+            Stack(TimmAttention()),
+            torch.full((1, 2, 16), torch.nan),
+            "`batch` must be of finite numbers; got 32 of 32 that are not",
+        ),
+        (
+            Stack(TimmAttention()),
+            {"x": torch.tensor([torch.inf, 0.0]).expand(1, 2, 2)},
+            "got 2 of 4 that are not in 'x'",
+        ),
+        (broken(), torch.ones(1, 2, 16), "`model` must be of finite numbers"),
         (
             Stack(TimmAttention()),
             {"x": torch.ones(2, 3, 16), "attention_mask": torch.ones(3, 3)},

@@ -47,13 +47,18 @@ def test_records_have_a_row_for_each_head_statistic_and_null(probe):
 
 def test_sequences_too_short_for_captured_variance_are_said(probe):
     """Nine tokens less their mean have eight directions, a head eight columns."""
-    assert [note[:16] for note in probe.notes] == ["3 of 3 sequences"]
+    assert probe.notes[0].startswith("3 of 3 sequences")
     np.testing.assert_allclose(probe.by_head("captured_variance"), 1, atol=1e-6)
     longer = probe_model(
         encoder(), torch.randn(3, 10, 16), n_permutations=0, n_untrained=0
     )
     assert longer.notes == []
     assert (longer.by_head("captured_variance") < 0.9999).all()
+
+
+def test_draws_too_few_to_single_a_head_out_are_said(probe):
+    """19 draws: p >= 1/20, so q <= 0.05 needs all four heads beyond all draws."""
+    assert "none has a q-value of 0.05 unless 4 are beyond all" in probe.notes[1]
 
 
 def test_numbers_are_those_of_the_probe_on_the_captured_arrays():

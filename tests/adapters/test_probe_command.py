@@ -1,5 +1,7 @@
 """`eigenheads probe` as a user meets it: a folder, a callable, mistakes."""
 
+import shutil
+
 import pytest
 import torch
 from tests.adapters.models import VOCABULARY, hugging_face, vision
@@ -78,9 +80,17 @@ def test_a_callable_is_probed(tmp_path, capsys, monkeypatch):
     assert "left out for module:callable" in capsys.readouterr().err
 
 
+class Stranger:
+    """What a pickle may hold, and what would run when it is read."""
+
+    def __reduce__(self):
+        return print, ("this must not run",)
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["mymodels:"], "`MODEL` must be module:callable; got 'mymodels:'. mymodels:"),
         (["nowhere/at-all"], "which is no folder. Models are read from disk only"),
         (["FOLDER", "--layers", "0,x"], "indices and ranges such as 0,3-5"),
         (["FOLDER", "--layers", "5-3"], "ranges from a layer to a later one"),
@@ -93,6 +103,7 @@ def test_a_callable_is_probed(tmp_path, capsys, monkeypatch):
         (["FOLDER", "--permutations", "-1"], "`n_permutations` must be"),
         (["EMPTY_FOLDER"], "which has no config.json"),
         (["BROKEN_FOLDER"], "AutoModel raised"),
+        (["PICKLE_FOLDER"], "a pickle of more than tensors. It could run code"),
     ],
 )
 def test_mistakes_are_one_line(arguments, sentence, folder, tmp_path, capsys):
@@ -101,12 +112,16 @@ def test_mistakes_are_one_line(arguments, sentence, folder, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "pickle").mkdir()
+    shutil.copy(folder / "config.json", tmp_path / "pickle")
+    torch.save({"weight": Stranger()}, tmp_path / "pickle" / "pytorch_model.bin")
     places = {
         "FOLDER": str(folder),
         "EMPTY": str(tmp_path / "empty.txt"),
         "BYTES": str(tmp_path / "bytes.txt"),
         "EMPTY_FOLDER": str(tmp_path / "empty"),
         "BROKEN_FOLDER": str(tmp_path / "broken"),
+        "PICKLE_FOLDER": str(tmp_path / "pickle"),
     }
     words = [places.get(word, word) for word in arguments]
     assert main(["probe", *words, "--out", str(tmp_path / "out")]) == 2

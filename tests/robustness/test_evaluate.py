@@ -298,10 +298,10 @@ def test_command_prints_a_table_and_writes_files(tmp_path, monkeypatch, capsys):
     names = {path.name for path in (tmp_path / "o/p").iterdir()}
     assert names == {"robustness.csv", "robustness.json", "robustness.svg"}
     for source, sentence in (
-        ("ehmodels", "module:callable"),
+        ("ehmodels", "`MODEL` must be module:callable; got 'ehmodels'. mymodels:"),
         ("ehmodels:nobody", "has no 'nobody'"),
         ("ehnomodels:x", "there is no module 'ehnomodels'"),
-        ("ehmodels:wrong", "which returned a int"),
+        ("ehmodels:wrong", "which returned int"),
     ):
         assert main(["robustness", source]) == 2
         assert sentence in capsys.readouterr().err

@@ -87,6 +87,7 @@ def read_batch(model: nn.Module, batch: Any, *, owner: str) -> Batch:
     read = Batch(args, kwargs, axis, n_rows)
     _check_rows(read, owner=owner)
     _check_ids(model, kwargs.get("input_ids"), owner=owner)
+    _check_finite(read, owner=owner)
     return read
 
 
@@ -126,6 +127,19 @@ def _check_rows(batch: Batch, *, owner: str) -> None:
             continue
         got = Got(f"{rows[1]} rows in {name!r}, {batch.n_rows} in the first tensor")
         fail("batch", "of as many rows in each tensor", got, owner=owner)
+
+
+def _check_finite(batch: Batch, *, owner: str) -> None:
+    """Refuse NaN, and infinity but in masks, where it hides."""
+    named = [("", x) for x in batch.args[:1]] + list(batch.kwargs.items())
+    for name, x in named:
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            continue
+        is_bad = x.isnan() if "mask" in name else ~x.isfinite()
+        if is_bad.any():
+            where = f" in {name!r}" if name else ""
+            got = Got(f"{int(is_bad.sum())} of {x.numel()} that are not{where}")
+            fail("batch", "of finite numbers", got, owner=owner)
 
 
 def _check_ids(model: nn.Module, ids: Any, *, owner: str) -> None:

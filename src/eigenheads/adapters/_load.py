@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from torch import nn
@@ -59,8 +60,7 @@ def load_model(
     never a pickle that could run code. Code that comes with a model is not run
     (``trust_remote_code`` stays off).
     """
-    module, colon, name = spec.partition(":")
-    is_callable = bool(colon and module and name)
+    is_callable = ":" in spec
     if not is_callable and not Path(spec).is_dir():
         hint = "Models are read from disk only; download it first."
         got = Got(f"{spec!r}, which is no folder")
@@ -156,6 +156,10 @@ def _read(kind: Any, folder: Path, **options: Any) -> Any:
         return kind.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, **options
         )
+    except UnpicklingError:
+        got = Got(f"{str(folder)!r}, whose weights are a pickle of more than tensors")
+        hint = "It could run code, so it is not read; ask for safetensors."
+        fail("MODEL", _CONTRACT, got, owner=_OWNER, hint=hint)
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
         what = (

@@ -1,5 +1,6 @@
 """Every head of a model, questioned."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -18,6 +19,8 @@ from eigenheads.adapters._twin import untrained_twin
 from eigenheads.probes import ProbeResult, covariance_probe, kernel_pca_probe
 
 _OWNER = "probe_model"
+# Of q-values, as the report marks them.
+_LEVEL = 0.05
 _MAX_BYTES = 2**30
 # What the probes take of a captured layer.
 _OF_KERNEL = ("queries", "keys", "values", "tokens", "mask")
@@ -98,6 +101,7 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
                     {**where, "probe": result.probe, **row}
                     for row in result.to_records()
                 ]
+    notes += _few_draws(rows)
     settings = {
         "model": type(model).__name__,
         "layers": chosen,
@@ -213,6 +217,23 @@ def _remarks(captured: CapturedLayer) -> list[str]:
             "captured_variance is 1 for almost any. Longer sequences would tell."
         )
     return remarks
+
+
+def _few_draws(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return how many heads have to stand out together, if one alone cannot."""
+    redrawn = [row for row in rows if row["null"] == "random_values"]
+    if not redrawn:
+        return []
+    n_heads = len({(row["layer"], row["head"]) for row in redrawn})
+    n_draws = int(redrawn[0]["n_draws"])
+    needed = math.ceil(n_heads / (_LEVEL * (n_draws + 1)))
+    if not 1 < needed <= n_heads:
+        return []
+    return [
+        f"Nulls that redraw values or keys have {n_draws} draws: of {n_heads} heads "
+        f"none has a q-value of {_LEVEL} unless {needed} are beyond all draws (more, "
+        "if two-sided). Look at p-values, too, or use more permutations."
+    ]
 
 
 def _derived(seed: int, index: int, purpose: int) -> int:

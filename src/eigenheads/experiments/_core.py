@@ -79,6 +79,30 @@ class Claim:
         return self.verdict != self.on_record
 
 
+def claim(
+    statement: str,
+    relation: Relation,
+    expected: float,
+    measured: float,
+    tolerance: float,
+    reason: str,
+    *,
+    source: str,
+    on_record: Verdict = "reproduced",
+) -> Claim:
+    """Return a claim in the order in which it is said: shorter to write."""
+    return Claim(
+        statement=statement,
+        source=source,
+        relation=relation,
+        expected=expected,
+        measured=float(measured),
+        tolerance=tolerance,
+        reason=reason,
+        on_record=on_record,
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Paper:
     """What the report says of a paper before its figures."""

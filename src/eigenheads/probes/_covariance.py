@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from eigenheads._checks import Got, check_count, check_finite_array, fail
 from eigenheads._parallel import advance
@@ -14,6 +15,8 @@ from eigenheads.probes._heads import check_mask, check_twin
 from eigenheads.probes._result import ProbeResult, Statistic
 
 _OWNER = "covariance_probe"
+# Tokens of this width are decomposed by several threads.
+_WIDE = 1024
 
 
 def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
@@ -101,19 +104,22 @@ def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
         "n_permutations", n_permutations, owner=_OWNER, minimum=0
     )
     seed = check_count("seed", seed, owner=_OWNER, minimum=0)
-    layer = _check_layer(
-        tokens, w_query, w_key, w_value, w_output, mask, n_components, owner=_OWNER
-    )
-    observed = measure(layer)
-    nulls = measure_nulls(layer, n_permutations, seed)
-    names = list(observed)
-    if untrained:
-        twins = [_twin(twin, layer) for twin in untrained]
-        for name in names:
-            # Heads of a layer share its tokens: one model is one draw of their rank.
-            n_draws = 1 if name == "token_rank" else None
-            draws = np.concatenate([twin[name][:n_draws] for twin in twins])
-            nulls[name]["untrained"] = np.tile(draws, (layer.n_heads, 1))
+    # Threads inside products of this size wait for each other, on a busy machine long.
+    limit = 1 if np.shape(tokens)[-1:] < (_WIDE,) else None
+    with threadpool_limits(limit, user_api="blas"):
+        layer = _check_layer(
+            tokens, w_query, w_key, w_value, w_output, mask, n_components, owner=_OWNER
+        )
+        observed = measure(layer)
+        nulls = measure_nulls(layer, n_permutations, seed)
+        names = list(observed)
+        if untrained:
+            twins = [_twin(twin, layer) for twin in untrained]
+            for name in names:
+                # Heads of a layer share its tokens: a model is one draw of their rank.
+                n_draws = 1 if name == "token_rank" else None
+                draws = np.concatenate([twin[name][:n_draws] for twin in twins])
+                nulls[name]["untrained"] = np.tile(draws, (layer.n_heads, 1))
     advance(layer.n_heads)
     spectra = {"tokens": layer.levels[None], "qk": layer.qk.eigenvalues}
     if layer.ov is not None:

@@ -67,8 +67,11 @@ def rotated(cloud: FloatArray, frame: FloatArray) -> FloatArray:
     clouds
         (draws, n, d).
     """
-    mean, triangle = _mean_and_triangle(cloud, frame.shape[-1])
-    return mean + frame @ triangle
+    draws, n, k = frame.shape
+    mean, triangle = _mean_and_triangle(cloud, k)
+    flat = frame.reshape(draws * n, k) @ triangle
+    flat += mean
+    return flat.reshape(draws, n, -1)
 
 
 def rotated_columns(cloud: FloatArray, frame: FloatArray) -> FloatArray:

@@ -1,7 +1,9 @@
 """Compiled inner loops of the kernel-PCA probe: one pass over the draws each.
 
 They compute the formulas of ``functional`` for many draws of values; the tests
-compare them with these. Every pass is one in which NumPy would write and read arrays
+compare them with these. A loop sums or writes, never both: whether the compiler's fast
+version of one that does both is taken depends on where arrays lie in memory, and with
+it the last digit. Every pass is one in which NumPy would write and read arrays
 of all draws several times.
 """
 
@@ -13,23 +15,30 @@ from numpy.typing import NDArray
 from eigenheads._compile import njit
 from eigenheads._typing import FloatArray
 
+# A quotient by zero is infinite or NaN: no check breaks the loops.
+_NUMPY: dict[str, Any] = {"error_model": "numpy"}
 # Sums in another order, so that the processor adds several numbers at once.
-_SUMS: dict[str, Any] = {"fastmath": {"reassoc", "contract"}}
+_SUMS: dict[str, Any] = {"fastmath": {"reassoc", "contract"}, **_NUMPY}
 # A pivot below this share of its row's square: too little is left after
 # cancellation, and the basis has to be computed in another way.
 _PIVOT = 1e-8
+# Shares of a median between which the next one is looked for.
+_NEAR = (0.95, 1.05)
+# So many numbers are sorted; equal ones may be more, after so many halvings.
+_FEW, _HALVINGS = 16, 60
 
 
 @njit(**_SUMS)
-def coefficients_and_ratios(
+def norms_and_ratios(
     drawn: FloatArray,
     normaliser: FloatArray,
-    products: FloatArray,
-    stack: FloatArray,
-    ratios: NDArray[np.uint64],
+    read: FloatArray,
+    outputs: FloatArray,
+    crosses: FloatArray,
     residuals: FloatArray,
+    ratios: NDArray[np.uint64],
 ) -> None:
-    r"""Write coefficients, products, eigen residuals and the keys of the gamma ratios.
+    r"""Write what the products of the values say, column by column.
 
     Parameters
     ----------
@@ -37,47 +46,70 @@ def coefficients_and_ratios(
         Values (d, draws, n).
     normaliser
         :math:`g`, (n,).
-    products
-        :math:`\tilde K \hat a`, (d, draws, n).
-    stack
-        Written: coefficients :math:`\hat a` and products, (d, 2, draws, n).
+    read
+        (d, draws, n_queries + d_target + n): outputs, products with the target, and
+        :math:`\tilde K \hat a`.
+    outputs
+        Written: squared norms of outputs, (draws, n_queries).
+    crosses
+        Written: squared Frobenius norms of the products with the target, (draws,).
+    residuals
+        Written: sine of the angle of :math:`\tilde K \hat a` and :math:`\hat a`, mean
+        over columns, (draws,).
     ratios
         Written: :math:`\gamma`, (d, draws, n), as integers whose order is that of
         :math:`|\gamma|`: its bits, the sign last.
-    residuals
-        Written: sine of the angle of product and coefficients, (d, draws).
     """
     tiny = 2.2250738585072014e-308
     width, count, n = drawn.shape
-    buffer = np.empty(n)
+    n_queries = outputs.shape[1]
+    behind = read.shape[2] - n
+    a, buffer = np.empty(n), np.empty(n)
     bits = buffer.view(np.uint64)
+    outputs[:] = 0.0
+    crosses[:] = 0.0
+    residuals[:] = 0.0
     for column in range(width):
         for draw in range(count):
-            a, product = stack[column, 0, draw], stack[column, 1, draw]
-            total = 0.0
-            for i in range(n):
-                a[i] = drawn[column, draw, i] * normaliser[i]
-                total += a[i]
-            mean = total / n
+            row = read[column, draw]
+            for i in range(n_queries):
+                outputs[draw, i] += row[i] * row[i]
+            cross = 0.0
+            for i in range(n_queries, behind):
+                cross += row[i] * row[i]
+            crosses[draw] += cross
+            _coefficients(drawn[column, draw], normaliser, a)
             inner, squares, lengths = 0.0, 0.0, 0.0
             for i in range(n):
-                a[i] -= mean
-                product[i] = products[column, draw, i]
-                inner += a[i] * product[i]
+                product = row[behind + i]
+                inner += a[i] * product
                 squares += a[i] * a[i]
-                lengths += product[i] * product[i]
+                lengths += product * product
+            for i in range(n):
+                buffer[i] = row[behind + i] / (a[i] if abs(a[i]) >= tiny else tiny)
             whole = squares * lengths
             sine = 1 - inner * inner / whole if whole > 0 else 1.0
-            residuals[column, draw] = np.sqrt(max(0.0, sine))
-            for i in range(n):
-                buffer[i] = product[i] / (a[i] if abs(a[i]) >= tiny else tiny)
+            residuals[draw] += np.sqrt(max(0.0, sine)) / width
             for i in range(n):
                 ratios[column, draw, i] = (bits[i] << np.uint64(1)) | (
                     bits[i] >> np.uint64(63)
                 )
 
 
-@njit()
+@njit(**_SUMS)
+def _coefficients(values: FloatArray, normaliser: FloatArray, a: FloatArray) -> None:
+    """Write the coefficients of one column: times the normalisers, centred."""
+    n = len(a)
+    total = 0.0
+    for i in range(n):
+        a[i] = values[i] * normaliser[i]
+    for i in range(n):
+        total += a[i]
+    for i in range(n):
+        a[i] -= total / n
+
+
+@njit(**_NUMPY)
 def differences_of_sorted(ratios: NDArray[np.uint64]) -> FloatArray:
     """Return the means over columns of `relative_differences`, one a draw.
 
@@ -103,90 +135,123 @@ def differences_of_sorted(ratios: NDArray[np.uint64]) -> FloatArray:
 
 
 @njit(**_SUMS)
-def captured_traces(forms: FloatArray, ridge: float) -> FloatArray:
-    r"""Return :math:`\operatorname{tr} (A^{-1} F)` of symmetric pairs, one a draw.
+def captured_traces(
+    drawn: FloatArray, normaliser: FloatArray, products: FloatArray, ridge: float
+) -> FloatArray:
+    r"""Return :math:`\operatorname{tr} ((A^\top A)^{-1} A^\top \tilde K A)` of draws.
 
     Parameters
     ----------
-    forms
-        (draws, r, r, 2): :math:`A`, positive, and :math:`F`. Overwritten.
+    drawn
+        Values (d, draws, n).
+    normaliser
+        :math:`g`, (n,): :math:`A` is the values times it, centred.
+    products
+        :math:`\tilde K A`, (d, draws, n).
     ridge
-        Added to :math:`A`, relative to its mean eigenvalue.
+        Added to :math:`A^\top A`, relative to its mean eigenvalue.
 
     Returns
     -------
     traces
-        NaN where :math:`A` is too close to singular (never with a ridge).
+        NaN where :math:`A^\top A` is too close to singular (never with a ridge).
     """
-    count, r = forms.shape[0], forms.shape[1]
+    width, count, n = drawn.shape
+    # Pairs of columns at once: a column of zeros makes their number even.
+    even = width + width % 2
+    a, image = np.zeros((even, n)), np.zeros((even, n))
+    gram, form, pivot_row = (
+        np.empty((even, even)),
+        np.empty((even, even)),
+        np.empty(even),
+    )
     traces = np.empty(count)
-    lower, form = np.empty((r, r)), np.empty((r, r))
+    floor = 0.0 if ridge > 0 else _PIVOT
     for draw in range(count):
+        for column in range(width):
+            _coefficients(drawn[column, draw], normaliser, a[column])
+            image[column] = products[column, draw]
+        _inner_products(a, image, gram, form)
         trace = 0.0
-        for i in range(r):
-            trace += forms[draw, i, i, 0]
-            for j in range(r):
-                lower[i, j] = forms[draw, i, j, 0]
-                form[i, j] = forms[draw, i, j, 1]
-        for i in range(r):
-            lower[i, i] += ridge * trace / r
-        floor = 0.0 if ridge > 0 else _PIVOT
-        if _factor(lower, floor):
-            traces[draw] = _reduced_trace(lower, form)
-        else:
-            traces[draw] = np.nan
+        for i in range(width):
+            trace += gram[i, i]
+        for i in range(width):
+            gram[i, i] += ridge * trace / width
+        traces[draw] = np.nan
+        if _invert(gram, width, pivot_row, floor):
+            traces[draw] = _inner_of_symmetric(gram, form, width)
     return traces
 
 
 @njit(**_SUMS)
-def _factor(matrix: FloatArray, floor: float) -> bool:
-    """Write the Cholesky factor into the lower triangle; False if a pivot is small."""
-    r = len(matrix)
-    for j in range(r):
-        pivot = matrix[j, j]
-        own = pivot
-        for k in range(j):
-            pivot -= matrix[j, k] * matrix[j, k]
-        if not pivot > floor * own:
+def _inner_products(
+    a: FloatArray, image: FloatArray, gram: FloatArray, form: FloatArray
+) -> None:
+    """Write the lower halves of A Aᵀ and A Bᵀ, rows of A by rows of A and B.
+
+    Two rows by two rows: each number read serves four sums.
+    """
+    r, n = a.shape
+    for i in range(0, r, 2):
+        for j in range(0, i + 1, 2):
+            g00, g01, g10, g11 = 0.0, 0.0, 0.0, 0.0
+            f00, f01, f10, f11 = 0.0, 0.0, 0.0, 0.0
+            for m in range(n):
+                g00 += a[i, m] * a[j, m]
+                g01 += a[i, m] * a[j + 1, m]
+                g10 += a[i + 1, m] * a[j, m]
+                g11 += a[i + 1, m] * a[j + 1, m]
+                f00 += a[i, m] * image[j, m]
+                f01 += a[i, m] * image[j + 1, m]
+                f10 += a[i + 1, m] * image[j, m]
+                f11 += a[i + 1, m] * image[j + 1, m]
+            gram[i, j], gram[i, j + 1] = g00, g01
+            gram[i + 1, j], gram[i + 1, j + 1] = g10, g11
+            form[i, j], form[i, j + 1] = f00, f01
+            form[i + 1, j], form[i + 1, j + 1] = f10, f11
+
+
+@njit(**_SUMS)
+def _invert(matrix: FloatArray, r: int, row: FloatArray, floor: float) -> bool:
+    """Overwrite the lower half by that of minus the inverse; False: a small pivot.
+
+    Gauss-Jordan steps (the sweep operator of regression); the pivots are those of
+    Cholesky's factor. `row` is room for one row.
+    """
+    own = np.empty(r)
+    for k in range(r):
+        own[k] = matrix[k, k]
+    for k in range(r):
+        pivot = matrix[k, k]
+        if not pivot > floor * own[k]:
             return False
-        root = np.sqrt(pivot)
-        matrix[j, j] = root
-        for i in range(j + 1, r):
-            total = matrix[i, j]
-            for k in range(j):
-                total -= matrix[i, k] * matrix[j, k]
-            matrix[i, j] = total / root
+        for j in range(k + 1):
+            row[j] = matrix[k, j]
+        for j in range(k + 1, r):
+            row[j] = matrix[j, k]
+        share = 1 / pivot
+        for i in range(r):
+            factor = row[i] * share
+            for j in range(i + 1):
+                matrix[i, j] -= factor * row[j]
+        for j in range(k):
+            matrix[k, j] = row[j] * share
+        for j in range(k + 1, r):
+            matrix[j, k] = row[j] * share
+        matrix[k, k] = -share
     return True
 
 
 @njit(**_SUMS)
-def _reduced_trace(lower: FloatArray, form: FloatArray) -> float:
-    r"""Return the trace of :math:`L^{-1} F L^{-\top}`; overwrites the form."""
-    r = len(lower)
-    _eliminate(lower, form, False)
+def _inner_of_symmetric(minus: FloatArray, form: FloatArray, r: int) -> float:
+    """Return the trace of the product of two symmetric matrices, the first negated."""
+    total = 0.0
     for i in range(r):
+        part = 0.0
         for j in range(i):
-            form[j, i] = form[i, j]
-    # Rows of the transpose; the trace needs what is right of the diagonal.
-    _eliminate(lower, form, True)
-    trace = 0.0
-    for i in range(r):
-        trace += form[i, i]
-    return trace
-
-
-@njit(**_SUMS)
-def _eliminate(lower: FloatArray, rows: FloatArray, is_half: bool) -> None:
-    """Overwrite rows, or their upper halves, with the triangle's inverse times them."""
-    r = len(lower)
-    for i in range(r):
-        start = i if is_half else 0
-        for k in range(i):
-            factor = lower[i, k]
-            for j in range(start, r):
-                rows[i, j] -= factor * rows[k, j]
-        for j in range(start, r):
-            rows[i, j] /= lower[i, i]
+            part += minus[i, j] * form[i, j]
+        total -= 2 * part + minus[i, i] * form[i, i]
+    return total
 
 
 @njit(**_SUMS)
@@ -203,6 +268,54 @@ def pair_distances(inner: FloatArray) -> FloatArray:
                 pairs[draw, place + j - i - 1] = max(0.0, square)
             place += n - 1 - i
     return pairs
+
+
+@njit(**_NUMPY)
+def lower_medians(rows: FloatArray, guess: float) -> FloatArray:
+    """Return the lower one of the middle two numbers of each row, or the middle one.
+
+    Numbers below a bound are counted, many at once, and the bounds are moved together
+    until few are left to be sorted. Draws of equal covariance have medians close to
+    each other, so the search starts at the one before; at `guess` for the first, or
+    anywhere if that is infinite. Numbers are not negative.
+    """
+    count, n = rows.shape
+    middle = (n - 1) // 2
+    found = np.empty(count)
+    near = np.empty(n + 1)
+    for index in range(count):
+        row = rows[index]
+        low, high = _NEAR[0] * guess, _NEAR[1] * guess
+        n_low, n_high = _count_below(row, low), _count_below(row, high)
+        if not (n_low <= middle < n_high):
+            # No number is infinite.
+            low, high, n_low, n_high = 0.0, np.inf, 0, n
+        top = row.max() if high == np.inf else high
+        for _ in range(_HALVINGS):
+            if n_high - n_low <= _FEW:
+                break
+            bound = (low + min(high, top)) / 2
+            n_bound = _count_below(row, bound)
+            if n_bound <= middle:
+                low, n_low = bound, n_bound
+            else:
+                high, n_high = bound, n_bound
+        n_near = 0
+        for i in range(n):
+            near[n_near] = row[i]
+            # Written over by the next number unless it counts.
+            n_near += 1 if (row[i] >= low) & (row[i] < high) else 0
+        found[index] = np.sort(near[:n_near])[middle - n_low]
+        guess = found[index]
+    return found
+
+
+@njit(**_NUMPY)
+def _count_below(numbers: FloatArray, bound: float) -> int:
+    count = 0
+    for i in range(len(numbers)):
+        count += 1 if numbers[i] < bound else 0
+    return count
 
 
 @njit(**_SUMS)
@@ -235,8 +348,9 @@ def alignments(pairs: FloatArray, target: FloatArray) -> FloatArray:
             for j in range(i + 1, n):
                 entry = pairs[draw, place + j - i - 1]
                 total += entry
-                means[j] += entry
                 inner += 2 * entry * target[i, j]
+            for j in range(i + 1, n):
+                means[j] += pairs[draw, place + j - i - 1]
             means[i] += total
             place += n - 1 - i
         mean = 0.0

@@ -12,7 +12,14 @@ from eigenheads._typing import FloatArray
 from eigenheads.functional import centred_gram, effective_rank, feature_gram
 from eigenheads.probes import _draws
 from eigenheads.probes._heads import Heads
-from eigenheads.probes._kernel_reading import HeadReading, rbf_of_permuted, read_heads
+from eigenheads.probes._kernel_reading import (
+    PAIRS,
+    HeadReading,
+    joined,
+    parts,
+    rbf_of_permuted,
+    read_heads,
+)
 from eigenheads.probes._spectra import symmetric_eigenvalues
 
 # Statistic -> null -> (draws,), of one head on one sequence.
@@ -218,17 +225,28 @@ def _of_random_keys(
         nulls: Nulls = {x: {"observed": np.atleast_1d(y)} for x, y in found.items()}
         if n_draws:
             drawn = _draws.rotated(k[head], frames)
-            plain = feature_gram(drawn, heads.scale)[1]
-            levels = symmetric_eigenvalues(centred_gram(plain))
-            logs = heads.log_features(q[head], drawn)
-            null = {
-                "feature_norm": logs.mean(axis=-1) / math.log(10),
-                "kernel_trace": np.einsum("bii->b", plain),
-                "top_eigenvalue": levels.max(axis=1),
-                "kernel_rank": effective_rank(levels),
-            }
-            for name, x in null.items():
+            blocks = [
+                _of_keys(heads, q[head], drawn[part])
+                for part in parts(n_draws, n * n, PAIRS)
+            ]
+            for name, x in joined(blocks).items():
                 nulls[name]["random_keys"] = x
         return nulls
 
     return of_keys
+
+
+def _of_keys(
+    heads: Heads, queries: FloatArray, keys: FloatArray
+) -> dict[str, FloatArray]:
+    """Return what depends on keys alone, of drawn keys (draws, n, d)."""
+    plain = feature_gram(keys, heads.scale)[1]
+    trace = np.einsum("bii->b", plain)
+    levels = symmetric_eigenvalues(centred_gram(plain))
+    logs = heads.log_features(queries, keys)
+    return {
+        "feature_norm": logs.mean(axis=-1) / math.log(10),
+        "kernel_trace": trace,
+        "top_eigenvalue": levels.max(axis=1),
+        "kernel_rank": effective_rank(levels),
+    }

@@ -1,7 +1,7 @@
 """One head on one sequence, read as kernel PCA, and what any values would give."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,8 +21,9 @@ from eigenheads.functional._similarity import best_matching, unit_rows
 from eigenheads.probes._kernel_batches import (
     alignments,
     captured_traces,
-    coefficients_and_ratios,
     differences_of_sorted,
+    lower_medians,
+    norms_and_ratios,
     pair_distances,
 )
 
@@ -32,13 +33,15 @@ _RIDGE = 1e-10
 # Gram matrices of whitened columns have condition 1/_NARROW² at most: the ridge then
 # moves results by 1e-5 of a direction's share at most.
 _NARROW = 3e-3
-# Columns this far from dependent, after the normalisers, need no whitening: their
-# Gram matrices have condition 1e6 at most, which costs six of sixteen digits.
-_APART = 1e-3
+# Columns this far from dependent need no whitening: it would gain four digits at
+# most, and where the normalisers spread too far in addition, pivots tell.
+_APART = 1e-2
 # Singular values below this share of the largest are rounding of float32 models.
 _FLOAT32 = 1e-6
 # Values per block of draws: what is worked on stays in the cache.
 _BLOCK = 2**14
+# Entries per block of matrices of pairs of tokens: several such arrays at once do.
+PAIRS = 2**15
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +61,7 @@ class HeadReading:
         None if the columns are far enough from dependent as they are.
         """
         _, sizes, right = np.linalg.svd(self.values, full_matrices=False)
-        is_apart = sizes[-1] * self.normaliser.min() > _APART * sizes[0]
+        is_apart = sizes[-1] > _APART * sizes[0]
         if is_apart and len(sizes) == self.values.shape[1]:
             return None
         real = sizes > _FLOAT32 * sizes[0]
@@ -83,6 +86,11 @@ class HeadReading:
         return np.concatenate([self.weights.T, target, gram], axis=1)
 
     @cached_property
+    def target_gram(self) -> FloatArray:
+        """Return the centred Gaussian Gram matrix of the target, of norm 1."""
+        return _unit_gram(self.target)
+
+    @cached_property
     def norms(self) -> tuple[FloatArray, FloatArray]:
         """Return the Frobenius norms of the covariances of values and target."""
         return _covariance_norm(self.values), _covariance_norm(self.target)
@@ -90,9 +98,12 @@ class HeadReading:
     def of_permuted(self, orders: NDArray[np.intp]) -> dict[str, FloatArray]:
         """Return the cheap statistics of the values in other orders, one a row."""
         columns = np.ascontiguousarray(self.values.T)
-        return _joined(
-            self._of_block(np.take(columns, orders[part], axis=1), True)
-            for part in _parts(len(orders), columns.size)
+        own, target = self.norms
+        return self._of_draws(
+            len(orders),
+            lambda part: np.take(columns, orders[part], axis=1),
+            np.full(len(orders), own * target),
+            is_alike=True,
         )
 
     def of_values(
@@ -102,99 +113,130 @@ class HeadReading:
 
         `is_alike`: whether all draws have mean and second moments of the head's values.
         """
-        return _joined(
-            self._of_block(np.ascontiguousarray(drawn[:, part]), is_alike)
-            for part in _parts(drawn.shape[1], self.values.size)
-        )
-
-    def _of_block(self, drawn: FloatArray, is_alike: bool) -> dict[str, FloatArray]:
-        d, count, n = drawn.shape
-        n_queries = len(self.weights)
-        read = (drawn.reshape(d * count, n) @ self.readout).reshape(d, count, -1)
-        outputs, cross = read[..., :n_queries], read[..., n_queries:-n]
-        with np.errstate(divide="ignore"):
-            logs = np.log10(np.einsum("dbq,dbq->bq", outputs, outputs))
-        found = {
-            "norm_ratio": (logs - self.log_features / math.log(10)).mean(axis=-1),
-            "output_norm": logs.mean(axis=-1),
-            "linear_cka": self._linear_cka(drawn, cross, is_alike),
-        }
-        return found | self._of_coefficients(drawn, read[..., -n:], is_alike)
-
-    def _linear_cka(
-        self, drawn: FloatArray, cross: FloatArray, is_alike: bool
-    ) -> FloatArray:
-        part = np.einsum("dbr,dbr->b", cross, cross)
         own, target = self.norms
         if is_alike:
-            whole = np.full(len(part), own * target)
+            norms = np.full(drawn.shape[1], own)
         else:
-            whole = _covariance_norm(drawn.transpose(1, 2, 0)) * target
-        return np.divide(part, whole, out=np.full(len(part), np.nan), where=whole > 0)
-
-    def _of_coefficients(
-        self, drawn: FloatArray, products: FloatArray, is_alike: bool
-    ) -> dict[str, FloatArray]:
-        """Return the gamma test, column by column and as a whole."""
-        d, count, n = drawn.shape
-        stack = np.empty((d, 2, count, n))
-        ratios = np.empty((d, count, n), dtype=np.uint64)
-        residuals = np.empty((d, count))
-        coefficients_and_ratios(
-            drawn, self.normaliser, products, stack, ratios, residuals
+            norms = _covariance_norm(drawn.transpose(1, 2, 0))
+        return self._of_draws(
+            drawn.shape[1],
+            lambda part: np.ascontiguousarray(drawn[:, part]),
+            norms * target,
+            is_alike=is_alike,
         )
-        ratios.sort(axis=-1)
+
+    def _of_draws(
+        self,
+        count: int,
+        draw: Callable[[slice], FloatArray],
+        norms: FloatArray,
+        *,
+        is_alike: bool,
+    ) -> dict[str, FloatArray]:
+        """Return the cheap statistics of what `draw` returns, (d_value, draws, n).
+
+        `norms` are those that linear CKA divides by.
+        """
+        squares = np.empty((count, len(self.weights)))
+        crosses, residuals, differences, captured = np.empty((4, count))
+        n = len(self.values)
+        for part in parts(count, self.values.size):
+            drawn = draw(part)
+            read = (drawn.reshape(-1, n) @ self.readout).reshape(*drawn.shape[:2], -1)
+            ratios = np.empty(drawn.shape, dtype=np.uint64)
+            norms_and_ratios(
+                drawn,
+                self.normaliser,
+                read,
+                squares[part],
+                crosses[part],
+                residuals[part],
+                ratios,
+            )
+            ratios.sort(axis=-1)
+            differences[part] = differences_of_sorted(ratios)
+            captured[part] = self._captured(drawn, read[..., -n:], is_alike)
+        with np.errstate(divide="ignore"):
+            logs = np.log10(squares)
+        best = self.cloud.eigenvalues[: self.values.shape[1]].sum()
         return {
-            "gamma_difference": differences_of_sorted(ratios),
-            "eigen_residual": residuals.mean(axis=0),
-            "captured_variance": self._captured(stack, is_alike),
+            "norm_ratio": (logs - self.log_features / math.log(10)).mean(axis=-1),
+            "output_norm": logs.mean(axis=-1),
+            "linear_cka": _shares(crosses, norms),
+            "gamma_difference": differences,
+            "eigen_residual": residuals,
+            "captured_variance": _shares(captured, np.full(count, best)),
         }
 
-    def _captured(self, stack: FloatArray, is_alike: bool) -> FloatArray:
-        """Return the share of variance in the span of the coefficients.
+    def _captured(
+        self, drawn: FloatArray, products: FloatArray, is_alike: bool
+    ) -> FloatArray:
+        """Return the variance in the span of the coefficients.
 
-        `stack` is (d, 2, draws, n): coefficients A and their products with the Gram
-        matrix; the share is tr((AᵀA)⁻¹ AᵀK̃A) over the most possible. A span does not
-        see what mixes its columns, so values whose second moments are those of the
-        head's are whitened first if need be: then only the spread of the normalisers
-        can make AᵀA ill-conditioned. Where it is, an orthonormal basis is computed,
-        which costs more.
+        With coefficients A of values (d, draws, n) and their products with the Gram
+        matrix, it is tr((AᵀA)⁻¹ AᵀK̃A). A span does not see what mixes its columns, so
+        values whose second moments are those of the head's are whitened first if need
+        be: then only the spread of the normalisers can make AᵀA ill-conditioned. Where
+        it is, an orthonormal basis is computed, which costs more.
         """
-        d, _, count, n = stack.shape
-        best = self.cloud.eigenvalues[:d].sum()
-        if best <= 0:
-            return np.full(count, np.nan)
+        d, count, n = drawn.shape
         ridge = 0.0
         if is_alike and self.whitener is not None:
-            stack = self.whitener @ stack.reshape(d, -1)
+            drawn, products = (
+                (self.whitener @ np.ascontiguousarray(x).reshape(d, -1)).reshape(
+                    -1, count, n
+                )
+                for x in (drawn, products)
+            )
             ridge = _RIDGE if self.normaliser.min() >= _NARROW else 0.0
-        pairs = stack.reshape(-1, 2, count, n)
-        columns = pairs[:, 0].transpose(1, 0, 2)
-        both = pairs.reshape(-1, count, n).transpose(1, 2, 0)
-        forms = (columns @ both).reshape(count, len(pairs), len(pairs), 2)
-        captured = captured_traces(forms, ridge)
+        captured = captured_traces(drawn, self.normaliser, products, ridge)
         poor = np.isnan(captured)
         if poor.any():
-            basis = np.linalg.qr(columns[poor].transpose(0, 2, 1))[0]
-            products = self.cloud.gram @ basis
-            captured[poor] = np.einsum("bnr,bnr->b", basis, products)
-        return captured / best
+            captured[poor] = self._captured_by_basis(drawn[:, poor])
+        return captured
+
+    def _captured_by_basis(self, drawn: FloatArray) -> FloatArray:
+        """Return the variance in the span, from an orthonormal basis of it."""
+        weighted = (drawn * self.normaliser).transpose(1, 2, 0)
+        columns = weighted - weighted.mean(axis=1, keepdims=True)
+        basis = np.linalg.qr(columns)[0]
+        return np.einsum("bnr,bnr->b", basis, self.cloud.gram @ basis)
 
     def rbf_of_values(self, drawn: FloatArray) -> FloatArray:
         """Return the RBF alignment of values (d_value, draws, n), one a draw."""
-        stack = drawn.transpose(1, 2, 0)
-        pairs = pair_distances(stack @ stack.transpose(0, 2, 1))
-        middle = (pairs.shape[1] - 1) // 2
-        median = np.sort(pairs, axis=1)[:, middle, None]
-        pairs /= -2 * np.where(median > 0, median, 1.0)
-        return alignments(np.exp(pairs, out=pairs), _unit_gram(self.target))
+        target = self.target_gram
+        guess = np.inf
+
+        def of_block(part: slice) -> FloatArray:
+            nonlocal guess
+            stack = drawn[:, part].transpose(1, 2, 0)
+            pairs = pair_distances(stack @ stack.transpose(0, 2, 1))
+            median = lower_medians(pairs, guess)[:, None]
+            guess = float(median[-1, 0])
+            pairs /= -2 * np.where(median > 0, median, 1.0)
+            return alignments(np.exp(pairs, out=pairs), target)
+
+        return self._by_pairs(drawn.shape[1], of_block)
 
     def matching_of_values(self, drawn: FloatArray) -> FloatArray:
         """Return the matching cosine of values (d_value, draws, n), one a draw."""
-        lengths = np.sqrt(np.einsum("dbn,dbn->bn", drawn, drawn))
-        cosines = unit_rows(self.target) @ drawn.transpose(1, 0, 2)
-        cosines /= np.where(lengths > 0, lengths, 1.0)[:, None, :]
-        return best_matching(cosines)
+        target = unit_rows(self.target)
+
+        def of_block(part: slice) -> FloatArray:
+            own = drawn[:, part]
+            lengths = np.sqrt(np.einsum("dbn,dbn->bn", own, own))
+            cosines = target @ own.transpose(1, 0, 2)
+            cosines /= np.where(lengths > 0, lengths, 1.0)[:, None, :]
+            return best_matching(cosines)
+
+        return self._by_pairs(drawn.shape[1], of_block)
+
+    def _by_pairs(
+        self, count: int, of_block: Callable[[slice], FloatArray]
+    ) -> FloatArray:
+        """Return what is computed from matrices of pairs of tokens, one a draw."""
+        n = len(self.values)
+        return np.concatenate([of_block(p) for p in parts(count, n * n, PAIRS)])
 
 
 def read_heads(
@@ -239,9 +281,9 @@ def rbf_of_permuted(
     # Both are symmetric: an entry above the diagonal counts twice.
     counts = np.where(rows == columns, 1.0, 2.0)
     own = [_unit_gram(reading.values).ravel() for reading in readings]
-    targets = [counts * _unit_gram(r.target)[rows, columns] for r in readings]
+    targets = [counts * r.target_gram[rows, columns] for r in readings]
     found = np.empty((len(readings), len(orders)))
-    for part in _parts(len(orders), len(rows)):
+    for part in parts(len(orders), len(rows)):
         o = orders[part]
         index = np.take(o, rows, axis=1) * n + np.take(o, columns, axis=1)
         for row, (gram, target) in enumerate(zip(own, targets, strict=True)):
@@ -261,15 +303,22 @@ def attention_weights(
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
-def _parts(count: int, size: int) -> list[slice]:
-    """Return the blocks of `count` draws of `size` numbers each."""
-    step = max(1, _BLOCK // size)
+def parts(count: int, size: int, block: int = _BLOCK) -> list[slice]:
+    """Return slices of `count` draws of `size` numbers, `block` numbers in each."""
+    step = max(1, block // size)
     return [slice(start, start + step) for start in range(0, count, step)]
 
 
-def _joined(blocks: Iterable[dict[str, FloatArray]]) -> dict[str, FloatArray]:
-    parts = list(blocks)
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+def joined(blocks: Iterable[dict[str, FloatArray]]) -> dict[str, FloatArray]:
+    """Return the draws of all blocks."""
+    found = list(blocks)
+    return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
+
+
+def _shares(parts_of: FloatArray, wholes: FloatArray) -> FloatArray:
+    """Return quotients; NaN where there is nothing to have a share of."""
+    empty = np.full(len(wholes), np.nan)
+    return np.divide(parts_of, wholes, out=empty, where=wholes > 0)
 
 
 def _covariance_norm(points: FloatArray) -> FloatArray:

@@ -15,14 +15,16 @@ import numpy as np
 from eigenheads._compile import njit
 from eigenheads._typing import FloatArray
 
+# A quotient by zero is infinite or NaN: no check breaks the loops.
+_NUMPY: dict[str, Any] = {"error_model": "numpy"}
 # Sums in another order, so that the processor adds several numbers at once.
-_SUMS: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz"}}
+_SUMS: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz"}, **_NUMPY}
 _EPSILON = float(np.finfo(np.float64).eps)
 # QL needs about two steps an eigenvalue; this many say that entries are not finite.
 _MAX_STEPS = 60
 
 
-@njit()
+@njit(**_NUMPY)
 def symmetric_eigenvalues(matrices: FloatArray) -> FloatArray:
     """Return the eigenvalues (count, n), unsorted; overwrites the matrices."""
     count, n = matrices.shape[0], matrices.shape[1]
@@ -39,7 +41,7 @@ def symmetric_eigenvalues(matrices: FloatArray) -> FloatArray:
     return found
 
 
-@njit()
+@njit(**_NUMPY)
 def _to_unit_size(matrix: FloatArray) -> float:
     """Divide by the largest entry, and return it: squares of small ones are zero."""
     n = len(matrix)
@@ -109,7 +111,7 @@ def _apply(matrix: FloatArray, axis: FloatArray, image: FloatArray, n: int) -> N
         image[i] += total + matrix[i, i] * axis[i]
 
 
-@njit()
+@njit(**_NUMPY)
 def _implicit_ql(diagonal: FloatArray, squares: FloatArray) -> None:
     """Overwrite the diagonal of a tridiagonal matrix by its eigenvalues.
 
@@ -130,7 +132,7 @@ def _implicit_ql(diagonal: FloatArray, squares: FloatArray) -> None:
             _ql_step(diagonal, squares, start, end)
 
 
-@njit()
+@njit(**_NUMPY)
 def _ql_step(diagonal: FloatArray, squares: FloatArray, start: int, end: int) -> None:
     """Chase one shifted rotation from `end` up to `start`.
 

@@ -1,4 +1,4 @@
-"""What ``eigenheads robustness MODULE:CALLABLE`` reads: a callable, and lists."""
+"""What ``eigenheads robustness MODEL`` reads: a callable, and lists."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -40,11 +40,11 @@ def evaluate_source(
     robustness
         The table.
     """
-    given = call_source(source, name="source", owner=_OWNER)
+    given = call_source(source, name="MODEL", owner=_OWNER)
     if not isinstance(given, tuple) or len(given) not in (2, 3):
         contract = "a callable that returns (models, data) or (models, data, options)"
-        got = Got(f"{source!r}, which returned a {type(given).__name__}")
-        fail("source", contract, got, owner=_OWNER)
+        got = Got(f"{source!r}, which returned {type(given).__name__}")
+        fail("MODEL", contract, got, owner=_OWNER)
     models, data, own = given if len(given) == 3 else (*given, {})
     if not isinstance(own, Mapping):
         fail("options", "a mapping", own, owner=_OWNER)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from eigenheads._parallel import advance
 from eigenheads._typing import FloatArray
 from eigenheads.experiments import _models
-from eigenheads.experiments._core import Claim, Experiment, Relation, Table, Verdict
+from eigenheads.experiments._core import Claim, Experiment, Table, claim
 from eigenheads.experiments.marion2025._sentences import TEMPLATES, draw_sentences
 from eigenheads.plotting import draw_probe_accuracy
 
@@ -103,63 +103,63 @@ def check(params: Params, table: Table) -> list[Claim]:
     }
     midway = "midway between chance and certainty; the figure's bars are above"
     return [
-        _claim(
+        claim(
             "accuracy on the embedding of [CLS], which sees no word",
             "≈",
             0.5,
             first,
             0.0,
             "the embedding is the same for all sentences, and labels are balanced",
-            _PROGRAM,
+            source=_PROGRAM,
         ),
-        _claim(
+        claim(
             "MiniLM: accuracy on the train set, least over layers from 1 on",
             "≥",
             0.976,
             min(layers),
             0.0,
             "the program prints 0.976 after layer 1 and 1 after all others",
-            _PROGRAM,
+            source=_PROGRAM,
         ),
-        _claim(
+        claim(
             "MiniLM: accuracy on new sentences of the same kind, average over layers",
             "≥",
             0.75,
             average["minilm", "test"],
             0.0,
             midway,
-            _FIGURE,
+            source=_FIGURE,
         ),
-        _claim(
+        claim(
             "MiniLM: accuracy with another first sentence, average over layers",
             "≥",
             0.6,
             average["minilm", "other structure"],
             0.0,
             "a tenth above chance, set after looking; the figure's bar is above",
-            _FIGURE,
+            source=_FIGURE,
         ),
-        _claim(
+        claim(
             "MiniLM: accuracy on adjectives held out, average over layers",
             "≥",
             0.75,
             average["minilm", "other words"],
             0.0,
             midway,
-            _FIGURE,
-            "not reproduced",
+            source=_FIGURE,
+            on_record="not reproduced",
         ),
-        _claim(
+        claim(
             "MiniLM: accuracy with both held out, average over layers",
             "≥",
             0.75,
             average["minilm", "both"],
             0.0,
             midway,
-            _FIGURE,
-            "not reproduced",
+            source=_FIGURE,
+            on_record="not reproduced",
         ),
-        _claim(
+        claim(
             "random weights: accuracy on new sentences of the same kind, average over "
             "layers",
             "≥",
@@ -168,9 +168,9 @@ def check(params: Params, table: Table) -> list[Claim]:
             0.0,
             "untrained attention mixes all words into [CLS], and a linear probe finds "
             "the six it was shown: this much needs no learning",
-            "ours",
+            source="ours",
         ),
-        _claim(
+        claim(
             "random weights: accuracy with both held out, average over layers",
             "≈",
             0.5,
@@ -178,31 +178,9 @@ def check(params: Params, table: Table) -> list[Claim]:
             0.15,
             "nothing ties the new adjectives to the old; they are four words, so one "
             "that falls on either side moves it by an eighth",
-            "ours",
+            source="ours",
         ),
     ]
-
-
-def _claim(
-    statement: str,
-    relation: Relation,
-    expected: float,
-    measured: float,
-    tolerance: float,
-    reason: str,
-    source: str,
-    on_record: Verdict = "reproduced",
-) -> Claim:
-    return Claim(
-        statement=statement,
-        source=source,
-        relation=relation,
-        expected=expected,
-        measured=float(measured),
-        tolerance=tolerance,
-        reason=reason,
-        on_record=on_record,
-    )
 
 
 def draw(figure: "Figure", params: Params, table: Table) -> None:

@@ -1,6 +1,7 @@
 """Heads of trained models and the principal directions of their tokens."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 from eigenheads._parallel import weighing
 from eigenheads._typing import FloatArray
 from eigenheads.experiments import _models
-from eigenheads.experiments._core import Claim, Experiment, Relation, Table, Verdict
+from eigenheads.experiments._core import Claim, Experiment, Table, claim
 from eigenheads.experiments._models import MINILM_HEADS, Text, ViT
 from eigenheads.plotting import HeadStrip, draw_strips
 
@@ -130,10 +131,11 @@ def found_share(table: Table, name: str, statistic: str, null: str) -> float:
 def check(params: Params, table: Table) -> list[Claim]:
     """Return how many heads stand out, and by how little."""
     del params
+    ours = partial(claim, source=_SOURCE)
     cosine, overlap = STATISTICS[:2]
     chance = table[f"minilm_{overlap}_rotated_mean"].mean()
     return [
-        _claim(
+        ours(
             "MiniLM: share of heads whose score form is closer to the tokens' "
             "covariance than turned forms (q ≤ 0.05)",
             "≥",
@@ -142,7 +144,7 @@ def check(params: Params, table: Table) -> list[Claim]:
             0.0,
             "most heads; what we see, with a margin",
         ),
-        _claim(
+        ours(
             "MiniLM, untrained: the same share",
             "≤",
             0.05,
@@ -150,7 +152,7 @@ def check(params: Params, table: Table) -> list[Claim]:
             0.1,
             "nothing was learned: false discoveries alone, and few heads",
         ),
-        _claim(
+        ours(
             "MiniLM: cosine of score form and covariance, average over heads",
             "≥",
             0.5,
@@ -160,7 +162,7 @@ def check(params: Params, table: Table) -> list[Claim]:
             "carries half of the tokens' squared spectrum",
             on_record="not reproduced",
         ),
-        _claim(
+        ours(
             "MiniLM: overlap of leading directions of form and covariance, over chance",
             "≥",
             1.0,
@@ -168,7 +170,7 @@ def check(params: Params, table: Table) -> list[Claim]:
             0.0,
             "above chance",
         ),
-        _claim(
+        ours(
             "MiniLM: effective rank of the score form over the head's width",
             "≤",
             0.5,
@@ -178,27 +180,6 @@ def check(params: Params, table: Table) -> list[Claim]:
             on_record="not reproduced",
         ),
     ]
-
-
-def _claim(
-    statement: str,
-    relation: Relation,
-    expected: float,
-    measured: float,
-    tolerance: float,
-    reason: str,
-    on_record: Verdict = "reproduced",
-) -> Claim:
-    return Claim(
-        statement=statement,
-        source=_SOURCE,
-        relation=relation,
-        expected=expected,
-        measured=float(measured),
-        tolerance=tolerance,
-        reason=reason,
-        on_record=on_record,
-    )
 
 
 def draw(figure: "Figure", params: Params, table: Table) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from eigenheads._parallel import weighing
 from eigenheads._typing import FloatArray
 from eigenheads.experiments import _models
-from eigenheads.experiments._core import Claim, Relation, Table, Verdict
+from eigenheads.experiments._core import Table
 from eigenheads.experiments._models import MINILM_HEADS, Text, ViT
 from eigenheads.functional import (
     centred_gram,
@@ -239,28 +239,4 @@ def strip(
         },
         references=references,
         has_map=has_map,
-    )
-
-
-def claim(
-    statement: str,
-    relation: Relation,
-    expected: float,
-    measured: float,
-    tolerance: float,
-    reason: str,
-    *,
-    source: str,
-    on_record: Verdict = "reproduced",
-) -> Claim:
-    """Return a claim; shorter to write."""
-    return Claim(
-        statement=statement,
-        source=source,
-        relation=relation,
-        expected=expected,
-        measured=float(measured),
-        tolerance=tolerance,
-        reason=reason,
-        on_record=on_record,
     )

@@ -6,10 +6,10 @@ import numpy as np
 
 from eigenheads._typing import FloatArray
 from eigenheads.experiments import _models
-from eigenheads.experiments._core import Claim, Experiment, Table
+from eigenheads.experiments._core import Claim, Experiment, Table, claim
 from eigenheads.experiments._models import Text
 from eigenheads.experiments.saritas2025 import _study
-from eigenheads.experiments.saritas2025._study import NAMES, Params, claim
+from eigenheads.experiments.saritas2025._study import NAMES, Params
 from eigenheads.functional import kernel_pca
 from eigenheads.plotting import HeadStrip, draw_strips
 

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from eigenheads.experiments._core import Claim, Experiment, Table
+from eigenheads.experiments._core import Claim, Experiment, Table, claim
 from eigenheads.experiments.saritas2025 import _study
-from eigenheads.experiments.saritas2025._study import NAMES, Params, claim
+from eigenheads.experiments.saritas2025._study import NAMES, Params
 from eigenheads.plotting import draw_strips
 
 if TYPE_CHECKING:
