@@ -9,7 +9,12 @@ from eigenheads._rng import drawn_seed
 from eigenheads._typing import FloatArray
 from eigenheads.experiments._core import Claim, Experiment, Table
 from eigenheads.experiments.teo2024 import _text
-from eigenheads.experiments.teo2024._claims import better, same
+from eigenheads.experiments.teo2024._comparisons import (
+    ENOUGH_SEEDS,
+    better,
+    decide,
+    same,
+)
 from eigenheads.experiments.teo2024._statistics import paired
 from eigenheads.experiments.teo2024._variants import VARIANTS, Size, Training
 from eigenheads.plotting import draw_gaps
@@ -120,7 +125,7 @@ def train_one(params: Params, name: str, seed: int, words: "_text.Words") -> Flo
 
 def check(params: Params, table: Table) -> list[Claim]:
     """Return the paper's claims, and the controls; too few seeds tell nothing."""
-    if params.n_seeds < 5:
+    if params.n_seeds < ENOUGH_SEEDS:
         return []
     logs = table["log_perplexity"]
     lost = 100 * np.expm1((logs[0, 1:] - logs[0, :1]).mean(axis=1))
@@ -146,13 +151,14 @@ def check(params: Params, table: Table) -> list[Claim]:
             reason="a model that is worse than counts of pairs uses no context",
         ),
     ]
+    found = []
     at = {name: index for index, name in enumerate(NAMES)}
     percent = 100 * (logs[at["symmetric"]] - logs)  # gains, in percent of perplexity
     names = ["clean", *(f"{100 * share:g} % swapped" for share in params.shares)]
     for index, condition in enumerate(names):
         if index == 0 or lost[index - 1] >= _MINIMAL_LOSS:
             gap = paired(percent[at["RPC n=4"], index])
-            claims.append(
+            found.append(
                 better(
                     f"RPC n=4, {condition}: perplexity below symmetric attention's, in "
                     "percent",
@@ -162,10 +168,11 @@ def check(params: Params, table: Table) -> list[Claim]:
             )
     for control in ("S = 0, n=4", "no mixing"):
         gap = paired((percent[at["RPC n=4"]] - percent[at[control]])[-1])
-        claims.append(
+        found.append(
             same(f"RPC n=4 against {control}: {names[-1]}, gain in percent", gap)
         )
-    return claims
+    is_record = params == experiment.presets["paper"]
+    return [*claims, *decide(found, is_record=is_record)]
 
 
 def draw(figure: "Figure", params: Params, table: Table) -> None:
@@ -194,7 +201,7 @@ experiment = Experiment(
     ),
     presets={
         "smoke": replace(_DEMO, n_seeds=2, n_steps=8, n_test=20),
-        "demo": _DEMO,
+        "demo": replace(_DEMO, n_steps=200),
         "paper": replace(
             _DEMO, data="wikitext2", n_words=300, n_steps=500, learning_rate=1e-2
         ),
