@@ -255,10 +255,10 @@ SHORT: Final[dict[str, Any]] = {
     "budgets": (16.0,),
     "shares": (0.5,),
     "severities": (3, 5),
-    "n_steps": 120,
+    "n_steps": 100,
     "batch_size": 32,
-    "n_test": 80,
-    "n_blind": 16,
+    "n_test": 64,
+    "n_blind": 12,
 }
 experiment = Experiment(
     key="teo2024/robustness",
