@@ -262,7 +262,7 @@ SHORT: Final[dict[str, Any]] = {
 }
 experiment = Experiment(
     key="teo2024/robustness",
-    title="What RPC-Attention does for the robustness of small vision transformers",
+    title="RPC-Attention: no gain on symmetric attention beyond noise, softmax ahead",
     source="Robustness on ImageNet, on small models",
     about=(
         "Small vision transformers, plain and symmetric, with RPC-Attention and with "

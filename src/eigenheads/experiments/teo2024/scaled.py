@@ -169,7 +169,7 @@ def draw(figure: "Figure", params: Params, table: Table) -> None:
 _DEMO = Params()
 experiment = Experiment(
     key="teo2024/scaled",
-    title="Scaled attention against softmax attention, along training",
+    title="Scaled attention ends where softmax does; its matrix trains a little faster",
     source="Convergence of scaled attention, on small models",
     about=(
         "Plain softmax attention and scaled attention, which learns a correction of "

@@ -79,14 +79,14 @@ def draw(figure: "Figure", params: Params, table: Table) -> None:
         ["λ=4, n=4" if name == "RPC n=4" else name for name in names],
         [names.index(SHARPENED)] * len(names),
         [family for family, _ in conditions(params)],
-        label="points, less S = 0",
+        label="points of accuracy, less those with S = 0",
     )
 
 
 _DEMO = Params(variants=NAMES, budgets=(16.0,), shares=(0.5,), severities=(3, 5))
 experiment = Experiment(
     key="teo2024/sparsity",
-    title="RPC-Attention as λ falls to where S is active",
+    title="RPC-Attention as λ falls: where S is active, it does not help",
     source="ours: the paper has λ = 4",
     about=(
         "The small vision transformers of teo2024/robustness on scikit-learn's digits, "
