@@ -56,6 +56,7 @@ def test_a_verdict_against_the_record_is_exit_status_1(tmp_path, capsys, monkeyp
     ("arguments", "sentence"),
     [
         (["reproduce", "marion2025/fig44"], "Did you mean 'marion2025/fig4'?"),
+        (["reproduce", "marion"], "Did you mean 'marion2025'?"),
         (["reproduce", KEY, "--preset", "papr"], "Did you mean 'paper'?"),
         (["reproduce", KEY, "--seed", "-1"], "`seed` must be an integer >= 0; got -1"),
         (["reproduce", KEY, "--jobs", "0"], "`jobs` must be an integer >= 1; got 0"),

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eigenheads._checks import Got, check_choice, check_count, fail, shown
+from eigenheads._extras import require
 from eigenheads._files import read_arrays, write_arrays
 from eigenheads._limits import MAX_RECORDED, MAX_STEPS
 from eigenheads._typing import FloatArray
@@ -113,13 +114,7 @@ class Trajectories(Mapping[str, FloatArray]):
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a tidy table: one row a run and record (extra ``frame``)."""
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise ImportError(
-                "Trajectories.to_frame: pandas is not installed. "
-                "Run `pip install 'eigenheads[frame]'`."
-            ) from error
+        pd = require("pandas", "pandas", extra="frame", owner="Trajectories.to_frame")
         columns: dict[str, NDArray[Any]] = {
             "run": np.repeat(np.arange(self.n_runs), self.n_records),
             "step": np.tile(self.steps, self.n_runs),

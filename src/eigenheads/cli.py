@@ -1,7 +1,5 @@
 """Command line: parse, call the library, print. No logic of its own."""
 
-import re
-import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -14,8 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from eigenheads import __version__
-
-EXIT_OK, EXIT_NEWS, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+from eigenheads._exits import EXIT_NEWS, EXIT_OK, status_of
 
 app = typer.Typer(
     name="eigenheads",
@@ -45,54 +42,7 @@ def run() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    try:
-        status = app(arguments, prog_name="eigenheads", standalone_mode=False)
-    except (KeyboardInterrupt, typer.Abort):
-        return _interrupted(arguments)
-    except OSError as error:  # a full disk, say
-        return _mistake(str(error))
-    except Exception as error:
-        if getattr(error, "is_of_the_caller", False):
-            return _mistake(str(error))
-        # Typer's own complaints about a call know how to say themselves.
-        if hasattr(error, "format_message"):
-            return _mistake(_complaint(error.format_message(), error))
-        raise
-    # Depending on its version, Typer turns Ctrl-C into an exception or a status.
-    if status == EXIT_INTERRUPTED:
-        return _interrupted(arguments)
-    return status if isinstance(status, int) else EXIT_OK
-
-
-def _mistake(message: str) -> int:
-    if message:  # empty when Typer has shown the help instead
-        print(f"eigenheads: {' '.join(message.split())}", file=sys.stderr)
-    return EXIT_USAGE
-
-
-def _complaint(message: str, error: Exception) -> str:
-    """Return what Typer says, in our grammar: who says it first, what to do last."""
-    if not message:
-        return ""
-    called = getattr(getattr(error, "ctx", None), "command_path", "eigenheads")
-    owner = called.partition(" ")[2]
-    who = f"{owner}: " if owner else ""
-    said = re.sub(r" \(Possible options: (.*)\)$", r". Did you mean \1?", message)
-    end = "" if said.endswith((".", "?")) else "."
-    return f"{who}{said}{end} `{called} --help` shows what there is."
-
-
-def _interrupted(arguments: list[str]) -> int:
-    called = Path(sys.argv[0])
-    program = ["python", "-m", "eigenheads"] if called.suffix else [str(called)]
-    again = shlex.join([*program, *(word for word in arguments if word != "--force")])
-    print(
-        f"\nInterrupted. Every finished result is stored and whole. "
-        f"To go on from there: {again}",
-        file=sys.stderr,
-    )
-    return EXIT_INTERRUPTED
+    return status_of(app, sys.argv[1:] if argv is None else argv)
 
 
 def _show_version(wanted: bool) -> None:
@@ -290,12 +240,9 @@ def probe(
       eigenheads probe my_models:vision_transformer
     """
     from eigenheads._parallel import interrupted_between_blocks
+    from eigenheads.adapters import load_model, parse_layers, probe_model
     from eigenheads.report import print_probe, write_probe
 
-    try:
-        from eigenheads.adapters import load_model, parse_layers, probe_model
-    except ImportError as error:  # an extra is missing: its message says which
-        return _mistake(str(error))
     chosen = parse_layers(layers)
     loaded = load_model(model, data=data, max_length=max_length)
     with interrupted_between_blocks():
@@ -484,11 +431,8 @@ def robustness(
     """
     from eigenheads._parallel import interrupted_between_blocks
     from eigenheads.plotting import draw_robustness, render_svg, robustness_size
+    from eigenheads.robustness import evaluate_source
 
-    try:
-        from eigenheads.robustness import evaluate_source
-    except ImportError as error:  # an extra is missing: its message says which
-        return _mistake(str(error))
     with interrupted_between_blocks():
         found = evaluate_source(
             source,

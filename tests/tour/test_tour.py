@@ -40,7 +40,7 @@ def test_tells_what_it_measures_and_ends_with_three_steps(short, tmp_path, capsy
     assert "8 of 8 claims reproduced; no verdict(s) differ" in shown
     accuracy = re.search(r"accuracy (\S+) on 1000 streams", shown)
     assert float(accuracy.group(1)) > 0.9
-    assert "pip install '.[torch]'" in shown
+    assert "pip install 'eigenheads[torch]'" in shown
     assert f"Report: {tmp_path / 'report.html'}" in shown.replace("\n", "")
     assert (tmp_path / "report.html").is_file()
     ending = shown.strip().splitlines()[-4:]

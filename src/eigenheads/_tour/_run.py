@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from eigenheads._checks import check_choice
+from eigenheads._extras import how_to_get
 from eigenheads._parallel import interrupted_between_blocks
 from eigenheads._tour._chapters import digit_streams, kernel_facts, pursuit_facts
 from eigenheads.experiments import PRESETS, Result, reproduce
@@ -122,7 +123,7 @@ def _program() -> str:
 def _look_inside() -> Iterator[str]:
     if find_spec("torch") is None:
         yield (
-            "Left out, it needs PyTorch: `pip install '.[torch]'` adds layers, swaps "
+            f"Left out, it needs PyTorch: `{how_to_get('torch')}` adds layers, swaps "
             "of attention and probes of heads,"
         )
         yield "and `eigenheads demo` then shows them here."

@@ -1,12 +1,11 @@
 """Look into models of others and change them: PyTorch, Hugging Face, timm layouts."""
 
+from eigenheads._extras import missing as _missing
+
 try:
     import torch as _torch  # noqa: F401 -- asked for here, so that the error is clear
 except ImportError as error:
-    raise ImportError(
-        "eigenheads.adapters: PyTorch is not installed. "
-        "Run `pip install 'eigenheads[torch]'`, or `'eigenheads[hf]'` for Hugging Face."
-    ) from error
+    raise _missing("PyTorch", extra="torch", owner="eigenheads.adapters") from error
 
 from eigenheads.adapters._capture import capture_heads
 from eigenheads.adapters._captured import CapturedLayer

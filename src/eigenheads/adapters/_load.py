@@ -1,6 +1,5 @@
 """Models and texts from disk, for the command line; nothing is downloaded."""
 
-import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from torch import nn
 
 from eigenheads._callables import call_source
 from eigenheads._checks import Got, check_count, fail
+from eigenheads._extras import require
 from eigenheads.adapters._batch import longest_sequence
 
 _OWNER = "probe"
@@ -148,15 +148,7 @@ def _from_folder(folder: Path, data: Path | None, max_length: int | None) -> Loa
 
 
 def _transformers() -> Any:
-    try:
-        return importlib.import_module("transformers")
-    except ImportError as error:
-        failure = ImportError(
-            f"{_OWNER}: Transformers is not installed. "
-            "Run `pip install 'eigenheads[hf]'`."
-        )
-        failure.is_of_the_caller = True  # type: ignore[attr-defined]
-        raise failure from error
+    return require("transformers", "Transformers", extra="hf", owner=_OWNER)
 
 
 def _read(kind: Any, folder: Path, **options: Any) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads._checks import Got, check_choice, fail
+from eigenheads._extras import require
 from eigenheads._files import write_atomically
 from eigenheads._typing import FloatArray
 from eigenheads.probes import q_values
@@ -139,13 +140,7 @@ class ModelProbe:
 
     def to_frame(self) -> "pd.DataFrame":
         """Return the rows as a table (extra ``frame``)."""
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise ImportError(
-                "ModelProbe.to_frame: pandas is not installed. "
-                "Run `pip install 'eigenheads[frame]'`."
-            ) from error
+        pd = require("pandas", "pandas", extra="frame", owner="ModelProbe.to_frame")
         return pd.DataFrame.from_records([dict(row) for row in self.records])
 
     def save(self, path: str | PathLike[str]) -> None:

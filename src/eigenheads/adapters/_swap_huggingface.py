@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn
 from torch import Tensor, nn
 
 from eigenheads._checks import Got, fail
+from eigenheads._extras import how_to_get
 from eigenheads.adapters._sites import Site
 from eigenheads.adapters._swap_heads import Asked
 from eigenheads.adapters._swap_variants import (
@@ -34,7 +35,7 @@ try:
 except ImportError as error:
     raise ImportError(
         "eigenheads.adapters: a Hugging Face model needs a newer `transformers`. "
-        "Run `pip install 'eigenheads[hf]'`."
+        f"Run `{how_to_get('hf')}`."
     ) from error
 
 MARKER: Final = "eigenheads_attention"  # in config.json: which layer has which variant

@@ -1,7 +1,6 @@
 """Online SGD of single-location regression, in any dimension."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,6 +26,7 @@ from eigenheads.dynamics._location_start import (
     draw_starts,
     frame_coordinates,
 )
+from eigenheads.dynamics._runs import advance_runs
 
 _OWNER = "simulate_location"
 _KERNELS: dict[str, Callable[..., int]] = {"exact": exact_block, "full": full_block}
@@ -158,31 +158,13 @@ def simulate_location(
                 "step_size", step_size, first, stop, owner=_OWNER
             )
             block = (temperatures, step_sizes, problem, first, record_every)
-            broken = _advance_runs(
+            broken = advance_runs(
                 pool, _KERNELS[method], generators, states, records, block
             )
             _check_finite(broken, step_sizes, first)
             advance((stop - first) * n_runs)
     curves = np.ascontiguousarray(np.moveaxis(records, 2, 0))
     return Trajectories(steps, dict(zip(ORDER_PARAMETERS, curves, strict=True)))
-
-
-def _advance_runs(
-    pool: RunPool,
-    kernel: Callable[..., int],
-    generators: list[np.random.Generator],
-    states: list[FloatArray],
-    records: FloatArray,
-    block: tuple[Any, ...],
-) -> list[int]:
-    """Advance every run by one block; return where each overflowed, or -1."""
-    broken = [-1] * len(states)
-
-    def work(run: int) -> None:
-        broken[run] = kernel(generators[run], states[run], *block, records[run])
-
-    pool.each(work)
-    return broken
 
 
 def _initial_states(starts: FloatArray, d: int, method: str) -> list[FloatArray]:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,6 +14,7 @@ from eigenheads._trajectories import Trajectories, record_steps
 from eigenheads._typing import FloatArray, Schedule
 from eigenheads.datasets import SignalTokens
 from eigenheads.dynamics._engine import chi
+from eigenheads.dynamics._runs import advance_runs
 from eigenheads.dynamics._signal_kernels import Problem, exact_block, full_block
 
 _OWNER = "simulate_signal"
@@ -145,7 +145,7 @@ def simulate_signal(
                 "step_size", step_size, first, stop, owner=_OWNER
             )
             block = (step_sizes, problem, first, record_every)
-            broken = _advance_runs(
+            broken = advance_runs(
                 pool, _KERNELS[method], generators, states, records, block
             )
             _check_finite(broken, step_sizes, first)
@@ -164,24 +164,6 @@ def _problem(law: SignalTokens, batch_size: int) -> Problem:
         law.inverse_temperature,
         batch_size,
     )
-
-
-def _advance_runs(
-    pool: RunPool,
-    kernel: Callable[..., int],
-    generators: list[np.random.Generator],
-    states: list[FloatArray],
-    records: FloatArray,
-    block: tuple[Any, ...],
-) -> list[int]:
-    """Advance every run by one block; return where each overflowed, or -1."""
-    broken = [-1] * len(states)
-
-    def work(run: int) -> None:
-        broken[run] = kernel(generators[run], states[run], *block, records[run])
-
-    pool.each(work)
-    return broken
 
 
 def _draw_starts(d: int, generators: Iterable[np.random.Generator]) -> FloatArray:

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from joblib import Parallel, delayed, parallel_config
 
 from eigenheads._checks import Got, check_choice, check_count, fail
+from eigenheads._extras import how_to_get
 from eigenheads._parallel import n_threads
 from eigenheads.experiments._cells import Outcome
 from eigenheads.experiments._grid import OWNER
@@ -118,7 +119,7 @@ def _calls(job: Job, blocks: Iterator[Block]) -> Iterator[Any]:
 
 
 def _dask(address: str | None, jobs: int | None, stack: ExitStack) -> Engine:
-    distributed = _imported("distributed", "dask", "pip install 'eigenheads[dask]'")
+    distributed = _imported("distributed", "dask")
     if address is None:
         cluster = distributed.LocalCluster(
             n_workers=jobs or n_threads(),
@@ -152,7 +153,7 @@ def _dask(address: str | None, jobs: int | None, stack: ExitStack) -> Engine:
 
 
 def _ray(address: str | None, jobs: int | None, stack: ExitStack) -> Engine:
-    ray = _imported("ray", "ray", "pip install 'eigenheads[ray]'")
+    ray = _imported("ray", "ray")
     if not ray.is_initialized():
         _start_ray(ray, address, jobs)
         stack.callback(ray.shutdown)
@@ -203,10 +204,11 @@ def _why(address: str | None, error: Exception) -> Got:
     return Got(f"{address!r} ({reason})")
 
 
-def _imported(module: str, backend: str, command: str) -> Any:
+def _imported(module: str, backend: str) -> Any:
     """Import what a backend needs, or say how to install it."""
     try:
         return import_module(module)
     except ImportError:
         got = Got(f"{backend!r}, which is not installed")
-        fail("backend", "installed", got, owner=OWNER, hint=f"`{command}` does it.")
+        hint = f"Run `{how_to_get(backend)}`."
+        fail("backend", "installed", got, owner=OWNER, hint=hint)

@@ -76,7 +76,8 @@ def get_experiment(key: str, *, owner: str = "reproduce") -> Experiment[Any]:
     """
     keys = experiment_keys()
     if key not in keys:
-        close = difflib.get_close_matches(str(key), keys, n=1, cutoff=0.3)
+        names = [*(_FIGURES if owner == "reproduce" else ()), *keys]  # or a whole paper
+        close = difflib.get_close_matches(str(key), names, n=1, cutoff=0.3)
         hint = f"Did you mean {close[0]!r}? " if close else ""
         hint += "`eigenheads list` shows all."
         fail("key", "the key of an experiment", key, owner=owner, hint=hint)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from eigenheads._checks import Got, check_count, fail
+from eigenheads._extras import how_to_get
 from eigenheads._parallel import advance, reporting, threads
 from eigenheads.experiments._core import Experiment, Result, Table
 from eigenheads.experiments._data import has_data, using_data
@@ -158,9 +159,9 @@ def obstacle(experiment: Experiment[Any], params: Any) -> str:
         if name in _PACKAGES:
             module, how = _PACKAGES[name]
             if find_spec(module) is None:
-                return f"needs a trained sentence encoder: {how}."
+                return f"needs a trained sentence encoder. Run `{how}`."
         elif any(find_spec(module) is None for module in _EXTRAS[name]):
-            return f"needs the extra {name}: pip install 'eigenheads[{name}]'."
+            return f"needs the extra {name}. Run `{how_to_get(name)}`."
     files = experiment.files(params)
     if not has_data(*files) and files:
         return (

@@ -30,7 +30,17 @@ from eigenheads.experiments._registry import experiment_keys
 FORMAT = "eigenheads-result/1"
 _MANIFEST, _TABLE, _FIGURE = "manifest.json", "table.npz", "figure.svg"
 # What draws or prints cannot change a result.
-_NOT_COMPUTING = {"plotting", "report", "cli.py", "__main__.py", "experiments"}
+_NOT_COMPUTING = {
+    "__main__.py",
+    "_exits.py",
+    "_extras.py",
+    "_tour",
+    "cli.py",
+    "experiments",
+    "live",
+    "plotting",
+    "report",
+}
 
 
 class StoreError(ValueError):

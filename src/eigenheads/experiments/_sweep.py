@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads._checks import Got, check_choice, fail
+from eigenheads._extras import require
 from eigenheads.experiments._cells import CellStore, cells_folder
 from eigenheads.experiments._core import Cells, Experiment
 from eigenheads.experiments._engines import open_engine
@@ -89,8 +90,8 @@ class SweepResult:
 
     def to_frame(self) -> Any:
         """Return the table as a pandas DataFrame (extra ``frame``)."""
-        import pandas
-
+        owner = "SweepResult.to_frame"
+        pandas = require("pandas", "pandas", extra="frame", owner=owner)
         return pandas.DataFrame(dict(self.table))
 
 
@@ -194,8 +195,8 @@ def _deliver(
     messages = [store[address].message for address in plan.addresses()]
     refused = tuple(dict.fromkeys(message for message in messages if message))
     if all(messages):
-        got = Got(refused[0].removesuffix("."))
-        fail("grid", "parameters that allow a run", got, owner=OWNER)
+        got, hint = Got("points that are all refused"), f"The first: {refused[0]}"
+        fail("grid", "parameters that allow a run", got, owner=OWNER, hint=hint)
     result = SweepResult(
         key=plan.key,
         preset=plan.preset,

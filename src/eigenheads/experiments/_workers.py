@@ -119,8 +119,8 @@ def _function(job: Job) -> Run:
     here = code_version(job.key.partition("/")[0])
     if here != job.code:
         raise RuntimeError(
-            f"a worker runs eigenheads {here}, and this sweep {job.code}: install the "
-            "same version on every machine"
+            f"sweep: a worker runs eigenheads {here}, and this sweep {job.code}. "
+            "Install the same version on every machine."
         )
     return cells_of(get_experiment(job.key)).run
 

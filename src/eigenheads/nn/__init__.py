@@ -1,12 +1,11 @@
 """PyTorch layers: RPC-Attention, symmetric and scaled attention (extra ``torch``)."""
 
+from eigenheads._extras import missing as _missing
+
 try:
     import torch as _torch  # noqa: F401 -- asked for here, so that the error is clear
 except ImportError as error:
-    raise ImportError(
-        "eigenheads.nn: PyTorch is not installed. "
-        "Run `pip install 'eigenheads[torch]'`."
-    ) from error
+    raise _missing("PyTorch", extra="torch", owner="eigenheads.nn") from error
 
 from eigenheads.nn._diagnostics import PursuitDiagnostics, PursuitWarning
 from eigenheads.nn._pursuit import rpc_attention

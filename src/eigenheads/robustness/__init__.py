@@ -1,12 +1,11 @@
 """How much a model loses when its input is corrupted, attacked, or foreign."""
 
+from eigenheads._extras import missing as _missing
+
 try:
     import torch as _torch  # noqa: F401 -- asked for here, so that the error is clear
 except ImportError as error:
-    raise ImportError(
-        "eigenheads.robustness: PyTorch is not installed. "
-        "Run `pip install 'eigenheads[torch]'`."
-    ) from error
+    raise _missing("PyTorch", extra="torch", owner="eigenheads.robustness") from error
 
 from eigenheads.robustness._attacks import fgsm, pgd
 from eigenheads.robustness._blind_attacks import spsa, square

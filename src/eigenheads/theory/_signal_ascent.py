@@ -2,17 +2,17 @@
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.integrate import solve_ivp
 
-from eigenheads._checks import Got, check_count, check_finite_array, fail
+from eigenheads._checks import check_count, check_finite_array, fail
 from eigenheads._schedules import check_schedule, schedule_values
 from eigenheads._trajectories import Trajectories, record_steps
 from eigenheads._typing import FloatArray, Schedule
 from eigenheads.theory._location_checks import check_order
-from eigenheads.theory._signal_finite import Prompt, check_prompt, noise, slope
+from eigenheads.theory._signal_finite import check_prompt, noise, slope
+from eigenheads.theory._signal_sphere import alignment_path
 
 # Far below what a figure or a claim resolves.
-_RTOL, _ATOL = 1e-8, 1e-12
+_PRECISION = 1e-8, 1e-12  # relative, absolute
 
 
 def finite_signal_flow(
@@ -65,7 +65,17 @@ def finite_signal_flow(
     if not ordered or not np.all(np.diff(when) > 0):
         fail("times", "at least two increasing times, the first 0", when, owner=owner)
     starts = _check_start(start, owner=owner)
-    paths = [_integrate(float(t), prompt, when, owner=owner) for t in starts]
+    paths = [
+        alignment_path(
+            float(t),
+            lambda t: slope(t, prompt),
+            when,
+            name="times",
+            owner=owner,
+            precision=_PRECISION,
+        )
+        for t in starts
+    ]
     return Trajectories(when, {"alignment": np.array(paths)})
 
 
@@ -146,32 +156,6 @@ def finite_signal_ascent(
         if index % record_every == 0:
             path[:, index // record_every] = t
     return Trajectories(steps, {"alignment": path})
-
-
-def _integrate(
-    start: float, prompt: Prompt, times: FloatArray, *, owner: str
-) -> FloatArray:
-    def velocity(_: float, t: FloatArray) -> FloatArray:
-        t = np.clip(t, -1.0, 1.0)
-        moved: FloatArray = (1 - t) * (1 + t) * slope(t, prompt)
-        return moved
-
-    # A large amplitude is stiff: its rates differ by factors like A.
-    solution = solve_ivp(
-        velocity,
-        (0.0, times[-1]),
-        [start],
-        method="LSODA",
-        t_eval=times,
-        rtol=_RTOL,
-        atol=_ATOL,
-    )
-    if not solution.success or not np.isfinite(solution.y).all():
-        got = Got(f"{float(times[-1])!r} ({solution.message})")
-        fail("times", "times the integrator can reach", got, owner=owner)
-    path: FloatArray = np.clip(solution.y[0], -1.0, 1.0)
-    path[0] = start
-    return path
 
 
 def _check_start(start: object, *, owner: str) -> FloatArray:

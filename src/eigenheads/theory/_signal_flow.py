@@ -6,18 +6,19 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.integrate import quad, solve_ivp
+from scipy.integrate import quad
 from scipy.special import betaincinv
 
-from eigenheads._checks import Got, check_count, check_finite_array, check_number, fail
+from eigenheads._checks import check_count, check_finite_array, check_number, fail
 from eigenheads._limits import LARGEST
 from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray
 from eigenheads.theory._location_checks import ROUNDING, check_duration
 from eigenheads.theory._signal_objective import population_slope, tilted
+from eigenheads.theory._signal_sphere import alignment_path
 
 # Far below what a figure or a claim resolves.
-_RTOL, _ATOL = 1e-10, 1e-14
+_PRECISION = 1e-10, 1e-14  # relative, absolute
 _N_RECORDS = 201
 
 
@@ -83,7 +84,17 @@ def signal_flow(
     end = check_duration(duration, owner=owner)
     starts = _check_start(start, owner=owner)
     times = np.linspace(0.0, end, _N_RECORDS)
-    paths = [_integrate(float(t), pi, a, times, owner=owner) for t in starts]
+    paths = [
+        alignment_path(
+            float(t),
+            lambda t: _slope(t, pi, a),
+            times,
+            name="duration",
+            owner=owner,
+            precision=_PRECISION,
+        )
+        for t in starts
+    ]
     return Trajectories(times, {"alignment": np.array(paths)})
 
 
@@ -247,32 +258,6 @@ def _passage(start: float, level: float, pi: float, a: float) -> float:
 
     # On a logarithmic axis the integrand is almost constant, 1 / J''(0), near 0.
     return float(quad(integrand, math.log(start), math.log(level), limit=200)[0])
-
-
-def _integrate(
-    start: float, pi: float, a: float, times: FloatArray, *, owner: str
-) -> FloatArray:
-    def velocity(_: float, t: FloatArray) -> FloatArray:
-        t = np.clip(t, -1.0, 1.0)
-        moved: FloatArray = (1 - t) * (1 + t) * _slope(t, pi, a)
-        return moved
-
-    # A large amplitude is stiff: its rates differ by factors like A.
-    solution = solve_ivp(
-        velocity,
-        (0.0, times[-1]),
-        [start],
-        method="LSODA",
-        t_eval=times,
-        rtol=_RTOL,
-        atol=_ATOL,
-    )
-    if not solution.success or not np.isfinite(solution.y).all():
-        got = Got(f"{float(times[-1])!r} ({solution.message})")
-        fail("duration", "a time the integrator can reach", got, owner=owner)
-    path: FloatArray = np.clip(solution.y[0], -1.0, 1.0)
-    path[0] = start
-    return path
 
 
 def _check_law(

@@ -1,0 +1,46 @@
+"""Optional libraries: asked for in one sentence, the same everywhere."""
+
+from importlib import import_module
+from typing import Any
+
+
+def how_to_get(extra: str) -> str:
+    """Return the command that installs an extra of the package.
+
+    Examples
+    --------
+    >>> how_to_get("torch")
+    "pip install 'eigenheads[torch]'"
+    """
+    return f"pip install 'eigenheads[{extra}]'"
+
+
+def missing(name: str, *, extra: str, owner: str) -> ImportError:
+    """Return the error that says who needs a library and how to get it.
+
+    Examples
+    --------
+    >>> raise missing("PyTorch", extra="torch", owner="eigenheads.nn")
+    Traceback (most recent call last):
+    ...
+    ImportError: eigenheads.nn: PyTorch is not installed. Run `pip install ...`.
+    """
+    failure = ImportError(
+        f"{owner}: {name} is not installed. Run `{how_to_get(extra)}`."
+    )
+    failure.is_of_the_caller = True  # type: ignore[attr-defined]
+    return failure
+
+
+def require(module: str, name: str, *, extra: str, owner: str) -> Any:
+    """Return a module of an extra, or raise what :func:`missing` says.
+
+    Examples
+    --------
+    >>> require("math", "The standard library", extra="torch", owner="load_model").pi
+    3.14...
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise missing(name, extra=extra, owner=owner) from error
