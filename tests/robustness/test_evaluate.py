@@ -290,7 +290,8 @@ from torch import nn
 
 def made():
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(2), nn.Linear(16, 8), nn.Flatten(), nn.Linear(24, 4))
+    embed = nn.Linear(16, 8)
+    model = nn.Sequential(nn.Flatten(2), embed, nn.Flatten(), nn.Linear(24, 4))
     return model, (torch.rand(8, 3, 4, 4), torch.arange(8) % 4), {"tokens": "missing"}
 
 
