@@ -264,7 +264,7 @@ experiment = Experiment(
     ),
     presets={
         "smoke": replace(_DEMO, n_seeds=2, n_steps=8, n_train=300, n_test=50),
-        "demo": replace(_DEMO, n_steps=180),
+        "demo": replace(_DEMO, batch_size=24),
         "paper": replace(_DEMO, n_test=500, n_steps=600),
     },
     simulate=simulate,
