@@ -26,12 +26,10 @@ that neighbours on the machine do not disturb, give every library one thread:
 import argparse
 import csv
 import time
-from collections import defaultdict
 from itertools import product
 from pathlib import Path
 
 import numpy as np
-from scipy import stats
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import r2_score
@@ -46,6 +44,16 @@ from benchmarks._location_methods import (
     PooledPCARidge,
     ridge_on_the_mean,
 )
+from benchmarks._location_tables import (
+    MEAN,
+    OURS,
+    PEER,
+    POOLED,
+    RADIAL,
+    print_digits,
+    print_musk,
+    print_synthetic,
+)
 from eigenheads.estimators import (
     SingleLocationClassifier,
     SingleLocationRegressor,
@@ -53,11 +61,8 @@ from eigenheads.estimators import (
 )
 
 SIZES = ((32, 10), (64, 100))
-OURS, PEER = "SingleLocation", "ABMIL (torchmil)"
-RADIAL, SEARCHED = "SingleLocation, radial", "SingleLocation, search"
+SEARCHED = "SingleLocation, search"
 MUSK_GRID = {"alpha": [1e-3, 1e-2, 1e-1], "shrinkage": [0.01, 0.1, 1.0]}
-# Mean-pooled rows stand beside bags under this name.
-MEAN = "ridge on the mean"
 
 
 def main(quick: bool = False) -> None:
@@ -105,7 +110,7 @@ def _methods(seed, *, with_peer):
     methods = {
         OURS: SingleLocationRegressor(),
         RADIAL: SingleLocationRegressor(head="radial"),
-        "pooled PCA, ridge": PooledPCARidge(),
+        POOLED: PooledPCARidge(),
         MEAN: ridge_on_the_mean(),
     }
     if with_peer:
@@ -139,46 +144,6 @@ def _compile():
     for head in ("softmax", "radial"):
         SingleLocationRegressor(head=head).fit(bags, y)
         SingleLocationClassifier(head=head).fit(bags, y > 0)
-
-
-def print_synthetic(rows):
-    print("R2 within 0.02 of the oracle in every seed (laws with oracle R2 >= 0.9)")
-    header = (
-        f"{'law':<12} {'d':>3} {'L':>4} {'method':<22} {'seeds':>5} {'median R2':>9}"
-    )
-    print(
-        f"{header} {'worst gap':>9} {'target':>7} {'locate':>7} {'oracle':>7} {'s':>7}"
-    )
-    for (law, d, n_tokens, method), group in _grouped(
-        rows, "law", "d", "n_tokens", "method"
-    ).items():
-        counted = [row for row in group if row["oracle_r2"] >= 0.9]
-        gaps = [row["oracle_r2"] - row["r2"] for row in counted] or [np.nan]
-        verdict = "<= 0.02" if method in (OURS, RADIAL) else ""
-        print(
-            f"{law:<12} {d:>3} {n_tokens:>4} {method:<22} {len(counted):>5} "
-            f"{_median(group, 'r2'):>9.5f} {max(gaps):>9.4f} {verdict:>7} "
-            f"{_median(group, 'locate'):>7.4f} {_median(group, 'oracle_locate'):>7.4f} "
-            f"{_median(group, 'seconds'):>7.2f}"
-        )
-    _print_ratio(rows, "n_tokens")
-
-
-def _print_ratio(rows, column):
-    """Time of the peer over ours, on the fits that both made."""
-    shared = ("law", "d", "n_tokens", "seed")
-    peer = {tuple(r.get(c) for c in shared): r for r in rows if r["method"] == PEER}
-    ratios = defaultdict(list)
-    for row in rows:
-        fit = tuple(row.get(name) for name in shared)
-        if row["method"] in (OURS, RADIAL) and fit in peer:
-            ratio = peer[fit]["seconds"] / row["seconds"]
-            ratios[row["method"], row[column]].append(ratio)
-    for (method, value), list_of in ratios.items():
-        print(
-            f"{column}={value}: ABMIL takes {np.median(list_of):.1f} times as long as "
-            f"{method} (median of {len(list_of)} fits, target >= 10)"
-        )
 
 
 def run_digits(*, seeds, n, peer_seeds, n_frames=20, sink=None):
@@ -227,17 +192,6 @@ def _measure_digits(method, train, test):
     return {"accuracy": accuracy, "locate": locate, "seconds": seconds}
 
 
-def print_digits(rows):
-    print("Streams of 20 digits, one of them a 3 or an 8: which? (chance 0.5)")
-    print(f"{'method':<22} {'accuracy':>8} {'worst':>7} {'locate':>7} {'s':>7}")
-    for (method,), group in _grouped(rows, "method").items():
-        print(
-            f"{method:<22} {_median(group, 'accuracy'):>8.3f} "
-            f"{min(row['accuracy'] for row in group):>7.3f} "
-            f"{_median(group, 'locate'):>7.3f} {_median(group, 'seconds'):>7.2f}"
-        )
-
-
 def run_musk(data, *, names, folds, repeats, with_peers, sink=None):
     """Repeated stratified folds; a search is made inside each training set."""
     rows = []
@@ -283,39 +237,6 @@ def _measure_musk(method, bags, y, train, test):
     if isinstance(method, ABMIL):
         predicted = predicted > 0
     return {"accuracy": np.mean(predicted == y[test]), "seconds": seconds}
-
-
-def print_musk(rows):
-    print("Accuracy with 95 % intervals (variance of Nadeau and Bengio, 2003)")
-    print(
-        f"{'data':<6} {'method':<22} {'accuracy':>8} {'interval':>17} {'s a fold':>8}"
-    )
-    for (data, method), group in _grouped(rows, "data", "method").items():
-        scores = np.array([float(row["accuracy"]) for row in group])
-        half = _half_interval(scores, n_folds=1 + max(row["fold"] for row in group))
-        low, high = scores.mean() - half, scores.mean() + half
-        print(
-            f"{data:<6} {method:<22} {scores.mean():>8.3f} [{low:.3f}, {high:.3f}]"
-            f"    {_median(group, 'seconds'):>8.2f}"
-        )
-
-
-def _half_interval(scores, *, n_folds):
-    """Folds share training data: the variance of their mean is corrected for it."""
-    share = 1 / (n_folds - 1)  # test over train
-    error = np.sqrt(scores.var(ddof=1) * (1 / len(scores) + share))
-    return stats.t.ppf(0.975, len(scores) - 1) * error
-
-
-def _grouped(rows, *columns):
-    groups = defaultdict(list)
-    for row in rows:
-        groups[tuple(row[column] for column in columns)].append(row)
-    return groups
-
-
-def _median(rows, column):
-    return np.median([row[column] for row in rows])
 
 
 class _CSV:

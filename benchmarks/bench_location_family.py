@@ -2,7 +2,8 @@
 
 The laws of ``bench_location_estimators`` are symmetric around key and value, so the
 best score of a family is a function of k*.x and the squared radius, with one or two
-numbers to find: on one half of many bags; R2 is measured on the other. The full run::
+numbers to find: on one half of many bags; R2 is measured on the other. And how long
+should a key be? The full run::
 
     python -m benchmarks.bench_location_family
 """
@@ -28,6 +29,30 @@ def main(quick: bool = False) -> None:
             for features in ([key], [key, radius])
         ]
         print(f"{law:<12} {oracle:>8.4f} {found[0]:>11.4f} {found[1]:>12.4f}")
+    print_lengths(n_draws=1 if quick else 5, n=n)
+
+
+def print_lengths(*, n_draws, n):
+    """Does a longer key always read better? The mean error, and that of most tests."""
+    print("1 - R2 along k* by the length of the key; isotropic, d=64, L=100")
+    squares = {length: [] for length in (4.0, 6.0, 8.0, 12.0, 16.0, 32.0, np.inf)}
+    for seed in range(1, 1 + n_draws):
+        key, value, _, y = draw_coordinates("isotropic", 64, 100, n, seed=seed)
+        for length, errors in squares.items():
+            errors.append(
+                2 * (_read(length, key, value) - y) ** 2
+            )  # y has variance 1/2
+    print(f"{'length':>8} {'all bags':>10} {'median of tests with 3000 bags':>31}")
+    for length, errors in squares.items():
+        tests = np.concatenate(errors)
+        parts = tests.reshape(-1, min(3000, len(tests))).mean(axis=1)
+        print(f"{length:>8g} {tests.mean():>10.2e} {np.median(parts):>31.2e}")
+
+
+def _read(length, key, value):
+    if np.isinf(length):
+        return value[np.arange(len(key)), key.argmax(axis=1)]
+    return (softmax(length * key, axis=1) * value).sum(axis=1)
 
 
 def draw_coordinates(law, d, n_tokens, n, *, seed):

@@ -101,6 +101,20 @@ def test_finite_tokens_whose_sum_overflows_are_read():
             "it, or leave the token out.",
         ),
         (np.array([[0.0], [-np.inf]]), "got -inf in bag 1, token 0, column 0."),
+        ([[], []], "got an empty bag at index 0."),
+        (np.empty((0, 3, 2)), "`X` must be at least one bag; got none."),
+        (np.empty((2, 3, 0)), "tokens of at least one feature; got shape (2, 3, 0)."),
+        (
+            np.ones((2, 1, 1, 2)),
+            "an array of at most three axes; got shape (2, 1, 1, 2)",
+        ),
+        ([np.ones(3), np.ones(4)], "got 4 numbers as bag 1, 3 as bag 0. A bag is"),
+        ([None, None], "`X` must be bags of numbers; got None as bag 0."),
+        ([ragged[0], None], "`X` must be bags of numbers; got None as bag 1."),
+        ([ragged[0], 1j * ragged[1]], "and dtype complex128 as bag 1."),
+        (1j * np.ones((2, 2, 2)), "`X` must be bags of numbers; got an array of shape"),
+        (np.full((2, 2, 2), "a"), "`X` must be bags of numbers; got an array of shape"),
+        ({"a": ragged[0]}, "`X` must be a list of bags, or an array; got a dict."),
     ],
 )
 def test_bad_bags_are_named(X, message):

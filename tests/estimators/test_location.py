@@ -389,6 +389,30 @@ def test_bad_weights_are_named(weights, message):
         SingleLocationRegressor().fit(np.eye(4), np.arange(4.0), sample_weight=weights)
 
 
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        ([1.0], "`y` must be one target a bag; got 1 targets for 2 bags."),
+        (np.ones(6), "got 6 targets for 2 bags. There is one for each token: `group_"),
+        (["a", "b"], "`y` must be numbers; got an array of shape (2,) and dtype <U1."),
+    ],
+)
+def test_bad_targets_are_named(y, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        SingleLocationRegressor().fit(np.ones((2, 3, 4)), y)
+
+
+@pytest.mark.parametrize("head", ["softmax", "radial", "erf"])
+@pytest.mark.parametrize("settings", [{}, {"alpha": 0.0, "fit_intercept": False}])
+def test_one_bag_and_bags_that_are_all_alike_have_a_fit(head, settings):
+    """No feature varies: the answer is the mean, without a warning."""
+    for tokens in (np.ones((1, 4, 3)), np.zeros((5, 2, 3))):
+        y = np.arange(1.0, 1 + len(tokens))
+        model = SingleLocationRegressor(head=head, **settings).fit(tokens, y)
+        if not settings:
+            assert_allclose(model.predict(tokens), y.mean())
+
+
 def test_one_class_is_refused():
     message = (
         "SingleLocationClassifier: `y` must be labels of at least two classes with "

@@ -9,7 +9,6 @@ from scipy.special import erf, log_softmax
 from eigenheads._parallel import threads
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location_coordinates import pooled_coordinates
-from eigenheads.estimators._location_fit import Objective
 from eigenheads.estimators._location_head import attention_weights, head_outputs
 from eigenheads.estimators._location_loss import (
     LOGISTIC,
@@ -18,6 +17,7 @@ from eigenheads.estimators._location_loss import (
     HeadLoss,
     pool_tokens,
 )
+from eigenheads.estimators._location_objective import Objective
 from eigenheads.estimators._location_problem import Problem
 from eigenheads.functional import location_predictor
 

@@ -9,9 +9,9 @@ from eigenheads.datasets import SingleLocation
 from eigenheads.estimators import SingleLocationClassifier, SingleLocationRegressor
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location_coordinates import pooled_coordinates
-from eigenheads.estimators._location_fit import Objective
 from eigenheads.estimators._location_head import squared_radii
 from eigenheads.estimators._location_loss import SQUARED
+from eigenheads.estimators._location_objective import Objective
 from eigenheads.estimators._location_problem import Problem
 
 # Sums of about a hundred float64 products, reordered.
@@ -100,6 +100,22 @@ def test_a_token_that_differs_by_its_spread_alone_is_found(rng, estimator):
     assert model.coef_radius_ < 0
     assert np.mean(model.locate(tokens[400:]) == 1) > 0.95
     assert model.score(tokens[400:], y[400:]) > 0.9
+
+
+@pytest.mark.parametrize("seed", [100, 101, 102])
+def test_a_deciding_token_that_spreads_less_is_found_from_the_radius(seed):
+    """A fifth of the spread of 39 others: no moment of the tokens tells of it.
+
+    Without the start from the radius these three fits, and 7 of 8 on seeds 100 to 107,
+    found it in no more than 3 % of bags; with it, in 99.7 % or more.
+    """
+    tokens = np.random.default_rng(seed).standard_normal((600, 40, 10))
+    tokens[:, 1] *= 0.2
+    y = tokens[:, 1, 0]
+    model = SingleLocationRegressor(head="radial").fit(tokens[:300], y[:300])
+    assert model.coef_radius_ > 0
+    assert np.mean(model.locate(tokens[300:]) == 1) > 0.95
+    assert model.score(tokens[300:], y[300:]) > 0.9
 
 
 def test_units_do_not_matter(distracted):

@@ -26,6 +26,7 @@ class Bags:
 
     tokens: NDArray[Any]
     offsets: NDArray[np.int64]
+    radii: NDArray[Any] | None = None  # one number more a token, for scores alone
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -42,10 +43,19 @@ class Bags:
 
     def take(self, chosen: NDArray[np.int64]) -> "Bags":
         """Return the chosen bags, in the order given."""
-        pieces = [
-            self.tokens[self.offsets[bag] : self.offsets[bag + 1]] for bag in chosen
-        ]
-        return Bags(np.concatenate(pieces), _offsets(self.lengths[chosen]))
+        lengths = self.lengths[chosen]
+        offsets = _offsets(lengths)
+        shift = np.repeat(self.starts[chosen] - offsets[:-1], lengths)
+        return self._rows(shift + np.arange(offsets[-1]), offsets)
+
+    def keep(self, kept: NDArray[np.bool_]) -> "Bags":
+        """Return the bags with some of their tokens, at least one in each."""
+        counts = np.add.reduceat(kept, self.starts, dtype=np.int64)
+        return self._rows(np.flatnonzero(kept), _offsets(counts))
+
+    def _rows(self, rows: NDArray[np.int64], offsets: NDArray[np.int64]) -> "Bags":
+        radii = None if self.radii is None else self.radii[rows]
+        return Bags(self.tokens[rows], offsets, radii)
 
     def split(self, per_token: NDArray[Any]) -> list[NDArray[Any]]:
         """Cut an array with one entry a token into one array a bag."""
@@ -58,21 +68,7 @@ def read_bags(estimator: Any, X: object, *, reset: bool) -> Bags:
     Sets ``n_features_in_`` when `reset`, and compares with it otherwise.
     """
     owner = type(estimator).__name__
-    if isinstance(X, list | tuple) and not X:
-        fail("X", "at least one bag", Got("none"), owner=owner, hint=_HINT)
-    if getattr(X, "ndim", None) == 3:
-        array = np.asarray(X)
-        table: Any = array.reshape(-1, array.shape[2])
-        lengths = np.full(len(array), array.shape[1], dtype=np.int64)
-        if not array.shape[1]:
-            _fail_empty(0, owner=owner)
-    elif _is_sequence_of_bags(X):
-        arrays = [_as_bag(bag, index, owner) for index, bag in enumerate(cast(Any, X))]
-        _check_widths(arrays, owner)
-        table = np.concatenate(arrays)
-        lengths = np.array([len(bag) for bag in arrays], dtype=np.int64)
-    else:
-        table, lengths = X, None
+    table, lengths = _table(X, owner)
     tokens = validate_data(
         estimator,
         table,
@@ -86,6 +82,57 @@ def read_bags(estimator: Any, X: object, *, reset: bool) -> Bags:
     bags = Bags(tokens, _offsets(lengths))
     _check_finite(bags, owner)
     return bags
+
+
+def _table(X: Any, owner: str) -> tuple[Any, NDArray[np.int64] | None]:
+    """Return rows and the lengths of bags; None where rows are bags of one token."""
+    n_axes = getattr(X, "ndim", None)
+    if isinstance(X, dict) and n_axes is None:  # a sparse array may be a dict
+        fail("X", "a list of bags, or an array", Got("a dict"), owner=owner, hint=_HINT)
+    if (isinstance(X, list | tuple) and not X) or (n_axes == 3 and not len(X)):
+        fail("X", "at least one bag", Got("none"), owner=owner, hint=_HINT)
+    if n_axes is not None and n_axes > 3:
+        got = Got(f"shape {tuple(X.shape)}")
+        fail("X", "an array of at most three axes", got, owner=owner, hint=_HINT)
+    if n_axes == 3:
+        return _cube(np.asarray(X), owner)
+    if _is_sequence_of_bags(X):
+        arrays = [_as_bag(bag, index, owner) for index, bag in enumerate(X)]
+        _check_widths(arrays, owner)
+        lengths = np.array([len(bag) for bag in arrays], dtype=np.int64)
+        return np.concatenate(arrays), lengths
+    if isinstance(X, list | tuple):
+        _check_rows(X, owner)
+    return X, None
+
+
+def _cube(array: NDArray[Any], owner: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Cut an array of three axes."""
+    n_bags, n_tokens, width = array.shape
+    if not array.size:
+        if not n_tokens:
+            _fail_empty(0, owner=owner)
+        got = Got(f"shape {array.shape}")
+        fail("X", "tokens of at least one feature", got, owner=owner, hint=_HINT)
+    numbers = _numbers(array)
+    if numbers is None:
+        fail("X", "bags of numbers", array, owner=owner, hint=_HINT)
+    return numbers.reshape(-1, width), np.full(n_bags, n_tokens, dtype=np.int64)
+
+
+def _check_rows(rows: Sequence[Any], owner: str) -> None:
+    """Raise where rows are missing, empty, or of several widths."""
+    for index, row in enumerate(rows):
+        if row is None:
+            got = Got(f"None as bag {index}")
+            fail("X", "bags of numbers", got, owner=owner, hint=_HINT)
+    widths = [len(row) if np.ndim(row) == 1 else -1 for row in rows]
+    for index, width in enumerate(widths):
+        if width == 0:
+            _fail_empty(index, owner=owner)
+        if width != widths[0]:
+            got = Got(f"{width} numbers as bag {index}, {widths[0]} as bag 0")
+            fail("X", "bags with two axes", got, owner=owner, hint=_HINT)
 
 
 class GroupedBags(NamedTuple):
@@ -137,9 +184,12 @@ def group_bags(table: Any, groups: ArrayLike | str) -> GroupedBags:
     if ids.shape != rows.shape[:1]:
         contract = f"one id a row, of shape ({len(rows)},)"
         fail("groups", contract, ids, owner="group_bags")
-    missing = np.flatnonzero([identity != identity for identity in ids.tolist()])
-    if len(missing):
-        got = Got(f"NaN at row {missing[0]}")
+    given = ids.tolist()
+    missing = [row for row, one in enumerate(given) if one is None or one != one]
+    if missing:
+        got = Got(
+            f"{'None' if given[missing[0]] is None else 'NaN'} at row {missing[0]}"
+        )
         fail("groups", "an id for every row", got, owner="group_bags")
     return _grouped(rows, ids)
 
@@ -178,10 +228,10 @@ def _n_axes(bag: object) -> int:
 
 def _as_bag(bag: object, index: int, owner: str) -> NDArray[Any]:
     try:
-        array = np.asarray(bag)
-        if array.dtype.kind not in "biuf":
-            array = array.astype(np.float64)
-    except (TypeError, ValueError):
+        array = _numbers(np.asarray(bag))
+    except ValueError:  # rows of several widths
+        array = None
+    if array is None or bag is None:
         got = Got(f"{shown(bag)} as bag {index}")
         fail("X", "bags of numbers", got, owner=owner, hint=_HINT)
     if not array.size:
@@ -190,6 +240,16 @@ def _as_bag(bag: object, index: int, owner: str) -> NDArray[Any]:
         got = Got(f"shape {array.shape} for bag {index}")
         fail("X", "bags with two axes", got, owner=owner, hint=_HINT)
     return array
+
+
+def _numbers(array: NDArray[Any]) -> NDArray[Any] | None:
+    """Return real numbers, or None where there are others or none."""
+    if array.dtype.kind in "biuf":
+        return array
+    try:
+        return None if array.dtype.kind == "c" else array.astype(np.float64)
+    except (TypeError, ValueError):
+        return None
 
 
 def _fail_empty(index: int, *, owner: str) -> None:

@@ -6,13 +6,16 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
-from sklearn.utils import check_array
 
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags, read_bags
 from eigenheads.estimators._batches import Batches, is_stream
 from eigenheads.estimators._location_base import AbstractSingleLocation
-from eigenheads.estimators._location_data import checked_targets, checked_weights
+from eigenheads.estimators._location_data import (
+    checked_numbers,
+    checked_targets,
+    checked_weights,
+)
 from eigenheads.estimators._location_loss import SQUARED
 from eigenheads.estimators._location_problem import Solution
 from eigenheads.estimators._location_stream import Standard, streamed_problem
@@ -135,8 +138,9 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     Larger than memory: a Dask array with its `y`, or batches ``(bags, targets)`` or
     ``(bags, targets, weights)`` without `y`: a callable that returns a fresh iterator,
     an object that can be iterated again, or an iterator, which is kept in temporary
-    files. Each of some tens of passes has one batch in memory; up to the order of sums
-    the solution is that of all bags at once.
+    files. Each of some tens of passes has one batch in memory, and the tokens that
+    count if these are less than 32 MB; up to the order of sums the solution is that of
+    all bags at once.
 
     With ``head="radial"`` the score :math:`x_l \cdot k` becomes
 
@@ -148,14 +152,18 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     have a log likelihood ratio of this form, with :math:`P = \Sigma^{-1}` and
     :math:`c = 1 / \gamma^2 - 1`: only for :math:`\gamma = 1` is the best score linear.
 
-    A pass over the data costs O(tokens × features), the radii once its square.
+    A pass over the data costs O(tokens × features), the radii once its square. Most
+    passes read only the tokens whose weights count, within :math:`3 - \log(\text{tol})`
+    of the largest score of their bag: the result is kept if the gradient over all
+    tokens differs from theirs by less than `tol`, else tokens are chosen again, and
+    after three times, or where they are many, all are read.
     Starts: with whitened tokens and centred targets, ``moments`` takes :math:`v` from
     the regression of :math:`y` on the sum of the bag and :math:`k` from the mean of
     :math:`y (x \cdot v) x`;
     ``spectral`` takes both from the extreme eigenvectors of the mean of
     :math:`y \, x x^\top`; ``principal`` is the pooled principal direction; ``value``
     uses :math:`v` itself as the key; for the radial head, ``radius`` uses the radius
-    alone. Given a key, values are a ridge regression.
+    alone, and the others begin without it. Given a key, values are a ridge regression.
 
     Last, softmax and radial heads without L1 penalty keep the direction of the key and
     choose its length: the one that minimises :math:`n \log(\text{loss})` plus half the
@@ -220,9 +228,9 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         self, X: Any, y: Any, sample_weight: Any, *, reset: bool
     ) -> tuple[Bags, FloatArray, FloatArray]:
         bags = read_bags(self, X, reset=reset)
-        targets = checked_targets(y, bags, owner=type(self).__name__)
-        targets = check_array(targets, ensure_2d=False, dtype=float, input_name="y")
-        weights = checked_weights(sample_weight, bags, owner=type(self).__name__)
+        owner = type(self).__name__
+        targets = checked_numbers(checked_targets(y, bags, owner=owner), owner=owner)
+        weights = checked_weights(sample_weight, bags, owner=owner)
         return bags, targets, weights
 
     def _fit_batches(self, batches: Batches) -> Self:

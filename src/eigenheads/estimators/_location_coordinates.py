@@ -166,11 +166,12 @@ def coordinates_of_parts(
     return Coordinates(mean, scale, whitening, None, vectors[:, -1])
 
 
-def last_column(data: Parts) -> tuple[float, float]:
-    """Return mean and standard deviation of the last column over all tokens."""
+def radius_moments(data: Parts) -> tuple[float, float]:
+    """Return mean and standard deviation of the radii over all tokens."""
     total = mean = square = 0.0
-    for tokens, weights in _token_weights(data):
-        column = tokens[:, -1].astype(np.float64)
+    for part in data.parts():
+        weights = np.repeat(part.weights, part.bags.lengths)
+        column = np.asarray(part.bags.radii, dtype=np.float64)
         total += float(weights.sum())
         mean += float(weights @ column)
         square += float(weights @ column**2)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import check_array, check_consistent_length
+from sklearn.utils import check_array
 from sklearn.utils.validation import column_or_1d
 
 from eigenheads._checks import Got, fail
@@ -16,9 +16,24 @@ def checked_targets(y: ArrayLike | None, bags: Bags, *, owner: str) -> NDArray[A
     """Return the targets, one a bag, or raise."""
     if y is None:
         raise ValueError(f"{owner} requires y to be passed, but the target y is None.")
-    targets = column_or_1d(y, warn=True)
-    check_consistent_length(bags.starts, targets)
-    return np.asarray(targets)
+    targets = np.asarray(column_or_1d(y, warn=True))
+    if len(targets) != len(bags):
+        hint = ""
+        if len(targets) == len(bags.tokens):
+            hint = "There is one for each token: `group_bags(...).first_rows` helps."
+        got = Got(f"{len(targets)} targets for {len(bags)} bags")
+        fail("y", "one target a bag", got, owner=owner, hint=hint)
+    return targets
+
+
+def checked_numbers(targets: NDArray[Any], *, owner: str) -> FloatArray:
+    """Return targets as finite numbers, or raise."""
+    try:
+        numbers = targets.astype(np.float64)
+    except (TypeError, ValueError):
+        hint = "For classes there is SingleLocationClassifier."
+        fail("y", "numbers", targets, owner=owner, hint=hint)
+    return np.asarray(check_array(numbers, ensure_2d=False, input_name="y"))
 
 
 def checked_weights(

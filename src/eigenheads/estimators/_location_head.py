@@ -12,8 +12,8 @@ from scipy.special import erf
 from eigenheads.estimators._bags import Bags
 
 HEADS = ("softmax", "radial", "erf")
-# Rows of a chunk of radii: a few MB at usual widths.
-_CHUNK = 8_192
+# Rows of a chunk of radii: a few hundred kB, so that it stays in the cache.
+_CHUNK = 1_024
 
 
 def attention_weights(
@@ -38,6 +38,15 @@ def attention_weights(
     weights = np.exp(scores - np.repeat(peaks, bags.lengths))
     weights /= np.repeat(np.add.reduceat(weights, bags.starts), bags.lengths)
     return np.asarray(weights)
+
+
+def token_scores(bags: Bags, key: NDArray[Any]) -> NDArray[np.floating]:
+    """Return the score of each token; a key with one entry more reads the radii."""
+    d = bags.tokens.shape[1]
+    scores = bags.tokens @ key[:d]
+    if bags.radii is not None:
+        scores += key[d] * bags.radii
+    return np.asarray(scores)
 
 
 def head_outputs(

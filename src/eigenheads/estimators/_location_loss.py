@@ -12,7 +12,7 @@ from eigenheads._compile import njit
 from eigenheads._parallel import RunPool
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
-from eigenheads.estimators._location_head import attention_weights
+from eigenheads.estimators._location_head import attention_weights, token_scores
 
 SQUARED, LOGISTIC, MULTINOMIAL = 0, 1, 2
 
@@ -45,6 +45,8 @@ class HeadLoss:
         total: float | None = None,
     ) -> None:
         self.bags = bags
+        # Compiled code takes an array: without radii, an empty one.
+        self._radii = bags.tokens[:0, 0] if bags.radii is None else bags.radii
         self.targets = targets
         self.weights = weights / (weights.sum() if total is None else total)
         self.head = head
@@ -74,6 +76,7 @@ class HeadLoss:
         def work(block: int) -> None:
             losses[block] = accumulate(
                 self.bags.tokens,
+                self._radii,
                 self.bags.offsets,
                 self._bounds[block : block + 2],
                 rows,
@@ -96,7 +99,7 @@ class HeadLoss:
     def attended(self, key: FloatArray) -> tuple[FloatArray, float]:
         """Return the weighted sum of attended tokens, and of the weights."""
         bags = self.bags
-        weights = attention_weights(bags, bags.tokens @ key, head=self.head)
+        weights = attention_weights(bags, token_scores(bags, key), head=self.head)
         weights = weights * np.repeat(self.weights, bags.lengths)
         return weights @ bags.tokens, float(weights.sum())
 
@@ -189,6 +192,7 @@ def _weigh(scores: FloatArray, length: int, is_erf: bool, weights: FloatArray) -
 @njit()
 def _read(
     tokens: Any,
+    radii: Any,
     first: int,
     length: int,
     rows: FloatArray,
@@ -200,6 +204,9 @@ def _read(
         scores[i], readouts[i, 0] = _two_dots(tokens, first + i, rows)
         for c in range(1, len(rows) - 1):
             readouts[i, c] = _dot(tokens, first + i, rows, 1 + c)
+    if radii.size:
+        for i in range(length):
+            scores[i] += rows[0, -1] * radii[first + i]
 
 
 @njit()
@@ -220,6 +227,7 @@ def _attend(
 @njit()
 def _push_back(
     tokens: Any,
+    radii: Any,
     first: int,
     length: int,
     scores: FloatArray,
@@ -244,11 +252,14 @@ def _push_back(
         _add_two_scaled(by_rows, pull, slope[0] * weights[i], tokens, first + i)
         for c in range(1, slope.size):
             _add_scaled(by_rows, 1 + c, slope[c] * weights[i], tokens, first + i)
+        if radii.size:
+            by_rows[0, -1] += pull * radii[first + i]
 
 
 @njit()
 def accumulate(
     tokens: Any,
+    radii: Any,
     offsets: NDArray[np.int64],
     bounds: NDArray[np.int64],
     rows: FloatArray,
@@ -262,7 +273,8 @@ def accumulate(
 ) -> float:
     """Add the bags from ``bounds[0]`` to ``bounds[1]`` to loss and gradients.
 
-    ``rows[0]`` is the key, the other rows are the values.
+    ``rows[0]`` is the key, the other rows are the values; with radii, the last entry
+    of the key is that of the radius, and values have one there that nothing reads.
     """
     n_outputs = len(rows) - 1
     longest = np.diff(offsets[bounds[0] : bounds[1] + 1]).max()
@@ -272,7 +284,7 @@ def accumulate(
     loss = 0.0
     for bag in range(bounds[0], bounds[1]):
         first, length = offsets[bag], offsets[bag + 1] - offsets[bag]
-        _read(tokens, first, length, rows, scores, readouts)
+        _read(tokens, radii, first, length, rows, scores, readouts)
         _weigh(scores, length, is_erf, weights)
         _attend(weights, length, readouts, intercepts, outputs)
         loss += bag_weights[bag] * _loss_and_slope(kind, outputs, targets[bag], slope)
@@ -284,6 +296,7 @@ def accumulate(
                 centre += slope[c] * (outputs[c] - intercepts[c])
         _push_back(
             tokens,
+            radii,
             first,
             length,
             scores,

@@ -7,8 +7,8 @@ from scipy.linalg import solve
 
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._location_coordinates import Coordinates
-from eigenheads.estimators._location_head import attention_weights
-from eigenheads.estimators._location_loss import pool_tokens
+from eigenheads.estimators._location_head import attention_weights, token_scores
+from eigenheads.estimators._location_start import pooled_features
 
 # Lengths to try, as multiples of the one that the optimiser reached, while it helps.
 _FACTORS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
@@ -48,8 +48,8 @@ def sharpened(
     strength = problem.alpha / (_UNIT * problem.size)
     length = 0.5 * strength * float(rows[0] @ rows[0])
     best = np.inf, 1.0, rows[1:].ravel()
-    for factor in _FACTORS:
-        gram = _attended_gram(problem, coordinates, factor * rows[0])
+    grams = _attended_grams(problem, coordinates, rows[0])
+    for factor, gram in zip(_FACTORS, grams, strict=True):
         loss, fitted = _ridge(gram, problem.alpha)
         cost = np.log(loss + _TINY) + factor**2 * length
         if cost >= best[0]:
@@ -59,31 +59,33 @@ def sharpened(
     return np.vstack([factor * rows[0], fitted[:-1]]), fitted[-1:]
 
 
-def _attended_gram(
+def _attended_grams(
     problem: Any, coordinates: Coordinates, key: FloatArray
-) -> FloatArray:
-    """Return the mean products of attended tokens, a one and the target."""
+) -> list[FloatArray]:
+    """Return the mean products of attended tokens, a one and the target.
+
+    One matrix for each length of the key, all in one pass: only weights change.
+    """
     raw = coordinates.raw(key[None])[0]
-    gram: Any = 0.0
+    grams: list[Any] = [0.0] * len(_FACTORS)
     for part in problem.parts():
         bags = part.bags
-        scores = (bags.tokens @ raw).astype(np.float64)
-        weights = attention_weights(bags, scores, head=problem.head)
-        pooled = pool_tokens(bags.tokens, bags.offsets, weights)
-        features = coordinates.pulled_back(pooled - coordinates.mean)
-        if problem.head == "radial":
-            features[:, -1] = 0.0  # values do not read the radius
+        scores = token_scores(bags, raw).astype(np.float64)
         ones = np.full(len(bags), float(problem.has_intercept))
-        table = np.column_stack([features, ones, part.targets])
-        gram = gram + (table * (part.weights / problem.weight)[:, None]).T @ table
-    return np.asarray(gram)
+        shares = (part.weights / problem.weight)[:, None]
+        for index, factor in enumerate(_FACTORS):
+            weights = attention_weights(bags, factor * scores, head=problem.head)
+            features = pooled_features(bags, weights, coordinates)
+            table = np.column_stack([features, ones, part.targets])
+            grams[index] = grams[index] + (table * shares).T @ table
+    return grams
 
 
 def _ridge(gram: FloatArray, alpha: float) -> tuple[float, FloatArray]:
     """Return penalised loss and coefficients; the last two columns are not shrunk."""
     matrix = gram[:-1, :-1].copy()
     # The floor lets columns of zeros have the coefficient zero.
-    floor = 1e-12 * np.trace(matrix) + np.finfo(float).tiny
+    floor = 1e-12 * np.trace(matrix) or 1.0
     matrix[np.diag_indices_from(matrix)] += floor
     slopes = np.arange(len(matrix) - 1)
     matrix[slopes, slopes] += alpha

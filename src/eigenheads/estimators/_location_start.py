@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import solve
 
 from eigenheads._typing import FloatArray
@@ -16,7 +17,7 @@ from eigenheads.estimators._location_coordinates import (
     Parts,
     weighted_gram,
 )
-from eigenheads.estimators._location_head import attention_weights
+from eigenheads.estimators._location_head import attention_weights, token_scores
 from eigenheads.estimators._location_loss import pool_tokens
 
 # Standard deviations of the scores that a start may have.
@@ -125,7 +126,7 @@ class NormalEquations:
     def solution(self) -> FloatArray:
         """Return one row of coefficients a response."""
         gram = self._gram.copy()
-        amount = np.trace(gram) / self._weight + np.finfo(float).tiny
+        amount = np.trace(gram) / self._weight or 1.0  # features may all be zero
         gram[np.diag_indices_from(gram)] += amount
         return np.asarray(solve(gram, self._cross, assume_a="pos").T)
 
@@ -164,20 +165,31 @@ def starts(
         for direction in candidates:
             length = float(np.linalg.norm(direction))
             unit = direction / length if length > 0 else direction
-            scores = (bags.tokens @ coordinates.raw(unit)).astype(np.float64)
+            scores = token_scores(bags, coordinates.raw(unit)).astype(np.float64)
             factors = [sign * size for sign in signs for size in _SHARPNESS]
             if name == "value" and head != "erf":
                 factors.append(0.0)  # the mean of the bag
             for factor in factors:
                 weighed = attention_weights(bags, factor * scores, head=head)
-                attended = pool_tokens(bags.tokens, bags.offsets, weighed)
-                features = coordinates.pulled_back(attended - coordinates.mean)
-                if head == "radial":
-                    features[:, -1] = 0.0  # values do not read the radius
+                features = pooled_features(bags, weighed, coordinates)
                 error, values = _profile(features, responses, weights)
                 error += 0.5 * alpha * factor**2
                 profiles.append(Start(name, error, factor * unit, values))
         yield min(profiles, key=lambda start: start.error)
+
+
+def pooled_features(
+    bags: Bags, weights: NDArray[np.floating], coordinates: Coordinates
+) -> FloatArray:
+    """Return the weighted sum of the tokens of each bag, in whitened coordinates.
+
+    That of the radius is zero: values do not read it.
+    """
+    d = bags.tokens.shape[1]
+    features = np.zeros((len(bags), len(coordinates.mean)))
+    features[:, :d] = pool_tokens(bags.tokens, bags.offsets, weights)
+    features[:, :d] -= coordinates.mean[:d]
+    return coordinates.pulled_back(features)
 
 
 def _profile(

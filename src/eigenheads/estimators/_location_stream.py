@@ -12,7 +12,7 @@ from eigenheads._checks import Got, fail
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location_loss import HeadLoss
-from eigenheads.estimators._location_problem import Problem, screened_bags
+from eigenheads.estimators._location_problem import Problem, joined, screened_bags
 
 # Bags, targets (numbers or labels) and weights, checked.
 Read = Callable[[], Iterator[tuple[Bags, NDArray[Any], FloatArray]]]
@@ -168,19 +168,6 @@ def streamed_problem(
         n_bags=n_bags,
         n_tokens=n_tokens,
         total=total,
-    )
-
-
-def joined(parts: list[Problem]) -> Problem:
-    """Return the bags of several problems as one."""
-    lengths: NDArray[Any] = np.concatenate([part.bags.lengths for part in parts])
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return Problem(
-        bags=Bags(np.concatenate([part.bags.tokens for part in parts]), offsets),
-        targets=np.concatenate([part.targets for part in parts]),
-        responses=np.concatenate([part.responses for part in parts]),
-        weights=np.concatenate([part.weights for part in parts]),
-        **parts[0].settings(),
     )
 
 
