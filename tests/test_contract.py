@@ -307,4 +307,5 @@ def test_claims_have_the_agreed_fields():
         "tolerance",
         "reason",
         "on_record",
+        "undecided",
     ]

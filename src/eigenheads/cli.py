@@ -397,6 +397,26 @@ def robustness(
     corruptions: Annotated[
         str, typer.Option(help="Corruptions, separated by commas; 'all' or 'none'.")
     ] = "all",
+    severities: Annotated[
+        str, typer.Option(help="Severities of corruptions, 1 to 5, by commas.")
+    ] = "1,2,3,4,5",
+    tokens: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of the module that embeds tokens: a share of them is replaced.",
+            show_default=False,
+        ),
+    ] = None,
+    word: Annotated[
+        int | None,
+        typer.Option(
+            help="For language models: id of the word that is swapped in.",
+            show_default=False,
+        ),
+    ] = None,
+    shares: Annotated[
+        str, typer.Option(help="Shares of tokens replaced, or words swapped.")
+    ] = "0.1,0.2,0.4",
     batch_size: Annotated[int, typer.Option(help="Examples at a time.")] = 256,
     seed: Annotated[int, typer.Option(help="Seed of corruptions and attacks.")] = 0,
 ) -> int:
@@ -419,6 +439,10 @@ def robustness(
             attacks=attacks,
             budgets=budgets,
             corruptions=corruptions,
+            severities=severities,
+            tokens=tokens,
+            word=word,
+            shares=shares,
             batch_size=batch_size,
             seed=seed,
             progress=sys.stderr.isatty(),

@@ -44,6 +44,13 @@ def test_a_verdict_against_the_record_is_news_both_ways():
     assert not claim().is_news
 
 
+def test_what_a_small_run_cannot_tell_is_no_verdict_and_no_news():
+    unsure = claim(measured=2.0, undecided="too few seeds")
+    assert unsure.verdict == "undecided"
+    assert not unsure.is_news
+    assert not unsure.holds
+
+
 def test_claims_are_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         claim().measured = 2.0

@@ -8,8 +8,20 @@ import pytest
 from eigenheads._parallel import reporting, threads
 from eigenheads.experiments import get_experiment
 from eigenheads.experiments._run import draw_experiment, experiment_rng
-from eigenheads.experiments.teo2024 import _claims, _images, _text, robustness
-from eigenheads.experiments.teo2024._statistics import counting, family_means, paired
+from eigenheads.experiments.teo2024 import (
+    _claims,
+    _comparisons,
+    _images,
+    _text,
+    robustness,
+)
+from eigenheads.experiments.teo2024._comparisons import Comparison, decide, same
+from eigenheads.experiments.teo2024._statistics import (
+    Interval,
+    counting,
+    family_means,
+    paired,
+)
 from eigenheads.experiments.teo2024._variants import ALL
 from eigenheads.experiments.teo2024.segmentation import draw_scenes, mean_iou
 
@@ -111,8 +123,8 @@ def test_claims_follow_the_numbers():
     worse = "RPC n=4 against no mixing: difference of accuracy over all conditions"
     assert [verdicts[gain][better] for gain in (-4.0, 0.0, 4.0)] == [False, False, True]
     for gain, said in verdicts.items():
-        same = {key: value for key, value in said.items() if key.startswith(alike)}
-        assert list(same.values()) == [True]
+        equal = {key: value for key, value in said.items() if key.startswith(alike)}
+        assert list(equal.values()) == [True]
         other = {key: value for key, value in said.items() if key.startswith(worse)}
         assert list(other.values()) == [gain == 0.0]
 
@@ -120,6 +132,68 @@ def test_claims_follow_the_numbers():
 def test_few_seeds_claim_nothing_about_differences():
     claims = _claims.robustness_claims(*made_up(4.0, seeds=2))
     assert not any("less symmetric" in claim.statement for claim in claims)
+
+
+def gap(mean, half, n=5):
+    return Interval(mean, mean - half, mean + half, n)
+
+
+@pytest.mark.parametrize(
+    ("says", "record", "mean", "verdict"),
+    [
+        # On record there is a difference: none seen, the same one, the opposite one.
+        ("better", "reproduced", 0.5, "undecided"),
+        ("better", "reproduced", 1.5, "reproduced"),
+        ("better", "reproduced", -1.5, "undecided"),
+        ("better", "reproduced", -9.0, "not reproduced"),
+        ("same", "not reproduced", 0.5, "undecided"),
+        # On record there is none: one is seen, by chance or beyond it.
+        ("better", "not reproduced", 0.5, "not reproduced"),
+        ("better", "not reproduced", 1.5, "undecided"),
+        ("better", "not reproduced", 9.0, "reproduced"),
+        ("same", "reproduced", 1.5, "undecided"),
+        ("same", "reproduced", 9.0, "not reproduced"),
+    ],
+)
+def test_a_small_run_contradicts_the_record_only_beyond_chance(
+    says, record, mean, verdict
+):
+    """Half-widths are 1; for one of 20 comparisons of 5 seeds they count 2.4 times."""
+    one = Comparison(
+        statement="s", source="ours", gap=gap(mean, 1.0), says=says, record=record
+    )
+    others = [same("t", gap(0.0, 1.0))] * 19
+    small = decide([one, *others], is_record=False)[0]
+    assert small.verdict == verdict
+    assert small.is_news == (verdict not in (record, "undecided"))
+    assert bool(small.undecided) == (verdict == "undecided")
+    # The run that the record rests on always has a verdict.
+    whole = decide([one, *others], is_record=True)[0]
+    assert whole.verdict in ("reproduced", "not reproduced")
+    assert dataclasses.replace(small, undecided="") == whole
+
+
+def test_many_comparisons_of_noise_contradict_nothing():
+    """300 runs of 20 comparisons of 5 seeds, without any difference.
+
+    Bonferroni: news in at most 5 % of runs, here within 4 errors of that; with plain
+    intervals they would be in 1 − 0.95²⁰ = 64 %.
+    """
+    draws = np.random.default_rng(1).standard_normal((300, 20, 5))
+    news = 0
+    for run_ in draws:
+        made = [same("s", paired(row)) for row in run_]
+        news += any(one.is_news for one in decide(made, is_record=False))
+    assert 0 < news / 300 < 0.05 + 4 * np.sqrt(0.05 * 0.95 / 300)
+
+
+def test_demos_name_every_variant_and_are_small():
+    presets = get_experiment("teo2024/robustness").presets
+    demo, paper = presets["demo"], presets["paper"]
+    assert set(ALL) - set(demo.variants) == {"λ=0.25, n=4", "λ=0.1, n=4"}
+    assert demo.n_seeds >= _comparisons.ENOUGH_SEEDS
+    assert demo.n_attack_steps == 20
+    assert demo.n_steps * demo.batch_size < paper.n_steps * paper.batch_size / 4
 
 
 def test_only_conditions_that_cost_plain_attention_count():
@@ -136,7 +210,7 @@ def test_only_conditions_that_cost_plain_attention_count():
 def test_paired_intervals_cover():
     """2000 draws of 5 differences: the 95 % interval covers 0 within 5 errors."""
     draws = np.random.default_rng(0).standard_normal((2000, 5))
-    covered = np.mean([low <= 0 <= high for _, low, high in map(paired, draws)])
+    covered = np.mean([one.low <= 0 <= one.high for one in map(paired, draws)])
     assert abs(covered - 0.95) < 5 * np.sqrt(0.95 * 0.05 / 2000)
 
 

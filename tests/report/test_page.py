@@ -12,7 +12,13 @@ from eigenheads.experiments import (
     stored_results,
     untested_claims,
 )
-from eigenheads.report import format_number, newest_results, render_report, write_report
+from eigenheads.report import (
+    format_number,
+    newest_results,
+    print_claims,
+    render_report,
+    write_report,
+)
 
 KEYS = ["marion2025/fig5", "marion2025/bayes"]
 
@@ -40,6 +46,22 @@ def test_shows_every_claim_with_its_numbers_and_verdict(store, page):
     assert page.count('class="reproduced"') == sum(
         len(result.claims) for result in stored_results(store)
     )
+
+
+def test_a_run_that_cannot_tell_says_so_and_counts_as_neither(store, capsys):
+    result = next(iter(stored_results(store)))
+    first, *rest = result.claims
+    unsure = dataclasses.replace(first, undecided="too few seeds to see it, ± 8")
+    mixed = dataclasses.replace(result, claims=(unsure, *rest))
+    shown = render_report([mixed])
+    assert f'data-label="claims reproduced">{len(rest)}<' in shown
+    assert "(1 undecided)" in shown
+    assert "on record: reproduced; too few seeds to see it, ± 8" in shown
+    assert "<strong>(on record" not in shown
+    print_claims([mixed])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "undecided (on record: reproduced)" in printed
+    assert mixed.news == ()
 
 
 def test_says_how_each_figure_was_made(store, page):

@@ -283,6 +283,24 @@ def wrong():
 """
 
 
+TOKENS = """
+import torch
+from torch import nn
+
+
+def made():
+    torch.manual_seed(0)
+    embed = nn.Linear(16, 8)
+    model = nn.Sequential(nn.Flatten(2), embed, nn.Flatten(), nn.Linear(24, 4))
+    return model, (torch.rand(8, 3, 4, 4), torch.arange(8) % 4), {"tokens": "missing"}
+
+
+def words():
+    model = nn.Sequential(nn.Embedding(4, 8), nn.Linear(8, 4))
+    return model, torch.randint(0, 3, (5, 6))
+"""
+
+
 def test_command_prints_a_table_and_writes_files(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -307,3 +325,23 @@ def test_command_prints_a_table_and_writes_files(tmp_path, monkeypatch, capsys):
         assert sentence in capsys.readouterr().err
     assert main([*arguments[:4], "--budgets", "x"]) == 2
     assert "numbers separated by commas" in capsys.readouterr().err
+    assert main([*arguments[:2], "--severities", "1.5"]) == 2
+    assert "`severities` must be whole numbers" in capsys.readouterr().err
+
+
+def test_command_takes_severities_tokens_and_shares(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "ehtokens.py").write_text(TOKENS)
+    arguments = ["robustness", "ehtokens:made", "--attacks", "none"]
+    arguments += ["--corruptions", "blur", "--severities", "2,4"]
+    # The command line's name of the module goes before the callable's.
+    assert main([*arguments, "--tokens", "1", "--shares", "0.5"]) == 0
+    shown = capsys.readouterr().out
+    assert "tokens replaced 0.5" in shown
+    rows = json.loads((tmp_path / "results/robustness.json").read_text())["rows"]
+    assert [row["level"] for row in rows if row["condition"] == "blur"][:2] == [2, 4]
+    assert main([*arguments, "--tokens", "nowhere"]) == 2
+    assert "nowhere" in capsys.readouterr().err
+    assert main(["robustness", "ehtokens:words", "--shares", "0.5", "--word", "3"]) == 0
+    assert "words swapped 0.5" in capsys.readouterr().out

@@ -143,7 +143,7 @@ def _print_headlines(console: Console, say: Say, results: Sequence[Result]) -> N
     table.add_column("reproduced", justify="right", no_wrap=True)
     for result in results:
         first = result.claims[0]
-        met = sum(claim.holds for claim in result.claims)
+        met = sum(claim.verdict == "reproduced" for claim in result.claims)
         table.add_row(
             escape(result.key),
             escape(first.statement),
@@ -154,7 +154,7 @@ def _print_headlines(console: Console, say: Say, results: Sequence[Result]) -> N
     console.print(table)
     claims = [claim for result in results for claim in result.claims]
     news = sum(claim.is_news for claim in claims)
-    met = sum(claim.holds for claim in claims)
+    met = sum(claim.verdict == "reproduced" for claim in claims)
     say(
         f"  {met} of {len(claims)} claims reproduced; "
         f"{news or 'no'} verdict(s) differ from the record. All are in the report."

@@ -53,7 +53,12 @@ class Site:
     layer: int
 
 
-def find_sites(model: nn.Module, *, owner: str = "find_sites") -> list[Site]:
+def find_sites(
+    model: nn.Module,
+    *,
+    owner: str = "find_sites",
+    hint: str = "Probes take plain arrays, too: see eigenheads.probes.",
+) -> list[Site]:
     """Return the self-attention layers of a model, in the order of its modules.
 
     Cross-attention is left out.
@@ -64,6 +69,8 @@ def find_sites(model: nn.Module, *, owner: str = "find_sites") -> list[Site]:
         Any PyTorch module.
     owner
         Whose name an error shows.
+    hint
+        What the error says to do instead.
 
     Returns
     -------
@@ -105,7 +112,6 @@ def find_sites(model: nn.Module, *, owner: str = "find_sites") -> list[Site]:
             f"{type(model).__name__}, of which was looked at: {_looked_at(model)}"
         )
         contract = f"a model with attention of a known layout ({_KNOWN})"
-        hint = "Probes take plain arrays, too: see eigenheads.probes."
         fail("model", contract, got, owner=owner, hint=hint)
     return sites
 

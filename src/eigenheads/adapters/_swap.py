@@ -115,7 +115,8 @@ def swap_attention(
     if variant is None and options:
         name, value = next(iter(options.items()))
         fail(name, "left out for to='original'", value, owner=_OWNER, error=TypeError)
-    sites = find_sites(model, owner=_OWNER)
+    hint = "Layers to build a model from are in eigenheads.nn."
+    sites = find_sites(model, owner=_OWNER, hint=hint)
     apply_variants(model, dict.fromkeys(choose(sites, layers), variant))
     return model
 

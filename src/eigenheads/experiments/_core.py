@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 Table: TypeAlias = Mapping[str, NDArray[np.float64]]
 Relation: TypeAlias = Literal["≈", "≥", "≤"]
 Verdict: TypeAlias = Literal["reproduced", "not reproduced"]
+Outcome: TypeAlias = Literal["reproduced", "not reproduced", "undecided"]
 Params = TypeVar("Params")
 
 
@@ -38,6 +39,8 @@ class Claim:
         Why this tolerance.
     on_record
         Our standing verdict. A run that comes to another one is news.
+    undecided
+        Why a run smaller than the one on record cannot tell; empty where it can.
 
     Examples
     --------
@@ -55,6 +58,7 @@ class Claim:
     tolerance: float
     reason: str
     on_record: Verdict = "reproduced"
+    undecided: str = ""
 
     @property
     def holds(self) -> bool:
@@ -69,14 +73,16 @@ class Claim:
         return abs(gap) <= self.tolerance
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Outcome:
         """What this run says."""
+        if self.undecided:
+            return "undecided"
         return "reproduced" if self.holds else "not reproduced"
 
     @property
     def is_news(self) -> bool:
         """Whether this run's verdict differs from the one on record."""
-        return self.verdict != self.on_record
+        return self.verdict not in (self.on_record, "undecided")
 
 
 def claim(

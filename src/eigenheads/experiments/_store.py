@@ -214,6 +214,8 @@ def _claim_from_json(fields: Mapping[str, Any]) -> Claim:
         known[name] = math.nan if known[name] is None else float(known[name])
     for name in ("statement", "source", "relation", "reason", "on_record"):
         known[name] = _text(known[name])
+    # Results of older versions do not have it.
+    known["undecided"] = _text(known.get("undecided", ""))
     return Claim(**known)
 
 

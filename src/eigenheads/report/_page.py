@@ -166,7 +166,7 @@ def _alt(title: str, claims: Iterable[Claim]) -> str:
 
 
 def _finding(title: str, claims: Sequence[Claim]) -> str:
-    met = sum(claim.holds for claim in claims)
+    met = sum(claim.verdict == "reproduced" for claim in claims)
     return f"{title}: {met} of {len(claims)} claims reproduced"
 
 
@@ -185,8 +185,10 @@ def _tally(paper: str, sections: list[dict[str, Any]]) -> dict[str, Any]:
     claims = [claim for section in sections for claim in section["result"].claims]
     n_unmeasured = sum(math.isnan(claim.measured) for claim in claims)
     return {
-        "n_reproduced": sum(claim.holds for claim in claims),
-        "n_not": sum(not claim.holds for claim in claims) - n_unmeasured,
+        "n_reproduced": sum(claim.verdict == "reproduced" for claim in claims),
+        "n_not": sum(claim.verdict == "not reproduced" for claim in claims)
+        - n_unmeasured,
+        "n_undecided": sum(claim.verdict == "undecided" for claim in claims),
         "n_untestable": n_unmeasured + len(untested_claims(paper)),
         "n_figures": sum(key.startswith(f"{paper}/") for key in experiment_keys()),
         "n_news": sum(claim.is_news for claim in claims),

@@ -73,7 +73,7 @@ class ProgressDisplay(Listener):
         """Hear that a result is whole and stored."""
         self._bar.update(self._task, completed=self._planned)
         how = "reused" if result.reused else f"{result.seconds:.1f} s"
-        met = sum(claim.holds for claim in result.claims)
+        met = sum(claim.verdict == "reproduced" for claim in result.claims)
         line = f"{result.key}: {met} of {len(result.claims)} claims hold ({how})"
         self._console.print(line, highlight=False)
 
@@ -106,6 +106,8 @@ def print_claims(results: Iterable[Result]) -> None:
 
 
 def _verdict(claim: Claim) -> str:
+    if claim.undecided:
+        return f"[yellow]undecided[/] (on record: {claim.on_record}): {claim.undecided}"
     color = "green" if claim.holds else "red"
     text = f"[{color}]{claim.verdict}[/]"
     return f"{text} [bold](on record: {claim.on_record})[/]" if claim.is_news else text

@@ -87,7 +87,9 @@ def _slope(
     total = torch.zeros_like(at)
     for _ in range(n_samples):
         signs = _signs(at.shape, at, generator)
-        gain = margin(model(at + c * signs), y) - margin(model(at - c * signs), y)
+        # Both queries at once: half the calls, and less memory than one gradient.
+        above, below = model(torch.cat([at + c * signs, at - c * signs])).chunk(2)
+        gain = margin(above, y) - margin(below, y)
         total += gain.view(-1, *[1] * (at.ndim - 1)) / (2 * c) * signs
     return total / n_samples
 

@@ -18,6 +18,10 @@ def evaluate_source(
     attacks: str,
     budgets: str,
     corruptions: str,
+    severities: str = "1,2,3,4,5",
+    tokens: str | None = None,
+    word: int | None = None,
+    shares: str = "0.1,0.2,0.4",
     batch_size: int,
     seed: int,
     progress: bool,
@@ -29,10 +33,11 @@ def evaluate_source(
     source
         ``"module:callable"``; the module may lie in the current folder. It returns
         ``(models, data)``, or ``(models, data, options)`` with options of
-        :func:`evaluate_robustness`, which go before those of the command line.
-    attacks, budgets, corruptions
+        :func:`evaluate_robustness`, which go before those of the command line but
+        `tokens` and `word`.
+    attacks, budgets, corruptions, severities, shares
         Separated by commas.
-    batch_size, seed, progress
+    tokens, word, batch_size, seed, progress
         As in :func:`evaluate_robustness`.
 
     Returns
@@ -50,13 +55,17 @@ def evaluate_source(
         fail("options", "a mapping", own, owner=_OWNER)
     options: dict[str, Any] = {
         "attacks": _listed(attacks),
-        "budgets": [_number(text) for text in _listed(budgets)],
+        "budgets": _numbers("budgets", budgets),
         "corruptions": CORRUPTIONS if corruptions == "all" else _listed(corruptions),
+        "severities": _whole_numbers("severities", severities),
+        "shares": _numbers("shares", shares),
         "batch_size": batch_size,
         "seed": seed,
         "progress": progress,
     }
-    return evaluate_robustness(models, data, **{**options, **own})
+    asked = {"tokens": tokens, "word": word}
+    last = {name: value for name, value in asked.items() if value is not None}
+    return evaluate_robustness(models, data, **{**options, **own, **last})
 
 
 def _listed(text: str) -> list[str]:
@@ -64,8 +73,15 @@ def _listed(text: str) -> list[str]:
     return [] if names == ["none"] else names
 
 
-def _number(text: str) -> float:
+def _numbers(name: str, text: str) -> list[float]:
     try:
-        return as_float(float(text))
+        return [as_float(float(part)) for part in _listed(text)]
     except ValueError:
-        fail("budgets", "numbers separated by commas", text, owner=_OWNER)
+        fail(name, "numbers separated by commas", text, owner=_OWNER)
+
+
+def _whole_numbers(name: str, text: str) -> list[int]:
+    try:
+        return [int(part) for part in _listed(text)]
+    except ValueError:
+        fail(name, "whole numbers separated by commas", text, owner=_OWNER)

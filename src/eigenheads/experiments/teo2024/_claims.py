@@ -5,6 +5,13 @@ from typing import Final
 
 from eigenheads._typing import FloatArray
 from eigenheads.experiments._core import Claim, Table, Verdict
+from eigenheads.experiments.teo2024._comparisons import (
+    ENOUGH_SEEDS,
+    Comparison,
+    better,
+    decide,
+    same,
+)
 from eigenheads.experiments.teo2024._statistics import (
     Interval,
     counting,
@@ -14,8 +21,6 @@ from eigenheads.experiments.teo2024._statistics import (
 from eigenheads.experiments.teo2024._variants import BASELINE, CLAIMED, MATCHED
 
 Cell = tuple[str, str]
-# Fewer seeds tell nothing about a difference.
-_ENOUGH_SEEDS = 5
 _SAID: Final = {
     "clean": "clean accuracy",
     "corruptions": "accuracy under corruptions",
@@ -29,13 +34,33 @@ _SOURCES: Final = {
 
 
 def robustness_claims(
-    cells: Sequence[Cell], families: Sequence[str], table: Table
+    cells: Sequence[Cell],
+    families: Sequence[str],
+    table: Table,
+    *,
+    is_record: bool = True,
 ) -> list[Claim]:
-    """Return all claims that these models and seeds can speak to."""
+    """Return all claims that these models and seeds can speak to.
+
+    Parameters
+    ----------
+    cells
+        Architecture and variant of every model.
+    families
+        Of every condition.
+    table
+        What came out.
+    is_record
+        Whether these are the sizes that the record rests on (see ``_comparisons``).
+    """
     claims = list(_about_layers(cells, table))
-    if table["clean"].shape[1] >= _ENOUGH_SEEDS:
-        for kind in dict.fromkeys(kind for kind, _ in cells):
-            claims += _about_differences(kind, cells, families, table)
+    if table["clean"].shape[1] >= ENOUGH_SEEDS:
+        comparisons = [
+            comparison
+            for kind in dict.fromkeys(kind for kind, _ in cells)
+            for comparison in _about_differences(kind, cells, families, table)
+        ]
+        claims += decide(comparisons, is_record=is_record)
     return claims
 
 
@@ -72,7 +97,7 @@ def _about_layers(cells: Sequence[Cell], table: Table) -> Iterator[Claim]:
 
 def _about_differences(
     kind: str, cells: Sequence[Cell], families: Sequence[str], table: Table
-) -> Iterator[Claim]:
+) -> Iterator[Comparison]:
     names = [name for one, name in cells if one == kind]
     at = {name: cells.index((kind, name)) for name in names}
     plain = at["softmax"]
@@ -123,36 +148,6 @@ def _gap(
     means: Mapping[str, FloatArray], family: str, one: int, other: int
 ) -> Interval:
     return paired(means[family][one] - means[family][other])
-
-
-def better(
-    statement: str, source: str, gap: Interval, record: Verdict = "not reproduced"
-) -> Claim:
-    """Return the claim that a paired difference is above noise."""
-    return Claim(
-        statement=f"{statement} (mean {gap.mean:+.1f} ± {gap.half:.1f}), lower end",
-        source=source,
-        relation="≥",
-        expected=0.0,
-        measured=gap.low,
-        tolerance=0.0,
-        reason="lower end of the paired t-interval over seeds: above noise",
-        on_record=record,
-    )
-
-
-def same(statement: str, gap: Interval, record: Verdict = "reproduced") -> Claim:
-    """Return the claim that no paired difference is to be seen."""
-    return Claim(
-        statement=statement,
-        source="ours",
-        relation="≈",
-        expected=0.0,
-        measured=gap.mean,
-        tolerance=gap.half,
-        reason="half the paired t-interval over seeds: no difference to be seen",
-        on_record=record,
-    )
 
 
 # What our run at preset paper says, where it is not "not reproduced".

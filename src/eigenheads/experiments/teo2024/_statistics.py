@@ -14,16 +14,28 @@ MINIMAL_LOSS = 10.0
 
 
 class Interval(NamedTuple):
-    """A mean over seeds with its interval."""
+    """A mean over seeds with its 95 % interval of Student's t."""
 
     mean: float
     low: float
     high: float
+    n: int
 
     @property
     def half(self) -> float:
         """Half its width."""
         return (self.high - self.low) / 2
+
+    def contains_zero_among(self, n_comparisons: int) -> bool:
+        """Return whether zero is in the interval when it is one of so many.
+
+        Bonferroni: all of them together miss with a probability of at most 5 %.
+        """
+        usual, wider = (
+            float(stats.t.ppf(1 - 0.025 / count, self.n - 1))
+            for count in (1, n_comparisons)
+        )
+        return abs(self.mean) <= self.half * wider / usual
 
 
 def paired(differences: FloatArray) -> Interval:
@@ -38,7 +50,7 @@ def paired(differences: FloatArray) -> Interval:
     mean = float(np.mean(differences))
     error = float(np.std(differences, ddof=1)) / np.sqrt(n)
     half = float(stats.t.ppf(0.975, n - 1)) * error
-    return Interval(mean, mean - half, mean + half)
+    return Interval(mean, mean - half, mean + half, n)
 
 
 def counting(accuracy: FloatArray, clean: FloatArray) -> NDArray[np.bool_]:
