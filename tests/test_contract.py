@@ -154,6 +154,7 @@ SIGNATURES["adapters.probe_model"] = (
     {
         "layers": None,
         "n_permutations": 200,
+        "n_redraws": None,
         "n_untrained": 4,
         "untrained": None,
         "false_discovery": "bh",
@@ -172,6 +173,7 @@ SIGNATURES["probes.kernel_pca_probe"] = (
         "scale": None,
         "standardize": False,
         "n_permutations": 200,
+        "n_redraws": None,
         "untrained": None,
         "seed": 0,
     },

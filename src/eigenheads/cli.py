@@ -215,6 +215,13 @@ def probe(
         str | None, typer.Option(help="Layers, such as 0,3-5.", show_default="all")
     ] = None,
     permutations: Annotated[int, typer.Option(help="Draws of each null.")] = 200,
+    redraws: Annotated[
+        int | None,
+        typer.Option(
+            help="Draws of the costly nulls: random values, keys and projections.",
+            show_default="a fifth of --permutations",
+        ),
+    ] = None,
     untrained: Annotated[
         int, typer.Option(help="Untrained models to compare with.")
     ] = 4,
@@ -251,6 +258,7 @@ def probe(
             loaded.batch,
             layers=chosen,
             n_permutations=permutations,
+            n_redraws=redraws,
             n_untrained=untrained,
             batch_size=batch_size,
             seed=seed,

@@ -275,3 +275,27 @@ def test_says_what_is_wrong(heads, change, match):
 def test_controls_are_checked():
     with pytest.raises(ValueError, match="`strength` must be a finite number from 0"):
         planted_heads(1, 1, strength=2.0)
+
+
+@pytest.mark.parametrize(
+    ("n_permutations", "n_redraws", "expected"),
+    [(100, None, (100, 20)), (30, None, (30, 19)), (7, None, (7, 7)), (3, 50, (3, 50))],
+)
+def test_costly_nulls_have_draws_of_their_own(
+    heads, n_permutations, n_redraws, expected
+):
+    found = kernel_pca_probe(*heads, n_permutations=n_permutations, n_redraws=n_redraws)
+    nulls = found.statistics["linear_cka"].nulls
+    drawn = nulls["permuted_tokens"].shape[1], nulls["random_values"].shape[1]
+    keys = found.statistics["kernel_rank"].nulls["random_keys"].shape[1]
+    assert (*drawn, keys) == (*expected, expected[1])
+    assert found.settings["n_redraws"] == expected[1]
+
+
+def test_a_null_without_draws_is_left_out(heads):
+    found = kernel_pca_probe(*heads, n_permutations=0, n_redraws=5)
+    assert set(found.statistics["linear_cka"].nulls) == {"random_values"}
+    found = kernel_pca_probe(*heads, n_permutations=5, n_redraws=0)
+    assert set(found.statistics["linear_cka"].nulls) == {"permuted_tokens"}
+    with pytest.raises(ValueError, match="`n_redraws` must be an integer >= 0; got -1"):
+        kernel_pca_probe(*heads, n_redraws=-1)

@@ -33,6 +33,7 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     *,
     layers: Sequence[int] | int | None = None,
     n_permutations: int = 200,
+    n_redraws: int | None = None,
     n_untrained: int = 4,
     untrained: Sequence[nn.Module] | None = None,
     false_discovery: str = "bh",
@@ -50,8 +51,9 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     ----------
     model, batch, layers, batch_size
         As in :func:`capture_heads`. Sequences of three tokens and more count.
-    n_permutations
-        Draws of each null.
+    n_permutations, n_redraws
+        Draws of each null; those that redraw values or keys have `n_redraws`, a fifth
+        unless given. See :func:`eigenheads.probes.kernel_pca_probe`.
     n_untrained
         How many untrained models of the same architecture give the null
         ``untrained``; 0 for none. With `m` models of `h` heads a layer, no p-value is
@@ -82,6 +84,8 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     n_permutations = check_count(
         "n_permutations", n_permutations, owner=_OWNER, minimum=0
     )
+    if n_redraws is not None:
+        n_redraws = check_count("n_redraws", n_redraws, owner=_OWNER, minimum=0)
     seed = check_count("seed", seed, owner=_OWNER, minimum=0, maximum=2**32 - 1)
     check_choice("false_discovery", false_discovery, ("bh", "by"), owner=_OWNER)
     sites = select_sites(find_sites(model, owner=_OWNER), layers, owner=_OWNER)
@@ -94,7 +98,8 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     with bar:
         for captured, *alike in _together(model, twins, batch, chosen, batch_size):
             notes += [n for n in _remarks(captured) if n not in notes]
-            for result in _probe_layer(captured, alike, n_permutations, seed):
+            draws = n_permutations, n_redraws
+            for result in _probe_layer(captured, alike, draws, seed):
                 about |= {s.name: s.about for s in result.statistics.values()}
                 where = {"layer": captured.layer, "name": captured.name}
                 rows += [
@@ -107,6 +112,7 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
         "layers": chosen,
         "n_sequences": read.n_rows,
         "n_permutations": n_permutations,
+        "n_redraws": n_redraws,
         "n_untrained": len(twins),
         "false_discovery": false_discovery,
         "seed": seed,
@@ -161,11 +167,11 @@ def _together(
 def _probe_layer(
     captured: CapturedLayer,
     alike: Sequence[CapturedLayer],
-    n_permutations: int,
+    draws: tuple[int, int | None],
     seed: int,
 ) -> list[ProbeResult]:
     options: dict[str, Any] = {
-        "n_permutations": n_permutations,
+        "n_permutations": draws[0],
         "seed": _derived(seed, captured.layer, 0),
     }
     units = captured.n_heads * len(captured.mask) * (1 + len(alike))
@@ -176,6 +182,7 @@ def _probe_layer(
             is_causal=_hides_the_future(captured),
             scale=captured.scale,
             untrained=[_parts(one, _OF_KERNEL) for one in alike] or None,
+            n_redraws=draws[1],
             **options,
         )
     with reporting(lambda units: None):
@@ -232,7 +239,7 @@ def _few_draws(rows: Sequence[dict[str, Any]]) -> list[str]:
     return [
         f"Nulls that redraw values or keys have {n_draws} draws: of {n_heads} heads "
         f"none has a q-value of {_LEVEL} unless {needed} are beyond all draws (more, "
-        "if two-sided). Look at p-values, too, or use more permutations."
+        "if two-sided). Look at p-values, too, or raise `n_redraws` (--redraws)."
     ]
 
 

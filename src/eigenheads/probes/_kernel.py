@@ -11,7 +11,7 @@ from eigenheads.probes._heads import Heads, check_heads, check_outputs, check_tw
 from eigenheads.probes._kernel_nulls import (
     ABOUT,
     OF_QUERIES,
-    costly_draws,
+    default_redraws,
     measure,
     measure_nulls,
 )
@@ -32,6 +32,7 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
     scale: float | None = None,
     standardize: bool = False,
     n_permutations: int = 200,
+    n_redraws: int | None = None,
     untrained: Sequence[Mapping[str, Any]] | None = None,
     seed: int = 0,
 ) -> ProbeResult:
@@ -67,8 +68,12 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
         :func:`eigenheads.functional.log_feature_norms`. Touches ``norm_ratio`` and
         ``feature_norm``.
     n_permutations
-        Draws of permuted tokens; nulls that redraw values or keys have a fifth of it,
-        but 19 at least, since their draws are costly. 0 leaves the nulls out.
+        Draws of permuted tokens. 0 leaves this null out.
+    n_redraws
+        Draws of nulls that redraw values or keys, which are costly: a fifth of
+        `n_permutations` unless given, but 19 at least. With m of them no p-value is
+        below 1/(m + 1): among h heads it takes 20 h/(m + 1) of them together to have
+        q-values of 0.05.
     untrained
         Mappings of ``queries``, ``keys``, ``values`` (and what else is given) of one
         or several untrained models of the same architecture.
@@ -132,6 +137,9 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
     n_permutations = check_count(
         "n_permutations", n_permutations, owner=_OWNER, minimum=0
     )
+    if n_redraws is None:
+        n_redraws = default_redraws(n_permutations)
+    n_redraws = check_count("n_redraws", n_redraws, owner=_OWNER, minimum=0)
     seed = check_count("seed", seed, owner=_OWNER, minimum=0)
     heads = check_heads(queries, keys, values, mask, tokens, owner=_OWNER)
     heads = heads.with_options(
@@ -143,7 +151,7 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
     )
     if outputs is not None:
         check_outputs(heads, outputs, owner=_OWNER)
-    observed, nulls, spectra = measure_nulls(heads, n_permutations, seed)
+    observed, nulls, spectra = measure_nulls(heads, n_permutations, n_redraws, seed)
     if untrained:
         twins = [_twin(twin, heads) for twin in untrained]
         for name in ABOUT:
@@ -160,7 +168,7 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
         "is_causal": heads.is_causal,
         "standardize": heads.standardize,
         "n_permutations": n_permutations,
-        "n_costly": costly_draws(n_permutations),
+        "n_redraws": n_redraws,
         "n_untrained": len(untrained or ()),
         "seed": seed,
     }

@@ -70,7 +70,7 @@ OF_QUERIES = ("norm_ratio", "output_norm", "feature_norm")
 _WITH_SCALE = ("norm_ratio", "output_norm")
 
 
-def costly_draws(n_permutations: int) -> int:
+def default_redraws(n_permutations: int) -> int:
     """Return how many draws redraw values or keys: a fifth, but 19 at least.
 
     Permutations reuse the kernel PCA, the distances and the norms of the head; other
@@ -81,19 +81,19 @@ def costly_draws(n_permutations: int) -> int:
 
 def measure(heads: Heads) -> dict[str, FloatArray]:
     """Return the statistics of heads without nulls, (heads,) each."""
-    return measure_nulls(heads, 0, 0)[0]
+    return measure_nulls(heads, 0, 0, 0)[0]
 
 
 def measure_nulls(
-    heads: Heads, n_draws: int, seed: int
+    heads: Heads, n_permutations: int, n_redraws: int, seed: int
 ) -> tuple[dict[str, FloatArray], Nulls, dict[str, FloatArray]]:
     """Return observed statistics, nulls (heads, draws) and spectra of heads."""
     total = len(heads.sequences)
     found: list[list[tuple[Nulls, FloatArray]]] = [[] for _ in range(total)]
-    projections = _projections(heads, costly_draws(n_draws), seed)
+    projections = _projections(heads, n_redraws, seed)
 
     def work(i: int) -> None:
-        found[i] = _sequence(heads, i, n_draws, seed, projections)
+        found[i] = _sequence(heads, i, n_permutations, n_redraws, seed, projections)
 
     # After an array of this size is freed, glibc keeps freed memory for the next one
     # instead of returning it to the system, which would map it anew for every block.
@@ -140,7 +140,12 @@ def _projections(heads: Heads, n_draws: int, seed: int) -> FloatArray | None:
 
 
 def _sequence(
-    heads: Heads, i: int, n_draws: int, seed: int, projections: FloatArray | None
+    heads: Heads,
+    i: int,
+    n_permutations: int,
+    n_redraws: int,
+    seed: int,
+    projections: FloatArray | None,
 ) -> list[tuple[Nulls, FloatArray]]:
     """Return the statistics and the spectrum of every head on one sequence."""
     q, k, v = heads.sequences[i]
@@ -154,20 +159,19 @@ def _sequence(
         standardize=heads.standardize,
     )
     n, d_value = v.shape[1:]
-    costly = costly_draws(n_draws)
     rng = _draws.stream(seed, _draws.PERMUTATIONS, place)
-    orders = _draws.permutations(rng, n_draws, n)
+    orders = _draws.permutations(rng, n_permutations, n)
     drawn: dict[str, Callable[[int], FloatArray]] = {}
-    if n_draws:
+    if n_redraws:
         rng = _draws.stream(seed, _draws.ROTATIONS, place)
-        frames = _draws.centred_frames(rng, costly, n, min(n - 1, d_value))
+        frames = _draws.centred_frames(rng, n_redraws, n, min(n - 1, d_value))
         drawn["random_values"] = lambda head: _draws.rotated_columns(v[head], frames)
     if projections is not None and heads.tokens is not None:
-        mixed = (heads.tokens[i] @ projections).reshape(n, costly, d_value)
+        mixed = (heads.tokens[i] @ projections).reshape(n, n_redraws, d_value)
         mixed = np.ascontiguousarray(mixed.transpose(2, 1, 0))
         drawn["random_projections"] = lambda head: mixed
     aligned = rbf_of_permuted(readings, orders)
-    of_keys = _of_random_keys(heads, i, costly, seed)
+    of_keys = _of_random_keys(heads, i, n_redraws, seed)
     return [
         (
             _head(reading, head, orders, aligned[head], drawn) | of_keys(reading, head),
