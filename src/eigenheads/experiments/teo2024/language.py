@@ -182,7 +182,7 @@ def draw(figure: "Figure", params: Params, table: Table) -> None:
     panels = {"clean": gains[:, 0]}
     lost = 100 * np.expm1((logs[0, 1:] - logs[0, :1]).mean(axis=1))
     for index, (share, loss) in enumerate(zip(params.shares, lost, strict=True), 1):
-        counts = "" if loss >= _MINIMAL_LOSS else ": does not count"
+        counts = "" if loss >= _MINIMAL_LOSS else ",\ndoes not count"
         title = (
             f"{100 * share:g} % of words swapped\nsoftmax loses {loss:.0f} %{counts}"
         )

@@ -243,7 +243,7 @@ def draw(figure: "Figure", params: Params, table: Table) -> None:
     panels = {"clean": table["clean"] - table["clean"][base]}
     lost = table["clean"][0].mean() - table["iou"][0].mean(axis=1)
     for index, (kind, loss) in enumerate(zip(CORRUPTIONS, lost, strict=True)):
-        counts = "" if loss >= MINIMAL_LOSS else ": does not count"
+        counts = "" if loss >= MINIMAL_LOSS else ",\ndoes not count"
         title = f"{kind}\nsoftmax loses {loss:.0f}{counts}"
         panels[title] = table["iou"][:, index] - table["iou"][base, index]
     label = "points of mean IoU, less symmetric attention’s"
