@@ -214,7 +214,9 @@ def probe(
     layers: Annotated[
         str | None, typer.Option(help="Layers, such as 0,3-5.", show_default="all")
     ] = None,
-    permutations: Annotated[int, typer.Option(help="Draws of each null.")] = 200,
+    permutations: Annotated[
+        int, typer.Option(help="Draws of the nulls that cost little.")
+    ] = 200,
     redraws: Annotated[
         int | None,
         typer.Option(
@@ -397,17 +399,32 @@ def robustness(
     ],
     out: Out = Path("results"),
     attacks: Annotated[
-        str, typer.Option(help="Attacks, separated by commas; 'none' for none.")
-    ] = "fgsm,pgd,spsa,square",
+        str | None,
+        typer.Option(
+            help="Attacks, separated by commas; 'none' for none.",
+            show_default="fgsm,pgd,spsa,square",
+        ),
+    ] = None,
     budgets: Annotated[
-        str, typer.Option(help="Budgets of the attacks in 1/255, separated by commas.")
-    ] = "1,2,4,8",
+        str | None,
+        typer.Option(
+            help="Budgets of the attacks in 1/255, separated by commas.",
+            show_default="1,2,4,8",
+        ),
+    ] = None,
     corruptions: Annotated[
-        str, typer.Option(help="Corruptions, separated by commas; 'all' or 'none'.")
-    ] = "all",
+        str | None,
+        typer.Option(
+            help="Corruptions, separated by commas; 'all' or 'none'.",
+            show_default="all",
+        ),
+    ] = None,
     severities: Annotated[
-        str, typer.Option(help="Severities of corruptions, 1 to 5, by commas.")
-    ] = "1,2,3,4,5",
+        str | None,
+        typer.Option(
+            help="Severities of corruptions, 1 to 5, by commas.", show_default="all"
+        ),
+    ] = None,
     tokens: Annotated[
         str | None,
         typer.Option(
@@ -423,15 +440,25 @@ def robustness(
         ),
     ] = None,
     shares: Annotated[
-        str, typer.Option(help="Shares of tokens replaced, or words swapped.")
-    ] = "0.1,0.2,0.4",
-    batch_size: Annotated[int, typer.Option(help="Examples at a time.")] = 256,
-    seed: Annotated[int, typer.Option(help="Seed of corruptions and attacks.")] = 0,
+        str | None,
+        typer.Option(
+            help="Shares of tokens replaced, or words swapped.",
+            show_default="0.1,0.2,0.4",
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Examples at a time.", show_default="256")
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Seed of corruptions and attacks.", show_default="0"),
+    ] = None,
 ) -> int:
     """Measure what models of yours lose on corrupted and attacked input.
 
     Prints a table with 95 % intervals (over models of a list, else over examples), and
-    writes OUT/robustness.csv, .json and .svg.
+    writes OUT/robustness.csv, .json and .svg. Options given here go before those that
+    the callable returns.
 
     For example, with a file mymodels.py that has a function `trained`:
 

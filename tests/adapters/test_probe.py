@@ -11,6 +11,7 @@ from torch import nn
 
 from eigenheads.adapters import ModelProbe, capture_heads, probe_model, swap_attention
 from eigenheads.adapters._model_probe import with_q_values
+from eigenheads.adapters._probe import _few_draws
 from eigenheads.adapters._twin import untrained_twin
 from eigenheads.nn import ScaledAttention
 from eigenheads.probes import kernel_pca_probe, q_values
@@ -249,3 +250,30 @@ def test_numbers_are_nan_where_there_are_none(probe):
     blank = ModelProbe(rows, probe.about)
     assert np.isnan(blank.by_head("linear_cka")).all()
     assert math.isnan(blank.summary()[0]["median"])
+
+
+def test_costly_nulls_take_their_own_draws():
+    found = probe_model(
+        encoder(), torch.randn(2, 9, 16), n_permutations=5, n_redraws=7, n_untrained=0
+    )
+    drawn = {row["null"]: row["n_draws"] for row in found.records}
+    assert (drawn["permuted_tokens"], drawn["random_projections"]) == (5, 7)
+    assert found.settings["n_redraws"] == 7
+    found = probe_model(encoder(), torch.randn(2, 9, 16), n_permutations=5)
+    assert found.settings["n_redraws"] == 5
+
+
+@pytest.mark.parametrize("method", ["bh", "by"])
+def test_the_note_on_few_draws_counts_as_the_q_values_do(method):
+    """With as many heads beyond all 99 draws as it says, q <= 0.05; one less, not."""
+    n_heads, least = 40, 1 / 100
+    rows = [
+        {"null": "random_values", "layer": 0, "head": head, "n_draws": 99}
+        for head in range(n_heads)
+    ]
+    (note,) = _few_draws(rows, method)
+    needed = int(note.partition("unless ")[2].partition(" ")[0])
+    p_values = np.where(np.arange(n_heads) < needed, least, 1.0)
+    assert q_values(p_values, method=method)[0] <= 0.05
+    p_values[needed - 1] = 1.0
+    assert q_values(p_values, method=method)[0] > 0.05

@@ -101,6 +101,7 @@ class Stranger:
         (["FOLDER", "--max-length", "33"], "at most 32, which is what the model takes"),
         (["FOLDER", "--max-length", "2"], "an integer >= 3"),
         (["FOLDER", "--permutations", "-1"], "`n_permutations` must be"),
+        (["FOLDER", "--redraws", "-1"], "`n_redraws` must be an integer >= 0"),
         (["EMPTY_FOLDER"], "which has no config.json"),
         (["BROKEN_FOLDER"], "AutoModel raised"),
         (["PICKLE_FOLDER"], "a pickle of more than tensors. It could run code"),

@@ -169,6 +169,7 @@ def test_a_column_of_a_frame_can_name_the_bags():
             [1.0, np.nan],
             "`groups` must be an id for every row; got NaN at row 1.",
         ),
+        (np.ones((2, 1)), [None, "a"], "an id for every row; got None at row 0."),
     ],
 )
 def test_bad_groups_are_named(table, groups, message):

@@ -146,3 +146,19 @@ def test_iterations_over_some_tokens_are_counted(data, max_iter):
     with pytest.warns(ConvergenceWarning):
         model.fit(*data)
     assert model.n_iter_ <= 2 * max_iter
+
+
+def test_no_tolerance_leaves_a_bag_without_tokens(data, monkeypatch):
+    """Whatever `tol` is, the largest score of a bag counts."""
+    tokens, y = data
+    margins = []
+    attentive = Problem.attentive
+
+    def watched(self, key, margin):
+        margins.append(margin)
+        return attentive(self, key, margin)
+
+    monkeypatch.setattr(Problem, "attentive", watched)
+    SingleLocationRegressor(tol=100.0).fit(tokens, y)
+    assert margins
+    assert min(margins) >= 0

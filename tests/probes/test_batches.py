@@ -90,3 +90,11 @@ def test_medians_are_those_of_sorted_rows(n, guess):
     for rows in (alike, alike.round(1), alike * scales, spread):
         expected = np.sort(rows, axis=1)[:, (n - 1) // 2]
         np.testing.assert_array_equal(lower_medians(rows, guess), expected)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_row_of_many_infinite_numbers_has_no_median(bad):
+    rows = np.array([[bad] * 20 + [1.0] * 10, [bad] * 4 + [2.0] * 26])
+    found = lower_medians(rows, np.inf)
+    assert np.isnan(found[0])
+    assert found[1] == 2.0

@@ -257,6 +257,8 @@ def test_same_seed_same_table_and_files(tmp_path):
         ({"data": (100 * torch.ones(2, 1, 4, 4), [0, 1])}, "entries from 0 to 1"),
         ({"batch_size": 0}, "`batch_size` must be an integer >= 1"),
         ({"confidence": 95}, "`confidence`"),
+        ({"word": 3}, "`word` must be left out where `data` are images; got 3."),
+        ({"tokens": "0", "data": torch.ones(2, 3, dtype=int)}, "are ids of words"),
     ],
 )
 def test_mistakes_are_one_sentence(changes, sentence):
@@ -292,7 +294,8 @@ def made():
     torch.manual_seed(0)
     embed = nn.Linear(16, 8)
     model = nn.Sequential(nn.Flatten(2), embed, nn.Flatten(), nn.Linear(24, 4))
-    return model, (torch.rand(8, 3, 4, 4), torch.arange(8) % 4), {"tokens": "missing"}
+    own = {"tokens": "missing", "severities": [1]}
+    return model, (torch.rand(8, 3, 4, 4), torch.arange(8) % 4), own
 
 
 def words():
@@ -335,7 +338,7 @@ def test_command_takes_severities_tokens_and_shares(tmp_path, monkeypatch, capsy
     (tmp_path / "ehtokens.py").write_text(TOKENS)
     arguments = ["robustness", "ehtokens:made", "--attacks", "none"]
     arguments += ["--corruptions", "blur", "--severities", "2,4"]
-    # The command line's name of the module goes before the callable's.
+    # What the command line says goes before what the callable returns.
     assert main([*arguments, "--tokens", "1", "--shares", "0.5"]) == 0
     shown = capsys.readouterr().out
     assert "tokens replaced 0.5" in shown

@@ -16,7 +16,12 @@ from eigenheads.adapters._captured import CapturedLayer
 from eigenheads.adapters._model_probe import ModelProbe, with_q_values
 from eigenheads.adapters._sites import find_sites, select_sites
 from eigenheads.adapters._twin import untrained_twin
-from eigenheads.probes import ProbeResult, covariance_probe, kernel_pca_probe
+from eigenheads.probes import (
+    ProbeResult,
+    covariance_probe,
+    kernel_pca_probe,
+    q_values,
+)
 
 _OWNER = "probe_model"
 # Of q-values, as the report marks them.
@@ -100,13 +105,14 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
             notes += [n for n in _remarks(captured) if n not in notes]
             draws = n_permutations, n_redraws
             for result in _probe_layer(captured, alike, draws, seed):
+                n_redraws = result.settings.get("n_redraws", n_redraws)
                 about |= {s.name: s.about for s in result.statistics.values()}
                 where = {"layer": captured.layer, "name": captured.name}
                 rows += [
                     {**where, "probe": result.probe, **row}
                     for row in result.to_records()
                 ]
-    notes += _few_draws(rows)
+    notes += _few_draws(rows, false_discovery)
     settings = {
         "model": type(model).__name__,
         "layers": chosen,
@@ -226,14 +232,17 @@ def _remarks(captured: CapturedLayer) -> list[str]:
     return remarks
 
 
-def _few_draws(rows: Sequence[dict[str, Any]]) -> list[str]:
+def _few_draws(rows: Sequence[dict[str, Any]], method: str) -> list[str]:
     """Return how many heads have to stand out together, if one alone cannot."""
     redrawn = [row for row in rows if row["null"] == "random_values"]
     if not redrawn:
         return []
     n_heads = len({(row["layer"], row["head"]) for row in redrawn})
     n_draws = int(redrawn[0]["n_draws"])
-    needed = math.ceil(n_heads / (_LEVEL * (n_draws + 1)))
+    least = 1 / (n_draws + 1)
+    # If every head had the least p-value, its q-value were that of `n_heads` of them.
+    together = float(q_values(np.full(n_heads, least), method=method)[0])
+    needed = math.ceil(n_heads * together / _LEVEL)
     if not 1 < needed <= n_heads:
         return []
     return [

@@ -185,7 +185,7 @@ def group_bags(table: Any, groups: ArrayLike | str) -> GroupedBags:
         contract = f"one id a row, of shape ({len(rows)},)"
         fail("groups", contract, ids, owner="group_bags")
     given = ids.tolist()
-    missing = [row for row, one in enumerate(given) if one is None or one != one]
+    missing = [row for row, one in enumerate(given) if _is_missing(one)]
     if missing:
         got = Got(
             f"{'None' if given[missing[0]] is None else 'NaN'} at row {missing[0]}"
@@ -240,6 +240,13 @@ def _as_bag(bag: object, index: int, owner: str) -> NDArray[Any]:
         got = Got(f"shape {array.shape} for bag {index}")
         fail("X", "bags with two axes", got, owner=owner, hint=_HINT)
     return array
+
+
+def _is_missing(identity: object) -> bool:
+    try:
+        return identity is None or bool(identity != identity)
+    except TypeError:  # pandas' NA is neither
+        return True
 
 
 def _numbers(array: NDArray[Any]) -> NDArray[Any] | None:

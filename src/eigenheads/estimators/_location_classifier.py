@@ -63,7 +63,7 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         Random directions of the key to try beside the starts from moments.
 
     max_iter : int, default=500
-        Largest number of iterations of the optimiser.
+        Largest number of iterations of each stage of the optimiser.
 
     tol : float, default=0.0001
         The optimiser stops when no entry of the gradient, in whitened coordinates, is

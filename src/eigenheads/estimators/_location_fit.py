@@ -105,7 +105,7 @@ def _refined(
     n_iter = 0
     for _ in range(_ROUNDS):
         key = objective.raw(flat)[0][0]
-        rest = problem.attentive(key, _MARGIN - np.log(tol))
+        rest = problem.attentive(key, max(0.0, _MARGIN - np.log(tol)))
         if rest is None:
             break
         small = Objective(rest, objective.coordinates, objective.attended)

@@ -40,7 +40,8 @@ class Claim:
     on_record
         Our standing verdict. A run that comes to another one is news.
     undecided
-        Why a run smaller than the one on record cannot tell; empty where it can.
+        Why a run of other sizes than the one on record cannot tell; empty where it
+        can.
 
     Examples
     --------

@@ -68,7 +68,7 @@ def cells_of(experiment: Experiment[Any]) -> Cells[Any]:
     """Return what a sweep of the experiment computes.
 
     Without cells of its own: the measured numbers of its claims, in their order, and
-    the share of them that hold.
+    the share of them that hold, of those that were decided.
     """
     if experiment.cells is not None:
         return experiment.cells
@@ -81,7 +81,8 @@ def _claims_as_numbers(
 ) -> dict[str, float]:
     claims = experiment.check(params, experiment.simulate(params, rng))
     numbers = {f"claim_{i:02}": c.measured for i, c in enumerate(claims, start=1)}
-    return {"held": float(np.mean([claim.holds for claim in claims])), **numbers}
+    met = [c.verdict == "reproduced" for c in claims if c.verdict != "undecided"]
+    return {"held": float(np.mean(met)) if met else float("nan"), **numbers}
 
 
 def is_registered(experiment: Experiment[Any]) -> bool:

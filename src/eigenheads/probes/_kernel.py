@@ -68,12 +68,13 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
         :func:`eigenheads.functional.log_feature_norms`. Touches ``norm_ratio`` and
         ``feature_norm``.
     n_permutations
-        Draws of permuted tokens. 0 leaves this null out.
+        Draws of permuted tokens. 0 leaves this null out, and those of `n_redraws`,
+        too, unless it is given.
     n_redraws
         Draws of nulls that redraw values or keys, which are costly: a fifth of
-        `n_permutations` unless given, but 19 at least. With m of them no p-value is
-        below 1/(m + 1): among h heads it takes 20 h/(m + 1) of them together to have
-        q-values of 0.05.
+        `n_permutations` unless given, but 19 at least (or as many). With m of them no
+        p-value is below 1/(m + 1): among h heads it takes 20 h/(m + 1) of them
+        together to have q-values of 0.05.
     untrained
         Mappings of ``queries``, ``keys``, ``values`` (and what else is given) of one
         or several untrained models of the same architecture.

@@ -113,7 +113,7 @@ def _coefficients(values: FloatArray, normaliser: FloatArray, a: FloatArray) -> 
 def differences_of_sorted(ratios: NDArray[np.uint64]) -> FloatArray:
     """Return the means over columns of `relative_differences`, one a draw.
 
-    `ratios` as :func:`coefficients_and_ratios` writes them, sorted along n.
+    `ratios` as :func:`norms_and_ratios` writes them, sorted along n.
     """
     width, count, n = ratios.shape
     buffer = np.empty(n)
@@ -277,7 +277,8 @@ def lower_medians(rows: FloatArray, guess: float) -> FloatArray:
     Numbers below a bound are counted, many at once, and the bounds are moved together
     until few are left to be sorted. Draws of equal covariance have medians close to
     each other, so the search starts at the one before; at `guess` for the first, or
-    anywhere if that is infinite. Numbers are not negative.
+    anywhere if that is infinite. Numbers are not negative; NaN where too many are
+    infinite or NaN.
     """
     count, n = rows.shape
     middle = (n - 1) // 2
@@ -288,7 +289,6 @@ def lower_medians(rows: FloatArray, guess: float) -> FloatArray:
         low, high = _NEAR[0] * guess, _NEAR[1] * guess
         n_low, n_high = _count_below(row, low), _count_below(row, high)
         if not (n_low <= middle < n_high):
-            # No number is infinite.
             low, high, n_low, n_high = 0.0, np.inf, 0, n
         top = row.max() if high == np.inf else high
         for _ in range(_HALVINGS):
@@ -305,7 +305,9 @@ def lower_medians(rows: FloatArray, guess: float) -> FloatArray:
             near[n_near] = row[i]
             # Written over by the next number unless it counts.
             n_near += 1 if (row[i] >= low) & (row[i] < high) else 0
-        found[index] = np.sort(near[:n_near])[middle - n_low]
+        place = middle - n_low
+        # NaN and infinities are not counted: a row of many has no median.
+        found[index] = np.sort(near[:n_near])[place] if place < n_near else np.nan
         guess = found[index]
     return found
 

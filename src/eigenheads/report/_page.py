@@ -166,6 +166,8 @@ def _alt(title: str, claims: Iterable[Claim]) -> str:
 
 
 def _finding(title: str, claims: Sequence[Claim]) -> str:
+    if not claims:
+        return f"{title} (on record; this run is too small for claims)"
     met = sum(claim.verdict == "reproduced" for claim in claims)
     return f"{title}: {met} of {len(claims)} claims reproduced"
 

@@ -15,16 +15,16 @@ _OWNER = "robustness"
 def evaluate_source(
     source: str,
     *,
-    attacks: str,
-    budgets: str,
-    corruptions: str,
-    severities: str = "1,2,3,4,5",
+    attacks: str | None = None,
+    budgets: str | None = None,
+    corruptions: str | None = None,
+    severities: str | None = None,
     tokens: str | None = None,
     word: int | None = None,
-    shares: str = "0.1,0.2,0.4",
-    batch_size: int,
-    seed: int,
-    progress: bool,
+    shares: str | None = None,
+    batch_size: int | None = None,
+    seed: int | None = None,
+    progress: bool = False,
 ) -> Robustness:
     """Call what `source` names, and evaluate the models that it returns.
 
@@ -33,8 +33,7 @@ def evaluate_source(
     source
         ``"module:callable"``; the module may lie in the current folder. It returns
         ``(models, data)``, or ``(models, data, options)`` with options of
-        :func:`evaluate_robustness`, which go before those of the command line but
-        `tokens` and `word`.
+        :func:`evaluate_robustness`. What is given here goes before these.
     attacks, budgets, corruptions, severities, shares
         Separated by commas.
     tokens, word, batch_size, seed, progress
@@ -53,19 +52,23 @@ def evaluate_source(
     models, data, own = given if len(given) == 3 else (*given, {})
     if not isinstance(own, Mapping):
         fail("options", "a mapping", own, owner=_OWNER)
-    options: dict[str, Any] = {
-        "attacks": _listed(attacks),
+    asked: dict[str, Any] = {
+        "attacks": _given(attacks),
         "budgets": _numbers("budgets", budgets),
-        "corruptions": CORRUPTIONS if corruptions == "all" else _listed(corruptions),
+        "corruptions": CORRUPTIONS if corruptions == "all" else _given(corruptions),
         "severities": _whole_numbers("severities", severities),
         "shares": _numbers("shares", shares),
+        "tokens": tokens,
+        "word": word,
         "batch_size": batch_size,
         "seed": seed,
-        "progress": progress,
     }
-    asked = {"tokens": tokens, "word": word}
     last = {name: value for name, value in asked.items() if value is not None}
-    return evaluate_robustness(models, data, **{**options, **own, **last})
+    return evaluate_robustness(models, data, **{"progress": progress, **own, **last})
+
+
+def _given(text: str | None) -> list[str] | None:
+    return None if text is None else _listed(text)
 
 
 def _listed(text: str) -> list[str]:
@@ -73,14 +76,18 @@ def _listed(text: str) -> list[str]:
     return [] if names == ["none"] else names
 
 
-def _numbers(name: str, text: str) -> list[float]:
+def _numbers(name: str, text: str | None) -> list[float] | None:
+    if text is None:
+        return None
     try:
         return [as_float(float(part)) for part in _listed(text)]
     except ValueError:
         fail(name, "numbers separated by commas", text, owner=_OWNER)
 
 
-def _whole_numbers(name: str, text: str) -> list[int]:
+def _whole_numbers(name: str, text: str | None) -> list[int] | None:
+    if text is None:
+        return None
     try:
         return [int(part) for part in _listed(text)]
     except ValueError:

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,6 +136,8 @@ def evaluate_robustness(
         for share in shares
     ]
     if isinstance(data, Sequence):
+        if word is not None:
+            _fail_useless("word", word, "images", "(n, tokens)")
         plan = plan_images(
             read_images(data, outliers, owner=_OWNER),
             corruptions=_names("corruptions", corruptions, CORRUPTIONS),
@@ -153,6 +155,8 @@ def evaluate_robustness(
             seed=seed,
         )
     else:
+        if tokens is not None:
+            _fail_useless("tokens", tokens, "ids of words", "(x, y)")
         ids = read_words(data, owner=_OWNER)
         plan = plan_words(ids, word=word, shares=chosen, seed=seed)
     n_units = len(plan.conditions) * sum(map(len, named.values()))
@@ -169,6 +173,12 @@ def evaluate_robustness(
         confidence=level,
         interval="Student's t over models" if several else "bootstrap over examples",
     )
+
+
+def _fail_useless(name: str, value: object, got: str, wanted: str) -> NoReturn:
+    contract = f"left out where `data` are {got}"
+    hint = f"It is for data of the form {wanted}."
+    fail(name, contract, value, owner=_OWNER, hint=hint)
 
 
 def _named(models: Models) -> dict[str, list[Model]]:

@@ -116,5 +116,5 @@ def decide(comparisons: Sequence[Comparison], *, is_record: bool) -> list[Claim]
 
 def _why(one: Comparison, n: int) -> str:
     if one.gap.low <= 0 <= one.gap.high:
-        return f"too few seeds and examples to see it here, ± {one.gap.half:.2g}"
-    return f"in this small run, within noise for one of {n} comparisons"
+        return f"not to be seen with these seeds and sizes, ± {one.gap.half:.2g}"
+    return f"within noise for one of {n} comparisons at these sizes"

@@ -253,7 +253,7 @@ def draw(figure: "Figure", params: Params, table: Table) -> None:
 _DEMO = Params()
 experiment = Experiment(
     key="teo2024/segmentation",
-    title="Segmentation: RPC-Attention gains on clean scenes, and S is not the reason",
+    title="Segmentation: RPC-Attention gains on clean scenes, not on corrupted ones",
     source="ADE20K segmentation, on a small task",
     about=(
         "Every pixel of 16 × 16 scenes is a digit of some class or ground; digits are "
