@@ -262,7 +262,7 @@ SHORT: Final[dict[str, Any]] = {
 }
 experiment = Experiment(
     key="teo2024/robustness",
-    title="RPC-Attention: no gain on symmetric attention beyond noise, softmax ahead",
+    title="RPC-Attention gains nothing on symmetric attention beyond noise",
     source="Robustness on ImageNet, on small models",
     about=(
         "Small vision transformers, plain and symmetric, with RPC-Attention and with "
