@@ -197,3 +197,13 @@ def test_ctrl_c_leaves_everything_consistent_and_says_how_to_go_on(tmp_path):
     (manifest,) = tmp_path.rglob("manifest.json")
     assert "fig3b" in str(manifest)
     assert main(["report", "--out", str(tmp_path)]) == 0
+
+
+def test_paragraphs_of_help_flow_and_examples_keep_their_lines():
+    from eigenheads.cli import _flowing, app
+
+    text = "First.\n\n    One line\n    and more.\n\n      a b\n      c d\n    "
+    assert _flowing(text) == "First.\n\nOne line and more.\n\n  a b\n  c d"
+    texts = [command.help for command in app.registered_commands]
+    assert all(texts)
+    assert len(texts) == 8

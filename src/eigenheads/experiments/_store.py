@@ -32,6 +32,7 @@ _MANIFEST, _TABLE, _FIGURE = "manifest.json", "table.npz", "figure.svg"
 # What draws or prints cannot change a result.
 _NOT_COMPUTING = {
     "__main__.py",
+    "_cli_models.py",
     "_exits.py",
     "_extras.py",
     "_tour",
