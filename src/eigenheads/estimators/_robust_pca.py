@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from eigenheads._checks import Got, check_count, check_positive, fail
 from eigenheads.estimators._robust_pca_pursuit import (
-    Pursuit,
+    LowRankSplit,
     principal_component_pursuit,
     pursue_rows,
 )
@@ -300,7 +300,7 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         )
         self._keep(pursuit, data.dtype)
 
-    def _keep(self, pursuit: Pursuit, dtype: np.dtype[Any]) -> None:
+    def _keep(self, pursuit: LowRankSplit, dtype: np.dtype[Any]) -> None:
         rank = len(pursuit.singular_values)
         kept = rank if self.n_components is None else min(rank, int(self.n_components))
         sizes = pursuit.singular_values

@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
+from sklearn import get_config
 from sklearn.base import (
     BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
@@ -14,7 +15,6 @@ from sklearn.base import (
 )
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags, check_random_state
-from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import check_is_fitted
 
 from eigenheads._checks import (
@@ -26,11 +26,16 @@ from eigenheads._checks import (
 )
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags, as_given, read_bags
-from eigenheads.estimators._signal_noise import Coordinates, noise_coordinates
-from eigenheads.estimators._signal_search import Found, Search, search
+from eigenheads.estimators._signal_search import (
+    FoundQuery,
+    NoiseScaling,
+    SearchSettings,
+    noise_scaling,
+    search_direction,
+)
 
-# On tokens of unit noise; a head sees amplitudes of about 2.5 over its sharpness best.
-_SHARPNESSES = (0.2, 0.4, 0.8, 1.2)
+# For tokens of unit noise: each suits amplitudes of about 2.5 over itself.
+_INVERSE_TEMPERATURES = (0.2, 0.4, 0.8, 1.2)
 # Median absolute deviation of a standard normal.
 _NORMAL_MAD = float(ndtri(0.75))
 _CALIBRATIONS = ("gaussian", "empirical")
@@ -216,10 +221,10 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         tokens = read_bags(self, X, reset=True).tokens
         self._check_parameters(*tokens.shape)
         random = check_random_state(self.random_state)
-        coordinates = noise_coordinates(tokens, whiten=bool(self.whiten))
-        queries = self._search(tokens, coordinates, random)
-        components = queries @ coordinates.into.T
-        patterns = queries @ coordinates.out.T
+        scaling = noise_scaling(tokens, whiten=bool(self.whiten))
+        queries = self._search(tokens, scaling, random)
+        components = queries @ scaling.into.T
+        patterns = queries @ scaling.out.T
         lengths = np.linalg.norm(patterns, axis=1, keepdims=True)
         patterns /= np.where(lengths > 0, lengths, 1.0)
         largest = np.argmax(np.abs(patterns), axis=1)
@@ -227,7 +232,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         signs = np.where(signs == 0, 1.0, signs)
         self.components_ = (signs * components).astype(tokens.dtype)
         self.directions_ = (signs * patterns).astype(tokens.dtype)
-        self.mean_ = coordinates.mean.astype(tokens.dtype)
+        self.mean_ = scaling.mean.astype(tokens.dtype)
         self._calibrate(tokens)
         return self
 
@@ -246,10 +251,11 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """
         bags = self._read_fitted(X)
         answer = as_given(X, bags, self._projected(bags.tokens))
-        container = _get_output_config("transform", self)["dense"]
+        own = getattr(self, "_sklearn_output_config", {})  # of `set_output`
+        container = own.get("transform", get_config()["transform_output"])
         if isinstance(answer, list) and container != "default":
-            contract, hint = "rows of tokens", "Lists of bags have no such output."
-            got = Got(f"bags while `set_output` asks for {container!r}")
+            contract, hint = "rows of tokens", "Bags have no such output."
+            got = Got(f"bags with `set_output(transform={container!r})`")
             fail("X", contract, got, owner=type(self).__name__, hint=hint)
         return answer
 
@@ -314,24 +320,24 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def _search(
         self,
         tokens: NDArray[Any],
-        coordinates: Coordinates,
+        scaling: NoiseScaling,
         random: np.random.RandomState,
     ) -> FloatArray:
-        """Return one unit query a direction, each orthogonal to those before."""
-        z = coordinates.read(tokens)
-        sharpnesses: tuple[float, ...] = _SHARPNESSES
+        """Return one unit query per direction, each orthogonal to those before."""
+        z = scaling.apply(tokens)
+        inverse_temperatures: tuple[float, ...] = _INVERSE_TEMPERATURES
         if self.inverse_temperature is not None:
-            sharpnesses = (float(self.inverse_temperature),)
-        how = Search(self.n_starts, self.max_iter, self.tol, self.n_tokens)
+            inverse_temperatures = (float(self.inverse_temperature),)
+        how = SearchSettings(self.n_starts, self.max_iter, self.tol, self.n_tokens)
         free = np.eye(z.shape[1])
         queries, all_found = np.zeros((self.n_components, z.shape[1])), []
         for index in range(min(self.n_components, z.shape[1])):
             reduced = z @ free.astype(z.dtype)
-            found = search(reduced, sharpnesses, how, random)
+            found = search_direction(reduced, inverse_temperatures, how, random)
             queries[index] = free @ found.query
             all_found.append(found)
             self._say(index, found)
-            # A basis of what is orthogonal to this query, within what was free.
+            # Basis of the complement of all queries so far.
             free = free @ _complement(found.query)
         self.n_iter_ = max(found.n_iter for found in all_found)
         self.inverse_temperatures_ = np.array(
@@ -346,19 +352,19 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             )
         return queries
 
-    def _say(self, index: int, found: Found) -> None:
+    def _say(self, index: int, found: FoundQuery) -> None:
         if self.verbose:
             sys.stdout.write(
-                f"{type(self).__name__}: direction {index}: sharpness "
-                f"{found.inverse_temperature:g}, objective {found.objective:.6g}, "
-                f"{found.n_iter} updates\n"
+                f"{type(self).__name__}: direction {index}: inverse "
+                f"temperature {found.inverse_temperature:g}, "
+                f"objective {found.objective:.6g}, {found.n_iter} updates\n"
             )
 
     def _calibrate(self, tokens: NDArray[Any]) -> None:
         projected = self._projected(tokens).astype(np.float64)
         self.centers_ = np.median(projected, axis=0)
         deviations = np.median(np.abs(projected - self.centers_), axis=0) / _NORMAL_MAD
-        # Where half of the tokens coincide: the standard deviation, or any scale.
+        # If half of the tokens coincide: the standard deviation, or any scale.
         deviations = np.where(deviations > 0, deviations, projected.std(axis=0))
         self.scales_ = np.where(deviations > 0, deviations, 1.0)
         alpha = float(self.false_positive_rate)
@@ -393,6 +399,6 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
 
 def _complement(query: FloatArray) -> FloatArray:
-    """Return an orthonormal basis (d, d - 1) of what is orthogonal to a unit vector."""
+    """Return an orthonormal basis (d, d - 1) of the complement of a unit vector."""
     basis: FloatArray = np.linalg.qr(query[:, None], mode="complete")[0][:, 1:]
     return basis

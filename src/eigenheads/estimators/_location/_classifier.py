@@ -1,6 +1,5 @@
-"""One token of a bag decides its class."""
+"""Classification in which one token per bag decides."""
 
-from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -10,14 +9,8 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import check_array
 from sklearn.utils.multiclass import check_classification_targets
 
-from eigenheads._typing import FloatArray
-from eigenheads.estimators._bags import Bags, read_bags
-from eigenheads.estimators._batches import Batches, is_stream
-from eigenheads.estimators._location_base import AbstractSingleLocation
-from eigenheads.estimators._location_data import checked_targets, checked_weights
-from eigenheads.estimators._location_labels import Labels
-from eigenheads.estimators._location_problem import Solution
-from eigenheads.estimators._location_stream import streamed_problem
+from eigenheads.estimators._location._base import AbstractSingleLocation
+from eigenheads.estimators._location._problem import ClassLabels
 
 
 class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
@@ -187,42 +180,18 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
             The fitted estimator.
         """
         self._check_parameters()
-        labels = Labels(type(self).__name__, bool(self.fit_intercept))
-        if is_stream(X, y):
-            with Batches(X, y, sample_weight, owner=labels.owner) as batches:
-                solution = self._fit_batches(batches, labels)
-        else:
-            bags, given, weights = self._read_batch(X, y, sample_weight, reset=True)
-            labels.add(given, weights)
-            codes, responses = labels.encoder()(given)
-            solution = self._solve(bags, codes, responses, weights, kind=labels.kind)
+        labels = ClassLabels(type(self).__name__, bool(self.fit_intercept))
+        solution = self._fit_head(X, y, sample_weight, labels)
         self.classes_ = np.asarray(labels.classes)
         values = solution.values[:, : self.n_features_in_]
         self.coef_value_ = values.astype(self.coef_key_.dtype)
         self.intercept_ = solution.intercepts.astype(self.coef_key_.dtype)
         return self
 
-    def _read_batch(
-        self, X: Any, y: Any, sample_weight: Any, *, reset: bool
-    ) -> tuple[Bags, NDArray[Any], FloatArray]:
-        bags = read_bags(self, X, reset=reset)
-        labels = checked_targets(y, bags, owner=type(self).__name__)
-        labels = check_array(labels, ensure_2d=False, dtype=None, input_name="y")
+    def _check_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
+        labels = check_array(targets, ensure_2d=False, dtype=None, input_name="y")
         check_classification_targets(labels)
-        weights = checked_weights(sample_weight, bags, owner=type(self).__name__)
-        return bags, labels, weights
-
-    def _fit_batches(self, batches: Batches, labels: Labels) -> Solution:
-        """Fit with one batch in memory at a time."""
-
-        def read() -> Iterator[tuple[Bags, NDArray[Any], FloatArray]]:
-            for index, (X, y, weights) in enumerate(batches):
-                yield self._read_batch(X, y, weights, reset=index == 0)
-
-        problem = streamed_problem(
-            read, labels, lambda: self._settings(labels.kind), owner=labels.owner
-        )
-        return self._solve_problem(problem)
+        return np.asarray(labels)
 
     def decision_function(self, X: Any) -> NDArray[np.floating]:
         """Return the logits.

@@ -1,6 +1,5 @@
-"""Find the token that matters: the single-location head as two estimators."""
+"""Regression in which one token per bag decides."""
 
-from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -8,17 +7,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
 from eigenheads._typing import FloatArray
-from eigenheads.estimators._bags import Bags, read_bags
-from eigenheads.estimators._batches import Batches, is_stream
-from eigenheads.estimators._location_base import AbstractSingleLocation
-from eigenheads.estimators._location_data import (
-    checked_numbers,
-    checked_targets,
-    checked_weights,
-)
-from eigenheads.estimators._location_loss import SQUARED
-from eigenheads.estimators._location_problem import Solution
-from eigenheads.estimators._location_stream import Standard, streamed_problem
+from eigenheads.estimators._location._base import AbstractSingleLocation
+from eigenheads.estimators._location._problem import StandardisedNumbers, read_numbers
 
 
 class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
@@ -213,46 +203,17 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
             The fitted estimator.
         """
         self._check_parameters()
-        if is_stream(X, y):
-            with Batches(X, y, sample_weight, owner=type(self).__name__) as batches:
-                return self._fit_batches(batches)
-        bags, targets, weights = self._read_batch(X, y, sample_weight, reset=True)
-        shift = np.average(targets, weights=weights) if self.fit_intercept else 0.0
-        spread = float(np.sqrt(np.average((targets - shift) ** 2, weights=weights)))
-        scale = spread or 1.0
-        unit = (targets - shift) / scale
-        solution = self._solve(bags, unit, unit[:, None], weights, kind=SQUARED)
-        return self._keep_value(solution, shift, scale)
-
-    def _read_batch(
-        self, X: Any, y: Any, sample_weight: Any, *, reset: bool
-    ) -> tuple[Bags, FloatArray, FloatArray]:
-        bags = read_bags(self, X, reset=reset)
-        owner = type(self).__name__
-        targets = checked_numbers(checked_targets(y, bags, owner=owner), owner=owner)
-        weights = checked_weights(sample_weight, bags, owner=owner)
-        return bags, targets, weights
-
-    def _fit_batches(self, batches: Batches) -> Self:
-        """Fit with one batch in memory at a time."""
-
-        def read() -> Iterator[tuple[Bags, FloatArray, FloatArray]]:
-            for index, (X, y, weights) in enumerate(batches):
-                yield self._read_batch(X, y, weights, reset=index == 0)
-
-        tally = Standard(bool(self.fit_intercept))
-        problem = streamed_problem(
-            read, tally, lambda: self._settings(SQUARED), owner=type(self).__name__
+        encoding = StandardisedNumbers(bool(self.fit_intercept))
+        solution = self._fit_head(X, y, sample_weight, encoding)
+        value = encoding.scale * solution.values[0, : self.n_features_in_]
+        self.coef_value_ = value.astype(self.coef_key_.dtype)
+        self.intercept_ = float(
+            encoding.shift + encoding.scale * solution.intercepts[0]
         )
-        solution = self._solve_problem(problem)
-        return self._keep_value(solution, tally.shift, tally.scale)
-
-    def _keep_value(self, solution: Solution, shift: float, scale: float) -> Self:
-        self.coef_value_ = (scale * solution.values[0, : self.n_features_in_]).astype(
-            self.coef_key_.dtype
-        )
-        self.intercept_ = float(shift + scale * solution.intercepts[0])
         return self
+
+    def _check_targets(self, targets: NDArray[Any]) -> FloatArray:
+        return read_numbers(targets, owner=type(self).__name__)
 
     def predict(self, X: Any) -> NDArray[np.floating]:
         """Return the output of the head on each bag.
