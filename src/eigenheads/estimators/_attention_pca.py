@@ -71,19 +71,19 @@ class AttentionPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Rank of the head.
 
     head : {"softmax", "linear"}, default="softmax"
-        How scores become weights. In the limit of long prompts both are the same map.
+        Map from scores to weights. In the limit of long prompts both are the same.
 
     n_tokens : int or None, default=None
         Length of the prompts. None is the limit of long prompts, in which the head is
         :math:`T(x) = \Sigma M M^\top x` with the rows' covariance :math:`\Sigma`, and
-        training is descent on its risk. A number trains by stochastic descent on
-        prompts of so many random rows, each row the query in turn; this is less
-        accurate, and starts from the limit's solution for the first batch. A softmax
-        over few tokens copies the query from itself: keep `n_tokens` well above
+        training is descent on its risk. With a number, training is stochastic descent
+        on prompts of that many random rows, each row being the query in turn. This is
+        less accurate, and starts from the limit's solution for the first batch. A
+        softmax over few tokens copies the query from itself: keep `n_tokens` well above
         ``exp(n_components)``.
 
     batch_size : int, default=1024
-        Rows read at once.
+        Number of rows read at once.
 
     tol : float, default=0.001
         Training stops when :math:`\lVert \Sigma u - \sigma u \rVert \le` ``tol``
@@ -97,7 +97,7 @@ class AttentionPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Source of the start and of the prompts.
 
     verbose : int, default=0
-        Whether to print the progress of training.
+        If positive, print the progress of training.
 
     Attributes
     ----------
@@ -137,25 +137,25 @@ class AttentionPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     Notes
     -----
-    What is the paper's and what is ours: the head, its loss, the random start and
-    training by gradient descent, on infinite and on finite prompts, are those of
-    [1]_ at rank one. Rank k, steps that k × k matrices scale to the variances of the
-    columns, momentum, prompts that grow until they are all rows, and whitened scores
-    (the exact minimum over M for a given span) are ours: plain gradient descent needs
-    a step size to be chosen and slows down with the squared ratio of variances. The
+    The head, its loss, the random start and training by gradient descent, on infinite
+    and on finite prompts, are those of [1]_ at rank one. This implementation adds rank
+    k, steps scaled by k × k matrices to the variances of the columns, momentum, prompts
+    that grow to all rows, and whitened scores (the exact minimum over M for a given
+    span): plain gradient descent needs a step size to be chosen and slows down with the
+    squared ratio of variances. The
     components are an orthonormal basis of the outputs, :math:`\Sigma M`. The formula
-    of the limit holds for Gaussian rows; for others the head that is trained is its
-    second-moment part, which is what PCA looks at.
+    of the limit holds for Gaussian rows; for others the trained head is its
+    second-moment part, which PCA depends on.
 
-    :meth:`partial_fit` keeps the variance along the components and the total, and
-    nothing else of the past; like :class:`~sklearn.decomposition.IncrementalPCA` it
+    :meth:`partial_fit` keeps only the variance along the components and the total
+    variance of past rows; like :class:`~sklearn.decomposition.IncrementalPCA` it
     reads each row once and is less accurate than :meth:`fit`.
 
-    Larger than memory: :meth:`fit` takes a Dask array, a callable that returns a fresh
-    iterator over arrays of rows, an object that can be iterated again, or an iterator,
-    which is kept in temporary files. Each of some tens of passes has one batch in
-    memory, beside as many rows from all batches to begin with. The residual bound
-    `tol` holds for all rows as it does in memory.
+    For data larger than memory, :meth:`fit` takes a Dask array, a callable that returns
+    a new iterator over arrays of rows, an object that can be iterated repeatedly, or an
+    iterator, whose arrays are kept in temporary files. A fit takes some tens of passes
+    with one batch in memory at a time, plus an initial sample of the same size. The
+    residual bound `tol` holds for all rows, as in memory.
 
     References
     ----------

@@ -42,7 +42,7 @@ _CALIBRATIONS = ("gaussian", "empirical")
 
 
 class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    r"""Directions carried by a few tokens among many that are noise.
+    r"""Directions carried by a few tokens among many noise tokens.
 
     One query on the unit sphere climbs the mean squared length of its attention
     output over prompts of tokens,
@@ -52,27 +52,27 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         J(q) = \mathbb E \Bigl\lVert \sum_i p_i x_i \Bigr\rVert^2, \qquad
         p = \operatorname{softmax}(\beta X q),
 
-    by projected gradient ascent [1]_. Softmax weighs single strong tokens up, so that
-    a direction too rare to show in the variance still shows in J. Tokens that stand
-    out along it are called informative.
+    by projected gradient ascent [1]_. Softmax gives single strong tokens a large
+    weight, so a direction that is too rare to change the variance still changes J.
+    Tokens that stand out along it are called informative.
 
     Parameters
     ----------
     n_components : int, default=1
-        Number of directions. Each further one is searched in what is orthogonal to
-        those before, in the coordinates of the search.
+        Number of directions. Each is searched in the orthogonal complement of those
+        before, in the coordinates of the search.
 
     inverse_temperature : float or None, default=None
-        Sharpness :math:`\beta` on tokens of unit noise. None tries 0.2, 0.4, 0.8, 1.2,
-        and takes the one whose objective exceeds most what the same search finds in
+        :math:`\beta` for tokens of unit noise. None tries 0.2, 0.4, 0.8 and 1.2, and
+        takes the value whose objective exceeds by most what the same search finds in
         Gaussian noise of the same size.
 
     whiten : bool, default=False
         Whether to whiten the tokens first. The noise is then the same in every
         direction whatever the data, but a direction must differ in its shape, not in
-        its variance, and many tokens a feature are needed. Without, all directions
-        share one scale, under which the median eigenvalue of the covariance is that
-        of unit noise.
+        its variance, and many tokens per feature are needed. If False, all directions
+        share one scale, for which the median eigenvalue of the covariance is that of
+        unit noise.
 
     n_tokens : int, default=128
         Length of the prompts, which are drawn at random from all tokens.
@@ -81,26 +81,27 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         Share of nuisance tokens that :meth:`predict` may call informative.
 
     calibration : {"gaussian", "empirical"}, default="gaussian"
-        What the threshold assumes: ``"gaussian"``, that nuisance tokens are Gaussian
+        Assumption behind the threshold. ``"gaussian"``: nuisance tokens are Gaussian
         along each direction (centre and scale are the median and the median absolute
-        deviation, so informative tokens hardly move them); ``"empirical"``, nothing:
-        the threshold is the quantile of the scores of all tokens, so no more than
-        this share is called informative, even if there are more.
+        deviation, on which informative tokens have little influence). ``"empirical"``:
+        none; the threshold is a quantile of the scores of all tokens, so at most this
+        share is called informative, even if more tokens are.
 
     n_starts : int, default=8
-        Starts a sharpness: the longest tokens and random directions, half each.
+        Starts per inverse temperature: the longest tokens and random directions, half
+        each.
 
     max_iter : int, default=500
-        Largest number of updates from a start; each reads all tokens.
+        Largest number of updates per start; each reads all tokens.
 
     tol : float, default=1e-05
-        A query rests when :math:`1 - |\cos|` between two updates is smaller.
+        A query has converged when :math:`1 - |\cos|` between two updates is smaller.
 
     random_state : int, RandomState instance or None, default=None
         Source of prompts and starts.
 
     verbose : int, default=0
-        Whether to print what was found.
+        If positive, print the directions found.
 
     Attributes
     ----------
@@ -121,13 +122,13 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         Score above which a token is called informative.
 
     inverse_temperatures_ : ndarray of shape (n_components,)
-        Sharpness with which each direction was found.
+        :math:`\beta` with which each direction was found.
 
     mean_ : ndarray of shape (n_features,)
         Mean of the tokens.
 
     n_iter_ : int
-        Updates from the start that won, at most over the directions.
+        Updates from the best start; the largest number over the directions.
 
     n_features_in_ : int
         Width of a token.
@@ -139,18 +140,19 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     --------
     eigenheads.functional.signal_output : The head on plain arrays.
     eigenheads.dynamics.simulate_signal : The query's training, simulated.
-    sklearn.decomposition.FastICA : From whitened data, blind to about a third.
+    sklearn.decomposition.FastICA : From whitened data; misses directions that about a
+        third of the tokens carry.
 
     Notes
     -----
-    `X` is an array of tokens (n_tokens, n_features), one row a token, or bags: a list
+    `X` is an array of tokens (n_tokens, n_features), one row per token, or bags: a list
     of arrays or an array (n_bags, n_tokens, n_features). Bags are pooled for the fit;
-    for bags every method returns a list, one array a bag.
+    for bags every method returns a list with one array per bag.
 
-    What is the paper's and what is ours: the objective, its gradient and the
-    projected ascent are those of [1]_, whose law has isotropic noise. Ours: each
-    update reads all prompts, with the step :math:`1/(q \cdot g)`, starts at long
-    tokens, the choice of sharpness, whitening, deflation and the threshold.
+    The objective, its gradient and the projected ascent are those of [1]_, whose law
+    has isotropic noise. This implementation adds updates that read all prompts, with
+    the step :math:`1/(q \cdot g)`, starts at long tokens, the choice of the inverse
+    temperature, whitening, deflation and the threshold.
 
     References
     ----------
@@ -260,7 +262,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return answer
 
     def score_samples(self, X: Any) -> Any:
-        """Return how far tokens stand out; larger is more informative.
+        """Return how far each token stands out; larger is more informative.
 
         Parameters
         ----------
@@ -277,7 +279,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return as_given(X, bags, self._scores(bags.tokens))
 
     def predict(self, X: Any) -> Any:
-        """Tell informative tokens, 1, from nuisance, 0.
+        """Classify tokens as informative (1) or nuisance (0).
 
         Parameters
         ----------

@@ -14,7 +14,7 @@ from eigenheads.estimators._location._problem import ClassLabels
 
 
 class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
-    r"""Classification in which one token of a bag, at an unknown place, decides.
+    r"""Classification in which one token per bag, at an unknown position, decides.
 
     The head of :class:`SingleLocationRegressor` gives the logit of each class,
 
@@ -22,38 +22,39 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
 
         z_c = \sum_l p_l \; x_l \cdot v_c + b_c,
 
-    with one key for all classes; two classes need one logit, that of the second.
+    with one key for all classes. Two classes have one logit, that of the second class.
 
     Parameters
     ----------
     head : {"softmax", "radial", "erf"}, default="softmax"
-        How tokens get their weights; ``"radial"`` for a score that knows their size
-        too. See :class:`SingleLocationRegressor`.
+        Weights of the tokens; see :class:`SingleLocationRegressor`.
 
     alpha : float, default=0.01
-        Strength of the penalty on key and values, beside the mean logistic loss.
+        Weight of the penalty on key and values, relative to the mean logistic loss.
 
     l1_ratio : float, default=0.0
-        Share of the L1 norm of the standardised coefficients in the penalty. The rest
-        is half the variance of the scores and readouts of the tokens, plus `shrinkage`
-        times the squared norm of the standardised coefficients. With a positive share
-        coefficients become exactly zero.
+        Share of the L1 norm of the standardised coefficients in the penalty. The
+        remainder is half the variance of the scores and readouts of the tokens, plus
+        `shrinkage` times the squared norm of the standardised coefficients. A positive
+        share makes coefficients exactly zero.
 
     coherence : float, default=0.1
-        Weight of a penalty on the part of the key that is not along the mean attended
-        token, both whitened. Where tokens have an elliptical law the two directions
-        agree and the mean is the steadier estimate; 0 trusts the targets alone.
+        Weight of a penalty on the component of the key that is orthogonal to the mean
+        attended token, both whitened. For tokens with an elliptical law the two
+        directions agree, and the mean has the smaller variance; 0 disables the penalty.
 
     shrinkage : float or None, default=None
-        Added to the diagonal of the pooled correlation of the features, by whose root
-        tokens are whitened: so much of the squared norm of standardised coefficients
-        is in the penalty. None: 0.01, or a third of the features a bag if that is more.
+        Number added to the diagonal of the pooled correlation of the features before
+        tokens are whitened; equivalently, weight of the squared norm of standardised
+        coefficients in the penalty. None means
+        ``max(0.01, n_features / (3 * n_bags))``.
 
     fit_intercept : bool, default=True
         Whether to fit :math:`b_c`.
 
     n_random_starts : int, default=0
-        Random directions of the key to try beside the starts from moments.
+        Number of random directions of the key to try, in addition to the starts from
+        moments.
 
     max_iter : int, default=500
         Largest number of iterations of each stage of the optimiser.
@@ -66,7 +67,7 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         Source of the random starts.
 
     verbose : int, default=0
-        Whether to print the objective of every start.
+        If positive, print the objective of every start.
 
     Attributes
     ----------
@@ -83,20 +84,20 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         :math:`b_c`.
 
     coef_radius_ : float
-        :math:`c`; only for ``head="radial"``, as the next two.
+        :math:`c`. This attribute and the next two exist only for ``head="radial"``.
 
     center_ : ndarray of shape (n_features,)
         :math:`m`, the pooled mean of the tokens; 0 without intercept.
 
     precision_ : ndarray of shape (n_features, n_features) or (n_features,)
-        :math:`P`, the inverse of their pooled covariance, to whose diagonal
-        `shrinkage` times itself is added; above 2 000 features, of the variances.
+        :math:`P`, the inverse of the pooled covariance with `shrinkage` times its
+        diagonal added; above 2 000 features, the inverse of the variances.
 
     objective_ : float
         Penalised loss at the solution.
 
     start_ : str
-        Name of the start that won.
+        Name of the start that was refined.
 
     n_iter_ : int
         Iterations from that start.

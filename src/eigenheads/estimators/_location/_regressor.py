@@ -12,7 +12,7 @@ from eigenheads.estimators._location._problem import StandardisedNumbers, read_n
 
 
 class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
-    r"""Regression in which one token of a bag, at an unknown place, decides.
+    r"""Regression in which one token per bag, at an unknown position, decides.
 
     A bag :math:`x_1, \dots, x_L` is read by one attention head,
 
@@ -22,46 +22,48 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         p_l = \frac{e^{x_l \cdot k}}{\sum_m e^{x_m \cdot k}}
         \quad \text{or} \quad p_l = \operatorname{erf}(x_l \cdot k),
 
-    so the key :math:`k` says which token matters and the value :math:`v` what it says.
-    The penalised squared loss is minimised by L-BFGS from starts that the moments of
-    the data determine; the fit does not depend on luck.
+    The key :math:`k` selects the token, the value :math:`v` reads the target from it.
+    The penalised squared loss is minimised by L-BFGS from starts that are computed from
+    moments of the data, so the fit is deterministic.
 
     Parameters
     ----------
     head : {"softmax", "radial", "erf"}, default="softmax"
-        How tokens get their weights. ``"radial"`` is a softmax of scores that know
-        the size of a token too, see Notes: for a deciding token that spreads less or
-        more than the others, or others that no direction tells apart from it.
-        ``"erf"`` is the head of [1]_, for tokens centred at 0. Its weights do not sum
-        to 1, and where scores are small it is a bilinear form that the exchange of key
-        and value leaves unchanged: to locate, prefer ``"softmax"``.
+        Weights of the tokens. ``"radial"`` is a softmax of scores that also depend on
+        the distance of a token from the mean (see Notes): for deciding tokens with a
+        smaller or larger spread than the others, or that no direction separates from
+        them. ``"erf"`` is the head of [1]_, for tokens centred at 0. Its weights do not
+        sum to 1, and for small scores it is a bilinear form that does not change if key
+        and value are exchanged; use ``"softmax"`` to locate tokens.
 
     alpha : float, default=3e-05
-        Strength of the penalty on key and value, beside the mean loss of a
-        standardised target, or beside its logarithm where the length of the key is
-        chosen, see Notes.
+        Weight of the penalty on key and value, relative to the mean loss of the
+        standardised target, or to its logarithm when the length of the key is chosen
+        (see Notes).
 
     l1_ratio : float, default=0.0
-        Share of the L1 norm of the standardised coefficients in the penalty. The rest
-        is half the variance of the scores and readouts of the tokens, plus `shrinkage`
-        times the squared norm of the standardised coefficients. With a positive share
-        coefficients become exactly zero.
+        Share of the L1 norm of the standardised coefficients in the penalty. The
+        remainder is half the variance of the scores and readouts of the tokens, plus
+        `shrinkage` times the squared norm of the standardised coefficients. A positive
+        share makes coefficients exactly zero.
 
     coherence : float, default=0.1
-        Weight of a penalty on the part of the key that is not along the mean attended
-        token, both whitened. Where tokens have an elliptical law the two directions
-        agree and the mean is the steadier estimate; 0 trusts the targets alone.
+        Weight of a penalty on the component of the key that is orthogonal to the mean
+        attended token, both whitened. For tokens with an elliptical law the two
+        directions agree, and the mean has the smaller variance; 0 disables the penalty.
 
     shrinkage : float or None, default=None
-        Added to the diagonal of the pooled correlation of the features, by whose root
-        tokens are whitened: so much of the squared norm of standardised coefficients
-        is in the penalty. None: 0.01, or a third of the features a bag if that is more.
+        Number added to the diagonal of the pooled correlation of the features before
+        tokens are whitened; equivalently, weight of the squared norm of standardised
+        coefficients in the penalty. None means
+        ``max(0.01, n_features / (3 * n_bags))``.
 
     fit_intercept : bool, default=True
         Whether to fit :math:`b`.
 
     n_random_starts : int, default=0
-        Random directions of the key to try beside the starts from moments.
+        Number of random directions of the key to try, in addition to the starts from
+        moments.
 
     max_iter : int, default=500
         Largest number of iterations of each stage of the optimiser.
@@ -74,7 +76,7 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         Source of the random starts.
 
     verbose : int, default=0
-        Whether to print the objective of every start.
+        If positive, print the objective of every start.
 
     Attributes
     ----------
@@ -88,21 +90,21 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         :math:`b`.
 
     coef_radius_ : float
-        :math:`c`; only for ``head="radial"``, as the next two.
+        :math:`c`. This attribute and the next two exist only for ``head="radial"``.
 
     center_ : ndarray of shape (n_features,)
         :math:`m`, the pooled mean of the tokens; 0 without intercept.
 
     precision_ : ndarray of shape (n_features, n_features) or (n_features,)
-        :math:`P`, the inverse of their pooled covariance, to whose diagonal
-        `shrinkage` times itself is added; above 2 000 features, of the variances.
+        :math:`P`, the inverse of the pooled covariance with `shrinkage` times its
+        diagonal added; above 2 000 features, the inverse of the variances.
 
     objective_ : float
-        Penalised loss at the solution; without the term of `coherence` where the
-        length of the key is chosen last, see Notes.
+        Penalised loss at the solution, without the `coherence` term if the length of
+        the key is chosen last (see Notes).
 
     start_ : str
-        Name of the start that won.
+        Name of the start that was refined.
 
     n_iter_ : int
         Iterations from that start.
@@ -125,12 +127,12 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     n_tokens, n_features), or an array (n_bags, n_features) whose rows are bags of one
     token. The fit is invariant to the units of features and target.
 
-    Larger than memory: a Dask array with its `y`, or batches ``(bags, targets)`` or
-    ``(bags, targets, weights)`` without `y`: a callable that returns a fresh iterator,
-    an object that can be iterated again, or an iterator, which is kept in temporary
-    files. Each of some tens of passes has one batch in memory, and the tokens that
-    count if these are less than 32 MB; up to the order of sums the solution is that of
-    all bags at once.
+    Data larger than memory are given as a Dask array with its `y`, or without `y` as
+    batches ``(bags, targets)`` or ``(bags, targets, weights)``: a callable that returns
+    a new iterator, an object that can be iterated repeatedly, or an iterator, whose
+    batches are kept in temporary files. A fit takes some tens of passes with one batch
+    in memory at a time, plus the attended tokens if they take less than 32 MB. The
+    solution is that of all bags at once, up to the order of sums.
 
     With ``head="radial"`` the score :math:`x_l \cdot k` becomes
 
@@ -142,23 +144,24 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     have a log likelihood ratio of this form, with :math:`P = \Sigma^{-1}` and
     :math:`c = 1 / \gamma^2 - 1`: only for :math:`\gamma = 1` is the best score linear.
 
-    A pass over the data costs O(tokens × features), the radii once its square. Most
-    passes read only the tokens whose weights count, within :math:`3 - \log(\text{tol})`
-    of the largest score of their bag: the result is kept if the gradient over all
-    tokens differs from theirs by less than `tol`, else tokens are chosen again, and
-    after three times, or where they are many, all are read.
-    Starts: with whitened tokens and centred targets, ``moments`` takes :math:`v` from
-    the regression of :math:`y` on the sum of the bag and :math:`k` from the mean of
-    :math:`y (x \cdot v) x`;
+    A pass over the data costs O(n_tokens n_features); the radii cost
+    O(n_tokens n_features²) once. Most passes read only the tokens whose score is within
+    :math:`3 - \log(\text{tol})` of the largest in their bag. The result is accepted if
+    the gradient over all tokens differs by less than `tol`; otherwise tokens are
+    selected again, and after three rounds all are read.
+
+    Starts of the optimiser: with whitened tokens and centred targets, ``moments`` takes
+    :math:`v` from the regression of :math:`y` on the sum of the bag and :math:`k` from
+    the mean of :math:`y (x \cdot v) x`;
     ``spectral`` takes both from the extreme eigenvectors of the mean of
     :math:`y \, x x^\top`; ``principal`` is the pooled principal direction; ``value``
     uses :math:`v` itself as the key; for the radial head, ``radius`` uses the radius
-    alone, and the others begin without it. Given a key, values are a ridge regression.
+    alone, and the others start without it. Given a key, values are a ridge regression.
 
-    Last, softmax and radial heads without L1 penalty keep the direction of the key and
-    choose its length: the one that minimises :math:`n \log(\text{loss})` plus half the
-    variance of the scores, times `alpha` over its default. Where targets have no noise
-    the head so becomes as sharp as the tokens allow.
+    Finally, softmax and radial heads without L1 penalty keep the direction of the key
+    and choose its length: it minimises :math:`n \log(\text{loss})` plus half the
+    variance of the scores times `alpha` / 3e-5. Without noise in the targets the
+    attention becomes as concentrated as the tokens allow.
 
     References
     ----------
