@@ -79,6 +79,9 @@ class SingleLocation:
         object.__setattr__(
             self, "noise", check_number("noise", self.noise, owner=owner, minimum=0.0)
         )
+        # Within these bounds squares neither overflow nor underflow.
+        if self.gamma < 1 / LARGEST:
+            fail("gamma", f">= {1 / LARGEST:g}", self.gamma, owner=owner)
         for name, value in (("gamma", self.gamma), ("noise", self.noise)):
             if value > LARGEST:
                 fail(name, f"<= {LARGEST:g}", value, owner=owner)

@@ -1,101 +1,45 @@
-"""Each theorem as a closed form."""
+"""Closed forms and deterministic dynamics: risks, landscapes, flows, mean paths."""
 
-from eigenheads.theory._location_bayes import (
+from eigenheads.theory._location_baselines import (
     BayesRisk,
+    LocationBaselines,
+    location_baselines,
     location_bayes_risk,
-    location_linear_risk,
-    location_null_risk,
-    location_oracle_risk,
 )
 from eigenheads.theory._location_descent import location_descent
-from eigenheads.theory._location_flow import (
-    FixedPoint,
-    location_field,
-    location_fixed_points,
-    location_flow,
+from eigenheads.theory._location_landscape import (
+    LocationFixedPoint,
+    LocationLandscape,
 )
-from eigenheads.theory._location_risk import location_risk, location_risk_gradient
-from eigenheads.theory._pca_descent import descend
 from eigenheads.theory._pca_landscape import CriticalPoint, PCALandscape
-from eigenheads.theory._pca_risk import (
-    in_context_landscape,
-    in_context_pca_risk,
-    in_context_pca_risk_gradient,
-    linear_landscape,
-    linear_pca_risk,
-    linear_pca_risk_gradient,
-    softmax_landscape,
-    softmax_pca_risk,
-    softmax_pca_risk_gradient,
-)
-from eigenheads.theory._signal_ascent import finite_signal_ascent, finite_signal_flow
-from eigenheads.theory._signal_finite import (
-    finite_signal_gradient,
-    finite_signal_noise,
-    finite_signal_objective,
-)
-from eigenheads.theory._signal_flow import (
-    SignalFixedPoint,
+from eigenheads.theory._signal_baselines import (
+    pooled_pca_alignment,
+    pooled_pca_threshold,
     random_alignment,
-    signal_escape_rate,
-    signal_escape_time,
-    signal_fixed_points,
-    signal_flow,
 )
-from eigenheads.theory._signal_objective import (
-    signal_objective,
-    signal_objective_gradient,
-)
-from eigenheads.theory._signal_pca import pooled_pca_alignment, pooled_pca_threshold
-from eigenheads.theory._signal_steps import (
-    SignalConditions,
+from eigenheads.theory._signal_dynamics import (
     SignalSteps,
-    signal_conditions,
+    signal_mean_dynamics,
     signal_steps,
 )
+from eigenheads.theory._signal_landscape import SignalFixedPoint, SignalLandscape
 
 __all__ = [
     "BayesRisk",
     "CriticalPoint",
-    "FixedPoint",
+    "LocationBaselines",
+    "LocationFixedPoint",
+    "LocationLandscape",
     "PCALandscape",
-    "SignalConditions",
     "SignalFixedPoint",
+    "SignalLandscape",
     "SignalSteps",
-    "descend",
-    "finite_signal_ascent",
-    "finite_signal_flow",
-    "finite_signal_gradient",
-    "finite_signal_noise",
-    "finite_signal_objective",
-    "in_context_landscape",
-    "in_context_pca_risk",
-    "in_context_pca_risk_gradient",
-    "linear_landscape",
-    "linear_pca_risk",
-    "linear_pca_risk_gradient",
+    "location_baselines",
     "location_bayes_risk",
     "location_descent",
-    "location_field",
-    "location_fixed_points",
-    "location_flow",
-    "location_linear_risk",
-    "location_null_risk",
-    "location_oracle_risk",
-    "location_risk",
-    "location_risk_gradient",
     "pooled_pca_alignment",
     "pooled_pca_threshold",
     "random_alignment",
-    "signal_conditions",
-    "signal_escape_rate",
-    "signal_escape_time",
-    "signal_fixed_points",
-    "signal_flow",
-    "signal_objective",
-    "signal_objective_gradient",
+    "signal_mean_dynamics",
     "signal_steps",
-    "softmax_landscape",
-    "softmax_pca_risk",
-    "softmax_pca_risk_gradient",
 ]

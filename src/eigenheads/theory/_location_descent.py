@@ -10,19 +10,18 @@ from eigenheads._run_blocks import check_run_counts, run_blocks
 from eigenheads._schedules import check_schedule
 from eigenheads._trajectories import Trajectories
 from eigenheads._typing import Schedule
-from eigenheads.theory._location_checks import check_scalar_law
+from eigenheads.datasets import SingleLocation
 from eigenheads.theory._location_formulas import location_descent_block
+from eigenheads.theory._ranges import check_law
 
 _OWNER = "location_descent"
 _UPDATE_NANOSECONDS = 1000.0
 
 
 def location_descent(
+    law: SingleLocation,
     start: ArrayLike,
     *,
-    d: int,
-    n_tokens: int,
-    gamma: float,
     inverse_temperature: Schedule,
     step_size: Schedule,
     n_steps: int,
@@ -42,12 +41,12 @@ def location_descent(
 
     Parameters
     ----------
+    law
+        Law of the prompts.
     start
-        One row a run: :math:`\kappa, \nu, \theta, \eta, \rho`, the inner products
+        One row per run: :math:`\kappa, \nu, \theta, \eta, \rho`, the inner products
         :math:`k\cdot k^*, v\cdot v^*, v\cdot k^*, k\cdot v^*, k\cdot v` of unit
         vectors. A single row is one run.
-    d, n_tokens, gamma
-        Of the law.
     inverse_temperature
         :math:`\lambda_t`, a number or a callable of the index of the update.
     step_size
@@ -76,25 +75,22 @@ def location_descent(
 
     Examples
     --------
-    >>> path = location_descent([0.1, 0.1, 0, 0, 0], d=400, n_tokens=10,
-    ...     gamma=0.5**0.5, inverse_temperature=0.1, step_size=4e-3, n_steps=20_000,
+    >>> from eigenheads.datasets import SingleLocation
+    >>> path = location_descent(SingleLocation(d=400), [0.1, 0.1, 0, 0, 0],
+    ...     inverse_temperature=0.1, step_size=4e-3, n_steps=20_000,
     ...     record_every=20_000)
     >>> path.final("kappa").round(2), path.final("nu").round(2)
     (array([0.98]), array([1.]))
     """
+    check_law(law, (SingleLocation,), owner=_OWNER)
     schedules = {
         "inverse_temperature": check_schedule(
             "inverse_temperature", inverse_temperature, owner=_OWNER
         ),
         "step_size": check_schedule("step_size", step_size, owner=_OWNER),
     }
-    law = check_scalar_law(d, n_tokens, gamma, 0.0, owner=_OWNER)
-    constants = (
-        math.sqrt(float(law.d) / 2),
-        float(law.gamma) ** 2,
-        float(law.n_tokens) - 1,
-    )
-    states = check_order_parameters(start, d=int(law.d), owner=_OWNER)
+    constants = (math.sqrt(law.d / 2), law.gamma**2, law.n_tokens - 1.0)
+    states = check_order_parameters(start, d=law.d, owner=_OWNER)
     counts = check_run_counts(
         n_steps,
         len(states),

@@ -1,119 +1,63 @@
-"""Plain gradient descent on the population risks of attention-based PCA."""
+"""Compiled gradient descent on the population risks of attention-based PCA."""
 
 import math
 from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from eigenheads._checks import Got, check_finite_array, fail
+from eigenheads._checks import Got, fail
 from eigenheads._compile import njit
 from eigenheads._limits import MAX_RECORDED
 from eigenheads._run_blocks import check_run_counts, run_blocks
 from eigenheads._schedules import check_schedule
 from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray, Schedule
-from eigenheads.theory._pca_landscape import PCALandscape
+from eigenheads.functional import PrincipalSubspace
 
-_OWNER = "descend"
+_CURVES = ("alignment", "norm", "risk")
 
 
 def descend(
-    landscape: PCALandscape,
-    start: ArrayLike,
+    starts: FloatArray,
+    subspace: PrincipalSubspace,
+    constants: tuple[float, ...],
+    largest_step: float,
     *,
     step_size: Schedule,
     n_steps: int,
-    record_every: int = 1,
+    record_every: int,
+    owner: str,
 ) -> Trajectories:
-    r"""Descend a population risk, :math:`M \leftarrow M - \alpha_t \nabla R(M)`.
-
-    Parameters
-    ----------
-    landscape
-        The risk, from :func:`softmax_landscape`, :func:`linear_landscape` or
-        :func:`in_context_landscape`.
-    start
-        (d,) or (n_runs, d); for a landscape of rank k, (d, k) or (n_runs, d, k).
-    step_size
-        :math:`\alpha_t`, a number or a callable of the index of the update.
-    n_steps
-        Number of updates.
-    record_every
-        Updates between two records.
-
-    Returns
-    -------
-    trajectories
-        ``alignment`` with the principal direction (or subspace), from 0 to 1;
-        ``norm``, of :math:`\mu` (Frobenius for rank k); and ``risk``. A record is the
-        state after that many updates.
-
-    Raises
-    ------
-    ValueError
-        If the descent diverges; the message names the largest stable step.
-
-    Warns
-    -----
-    NotIdentifiedWarning
-        If the covariance has several principal directions.
-
-    Notes
-    -----
-    In the eigenbasis of the covariance a step costs O(d k²). The number of threads
-    changes the time and never the result.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from eigenheads.theory import softmax_landscape
-    >>> landscape = softmax_landscape(np.diag([3.0, 1.0]), inverse_temperature=1.0)
-    >>> path = descend(landscape, [0.1, 0.5], step_size=0.01, n_steps=400)
-    >>> path.final("risk").round(6), path.final("alignment").round(6)
-    (array([1.]), array([1.]))
-    """
-    if not isinstance(landscape, PCALandscape):
-        hint = "Make one with softmax_landscape(covariance, inverse_temperature=...)."
-        fail(
-            "landscape",
-            "a PCALandscape",
-            landscape,
-            owner=_OWNER,
-            hint=hint,
-            error=TypeError,
-        )
-    schedule = check_schedule("step_size", step_size, owner=_OWNER)
-    subspace = landscape.subspace
-    subspace.warn_if_not_identified(owner=_OWNER)
+    """Run `PCALandscape.descend` from checked starts (n_runs, d, rank)."""
+    schedule = check_schedule("step_size", step_size, owner=owner)
     # In the eigenbasis the covariance is diagonal.
-    states = subspace.eigenvectors.T @ _check_start(start, landscape)
+    states = subspace.eigenvectors.T @ starts
     n_runs, d, rank = states.shape
     counts = check_run_counts(
         n_steps,
         n_runs,
         record_every,
-        n_curves=3,
-        owner=_OWNER,
+        n_curves=len(_CURVES),
+        owner=owner,
         max_runs=MAX_RECORDED,
     )
     return run_blocks(
         pca_descent_block,
         states,
-        curves=("alignment", "norm", "risk"),
+        curves=_CURVES,
         start=None,
         schedules={"step_size": schedule},
         constants=(
             subspace.eigenvalues,
-            (*landscape.coefficients, landscape.inverse_temperature),
+            constants,
             (subspace.n_certain, subspace.n_candidates),
         ),
         n_steps=counts.n_steps,
         record_every=counts.record_every,
         nanoseconds=2.0 * d * rank * (rank + 6),
-        owner=_OWNER,
-        diverged=partial(_fail_divergence, landscape),
+        owner=owner,
+        diverged=partial(_fail_divergence, largest_step, owner),
     )
 
 
@@ -128,8 +72,13 @@ def pca_descent_block(
     record_every: int,
     records: Any,
 ) -> int:
-    """Advance one run; record before each update that is due; return a bad index."""
-    null, on_a, on_b, on_aa, on_f, on_ab, on_g, sharp = constants
+    """Advance one run by a block of updates; a kernel that records before an update.
+
+    ``state`` (d, k) is in the eigenbasis, ``sigma`` are the eigenvalues, ``constants``
+    the coefficients of the risk and the inverse temperature, ``counted`` the numbers
+    of certain and candidate principal directions.
+    """
+    null, on_a, on_b, on_aa, on_f, on_ab, on_g, scale = constants
     d, rank = state.shape
     one, two = np.empty((rank, rank)), np.empty((rank, rank))
     move = np.empty(rank)
@@ -142,8 +91,8 @@ def pca_descent_block(
             for j in range(rank):
                 f += one[i, j] * one[i, j]
                 g += one[i, j] * two[i, j]
-        risk = null - 2.0 * sharp * (on_a * a + on_b * b)
-        risk += sharp * sharp * (on_aa * a * a + on_f * f + on_ab * a * b + on_g * g)
+        risk = null - 2.0 * scale * (on_a * a + on_b * b)
+        risk += scale * scale * (on_aa * a * a + on_f * f + on_ab * a * b + on_g * g)
         if not math.isfinite(risk):
             return first + index
         if (first + index) % record_every == 0:
@@ -151,9 +100,9 @@ def pca_descent_block(
             record[0] = alignment(state, counted)
             record[1] = math.sqrt(np.sum(state * state))
             record[2] = risk
-        for_one = -4.0 * sharp * on_a + 2.0 * sharp**2 * (2.0 * on_aa * a + on_ab * b)
-        for_two = -4.0 * sharp * on_b + 2.0 * sharp**2 * on_ab * a
-        square = 2.0 * sharp**2
+        for_one = -4.0 * scale * on_a + 2.0 * scale**2 * (2.0 * on_aa * a + on_ab * b)
+        for_two = -4.0 * scale * on_b + 2.0 * scale**2 * on_ab * a
+        square = 2.0 * scale**2
         for row in range(d):
             s = sigma[row]
             for i in range(rank):
@@ -211,27 +160,13 @@ def alignment(state: Any, counted: Any) -> float:
     return math.sqrt(min(1.0, share))
 
 
-def _check_start(start: ArrayLike, landscape: PCALandscape) -> FloatArray:
-    array = check_finite_array("start", start, owner=_OWNER)
-    d, rank = landscape.d, landscape.rank
-    shape = (d,) if rank == 1 else (d, rank)
-    if array.ndim not in (len(shape), len(shape) + 1) or not array.size:
-        array = np.empty(0)
-    if array.shape[-len(shape) :] != shape:
-        shown = ", ".join(map(str, shape))
-        contract = f"of shape ({shown}{',' if rank == 1 else ''}) or (n_runs, {shown})"
-        fail("start", contract, Got(np.shape(start)), owner=_OWNER)
-    return array.reshape(-1, d, rank)
-
-
 def _fail_divergence(
-    landscape: PCALandscape, run: int, update: int, step_size: float
+    largest_step: float, owner: str, run: int, update: int, step_size: float
 ) -> NoReturn:
     got = Got(f"{step_size:.6g}; run {run} diverged at update {update}")
     hint = (
-        f"At the minimum steps below {landscape.largest_stable_step():.3g} are stable; "
-        "a start far outside needs smaller ones. The bound falls like "
-        "1/inverse_temperature."
+        f"At the minimum steps below {largest_step:.3g} are stable; a start far "
+        "outside needs smaller ones. The bound falls like 1/inverse_temperature."
     )
     contract = "so small that descent converges"
-    fail("step_size", contract, got, owner=_OWNER, hint=hint)
+    fail("step_size", contract, got, owner=owner, hint=hint)

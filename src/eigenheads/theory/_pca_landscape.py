@@ -18,13 +18,25 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.optimize import nnls
 
-from eigenheads._checks import Got, check_finite_array, fail
-from eigenheads._typing import FloatArray
-from eigenheads.functional import PrincipalSubspace
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    check_finite_array,
+    check_positive,
+    fail,
+)
+from eigenheads._trajectories import Trajectories
+from eigenheads._typing import FloatArray, Schedule
+from eigenheads.datasets import GaussianPrompts, SpikedWishartPrompts
+from eigenheads.functional import PrincipalSubspace, principal_subspace
+from eigenheads.theory._pca_descent import descend
+from eigenheads.theory._ranges import check_law
 
 Kind: TypeAlias = Literal["minimum", "strict saddle", "maximum"]
+_OWNER = "PCALandscape"
 # A Hessian eigenvalue below this share of the largest is rounding, and counts as 0.
 _FLAT = 1e-9
 
@@ -74,19 +86,109 @@ class CriticalPoint:
     eigenspace: FloatArray
 
 
-@dataclass(frozen=True, eq=False)
 class PCALandscape:
-    """A population risk of attention-based PCA as a function of its directions.
+    r"""Population risk of attention-based PCA as a function of the head.
 
-    Made by :func:`softmax_landscape`, :func:`linear_landscape` and
-    :func:`in_context_landscape`. With `rank` 1 a point is a vector (d,), else a matrix
-    (d, rank); leading axes are a batch.
+    The head has free directions :math:`M` (d, k), one vector :math:`\mu` for rank 1,
+    and the loss :math:`\lVert x_1 - T(X) \rVert^2`. Three cases have closed forms:
+
+    - **Softmax head, Gaussian prompts.** As :math:`L \to \infty` the softmax average
+      becomes a Gaussian tilt, :math:`T(X) \to \lambda \Sigma M M^\top x_1`, and
+
+      .. math::
+
+          R(M) = \tau - 2\lambda \operatorname{tr}(M^\top \Sigma^2 M)
+               + \lambda^2 \operatorname{tr}(M^\top\Sigma M\, M^\top\Sigma^2 M), \qquad
+          \tau = \operatorname{tr}\Sigma
+
+      If :math:`\sigma_k > \sigma_{k+1}`, every minimiser has
+      :math:`MM^\top = U_k \operatorname{diag}(1/(\lambda\sigma_i)) U_k^\top` and
+      reaches the rank-k PCA error, :math:`\tau - \sigma_1 - … - \sigma_k`. For one
+      direction the critical points are 0, a maximum, and
+      :math:`\pm u_i/\sqrt{\lambda\sigma_i}` with the risk :math:`\tau - \sigma_i` and
+      i - 1 negative directions.
+    - **Linear head, Gaussian prompts**, exact for any number of tokens. With
+      :math:`a, b, f, g` the traces of :math:`B\Sigma`, :math:`B\Sigma^2`,
+      :math:`B\Sigma B\Sigma`, :math:`B\Sigma B\Sigma^2`, :math:`B = MM^\top`,
+
+      .. math::
+
+          R_L(M) = \tau - 2\lambda[a\tau + (L+1) b]
+          + \lambda^2 [\tau a^2 + (L+1)\tau f + 2(L+1)ab + (L^2+3L+4) g]
+    - **Softmax head, prompts in context** (Wishart covariances), as
+      :math:`L \to \infty`. The risk is n times that of a linear head on prompts of
+      length n from :math:`N(0, V)`:
+
+      .. math::
+
+          \mathbb E \lVert x - \lambda \Sigma B x \rVert^2
+          = \sum_i \mathbb E \lVert y_i - \lambda \Sigma B y_i \rVert^2
+
+      since :math:`x \mid \Sigma` has the second moments of
+      :math:`\sum_i y_i y_i^\top`, and :math:`\lambda\Sigma B y_i` is the linear head on
+      :math:`y_1, …, y_n`.
+
+    Parameters
+    ----------
+    law
+        Law of the prompts. The number of tokens counts for the linear head only.
+    inverse_temperature
+        :math:`\lambda > 0`.
+    head
+        ``"softmax"`` or ``"linear"``.
+    rank
+        :math:`k`. With rank 1 a point is a vector (d,), else a matrix (d, rank);
+        leading axes are a batch.
+
+    References
+    ----------
+    .. [1] maulensoto2026.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from eigenheads.datasets import GaussianPrompts
+    >>> law = GaussianPrompts(np.diag([3.0, 2.0, 1.0]))
+    >>> landscape = PCALandscape(law, inverse_temperature=1.0)
+    >>> [point.kind for point in landscape.critical_points()]
+    ['minimum', 'strict saddle', 'strict saddle', 'maximum']
+    >>> path = landscape.descend([0.1, 0.5, 0.2], step_size=0.01, n_steps=900)
+    >>> path.final("risk").round(4), path.final("alignment").round(4)
+    (array([3.]), array([1.]))
     """
 
-    matrix: FloatArray
-    inverse_temperature: float
-    coefficients: Coefficients
-    subspace: PrincipalSubspace
+    def __init__(
+        self,
+        law: GaussianPrompts | SpikedWishartPrompts,
+        *,
+        inverse_temperature: float,
+        head: str = "softmax",
+        rank: int = 1,
+    ) -> None:
+        check_law(law, (GaussianPrompts, SpikedWishartPrompts), owner=_OWNER)
+        check_choice("head", head, ("softmax", "linear"), owner=_OWNER)
+        self.inverse_temperature = check_positive(
+            "inverse_temperature", inverse_temperature, owner=_OWNER
+        )
+        if isinstance(law, GaussianPrompts):
+            matrix = law.covariance
+            coefficients = (
+                _linear_coefficients(float(np.trace(matrix)), law.n_tokens)
+                if head == "linear"
+                else Coefficients(float(np.trace(matrix)), 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
+            )
+        else:
+            if head == "linear":
+                contract = "'softmax' for prompts in context, where a linear head has "
+                contract += "no closed form here"
+                fail("head", contract, head, owner=_OWNER)
+            matrix, n = law.scale_matrix, law.degrees_of_freedom
+            coefficients = _linear_coefficients(float(np.trace(matrix)), n).times(n)
+        self.subspace: PrincipalSubspace = principal_subspace(
+            matrix, rank, owner=_OWNER
+        )
+        self.matrix: FloatArray = matrix
+        self.coefficients = coefficients
 
     @property
     def d(self) -> int:
@@ -105,10 +207,10 @@ class PCALandscape:
         first, second = _transposed(m) @ sm, _transposed(m) @ ssm
         f = np.sum(first * first, axis=(-2, -1))
         g = np.sum(first * second, axis=(-2, -1))
-        c, sharp = self.coefficients, self.inverse_temperature
+        c, scale = self.coefficients, self.inverse_temperature
         linear = c.on_a * a + c.on_b * b
         square = c.on_aa * a * a + c.on_f * f + c.on_ab * a * b + c.on_g * g
-        return c.null_risk - 2 * sharp * linear + sharp**2 * square
+        return c.null_risk - 2 * scale * linear + scale**2 * square
 
     def gradient(self, point: object) -> FloatArray:
         """Return the gradient, of the shape of `point`."""
@@ -116,11 +218,11 @@ class PCALandscape:
         a = np.sum(m * sm, axis=(-2, -1), keepdims=True)
         b = np.sum(m * ssm, axis=(-2, -1), keepdims=True)
         first, second = _transposed(m) @ sm, _transposed(m) @ ssm
-        c, sharp = self.coefficients, self.inverse_temperature
+        c, scale = self.coefficients, self.inverse_temperature
         linear = c.on_a * sm + c.on_b * ssm
         square = (2 * c.on_aa * a + c.on_ab * b) * sm + c.on_ab * a * ssm
         square += sm @ (2 * c.on_f * first + c.on_g * second) + ssm @ (c.on_g * first)
-        gradient = -4 * sharp * linear + 2 * sharp**2 * square
+        gradient = -4 * scale * linear + 2 * scale**2 * square
         return gradient[..., 0] if self.rank == 1 else gradient
 
     def hessian(self, point: object) -> FloatArray:
@@ -132,12 +234,12 @@ class PCALandscape:
         s = self.matrix
         sm, ssm = s @ mu, s @ (s @ mu)
         a, b = mu @ sm, mu @ ssm
-        c, sharp = self.coefficients, self.inverse_temperature
+        c, scale = self.coefficients, self.inverse_temperature
         on_aa, on_ab = c.on_aa + c.on_f, c.on_ab + c.on_g
         square = (2 * on_aa * a + on_ab * b) * s + on_ab * a * (s @ s)
         square += 4 * on_aa * np.outer(sm, sm)
         square += 2 * on_ab * (np.outer(sm, ssm) + np.outer(ssm, sm))
-        return -4 * sharp * (c.on_a * s + c.on_b * s @ s) + 2 * sharp**2 * square
+        return -4 * scale * (c.on_a * s + c.on_b * s @ s) + 2 * scale**2 * square
 
     def minimiser(self) -> FloatArray:
         r"""Return a point of least risk; its negative, or rotations :math:`MQ`, too.
@@ -194,6 +296,62 @@ class PCALandscape:
         form = lengths[:, None] * self._form(sigma) * lengths
         curvature = 8 * self.inverse_temperature**2 * np.linalg.eigvalsh(form)[-1]
         return float(2 / curvature)
+
+    def descend(
+        self,
+        start: ArrayLike,
+        *,
+        step_size: Schedule,
+        n_steps: int,
+        record_every: int = 1,
+    ) -> Trajectories:
+        r"""Descend the risk, :math:`M \leftarrow M - \alpha_t \nabla R(M)`.
+
+        Parameters
+        ----------
+        start
+            (d,) or (n_runs, d); for rank k, (d, k) or (n_runs, d, k).
+        step_size
+            :math:`\alpha_t`, a number or a callable of the 0-based index of the update.
+        n_steps
+            Number of updates.
+        record_every
+            Updates between two records.
+
+        Returns
+        -------
+        trajectories
+            ``alignment`` with the principal direction (or subspace), from 0 to 1;
+            ``norm`` of :math:`M` (Frobenius); and ``risk``. A record is the state after
+            that many updates.
+
+        Raises
+        ------
+        ValueError
+            If the descent diverges; the message names the largest stable step.
+
+        Warns
+        -----
+        NotIdentifiedWarning
+            If the covariance has several principal directions.
+
+        Notes
+        -----
+        In the eigenbasis of the covariance a step costs O(d k²). The number of threads
+        does not change the result.
+        """
+        owner = f"{_OWNER}.descend"
+        self.subspace.warn_if_not_identified(owner=owner)
+        return descend(
+            self._check_start(start, owner),
+            self.subspace,
+            (*self.coefficients, self.inverse_temperature),
+            self.largest_stable_step(),
+            step_size=step_size,
+            n_steps=n_steps,
+            record_every=record_every,
+            owner=owner,
+        )
 
     def descent_rates(self) -> FloatArray:
         r"""Return the Hessian's eigenvalue at the minimum along each eigenvector.
@@ -252,17 +410,35 @@ class PCALandscape:
         return m, sm, self.matrix @ sm
 
     def _as_matrix(self, point: object) -> FloatArray:
-        array = check_finite_array("point", point, owner="PCALandscape")
+        array = check_finite_array("point", point, owner=_OWNER)
         shape = (self.d,) if self.rank == 1 else (self.d, self.rank)
         if array.shape[-len(shape) :] != shape:
             contract = f"of shape (..., {', '.join(map(str, shape))})"
-            fail("point", contract, Got(array.shape), owner="PCALandscape")
+            fail("point", contract, Got(array.shape), owner=_OWNER)
         return array[..., None] if self.rank == 1 else array
+
+    def _check_start(self, start: ArrayLike, owner: str) -> FloatArray:
+        array = check_finite_array("start", start, owner=owner)
+        shape = (self.d,) if self.rank == 1 else (self.d, self.rank)
+        if array.ndim not in (len(shape), len(shape) + 1) or not array.size:
+            array = np.empty(0)
+        if array.shape[-len(shape) :] != shape:
+            sizes = ", ".join(map(str, shape))
+            comma = "," if self.rank == 1 else ""
+            contract = f"of shape ({sizes}{comma}) or (n_runs, {sizes})"
+            fail("start", contract, Got(np.shape(start)), owner=owner)
+        return array.reshape(-1, self.d, self.rank)
 
     def _check_rank_one(self, owner: str) -> None:
         if self.rank != 1:
             got = Got(f"rank {self.rank}")
             fail("landscape", "one of rank 1", got, owner=owner)
+
+
+def _linear_coefficients(trace: float, n: int) -> Coefficients:
+    # In order: the risk at 0; on a, b; on a², f, ab, g (see PCALandscape).
+    quartic = trace, (n + 1) * trace, 2.0 * (n + 1), n**2 + 3.0 * n + 4
+    return Coefficients(trace, trace, n + 1.0, *quartic)
 
 
 def _transposed(matrix: FloatArray) -> FloatArray:

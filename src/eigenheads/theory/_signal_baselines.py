@@ -1,14 +1,18 @@
-"""What principal component analysis of the pooled tokens sees of the signal."""
+"""Alignments for comparison: principal components of pooled tokens, random queries."""
+
+import math
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import betaincinv
 
+from eigenheads._checks import check_count, check_number
 from eigenheads._limits import LARGEST
 from eigenheads._typing import FloatArray
-from eigenheads.theory._location_checks import (
+from eigenheads.theory._ranges import (
     check_broadcast,
+    check_integers,
     check_range,
-    check_whole,
 )
 
 
@@ -57,8 +61,8 @@ def pooled_pca_alignment(
     named = {
         "fraction": check_range("fraction", fraction, 0.0, 1.0, owner=owner),
         "amplitude": check_range("amplitude", amplitude, 0.0, LARGEST, owner=owner),
-        "d": check_whole("d", d, minimum=1, owner=owner),
-        "n_samples": check_whole("n_samples", n_samples, minimum=1, owner=owner),
+        "d": check_integers("d", d, minimum=1, owner=owner),
+        "n_samples": check_integers("n_samples", n_samples, minimum=1, owner=owner),
     }
     shape = check_broadcast(named, owner=owner)
     gamma = named["d"] / named["n_samples"]
@@ -100,10 +104,38 @@ def pooled_pca_threshold(
     owner = "pooled_pca_threshold"
     named = {
         "fraction": check_range("fraction", fraction, 0.0, 1.0, owner=owner),
-        "d": check_whole("d", d, minimum=1, owner=owner),
-        "n_samples": check_whole("n_samples", n_samples, minimum=1, owner=owner),
+        "d": check_integers("d", d, minimum=1, owner=owner),
+        "n_samples": check_integers("n_samples", n_samples, minimum=1, owner=owner),
     }
     check_broadcast(named, owner=owner)
     with np.errstate(divide="ignore"):
         inverse = named["fraction"] ** 2 * named["n_samples"] * named["d"]
         return np.asarray(inverse ** (-0.25))
+
+
+def random_alignment(d: int, *, quantile: float = 0.5) -> float:
+    r"""Quantile of :math:`|q \cdot u|` for q uniform on the sphere.
+
+    :math:`(q \cdot u)^2` has the law Beta(1/2, (d - 1)/2): about 1/√d.
+
+    Parameters
+    ----------
+    d
+        Dimension, at least 2.
+    quantile
+        From 0 to 1; the median by default.
+
+    Returns
+    -------
+    alignment
+        That quantile.
+
+    Examples
+    --------
+    >>> round(random_alignment(3, quantile=0.25), 3)
+    0.25
+    """
+    owner = "random_alignment"
+    d = check_count("d", d, owner=owner, minimum=2)
+    share = check_number("quantile", quantile, owner=owner, minimum=0.0, maximum=1.0)
+    return math.sqrt(float(betaincinv(0.5, (d - 1) / 2, share)))
