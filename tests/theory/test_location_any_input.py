@@ -1,4 +1,4 @@
-"""Whatever the arguments: a finite result, or one sentence that names the function."""
+"""Whatever the arguments: a finite result, or one sentence that names its owner."""
 
 import math
 
@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eigenheads import theory
+from eigenheads.datasets import SingleLocation
 
 junk = st.sampled_from([None, "x", math.nan, math.inf, [], [[0.1], [0.2, 0.3]], 1j, {}])
 
@@ -21,74 +22,105 @@ cosine = mostly(st.floats(-1.01, 1.01) | st.lists(st.floats(-1, 1), max_size=3))
 any_float = mostly(st.floats(allow_nan=True, allow_infinity=True))
 positive = mostly(st.floats(0, 1e60))
 count = mostly(st.integers(-1, 10**15) | st.floats(0, 1e60))
-law = {"d": count, "n_tokens": count, "gamma": positive}
-sharp = {"inverse_temperature": positive}
-noise = {"noise": positive | any_float}
+LAW = {"d": count, "n_tokens": count, "gamma": positive, "noise": positive | any_float}
+SMALL_LAW = LAW | {"n_tokens": mostly(st.integers(-1, 20))}
 orders = dict.fromkeys(["kappa", "nu", "theta", "eta", "rho"], cosine)
 
-FUNCTIONS = {
-    "location_risk": {**orders, **law, **sharp, **noise},
-    "location_risk_gradient": {**orders, **law, **sharp, **noise},
-    "location_oracle_risk": {**law, **sharp, **noise},
-    "location_field": {"kappa": cosine, "nu": cosine, **law, **sharp},
-    "location_fixed_points": {**law, **sharp},
-    "location_null_risk": {"gamma": positive, **noise},
-    "location_linear_risk": {"n_tokens": count, "gamma": positive, **noise},
-    "location_descent": {
-        "start": mostly(st.lists(st.floats(-0.6, 0.6), min_size=5, max_size=5)),
-        **law,
-        **sharp,
-        "step_size": positive,
-        "n_steps": mostly(st.integers(-1, 20)),
-        "record_every": mostly(st.integers(-1, 20)),
-    },
-    "location_flow": {
-        "start": mostly(st.lists(st.floats(-1, 1), min_size=2, max_size=2)),
-        "d": mostly(st.integers(0, 10**6)),
-        "n_tokens": count,
-        "gamma": mostly(st.floats(0, 10)),
-        "inverse_temperature": mostly(st.floats(0, 10)),
-        "duration": mostly(st.floats(0, 10)),
-        "n_records": mostly(st.integers(0, 5)),
-    },
-    "location_bayes_risk": {
-        **law,
-        **noise,
-        "n_tokens": mostly(st.integers(-1, 20)),
-        "n_samples": mostly(st.integers(-1, 20)),
-        "rng": st.just(np.random.default_rng(0)) | junk,
-    },
+
+def landscape(law, inverse_temperature):
+    return theory.LocationLandscape(law, inverse_temperature=inverse_temperature)
+
+
+# Function of a law and arguments; law; arguments.
+CALLS = {
+    "risk": (
+        lambda law, scale, **order: landscape(law, scale).risk(**order),
+        LAW,
+        {"scale": positive, **orders},
+    ),
+    "gradient": (
+        lambda law, scale, **order: landscape(law, scale).gradient(**order),
+        LAW,
+        {"scale": positive, **orders},
+    ),
+    "oracle": (
+        lambda law, scale: landscape(law, scale).oracle_risk(),
+        LAW,
+        {"scale": positive},
+    ),
+    "velocity": (
+        lambda law, scale, **at: landscape(law, scale).velocity(**at),
+        LAW,
+        {"scale": positive, "kappa": cosine, "nu": cosine},
+    ),
+    "fixed points": (
+        lambda law, scale: landscape(law, scale).fixed_points(),
+        LAW,
+        {"scale": positive},
+    ),
+    "flow": (
+        lambda law, scale, **options: landscape(law, scale).flow(**options),
+        LAW | {"d": mostly(st.integers(0, 10**6)), "gamma": mostly(st.floats(0, 10))},
+        {
+            "scale": mostly(st.floats(0, 10)),
+            "start": mostly(st.lists(st.floats(-1, 1), min_size=2, max_size=2)),
+            "duration": mostly(st.floats(0, 10)),
+            "n_records": mostly(st.integers(0, 5)),
+        },
+    ),
+    "baselines": (theory.location_baselines, LAW, {}),
+    "descent": (
+        theory.location_descent,
+        LAW,
+        {
+            "start": mostly(st.lists(st.floats(-0.6, 0.6), min_size=5, max_size=5)),
+            "inverse_temperature": positive,
+            "step_size": positive,
+            "n_steps": mostly(st.integers(-1, 20)),
+            "record_every": mostly(st.integers(-1, 20)),
+        },
+    ),
+    "Bayes risk": (
+        theory.location_bayes_risk,
+        SMALL_LAW,
+        {
+            "n_samples": mostly(st.integers(-1, 20)),
+            "rng": st.just(np.random.default_rng(0)) | junk,
+        },
+    ),
 }
+OWNERS = ("SingleLocation", "LocationLandscape", "location_")
 
 
 def numbers(result):
-    if isinstance(result, theory.FixedPoint):
+    if isinstance(result, theory.LocationFixedPoint):
         return result.eigenvalues
     if isinstance(result, theory.BayesRisk):
         return result.estimate, result.standard_error
     if isinstance(result, tuple):
         return np.concatenate([np.ravel(numbers(part)) for part in result])
-    if isinstance(result, np.ndarray):
+    if isinstance(result, np.ndarray | float):
         return result
     return np.concatenate([np.ravel(curve) for curve in result.values()])
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", CALLS)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_a_result_or_a_sentence(name, data):
-    arguments = data.draw(st.fixed_dictionaries(FUNCTIONS[name]))
-    positional = ["kappa", "nu", "theta", "eta", "rho", "start"]
-    first = [arguments.pop(key) for key in positional if key in arguments]
+    call, law, options = CALLS[name]
+    fields, arguments = data.draw(
+        st.tuples(st.fixed_dictionaries(law), st.fixed_dictionaries(options))
+    )
     try:
-        result = getattr(theory, name)(*first, **arguments)
+        result = call(SingleLocation(**fields), **arguments)
     except (TypeError, ValueError) as error:
-        assert str(error).startswith(f"{name}: `")
+        assert str(error).startswith(OWNERS)
         assert " must be " in str(error)
     else:
         assert np.isfinite(numbers(result)).all()
 
 
-def test_oracle_speaks_as_the_risk():
-    with pytest.raises(ValueError, match="location_oracle_risk: `d` must be from 2"):
-        theory.location_oracle_risk(d=1, n_tokens=1, gamma=1, inverse_temperature=1)
+def test_another_law_is_refused():
+    with pytest.raises(TypeError, match="`law` must be a SingleLocation; got 80"):
+        landscape(80, 1.0)

@@ -32,6 +32,7 @@ from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray, Schedule
 from eigenheads.datasets import GaussianPrompts, SpikedWishartPrompts
 from eigenheads.functional import PrincipalSubspace, principal_subspace
+from eigenheads.functional._pca_subspace import check_covariance
 from eigenheads.theory._pca_descent import descend
 from eigenheads.theory._ranges import check_law
 
@@ -139,6 +140,8 @@ class PCALandscape:
     rank
         :math:`k`. With rank 1 a point is a vector (d,), else a matrix (d, rank);
         leading axes are a batch.
+    scale_matrix
+        :math:`V` of prompts in context, if it is not ``law.scale_matrix``.
 
     References
     ----------
@@ -164,6 +167,7 @@ class PCALandscape:
         inverse_temperature: float,
         head: str = "softmax",
         rank: int = 1,
+        scale_matrix: ArrayLike | None = None,
     ) -> None:
         check_law(law, (GaussianPrompts, SpikedWishartPrompts), owner=_OWNER)
         check_choice("head", head, ("softmax", "linear"), owner=_OWNER)
@@ -171,6 +175,9 @@ class PCALandscape:
             "inverse_temperature", inverse_temperature, owner=_OWNER
         )
         if isinstance(law, GaussianPrompts):
+            if scale_matrix is not None:
+                contract = "None for prompts of one covariance"
+                fail("scale_matrix", contract, scale_matrix, owner=_OWNER)
             matrix = law.covariance
             coefficients = (
                 _linear_coefficients(float(np.trace(matrix)), law.n_tokens)
@@ -179,10 +186,12 @@ class PCALandscape:
             )
         else:
             if head == "linear":
-                contract = "'softmax' for prompts in context, where a linear head has "
-                contract += "no closed form here"
+                contract = "'softmax' for prompts in context"
                 fail("head", contract, head, owner=_OWNER)
             matrix, n = law.scale_matrix, law.degrees_of_freedom
+            if scale_matrix is not None:
+                name = "scale_matrix"
+                matrix = check_covariance(name, scale_matrix, owner=_OWNER)
             coefficients = _linear_coefficients(float(np.trace(matrix)), n).times(n)
         self.subspace: PrincipalSubspace = principal_subspace(
             matrix, rank, owner=_OWNER

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from scipy.integrate import quad, solve_ivp
 
 from eigenheads._checks import Got, check_finite_array, check_number, fail
+from eigenheads._limits import LARGEST
 from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray
 from eigenheads.datasets import SignalTokens
@@ -115,8 +116,9 @@ class SignalLandscape:
                 "e^(4β²) << n"
             )
             fail("law", contract, law.inverse_temperature, owner=_OWNER)
-        if law.amplitude > _LARGEST_AMPLITUDE:
-            contract = f"a law with strength·√d <= {_LARGEST_AMPLITUDE:g}"
+        most = LARGEST if infinite else _LARGEST_AMPLITUDE
+        if law.amplitude > most:
+            contract = f"a law with strength·√d <= {most:g}"
             fail("law", contract, law.amplitude, owner=_OWNER)
         share = law.fraction if fraction is None else fraction
         self.law = law

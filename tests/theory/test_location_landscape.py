@@ -10,10 +10,9 @@ from scipy.special import erf, owens_t
 
 from eigenheads.datasets import SingleLocation
 from eigenheads.functional import location_predictor
-from eigenheads.theory import location_risk, location_risk_gradient
-from eigenheads.theory._location_checks import check_law
+from eigenheads.theory import LocationLandscape
 from eigenheads.theory._location_formulas import erf_factors, owen_gap
-from eigenheads.theory._location_risk import special_values, zeta_at_zero
+from eigenheads.theory._location_landscape import zeta_at_zero
 
 PAPER = {"d": 400, "n_tokens": 10, "gamma": math.sqrt(0.5)}
 
@@ -29,6 +28,12 @@ SIGMAS = 5.0
 # Gauss-Hermite with 200 nodes resolves erf(lambda m kappa + lambda gamma G) to this
 # for lambda gamma <= 0.6, seen; the terms are of order m² <= 40.
 QUADRATURE_RTOL = 1e-11
+
+
+def landscape(*, inverse_temperature, **law):
+    return LocationLandscape(
+        SingleLocation(**law), inverse_temperature=inverse_temperature
+    )
 
 
 def vectors(law, kind, rng):
@@ -58,12 +63,12 @@ def test_equals_the_law_by_simulation(law, rng, order):
         )
         losses = (targets - predictions) ** 2
         error = losses.std() / math.sqrt(len(losses))
-        assert abs(losses.mean() - location_risk(*order(k, v), **law)) < SIGMAS * error
+        assert abs(losses.mean() - landscape(**law).risk(*order(k, v))) < SIGMAS * error
 
 
 @pytest.mark.parametrize("law", LAWS)
 def test_equals_quadrature(law, orders, quadrature):
-    closed_form = location_risk(*orders.T, **law)
+    closed_form = landscape(**law).risk(*orders.T)
     assert_allclose(
         closed_form, [quadrature(x, **law).real for x in orders], rtol=QUADRATURE_RTOL
     )
@@ -71,7 +76,7 @@ def test_equals_quadrature(law, orders, quadrature):
 
 @pytest.mark.parametrize("law", LAWS)
 def test_gradient_equals_complex_steps_of_quadrature(law, orders, quadrature):
-    gradient = location_risk_gradient(*orders.T, **law)
+    gradient = landscape(**law).gradient(*orders.T)
     step = 1e-30
     numeric = [
         [quadrature(x + 1j * step * e, **law).imag / step for e in np.eye(5)]
@@ -96,7 +101,7 @@ def test_gradient_equals_the_law_by_simulation(rng, pair, order):
         2 * error[:, None] * np.einsum("nl,nld->nd", erf(sharp * tokens @ k), tokens)
     )
 
-    by = location_risk_gradient(*order(k, v), **law, inverse_temperature=sharp)
+    by = landscape(**law, inverse_temperature=sharp).gradient(*order(k, v))
     planted_key, planted_value = np.eye(6)[:2]
     exact_k = by[0] * planted_key + by[3] * planted_value + by[4] * v
     exact_v = by[1] * planted_value + by[2] * planted_key + by[4] * k
@@ -110,7 +115,7 @@ def test_gradient_equals_the_law_by_simulation(rng, pair, order):
 
 def test_oracle_values_of_the_paper():
     """d = 400, L = 10, gamma² = 1/2: the schedule ends at 1/13."""
-    risk = location_risk(1, 1, 0, 0, 0, **PAPER, inverse_temperature=[0.1, 1 / 13, 0.3])
+    risk = landscape(**PAPER, inverse_temperature=[0.1, 1 / 13, 0.3]).risk(1, 1)
     assert_allclose(risk, [0.1135, 0.0750, 0.877], atol=5e-4)
     assert risk[2] > PAPER["gamma"] ** 2
 
@@ -127,13 +132,12 @@ def test_formula_on_the_manifold(rng):
     zeta_0 = 1 - 4 / math.pi * math.atan(1 / math.sqrt(1 + 4 * sharp**2))
     expected = gamma**2 * (1 - 2 * nu * erf(h) + zeta) + (n_tokens - 1) * zeta_0
     assert_allclose(
-        location_risk(
-            kappa, nu, 0, 0, 0,
-            d=d, n_tokens=n_tokens, gamma=gamma, inverse_temperature=sharp,
+        landscape(d=d, n_tokens=n_tokens, gamma=gamma, inverse_temperature=sharp).risk(
+            kappa, nu
         ),
         expected,
         rtol=1e-13,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,13 +147,13 @@ def test_symmetries(orders, signs):
     """(k, v) -> -(k, v); reflection along v* with v -> -v; and both."""
     law = LAWS[1]
     assert_allclose(
-        location_risk(*(orders * signs).T, **law),
-        location_risk(*orders.T, **law),
+        landscape(**law).risk(*(orders * signs).T),
+        landscape(**law).risk(*orders.T),
         rtol=1e-13,
     )
     assert_allclose(
-        location_risk_gradient(*(orders * signs).T, **law),
-        location_risk_gradient(*orders.T, **law) * signs,
+        landscape(**law).gradient(*(orders * signs).T),
+        landscape(**law).gradient(*orders.T) * signs,
         rtol=1e-11,
         atol=1e-13,
     )
@@ -157,39 +161,33 @@ def test_symmetries(orders, signs):
 
 def test_reversing_the_key_alone_is_no_symmetry(orders):
     law = LAWS[1]
-    flipped = location_risk(*(orders * (-1, 1, 1, -1, -1)).T, **law)
-    assert np.abs(flipped - location_risk(*orders.T, **law)).max() > 0.1
+    flipped = landscape(**law).risk(*(orders * (-1, 1, 1, -1, -1)).T)
+    assert np.abs(flipped - landscape(**law).risk(*orders.T)).max() > 0.1
 
 
 def test_zero_temperature_predicts_zero(orders):
-    risk = location_risk(*orders.T, **PAPER, inverse_temperature=0.0, noise=0.3)
+    risk = landscape(**PAPER, inverse_temperature=0.0, noise=0.3).risk(*orders.T)
     assert_allclose(risk, PAPER["gamma"] ** 2 + 0.09, rtol=1e-14)
 
 
-def test_everything_broadcasts(orders):
-    sharp = np.array([0.1, 0.2, 0.4])[:, None]
-    d = np.array([2.0, 10.0])[:, None, None]
-    risk = location_risk(*orders.T, d=d, n_tokens=3, gamma=1, inverse_temperature=sharp)
-    gradient = location_risk_gradient(
-        *orders.T, d=d, n_tokens=3, gamma=1, inverse_temperature=sharp
-    )
-    assert risk.shape == (2, 3, 20)
-    assert gradient.shape == (2, 3, 20, 5)
-    single = location_risk(
-        *orders[7], d=10, n_tokens=3, gamma=1, inverse_temperature=0.4
-    )
-    assert risk[1, 2, 7] == pytest.approx(float(single), rel=1e-14)
+def test_an_array_of_temperatures_broadcasts(orders):
+    law = {"d": 10, "n_tokens": 3, "gamma": 1.0}
+    made = landscape(**law, inverse_temperature=np.array([0.1, 0.2, 0.4])[:, None])
+    assert made.risk(*orders.T).shape == (3, 20)
+    assert made.gradient(*orders.T).shape == (3, 20, 5)
+    single = landscape(**law, inverse_temperature=0.4).risk(*orders[7])
+    assert made.risk(*orders.T)[2, 7] == pytest.approx(float(single), rel=1e-14)
 
 
 @pytest.mark.parametrize("sharp", [1e-8, 1e-6, 1e-3, 1.0, 1e8])
 def test_finite_and_monotone_in_dimension_1e12(sharp):
     kappa = np.concatenate([[0.0], np.logspace(-12, 0, 200)])
-    law = {"d": 1e12, "n_tokens": 10, "gamma": 1.0, "inverse_temperature": sharp}
-    risk = location_risk(kappa, 1.0, 0, 0, 0, **law)
+    law = {"d": 10**12, "n_tokens": 10, "gamma": 1.0, "inverse_temperature": sharp}
+    risk = landscape(**law).risk(kappa, 1.0)
     assert np.isfinite(risk).all()
     # One rounding of numbers up to 1 + 9.
     assert np.diff(risk).max() <= 2e-15
-    gradient = location_risk_gradient(kappa, 1.0, 1e-6, -1e-6, 1e-6, **law)
+    gradient = landscape(**law).gradient(kappa, 1.0, 1e-6, -1e-6, 1e-6)
     assert np.isfinite(gradient).all()
 
 
@@ -212,8 +210,8 @@ def zeta_reference(h, g):
 @pytest.mark.parametrize("h", [0.0, 1e-6, 1e-2, 0.5, 2.0, 5.0, 30.0])
 def test_zeta_keeps_relative_accuracy(g, h):
     """The worst error seen against 50 digits is 3e-15 (at the switch of methods)."""
-    law = check_law(2, 1, g, 1.0, owner="test")
-    values = special_values(np.asarray(h * math.sqrt(1 + 2 * g * g)), law)
+    made = landscape(d=2, n_tokens=1, gamma=g, inverse_temperature=1.0)
+    values = made._arguments(np.asarray(h * math.sqrt(1 + 2 * g * g)))
     zeta = values.erf_h**2 + 8 * values.gap
     assert zeta == pytest.approx(zeta_reference(h, g), rel=2e-14)
 

@@ -11,26 +11,43 @@ from numpy.testing import assert_allclose
 from eigenheads.datasets import SignalTokens
 from eigenheads.functional import signal_output, signal_output_gradient
 from eigenheads.theory import (
+    SignalLandscape,
     SignalSteps,
-    finite_signal_ascent,
-    finite_signal_flow,
-    finite_signal_gradient,
-    finite_signal_noise,
-    finite_signal_objective,
     pooled_pca_alignment,
     pooled_pca_threshold,
     random_alignment,
-    signal_conditions,
-    signal_escape_rate,
-    signal_escape_time,
-    signal_fixed_points,
-    signal_flow,
-    signal_objective,
-    signal_objective_gradient,
+    signal_mean_dynamics,
     signal_steps,
 )
 
 LAW = {"d": 100, "n_informative": 100, "n_nuisance": 1000, "strength": 0.25}
+
+
+def population(*, fraction, amplitude):
+    """Infinitely many tokens of this share and amplitude."""
+    law = SignalTokens(d=4, n_informative=1, n_nuisance=1, strength=amplitude / 2)
+    return SignalLandscape(law, infinite=True, fraction=fraction)
+
+
+def finite(**fields):
+    return SignalLandscape(SignalTokens(**fields))
+
+
+def chosen_steps(error=1e-3, n_steps=None, **fields):
+    return signal_steps(SignalTokens(**fields), error=error, n_steps=n_steps)
+
+
+def mean_path(start, *, step_size, n_steps, record_every=1, batch_size=1, **fields):
+    return signal_mean_dynamics(
+        SignalTokens(**fields),
+        start,
+        step_size=step_size,
+        n_steps=n_steps,
+        record_every=record_every,
+        batch_size=batch_size,
+    )
+
+
 shares = st.floats(0, 1)
 amplitudes = st.floats(0, 20)
 alignments = st.floats(-1, 1)
@@ -42,15 +59,17 @@ def test_objective_is_the_squared_length_of_the_tilted_mean(t, pi, a):
     weights = np.array([1 - pi, pi / 2 * np.exp(a * t), pi / 2 * np.exp(-a * t)])
     shift = weights @ np.array([0.0, a, -a]) / weights.sum()
     output = np.array([t + shift, math.sqrt(1 - t * t)])
-    ours = signal_objective(t, fraction=pi, amplitude=a)
+    ours = population(fraction=pi, amplitude=a).objective(t)
     assert_allclose(ours, output @ output, rtol=1e-10)
 
 
 @given(st.floats(-0.99, 0.99), shares, st.floats(0, 8))
 def test_gradient_is_the_derivative(t, pi, a):
     h = 1e-5
-    ahead, back = (signal_objective(t + s, fraction=pi, amplitude=a) for s in (h, -h))
-    slope = signal_objective_gradient(t, fraction=pi, amplitude=a)
+    ahead, back = (
+        population(fraction=pi, amplitude=a).objective(t + s) for s in (h, -h)
+    )
+    slope = population(fraction=pi, amplitude=a).gradient(t)
     # Central differences: h² times a third derivative of size A⁵.
     assert_allclose(slope, (ahead - back) / (2 * h), rtol=1e-5, atol=1e-5)
 
@@ -58,18 +77,18 @@ def test_gradient_is_the_derivative(t, pi, a):
 @given(alignments, shares, amplitudes)
 def test_objective_is_even_and_its_slope_points_away_from_zero(t, pi, a):
     options = {"fraction": pi, "amplitude": a}
-    assert signal_objective(-t, **options) == pytest.approx(
-        float(signal_objective(t, **options)), rel=1e-12
+    assert population(**options).objective(-t) == pytest.approx(
+        float(population(**options).objective(t)), rel=1e-12
     )
-    assert signal_objective_gradient(t, **options) * t >= 0
+    assert population(**options).gradient(t) * t >= 0
 
 
 @pytest.mark.parametrize("a", [1e3, 1e10, 1e40])
 def test_huge_amplitudes_do_not_overflow(a):
     # All attention on one sign: m = A, J = (1 + A)² at t = 1.
-    ours = signal_objective(1.0, fraction=0.01, amplitude=a)
+    ours = population(fraction=0.01, amplitude=a).objective(1.0)
     assert_allclose(ours, (1 + a) ** 2, rtol=1e-12)
-    slope = signal_objective_gradient(1.0, fraction=0.01, amplitude=a)
+    slope = population(fraction=0.01, amplitude=a).gradient(1.0)
     assert_allclose(slope, 2 * a, rtol=1e-12)
 
 
@@ -79,49 +98,55 @@ def test_nothing_informative_or_no_amplitude_is_flat():
         {"fraction": 0.0, "amplitude": 9.0},
         {"fraction": 0.3, "amplitude": 0},
     ):
-        assert_allclose(signal_objective(t, **options), 1.0)
-        assert_allclose(signal_objective_gradient(t, **options), 0.0)
+        assert_allclose(population(**options).objective(t), 1.0)
+        assert_allclose(population(**options).gradient(t), 0.0)
 
 
 @given(st.floats(0.01, 1), st.floats(0.1, 5))
 def test_escape_rate_is_the_curvature_at_zero(pi, a):
     h = 1e-6
-    slope = signal_objective_gradient(h, fraction=pi, amplitude=a)
-    rate = signal_escape_rate(fraction=pi, amplitude=a)
+    slope = population(fraction=pi, amplitude=a).gradient(h)
+    rate = population(fraction=pi, amplitude=a).escape_rate
     assert float(slope) / h == pytest.approx(rate, rel=1e-6)
 
 
 def test_fixed_points_are_three_with_the_flows_own_rates():
-    low, zero, high = signal_fixed_points(fraction=0.1, amplitude=2.0)
+    low, zero, high = population(fraction=0.1, amplitude=2.0).fixed_points()
     assert (low.alignment, zero.alignment, high.alignment) == (-1, 0, 1)
     assert (low.kind, zero.kind, high.kind) == ("sink", "source", "sink")
     # Two derivations: eigenvalue of the velocity, and decay of the flow itself.
-    path = signal_flow(0.999, fraction=0.1, amplitude=2.0, duration=1.0)
+    path = population(fraction=0.1, amplitude=2.0).flow(
+        0.999, times=np.linspace(0, 1.0, 201)
+    )
     error = 1 - path["alignment"][0]
     decay = np.log(error[100] / error[50]) / (path.steps[100] - path.steps[50])
     assert decay == pytest.approx(high.rate, rel=1e-2)
-    start = signal_flow(1e-6, fraction=0.1, amplitude=2.0, duration=1.0)["alignment"]
+    start = population(fraction=0.1, amplitude=2.0).flow(
+        1e-6, times=np.linspace(0, 1.0, 201)
+    )["alignment"]
     assert np.log(start[0, -1] / start[0, 0]) == pytest.approx(zero.rate, rel=1e-6)
-    kinds = {point.kind for point in signal_fixed_points(fraction=0.0, amplitude=1.0)}
+    kinds = {
+        point.kind for point in population(fraction=0.0, amplitude=1.0).fixed_points()
+    }
     assert kinds == {"neutral"}
 
 
 def test_escape_time_is_the_flows():
     options = {"fraction": 0.05, "amplitude": 3.0}
-    time = float(signal_escape_time(0.01, **options, level=0.7))
-    path = signal_flow([0.01, -0.01], **options, duration=time)
+    time = float(population(**options).escape_time(0.01, level=0.7))
+    path = population(**options).flow([0.01, -0.01], times=np.linspace(0, time, 201))
     assert_allclose(path.final("alignment"), [0.7, -0.7], rtol=1e-7)
     # Near zero growth is exponential.
-    early = float(signal_escape_time(1e-8, **options, level=1e-4))
-    rate = signal_escape_rate(**options)
+    early = float(population(**options).escape_time(1e-8, level=1e-4))
+    rate = population(**options).escape_rate
     assert early == pytest.approx(math.log(1e4) / rate, rel=1e-6)
 
 
 def test_escape_time_at_the_borders():
     options = {"fraction": 0.05, "amplitude": 3.0}
-    times = signal_escape_time([0.0, 0.6, 1.0], **options)
+    times = population(**options).escape_time([0.0, 0.6, 1.0])
     assert_allclose(times, [math.inf, 0.0, 0.0])
-    assert signal_escape_time(0.1, fraction=0.0, amplitude=3.0) == math.inf
+    assert population(fraction=0.0, amplitude=3.0).escape_time(0.1) == math.inf
 
 
 def test_random_alignment_in_three_dimensions_is_uniform():
@@ -151,17 +176,17 @@ def test_finite_theory_is_monte_carlo(rng, t, signs):
     fields |= {"signs": signs, "inverse_temperature": 0.5}
     squares, gradient = monte_carlo(t, SignalTokens(**fields), rng, 300)
     error = squares.std() / math.sqrt(300)
-    expected = finite_signal_objective(t, **fields)
+    expected = finite(**fields).objective(t)
     assert abs(squares.mean() - expected) < 5 * error + 0.03 * expected
     # The gradient's mean is J_n' u up to a multiple of q.
     tangent = gradient[:, 0] - t * (gradient[:, :2] @ [t, math.sqrt(1 - t * t)])
     if t < 1:
         error = tangent.std() / math.sqrt(300)
-        expected = (1 - t * t) * finite_signal_gradient(t, **fields)
+        expected = (1 - t * t) * finite(**fields).gradient(t)
         assert abs(tangent.mean() - expected) < 5 * error + 0.03 * abs(expected)
     outside = np.sum(gradient[:, 2:] ** 2, axis=1)
     error = outside.std() / math.sqrt(300)
-    expected = finite_signal_noise(t, **fields)
+    expected = finite(**fields).noise(t)
     # The noise is a fourth moment: its next order is larger, some 5 percent here.
     assert abs(outside.mean() - expected) < 5 * error + 0.1 * expected
 
@@ -169,49 +194,52 @@ def test_finite_theory_is_monte_carlo(rng, t, signs):
 def test_many_tokens_give_the_population_limit():
     t = np.linspace(-1, 1, 9)
     fields = {"d": 100, "n_informative": 10**9, "n_nuisance": 10**11, "strength": 0.3}
-    population = {"fraction": 1 / 101, "amplitude": 3.0}
+    limits = {"fraction": 1 / 101, "amplitude": 3.0}
     assert_allclose(
-        finite_signal_objective(t, **fields),
-        signal_objective(t, **population),
+        finite(**fields).objective(t),
+        population(**limits).objective(t),
         rtol=1e-8,
     )
-    path = finite_signal_flow(0.1, **fields, times=np.linspace(0, 20, 201))
-    limit = signal_flow(0.1, **population, duration=20.0)
+    path = finite(**fields).flow(0.1, times=np.linspace(0, 20, 201))
+    limit = population(**limits).flow(0.1, times=np.linspace(0, 20.0, 201))
     assert_allclose(path["alignment"], limit["alignment"], atol=1e-6)
 
 
 @pytest.mark.parametrize("signs", ["random", "fixed"])
 @pytest.mark.parametrize("share", [0.1, 0.7])
 def test_finite_slope_and_escape_rate_are_derivatives(signs, share):
-    fields = {"d": 100, "n_informative": 1000 * share, "strength": 0.2, "signs": signs}
-    fields |= {"n_nuisance": 1000 * (1 - share), "inverse_temperature": 0.7}
+    fields = {
+        "d": 100,
+        "n_informative": round(1000 * share),
+        "strength": 0.2,
+        "signs": signs,
+    }
+    fields |= {"n_nuisance": round(1000 * (1 - share)), "inverse_temperature": 0.7}
     h, t = 1e-5, np.linspace(-0.9, 0.9, 7)
-    ahead, back = (finite_signal_objective(t + s, **fields) for s in (h, -h))
-    slope = finite_signal_gradient(t, **fields)
+    ahead, back = (finite(**fields).objective(t + s) for s in (h, -h))
+    slope = finite(**fields).gradient(t)
     assert_allclose(slope, (ahead - back) / (2 * h), rtol=1e-6, atol=1e-8)
-    curvature = np.diff(finite_signal_gradient([-h, h], **fields))[0] / (2 * h)
-    drift = float(finite_signal_gradient(0.0, **fields))
-    rate = signal_conditions(**fields).escape_rate
+    curvature = np.diff(finite(**fields).gradient([-h, h]))[0] / (2 * h)
+    drift = float(finite(**fields).gradient(0.0))
+    rate = finite(**fields).escape_rate
     assert rate == pytest.approx(max(curvature, drift), rel=1e-6)
 
 
 def test_the_extra_term_is_the_one_that_was_simulated_before():
     # n = 2000, d = 400, πA² = 0.4: population 1.92, with the extra term 2.35.
     fields = {"d": 400, "n_informative": 200, "n_nuisance": 1800, "strength": 0.1}
-    assert signal_escape_rate(fraction=0.1, amplitude=2.0) == pytest.approx(1.92)
-    assert signal_conditions(**fields).escape_rate == pytest.approx(2.353, abs=1e-3)
+    assert population(fraction=0.1, amplitude=2.0).escape_rate == pytest.approx(1.92)
+    assert finite(**fields).escape_rate == pytest.approx(2.353, abs=1e-3)
 
 
 def test_small_constant_steps_end_at_the_noise_floor():
-    conditions = signal_conditions(**LAW)
-    step = 1e-2 * conditions.return_rate / conditions.end_noise
-    path = finite_signal_ascent(
-        0.99, **LAW, step_size=step, n_steps=4000, record_every=4000
-    )
+    conditions = finite(**LAW)
+    step = 1e-2 * conditions.return_rate / conditions.noise(1.0)
+    path = mean_path(0.99, **LAW, step_size=step, n_steps=4000, record_every=4000)
     left = float(1 - path.final("alignment")[0])
     assert left == pytest.approx(conditions.error(step), rel=0.02)
     # A batch of ten prompts leaves a tenth.
-    path = finite_signal_ascent(
+    path = mean_path(
         0.99, **LAW, step_size=step, n_steps=4000, record_every=4000, batch_size=10
     )
     assert 1 - path.final("alignment")[0] == pytest.approx(left / 10, rel=0.03)
@@ -220,10 +248,10 @@ def test_small_constant_steps_end_at_the_noise_floor():
 def test_mean_path_without_noise_is_the_flow():
     # Steps of 1e-3, so errors of that order; noise of many tokens is nil.
     fields = {"d": 100, "n_informative": 10**9, "n_nuisance": 10**10, "strength": 0.2}
-    path = finite_signal_ascent(
+    path = mean_path(
         [0.1, -0.2], **fields, step_size=1e-3, n_steps=3000, record_every=1000
     )
-    flow = finite_signal_flow([0.1, -0.2], **fields, times=1e-3 * path.steps)
+    flow = finite(**fields).flow([0.1, -0.2], times=1e-3 * path.steps)
     assert_allclose(path["alignment"], flow["alignment"], atol=3e-3)
 
 
@@ -232,9 +260,9 @@ def test_mean_path_without_noise_is_the_flow():
 def test_rule_does_what_it_says(d, strength):
     fields = {"d": d, "n_informative": 100, "n_nuisance": 3000, "strength": strength}
     fields["inverse_temperature"] = 2.5 / (strength * math.sqrt(d))
-    steps, c = signal_steps(**fields), signal_conditions(**fields)
+    steps, c = chosen_steps(**fields), finite(**fields)
     assert steps.obeys_robbins_monro
-    first = 0.5 * min(1 / c.escape_rate, c.escape_rate / c.start_noise)
+    first = 0.5 * min(1 / c.escape_rate, c.escape_rate / c.noise(0.0))
     assert steps(0) == pytest.approx(first)
     assert steps(0) < c.largest_start
     assert c.error(steps(steps.n_steps)) == pytest.approx(1e-3, rel=1e-2)
@@ -243,9 +271,9 @@ def test_rule_does_what_it_says(d, strength):
     total = sum(steps(index) for index in range(steps.n_steps))
     assert total == pytest.approx(2 * needed, rel=0.15)  # a sum for an integral
     # Given its own number of steps, the rule finds the same decay.
-    again = signal_steps(**fields, n_steps=steps.n_steps)
+    again = chosen_steps(**fields, n_steps=steps.n_steps)
     assert again.decay_steps == pytest.approx(steps.decay_steps, rel=1e-2)
-    assert signal_steps(**fields, n_steps=1).decay_steps == math.inf
+    assert chosen_steps(**fields, n_steps=1).decay_steps == math.inf
 
 
 def test_robbins_monro_is_told_from_what_breaks_it():
@@ -262,13 +290,13 @@ def test_robbins_monro_is_told_from_what_breaks_it():
 
 
 def test_escape_steps_are_those_of_the_best_step():
-    c = signal_conditions(**LAW)
+    c = finite(**LAW)
     gains = [
-        a * c.escape_rate - a * a * c.start_noise / 2
+        a * c.escape_rate - a * a * c.noise(0.0) / 2
         for a in np.linspace(1e-4, 1 / c.escape_rate, 4001)
     ]
     best = math.log(100) / 2 / max(gains)
-    assert c.escape_steps(100) == pytest.approx(best, rel=1e-3)
+    assert c.escape_steps() == pytest.approx(best, rel=1e-3)
 
 
 def test_pca_threshold_and_alignment_meet():
@@ -298,82 +326,84 @@ def test_pca_alignment_is_that_of_a_large_sample(rng):
     ("call", "message"),
     [
         (
-            lambda: signal_objective(2.0, fraction=0.1, amplitude=1.0),
+            lambda: population(fraction=0.1, amplitude=1.0).objective(2.0),
             "`alignment` must",
         ),
-        (lambda: signal_objective(0.0, fraction=1.5, amplitude=1.0), "`fraction` must"),
         (
-            lambda: signal_objective(0.0, fraction=0.1, amplitude=-1.0),
-            "`amplitude` must",
+            lambda: population(fraction=1.5, amplitude=1.0).objective(0.0),
+            "`fraction` must",
         ),
         (
-            lambda: signal_objective([0, 0], fraction=[0.1] * 3, amplitude=1.0),
-            "must be of a shape that broadcasts",
+            lambda: SignalLandscape(SignalTokens(**LAW), infinite="yes"),
+            "`infinite` must be True or False; got 'yes'",
         ),
         (
-            lambda: signal_flow(0.1, fraction=0.1, amplitude=1.0, duration=0.0),
-            "`duration` must be a finite number > 0",
+            lambda: finite(**LAW).fixed_points(),
+            "fixed_points: `infinite` must be True; got False",
         ),
         (
-            lambda: signal_flow([[0.1]], fraction=0.1, amplitude=1.0, duration=1.0),
+            lambda: finite(**LAW, signs="fixed").escape_time(0.1),
+            "`law` must be a law with random signs; got signs='fixed'",
+        ),
+        (
+            lambda: population(fraction=0.1, amplitude=1.0).flow(
+                [[0.1]], times=np.linspace(0, 1.0, 201)
+            ),
             "`start` must be one number or of shape",
         ),
         (
-            lambda: signal_flow(1.1, fraction=0.1, amplitude=1.0, duration=1.0),
-            "`start` must be alignments from -1 to 1; got 1.1",
+            lambda: population(fraction=0.1, amplitude=1.0).flow(
+                1.1, times=np.linspace(0, 1.0, 201)
+            ),
+            "`start` must be from -1 to 1; got 1.1",
         ),
         (
-            lambda: signal_escape_time(0.1, fraction=0.1, amplitude=1.0, level=1.0),
+            lambda: population(fraction=0.1, amplitude=1.0).escape_time(0.1, level=1.0),
             "`level` must be below 1",
         ),
         (
-            lambda: signal_escape_time(1.2, fraction=0.1, amplitude=1.0),
-            "`start` must be alignments",
+            lambda: population(fraction=0.1, amplitude=1.0).escape_time(1.2),
+            "`start` must be from -1 to 1",
         ),
         (lambda: random_alignment(1), "`d` must be an integer >= 2"),
         (lambda: random_alignment(5, quantile=2), "`quantile` must be a finite number"),
         (
-            lambda: finite_signal_objective(0.0, **LAW | {"signs": "odd"}),
+            lambda: finite(**LAW | {"signs": "odd"}).objective(0.0),
             "`signs` must be one of 'random', 'fixed'",
         ),
         (
-            lambda: finite_signal_gradient(0.0, **LAW, inverse_temperature=6.0),
-            "`inverse_temperature` must be <= 5: the expansion needs",
+            lambda: finite(**LAW, inverse_temperature=6.0).gradient(0.0),
+            "`law` must be a law with inverse_temperature <= 5: the expansion",
         ),
         (
-            lambda: finite_signal_noise(0.0, **LAW | {"strength": 1e40}),
-            "`strength` must be so small that",
+            lambda: finite(**LAW | {"strength": 1e40}).noise(0.0),
+            "`law` must be a law with strength·√d <= ",
         ),
         (
-            lambda: finite_signal_noise(
-                0.0, **LAW | {"n_informative": 0, "n_nuisance": 0.5}
-            ),
-            "`n_nuisance` must be such that there is at least one token; got 0.5",
-        ),
-        (
-            lambda: finite_signal_flow(0.1, **LAW, times=[1.0, 2.0]),
+            lambda: finite(**LAW).flow(0.1, times=[1.0, 2.0]),
             "`times` must be at least two increasing times, the first 0",
         ),
         (
-            lambda: finite_signal_ascent([[0.1]], **LAW, step_size=0.1, n_steps=3),
+            lambda: mean_path([[0.1]], **LAW, step_size=0.1, n_steps=3),
             "`start` must be one number or of shape",
         ),
         (
-            lambda: finite_signal_ascent(
-                0.1, **LAW, step_size=0.1, n_steps=3, record_every=4
-            ),
+            lambda: mean_path(0.1, **LAW, step_size=0.1, n_steps=3, record_every=4),
             "`record_every` must be an integer from 1 to 3; got 4",
         ),
         (
-            lambda: signal_steps(**LAW | {"strength": 0.0}),
-            "`strength` must be > 0, with informative tokens; got 0.0 with 100",
+            lambda: chosen_steps(**LAW | {"strength": 0.0}),
+            "`law` must be a law with strength > 0 and .* got 0.0 with 100 informative",
         ),
-        (lambda: signal_steps(**LAW | {"d": 2}), "`d` must be an integer >= 3; got 2"),
         (
-            lambda: signal_steps(**LAW, error=0.0),
+            lambda: chosen_steps(**LAW | {"d": 2}),
+            "`law` must be a law with d >= 3; got d=2",
+        ),
+        (
+            lambda: chosen_steps(**LAW, error=0.0),
             "`error` must be a finite number from",
         ),
-        (lambda: signal_steps(**LAW, n_steps=0), "`n_steps` must be an integer >= 1"),
+        (lambda: chosen_steps(**LAW, n_steps=0), "`n_steps` must be an integer >= 1"),
         (
             lambda: pooled_pca_alignment(fraction=-1, amplitude=1, d=9, n_samples=9),
             "`fraction` must be",

@@ -10,18 +10,15 @@ from eigenheads.datasets import (
     random_covariance,
 )
 from eigenheads.functional import NotIdentifiedWarning, pca_head
-from eigenheads.theory import (
-    descend,
-    in_context_landscape,
-    in_context_pca_risk,
-    in_context_pca_risk_gradient,
-    linear_landscape,
-    linear_pca_risk,
-    linear_pca_risk_gradient,
-    softmax_landscape,
-    softmax_pca_risk,
-    softmax_pca_risk_gradient,
-)
+from eigenheads.theory import PCALandscape
+
+
+def softmax_landscape(covariance, **options):
+    return PCALandscape(GaussianPrompts(covariance), **options)
+
+
+def linear_landscape(covariance, n_tokens, **options):
+    return PCALandscape(GaussianPrompts(covariance, n_tokens), head="linear", **options)
 
 
 def landscapes(rank=1, d=4, seed=0):
@@ -31,8 +28,11 @@ def landscapes(rank=1, d=4, seed=0):
         "linear": linear_landscape(
             covariance, n_tokens=5, inverse_temperature=0.05, rank=rank
         ),
-        "in_context": in_context_landscape(
-            covariance, degrees_of_freedom=6, inverse_temperature=0.002, rank=rank
+        "in_context": PCALandscape(
+            SpikedWishartPrompts(d, degrees_of_freedom=6),
+            inverse_temperature=0.002,
+            rank=rank,
+            scale_matrix=covariance,
         ),
     }
 
@@ -77,7 +77,7 @@ def test_a_long_prompt_has_nearly_the_softmax_risk():
     """And a short one does not: the limit is a limit."""
     rng = np.random.default_rng(3)
     covariance, mu = np.diag([1.0, 0.5]), np.array([0.6, 0.3])
-    risk = softmax_pca_risk(mu, covariance, inverse_temperature=1.0)
+    risk = softmax_landscape(covariance, inverse_temperature=1.0).risk(mu)
     gaps = []
     for n_tokens, n in ((4, 20_000), (2000, 2000)):
         tokens = GaussianPrompts(covariance, n_tokens).sample(n, rng)
@@ -99,9 +99,7 @@ def test_in_context_risk_is_the_mean_loss(d, n, rank):
         "nij,jk,lk,nl->ni", covariances, m, m, tokens[:, 0], optimize=True
     )
     mean, se = mean_and_error(np.sum(error**2, axis=1))
-    landscape = in_context_landscape(
-        law.scale_matrix, degrees_of_freedom=n, inverse_temperature=sharp, rank=rank
-    )
+    landscape = PCALandscape(law, inverse_temperature=sharp, rank=rank)
     assert abs(mean - landscape.risk(m[:, 0] if rank == 1 else m)) < 4 * se
 
 
@@ -142,35 +140,6 @@ def test_hessian_is_the_derivative_of_the_gradient(kind, rng):
     assert_allclose(landscape.hessian(mu), columns, atol=1e-7 * scale)
 
 
-def test_functions_are_the_landscapes(rng):
-    mu = rng.standard_normal((3, 4))
-    s = random_covariance(4, rng)
-    cases = [
-        (
-            softmax_pca_risk,
-            softmax_pca_risk_gradient,
-            softmax_landscape,
-            {"inverse_temperature": 0.2},
-        ),
-        (
-            linear_pca_risk,
-            linear_pca_risk_gradient,
-            linear_landscape,
-            {"inverse_temperature": 0.2, "n_tokens": 4},
-        ),
-        (
-            in_context_pca_risk,
-            in_context_pca_risk_gradient,
-            in_context_landscape,
-            {"inverse_temperature": 0.2, "degrees_of_freedom": 4},
-        ),
-    ]
-    for risk, gradient, landscape, options in cases:
-        made = landscape(s, **options)
-        assert_allclose(risk(mu, s, **options), made.risk(mu))
-        assert_allclose(gradient(mu, s, **options), made.gradient(mu))
-
-
 def test_critical_points_are_counted_and_of_their_kind():
     for landscape in landscapes().values():
         points = landscape.critical_points()
@@ -202,7 +171,7 @@ def test_a_repeated_eigenvalue_has_a_sphere_of_minima():
     with pytest.warns(NotIdentifiedWarning, match="2 eigenvalues equal 2"):
         landscape.minimiser()
     with pytest.warns(NotIdentifiedWarning, match="descend"):
-        path = descend(landscape, [0.3, 0.4, 0.1], step_size=0.05, n_steps=2000)
+        path = landscape.descend([0.3, 0.4, 0.1], step_size=0.05, n_steps=2000)
     assert_allclose(path.final("alignment"), 1.0)
 
 
@@ -224,8 +193,7 @@ def test_descent_from_many_starts_reaches_the_minimum_never_a_saddle(kind, rank)
     shape = (20, 4) if rank == 1 else (20, 4, rank)
     size = np.linalg.norm(landscape.minimiser())
     start = 0.2 * size * np.random.default_rng(6).standard_normal(shape)
-    path = descend(
-        landscape,
+    path = landscape.descend(
         start,
         step_size=0.3 * landscape.largest_stable_step(),
         n_steps=100_000,
@@ -240,7 +208,7 @@ def test_descent_takes_the_gradient_step(rng):
     start = rng.standard_normal((4, 2))
     by_hand = start - 1e-3 * landscape.gradient(start)
     by_hand = by_hand - 2e-3 * landscape.gradient(by_hand)
-    path = descend(landscape, start, step_size=lambda t: 1e-3 * (t + 1), n_steps=2)
+    path = landscape.descend(start, step_size=lambda t: 1e-3 * (t + 1), n_steps=2)
     assert_allclose(path["norm"][0, -1], np.linalg.norm(by_hand), rtol=1e-12)
     assert_allclose(path["risk"][0, -1], landscape.risk(by_hand), rtol=1e-12)
     expected = landscape.subspace.alignment(by_hand)
@@ -255,7 +223,7 @@ def test_the_largest_stable_step_is_just_that(kind, rank):
     best, largest = landscape.minimiser(), landscape.largest_stable_step()
     shift = 1e-5 * np.random.default_rng(7).standard_normal(best.shape)
     gaps = [
-        descend(landscape, best + shift, step_size=s * largest, n_steps=500)["risk"][0]
+        landscape.descend(best + shift, step_size=s * largest, n_steps=500)["risk"][0]
         - landscape.minimum
         for s in (0.99, 1.01)
     ]
@@ -266,15 +234,14 @@ def test_the_largest_stable_step_is_just_that(kind, rank):
 def test_divergence_names_the_largest_stable_step():
     landscape = softmax_landscape(np.diag([2.0, 1.0]), inverse_temperature=0.5)
     with pytest.raises(ValueError, match=r"diverged at update .* below 0\.125 are"):
-        descend(landscape, [1.0, 1.0], step_size=2.0, n_steps=100)
+        landscape.descend([1.0, 1.0], step_size=2.0, n_steps=100)
 
 
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda s: softmax_pca_risk([1.0], s, inverse_temperature=1), "`mu` must be"),
         (
-            lambda s: softmax_pca_risk([1.0, 1], s, inverse_temperature=0),
+            lambda s: softmax_landscape(s, inverse_temperature=0),
             "`inverse_temperature` must be a finite number > 0",
         ),
         (
@@ -282,8 +249,8 @@ def test_divergence_names_the_largest_stable_step():
             "`n_tokens` must be",
         ),
         (
-            lambda s: in_context_landscape(
-                s - 2, degrees_of_freedom=2, inverse_temperature=1
+            lambda s: PCALandscape(
+                SpikedWishartPrompts(2), inverse_temperature=1, scale_matrix=s - 2
             ),
             "`scale_matrix` must be a positive",
         ),
@@ -306,8 +273,7 @@ def test_divergence_names_the_largest_stable_step():
             "hessian: `point` must be one vector",
         ),
         (
-            lambda s: descend(
-                softmax_landscape(s, inverse_temperature=1),
+            lambda s: softmax_landscape(s, inverse_temperature=1).descend(
                 [1.0],
                 step_size=1,
                 n_steps=2,
@@ -315,8 +281,7 @@ def test_divergence_names_the_largest_stable_step():
             r"`start` must be of shape \(2,\) or \(n_runs, 2\)",
         ),
         (
-            lambda s: descend(
-                softmax_landscape(s, inverse_temperature=1),
+            lambda s: softmax_landscape(s, inverse_temperature=1).descend(
                 np.ones((2**20, 2)),
                 step_size=1,
                 n_steps=2**12,
@@ -330,6 +295,12 @@ def test_bad_input_is_named(call, match):
         call(np.diag([2.0, 1.0]))
 
 
-def test_descend_wants_a_landscape():
-    with pytest.raises(TypeError, match="`landscape` must be a PCALandscape"):
-        descend("softmax", [1.0], step_size=1, n_steps=1)
+def test_laws_and_heads_without_a_closed_form_are_refused():
+    with pytest.raises(TypeError, match="`law` must be a GaussianPrompts or a Spiked"):
+        PCALandscape(np.eye(2), inverse_temperature=1)
+    with pytest.raises(ValueError, match="`head` must be 'softmax' for prompts in con"):
+        PCALandscape(SpikedWishartPrompts(2), inverse_temperature=1, head="linear")
+    with pytest.raises(ValueError, match="`scale_matrix` must be None for prompts of"):
+        PCALandscape(
+            GaussianPrompts(np.eye(2)), inverse_temperature=1, scale_matrix=np.eye(2)
+        )
