@@ -10,8 +10,7 @@ except ImportError as error:
 from eigenheads.adapters._capture import capture_heads
 from eigenheads.adapters._captured import CapturedLayer
 from eigenheads.adapters._load import Loaded, load_model, parse_layers
-from eigenheads.adapters._model_probe import ModelProbe
-from eigenheads.adapters._probe import probe_model
+from eigenheads.adapters._probe import Capture, probe_model
 from eigenheads.adapters._sites import Site, find_sites
 from eigenheads.adapters._swap import (
     AttentionSummary,
@@ -24,10 +23,10 @@ from eigenheads.adapters._swap_load import load_swapped
 
 __all__ = [
     "AttentionSummary",
+    "Capture",
     "CapturedLayer",
     "LayerAttention",
     "Loaded",
-    "ModelProbe",
     "Site",
     "attention_summary",
     "capture_heads",

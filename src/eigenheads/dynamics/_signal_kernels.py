@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from eigenheads._compile import njit
+from eigenheads._numerics._softmax import softmax
 from eigenheads.dynamics._engine import (
     REORDER,
     chi,
@@ -15,7 +16,6 @@ from eigenheads.dynamics._engine import (
     reveal_along,
     sphere_step,
 )
-from eigenheads.dynamics._softmax import softmax
 
 # The average's weights grow like t³ (see simulate_signal).
 _AVERAGE_POWER = 3.0

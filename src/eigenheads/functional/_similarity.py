@@ -150,7 +150,7 @@ def matching_cosine(first: FloatArray, second: FloatArray) -> FloatArray:
 def best_matching(scores: FloatArray) -> FloatArray:
     """Return the largest mean score of a one-to-one matching, (count, n, n)."""
     # Here, because Numba takes long to import and nothing else of functional needs it.
-    from eigenheads.functional._assignment import cheapest_matchings
+    from eigenheads._numerics._assignment import cheapest_matchings
 
     return cheapest_matchings(-np.ascontiguousarray(scores)) / -scores.shape[-1]
 

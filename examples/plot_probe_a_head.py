@@ -53,23 +53,24 @@ with torch.no_grad():
 print(f"accuracy on images held out: {accuracy:.3f}")
 
 # %%
-# Ask all eight heads
-# -------------------
+# Probe all eight heads
+# ---------------------
 # ``probe_model`` captures queries, keys, values and weights, and draws the nulls.
 probe = probe_model(model, x[1400:1416], n_permutations=99, n_untrained=5, seed=0)
 name = "qk_covariance_cosine"
-observed = probe.by_head(name).ravel()
+statistic = probe[name]
+observed = statistic.observed.ravel()
 
 # %%
 # Each head beside its nulls
 # --------------------------
-# Bars: two standard deviations of the null around its mean. "No" is an answer, too:
-# this small model does not do what larger ones do (see *Question a trained head*).
+# Bars: two standard deviations of the null around its mean. A negative result is a
+# result: larger models do differ from the nulls (see the guide *Probe a head*).
 figure, axis = plt.subplots(figsize=(7, 3.8))
 heads = np.arange(len(observed))
 for shift, null, color in ((-0.15, "rotated", "C4"), (0.15, "untrained", "C1")):
-    mean = probe.by_head(name, "null_mean", null=null).ravel()
-    sd = probe.by_head(name, "null_sd", null=null).ravel()
+    mean = statistic.null_mean[null].ravel()
+    sd = statistic.null_sd[null].ravel()
     axis.errorbar(
         heads + shift, mean, 2 * sd, fmt="_", color=color, capsize=3, label=null
     )

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from eigenheads.dynamics._softmax import softmax
+from eigenheads._numerics._softmax import softmax
 
 
 def weights(logits):
