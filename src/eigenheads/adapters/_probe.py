@@ -1,7 +1,7 @@
 """Run the probes on every head of a model."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -11,10 +11,9 @@ from torch import nn
 from eigenheads._checks import check_choice, check_count, fail
 from eigenheads._parallel import advance, progress_bar, reporting, weighing
 from eigenheads.adapters._batch import read_batch
-from eigenheads.adapters._capture import capture_heads
-from eigenheads.adapters._captured import CapturedLayer
-from eigenheads.adapters._sites import find_sites, select_sites
-from eigenheads.adapters._twin import untrained_twin
+from eigenheads.adapters._capture import CapturedLayer, capture_heads
+from eigenheads.adapters._layers import find_attention_layers, select_layers
+from eigenheads.adapters._untrained_copy import untrained_copy
 from eigenheads.probes import (
     ModelProbe,
     ProbeResult,
@@ -72,11 +71,11 @@ class Capture:
         batch_size: int | None = 8,
         max_bytes: int = _MAX_BYTES,
     ) -> None:
-        sites = select_sites(
-            find_sites(model, owner="Capture"), layers, owner="Capture"
-        )
+        found = find_attention_layers(model, owner="Capture")
         self.model = model
-        self.layers = [site.layer for site in sites]
+        self.layers = [
+            layer.index for layer in select_layers(found, layers, owner="Capture")
+        ]
         self._batch, self._batch_size, self._max_bytes = batch, batch_size, max_bytes
         self._kept: list[CapturedLayer] = []
 
@@ -169,7 +168,8 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
         n_redraws = check_count("n_redraws", n_redraws, owner=_OWNER, minimum=0)
     seed = check_count("seed", seed, owner=_OWNER, minimum=0, maximum=2**32 - 1)
     check_choice("false_discovery", false_discovery, ("bh", "by"), owner=_OWNER)
-    select_sites(find_sites(model, owner=_OWNER), layers, owner=_OWNER)
+    attention = find_attention_layers(model, owner=_OWNER)
+    select_layers(attention, layers, owner=_OWNER)
     read_batch(model, batch, owner=_OWNER)
     copies, notes = _untrained_models(model, untrained, n_untrained, seed)
     # All models share the memory limit.
@@ -254,7 +254,7 @@ def _untrained_models(
     copies: list[nn.Module] = []
     for index in range(count):
         # Purpose 1, so that no copy shares its seed with the nulls of a layer.
-        copy = untrained_twin(model, _derived(seed, index, 1))
+        copy = untrained_copy(model, _derived(seed, index, 1))
         if isinstance(copy, str):
             return [], [
                 f"The null of untrained models is not available: {copy}. "
@@ -331,7 +331,7 @@ def _remarks(captured: CapturedLayer) -> list[str]:
     return remarks
 
 
-def _few_draws(statistics: dict[str, Statistic], method: str) -> list[str]:
+def _few_draws(statistics: Mapping[str, Statistic], method: str) -> list[str]:
     """Return a note if one head alone cannot be found with the costly nulls."""
     redrawn = [one for one in statistics.values() if "random_values" in one.nulls]
     if not redrawn:

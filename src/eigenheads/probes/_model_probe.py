@@ -158,7 +158,8 @@ class ModelProbe:
     def load(cls, path: str | PathLike[str]) -> "ModelProbe":
         """Read an ``.npz`` file that :meth:`save` wrote."""
         try:
-            with np.load(path, allow_pickle=False) as file:
+            # Opened here, because NumPy leaves a file open that is not a zip archive.
+            with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
                 header = json.loads(str(file[_HEADER]))
                 if header["format"] != _FORMAT:
                     raise ValueError(f"format {header['format']!r}")
