@@ -138,6 +138,9 @@ def _packed(cells: Sequence[tuple[Address, Outcome]]) -> dict[str, NDArray[Any]]
 
 def _unpacked(arrays: Mapping[str, NDArray[Any]]) -> list[tuple[Address, Outcome]]:
     names = [str(name) for name in arrays["names"]]
+    shape = (len(arrays["point"]), len(names))
+    if arrays["values"].shape != shape or arrays["has"].shape != shape:
+        raise ValueError("columns are not of one length")
     columns = [
         arrays[name].tolist()
         for name in ("point", "seed", "seconds", "message", "values", "has")

@@ -16,7 +16,7 @@ from eigenheads._checks import Got, fail
 from eigenheads._files import write_arrays, write_atomically
 from eigenheads.experiments._cells import CellStore, cells_folder
 from eigenheads.experiments._grid import OWNER, Plan
-from eigenheads.experiments._store import StoreError
+from eigenheads.experiments._store import StoreError, read_json
 
 FORMAT = "eigenheads-sweep/1"
 PLAN, TABLE, TEXT, MAP = "sweep.json", "table.npz", "table.csv", "map.svg"
@@ -156,7 +156,7 @@ class SweepFollower:
 
 def _read_plan(path: Path) -> dict[str, Any]:
     try:
-        asked = json.loads(path.read_text(encoding="utf-8"))
+        asked = read_json(path)
         if asked["format"] != FORMAT:
             raise ValueError(f"it does not say format {FORMAT!r}")
         return {name: asked[name] for name in ("key", "code", "seeds", "points")}

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -19,6 +18,7 @@ from rich.table import Table
 
 from eigenheads.experiments import SweepFollower, SweepResult, SweepState
 from eigenheads.report._page import format_number
+from eigenheads.report._terminal import terminal_text
 
 # A folder in which nothing new appears for this long is called quiet.
 _QUIET_SECONDS = 60.0
@@ -33,7 +33,7 @@ def print_sweep(result: SweepResult) -> None:
     n_points = len(next(iter(result.table.values()))) // len(result.seeds)
     table = Table(box=box.SIMPLE_HEAD)
     for name in [*result.axes, *result.names]:
-        table.add_column(escape(name), justify="right")
+        table.add_column(terminal_text(name), justify="right")
     means = [result.mean(name).ravel() for name in result.names]
     for point in range(min(n_points, _MOST_ROWS)):
         row = point * len(result.seeds)
@@ -43,10 +43,10 @@ def print_sweep(result: SweepResult) -> None:
     if n_points > _MOST_ROWS:
         console.print(f"({n_points - _MOST_ROWS} more points in the table)")
     for sentence in result.refused[:3]:
-        console.print(f"No run: {escape(sentence)}", highlight=False)
+        console.print(f"No run: {terminal_text(sentence)}", highlight=False)
     for path in result.damaged:
         note = f"Damaged, its cells computed again: {path}"
-        console.print(escape(note), highlight=False, soft_wrap=True)
+        console.print(terminal_text(note), highlight=False, soft_wrap=True)
 
 
 def _value(value: object) -> str:
@@ -95,16 +95,18 @@ def watch_sweep(
     )
     said = -1
     with bar:
-        task = bar.add_task(state.key, total=state.total, note="")
+        task = bar.add_task(terminal_text(state.key), total=state.total, note="")
         while not (state.is_whole or _is_left(state)):
             bar.update(task, completed=state.done, note=_note(state))
             is_news = said < 0 or state.done - said >= _NEWS_SHARE * state.total
             if not console.is_terminal and is_news:
                 said = state.done
-                console.print(_line(state), highlight=False, soft_wrap=True)
+                console.print(
+                    terminal_text(_line(state)), highlight=False, soft_wrap=True
+                )
             sleep(every)
             state = follower.state()
-    console.print(_line(state), highlight=False, soft_wrap=True)
+    console.print(terminal_text(_line(state)), highlight=False, soft_wrap=True)
     return state
 
 

@@ -17,11 +17,23 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from eigenheads._checks import escape_controls
 from eigenheads.experiments import Claim, Listener, Result
 from eigenheads.report._page import format_expected, format_number
 
 # Rich cuts tables at 80 columns when the output is not a terminal.
 _PIPED_WIDTH = 160
+
+
+def terminal_text(text: object) -> str:
+    r"""Return text that a terminal shows and does not obey: no markup, no controls.
+
+    Examples
+    --------
+    >>> print(terminal_text("[red]\x1b[2J"))
+    \[red]\x1b[2J
+    """
+    return escape(escape_controls(str(text)))
 
 
 class ProgressDisplay(Listener):
@@ -75,12 +87,12 @@ class ProgressDisplay(Listener):
         how = "reused" if result.reused else f"{result.seconds:.1f} s"
         met = sum(claim.verdict == "reproduced" for claim in result.claims)
         line = f"{result.key}: {met} of {len(result.claims)} claims hold ({how})"
-        self._console.print(line, highlight=False)
+        self._console.print(terminal_text(line), highlight=False)
 
     def leave_out(self, key: str, reason: str) -> None:
         """Hear that `key`, which a pattern matched, cannot run here."""
         line = f"{key}: left out, it {reason}"
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(terminal_text(line), highlight=False, soft_wrap=True)
 
 
 def print_claims(results: Iterable[Result]) -> None:
@@ -94,11 +106,11 @@ def print_claims(results: Iterable[Result]) -> None:
     table.add_column("verdict", overflow="fold")
     for result in results:
         table.add_section()
-        table.add_row(f"[bold]{escape(result.key)}[/]")
+        table.add_row(f"[bold]{terminal_text(result.key)}[/]")
         for claim in result.claims:
             table.add_row(
-                escape(claim.statement),
-                format_expected(claim),
+                terminal_text(claim.statement),
+                terminal_text(format_expected(claim)),
                 format_number(claim.measured),
                 _verdict(claim),
             )
@@ -106,8 +118,10 @@ def print_claims(results: Iterable[Result]) -> None:
 
 
 def _verdict(claim: Claim) -> str:
+    on_record = terminal_text(claim.on_record)
     if claim.undecided:
-        return f"[yellow]undecided[/] (on record: {claim.on_record}): {claim.undecided}"
+        why = terminal_text(claim.undecided)
+        return f"[yellow]undecided[/] (on record: {on_record}): {why}"
     color = "green" if claim.holds else "red"
     text = f"[{color}]{claim.verdict}[/]"
-    return f"{text} [bold](on record: {claim.on_record})[/]" if claim.is_news else text
+    return f"{text} [bold](on record: {on_record})[/]" if claim.is_news else text
