@@ -26,18 +26,17 @@ def test_matching_refuses_what_its_compiled_search_cannot_take(value, place):
     # In a process of its own: it used to crash with NaN and never end with inf.
     code = (
         "import numpy as np; from eigenheads.functional import matching_cosine\n"
-        "a, b = np.eye(4), np.eye(4); (a, b)[%d][1, 2] = float('%s')\n"
+        f"a, b = np.eye(4), np.eye(4); (a, b)[{place}][1, 2] = float('{value}')\n"
         "try: matching_cosine(a, b)\n"
         "except ValueError as error: print(error)"
-    ) % (place, value)
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0
     name = ("first", "second")[place]
-    assert done.stdout.strip() == (
-        f"matching_cosine: `{name}` must be finite numbers; got {value} at index (1, 2)."
-    )
+    start = f"matching_cosine: `{name}` must be finite numbers; got {value} at "
+    assert done.stdout.strip() == f"{start}index (1, 2)."
 
 
 def test_matching_of_a_matrix_that_is_not_finite_is_nan_and_of_the_others_right():

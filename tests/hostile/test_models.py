@@ -113,7 +113,7 @@ def test_a_class_of_the_callers_may_add_a_head_but_not_lose_the_rest(swapped):
     kind = transformers.AutoModelForSequenceClassification
     assert load_swapped(swapped, model_class=kind).num_labels == 2
     change_weights(swapped, lose)
-    with pytest.raises(ValueError, match="which lacks `bert.encoder.layer.0"):
+    with pytest.raises(ValueError, match=r"which lacks `bert.encoder.layer.0"):
         load_swapped(swapped, model_class=kind)
 
 

@@ -1,23 +1,24 @@
-"""Where a model attends: one site a self-attention layer, whatever its family."""
+"""Find the self-attention layers of a model, whatever its family."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from types import ModuleType
-from typing import Final, Literal
+from collections.abc import Sequence
+from typing import Final
 
 from torch import nn
 
 from eigenheads._checks import Got, check_count, fail
-from eigenheads.adapters import _huggingface, _own, _pytorch, _timm
+from eigenheads.adapters._family import AbstractFamily, AttentionLayer
+from eigenheads.adapters._huggingface import HuggingFaceFamily
+from eigenheads.adapters._pytorch import TorchFamily
+from eigenheads.adapters._timm import EigenheadsFamily, TimmFamily
 
-Family = Literal["torch", "huggingface", "timm", "eigenheads"]
-# Ours have timm's layout, too, so they are asked first.
-FAMILIES: Final[dict[Family, ModuleType]] = {
-    "eigenheads": _own,
-    "torch": _pytorch,
-    "huggingface": _huggingface,
-    "timm": _timm,
-}
+# The first family that recognises a module takes it. The layers of eigenheads.nn have
+# timm's layout, too, so their family comes first.
+FAMILIES: Final[tuple[AbstractFamily, ...]] = (
+    EigenheadsFamily(),
+    TorchFamily(),
+    HuggingFaceFamily(),
+    TimmFamily(),
+)
 _KNOWN = (
     "torch.nn.MultiheadAttention; attention of Hugging Face models with q_proj/k_proj/"
     "v_proj, query/key/value, c_attn, qkv_proj or query_key_value; modules with qkv, "
@@ -26,39 +27,12 @@ _KNOWN = (
 _N_SHOWN = 8
 
 
-@dataclass(frozen=True)
-class Site:
-    """A self-attention layer of a model.
-
-    Attributes
-    ----------
-    name
-        Path of the module in the model, as ``get_submodule`` takes it; empty if the
-        model is itself one attention layer.
-    module
-        The module that makes queries, keys and values.
-    output
-        The module that projects the heads back to the width of the tokens.
-    family
-        Whose layout it is: ``"torch"``, ``"huggingface"``, ``"timm"``,
-        ``"eigenheads"``.
-    layer
-        Index among the sites of the model, from 0.
-    """
-
-    name: str
-    module: nn.Module
-    output: nn.Module
-    family: Family
-    layer: int
-
-
-def find_sites(
+def find_attention_layers(
     model: nn.Module,
     *,
-    owner: str = "find_sites",
+    owner: str = "find_attention_layers",
     hint: str = "Probes take plain arrays, too: see eigenheads.probes.",
-) -> list[Site]:
+) -> list[AttentionLayer]:
     """Return the self-attention layers of a model, in the order of its modules.
 
     Cross-attention is left out.
@@ -68,26 +42,26 @@ def find_sites(
     model
         Any PyTorch module.
     owner
-        Whose name an error shows.
+        Name that errors start with.
     hint
-        What the error says to do instead.
+        Advice in the error about unknown models.
 
     Returns
     -------
-    sites
+    layers
         At least one.
 
     Raises
     ------
     ValueError
-        If no known layout is found; the message lists what was looked at.
+        If no known layout is found; the message lists modules of the model.
 
     Examples
     --------
     >>> from torch import nn
     >>> layer = nn.TransformerEncoderLayer(8, 2, batch_first=True)
-    >>> sites = find_sites(nn.TransformerEncoder(layer, 2))
-    >>> [(site.name, site.family) for site in sites]
+    >>> found = find_attention_layers(nn.TransformerEncoder(layer, 2))
+    >>> [(one.name, one.family.name) for one in found]
     [('layers.0.self_attn', 'torch'), ('layers.1.self_attn', 'torch')]
     """
     if not isinstance(model, nn.Module):
@@ -97,49 +71,50 @@ def find_sites(
         for path, parent in model.named_modules()
         for name, _ in parent.named_children()
     }
-    sites: list[Site] = []
+    found: list[AttentionLayer] = []
     for path, module in model.named_modules():
-        if any(path.startswith(f"{site.name}.") for site in sites if site.name):
+        # Modules inside an attention layer are parts of it.
+        if any(path.startswith(f"{layer.name}.") for layer in found if layer.name):
             continue
-        for family, room in FAMILIES.items():
-            find: Callable[..., nn.Module | None] = room.output_projection
-            output = find(module, parents.get(path), path.rpartition(".")[2])
+        for family in FAMILIES:
+            output = family.find(module, parents.get(path), path.rpartition(".")[2])
             if output is not None:
-                sites.append(Site(path, module, output, family, len(sites)))
+                found.append(AttentionLayer(path, module, output, family, len(found)))
                 break
-    if not sites:
-        got = Got(
-            f"{type(model).__name__}, of which was looked at: {_looked_at(model)}"
-        )
+    if not found:
+        got = Got(f"{type(model).__name__} with the modules {_module_names(model)}")
         contract = f"a model with attention of a known layout ({_KNOWN})"
         fail("model", contract, got, owner=owner, hint=hint)
-    return sites
+    return found
 
 
-def select_sites(
-    sites: Sequence[Site], layers: Sequence[int] | int | None, *, owner: str
-) -> list[Site]:
-    """Return the sites of some layers, in order; negative indices count from the end.
+def select_layers(
+    found: Sequence[AttentionLayer],
+    layers: Sequence[int] | int | None,
+    *,
+    owner: str,
+) -> list[AttentionLayer]:
+    """Return the layers with these indices, in order; negative ones count from the end.
 
     Examples
     --------
     >>> from torch import nn
-    >>> sites = find_sites(nn.MultiheadAttention(8, 2))
-    >>> select_sites(sites, [3], owner="capture_heads")
+    >>> found = find_attention_layers(nn.MultiheadAttention(8, 2))
+    >>> select_layers(found, [3], owner="capture_heads")
     Traceback (most recent call last):
     ...
     ValueError: capture_heads: `layers` must be indices from 0 to 0; got 3.
     """
     if layers is None:
-        return list(sites)
+        return list(found)
     if isinstance(layers, str) or not isinstance(layers, Sequence | int | range):
         contract = "None, an index or a sequence of indices"
         fail("layers", contract, layers, owner=owner, error=TypeError)
     wanted = [layers] if isinstance(layers, int) else list(layers)
-    chosen = {_index(layer, len(sites), owner=owner) for layer in wanted}
+    chosen = {_index(layer, len(found), owner=owner) for layer in wanted}
     if not chosen:
         fail("layers", "at least one layer", layers, owner=owner)
-    return [site for site in sites if site.layer in chosen]
+    return [layer for layer in found if layer.index in chosen]
 
 
 def _index(layer: object, n: int, *, owner: str) -> int:
@@ -149,8 +124,8 @@ def _index(layer: object, n: int, *, owner: str) -> int:
     return index % n
 
 
-def _looked_at(model: nn.Module) -> str:
-    """Return what an error shows of a model: what looks like attention, else all."""
+def _module_names(model: nn.Module) -> str:
+    """Return modules for an error: those named like attention, or else all."""
     modules = [
         (path, type(module).__name__) for path, module in model.named_modules() if path
     ]
