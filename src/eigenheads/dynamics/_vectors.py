@@ -1,4 +1,4 @@
-"""Small compiled pieces of attention-based PCA: vectors, factors, attention weights."""
+"""Compiled pieces that the kernels share: vectors, factors, attention weights."""
 
 import math
 from typing import Any
@@ -7,6 +7,16 @@ import numpy as np
 
 from eigenheads._compile import njit
 from eigenheads.dynamics._engine import REORDER, chi
+
+_LOG2_E = 1.0 / math.log(2.0)
+# log 2 in two parts. The first has 24 bits, so that its multiples are exact; the
+# second holds the rest, with what the double nearest to log 2 itself leaves out.
+_LOG_2_HIGH = float(np.float32(math.log(2.0)))
+_LOG_2_LOW = (math.log(2.0) - _LOG_2_HIGH) + 2.3190468138462996e-17
+# Adding this puts a number's nearest integer into the lowest bits of the sum.
+_MAGIC = 1.5 * 2.0**52
+# The smallest argument whose exponential is a normal number, rounded up.
+_SMALLEST = -708.0
 
 
 @njit()
@@ -108,22 +118,22 @@ def times_transposed(factor: Any, x: Any, out: Any) -> None:
 
 
 @njit(fastmath=REORDER)
-def attend(products_: Any, sharpness: float, is_softmax: bool, weights: Any) -> None:
-    """Write the weights of scores that are `sharpness` times these products."""
+def attend(products_: Any, scale: float, is_softmax: bool, weights: Any) -> None:
+    """Write the weights of scores that are `scale` times these products."""
     n_tokens = len(weights)
     if not is_softmax:
         for token in range(n_tokens):
-            weights[token] = sharpness * products_[token]
+            weights[token] = scale * products_[token]
         return
     # No exponent is above 0: take off the largest, or the least if λ s_1 < 0.
-    sign = 1.0 if sharpness >= 0.0 else -1.0
+    sign = 1.0 if scale >= 0.0 else -1.0
     largest = sign * products_[0]
     for token in range(n_tokens):
         largest = max(largest, sign * products_[token])
     largest *= sign
     total = 0.0
     for token in range(n_tokens):
-        weights[token] = math.exp(sharpness * (products_[token] - largest))
+        weights[token] = math.exp(scale * (products_[token] - largest))
         total += weights[token]
     inverse = 1.0 / total
     for token in range(n_tokens):
@@ -167,3 +177,73 @@ def residual_length(residual: Any, whole: float) -> float:
     """
     left = dot(residual, residual)
     return math.sqrt(left) if left > 1e-24 * whole else 0.0
+
+
+@njit(fastmath=REORDER)
+def fast_softmax(logits: Any, out: Any, scratch: Any) -> None:
+    r"""Write the softmax of the logits, whatever their size.
+
+    .. math::
+
+        p_i = \frac{\exp(\ell_i - \max \ell)}{\sum_j \exp(\ell_j - \max \ell)}
+
+    Parameters
+    ----------
+    logits
+        :math:`\ell`, (n,).
+    out
+        :math:`p`, (n,): written. A weight below 1e-307 of the largest becomes that.
+    scratch
+        (n,): overwritten.
+    """
+    n = logits.shape[0]
+    largest = logits[0]
+    for index in range(n):
+        largest = max(largest, logits[index])
+    _exponential(logits, largest, out, scratch)
+    total = 0.0
+    for index in range(n):
+        total += out[index]
+    inverse = 1.0 / total
+    for index in range(n):
+        out[index] *= inverse
+
+
+# Said explicitly: without it, Numba hands the caller's fastmath down to this function.
+@njit(fastmath={"contract"})
+def _exponential(logits: Any, largest: float, out: Any, scratch: Any) -> None:
+    r"""Write :math:`e^x` of :math:`x = \ell - \max \ell`, from -708 to 0.
+
+    :math:`e^x = 2^k e^r` with k the integer nearest to :math:`x / \log 2`, and Taylor's
+    polynomial of degree 13 for :math:`|r| \le \log(2) / 2`, where it is off by 4e-18.
+    math.exp would be a call a token; these loops run on whole vectors. No sums may be
+    reordered here: the rounding of ``+ _MAGIC`` is the point.
+    """
+    n = logits.shape[0]
+    bits = scratch.view(np.int64)
+    for index in range(n):
+        x = max(logits[index] - largest, _SMALLEST)
+        out[index] = x
+        scratch[index] = x * _LOG2_E + _MAGIC
+    for index in range(n):
+        k = scratch[index] - _MAGIC
+        r = (out[index] - k * _LOG_2_HIGH) - k * _LOG_2_LOW
+        p = 1.0 / 6227020800.0
+        p = p * r + 1.0 / 479001600.0
+        p = p * r + 1.0 / 39916800.0
+        p = p * r + 1.0 / 3628800.0
+        p = p * r + 1.0 / 362880.0
+        p = p * r + 1.0 / 40320.0
+        p = p * r + 1.0 / 5040.0
+        p = p * r + 1.0 / 720.0
+        p = p * r + 1.0 / 120.0
+        p = p * r + 1.0 / 24.0
+        p = p * r + 1.0 / 6.0
+        p = p * r + 0.5
+        p = p * r + 1.0
+        out[index] = p * r + 1.0
+    for index in range(n):
+        # The integer k becomes the exponent of a double.
+        bits[index] = (bits[index] + 1023) << 52
+    for index in range(n):
+        out[index] *= scratch[index]

@@ -5,8 +5,10 @@ import pytest
 from numpy.testing import assert_allclose
 
 from eigenheads.estimators import RobustPCA
-from eigenheads.estimators._robust_pca_pursuit import CentredNuclearNorm
-from eigenheads.estimators._robust_pca_splitting import Splitting
+from eigenheads.estimators._robust_pca_pursuit import (
+    CentredNuclearNorm,
+    SparseSplitting,
+)
 from eigenheads.functional import attention_pursuit, soft_threshold
 
 
@@ -20,7 +22,7 @@ def noisy(rng, n=50, d=20):
 
 def fixed(x, observed=None):
     observed = np.ones(x.shape, dtype=bool) if observed is None else observed
-    return Splitting(
+    return SparseSplitting(
         x,
         observed,
         prox=CentredNuclearNorm(),

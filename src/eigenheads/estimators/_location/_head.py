@@ -1,4 +1,9 @@
-"""Loss of the single-location head and its gradient, in one pass over the tokens."""
+"""The single-location head on ragged bags: weights, outputs, loss and gradient.
+
+On bags of one length this is :func:`eigenheads.functional.location_predictor`. The
+functions with arrays per bag are the readable reference; the compiled loss at the end
+computes the same numbers in one pass over the tokens, and a test compares the two.
+"""
 
 import math
 from collections.abc import Iterator
@@ -7,18 +12,21 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import erf
 
 from eigenheads._compile import njit
 from eigenheads._parallel import RunPool
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
-from eigenheads.estimators._location_head import attention_weights, token_scores
 
+HEADS = ("softmax", "radial", "erf")
 SQUARED, LOGISTIC, MULTINOMIAL = 0, 1, 2
 
+# Rows per chunk of radii: a few hundred kB, so that a chunk stays in the cache.
+_CHUNK = 1_024
 # A weight below this changes no sum of float64 numbers of size one.
 _NEGLIGIBLE = 1e-18
-# Blocks of bags: their number never depends on the threads, so neither do the sums.
+# The number of blocks never depends on the number of threads, so neither do the sums.
 _N_BLOCKS = 8
 _BLOCK_ENTRIES = 100_000
 
@@ -26,12 +34,90 @@ _BLOCK_ENTRIES = 100_000
 _FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 
 
+def attention_weights(
+    bags: Bags, scores: NDArray[Any], *, head: str
+) -> NDArray[np.floating]:
+    r"""Return the weight of each token in its bag.
+
+    .. math::
+
+        p_l = \frac{e^{s_l}}{\sum_m e^{s_m}} \ (\text{softmax}), \qquad
+        p_l = \operatorname{erf}(s_l) \ (\text{erf}).
+
+    Examples
+    --------
+    >>> bags = Bags(np.zeros((3, 1)), np.array([0, 2, 3]))
+    >>> attention_weights(bags, np.array([5.0, 5.0, 1.0]), head="softmax")
+    array([0.5, 0.5, 1. ])
+    """
+    if head == "erf":
+        return np.asarray(erf(scores))
+    peaks = np.maximum.reduceat(scores, bags.starts)
+    weights = np.exp(scores - np.repeat(peaks, bags.lengths))
+    weights /= np.repeat(np.add.reduceat(weights, bags.starts), bags.lengths)
+    return np.asarray(weights)
+
+
+def token_scores(bags: Bags, key: NDArray[Any]) -> NDArray[np.floating]:
+    """Return the score of each token; with radii the key has one entry for them."""
+    d = bags.tokens.shape[1]
+    scores = bags.tokens @ key[:d]
+    if bags.radii is not None:
+        scores += key[d] * bags.radii
+    return np.asarray(scores)
+
+
+def attended_readouts(
+    bags: Bags, weights: NDArray[Any], values: NDArray[Any]
+) -> NDArray[np.floating]:
+    """Return the weighted sum of readouts per bag (row) and value vector (column)."""
+    readouts = bags.tokens @ values.T
+    return np.add.reduceat(weights[:, None] * readouts, bags.starts, axis=0)
+
+
+def squared_radii(
+    tokens: NDArray[Any], center: NDArray[Any], precision: NDArray[Any]
+) -> NDArray[np.floating]:
+    r"""Return :math:`(x - m)^\top P (x - m)` of each token, in its floating type.
+
+    A `precision` with one axis is the diagonal of a diagonal matrix.
+
+    Examples
+    --------
+    >>> squared_radii(np.array([[3.0, 0.0], [1.0, 2.0]]), np.ones(2), np.eye(2))
+    array([5., 1.])
+    """
+    center, precision = center.astype(tokens.dtype), precision.astype(tokens.dtype)
+    radii = np.empty(len(tokens), dtype=tokens.dtype)
+    for start in range(0, len(tokens), _CHUNK):
+        rows = tokens[start : start + _CHUNK] - center
+        moved = rows * precision if precision.ndim == 1 else rows @ precision
+        radii[start : start + _CHUNK] = np.einsum("ij,ij->i", rows, moved)
+    return radii
+
+
+def deciding_tokens(
+    bags: Bags, scores: NDArray[Any], *, head: str
+) -> NDArray[np.int64]:
+    """Return the index, within each bag, of the token with the largest weight.
+
+    For ``erf``, largest in absolute value. The index is read from the scores, because
+    distinct large scores share the weight 1 in floating point. Ties go to the first
+    token.
+    """
+    size = np.abs(scores) if head == "erf" else scores
+    peaks = np.maximum.reduceat(size, bags.starts)
+    is_peak = size == np.repeat(peaks, bags.lengths)
+    rows = np.where(is_peak, np.arange(len(size)), len(size))
+    return np.minimum.reduceat(rows, bags.starts) - bags.starts
+
+
 class HeadLoss:
     r"""Weighted mean loss of :math:`T(X) = \sum_l p_l \, x_l \cdot v_c + b_c`.
 
     ``kind`` is ``SQUARED``, :math:`(T - y)^2 / 2`; ``LOGISTIC``, for targets 0 and 1;
     or ``MULTINOMIAL``, for targets that are the index of a class. ``total`` is the
-    weight of all bags, where these are some of them.
+    weight of all bags; it differs from the sum of `weights` for a batch of a stream.
     """
 
     def __init__(
@@ -42,13 +128,13 @@ class HeadLoss:
         *,
         head: str,
         kind: int,
-        total: float | None = None,
+        total: float,
     ) -> None:
         self.bags = bags
-        # Compiled code takes an array: without radii, an empty one.
+        # Compiled code needs an array; an empty one stands for no radii.
         self._radii = bags.tokens[:0, 0] if bags.radii is None else bags.radii
         self.targets = targets
-        self.weights = weights / (weights.sum() if total is None else total)
+        self.weights = weights / total
         self.head = head
         self.kind = kind
         self._bounds = _block_bounds(bags)
@@ -56,7 +142,7 @@ class HeadLoss:
 
     @contextmanager
     def threads(self) -> Iterator[None]:
-        """Keep threads ready inside this context."""
+        """Keep a pool of threads open inside this context."""
         with RunPool(len(self._bounds) - 1) as pool:
             self._pool = pool
             try:
@@ -96,16 +182,9 @@ class HeadLoss:
             self._pool.each(work)
         return float(losses.sum()), by_rows.sum(axis=0), by_intercepts.sum(axis=0)
 
-    def attended(self, key: FloatArray) -> tuple[FloatArray, float]:
-        """Return the weighted sum of attended tokens, and of the weights."""
-        bags = self.bags
-        weights = attention_weights(bags, token_scores(bags, key), head=self.head)
-        weights = weights * np.repeat(self.weights, bags.lengths)
-        return weights @ bags.tokens, float(weights.sum())
-
 
 def _block_bounds(bags: Bags) -> NDArray[np.int64]:
-    """Cut the bags into blocks with about equally many tokens."""
+    """Cut the bags into blocks with about the same number of tokens."""
     blocks = min(_N_BLOCKS, 1 + bags.tokens.size // _BLOCK_ENTRIES)
     cuts = np.linspace(0, bags.offsets[-1], blocks + 1)
     return np.unique(np.searchsorted(bags.offsets, cuts)).astype(np.int64)
@@ -138,7 +217,7 @@ def _loss_and_slope(
     return math.log(total) + top - outputs[chosen]
 
 
-# Rows are passed as (matrix, index): a slice would cost a reference count a token.
+# Rows are passed as (matrix, index): a slice would cost a reference count per token.
 @njit(fastmath=_FASTMATH)
 def _dot(tokens: Any, row: int, matrix: FloatArray, output: int) -> float:
     total = 0.0
@@ -238,7 +317,11 @@ def _push_back(
     is_erf: bool,
     by_rows: FloatArray,
 ) -> None:
-    """Add the gradient of one bag; softmax moves with the readouts around `centre`."""
+    """Add the gradient of one bag.
+
+    The derivative of a softmax weight is proportional to the token's readout minus
+    `centre`, the attended readout of the bag.
+    """
     for i in range(length):
         if not is_erf and weights[i] < _NEGLIGIBLE:
             continue
@@ -273,8 +356,8 @@ def accumulate(
 ) -> float:
     """Add the bags from ``bounds[0]`` to ``bounds[1]`` to loss and gradients.
 
-    ``rows[0]`` is the key, the other rows are the values; with radii, the last entry
-    of the key is that of the radius, and values have one there that nothing reads.
+    ``rows[0]`` is the key, the other rows are the values. With radii, the last entry
+    of the key weighs the radius, and the last entry of a value is not read.
     """
     n_outputs = len(rows) - 1
     longest = np.diff(offsets[bounds[0] : bounds[1] + 1]).max()
@@ -284,10 +367,12 @@ def accumulate(
     loss = 0.0
     for bag in range(bounds[0], bounds[1]):
         first, length = offsets[bag], offsets[bag + 1] - offsets[bag]
+        # Forward: scores and readouts of the tokens, weights, outputs of the bag.
         _read(tokens, radii, first, length, rows, scores, readouts)
         _weigh(scores, length, is_erf, weights)
         _attend(weights, length, readouts, intercepts, outputs)
         loss += bag_weights[bag] * _loss_and_slope(kind, outputs, targets[bag], slope)
+        # Backward: from the outputs to key and values, token by token.
         centre = 0.0
         for c in range(n_outputs):
             slope[c] *= bag_weights[bag]

@@ -105,13 +105,13 @@ MUTATIONS = {
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_comparison_rejects_a_wrong_engine(rng_seed, name, monkeypatch):
-    source = inspect.getsource(_location_kernels.exact_block.py_func)
+    source = inspect.getsource(_location_kernels.location_exact_block.py_func)
     for old, new in MUTATIONS[name]:
         assert source.count(old) == 1
         source = source.replace(old, new)
     namespace = dict(vars(_location_kernels))
     exec(re.sub(r"^@njit.*\n", "", source), namespace)
-    wrong = njit(nogil=True)(namespace["exact_block"])
+    wrong = njit(nogil=True)(namespace["location_exact_block"])
     monkeypatch.setitem(_location._KERNELS, "exact", wrong)
     # Over seeds, the p-values of the mutations lie between 1e-200 and 1e-7.
     wrong_runs = simulated(6, seed=rng_seed)

@@ -1,6 +1,5 @@
-"""One token of a bag decides its class."""
+"""Classification in which one token per bag decides."""
 
-from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -10,18 +9,12 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import check_array
 from sklearn.utils.multiclass import check_classification_targets
 
-from eigenheads._typing import FloatArray
-from eigenheads.estimators._bags import Bags, read_bags
-from eigenheads.estimators._batches import Batches, is_stream
-from eigenheads.estimators._location_base import AbstractSingleLocation
-from eigenheads.estimators._location_data import checked_targets, checked_weights
-from eigenheads.estimators._location_labels import Labels
-from eigenheads.estimators._location_problem import Solution
-from eigenheads.estimators._location_stream import streamed_problem
+from eigenheads.estimators._location._base import AbstractSingleLocation
+from eigenheads.estimators._location._problem import ClassLabels
 
 
 class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
-    r"""Classification in which one token of a bag, at an unknown place, decides.
+    r"""Classification in which one token per bag, at an unknown position, decides.
 
     The head of :class:`SingleLocationRegressor` gives the logit of each class,
 
@@ -29,38 +22,39 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
 
         z_c = \sum_l p_l \; x_l \cdot v_c + b_c,
 
-    with one key for all classes; two classes need one logit, that of the second.
+    with one key for all classes. Two classes have one logit, that of the second class.
 
     Parameters
     ----------
     head : {"softmax", "radial", "erf"}, default="softmax"
-        How tokens get their weights; ``"radial"`` for a score that knows their size
-        too. See :class:`SingleLocationRegressor`.
+        Weights of the tokens; see :class:`SingleLocationRegressor`.
 
     alpha : float, default=0.01
-        Strength of the penalty on key and values, beside the mean logistic loss.
+        Weight of the penalty on key and values, relative to the mean logistic loss.
 
     l1_ratio : float, default=0.0
-        Share of the L1 norm of the standardised coefficients in the penalty. The rest
-        is half the variance of the scores and readouts of the tokens, plus `shrinkage`
-        times the squared norm of the standardised coefficients. With a positive share
-        coefficients become exactly zero.
+        Share of the L1 norm of the standardised coefficients in the penalty. The
+        remainder is half the variance of the scores and readouts of the tokens, plus
+        `shrinkage` times the squared norm of the standardised coefficients. A positive
+        share makes coefficients exactly zero.
 
     coherence : float, default=0.1
-        Weight of a penalty on the part of the key that is not along the mean attended
-        token, both whitened. Where tokens have an elliptical law the two directions
-        agree and the mean is the steadier estimate; 0 trusts the targets alone.
+        Weight of a penalty on the component of the key that is orthogonal to the mean
+        attended token, both whitened. For tokens with an elliptical law the two
+        directions agree, and the mean has the smaller variance; 0 disables the penalty.
 
     shrinkage : float or None, default=None
-        Added to the diagonal of the pooled correlation of the features, by whose root
-        tokens are whitened: so much of the squared norm of standardised coefficients
-        is in the penalty. None: 0.01, or a third of the features a bag if that is more.
+        Number added to the diagonal of the pooled correlation of the features before
+        tokens are whitened; equivalently, weight of the squared norm of standardised
+        coefficients in the penalty. None means
+        ``max(0.01, n_features / (3 * n_bags))``.
 
     fit_intercept : bool, default=True
         Whether to fit :math:`b_c`.
 
     n_random_starts : int, default=0
-        Random directions of the key to try beside the starts from moments.
+        Number of random directions of the key to try, in addition to the starts from
+        moments.
 
     max_iter : int, default=500
         Largest number of iterations of each stage of the optimiser.
@@ -73,7 +67,7 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         Source of the random starts.
 
     verbose : int, default=0
-        Whether to print the objective of every start.
+        If positive, print the objective of every start.
 
     Attributes
     ----------
@@ -90,20 +84,20 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         :math:`b_c`.
 
     coef_radius_ : float
-        :math:`c`; only for ``head="radial"``, as the next two.
+        :math:`c`. This attribute and the next two exist only for ``head="radial"``.
 
     center_ : ndarray of shape (n_features,)
         :math:`m`, the pooled mean of the tokens; 0 without intercept.
 
     precision_ : ndarray of shape (n_features, n_features) or (n_features,)
-        :math:`P`, the inverse of their pooled covariance, to whose diagonal
-        `shrinkage` times itself is added; above 2 000 features, of the variances.
+        :math:`P`, the inverse of the pooled covariance with `shrinkage` times its
+        diagonal added; above 2 000 features, the inverse of the variances.
 
     objective_ : float
         Penalised loss at the solution.
 
     start_ : str
-        Name of the start that won.
+        Name of the start that was refined.
 
     n_iter_ : int
         Iterations from that start.
@@ -187,42 +181,18 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
             The fitted estimator.
         """
         self._check_parameters()
-        labels = Labels(type(self).__name__, bool(self.fit_intercept))
-        if is_stream(X, y):
-            with Batches(X, y, sample_weight, owner=labels.owner) as batches:
-                solution = self._fit_batches(batches, labels)
-        else:
-            bags, given, weights = self._read_batch(X, y, sample_weight, reset=True)
-            labels.add(given, weights)
-            codes, responses = labels.encoder()(given)
-            solution = self._solve(bags, codes, responses, weights, kind=labels.kind)
+        labels = ClassLabels(type(self).__name__, bool(self.fit_intercept))
+        solution = self._fit_head(X, y, sample_weight, labels)
         self.classes_ = np.asarray(labels.classes)
         values = solution.values[:, : self.n_features_in_]
         self.coef_value_ = values.astype(self.coef_key_.dtype)
         self.intercept_ = solution.intercepts.astype(self.coef_key_.dtype)
         return self
 
-    def _read_batch(
-        self, X: Any, y: Any, sample_weight: Any, *, reset: bool
-    ) -> tuple[Bags, NDArray[Any], FloatArray]:
-        bags = read_bags(self, X, reset=reset)
-        labels = checked_targets(y, bags, owner=type(self).__name__)
-        labels = check_array(labels, ensure_2d=False, dtype=None, input_name="y")
+    def _check_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
+        labels = check_array(targets, ensure_2d=False, dtype=None, input_name="y")
         check_classification_targets(labels)
-        weights = checked_weights(sample_weight, bags, owner=type(self).__name__)
-        return bags, labels, weights
-
-    def _fit_batches(self, batches: Batches, labels: Labels) -> Solution:
-        """Fit with one batch in memory at a time."""
-
-        def read() -> Iterator[tuple[Bags, NDArray[Any], FloatArray]]:
-            for index, (X, y, weights) in enumerate(batches):
-                yield self._read_batch(X, y, weights, reset=index == 0)
-
-        problem = streamed_problem(
-            read, labels, lambda: self._settings(labels.kind), owner=labels.owner
-        )
-        return self._solve_problem(problem)
+        return np.asarray(labels)
 
     def decision_function(self, X: Any) -> NDArray[np.floating]:
         """Return the logits.

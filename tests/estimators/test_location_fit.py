@@ -9,12 +9,14 @@ from eigenheads.datasets import SingleLocation
 from eigenheads.estimators import (
     SingleLocationClassifier,
     SingleLocationRegressor,
-    _location_fit,
-    _location_problem,
 )
 from eigenheads.estimators._bags import Bags
-from eigenheads.estimators._location_loss import SQUARED
-from eigenheads.estimators._location_problem import Problem
+from eigenheads.estimators._location import _fit, _problem
+from eigenheads.estimators._location._problem import (
+    LabelledBags,
+    LocationData,
+    data_in_memory,
+)
 
 N, LENGTH, WIDTH = 400, 30, 12
 
@@ -27,33 +29,20 @@ def data():
     return tokens[..., :WIDTH].copy(), y
 
 
-def problem_of(tokens, y, *, head="softmax", radii=None):
+def data_of(tokens, y, *, radii=None):
     n, length, width = tokens.shape
-    return Problem(
-        Bags(tokens.reshape(-1, width), length * np.arange(n + 1), radii),
-        y,
-        responses=y[:, None],
-        weights=np.linspace(1, 2, n),
-        head=head,
-        kind=SQUARED,
-        alpha=1e-3,
-        l1_ratio=0.0,
-        coherence=0.1,
-        shrinkage=None,
-        has_intercept=True,
-        max_iter=100,
-        tol=1e-4,
-    )
+    bags = Bags(tokens.reshape(-1, width), length * np.arange(n + 1), radii)
+    return data_in_memory(LabelledBags(bags, y, y[:, None], np.linspace(1, 2, n)))
 
 
 def all_tokens(monkeypatch):
-    monkeypatch.setattr(Problem, "attentive", lambda *_: None)
+    monkeypatch.setattr(LocationData, "attentive", lambda *_, **__: None)
 
 
 def test_kept_tokens_are_those_within_the_margin(rng, data):
     tokens, y = data
     key = 2 * rng.standard_normal(WIDTH)
-    rest = problem_of(tokens, y).attentive(key, 5.0)
+    (rest,) = data_of(tokens, y).attentive(key, 5.0, head="softmax").read()
     scores = tokens @ key
     kept = scores >= scores.max(axis=1, keepdims=True) - 5.0
     assert kept.mean() < 0.5
@@ -65,29 +54,30 @@ def test_kept_tokens_are_those_within_the_margin(rng, data):
 def test_radii_go_with_their_tokens(rng, data):
     tokens, y = data
     radii = rng.standard_normal(N * LENGTH)
-    problem = problem_of(tokens, y, head="radial", radii=radii)
-    rest = problem.attentive(np.append(np.zeros(WIDTH), 3.0), 1.0)
+    whole = data_of(tokens, y, radii=radii)
+    key = np.append(np.zeros(WIDTH), 3.0)
+    (rest,) = whole.attentive(key, 1.0, head="radial").read()
     tops = radii.reshape(N, LENGTH).max(axis=1, keepdims=True)
     assert_array_equal(
         rest.bags.radii, radii[(radii.reshape(N, -1) >= tops - 1 / 3).ravel()]
     )
-    some = problem.on(np.array([3, 1]))
+    some = next(iter(whole.read())).take(np.array([3, 1]))
     assert_array_equal(some.bags.radii[:LENGTH], radii[3 * LENGTH : 4 * LENGTH])
 
 
 def test_nothing_is_gathered_where_most_tokens_count(data, monkeypatch):
-    problem = problem_of(*data)
-    assert problem.attentive(np.zeros(WIDTH), 5.0) is None
-    assert problem_of(*data, head="erf").attentive(np.ones(WIDTH), 0.1) is None
-    assert problem.attentive(np.ones(WIDTH), 0.1) is not None
+    whole, key = data_of(*data), np.ones(WIDTH)
+    assert whole.attentive(0 * key, 5.0, head="softmax") is None
+    assert whole.attentive(key, 0.1, head="erf") is None
+    assert whole.attentive(key, 0.1, head="softmax") is not None
     # A stream of which many tokens count stays a stream.
-    monkeypatch.setattr(_location_problem, "_MOST_NUMBERS", N * WIDTH - 1)
-    assert problem.attentive(np.ones(WIDTH), 0.1) is None
+    monkeypatch.setattr(_problem, "_MOST_NUMBERS", N * WIDTH - 1)
+    assert whole.attentive(key, 0.1, head="softmax") is None
 
 
 @pytest.mark.parametrize("most", [2**22, 0])
 def test_a_stream_gathers_what_the_fit_in_memory_does(data, monkeypatch, most):
-    monkeypatch.setattr(_location_problem, "_MOST_NUMBERS", most)
+    monkeypatch.setattr(_problem, "_MOST_NUMBERS", most)
     tokens, y = data
     passes = []
 
@@ -110,13 +100,13 @@ def test_the_fit_is_that_over_all_tokens(data, monkeypatch, estimator, head):
     tokens, y = data
     y = y if estimator is SingleLocationRegressor else y > 0
     settings = {"head": head, "tol": 1e-5, "alpha": 1e-6}
-    gathered, attentive = [], Problem.attentive
+    gathered, attentive = [], LocationData.attentive
 
-    def spied(*given):
-        gathered.append(attentive(*given))
+    def spied(*given, **settings):
+        gathered.append(attentive(*given, **settings))
         return gathered[-1]
 
-    monkeypatch.setattr(Problem, "attentive", spied)
+    monkeypatch.setattr(LocationData, "attentive", spied)
     quick = estimator(**settings).fit(tokens, y)
     assert len(gathered) >= 2
     assert None not in gathered
@@ -134,7 +124,7 @@ def test_a_wrong_choice_of_tokens_is_noticed(data, monkeypatch):
     all_tokens(monkeypatch)
     whole = SingleLocationRegressor(**settings).fit(*data)
     monkeypatch.undo()
-    monkeypatch.setattr(_location_fit, "_MARGIN", np.log(1e-4))
+    monkeypatch.setattr(_fit, "_MARGIN", np.log(1e-4))
     chosen = SingleLocationRegressor(**settings).fit(*data)
     assert_allclose(chosen.objective_, whole.objective_, rtol=1e-3)
 
@@ -152,13 +142,13 @@ def test_no_tolerance_leaves_a_bag_without_tokens(data, monkeypatch):
     """Whatever `tol` is, the largest score of a bag counts."""
     tokens, y = data
     margins = []
-    attentive = Problem.attentive
+    attentive = LocationData.attentive
 
-    def watched(self, key, margin):
+    def watched(self, key, margin, *, head):
         margins.append(margin)
-        return attentive(self, key, margin)
+        return attentive(self, key, margin, head=head)
 
-    monkeypatch.setattr(Problem, "attentive", watched)
+    monkeypatch.setattr(LocationData, "attentive", watched)
     SingleLocationRegressor(tol=100.0).fit(tokens, y)
     assert margins
     assert min(margins) >= 0

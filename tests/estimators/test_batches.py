@@ -125,7 +125,9 @@ def test_a_dask_array_is_read_block_by_block(data):
     np.testing.assert_allclose(model.predict(chunked), model.predict(X), rtol=1e-12)
     assert_array_equal(model.locate(chunked), model.locate(X))
     assert [len(block) for block in row_blocks(chunked)] == [120, 120, 120, 120, 20]
-    with pytest.raises(ValueError, match="`y` must be one target a bag; got 7 targets"):
+    with pytest.raises(
+        ValueError, match="`y` must be one target per bag; got 7 targets"
+    ):
         SingleLocationRegressor().fit(chunked, y[:7])
     with pytest.raises(ValueError, match="requires y to be passed"):
         SingleLocationRegressor().fit(chunked)

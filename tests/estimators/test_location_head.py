@@ -8,17 +8,21 @@ from scipy.special import erf, log_softmax
 
 from eigenheads._parallel import threads
 from eigenheads.estimators._bags import Bags
-from eigenheads.estimators._location_coordinates import pooled_coordinates
-from eigenheads.estimators._location_head import attention_weights, head_outputs
-from eigenheads.estimators._location_loss import (
+from eigenheads.estimators._location._head import (
     LOGISTIC,
     MULTINOMIAL,
     SQUARED,
     HeadLoss,
+    attended_readouts,
+    attention_weights,
     pool_tokens,
 )
-from eigenheads.estimators._location_objective import Objective
-from eigenheads.estimators._location_problem import Problem
+from eigenheads.estimators._location._objective import PenalisedLoss, pooled_whitening
+from eigenheads.estimators._location._problem import (
+    HeadSettings,
+    LabelledBags,
+    data_in_memory,
+)
 from eigenheads.functional import location_predictor
 
 # Sums of about a hundred float64 products, reordered.
@@ -34,25 +38,35 @@ def ragged_bags(rng, n=12, d=4, longest=7, dtype=np.float64):
     return Bags(rng.standard_normal((offsets[-1], d)).astype(dtype), offsets)
 
 
-def problem_of(rng, kind, *, head="softmax", l1_ratio=0.0, bags=None):
+def labelled_bags(rng, kind, bags=None):
     bags = ragged_bags(rng) if bags is None else bags
     n = len(bags)
     targets = rng.standard_normal(n) if kind == SQUARED else rng.integers(2, size=n)
-    return Problem(
+    return LabelledBags(
         bags,
         targets.astype(float),
         responses=np.zeros((n, KINDS[kind])),
         weights=rng.uniform(0.1, 2.0, size=n),
+    )
+
+
+def settings_of(kind, *, head="softmax"):
+    return HeadSettings(
         head=head,
         kind=kind,
         alpha=0.3,
-        l1_ratio=l1_ratio,
+        l1_ratio=0.0,
         coherence=5.0,
         shrinkage=None,
         has_intercept=True,
         max_iter=10,
         tol=1e-4,
     )
+
+
+def head_outputs(bags, key, values, *, head):
+    weights = attention_weights(bags, bags.tokens @ key, head=head)
+    return attended_readouts(bags, weights, values)
 
 
 @pytest.mark.parametrize("head", ["softmax", "erf"])
@@ -91,12 +105,12 @@ def test_softmax_weights_do_not_overflow():
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_fused_loss_is_the_plain_one(rng, head, kind, dtype):
     bags = ragged_bags(rng, dtype=dtype)
-    problem = problem_of(rng, kind, head=head, bags=bags)
+    batch = labelled_bags(rng, kind, bags)
     rows = rng.standard_normal((1 + KINDS[kind], 4))
     intercepts = rng.standard_normal(KINDS[kind])
     wide = Bags(bags.tokens.astype(np.float64), bags.offsets)
     outputs = head_outputs(wide, rows[0], rows[1:], head=head) + intercepts
-    targets = problem.targets
+    targets, weights = batch.targets, batch.weights
     plain = {
         SQUARED: lambda: 0.5 * (outputs[:, 0] - targets) ** 2,
         LOGISTIC: lambda: np.logaddexp(0, (1 - 2 * targets) * outputs[:, 0]),
@@ -105,9 +119,10 @@ def test_fused_loss_is_the_plain_one(rng, head, kind, dtype):
         ),
     }[kind]()
 
-    loss = HeadLoss(bags, targets, problem.weights, head=head, kind=kind)
+    total = weights.sum()
+    loss = HeadLoss(bags, targets, weights, head=head, kind=kind, total=total)
 
-    expected = np.average(plain, weights=problem.weights)
+    expected = np.average(plain, weights=weights)
     assert_allclose(loss(rows, intercepts)[0], expected, rtol=RTOL)
 
 
@@ -115,14 +130,13 @@ def test_fused_loss_is_the_plain_one(rng, head, kind, dtype):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("is_whitened", [True, False])
 def test_gradient_is_the_finite_difference(rng, head, kind, is_whitened):
-    problem = problem_of(rng, kind, head=head)
-    coordinates = pooled_coordinates(
-        problem.bags, problem.weights, center=head == "softmax"
-    )
+    data = data_in_memory(labelled_bags(rng, kind))
+    coordinates = pooled_whitening(data, center=head == "softmax")
     if not is_whitened:
         coordinates = coordinates.without_whitening()
     attended = rng.standard_normal(4)
-    objective = Objective(problem, coordinates, attended)
+    settings = settings_of(kind, head=head)
+    objective = PenalisedLoss(data, settings, coordinates, attended)
     flat = rng.standard_normal((1 + KINDS[kind]) * 4 + KINDS[kind])
 
     step = 1e-6 * np.eye(len(flat))
@@ -138,17 +152,16 @@ def test_gradient_is_the_finite_difference(rng, head, kind, is_whitened):
 
 def test_coordinates_do_not_change_the_objective(rng):
     """Whitened and standardised coordinates describe one function."""
-    problem = problem_of(rng, SQUARED)
-    coordinates = pooled_coordinates(problem.bags, problem.weights, center=True)
+    data, settings = data_in_memory(labelled_bags(rng, SQUARED)), settings_of(SQUARED)
+    coordinates = pooled_whitening(data, center=True)
     plain = coordinates.without_whitening()
     whitened, attended = rng.standard_normal((2, 4)), rng.standard_normal(4)
     flat = np.concatenate([whitened.ravel(), [0.7]])
     other = np.concatenate([coordinates.standardised(whitened).ravel(), [0.7]])
+    same = plain.measured(coordinates.standardised(attended))
     assert_allclose(
-        Objective(problem, coordinates, attended)(flat)[0],
-        Objective(problem, plain, plain.measured(coordinates.standardised(attended)))(
-            other
-        )[0],
+        PenalisedLoss(data, settings, coordinates, attended)(flat)[0],
+        PenalisedLoss(data, settings, plain, same)(other)[0],
         rtol=RTOL,
     )
 
@@ -159,7 +172,9 @@ def test_whitened_tokens_are_white(rng):
         [[2.0, 1.0, 0.0], [0.0, 1.0, 0.5], [0.0, 0.0, 9.0]]
     )
     bags = Bags(mixed + 5.0, np.arange(20_001))
-    coordinates = pooled_coordinates(bags, np.ones(len(bags)), center=True)
+    y = np.zeros(len(bags))
+    data = data_in_memory(LabelledBags(bags, y, y[:, None], np.ones(len(bags))))
+    coordinates = pooled_whitening(data, center=True)
     white = coordinates.pulled_back(bags.tokens - coordinates.mean)
     eigenvalues = np.linalg.eigvalsh(np.cov(white.T, bias=True))
     correlation = np.linalg.eigvalsh(np.corrcoef(mixed.T))
@@ -169,7 +184,8 @@ def test_whitened_tokens_are_white(rng):
 def test_threads_change_nothing(rng):
     bags = ragged_bags(rng, n=9_000, d=20, longest=3)  # several blocks
     y = rng.standard_normal(len(bags))
-    loss = HeadLoss(bags, y, np.ones(len(bags)), head="softmax", kind=SQUARED)
+    weights, total = np.ones(len(bags)), float(len(bags))
+    loss = HeadLoss(bags, y, weights, head="softmax", kind=SQUARED, total=total)
     rows, intercepts = rng.standard_normal((2, 20)), np.zeros(1)
     alone = loss(rows, intercepts)
     with threads(2), loss.threads():

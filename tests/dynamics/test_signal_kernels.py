@@ -105,7 +105,8 @@ MUTATIONS = {
     "frame not turned back": [("reframe(state, 1)", "pass")],
     "descent": [("-step_sizes[index])", "step_sizes[index])")],
     "doubled inverse temperature": [
-        ("size = state.shape[1]", "size, sharpness = state.shape[1], 2.0 * sharpness")
+        ("meetings[token] *= inverse_temp", "meetings[token] *= 2.0 * inverse_temp"),
+        ("scale = 2.0", "scale = 4.0"),
     ],
     "what is outside the frame forgotten": [("_add_isotropic(rng, d", "0 * (d")],
 }
@@ -113,14 +114,14 @@ MUTATIONS = {
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_comparison_rejects_a_wrong_engine(rng_seed, name, monkeypatch):
-    source = inspect.getsource(_signal_kernels.exact_block.py_func)
+    source = inspect.getsource(_signal_kernels.signal_exact_block.py_func)
     for old, new in MUTATIONS[name]:
         assert source.count(old) == 1
         source = source.replace(old, new)
     source = source.replace("0 * (d - 2.0, outside, gradient[2:])", "pass")
     namespace = dict(vars(_signal_kernels))
     exec(re.sub(r"^@njit.*\n", "", source), namespace)
-    wrong = njit(nogil=True)(namespace["exact_block"])
+    wrong = njit(nogil=True)(namespace["signal_exact_block"])
     monkeypatch.setitem(_signal._KERNELS, "exact", wrong)
     wrong_runs = simulated(5, seed=rng_seed)
     assert corrected_p_value(wrong_runs, generic_full(rng_seed)) < FALSE_ALARM

@@ -1,7 +1,9 @@
-"""What the single-location regressor and classifier share."""
+"""Base class of the single-location regressor and classifier."""
 
 import sys
 import warnings
+from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,20 +22,30 @@ from eigenheads._checks import (
 )
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags, read_bags
-from eigenheads.estimators._batches import is_dask, row_blocks
-from eigenheads.estimators._location_fit import fit_head
-from eigenheads.estimators._location_head import (
+from eigenheads.estimators._batches import Batches, is_dask, is_stream, row_blocks
+from eigenheads.estimators._location._fit import FitState, HeadSolution, fit_head
+from eigenheads.estimators._location._head import (
     HEADS,
     attended_readouts,
     attention_weights,
     deciding_tokens,
     squared_radii,
 )
-from eigenheads.estimators._location_problem import Problem, Solution
+from eigenheads.estimators._location._problem import (
+    ClassLabels,
+    HeadSettings,
+    LabelledBags,
+    LocationData,
+    StandardisedNumbers,
+    data_in_memory,
+    read_targets,
+    read_weights,
+    streamed_data,
+)
 
 
 class AbstractSingleLocation(BaseEstimator):
-    """What the regressor and the classifier share: bags, the head, the fit."""
+    """Parameters, reading of bags, fit and attention of both estimators."""
 
     coef_key_: NDArray[np.floating]
     coef_value_: NDArray[np.floating]
@@ -142,51 +154,65 @@ class AbstractSingleLocation(BaseEstimator):
         check_count("max_iter", self.max_iter, owner=owner)
         check_positive("tol", self.tol, owner=owner)
 
-    def _solve(
+    def _fit_head(
         self,
-        bags: Bags,
-        targets: FloatArray,
-        responses: FloatArray,
-        weights: FloatArray,
-        *,
-        kind: int,
-    ) -> Solution:
-        """Fit the head; bags of weight zero are as if they were not there."""
-        kept = np.flatnonzero(weights > 0)
-        problem = Problem(
-            bags=bags,
-            targets=targets,
-            responses=responses,
-            weights=weights,
-            **self._settings(kind),
-        )
-        if len(kept) < len(bags):
-            problem = problem.on(kept)
-        return self._solve_problem(problem)
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        encoding: StandardisedNumbers | ClassLabels,
+    ) -> HeadSolution:
+        """Read the data, fit the head, and keep what both estimators share."""
+        owner = type(self).__name__
+        if is_stream(X, y):
+            with Batches(X, y, sample_weight, owner=owner) as batches:
 
-    def _settings(self, kind: int) -> dict[str, Any]:
-        return {
-            "head": self.head,
-            "kind": kind,
-            "alpha": float(self.alpha),
-            "l1_ratio": float(self.l1_ratio),
-            "coherence": float(self.coherence),
-            "shrinkage": None if self.shrinkage is None else float(self.shrinkage),
-            "has_intercept": bool(self.fit_intercept),
-            "max_iter": int(self.max_iter),
-            "tol": float(self.tol),
-        }
+                def read() -> Iterator[tuple[Bags, NDArray[Any], FloatArray]]:
+                    for index, (bags, targets, weights) in enumerate(batches):
+                        yield self._read(bags, targets, weights, reset=index == 0)
 
-    def _solve_problem(self, problem: Problem) -> Solution:
-        tokens, random = problem.bags.tokens, check_random_state(self.random_state)
-        shape = int(self.n_random_starts), tokens.shape[1]
+                data = streamed_data(read, encoding, owner=owner)
+                return self._solve(data, encoding.kind)
+        bags, targets, weights = self._read(X, y, sample_weight, reset=True)
+        encoding.add(targets, weights)
+        batch = LabelledBags(bags, *encoding.encoder()(targets), weights)
+        return self._solve(data_in_memory(batch), encoding.kind)
+
+    def _read(
+        self, X: Any, y: Any, sample_weight: Any, *, reset: bool
+    ) -> tuple[Bags, NDArray[Any], FloatArray]:
+        """Return bags, targets and weights, checked."""
+        bags, owner = read_bags(self, X, reset=reset), type(self).__name__
+        targets = self._check_targets(read_targets(y, bags, owner=owner))
+        return bags, targets, read_weights(sample_weight, bags, owner=owner)
+
+    @abstractmethod
+    def _check_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
+        """Return the targets if they suit the estimator, or raise."""
+
+    def _solve(self, data: LocationData, kind: int) -> HeadSolution:
+        shape = int(self.n_random_starts), data.n_features
+        directions = check_random_state(self.random_state).standard_normal(shape)
+        state = FitState(data, self._settings(kind), directions, self._report)
         # Many small products: threads of the linear algebra would wait for each other.
         with threadpool_limits(limits=1, user_api="blas"):
-            solution = fit_head(problem, random.standard_normal(shape), self._report)
-        self._keep(solution, tokens.dtype)
+            solution = fit_head(state)
+        self._keep(solution, data.dtype)
         return solution
 
-    def _keep(self, solution: Solution, dtype: np.dtype[Any]) -> None:
+    def _settings(self, kind: int) -> HeadSettings:
+        return HeadSettings(
+            head=self.head,
+            kind=kind,
+            alpha=float(self.alpha),
+            l1_ratio=float(self.l1_ratio),
+            coherence=float(self.coherence),
+            shrinkage=None if self.shrinkage is None else float(self.shrinkage),
+            has_intercept=bool(self.fit_intercept),
+            max_iter=int(self.max_iter),
+            tol=float(self.tol),
+        )
+
+    def _keep(self, solution: HeadSolution, dtype: np.dtype[Any]) -> None:
         key = solution.key
         if solution.precision is not None:
             self.coef_radius_ = float(key[-1])

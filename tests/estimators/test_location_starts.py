@@ -6,8 +6,9 @@ from numpy.testing import assert_allclose
 
 from eigenheads.datasets import SingleLocation
 from eigenheads.estimators._bags import Bags
-from eigenheads.estimators._location_coordinates import pooled_coordinates
-from eigenheads.estimators._location_start import key_directions, ridge
+from eigenheads.estimators._location._objective import pooled_whitening
+from eigenheads.estimators._location._problem import LabelledBags, data_in_memory
+from eigenheads.estimators._location._starts import key_directions, ridge_values
 
 LAW = SingleLocation(d=40, n_tokens=6)
 
@@ -15,8 +16,12 @@ LAW = SingleLocation(d=40, n_tokens=6)
 def drawn(rng, *, decoy=1.0, n=5000):
     tokens, y, _ = LAW.sample(n, rng)
     tokens[..., 2] *= decoy
-    bags = Bags(tokens.reshape(-1, LAW.d), LAW.n_tokens * np.arange(n + 1))
-    return bags, (y - y.mean())[:, None]
+    return data_of(tokens.reshape(-1, LAW.d), y - y.mean())
+
+
+def data_of(rows, y):
+    bags = Bags(rows, LAW.n_tokens * np.arange(len(y) + 1))
+    return data_in_memory(LabelledBags(bags, y, y[:, None], np.ones(len(y))))
 
 
 def overlap(direction, coordinates):
@@ -30,22 +35,20 @@ def overlap(direction, coordinates):
 @pytest.mark.parametrize("decoy", [1.0, 9.0])
 @pytest.mark.parametrize("name", ["moments", "spectral"])
 def test_moments_find_the_key_with_and_without_a_decoy(rng, decoy, name):
-    bags, responses = drawn(rng, decoy=decoy)
-    weights = np.ones(len(bags))
-    coordinates = pooled_coordinates(bags, weights, center=True)
-    found = key_directions(bags, responses, weights, coordinates)[name]
+    data = drawn(rng, decoy=decoy)
+    coordinates = pooled_whitening(data, center=True)
+    found = key_directions(data, coordinates)[name]
     assert max(overlap(direction, coordinates) for direction in found) > 0.8
 
 
 def test_the_principal_direction_is_the_key_only_without_a_decoy(rng):
     overlaps = []
     for decoy in (1.0, 9.0):
-        bags, _ = drawn(rng, decoy=decoy)
-        weights = np.ones(len(bags))
+        (batch,) = drawn(rng, decoy=decoy).read()
         # In standardised features the decoy is gone; turn the frame to keep it.
         turn, _ = np.linalg.qr(rng.standard_normal((LAW.d, LAW.d)))
-        turned = Bags(bags.tokens @ turn, bags.offsets)
-        coordinates = pooled_coordinates(turned, weights, center=True)
+        turned = data_of(batch.bags.tokens @ turn, batch.targets)
+        coordinates = pooled_whitening(turned, center=True)
         principal = coordinates.principal / coordinates.scale
         key = LAW.key_direction @ turn
         overlaps.append(abs(principal @ key) / np.linalg.norm(principal))
@@ -53,25 +56,13 @@ def test_the_principal_direction_is_the_key_only_without_a_decoy(rng):
     assert overlaps[1] < 0.5
 
 
-def test_moment_matrix_is_the_product_of_key_and_value(rng):
-    """E[y sum x x^T] = sqrt(d/2) gamma^2 (k v^T + v k^T)."""
-    n = 200_000
-    law = SingleLocation(d=3, n_tokens=2)
-    tokens, y, _ = law.sample(n, rng)
-    matrix = np.einsum("n,nli,nlj->ij", y, tokens, tokens) / n
-    key, value = law.key_direction, law.value_direction
-    expected = np.sqrt(1.5) * 0.5 * (np.outer(key, value) + np.outer(value, key))
-    # Entries of variance below 4 a bag: six deviations at n bags.
-    assert_allclose(matrix, expected, atol=6 * 2 / np.sqrt(n))
-
-
 def test_ridge_counts_weights_as_repetitions(rng):
     features, responses = rng.standard_normal((20, 3)), rng.standard_normal((20, 2))
     counts = rng.integers(1, 4, size=20)
-    repeated = ridge(
+    repeated = ridge_values(
         np.repeat(features, counts, axis=0),
         np.repeat(responses, counts, axis=0),
         np.ones(counts.sum()),
     )
-    weighted = ridge(features, responses, counts.astype(float))
+    weighted = ridge_values(features, responses, counts.astype(float))
     assert_allclose(weighted, repeated, rtol=1e-12)
