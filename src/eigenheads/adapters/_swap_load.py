@@ -15,8 +15,14 @@ from eigenheads.adapters._variants import VARIANTS, AbstractVariant
 
 _OWNER = "load_swapped"
 # Options of `from_pretrained` that the configuration needs to be found.
-_WHERE = ("cache_dir", "local_files_only", "revision", "subfolder", "token")
-_WHERE += ("trust_remote_code",)
+_WHERE = (
+    "cache_dir",
+    "local_files_only",
+    "revision",
+    "subfolder",
+    "token",
+    "trust_remote_code",
+)
 
 
 def load_swapped(
