@@ -32,8 +32,8 @@ from eigenheads.experiments._core import Claim, Relation, Result, Verdict
 from eigenheads.experiments._registry import experiment_keys
 
 FORMAT = "eigenheads-result/1"
-# Largest manifest or plan that is read, in bytes, and largest figure.
-LARGEST_TEXT, _LARGEST_FIGURE = 2**24, 2**25
+# Largest manifest that is read, in bytes, and largest figure.
+_LARGEST_TEXT, _LARGEST_FIGURE = 2**24, 2**25
 _MANIFEST, _TABLE, _FIGURE = "manifest.json", "table.npz", "figure.svg"
 _RELATIONS, _VERDICTS = get_args(Relation), get_args(Verdict)
 _WRONG_FIELD = (
@@ -235,7 +235,7 @@ def stored_results(root: Path) -> Iterator[Result]:
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
-        manifest = read_json(path)
+        manifest = _read_json(path)
     except (OSError, ValueError) as error:
         raise _damaged(path, "it is not JSON text") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
@@ -243,9 +243,9 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def read_json(path: Path) -> Any:
+def _read_json(path: Path) -> Any:
     """Return what a JSON file holds; ValueError if it is none, too large or deep."""
-    check_regular(path, LARGEST_TEXT)
+    check_regular(path, _LARGEST_TEXT)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except RecursionError as error:
