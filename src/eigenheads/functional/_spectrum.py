@@ -1,10 +1,10 @@
 """Soft thresholds of numbers and of singular values, and the effective rank."""
 
 import numpy as np
-from array_api_compat import array_namespace, is_numpy_array
+from array_api_compat import is_numpy_array
 from jaxtyping import Float
 
-from eigenheads._checks import check_choice, check_number, fail
+from eigenheads._checks import check_choice, check_float_arrays, check_number, fail
 from eigenheads._numerics._thresholded_svd import thresholded_svd
 from eigenheads._typing import Array
 
@@ -44,7 +44,7 @@ def soft_threshold(
     >>> soft_threshold(np.array([-3.0, 0.5, 2.0]), 1.0)
     array([-2.,  0.,  1.])
     """
-    xp = array_namespace(x)
+    xp = check_float_arrays("soft_threshold", x=x, finite=False)
     if isinstance(threshold, int | float):
         threshold = _check_threshold(threshold)
     return xp.sign(x) * xp.maximum(xp.abs(x) - threshold, xp.zeros_like(x))
@@ -98,9 +98,9 @@ def singular_value_threshold(
     """
     owner = "singular_value_threshold"
     tau = check_number("threshold", threshold, owner=owner, minimum=0.0)
+    xp = check_float_arrays(owner, x=x)
     if x.ndim < 2:
         fail("x", "of shape (..., rows, columns)", x, owner=owner)
-    xp = array_namespace(x)
     if is_numpy_array(x) and x.ndim == 2 and x.dtype == np.float64 and tau > 0:
         return thresholded_svd(x, tau).matrix()
     u, s, vt = xp.linalg.svd(x, full_matrices=False)
@@ -146,9 +146,9 @@ def effective_rank(
     """
     owner = "effective_rank"
     check_choice("kind", kind, _RANK_KINDS, owner=owner)
-    if getattr(spectrum, "ndim", 0) < 1 or 0 in spectrum.shape:
+    xp = check_float_arrays(owner, spectrum=spectrum)
+    if spectrum.ndim < 1 or 0 in spectrum.shape:
         fail("spectrum", "an array of shape (..., n)", spectrum, owner=owner)
-    xp = array_namespace(spectrum)
     s = xp.where(spectrum > 0, spectrum, xp.zeros_like(spectrum))
     total = xp.sum(s, axis=-1, keepdims=True)
     none = total <= 0
