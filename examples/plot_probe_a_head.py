@@ -63,8 +63,8 @@ observed = probe.by_head(name).ravel()
 # %%
 # Heads and their null distributions
 # ----------------------------------
-# Bars: two standard deviations of the null around its mean. A
-# negative result: this small model does not do what larger ones do (see *Question a trained head*).
+# Bars: two standard deviations of the null around its mean. The result is negative:
+# this small model does not do what larger ones do (see the guide on probing heads).
 figure, axis = plt.subplots(figsize=(7, 3.8))
 heads = np.arange(len(observed))
 for shift, null, color in ((-0.15, "rotated", "C4"), (0.15, "untrained", "C1")):

@@ -54,7 +54,7 @@ def excess_risk(paths):
 # %%
 # Compare
 # -------
-# With five prompts per step, noise holds key and value back for a long time, and yet the
+# With five prompts per step, noise slows key and value down for a long time, but the
 # risk, which mostly falls because the head becomes less sharp, stays on theory's curve.
 # In the end the runs meet theory, and beat every predictor that ignores the location.
 thousands = runs.steps / 1000
