@@ -11,7 +11,19 @@ from typing import NoReturn
 
 import numpy as np
 
+from eigenheads._errors import (
+    UsageError,
+    UsageRuntimeError,
+    UsageTypeError,
+    UsageValueError,
+)
 from eigenheads._typing import FloatArray
+
+_USAGE_ERRORS: dict[type[Exception], type[UsageError]] = {
+    eigenheads._errors.UsageValueError: UsageValueError,
+    TypeError: UsageTypeError,
+    RuntimeError: UsageRuntimeError,
+}
 
 
 def shown(value: object, *, limit: int = 60) -> str:
@@ -41,23 +53,23 @@ def fail(
     hint: str = "",
     error: type[Exception] = ValueError,
 ) -> NoReturn:
-    """Raise `error` in the house grammar.
+    """Raise a usage error of kind `error`, with a message in the house grammar.
 
-    It is marked as the caller's mistake, so that the command line can tell it from a
-    mistake of ours.
+    The error raised is a subclass of both `error` and
+    :class:`~eigenheads._errors.UsageError`.
 
     Examples
     --------
     >>> fail("d", "an integer >= 5", 3, owner="simulate_location", hint="Use full.")
     Traceback (most recent call last):
     ...
-    ValueError: simulate_location: `d` must be an integer >= 5; got 3. Use full.
+    eigenheads._errors.UsageValueError:
+    simulate_location: `d` must be an integer >= 5; got 3. Use full.
     """
     got = value if isinstance(value, Got) else shown(value)
     tail = f" {hint}" if hint else ""
-    failure = error(f"{owner}: `{name}` must be {contract}; got {got}.{tail}")
-    failure.is_of_the_caller = True  # type: ignore[attr-defined]
-    raise failure
+    kind = _USAGE_ERRORS.get(error, error)
+    raise kind(f"{owner}: `{name}` must be {contract}; got {got}.{tail}")
 
 
 class Got(str):
@@ -81,7 +93,8 @@ def check_number(
     >>> check_number("noise", -1.0, owner="SingleLocation", minimum=0.0)
     Traceback (most recent call last):
     ...
-    ValueError: SingleLocation: `noise` must be a finite number >= 0; got -1.0.
+    eigenheads._errors.UsageValueError:
+    SingleLocation: `noise` must be a finite number >= 0; got -1.0.
     """
     number = as_float(value)
     if math.isfinite(number) and minimum <= number <= maximum:
@@ -104,7 +117,8 @@ def check_positive(name: str, value: object, *, owner: str) -> float:
     >>> check_positive("gamma", 0.0, owner="SingleLocation")
     Traceback (most recent call last):
     ...
-    ValueError: SingleLocation: `gamma` must be a finite number > 0; got 0.0.
+    eigenheads._errors.UsageValueError:
+    SingleLocation: `gamma` must be a finite number > 0; got 0.0.
     """
     number = as_float(value)
     if 0 < number < math.inf:
@@ -132,7 +146,8 @@ def check_count(
     >>> check_count("n_steps", 0, owner="simulate_location")
     Traceback (most recent call last):
     ...
-    ValueError: simulate_location: `n_steps` must be an integer >= 1; got 0.
+    eigenheads._errors.UsageValueError:
+    simulate_location: `n_steps` must be an integer >= 1; got 0.
     """
     whole = (isinstance(value, Integral) and not isinstance(value, bool)) or (
         as_float(value).is_integer()
@@ -162,7 +177,8 @@ def check_choice(
     >>> check_choice("method", "exakt", ["exact", "full"], owner="simulate_location")
     Traceback (most recent call last):
     ...
-    ValueError: simulate_location: `method` must be one of 'exact', 'full'; got
+    eigenheads._errors.UsageValueError:
+    simulate_location: `method` must be one of 'exact', 'full'; got
     'exakt'. Did you mean 'exact'?
     """
     if isinstance(value, str) and value in choices:
@@ -181,7 +197,8 @@ def check_finite_array(name: str, value: object, *, owner: str) -> FloatArray:
     >>> check_finite_array("kappa", [0.0, float("nan")], owner="location_risk")
     Traceback (most recent call last):
     ...
-    ValueError: location_risk: `kappa` must be finite numbers; got nan at index (1,).
+    eigenheads._errors.UsageValueError:
+    location_risk: `kappa` must be finite numbers; got nan at index (1,).
     """
     try:
         array = np.asarray(value)

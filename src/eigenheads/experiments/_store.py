@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 import eigenheads
+from eigenheads._errors import UsageError
 from eigenheads._files import (
     read_arrays,
     remove_leftovers,
@@ -32,11 +33,9 @@ _MANIFEST, _TABLE, _FIGURE = "manifest.json", "table.npz", "figure.svg"
 # What draws or prints cannot change a result.
 _NOT_COMPUTING = {
     "__main__.py",
-    "_cli_models.py",
-    "_exits.py",
     "_extras.py",
     "_tour",
-    "cli.py",
+    "cli",
     "experiments",
     "live",
     "plotting",
@@ -44,10 +43,8 @@ _NOT_COMPUTING = {
 }
 
 
-class StoreError(ValueError):
+class StoreError(UsageError, ValueError):
     """A file in the store is damaged or not ours; the message names it."""
-
-    is_of_the_caller = True
 
 
 @cache

@@ -183,7 +183,7 @@ def test_ctrl_c_leaves_everything_consistent_and_says_how_to_go_on(tmp_path):
         os.kill(running.pid, signal.SIGINT)
         _, shown = running.communicate(timeout=60)
     assert running.returncode == 130
-    assert b"To go on from there: python -m eigenheads reproduce" in shown
+    assert b"To continue: python -m eigenheads reproduce" in shown
     assert b"Traceback" not in shown
     (manifest,) = tmp_path.rglob("manifest.json")
     assert "fig3b" in str(manifest)
@@ -191,10 +191,29 @@ def test_ctrl_c_leaves_everything_consistent_and_says_how_to_go_on(tmp_path):
 
 
 def test_paragraphs_of_help_flow_and_examples_keep_their_lines():
-    from eigenheads.cli import _flowing, app
+    from eigenheads.cli._app import _flowing, app
 
     text = "First.\n\n    One line\n    and more.\n\n      a b\n      c d\n    "
     assert _flowing(text) == "First.\n\nOne line and more.\n\n  a b\n  c d"
     texts = [command.help for command in app.registered_commands]
     assert all(texts)
     assert len(texts) == 8
+
+
+def test_an_internal_error_shows_a_traceback_and_status_70(monkeypatch, capsys):
+    def broken(*arguments, **options):
+        raise ValueError("not a mistake of the caller")
+
+    monkeypatch.setattr("eigenheads.report.write_report", broken)
+    assert main(["report"]) == 70
+    error = capsys.readouterr().err
+    assert "Traceback" in error
+    assert "ValueError: not a mistake of the caller" in error
+    assert error.endswith("internal error. Please report the traceback above.\n")
+
+
+def test_the_help_lists_the_exit_statuses(capsys):
+    assert main(["--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for status in ("0 all verdicts", "1 a verdict", "2 a mistake", "70 an internal"):
+        assert status in shown
