@@ -20,7 +20,7 @@ from eigenheads._errors import (
 from eigenheads._typing import FloatArray
 
 _USAGE_ERRORS: dict[type[Exception], type[UsageError]] = {
-    eigenheads._errors.UsageValueError: UsageValueError,
+    ValueError: UsageValueError,
     TypeError: UsageTypeError,
     RuntimeError: UsageRuntimeError,
 }

@@ -64,7 +64,7 @@ def test_a_verdict_against_the_record_is_exit_status_1(tmp_path, capsys, monkeyp
         (["reproduce"], "Missing argument"),
         (["reproduce", KEY, "--fast"], "No such option: --fast"),
         (["reproduce", KEY, "--sede", "1"], "--sede. Did you mean --seed?"),
-        (["reproduce", KEY, "--seed", "x"], "`eigenheads reproduce --help` shows"),
+        (["reproduce", KEY, "--seed", "x"], "`eigenheads reproduce --help` lists"),
         (["demo", "--preset", "dmo"], "demo: `preset` must be one of"),
         (["reprodce"], "No such command 'reprodce'"),
         (["report", "--out", "/dev/null/x"], "a folder with results"),
@@ -99,17 +99,6 @@ def test_a_damaged_result_is_named_with_exit_status_2(tmp_path, capsys):
     assert main(["report", "--out", str(tmp_path)]) == 2
     assert str(table) in capsys.readouterr().err
     assert main([*arguments, "--force"]) == 0
-
-
-def test_a_mistake_of_ours_is_not_blamed_on_the_user(monkeypatch, tmp_path):
-    import eigenheads.report
-
-    def broken(*_, **__):
-        raise ValueError("from the depths")
-
-    monkeypatch.setattr(eigenheads.report, "write_report", broken)
-    with pytest.raises(ValueError, match="from the depths"):
-        main(["report", "--out", str(tmp_path)])
 
 
 def test_a_full_disk_is_one_line(monkeypatch, tmp_path, capsys):
