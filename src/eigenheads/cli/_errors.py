@@ -9,6 +9,7 @@ from pathlib import Path
 
 import typer
 
+from eigenheads._checks import escape_controls
 from eigenheads._errors import UsageError
 
 EXIT_OK, EXIT_CHANGED, EXIT_USAGE = 0, 1, 2
@@ -54,7 +55,8 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:
 
 def _usage_error(message: str) -> int:
     if message:  # empty when Typer has printed the help instead
-        print(f"eigenheads: {' '.join(message.split())}", file=sys.stderr)
+        line = escape_controls(" ".join(message.split()))
+        print(f"eigenheads: {line}", file=sys.stderr)
     return EXIT_USAGE
 
 

@@ -146,6 +146,9 @@ def _packed(cells: Sequence[tuple[Address, CellResult]]) -> dict[str, NDArray[An
 
 def _unpacked(arrays: Mapping[str, NDArray[Any]]) -> list[tuple[Address, CellResult]]:
     names = [str(name) for name in arrays["names"]]
+    shape = (len(arrays["point"]), len(names))
+    if arrays["values"].shape != shape or arrays["has"].shape != shape:
+        raise ValueError("columns are not of one length")
     columns = [
         arrays[name].tolist()
         for name in ("point", "seed", "seconds", "message", "values", "has")
