@@ -1,7 +1,7 @@
-"""How fast is population descent on five numbers, next to vectors in R^400?
+"""Speed of population descent on five numbers, compared with vectors in R^400.
 
 Both do the same updates. The library runs one compiled loop on five numbers; the plain
-loop moves two vectors with NumPy and asks the library for the gradient only.
+loop moves two vectors with NumPy and calls the library for the gradient only.
 """
 
 import math
@@ -12,12 +12,11 @@ from functools import partial
 import numpy as np
 
 from eigenheads._parallel import threads
-from eigenheads.theory import location_descent
-from eigenheads.theory._location_checks import check_law
+from eigenheads.datasets import SingleLocation
+from eigenheads.theory import LocationLandscape, location_descent
 from eigenheads.theory._location_formulas import risk_slopes
-from eigenheads.theory._location_risk import special_values
 
-LAW = {"d": 400, "n_tokens": 10, "gamma": math.sqrt(0.5)}
+LAW = SingleLocation(d=400, n_tokens=10, gamma=math.sqrt(0.5))
 STEP = 4e-3
 SETTINGS = {
     "constant, 0.1": lambda t: 0.1,
@@ -32,11 +31,11 @@ def order_parameters(k: np.ndarray, v: np.ndarray) -> list[float]:
 
 def plain_loop(k: np.ndarray, v: np.ndarray, schedule: Callable, n_steps: int) -> None:
     """Projected gradient descent on vectors, straightforward NumPy, no checks."""
-    law = check_law(**LAW, inverse_temperature=0.0, owner="benchmark")
+    landscape = LocationLandscape(LAW, inverse_temperature=0.0)
     for t in range(n_steps):
-        law = law._replace(inverse_temperature=np.float64(schedule(t)))
+        object.__setattr__(landscape, "inverse_temperature", np.float64(schedule(t)))
         order = order_parameters(k, v)
-        by = risk_slopes(order, *special_values(order[0], law))
+        by = risk_slopes(order, *landscape._arguments(order[0]))
         gradient_k, gradient_v = by[4] * v, by[4] * k
         gradient_k[:2] += by[0], by[3]
         gradient_v[:2] += by[2], by[1]
@@ -54,14 +53,14 @@ def seconds(work: Callable[[], object]) -> float:
 def main(quick: bool = False) -> None:
     repeats, n_steps, n_plain = (1, 20_000, 200) if quick else (5, 500_000, 2_000)
     rng = np.random.default_rng(0)
-    k, v = rng.standard_normal((2, LAW["d"]))
+    k, v = rng.standard_normal((2, LAW.d))
     k, v = k / np.linalg.norm(k), v / np.linalg.norm(v)
     start = order_parameters(k, v)
 
     def closed(schedule: float | Callable, steps: int) -> None:
         location_descent(
+            LAW,
             start,
-            **LAW,
             inverse_temperature=schedule,
             step_size=STEP,
             n_steps=steps,

@@ -14,13 +14,12 @@ that number can be simulated exactly in law at a cost that does not depend on d.
 # at an alignment of 0.2. Theory chooses steps for an error of one percent. Nothing of
 # length d is ever stored.
 import time
-from dataclasses import asdict
 
 import matplotlib.pyplot as plt
 
 from eigenheads.datasets import SignalTokens
 from eigenheads.dynamics import simulate_signal
-from eigenheads.theory import finite_signal_ascent, signal_steps
+from eigenheads.theory import signal_mean_dynamics, signal_steps
 
 dimensions = (10**2, 10**5, 10**9)
 runs, theory, seconds = {}, {}, {}
@@ -32,13 +31,13 @@ for d in dimensions:
         strength=0.35,
         inverse_temperature=2.5 / (0.35 * d**0.5),
     )
-    steps = signal_steps(**asdict(law), error=1e-2)
+    steps = signal_steps(law, error=1e-2)
     training = {"step_size": steps, "n_steps": steps.n_steps, "record_every": 1}
     simulate_signal(law, step_size=1e-9, n_steps=1, record_every=1, n_runs=1, seed=0)
     begin = time.perf_counter()  # the first call above has compiled the kernel
     runs[d] = simulate_signal(law, **training, n_runs=8, seed=0, start=0.2)
     seconds[d] = time.perf_counter() - begin
-    theory[d] = finite_signal_ascent(0.2, **asdict(law), **training)
+    theory[d] = signal_mean_dynamics(law, 0.2, **training)
 
 # %%
 # All runs and the mean path of theory

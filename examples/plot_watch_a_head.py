@@ -17,17 +17,17 @@ import numpy as np
 
 from eigenheads.datasets import SingleLocation
 from eigenheads.dynamics import simulate_location
-from eigenheads.theory import location_descent, location_risk
+from eigenheads.theory import LocationLandscape, location_descent
 
 
-def sharpness(step):
+def inverse_temperature(step):
     """Return the inverse temperature, which falls during training."""
     return 2 / (1 + 1e-4 * step)
 
 
 law = SingleLocation(d=80, n_tokens=10, gamma=0.5**0.5, noise=0.1)
 training = {
-    "inverse_temperature": sharpness,
+    "inverse_temperature": inverse_temperature,
     "step_size": 1e-3,
     "n_steps": 150_000,
     "record_every": 1_000,
@@ -41,14 +41,15 @@ runs = simulate_location(law, **training, batch_size=5, n_runs=6, seed=0)
 # needs five inner products, and so does its gradient.
 names = ("kappa", "nu", "theta", "eta", "rho")
 starts = np.stack([runs[name][:, 0] for name in names], axis=1)
-size = {"d": law.d, "n_tokens": law.n_tokens, "gamma": law.gamma}
-theory = location_descent(starts, **size, **training)
+theory = location_descent(law, starts, **training)
 
 
 def excess_risk(paths):
     """Return the risk above that of the noise, of every run and record."""
     order = [paths[name] for name in names]
-    return location_risk(*order, **size, inverse_temperature=sharpness(paths.steps))
+    schedule = inverse_temperature(paths.steps)
+    landscape = LocationLandscape(law, inverse_temperature=schedule)
+    return landscape.risk(*order) - law.noise**2
 
 
 # %%

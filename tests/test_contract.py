@@ -8,28 +8,36 @@ import pytest
 # Positional parameters, then keyword-only ones with their defaults (... if none).
 REQUIRED = ...
 SIGNATURES = {
-    "theory.location_risk": (
-        ["kappa", "nu", "theta", "eta", "rho"],
-        {
-            "d": REQUIRED,
-            "n_tokens": REQUIRED,
-            "gamma": REQUIRED,
-            "inverse_temperature": REQUIRED,
-            "noise": 0.0,
-        },
-    ),
+    "theory.LocationLandscape": (["law"], {"inverse_temperature": REQUIRED}),
     "theory.location_descent": (
-        ["start"],
+        ["law", "start"],
         {
-            "d": REQUIRED,
-            "n_tokens": REQUIRED,
-            "gamma": REQUIRED,
             "inverse_temperature": REQUIRED,
             "step_size": REQUIRED,
             "n_steps": REQUIRED,
             "record_every": 1,
         },
     ),
+    "theory.PCALandscape": (
+        ["law"],
+        {
+            "inverse_temperature": REQUIRED,
+            "head": "softmax",
+            "rank": 1,
+            "scale_matrix": None,
+        },
+    ),
+    "theory.SignalLandscape": (["law"], {"infinite": False, "fraction": None}),
+    "theory.signal_mean_dynamics": (
+        ["law", "start"],
+        {
+            "step_size": REQUIRED,
+            "n_steps": REQUIRED,
+            "record_every": 1,
+            "batch_size": 1,
+        },
+    ),
+    "theory.signal_steps": (["law"], {"error": 1e-3, "n_steps": None}),
     "dynamics.simulate_location": (
         ["law"],
         {
@@ -44,14 +52,6 @@ SIGNATURES = {
             "start": None,
         },
     ),
-    "theory.signal_objective": (
-        ["alignment"],
-        {"fraction": REQUIRED, "amplitude": REQUIRED},
-    ),
-    "theory.signal_flow": (
-        ["start"],
-        {"fraction": REQUIRED, "amplitude": REQUIRED, "duration": REQUIRED},
-    ),
     "dynamics.simulate_signal": (
         ["law"],
         {
@@ -65,18 +65,6 @@ SIGNATURES = {
             "method": "exact",
             "start": None,
         },
-    ),
-    "theory.softmax_pca_risk": (
-        ["mu", "covariance"],
-        {"inverse_temperature": REQUIRED},
-    ),
-    "theory.linear_pca_risk": (
-        ["mu", "covariance"],
-        {"n_tokens": REQUIRED, "inverse_temperature": REQUIRED},
-    ),
-    "theory.in_context_pca_risk": (
-        ["mu", "scale_matrix"],
-        {"degrees_of_freedom": REQUIRED, "inverse_temperature": REQUIRED},
     ),
     "dynamics.simulate_pca": (
         ["law"],
@@ -95,17 +83,6 @@ SIGNATURES = {
         },
     ),
 }
-SIGNATURES["theory.location_flow"] = (
-    ["start"],
-    {
-        "d": REQUIRED,
-        "n_tokens": REQUIRED,
-        "gamma": REQUIRED,
-        "inverse_temperature": REQUIRED,
-        "duration": REQUIRED,
-        "n_records": 201,
-    },
-)
 SIGNATURES["experiments.reproduce"] = (
     ["keys"],
     {
@@ -208,14 +185,6 @@ NAMES = {
         "SignalTokens",
         "SingleLocation",
         "SpikedWishartPrompts",
-    ],
-    "theory": [
-        "descend",
-        "in_context_pca_risk_gradient",
-        "linear_pca_risk_gradient",
-        "location_flow",
-        "location_risk_gradient",
-        "softmax_pca_risk_gradient",
     ],
     "estimators": [
         "AttentionPCA",

@@ -19,12 +19,12 @@ PACKAGE = ROOT / "src" / "eigenheads"
 SMOKE = """
 import eigenheads
 from eigenheads.report import render_report
-from eigenheads.theory import location_risk
+from eigenheads.datasets import SingleLocation
+from eigenheads.theory import LocationLandscape
 
 assert "<table" in render_report([])
-order = dict(kappa=1.0, nu=1.0, theta=0.0, eta=0.0, rho=0.0)
-size = dict(d=10**6, n_tokens=10, gamma=0.7, inverse_temperature=0.01)
-assert 0 < location_risk(**order, **size) < 1
+landscape = LocationLandscape(SingleLocation(d=10**6), inverse_temperature=0.01)
+assert 0 < landscape.risk(kappa=1.0, nu=1.0) < 1
 print(eigenheads.__file__)
 """
 

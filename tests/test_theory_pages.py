@@ -31,12 +31,15 @@ def row(text, name):
 
 
 def exists(name):
-    module, _, attribute = name.rpartition(".")
-    if (ROOT / "src" / Path(*module.split(".")) / "__init__.py").is_file():
-        source = ROOT / "src" / Path(*module.split(".")) / "__init__.py"
-        # Not imported: some rooms need PyTorch.
-        return f'"{attribute}"' in source.read_text(encoding="utf-8")
-    return hasattr(importlib.import_module(module), attribute)
+    """Tell if a name, or a method of a class, is exported by its package."""
+    package, _, names = name.removeprefix("eigenheads.").partition(".")
+    source = ROOT / "src" / "eigenheads" / package / "__init__.py"
+    first, _, method = names.partition(".")
+    # Not imported unless for a method: some packages need PyTorch.
+    if f'"{first}"' not in source.read_text(encoding="utf-8"):
+        return False
+    module = importlib.import_module(f"eigenheads.{package}") if method else None
+    return not method or hasattr(getattr(module, first), method)
 
 
 def test_every_page_has_propositions_in_order():
@@ -65,5 +68,5 @@ def test_a_proposition_names_its_proof_and_code_and_tests_that_exist(text):
 
 
 def test_a_name_that_does_not_exist_is_noticed():
-    assert exists("eigenheads.theory.location_risk")
-    assert not exists("eigenheads.theory.location_risks")
+    assert exists("eigenheads.theory.LocationLandscape.risk")
+    assert not exists("eigenheads.theory.LocationLandscape.risks")

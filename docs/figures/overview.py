@@ -7,7 +7,6 @@ for the verdicts, which are those of the committed runs (docs/papers/ledger).
 import json
 import sys
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from eigenheads.estimators import SingleLocationClassifier
 from eigenheads.experiments import experiment_keys, untested_claims
 from eigenheads.plotting import render_svg
 from eigenheads.plotting._svg import BLUE, GREEN, GREY, INK, ORANGE
-from eigenheads.theory import finite_signal_ascent, signal_steps
+from eigenheads.theory import signal_mean_dynamics, signal_steps
 
 HERE = Path(__file__).resolve().parent
 LEDGER = HERE.parent / "papers" / "ledger"
@@ -76,10 +75,10 @@ def draw_training(axes):
         strength=0.35,
         inverse_temperature=2.5 / (0.35 * 10**4.5),
     )
-    steps = signal_steps(**asdict(law), error=1e-2)
+    steps = signal_steps(law, error=1e-2)
     shared = {"step_size": steps, "n_steps": 60, "record_every": 1}
     runs = simulate_signal(law, **shared, n_runs=30, seed=0, start=0.05)
-    theory = finite_signal_ascent(0.05, **asdict(law), **shared)
+    theory = signal_mean_dynamics(law, 0.05, **shared)
     axes.plot(runs.steps, runs["alignment"].T, color=BLUE, linewidth=0.7, alpha=0.6)
     axes.plot([], [], color=BLUE, label="30 heads, exact in law")
     axes.plot(theory.steps, theory["alignment"][0], "--", color=INK, label="theory")

@@ -13,7 +13,7 @@ from eigenheads.datasets import (
 from eigenheads.dynamics import _pca, pca_start, simulate_pca
 from eigenheads.dynamics._pca_blocks import PCAProblem, pca_block
 from eigenheads.functional import NotIdentifiedWarning, pca_head
-from eigenheads.theory import in_context_landscape, linear_landscape, softmax_landscape
+from eigenheads.theory import PCALandscape
 
 NAMES = ("alignment", "norm", "loss")
 COVARIANCE = random_covariance(4, np.random.default_rng(3))
@@ -132,7 +132,8 @@ def test_the_mean_loss_is_the_linear_risk():
         head="linear", start=mu, n_runs=4000, n_steps=1, record_every=1, batch_size=8
     )
     losses = paths["loss"][:, 0]
-    risk = linear_landscape(COVARIANCE, n_tokens=6, inverse_temperature=0.02).risk(mu)
+    law = LAWS["gaussian"]
+    risk = PCALandscape(law, head="linear", inverse_temperature=0.02).risk(mu)
     assert abs(losses.mean() - risk) < 4 * losses.std() / np.sqrt(len(losses))
 
 
@@ -163,27 +164,13 @@ def test_sgd_finds_the_subspace_with_both_heads():
 
 def test_the_stable_step_is_that_of_theory():
     """Written twice, for theory and dynamics never meet; compared here."""
-    for law, head, landscape in (
-        (
-            LAWS["gaussian"],
-            "softmax",
-            softmax_landscape(COVARIANCE, inverse_temperature=0.3),
-        ),
-        (
-            LAWS["gaussian"],
-            "linear",
-            linear_landscape(COVARIANCE, n_tokens=6, inverse_temperature=0.3),
-        ),
-        (
-            LAWS["in context"],
-            "softmax",
-            in_context_landscape(
-                LAWS["in context"].scale_matrix,
-                degrees_of_freedom=5,
-                inverse_temperature=0.3,
-            ),
-        ),
+    for name, head in (
+        ("gaussian", "softmax"),
+        ("gaussian", "linear"),
+        ("in context", "softmax"),
     ):
+        law = LAWS[name]
+        landscape = PCALandscape(law, head=head, inverse_temperature=0.3)
         problem = _pca._problem(law, _pca._spectrum(law, 1), head, 0.3, 1)
         step = landscape.largest_stable_step()
         assert_allclose(_pca.stable_step(law, problem), step, rtol=1e-12)

@@ -12,9 +12,10 @@ from sklearn.decomposition import PCA, IncrementalPCA
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import scale
 
+from eigenheads.datasets import GaussianPrompts
 from eigenheads.estimators import AttentionPCA
 from eigenheads.estimators._attention_pca_training import whitened_head
-from eigenheads.theory import softmax_landscape
+from eigenheads.theory import PCALandscape
 
 
 def gaussian(n, spectrum, seed=0):
@@ -115,7 +116,7 @@ def test_the_step_is_along_the_gradient_of_theorys_risk():
     head = whitened_head(basis, covariance @ basis, 1e-15)
     M, W = head.encoder, head.decoder
     assert_allclose(M.T @ covariance @ M, np.eye(2), atol=1e-12)
-    theory = softmax_landscape(covariance, inverse_temperature=1.0, rank=2)
+    theory = PCALandscape(GaussianPrompts(covariance), inverse_temperature=1.0, rank=2)
     gradient = theory.gradient(M)
     assert_allclose(gradient, -2 * (covariance @ W - W * head.lengths), atol=1e-10)
     # For this span no other M is better.

@@ -14,7 +14,7 @@ from scipy.special import owens_t
 
 from eigenheads.datasets import SingleLocation
 from eigenheads.functional import location_predictor
-from eigenheads.theory import location_descent, location_risk_gradient
+from eigenheads.theory import LocationLandscape, location_descent
 
 LAW = {"d": 400, "n_tokens": 10, "gamma": math.sqrt(0.5)}
 NAMES = ["kappa", "nu", "theta", "eta", "rho"]
@@ -103,7 +103,8 @@ def test_gradient_by_moments_is_the_gradient(rng):
     """Two ways to write it; relative to its largest entry, of order 10."""
     k, v = unit(rng.standard_normal((2, 50, 4)))
     for sharp in (0.03, 0.1, 0.9):
-        exact = location_risk_gradient(*order(k, v).T, **LAW, inverse_temperature=sharp)
+        landscape = LocationLandscape(SingleLocation(**LAW), inverse_temperature=sharp)
+        exact = landscape.gradient(*order(k, v).T)
         ours = [gradient_by_moments(x, sharp) for x in order(k, v).tolist()]
         assert_allclose(ours, exact, rtol=0, atol=1e-12 * np.abs(exact).max())
 
@@ -112,8 +113,8 @@ def test_equal_over_20_000_steps(rng):
     """The difference is rounding, contracted by the descent: 1e-8 has a wide margin."""
     k, v = unit(rng.standard_normal((2, 3, 400)))
     path = location_descent(
+        SingleLocation(**LAW),
         order(k, v),
-        **LAW,
         inverse_temperature=0.1,
         step_size=4e-3,
         n_steps=20_000,
@@ -138,8 +139,8 @@ def test_equal_after_restarts_of_the_schedule(rng, first):
     for restart in range(first, first + 200, 40):
         sharpness = [1 / (1 + 1e-4 * (restart + t)) for t in range(40)]
         path = location_descent(
+            SingleLocation(**LAW),
             order(k, v),
-            **LAW,
             inverse_temperature=sharpness.__getitem__,
             step_size=4e-3,
             n_steps=40,
@@ -156,8 +157,8 @@ def test_equal_to_automatic_differentiation_in_the_vectors(rng, quadrature_risk)
 
     k, v = unit(rng.standard_normal((2, 400)))
     path = location_descent(
+        SingleLocation(**LAW),
         order(k[None], v[None]),
-        **LAW,
         inverse_temperature=0.1,
         step_size=4e-3,
         n_steps=100,

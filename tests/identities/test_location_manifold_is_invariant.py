@@ -5,22 +5,20 @@ maps the problem to itself and (theta, eta, rho) to its negative; the manifold i
 fixed set of this symmetry, so gradients are tangent to it.
 """
 
-import math
-
 import numpy as np
 import pytest
 
-from eigenheads.theory import location_descent, location_risk_gradient
+from eigenheads.datasets import SingleLocation
+from eigenheads.theory import LocationLandscape, location_descent
 
-LAW = {"d": 400, "n_tokens": 10, "gamma": math.sqrt(0.5)}
+LAW = SingleLocation(d=400)
 
 
 @pytest.mark.parametrize("inverse_temperature", [0.0, 0.1, 1.0, 30.0])
 def test_gradient_is_tangent(rng, inverse_temperature):
     kappa, nu = rng.uniform(-1, 1, (2, 100))
-    gradient = location_risk_gradient(
-        kappa, nu, 0.0, 0.0, 0.0, **LAW, inverse_temperature=inverse_temperature
-    )
+    landscape = LocationLandscape(LAW, inverse_temperature=inverse_temperature)
+    gradient = landscape.gradient(kappa, nu)
     assert np.all(gradient[:, 2:] == 0)
 
 
@@ -30,8 +28,8 @@ def test_descent_stays(rng, sharpness):
     start = np.zeros((5, 5))
     start[:, :2] = rng.uniform(-1, 1, (5, 2))
     path = location_descent(
+        LAW,
         start,
-        **LAW,
         inverse_temperature=sharpness,
         step_size=4e-3,
         n_steps=5_000,
@@ -50,7 +48,7 @@ def test_fails_when_one_of_the_three_is_not_zero(dropped):
     if dropped == 2:  # theta = 0.1 with a feasible rho
         start[4] = 0.0
     path = location_descent(
-        start, **LAW, inverse_temperature=0.1, step_size=4e-3, n_steps=1
+        LAW, start, inverse_temperature=0.1, step_size=4e-3, n_steps=1
     )
     names = ["kappa", "nu", "theta", "eta", "rho"]
     others = [name for name in names[2:] if name != names[dropped]]

@@ -12,16 +12,29 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from eigenheads.datasets import random_covariance
+from eigenheads.datasets import (
+    GaussianPrompts,
+    SpikedWishartPrompts,
+    random_covariance,
+)
 from eigenheads.functional import pca_head
-from eigenheads.theory import in_context_pca_risk, linear_pca_risk
+from eigenheads.theory import PCALandscape
+
+
+def in_context_risk(mu, v, n):
+    law = SpikedWishartPrompts(len(v), degrees_of_freedom=n)
+    return PCALandscape(law, inverse_temperature=0.1, scale_matrix=v).risk(mu)
+
+
+def linear_risk(mu, v, n_tokens):
+    law = GaussianPrompts(v, n_tokens)
+    return PCALandscape(law, inverse_temperature=0.1, head="linear").risk(mu)
 
 
 @pytest.mark.parametrize("n", [1, 3, 10])
 def test_the_risks_are_equal(rng, n):
     v, mu = random_covariance(4, rng), rng.standard_normal((7, 4))
-    one = in_context_pca_risk(mu, v, degrees_of_freedom=n, inverse_temperature=0.1)
-    other = n * linear_pca_risk(mu, v, n_tokens=n, inverse_temperature=0.1)
+    one, other = in_context_risk(mu, v, n), n * linear_risk(mu, v, n)
     assert_allclose(one, other, rtol=1e-12)
 
 
@@ -41,6 +54,5 @@ def test_they_are_equal_draw_by_draw(rng):
 
 def test_another_number_of_tokens_breaks_it(rng):
     v, mu = random_covariance(4, rng), rng.standard_normal(4)
-    one = in_context_pca_risk(mu, v, degrees_of_freedom=5, inverse_temperature=0.1)
-    other = 5 * linear_pca_risk(mu, v, n_tokens=6, inverse_temperature=0.1)
+    one, other = in_context_risk(mu, v, 5), 5 * linear_risk(mu, v, 6)
     assert abs(one / other - 1) > 0.01

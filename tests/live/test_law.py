@@ -92,13 +92,7 @@ def test_location(page, d, n_tokens, batch, sharpness, step, start, n_runs):
 )
 def test_signal(page, d, n_informative, n_nuisance, strength, beta, n_steps, n_runs):
     law = SignalTokens(d, n_informative, n_nuisance, strength, inverse_temperature=beta)
-    first = signal_steps(
-        d=d,
-        n_informative=n_informative,
-        n_nuisance=n_nuisance,
-        strength=strength,
-        inverse_temperature=beta,
-    ).first
+    first = signal_steps(law).first
     if d == 3:
         first *= 5.0  # only large steps show the last length, of d - 3 coordinates
     # Also the square: the sign is free, and the mean says little by itself.

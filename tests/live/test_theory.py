@@ -7,6 +7,7 @@ import pytest
 from scipy.special import erf
 
 from eigenheads import theory
+from eigenheads.datasets import SignalTokens, SingleLocation
 
 pytestmark = pytest.mark.browser
 
@@ -39,13 +40,11 @@ def cases():
 
 
 def law_of(case):
-    d, n_tokens, sharpness, *_ = case
-    return {
-        "d": d,
-        "n_tokens": n_tokens,
-        "gamma": GAMMA,
-        "inverse_temperature": sharpness,
-    }
+    return SingleLocation(d=case[0], n_tokens=case[1], gamma=GAMMA)
+
+
+def landscape_of(case):
+    return theory.LocationLandscape(law_of(case), inverse_temperature=case[2])
 
 
 def on_page(page, cases, expression):
@@ -62,11 +61,9 @@ def test_error_function(page):
 
 
 def test_location_risk_and_gradient(page, cases):
-    risks = [theory.location_risk(*case[3:], **law_of(case)) for case in cases]
+    risks = [landscape_of(case).risk(*case[3:]) for case in cases]
     close(on_page(page, cases, "locationExcess(order, law, lambda)"), risks)
-    slopes = [
-        theory.location_risk_gradient(*case[3:], **law_of(case)) for case in cases
-    ]
+    slopes = [landscape_of(case).gradient(*case[3:]) for case in cases]
     seen = np.array(on_page(page, cases, "locationSlopes(order, law, lambda)"))
     size = np.abs(slopes).max(axis=1, keepdims=True)
     close(seen / size, slopes / size)
@@ -76,7 +73,11 @@ def test_location_descent(page, cases):
     expected = []
     for case in cases:
         path = theory.location_descent(
-            [case[3:]], **law_of(case), step_size=0.3 / case[0], n_steps=1
+            law_of(case),
+            [case[3:]],
+            inverse_temperature=case[2],
+            step_size=0.3 / case[0],
+            n_steps=1,
         )
         expected.append([path.final(name)[0] for name in path])
     # One step: sharp heads oscillate at first, which amplifies rounding.
@@ -85,14 +86,14 @@ def test_location_descent(page, cases):
 
 
 def test_location_flow(page, cases):
-    fields = [theory.location_field(case[3], case[4], **law_of(case)) for case in cases]
+    fields = [landscape_of(case).velocity(case[3], case[4]) for case in cases]
     close(
         on_page(page, cases, "locationField(order[0], order[1], law, lambda)"),
         fields,
     )
     points = page.run("LOCATION_FIXED_POINTS")
     for case in cases:
-        expected = theory.location_fixed_points(**law_of(case))
+        expected = landscape_of(case).fixed_points()
         assert points == [[one.kappa, one.nu, one.kind] for one in expected]
 
 
@@ -108,6 +109,10 @@ SIGNAL = [
     for informative, nuisance in ((2, 18), (25, 475), (100, 9900))
     for strength in (0.01, 0.25, 2.0)
 ]
+
+
+def signal_landscape(law):
+    return theory.SignalLandscape(SignalTokens(**law))
 
 
 def for_page(law):
@@ -128,15 +133,15 @@ def signal_on_page(page, expression):
 @pytest.mark.parametrize(
     ("name", "function"),
     [
-        ("signalObjective", theory.finite_signal_objective),
-        ("signalGradient", theory.finite_signal_gradient),
-        ("signalNoise", theory.finite_signal_noise),
+        ("signalObjective", theory.SignalLandscape.objective),
+        ("signalGradient", theory.SignalLandscape.gradient),
+        ("signalNoise", theory.SignalLandscape.noise),
     ],
 )
 def test_signal_objective_gradient_and_noise(page, name, function):
     t = [-1.0, -0.5, -1e-4, 0.0, 0.01, 0.3, 0.9, 1.0]
     seen = signal_on_page(page, f"{json.dumps(t)}.map((t) => {name}(t, law))")
-    close(seen, [function(t, **law) for law in SIGNAL])
+    close(seen, [function(signal_landscape(law), t) for law in SIGNAL])
 
 
 def test_signal_rates_and_steps(page):
@@ -145,9 +150,9 @@ def test_signal_rates_and_steps(page):
     )
     expected = []
     for law in SIGNAL:
-        found = theory.signal_conditions(**law)
-        first = theory.signal_steps(**law).first
-        updates = found.escape_steps(law["d"])
+        found = signal_landscape(law)
+        first = theory.signal_steps(found.law).first
+        updates = found.escape_steps()
         expected.append([first, updates, found.error(0.01)])
     close(seen, expected)
 
@@ -155,8 +160,9 @@ def test_signal_rates_and_steps(page):
 def test_signal_mean_path(page):
     expected = []
     for law in SIGNAL:
-        a = theory.signal_steps(**law).first
-        path = theory.finite_signal_ascent(0.2, **law, step_size=a, n_steps=20)
+        law = SignalTokens(**law)
+        a = theory.signal_steps(law).first
+        path = theory.signal_mean_dynamics(law, 0.2, step_size=a, n_steps=20)
         expected.append(path.final("alignment")[0])
     seen = signal_on_page(
         page,

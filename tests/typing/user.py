@@ -13,7 +13,7 @@ from eigenheads.datasets import SingleLocation
 from eigenheads.dynamics import simulate_location
 from eigenheads.estimators import RobustPCA, SingleLocationRegressor
 from eigenheads.experiments import Claim, Result, reproduce
-from eigenheads.theory import location_risk
+from eigenheads.theory import LocationLandscape
 
 
 def right() -> None:
@@ -33,8 +33,8 @@ def right() -> None:
         seed=0,
     )
     assert_type(paths["kappa"], NDArray[np.float64])
-    size = {"d": 40, "n_tokens": 10}
-    location_risk(1, 1, 0, 0, 0, **size, gamma=1.0, inverse_temperature=1.0)
+    landscape = LocationLandscape(law, inverse_temperature=1.0)
+    assert_type(landscape.risk(1, 1, theta=[0.0, 0.1]), NDArray[np.float64])
     results: list[Result] = reproduce("marion2025/fig5", preset="smoke")
     assert_type(results[0].claims, tuple[Claim, ...])
 
@@ -44,4 +44,4 @@ def wrong() -> None:
     SingleLocationRegressor(penalty=1)  # type: ignore[call-arg]
     law = SingleLocation(d=40, n_tokens="ten")  # type: ignore[arg-type]
     simulate_location(law, n_steps=10)  # type: ignore[call-arg]
-    location_risk(1, 1, 0, 0, 0, d=40)  # type: ignore[call-arg]
+    LocationLandscape(law)  # type: ignore[call-arg]
