@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
-from eigenheads.dynamics import (
+from eigenheads.dynamics._engine import (
     chi,
     combine,
     reframe,

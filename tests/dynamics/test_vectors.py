@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from eigenheads.dynamics._vectors import fast_softmax
+from eigenheads.dynamics._vectors import attend, fast_softmax
+from eigenheads.functional._arrays import softmax as reference
 
 
 def weights(logits):
@@ -13,12 +14,22 @@ def weights(logits):
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 1e3, 1e4, 1e12])
-def test_softmax_is_scipys(rng, scale):
+def test_softmax_is_that_of_functional(rng, scale):
     logits = scale * rng.standard_normal(1001)
-    expected = np.exp(logits - logits.max())
-    expected /= expected.sum()
-    # Nothing below 1e-300 of the largest is asked for; above, a few units of rounding.
-    np.testing.assert_allclose(weights(logits), expected, rtol=4e-15, atol=1e-300)
+    # Nothing below 1e-300 of the largest is required; above, a few units of rounding.
+    np.testing.assert_allclose(
+        weights(logits), reference(logits), rtol=4e-15, atol=1e-300
+    )
+
+
+@pytest.mark.parametrize("scale", [-3.0, 0.0, 0.1, 500.0])
+def test_weights_of_pca_are_those_of_functional(rng, scale):
+    products, out = rng.standard_normal(100), np.empty(100)
+    attend(products, scale, True, out)
+    expected = reference(scale * products)
+    np.testing.assert_allclose(out, expected, rtol=1e-13, atol=1e-300)
+    attend(products, scale, False, out)
+    np.testing.assert_array_equal(out, scale * products)
 
 
 def test_exponential_is_right_to_a_unit_over_its_range():

@@ -8,7 +8,6 @@ import pytest
 from numpy.testing import assert_allclose
 
 from eigenheads.functional import (
-    centred_gram,
     effective_rank,
     gamma_ratios,
     kernel_coefficients,
@@ -18,9 +17,10 @@ from eigenheads.functional import (
     log_feature_norms,
     matching_cosine,
     rbf_cka,
-    rbf_gram,
     relative_differences,
 )
+from eigenheads.functional._kernel import centred_gram
+from eigenheads.functional._similarity import rbf_gram
 
 
 def pairwise(ratios):

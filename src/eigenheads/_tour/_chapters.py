@@ -17,6 +17,7 @@ from eigenheads.functional import (
     kernel_pca,
     kernel_pca_values,
 )
+from eigenheads.functional._arrays import softmax
 from eigenheads.probes import kernel_pca_probe, planted_heads, q_values
 
 _N_FRAMES = 10
@@ -114,8 +115,7 @@ def softmax_head(
 ) -> FloatArray:
     """Return what a head computes, written out."""
     scores = queries @ keys.T / np.sqrt(keys.shape[1])
-    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-    mixed: FloatArray = weights @ values / weights.sum(axis=1, keepdims=True)
+    mixed: FloatArray = softmax(scores) @ values
     return mixed
 
 

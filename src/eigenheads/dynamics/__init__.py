@@ -1,30 +1,16 @@
 """Stochastic training, simulated exactly in any dimension."""
 
 from eigenheads._parallel import progress_bar, threads
-from eigenheads.dynamics._engine import (
-    chi,
-    combine,
-    reframe,
-    reveal,
-    reveal_along,
-    sphere_step,
-)
 from eigenheads.dynamics._location import location_start, simulate_location
 from eigenheads.dynamics._pca import pca_start, simulate_pca
 from eigenheads.dynamics._signal import simulate_signal
 
 __all__ = [
-    "chi",
-    "combine",
     "location_start",
     "pca_start",
     "progress_bar",
-    "reframe",
-    "reveal",
-    "reveal_along",
     "simulate_location",
     "simulate_pca",
     "simulate_signal",
-    "sphere_step",
     "threads",
 ]

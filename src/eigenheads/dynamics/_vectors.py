@@ -119,7 +119,10 @@ def times_transposed(factor: Any, x: Any, out: Any) -> None:
 
 @njit(fastmath=REORDER)
 def attend(products_: Any, scale: float, is_softmax: bool, weights: Any) -> None:
-    """Write the weights of scores that are `scale` times these products."""
+    """Write the weights of scores that are `scale` times these products.
+
+    The softmax is that of :func:`eigenheads.functional._arrays.softmax`.
+    """
     n_tokens = len(weights)
     if not is_softmax:
         for token in range(n_tokens):
@@ -181,7 +184,9 @@ def residual_length(residual: Any, whole: float) -> float:
 
 @njit(fastmath=REORDER)
 def fast_softmax(logits: Any, out: Any, scratch: Any) -> None:
-    r"""Write the softmax of the logits, whatever their size.
+    r"""Write the softmax of logits of any size, with vector instructions.
+
+    It agrees with :func:`eigenheads.functional._arrays.softmax` to a few roundings.
 
     .. math::
 
@@ -221,7 +226,7 @@ def _exponential(logits: Any, largest: float, out: Any, scratch: Any) -> None:
 
     :math:`e^x = 2^k e^r` with k the integer nearest to :math:`x / \log 2`, and Taylor's
     polynomial of degree 13 for :math:`|r| \le \log(2) / 2`, where it is off by 4e-18.
-    math.exp would be a call a token; these loops run on whole vectors. No sums may be
+    math.exp would be a call per token; these loops run on whole vectors. No sums may be
     reordered here: the rounding of ``+ _MAGIC`` is the point.
     """
     n = logits.shape[0]

@@ -39,7 +39,7 @@ from eigenheads.estimators._attention_pca_rows import (
     StreamedRows,
     covariance_of,
 )
-from eigenheads.functional import pca_prompt_loss
+from eigenheads.functional._pca import pca_prompt_loss
 
 # Inverse of the largest curvature, in units of the squared variance of a column.
 _STEP = 2.0

@@ -1,9 +1,7 @@
-"""Each formula once, pure, on NumPy or PyTorch arrays."""
+"""Formulas on NumPy or PyTorch arrays: the readable reference of each."""
 
 from eigenheads.functional._kernel import (
     KernelPCA,
-    centred_gram,
-    feature_gram,
     kernel_pca,
     kernel_pca_values,
     log_feature_norms,
@@ -15,7 +13,6 @@ from eigenheads.functional._kernel_gamma import (
 )
 from eigenheads.functional._location import location_predictor
 from eigenheads.functional._pca import pca_head
-from eigenheads.functional._pca_gradient import PromptLoss, pca_prompt_loss
 from eigenheads.functional._pca_subspace import (
     NotIdentifiedWarning,
     PrincipalSubspace,
@@ -40,11 +37,8 @@ __all__ = [
     "KernelPCA",
     "NotIdentifiedWarning",
     "PrincipalSubspace",
-    "PromptLoss",
     "attention_pursuit",
-    "centred_gram",
     "effective_rank",
-    "feature_gram",
     "gamma_ratios",
     "kernel_coefficients",
     "kernel_pca",
@@ -54,7 +48,6 @@ __all__ = [
     "log_feature_norms",
     "matching_cosine",
     "pca_head",
-    "pca_prompt_loss",
     "principal_subspace",
     "rbf_cka",
     "rbf_gram",

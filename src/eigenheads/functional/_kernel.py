@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from eigenheads._checks import Got, check_float_arrays, check_positive, fail
 from eigenheads._typing import Array
+from eigenheads.functional._arrays import log_sum_exp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,13 +271,6 @@ def attention_scores(
     n, m = scores.shape[-2:]
     seen = xp.tril(xp.ones_like(scores), k=m - n)
     return xp.where(seen > 0, scores, xp.full_like(scores, -xp.inf))
-
-
-def log_sum_exp(scores: Array) -> Array:
-    """Return the logarithm of the sum of exponentials over the last axis."""
-    xp = array_namespace(scores)
-    top = xp.max(scores, axis=-1, keepdims=True)
-    return top[..., 0] + xp.log(xp.sum(xp.exp(scores - top), axis=-1))
 
 
 def check_floats(owner: str, **arrays: Any) -> Any:

@@ -1,11 +1,10 @@
 """The predictor of single-location regression."""
 
-from array_api_compat import is_torch_array
 from jaxtyping import Float
-from scipy.special import erf as scipy_erf
 
 from eigenheads._checks import Got, check_choice, check_float_arrays, check_number, fail
 from eigenheads._typing import Array
+from eigenheads.functional._arrays import erf, softmax
 
 _OWNER = "location_predictor"
 
@@ -18,7 +17,7 @@ def location_predictor(
     inverse_temperature: float,
     head: str = "erf",
 ) -> Float[Array, "*batch"]:
-    r"""Sum of the values of the tokens, each weighted by how it meets the key.
+    r"""Sum of the values of the tokens, each weighted by its product with the key.
 
     .. math::
 
@@ -65,25 +64,15 @@ def location_predictor(
     -3.0
     """
     check_choice("head", head, ("erf", "softmax"), owner=_OWNER)
-    sharpness = check_number(
+    scale = check_number(
         "inverse_temperature", inverse_temperature, owner=_OWNER, minimum=0.0
     )
     xp = _check_arrays(tokens, key, value)
-    logits = sharpness * xp.matmul(tokens, key)
+    logits = scale * xp.matmul(tokens, key)
     values = xp.matmul(tokens, value)
     if head == "erf":
-        return xp.sum(_erf(logits) * values, axis=-1)
-    weights = xp.exp(logits - xp.max(logits, axis=-1, keepdims=True))
-    return xp.sum(weights * values, axis=-1) / xp.sum(weights, axis=-1)
-
-
-def _erf(array: Array) -> Array:
-    # The array API has no erf: this is the one place that asks which library it is.
-    if is_torch_array(array):
-        import torch
-
-        return torch.special.erf(array)
-    return scipy_erf(array)
+        return xp.sum(erf(logits) * values, axis=-1)
+    return xp.sum(softmax(logits) * values, axis=-1)
 
 
 def _check_arrays(tokens: Array, key: Array, value: Array) -> Array:

@@ -1,13 +1,13 @@
-"""The heads of attention-based PCA, of rank one and of rank k."""
+"""Heads of attention-based PCA, and the loss of a prompt with its gradient."""
 
-from array_api_compat import is_torch_array
+from typing import NamedTuple
+
 from jaxtyping import Float
-from scipy.special import erf as scipy_erf
 
 from eigenheads._checks import Got, check_choice, check_float_arrays, check_number, fail
 from eigenheads._typing import Array
+from eigenheads.functional._arrays import erf, softmax
 
-_OWNER = "pca_head"
 HEADS = ("softmax", "linear", "sigmoid", "erf", "relu")
 
 
@@ -39,13 +39,13 @@ def pca_head(
     inverse_temperature
         :math:`\lambda \ge 0`.
     head
-        ``"softmax"``; ``"linear"`` (a sum, not a mean); or one activation a score,
+        ``"softmax"``; ``"linear"`` (a sum, not a mean); or one activation per score,
         averaged: ``"sigmoid"``, ``"erf"``, ``"relu"``.
 
     Returns
     -------
     output
-        One vector a prompt.
+        One vector per prompt.
 
     Notes
     -----
@@ -64,14 +64,15 @@ def pca_head(
     >>> pca_head(tokens, np.array([1.0, 0.0]), inverse_temperature=1.0, head="linear")
     array([ 10., -10.])
     """
-    check_choice("head", head, HEADS, owner=_OWNER)
-    sharpness = check_number(
-        "inverse_temperature", inverse_temperature, owner=_OWNER, minimum=0.0
+    owner = "pca_head"
+    check_choice("head", head, HEADS, owner=owner)
+    scale = check_number(
+        "inverse_temperature", inverse_temperature, owner=owner, minimum=0.0
     )
-    xp = check_tokens_and_directions(tokens, directions, owner=_OWNER)
+    xp = check_tokens_and_directions(tokens, directions, owner=owner)
     matrix = directions if directions.ndim == 2 else directions[:, None]
     projected = xp.matmul(tokens, matrix)
-    scores = sharpness * xp.sum(projected * projected[..., :1, :], axis=-1)
+    scores = scale * xp.sum(projected * projected[..., :1, :], axis=-1)
     weights = _weights(xp, scores, head)
     return xp.sum(weights[..., None] * tokens, axis=-2)
 
@@ -80,8 +81,7 @@ def _weights(xp: Array, scores: Array, head: str) -> Array:
     if head == "linear":
         return scores
     if head == "softmax":
-        weights = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
-        return weights / xp.sum(weights, axis=-1, keepdims=True)
+        return softmax(scores)
     return _activation(xp, scores, head) / scores.shape[-1]
 
 
@@ -90,12 +90,127 @@ def _activation(xp: Array, scores: Array, head: str) -> Array:
         return (scores + xp.abs(scores)) / 2
     if head == "sigmoid":  # this form cannot overflow
         return (1 + xp.tanh(scores / 2)) / 2
-    # The array API has no erf.
-    if is_torch_array(scores):
-        import torch
+    return erf(scores)
 
-        return torch.special.erf(scores)
-    return scipy_erf(scores)
+
+class PromptLoss(NamedTuple):
+    """Mean loss of prompts, and its gradient in the directions."""
+
+    loss: Array
+    gradient: Array
+
+
+def pca_prompt_loss(
+    tokens: Float[Array, "*batch n_tokens d"],
+    directions: Float[Array, "d rank"],
+    *,
+    inverse_temperature: float,
+    head: str = "softmax",
+) -> PromptLoss:
+    r"""Mean squared error of a head that copies each token of a prompt, with gradient.
+
+    Every token is the query in turn, with all tokens of its prompt as keys and values:
+    tokens are exchangeable, so the mean is that of the first token as the only query,
+    and the variance is smaller.
+
+    .. math::
+
+        \ell(M) = \frac1L \sum_i \lVert x_i - T_i \rVert^2, \qquad
+        T_i = \sum_j p_{ij} x_j, \qquad
+        p_i = \operatorname{softmax}(s_i) \text{ or } s_i, \qquad
+        s_{ij} = \lambda\, x_i^\top M M^\top x_j
+
+    Parameters
+    ----------
+    tokens
+        Rows :math:`x_j^\top` of each prompt.
+    directions
+        Columns of :math:`M`.
+    inverse_temperature
+        :math:`\lambda \ge 0`.
+    head
+        ``"softmax"``, or ``"linear"`` (a sum, not a mean).
+
+    Returns
+    -------
+    result
+        ``loss``, the mean over tokens and prompts, and ``gradient`` in
+        :math:`M`, (d, rank).
+
+    See Also
+    --------
+    pca_head : the head's output for the first token.
+
+    Notes
+    -----
+    With the errors :math:`e_i = x_i - T_i` and
+    :math:`t_{ij} = \partial(-\ell)/\partial s_{ij} \cdot L/2`, that is
+    :math:`e_i \cdot x_j` for the linear head and
+    :math:`p_{ij} (e_i \cdot x_j - \sum_m p_{im}\, e_i \cdot x_m)` for softmax,
+
+    .. math::
+
+        \nabla \ell = -\frac{2 \lambda}{L} X^\top (t + t^\top) X M
+
+    A linear head costs O(L d k); softmax O(L² d).
+
+    References
+    ----------
+    .. [1] maulensoto2026; rank above one is ours.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> tokens = np.array([[1.0, 0.0], [-1.0, 0.0]])
+    >>> M = np.array([[1.0], [0.0]])
+    >>> result = pca_prompt_loss(tokens, M, inverse_temperature=0.5, head="linear")
+    >>> float(result.loss), float(np.abs(result.gradient).max())
+    (0.0, 0.0)
+    """
+    owner = "pca_prompt_loss"
+    check_choice("head", head, ("softmax", "linear"), owner=owner)
+    scale = check_number(
+        "inverse_temperature", inverse_temperature, owner=owner, minimum=0.0
+    )
+    xp = check_tokens_and_directions(tokens, directions, owner=owner)
+    projected = xp.matmul(tokens, directions)
+    pull = _linear_pull if head == "linear" else _softmax_pull
+    errors, by_query, by_key = pull(xp, tokens, projected, scale)
+    n = 1
+    for size in tokens.shape[:-1]:
+        n *= size
+    d, rank = directions.shape
+    flat = xp.reshape(tokens, (-1, d))
+    meeting = xp.reshape(by_query + by_key, (-1, rank))
+    gradient = (-2 * scale / n) * xp.matmul(flat.T, meeting)
+    return PromptLoss(xp.sum(errors * errors) / n, gradient)
+
+
+def _linear_pull(
+    xp: Array, tokens: Array, projected: Array, scale: float
+) -> tuple[Array, Array, Array]:
+    """Return the errors, and t Y and t′Y, without a matrix of tokens by tokens."""
+    values = xp.matmul(_transposed(xp, tokens), projected)  # X′Y, (d, k)
+    errors = tokens - scale * xp.matmul(projected, _transposed(xp, values))
+    met = xp.matmul(_transposed(xp, errors), projected)
+    return errors, xp.matmul(errors, values), xp.matmul(tokens, met)
+
+
+def _softmax_pull(
+    xp: Array, tokens: Array, projected: Array, scale: float
+) -> tuple[Array, Array, Array]:
+    scores = scale * xp.matmul(projected, _transposed(xp, projected))
+    weights = softmax(scores)
+    errors = tokens - xp.matmul(weights, tokens)
+    meeting = xp.matmul(errors, _transposed(xp, tokens))
+    mean = xp.sum(weights * meeting, axis=-1, keepdims=True)
+    tangent = weights * (meeting - mean)
+    by_query = xp.matmul(tangent, projected)
+    return errors, by_query, xp.matmul(_transposed(xp, tangent), projected)
+
+
+def _transposed(xp: Array, stack: Array) -> Array:
+    return xp.matrix_transpose(stack)
 
 
 def check_tokens_and_directions(

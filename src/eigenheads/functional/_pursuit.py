@@ -14,6 +14,7 @@ from jaxtyping import Float
 
 from eigenheads._checks import Got, check_choice, check_count, check_number, fail
 from eigenheads._typing import Array
+from eigenheads.functional._arrays import softmax
 from eigenheads.functional._spectrum import soft_threshold
 
 # On clean Gaussian keys `sparsity="auto"` flags this share of the entries.
@@ -161,13 +162,13 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
         tau = _threshold(xp, argument, visible, mu, sparsity, threshold)
         S = soft_threshold(argument, tau)
         cleaned = keys - S - Z
-        weights = _softmax(xp, c * cleaned @ xp.matrix_transpose(cleaned) + bias)
+        weights = softmax(c * cleaned @ xp.matrix_transpose(cleaned) + bias)
         L = weights @ values
         Z = Z + keys - L - S
         records.append(_record(xp, keys - L - S, S, weights, live))
         if step == n_iter - 1 and queries is not None:
             rows = bias if bias.shape[-2] == 1 else bias[..., -queries.shape[-2] :, :]
-            weights = _softmax(xp, c * queries @ xp.matrix_transpose(cleaned) + rows)
+            weights = softmax(c * queries @ xp.matrix_transpose(cleaned) + rows)
             L = weights @ values
     flagged, self_weight, residual = (xp.stack(r) for r in zip(*records, strict=True))
     return AttentionPursuit(
@@ -273,15 +274,6 @@ def _visible_median(xp: Any, x: Array, visible: Array) -> Array:
     lower = xp.take_along_axis(seen, xp.clip((count - 1) // 2, 0, None), axis=-1)
     upper = xp.take_along_axis(seen, xp.clip(count // 2, 0, None), axis=-1)
     return xp.where(count > 0, (lower + upper) / 2, xp.zeros_like(lower))
-
-
-def _softmax(xp: Any, scores: Array) -> Array:
-    """Return the rows' softmax; a row that sees nothing becomes zero."""
-    top = xp.max(scores, axis=-1, keepdims=True)
-    top = xp.where(xp.isfinite(top), top, xp.zeros_like(top))
-    weights = xp.exp(scores - top)
-    total = xp.sum(weights, axis=-1, keepdims=True)
-    return weights / xp.where(total > 0, total, xp.ones_like(total))
 
 
 def _record(

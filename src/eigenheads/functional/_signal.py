@@ -4,6 +4,7 @@ from jaxtyping import Float
 
 from eigenheads._checks import Got, check_float_arrays, check_number, fail
 from eigenheads._typing import Array
+from eigenheads.functional._arrays import softmax
 
 
 def signal_output(
@@ -30,7 +31,7 @@ def signal_output(
     Returns
     -------
     output
-        One vector a prompt, in the convex hull of its tokens.
+        One vector per prompt, in the convex hull of its tokens.
 
     References
     ----------
@@ -43,8 +44,8 @@ def signal_output(
     >>> signal_output(tokens, np.array([1.0, 0.0]))
     array([1.e+04, 1.e+00])
     """
-    xp, sharpness = _check(tokens, query, inverse_temperature, owner="signal_output")
-    weights = _softmax(xp, sharpness * xp.matmul(tokens, query))
+    xp, scale = _check(tokens, query, inverse_temperature, owner="signal_output")
+    weights = softmax(scale * xp.matmul(tokens, query))
     return _combined(xp, weights, tokens)
 
 
@@ -73,7 +74,7 @@ def signal_output_gradient(
     Returns
     -------
     gradient
-        One vector a prompt: in :math:`\mathbb R^d`, not projected on the sphere.
+        One vector per prompt: in :math:`\mathbb R^d`, not projected on the sphere.
 
     See Also
     --------
@@ -91,28 +92,23 @@ def signal_output_gradient(
     array([2., 0.])
     """
     owner = "signal_output_gradient"
-    xp, sharpness = _check(tokens, query, inverse_temperature, owner=owner)
-    weights = _softmax(xp, sharpness * xp.matmul(tokens, query))
+    xp, scale = _check(tokens, query, inverse_temperature, owner=owner)
+    weights = softmax(scale * xp.matmul(tokens, query))
     output = _combined(xp, weights, tokens)
     meeting = xp.matmul(tokens, output[..., None])[..., 0]
     # The weights sum to one, so their mean of x·o is ‖o‖².
     excess = meeting - xp.sum(weights * meeting, axis=-1, keepdims=True)
-    return 2 * sharpness * _combined(xp, weights * excess, tokens)
+    return 2 * scale * _combined(xp, weights * excess, tokens)
 
 
 def _combined(xp: Array, weights: Array, tokens: Array) -> Array:
     return xp.matmul(weights[..., None, :], tokens)[..., 0, :]
 
 
-def _softmax(xp: Array, logits: Array) -> Array:
-    weights = xp.exp(logits - xp.max(logits, axis=-1, keepdims=True))
-    return weights / xp.sum(weights, axis=-1, keepdims=True)
-
-
 def _check(
     tokens: Array, query: Array, inverse_temperature: object, *, owner: str
 ) -> tuple[Array, float]:
-    sharpness = check_number(
+    scale = check_number(
         "inverse_temperature", inverse_temperature, owner=owner, minimum=0.0
     )
     xp = check_float_arrays(owner, tokens=tokens, query=query)
@@ -125,4 +121,4 @@ def _check(
     if tuple(query.shape) != (tokens.shape[-1],):
         contract = f"of shape ({tokens.shape[-1]},), the width of `tokens`"
         fail("query", contract, Got(tuple(query.shape)), owner=owner)
-    return xp, sharpness
+    return xp, scale

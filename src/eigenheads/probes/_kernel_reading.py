@@ -12,13 +12,13 @@ from eigenheads._numerics._medians import lower_medians
 from eigenheads._typing import FloatArray
 from eigenheads.functional import (
     KernelPCA,
-    centred_gram,
     kernel_pca,
     kernel_pca_values,
     log_feature_norms,
-    rbf_gram,
 )
-from eigenheads.functional._similarity import best_matching, unit_rows
+from eigenheads.functional._arrays import softmax
+from eigenheads.functional._kernel import centred_gram
+from eigenheads.functional._similarity import best_matching, rbf_gram, unit_rows
 from eigenheads.probes._kernel_compiled import (
     alignments,
     captured_traces,
@@ -301,8 +301,8 @@ def attention_weights(
     if is_causal:
         n, m = scores.shape[-2:]
         scores = np.where(np.tril(np.ones((n, m), bool), m - n), scores, -np.inf)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return weights / weights.sum(axis=-1, keepdims=True)
+    weights: FloatArray = softmax(scores)
+    return weights
 
 
 def parts(count: int, size: int, block: int = _BLOCK) -> list[slice]:
