@@ -31,11 +31,11 @@ def softmax(scores: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
     xp = array_namespace(scores)
     top = xp.max(scores, axis=-1, keepdims=True)
     # Without the maximum the exponentials would overflow; without this line a row of
-    # -inf would become NaN.
-    top = xp.where(xp.isfinite(top), top, xp.zeros_like(top))
+    # -inf would become NaN. A row with NaN or inf does become NaN.
+    top = xp.where(top == -xp.inf, xp.zeros_like(top), top)
     weights = xp.exp(scores - top)
     total = xp.sum(weights, axis=-1, keepdims=True)
-    return weights / xp.where(total > 0, total, xp.ones_like(total))
+    return weights / xp.where(total == 0, xp.ones_like(total), total)
 
 
 def log_sum_exp(scores: Float[Array, "*batch n"]) -> Float[Array, "*batch"]:

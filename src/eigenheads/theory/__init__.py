@@ -6,7 +6,11 @@ from eigenheads.theory._location_baselines import (
     location_baselines,
     location_bayes_risk,
 )
-from eigenheads.theory._location_descent import location_descent
+from eigenheads.theory._location_dynamics import (
+    location_band,
+    location_descent,
+    location_mean_dynamics,
+)
 from eigenheads.theory._location_landscape import (
     LocationFixedPoint,
     LocationLandscape,
@@ -34,9 +38,11 @@ __all__ = [
     "SignalFixedPoint",
     "SignalLandscape",
     "SignalSteps",
+    "location_band",
     "location_baselines",
     "location_bayes_risk",
     "location_descent",
+    "location_mean_dynamics",
     "pooled_pca_alignment",
     "pooled_pca_threshold",
     "random_alignment",

@@ -8,7 +8,6 @@ in these, no term overflows for any temperature.
 Numba compiles these functions when a kernel of this module calls them.
 """
 
-import math
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -155,13 +154,18 @@ def risk_slopes(
 
 
 @register_jitable
-def projected_step(order: Number, slopes: Number, step_size: Number) -> Number:
-    r"""Return the five order parameters after one projected gradient step.
+def projected_step(
+    order: Number, slopes: Number, step_size: Number, share: Number, noise: Number
+) -> Number:
+    r"""Return the mean of the five order parameters after one projected step.
 
-    :math:`k \leftarrow (k - \alpha (I - kk^\top) \nabla_k R) / \lVert\cdot\rVert` with
-    :math:`\nabla_k R = R_\kappa k^* + R_\eta v^* + R_\rho v`, and its mirror image
-    for :math:`v`, both at once. Steps are tangent, so lengths before normalisation
-    are :math:`\sqrt{1 + \alpha^2 \lVert \text{tangent} \rVert^2}`.
+    :math:`k \leftarrow (k - \alpha P_k G_k) / \lVert\cdot\rVert`, and its mirror image
+    for :math:`v`, both at once. The gradients of a batch have the means
+    :math:`\nabla_k R = R_\kappa k^* + R_\eta v^* + R_\rho v` and its mirror image.
+    Steps are tangent, so the length before normalisation is
+    :math:`\sqrt{1 + \alpha^2 \lVert P_k G_k \rVert^2}`; its mean square is the `share`
+    1/B of the mean square of one prompt, in `noise`, and the rest of that of the mean
+    gradient. A share of 0 is gradient descent on the risk.
     """
     kappa, nu, theta, eta, rho = order
     by_kappa, by_nu, by_theta, by_eta, by_rho = slopes
@@ -178,6 +182,10 @@ def projected_step(order: Number, slopes: Number, step_size: Number) -> Number:
     square_k = by_kappa * k_on_key + by_eta * k_on_value + by_rho * k_on_v
     square_v = by_nu * v_on_value + by_theta * v_on_key + by_rho * v_on_k
     both = by_theta * k_on_key + by_nu * k_on_value - radial_v * k_on_v
+    if share > 0:
+        square_k = share * noise[0] + (1 - share) * square_k
+        square_v = share * noise[1] + (1 - share) * square_v
+        both = share * noise[2] + (1 - share) * both
     norm_k = np.sqrt(1 + a * a * square_k)
     norm_v = np.sqrt(1 + a * a * square_v)
     return (
@@ -195,48 +203,3 @@ def owen_gap(h: float, r: float, length: float) -> float:
     if length < SHORT:
         return owen_rule(h, r, length, SHORT_NODES, SHORT_WEIGHTS)
     return owen_rule(h, r, length, LONG_NODES, LONG_WEIGHTS)
-
-
-@njit()
-def location_descent_block(
-    order: FloatArray,
-    inverse_temperatures: FloatArray,
-    step_sizes: FloatArray,
-    law: tuple[float, float, float],
-    first: int,
-    record_every: int,
-    records: FloatArray,
-) -> int:
-    """Advance one run by a block of updates; a kernel of `run_blocks`.
-
-    `order` (5,) is the state, `law` is (m, gamma², L - 1).
-    """
-    m, variance, _ = law
-    gamma = math.sqrt(variance)
-    state = (order[0], order[1], order[2], order[3], order[4])
-    previous = -1.0
-    for i in range(len(step_sizes)):
-        # Constant schedules are common: do not compute the factors again.
-        if inverse_temperatures[i] != previous:
-            previous = inverse_temperatures[i]
-            w, r, length = erf_factors(previous, gamma)
-            w_0, r_0, _ = erf_factors(previous, 1.0)
-        h = w * m * state[0]
-        slopes = risk_slopes(
-            state,
-            law,
-            (w, r, w_0, r_0),
-            math.erf(h),
-            math.erf(h * r),
-            owen_gap(h, r, length),
-        )
-        state = projected_step(state, slopes, step_sizes[i])
-        if not math.isfinite(state[0] + state[1] + state[2] + state[3] + state[4]):
-            return first + i
-        n_updates = first + i + 1
-        if n_updates % record_every == 0:
-            for j in range(5):
-                records[n_updates // record_every, j] = state[j]
-    for j in range(5):
-        order[j] = state[j]
-    return -1
