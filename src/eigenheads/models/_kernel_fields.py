@@ -117,11 +117,10 @@ def _write_outside(
     _mirror(outside)
     _cholesky(outside)
     for axis in range(n_extra):
-        if dof - axis > 0.0:
-            for b in range(N_WEIGHTS):
-                normal = rng.standard_normal()
-                for a in range(b, N_WEIGHTS):
-                    gradient[a, N_AXES + axis] += outside[a, b] * normal
+        for b in range(N_WEIGHTS):
+            normal = rng.standard_normal()
+            for a in range(b, N_WEIGHTS):
+                gradient[a, N_AXES + axis] += outside[a, b] * normal
     _times_bartlett(rng, dof - n_extra, outside)
     for a in range(N_WEIGHTS):
         for b in range(N_WEIGHTS):

@@ -213,6 +213,8 @@ class Model:
             template(kernel),
             template("_kernel_steps"),
         ]
+        if not self.n_combinations:
+            parts.append(template("_kernel_reuse"))
         return module_source(sizes, parts)
 
     @cached_property
@@ -329,7 +331,7 @@ def _check_draw(draw: object) -> Callable[..., None] | None:
     return draw
 
 
-def frame_coordinates(planted: Any, gram: Any, *, columns: int) -> FloatArray:
+def weights_in_frame(planted: Any, gram: Any, *, columns: int) -> FloatArray:
     r"""Return rows with given overlaps: planted part, then lower triangular.
 
     Parameters

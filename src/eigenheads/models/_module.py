@@ -34,7 +34,7 @@ from eigenheads.dynamics._engine import (
     reveal,
     reveal_along,
 )
-from eigenheads.dynamics._softmax import softmax as vector_softmax
+from eigenheads.dynamics._vectors import fast_softmax as vector_softmax
 '''
 _MARK = "# --- template"
 
