@@ -221,7 +221,9 @@ class _Emitter:
             source = SOURCES[node.operation].format(*arguments)
             if node.index in self._targets:
                 place = ", ".join(index)
-                body += [f"{t.format(place)} = {source}" for t in self._targets[node.index]]
+                body += [
+                    f"{t.format(place)} = {source}" for t in self._targets[node.index]
+                ]
                 continue
             body.append(f"v{node.index} = {source}")
             if node.index in self._offset and node.shape:

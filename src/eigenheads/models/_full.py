@@ -30,16 +30,14 @@ def difference_gradient(
             ends = []
             for sign in (1.0, -1.0):
                 moved[row, axis] = weights[row, axis] + sign * _STEP
-                ends.append(
-                    model.evaluate(tokens, moved, planted, latents, parameters)
-                )
+                ends.append(model.evaluate(tokens, moved, planted, latents, parameters))
             moved[row, axis] = weights[row, axis]
             gradient[row, axis] = (ends[0] - ends[1]) / (2 * _STEP)
     return gradient
 
 
 def full_block(model: Model, *, d: int, reuse: int) -> Callable[..., int]:
-    """Return a kernel with the arguments of the compiled one, for states of real vectors.
+    """Return a kernel with the arguments of the compiled one, for real vectors.
 
     The state of a run is the array of its rows (n_rows, d) and a list that holds the
     batch in use.

@@ -22,7 +22,7 @@ _LONG_ROW = 32
 # A loop over a traced array is unrolled; longer ones would make a huge graph.
 _MAX_UNROLLED = 64
 
-_COMPARISONS = {
+COMPARISONS = {
     "greater": ">",
     "greater_equal": ">=",
     "less": "<",
@@ -58,24 +58,8 @@ SOURCES = {
     "power": "{0} ** {1}",
     "subtract": "{0} - {1}",
     "where": "({1} if {0} != 0.0 else {2})",
-} | {name: f"(1.0 if {{0}} {sign} {{1}} else 0.0)" for name, sign in _COMPARISONS.items()}
-
-# Derivative of y = f(x) with respect to x, from x and y.
-_SLOPES: dict[str, Callable[[Any, Any], Any]] = {
-    "absolute": lambda x, y: np.sign(x),
-    "arctan": lambda x, y: 1.0 / (1.0 + x * x),
-    "copy": lambda x, y: 1.0,
-    "cos": lambda x, y: -np.sin(x),
-    "erf": lambda x, y: (2.0 / math.sqrt(math.pi)) * np.exp(-(x * x)),
-    "exp": lambda x, y: y,
-    "expit": lambda x, y: y * (1.0 - y),
-    "expm1": lambda x, y: 1.0 + y,
-    "log": lambda x, y: 1.0 / x,
-    "log1p": lambda x, y: 1.0 / (1.0 + x),
-    "sin": lambda x, y: np.cos(x),
-    "sqrt": lambda x, y: 0.5 / y,
-    "square": lambda x, y: 2.0 * x,
-    "tanh": lambda x, y: 1.0 - y * y,
+} | {
+    name: f"(1.0 if {{0}} {sign} {{1}} else 0.0)" for name, sign in COMPARISONS.items()
 }
 
 _FOLDED: dict[str, Callable[..., float]] = {
@@ -155,11 +139,9 @@ class Graph:
         return self._array(array)
 
     def _array(self, array: FloatArray) -> "TracedArray":
-        for number, known in enumerate(self.arrays):
-            if np.array_equal(known, array, equal_nan=True):
-                break
-        else:
-            number = len(self.arrays)
+        same = [np.array_equal(known, array, equal_nan=True) for known in self.arrays]
+        number = same.index(True) if True in same else len(self.arrays)
+        if number == len(self.arrays):
             self.arrays.append(array)
         return self.memory(f"constants[<{number}> + {{}}]", array.shape)
 
@@ -192,7 +174,7 @@ class TracedArray:
         return math.prod(self.shape)
 
     @property
-    def T(self) -> "TracedArray":  # noqa: N802, the name is NumPy's
+    def T(self) -> "TracedArray":
         """The transpose."""
         axes = tuple(range(self.ndim))[::-1]
         return view(self, axes, self.shape[::-1])
@@ -391,7 +373,7 @@ def apply(graph: Graph, name: str, *inputs: object) -> TracedArray:
 
 def _simplified(graph: Graph, name: str, nodes: list[TracedArray]) -> Any:
     """Return a simpler equal node, or None: constants folded, neutral ones dropped."""
-    values = [_number(node) for node in nodes]
+    values = [number_of(node) for node in nodes]
     if None not in values and name in _FOLDED:
         return graph.constant(_FOLDED[name](*values))
     if name == "multiply" and 0.0 in values:
@@ -427,7 +409,7 @@ def put(
     return node.graph.add("put", [node], (axis, index), shape)
 
 
-def _number(node: TracedArray) -> float | None:
+def number_of(node: TracedArray) -> float | None:
     """Return the value of a constant, also of a repeated one, or None."""
     if node.operation == "view":
         node = node.arguments[0]
@@ -479,43 +461,49 @@ def broadcast(node: TracedArray, shape: tuple[int, ...]) -> TracedArray:
 
 
 def _indexed(node: TracedArray, key: tuple[Any, ...]) -> TracedArray:
-    if Ellipsis in [k for k in key if k is Ellipsis]:
-        at = [k is Ellipsis for k in key].index(True)
-        used = sum(k is not None and k is not Ellipsis for k in key)
+    places = [part is Ellipsis for part in key]
+    if any(places):
+        at, used = places.index(True), sum(part is not None for part in key) - 1
         key = (*key[:at], *[slice(None)] * (node.ndim - used), *key[at + 1 :])
-    axis, kept = 0, []  # kept: None for a new axis, else an axis of the result so far
+    if sum(part is not None for part in key) > node.ndim:
+        raise IndexError("too many indices for a traced array")
+    axis, kept = 0, list[int | None]()  # None for a new axis, else an axis of `node`
     for part in key:
         if part is None:
             kept.append(None)
-            continue
-        if axis >= node.ndim:
-            raise IndexError("too many indices for a traced array")
-        length = node.shape[axis]
-        if isinstance(part, int | np.integer) and not isinstance(part, bool):
-            if not -length <= part < length:
-                raise IndexError(f"index {part} is out of bounds for size {length}")
-            shape = node.shape[:axis] + node.shape[axis + 1 :]
-            detail = (axis, int(part) % length)
-            if node.operation == "view" and node.arguments[0].shape == ():
-                node = view(node.arguments[0], (), shape)
-            else:
-                node = node.graph.add("pick", [node], detail, shape)
-            continue
-        if not isinstance(part, slice):
-            raise NotTraceable(
-                "an index that is an array", "Use whole numbers, slices and np.newaxis."
-            )
-        start, stop, step = part.indices(length)
-        if step != 1 or stop <= start:
-            raise NotTraceable("an empty slice or one with a step", "Use start:stop.")
-        if (start, stop) != (0, length):
-            shape = (*node.shape[:axis], stop - start, *node.shape[axis + 1 :])
-            node = node.graph.add("slice", [node], (axis, start), shape)
-        kept.append(axis)
-        axis += 1
+        elif isinstance(part, int | np.integer) and not isinstance(part, bool):
+            node = _picked(node, axis, int(part))
+        else:
+            node = _sliced(node, axis, part)
+            kept.append(axis)
+            axis += 1
     kept += list(range(axis, node.ndim))
     shape = tuple(1 if part is None else node.shape[part] for part in kept)
     return view(node, tuple(kept.index(a) for a in range(node.ndim)), shape)
+
+
+def _picked(node: TracedArray, axis: int, index: int) -> TracedArray:
+    length = node.shape[axis]
+    if not -length <= index < length:
+        raise IndexError(f"index {index} is out of bounds for size {length}")
+    shape = node.shape[:axis] + node.shape[axis + 1 :]
+    if node.operation == "view" and node.arguments[0].shape == ():
+        return view(node.arguments[0], (), shape)
+    return node.graph.add("pick", [node], (axis, index % length), shape)
+
+
+def _sliced(node: TracedArray, axis: int, part: object) -> TracedArray:
+    if not isinstance(part, slice):
+        raise NotTraceable(
+            "an index that is an array", "Use whole numbers, slices and np.newaxis."
+        )
+    start, stop, step = part.indices(node.shape[axis])
+    if step != 1 or stop <= start:
+        raise NotTraceable("an empty slice or one with a step", "Use start:stop.")
+    if (start, stop) == (0, node.shape[axis]):
+        return node
+    shape = (*node.shape[:axis], stop - start, *node.shape[axis + 1 :])
+    return node.graph.add("slice", [node], (axis, start), shape)
 
 
 def reduced(
@@ -603,115 +591,4 @@ _FUNCTIONS: dict[str, Callable[..., TracedArray]] = {
     "outer": lambda g, a, b: g.lift(a)[:, None] * g.lift(b)[None, :],
     "transpose": lambda g, x: x.T,
     "norm": _norm,
-}
-
-
-# --- the reverse pass -------------------------------------------------------------
-
-
-def gradients(
-    output: TracedArray, inputs: Sequence[TracedArray]
-) -> list[TracedArray | None]:
-    """Return the derivatives of a traced number, None where it does not depend."""
-    graph = output.graph
-    slopes = {output.index: graph.constant(1.0)}
-    for node in reversed(graph.nodes[: output.index + 1]):
-        if node.index not in slopes or not node.arguments:
-            continue
-        parts = _pulled_back(node, broadcast(slopes[node.index], node.shape))
-        for argument, part in zip(node.arguments, parts, strict=True):
-            if part is None or argument.operation == "constant":
-                continue
-            known = slopes.get(argument.index)
-            slopes[argument.index] = part if known is None else known + part
-    return [slopes.get(node.index) for node in inputs]
-
-
-def _pulled_back(
-    node: TracedArray, slope: TracedArray
-) -> Sequence[TracedArray | None]:
-    """Return the derivatives with respect to a node's arguments, given its own."""
-    name, arguments = node.operation, node.arguments
-    if name in _SLOPES:
-        return [slope * _SLOPES[name](arguments[0], node)]
-    if name in _PULL_BACKS:
-        return _PULL_BACKS[name](node, slope, *arguments)
-    if name in _COMPARISONS or name in ("sign", "stop"):
-        return [None] * len(arguments)
-    raise AssertionError(f"no derivative of {name}")
-
-
-def _from_view(
-    node: TracedArray, slope: TracedArray, argument: TracedArray
-) -> list[TracedArray]:
-    axes = node.detail
-    repeated = tuple(a for a in range(node.ndim) if a not in axes)
-    slope = reduced("sum", slope, repeated) if repeated else slope
-    # What is left are the mapped axes in the view's order; put them in the argument's.
-    order = sorted(a for a in axes if a is not None)
-    back = [0] * len(order)
-    for axis, place in enumerate(axes):
-        if place is not None:
-            back[order.index(place)] = axis
-    return [view(slope, tuple(back), argument.shape)]
-
-
-def _from_reduction(
-    node: TracedArray, slope: TracedArray, argument: TracedArray
-) -> list[TracedArray]:
-    kept = tuple(a for a in range(argument.ndim) if a not in node.detail)
-    spread = view(slope, kept, argument.shape)
-    if node.operation == "sum":
-        return [spread]
-    largest = view(node, kept, argument.shape)
-    return [apply(node.graph, "where", argument >= largest, spread, 0.0)]
-
-
-def _from_slice(
-    node: TracedArray, slope: TracedArray, argument: TracedArray
-) -> list[TracedArray]:
-    padding = "put" if node.operation == "pick" else "pad"
-    return [node.graph.add(padding, [slope], node.detail, argument.shape)]
-
-
-def _from_padding(
-    node: TracedArray, slope: TracedArray, argument: TracedArray
-) -> list[TracedArray]:
-    cut = "pick" if node.operation == "put" else "slice"
-    return [node.graph.add(cut, [slope], node.detail, argument.shape)]
-
-
-def _from_softmax(
-    node: TracedArray, slope: TracedArray, argument: TracedArray
-) -> list[TracedArray]:
-    mean = reduced("sum", slope * node, axis=-1, keepdims=True)
-    return [node * (slope - mean)]
-
-
-_PULL_BACKS: dict[str, Callable[..., Sequence[TracedArray | None]]] = {
-    "add": lambda n, s, a, b: [s, s],
-    "subtract": lambda n, s, a, b: [s, -s],
-    "negative": lambda n, s, a: [-s],
-    "multiply": lambda n, s, a, b: [s * b, s * a],
-    "divide": lambda n, s, a, b: [s / b, -(s * n / b)],
-    "power": lambda n, s, a, b: [s * b * a ** (_number(b) - 1.0), None],  # type: ignore[operator]
-    "maximum": lambda n, s, a, b: [s * (a >= b), s * (a < b)],
-    "minimum": lambda n, s, a, b: [s * (a <= b), s * (a > b)],
-    "logaddexp": lambda n, s, a, b: [
-        s * apply(n.graph, "expit", a - b),
-        s * apply(n.graph, "expit", b - a),
-    ],
-    "where": lambda n, s, c, a, b: [
-        None,
-        apply(n.graph, "where", c, s, 0.0),
-        apply(n.graph, "where", c, 0.0, s),
-    ],
-    "sum": _from_reduction,
-    "max": _from_reduction,
-    "view": _from_view,
-    "pick": _from_slice,
-    "slice": _from_slice,
-    "put": _from_padding,
-    "pad": _from_padding,
-    "softmax": _from_softmax,
 }

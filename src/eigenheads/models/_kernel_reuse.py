@@ -47,15 +47,23 @@ def reuse_block(
     kept, each update adds N_WEIGHTS axes to it, and the frame is turned back only when
     the batch is discarded. ``state`` has room for all these axes.
     """
-    d, batch_size, law, constants, is_tangent, has_velocity, has_average, pairs = problem
+    d, batch_size, law, constants, is_tangent, has_velocity, has_average, pairs = (
+        problem
+    )
     n_start, n_columns = N_PLANTED + state.shape[0], state.shape[1]
     n = batch_size * N_TOKENS
     mean, scale = np.zeros((N_PLANTED, N_TOKENS)), np.ones((batch_size, N_TOKENS))
     latents, work = np.zeros((batch_size, N_LATENTS)), np.empty(WORK_SIZE)
     drawn = np.empty((n_start, N_TOKENS))
     tokens = np.zeros((batch_size, n_columns, N_TOKENS))
-    fields, slopes = np.empty((N_WEIGHTS, N_TOKENS)), np.empty((batch_size, N_WEIGHTS, N_TOKENS))
-    overlaps, overlap_slopes = np.zeros((N_WEIGHTS, N_AXES)), np.zeros((N_WEIGHTS, N_AXES))
+    fields, slopes = (
+        np.empty((N_WEIGHTS, N_TOKENS)),
+        np.empty((batch_size, N_WEIGHTS, N_TOKENS)),
+    )
+    overlaps, overlap_slopes = (
+        np.zeros((N_WEIGHTS, N_AXES)),
+        np.zeros((N_WEIGHTS, N_AXES)),
+    )
     gradient = np.zeros((N_WEIGHTS, n_columns))
     spent = np.zeros((reuse * N_WEIGHTS, n))
     n_axes, n_spent = n_start, 0
@@ -87,7 +95,9 @@ def reuse_block(
             if USES_OVERLAPS:
                 _add_overlap_gradient(state, overlap_slopes, gradient)
         for a in range(N_WEIGHTS):
-            _reveal_weight(rng, d - n_axes, a, slopes, scale, spent[: n_spent + 1], tokens, n_axes)
+            _reveal_weight(
+                rng, d - n_axes, a, slopes, scale, spent[: n_spent + 1], tokens, n_axes
+            )
             n_axes += 1
             n_spent += 1
         for sample in range(batch_size):

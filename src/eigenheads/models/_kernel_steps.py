@@ -49,14 +49,19 @@ def exact_block(
     update creates and removes again. ``rules`` has rows of step size, weight decay,
     momentum and the average's rate.
     """
-    d, batch_size, law, constants, is_tangent, has_velocity, has_average, pairs = problem
+    d, batch_size, law, constants, is_tangent, has_velocity, has_average, pairs = (
+        problem
+    )
     n_extra = state.shape[0] - N_WEIGHTS
     dof, share = d - N_AXES, 1.0 / batch_size
     mean, scale = np.zeros((N_PLANTED, N_TOKENS)), np.ones(N_TOKENS)
     _fixed_law(law, mean, scale)
     latents, work = np.zeros(N_LATENTS), np.empty(WORK_SIZE)
     fields, slopes = np.empty((N_WEIGHTS, N_TOKENS)), np.empty((N_WEIGHTS, N_TOKENS))
-    overlaps, overlap_slopes = np.zeros((N_WEIGHTS, N_AXES)), np.zeros((N_WEIGHTS, N_AXES))
+    overlaps, overlap_slopes = (
+        np.zeros((N_WEIGHTS, N_AXES)),
+        np.zeros((N_WEIGHTS, N_AXES)),
+    )
     outputs = _new_outputs(N_AXES)
     tokens = outputs[0]
     gradient = np.zeros((N_WEIGHTS, state.shape[1]))
@@ -154,14 +159,14 @@ def _update(
         start = state.shape[0] - N_WEIGHTS
         for a in range(N_WEIGHTS):
             for axis in range(size):
-                state[start + a, axis] += rate * (state[a, axis] - state[start + a, axis])
+                state[start + a, axis] += rate * (
+                    state[a, axis] - state[start + a, axis]
+                )
     return finite
 
 
 @njit()
-def _record(
-    state: Any, pairs: Any, step: int, record_every: int, records: Any
-) -> None:
+def _record(state: Any, pairs: Any, step: int, record_every: int, records: Any) -> None:
     """Write the overlaps of pairs of rows; planted direction j is -1 - j."""
     if step % record_every != 0:
         return
@@ -201,7 +206,10 @@ def gradient_moments(
     _fixed_law(law, mean_, scale)
     latents, work = np.zeros(N_LATENTS), np.empty(WORK_SIZE)
     fields, slopes = np.empty((N_WEIGHTS, N_TOKENS)), np.empty((N_WEIGHTS, N_TOKENS))
-    overlaps, overlap_slopes = np.zeros((N_WEIGHTS, N_AXES)), np.zeros((N_WEIGHTS, N_AXES))
+    overlaps, overlap_slopes = (
+        np.zeros((N_WEIGHTS, N_AXES)),
+        np.zeros((N_WEIGHTS, N_AXES)),
+    )
     outputs = _new_outputs(m)
     tokens = outputs[0]
     if USES_OVERLAPS:

@@ -241,7 +241,7 @@ class _Surface:
             return np.eye(r * m)
         left, sizes, _ = np.linalg.svd(np.array(idle).T, full_matrices=True)
         rank = int(np.sum(sizes > 1e-6))
-        return left[:, rank:]
+        return np.asarray(left[:, rank:], dtype=np.float64)
 
     def hessian(self, state: FloatArray, gradient: FloatArray) -> FloatArray:
         """Return the second derivatives along the spheres, (r m, r m)."""
@@ -278,14 +278,12 @@ class _Surface:
         _, gradient = self.slope(state)
         basis = self.tangent_basis(state)
         inside = np.linalg.eigvalsh(basis.T @ self.hessian(state, gradient) @ basis)
-        if self.d == state.shape[1]:
-            return inside
-        outside = np.linalg.eigvalsh(self.outside(state, gradient))
-        return np.concatenate([inside, outside])
+        parts = [inside]
+        if self.d > state.shape[1]:
+            parts.append(np.linalg.eigvalsh(self.outside(state, gradient)))
+        return np.concatenate(parts).astype(np.float64)
 
-    def described(
-        self, state: FloatArray, overlaps: dict[str, float]
-    ) -> CriticalPoint:
+    def described(self, state: FloatArray, overlaps: dict[str, float]) -> CriticalPoint:
         """Return the critical point with its curvatures and kind."""
         sets = [self.with_samples(number) for number in range(_SETS)]
         values = np.array([one.curvatures(state) for one in sets])
@@ -326,12 +324,12 @@ def _newton(surface: _Surface, state: FloatArray) -> FloatArray | None:
 
 
 def _random_state(model: Model, rng: np.random.Generator) -> FloatArray:
-    """Return weights of random directions among the frame's; free ones of any length."""
+    """Return weights of random directions; free ones have any length."""
     r, m = len(model.weights), len(model.planted) + len(model.weights)
     state = rng.standard_normal((r, m))
     state /= np.linalg.norm(state, axis=1, keepdims=True)
     lengths = np.where(model.on_sphere, 1.0, rng.uniform(0.0, 2.0, r))
-    return state * lengths[:, None]
+    return np.asarray(state * lengths[:, None], dtype=np.float64)
 
 
 def _check_point(

@@ -155,7 +155,10 @@ class LawSource:
         ]
 
     def _write_tilt(self, tilt: Tilt, start: int, stop: int) -> None:
-        row, strength = self._law.planted.index(tilt.direction), self._size(tilt.strength)
+        row, strength = (
+            self._law.planted.index(tilt.direction),
+            self._size(tilt.strength),
+        )
         scores = f"tokens[{row}, {start}:{stop}]"
         self._last += [
             f"i = {start} + _tilted_index(rng, {strength}, {scores})",

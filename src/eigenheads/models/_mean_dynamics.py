@@ -151,39 +151,23 @@ def mean_dynamics(
         return rule, row[: len(values)]
 
     flow = _Flow(model, d, pairs, n_samples, rule_at)
-    steps = record_steps(counts.n_steps, counts.record_every)
-    records = np.empty((n_starts, len(steps), len(curves)))
-    spreads = np.zeros((n_starts, len(steps), len(curves)))
-    for run, at in enumerate(check_start(model, start, n_starts, owner=_OWNER)):
-        y = recorded(at, pairs)
-        records[run, 0] = y
-        spread = np.zeros((len(y), len(y)))
-        taken, evaluation, every = 0, 0, 1
-        if band:
-            every = max(1, counts.n_steps // stride // _JACOBIANS)
-        jacobian = noise_matrix = None
-        while taken < steps[-1]:
-            stop = (taken // counts.record_every + 1) * counts.record_every
-            length = min(stride, stop - taken)
-            if band and evaluation % every == 0:
-                jacobian, noise_matrix = flow.linearised(y, taken, (seed, run, 1, evaluation))
-            if jacobian is not None and noise_matrix is not None:
-                spread = _spread(spread, jacobian, noise_matrix, length)
-            y = flow.advanced(y, taken, length, (seed, run, 0, evaluation))
-            if not np.all(np.isfinite(y)):
-                contract = "so small that the mean dynamics stay finite"
-                fail("step_size", contract, rule_at(taken)[0].step_size, owner=_OWNER)
-            taken, evaluation = taken + length, evaluation + 1
-            if taken == stop:
-                records[run, taken // counts.record_every] = y
-                deviations = np.sqrt(np.maximum(np.diag(spread), 0.0))
-                spreads[run, taken // counts.record_every] = deviations
-            advance(length)
-    table = dict(zip(curves, np.moveaxis(records, 2, 0), strict=True))
+    paths = [
+        flow.followed(
+            recorded(at, pairs),
+            counts.n_steps,
+            counts.record_every,
+            stride,
+            band,
+            (seed, run),
+        )
+        for run, at in enumerate(check_start(model, start, n_starts, owner=_OWNER))
+    ]
+    table = np.moveaxis(np.array(paths), 3, 0)  # curve, run, mean or deviation, record
+    result = dict(zip(curves, table[:, :, 0], strict=True))
     if band:
         names = [f"{name}_deviation" for name in curves]
-        table |= dict(zip(names, np.moveaxis(spreads, 2, 0), strict=True))
-    return Trajectories(steps, table)
+        result |= dict(zip(names, table[:, :, 1], strict=True))
+    return Trajectories(record_steps(counts.n_steps, counts.record_every), result)
 
 
 class _Flow:
@@ -199,6 +183,42 @@ class _Flow:
     ) -> None:
         self._model, self._d, self._pairs = model, d, pairs
         self._n_samples, self._rule_at = n_samples, rule_at
+
+    def followed(
+        self,
+        y: FloatArray,
+        n_steps: int,
+        record_every: int,
+        stride: int,
+        band: bool,
+        seed: tuple[int, int],
+    ) -> FloatArray:
+        """Return means and deviations from a start, (2, n_records, n_curves)."""
+        records = np.zeros((2, n_steps // record_every + 1, len(y)))
+        records[0, 0] = y
+        spread = np.zeros((len(y), len(y)))
+        # The Jacobian needs two evaluations per overlap: it is kept for a while.
+        every = max(1, n_steps // stride // _JACOBIANS)
+        taken, evaluation = 0, 0
+        while taken < len(records[0]) * record_every - record_every:
+            stop = (taken // record_every + 1) * record_every
+            length = min(stride, stop - taken)
+            if band:
+                if evaluation % every == 0:
+                    jacobian, noise = self.linearised(y, taken, (*seed, 1, evaluation))
+                spread = _spread(spread, jacobian, noise, length)
+            y = self.advanced(y, taken, length, (*seed, 0, evaluation))
+            if not np.all(np.isfinite(y)):
+                contract = "so small that the mean dynamics stay finite"
+                rate = self._rule_at(taken)[0].step_size
+                fail("step_size", contract, rate, owner=_OWNER)
+            taken, evaluation = taken + length, evaluation + 1
+            if taken == stop:
+                row = taken // record_every
+                deviations = np.sqrt(np.maximum(np.diag(spread), 0.0))
+                records[:, row] = y, deviations
+            advance(length)
+        return records
 
     def state(self, y: FloatArray) -> FloatArray:
         """Return weights with these overlaps, in frame coordinates."""
@@ -273,9 +293,7 @@ class _Flow:
         return bool(np.allclose(recorded(state, self._pairs), y, atol=1e-8))
 
 
-def _projections(
-    model: Model, state: FloatArray, rule: _Rule
-) -> list[FloatArray]:
+def _projections(model: Model, state: FloatArray, rule: _Rule) -> list[FloatArray]:
     """Return what is applied to each weight's gradient: I, or I - w wᵀ."""
     identity = np.eye(state.shape[1])
     return [

@@ -14,8 +14,8 @@ from eigenheads.models._graph import NotTraceable
 from eigenheads.models._law_source import LawSource
 from eigenheads.models._module import load_module, module_source, template
 from eigenheads.models._program import Program
-from eigenheads.models._unrolled import unrolled_sums
 from eigenheads.models._tokens import LatentMultiple, RandomNumber, Token, TokenLaw
+from eigenheads.models._unrolled import unrolled_sums
 
 _OWNER = "Model"
 _GEOMETRIES = ("sphere", "free")
@@ -321,7 +321,7 @@ def _check_tokens(
     return tuple(groups)
 
 
-def _check_draw(draw: object) -> Callable[..., None] | None:
+def _check_draw(draw: Any) -> Callable[..., None] | None:
     if draw is None:
         return None
     if not hasattr(draw, "py_func"):

@@ -17,18 +17,18 @@ from typing import Any, NoReturn
 import numpy as np
 
 from eigenheads._typing import FloatArray
+from eigenheads.models._derivatives import gradients
 from eigenheads.models._emit import Write, emit
 from eigenheads.models._graph import (
     Graph,
     NotTraceable,
     TracedArray,
     broadcast,
-    gradients,
-    put,
     reduced,
     stopped,
     traced_softmax,
 )
+from eigenheads.models._symbols import Direction, Symbol, TokenRows
 
 # Each combination costs one more normal per token, and a K × K factor per sample.
 _MAX_COMBINATIONS = 8
@@ -49,215 +49,6 @@ def softmax(x: Any, axis: int = -1) -> Any:
         return traced_softmax(x, axis)
     weights = np.exp(x - np.max(x, axis=axis, keepdims=True))
     return weights / np.sum(weights, axis=axis, keepdims=True)
-
-
-class _Symbol:
-    """A vector or a matrix of R^d that the loss may combine, but not look into."""
-
-    is_vector = True
-    __array_priority__ = 2000
-    __hash__ = object.__hash__
-
-    def __array_ufunc__(
-        self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any
-    ) -> Any:
-        # np.float64(2) * vector and array @ X arrive here.
-        operators = {
-            "multiply": lambda a, b: b.__rmul__(a),
-            "matmul": lambda a, b: b.__rmatmul__(a),
-        }
-        if method == "__call__" and not options and ufunc.__name__ in operators:
-            if isinstance(inputs[0], _Symbol):
-                return NotImplemented
-            return operators[ufunc.__name__](*inputs)
-        _refuse_entries(f"np.{ufunc.__name__}")
-
-    def __array_function__(
-        self, function: Any, types: Any, arguments: Any, options: Any
-    ) -> Any:
-        name = function.__name__
-        if name in ("dot", "inner") and not options:
-            return arguments[0] @ arguments[1]
-        if name == "norm" and len(arguments) == 1 and not options:
-            return np.sqrt(arguments[0] @ arguments[0])
-        if name in ("mean", "sum") and hasattr(self, name):
-            return getattr(arguments[0], name)(*arguments[1:], **options)
-        _refuse_entries(f"np.{name}")
-
-    def _no_entries(self, *_: object) -> NoReturn:
-        _refuse_entries("an operation")
-
-    __array__ = __float__ = __bool__ = __iter__ = _no_entries  # type: ignore[assignment]
-    __pow__ = __abs__ = __lt__ = __gt__ = _no_entries
-    __add__ = __radd__ = __sub__ = __rsub__ = __truediv__ = _no_entries
-    __mul__ = __rmul__ = __matmul__ = __rmatmul__ = _no_entries
-
-
-def _refuse_entries(found: str) -> NoReturn:
-    raise NotTraceable(
-        f"{found} on the entries of vectors of R^d",
-        "Only inner products are known: write X @ w.k for fields, o @ o with "
-        "o = a @ X for squared lengths, X[0] @ X[0] for the length of a token.",
-    )
-
-
-class _Direction(_Symbol):
-    """A weight vector or a planted direction."""
-
-    def __init__(self, program: "Program", field: TracedArray, row: int) -> None:
-        self.program, self.field, self.row = program, field, row
-
-    def __matmul__(self, other: Any) -> Any:
-        if isinstance(other, _Direction):
-            return self.program.overlap(self.row, other.row)
-        if isinstance(other, _Combination):
-            return other @ self
-        raise NotTraceable("w @ X", "Write X @ w.")
-
-
-class _Combination(_Symbol):
-    r"""A vector :math:`\sum_i a_i x_i`."""
-
-    def __init__(self, program: "Program", weights: TracedArray) -> None:
-        self.program, self.weights = program, weights
-
-    def _with(self, weights: Any) -> "_Combination":
-        return _Combination(self.program, weights)
-
-    def __add__(self, other: Any) -> "_Combination":
-        return self._with(self.weights + _weights_of(other))
-
-    def __sub__(self, other: Any) -> "_Combination":
-        return self._with(self.weights - _weights_of(other))
-
-    def __neg__(self) -> "_Combination":
-        return self._with(-self.weights)
-
-    def __mul__(self, factor: Any) -> "_Combination":
-        return self._with(self.weights * _number_of(self.program, factor))
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, divisor: Any) -> "_Combination":
-        return self._with(self.weights / _number_of(self.program, divisor))
-
-    def __matmul__(self, other: Any) -> Any:
-        if isinstance(other, _Direction):
-            return reduced("sum", self.weights * other.field)
-        if isinstance(other, _Combination):
-            return self.program.product(self.weights, other.weights)
-        raise NotTraceable("o @ X", "Products of an output with all tokens are not known.")
-
-
-class _Tokens(_Symbol):
-    """Tokens `start` … ``stop - 1``, or rows of combinations: ``matrix @ X``."""
-
-    def __init__(
-        self,
-        program: "Program",
-        matrix: TracedArray | None = None,
-        span: tuple[int, int] | None = None,
-    ) -> None:
-        self.program, self.matrix = program, matrix
-        self.span = span or (0, program.n_tokens)
-
-    def __len__(self) -> int:
-        if self.matrix is not None:
-            return self.matrix.shape[0]
-        return self.span[1] - self.span[0]
-
-    def _rows(self) -> TracedArray:
-        if self.matrix is None:
-            rows = np.eye(self.program.n_tokens)[slice(*self.span)]
-            return self.program.graph.lift(rows)
-        return self.matrix
-
-    def __matmul__(self, other: Any) -> Any:
-        if isinstance(other, _Direction):
-            if self.matrix is not None:
-                return self.matrix @ other.field
-            return other.field[slice(*self.span)]
-        if isinstance(other, _Combination):
-            raise NotTraceable(
-                "X @ (a combination of tokens)",
-                "Scores that come from outputs (a second round) are not known; use "
-                "o @ o or o @ X[0].",
-            )
-        raise NotTraceable("X @ an array", "Products are known with w and u alone.")
-
-    def __rmatmul__(self, weights: Any) -> Any:
-        mixed = self.program.graph.lift(weights)
-        if mixed.shape[-1:] != (len(self),):
-            raise NotTraceable(
-                f"weights of shape {mixed.shape} @ {len(self)} tokens",
-                "The last axis must have one weight per token.",
-            )
-        if self.matrix is not None:
-            mixed = mixed @ self.matrix
-        elif len(self) < self.program.n_tokens:
-            axis = mixed.ndim - 1
-            shape = (*mixed.shape[:-1], self.program.n_tokens)
-            mixed = mixed.graph.add("pad", [mixed], (axis, self.span[0]), shape)
-        if mixed.ndim == 1:
-            return _Combination(self.program, mixed)
-        return _Tokens(self.program, mixed)
-
-    def __add__(self, other: Any) -> "_Tokens":
-        return _Tokens(self.program, self._rows() + _rows_of(other))
-
-    def __sub__(self, other: Any) -> "_Tokens":
-        return _Tokens(self.program, self._rows() - _rows_of(other))
-
-    def __mul__(self, factor: Any) -> "_Tokens":
-        return _Tokens(self.program, self._rows() * _number_of(self.program, factor))
-
-    __rmul__ = __mul__
-
-    def __getitem__(self, key: Any) -> Any:
-        if self.matrix is not None:
-            rows = self.matrix[key]
-            kind = _Tokens if rows.ndim > 1 else _Combination
-            return kind(self.program, rows)
-        places = range(*self.span)[key] if isinstance(key, int | slice) else None
-        if isinstance(places, int):
-            one = self.program.graph.constant(1.0)
-            shape = (self.program.n_tokens,)
-            return _Combination(self.program, put(one, 0, places, shape))
-        if not places or places.step != 1:
-            raise NotTraceable("this index of X", "Use X[0], X[1:] or X[start:stop].")
-        return _Tokens(self.program, None, (places.start, places.stop))
-
-    def sum(self, axis: int | None = None) -> _Combination:
-        """Return the sum of the tokens."""
-        if axis != 0:
-            _refuse_entries("np.sum without axis=0")
-        ones = self.program.graph.lift(np.ones(len(self)))
-        return self.__rmatmul__(ones)
-
-    def mean(self, axis: int | None = None) -> _Combination:
-        """Return the mean of the tokens."""
-        return self.sum(axis) / len(self)
-
-
-def _weights_of(other: Any) -> TracedArray:
-    if not isinstance(other, _Combination):
-        raise NotTraceable("a sum of tokens and something else", "Add tokens to tokens.")
-    return other.weights
-
-
-def _rows_of(other: Any) -> TracedArray:
-    if not isinstance(other, _Tokens):
-        raise NotTraceable("a sum of tokens and something else", "Add tokens to tokens.")
-    return other._rows()
-
-
-def _number_of(program: "Program", factor: Any) -> TracedArray:
-    if isinstance(factor, _Symbol):
-        _refuse_entries("a product (*)")
-    node = program.graph.lift(factor)
-    if node.shape:
-        raise NotTraceable("an array times tokens (*)", "Write weights @ X.")
-    return node
 
 
 class _Names(SimpleNamespace):
@@ -346,11 +137,11 @@ class Program:
         ]
         # Planted directions count from -1 downwards, weights from 0 upwards.
         w = {
-            name: _Direction(self, field, row)
+            name: Direction(self, field, row)
             for row, (name, field) in enumerate(zip(weights, self._fields, strict=True))
         }
         u = {
-            name: _Direction(self, field, -1 - row)
+            name: Direction(self, field, -1 - row)
             for row, (name, field) in enumerate(zip(planted, on_planted, strict=True))
         }
         numbers = [
@@ -361,14 +152,14 @@ class Program:
             numbers[:normals], dict(zip(latents, numbers[normals:], strict=True))
         )
         p = _Parameters(self.graph, self.parameters)
-        value = loss(_Tokens(self), _Names("w", w), _Names("u", u), g, p)
+        value = loss(TokenRows(self), _Names("w", w), _Names("u", u), g, p)
         self.loss = self._check_number(value)
         self._check_weights(list(weights))
 
     def _check_number(self, value: object) -> TracedArray:
         if value is None:
             raise NotTraceable("a loss that returns None", "Return a number.")
-        if isinstance(value, _Symbol):
+        if isinstance(value, Symbol):
             raise NotTraceable("a loss that returns a vector", "Return a number.")
         node = self.graph.lift(value)
         if node.shape:
@@ -425,7 +216,7 @@ class Program:
         return len(self._combinations) - 1
 
     def _slopes(self) -> list[TracedArray | None]:
-        """Return the derivatives with respect to the fields of each weight.
+        r"""Return the derivatives with respect to the fields of each weight.
 
         A product :math:`o_k \cdot o_l` depends on the fields through the weights
         :math:`P_k` of the combinations: its derivative along :math:`P_{ki}` is
@@ -437,10 +228,11 @@ class Program:
         for (left, right), bar in zip(pairs, bars, strict=True):
             if bar is None:
                 continue
-            for k, l in ((left, right), (right, left)):
-                meeting = self.graph.memory(f"meetings[{l}, {{}}]", (self.n_tokens,))
+            for one, other in ((left, right), (right, left)):
+                place = f"meetings[{other}, {{}}]"
+                meeting = self.graph.memory(place, (self.n_tokens,))
                 seed = stopped(bar * meeting)
-                surrogate = surrogate + reduced("sum", self._combinations[k] * seed)
+                surrogate = surrogate + reduced("sum", self._combinations[one] * seed)
         return gradients(surrogate, self._fields)
 
     def source(self) -> tuple[str, int]:

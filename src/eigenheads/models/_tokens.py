@@ -175,7 +175,9 @@ class Token:
             fail("mean", contract, self.mean, owner=_OWNER, error=TypeError)
         if self.first is not None and not isinstance(self.first, Tilt):
             fail("first", "tilted(...) or None", self.first, owner=_OWNER)
-        coefficients = list(self.mean.values()) if isinstance(self.mean, Mapping) else []
+        coefficients = (
+            list(self.mean.values()) if isinstance(self.mean, Mapping) else []
+        )
         for value in [*coefficients, self.scale]:
             known = isinstance(value, RandomNumber | LatentMultiple) or callable(value)
             if not known and not math.isfinite(as_float(value)):
@@ -216,9 +218,7 @@ class TokenLaw:
         """Names of the latents that are no normals."""
         return tuple(self.latents)
 
-    def sample(
-        self, rng: np.random.Generator, d: int
-    ) -> tuple[FloatArray, FloatArray]:
+    def sample(self, rng: np.random.Generator, d: int) -> tuple[FloatArray, FloatArray]:
         """Draw one sample: tokens (n_tokens, d) and latents.
 
         The planted directions are the first basis vectors; this is no restriction,
@@ -273,7 +273,11 @@ class TokenLaw:
 
 
 def _drawn(
-    law: Coefficient, rng: np.random.Generator, d: int, n: int, latents: dict[str, float]
+    law: Coefficient,
+    rng: np.random.Generator,
+    d: int,
+    n: int,
+    latents: dict[str, float],
 ) -> FloatArray:
     if isinstance(law, RandomNumber):
         return law.draw(rng, d, n)

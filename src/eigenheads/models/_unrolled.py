@@ -19,7 +19,10 @@ def unrolled_sums(n_planted: int, n_weights: int) -> str:
     n_axes = n_planted + n_weights
     # Weight a has coordinates on the planted axes and on a + 1 more.
     fields = [
-        (f"fields[{a}, i]", [(f"state[{a}, {j}]", f"tokens[{j}, i]") for j in range(n_planted + a + 1)])
+        (
+            f"fields[{a}, i]",
+            [(f"state[{a}, {j}]", f"tokens[{j}, i]") for j in range(n_planted + a + 1)],
+        )
         for a in range(n_weights)
     ]
     products = [
