@@ -26,7 +26,9 @@ from eigenheads.models._declared import (
 )
 from eigenheads.models._kernel_parts import (
     _add_overlap_gradient,
+    _add_row,
     _project_wide,
+    _scale_row,
     _write_gram,
 )
 
@@ -239,15 +241,17 @@ def _add_outside(
     _cholesky(lengths)
     for a in range(N_WEIGHTS):
         for b in range(a):
-            wide[a] -= lengths[a, b] * wide[b]
-        wide[a] *= 1.0 / lengths[a, a] if lengths[a, a] > 0.0 else 0.0
+            _add_row(-lengths[a, b], wide[b], wide[a])
+        _scale_row(1.0 / lengths[a, a] if lengths[a, a] > 0.0 else 0.0, wide[a])
     for a in range(N_WEIGHTS - 1, -1, -1):
-        wide[a] *= gram[a, a]
+        _scale_row(gram[a, a], wide[a])
         for b in range(a):
-            wide[a] += gram[a, b] * wide[b]
-    wide[:, :size] += outside
+            _add_row(gram[a, b], wide[b], wide[a])
+        _add_row(1.0, outside[a], wide[a])
     reframe(wide, n_extra)
-    outside[:] = wide[:, :size]
+    for a in range(N_WEIGHTS):
+        for axis in range(size):
+            outside[a, axis] = wide[a, axis]
 
 
 @njit()
@@ -255,7 +259,9 @@ def _write_outside(
     rng: np.random.Generator, dof: float, n_extra: int, outside: Any, gradient: Any
 ) -> None:
     """Copy the batch gradient outside the frame."""
-    gradient[:, N_AXES:] = outside
+    for a in range(N_WEIGHTS):
+        for axis in range(n_extra + N_WEIGHTS):
+            gradient[a, N_AXES + axis] = outside[a, axis]
 
 
 @njit(fastmath=REORDER)

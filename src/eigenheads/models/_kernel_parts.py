@@ -104,3 +104,24 @@ def _write_gram(rows: Any, out: Any) -> None:
                 total += rows[a, i] * rows[b, i]
             out[a, b] = total
             out[b, a] = total
+
+
+@njit()
+def _add_row(factor: float, row: Any, out: Any) -> None:
+    """Add a multiple of a row to a row that is at least as long."""
+    for i in range(row.shape[0]):
+        out[i] += factor * row[i]
+
+
+@njit()
+def _scale_row(factor: float, row: Any) -> None:
+    for i in range(row.shape[0]):
+        row[i] *= factor
+
+
+@njit()
+def _clear(matrix: Any) -> None:
+    """Write zeros."""
+    for a in range(matrix.shape[0]):
+        for b in range(matrix.shape[1]):
+            matrix[a, b] = 0.0

@@ -21,7 +21,10 @@ from eigenheads.models._declared import (
 from eigenheads.models._kernel_parts import (
     _add_overlap_gradient,
     _add_products_wide,
+    _add_row,
+    _clear,
     _project_wide,
+    _scale_row,
     _write_overlaps,
 )
 from eigenheads.models._kernel_steps import _record, _update
@@ -72,11 +75,12 @@ def reuse_block(
     for index in range(rules.shape[0]):
         if (first + index) % reuse == 0:
             n_axes, n_spent = n_start, 0
-            tokens[:] = 0.0
             for sample in range(batch_size):
+                _clear(tokens[sample])
                 _draw_tokens(rng, d, law, mean, scale[sample], latents[sample], drawn)
-                tokens[sample, :n_start] = drawn
-        gradient[:] = 0.0
+                for axis in range(n_start):
+                    _add_row(1.0, drawn[axis], tokens[sample, axis])
+        _clear(gradient)
         if USES_OVERLAPS:
             _write_overlaps(state, overlaps)
         for sample in range(batch_size):
@@ -102,7 +106,8 @@ def reuse_block(
             n_spent += 1
         for sample in range(batch_size):
             _add_products_wide(slopes[sample], tokens[sample], gradient)
-        gradient /= batch_size
+        for a in range(N_WEIGHTS):
+            _scale_row(1.0 / batch_size, gradient[a])
         if not _update(
             state,
             gradient,

@@ -26,7 +26,7 @@ from eigenheads.models._kernel_fields import (
     _sample,
     _write_outside,
 )
-from eigenheads.models._kernel_parts import _write_overlaps
+from eigenheads.models._kernel_parts import _clear, _write_overlaps
 
 # --- template ---------------------------------------------------------------------
 
@@ -67,8 +67,8 @@ def exact_block(
     gradient = np.zeros((N_WEIGHTS, state.shape[1]))
     outside = _new_outside(n_extra)
     for index in range(rules.shape[0]):
-        gradient[:] = 0.0
-        outside[:] = 0.0
+        _clear(gradient)
+        _clear(outside)
         if USES_OVERLAPS:
             _write_overlaps(state, overlaps)
         values = parameters[index]
@@ -198,12 +198,14 @@ def gradient_moments(
     """Add one-sample moments of the gradient over fresh samples; return the losses.
 
     ``state`` (N_WEIGHTS, m) holds the weights on m >= N_AXES axes, the planted ones
-    first. Added are the gradient inside the frame (mean), its products (second, of
-    shape (N_WEIGHTS m, N_WEIGHTS m)) and the mean of the gradients' products outside.
+    first. A sample's features are its gradient inside the frame (N_WEIGHTS m numbers)
+    and the products of the gradients of all pairs of weights, with their conditional
+    mean outside the frame. Added are the features (mean), their products (second) and
+    the part of the gradients' products outside the frame (outside).
     """
     m = state.shape[1]
-    mean_, scale = np.zeros((N_PLANTED, N_TOKENS)), np.ones(N_TOKENS)
-    _fixed_law(law, mean_, scale)
+    means, scale = np.zeros((N_PLANTED, N_TOKENS)), np.ones(N_TOKENS)
+    _fixed_law(law, means, scale)
     latents, work = np.zeros(N_LATENTS), np.empty(WORK_SIZE)
     fields, slopes = np.empty((N_WEIGHTS, N_TOKENS)), np.empty((N_WEIGHTS, N_TOKENS))
     overlaps, overlap_slopes = (
@@ -214,11 +216,14 @@ def gradient_moments(
     tokens = outputs[0]
     if USES_OVERLAPS:
         _write_overlaps(state, overlaps)
-    gradient = np.empty((N_WEIGHTS, m))
-    flat = gradient.reshape(N_WEIGHTS * m)
+    size = N_WEIGHTS * m
+    features = np.empty(size + N_WEIGHTS * N_WEIGHTS)
+    gradient = features[:size].reshape((N_WEIGHTS, m))
+    products = features[size:].reshape((N_WEIGHTS, N_WEIGHTS))
     total = 0.0
     for _ in range(n_samples):
-        gradient[:] = 0.0
+        _clear(gradient)
+        _clear(products)
         total += _sample(
             rng,
             d,
@@ -226,7 +231,7 @@ def gradient_moments(
             law,
             constants,
             parameters,
-            mean_,
+            means,
             scale,
             latents,
             fields,
@@ -238,9 +243,14 @@ def gradient_moments(
             outputs,
             gradient,
         )
-        _add_outside_moment(d - m, slopes, outputs, outside)
-        mean += gradient
-        for one in range(flat.shape[0]):
-            for other in range(flat.shape[0]):
-                second[one, other] += flat[one] * flat[other]
+        _add_outside_moment(d - m, slopes, outputs, products)
+        for a in range(N_WEIGHTS):
+            for b in range(N_WEIGHTS):
+                outside[a, b] += products[a, b]
+                for axis in range(m):
+                    products[a, b] += gradient[a, axis] * gradient[b, axis]
+        for one in range(features.shape[0]):
+            mean[one] += features[one]
+            for other in range(one + 1):
+                second[one, other] += features[one] * features[other]
     return total

@@ -114,10 +114,10 @@ def mean_dynamics(
     --------
     >>> from eigenheads.models import Model, Token
     >>> def line(X, w, u, g, p):
-    ...     return 0.5 * (X[0] @ w.k - X[0] @ u.key) ** 2
+    ...     return (X[0] @ w.k - X[0] @ u.key) ** 2
     >>> model = Model(line, weights={"k": "free"}, planted=("key",), tokens=Token())
-    >>> paths = mean_dynamics(model, d=100, start={"k.k": 0.0}, step_size=0.01,
-    ...                       n_steps=200, record_every=100, stride=50)
+    >>> paths = mean_dynamics(model, d=100, start={"k.k": 0.0}, step_size=0.005,
+    ...                       n_steps=200, record_every=100, stride=10)
     >>> paths["k.key"].round(1)
     array([[0. , 0.6, 0.9]])
     """
@@ -259,11 +259,12 @@ class _Flow:
         self, y: FloatArray, update: int, length: int, seed: tuple[int, ...]
     ) -> FloatArray:
         """Return the overlaps after `length` updates: the map, or the midpoint rule."""
-        slope = self.change(y, update, (*seed, 0))
-        if length > 1:
-            middle = y + 0.5 * length * slope
-            slope = self.change(middle, update + length // 2, (*seed, 1))
-        return y + length * slope
+        with np.errstate(over="ignore", invalid="ignore"):
+            slope = self.change(y, update, (*seed, 0))
+            if length > 1:
+                middle = y + 0.5 * length * slope
+                slope = self.change(middle, update + length // 2, (*seed, 1))
+            return y + length * slope
 
     def linearised(
         self, y: FloatArray, update: int, seed: tuple[int, ...]
@@ -311,7 +312,7 @@ def recorded_mean(
 ) -> FloatArray:
     """Return the overlaps after the mean of one update."""
     r, p = len(model.weights), len(model.planted)
-    rate = rule.step_size
+    rate = np.float64(rule.step_size)
     mean = moments.mean + rule.decay * state
     projections = _projections(model, state, rule)
     moved = [projections[a] @ mean[a] for a in range(r)]
@@ -339,19 +340,57 @@ def _noise_matrix(
     rule: _Rule,
     pairs: Any,
 ) -> FloatArray:
-    """Return the covariance of one update's overlaps, to first order in the noise."""
+    r"""Return the covariance of one update's overlaps, to first order.
+
+    The new overlaps are a function of the batch gradient inside the frame and of the
+    products :math:`G_a \cdot G_b`. With steps of order 1/d, fluctuations of both count:
+    :math:`\alpha^2 G_a \cdot G_b` sums d terms with one random factor.
+    """
     r, m = state.shape
-    projections = _projections(model, state, rule)
-    rows = np.zeros((len(pairs), r, m))
-    for row, (a, b) in zip(rows, pairs, strict=True):
-        if b < 0:
-            row[a] -= projections[a][-1 - b]
-        else:
-            row[a] -= projections[a] @ state[b]
-            row[b] -= projections[b] @ state[a]
-    flat = rows.reshape(len(pairs), r * m)
-    covariance = moments.covariance.reshape(r * m, r * m)
-    return rule.step_size**2 / rule.batch_size * flat @ covariance @ flat.T
+    size, batch = r * m, rule.batch_size
+    mean = np.concatenate([moments.mean.ravel(), moments.products.ravel() / batch])
+
+    def updated(features: FloatArray) -> FloatArray:
+        gradient, products = features[:size].reshape(r, m), features[size:]
+        return _updated(model, state, gradient, products.reshape(r, r), rule, pairs)
+
+    columns = []
+    for place in range(len(mean)):
+        nudge = np.zeros(len(mean))
+        nudge[place] = 1e-4 * (1.0 + abs(mean[place]))
+        change = updated(mean + nudge) - updated(mean - nudge)
+        columns.append(change / (2 * nudge[place]))
+    jacobian = np.column_stack(columns)
+    # The products of a batch are the samples' mean over the batch size, to leading
+    # order in d; cross terms between samples have mean zero outside the frame.
+    shares = np.concatenate([np.ones(size), np.full(r * r, 1.0 / batch)])
+    covariance = moments.feature_covariance * np.outer(shares, shares) / batch
+    return jacobian @ covariance @ jacobian.T
+
+
+def _updated(
+    model: Model,
+    state: FloatArray,
+    gradient: FloatArray,
+    products: FloatArray,
+    rule: _Rule,
+    pairs: Any,
+) -> FloatArray:
+    """Return the overlaps after an update with a given gradient and its products."""
+    p, rate = len(model.planted), np.float64(rule.step_size)
+    slope = gradient + rule.decay * state
+    moved = np.array(
+        [q @ g for q, g in zip(_projections(model, state, rule), slope, strict=True)]
+    )
+    # Projections and decay change the products by parts inside the frame alone.
+    second = products + moved @ moved.T - gradient @ gradient.T
+    first = state @ moved.T
+    gram = state @ state.T - rate * (first + first.T) + rate**2 * second
+    planted = state[:, :p] - rate * moved[:, :p]
+    on_sphere = np.array(model.on_sphere)
+    lengths = np.where(on_sphere, np.sqrt(np.maximum(np.diag(gram), 1e-300)), 1.0)
+    planted, gram = planted / lengths[:, None], gram / np.outer(lengths, lengths)
+    return np.array([planted[a, -1 - b] if b < 0 else gram[a, b] for a, b in pairs])
 
 
 def _spread(

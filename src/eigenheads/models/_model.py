@@ -159,7 +159,7 @@ class Model:
         weights: FloatArray,
         planted: FloatArray,
         latents: FloatArray,
-        parameters: Sequence[float],
+        parameters: Sequence[float] | FloatArray,
     ) -> float:
         """Return the loss of one sample of real vectors; nothing is traced.
 

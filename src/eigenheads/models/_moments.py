@@ -27,12 +27,19 @@ class GradientMoments:
         Covariance of the one-sample gradient inside the frame, (r, m, r, m).
     outside
         :math:`E\, g_a \cdot g_b` over the directions outside the frame, (r, r).
+    products
+        :math:`E\, g_a \cdot g_b` over all directions, (r, r).
+    feature_covariance
+        Covariance of the gradient's r m numbers and of the r² products
+        :math:`g_a \cdot g_b` of one sample.
     """
 
     risk: float
     mean: FloatArray
     covariance: FloatArray
     outside: FloatArray
+    products: FloatArray
+    feature_covariance: FloatArray
 
 
 def moments_at(
@@ -50,8 +57,8 @@ def moments_at(
     the state, fit for differences and Newton's method.
     """
     r, m = state.shape
-    n_chunks = math.ceil(n_samples / _CHUNK)
-    means, seconds = np.zeros((n_chunks, r, m)), np.zeros((n_chunks, r * m, r * m))
+    n_chunks, size = math.ceil(n_samples / _CHUNK), r * m + r * r
+    means, seconds = np.zeros((n_chunks, size)), np.zeros((n_chunks, size, size))
     outsides, losses = np.zeros((n_chunks, r, r)), np.zeros(n_chunks)
     law, constants = model.law_numbers(d), model.constants
     kernel = model.compiled.gradient_moments
@@ -76,11 +83,14 @@ def moments_at(
     with RunPool(n_chunks) as pool:
         pool.each(work)
     mean = means.sum(axis=0) / n_samples
-    second = seconds.sum(axis=0) / n_samples
-    flat = mean.ravel()
+    lower = seconds.sum(axis=0) / n_samples
+    second = lower + np.tril(lower, -1).T
+    covariance = second - np.outer(mean, mean)
     return GradientMoments(
-        float(losses.sum() / n_samples),
-        mean,
-        (second - np.outer(flat, flat)).reshape(r, m, r, m),
-        outsides.sum(axis=0) / n_samples,
+        risk=float(losses.sum() / n_samples),
+        mean=mean[: r * m].reshape(r, m),
+        covariance=covariance[: r * m, : r * m].reshape(r, m, r, m),
+        outside=outsides.sum(axis=0) / n_samples,
+        products=mean[r * m :].reshape(r, r),
+        feature_covariance=covariance,
     )

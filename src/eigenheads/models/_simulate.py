@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NoReturn
 
 import numpy as np
@@ -123,10 +123,10 @@ def simulate(
 
     Examples
     --------
-    >>> from eigenheads.models import Model, Token, signs
-    >>> def phase(X, w, u, g, p):
-    ...     return (np.mean((X @ w.k) ** 2) - np.mean((X @ u.key) ** 2)) ** 2
-    >>> model = Model(phase, weights={"k": "sphere"}, planted=("key",), tokens=Token(3))
+    >>> from eigenheads.models import Model, Token
+    >>> def line(X, w, u, g, p):
+    ...     return (X[0] @ w.k - X[0] @ u.key) ** 2
+    >>> model = Model(line, weights={"k": "free"}, planted=("key",), tokens=Token())
     >>> paths = simulate(model, d=10**9, step_size=1e-10, n_steps=100, n_runs=2,
     ...                  record_every=50, seed=0, start={"k.key": 0.5})
     >>> paths["k.key"].shape
@@ -158,6 +158,7 @@ def simulate(
     starts = [drawn_start(model, d, rng) for rng in generators]
     if start is not None:
         starts = check_start(model, start, counts.n_runs, owner=_OWNER)
+    _check_finite_loss(model, starts[0], values, d)
     states = [
         _initial_state(model, rows, at, d if method == "full" else None, reuse)
         for at in starts
@@ -185,7 +186,7 @@ def simulate(
         record_every=counts.record_every,
         nanoseconds=_nanoseconds(model, method, d, batch_size, reuse),
         owner=_OWNER,
-        diverged=partial(_fail_diverged, model, starts, values, d),
+        diverged=_fail_diverged,
     )
 
 
@@ -323,35 +324,24 @@ def _nanoseconds(
     return BLOCK_NANOSECONDS / (batches * reuse + 0.5)
 
 
-def _fail_diverged(
-    model: Model,
-    starts: list[FloatArray],
-    parameters: dict[str, Schedule],
-    d: int,
-    run: int,
-    update: int,
-    step_size: float,
-) -> NoReturn:
-    """Raise: the loss is not finite at the start, or the step is too large."""
-    if update == 0:
-        r, m = starts[run].shape
-        table = parameter_table(parameters, 0, 1, owner=_OWNER)
-        loss = model.compiled.gradient_moments(
-            np.random.Generator(np.random.SFC64(0)),
-            starts[run],
-            table[0],
-            float(max(d, m)),
-            model.law_numbers(d),
-            model.constants,
-            64,
-            np.zeros((r, m)),
-            np.zeros((r * m, r * m)),
-            np.zeros((r, r)),
-        )
-        if not math.isfinite(loss):
+def _check_finite_loss(
+    model: Model, start: FloatArray, values: dict[str, Schedule], d: int
+) -> None:
+    """Raise unless the loss of a few samples at the start is finite."""
+    rng = np.random.default_rng(0)
+    length = min(d, model.n_axes)
+    planted = np.eye(len(model.planted), length)
+    row = parameter_table(values, 0, 1, owner=_OWNER)[0, : len(values)]
+    for _ in range(3):
+        tokens, latents = model.law.sample(rng, d, length=length)
+        with np.errstate(all="ignore"):
+            loss = model.evaluate(tokens, start[:, :length], planted, latents, row)
+        if not np.isfinite(loss):
             contract = "a model whose loss is finite at the start"
-            got = Got(f"{loss} in run {run}")
-            fail("model", contract, got, owner=_OWNER)
+            fail("model", contract, Got(f"{float(loss)}"), owner=_OWNER)
+
+
+def _fail_diverged(run: int, update: int, step_size: float) -> NoReturn:
     contract = "so small that no update diverges"
     got = Got(f"{step_size!r} at update {update}, where run {run} overflowed")
     fail("step_size", contract, got, owner=_OWNER)

@@ -218,16 +218,19 @@ class TokenLaw:
         """Names of the latents that are no normals."""
         return tuple(self.latents)
 
-    def sample(self, rng: np.random.Generator, d: int) -> tuple[FloatArray, FloatArray]:
+    def sample(
+        self, rng: np.random.Generator, d: int, *, length: int | None = None
+    ) -> tuple[FloatArray, FloatArray]:
         """Draw one sample: tokens (n_tokens, d) and latents.
 
         The planted directions are the first basis vectors; this is no restriction,
-        because noise and losses do not change under rotations.
+        because noise and losses do not change under rotations. With `length`, only
+        that many coordinates of the tokens are drawn.
         """
         n_planted = len(self.planted)
         named = [law.draw(rng, d, 1) for law in self.latents.values()]
         latents = np.concatenate([rng.standard_normal(self.normals), *named])
-        tokens = rng.standard_normal((self.n_tokens, d))
+        tokens = rng.standard_normal((self.n_tokens, length or d))
         if self.custom is not None:
             mean, scale = np.zeros((n_planted, self.n_tokens)), np.ones(self.n_tokens)
             self.custom(rng, float(d), mean, scale, latents)

@@ -111,9 +111,9 @@ def verify(
     Examples
     --------
     >>> from eigenheads.models import Model, Token
-    >>> def overlap(X, w, u, g, p):
+    >>> def line(X, w, u, g, p):
     ...     return (X[0] @ w.k - X[0] @ u.key) ** 2
-    >>> model = Model(overlap, weights={"k": "free"}, planted=("key",), tokens=Token())
+    >>> model = Model(line, weights={"k": "free"}, planted=("key",), tokens=Token())
     >>> verify(model, d=4).passed
     True
     """
