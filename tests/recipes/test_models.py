@@ -4,8 +4,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from eigenheads.nn import RPCAttention, ScaledAttention  # noqa: E402
-from eigenheads.nn import SymmetricAttention  # noqa: E402
+from eigenheads.nn import (  # noqa: E402
+    RPCAttention,
+    ScaledAttention,
+    SymmetricAttention,
+)
 from eigenheads.recipes import (  # noqa: E402
     AttentionChoice,
     LanguageModel,
@@ -60,9 +63,9 @@ def test_variant_is_put_into_the_layers_asked_for():
 
     assert kinds() == [SoftmaxAttention] * 3
     assert kinds(variant="rpc") == [RPCAttention] + [SymmetricAttention] * 2
-    assert kinds(variant="rpc", rest="softmax") == [RPCAttention] + [
-        SoftmaxAttention
-    ] * 2
+    assert (
+        kinds(variant="rpc", rest="softmax") == [RPCAttention] + [SoftmaxAttention] * 2
+    )
     assert kinds(variant="rpc", layers="all") == [RPCAttention] * 3
     assert kinds(variant="scaled-matrix") == [ScaledAttention] * 3
     language = LanguageModel(

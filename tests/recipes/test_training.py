@@ -16,8 +16,9 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import load_file  # noqa: E402
 
 from eigenheads.recipes import AttentionChoice, train_model  # noqa: E402
+from eigenheads.recipes._batches import epoch_order  # noqa: E402
+from eigenheads.recipes._optimization import learning_rate  # noqa: E402
 from eigenheads.recipes._tasks import PRESETS  # noqa: E402
-from eigenheads.recipes._training import epoch_order, learning_rate  # noqa: E402
 
 pytestmark = pytest.mark.torch
 # One process and two add the same gradients in another order (float32).

@@ -1,15 +1,15 @@
 """Train and evaluate models at the scale of a paper (extra ``train``)."""
 
-from eigenheads._extras import require as _require
+from eigenheads._extras import missing as _missing
 
-for _module, _name in (
-    ("torch", "PyTorch"),
-    ("accelerate", "accelerate"),
-    ("kornia", "kornia"),
-    ("PIL", "Pillow"),
-    ("safetensors", "safetensors"),
-):
-    _require(_module, _name, extra="train", owner="eigenheads.recipes")
+try:
+    import accelerate as _accelerate  # noqa: F401 -- so that the error is clear
+    import kornia as _kornia  # noqa: F401
+    import PIL as _pillow  # noqa: F401
+    import safetensors as _safetensors  # noqa: F401
+except ImportError as error:
+    _what = error.name or "accelerate"
+    raise _missing(_what, extra="train", owner="eigenheads.recipes") from error
 
 from eigenheads.recipes._attention import AttentionChoice
 from eigenheads.recipes._evaluation import Evaluation, evaluate_checkpoints

@@ -1,5 +1,6 @@
 """Attention layers that a recipe can build a model with."""
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
@@ -60,7 +61,8 @@ class AttentionChoice:
         check_choice("rest", self.rest, ("symmetric", "softmax"), owner=_OWNER)
         check_choice("threshold", self.threshold, ("paper", "reference"), owner=_OWNER)
         check_count("n_iter", self.n_iter, owner=_OWNER)
-        check_positive("sparsity", self.sparsity, owner=_OWNER)
+        if self.sparsity != math.inf:  # with which nothing is flagged
+            check_positive("sparsity", self.sparsity, owner=_OWNER)
         layers = self.layers
         if layers not in (None, "first", "all") and not (
             layers.isdigit() and int(layers)
@@ -111,6 +113,7 @@ class AttentionChoice:
         if kind == "scaled-scalar":
             return ScaledAttention(d_model, n_heads, kind="scalar", **options)
         if kind == "scaled-matrix":
-            size = {"kind": "matrix", "n_tokens": n_tokens}
-            return ScaledAttention(d_model, n_heads, **size, **options)
+            return ScaledAttention(
+                d_model, n_heads, kind="matrix", n_tokens=n_tokens, **options
+            )
         return SoftmaxAttention(d_model, n_heads, **options)

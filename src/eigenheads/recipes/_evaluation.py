@@ -7,8 +7,9 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import numpy as np
 import torch
@@ -18,15 +19,15 @@ from torch import Tensor, nn
 
 from eigenheads._checks import Got, check_choice, check_count, fail
 from eigenheads._files import write_atomically
+from eigenheads.recipes._batches import shares
 from eigenheads.recipes._checkpoints import load_state, load_weights
 from eigenheads.recipes._images import ImageFolder, ImageReader
 from eigenheads.recipes._tasks import rebuild_model, score_classes, score_words
 from eigenheads.recipes._text import TextReader, read_words
-from eigenheads.recipes._training import shares
 from eigenheads.robustness import fgsm, pgd, spsa, square, swap_words
 
 _OWNER: Final = "evaluate"
-# Errors of AlexNet on ImageNet-C, mean over severities (Hendrycks and Dietterich, 2019).
+# Errors of AlexNet on ImageNet-C, means over severities (Hendrycks, Dietterich 2019).
 ALEXNET_ERRORS: Final[Mapping[str, float]] = {
     "gaussian_noise": 0.886428,
     "shot_noise": 0.894468,
@@ -141,11 +142,12 @@ class Evaluation:
             ("evaluation.json", text),
             ("evaluation.md", self.to_markdown()),
         ):
-            encoded = content.encode("utf-8")
-            write_atomically(
-                folder / name, lambda file, encoded=encoded: file.write(encoded)
-            )
+            write_atomically(folder / name, partial(_write_text, content))
         return folder
+
+
+def _write_text(text: str, file: IO[bytes]) -> None:
+    file.write(text.encode("utf-8"))
 
 
 def evaluate_checkpoints(
@@ -409,7 +411,7 @@ class _Scorer:
         return "outliers", {"AUPR": float(area)}, int(real.sum())
 
     def _corrupted(self, folder: Path) -> Iterator[tuple[str, dict[str, float], int]]:
-        """Yield the error of every corruption, and their mean normalised by AlexNet's."""
+        """Yield the error of every corruption, and their mean relative to AlexNet."""
         names = [name for name in ALEXNET_ERRORS if (folder / name).is_dir()]
         if not names:
             contract = "a folder in ImageNet-C's layout (gaussian_noise/1/<class>/…)"

@@ -154,6 +154,8 @@ class VisionTransformer(nn.Module):
         self.norm = nn.LayerNorm(d_model, eps=1e-6)
         self.head = nn.Linear(d_model, n_classes)
         shape = (1, 3, 1, 1)
+        self.mean: Tensor
+        self.std: Tensor
         self.register_buffer("mean", torch.tensor(mean).view(shape), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(shape), persistent=False)
         nn.init.normal_(self.cls_token, std=1e-6)

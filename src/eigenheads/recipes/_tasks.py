@@ -36,7 +36,7 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
+class TrainingSchedule:
     """Length of a training run and its step sizes.
 
     Attributes
@@ -68,7 +68,7 @@ class Preset:
     """Sizes of a run."""
 
     size: VisionSize | LanguageSize
-    schedule: Schedule
+    schedule: TrainingSchedule
     augmentation: Augmentation = field(default_factory=Augmentation.none)
     drop_path: float = 0.0
     n_words: int = 0
@@ -233,7 +233,7 @@ def rebuild_model(record: Mapping[str, Any]) -> nn.Module:
 
 
 # DeiT's recipe: 300 epochs, 1024 images per update.
-_DEIT = Schedule(epochs=300, batch_size=1024, learning_rate=1e-3)
+_DEIT = TrainingSchedule(epochs=300, batch_size=1024, learning_rate=1e-3)
 _TINY = Preset(
     size=VIT_TINY, schedule=_DEIT, augmentation=Augmentation(), drop_path=0.1
 )
@@ -241,7 +241,7 @@ _LIGHT = replace(
     Augmentation.none(), smallest_crop=0.6, smoothing=0.1, n_policies=1, magnitude=3
 )
 _SMALL_VIT = VisionSize(image=28, patch=4, d_model=64, depth=4, n_heads=4)
-_WIKITEXT = Schedule(
+_WIKITEXT = TrainingSchedule(
     epochs=120,
     batch_size=96,
     learning_rate=2.5e-4,
@@ -257,7 +257,7 @@ PRESETS: Final[Mapping[str, Mapping[str, Preset]]] = {
         # A few minutes on two cores: 28 × 28 images, such as MNIST in folders.
         "small": Preset(
             size=_SMALL_VIT,
-            schedule=Schedule(
+            schedule=TrainingSchedule(
                 epochs=6,
                 batch_size=128,
                 learning_rate=2e-3,
@@ -269,7 +269,7 @@ PRESETS: Final[Mapping[str, Mapping[str, Preset]]] = {
         ),
         "smoke": Preset(
             size=replace(_SMALL_VIT, d_model=16, depth=2, n_heads=2, patch=7),
-            schedule=Schedule(
+            schedule=TrainingSchedule(
                 epochs=2, batch_size=8, learning_rate=1e-3, warmup_epochs=0.5
             ),
             augmentation=replace(_LIGHT, mixup=0.8, cutmix=1.0, erasing=0.25),

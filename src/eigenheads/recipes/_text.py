@@ -18,7 +18,7 @@ UNKNOWN: Final = "<unk>"
 
 
 def read_words(path: Path, *, owner: str) -> list[str]:
-    """Return the words of a text file; every line that is not empty ends in `END_OF_LINE`."""
+    """Return the words of a text file, with `END_OF_LINE` after each line of words."""
     if not path.is_file():
         contract = "a folder with train.txt, valid.txt and test.txt"
         fail("data", contract, Got(f"no file {path}"), owner=owner)

@@ -11,7 +11,6 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +20,13 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from eigenheads._checks import Got, check_choice, check_count, fail
 from eigenheads._files import write_atomically
 from eigenheads.recipes._attention import AttentionChoice
+from eigenheads.recipes._batches import Place, Prefetch, epoch_order, shares
 from eigenheads.recipes._checkpoints import (
     checkpoints,
     load_optimizer,
@@ -34,11 +34,15 @@ from eigenheads.recipes._checkpoints import (
     load_weights,
     save_checkpoint,
 )
-from eigenheads.recipes._tasks import AbstractTask, Schedule, open_task
+from eigenheads.recipes._optimization import (
+    combined_seed,
+    learning_rate,
+    parameter_groups,
+    weight_average,
+)
+from eigenheads.recipes._tasks import AbstractTask, open_task
 
 _OWNER = "train"
-# Batches that are read ahead of the model.
-_AHEAD = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +187,7 @@ class _Run:
         torch.manual_seed(seed)
         plain = task.build_model()
         self.average = AveragedModel(
-            plain, multi_avg_fn=_averaging(schedule.average_decay)
+            plain, multi_avg_fn=weight_average(schedule.average_decay)
         ).to(accelerator.device)
         self.precision = precision
         # Gradients in half precision underflow unless the loss is scaled up.
@@ -192,7 +196,7 @@ class _Run:
         )
         self.model = accelerator.prepare(plain)
         self.optimizer = torch.optim.AdamW(
-            _parameter_groups(plain, schedule.weight_decay), lr=schedule.learning_rate
+            parameter_groups(plain, schedule.weight_decay), lr=schedule.learning_rate
         )
 
     # Resuming
@@ -261,7 +265,12 @@ class _Run:
     def train(self, *, checkpoint_every: int, progress: bool) -> TrainingResult:
         """Make the remaining updates."""
         display = _Progress(self.n_steps, self.step, shown=progress and self._is_main)
-        with _noticing_sigterm() as stop, _Prefetch(self) as batches:
+        with (
+            _noticing_sigterm() as stop,
+            Prefetch(
+                self._places(), self.task.train, self.accelerator.device
+            ) as batches,
+        ):
             saved = self.step
             while self.step < self.n_steps and not self._agreed(stop[0]):
                 begun = time.perf_counter()
@@ -296,14 +305,16 @@ class _Run:
     def _is_main(self) -> bool:
         return bool(self.accelerator.is_main_process)
 
-    def _update(self, batches: "_Prefetch") -> tuple[float, float]:
+    def _update(self, batches: Prefetch) -> tuple[float, float]:
         """Make one update; return the loss and the step size."""
         schedule = self.task.preset.schedule
         rate = learning_rate(schedule, self.step, self.steps_per_epoch)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         # Augmentation and dropout of this update, different in every process.
-        torch.manual_seed(_number(self.seed, self.step, self.accelerator.process_index))
+        torch.manual_seed(
+            combined_seed(self.seed, self.step, self.accelerator.process_index)
+        )
         self.model.train()
         total = torch.zeros((), device=self.accelerator.device)
         for part in range(self.accumulate):
@@ -314,7 +325,7 @@ class _Run:
             with quiet:
                 with self._autocast():
                     loss = self.task.loss(self.model, inputs, targets)
-                self.scaler.scale(loss / self.accumulate).backward()
+                torch.autograd.backward(self.scaler.scale(loss / self.accumulate))
             total += loss.detach() / self.accumulate
         if math.isfinite(schedule.clip):
             self.scaler.unscale_(self.optimizer)
@@ -359,6 +370,23 @@ class _Run:
         self.metrics = dict(zip(self.task.metrics, means, strict=True))
         self._log(step=self.step, evaluation=self.metrics)
 
+    def _places(self) -> Iterator[Place]:
+        """Yield the parts of the remaining batches that this process reads."""
+        n, size = len(self.task.train), self.batch_size
+        repeats = self.task.preset.augmentation.repeats
+        share = size // self.accelerator.num_processes
+        part = share // self.accumulate
+        epoch, order = -1, np.empty(0, dtype=np.int64)
+        for step in range(self.step, self.n_steps):
+            if step // self.steps_per_epoch != epoch:
+                epoch = step // self.steps_per_epoch
+                order = epoch_order(n, seed=self.seed, epoch=epoch, repeats=repeats)
+            begin = (step % self.steps_per_epoch) * size
+            for piece in range(self.accumulate):
+                first = self.accelerator.process_index * share + piece * part
+                chosen = order[begin + first : begin + first + part]
+                yield Place(chosen.tolist(), (self.seed, step), first)
+
     # Files
 
     def _log(self, **entry: Any) -> None:
@@ -397,123 +425,6 @@ class _Run:
         temporary.replace(folder / "model.safetensors")
         text = json.dumps(self._state(), indent=1)
         write_atomically(folder / "state.json", lambda file: _write_text(file, [text]))
-
-
-class _Prefetch:
-    """Read the batches of a run in order, some of them ahead of the model."""
-
-    def __init__(self, run: _Run) -> None:
-        self._pool = ThreadPoolExecutor(1)
-        self._parts = self._places(run)
-        self._run = run
-        self._waiting: list[Future[tuple[Tensor, Tensor]]] = []
-
-    def __enter__(self) -> "_Prefetch":
-        for _ in range(_AHEAD):
-            self._submit()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def next(self) -> tuple[Tensor, Tensor]:
-        """Return the next part of a batch on this process' device."""
-        self._submit()
-        inputs, targets = self._waiting.pop(0).result()
-        device = self._run.accelerator.device
-        return inputs.to(device), targets.to(device)
-
-    def _submit(self) -> None:
-        place = next(self._parts, None)
-        if place is not None:
-            self._waiting.append(self._pool.submit(self._read, *place))
-
-    def _read(
-        self, indices: list[int], seed: tuple[int, ...], first: int
-    ) -> tuple[Tensor, Tensor]:
-        return self._run.task.train.read(indices, seed=seed, first=first)
-
-    @staticmethod
-    def _places(run: _Run) -> Iterator[tuple[list[int], tuple[int, ...], int]]:
-        """Yield numbers of examples, seed and place of each part of a batch."""
-        n, size = len(run.task.train), run.batch_size
-        repeats = run.task.preset.augmentation.repeats
-        process = run.accelerator.process_index
-        share = size // run.accelerator.num_processes
-        part = share // run.accumulate
-        epoch, order = -1, np.empty(0, dtype=np.int64)
-        for step in range(run.step, run.n_steps):
-            if step // run.steps_per_epoch != epoch:
-                epoch = step // run.steps_per_epoch
-                order = epoch_order(n, seed=run.seed, epoch=epoch, repeats=repeats)
-            begin = (step % run.steps_per_epoch) * size
-            for piece in range(run.accumulate):
-                first = process * share + piece * part
-                chosen = order[begin + first : begin + first + part]
-                yield chosen.tolist(), (run.seed, step), first
-
-
-def epoch_order(n: int, *, seed: int, epoch: int, repeats: int) -> np.ndarray:
-    """Return the numbers of the examples of an epoch, in order.
-
-    With `repeats` > 1, each of the first ``n / repeats`` examples of a random order
-    comes that many times in a row (repeated augmentation), so that an epoch still has
-    n examples.
-    """
-    shuffled = np.random.default_rng((seed, epoch)).permutation(n)
-    return np.repeat(shuffled, repeats)[:n]
-
-
-def learning_rate(schedule: Schedule, step: int, steps_per_epoch: int) -> float:
-    """Return the step size of an update: a linear rise, then half a cosine."""
-    n_steps = schedule.epochs * steps_per_epoch
-    warmup = schedule.warmup_epochs * steps_per_epoch
-    if step < warmup:
-        return schedule.learning_rate * (step + 1) / (warmup + 1)
-    done = (step - warmup) / max(n_steps - warmup, 1.0)
-    span = schedule.learning_rate - schedule.final_learning_rate
-    return schedule.final_learning_rate + span * (1 + math.cos(math.pi * done)) / 2
-
-
-def shares(n: int, batch_size: int, accelerator: Accelerator) -> Iterator[list[int]]:
-    """Yield batches of this process' share of n examples."""
-    mine = range(accelerator.process_index, n, accelerator.num_processes)
-    for begin in range(0, len(mine), batch_size):
-        yield list(mine[begin : begin + batch_size])
-
-
-def _parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return parameters with and without weight decay.
-
-    Vectors (biases, norms) and embeddings of positions and classes are not decayed.
-    """
-    exempt, decayed = [], []
-    for name, parameter in model.named_parameters():
-        is_vector = parameter.ndim <= 1
-        is_embedding = name in ("pos_embed", "cls_token", "position")
-        (exempt if is_vector or is_embedding else decayed).append(parameter)
-    return [
-        {"params": decayed, "weight_decay": weight_decay},
-        {"params": exempt, "weight_decay": 0.0},
-    ]
-
-
-def _averaging(decay: float) -> Any:
-    """Return the update of the running average; short runs forget their start."""
-
-    @torch.no_grad()
-    def update(averages: list[Tensor], values: list[Tensor], count: Any) -> None:
-        n = float(count)
-        weight = 1.0 - min(decay, (1.0 + n) / (10.0 + n))
-        for average, value in zip(averages, values, strict=True):
-            average.lerp_(value.to(average), weight)
-
-    return update
-
-
-def _number(*parts: int) -> int:
-    """Return one seed made of several numbers."""
-    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> 1)
 
 
 def _write_text(file: Any, lines: list[str]) -> None:
