@@ -1,10 +1,10 @@
 r"""
-Question a head, and its null
-=============================
+Compare heads with their null distributions
+===========================================
 
 Do the heads of a trained model look along the principal directions of their tokens? A
-cosine says little by itself. Beside each head's number stands what it would be if its
-directions were random, and what untrained heads have.
+cosine says little by itself. Each head's number is compared with its value for random
+directions and with that of untrained heads.
 """
 
 # %%
@@ -53,18 +53,18 @@ with torch.no_grad():
 print(f"accuracy on images held out: {accuracy:.3f}")
 
 # %%
-# Ask all eight heads
-# -------------------
+# Probe all eight heads
+# ---------------------
 # ``probe_model`` captures queries, keys, values and weights, and draws the nulls.
 probe = probe_model(model, x[1400:1416], n_permutations=99, n_untrained=5, seed=0)
 name = "qk_covariance_cosine"
 observed = probe.by_head(name).ravel()
 
 # %%
-# Each head beside its nulls
-# --------------------------
-# Bars: two standard deviations of the null around its mean. "No" is an answer, too:
-# this small model does not do what larger ones do (see *Question a trained head*).
+# Heads and their null distributions
+# ----------------------------------
+# Bars: two standard deviations of the null around its mean. The result is negative:
+# this small model does not do what larger ones do (see the guide on probing heads).
 figure, axis = plt.subplots(figsize=(7, 3.8))
 heads = np.arange(len(observed))
 for shift, null, color in ((-0.15, "rotated", "C4"), (0.15, "untrained", "C1")):
