@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-call"
 """Numba, with a cache on disk that knows the whole package.
 
 Numba's own ``cache=True`` compares the file of the function that is cached. A kernel
@@ -8,6 +7,8 @@ carries a digest of all files of the package in which compiled code is written, 
 are those that mention ``njit``. (A constant that a kernel reads belongs in such a
 file.)
 """
+
+# mypy: disable-error-code="no-untyped-call"
 
 import contextlib
 import hashlib
@@ -48,7 +49,7 @@ class _CacheFile(IndexDataCacheFile):
         # An index pickles the types of the arguments. After a class was renamed it
         # cannot be unpickled any more; it is stale then, not an error.
         try:
-            return dict(super()._load_index())  # type: ignore[no-untyped-call]
+            return dict(super()._load_index())
         except Exception:
             return {}
 
