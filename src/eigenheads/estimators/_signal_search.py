@@ -1,7 +1,7 @@
 """Search for a direction that few tokens carry: ascent of a query on the sphere."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,12 +61,15 @@ def search_direction(
     """
     prompts = cut_into_prompts(tokens, how.prompt_length, random)
     starts = _starts(tokens, how.n_starts, random)
+    prompts, (starts,), back = _within_span(prompts, starts)
     if len(inverse_temperatures) == 1:
-        return _climb_all(prompts, starts, inverse_temperatures[0], how)
+        found = _climb_all(prompts, starts, inverse_temperatures[0], how)
+        return found._replace(query=back(found.query))
     noise = random.standard_normal(tokens.shape).astype(tokens.dtype)
     in_noise = cut_into_prompts(noise, how.prompt_length, random)
     from_noise = _starts(noise, min(2, how.n_starts), random)
     lines = _normalised(random.standard_normal((_N_RANDOM, tokens.shape[1])))
+    in_noise, (from_noise, lines), _ = _within_span(in_noise, from_noise, lines)
     best, most = None, -np.inf
     for inverse_temperature in inverse_temperatures:
         found = _climb_all(prompts, starts, inverse_temperature, how)
@@ -77,7 +80,24 @@ def search_direction(
         if best is None or excess > most:
             best, most = found, excess
     assert best is not None
-    return best
+    return best._replace(query=back(best.query))
+
+
+def _within_span(
+    prompts: Tokens, *queries: FloatArray
+) -> tuple[Tokens, list[FloatArray], Callable[[FloatArray], FloatArray]]:
+    """Return prompts and queries in coordinates of the span of the tokens.
+
+    Scores are inner products with tokens and gradients are sums of tokens, so that
+    nothing changes but the cost, if there are fewer tokens than features. The last
+    value maps a query back.
+    """
+    d = prompts.shape[-1]
+    if prompts.size // d >= d:
+        return prompts, list(queries), lambda query: query
+    basis = np.linalg.qr(prompts.reshape(-1, d).T)[0]
+    wide = basis.astype(np.float64)
+    return prompts @ basis, [q @ wide for q in queries], lambda query: wide @ query
 
 
 def mean_square(
@@ -160,8 +180,11 @@ def noise_scaling(tokens: NDArray[np.floating[Any]], *, whiten: bool) -> NoiseSc
     d = tokens.shape[1]
     mean = tokens.mean(axis=0, dtype=np.float64)
     centred = tokens - mean.astype(tokens.dtype)
-    covariance = (centred.T @ centred).astype(np.float64) / len(tokens)
-    values, vectors = np.linalg.eigh(covariance)
+    # With fewer tokens than features, their Gram matrix is the smaller one of the two
+    # with these eigenvalues.
+    is_wide = d > len(tokens)
+    square = centred @ centred.T if is_wide else centred.T @ centred
+    values, vectors = np.linalg.eigh(square.astype(np.float64) / len(tokens))
     values = np.maximum(values, 0.0)
     kept = values > max(values[-1] * d * np.finfo(tokens.dtype).eps, 0.0)
     if not kept.any():  # all tokens are equal
@@ -171,6 +194,8 @@ def noise_scaling(tokens: NDArray[np.floating[Any]], *, whiten: bool) -> NoiseSc
         return NoiseScaling(mean, np.eye(d) / scale, np.eye(d) * scale)
     roots = np.sqrt(values[kept])
     basis = vectors[:, kept]
+    if is_wide:
+        basis = centred.T @ basis / (roots * math.sqrt(len(tokens)))
     return NoiseScaling(mean, basis / roots, basis * roots)
 
 
