@@ -58,7 +58,8 @@ print(f"accuracy on images held out: {accuracy:.3f}")
 # ``probe_model`` captures queries, keys, values and weights, and draws the nulls.
 probe = probe_model(model, x[1400:1416], n_permutations=99, n_untrained=5, seed=0)
 name = "qk_covariance_cosine"
-observed = probe.by_head(name).ravel()
+statistic = probe[name]
+observed = statistic.observed.ravel()
 
 # %%
 # Heads and their null distributions
@@ -68,8 +69,8 @@ observed = probe.by_head(name).ravel()
 figure, axis = plt.subplots(figsize=(7, 3.8))
 heads = np.arange(len(observed))
 for shift, null, color in ((-0.15, "rotated", "C4"), (0.15, "untrained", "C1")):
-    mean = probe.by_head(name, "null_mean", null=null).ravel()
-    sd = probe.by_head(name, "null_sd", null=null).ravel()
+    mean = statistic.null_mean[null].ravel()
+    sd = statistic.null_sd[null].ravel()
     axis.errorbar(
         heads + shift, mean, 2 * sd, fmt="_", color=color, capsize=3, label=null
     )

@@ -8,8 +8,7 @@ except ImportError as error:
     raise _missing("PyTorch", extra="torch", owner="eigenheads.adapters") from error
 
 from eigenheads.adapters._capture import CapturedLayer, capture_heads
-from eigenheads.adapters._model_probe import ModelProbe
-from eigenheads.adapters._probe import probe_model
+from eigenheads.adapters._probe import Capture, probe_model
 from eigenheads.adapters._swap import (
     attention_summary,
     swap_attention,
@@ -18,8 +17,8 @@ from eigenheads.adapters._swap import (
 from eigenheads.adapters._swap_load import load_swapped
 
 __all__ = [
+    "Capture",
     "CapturedLayer",
-    "ModelProbe",
     "attention_summary",
     "capture_heads",
     "load_swapped",
