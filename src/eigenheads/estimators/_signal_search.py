@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads._typing import FloatArray
-from eigenheads.functional import signal_output, signal_output_gradient
+from eigenheads.functional._signal import unchecked_gradient, unchecked_output
 
 Tokens = NDArray[np.floating[Any]]
 # Directions along which the objective is measured to know how it varies by chance.
@@ -104,8 +104,8 @@ def mean_square(
     prompts: Tokens, query: FloatArray, inverse_temperature: float
 ) -> float:
     """Return the mean squared length of the attention output."""
-    outputs = signal_output(
-        prompts, query.astype(prompts.dtype), inverse_temperature=inverse_temperature
+    outputs = unchecked_output(
+        np, prompts, query.astype(prompts.dtype), inverse_temperature
     )
     return float(np.mean(np.sum(outputs**2, axis=-1, dtype=np.float64)))
 
@@ -128,10 +128,8 @@ def _climb(
     iteration, converged = 0, False
     while iteration < how.max_iter and not converged:
         iteration += 1
-        gradient = signal_output_gradient(
-            prompts,
-            query.astype(prompts.dtype),
-            inverse_temperature=inverse_temperature,
+        gradient = unchecked_gradient(
+            np, prompts, query.astype(prompts.dtype), inverse_temperature
         ).mean(axis=0, dtype=np.float64)
         length = float(np.linalg.norm(gradient))
         if not length > 0:  # all tokens are equal along q: no direction is better
