@@ -11,6 +11,7 @@ from eigenheads.adapters._capture import CapturedLayer, capture_heads
 from eigenheads.adapters._model_probe import ModelProbe
 from eigenheads.adapters._probe import probe_model
 from eigenheads.adapters._swap import (
+    SwapWarning,
     attention_summary,
     swap_attention,
     watch_attention,
@@ -20,6 +21,7 @@ from eigenheads.adapters._swap_load import load_swapped
 __all__ = [
     "CapturedLayer",
     "ModelProbe",
+    "SwapWarning",
     "attention_summary",
     "capture_heads",
     "load_swapped",
