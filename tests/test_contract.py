@@ -197,7 +197,7 @@ NAMES = {
     "robustness": ["evaluate_robustness"],
     "adapters": [
         "CapturedLayer",
-        "ModelProbe",
+        "Capture",
         "attention_summary",
         "capture_heads",
         "load_swapped",

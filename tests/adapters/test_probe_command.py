@@ -6,10 +6,10 @@ import pytest
 import torch
 from tests.adapters.models import VOCABULARY, hugging_face, vision
 
-from eigenheads.adapters import ModelProbe
 from eigenheads.adapters._load import load_model, parse_layers, read_texts
 from eigenheads.cli import main
 from eigenheads.plotting import render_svg
+from eigenheads.probes import ModelProbe
 from eigenheads.report import _probe
 
 pytestmark = pytest.mark.torch
@@ -49,7 +49,7 @@ def test_a_folder_is_probed(folder, texts, tmp_path, capsys):
     assert "<svg" in page
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "src=" not in page
-    assert ModelProbe.load(out / "probe.json").layers == [1]
+    assert ModelProbe.load(out / "probe.npz").layers == [1]
 
 
 def test_a_callable_is_probed(tmp_path, capsys, monkeypatch):

@@ -6,15 +6,15 @@ from numpy.testing import assert_allclose
 
 from eigenheads._parallel import threads
 from eigenheads.probes import covariance_probe
+from eigenheads.probes._bilinear_forms import symmetric_form
 from eigenheads.probes._covariance_nulls import Layer, measure
-from eigenheads.probes._draws import (
+from eigenheads.probes._null_draws import (
     PERMUTATIONS,
     ROTATIONS,
     frames,
     permutations,
     stream,
 )
-from eigenheads.probes._forms import symmetric_form
 
 D, WIDTH, HEADS = 10, 3, 2
 

@@ -8,8 +8,8 @@ from numpy.testing import assert_allclose
 from eigenheads._parallel import reporting, threads
 from eigenheads.functional import kernel_pca, log_feature_norms
 from eigenheads.probes import NotAttentionWarning, kernel_pca_probe, planted_heads
-from eigenheads.probes._draws import PERMUTATIONS, permutations, stream
 from eigenheads.probes._kernel_nulls import ABOUT
+from eigenheads.probes._null_draws import PERMUTATIONS, permutations, stream
 
 # Rounding of two paths to one number; the ridge of the inverse moves 1e-10.
 RTOL = 1e-7
@@ -61,7 +61,7 @@ def test_redrawn_values_are_measured_by_the_same_formulas(heads, rng, least, rto
 
     Tokens with a weak direction make ill-conditioned draws, which take another path.
     """
-    from eigenheads.probes._draws import PROJECTIONS
+    from eigenheads.probes._null_draws import PROJECTIONS
 
     queries, keys, _ = heads
     tokens = rng.standard_normal((3, 14, 6)) * np.r_[1, 1, 1, least, least, least]

@@ -24,7 +24,6 @@ from eigenheads.experiments._registry import (
     preset_params,
     select_keys,
 )
-from eigenheads.experiments._resume import keeping_jobs
 from eigenheads.experiments._store import (
     StoreError,
     code_version,
@@ -34,6 +33,7 @@ from eigenheads.experiments._store import (
     result_folder,
     save_result,
 )
+from eigenheads.experiments.sweeps._cells import keeping_jobs
 from eigenheads.plotting import render_svg
 
 # The modules that tell whether an extra of the package is installed.

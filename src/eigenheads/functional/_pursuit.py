@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from eigenheads._checks import Got, check_choice, check_count, check_number, fail
 from eigenheads._typing import Array
-from eigenheads.functional._shrinkage import soft_threshold
+from eigenheads.functional._spectrum import soft_threshold
 
 # On clean Gaussian keys `sparsity="auto"` flags this share of the entries.
 AUTO_FALSE_POSITIVE_RATE = 0.01

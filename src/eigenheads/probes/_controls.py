@@ -5,7 +5,7 @@ import numpy as np
 from eigenheads._checks import check_count, check_number
 from eigenheads._typing import FloatArray
 from eigenheads.functional import kernel_pca, kernel_pca_values
-from eigenheads.probes._draws import stream
+from eigenheads.probes._null_draws import stream
 
 
 def planted_heads(

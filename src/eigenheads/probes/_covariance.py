@@ -9,8 +9,8 @@ from threadpoolctl import threadpool_limits
 from eigenheads._checks import Got, check_count, check_finite_array, fail
 from eigenheads._parallel import advance
 from eigenheads._typing import Array, FloatArray
+from eigenheads.probes._bilinear_forms import symmetric_form
 from eigenheads.probes._covariance_nulls import ABOUT, Layer, measure, measure_nulls
-from eigenheads.probes._forms import symmetric_form
 from eigenheads.probes._heads import check_mask, check_twin
 from eigenheads.probes._result import ProbeResult, Statistic
 

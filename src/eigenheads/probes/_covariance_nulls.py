@@ -8,8 +8,8 @@ from threadpoolctl import threadpool_limits
 from eigenheads._parallel import RunPool
 from eigenheads._typing import FloatArray
 from eigenheads.functional import effective_rank
-from eigenheads.probes import _draws
-from eigenheads.probes._forms import Form, overlap, product_singular_values
+from eigenheads.probes import _null_draws
+from eigenheads.probes._bilinear_forms import Form, overlap, product_singular_values
 
 # Statistic -> null -> (heads, draws).
 Nulls = dict[str, dict[str, FloatArray]]
@@ -177,11 +177,11 @@ def _rotated(layer: Layer, n_draws: int, seed: int) -> dict[str, FloatArray]:
     if layer.ov is not None:
         forms["ov_covariance_cosine"] = layer.ov
     wide = max(form.eigenvectors.shape[2] for form in forms.values())
-    rng = _draws.stream(seed, _draws.ROTATIONS)
+    rng = _null_draws.stream(seed, _null_draws.ROTATIONS)
     norm = float(np.linalg.norm(layer.covariance))
     blocks = []
     for size in _sizes(n_draws, d * wide):
-        frames = _draws.frames(rng, size, d, wide)
+        frames = _null_draws.frames(rng, size, d, wide)
         found = _overlaps(layer, frames[None, ..., :rank])
         quadratic = np.einsum("bdr,bdr->br", frames, layer.covariance @ frames)
         for name, form in forms.items():
@@ -198,8 +198,8 @@ def _permuted(layer: Layer, n_draws: int, seed: int) -> dict[str, FloatArray]:
     permutation.
     """
     d, rank = layer.qk.eigenvectors.shape[1:]
-    rng = _draws.stream(seed, _draws.PERMUTATIONS)
-    orders = _draws.permutations(rng, n_draws, d)[1:]
+    rng = _null_draws.stream(seed, _null_draws.PERMUTATIONS)
+    orders = _null_draws.permutations(rng, n_draws, d)[1:]
     blocks, start = [], 0
     for size in _sizes(n_draws, d * max(d, rank * layer.n_heads)):
         rows = orders[start : start + size]
@@ -229,7 +229,7 @@ def _joined(blocks: list[dict[str, FloatArray]]) -> dict[str, FloatArray]:
 
 def _random_weights(layer: Layer, n_draws: int, seed: int) -> dict[str, FloatArray]:
     """Draw the ranks of products of Gaussian matrices, the same for all heads."""
-    rng = _draws.stream(seed, _draws.WEIGHTS)
+    rng = _null_draws.stream(seed, _null_draws.WEIGHTS)
     d = len(layer.covariance)
     widths = {"qk_rank": layer.qk.width}
     if layer.ov is not None:
@@ -247,7 +247,7 @@ def _random_weights(layer: Layer, n_draws: int, seed: int) -> dict[str, FloatArr
 def _shifted_tokens(layer: Layer, n_draws: int, seed: int) -> dict[str, FloatArray]:
     """Shift every coordinate around the tokens by itself."""
     n, d = layer.tokens.shape
-    rng = _draws.stream(seed, _draws.KEYS)
+    rng = _null_draws.stream(seed, _null_draws.KEYS)
     columns = np.ascontiguousarray(layer.tokens.T)
     twice = np.concatenate([columns, columns], axis=1)
     moved = np.empty_like(columns)

@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 from eigenheads._parallel import RunPool, advance
 from eigenheads._typing import FloatArray
 from eigenheads.functional import centred_gram, effective_rank, feature_gram
-from eigenheads.probes import _draws
+from eigenheads.probes import _null_draws
 from eigenheads.probes._heads import Heads
 from eigenheads.probes._kernel_reading import (
     PAIRS,
@@ -20,7 +20,6 @@ from eigenheads.probes._kernel_reading import (
     rbf_of_permuted,
     read_heads,
 )
-from eigenheads.probes._spectra import symmetric_eigenvalues
 
 # Statistic -> null -> (draws,), of one head on one sequence.
 Nulls = dict[str, dict[str, FloatArray]]
@@ -134,7 +133,7 @@ def _projections(heads: Heads, n_draws: int, seed: int) -> FloatArray | None:
     """Return random value matrices (d_model, d_value * draws), shared by sequences."""
     if heads.tokens is None or n_draws == 0:
         return None
-    rng = _draws.stream(seed, _draws.PROJECTIONS)
+    rng = _null_draws.stream(seed, _null_draws.PROJECTIONS)
     width = heads.sequences[0][2].shape[-1] * n_draws
     return rng.standard_normal((heads.tokens[0].shape[-1], width))
 
@@ -159,13 +158,15 @@ def _sequence(
         standardize=heads.standardize,
     )
     n, d_value = v.shape[1:]
-    rng = _draws.stream(seed, _draws.PERMUTATIONS, place)
-    orders = _draws.permutations(rng, n_permutations, n)
+    rng = _null_draws.stream(seed, _null_draws.PERMUTATIONS, place)
+    orders = _null_draws.permutations(rng, n_permutations, n)
     drawn: dict[str, Callable[[int], FloatArray]] = {}
     if n_redraws:
-        rng = _draws.stream(seed, _draws.ROTATIONS, place)
-        frames = _draws.centred_frames(rng, n_redraws, n, min(n - 1, d_value))
-        drawn["random_values"] = lambda head: _draws.rotated_columns(v[head], frames)
+        rng = _null_draws.stream(seed, _null_draws.ROTATIONS, place)
+        frames = _null_draws.centred_frames(rng, n_redraws, n, min(n - 1, d_value))
+        drawn["random_values"] = lambda head: _null_draws.rotated_columns(
+            v[head], frames
+        )
     if projections is not None and heads.tokens is not None:
         mixed = (heads.tokens[i] @ projections).reshape(n, n_redraws, d_value)
         mixed = np.ascontiguousarray(mixed.transpose(2, 1, 0))
@@ -215,8 +216,8 @@ def _of_random_keys(
     """Return what depends on keys alone, as a function of a head."""
     q, k, _ = heads.sequences[i]
     n, d = k.shape[1:]
-    rng = _draws.stream(seed, _draws.KEYS, heads.indices[i])
-    frames = _draws.centred_frames(rng, n_draws, n, min(n - 1, d))
+    rng = _null_draws.stream(seed, _null_draws.KEYS, heads.indices[i])
+    frames = _null_draws.centred_frames(rng, n_draws, n, min(n - 1, d))
 
     def of_keys(reading: HeadReading, head: int) -> Nulls:
         cloud = reading.cloud
@@ -228,7 +229,7 @@ def _of_random_keys(
         }
         nulls: Nulls = {x: {"observed": np.atleast_1d(y)} for x, y in found.items()}
         if n_draws:
-            drawn = _draws.rotated(k[head], frames)
+            drawn = _null_draws.rotated(k[head], frames)
             blocks = [
                 _of_keys(heads, q[head], drawn[part])
                 for part in parts(n_draws, n * n, PAIRS)
@@ -246,11 +247,11 @@ def _of_keys(
     """Return what depends on keys alone, of drawn keys (draws, n, d)."""
     plain = feature_gram(keys, heads.scale)[1]
     trace = np.einsum("bii->b", plain)
-    levels = symmetric_eigenvalues(centred_gram(plain))
+    levels = np.linalg.eigvalsh(centred_gram(plain))
     logs = heads.log_features(queries, keys)
     return {
         "feature_norm": logs.mean(axis=-1) / math.log(10),
         "kernel_trace": trace,
-        "top_eigenvalue": levels.max(axis=1),
+        "top_eigenvalue": levels[:, -1],
         "kernel_rank": effective_rank(levels),
     }

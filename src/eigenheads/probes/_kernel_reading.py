@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from eigenheads._numerics._medians import lower_medians
 from eigenheads._typing import FloatArray
 from eigenheads.functional import (
     KernelPCA,
@@ -18,11 +19,10 @@ from eigenheads.functional import (
     rbf_gram,
 )
 from eigenheads.functional._similarity import best_matching, unit_rows
-from eigenheads.probes._kernel_batches import (
+from eigenheads.probes._kernel_compiled import (
     alignments,
     captured_traces,
     differences_of_sorted,
-    lower_medians,
     norms_and_ratios,
     pair_distances,
 )
