@@ -67,7 +67,9 @@ class PursuitSettings:
             got = Got(repr((threshold, width)))
             fail("threshold", "'paper' without a width", got, owner=owner)
         count = check_count("n_iter", n_iter, owner=owner)
-        level = "auto" if sparsity == "auto" else as_float(sparsity)
+        level: float | Literal["auto"] = "auto"
+        if sparsity != "auto":
+            level = as_float(sparsity)
         return cls(count, level, width, multiplier, query_steps)
 
     def threshold(
