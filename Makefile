@@ -56,7 +56,7 @@ check: .venv/.dev  ## formatting, lint, types, direction of imports
 # What could differ without torch: imports, examples, formulas for both kinds of array,
 # the command line. `make test-all` runs the rest there, too.
 CORE_TESTS = src tests/functional tests/experiments/test_data.py tests/experiments/test_registry.py \
-	tests/test_cli.py tests/test_contract.py tests/test_public_api.py tests/test_readme.py
+	tests/cli/test_app.py tests/test_contract.py tests/test_public_api.py tests/test_readme.py
 
 test: check .venv-core/.test  ## check, the suite, and the core without torch
 	$(if $(NO_BROWSER),@echo "No Chromium found: leaving out the tests that open a page.")

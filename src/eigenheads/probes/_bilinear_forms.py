@@ -1,4 +1,4 @@
-"""The forms of a head on the residual stream, and how two of them agree."""
+"""Bilinear forms of heads on the residual stream, and the overlap of subspaces."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,13 +10,13 @@ from eigenheads.functional import effective_rank
 
 
 @dataclass(frozen=True, eq=False)
-class Form:
-    r"""The symmetric part of :math:`A^\top B`, one a head, by its eigenvectors.
+class BilinearForm:
+    r"""Symmetric part of :math:`A^\top B` per head, by its eigenvectors.
 
     Attributes
     ----------
     eigenvalues
-        (heads, rank), largest first: about as many are negative as positive.
+        (heads, rank), largest first; about half of them are negative.
     eigenvectors
         (heads, d_model, rank), in columns.
     ranks
@@ -43,11 +43,12 @@ class Form:
         return whole.reshape(len(whole), -1)
 
 
-def symmetric_form(left: FloatArray, right: FloatArray) -> Form:
+def symmetric_form(left: FloatArray, right: FloatArray) -> BilinearForm:
     r"""Return :math:`(A^\top B + B^\top A)/2` of (heads, D, d_model) matrices.
 
-    It has rank 2D at most and is never built: with :math:`(A^\top, B^\top) = QR` it is
-    :math:`Q R J R^\top Q^\top / 2`, :math:`J` swapping the two halves.
+    Its rank is at most 2D, and the d_model x d_model matrix is never formed: with
+    :math:`(A^\top, B^\top) = QR` it is :math:`Q R J R^\top Q^\top / 2`, where :math:`J`
+    swaps the two halves.
     """
     d = left.shape[1]
     both = np.concatenate([left, right], axis=1)
@@ -56,7 +57,7 @@ def symmetric_form(left: FloatArray, right: FloatArray) -> Form:
     inner = triangle @ np.swapaxes(swapped, 1, 2) / 2
     values, vectors = np.linalg.eigh((inner + np.swapaxes(inner, 1, 2)) / 2)
     singular = product_singular_values(left, right)
-    return Form(
+    return BilinearForm(
         values[:, ::-1],
         basis @ vectors[..., ::-1],
         effective_rank(singular),
@@ -72,10 +73,10 @@ def product_singular_values(left: FloatArray, right: FloatArray) -> FloatArray:
 
 
 def overlap(first: FloatArray, second: FloatArray) -> FloatArray:
-    r"""Mean squared cosine of the principal angles of two k-frames, 0 to 1.
+    r"""Return the mean squared cosine of the principal angles of two k-frames.
 
-    :math:`\lVert U^\top E \rVert_F^2 / k` for orthonormal columns (..., d, k). Two
-    uniform subspaces have mean :math:`k/d`.
+    :math:`\lVert U^\top E \rVert_F^2 / k` for orthonormal columns (..., d, k). The
+    mean for two uniform subspaces is :math:`k/d`.
     """
     cross = np.swapaxes(first, -1, -2) @ second
     return np.einsum("...ij,...ij->...", cross, cross) / second.shape[-1]

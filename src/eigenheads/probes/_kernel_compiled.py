@@ -35,7 +35,7 @@ def norms_and_ratios(
     residuals: FloatArray,
     ratios: NDArray[np.uint64],
 ) -> None:
-    r"""Write what the products of the values say, column by column.
+    r"""Write norms, residuals and ratios from the products of the values.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def _coefficients(values: FloatArray, normaliser: FloatArray, a: FloatArray) -> 
 
 @njit(**_NUMPY)
 def differences_of_sorted(ratios: NDArray[np.uint64]) -> FloatArray:
-    """Return the means over columns of `relative_differences`, one a draw.
+    """Return the mean over columns of `relative_differences`, per draw.
 
     `ratios` as :func:`norms_and_ratios` writes them, sorted along n.
     """
@@ -236,7 +236,7 @@ def alignments(pairs: FloatArray, target: FloatArray) -> FloatArray:
     Returns
     -------
     cosines
-        One a draw; NaN for a constant Gram matrix.
+        Per draw; NaN for a constant Gram matrix.
     """
     count, n = pairs.shape[0], len(target)
     found = np.empty(count)

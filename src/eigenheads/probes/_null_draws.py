@@ -1,23 +1,22 @@
-"""What the nulls draw: permutations, rotated clouds, random directions."""
+"""Random draws of the nulls: permutations, rotated clouds, orthonormal frames."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads._typing import FloatArray
 
-# Streams of one (seed, sequence): one a purpose, so that asking for one null never
-# changes another.
+# Random streams per purpose: adding one null never changes the draws of another.
 PERMUTATIONS, ROTATIONS, KEYS, PROJECTIONS, WEIGHTS = range(5)
 
 
 def stream(seed: int, *place: int) -> np.random.Generator:
-    """Return the generator of one place; it depends on nothing else."""
+    """Return the generator of a place, which depends on seed and place only."""
     sequence = np.random.SeedSequence(seed, spawn_key=place)
     return np.random.Generator(np.random.SFC64(sequence))
 
 
 def permutations(rng: np.random.Generator, n_draws: int, n: int) -> NDArray[np.intp]:
-    """Return uniform permutations of ``range(n)``, one a row, after the identity."""
+    """Return the identity, then uniform permutations of ``range(n)``, one per row."""
     rows = np.tile(np.arange(n, dtype=np.intp), (n_draws + 1, 1))
     rng.permuted(rows[1:], axis=1, out=rows[1:])
     return rows
@@ -26,7 +25,7 @@ def permutations(rng: np.random.Generator, n_draws: int, n: int) -> NDArray[np.i
 def frames(rng: np.random.Generator, n_draws: int, n: int, k: int) -> FloatArray:
     """Return uniform orthonormal k-frames of R^n, (draws, n, k)."""
     basis, triangle = np.linalg.qr(rng.standard_normal((n_draws, n, k)))
-    # Householder's signs are not uniform; those of a positive diagonal are.
+    # The Householder algorithm gives a uniform Q only with a positive diagonal of R.
     signs = np.sign(np.einsum("bii->bi", triangle))
     return basis * np.where(signs == 0, 1.0, signs)[:, None, :]
 
@@ -47,20 +46,20 @@ def helmert(n: int) -> FloatArray:
 
 
 def rotated(cloud: FloatArray, frame: FloatArray) -> FloatArray:
-    r"""Return clouds of the mean and covariance of `cloud` and else random.
+    r"""Return random clouds with the mean and covariance of `cloud`.
 
-    With the centred cloud :math:`X_c = Q_0 R`, the draws are :math:`\bar x + Q R`,
-    :math:`Q` uniform: what a random rotation of the token space that keeps the mean
-    does to :math:`X`. If the rows of :math:`X` are independent Gaussians with one mean
-    and covariance, a draw has the law of :math:`X` given mean and covariance, so that
-    the test is exact (a rotation test, Langsrud 2005).
+    With the centred cloud :math:`X_c = Q_0 R`, the draws are :math:`\bar x + Q R` with
+    uniform :math:`Q`: a random rotation of the token space that keeps the mean. If the
+    rows of :math:`X` are independent Gaussians with one mean and covariance, a draw has
+    the law of :math:`X` given its mean and covariance, so that the test is exact (a
+    rotation test, Langsrud 2005).
 
     Parameters
     ----------
     cloud
         (n, d).
     frame
-        What :func:`centred_frames` returns, with k = min(n - 1, d).
+        Result of :func:`centred_frames` with k = min(n - 1, d).
 
     Returns
     -------
@@ -75,7 +74,7 @@ def rotated(cloud: FloatArray, frame: FloatArray) -> FloatArray:
 
 
 def rotated_columns(cloud: FloatArray, frame: FloatArray) -> FloatArray:
-    """Return :func:`rotated`, but (d, draws, n) in memory: columns of all draws."""
+    """Return :func:`rotated` in the memory layout (d, draws, n)."""
     draws, n, k = frame.shape
     mean, triangle = _mean_and_triangle(cloud, k)
     flat = triangle.T @ frame.reshape(draws * n, k).T
