@@ -10,6 +10,7 @@ except ImportError as error:
 from eigenheads.adapters._capture import CapturedLayer, capture_heads
 from eigenheads.adapters._probe import Capture, probe_model
 from eigenheads.adapters._swap import (
+    SwapWarning,
     attention_summary,
     swap_attention,
     watch_attention,
@@ -19,6 +20,7 @@ from eigenheads.adapters._swap_load import load_swapped
 __all__ = [
     "Capture",
     "CapturedLayer",
+    "SwapWarning",
     "attention_summary",
     "capture_heads",
     "load_swapped",
