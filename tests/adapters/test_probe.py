@@ -1,7 +1,4 @@
-"""Every head of a model is questioned: planted answers are found, chance is not."""
-
-import json
-import math
+"""Probes of whole models find what is planted, and not what is random."""
 
 import numpy as np
 import pytest
@@ -9,12 +6,11 @@ import torch
 from tests.adapters.models import Stack, TimmAttention, hugging_face, shaken, text_batch
 from torch import nn
 
-from eigenheads.adapters import ModelProbe, capture_heads, probe_model, swap_attention
-from eigenheads.adapters._model_probe import with_q_values
+from eigenheads.adapters import Capture, capture_heads, probe_model, swap_attention
 from eigenheads.adapters._probe import _few_draws
 from eigenheads.adapters._untrained_copy import untrained_copy
 from eigenheads.nn import ScaledAttention
-from eigenheads.probes import kernel_pca_probe, q_values
+from eigenheads.probes import Statistic, kernel_pca_probe, q_values
 
 pytestmark = pytest.mark.torch
 
@@ -33,33 +29,33 @@ def probe():
 
 def test_records_have_a_row_for_each_head_statistic_and_null(probe):
     assert probe.layers == [0, 1]
-    assert {row["head"] for row in probe.records} == {0, 1}
-    assert {row["probe"] for row in probe.records} == {
-        "kernel_pca_probe",
-        "covariance_probe",
-    }
-    keys = [
-        (row["layer"], row["head"], row["statistic"], row["null"])
-        for row in probe.records
-    ]
+    rows = probe.to_records()
+    keys = [(row["layer"], row["head"], row["statistic"], row["null"]) for row in rows]
     assert len(keys) == len(set(keys))
-    assert set(probe.about) == set(probe.statistics)
+    assert {(layer, head) for layer, head, *_ in keys} == {
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+    }
+    assert {"linear_cka", "qk_covariance_cosine"} <= set(probe.statistics)
+    assert all(statistic.about for statistic in probe.statistics.values())
 
 
 def test_sequences_too_short_for_captured_variance_are_said(probe):
     """Nine tokens less their mean have eight directions, a head eight columns."""
     assert probe.notes[0].startswith("3 of 3 sequences")
-    np.testing.assert_allclose(probe.by_head("captured_variance"), 1, atol=1e-6)
+    np.testing.assert_allclose(probe["captured_variance"].observed, 1, atol=1e-6)
     longer = probe_model(
         encoder(), torch.randn(3, 10, 16), n_permutations=0, n_untrained=0
     )
     assert longer.notes == []
-    assert (longer.by_head("captured_variance") < 0.9999).all()
+    assert (longer["captured_variance"].observed < 0.9999).all()
 
 
 def test_draws_too_few_to_single_a_head_out_are_said(probe):
     """19 draws: p >= 1/20, so q <= 0.05 needs all four heads beyond all draws."""
-    assert "none has a q-value of 0.05 unless 4 are beyond all" in probe.notes[1]
+    assert "requires 4 heads beyond all draws" in probe.notes[1]
 
 
 def test_numbers_are_those_of_the_probe_on_the_captured_arrays():
@@ -71,27 +67,14 @@ def test_numbers_are_those_of_the_probe_on_the_captured_arrays():
         )
         for name, statistic in alone.statistics.items():
             np.testing.assert_allclose(
-                whole.by_head(name)[i], statistic.observed, rtol=1e-6
+                whole[name].observed[i], statistic.observed, rtol=1e-6
             )
 
 
-def test_q_values_are_corrected_over_all_heads_of_one_question(probe):
-    for null in probe.nulls("captured_variance"):
-        p, q = (
-            probe.by_head("captured_variance", column, null=null)
-            for column in ("p_value", "q_value")
-        )
+def test_q_values_are_corrected_over_all_heads_of_one_statistic(probe):
+    for null, p in probe["captured_variance"].p_value.items():
+        q = probe.q_value("captured_variance", null)
         np.testing.assert_allclose(q, q_values(p.ravel()).reshape(p.shape))
-
-
-def test_questions_do_not_share_their_correction():
-    rows = [
-        {"probe": "a", "statistic": "s", "null": "n", "p_value": 0.01},
-        {"probe": "a", "statistic": "s", "null": "n", "p_value": 0.5},
-        {"probe": "a", "statistic": "s", "null": "m", "p_value": 0.5},
-    ]
-    found = [row["q_value"] for row in with_q_values(rows, method="bh")]
-    np.testing.assert_allclose(found, [0.02, 0.5, 0.5])
 
 
 def test_a_planted_score_form_is_found_and_random_ones_are_not():
@@ -104,8 +87,8 @@ def test_a_planted_score_form_is_found_and_random_ones_are_not():
             planted.qkv.weight[row, 0] = planted.qkv.weight[row + 1, 1] = 1.0
     x = torch.randn(4, 30, 16) * torch.tensor([6.0, 6.0] + [1.0] * 14)
     q = {
-        name: probe_model(model, x, n_permutations=99, n_untrained=0).by_head(
-            "qk_covariance_cosine", "q_value", null="rotated"
+        name: probe_model(model, x, n_permutations=99, n_untrained=0).q_value(
+            "qk_covariance_cosine", "rotated"
         )
         for name, model in (("planted", planted), ("plain", plain))
     }
@@ -117,7 +100,9 @@ def test_a_planted_score_form_is_found_and_random_ones_are_not():
 def test_the_same_seed_gives_the_same_numbers(probe):
     x = torch.randn(2, 6, 16)
     runs = [
-        probe_model(encoder(), x, n_permutations=5, n_untrained=1, seed=seed).records
+        probe_model(
+            encoder(), x, n_permutations=5, n_untrained=1, seed=seed
+        ).to_records()
         for seed in (3, 3, 4)
     ]
     assert str(runs[0]) == str(runs[1])
@@ -133,7 +118,7 @@ def test_padding_changes_nothing():
     one, other = (probe_model(model, b, **options) for b in (batch, longer))
     for name in one.statistics:
         np.testing.assert_allclose(
-            one.by_head(name), other.by_head(name), rtol=1e-3, atol=1e-5
+            one[name].observed, other[name].observed, rtol=1e-3, atol=1e-5
         )
 
 
@@ -142,7 +127,7 @@ def test_layers_are_chosen_and_numbered_as_in_the_model():
         encoder(), torch.randn(2, 5, 16), layers=[1], n_permutations=0, n_untrained=0
     )
     assert found.layers == [1]
-    assert found.by_head("linear_cka").shape == (1, 2)
+    assert found["linear_cka"].observed.shape == (1, 2)
 
 
 def test_sliding_windows_are_noted():
@@ -158,27 +143,6 @@ def test_too_few_draws_are_said():
     )
     assert {row["n_found"] for row in found.summary()} == {None}
     assert not found.stands_out("captured_variance").any()
-
-
-def test_saved_and_loaded_it_is_the_same(probe, tmp_path):
-    path = tmp_path / "sub" / "probe.json"
-    probe.save(path)
-    assert [p.name for p in path.parent.iterdir()] == ["probe.json"]
-    json.loads(path.read_text(), parse_constant=pytest.fail)  # no NaN
-    loaded = ModelProbe.load(path)
-    assert loaded.settings == probe.settings
-    for name in probe.statistics:
-        np.testing.assert_array_equal(loaded.by_head(name), probe.by_head(name))
-    path.write_text("{}")
-    with pytest.raises(ValueError, match=r"a file of ModelProbe.save"):
-        ModelProbe.load(path)
-
-
-def test_frames_have_a_column_for_each_field(probe):
-    pytest.importorskip("pandas")
-    frame = probe.to_frame()
-    assert len(frame) == len(probe.records)
-    assert {"layer", "head", "statistic", "p_value", "q_value"} <= set(frame)
 
 
 @pytest.mark.parametrize(
@@ -245,21 +209,14 @@ def test_what_cannot_be_drawn_anew_is_said():
     given = probe_model(
         model, torch.randn(2, 5, 16), n_permutations=0, untrained=[twin]
     )
-    assert given.nulls("linear_cka") == ["untrained"]
-
-
-def test_numbers_are_nan_where_there_are_none(probe):
-    rows = [{**row, "observed": math.nan} for row in probe.records]
-    blank = ModelProbe(rows, probe.about)
-    assert np.isnan(blank.by_head("linear_cka")).all()
-    assert math.isnan(blank.summary()[0]["median"])
+    assert list(given["linear_cka"].nulls) == ["untrained"]
 
 
 def test_costly_nulls_take_their_own_draws():
     found = probe_model(
         encoder(), torch.randn(2, 9, 16), n_permutations=5, n_redraws=7, n_untrained=0
     )
-    drawn = {row["null"]: row["n_draws"] for row in found.records}
+    drawn = {row["null"]: row["n_draws"] for row in found.to_records()}
     assert (drawn["permuted_tokens"], drawn["random_projections"]) == (5, 7)
     assert found.settings["n_redraws"] == 7
     found = probe_model(encoder(), torch.randn(2, 9, 16), n_permutations=5)
@@ -270,13 +227,28 @@ def test_costly_nulls_take_their_own_draws():
 def test_the_note_on_few_draws_counts_as_the_q_values_do(method):
     """With as many heads beyond all 99 draws as it says, q <= 0.05; one less, not."""
     n_heads, least = 40, 1 / 100
-    rows = [
-        {"null": "random_values", "layer": 0, "head": head, "n_draws": 99}
-        for head in range(n_heads)
-    ]
-    (note,) = _few_draws(rows, method)
-    needed = int(note.partition("unless ")[2].partition(" ")[0])
+    draws = {"random_values": np.zeros((1, n_heads, 99))}
+    statistic = Statistic("any", np.ones((1, n_heads)), draws, "greater", "")
+    (note,) = _few_draws({"any": statistic}, method)
+    needed = int(note.partition("requires ")[2].partition(" ")[0])
     p_values = np.where(np.arange(n_heads) < needed, least, 1.0)
     assert q_values(p_values, method=method)[0] <= 0.05
     p_values[needed - 1] = 1.0
     assert q_values(p_values, method=method)[0] > 0.05
+
+
+def test_a_capture_runs_the_model_once_if_it_fits():
+    calls = []
+    model, x = encoder(), torch.randn(2, 5, 16)
+    model.register_forward_pre_hook(lambda *_: calls.append(1))
+    capture = Capture(model, x)
+    first = [layer.queries for layer in capture]
+    n_calls = len(calls)
+    for one, other in zip(first, capture, strict=True):
+        assert np.array_equal(one, other.queries)
+    assert len(calls) == n_calls
+    small = Capture(model, x, layers=[1], max_bytes=1)
+    assert small.layers == [1]
+    for _ in range(2):
+        (layer,) = small
+        assert np.array_equal(layer.queries, first[1])

@@ -9,7 +9,6 @@ from eigenheads.experiments._core import (
     Result,
     Table,
 )
-from eigenheads.experiments._grid import parse_grid
 from eigenheads.experiments._registry import (
     PRESETS,
     experiment_keys,
@@ -18,10 +17,8 @@ from eigenheads.experiments._registry import (
 )
 from eigenheads.experiments._run import Listener, current_figure, reproduce
 from eigenheads.experiments._store import StoreError, code_version, stored_results
-from eigenheads.experiments._sweep import SweepResult, sweep
-from eigenheads.experiments._sweep_files import SweepFollower, SweepState
-from eigenheads.experiments._sweeper import SweepError
 from eigenheads.experiments._untested import Untested, untested_claims
+from eigenheads.experiments.sweeps._run import SweepError, SweepResult, sweep
 
 __all__ = [
     "PRESETS",
@@ -34,9 +31,7 @@ __all__ = [
     "Result",
     "StoreError",
     "SweepError",
-    "SweepFollower",
     "SweepResult",
-    "SweepState",
     "Table",
     "Untested",
     "code_version",
@@ -44,7 +39,6 @@ __all__ = [
     "experiment_keys",
     "get_experiment",
     "get_paper",
-    "parse_grid",
     "reproduce",
     "stored_results",
     "sweep",

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from eigenheads._checks import Got, check_count, fail
+from eigenheads._errors import UsageError
 from eigenheads._extras import how_to_get
 from eigenheads._parallel import advance, reporting, threads
 from eigenheads.experiments._core import Experiment, Result, Table
@@ -24,7 +25,6 @@ from eigenheads.experiments._registry import (
     preset_params,
     select_keys,
 )
-from eigenheads.experiments._resume import keeping_jobs
 from eigenheads.experiments._store import (
     StoreError,
     code_version,
@@ -34,6 +34,7 @@ from eigenheads.experiments._store import (
     result_folder,
     save_result,
 )
+from eigenheads.experiments.sweeps._cells import keeping_jobs
 from eigenheads.plotting import render_svg
 
 # The modules that tell whether an extra of the package is installed.
@@ -49,10 +50,8 @@ _OPTIONAL = ("torch", "transformers")
 _LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn")
 
 
-class Missing(RuntimeError):
+class Missing(UsageError, RuntimeError):
     """An experiment was named that cannot run here, and the message says why."""
-
-    is_of_the_caller = True
 
 
 class Listener:

@@ -27,7 +27,6 @@ from eigenheads.plotting._signal import (
     draw_signal_sweep,
 )
 from eigenheads.plotting._svg import embedded_svg, render_svg
-from eigenheads.plotting._sweep import SweepAxis, SweepPanel, draw_sweep
 from eigenheads.plotting._variants import (
     draw_convergence,
     draw_gaps,
@@ -37,8 +36,6 @@ from eigenheads.plotting._variants import (
 __all__ = [
     "HeadMap",
     "HeadStrip",
-    "SweepAxis",
-    "SweepPanel",
     "draw_any_dimension",
     "draw_bayes",
     "draw_convergence",
@@ -58,7 +55,6 @@ __all__ = [
     "draw_signal_sweep",
     "draw_step_changes",
     "draw_strips",
-    "draw_sweep",
     "draw_variants",
     "draw_vector_field",
     "embedded_svg",

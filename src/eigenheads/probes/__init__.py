@@ -1,9 +1,10 @@
-"""Measurements of attention heads given as plain arrays, each with its nulls."""
+"""Statistics of attention heads given as plain arrays, with null distributions."""
 
 from eigenheads.probes._controls import planted_heads
 from eigenheads.probes._covariance import covariance_probe
 from eigenheads.probes._heads import NotAttentionWarning
 from eigenheads.probes._kernel import kernel_pca_probe
+from eigenheads.probes._model_probe import ModelProbe
 from eigenheads.probes._result import ProbeResult, Statistic
 from eigenheads.probes._significance import (
     effect_sizes,
@@ -12,6 +13,7 @@ from eigenheads.probes._significance import (
 )
 
 __all__ = [
+    "ModelProbe",
     "NotAttentionWarning",
     "ProbeResult",
     "Statistic",

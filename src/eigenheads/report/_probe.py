@@ -11,7 +11,6 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 import eigenheads
@@ -24,9 +23,10 @@ from eigenheads.plotting import (
     render_svg,
 )
 from eigenheads.report._page import format_number
+from eigenheads.report._terminal import terminal_text
 
 if TYPE_CHECKING:
-    from eigenheads.adapters import ModelProbe
+    from eigenheads.probes import ModelProbe
 
 _PIPED_WIDTH = 160
 _LEVEL = 0.05
@@ -38,9 +38,9 @@ _COMPARISONS = {"greater": ">", "less": "<", "two-sided": "≠"}
 def print_probe(probe: "ModelProbe", *, title: str) -> None:
     """Print how many heads stand out, and a table by layer and head."""
     console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
-    console.print(escape(title), highlight=False)
+    console.print(terminal_text(title), highlight=False)
     for note in probe.notes:
-        console.print(f"[yellow]Note:[/] {escape(note)}", highlight=False)
+        console.print(f"[yellow]Note:[/] {terminal_text(note)}", highlight=False)
     console.print(_summary_table(probe))
     console.print(_head_table(probe))
     console.print(
@@ -54,24 +54,25 @@ def print_probe(probe: "ModelProbe", *, title: str) -> None:
 def write_probe(
     probe: "ModelProbe", out: str | PathLike[str], *, title: str = "Probe of a model"
 ) -> Path:
-    """Write ``probe.html`` and ``probe.json`` into a folder.
+    """Write ``probe.html``, ``probe.json`` and ``probe.npz`` into a folder.
 
     Parameters
     ----------
     probe
-        What :func:`eigenheads.adapters.probe_model` returned.
+        Result of :func:`eigenheads.adapters.probe_model`.
     out
-        Folder; made if it is not there.
+        Folder; created if necessary.
     title
         Of the page.
 
     Returns
     -------
     path
-        Of the page: one file, no network, opens anywhere.
+        Path of the page, one self-contained file.
     """
     root = Path(out)
     probe.save(root / "probe.json")
+    probe.save(root / "probe.npz")
     page = render_probe(probe, title=title).encode()
     path = root / "probe.html"
     write_atomically(path, lambda file: _write(file, page))
@@ -101,10 +102,10 @@ def render_probe(probe: "ModelProbe", *, title: str) -> str:
 
 def statistic_figure(probe: "ModelProbe", statistic: str) -> bytes:
     """Return heat maps of one statistic as SVG: observed, then far from which null."""
-    maps = [HeadMap("observed", probe.by_head(statistic))]
-    for null in probe.nulls(statistic):
-        found = probe.by_head(statistic, "q_value", null=null) <= _LEVEL
-        values = probe.by_head(statistic, "effect", null=null)
+    measured = probe[statistic]
+    maps = [HeadMap("observed", measured.observed)]
+    for null, values in measured.effect_size.items():
+        found = probe.q_value(statistic, null) <= _LEVEL
         title = f"sd from {null.replace('_', ' ')}"
         maps.append(HeadMap(title, values, found, is_effect=True))
     size = head_maps_size(maps)
@@ -142,7 +143,7 @@ def _section(
     return {
         "id": statistic.replace("_", "-"),
         "name": statistic.replace("_", " "),
-        "about": probe.about.get(statistic, ""),
+        "about": probe[statistic].about,
         "rows": rows,
         "svg": Markup(svg),  # drawn here, from numbers alone
         "alt": f"Heat maps of {statistic}. Heads that stand out: {findings}.",
@@ -152,7 +153,7 @@ def _section(
 
 def _rows_by_head(probe: "ModelProbe") -> list[dict[str, Any]]:
     """Return a row a head: all observed numbers, and which stand out."""
-    tables = {name: probe.by_head(name) for name in probe.statistics}
+    tables = {name: one.observed for name, one in probe.statistics.items()}
     marks = {name: probe.stands_out(name, _LEVEL) for name in probe.statistics}
     return [
         {
@@ -183,9 +184,9 @@ def _summary_table(probe: "ModelProbe") -> Table:
         is_new = row["statistic"] != last
         last = row["statistic"]
         table.add_row(
-            last if is_new else "",
+            terminal_text(last) if is_new else "",
             format_number(row["median"]) if is_new else "",
-            f"{_COMPARISONS[row['alternative']]} {row['null']}",
+            f"{_COMPARISONS[row['alternative']]} {terminal_text(row['null'])}",
             format_number(row["null_median"]),
             found_text(row),
         )
@@ -196,10 +197,10 @@ def _head_table(probe: "ModelProbe") -> Table:
     names = sorted(
         probe.statistics, key=lambda name: -int(probe.stands_out(name, _LEVEL).sum())
     )[:_N_COLUMNS]
-    places = [probe.statistics.index(name) for name in names]
+    places = [list(probe.statistics).index(name) for name in names]
     table = Table(box=box.SIMPLE_HEAD, title="by layer and head", title_justify="left")
     for column in ("layer", "head", *names):
-        table.add_column(column.replace("_", " "), justify="right")
+        table.add_column(terminal_text(column.replace("_", " ")), justify="right")
     for row in _rows_by_head(probe):
         cells = [row["cells"][place] for place in places]
         if row["head"] == 0:
