@@ -139,6 +139,8 @@ SIGNATURES["nn.rpc_attention"] = (
         "n_iter": 4,
         "sparsity": 4.0,
         "threshold": "paper",
+        "multiplier": "paper",
+        "query_steps": "last",
         "attn_mask": None,
         "is_causal": False,
         "scale": None,

@@ -12,6 +12,7 @@ from eigenheads.adapters._compare import compare_models
 from eigenheads.adapters._probe import probe_model
 from eigenheads.adapters._sources import Capture
 from eigenheads.adapters._swap import (
+    SwapWarning,
     attention_summary,
     swap_attention,
     watch_attention,
@@ -21,6 +22,7 @@ from eigenheads.adapters._swap_load import load_swapped
 __all__ = [
     "Capture",
     "CapturedLayer",
+    "SwapWarning",
     "attention_summary",
     "capture_heads",
     "compare_models",

@@ -1,8 +1,7 @@
-"""Command line: parse, call the library, print. No logic of its own."""
+"""Commands of the command line; commands on models are in ``_models``."""
 
 import inspect
 import sys
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -13,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from eigenheads import __version__
-from eigenheads._cli_models import Out, probe, robustness
-from eigenheads._exits import EXIT_NEWS, EXIT_OK, status_of
+from eigenheads.cli._errors import EXIT_CHANGED, EXIT_OK, EXIT_STATUSES
+from eigenheads.cli._models import Out, probe, robustness
+from eigenheads.cli._recipes import evaluate, train
 
 app = typer.Typer(
     name="eigenheads",
@@ -23,26 +23,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help=(
-        "Attention heads as statistical estimators: reproduce what papers claim of "
-        "them, with theory on top of simulation.\n\n"
+        "Attention heads as statistical estimators: reproduce the claims of papers, "
+        "with theory on top of simulation.\n\n"
         "Start with [bold]eigenheads demo[/], or [bold]eigenheads list[/] and then "
         "[bold]eigenheads reproduce marion2025/fig4[/]."
     ),
-    epilog=(
-        "Exit status: 0 all verdicts as on record, 1 some differ, "
-        "2 a mistake in the call (said in one line), 130 interrupted."
-    ),
+    epilog=EXIT_STATUSES,
 )
-
-
-def run() -> None:
-    """Run the command line and exit with its status (the console script)."""
-    sys.exit(main())
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status."""
-    return status_of(app, sys.argv[1:] if argv is None else argv)
 
 
 def _show_version(wanted: bool) -> None:
@@ -65,9 +52,9 @@ def _common(
 
 @app.command("list")
 def list_command() -> None:
-    """List the experiments: key, what of the paper it is, and what it shows.
+    """List the experiments: key, figure of the paper, and title.
 
-    When the output is not a terminal, one key a line and nothing else.
+    If the output is not a terminal, print one key per line and nothing else.
     """
     from eigenheads.experiments import experiment_keys, get_experiment
 
@@ -95,8 +82,8 @@ def reproduce(
     preset: Annotated[
         str,
         typer.Option(
-            help="smoke: seconds, for a first look. demo: what `make demo` shows. "
-            "paper: the paper's own settings (where these are fast, demo is the same)."
+            help="smoke: seconds, for a first look. demo: as in `make demo`. "
+            "paper: the settings of the paper (equal to demo if these are fast)."
         ),
     ] = "demo",
     seed: Annotated[
@@ -108,7 +95,7 @@ def reproduce(
         typer.Option(help="Threads; never changes a result.", show_default="all cores"),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Compute again what is stored already.")
+        bool, typer.Option("--force", help="Compute again results that are stored.")
     ] = False,
     data: Annotated[
         Path | None,
@@ -120,8 +107,8 @@ def reproduce(
 ) -> int:
     """Simulate figures of papers, check their claims, and store the results.
 
-    What is stored already is reused, so an interrupted call goes on where it
-    stopped. Ends with a table of claims and writes OUT/report.html.
+    Stored results are reused, so an interrupted call continues where it stopped.
+    Prints a table of claims and writes OUT/report.html.
 
     For example:
 
@@ -149,7 +136,7 @@ def reproduce(
     news = sum(len(result.news) for result in results)
     if news:
         print(f"{news} verdict(s) differ from the record.", file=sys.stderr)
-    return EXIT_NEWS if news else EXIT_OK
+    return EXIT_CHANGED if news else EXIT_OK
 
 
 @app.command()
@@ -164,15 +151,15 @@ def demo(
         typer.Option(help="Threads; never changes a result.", show_default="all cores"),
     ] = None,
 ) -> int:
-    """Take the tour: headlines checked again, a fit on real data, a model looked into.
+    """Run a tour: check headline claims, fit real data, inspect a model.
 
-    Every number is measured while you watch. Ends with OUT/report.html and what to do
-    next.
+    Every number is measured during the run. Writes OUT/report.html and suggests next
+    steps.
     """
     from eigenheads._tour import run_tour
 
     results = run_tour(out, preset=preset, seed=seed, jobs=jobs)
-    return EXIT_NEWS if any(result.news for result in results) else EXIT_OK
+    return EXIT_CHANGED if any(result.news for result in results) else EXIT_OK
 
 
 @app.command()
@@ -187,9 +174,9 @@ def report(
         typer.Option(help="Only results of this seed.", show_default="newest"),
     ] = None,
 ) -> None:
-    """Write OUT/report.html from stored results: figures, claims, how each was made.
+    """Write OUT/report.html from stored results: figures, claims, settings.
 
-    Never simulates: the figures are drawn from the stored tables.
+    Does not simulate: figures are drawn from the stored tables.
     """
     from eigenheads.report import write_report
 
@@ -202,10 +189,11 @@ app.command()(probe)
 @app.command()
 def live(
     browser: Annotated[
-        bool, typer.Option(help="Open it in the web browser, or only say where it is.")
+        bool,
+        typer.Option(help="Open the page in a web browser, or only print its path."),
     ] = True,
 ) -> None:
-    """Open the live page: watch attention learn, in any dimension, in the browser.
+    """Open the live page, which simulates training of attention in the browser.
 
     The page works offline, from the file system.
     """
@@ -213,7 +201,7 @@ def live(
 
     print(f"Live page: {live_page()}")
     if browser and not open_live_page():
-        print("No web browser could be started: open this file in one.")
+        print("No web browser could be started. Open this file in one.")
 
 
 @app.command()
@@ -298,10 +286,12 @@ def sweep(
 
 
 app.command()(robustness)
+app.command()(train)
+app.command()(evaluate)
 
 
 def _flowing(text: str) -> str:
-    """Join the lines of paragraphs, so that a terminal breaks them where it ends."""
+    """Join the lines of paragraphs; Rich wraps them to the width of the terminal."""
     paragraphs = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(
         one if one.startswith(" ") else " ".join(one.split()) for one in paragraphs

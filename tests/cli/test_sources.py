@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from eigenheads._callables import call_source
+from eigenheads._errors import UsageError
+from eigenheads.cli._sources import call_source
 
 MODULE = """
 import json
@@ -41,7 +42,10 @@ def test_it_is_found_in_the_current_folder_and_leaves_the_path_alone(folder):
 @pytest.mark.parametrize(
     ("source", "sentence"),
     [
-        ("ehmine", "got 'ehmine'. mymodels:trained is `trained` in mymodels.py."),
+        (
+            "ehmine",
+            "got 'ehmine'. mymodels:trained means function `trained` in mymodels.py.",
+        ),
         (":made", "mymodels:trained"),
         ("ehmine:", "mymodels:trained"),
         ("ehnowhere:made", "there is no module 'ehnowhere' here"),
@@ -57,7 +61,7 @@ def test_mistakes_are_one_sentence(folder, source, sentence):
     before = list(sys.path)
     with pytest.raises(ValueError, match="probe: `MODEL` must be module:") as caught:
         call_source(source, name="MODEL", owner="probe")
-    assert caught.value.is_of_the_caller
+    assert isinstance(caught.value, UsageError)
     caught.match(sentence)
     assert "\n" not in str(caught.value)
     assert sys.path == before

@@ -1,4 +1,4 @@
-"""Commands on models of the user's: look into one, and measure what it loses."""
+"""Commands on models of the user: ``probe`` and ``robustness``."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from eigenheads._exits import EXIT_OK
+from eigenheads.cli._errors import EXIT_OK
 
 Out = Annotated[Path, typer.Option("--out", help="Folder of results.")]
 
@@ -23,38 +23,43 @@ def probe(
     ],
     data: Annotated[
         Path | None,
-        typer.Option(help="Text file, one text a line.", show_default="12 passages"),
+        typer.Option(
+            help="Text file with one text per line.", show_default="12 passages"
+        ),
     ] = None,
     layers: Annotated[
         str | None, typer.Option(help="Layers, such as 0,3-5.", show_default="all")
     ] = None,
     permutations: Annotated[
-        int, typer.Option(help="Draws of the nulls that cost little.")
+        int, typer.Option(help="Draws of the cheap null distributions.")
     ] = 200,
     redraws: Annotated[
         int | None,
         typer.Option(
-            help="Draws of the costly nulls: random values, keys and projections.",
+            help="Draws of the expensive null distributions: random values, keys and "
+            "projections.",
             show_default="a fifth of --permutations",
         ),
     ] = None,
     untrained: Annotated[
-        int, typer.Option(help="Untrained models to compare with.")
+        int, typer.Option(help="Number of untrained copies to compare with.")
     ] = 4,
     max_length: Annotated[
         int | None,
-        typer.Option(help="Cut texts at so many tokens.", show_default="128"),
+        typer.Option(
+            help="Number of tokens at which texts are cut.", show_default="128"
+        ),
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Texts at a time.")] = 8,
-    seed: Annotated[int, typer.Option(help="Seed of the nulls.")] = 0,
+    batch_size: Annotated[int, typer.Option(help="Texts per batch.")] = 8,
+    seed: Annotated[int, typer.Option(help="Seed of the null distributions.")] = 0,
     out: Annotated[Path, typer.Option("--out", help="Folder of results.")] = Path(
         "results/probe"
     ),
 ) -> int:
-    """Question every head of a trained model, with a null for each number.
+    """Run all probes on every head of a model, with a null for each statistic.
 
     Prints a table by layer and head, and writes OUT/probe.html (heat maps) and
-    OUT/probe.json. Nothing is downloaded, and no code that comes with a model is run.
+    OUT/probe.json. Nothing is downloaded, and code in a model's folder is not run.
 
     For example:
 
@@ -64,7 +69,7 @@ def probe(
     """
     from eigenheads._parallel import interrupted_between_blocks
     from eigenheads.adapters import probe_model
-    from eigenheads.adapters._load import load_model, parse_layers
+    from eigenheads.cli._sources import load_model, parse_layers
     from eigenheads.report import print_probe, write_probe
 
     chosen = parse_layers(layers)
@@ -91,8 +96,8 @@ def robustness(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="module:callable of yours that returns (models, data), or with "
-            "options of evaluate_robustness (models, data, {...}).",
+            help="Your module:callable that returns (models, data), or (models, data, "
+            "options) with options of evaluate_robustness.",
             show_default=False,
         ),
     ],
@@ -127,45 +132,45 @@ def robustness(
     tokens: Annotated[
         str | None,
         typer.Option(
-            help="Name of the module that embeds tokens: a share of them is replaced.",
+            help="Name of the module that embeds tokens; a share of them is replaced.",
             show_default=False,
         ),
     ] = None,
     word: Annotated[
         int | None,
         typer.Option(
-            help="For language models: id of the word that is swapped in.",
+            help="For language models: id of the replacement word.",
             show_default=False,
         ),
     ] = None,
     shares: Annotated[
         str | None,
         typer.Option(
-            help="Shares of tokens replaced, or words swapped.",
+            help="Shares of tokens or words that are replaced.",
             show_default="0.1,0.2,0.4",
         ),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Examples at a time.", show_default="256")
+        int | None, typer.Option(help="Examples per batch.", show_default="256")
     ] = None,
     seed: Annotated[
         int | None,
         typer.Option(help="Seed of corruptions and attacks.", show_default="0"),
     ] = None,
 ) -> int:
-    """Measure what models of yours lose on corrupted and attacked input.
+    """Measure the accuracy of your models on corrupted and attacked input.
 
-    Prints a table with 95 % intervals (over models of a list, else over examples), and
-    writes OUT/robustness.csv, .json and .svg. Options given here go before those that
-    the callable returns.
+    Prints a table with 95 % intervals (over the models of a list, else over examples),
+    and writes OUT/robustness.csv, .json and .svg. Options given here override those
+    that the callable returns.
 
     For example, with a file mymodels.py that has a function `trained`:
 
       eigenheads robustness mymodels:trained --attacks pgd --budgets 1,4
     """
     from eigenheads._parallel import interrupted_between_blocks
+    from eigenheads.cli._sources import evaluate_source
     from eigenheads.plotting import draw_robustness, render_svg, robustness_size
-    from eigenheads.robustness import evaluate_source
 
     with interrupted_between_blocks():
         found = evaluate_source(

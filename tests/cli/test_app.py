@@ -64,7 +64,7 @@ def test_a_verdict_against_the_record_is_exit_status_1(tmp_path, capsys, monkeyp
         (["reproduce"], "Missing argument"),
         (["reproduce", KEY, "--fast"], "No such option: --fast"),
         (["reproduce", KEY, "--sede", "1"], "--sede. Did you mean --seed?"),
-        (["reproduce", KEY, "--seed", "x"], "`eigenheads reproduce --help` shows"),
+        (["reproduce", KEY, "--seed", "x"], "`eigenheads reproduce --help` lists"),
         (["demo", "--preset", "dmo"], "demo: `preset` must be one of"),
         (["reprodce"], "No such command 'reprodce'"),
         (["report", "--out", "/dev/null/x"], "a folder with results"),
@@ -99,17 +99,6 @@ def test_a_damaged_result_is_named_with_exit_status_2(tmp_path, capsys):
     assert main(["report", "--out", str(tmp_path)]) == 2
     assert str(table) in capsys.readouterr().err
     assert main([*arguments, "--force"]) == 0
-
-
-def test_a_mistake_of_ours_is_not_blamed_on_the_user(monkeypatch, tmp_path):
-    import eigenheads.report
-
-    def broken(*_, **__):
-        raise ValueError("from the depths")
-
-    monkeypatch.setattr(eigenheads.report, "write_report", broken)
-    with pytest.raises(ValueError, match="from the depths"):
-        main(["report", "--out", str(tmp_path)])
 
 
 def test_a_full_disk_is_one_line(monkeypatch, tmp_path, capsys):
@@ -183,7 +172,7 @@ def test_ctrl_c_leaves_everything_consistent_and_says_how_to_go_on(tmp_path):
         os.kill(running.pid, signal.SIGINT)
         _, shown = running.communicate(timeout=60)
     assert running.returncode == 130
-    assert b"To go on from there: python -m eigenheads reproduce" in shown
+    assert b"To continue: python -m eigenheads reproduce" in shown
     assert b"Traceback" not in shown
     (manifest,) = tmp_path.rglob("manifest.json")
     assert "fig3b" in str(manifest)
@@ -191,10 +180,29 @@ def test_ctrl_c_leaves_everything_consistent_and_says_how_to_go_on(tmp_path):
 
 
 def test_paragraphs_of_help_flow_and_examples_keep_their_lines():
-    from eigenheads.cli import _flowing, app
+    from eigenheads.cli._app import _flowing, app
 
     text = "First.\n\n    One line\n    and more.\n\n      a b\n      c d\n    "
     assert _flowing(text) == "First.\n\nOne line and more.\n\n  a b\n  c d"
     texts = [command.help for command in app.registered_commands]
     assert all(texts)
     assert len(texts) == 8
+
+
+def test_an_internal_error_shows_a_traceback_and_status_70(monkeypatch, capsys):
+    def broken(*arguments, **options):
+        raise ValueError("not a mistake of the caller")
+
+    monkeypatch.setattr("eigenheads.report.write_report", broken)
+    assert main(["report"]) == 70
+    error = capsys.readouterr().err
+    assert "Traceback" in error
+    assert "ValueError: not a mistake of the caller" in error
+    assert error.endswith("internal error. Please report the traceback above.\n")
+
+
+def test_the_help_lists_the_exit_statuses(capsys):
+    assert main(["--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for status in ("0 all verdicts", "1 a verdict", "2 a mistake", "70 an internal"):
+        assert status in shown

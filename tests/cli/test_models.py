@@ -6,8 +6,9 @@ import pytest
 import torch
 from tests.adapters.models import VOCABULARY, hugging_face, vision
 
-from eigenheads.adapters._load import load_model, parse_layers, read_texts
+from eigenheads.adapters._load import read_texts
 from eigenheads.cli import main
+from eigenheads.cli._sources import load_model, parse_layers
 from eigenheads.plotting import render_svg
 from eigenheads.probes import ModelProbe
 from eigenheads.report import _probe
@@ -91,14 +92,14 @@ class Stranger:
     ("arguments", "sentence"),
     [
         (["mymodels:"], "`MODEL` must be module:callable; got 'mymodels:'. mymodels:"),
-        (["nowhere/at-all"], "which is no folder. Models are read from disk only"),
+        (["nowhere/at-all"], "which is not a folder. Models are read from disk only"),
         (["FOLDER", "--layers", "0,x"], "indices and ranges such as 0,3-5"),
         (["FOLDER", "--layers", "5-3"], "ranges from a layer to a later one"),
         (["FOLDER", "--layers", "9"], "indices from 0 to 1; got 9"),
         (["FOLDER", "--data", "absent.txt"], "a text file that can be read"),
-        (["FOLDER", "--data", "EMPTY"], "a file with texts, one a line"),
+        (["FOLDER", "--data", "EMPTY"], "a file with one text per line"),
         (["FOLDER", "--data", "BYTES"], "a text file in UTF-8"),
-        (["FOLDER", "--max-length", "33"], "at most 32, which is what the model takes"),
+        (["FOLDER", "--max-length", "33"], "at most 32, the limit of the model"),
         (["FOLDER", "--max-length", "2"], "an integer >= 3"),
         (["FOLDER", "--permutations", "-1"], "`n_permutations` must be"),
         (["FOLDER", "--redraws", "-1"], "`n_redraws` must be an integer >= 0"),
