@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from eigenheads._checks import Got, check_count, fail
+from eigenheads._errors import UsageError
 from eigenheads._extras import how_to_get
 from eigenheads._parallel import advance, reporting, threads
 from eigenheads.experiments._core import Experiment, Result, Table
@@ -49,10 +50,8 @@ _OPTIONAL = ("torch", "transformers")
 _LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn")
 
 
-class Missing(RuntimeError):
+class Missing(UsageError, RuntimeError):
     """An experiment was named that cannot run here, and the message says why."""
-
-    is_of_the_caller = True
 
 
 class Listener:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 import eigenheads
 from eigenheads._checks import escape_controls
+from eigenheads._errors import UsageError
 from eigenheads._files import (
     MAX_ARRAYS,
     check_regular,
@@ -48,11 +49,9 @@ _WRONG_FIELD = (
 # What draws or prints cannot change a result.
 _NOT_COMPUTING = {
     "__main__.py",
-    "_cli_models.py",
-    "_exits.py",
     "_extras.py",
     "_tour",
-    "cli.py",
+    "cli",
     "experiments",
     "live",
     "plotting",
@@ -60,10 +59,8 @@ _NOT_COMPUTING = {
 }
 
 
-class StoreError(ValueError):
+class StoreError(UsageError, ValueError):
     """A file in the store is damaged or not ours; the message names it."""
-
-    is_of_the_caller = True
 
     def __init__(self, message: str) -> None:
         super().__init__(escape_controls(message))
