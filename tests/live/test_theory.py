@@ -85,6 +85,28 @@ def test_location_descent(page, cases):
     np.testing.assert_allclose(seen, expected, rtol=0, atol=TOLERANCE)
 
 
+def test_location_mean_dynamics(page, cases):
+    """One step with the noise of batches of five; sharp heads need finer rules."""
+    expected = []
+    for case in cases:
+        path = theory.location_mean_dynamics(
+            SingleLocation(d=case[0], n_tokens=case[1], gamma=GAMMA, noise=0.1),
+            [case[3:]],
+            inverse_temperature=case[2],
+            step_size=0.3 / case[0],
+            batch_size=5,
+            n_steps=1,
+        )
+        expected.append([path.final(name)[0] for name in path])
+    seen = on_page(
+        page,
+        cases,
+        "locationStep(order, {...law, noise: 0.1}, lambda, 0.3 / d, 1 / 5, "
+        "locationNoise(order, {...law, noise: 0.1}, lambda))",
+    )
+    np.testing.assert_allclose(seen, expected, rtol=0, atol=TOLERANCE)
+
+
 def test_location_flow(page, cases):
     fields = [landscape_of(case).velocity(case[3], case[4]) for case in cases]
     close(

@@ -101,6 +101,7 @@ const curves = (parts, { levels = [], yLog } = {}) => (canvas, { records, step }
 		for (const [px, py] of [...path((one) => one.stats[i].low), ...path((one) => one.stats[i].high).reverse()]) c.lineTo(px, py);
 		c.fill();
 		line(c, path((one) => one.stats[i].mean), ink, { width: 2.4 });
+		if (records[0].stats[i].plain !== null) line(c, path((one) => one.stats[i].plain), "ink", { width: 0.8, alpha: 0.6 });
 		line(c, path((one) => one.stats[i].theory), "ink", { dash: [6, 4] });
 	}
 	for (const [key, ink, dash] of lines) line(c, path((one) => one.levels[key]), ink, { dash });

@@ -46,13 +46,18 @@ systems.location = {
 			help: "Random starts have overlaps of about 1/√d. In huge dimensions begin at 0.3." },
 		...ending(1, 40000),
 	],
-	setup: (P) => ({ law: { d: P.d, nTokens: P.tokens, gamma: GAMMA, noise: P.noise },
+	setup: (P) => ({ law: { d: P.d, nTokens: P.tokens, gamma: GAMMA, noise: P.noise }, batch: P.batch,
 		lambda: falling(P.sharpness / sqrt(P.d), P.cooling, P), step: falling(P.step / P.d, P.decay, P) }),
 	columns: ["kappa", "nu", "theta", "eta", "rho"],
 	derived: ["excess", "distance"],
 	makeRun: (P, S, run) => new LocationRun(S.law, P.batch, P.start === "overlap" ? 0.3 : P.start, P.seed, run),
 	stepRun: (run, t, S) => run.step(S.lambda(t), S.step(t)),
-	stepTheory: (order, t, S) => locationDescent(order, S.law, S.lambda(t), S.step(t)),
+	// The noise changes slowly: its integrals are computed at every eighth update.
+	stepTheory(order, t, S) {
+		const noise = order.noise && t % 8 ? order.noise : locationNoise(order, S.law, S.lambda(t));
+		return Object.assign(locationStep(order, S.law, S.lambda(t), S.step(t), 1 / S.batch, noise), { noise });
+	},
+	stepPlain: (order, t, S) => locationDescent(order, S.law, S.lambda(t), S.step(t)),
 	derive: (order, t, S) => [locationExcess(order, S.law, S.lambda(t)), hypot(...order.slice(2))],
 	overlaps: 2, // the first columns; their sizes are curves
 	levels: (t, S) => ({ oracle: locationExcess([1, 1, 0, 0, 0], S.law, S.lambda(t)), linear: 0.5 - 0.25 / (S.law.nTokens - 0.5) }), // γ² = ½
@@ -106,7 +111,9 @@ class Session {
 		this.runs = Array.from({ length: N_RUNS }, (_, run) => system.makeRun(P, this.setup, run));
 		// From one common start theory has one path.
 		this.theory = this.runs.slice(0, P.start === "overlap" ? 1 : N_RUNS).map((run) => run.order());
-		this.at = new Float64Array(N_RUNS + this.theory.length);
+		// Theory without the noise of the gradients, where the system has both.
+		this.plain = system.stepPlain ? this.theory.slice() : [];
+		this.at = new Float64Array(N_RUNS + this.theory.length + this.plain.length);
 		this.record();
 	}
 
@@ -133,20 +140,21 @@ class Session {
 	}
 
 	push(index, count) {
-		const { system, setup, at, theory } = this;
+		const { system, setup, at, theory, plain } = this, own = index - N_RUNS, other = own - theory.length;
 		for (let i = 0; i < count; i++, at[index]++) {
-			if (index < N_RUNS) system.stepRun(this.runs[index], at[index], setup);
-			else theory[index - N_RUNS] = system.stepTheory(theory[index - N_RUNS], at[index], setup);
+			if (own < 0) system.stepRun(this.runs[index], at[index], setup);
+			else if (other < 0) theory[own] = system.stepTheory(theory[own], at[index], setup);
+			else plain[other] = system.stepPlain(plain[other], at[index], setup);
 		}
 	}
 
 	record() {
 		const { system, setup, step } = this, orders = this.runs.map((run) => run.order()), theory = this.theory.slice();
 		this.broken ||= !orders.flat().every(Number.isFinite);
-		const [ours, theirs] = [orders, theory].map((all) => all.map((order) => [...order.slice(0, system.overlaps).map(abs), ...system.derive(order, step, setup)]));
+		const [ours, theirs, quiet] = [orders, theory, this.plain].map((all) => all.map((order) => [...order.slice(0, system.overlaps).map(abs), ...system.derive(order, step, setup)]));
 		const stats = ours[0].map((_, i) => {
 			const sorted = ours.map((row) => row[i]).sort((a, b) => a - b);
-			return { mean: mean(sorted), low: sorted[3], high: sorted[N_RUNS - 4], theory: mean(theirs.map((row) => row[i])) };
+			return { mean: mean(sorted), low: sorted[3], high: sorted[N_RUNS - 4], theory: mean(theirs.map((row) => row[i])), plain: quiet.length ? mean(quiet.map((row) => row[i])) : null };
 		});
 		this.records.push({ step, orders, stats, theory, levels: system.levels(step, setup) });
 		if (this.records.length <= MAX_RECORDS) return;

@@ -10,7 +10,7 @@ const words = {
 		titles: ["Thirty heads <span>over theory's flow</span>", "Overlaps: <span>|κ| blue, |ν| orange</span>", "Excess risk: <span>mean squared error less ε²</span>", "Distance to the manifold: <span>√(θ²+η²+ρ²)</span>"],
 		names: ["|\u2060κ|", "|\u2060ν|", "excess risk", "distance"],
 		shown: [[0, 1], [0, 1], [2], [3]], // of these, in each figure
-		key: [...RUNS, ["orange", "━━", "|ν|"], ["green", "┈┈", "oracle"], ["grey", "╍╍", "best linear"], ["orange", "●", "head now"], ...RESTS, ["ink", "✕", "saddle"]],
+		key: [...RUNS, ["ink", "──", "theory without noise"], ["orange", "━━", "|ν|"], ["green", "┈┈", "oracle"], ["grey", "╍╍", "best linear"], ["orange", "●", "head now"], ...RESTS, ["ink", "✕", "saddle"]],
 		found({ last: { orders, theory } }) {
 			const both = orders.filter(([kappa, nu]) => min(abs(kappa), abs(nu)) > 0.9).length;
 			const [ours, theirs] = [orders, theory].map((all) => all.filter((order) => abs(order[3]) > 0.9).length);
@@ -55,7 +55,7 @@ const tourSteps = [
 		location: "Arrows are the flow of the closed-form risk. It rests at a saddle in the middle; two corners attract (circles), two repel (squares).",
 		signal: "The curve on top is the closed form that a query climbs. Zero repels (square), the ends attract (circles)." }],
 	["Curves, theory dashed", "figure:nth-of-type(2)", {
-		location: "Dashed is descent on the exact mean risk from the same starts. The noise of samples sends runs elsewhere; larger batches bring both together.",
+		location: "Dashed is the mean path of training with its noise, from the same starts; thin is descent without noise. Larger batches bring both together.",
 		signal: "Dashed is the mean path from the same starts. Signs that do not cancel in a prompt may kick queries off zero before it; grey is PCA of the same tokens." }],
 	["The fourth picture", "figure:nth-of-type(4)", {
 		location: "Three other inner products should vanish. Where this distance grows a head has left the manifold: some take the value for the key.",

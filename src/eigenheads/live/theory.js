@@ -46,16 +46,72 @@ function locationExcess(order, law, lambda) {
 		+ ((law.nTokens - 1) * 4 * atan(far.length / (1 + far.r))) / PI + (theta * byTheta + eta * byEta + rho * byRho) / 2;
 }
 
-// The five numbers after one step of projected gradient descent on the population risk.
-function locationDescent(order, law, lambda, a) {
+// The mean of the five numbers after one step of projected SGD: `share` is one over the batch, and `noise` the mean squared
+// tangent gradients of one prompt and their product. Without a share it is gradient descent on the population risk.
+function locationStep(order, law, lambda, a, share = 0, noise = [0, 0, 0]) {
 	const [kappa, nu, theta, eta, rho] = order, [byKappa, byNu, byTheta, byEta, byRho] = locationSlopes(order, law, lambda);
-	// The new k and v are combinations of k, v, k*, v*; `met` are their products with these four.
-	const k = [1 + a * (kappa * byKappa + eta * byEta + rho * byRho), -a * byRho, -a * byKappa, -a * byEta];
-	const v = [-a * byRho, 1 + a * (nu * byNu + theta * byTheta + rho * byRho), -a * byTheta, -a * byNu];
-	const met = ([p, q, x, y]) => [p + rho * q + kappa * x + eta * y, rho * p + q + theta * x + nu * y, kappa * p + theta * q + x, eta * p + nu * q + y];
-	const dot = (x, y) => x[0] * y[0] + x[1] * y[1] + x[2] * y[2] + x[3] * y[3];
-	const metK = met(k), metV = met(v), normK = sqrt(dot(k, metK)), normV = sqrt(dot(v, metV));
-	return [metK[2] / normK, metV[3] / normV, metV[2] / normV, metK[3] / normK, dot(k, metV) / (normK * normV)];
+	const radialK = kappa * byKappa + eta * byEta + rho * byRho, radialV = nu * byNu + theta * byTheta + rho * byRho;
+	// Tangent gradients against k*, v*, and the other learned vector.
+	const kOnKey = byKappa + theta * byRho - kappa * radialK, kOnValue = byEta + nu * byRho - eta * radialK;
+	const kOnV = theta * byKappa + nu * byEta + byRho - rho * radialK;
+	const vOnKey = byTheta + kappa * byRho - theta * radialV, vOnValue = byNu + eta * byRho - nu * radialV;
+	const vOnK = kappa * byTheta + eta * byNu + byRho - rho * radialV;
+	const mix = (drawn, mean) => share * drawn + (1 - share) * mean;
+	const normK = sqrt(1 + a * a * mix(noise[0], byKappa * kOnKey + byEta * kOnValue + byRho * kOnV));
+	const normV = sqrt(1 + a * a * mix(noise[1], byNu * vOnValue + byTheta * vOnKey + byRho * vOnK));
+	const both = mix(noise[2], byTheta * kOnKey + byNu * kOnValue - radialV * kOnV);
+	return [(kappa - a * kOnKey) / normK, (nu - a * vOnValue) / normV, (theta - a * vOnKey) / normV, (eta - a * kOnValue) / normK,
+		(rho - a * (kOnV + vOnK) + a * a * both) / (normK * normV)];
+}
+
+const locationDescent = (order, law, lambda, a) => locationStep(order, law, lambda, a);
+
+// Nodes and weights for means over a standard normal: a trapezoidal rule, finer for steep heads.
+const normalRules = new Map();
+function normalRule(steepness) {
+	const count = steepness > 2 ? floor(min((61 * steepness) / 2, 4001)) : 61;
+	if (!normalRules.has(count)) {
+		const nodes = Array.from({ length: count }, (_, i) => -8 + (16 * i) / (count - 1)), weights = nodes.map((g) => exp(-0.5 * g * g));
+		const total = weights.reduce((sum, weight) => sum + weight, 0);
+		normalRules.set(count, nodes.map((g, i) => [g, weights[i] / total]));
+	}
+	return normalRules.get(count);
+}
+
+// E[φ Wⁿ] of one token, n = 0, 1, 2, for φ = A′²b², A², AA′b, 1; W is what the token adds to the error.
+function tokenMoments(meanKey, meanValue, scale, lambda, [nu, eta, rho], decides, rule) {
+	const out = Array.from({ length: 4 }, () => [0, 0, 0]), variance = scale * scale, spread = variance * (1 - rho * rho);
+	const withTarget = decides ? variance * (nu - rho * eta) : 0;
+	for (const [g, weight] of rule) {
+		const x = lambda * (meanKey + scale * g), A = erf(x), slope = lambda * TWO_OVER_ROOT_PI * exp(-x * x), b = meanValue + scale * rho * g;
+		const w = A * b - (decides ? scale * eta * g : 0), cross = A * spread - withTarget;
+		const w2 = w * w + A * A * spread + (decides ? variance * (1 - eta * eta) - 2 * A * withTarget : 0), b2 = b * b + spread;
+		const add = (row, factor, moments) => moments.forEach((moment, n) => (out[row][n] += weight * factor * moment));
+		add(0, slope * slope, [b2, w * b2 + 2 * b * cross, b2 * w2 + 4 * b * w * cross + 2 * cross * cross]);
+		add(1, A * A, [1, w, w2]);
+		add(2, A * slope, [b, b * w + cross, b * w2 + 2 * w * cross]);
+		add(3, 1, [1, w, w2]);
+	}
+	return out;
+}
+
+// Mean squared tangent gradients in k and in v of one prompt, and their mean product.
+function locationNoise([kappa, nu, theta, eta, rho], { d, nTokens, gamma, noise }, lambda) {
+	const m = sqrt(d / 2), n = nTokens - 1, rule = normalRule(lambda * max(gamma, 1));
+	const first = tokenMoments(m * kappa, m * theta, gamma, lambda, [nu, eta, rho], true, rule);
+	const other = tokenMoments(0, 0, 1, lambda, [0, 0, rho], false, rule);
+	const [, mean0, square0] = first[3], [, mean1, square1] = other[3], meanRest = mean0 + (n - 1) * mean1;
+	const rest0 = n * square1 + n * (n - 1) * mean1 ** 2 + noise ** 2;
+	const rest1 = square0 + 2 * mean0 * (n - 1) * mean1 + (n - 1) * square1 + (n - 1) * (n - 2) * mean1 ** 2 + noise ** 2;
+	// The noise of the tokens points everywhere, the mean of the deciding token along k* alone.
+	const parts = [0, 1, 2].map((row) => {
+		const one = first[row][2] + 2 * first[row][1] * n * mean1 + first[row][0] * rest0;
+		const two = other[row][2] + 2 * other[row][1] * meanRest + other[row][0] * rest1;
+		return [4 * (gamma * gamma * one + n * two), 2 * d * one];
+	});
+	const both = 1 - kappa ** 2 - theta ** 2 + kappa * theta * rho;
+	return [(d - 1) * parts[0][0] + parts[0][1] * (1 - kappa ** 2), (d - 1) * parts[1][0] + parts[1][1] * (1 - theta ** 2),
+		(d - 2 + rho * rho) * parts[2][0] + parts[2][1] * both];
 }
 
 // Velocity of the gradient flow on the manifold θ = η = ρ = 0, and where it rests for every law.
