@@ -247,12 +247,12 @@ def test_the_page_says_why_runs_leave_theory_and_it_is_so(page):
     assert abs(gaps[1]) < gaps[0] / 2
 
 
-def test_after_the_escape_theory_with_noise_is_the_mean_of_the_runs(page):
+def test_theory_with_noise_is_the_mean_of_the_runs_after_their_escape(page):
     page.open(f"{URL}#paused=1")
-    page.run("while (session.step < 8000) session.advance(1e99)")
+    page.run("while (session.step < 4000) session.advance(1e99)")
     for overlap in page.run("session.last.stats.slice(0, 2)"):
-        assert abs(overlap["theory"] - overlap["mean"]) < 0.06
-        assert overlap["plain"] - overlap["mean"] > 0.08
+        assert abs(overlap["theory"] - overlap["mean"]) < 0.08
+        assert overlap["plain"] - overlap["mean"] > 0.12
 
 
 def test_paths_of_theory_that_end_elsewhere_are_counted(page):
