@@ -14,7 +14,6 @@ _SUBMODULES = (
     "functional",
     "live",
     "nn",
-    "plotting",
     "probes",
     "report",
     "robustness",

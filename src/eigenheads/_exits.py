@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-EXIT_OK, EXIT_NEWS, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+EXIT_OK, EXIT_CHANGED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 
 def status_of(app: typer.Typer, arguments: Sequence[str]) -> int:

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from eigenheads import __version__
 from eigenheads._cli_models import Out, probe, robustness
-from eigenheads._exits import EXIT_NEWS, EXIT_OK, status_of
+from eigenheads._exits import EXIT_CHANGED, EXIT_OK, status_of
 
 app = typer.Typer(
     name="eigenheads",
@@ -146,10 +146,10 @@ def reproduce(
         )
     print_claims(results)
     print(f"Report: {write_report(out)}")
-    news = sum(len(result.news) for result in results)
-    if news:
-        print(f"{news} verdict(s) differ from the record.", file=sys.stderr)
-    return EXIT_NEWS if news else EXIT_OK
+    changed = sum(len(result.changed) for result in results)
+    if changed:
+        print(f"{changed} verdict(s) differ from the record.", file=sys.stderr)
+    return EXIT_CHANGED if changed else EXIT_OK
 
 
 @app.command()
@@ -172,7 +172,7 @@ def demo(
     from eigenheads._tour import run_tour
 
     results = run_tour(out, preset=preset, seed=seed, jobs=jobs)
-    return EXIT_NEWS if any(result.news for result in results) else EXIT_OK
+    return EXIT_CHANGED if any(result.changed for result in results) else EXIT_OK
 
 
 @app.command()

@@ -14,6 +14,7 @@ import eigenheads.experiments.marion2025.fig5 as fig5_module
 import eigenheads.experiments.marion2025.manifold as manifold_module
 from eigenheads._parallel import threads
 from eigenheads.experiments import experiment_keys, get_experiment
+from eigenheads.experiments._core import Run
 from eigenheads.experiments._run import draw_experiment, experiment_rng
 
 KEYS = [key for key in experiment_keys() if key.startswith("marion2025/")]
@@ -34,12 +35,12 @@ def run(key, seed=0, preset="smoke", **changes):
     experiment = get_experiment(key)
     params = dataclasses.replace(experiment.presets[preset], **changes)
     table = experiment.simulate(params, experiment_rng(key, seed))
-    return params, table, experiment.check(params, table)
+    return params, table, experiment.check(Run(params, table))
 
 
 def failing(claims):
     """Return the claims whose verdict is not the one on record."""
-    return [claim.statement for claim in claims if claim.is_news]
+    return [claim.statement for claim in claims if claim.is_changed]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -47,7 +48,7 @@ def failing(claims):
 def test_claims_are_as_on_record_on_every_master_seed(key, seed):
     claims = run(key, seed)[2]
     assert [claim.statement for claim in claims] == LEDGER[key]
-    assert [claim.statement for claim in claims if claim.is_news] == []
+    assert [claim.statement for claim in claims if claim.is_changed] == []
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -65,10 +66,10 @@ def test_same_seed_same_bytes_for_any_number_of_threads(key):
 def test_same_table_same_figure_byte_by_byte(key):
     params, table, _ = run(key)
     experiment = get_experiment(key)
-    first = draw_experiment(experiment, params, table)
+    first = draw_experiment(experiment, Run(params, table))
     assert first.startswith(b"<?xml")
     if key in {"marion2025/bayes", "marion2025/fig5"}:
-        assert first == draw_experiment(experiment, params, table)
+        assert first == draw_experiment(experiment, Run(params, table))
 
 
 def test_a_wrong_sign_is_noticed(monkeypatch):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from eigenheads.experiments import get_experiment
+from eigenheads.experiments._core import Run
 from eigenheads.experiments._run import draw_experiment, experiment_rng
 from eigenheads.experiments.marion2025 import _sentences, fig1
 
@@ -22,7 +23,7 @@ def smoke_run(seed):
     experiment = get_experiment(KEY)
     params = experiment.presets["smoke"]
     table = experiment.simulate(params, experiment_rng(KEY, seed))
-    return params, table, experiment.check(params, table)
+    return params, table, experiment.check(Run(params, table))
 
 
 @needs_minilm
@@ -30,15 +31,15 @@ def smoke_run(seed):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_claims_are_as_on_record_on_every_master_seed(seed):
     claims = smoke_run(seed)[2]
-    assert [claim.statement for claim in claims if claim.is_news] == []
+    assert [claim.statement for claim in claims if claim.is_changed] == []
 
 
 @needs_minilm
 @pytest.mark.torch
 def test_the_figure_is_drawn_from_the_table_alone_and_reproducibly():
     params, table, _ = smoke_run(0)
-    first = draw_experiment(get_experiment(KEY), params, table)
-    assert first == draw_experiment(get_experiment(KEY), params, table)
+    first = draw_experiment(get_experiment(KEY), Run(params, table))
+    assert first == draw_experiment(get_experiment(KEY), Run(params, table))
 
 
 @needs_minilm
@@ -52,7 +53,7 @@ def test_states_that_know_nothing_are_noticed(monkeypatch):
     monkeypatch.setattr(fig1, "class_states", noise)
     table = fig1.simulate(fig1.Params(n_train=80, n_test=40), rng)
     claims = fig1.check(fig1.Params(), table)
-    assert sum(claim.is_news for claim in claims) >= 3
+    assert sum(claim.is_changed for claim in claims) >= 3
 
 
 def test_probes_find_a_planted_direction_and_nothing_in_a_constant(rng):

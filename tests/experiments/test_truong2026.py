@@ -13,7 +13,9 @@ import eigenheads.experiments.truong2026._runs as runs_module
 import eigenheads.experiments.truong2026.nuisance as nuisance_module
 from eigenheads._parallel import reporting, threads
 from eigenheads.dynamics import _signal, _signal_kernels
-from eigenheads.experiments import experiment_keys, get_experiment, get_paper
+from eigenheads.experiments import experiment_keys, get_experiment
+from eigenheads.experiments._registry import get_paper
+from eigenheads.experiments._core import Run
 from eigenheads.experiments._run import draw_experiment, experiment_rng
 from eigenheads.experiments.truong2026._searches import (
     Whitened,
@@ -34,11 +36,11 @@ def run(key, seed=0, preset="smoke", **changes):
     experiment = get_experiment(key)
     params = dataclasses.replace(experiment.presets[preset], **changes)
     table = experiment.simulate(params, experiment_rng(key, seed))
-    return params, table, experiment.check(params, table)
+    return params, table, experiment.check(Run(params, table))
 
 
 def failing(claims):
-    return [claim.statement for claim in claims if not claim.holds]
+    return [claim.statement for claim in claims if claim.verdict != "held"]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -46,7 +48,7 @@ def failing(claims):
 def test_claims_are_as_on_record_on_every_master_seed(key, seed):
     claims = run(key, seed)[2]
     assert claims
-    assert [claim.statement for claim in claims if claim.is_news] == []
+    assert [claim.statement for claim in claims if claim.is_changed] == []
 
 
 @pytest.mark.parametrize("key", QUICK)
@@ -80,9 +82,9 @@ def test_same_table_same_figure_byte_by_byte(key):
         key, **({"n_prompts": 16, "n_repeats": 1} if key not in QUICK else {})
     )
     experiment = get_experiment(key)
-    first = draw_experiment(experiment, params, table)
+    first = draw_experiment(experiment, Run(params, table))
     assert first.startswith(b"<?xml")
-    assert first == draw_experiment(experiment, params, table)
+    assert first == draw_experiment(experiment, Run(params, table))
 
 
 @pytest.mark.parametrize("key", KEYS)

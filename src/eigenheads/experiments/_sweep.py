@@ -15,6 +15,7 @@ from eigenheads._checks import Got, check_choice, fail
 from eigenheads._extras import require
 from eigenheads.experiments._cells import CellStore, cells_folder
 from eigenheads.experiments._core import Cells, Experiment
+from eigenheads.experiments._digest import code_version
 from eigenheads.experiments._engines import open_engine
 from eigenheads.experiments._grid import OWNER, Plan, Value, make_plan
 from eigenheads.experiments._registry import get_experiment
@@ -24,7 +25,6 @@ from eigenheads.experiments._run import (
     obstacle,
     writable_folder,
 )
-from eigenheads.experiments._store import code_version
 from eigenheads.experiments._sweep_files import (
     sweep_folder,
     tidy_table,

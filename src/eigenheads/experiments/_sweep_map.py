@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from eigenheads._plotting.svg import render_svg
+from eigenheads._plotting.sweeps import SweepAxis, SweepPanel, draw_sweep
 from eigenheads._typing import FloatArray
 from eigenheads.experiments._core import Boundary, Cells
 from eigenheads.experiments._grid import Plan, Value
-from eigenheads.plotting import SweepAxis, SweepPanel, draw_sweep, render_svg
 
 # Points along each axis at which theory's line is computed, where it is cheap.
 _FINE = 41

@@ -9,7 +9,7 @@ from eigenheads.experiments._engines import Engine, WorkerLost
 from eigenheads.experiments._grid import Plan
 from eigenheads.experiments._run import Listener
 from eigenheads.experiments._schedule import PATIENCE, Schedule, Task
-from eigenheads.experiments._workers import Failure, Job, Run, WorkerCell
+from eigenheads.experiments._workers import CellRun, Failure, Job, WorkerCell
 
 # How often to look what other processes have stored, and what share of the time that
 # may take where files are many.
@@ -45,7 +45,7 @@ class Sweeper:
         plan: Plan,
         store: CellStore,
         engine: Engine,
-        run: Run | None,
+        run: CellRun | None,
         listener: Listener,
     ) -> None:
         self.plan, self.store, self.engine, self.listener = (

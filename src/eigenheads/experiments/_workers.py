@@ -16,11 +16,11 @@ from threadpoolctl import ThreadpoolController
 
 from eigenheads._parallel import reporting, threads
 from eigenheads.experiments._cells import Outcome
-from eigenheads.experiments._core import Cells, Experiment
+from eigenheads.experiments._core import Cells, Experiment, Run
+from eigenheads.experiments._digest import code_version
 from eigenheads.experiments._registry import experiment_keys, get_experiment
-from eigenheads.experiments._store import code_version
 
-Run: TypeAlias = Callable[[Any, np.random.Generator], Mapping[str, float]]
+CellRun: TypeAlias = Callable[[Any, np.random.Generator], Mapping[str, float]]
 # How often a worker looks whether the process that started it still lives.
 _WATCH_SECONDS = 0.5
 _is_prepared = False
@@ -57,7 +57,7 @@ class Job:
         A block is given back unfinished after this time.
     """
 
-    run: Run | None
+    run: CellRun | None
     key: str
     code: str
     home: int
@@ -79,9 +79,9 @@ def cells_of(experiment: Experiment[Any]) -> Cells[Any]:
 def _claims_as_numbers(
     experiment: Experiment[Any], params: Any, rng: np.random.Generator
 ) -> dict[str, float]:
-    claims = experiment.check(params, experiment.simulate(params, rng))
+    claims = experiment.check(Run(params, experiment.simulate(params, rng)))
     numbers = {f"claim_{i:02}": c.measured for i, c in enumerate(claims, start=1)}
-    met = [c.verdict == "reproduced" for c in claims if c.verdict != "undecided"]
+    met = [c.verdict == "held" for c in claims if c.verdict != "undecided"]
     return {"held": float(np.mean(met)) if met else float("nan"), **numbers}
 
 
@@ -114,7 +114,7 @@ def _nobody(units: float) -> None:
     """Hear of steps within a cell, and keep them to oneself."""
 
 
-def _function(job: Job) -> Run:
+def _function(job: Job) -> CellRun:
     if job.run is not None:
         return job.run
     here = code_version(job.key.partition("/")[0])
@@ -126,7 +126,7 @@ def _function(job: Job) -> Run:
     return cells_of(get_experiment(job.key)).run
 
 
-def _compute(run: Run, cell: WorkerCell) -> Outcome | Failure:
+def _compute(run: CellRun, cell: WorkerCell) -> Outcome | Failure:
     sequence = np.random.SeedSequence(cell.seed, spawn_key=cell.stream)
     began = time.perf_counter()
     try:

@@ -16,13 +16,8 @@ from rich.table import Table
 
 import eigenheads
 from eigenheads._files import write_atomically
-from eigenheads.plotting import (
-    HeadMap,
-    draw_head_maps,
-    embedded_svg,
-    head_maps_size,
-    render_svg,
-)
+from eigenheads._plotting.heads import HeadMap, draw_head_maps, head_maps_size
+from eigenheads._plotting.svg import embedded_svg, render_svg
 from eigenheads.report._page import format_number
 
 if TYPE_CHECKING:

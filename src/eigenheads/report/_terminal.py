@@ -18,7 +18,8 @@ from rich.progress import (
 from rich.table import Table
 
 from eigenheads.experiments import Claim, Listener, Result
-from eigenheads.report._page import format_expected, format_number
+from eigenheads.experiments._claims import count_verdicts
+from eigenheads.report._page import format_expected, format_measured
 
 # Rich cuts tables at 80 columns when the output is not a terminal.
 _PIPED_WIDTH = 160
@@ -57,28 +58,27 @@ class ProgressDisplay(Listener):
         self._bar.stop()
 
     def begin(self, total: float) -> None:
-        """Hear that all results together take `total` steps."""
+        """Set the total of the bar."""
         self._bar.update(self._task, total=total)
 
     def start(self, key: str, work: float) -> None:
-        """Hear that `key` begins, which takes `work` steps."""
+        """Show the key that begins."""
         self._planned += work
         self._bar.update(self._task, description=key)
 
     def advance(self, units: float) -> None:
-        """Hear that `units` more steps are done."""
+        """Advance the bar."""
         self._bar.advance(self._task, units)
 
     def finish(self, result: Result) -> None:
-        """Hear that a result is whole and stored."""
+        """Print one line for a stored result."""
         self._bar.update(self._task, completed=self._planned)
         how = "reused" if result.reused else f"{result.seconds:.1f} s"
-        met = sum(claim.verdict == "reproduced" for claim in result.claims)
-        line = f"{result.key}: {met} of {len(result.claims)} claims hold ({how})"
+        line = f"{result.key}: {count_verdicts(result.claims)} ({how})"
         self._console.print(line, highlight=False)
 
     def leave_out(self, key: str, reason: str) -> None:
-        """Hear that `key`, which a pattern matched, cannot run here."""
+        """Print why a key cannot run here."""
         line = f"{key}: left out, it {reason}"
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
@@ -99,15 +99,17 @@ def print_claims(results: Iterable[Result]) -> None:
             table.add_row(
                 escape(claim.statement),
                 format_expected(claim),
-                format_number(claim.measured),
+                format_measured(claim),
                 _verdict(claim),
             )
     console.print(table)
 
 
 def _verdict(claim: Claim) -> str:
-    if claim.undecided:
-        return f"[yellow]undecided[/] (on record: {claim.on_record}): {claim.undecided}"
-    color = "green" if claim.holds else "red"
-    text = f"[{color}]{claim.verdict}[/]"
-    return f"{text} [bold](on record: {claim.on_record})[/]" if claim.is_news else text
+    color = {"held": "green", "contradicted": "red", "undecided": "yellow"}
+    text = f"[{color[claim.verdict]}]{claim.verdict}[/]"
+    if claim.is_changed:
+        text += f" [bold](on record: {claim.on_record})[/]"
+    elif claim.verdict != claim.on_record:
+        text += f" (on record: {claim.on_record})"
+    return f"{text}: {escape(claim.note)}" if claim.note else text

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from eigenheads._plotting._location_asymptotics import draw_any_dimension
 from eigenheads._rng import drawn_seed
 from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray
 from eigenheads.datasets import SingleLocation
 from eigenheads.dynamics import simulate_location
-from eigenheads.experiments._core import Claim, Experiment, Table
+from eigenheads.experiments._claims import Claim
+from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.experiments.marion2025._dynamics import ORDER
-from eigenheads.plotting import draw_any_dimension
 from eigenheads.theory import location_descent, location_flow, location_risk
 
 if TYPE_CHECKING:
@@ -124,8 +125,9 @@ def _excess(params: Params, d: int, runs: Trajectories) -> FloatArray:
     return location_risk(*(runs[name] for name in ORDER), **_head(params, d))
 
 
-def check(params: Params, table: Table) -> list[Claim]:
+def check(run: Run[Params]) -> list[Claim]:
     """Return one claim a dimension, and one across dimensions."""
+    params, table = run.params, run.table
     claims = []
     for d in params.dimensions:
         gain = table[f"nu_{d}"][:, -1].mean() - params.start
@@ -181,8 +183,9 @@ def _gap_to_limit(params: Params, table: Table, d: int) -> float:
     return float(abs(gain / limit - 1))
 
 
-def draw(figure: "Figure", params: Params, table: Table) -> None:
+def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw the fast phase, the gain in ν on logarithmic axes, and the risk."""
+    params, table = run.params, run.table
     draw_any_dimension(
         figure.subplots(1, 3), table, params.dimensions, start=params.start
     )
@@ -195,32 +198,34 @@ def work(params: Params) -> float:
     return float(steps * (params.n_runs + 1))
 
 
-experiment = Experiment(
-    key="marion2025/any_dimension",
-    title="One learning curve, up to d = 1 000 000 000",
-    source="ours",
-    about=(
-        "Online SGD by the exact engine from κ = ν = 0.3 with λ = 2/√d and step 0.3/d; "
-        "every setting is ours. λ√d fixed makes the risk on the manifold one function "
-        "of (κ, ν) in the limit; the step must fall like 1/d because the curvature "
-        "across the manifold and the squared noise of a gradient both grow like d. "
-        "Left: started off the manifold at θ = 0.2, the head unlearns to read values "
-        "along k* within some tens of updates, the same at every large d; at d = 100 "
-        "the noise, of order √(step/d), keeps it from getting there. Then the slow "
-        "phase, on the manifold: a unit of time takes d/0.3 updates, since v* is a "
-        "regression in d unknowns and no method learns it from fewer than about d "
-        "prompts: a whole curve at d = 1e9 would take 2e10 of them. Each dimension "
-        "therefore shows the window that its 200 000 updates reach; all windows lie on "
-        "the one curve of theory."
+experiments = (
+    Experiment(
+        key="marion2025/any_dimension",
+        title="One learning curve, up to d = 1 000 000 000",
+        source="ours",
+        about=(
+            "Online SGD by the exact engine from κ = ν = 0.3 with λ = 2/√d and step "
+            "0.3/d; every setting is ours. λ√d fixed makes the risk on the manifold "
+            "one function of (κ, ν) in the limit; the step must fall like 1/d because "
+            "the curvature across the manifold and the squared noise of a gradient "
+            "both grow like d. Left: started off the manifold at θ = 0.2, the head "
+            "unlearns to read values along k* within some tens of updates, the same at "
+            "every large d; at d = 100 the noise, of order √(step/d), keeps it from "
+            "getting there. Then the slow phase, on the manifold: a unit of time takes "
+            "d/0.3 updates, since v* is a regression in d unknowns and no method "
+            "learns it from fewer than about d prompts: a whole curve at d = 1e9 would "
+            "take 2e10 of them. Each dimension therefore shows the window that its 200 "
+            "000 updates reach; all windows lie on the one curve of theory."
+        ),
+        presets={
+            "smoke": Params(max_steps=20_000, n_runs=4),
+            "demo": Params(),
+            "paper": Params(),
+        },
+        simulate=simulate,
+        check=check,
+        draw=draw,
+        work=work,
+        size=(12.0, 4.2),
     ),
-    presets={
-        "smoke": Params(max_steps=20_000, n_runs=4),
-        "demo": Params(),
-        "paper": Params(),
-    },
-    simulate=simulate,
-    check=check,
-    draw=draw,
-    work=work,
-    size=(12.0, 4.2),
 )

@@ -9,10 +9,11 @@ from scipy.optimize import minimize_scalar
 from scipy.special import softmax
 
 from eigenheads._parallel import advance
+from eigenheads._plotting._location_asymptotics import draw_bayes
 from eigenheads._typing import FloatArray
 from eigenheads.datasets import SingleLocation
-from eigenheads.experiments._core import Claim, Experiment, Table
-from eigenheads.plotting import draw_bayes
+from eigenheads.experiments._claims import Claim
+from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.theory import (
     location_bayes_risk,
     location_linear_risk,
@@ -127,8 +128,9 @@ def _direct_and_conditional(params: Params, rng: np.random.Generator) -> list[fl
     return [errors.mean(), direct_error, theory.estimate, theory.standard_error]
 
 
-def check(params: Params, table: Table) -> list[Claim]:
+def check(run: Run[Params]) -> list[Claim]:
     """Return the theorem's statement and the necessity of its conditions."""
+    params, table = run.params, run.table
     d, excess = table["d"], table["oracle_all"] - table["bayes"]
     half = len(d) // 2
     slope = float(np.polyfit(np.log(d[half:]), np.log(excess[half:]), 1)[0])
@@ -206,32 +208,35 @@ def check(params: Params, table: Table) -> list[Claim]:
     ]
 
 
-def draw(figure: "Figure", params: Params, table: Table) -> None:
+def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw the risks along the four paths."""
-    del params
+    table = run.table
     draw_bayes(figure.subplots(1, 2), table)
 
 
-experiment = Experiment(
-    key="marion2025/bayes",
-    title="The oracle is asymptotically Bayes optimal, and each condition is needed",
-    source="Section 3",
-    about=(
-        "Excess risk of the oracle (k*, v*) over Bayes as d grows. Left: L = d^0.2 and "
-        "λ = d^-0.35 satisfy L = o(d), λ√d → ∞ and λ√L → 0 (the exponents are ours), "
-        "with the Bayes, linear and null predictors beside it; the Bayes risk is a "
-        "posterior mean, by Monte Carlo. Right: one condition broken at a time. "
-        "Breaking L = o(d) leaves the other two incompatible, so there λ is the best "
-        "one for every d, and still the excess stays."
+experiments = (
+    Experiment(
+        key="marion2025/bayes",
+        title="The oracle is asymptotically Bayes optimal, and "
+        "each condition is needed",
+        source="Section 3",
+        about=(
+            "Excess risk of the oracle (k*, v*) over Bayes as d grows. Left: L = d^0.2 "
+            "and λ = d^-0.35 satisfy L = o(d), λ√d → ∞ and λ√L → 0 (the exponents are "
+            "ours), with the Bayes, linear and null predictors beside it; the Bayes "
+            "risk is a posterior mean, by Monte Carlo. Right: one condition broken at "
+            "a time. Breaking L = o(d) leaves the other two incompatible, so there λ "
+            "is the best one for every d, and still the excess stays."
+        ),
+        presets={
+            "smoke": Params(n_samples=2_000),
+            "demo": Params(),
+            "paper": Params(),
+        },
+        simulate=simulate,
+        check=check,
+        draw=draw,
+        work=lambda params: float(params.last_power - params.first_power + 1),
+        size=(9.0, 4.2),
     ),
-    presets={
-        "smoke": Params(n_samples=2_000),
-        "demo": Params(),
-        "paper": Params(),
-    },
-    simulate=simulate,
-    check=check,
-    draw=draw,
-    work=lambda params: float(params.last_power - params.first_power + 1),
-    size=(9.0, 4.2),
 )

@@ -7,11 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads._parallel import advance
+from eigenheads._plotting._reading import draw_probe_accuracy
 from eigenheads._typing import FloatArray
 from eigenheads.experiments import _models
-from eigenheads.experiments._core import Claim, Experiment, Table, claim
+from eigenheads.experiments._claims import Claim, claim
+from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.experiments.marion2025._sentences import TEMPLATES, draw_sentences
-from eigenheads.plotting import draw_probe_accuracy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -92,9 +93,9 @@ def probe(
     return {name: np.array(values) for name, values in found.items()}
 
 
-def check(params: Params, table: Table) -> list[Claim]:
+def check(run: Run[Params]) -> list[Claim]:
     """Return the figure's bars as claims, and what random weights do."""
-    del params
+    table = run.table
     first, *layers = table["minilm_train"]
     average = {
         (model, name): float(table[column(model, name)][1:].mean())
@@ -147,7 +148,7 @@ def check(params: Params, table: Table) -> list[Claim]:
             0.0,
             midway,
             source=_FIGURE,
-            on_record="not reproduced",
+            on_record="contradicted",
         ),
         claim(
             "MiniLM: accuracy with both held out, average over layers",
@@ -157,7 +158,7 @@ def check(params: Params, table: Table) -> list[Claim]:
             0.0,
             midway,
             source=_FIGURE,
-            on_record="not reproduced",
+            on_record="contradicted",
         ),
         claim(
             "random weights: accuracy on new sentences of the same kind, average over "
@@ -183,9 +184,9 @@ def check(params: Params, table: Table) -> list[Claim]:
     ]
 
 
-def draw(figure: "Figure", params: Params, table: Table) -> None:
+def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw accuracy against depth for the trained and the untrained encoder."""
-    del params
+    table = run.table
     curves = {
         label: {name: table[column(model, name)] for name in TEMPLATES}
         for model, label in _MODELS.items()
@@ -193,29 +194,32 @@ def draw(figure: "Figure", params: Params, table: Table) -> None:
     draw_probe_accuracy(figure, curves)
 
 
-experiment = Experiment(
-    key="marion2025/fig1",
-    title="A linear probe of [CLS] finds the word that decides, layer by layer",
-    source="Figure 1",
-    about=(
-        "Sentences such as “The road is lovely. my old horse is quite cruel.”: a "
-        "first one that misleads, then a single adjective that decides, at one of two "
-        "places. "
-        "A logistic regression on the state of [CLS] is fitted layer by layer on one "
-        "set of words and orders, and tested on new neutral words, on adjectives it "
-        "never saw, on another first sentence, and on both. The design is the "
-        "paper's; the words are ours, and so is the encoder, all-MiniLM-L6-v2 instead "
-        "of BERT. Ours: the same on random weights."
+experiments = (
+    Experiment(
+        key="marion2025/fig1",
+        title="A linear probe of [CLS] finds the word that decides, layer by layer",
+        source="Figure 1",
+        about=(
+            "Sentences such as “The road is lovely. my old horse is quite cruel.”: a "
+            "first one that misleads, then a single adjective that decides, at one of "
+            "two places. A logistic regression on the state of [CLS] is fitted layer "
+            "by layer on one set of words and orders, and tested on new neutral words, "
+            "on adjectives it never saw, on another first sentence, and on both. The "
+            "design is the paper's; the words are ours, and so is the encoder, "
+            "all-MiniLM-L6-v2 instead of BERT. Ours: the same on random weights."
+        ),
+        presets={
+            "smoke": Params(n_train=160, n_test=60),
+            "demo": Params(n_train=300, n_test=100),
+            "paper": Params(),
+        },
+        simulate=simulate,
+        check=check,
+        draw=draw,
+        work=lambda params: (
+            2.0 * (params.n_train + (len(TEMPLATES) - 1) * params.n_test)
+        ),
+        size=(10.0, 4.2),
+        needs=("hf", "minilm"),
     ),
-    presets={
-        "smoke": Params(n_train=160, n_test=60),
-        "demo": Params(n_train=300, n_test=100),
-        "paper": Params(),
-    },
-    simulate=simulate,
-    check=check,
-    draw=draw,
-    work=lambda params: 2.0 * (params.n_train + (len(TEMPLATES) - 1) * params.n_test),
-    size=(10.0, 4.2),
-    needs=("hf", "minilm"),
 )

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from eigenheads.experiments._core import Claim, Experiment, Table
+from eigenheads._plotting._location import draw_location_panels
+from eigenheads.experiments._claims import Claim
+from eigenheads.experiments._core import Experiment, Run
 from eigenheads.experiments.marion2025._dynamics import (
     Descent,
     descent_work,
@@ -15,7 +17,6 @@ from eigenheads.experiments.marion2025._dynamics import (
     simulate_descent,
     weakest_overlap,
 )
-from eigenheads.plotting import draw_location_panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 _RECOVERED = 0.5
 
 
-def check(params: Descent, table: Table) -> list[Claim]:
+def check(run: Run[Descent]) -> list[Claim]:
     """Return the claims of the figure."""
+    params, table = run.params, run.table
     recovered = weakest_overlap(table) > _RECOVERED
     lost, distance = ~recovered, distance_to_manifold(table)[:, -1]
     return [
@@ -68,27 +70,29 @@ def check(params: Descent, table: Table) -> list[Claim]:
     ]
 
 
-def draw(figure: "Figure", params: Descent, table: Table) -> None:
+def draw(figure: "Figure", run: Run[Descent]) -> None:
     """Draw the four panels, run by run."""
-    del params
+    table = run.table
     draw_location_panels(figure, table, run_by_run=True)
 
 
 _PAPER = Descent()
 
-experiment = Experiment(
-    key="marion2025/fig3b",
-    title="A small fixed sharpness recovers k* and v* in half of the runs",
-    source="Figure 3b",
-    about=(
-        "Population projected gradient descent from uniform starts with λ = 0.1. Half "
-        "of the runs leave the neighbourhood of the manifold and end at κ = ν = 0. "
-        "They are not lost (ours): key and value have swapped roles, k = ±v* and v "
-        "close to ±k*, a predictor of nearly the oracle's risk."
+experiments = (
+    Experiment(
+        key="marion2025/fig3b",
+        title="A small fixed sharpness recovers k* and v* in half of the runs",
+        source="Figure 3b",
+        about=(
+            "Population projected gradient descent from uniform starts with λ = 0.1. "
+            "Half of the runs leave the neighbourhood of the manifold and end at κ = ν "
+            "= 0. They are not lost (ours): key and value have swapped roles, k = ±v* "
+            "and v close to ±k*, a predictor of nearly the oracle's risk."
+        ),
+        presets={"smoke": replace(_PAPER, n_runs=64), "demo": _PAPER, "paper": _PAPER},
+        simulate=simulate_descent,
+        check=check,
+        draw=draw,
+        work=descent_work,
     ),
-    presets={"smoke": replace(_PAPER, n_runs=64), "demo": _PAPER, "paper": _PAPER},
-    simulate=simulate_descent,
-    check=check,
-    draw=draw,
-    work=descent_work,
 )

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from eigenheads.experiments._core import Claim, Experiment, Table
+from eigenheads._plotting._location import draw_location_panels
+from eigenheads.experiments._claims import Claim
+from eigenheads.experiments._core import Experiment, Run
 from eigenheads.experiments.marion2025._cells import cells
 from eigenheads.experiments.marion2025._dynamics import (
     Online,
@@ -15,15 +17,14 @@ from eigenheads.experiments.marion2025._dynamics import (
     simulate_online,
     weakest_overlap,
 )
-from eigenheads.plotting import draw_location_panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def check(params: Online, table: Table) -> list[Claim]:
+def check(run: Run[Online]) -> list[Claim]:
     """Return the claims of the figure."""
-    del params
+    table = run.table
     gap = np.abs(table["excess_risk"] - table["theory_excess_risk"]).mean(axis=0)
     late = len(gap) // 2
     return [
@@ -66,30 +67,33 @@ def check(params: Online, table: Table) -> list[Claim]:
     ]
 
 
-def draw(figure: "Figure", params: Online, table: Table) -> None:
+def draw(figure: "Figure", run: Run[Online]) -> None:
     """Draw the four panels with theory dashed on top."""
-    del params
+    table = run.table
     draw_location_panels(figure, table)
 
 
 _PAPER = Online()
 
-experiment = Experiment(
-    key="marion2025/fig4",
-    title="Online SGD with fresh prompts recovers both directions in every run",
-    source="Figure 4",
-    about=(
-        "Projected stochastic gradient descent, five fresh prompts a step, noise 0.1 "
-        "on the targets, λ = 2/(1 + 1e-4 t). Simulated with the exact engine: the law "
-        "of the five order parameters, without a vector of dimension d. Dashed: "
-        "population descent of theory from the same 30 starts, which leaves out the "
-        "noise of the gradients: noise slows κ and ν down at first. A record's risk is "
-        "that of the state after the step at the sharpness of the next one."
+experiments = (
+    Experiment(
+        key="marion2025/fig4",
+        title="Online SGD with fresh prompts recovers both directions in every run",
+        source="Figure 4",
+        about=(
+            "Projected stochastic gradient descent, five fresh prompts a step, noise "
+            "0.1 on the targets, λ = 2/(1 + 1e-4 t). Simulated with the exact engine: "
+            "the law of the five order parameters, without a vector of dimension d. "
+            "Dashed: population descent of theory from the same 30 starts, which "
+            "leaves out the noise of the gradients: noise slows κ and ν down at first. "
+            "A record's risk is that of the state after the step at the sharpness of "
+            "the next one."
+        ),
+        presets={"smoke": replace(_PAPER, n_runs=4), "demo": _PAPER, "paper": _PAPER},
+        simulate=simulate_online,
+        check=check,
+        draw=draw,
+        work=online_work,
+        cells=cells,
     ),
-    presets={"smoke": replace(_PAPER, n_runs=4), "demo": _PAPER, "paper": _PAPER},
-    simulate=simulate_online,
-    check=check,
-    draw=draw,
-    work=online_work,
-    cells=cells,
 )

@@ -8,9 +8,10 @@ import numpy as np
 from scipy.optimize import root
 
 from eigenheads._parallel import advance
+from eigenheads._plotting._location import draw_vector_field
 from eigenheads._typing import FloatArray
-from eigenheads.experiments._core import Claim, Experiment, Table
-from eigenheads.plotting import draw_vector_field
+from eigenheads.experiments._claims import Claim
+from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.theory import location_field, location_fixed_points, location_flow
 
 if TYPE_CHECKING:
@@ -99,9 +100,9 @@ def _search(head: dict[str, Any], starts: FloatArray) -> FloatArray:
     return np.unique(rounded, axis=0)
 
 
-def check(params: Params, table: Table) -> list[Claim]:
+def check(run: Run[Params]) -> list[Claim]:
     """Return the claims of the figure."""
-    del params
+    table = run.table
     listed = np.stack([table["fixed_kappa"], table["fixed_nu"]], axis=-1)
     to_listed = np.linalg.norm(table["found"][:, None] - listed, axis=-1).min(axis=1)
     at = {
@@ -152,29 +153,32 @@ def check(params: Params, table: Table) -> list[Claim]:
     ]
 
 
-def draw(figure: "Figure", params: Params, table: Table) -> None:
+def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw the vector field."""
-    del params
+    table = run.table
     draw_vector_field(figure.subplots(), table)
 
 
-experiment = Experiment(
-    key="marion2025/fig5",
-    title="On the manifold, the oracle attracts all but a set of measure zero",
-    source="Figure 5",
-    about=(
-        "The gradient flow of the population risk on the manifold, where only κ and ν "
-        "move: a saddle at the centre; the oracle (1, 1) and its mirror image (−1, "
-        "−1), which is the same predictor, attract; the two other corners repel."
+experiments = (
+    Experiment(
+        key="marion2025/fig5",
+        title="On the manifold, the oracle attracts all but a set of measure zero",
+        source="Figure 5",
+        about=(
+            "The gradient flow of the population risk on the manifold, where only κ "
+            "and ν move: a saddle at the centre; the oracle (1, 1) and its mirror "
+            "image (−1, −1), which is the same predictor, attract; the two other "
+            "corners repel."
+        ),
+        presets={
+            "smoke": Params(n_searches=30, n_flows=10),
+            "demo": Params(),
+            "paper": Params(),
+        },
+        simulate=simulate,
+        check=check,
+        draw=draw,
+        work=lambda params: float(params.n_searches),
+        size=(6.0, 6.2),
     ),
-    presets={
-        "smoke": Params(n_searches=30, n_flows=10),
-        "demo": Params(),
-        "paper": Params(),
-    },
-    simulate=simulate,
-    check=check,
-    draw=draw,
-    work=lambda params: float(params.n_searches),
-    size=(6.0, 6.2),
 )

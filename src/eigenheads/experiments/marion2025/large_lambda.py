@@ -5,20 +5,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from eigenheads.experiments._core import Claim, Experiment, Table
+from eigenheads._plotting._location import draw_location_panels
+from eigenheads.experiments._claims import Claim
+from eigenheads.experiments._core import Experiment, Run
 from eigenheads.experiments.marion2025._dynamics import (
     Descent,
     descent_work,
     simulate_descent,
 )
-from eigenheads.plotting import draw_location_panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def check(params: Descent, table: Table) -> list[Claim]:
+def check(run: Run[Descent]) -> list[Claim]:
     """Return the claims of the figure."""
+    table = run.table
     final = table["excess_risk"][:, -1]
     return [
         Claim(
@@ -52,9 +54,9 @@ def check(params: Descent, table: Table) -> list[Claim]:
     ]
 
 
-def draw(figure: "Figure", params: Descent, table: Table) -> None:
+def draw(figure: "Figure", run: Run[Descent]) -> None:
     """Draw the four panels."""
-    del params
+    table = run.table
     draw_location_panels(figure, table)
 
 
@@ -62,19 +64,21 @@ _PAPER = Descent(
     inverse_temperature=0.9, step_size=1e-3, n_steps=120_000, record_every=300
 )
 
-experiment = Experiment(
-    key="marion2025/large_lambda",
-    title="A large fixed sharpness finds neither direction fully",
-    source="Section 5, large λ",
-    about=(
-        "Population projected gradient descent from uniform starts with λ = 0.9 and a "
-        "smaller step. The risk levels off near the oracle's, which is itself far "
-        "above that of predicting 0: every nuisance token passes a saturated erf. "
-        "Only a decreasing sharpness (Figure 3a) ends well."
+experiments = (
+    Experiment(
+        key="marion2025/large_lambda",
+        title="A large fixed sharpness finds neither direction fully",
+        source="Section 5, large λ",
+        about=(
+            "Population projected gradient descent from uniform starts with λ = 0.9 "
+            "and a smaller step. The risk levels off near the oracle's, which is "
+            "itself far above that of predicting 0: every nuisance token passes a "
+            "saturated erf. Only a decreasing sharpness (Figure 3a) ends well."
+        ),
+        presets={"smoke": replace(_PAPER, n_runs=8), "demo": _PAPER, "paper": _PAPER},
+        simulate=simulate_descent,
+        check=check,
+        draw=draw,
+        work=descent_work,
     ),
-    presets={"smoke": replace(_PAPER, n_runs=8), "demo": _PAPER, "paper": _PAPER},
-    simulate=simulate_descent,
-    check=check,
-    draw=draw,
-    work=descent_work,
 )

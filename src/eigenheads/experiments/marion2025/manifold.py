@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from eigenheads.experiments._core import Claim, Experiment, Table
+from eigenheads._plotting._location import draw_location_panels
+from eigenheads.experiments._claims import Claim
+from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.experiments.marion2025._dynamics import (
     Descent,
     descent_work,
@@ -14,7 +16,6 @@ from eigenheads.experiments.marion2025._dynamics import (
     simulate_descent,
     weakest_overlap,
 )
-from eigenheads.plotting import draw_location_panels
 from eigenheads.theory import location_flow
 
 if TYPE_CHECKING:
@@ -36,8 +37,9 @@ def simulate(params: Descent, rng: np.random.Generator) -> Table:
     return {**table, "theory_kappa": flow["kappa"], "theory_nu": flow["nu"]}
 
 
-def check(params: Descent, table: Table) -> list[Claim]:
+def check(run: Run[Descent]) -> list[Claim]:
     """Return the claims of the figure."""
+    params, table = run.params, run.table
     gap = max(
         np.abs(table[name] - table[f"theory_{name}"]).max() for name in ("kappa", "nu")
     )
@@ -83,26 +85,28 @@ def check(params: Descent, table: Table) -> list[Claim]:
     ]
 
 
-def draw(figure: "Figure", params: Descent, table: Table) -> None:
+def draw(figure: "Figure", run: Run[Descent]) -> None:
     """Draw the four panels."""
-    del params
+    table = run.table
     draw_location_panels(figure, table)
 
 
 _PAPER = Descent(on_manifold=True)
 
-experiment = Experiment(
-    key="marion2025/manifold",
-    title="From the manifold, every run reaches the oracle",
-    source="Section 5, start on the manifold",
-    about=(
-        "Population projected gradient descent from starts with k ⊥ v*, v ⊥ k* and "
-        "v ⊥ k. On this manifold the risk depends on κ and ν alone. Dashed: the "
-        "gradient flow of theory from the same starts, integrated independently."
+experiments = (
+    Experiment(
+        key="marion2025/manifold",
+        title="From the manifold, every run reaches the oracle",
+        source="Section 5, start on the manifold",
+        about=(
+            "Population projected gradient descent from starts with k ⊥ v*, v ⊥ k* and "
+            "v ⊥ k. On this manifold the risk depends on κ and ν alone. Dashed: the "
+            "gradient flow of theory from the same starts, integrated independently."
+        ),
+        presets={"smoke": replace(_PAPER, n_runs=8), "demo": _PAPER, "paper": _PAPER},
+        simulate=simulate,
+        check=check,
+        draw=draw,
+        work=descent_work,
     ),
-    presets={"smoke": replace(_PAPER, n_runs=8), "demo": _PAPER, "paper": _PAPER},
-    simulate=simulate,
-    check=check,
-    draw=draw,
-    work=descent_work,
 )

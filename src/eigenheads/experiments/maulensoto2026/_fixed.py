@@ -4,10 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from eigenheads._plotting._pca import draw_pca_curves
 from eigenheads._rng import drawn_seed
 from eigenheads.datasets import GaussianPrompts, random_covariance
 from eigenheads.dynamics import simulate_pca
-from eigenheads.experiments._core import Claim, Table
+from eigenheads.experiments._claims import Claim
+from eigenheads.experiments._core import Run, Table
 from eigenheads.experiments.maulensoto2026._method import (
     Curves,
     descend_to_the_end,
@@ -18,7 +20,6 @@ from eigenheads.experiments.maulensoto2026._method import (
     starts,
     table_of,
 )
-from eigenheads.plotting import draw_pca_curves
 from eigenheads.theory import descend, softmax_landscape
 
 if TYPE_CHECKING:
@@ -88,8 +89,9 @@ def _simulate(params: Curves, rng: np.random.Generator) -> Table:
     }
 
 
-def check_population(params: Curves, table: Table) -> list[Claim]:
+def check_population(run: Run[Curves]) -> list[Claim]:
     """Return the claims on the infinite prompt."""
+    params, table = run.params, run.table
     low, _, median, _, _ = table["covariance_quantiles"]
     draws = params.n_covariances
     return [
@@ -116,8 +118,9 @@ def check_population(params: Curves, table: Table) -> list[Claim]:
     ]
 
 
-def check_finite(params: Curves, table: Table) -> list[Claim]:
+def check_finite(run: Run[Curves]) -> list[Claim]:
     """Return the claims on finite prompts: theory on the same Σ, the same starts."""
+    params, table = run.params, run.table
     gap = table["finite_alignment"] - table["theory_alignment"]
     norms = table["finite_norm"][:, -1] / table["theory_norm"][:, -1]
     return [
@@ -145,16 +148,14 @@ def check_finite(params: Curves, table: Table) -> list[Claim]:
     ]
 
 
-def check_both(params: Curves, table: Table) -> list[Claim]:
+def check_both(run: Run[Curves]) -> list[Claim]:
     """Return the claims of both curves."""
-    return [*check_population(params, table), *check_finite(params, table)]
+    return [*check_population(run), *check_finite(run)]
 
 
-def draw(
-    figure: "Figure", params: Curves, table: Table, parts: tuple[str, ...]
-) -> None:
+def draw(figure: "Figure", run: Run[Curves], parts: tuple[str, ...]) -> None:
     """Draw some of the parts: ``population``, ``finite``, ``covariances``."""
-    del params
+    table = run.table
     draw_pca_curves(figure, table, parts)
 
 

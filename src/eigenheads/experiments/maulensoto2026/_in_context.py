@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from eigenheads._plotting._pca import draw_pca_curves
 from eigenheads._rng import drawn_seed
 from eigenheads.datasets import SpikedWishartPrompts
 from eigenheads.dynamics import simulate_pca
-from eigenheads.experiments._core import Claim, Table
+from eigenheads.experiments._claims import Claim
+from eigenheads.experiments._core import Run, Table
 from eigenheads.experiments.maulensoto2026._method import (
     descend_to_the_end,
     limit_claims,
@@ -17,7 +19,6 @@ from eigenheads.experiments.maulensoto2026._method import (
     starts,
     table_of,
 )
-from eigenheads.plotting import draw_pca_curves
 from eigenheads.theory import PCALandscape, descend, in_context_landscape
 
 if TYPE_CHECKING:
@@ -109,9 +110,9 @@ def _simulate(params: InContext, rng: np.random.Generator) -> Table:
     }
 
 
-def check_population(params: InContext, table: Table) -> list[Claim]:
+def check_population(run: Run[InContext]) -> list[Claim]:
     """Return the claims on infinite prompts."""
-    del params
+    table = run.table
     norms = table["population_norm"][:, -1] / table["population_best_norm"][0]
     return [
         *limit_claims(table),
@@ -137,8 +138,9 @@ def check_population(params: InContext, table: Table) -> list[Claim]:
     ]
 
 
-def check_finite(params: InContext, table: Table) -> list[Claim]:
+def check_finite(run: Run[InContext]) -> list[Claim]:
     """Return the claims on finite prompts."""
+    params, table = run.params, run.table
     gap = table["finite_alignment"] - table["theory_alignment"]
     return [
         Claim(
@@ -163,16 +165,14 @@ def check_finite(params: InContext, table: Table) -> list[Claim]:
     ]
 
 
-def check_both(params: InContext, table: Table) -> list[Claim]:
+def check_both(run: Run[InContext]) -> list[Claim]:
     """Return the claims of both curves."""
-    return [*check_population(params, table), *check_finite(params, table)]
+    return [*check_population(run), *check_finite(run)]
 
 
-def draw(
-    figure: "Figure", params: InContext, table: Table, parts: tuple[str, ...]
-) -> None:
+def draw(figure: "Figure", run: Run[InContext], parts: tuple[str, ...]) -> None:
     """Draw some of the parts: ``population``, ``finite``, ``loss``, ``norm``."""
-    del params
+    table = run.table
     draw_pca_curves(figure, table, parts)
 
 

@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from eigenheads._plotting._pca import draw_pca_curves
 from eigenheads._rng import drawn_seed
 from eigenheads.datasets import GaussianPrompts, random_covariance
 from eigenheads.dynamics import simulate_pca
-from eigenheads.experiments._core import Claim, Table
+from eigenheads.experiments._claims import Claim
+from eigenheads.experiments._core import Run, Table
 from eigenheads.experiments.maulensoto2026._method import (
     descend_to_the_end,
     limit_claims,
@@ -17,7 +19,6 @@ from eigenheads.experiments.maulensoto2026._method import (
     starts,
     table_of,
 )
-from eigenheads.plotting import draw_pca_curves
 from eigenheads.theory import descend, linear_landscape
 
 if TYPE_CHECKING:
@@ -91,9 +92,9 @@ def _simulate(params: Linear, rng: np.random.Generator) -> Table:
     }
 
 
-def check_population(params: Linear, table: Table) -> list[Claim]:
+def check_population(run: Run[Linear]) -> list[Claim]:
     """Return the claims on the exact risk."""
-    del params
+    table = run.table
     norms = table["population_norm"][:, -1] / table["population_best_norm"][0]
     return [
         *limit_claims(table),
@@ -109,9 +110,9 @@ def check_population(params: Linear, table: Table) -> list[Claim]:
     ]
 
 
-def check_finite(params: Linear, table: Table) -> list[Claim]:
+def check_finite(run: Run[Linear]) -> list[Claim]:
     """Return the claims on SGD, which has exactly this risk."""
-    del params
+    table = run.table
     gap = table["finite_alignment"] - table["theory_alignment"]
     norm = table["finite_norm"][:, -1] / table["theory_norm"][:, -1]
     growth = np.log(table["finite_norm"] / table["theory_norm"]).mean(axis=0)
@@ -149,11 +150,9 @@ def check_finite(params: Linear, table: Table) -> list[Claim]:
     ]
 
 
-def draw(
-    figure: "Figure", params: Linear, table: Table, parts: tuple[str, ...]
-) -> None:
+def draw(figure: "Figure", run: Run[Linear], parts: tuple[str, ...]) -> None:
     """Draw some of the parts: ``population``, ``finite``, ``loss``, ``norm``."""
-    del params
+    table = run.table
     draw_pca_curves(figure, table, parts)
 
 

@@ -12,7 +12,8 @@ from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray
 from eigenheads.datasets import random_covariance
 from eigenheads.dynamics import pca_start
-from eigenheads.experiments._core import Claim, Table
+from eigenheads.experiments._claims import Claim
+from eigenheads.experiments._core import Table
 from eigenheads.theory import PCALandscape, descend, softmax_landscape
 
 # Results that several figures show are computed once in a process.

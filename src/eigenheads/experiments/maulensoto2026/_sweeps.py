@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from eigenheads._plotting._pca import draw_pca_quantiles, draw_pca_sweep
 from eigenheads._rng import drawn_seed
 from eigenheads._typing import FloatArray
 from eigenheads.datasets import GaussianPrompts, random_covariance
 from eigenheads.dynamics import simulate_pca
-from eigenheads.experiments._core import Claim, Table
+from eigenheads.experiments._claims import Claim
+from eigenheads.experiments._core import Run, Table
 from eigenheads.experiments.maulensoto2026._method import descend_to_the_end, starts
-from eigenheads.plotting import draw_pca_quantiles, draw_pca_sweep
 from eigenheads.theory import (
     PCALandscape,
     descend,
@@ -96,9 +97,9 @@ def simulate_lengths(params: Lengths, rng: np.random.Generator) -> Table:
     return {**table, "limit": np.array(theory[:1])}
 
 
-def draw_lengths(figure: "Figure", params: Lengths, table: Table) -> None:
+def draw_lengths(figure: "Figure", run: Run[Lengths]) -> None:
     """Draw the final alignments against L."""
-    del params
+    table = run.table
     draw_pca_sweep(figure.subplots(), table, label="tokens in a prompt, L")
 
 
@@ -201,9 +202,9 @@ def dimension_claims(table: Table, source: str) -> list[Claim]:
     ]
 
 
-def draw_dimensions(figure: "Figure", params: Dimensions, table: Table) -> None:
+def draw_dimensions(figure: "Figure", run: Run[Dimensions]) -> None:
     """Draw one Σ a dimension, and quantiles over many."""
-    del params
+    table = run.table
     axes = figure.subplots(1, 2)
     draw_pca_sweep(axes[0], table, label="dimension d (one Σ each)")
     draw_pca_quantiles(axes[1], table, label="dimension d")

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from eigenheads._plotting._pca import draw_pca_sweep
 from eigenheads._typing import FloatArray
 from eigenheads.datasets import SpikedWishartPrompts
-from eigenheads.experiments._core import Claim, Experiment, Table
+from eigenheads.experiments._claims import Claim
+from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.experiments.maulensoto2026._method import descend_to_the_end, starts
-from eigenheads.plotting import draw_pca_sweep
 from eigenheads.theory import PCALandscape, descend, in_context_landscape
 
 if TYPE_CHECKING:
@@ -67,9 +68,9 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     }
 
 
-def check(params: Params, table: Table) -> list[Claim]:
+def check(run: Run[Params]) -> list[Claim]:
     """Return the claims of the figure."""
-    del params
+    table = run.table
     stable = table["relative_step"] < 1
     norms = np.median(table["norm_ratio"], axis=1)[stable]
     source = "maulensoto2026, Figure 8b"
@@ -115,31 +116,36 @@ def check(params: Params, table: Table) -> list[Claim]:
     ]
 
 
-def draw(figure: "Figure", params: Params, table: Table) -> None:
+def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw the final alignments against d."""
-    del params
+    table = run.table
     draw_pca_sweep(figure.subplots(), table, label="dimension d = n")
 
 
 _PAPER = Params()
 
-experiment = Experiment(
-    key="maulensoto2026/fig8b",
-    title="In context with infinite prompts, against the dimension",
-    source="Figure 8b",
-    about=(
-        "Descent of the exact risk in context, Wishart covariances with n = d degrees "
-        "of freedom, V = I + 2vvᵀ, λ = 0.1/d, step 0.5/d², 2000 steps, unit starts. V "
-        "is the same in every run, so this figure does not depend on a draw."
+experiments = (
+    Experiment(
+        key="maulensoto2026/fig8b",
+        title="In context with infinite prompts, against the dimension",
+        source="Figure 8b",
+        about=(
+            "Descent of the exact risk in context, Wishart covariances with n = d "
+            "degrees of freedom, V = I + 2vvᵀ, λ = 0.1/d, step 0.5/d², 2000 steps, "
+            "unit starts. V is the same in every run, so this figure does not depend "
+            "on a draw."
+        ),
+        presets={
+            "smoke": replace(_PAPER, dimensions=(3, 23, 53, 98), n_runs=8),
+            "demo": _PAPER,
+            "paper": _PAPER,
+        },
+        simulate=simulate,
+        check=check,
+        draw=draw,
+        work=lambda params: float(
+            len(params.dimensions) * params.n_runs * params.n_steps
+        ),
+        size=(6.5, 4.0),
     ),
-    presets={
-        "smoke": replace(_PAPER, dimensions=(3, 23, 53, 98), n_runs=8),
-        "demo": _PAPER,
-        "paper": _PAPER,
-    },
-    simulate=simulate,
-    check=check,
-    draw=draw,
-    work=lambda params: float(len(params.dimensions) * params.n_runs * params.n_steps),
-    size=(6.5, 4.0),
 )

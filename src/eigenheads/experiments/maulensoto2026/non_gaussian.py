@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from eigenheads._parallel import advance, blocks
+from eigenheads._plotting._pca import draw_pca_laws
 from eigenheads._typing import FloatArray
-from eigenheads.experiments._core import Claim, Experiment, Table
+from eigenheads.experiments._claims import Claim
+from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.experiments._data import data_file
 from eigenheads.experiments.maulensoto2026 import _tokens
 from eigenheads.experiments.maulensoto2026._tokens import HEADS, Draw
-from eigenheads.plotting import draw_pca_laws
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -104,8 +105,9 @@ def _train(
     return float(abs(mean @ top)) / norm, norm / kept, gain
 
 
-def check(params: Params, table: Table) -> list[Claim]:
+def check(run: Run[Params]) -> list[Claim]:
     """Return what happens, law by law."""
+    params, table = run.params, run.table
     row = {name: table["alignment"][i] for i, name in enumerate(names(params))}
     column = {head: i for i, head in enumerate(HEADS)}
     straight = [column[head] for head in ("linear", "erf")]
@@ -193,8 +195,9 @@ def check(params: Params, table: Table) -> list[Claim]:
     return claims
 
 
-def draw(figure: "Figure", params: Params, table: Table) -> None:
+def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw alignment, norm and explained share."""
+    params, table = run.params, run.table
     draw_pca_laws(figure, table, names(params), HEADS)
 
 
@@ -203,26 +206,28 @@ _SHORT = replace(
     _PAPER, n_steps=1500, batch_size=16, n_tokens=48, step_size=0.1, digits=False
 )
 
-experiment = Experiment(
-    key="maulensoto2026/non_gaussian",
-    title="Other tokens and other activations: does the head still find u₁?",
-    source="ours; open questions of the paper",
-    about=(
-        "SGD of five heads on tokens with the covariance diag(1, .6, .4, .25, .15): "
-        "Gaussian, Student t with 5 degrees of freedom, centred exponentials along the "
-        "eigenvectors or mixed across them; and on scikit-learn's digits (64 pixels, "
-        "tokens drawn with replacement), and, where MNIST is given, on its 7 × 7 "
-        "patches. λ = 1; the linear head is divided by L, the "
-        "activations average over keys. Gradients longer than 1 are shortened, which "
-        "heavy tails need. Shown: the average of the path's second half. Bars: theory "
-        "for Gaussian tokens and L → ∞, by Stein's identity."
+experiments = (
+    Experiment(
+        key="maulensoto2026/non_gaussian",
+        title="Other tokens and other activations: does the head still find u₁?",
+        source="ours; open questions of the paper",
+        about=(
+            "SGD of five heads on tokens with the covariance diag(1, .6, .4, .25, "
+            ".15): Gaussian, Student t with 5 degrees of freedom, centred exponentials "
+            "along the eigenvectors or mixed across them; and on scikit-learn's digits "
+            "(64 pixels, tokens drawn with replacement), and, where MNIST is given, on "
+            "its 7 × 7 patches. λ = 1; the linear head is divided by L, the "
+            "activations average over keys. Gradients longer than 1 are shortened, "
+            "which heavy tails need. Shown: the average of the path's second half. "
+            "Bars: theory for Gaussian tokens and L → ∞, by Stein's identity."
+        ),
+        presets={"smoke": _SHORT, "demo": _SHORT, "paper": _PAPER},
+        simulate=simulate,
+        check=check,
+        draw=draw,
+        work=lambda params: 5.0 * len(names(params)) * params.n_steps,
+        size=(9.0, 4.6),
+        files=lambda params: (_MNIST,) * params.mnist,
+        with_data=lambda params: replace(params, mnist=params.digits),
     ),
-    presets={"smoke": _SHORT, "demo": _SHORT, "paper": _PAPER},
-    simulate=simulate,
-    check=check,
-    draw=draw,
-    work=lambda params: 5.0 * len(names(params)) * params.n_steps,
-    size=(9.0, 4.6),
-    files=lambda params: (_MNIST,) * params.mnist,
-    with_data=lambda params: replace(params, mnist=params.digits),
 )

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from eigenheads._plotting._pca import draw_pca_ranks
 from eigenheads._rng import drawn_seed
 from eigenheads._typing import FloatArray
 from eigenheads.datasets import GaussianPrompts
 from eigenheads.dynamics import pca_start, simulate_pca
-from eigenheads.experiments._core import Claim, Experiment, Table
-from eigenheads.plotting import draw_pca_ranks
+from eigenheads.experiments._claims import Claim
+from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.theory import (
     PCALandscape,
     descend,
@@ -103,8 +104,9 @@ def _one(
     }
 
 
-def check(params: Params, table: Table) -> list[Claim]:
+def check(run: Run[Params]) -> list[Claim]:
     """Return the claims, head by head."""
+    params, table = run.params, run.table
     eigenvalues = params.ratio ** np.arange(params.d)
     pca_errors = np.array([eigenvalues[k:].sum() for k in params.ranks])
     minima = np.array([table[f"softmax_minimum_{k}"][0] for k in params.ranks])
@@ -156,34 +158,37 @@ def check(params: Params, table: Table) -> list[Claim]:
     return claims
 
 
-def draw(figure: "Figure", params: Params, table: Table) -> None:
+def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw the subspace error against steps."""
+    params, table = run.params, run.table
     draw_pca_ranks(figure, table, params.ranks)
 
 
 _PAPER = Params()
 
-experiment = Experiment(
-    key="maulensoto2026/rank_k",
-    title="A head of rank k finds the principal subspace of dimension k",
-    source="ours",
-    about=(
-        "Score λ x₁ᵀMMᵀx_k with k columns; Σ has eigenvalues 0.75^i, d = 16, L = 200. "
-        "SGD with 64 prompts a step, a fifth of the largest stable step, by the exact "
-        "fast path for rank k. Subspace error: one minus the mean squared cosine of "
-        "the principal angles. Dashed: descent of the population risk from the same "
-        "starts (softmax: L → ∞, linear: exact)."
-    ),
-    presets={
-        "smoke": replace(
-            _PAPER, ranks=(1, 2, 4, 8), n_runs=2, batch_size=8, n_tokens=100
+experiments = (
+    Experiment(
+        key="maulensoto2026/rank_k",
+        title="A head of rank k finds the principal subspace of dimension k",
+        source="ours",
+        about=(
+            "Score λ x₁ᵀMMᵀx_k with k columns; Σ has eigenvalues 0.75^i, d = 16, L = "
+            "200. SGD with 64 prompts a step, a fifth of the largest stable step, by "
+            "the exact fast path for rank k. Subspace error: one minus the mean "
+            "squared cosine of the principal angles. Dashed: descent of the population "
+            "risk from the same starts (softmax: L → ∞, linear: exact)."
         ),
-        "demo": replace(_PAPER, ranks=(1, 2, 4), n_runs=2, batch_size=8),
-        "paper": _PAPER,
-    },
-    simulate=simulate,
-    check=check,
-    draw=draw,
-    work=lambda params: 4.0 * len(params.ranks) * params.n_runs * params.n_steps,
-    size=(9.0, 4.4),
+        presets={
+            "smoke": replace(
+                _PAPER, ranks=(1, 2, 4, 8), n_runs=2, batch_size=8, n_tokens=100
+            ),
+            "demo": replace(_PAPER, ranks=(1, 2, 4), n_runs=2, batch_size=8),
+            "paper": _PAPER,
+        },
+        simulate=simulate,
+        check=check,
+        draw=draw,
+        work=lambda params: 4.0 * len(params.ranks) * params.n_runs * params.n_steps,
+        size=(9.0, 4.4),
+    ),
 )

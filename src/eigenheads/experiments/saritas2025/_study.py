@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from eigenheads._parallel import weighing
+from eigenheads._plotting._reading import HeadStrip
 from eigenheads._typing import FloatArray
 from eigenheads.experiments import _models
-from eigenheads.experiments._core import Claim, Table, Verdict, claim
+from eigenheads.experiments._claims import Claim, Verdict, claim
+from eigenheads.experiments._core import Table
 from eigenheads.experiments._models import MINILM_HEADS, Text, ViT
 from eigenheads.functional import (
     centred_gram,
@@ -18,7 +20,6 @@ from eigenheads.functional import (
     kernel_coefficients,
     kernel_pca,
 )
-from eigenheads.plotting import HeadStrip
 
 MODELS = ("minilm", "vit")
 NAMES = {"minilm": "MiniLM", "vit": "small ViT"}
@@ -223,7 +224,7 @@ def share_claim(
     model: str,
     words: str,
     statistics: Sequence[str],
-    on_record: Verdict = "reproduced",
+    on_record: Verdict = "held",
 ) -> Claim:
     """Return the claim that no more heads than chance stand out from random values.
 
@@ -244,7 +245,7 @@ def share_claim(
     )
     n_heads = table[f"{model}_{statistics[0]}"].size
     needed = math.ceil(n_heads / (_LEVEL * (params.n_redraws + 1)))
-    if not found.holds or needed <= _UNSEEN * n_heads:
+    if found.verdict != "held" or needed <= _UNSEEN * n_heads:
         return found
     why = f"with {params.n_redraws} draws it takes {needed} of {n_heads} heads"
     return replace(found, undecided=why)

@@ -4,10 +4,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from eigenheads.experiments._core import Claim, Experiment, Table, claim
+from eigenheads._plotting._reading import HeadStrip, draw_strips
+from eigenheads.experiments._claims import Claim, claim
+from eigenheads.experiments._core import Experiment, Run
 from eigenheads.experiments.saritas2025 import _study
 from eigenheads.experiments.saritas2025._study import NAMES, Params
-from eigenheads.plotting import HeadStrip, draw_strips
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
 _READING = "teo2024: K̃â = γâ, with γ the same for all tokens"
 
 
-def check(params: Params, table: Table) -> list[Claim]:
+def check(run: Run[Params]) -> list[Claim]:
     """Return what the reading needs, and what random values give."""
+    params, table = run.params, run.table
     claims = []
     for model in _study.MODELS:
         gaps = table[f"{model}_gamma_gap"]
@@ -31,7 +33,7 @@ def check(params: Params, table: Table) -> list[Claim]:
                 0.1,
                 "constant ratios differ by 0; a tenth would be a rough reading still",
                 source=_READING,
-                on_record="not reproduced",
+                on_record="contradicted",
             ),
             claim(
                 f"{NAMES[model]}: the same, against what random values are known for",
@@ -73,8 +75,9 @@ def check(params: Params, table: Table) -> list[Claim]:
     return claims
 
 
-def draw(figure: "Figure", params: Params, table: Table) -> None:
+def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw relative and absolute differences."""
+    table = run.table
     nulls = {"random_projections": "random values", "untrained": "untrained"}
     first = [
         _study.strip(
@@ -108,24 +111,26 @@ def draw(figure: "Figure", params: Params, table: Table) -> None:
     draw_strips(figure, [first, second])
 
 
-experiment = Experiment(
-    key="saritas2025/gamma",
-    title="The ratios γ are not constant; that they differ by little says nothing",
-    source="section on the Gram matrix's eigenvectors",
-    about=(
-        "If a column of the values encodes an eigenvector â of the keys' centred Gram "
-        "matrix K̃, the ratios γ = (K̃â)/â are one number. Above: mean over pairs of "
-        "tokens of the relative difference, 0 for kernel PCA. Below: the absolute "
-        "one, about 10⁻⁴ for trained and for random values alike, since the "
-        "eigenvalues of K̃ are small. Models and texts are ours."
+experiments = (
+    Experiment(
+        key="saritas2025/gamma",
+        title="The ratios γ are not constant; that they differ by little says nothing",
+        source="section on the Gram matrix's eigenvectors",
+        about=(
+            "If a column of the values encodes an eigenvector â of the keys' centred "
+            "Gram matrix K̃, the ratios γ = (K̃â)/â are one number. Above: mean over "
+            "pairs of tokens of the relative difference, 0 for kernel PCA. Below: the "
+            "absolute one, about 10⁻⁴ for trained and for random values alike, since "
+            "the eigenvalues of K̃ are small. Models and texts are ours."
+        ),
+        presets=_study.PRESETS,
+        simulate=_study.simulate,
+        check=check,
+        draw=draw,
+        work=_study.work,
+        size=(10.0, 6.2),
+        needs=("hf", "minilm"),
+        files=_study.files,
+        with_data=_study.with_data,
     ),
-    presets=_study.PRESETS,
-    simulate=_study.simulate,
-    check=check,
-    draw=draw,
-    work=_study.work,
-    size=(10.0, 6.2),
-    needs=("hf", "minilm"),
-    files=_study.files,
-    with_data=_study.with_data,
 )

@@ -2,10 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from eigenheads.experiments._core import Claim, Experiment, Table, claim
+from eigenheads._plotting._reading import draw_strips
+from eigenheads.experiments._claims import Claim, claim
+from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.experiments.saritas2025 import _study
 from eigenheads.experiments.saritas2025._study import NAMES, Params
-from eigenheads.plotting import draw_strips
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,8 +20,9 @@ _BOUNDS = {
 }
 
 
-def check(params: Params, table: Table) -> list[Claim]:
+def check(run: Run[Params]) -> list[Claim]:
     """Return the study's three bounds, and ours against chance."""
+    params, table = run.params, run.table
     claims = []
     for statistic, (words, bound) in _BOUNDS.items():
         for model in _study.trained_models(params):
@@ -35,7 +37,7 @@ def check(params: Params, table: Table) -> list[Claim]:
                     "two digits are printed, and our passages and images are few: "
                     "averages over other ones differ by 0.02",
                     source=_SOURCE,
-                    on_record="not reproduced" if is_above else "reproduced",
+                    on_record="contradicted" if is_above else "held",
                 )
             )
     return claims + _against_chance(params, table)
@@ -67,14 +69,15 @@ def _against_chance(params: Params, table: Table) -> list[Claim]:
                 "share of heads that stand out from random value matrices (q ≤ 0.05), "
                 "the most of four measures",
                 (*_BOUNDS, "captured_variance"),
-                "not reproduced" if model == "minilm" else "reproduced",
+                "contradicted" if model == "minilm" else "held",
             )
         )
     return claims
 
 
-def draw(figure: "Figure", params: Params, table: Table) -> None:
+def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw the three measures, MiniLM with a map, the ViT beside it."""
+    table = run.table
     nulls = {"random_projections": "random values", "untrained": "untrained"}
     rows = [
         [
@@ -94,27 +97,30 @@ def draw(figure: "Figure", params: Params, table: Table) -> None:
     draw_strips(figure, rows)
 
 
-experiment = Experiment(
-    key="saritas2025/values",
-    title="Trained values are hardly more like kernel-PCA values than random ones",
-    source="abstract and section on value vectors",
-    about=(
-        "Values of trained heads against those that kernel PCA of their keys would "
-        "give: cosine of tokens matched best, linear and RBF CKA. Blue dots are heads, "
-        "boxes two standard deviations about what random value matrices on the very "
-        "same keys give (grey) and untrained models (orange); dashed is the study's "
-        "bound on its averages. Models, texts and images are ours, the study's are "
-        "ViTs and others on ImageNet; tokens over head width is 98/32 for MiniLM, as "
-        "the study's 197/64, and 65/16 for the ViT. These measures grow with the "
-        "share of head width in tokens, so no bound means much without its null."
+experiments = (
+    Experiment(
+        key="saritas2025/values",
+        title="Trained values are hardly more like kernel-PCA values than random ones",
+        source="abstract and section on value vectors",
+        about=(
+            "Values of trained heads against those that kernel PCA of their keys would "
+            "give: cosine of tokens matched best, linear and RBF CKA. Blue dots are "
+            "heads, boxes two standard deviations about what random value matrices on "
+            "the very same keys give (grey) and untrained models (orange); dashed is "
+            "the study's bound on its averages. Models, texts and images are ours, the "
+            "study's are ViTs and others on ImageNet; tokens over head width is 98/32 "
+            "for MiniLM, as the study's 197/64, and 65/16 for the ViT. These measures "
+            "grow with the share of head width in tokens, so no bound means much "
+            "without its null."
+        ),
+        presets=_study.PRESETS,
+        simulate=_study.simulate,
+        check=check,
+        draw=draw,
+        work=_study.work,
+        size=(10.0, 9.0),
+        needs=("hf", "minilm"),
+        files=_study.files,
+        with_data=_study.with_data,
     ),
-    presets=_study.PRESETS,
-    simulate=_study.simulate,
-    check=check,
-    draw=draw,
-    work=_study.work,
-    size=(10.0, 9.0),
-    needs=("hf", "minilm"),
-    files=_study.files,
-    with_data=_study.with_data,
 )

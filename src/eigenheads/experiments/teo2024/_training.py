@@ -12,25 +12,15 @@ from torch import Tensor, nn
 
 from eigenheads._parallel import advance, n_threads, reporting
 from eigenheads._typing import FloatArray
+from eigenheads.experiments._models import one_thread
 from eigenheads.experiments._resume import Job, do_missing
 from eigenheads.experiments._workers import prepare_worker
-from eigenheads.experiments.teo2024._variants import Training
+from eigenheads.experiments.teo2024._variants import SmallModel
 from eigenheads.nn import PursuitWarning
 
 Work: TypeAlias = Callable[..., FloatArray]
-# Fewer steps than this are done before a process has imported torch.
+# Fewer steps than this take less time than a new process needs to import torch.
 _WORTH_PROCESSES = 1500
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Use one thread of torch, so that sums have one order whatever the machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager
@@ -46,7 +36,7 @@ def train(
     data: Sequence[Tensor],
     loss: Callable[[nn.Module, Sequence[Tensor]], Tensor],
     *,
-    how: Training,
+    how: SmallModel,
     seed: int,
     every: int = 0,
     watch: Callable[[int], None] | None = None,
@@ -62,11 +52,11 @@ def train(
     loss
         Model and batch to a loss.
     how
-        Steps, batches, step size.
+        Number of steps, batch size and learning rate.
     seed
-        Of the batches.
+        Seed of the batches.
     every, watch
-        Called with the number of steps done, after every so many of them.
+        `watch` is called with the number of steps done, every `every` steps.
     """
     generator = torch.Generator().manual_seed(seed)
     # All parameters in one call: the same numbers, in two thirds of the time.
@@ -81,7 +71,7 @@ def train(
     )
     model.train()
     with warnings.catch_warnings():
-        # The experiments show what these warn about, number by number.
+        # The experiments report the numbers that these warnings are about.
         warnings.simplefilter("ignore", PursuitWarning)
         for step in range(n_steps):
             rows = torch.randint(
@@ -100,7 +90,7 @@ def train(
 def _alone(work: Work, number: int, job: Job, home: int) -> tuple[int, FloatArray]:
     if os.getppid() == home:
         prepare_worker(home)
-    # What a job reports in here is not in the experiment's unit.
+    # Progress inside a job is not in the experiment's unit, so it is dropped.
     with one_thread(), reporting(lambda units: None):
         return number, work(*job)
 
@@ -110,10 +100,10 @@ def run_jobs(
 ) -> list[FloatArray]:
     """Return ``work(*job)`` of every job, in order; each reports `units` of progress.
 
-    In processes, since a small model spends its time in the interpreter. A result does
-    not depend on where it was made: one thread each, seeds from the job. Inside
+    Jobs run in processes, since a small model spends its time in the interpreter. A
+    result does not depend on its process: one thread each, seeds from the job. Inside
     :func:`~eigenheads.experiments.reproduce`, jobs that an earlier call finished are
-    not done again.
+    not computed again.
     """
 
     def compute(missing: Sequence[int]) -> Iterable[tuple[int, FloatArray]]:

@@ -6,7 +6,8 @@ import numpy as np
 
 from eigenheads._rng import drawn_seed
 from eigenheads._typing import FloatArray
-from eigenheads.experiments._core import Claim, Table
+from eigenheads.experiments._claims import Claim
+from eigenheads.experiments._core import Table
 from eigenheads.experiments.truong2026._runs import Setting, mean_path, run
 
 PUBLISHED = 0.9965

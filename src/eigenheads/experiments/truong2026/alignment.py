@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from eigenheads._plotting._signal import draw_signal_paths
 from eigenheads._rng import drawn_seed
 from eigenheads._typing import FloatArray
-from eigenheads.experiments._core import Claim, Experiment, Table
+from eigenheads.experiments._claims import Claim
+from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.experiments.truong2026._runs import (
     CONSTANTS,
     RULE,
@@ -20,7 +22,6 @@ from eigenheads.experiments.truong2026._runs import (
     setting,
     with_power,
 )
-from eigenheads.plotting import draw_signal_paths
 from eigenheads.theory import finite_signal_flow
 
 if TYPE_CHECKING:
@@ -78,8 +79,9 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     return table
 
 
-def check(params: Params, table: Table) -> list[Claim]:
+def check(run: Run[Params]) -> list[Claim]:
     """Return the paper's number in each dimension, theory's, and what breaks."""
+    params, table = run.params, run.table
     claims = []
     for d in params.dimensions:
         claims += _claims_at(d, table)
@@ -196,8 +198,9 @@ def _claims_on_schedules(table: Table) -> list[Claim]:
     ]
 
 
-def draw(figure: "Figure", params: Params, table: Table) -> None:
+def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw both dimensions, the errors, and the schedules."""
+    params, table = run.params, run.table
     draw_signal_paths(figure, table, params.dimensions)
 
 
@@ -208,31 +211,37 @@ def work(params: Params) -> float:
 
 _PAPER = Params()
 
-experiment = Experiment(
-    key="truong2026/alignment",
-    title="A query finds the latent direction among 10 000 nuisance tokens",
-    source="Alignment against step, 30 runs",
-    about=(
-        CONSTANTS + "Alignment |q·u| over 30 runs from random starts, with 100 "
-        "informative tokens in a prompt and one fresh prompt a step, at d = 100 and d "
-        "= 10⁶ (exact engine). " + RULE + " Dashed: the gradient flow at time Σa; "
-        "dotted: theory's mean path, which adds the noise of the gradients and so ends "
-        "below 1. In large dimensions runs escape before theory's path does: in one "
-        "prompt the informative signs never cancel exactly, and this kick along u is "
-        "larger than the start's 1/√d. Lower right: decays that break a Robbins–Monro "
-        "condition. A constant step (Σa² = ∞) stays at its noise floor; a decay like "
-        "t⁻³ (Σa < ∞) freezes on the way; t⁻⁰·⁶ obeys, is noisier than t⁻¹, and "
-        "averaging the iterates mends that. The average's weights grow like t³: with "
-        "equal ones the time before the escape would stay in it."
+experiments = (
+    Experiment(
+        key="truong2026/alignment",
+        title="A query finds the latent direction among 10 000 nuisance tokens",
+        source="Alignment against step, 30 runs",
+        about=(
+            CONSTANTS + "Alignment |q·u| over 30 runs from random starts, with 100 "
+            "informative tokens in a prompt and one fresh prompt a step, at d = 100 "
+            "and d "
+            "= 10⁶ (exact engine). " + RULE + " Dashed: the gradient flow at time Σa; "
+            "dotted: theory's mean path, which adds the noise of the gradients and so "
+            "ends below 1. In large dimensions runs escape before theory's path does: "
+            "in one prompt the informative signs never cancel exactly, and this kick "
+            "along u is larger than the start's 1/√d. Lower right: decays that break a "
+            "Robbins–Monro condition. A constant step (Σa² = ∞) stays at its noise "
+            "floor; a decay like t⁻³ (Σa < ∞) freezes on the way; t⁻⁰·⁶ obeys, is "
+            "noisier than t⁻¹, and averaging the iterates mends that. The average's "
+            "weights grow like t³: with equal ones the time before the escape would "
+            "stay in it."
+        ),
+        presets={
+            "smoke": replace(
+                _PAPER, n_nuisance=1000, strength=0.5, n_runs=6, n_broken=6
+            ),
+            "demo": replace(_PAPER, n_nuisance=2000, strength=0.35, n_broken=6),
+            "paper": _PAPER,
+        },
+        simulate=simulate,
+        check=check,
+        draw=draw,
+        work=work,
+        size=(9.0, 6.8),
     ),
-    presets={
-        "smoke": replace(_PAPER, n_nuisance=1000, strength=0.5, n_runs=6, n_broken=6),
-        "demo": replace(_PAPER, n_nuisance=2000, strength=0.35, n_broken=6),
-        "paper": _PAPER,
-    },
-    simulate=simulate,
-    check=check,
-    draw=draw,
-    work=work,
-    size=(9.0, 6.8),
 )

@@ -5,17 +5,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from eigenheads._plotting._signal import draw_signal_sweep
 from eigenheads._rng import drawn_seed
 from eigenheads.datasets import SignalTokens
 from eigenheads.dynamics import simulate_signal
-from eigenheads.experiments._core import Claim, Experiment, Table
+from eigenheads.experiments._claims import Claim
+from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.experiments.truong2026._runs import CONSTANTS, RULE, Setting, setting
 from eigenheads.experiments.truong2026._sweep import (
     simulate_sweep,
     sweep_claims,
     sweep_work,
 )
-from eigenheads.plotting import draw_signal_sweep
 from eigenheads.theory import random_alignment
 
 if TYPE_CHECKING:
@@ -73,8 +74,9 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     return {**table, "control": paths.final("alignment")}
 
 
-def check(params: Params, table: Table) -> list[Claim]:
+def check(run: Run[Params]) -> list[Claim]:
     """Return the claims of both dimensions, and the control's."""
+    params, table = run.params, run.table
     hardest = int(np.argmax(params.counts))
     claims = []
     for d in params.dimensions:
@@ -101,33 +103,40 @@ def check(params: Params, table: Table) -> list[Claim]:
     ]
 
 
-def draw(figure: "Figure", params: Params, table: Table) -> None:
+def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw the final errors and the steps."""
+    params, table = run.params, run.table
     draw_signal_sweep(figure, table, params.dimensions, label="nuisance tokens")
 
 
 _PAPER = Params()
 
-experiment = Experiment(
-    key="truong2026/nuisance",
-    title="Recovery holds up to 10 000 nuisance tokens",
-    source="Recovery with many nuisance tokens",
-    about=(
-        CONSTANTS + "Final error against the number of nuisance tokens beside 100 "
-        "informative ones, at d = 100 and d = 10⁶; small points are runs. " + RULE + " "
-        "More nuisance tokens make the escape slower but the gradients less noisy. "
-        "A control without informative tokens, with the same steps, finds nothing."
-    ),
-    presets={
-        "smoke": replace(
-            _PAPER, counts=(300, 1000), strength=0.5, n_runs=6, n_controls=12
+experiments = (
+    Experiment(
+        key="truong2026/nuisance",
+        title="Recovery holds up to 10 000 nuisance tokens",
+        source="Recovery with many nuisance tokens",
+        about=(
+            CONSTANTS + "Final error against the number of nuisance tokens beside 100 "
+            "informative ones, at d = 100 and d = 10⁶; small points are runs. "
+            + RULE
+            + " "
+            "More nuisance tokens make the escape slower but the gradients less noisy. "
+            "A control without informative tokens, with the same steps, finds nothing."
         ),
-        "demo": replace(_PAPER, counts=(1000, 3000, 10_000), n_runs=4, n_controls=4),
-        "paper": _PAPER,
-    },
-    simulate=simulate,
-    check=check,
-    draw=draw,
-    work=lambda params: sweep_work(settings(params)) + control(params).work,
-    size=(9.0, 4.0),
+        presets={
+            "smoke": replace(
+                _PAPER, counts=(300, 1000), strength=0.5, n_runs=6, n_controls=12
+            ),
+            "demo": replace(
+                _PAPER, counts=(1000, 3000, 10_000), n_runs=4, n_controls=4
+            ),
+            "paper": _PAPER,
+        },
+        simulate=simulate,
+        check=check,
+        draw=draw,
+        work=lambda params: sweep_work(settings(params)) + control(params).work,
+        size=(9.0, 4.0),
+    ),
 )

@@ -9,9 +9,11 @@ import numpy as np
 from scipy.optimize import brentq
 
 from eigenheads._parallel import RunPool, advance
+from eigenheads._plotting._signal import draw_signal_phases
 from eigenheads._rng import drawn_seed
 from eigenheads._typing import FloatArray
-from eigenheads.experiments._core import Claim, Experiment, Table
+from eigenheads.experiments._claims import Claim
+from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.experiments.truong2026._cells import (
     METHODS,
     Search,
@@ -20,7 +22,6 @@ from eigenheads.experiments.truong2026._cells import (
     search,
 )
 from eigenheads.experiments.truong2026._runs import CONSTANTS
-from eigenheads.plotting import draw_signal_phases
 from eigenheads.theory import (
     pooled_pca_alignment,
     pooled_pca_threshold,
@@ -120,8 +121,9 @@ def escape_strength(params: Params, share: float) -> float:
     return math.exp(brentq(surplus, math.log(1e-3), math.log(1e2)))
 
 
-def check(params: Params, table: Table) -> list[Claim]:
+def check(run: Run[Params]) -> list[Claim]:
     """Return where the head wins, where it loses, and whether theory's lines hold."""
+    params, table = run.params, run.table
     head, pca = table["head"], table["pca"]
     rare, common = 0, len(params.shares) - 1
     weak, strong = 0, len(params.strengths) - 1
@@ -227,9 +229,9 @@ def _claims_on_theory(params: Params, table: Table) -> list[Claim]:
     ]
 
 
-def draw(figure: "Figure", params: Params, table: Table) -> None:
+def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw one diagram a method, and who finds the direction."""
-    del params
+    table = run.table
     draw_signal_phases(figure, table)
 
 
@@ -243,44 +245,48 @@ def work(params: Params) -> float:
 
 _PAPER = Params()
 
-experiment = Experiment(
-    key="truong2026/phase_diagram",
-    title="Rare or common, weak or strong: who finds the direction",
-    source="ours",
-    about=(
-        CONSTANTS + "No paper asks when attention finds what simpler methods miss. All "
-        "methods read the same 16 000 tokens in d = 64: the head in prompts of 125 "
-        "tokens with sharpness 0.4; PCA of the pooled tokens; kurtosis pursuit and "
-        "one-unit FastICA on whitened tokens; up to 40 passes and four random starts "
-        "each. None is told the share or the strength. Attention wins over PCA for "
-        "rare and strong tokens, since softmax weighs them up; it wins over kurtosis "
-        "and FastICA for common tokens, whose fourth cumulant π(1 − 3π)A⁴ is small or "
-        "zero. It loses to PCA where tokens are common and weak, since there second "
-        "moments are all there is; and to kurtosis pursuit where they are very rare, "
-        "since whitening removes the noise of second moments. A head that reads each "
-        "prompt once (steps by the rule of the other figures, which knows the law; "
-        "averaged) needs more strength: the orange line is where its escape takes as "
-        "many steps as there are prompts, the black line PCA's threshold."
+experiments = (
+    Experiment(
+        key="truong2026/phase_diagram",
+        title="Rare or common, weak or strong: who finds the direction",
+        source="ours",
+        about=(
+            CONSTANTS
+            + "No paper asks when attention finds what simpler methods miss. All "
+            "methods read the same 16 000 tokens in d = 64: the head in prompts of 125 "
+            "tokens with sharpness 0.4; PCA of the pooled tokens; kurtosis pursuit and "
+            "one-unit FastICA on whitened tokens; up to 40 passes and four random "
+            "starts each. None is told the share or the strength. Attention wins over "
+            "PCA for rare and strong tokens, since softmax weighs them up; it wins "
+            "over kurtosis and FastICA for common tokens, whose fourth cumulant π(1 − "
+            "3π)A⁴ is small or zero. It loses to PCA where tokens are common and weak, "
+            "since there second moments are all there is; and to kurtosis pursuit "
+            "where they are very rare, since whitening removes the noise of second "
+            "moments. A head that reads each prompt once (steps by the rule of the "
+            "other figures, which knows the law; averaged) needs more strength: the "
+            "orange line is where its escape takes as many steps as there are prompts, "
+            "the black line PCA's threshold."
+        ),
+        presets={
+            "smoke": replace(
+                _PAPER,
+                shares=(0.0005, 0.336),
+                strengths=(0.1, 0.5, 1.0, 1.5),
+                n_repeats=3,
+            ),
+            "demo": replace(
+                _PAPER,
+                shares=(0.0005, 0.002, 0.008, 0.04, 0.336),
+                strengths=(0.1, 0.25, 0.5, 1.0, 1.5),
+                n_repeats=3,
+            ),
+            "paper": _PAPER,
+        },
+        simulate=simulate,
+        check=check,
+        draw=draw,
+        work=work,
+        size=(10.0, 6.8),
+        cells=cells,
     ),
-    presets={
-        "smoke": replace(
-            _PAPER,
-            shares=(0.0005, 0.336),
-            strengths=(0.1, 0.5, 1.0, 1.5),
-            n_repeats=3,
-        ),
-        "demo": replace(
-            _PAPER,
-            shares=(0.0005, 0.002, 0.008, 0.04, 0.336),
-            strengths=(0.1, 0.25, 0.5, 1.0, 1.5),
-            n_repeats=3,
-        ),
-        "paper": _PAPER,
-    },
-    simulate=simulate,
-    check=check,
-    draw=draw,
-    work=work,
-    size=(10.0, 6.8),
-    cells=cells,
 )

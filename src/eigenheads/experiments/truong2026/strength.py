@@ -5,14 +5,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from eigenheads.experiments._core import Claim, Experiment, Table
+from eigenheads._plotting._signal import draw_signal_sweep
+from eigenheads.experiments._claims import Claim
+from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.experiments.truong2026._runs import CONSTANTS, RULE, Setting, setting
 from eigenheads.experiments.truong2026._sweep import (
     simulate_sweep,
     sweep_claims,
     sweep_work,
 )
-from eigenheads.plotting import draw_signal_sweep
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,8 +46,9 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     return simulate_sweep(params.strengths, settings(params), rng)
 
 
-def check(params: Params, table: Table) -> list[Claim]:
+def check(run: Run[Params]) -> list[Claim]:
     """Return the claims of both dimensions."""
+    params, table = run.params, run.table
     hardest = int(np.argmin(params.strengths))
     claims = []
     for d in params.dimensions:
@@ -60,31 +62,40 @@ def check(params: Params, table: Table) -> list[Claim]:
     return claims
 
 
-def draw(figure: "Figure", params: Params, table: Table) -> None:
+def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw the final errors and the steps."""
+    params, table = run.params, run.table
     draw_signal_sweep(figure, table, params.dimensions, label="strength θ")
 
 
 _PAPER = Params()
 
-experiment = Experiment(
-    key="truong2026/strength",
-    title="Recovery holds down to a strength of 0.25",
-    source="Recovery with weak signals",
-    about=(
-        CONSTANTS + "Final error against the strength θ of the informative tokens "
-        "±θ√d u + z, 100 of them in a prompt, at d = 100 and d = 10⁶; small points are "
-        "runs. " + RULE + " A weaker signal takes more steps, and the rule says how "
-        "many."
+experiments = (
+    Experiment(
+        key="truong2026/strength",
+        title="Recovery holds down to a strength of 0.25",
+        source="Recovery with weak signals",
+        about=(
+            CONSTANTS + "Final error against the strength θ of the informative tokens "
+            "±θ√d u + z, 100 of them in a prompt, at d = 100 and d = 10⁶; small points "
+            "are runs. "
+            + RULE
+            + " A weaker signal takes more steps, and the rule says how "
+            "many."
+        ),
+        presets={
+            "smoke": replace(
+                _PAPER, n_nuisance=1000, strengths=(0.35, 0.5, 1.0), n_runs=4
+            ),
+            "demo": replace(
+                _PAPER, n_nuisance=2000, strengths=(0.25, 0.5, 1.0), n_runs=5
+            ),
+            "paper": _PAPER,
+        },
+        simulate=simulate,
+        check=check,
+        draw=draw,
+        work=lambda params: sweep_work(settings(params)),
+        size=(9.0, 4.0),
     ),
-    presets={
-        "smoke": replace(_PAPER, n_nuisance=1000, strengths=(0.35, 0.5, 1.0), n_runs=4),
-        "demo": replace(_PAPER, n_nuisance=2000, strengths=(0.25, 0.5, 1.0), n_runs=5),
-        "paper": _PAPER,
-    },
-    simulate=simulate,
-    check=check,
-    draw=draw,
-    work=lambda params: sweep_work(settings(params)),
-    size=(9.0, 4.0),
 )

@@ -5,7 +5,7 @@ import pytest
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from eigenheads.plotting import SweepAxis, SweepPanel, draw_sweep
+from eigenheads._plotting.sweeps import SweepAxis, SweepPanel, draw_sweep
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from eigenheads.plotting._location import show_steps
-from eigenheads.plotting._svg import BLUE, COLORS, GREEN, GREY, INK, ORANGE, PURPLE
+from eigenheads._plotting._location import show_steps
+from eigenheads._plotting.svg import BLUE, COLORS, GREEN, GREY, INK, ORANGE, PURPLE
 
 Columns = Mapping[str, NDArray[np.float64]]
 

@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from numpy.typing import NDArray
 
-from eigenheads.plotting._location import show_steps
-from eigenheads.plotting._svg import BLUE, GREEN, GREY, INK, ORANGE, PURPLE
+from eigenheads._plotting._location import show_steps
+from eigenheads._plotting.svg import BLUE, GREEN, GREY, INK, ORANGE, PURPLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

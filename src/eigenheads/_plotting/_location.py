@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.ticker import EngFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from eigenheads.plotting._svg import BLUE, GREEN, GREY, INK, ORANGE, PURPLE
+from eigenheads._plotting.svg import BLUE, GREEN, GREY, INK, ORANGE, PURPLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eigenheads.plotting._heads import HeadMap, draw_head_map
-from eigenheads.plotting._svg import BLUE, GREEN, GREY, INK, ORANGE, PURPLE
+from eigenheads._plotting.heads import HeadMap, draw_head_map
+from eigenheads._plotting.svg import BLUE, GREEN, GREY, INK, ORANGE, PURPLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

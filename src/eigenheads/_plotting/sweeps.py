@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads._checks import shown
+from eigenheads._plotting.svg import BLUE, INK, ORANGE
 from eigenheads._typing import FloatArray
-from eigenheads.plotting._svg import BLUE, INK, ORANGE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
