@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from eigenheads.nn import rpc_attention
-from eigenheads.nn._pursuit import Settings, pursue
+from eigenheads.nn import Visibility, rpc_attention
+from eigenheads.nn._pursuit import PursuitSettings, pursue
 
 N_ITER = 4
 SPARSITY = 4.0
@@ -65,10 +65,10 @@ def ours_recomputed(keys: Tensor, values: Tensor) -> Tensor:
     return pursue(
         keys,
         values,
-        settings=Settings(N_ITER, SPARSITY, None),
-        queries=None,
-        attn_mask=None,
-        is_causal=False,
+        None,
+        settings=PursuitSettings(N_ITER, SPARSITY, None),
+        visibility=Visibility(keys.shape[-2]),
+        scale=keys.shape[-1] ** -0.5,
         recompute=True,
         owner="bench",
     ).output

@@ -182,7 +182,7 @@ def stale():
     """Return the keys whose committed record was computed by other code, and why."""
     from eigenheads.experiments._digest import claims_version, code_version
 
-    found = {key: "not run yet" for key in pending()}
+    found = dict.fromkeys(pending(), "not run yet")
     for manifest in manifests():
         key = manifest["key"]
         if "commit" not in manifest and manifest["code"] != code_version(key):

@@ -64,6 +64,22 @@ def test_an_edit_of_a_called_function_reaches_its_caller(package):
     assert run(package) == ["30.0", "1"]
 
 
+def test_a_cache_of_a_class_that_is_gone_is_stale(package):
+    record = "from typing import NamedTuple\nclass Old(NamedTuple):\n    x: float\n"
+    kernel = INNER.replace("return x + 1.0", "return x.x + 1.0")
+    (package / "inner.py").write_text(record + kernel)
+    call = OUTER.replace("@njit()", "from eigenheads.inner import Old").replace(
+        "inner(x)", "inner(Old(x))"
+    )
+    (package / "outer.py").write_text(call + "\nouter.stats = inner.stats\n")
+    assert run(package) == ["20.0", "0"]
+    assert run(package) == ["20.0", "1"]
+    for name in ("inner.py", "outer.py"):
+        path = package / name
+        path.write_text(path.read_text().replace("Old", "New"))
+    assert run(package) == ["20.0", "0"]
+
+
 def test_an_edit_of_what_is_not_compiled_keeps_the_cache(package):
     run(package)
     (package / "other.py").write_text("x = 1")

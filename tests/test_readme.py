@@ -78,9 +78,7 @@ def test_a_changed_number_would_be_noticed():
 
         page = (ROOT / "docs/papers/marion2025.md").read_text()
         assert ledger.renewed(page) == page
-        changed = re.sub(
-            r"\| 0\.\d+ \| held", "| 0.123456789 | held", page, count=1
-        )
+        changed = re.sub(r"\| 0\.\d+ \| held", "| 0.123456789 | held", page, count=1)
         assert changed != page
         assert ledger.renewed(changed) == page
     finally:

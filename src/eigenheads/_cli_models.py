@@ -63,7 +63,8 @@ def probe(
       eigenheads probe my_models:vision_transformer
     """
     from eigenheads._parallel import interrupted_between_blocks
-    from eigenheads.adapters import load_model, parse_layers, probe_model
+    from eigenheads.adapters import probe_model
+    from eigenheads.adapters._load import load_model, parse_layers
     from eigenheads.report import print_probe, write_probe
 
     chosen = parse_layers(layers)

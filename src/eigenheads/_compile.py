@@ -33,12 +33,24 @@ def source_digest(folder: Path) -> str:
 _DIGEST = source_digest(Path(__file__).parent)
 
 
+class _CacheFile(IndexDataCacheFile):
+    """Numba's files of a cached function, empty where they cannot be read."""
+
+    def _load_index(self) -> dict[Any, str]:
+        # An index pickles the types of the arguments. After a class was renamed it
+        # cannot be unpickled any more; it is stale then, not an error.
+        try:
+            return dict(super()._load_index())  # type: ignore[no-untyped-call]
+        except Exception:
+            return {}
+
+
 class _PackageCache(FunctionCache):
     """A function's cache that is stale once any compiled code of the package is."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)  # type: ignore[no-untyped-call]
-        self._cache_file = IndexDataCacheFile(
+        self._cache_file = _CacheFile(  # type: ignore[no-untyped-call]
             cache_path=self.cache_path,
             filename_base=self._impl.filename_base,
             source_stamp=(self._impl.locator.get_source_stamp(), _DIGEST),

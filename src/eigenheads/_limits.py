@@ -1,4 +1,4 @@
-"""How much a call may ask for: beyond it there is a sentence, and no MemoryError."""
+"""Size limits. Larger requests raise a ValueError instead of a MemoryError."""
 
 # Numbers recorded along a run: 4 GiB of doubles.
 MAX_RECORDED = 2**29
@@ -10,3 +10,7 @@ MAX_SAMPLE = 2**32
 MAX_STEPS = 10**15
 # Squares and products of four such numbers stay within float64.
 LARGEST = 1e50
+# Runs of one simulation.
+MAX_RUNS = 10**6
+# Up to here d - 4 and d / 2 are exact in double precision.
+MAX_DIMENSION = 10**15

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from eigenheads._checks import Got, check_choice, check_count, fail, shown
 from eigenheads._extras import require
 from eigenheads._files import read_arrays, write_arrays
-from eigenheads._limits import MAX_RECORDED, MAX_STEPS
+from eigenheads._limits import MAX_RECORDED
 from eigenheads._typing import FloatArray
 
 if TYPE_CHECKING:
@@ -198,11 +198,6 @@ def check_record_every(
         got = Got(f"{every}, which makes {numbers}")
         fail("record_every", contract, got, owner=owner)
     return every
-
-
-def check_n_steps(n_steps: object, *, owner: str) -> int:
-    """Return the number of updates, or raise."""
-    return check_count("n_steps", n_steps, owner=owner, maximum=MAX_STEPS)
 
 
 class _Curves(ValuesView[FloatArray]):

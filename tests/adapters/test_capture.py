@@ -8,7 +8,8 @@ import torch
 from tests.adapters.models import Stack, TimmAttention, hugging_face, shaken, text_batch
 from torch import nn
 
-from eigenheads.adapters import capture_heads, find_sites, swap_attention
+from eigenheads.adapters import capture_heads, swap_attention
+from eigenheads.adapters._layers import find_attention_layers
 from eigenheads.nn import RPCAttention, ScaledAttention, SymmetricAttention
 
 pytestmark = pytest.mark.torch
@@ -22,8 +23,8 @@ def own_results(model, batch, **options):
     def keep(module, args, kwargs, result):
         seen.append(result[0] if isinstance(result, tuple) else result)
 
-    for site in find_sites(model):
-        handles.append(site.module.register_forward_hook(keep, with_kwargs=True))
+    for layer in find_attention_layers(model):
+        handles.append(layer.module.register_forward_hook(keep, with_kwargs=True))
     model.eval()
     with torch.no_grad():
         model(*batch, **options)

@@ -9,7 +9,8 @@ import pytest
 import torch
 from tests.adapters.models import CAUSAL, ROTARY, TEXT, hugging_face, text_batch, vision
 
-from eigenheads.adapters import capture_heads, find_sites
+from eigenheads.adapters import capture_heads
+from eigenheads.adapters._layers import find_attention_layers
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("transformers")
@@ -20,9 +21,9 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 def own_outputs(model, batch):
     """Return what the untouched model hands to its output projections, by head."""
     seen, handles = [], []
-    for site in find_sites(model):
+    for layer in find_attention_layers(model):
         handles.append(
-            site.output.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+            layer.output.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
         )
     model.eval()
     with torch.no_grad():

@@ -12,7 +12,7 @@ from torch import nn
 from eigenheads.adapters import ModelProbe, capture_heads, probe_model, swap_attention
 from eigenheads.adapters._model_probe import with_q_values
 from eigenheads.adapters._probe import _few_draws
-from eigenheads.adapters._twin import untrained_twin
+from eigenheads.adapters._untrained_copy import untrained_copy
 from eigenheads.nn import ScaledAttention
 from eigenheads.probes import kernel_pca_probe, q_values
 
@@ -202,7 +202,7 @@ def test_bad_settings_are_refused(options, message):
 def test_twins_of_hugging_face_models_are_drawn_anew(name):
     model = hugging_face(name)
     state = torch.random.get_rng_state()
-    one, same, other = (untrained_twin(model, seed) for seed in (0, 0, 1))
+    one, same, other = (untrained_copy(model, seed) for seed in (0, 0, 1))
     assert torch.equal(state, torch.random.get_rng_state())
     for key, weight in model.state_dict().items():
         if not weight.is_floating_point() or weight.ndim < 2:
@@ -217,7 +217,7 @@ def test_twins_of_pytorch_models_are_drawn_as_new_ones_are():
     with torch.no_grad():
         for parameter in model.parameters():
             parameter *= 100.0
-    twin = untrained_twin(model, 0)
+    twin = untrained_copy(model, 0)
     for name, parameter in twin.named_parameters():
         fresh = encoder(1).get_parameter(name)
         assert parameter.std() < 2 * fresh.std() + 0.5, name
@@ -227,7 +227,7 @@ def test_twins_of_pytorch_models_are_drawn_as_new_ones_are():
 
 def test_layers_beside_a_swapped_one_have_twins_too():
     model = swap_attention(encoder(), to="rpc", layers=[0])
-    twin = untrained_twin(model, 0)
+    twin = untrained_copy(model, 0)
     assert type(twin.layers[0].self_attn) is type(model.layers[0].self_attn)
     found = probe_model(model, torch.randn(2, 5, 16), layers=[1], n_permutations=0)
     assert found.settings["n_untrained"] > 0
@@ -236,7 +236,10 @@ def test_layers_beside_a_swapped_one_have_twins_too():
 def test_what_cannot_be_drawn_anew_is_said():
     model = Stack(ScaledAttention(16, 4))
     found = probe_model(model, torch.randn(2, 5, 16), n_permutations=0)
-    assert "how ScaledAttention draws its parameter scaling" in found.notes[0]
+    assert (
+        "ScaledAttention has no method that draws its parameter scaling"
+        in found.notes[0]
+    )
     assert found.settings["n_untrained"] == 0
     twin = Stack(ScaledAttention(16, 4))
     given = probe_model(

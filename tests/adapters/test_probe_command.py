@@ -7,8 +7,8 @@ import torch
 from tests.adapters.models import VOCABULARY, hugging_face, vision
 
 from eigenheads._plotting.svg import render_svg
-from eigenheads.adapters import ModelProbe, load_model, parse_layers
-from eigenheads.adapters._load import read_texts
+from eigenheads.adapters import ModelProbe
+from eigenheads.adapters._load import load_model, parse_layers, read_texts
 from eigenheads.cli import main
 from eigenheads.report import _probe
 

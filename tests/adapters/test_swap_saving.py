@@ -44,12 +44,11 @@ def folder(swapped, tmp_path_factory):
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """As in a process that has not imported our side of Hugging Face."""
+    """As in a process in which our attention functions are not registered."""
     name = "eigenheads.adapters.load_swapped"
     masks = transformers.AttentionMaskInterface._global_mapping
     monkeypatch.delitem(transformers.AttentionInterface._global_mapping, name)
     monkeypatch.delitem(masks, name)
-    monkeypatch.delitem(sys.modules, "eigenheads.adapters._swap_huggingface")
 
 
 @torch.no_grad()

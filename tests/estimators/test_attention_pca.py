@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import scale
 
 from eigenheads.estimators import AttentionPCA
-from eigenheads.estimators._attention_pca_fit import whitened_head
+from eigenheads.estimators._attention_pca_training import whitened_head
 from eigenheads.theory import softmax_landscape
 
 

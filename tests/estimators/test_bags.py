@@ -159,10 +159,10 @@ def test_a_column_of_a_frame_can_name_the_bags():
         (
             np.ones((2, 1)),
             "molecule",
-            "`groups` must be one id a row, or the name of a column of a DataFrame; "
+            "`groups` must be one id per row, or the name of a column of a DataFrame; "
             "got 'molecule'.",
         ),
-        (np.ones((2, 1)), [1], "`groups` must be one id a row, of shape (2,); got"),
+        (np.ones((2, 1)), [1], "`groups` must be one id per row, of shape (2,); got"),
         (np.ones(2), [1, 2], "`table` must be of shape (n_tokens, n_features); got"),
         (
             np.ones((2, 1)),

@@ -44,7 +44,7 @@ def test_bags_and_a_data_frame_do_not_go_together():
     pytest.importorskip("pandas")
     bags = np.random.default_rng(0).standard_normal((4, 20, 3))
     model = SignalDirection(random_state=0).fit(bags).set_output(transform="pandas")
-    with pytest.raises(ValueError, match="`X` must be rows of tokens; got bags while"):
+    with pytest.raises(ValueError, match="`X` must be rows of tokens; got bags with"):
         model.transform(bags)
 
 

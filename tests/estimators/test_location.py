@@ -375,7 +375,7 @@ def test_bad_parameters_are_named(estimator, parameters, message):
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ([1.0], "`sample_weight` must be one weight a bag, of shape (4,); got"),
+        ([1.0], "`sample_weight` must be one weight per bag, of shape (4,); got"),
         (
             [1.0, -1.0, 1.0, 1.0],
             "`sample_weight` must be weights >= 0, not all of them zero; got numbers "
@@ -392,7 +392,7 @@ def test_bad_weights_are_named(weights, message):
 @pytest.mark.parametrize(
     ("y", "message"),
     [
-        ([1.0], "`y` must be one target a bag; got 1 targets for 2 bags."),
+        ([1.0], "`y` must be one target per bag; got 1 targets for 2 bags."),
         (np.ones(6), "got 6 targets for 2 bags. There is one for each token: `group_"),
         (["a", "b"], "`y` must be numbers; got an array of shape (2,) and dtype <U1."),
     ],

@@ -8,11 +8,13 @@ from scipy.special import expit, softmax
 from eigenheads.datasets import SingleLocation
 from eigenheads.estimators import SingleLocationClassifier, SingleLocationRegressor
 from eigenheads.estimators._bags import Bags
-from eigenheads.estimators._location_coordinates import pooled_coordinates
-from eigenheads.estimators._location_head import squared_radii
-from eigenheads.estimators._location_loss import SQUARED
-from eigenheads.estimators._location_objective import Objective
-from eigenheads.estimators._location_problem import Problem
+from eigenheads.estimators._location._head import SQUARED, squared_radii
+from eigenheads.estimators._location._objective import PenalisedLoss, pooled_whitening
+from eigenheads.estimators._location._problem import (
+    HeadSettings,
+    LabelledBags,
+    data_in_memory,
+)
 
 # Sums of about a hundred float64 products, reordered.
 RTOL = 1e-9
@@ -153,11 +155,8 @@ def test_a_diagonal_is_a_matrix(rng):
 def test_gradient_is_the_finite_difference_and_leaves_out_the_radius_of_values(rng):
     bags = Bags(rng.standard_normal((60, 5)), 5 * np.arange(13))
     y = rng.standard_normal(12)
-    problem = Problem(
-        bags,
-        y,
-        responses=y[:, None],
-        weights=np.ones(12),
+    data = data_in_memory(LabelledBags(bags, y, y[:, None], np.ones(12)))
+    settings = HeadSettings(
         head="radial",
         kind=SQUARED,
         alpha=0.3,
@@ -168,12 +167,12 @@ def test_gradient_is_the_finite_difference_and_leaves_out_the_radius_of_values(r
         max_iter=10,
         tol=1e-4,
     )
-    coordinates = pooled_coordinates(bags, problem.weights, center=True)
+    coordinates = pooled_whitening(data, center=True)
     coordinates = coordinates.__class__(
         coordinates.mean, coordinates.scale, None, None, None
     )
     attended = np.append(rng.standard_normal(4), 0.0)
-    objective = Objective(problem, coordinates, attended)
+    objective = PenalisedLoss(data, settings, coordinates, attended)
     flat = rng.standard_normal(11)
     numeric = [
         (objective(flat + step)[0] - objective(flat - step)[0]) / 2e-6

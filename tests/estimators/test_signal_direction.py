@@ -9,10 +9,10 @@ from sklearn.exceptions import ConvergenceWarning
 from eigenheads.datasets import SignalTokens
 from eigenheads.estimators import SignalDirection
 from eigenheads.estimators._signal_search import (
-    Search,
+    SearchSettings,
     _climb_all,
     mean_square,
-    search,
+    search_direction,
 )
 
 
@@ -108,8 +108,8 @@ def test_the_search_climbs():
     values = []
     for max_iter in (1, 3, 50):
         random = np.random.RandomState(0)
-        how = Search(n_starts=4, max_iter=max_iter, tol=1e-9, prompt_length=100)
-        values.append(search(tokens, [0.5], how, random).objective)
+        how = SearchSettings(n_starts=4, max_iter=max_iter, tol=1e-9, prompt_length=100)
+        values.append(search_direction(tokens, [0.5], how, random).objective)
     assert values == sorted(values)
     prompts = tokens.reshape(10, 100, 10)
     unit = np.eye(10)
@@ -123,7 +123,7 @@ def test_no_update_descends_and_a_resting_query_is_a_maximum():
     prompts = tokens.reshape(10, 100, 6)
     start = np.array([[0.5, 0.5, -0.5, 0.5, 0.0, 0.0]])
     climbs = [
-        _climb_all(prompts, start, 0.5, Search(1, max_iter, 1e-14, 100))
+        _climb_all(prompts, start, 0.5, SearchSettings(1, max_iter, 1e-14, 100))
         for max_iter in (1, 2, 3, 4, 500)
     ]
     values = [mean_square(prompts, start[0], 0.5)] + [c.objective for c in climbs]
@@ -159,7 +159,7 @@ def test_a_query_that_still_moves_is_told(capsys):
     tokens, _ = drawn(0.01, 0.5, n=1000, d=10)
     with pytest.warns(ConvergenceWarning, match="still moved after 2 updates"):
         SignalDirection(max_iter=2, verbose=1, random_state=0).fit(tokens)
-    assert "direction 0: sharpness" in capsys.readouterr().out
+    assert "direction 0: inverse temperature" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,9 @@ def test_claims_are_as_on_record_on_every_master_seed(key, seed):
 @pytest.mark.parametrize("key", KEYS)
 def test_the_figure_is_drawn_from_the_table_alone(key):
     params, table, _ = smoke_run(key, 0)
-    assert draw_experiment(get_experiment(key), Run(params, table)).count(b"MiniLM") >= 2
+    assert (
+        draw_experiment(get_experiment(key), Run(params, table)).count(b"MiniLM") >= 2
+    )
 
 
 def test_the_figure_is_reproducible():
@@ -78,12 +80,16 @@ def test_heads_that_do_kernel_pca_would_be_noticed(monkeypatch):
         found = _study._probe("minilm", _models.minilm()[0], batch, params, 0)
     table = {**smoke_run("saritas2025/values", 0)[1], **found}
     for key in (values, gamma):
-        shares = [one for one in key.check(Run(params, table)) if "share" in one.statement]
+        shares = [
+            one for one in key.check(Run(params, table)) if "share" in one.statement
+        ]
         assert {one.verdict for one in shares if "MiniLM" in one.statement} == {
             "contradicted"
         }
     bounds = [
-        one for one in values.check(Run(params, table)) if "MiniLM: ave" in one.statement
+        one
+        for one in values.check(Run(params, table))
+        if "MiniLM: ave" in one.statement
     ]
     assert not any(one.holds for one in bounds)
 
@@ -116,7 +122,9 @@ def test_a_kernel_without_its_normaliser_would_be_noticed(monkeypatch):
     monkeypatch.setattr(eigenvalues, "kernel_pca", plain)
     monkeypatch.setattr(_study, "simulate", lambda params, rng: table)
     wrong = eigenvalues.simulate(params, experiment_rng("saritas2025/eigenvalues", 0))
-    news = [claim for claim in eigenvalues.check(Run(params, wrong)) if claim.is_changed]
+    news = [
+        claim for claim in eigenvalues.check(Run(params, wrong)) if claim.is_changed
+    ]
     assert len(news) == 2
 
 

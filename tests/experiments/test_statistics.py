@@ -65,7 +65,7 @@ def test_equivalence_is_the_narrower_interval_inside_the_margins(rng):
     for _ in range(50):
         sample = rng.standard_normal(8)
         low, high = mean_estimate(sample).interval(0.9)
-        is_inside = -0.8 < low and high < 0.8
+        is_inside = low > -0.8 and high < 0.8
         assert (equivalence_p_value(sample, 0.8) < 0.05) == is_inside
 
 

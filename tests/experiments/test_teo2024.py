@@ -219,7 +219,9 @@ def test_pairs_of_words_reach_the_entropy_of_a_chain():
     ids = np.zeros(24_000, dtype=np.int64)
     for at, odd in enumerate(rng.integers(0, 2, len(ids) - 1), start=1):
         ids[at] = follow[ids[at - 1], odd]
-    words = _inputs.Words(ids[:20_000].reshape(-1, 10), ids[20_000:].reshape(-1, 10), 60)
+    words = _inputs.Words(
+        ids[:20_000].reshape(-1, 10), ids[20_000:].reshape(-1, 10), 60
+    )
     assert 1.99 < _inputs.bigram_perplexity(words, 400) < 2.05
     shuffled = _inputs.Words(rng.permuted(words.train), words.test, 60)
     assert _inputs.bigram_perplexity(shuffled, 400) > 30

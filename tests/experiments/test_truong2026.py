@@ -14,8 +14,8 @@ import eigenheads.experiments.truong2026.nuisance as nuisance_module
 from eigenheads._parallel import reporting, threads
 from eigenheads.dynamics import _signal, _signal_kernels
 from eigenheads.experiments import experiment_keys, get_experiment
-from eigenheads.experiments._registry import get_paper
 from eigenheads.experiments._core import Run
+from eigenheads.experiments._registry import get_paper
 from eigenheads.experiments._run import draw_experiment, experiment_rng
 from eigenheads.experiments.truong2026._searches import (
     Whitened,

@@ -1,23 +1,137 @@
-"""Run a model on a batch and keep what its heads did, layer by layer."""
+"""Run a model on a batch and keep the arrays of its heads, layer by layer."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from eigenheads._checks import Got, check_count, fail
+from eigenheads.adapters._attention_call import (
+    AttentionCall,
+    visibility_of,
+    with_key_rows,
+)
 from eigenheads.adapters._batch import Batch, read_batch, run
-from eigenheads.adapters._captured import CapturedLayer, Numbers, read_masks
-from eigenheads.adapters._heads import Call
-from eigenheads.adapters._sites import FAMILIES, Site, find_sites, select_sites
+from eigenheads.adapters._family import AttentionLayer, head_weights
+from eigenheads.adapters._layers import find_attention_layers, select_layers
+from eigenheads.nn import Visibility
 
 _OWNER = "capture_heads"
+Numbers = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class CapturedLayer:
+    r"""Arrays of one attention layer on a batch, per head.
+
+    Attributes
+    ----------
+    name, layer
+        Path of the attention module in the model, and its index from 0.
+    queries, keys, values
+        ``(batch, heads, tokens, d_head)``: as they enter the softmax, after rotary
+        positions and norms of heads, before scaling; grouped keys and values are
+        repeated for each head of the queries.
+    weights
+        ``(batch, heads, tokens, tokens)``: softmax, masked.
+    outputs
+        ``(batch, heads, tokens, d_head)``: before the output projection.
+    tokens
+        ``(batch, tokens, d_model)``: input of the attention, after the norm of layers
+        that have one before it.
+    mask
+        ``(batch, tokens)``: False for padding, which no token sees.
+    is_causal
+        Whether tokens see only themselves and earlier ones.
+    scale
+        Factor of the scores, usually :math:`1/\sqrt{D}`.
+    w_query, w_key, w_value
+        ``(heads, d_head, d_model)``: the projections, those of groups repeated.
+    w_output
+        ``(heads, d_model, d_head)``: head :math:`h` adds
+        ``w_output[h] @ outputs[:, h]`` to the layer's result.
+    b_query, b_key, b_value, b_output
+        Biases, ``(heads, d_head)`` and ``(d_model,)``, or None.
+    bias
+        ``(batch, 1 or heads, tokens, tokens)``, added to the scores, where `mask` and
+        `is_causal` are not the whole mask (sliding windows, custom masks); else None.
+
+    Notes
+    -----
+    Rows of padding tokens hold whatever the model computed; select with `mask`. For
+    layers of :mod:`eigenheads.nn` queries, keys and values are those of their last
+    softmax: the cleaned keys of RPC-Attention, the corrected values of scaled
+    attention.
+    """
+
+    name: str
+    layer: int
+    queries: Numbers
+    keys: Numbers
+    values: Numbers
+    weights: Numbers
+    outputs: Numbers
+    tokens: Numbers
+    mask: NDArray[np.bool_]
+    is_causal: bool
+    scale: float
+    w_query: Numbers
+    w_key: Numbers
+    w_value: Numbers
+    w_output: Numbers
+    b_query: Numbers | None = None
+    b_key: Numbers | None = None
+    b_value: Numbers | None = None
+    b_output: Numbers | None = None
+    bias: Numbers | None = None
+
+    @property
+    def n_heads(self) -> int:
+        """Number of heads."""
+        return self.queries.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        arrays = (getattr(self, field.name) for field in fields(self))
+        return sum(a.nbytes for a in arrays if isinstance(a, np.ndarray))
+
+    @property
+    def visibility(self) -> Visibility:
+        """Mask of the layer, from `mask`, `is_causal` and `bias`."""
+        if self.bias is None:
+            padding = torch.from_numpy(self.mask)
+            return Visibility.from_padding(padding, is_causal=self.is_causal)
+        bias = torch.from_numpy(self.bias)
+        return Visibility(bias.shape[-1], False, bias.isfinite(), bias)
+
+    def recompute(self) -> Numbers:
+        """Return the outputs, computed from queries, keys, values and masks.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from eigenheads.adapters import capture_heads
+        >>> layer = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+        >>> (captured,) = capture_heads(layer, torch.ones(1, 3, 8))
+        >>> bool(np.allclose(captured.recompute(), captured.outputs, atol=1e-6))
+        True
+        """
+        q, k, v = map(torch.from_numpy, (self.queries, self.keys, self.values))
+        weights = self.visibility.weights(q, k, scale=self.scale)
+        return (weights @ v).numpy()
+
+    def mixed(self) -> Numbers:
+        """Return the output of the layer: the heads' outputs, projected and summed."""
+        total = np.einsum("bhnv,hdv->bnd", self.outputs, self.w_output, optimize=True)
+        return total if self.b_output is None else total + self.b_output
 
 
 def capture_heads(
@@ -28,9 +142,9 @@ def capture_heads(
     batch_size: int | None = 8,
     max_bytes: int = 2**30,
 ) -> Iterator[CapturedLayer]:
-    """Yield what the heads of a model did on a batch, one layer after the other.
+    """Yield the arrays of a model's heads on a batch, layer by layer.
 
-    The model runs in evaluation mode without gradients, and is left as it was.
+    The model runs in evaluation mode without gradients, and is not changed.
 
     Parameters
     ----------
@@ -43,18 +157,19 @@ def capture_heads(
         names of its arguments, such as a tokenizer returns. Rows are on axis 0, but
         on axis 1 for PyTorch's own transformers with ``batch_first=False``.
     layers
-        Which layers, counted from 0 (negative: from the end); all by default.
+        Indices of the layers, from 0; negative ones count from the end. None means
+        all.
     batch_size
-        How many rows the model gets at a time; None for all at once. Does not change
-        the result.
+        Number of rows per forward pass; None for all at once. It does not change the
+        result.
     max_bytes
-        About how many bytes of captured arrays are held at a time, but at least one
-        layer: what does not fit is captured in another pass over the batch.
+        Approximate limit of the captured arrays held at a time, but at least one layer:
+        further layers are captured in another pass over the batch.
 
     Yields
     ------
     captured
-        One :class:`CapturedLayer` a layer, in order.
+        One :class:`CapturedLayer` per layer, in order.
 
     Raises
     ------
@@ -70,25 +185,26 @@ def capture_heads(
     >>> captured.name, captured.weights.shape
     ('self_attn', (3, 2, 5, 5))
     """
-    sites = select_sites(find_sites(model, owner=_OWNER), layers, owner=_OWNER)
+    found = find_attention_layers(model, owner=_OWNER)
+    chosen = select_layers(found, layers, owner=_OWNER)
     if batch_size is not None:
         batch_size = check_count("batch_size", batch_size, owner=_OWNER)
     check_count("max_bytes", max_bytes, owner=_OWNER)
     read = read_batch(model, batch, owner=_OWNER)
-    return _passes(model, read, sites, batch_size, int(max_bytes))
+    return _passes(model, read, chosen, batch_size, int(max_bytes))
 
 
 def _passes(
     model: nn.Module,
     batch: Batch,
-    sites: list[Site],
+    layers: list[AttentionLayer],
     batch_size: int | None,
     max_bytes: int,
 ) -> Iterator[CapturedLayer]:
-    """Capture one layer, whose size says how many go into each further pass."""
+    """Capture one layer; its size determines how many fit into each further pass."""
     done, step = 0, 1
-    while done < len(sites):
-        group = sites[done : done + step]
+    while done < len(layers):
+        group = layers[done : done + step]
         captured = _capture(model, batch, group, batch_size)
         if done == 0:
             step = max(1, max_bytes // captured[0].nbytes)
@@ -98,52 +214,54 @@ def _passes(
 
 
 def _capture(
-    model: nn.Module, batch: Batch, sites: list[Site], batch_size: int | None
+    model: nn.Module,
+    batch: Batch,
+    layers: list[AttentionLayer],
+    batch_size: int | None,
 ) -> list[CapturedLayer]:
-    kept = {site.layer: _Kept(site, batch.n_rows) for site in sites}
+    kept = {layer.index: _LayerArrays(layer, batch.n_rows) for layer in layers}
     for index, piece in enumerate(batch.pieces(batch_size)):
-        # The first pass runs to its end, to see layers that are called twice.
-        recorder = _Recorder(kept, piece.n_rows, stops=index > 0)
-        with _watching(model, sites, recorder), suppress(_Enough):
+        # The first piece runs to its end, to detect layers that are called twice.
+        recorder = _CallRecorder(kept, piece.n_rows, stops=index > 0)
+        with _watching(model, layers, recorder), suppress(_AllCaptured):
             run(model, piece, owner=_OWNER)
-        _check_seen(sites, recorder.seen)
-    return [kept.pop(site.layer).finish() for site in sites]
+        _check_seen(layers, recorder.seen)
+    return [kept.pop(layer.index).finish() for layer in layers]
 
 
-class _Enough(Exception):
-    """All that is wanted was seen: later layers need not run."""
+class _AllCaptured(Exception):
+    """All wanted layers were captured: later layers need not run."""
 
 
 @dataclass
-class _Recorder:
+class _CallRecorder:
     """Keeps the calls of one pass."""
 
-    kept: dict[int, "_Kept"]
+    kept: dict[int, "_LayerArrays"]
     n_rows: int
     stops: bool
     seen: Counter[int] = field(default_factory=Counter)
 
-    def __call__(self, site: Site, call: Call) -> None:
-        self.seen[site.layer] += 1
-        if self.seen[site.layer] == 1:
-            self.kept[site.layer].add(call, rows=self.n_rows)
+    def __call__(self, layer: AttentionLayer, call: AttentionCall) -> None:
+        self.seen[layer.index] += 1
+        if self.seen[layer.index] == 1:
+            self.kept[layer.index].add(call, rows=self.n_rows)
         if self.stops and len(self.seen) == len(self.kept):
-            raise _Enough
+            raise _AllCaptured
 
 
 @contextmanager
 def _watching(
-    model: nn.Module, sites: list[Site], recorder: _Recorder
+    model: nn.Module, layers: list[AttentionLayer], recorder: _CallRecorder
 ) -> Iterator[None]:
-    """Watch the sites of a model in evaluation mode, then leave all as it was."""
+    """Record the layers of a model in evaluation mode, then undo all changes."""
     was_training = [module for module in model.modules() if module.training]
     with ExitStack() as stack:
-        for family in {site.family for site in sites}:
-            stack.enter_context(FAMILIES[family].prepared(model))
-        for site in sites:
-            watched = FAMILIES[site.family].watched
-            keep = partial(recorder, site)
-            stack.enter_context(watched(site.module, keep, owner=_OWNER))
+        for family in {layer.family for layer in layers}:
+            stack.enter_context(family.prepare_capture(model))
+        for layer in layers:
+            record = partial(recorder, layer)
+            stack.enter_context(layer.family.capture(layer, record, owner=_OWNER))
         model.eval()
         try:
             yield
@@ -152,36 +270,37 @@ def _watching(
                 module.training = True
 
 
-def _check_seen(sites: list[Site], seen: Counter[int]) -> None:
-    for site in sites:
-        times = seen[site.layer]
+def _check_seen(layers: list[AttentionLayer], seen: Counter[int]) -> None:
+    for layer in layers:
+        times = seen[layer.index]
         if times == 1:
             continue
         if times:
-            what = f"{site.name!r} called {times} times in one pass"
+            what = f"{layer.name!r} called {times} times in one pass"
             hint = "Layers that share their weights are not supported."
         else:
-            what = f"{site.name!r}, which was not called or attends in its own way"
+            what = f"{layer.name!r}, which was not called or computes its own attention"
             hint = "Choose others with `layers`."
         contract = "a model that calls each attention layer once"
         fail("model", contract, Got(what), owner=_OWNER, hint=hint)
 
 
-class _Kept:
-    """Arrays of one layer, filled row by row."""
+class _LayerArrays:
+    """Arrays of one layer, filled piece by piece."""
 
-    def __init__(self, site: Site, n_rows: int) -> None:
-        self.site, self.n_rows = site, n_rows
+    def __init__(self, layer: AttentionLayer, n_rows: int) -> None:
+        self.layer, self.n_rows = layer, n_rows
         self.arrays: dict[str, Numbers] = {}
         self.weights: dict[str, Numbers | None] = {}
         self.scale = 0.0
         self.filled = 0
 
-    def add(self, call: Call, *, rows: int) -> None:
-        """Take over the rows of one call."""
+    def add(self, call: AttentionCall, *, rows: int) -> None:
+        """Add the rows of one call."""
+        assert call.tokens is not None
         if call.tokens.ndim != 3 or len(call.tokens) != rows:
             got = Got(
-                f"{rows} rows and {tuple(call.tokens.shape)} at {self.site.name!r}"
+                f"{rows} rows and {tuple(call.tokens.shape)} at {self.layer.name!r}"
             )
             contract = "rows that reach the attention as (rows, tokens, d_model)"
             hint = "If its rows are not on axis 0, use batch_size=None."
@@ -189,66 +308,68 @@ class _Kept:
         if not self.weights:
             self.scale = call.scale
             self._read_weights(call)
-        keys, values = call.repeated()
+        repeated = call.with_repeated_keys()
         weights, outputs = call.attended
         self._keep("queries", call.queries, rows)
-        self._keep("keys", keys, rows)
-        self._keep("values", values, rows)
+        self._keep("keys", repeated.keys, rows)
+        self._keep("values", repeated.values, rows)
         self._keep("weights", weights, rows)
         self._keep("outputs", outputs, rows)
         self._keep("tokens", call.tokens, rows)
-        if call.bias is not None:
-            self._keep("bias", call.bias, rows)
+        bias = visibility_of(with_key_rows(repeated)).as_bias()
+        if bias is not None:
+            n = bias.shape[-1]
+            self._keep("bias", bias.expand(rows, bias.shape[1], n, n), rows)
         self.filled += rows
 
     def finish(self) -> CapturedLayer:
         """Return the layer."""
         bias = self.arrays.pop("bias", None)
         n_tokens = self.arrays["tokens"].shape[1]
-        mask, is_causal, rest = read_masks(bias, self.n_rows, n_tokens)
+        visibility = Visibility(n_tokens)
+        if bias is not None:
+            visibility = Visibility(n_tokens, bias=torch.from_numpy(bias))
+        padding, is_causal, rest = visibility.split(self.n_rows)
+        mask = padding.numpy()
         real = self.arrays["outputs"].swapaxes(1, 2)[mask]
         if not np.isfinite(real).all():
-            got = Got(f"outputs of {self.site.name!r} that are not")
+            got = Got(f"outputs of {self.layer.name!r} that are not")
             fail("model", "of finite numbers", got, owner=_OWNER)
         return CapturedLayer(
-            name=self.site.name,
-            layer=self.site.layer,
+            name=self.layer.name,
+            layer=self.layer.index,
             mask=mask,
             is_causal=is_causal,
             scale=self.scale,
-            bias=rest,
+            bias=None if rest is None else np.array(rest.numpy()),
             **self.arrays,
             **self.weights,  # type: ignore[arg-type]
         )
 
     def _keep(self, name: str, tensor: Tensor, rows: int) -> None:
-        if name == "bias":  # rows may share it
-            n = tensor.shape[-1]
-            tensor = tensor.expand(rows, tensor.shape[1], n, n)
         array = as_numbers(tensor)
         if name not in self.arrays:
             shape = (self.n_rows, *array.shape[1:])
-            # A piece without a mask hides nothing.
+            # Zeros, since a piece without a mask hides nothing.
             self.arrays[name] = np.zeros(shape, array.dtype)
         if self.arrays[name].shape[1:] != array.shape[1:]:
             got = Got(f"{array.shape[1:]} after {self.arrays[name].shape[1:]}")
             fail("batch", "rows of one length", got, owner=_OWNER)
         self.arrays[name][self.filled : self.filled + rows] = array
 
-    def _read_weights(self, call: Call) -> None:
-        n_heads, n_groups = call.queries.shape[1], call.keys.shape[1]
-        found = FAMILIES[self.site.family].head_weights(
-            self.site.module, self.site.output, n_heads, n_groups
-        )
+    def _read_weights(self, call: AttentionCall) -> None:
+        found = head_weights(self.layer, call.queries.shape[1], call.keys.shape[1])
         self.weights = {
             k: None if w is None else as_numbers(w) for k, w in found.items()
         }
-        if self.site.family in ("huggingface", "timm"):
+        if self.layer.family.checks_values:
             self._check_layout(call)
 
-    def _check_layout(self, call: Call) -> None:
-        """Compare values with the matrices read: a layout may not be what it seems."""
-        tokens, values = as_numbers(call.tokens), as_numbers(call.repeated()[1])
+    def _check_layout(self, call: AttentionCall) -> None:
+        """Compare the values with tokens times the projection that was read."""
+        assert call.tokens is not None
+        tokens = as_numbers(call.tokens)
+        values = as_numbers(call.with_repeated_keys().values)
         matrix, bias = self.weights["w_value"], self.weights["b_value"]
         assert matrix is not None
         expected: Numbers = tokens[:, None] @ matrix.swapaxes(1, 2)
@@ -260,13 +381,13 @@ class _Kept:
             np.abs(expected - values) > tolerance * size
         )
         if not same:
-            got = Got(f"{type(self.site.module).__name__}, whose values are not")
+            got = Got(f"{type(self.layer.module).__name__}, whose values are not")
             contract = "attention whose values are its tokens times a known matrix"
             fail("model", contract, got, owner=_OWNER)
 
 
 def as_numbers(tensor: Tensor) -> Numbers:
-    """Return a tensor as an array of single or double precision, on its own."""
+    """Return a copy of a tensor as an array of single or double precision."""
     double = tensor.dtype == torch.float64
     plain = tensor.detach().to("cpu", torch.float64 if double else torch.float32)
     return np.array(plain.numpy())

@@ -11,11 +11,10 @@ from torch import nn
 from eigenheads._checks import check_choice, check_count, fail
 from eigenheads._parallel import advance, progress_bar, reporting, weighing
 from eigenheads.adapters._batch import read_batch
-from eigenheads.adapters._capture import capture_heads
-from eigenheads.adapters._captured import CapturedLayer
+from eigenheads.adapters._capture import CapturedLayer, capture_heads
+from eigenheads.adapters._layers import find_attention_layers, select_layers
 from eigenheads.adapters._model_probe import ModelProbe, with_q_values
-from eigenheads.adapters._sites import find_sites, select_sites
-from eigenheads.adapters._twin import untrained_twin
+from eigenheads.adapters._untrained_copy import untrained_copy
 from eigenheads.probes import (
     ProbeResult,
     covariance_probe,
@@ -93,10 +92,11 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
         n_redraws = check_count("n_redraws", n_redraws, owner=_OWNER, minimum=0)
     seed = check_count("seed", seed, owner=_OWNER, minimum=0, maximum=2**32 - 1)
     check_choice("false_discovery", false_discovery, ("bh", "by"), owner=_OWNER)
-    sites = select_sites(find_sites(model, owner=_OWNER), layers, owner=_OWNER)
+    found = find_attention_layers(model, owner=_OWNER)
+    sites = select_layers(found, layers, owner=_OWNER)
     read = read_batch(model, batch, owner=_OWNER)
     twins, notes = _twins(model, untrained, n_untrained, seed)
-    chosen = [site.layer for site in sites]
+    chosen = [site.index for site in sites]
     rows: list[dict[str, Any]] = []
     about: dict[str, str] = {}
     bar = progress_bar(len(sites), description="layers") if progress else nullcontext()
@@ -140,7 +140,7 @@ def _twins(
     twins: list[nn.Module] = []
     for index in range(count):
         # Far from the seeds of the layers' nulls.
-        twin = untrained_twin(model, _derived(seed, index, 1))
+        twin = untrained_copy(model, _derived(seed, index, 1))
         if isinstance(twin, str):
             return [], [
                 f"The null of untrained models is not available: {twin}. "

@@ -1,84 +1,228 @@
 """PyTorch's own ``nn.MultiheadAttention``, alone or inside its transformer layers."""
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from eigenheads._checks import Got, fail
-from eigenheads.adapters._heads import Call, by_head, hide, output_by_head
+from eigenheads.adapters._attention_call import OWNER, AttentionCall
+from eigenheads.adapters._family import (
+    AbstractFamily,
+    AttentionLayer,
+    Projection,
+    Record,
+    Wanted,
+    hooked,
+)
+from eigenheads.adapters._variants import (
+    AbstractVariant,
+    SwappedModule,
+    attend,
+    restore_class,
+    swap_class,
+)
+from eigenheads.nn._visibility import merge_masks
 
 _SIGNATURE = inspect.signature(nn.MultiheadAttention.forward)
+_NESTED = "_nested_before_swap"  # attribute of encoders with swapped layers
 
 
-def output_projection(
-    module: nn.Module, parent: nn.Module | None, name: str
-) -> nn.Module | None:
-    """Return the output projection if this is self-attention of PyTorch, else None."""
-    if not isinstance(module, nn.MultiheadAttention):
-        return None
-    is_cross = isinstance(parent, nn.TransformerDecoderLayer) and (
-        name == "multihead_attn"
+class SwappedMultihead(SwappedModule):
+    """``nn.MultiheadAttention`` with another attention in its heads.
+
+    A row that sees no key returns zeros before the output projection; the original
+    returns NaN.
+    """
+
+    # nn.TransformerEncoderLayer reads this before it takes its fast path, which would
+    # never call this module.
+    _qkv_same_embed_dim = property(lambda self: False)
+
+    def _reset_parameters(self: Any) -> None:
+        """Draw the weights anew, with the true value of `_qkv_same_embed_dim`."""
+        swapped = self.__class__
+        self.__class__ = nn.MultiheadAttention
+        try:
+            self._reset_parameters()
+        finally:
+            self.__class__ = swapped
+
+    def forward(
+        self: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend like ``nn.MultiheadAttention``, except for the heads' attention."""
+        if query.is_nested:
+            hint = "Swap the whole nn.TransformerEncoder: it then makes none."
+            got = Got("a nested tensor")
+            fail("query", "a plain tensor", got, owner=OWNER, hint=hint)
+        call = _read_call(
+            self,
+            (query, key, value),
+            (attn_mask, key_padding_mask),
+            is_causal=is_causal,
+            wants_weights=need_weights,
+        )
+        output, weights = attend(self, call)
+        merged = self.out_proj(output.transpose(1, 2).flatten(2))
+        if weights is not None and average_attn_weights:
+            weights = weights.mean(1)
+        if query.dim() == 2:
+            return merged[0], None if weights is None else weights[0]
+        return merged if self.batch_first else merged.transpose(0, 1), weights
+
+
+def _read_call(
+    module: Any,
+    inputs: tuple[Tensor, Tensor, Tensor],
+    masks: tuple[Tensor | None, Tensor | None],
+    *,
+    is_causal: bool,
+    wants_weights: bool,
+) -> AttentionCall:
+    """Return one call of ``nn.MultiheadAttention``, from the arguments of `forward`."""
+    query, key, _ = inputs
+    batched = [_batch_first(x, module.batch_first) for x in inputs]
+    heads = []
+    for x, (matrix, bias) in zip(batched, _projections(module), strict=True):
+        split = F.linear(x, matrix, bias)
+        shape = (*split.shape[:-1], module.num_heads, module.head_dim)
+        heads.append(split.view(shape).transpose(1, 2))
+    queries, keys, values = heads
+    return AttentionCall(
+        queries=queries,
+        keys=keys,
+        values=values,
+        mask=merge_masks(*masks, queries),
+        is_causal=is_causal,
+        is_self=query is key,
+        scale=module.head_dim**-0.5,
+        dropout=module.dropout if module.training else 0.0,
+        wants_weights=wants_weights,
+        tokens=batched[0],
     )
-    return None if is_cross else module.out_proj
 
 
-@contextmanager
-def prepared(model: nn.Module) -> Iterator[None]:
-    """Switch off the fused path, which never calls the attention module."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
-
-
-@contextmanager
-def watched(
-    module: nn.Module, record: Callable[[Call], None], *, owner: str
-) -> Iterator[None]:
-    """Record each call of the module."""
-
-    def see(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = _SIGNATURE.bind(module, *args, **kwargs)
-        given.apply_defaults()
-        record(_read(module, given.arguments, owner=owner))
-
-    handle = module.register_forward_pre_hook(see, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-def head_weights(
-    module: Any, output: nn.Module, n_heads: int, n_groups: int
-) -> dict[str, Tensor | None]:
-    """Return projections and biases, cut into heads."""
-    names, (matrices, biases) = ("query", "key", "value"), _projections(module)
-    found: dict[str, Tensor | None] = output_by_head(output, n_heads)
-    for name, matrix, bias in zip(names, matrices, biases, strict=True):
-        found[f"w_{name}"] = by_head(matrix, n_heads)
-        found[f"b_{name}"] = None if bias is None else by_head(bias, n_heads)
-    return found
-
-
-def _projections(module: Any) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
-    if module.in_proj_weight is not None:
-        matrices = module.in_proj_weight.chunk(3)
-    else:
+def _projections(module: Any) -> list[Projection]:
+    if module.in_proj_weight is None:
         matrices = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+    else:
+        matrices = module.in_proj_weight.chunk(3)
     bias = module.in_proj_bias
-    return matrices, (None,) * 3 if bias is None else bias.chunk(3)
+    biases = (None,) * 3 if bias is None else bias.chunk(3)
+    return list(zip(matrices, biases, strict=True))
 
 
-def _read(module: Any, given: dict[str, Any], *, owner: str) -> Call:
-    query, key, value = (given[name] for name in ("query", "key", "value"))
+def _batch_first(x: Tensor, batch_first: bool) -> Tensor:
+    if x.dim() == 2:
+        return x.unsqueeze(0)
+    return x if batch_first else x.transpose(0, 1)
+
+
+@final
+class TorchFamily(AbstractFamily):
+    """Models with ``nn.MultiheadAttention``."""
+
+    name = "torch"
+
+    def find(
+        self, module: nn.Module, parent: nn.Module | None, name: str
+    ) -> nn.Module | None:
+        """Return the output projection if this is self-attention of PyTorch."""
+        if not isinstance(module, nn.MultiheadAttention):
+            return None
+        is_cross = isinstance(parent, nn.TransformerDecoderLayer) and (
+            name == "multihead_attn"
+        )
+        return None if is_cross else module.out_proj
+
+    @contextmanager
+    def prepare_capture(self, model: nn.Module) -> Iterator[None]:
+        """Switch off the fused path, which never calls the attention module."""
+        before = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(before)
+
+    def capture(
+        self, layer: AttentionLayer, record: Record, *, owner: str
+    ) -> AbstractContextManager[None]:
+        """Return a context in which each call of the layer is passed to `record`."""
+
+        def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            given = _SIGNATURE.bind(module, *args, **kwargs)
+            given.apply_defaults()
+            values = given.arguments
+            inputs = (values["query"], values["key"], values["value"])
+            _check_capture(module, inputs, owner=owner)
+            masks = (values["attn_mask"], values["key_padding_mask"])
+            same = (inputs[0],) * 3  # equal tensors may be different objects
+            record(
+                _read_call(module, same, masks, is_causal=False, wants_weights=False)
+            )
+
+        return hooked(layer.module, before)
+
+    def projections(self, module: Any, n_heads: int, n_groups: int) -> list[Projection]:
+        """Return the projections to queries, keys and values."""
+        return _projections(module)
+
+    def check_swap(self, model: nn.Module, wanted: Wanted, *, owner: str) -> None:
+        """Raise unless all layers can be given these variants, or restored."""
+        for layer, variant in wanted.items():
+            reason = "" if variant is None else _reason_against_swap(layer.module)
+            if reason:
+                contract = "without parts that a swap would lose"
+                got = Got(f"{layer.name or 'the model'} with {reason}")
+                hint = "Leave it out with `layers`."
+                fail("model", contract, got, owner=owner, hint=hint)
+
+    def swap(self, layer: AttentionLayer, variant: AbstractVariant) -> None:
+        """Give the layer this variant."""
+        module: Any = layer.module
+        swap_class(module, SwappedMultihead, variant, module.num_heads)
+
+    def restore(self, layer: AttentionLayer) -> None:
+        """Give the layer its original attention back."""
+        restore_class(layer.module)
+
+    def finish_swap(self, model: nn.Module) -> None:
+        """Stop encoders from passing nested tensors to swapped layers, or allow it.
+
+        With padding in evaluation mode ``nn.TransformerEncoder`` makes a nested tensor,
+        which only the fast path of its layers accepts.
+        """
+        for encoder in model.modules():
+            if not isinstance(encoder, nn.TransformerEncoder):
+                continue
+            if any(isinstance(module, SwappedModule) for module in encoder.modules()):
+                if not hasattr(encoder, _NESTED):
+                    setattr(encoder, _NESTED, encoder.use_nested_tensor)
+                encoder.use_nested_tensor = False
+            elif hasattr(encoder, _NESTED):
+                encoder.use_nested_tensor = getattr(encoder, _NESTED)
+                delattr(encoder, _NESTED)
+
+
+def _check_capture(
+    module: Any, inputs: tuple[Tensor, Tensor, Tensor], *, owner: str
+) -> None:
+    """Raise unless this is a call of plain self-attention."""
+    query, key, value = inputs
     if not (_same(query, key) and _same(query, value)):
         got = Got("an nn.MultiheadAttention called with keys of other tokens")
         hint = "Leave cross-attention out with `layers`."
@@ -89,41 +233,18 @@ def _read(module: Any, given: dict[str, Any], *, owner: str) -> Call:
     if module.bias_k is not None or module.add_zero_attn:
         got = Got("an nn.MultiheadAttention with add_bias_kv or add_zero_attn")
         fail("model", "attention from tokens to tokens", got, owner=owner)
-    tokens = (
-        query.unsqueeze(0 if module.batch_first else 1) if query.ndim == 2 else query
-    )
-    if not module.batch_first:
-        tokens = tokens.transpose(0, 1)
-    n_heads = module.num_heads
-    matrices, biases = _projections(module)
-    shape = (*tokens.shape[:2], n_heads, -1)
-    q, k, v = (
-        F.linear(tokens, matrix, bias).reshape(shape).transpose(1, 2)
-        for matrix, bias in zip(matrices, biases, strict=True)
-    )
-    bias = _bias(given["attn_mask"], given["key_padding_mask"], tokens, n_heads)
-    return Call(tokens, q, k, v, bias, module.head_dim**-0.5)
 
 
 def _same(first: Tensor, second: Tensor) -> bool:
     return first is second or torch.equal(first, second)
 
 
-def _bias(
-    attn_mask: Tensor | None, padding: Tensor | None, tokens: Tensor, n_heads: int
-) -> Tensor | None:
-    """Return both masks as numbers to add; True hides here, unlike elsewhere."""
-    total = None
-    if attn_mask is not None:
-        total = _numbers(attn_mask)
-        if total.ndim == 3:
-            total = total.reshape(len(tokens), n_heads, *total.shape[1:])
-        total = total.expand((*(1,) * (4 - total.ndim), *total.shape))
-    if padding is not None:
-        rows = _numbers(padding.reshape(len(tokens), 1, 1, -1))
-        total = rows if total is None else total + rows
-    return total
-
-
-def _numbers(mask: Tensor) -> Tensor:
-    return hide(~mask if mask.dtype == torch.bool else mask)
+def _reason_against_swap(module: nn.Module) -> str:
+    """Return why a module cannot be swapped, or an empty text."""
+    assert isinstance(module, nn.MultiheadAttention)
+    if module.bias_k is not None or module.add_zero_attn:
+        return "keys that are not tokens (add_bias_kv or add_zero_attn)"
+    forwards = (nn.MultiheadAttention.forward, SwappedMultihead.forward)
+    if type(module).forward not in forwards:
+        return f"a forward of its own ({type(module).__name__})"
+    return ""

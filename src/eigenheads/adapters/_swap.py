@@ -1,35 +1,22 @@
-"""Swap the attention of a trained model, and see what is where."""
+"""Swap the attention of a trained model, and list the attention of each layer."""
 
-import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from torch import nn
 
 from eigenheads._checks import Got, check_choice, fail
-from eigenheads.adapters._sites import Site, find_sites, select_sites
-from eigenheads.adapters._swap_variants import (
-    BEFORE,
-    IMPLEMENTATION,
-    SWAP,
-    VARIANTS,
-    Swap,
-    Variant,
-)
+from eigenheads.adapters._family import AttentionLayer, Wanted
+from eigenheads.adapters._huggingface import SWAPPED, is_unrestored
+from eigenheads.adapters._layers import find_attention_layers, select_layers
+from eigenheads.adapters._variants import SWAP, VARIANTS, SwapState
 from eigenheads.nn import PursuitDiagnostics
 
 Model = TypeVar("Model", bound=nn.Module)
 Layers = int | str | Sequence[int | str] | range | None
 _OWNER = "swap_attention"
-# Imported when a model has such layers: transformers takes seconds.
-_ROOMS: Final = {
-    "torch": "_swap_torch",
-    "timm": "_swap_timm",
-    "huggingface": "_swap_huggingface",
-}
 
 
 def swap_attention(
@@ -39,19 +26,19 @@ def swap_attention(
     layers: Layers = None,
     **options: Any,
 ) -> Model:
-    r"""Give layers of a trained model another attention, and keep the weights.
+    r"""Replace the attention of layers of a trained model, and keep the weights.
 
     Parameters
     ----------
     model
         Changed in place. Attention is found in ``nn.MultiheadAttention`` (alone, or in
         PyTorch's transformer layers), Hugging Face models, and modules laid out as
-        timm's (``qkv``, ``proj``, ``num_heads``). Cross-attention is left alone.
+        timm's (``qkv``, ``proj``, ``num_heads``). Cross-attention is not changed.
     to
-        ``"rpc"``: RPC-Attention; the pursuit cleans the keys, and the queries meet the
-        cleaned keys in the last softmax. ``"symmetric"``: the keys take the queries'
-        place. ``"scaled"``: values minus a learned multiple of their average; starts
-        as the original. ``"original"``: what the layer was, bit for bit.
+        ``"rpc"``: RPC-Attention; the pursuit cleans the keys, and the last softmax
+        compares the queries with the cleaned keys. ``"symmetric"``: the keys serve as
+        queries. ``"scaled"``: values minus a learned multiple of their average; starts
+        as the original. ``"original"``: the layer before the swap, bit for bit.
     layers
         Indices (negative ones count from the end), names as in
         :func:`attention_summary`, or a range; None means all.
@@ -71,29 +58,29 @@ def swap_attention(
     Raises
     ------
     ValueError
-        If no attention is found (the message lists the modules that were looked at),
-        or a layer computes something that a swap would lose, such as relative
-        positions. The model is then as it was.
+        If no attention is found (the message lists modules of the model), or a layer
+        computes something that a swap would lose, such as relative positions. The model
+        is then unchanged.
 
     See Also
     --------
-    attention_summary : which layer has which attention.
-    watch_attention : what the pursuits of a swapped model do.
-    load_swapped : load a swapped Hugging Face model.
+    attention_summary : List the attention of each layer.
+    watch_attention : Measure the pursuits of a swapped model.
+    load_swapped : Load a swapped Hugging Face model.
 
     Notes
     -----
     With ``n_iter=1``, ``sparsity=inf`` and own queries, ``"rpc"`` is the original up to
-    rounding. With more iterations, and for ``"symmetric"``, the layer computes
-    something that its weights were not trained for: fine-tune before you measure.
+    rounding. With more iterations, and for ``"symmetric"``, the weights were not
+    trained for what the layer computes: fine-tune before you measure.
     Dropout of attention weights acts in the last softmax only.
 
-    Masks keep their meaning, and nothing comes in from hidden tokens: see
+    Masks keep their meaning, and hidden tokens have no influence: see
     :func:`eigenheads.nn.rpc_attention`. Tokens that see nothing, such as padding at
-    the start of a sequence, get zeros where the original has an average of padding.
-    Decoding with a cache gives what decoding without gives; the keys of all cached
-    tokens are cleaned again at each step, so a step costs as much as a forward pass
-    over the cache in that layer.
+    the start of a sequence, get zeros where the original returns an average of padding.
+    Decoding with and without a cache gives equal results; the keys of all cached tokens
+    are cleaned again at each step, so each step costs as much as a forward pass over
+    the cache in that layer.
 
     ``"scaled"`` adds a parameter ``attention_scaling`` to each layer: make the
     optimizer afterwards.
@@ -116,57 +103,43 @@ def swap_attention(
         name, value = next(iter(options.items()))
         fail(name, "left out for to='original'", value, owner=_OWNER, error=TypeError)
     hint = "Layers to build a model from are in eigenheads.nn."
-    sites = find_sites(model, owner=_OWNER, hint=hint)
-    apply_variants(model, dict.fromkeys(choose(sites, layers), variant))
+    found = find_attention_layers(model, owner=_OWNER, hint=hint)
+    apply_variants(model, dict.fromkeys(_choose(found, layers), variant))
     return model
 
 
-def apply_variants(model: nn.Module, wanted: dict[Site, Variant | None]) -> None:
-    """Check all sites, then change them; None restores."""
-    for site, variant in wanted.items():
-        room = _room(site)
-        if variant is not None:
-            room.check(site, variant, owner=_OWNER)
-    rooms = {_room(site) for site in wanted}
-    for room in rooms:
-        if hasattr(room, "check_model"):
-            own = [site for site in wanted if _room(site) is room]
-            room.check_model(model, own, owner=_OWNER)
-    for site, variant in wanted.items():
+def apply_variants(model: nn.Module, wanted: Wanted) -> None:
+    """Check all layers, then swap them; None restores the original attention."""
+    families = list(dict.fromkeys(layer.family for layer in wanted))
+    for family in families:
+        own = {x: variant for x, variant in wanted.items() if x.family is family}
+        family.check_swap(model, own, owner=_OWNER)
+    for layer, variant in wanted.items():
         if variant is None:
-            _room(site).unswap(site)
+            layer.family.restore(layer)
         else:
-            _room(site).swap(site, variant)
-    for room in rooms:
-        room.finish(model)
+            layer.family.swap(layer, variant)
+    for family in families:
+        family.finish_swap(model)
 
 
-def choose(sites: list[Site], layers: Layers) -> list[Site]:
-    """Return the sites that `layers` names, by index or name."""
+def _choose(found: list[AttentionLayer], layers: Layers) -> list[AttentionLayer]:
+    """Return the layers with these indices or names."""
     wanted = [layers] if isinstance(layers, int | str) else layers
     if wanted is None or not isinstance(wanted, Sequence):
-        return select_sites(sites, wanted, owner=_OWNER)
-    names = {site.name: site.layer for site in sites}
+        return select_layers(found, wanted, owner=_OWNER)
+    names = {layer.name: layer.index for layer in found}
     indices = []
     for one in wanted:
         if isinstance(one, str):
             check_choice("layers", one, names, owner=_OWNER)
         indices.append(names[one] if isinstance(one, str) else one)
-    return select_sites(sites, indices, owner=_OWNER)
-
-
-def _room(site: Site) -> ModuleType:
-    if site.family not in _ROOMS:
-        contract = "without layers of eigenheads.nn among those to swap"
-        got = Got(f"{site.name or 'the model'} ({type(site.module).__name__})")
-        hint = "Make another layer and load its state dict; their names agree."
-        fail("model", contract, got, owner=_OWNER, hint=hint)
-    return importlib.import_module(f"eigenheads.adapters.{_ROOMS[site.family]}")
+    return select_layers(found, indices, owner=_OWNER)
 
 
 @dataclass(frozen=True)
 class LayerAttention:
-    """What one layer of a model uses.
+    """Attention of one layer of a model.
 
     Attributes
     ----------
@@ -175,10 +148,9 @@ class LayerAttention:
     attention
         ``"original"``, ``"rpc"``, ``"symmetric"`` or ``"scaled"``.
     queries
-        Whether its last softmax asks with the layer's ``"own"`` queries or with its
-        ``"keys"``.
+        Queries of the last softmax: the layer's ``"own"``, or its ``"keys"``.
     options
-        Settings of the variant, in words.
+        Settings of the variant, as text.
     """
 
     layer: int
@@ -190,7 +162,7 @@ class LayerAttention:
 
 
 class AttentionSummary(tuple[LayerAttention, ...]):
-    """The layers of a model, in order; prints as a table."""
+    """Attention of each layer of a model, in order; prints as a table."""
 
     __slots__ = ()
 
@@ -207,7 +179,7 @@ class AttentionSummary(tuple[LayerAttention, ...]):
 
 
 def attention_summary(model: nn.Module) -> AttentionSummary:
-    """Return which layer of a model has which attention.
+    """Return the attention of each layer of a model.
 
     Parameters
     ----------
@@ -217,7 +189,8 @@ def attention_summary(model: nn.Module) -> AttentionSummary:
     Returns
     -------
     summary
-        A tuple of :class:`LayerAttention`; prints as a table.
+        A tuple with one row per layer: ``layer``, ``name``, ``family``, ``attention``,
+        ``queries``, ``options``. It prints as a table.
 
     Examples
     --------
@@ -226,28 +199,25 @@ def attention_summary(model: nn.Module) -> AttentionSummary:
     layer  name  family  attention  queries  options
         0        torch   original   own
     """
-    return AttentionSummary(
-        _row(site) for site in find_sites(model, owner="attention_summary")
-    )
+    found = find_attention_layers(model, owner="attention_summary")
+    return AttentionSummary(map(_row, found))
 
 
-def _row(site: Site) -> LayerAttention:
-    swap = getattr(site.module, SWAP, None)
-    place = (site.layer, site.name, site.family)
-    if not isinstance(swap, Swap):
-        config = getattr(site.module, "config", None)
-        name = getattr(config, "_attn_implementation", None)
-        if name == IMPLEMENTATION and not hasattr(site.module, BEFORE):
-            return LayerAttention(*place, "not restored", "", f"load with {name}")
-        own = "own" if site.family != "eigenheads" else "as built"
+def _row(layer: AttentionLayer) -> LayerAttention:
+    state = getattr(layer.module, SWAP, None)
+    place = (layer.index, layer.name, layer.family.name)
+    if not isinstance(state, SwapState):
+        if is_unrestored(layer.module):
+            return LayerAttention(*place, "not restored", "", f"load with {SWAPPED}")
+        own = "own" if layer.family.name != "eigenheads" else "as built"
         return LayerAttention(*place, "original", own, "")
-    variant = swap.variant
+    variant = state.variant
     return LayerAttention(*place, variant.to, variant.queries_used, variant.settings())
 
 
 @contextmanager
 def watch_attention(model: nn.Module) -> Iterator[dict[str, PursuitDiagnostics]]:
-    """Measure what the pursuits of a swapped model do to the calls inside the block.
+    """Measure the pursuits of a swapped model during the calls inside the block.
 
     Parameters
     ----------
@@ -271,24 +241,24 @@ def watch_attention(model: nn.Module) -> Iterator[dict[str, PursuitDiagnostics]]
     >>> seen[""].flagged.shape  # iterations, heads
     torch.Size([3, 2])
     """
-    swaps = {
-        name: swap
+    states = {
+        name: state
         for name, module in model.named_modules()
-        if isinstance(swap := getattr(module, SWAP, None), Swap)
-        and swap.variant.to == "rpc"
+        if isinstance(state := getattr(module, SWAP, None), SwapState)
+        and state.variant.to == "rpc"
     }
-    if not swaps:
+    if not states:
         contract = "a model with layers swapped to 'rpc'"
         got = Got(f"{type(model).__name__} without")
         hint = "Call `swap_attention` first."
         fail("model", contract, got, owner="watch_attention", hint=hint)
     seen: dict[str, PursuitDiagnostics] = {}
-    for swap in swaps.values():
-        swap.is_watched, swap.last = True, None
+    for state in states.values():
+        state.is_watched, state.last = True, None
     try:
         yield seen
     finally:
-        for name, swap in swaps.items():
-            if swap.last is not None:
-                seen[name] = swap.last
-            swap.is_watched, swap.last = False, None
+        for name, state in states.items():
+            if state.last is not None:
+                seen[name] = state.last
+            state.is_watched, state.last = False, None

@@ -6,9 +6,11 @@ from typing import Any
 from torch import nn
 
 from eigenheads._checks import Got, fail
-from eigenheads.adapters._sites import Site, find_sites
+from eigenheads.adapters._family import AttentionLayer
+from eigenheads.adapters._huggingface import MARKER, SWAPPED, register
+from eigenheads.adapters._layers import find_attention_layers
 from eigenheads.adapters._swap import apply_variants
-from eigenheads.adapters._swap_variants import IMPLEMENTATION, VARIANTS, Variant
+from eigenheads.adapters._variants import VARIANTS, AbstractVariant
 
 _OWNER = "load_swapped"
 # Options of `from_pretrained` that the configuration needs to be found.
@@ -62,12 +64,11 @@ def load_swapped(
     """
     import transformers
 
-    from eigenheads.adapters._swap_huggingface import MARKER
-
+    register()
     where = {name: options[name] for name in _WHERE if name in options}
     config = transformers.AutoConfig.from_pretrained(path, **where)
     marker = getattr(config, MARKER, None)
-    if marker is None or config._attn_implementation != IMPLEMENTATION:
+    if marker is None or config._attn_implementation != SWAPPED:
         got = Got(f"{str(path)!r} without `{MARKER}` in its configuration")
         hint = "Load it with `from_pretrained`."
         fail(
@@ -101,14 +102,14 @@ def _concrete(model_class: Any, config: Any) -> Any:
 def _swapping(original: Any, layers: dict[str, dict[str, Any]]) -> Any:
     """Return a subclass whose models are swapped before weights are loaded.
 
-    So what the variants have learned is loaded with the rest.
+    So the learned parameters of the variants are loaded with the other weights.
     """
 
     def initialize(self: Any, config: Any, *inputs: Any, **options: Any) -> None:
         original.__init__(self, config, *inputs, **options)
-        sites = find_sites(self, owner=_OWNER)
-        wanted: dict[Site, Variant | None] = {
-            _find(sites, name): _variant(record) for name, record in layers.items()
+        found = find_attention_layers(self, owner=_OWNER)
+        wanted: dict[AttentionLayer, AbstractVariant | None] = {
+            _find(found, name): _variant(record) for name, record in layers.items()
         }
         apply_variants(self, wanted)
 
@@ -116,24 +117,24 @@ def _swapping(original: Any, layers: dict[str, dict[str, Any]]) -> Any:
     return type(original.__name__, (original,), parts)
 
 
-def _variant(record: dict[str, Any]) -> Variant:
+def _variant(record: dict[str, Any]) -> AbstractVariant:
     options = dict(record)
     if isinstance(options.get("threshold"), list):
         options["threshold"] = tuple(options["threshold"])
     return VARIANTS[options.pop("to")].read(options, owner=_OWNER)
 
 
-def _find(sites: list[Site], name: str) -> Site:
-    """Return the site of a saved name; a head in front of the model may differ."""
+def _find(found: list[AttentionLayer], name: str) -> AttentionLayer:
+    """Return the layer of a saved name; prefixes differ between model classes."""
     fitting = [
-        site
-        for site in sites
-        if site.name == name
-        or site.name.endswith(f".{name}")
-        or name.endswith(f".{site.name}")
+        layer
+        for layer in found
+        if layer.name == name
+        or layer.name.endswith(f".{name}")
+        or name.endswith(f".{layer.name}")
     ]
     if len(fitting) != 1:
-        listed = ", ".join(site.name for site in sites)
+        listed = ", ".join(layer.name for layer in found)
         contract = f"a model with exactly one layer {name!r}"
         fail("model_class", contract, Got(f"one with {listed}"), owner=_OWNER)
     return fitting[0]

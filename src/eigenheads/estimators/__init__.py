@@ -3,8 +3,10 @@
 from eigenheads.estimators._attention_pca import AttentionPCA
 from eigenheads.estimators._bags import GroupedBags, group_bags
 from eigenheads.estimators._batches import row_blocks
-from eigenheads.estimators._location import SingleLocationRegressor
-from eigenheads.estimators._location_classifier import SingleLocationClassifier
+from eigenheads.estimators._location import (
+    SingleLocationClassifier,
+    SingleLocationRegressor,
+)
 from eigenheads.estimators._robust_pca import RobustPCA
 from eigenheads.estimators._signal_direction import SignalDirection
 

@@ -1,6 +1,7 @@
 """Principal components from a trained attention head."""
 
 import math
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any, Self
@@ -16,20 +17,30 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags, check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from eigenheads._checks import Got, fail
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    check_count,
+    check_positive,
+    fail,
+)
 from eigenheads._typing import FloatArray
-from eigenheads.estimators._attention_pca_fit import Descent
-from eigenheads.estimators._attention_pca_prompts import Trained, train_on_prompts
 from eigenheads.estimators._attention_pca_rows import (
-    Memory,
-    Moments,
+    RowMoments,
     Rows,
     RowsInMemory,
+    StreamedRows,
+    StreamMemory,
     moments_of,
     no_moments,
 )
-from eigenheads.estimators._attention_pca_stream import StreamedRows
-from eigenheads.estimators._attention_pca_training import AbstractHeadTraining, Source
+from eigenheads.estimators._attention_pca_training import (
+    PcaTraining,
+    PrincipalSpan,
+    RowSource,
+    TrainedHead,
+    train_on_prompts,
+)
 from eigenheads.estimators._batches import (
     RowBatches,
     batches_of_rows,
@@ -38,16 +49,12 @@ from eigenheads.estimators._batches import (
     row_blocks,
 )
 
-# Iterations on one batch of a stream: the batch decides little once many are read.
+# Iterations per batch of a stream: one batch changes little after many.
 _STREAM_ITERATIONS = 20
+_HEADS = ("softmax", "linear")
 
 
-class AttentionPCA(
-    AbstractHeadTraining,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-    BaseEstimator,
-):
+class AttentionPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     r"""Principal components, learned by an attention head that copies its query.
 
     A head with scores :math:`x^\top M M^\top x_j` and the tokens themselves as values
@@ -64,19 +71,19 @@ class AttentionPCA(
         Rank of the head.
 
     head : {"softmax", "linear"}, default="softmax"
-        How scores become weights. In the limit of long prompts both are the same map.
+        Map from scores to weights. In the limit of long prompts both are the same.
 
     n_tokens : int or None, default=None
         Length of the prompts. None is the limit of long prompts, in which the head is
         :math:`T(x) = \Sigma M M^\top x` with the rows' covariance :math:`\Sigma`, and
-        training is descent on its risk. A number trains by stochastic descent on
-        prompts of so many random rows, each row the query in turn; this is less
-        accurate, and starts from the limit's solution for the first batch. A softmax
-        over few tokens copies the query from itself: keep `n_tokens` well above
+        training is descent on its risk. With a number, training is stochastic descent
+        on prompts of that many random rows, each row being the query in turn. This is
+        less accurate, and starts from the limit's solution for the first batch. A
+        softmax over few tokens copies the query from itself: keep `n_tokens` well above
         ``exp(n_components)``.
 
     batch_size : int, default=1024
-        Rows read at once.
+        Number of rows read at once.
 
     tol : float, default=0.001
         Training stops when :math:`\lVert \Sigma u - \sigma u \rVert \le` ``tol``
@@ -90,7 +97,7 @@ class AttentionPCA(
         Source of the start and of the prompts.
 
     verbose : int, default=0
-        Whether to print the progress of training.
+        If positive, print the progress of training.
 
     Attributes
     ----------
@@ -130,25 +137,25 @@ class AttentionPCA(
 
     Notes
     -----
-    What is the paper's and what is ours: the head, its loss, the random start and
-    training by gradient descent, on infinite and on finite prompts, are those of
-    [1]_ at rank one. Rank k, steps that k × k matrices scale to the variances of the
-    columns, momentum, prompts that grow until they are all rows, and whitened scores
-    (the exact minimum over M for a given span) are ours: plain gradient descent needs
-    a step size to be chosen and slows down with the squared ratio of variances. The
+    The head, its loss, the random start and training by gradient descent, on infinite
+    and on finite prompts, are those of [1]_ at rank one. This implementation adds rank
+    k, steps scaled by k × k matrices to the variances of the columns, momentum, prompts
+    that grow to all rows, and whitened scores (the exact minimum over M for a given
+    span): plain gradient descent needs a step size to be chosen and slows down with the
+    squared ratio of variances. The
     components are an orthonormal basis of the outputs, :math:`\Sigma M`. The formula
-    of the limit holds for Gaussian rows; for others the head that is trained is its
-    second-moment part, which is what PCA looks at.
+    of the limit holds for Gaussian rows; for others the trained head is its
+    second-moment part, which PCA depends on.
 
-    :meth:`partial_fit` keeps the variance along the components and the total, and
-    nothing else of the past; like :class:`~sklearn.decomposition.IncrementalPCA` it
+    :meth:`partial_fit` keeps only the variance along the components and the total
+    variance of past rows; like :class:`~sklearn.decomposition.IncrementalPCA` it
     reads each row once and is less accurate than :meth:`fit`.
 
-    Larger than memory: :meth:`fit` takes a Dask array, a callable that returns a fresh
-    iterator over arrays of rows, an object that can be iterated again, or an iterator,
-    which is kept in temporary files. Each of some tens of passes has one batch in
-    memory, beside as many rows from all batches to begin with. The residual bound
-    `tol` holds for all rows as it does in memory.
+    For data larger than memory, :meth:`fit` takes a Dask array, a callable that returns
+    a new iterator over arrays of rows, an object that can be iterated repeatedly, or an
+    iterator, whose arrays are kept in temporary files. A fit takes some tens of passes
+    with one batch in memory at a time, plus an initial sample of the same size. The
+    residual bound `tol` holds for all rows, as in memory.
 
     References
     ----------
@@ -223,15 +230,14 @@ class AttentionPCA(
         source = StreamedRows(read, self.batch_size)
         if source.n < 2:
             got = Got(f"{source.n} in all batches")
-            fail("X", "at least 2 rows", got, owner=self._owner)
+            fail("X", "at least 2 rows", got, owner=type(self).__name__)
         self._check_parameters(source.n, len(source.moments.mean))
         return source
 
-    def _fit(self, source: Source) -> Self:
+    def _fit(self, source: RowSource) -> Self:
         random = check_random_state(self.random_state)
         start = random.standard_normal((len(source.moments.mean), self.n_components))
-        train = self._descend if self.n_tokens is None else self._train
-        found = train(source, start, random)
+        found = self._training().fit(source, start, random)
         self.n_iter_ = found.n_iter
         if not found.converged:
             warnings.warn(
@@ -273,7 +279,7 @@ class AttentionPCA(
             self._begin(rows)
         elif len(self.components_) != self.n_components:
             contract = f"{len(self.components_)}, as in the calls before"
-            fail("n_components", contract, self.n_components, owner=self._owner)
+            fail("n_components", contract, self.n_components, owner=type(self).__name__)
         if self.n_tokens is None:
             self._remember(rows)
         else:
@@ -320,7 +326,7 @@ class AttentionPCA(
         k = len(self.components_)
         if scores.shape[1] != k:
             contract = f"of shape (n_samples, {k})"
-            fail("X", contract, Got(scores.shape), owner=self._owner)
+            fail("X", contract, Got(scores.shape), owner=type(self).__name__)
         back: NDArray[np.floating[Any]] = scores @ self.components_.astype(
             scores.dtype
         ) + self.mean_.astype(scores.dtype)
@@ -335,6 +341,37 @@ class AttentionPCA(
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
+    def _training(self) -> PcaTraining:
+        return PcaTraining(
+            head=self.head,
+            n_tokens=self.n_tokens,
+            batch_size=self.batch_size,
+            tol=self.tol,
+            max_iter=self.max_iter,
+            report=self._report,
+        )
+
+    def _report(self, message: str) -> None:
+        if self.verbose:
+            sys.stdout.write(f"{type(self).__name__}: {message}\n")
+
+    def _check_parameters(self, n_samples: int | None, d: int) -> None:
+        owner = type(self).__name__
+        hint = f"The data have n_features={d}."
+        maximum = d
+        if n_samples is not None and n_samples < d:
+            maximum, hint = n_samples, f"The data have n_samples={n_samples}."
+        check_count(
+            "n_components", self.n_components, owner=owner, maximum=maximum, hint=hint
+        )
+        check_choice("head", self.head, _HEADS, owner=owner)
+        if self.n_tokens is not None:
+            hint = "None is the limit of long prompts."
+            check_count("n_tokens", self.n_tokens, owner=owner, minimum=2, hint=hint)
+        check_count("batch_size", self.batch_size, owner=owner)
+        check_count("max_iter", self.max_iter, owner=owner)
+        check_positive("tol", self.tol, owner=owner)
+
     def _read(self, X: ArrayLike, *, reset: bool, **options: Any) -> Rows:
         rows: Rows = validate_data(
             self, X, dtype=[np.float64, np.float32], reset=reset, **options
@@ -348,40 +385,50 @@ class AttentionPCA(
         self._moments = no_moments(rows.shape[1])
         self._variances = np.zeros(self.n_components)
         self._directions = np.linalg.qr(start)[0]
-        self._trained = Trained(start, start, 0)
+        self._trained = TrainedHead(start, start, 0)
 
     def _remember(self, rows: Rows) -> None:
-        memory = Memory(self._moments, self._directions, self._variances)
+        memory = StreamMemory(self._moments, self._directions, self._variances)
         moments, times = memory.covariance_with(rows)
         iterations = min(self.max_iter, _STREAM_ITERATIONS)
         start = self._directions
-        found = self._run(
+        found = self._training().descend(
             times, start, moments, rows.dtype, moments.n, max_iter=iterations
         )
         self._keep(found, moments, rows.dtype)
 
     def _train_on(self, rows: Rows) -> None:
         moments = self._moments.merged(moments_of(rows, self.batch_size))
-        for prompts in self._prompts(rows, np.arange(len(rows))):
+        for prompts in self._training().prompts(rows, np.arange(len(rows))):
             self._trained = train_on_prompts(
                 self._trained, prompts, moments.mean, head=self.head
             )
-        memory = Memory(self._moments, self._directions, self._variances)
+        memory = StreamMemory(self._moments, self._directions, self._variances)
         times = memory.covariance_with(rows)[1]
         average = self._trained.average
-        found = self._run(times, average, moments, rows.dtype, moments.n, max_iter=1)
+        found = self._training().descend(
+            times, average, moments, rows.dtype, moments.n, max_iter=1
+        )
         trained = self._trained
         self._keep(found, moments, rows.dtype)
         self._trained = trained
 
-    def _keep(self, found: Descent, moments: Moments, dtype: np.dtype[Any]) -> None:
+    def _keep(
+        self, found: PrincipalSpan, moments: RowMoments, dtype: np.dtype[Any]
+    ) -> None:
         if not (np.isfinite(found.variances).all() and math.isfinite(moments.squares)):
             got = Got(f"numbers whose variance overflows in {dtype}")
             contract = "numbers whose squares are finite"
-            fail("X", contract, got, owner=self._owner, hint="Divide X by its size.")
+            fail(
+                "X",
+                contract,
+                got,
+                owner=type(self).__name__,
+                hint="Divide X by its size.",
+            )
         self._moments, self._variances = moments, found.variances
         self._directions = _signed(found.directions)
-        self._trained = Trained(self._directions, self._directions, 0)
+        self._trained = TrainedHead(self._directions, self._directions, 0)
         unbiased = moments.n / max(moments.n - 1, 1)
         total = moments.squares / moments.n
         self.components_ = np.ascontiguousarray(self._directions.T, dtype=dtype)

@@ -1,41 +1,43 @@
-"""What the head reads: moments of rows, and products with their covariance."""
+"""Rows that AttentionPCA reads: moments, products with the covariance, streams."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads._typing import FloatArray
-from eigenheads.estimators._attention_pca_fit import Product
 
-# Prompts grow by this factor until they hold all rows.
+# Prompts grow by this factor until they contain all rows.
 _GROWTH = 8
-Rows = NDArray[np.floating[Any]]
+Rows: TypeAlias = NDArray[np.floating[Any]]
+# V ↦ ΣV for V of shape (d, k).
+CovarianceProduct: TypeAlias = Callable[[FloatArray], FloatArray]
 
 
-class Moments(NamedTuple):
+class RowMoments(NamedTuple):
     """Number of rows, their mean, and the sum of squared distances from it."""
 
     n: int
     mean: FloatArray
     squares: float
 
-    def merged(self, other: "Moments") -> "Moments":
+    def merged(self, other: "RowMoments") -> "RowMoments":
         """Return the moments of both sets of rows together."""
         n = self.n + other.n
         shift = other.mean - self.mean
         mean = self.mean + shift * (other.n / n)
         between = float(shift @ shift) * (self.n * other.n / n)
-        return Moments(n, mean, self.squares + other.squares + between)
+        return RowMoments(n, mean, self.squares + other.squares + between)
 
 
-def no_moments(d: int) -> Moments:
-    return Moments(0, np.zeros(d), 0.0)
+def no_moments(d: int) -> RowMoments:
+    """Return the moments of no rows."""
+    return RowMoments(0, np.zeros(d), 0.0)
 
 
-def moments_of(rows: Rows, block_size: int) -> Moments:
+def moments_of(rows: Rows, block_size: int) -> RowMoments:
     """Return the moments, read in blocks; sums of a block are taken in its dtype."""
     moments = no_moments(rows.shape[1])
     ones = np.ones(min(block_size, len(rows)), dtype=rows.dtype)
@@ -45,17 +47,20 @@ def moments_of(rows: Rows, block_size: int) -> Moments:
         centred = block - rough
         rest = (weights @ centred).astype(np.float64)
         squares = float(np.vdot(centred, centred)) - len(block) * float(rest @ rest)
-        here = Moments(len(block), rough.astype(np.float64) + rest, max(squares, 0.0))
+        here = RowMoments(
+            len(block), rough.astype(np.float64) + rest, max(squares, 0.0)
+        )
         moments = moments.merged(here)
     return moments
 
 
 def blocks_of(rows: Rows, block_size: int) -> Iterator[Rows]:
+    """Yield consecutive blocks of rows."""
     for first in range(0, len(rows), block_size):
         yield rows[first : first + block_size]
 
 
-def covariance_of(blocks: list[Rows], mean: FloatArray) -> Product:
+def covariance_of(blocks: list[Rows], mean: FloatArray) -> CovarianceProduct:
     """Return V ↦ ΣV for the rows of all blocks, without a d × d matrix."""
     n, largest = sum(map(len, blocks)), max(map(len, blocks))
     return covariance_over(lambda: blocks, n, largest, mean.astype(blocks[0].dtype))
@@ -63,7 +68,7 @@ def covariance_of(blocks: list[Rows], mean: FloatArray) -> Product:
 
 def covariance_over(
     blocks: Callable[[], Iterable[Rows]], n: int, largest: int, shift: Rows
-) -> Product:
+) -> CovarianceProduct:
     """Return V ↦ ΣV for `n` rows that are read anew, block by block, each time.
 
     Rows are centred in the dtype of `shift`; sums over blocks are float64.
@@ -97,7 +102,7 @@ def growing_prompts(
 
 
 class RowsInMemory:
-    """Rows to train on, all of them at hand."""
+    """Rows to train on, all in memory."""
 
     def __init__(self, rows: Rows, block_size: int) -> None:
         self._rows, self._block_size = rows, block_size
@@ -108,29 +113,92 @@ class RowsInMemory:
         """Yield arrays that together are all rows."""
         yield self._rows
 
-    def covariance(self) -> Product:
+    def covariance(self) -> CovarianceProduct:
         """Return V ↦ ΣV for all rows."""
         blocks = list(blocks_of(self._rows, self._block_size))
         return covariance_of(blocks, self.moments.mean)
 
-    def growing(self, random: np.random.RandomState) -> Iterator[tuple[int, Product]]:
+    def growing(
+        self, random: np.random.RandomState
+    ) -> Iterator[tuple[int, CovarianceProduct]]:
         """Yield the number and the covariance of more and more rows, at last of all."""
         for prompt in growing_prompts(self._rows, self._block_size, random):
             n = sum(len(block) for block in prompt)
             yield n, covariance_of(prompt, self.moments.mean)
 
 
-class Memory(NamedTuple):
-    """What a head keeps of a stream: moments, and variances along its directions.
+class StreamedRows:
+    """Rows to train on, in batches; the counterpart of :class:`RowsInMemory`.
 
-    The variance it has not kept is taken to be the same in all other directions.
+    Parameters
+    ----------
+    read
+        Begins a pass over the checked batches.
+    block_size
+        Rows per product.
     """
 
-    moments: Moments
+    def __init__(self, read: Callable[[], Iterator[Rows]], block_size: int) -> None:
+        self._read, self._block_size = read, block_size
+        self._largest, dtypes = 0, set()
+        moments = no_moments(0)
+        for batch in read():
+            here = moments_of(batch, block_size)
+            moments = moments.merged(here) if moments.n else here
+            self._largest = max(self._largest, len(batch))
+            dtypes.add(batch.dtype)
+        self.n, self.moments = moments.n, moments
+        self.dtype = np.result_type(*dtypes) if dtypes else np.dtype(float)
+
+    def parts(self) -> Iterator[Rows]:
+        """Yield the batches, all of one type."""
+        for batch in self._read():
+            yield batch.astype(self.dtype, copy=False)
+
+    def covariance(self) -> CovarianceProduct:
+        """Return V ↦ ΣV for all rows: one pass per product."""
+        largest = min(self._block_size, self._largest)
+        shift = self.moments.mean.astype(self.dtype)
+        return covariance_over(self._blocks, self.n, largest, shift)
+
+    def growing(
+        self, random: np.random.RandomState
+    ) -> Iterator[tuple[int, CovarianceProduct]]:
+        """Yield number and covariance of more and more rows, at last of all.
+
+        Before that they are a sample from all batches, as large as one batch: it is
+        enough for most iterations, and each product with all rows costs a pass.
+        """
+        size = max(self._largest, self._block_size)
+        if size < self.n:
+            some = RowsInMemory(self._some(size / self.n, random), self._block_size)
+            yield from some.growing(random)
+        yield self.n, self.covariance()
+
+    def _blocks(self) -> Iterator[Rows]:
+        for part in self.parts():
+            yield from blocks_of(part, self._block_size)
+
+    def _some(self, share: float, random: np.random.RandomState) -> Rows:
+        taken, seen = [], 0
+        for part in self.parts():
+            count = int(share * (seen + len(part))) - int(share * seen)
+            seen += len(part)
+            taken.append(part[np.sort(random.permutation(len(part))[:count])])
+        return np.concatenate(taken)
+
+
+class StreamMemory(NamedTuple):
+    """Summary of past rows of a stream: moments, and variances along the directions.
+
+    The remaining variance is assumed to be the same in all other directions.
+    """
+
+    moments: RowMoments
     directions: FloatArray
     variances: FloatArray
 
-    def covariance_with(self, rows: Rows) -> tuple[Moments, Product]:
+    def covariance_with(self, rows: Rows) -> tuple[RowMoments, CovarianceProduct]:
         """Return moments and V ↦ ΣV of the past and these rows together."""
         old, new = self.moments, moments_of(rows, len(rows))
         moments = old.merged(new)

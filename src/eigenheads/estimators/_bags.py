@@ -26,7 +26,7 @@ class Bags:
 
     tokens: NDArray[Any]
     offsets: NDArray[np.int64]
-    radii: NDArray[Any] | None = None  # one number more a token, for scores alone
+    radii: NDArray[Any] | None = None  # one more number per token, for scores only
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -58,12 +58,12 @@ class Bags:
         return Bags(self.tokens[rows], offsets, radii)
 
     def split(self, per_token: NDArray[Any]) -> list[NDArray[Any]]:
-        """Cut an array with one entry a token into one array a bag."""
+        """Cut an array with one entry per token into one array per bag."""
         return np.split(per_token, self.offsets[1:-1])
 
 
 def read_bags(estimator: Any, X: object, *, reset: bool) -> Bags:
-    """Read any of the accepted layouts, or raise a sentence that names the bag.
+    """Read any of the accepted layouts, or raise an error that names the bag.
 
     Sets ``n_features_in_`` when `reset`, and compares with it otherwise.
     """
@@ -85,7 +85,7 @@ def read_bags(estimator: Any, X: object, *, reset: bool) -> Bags:
 
 
 def _table(X: Any, owner: str) -> tuple[Any, NDArray[np.int64] | None]:
-    """Return rows and the lengths of bags; None where rows are bags of one token."""
+    """Return rows and the lengths of bags; None if rows are bags of one token."""
     n_axes = getattr(X, "ndim", None)
     if isinstance(X, dict) and n_axes is None:  # a sparse array may be a dict
         fail("X", "a list of bags, or an array", Got("a dict"), owner=owner, hint=_HINT)
@@ -107,7 +107,7 @@ def _table(X: Any, owner: str) -> tuple[Any, NDArray[np.int64] | None]:
 
 
 def _cube(array: NDArray[Any], owner: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Cut an array of three axes."""
+    """Return the rows of an array with three axes, and the lengths of its bags."""
     n_bags, n_tokens, width = array.shape
     if not array.size:
         if not n_tokens:
@@ -121,7 +121,7 @@ def _cube(array: NDArray[Any], owner: str) -> tuple[NDArray[Any], NDArray[np.int
 
 
 def _check_rows(rows: Sequence[Any], owner: str) -> None:
-    """Raise where rows are missing, empty, or of several widths."""
+    """Raise if rows are missing, empty, or of several widths."""
     for index, row in enumerate(rows):
         if row is None:
             got = Got(f"None as bag {index}")
@@ -144,22 +144,22 @@ class GroupedBags(NamedTuple):
 
 
 def group_bags(table: Any, groups: ArrayLike | str) -> GroupedBags:
-    """Cut a long table, one row a token, into bags.
+    """Cut a long table, one row per token, into bags.
 
     Parameters
     ----------
     table : array-like or DataFrame of shape (n_tokens, n_features)
-        One row a token, in any order of bags.
+        One row per token, in any order of bags.
 
     groups : array-like of shape (n_tokens,) or str
-        The bag of each row; or, for a DataFrame, the column that says it, which is
-        then no feature.
+        The bag of each row; or, for a DataFrame, the name of the column that contains
+        it, which is then not a feature.
 
     Returns
     -------
     grouped : GroupedBags
         ``bags``, a list of arrays in the order in which the ids first appear, rows in
-        their order within a bag; ``ids``, one a bag; ``first_rows``, the first row of
+        their order within a bag; ``ids``, one per bag; ``first_rows``, the first row of
         each bag, so that ``column[grouped.first_rows]`` reads a column that is
         constant within bags, such as the target.
 
@@ -174,7 +174,7 @@ def group_bags(table: Any, groups: ArrayLike | str) -> GroupedBags:
     if isinstance(groups, str):
         columns = [str(name) for name in getattr(table, "columns", [])]
         if not columns:
-            contract = "one id a row, or the name of a column of a DataFrame"
+            contract = "one id per row, or the name of a column of a DataFrame"
             fail("groups", contract, groups, owner="group_bags")
         check_choice("groups", groups, columns, owner="group_bags")
         table, groups = table.drop(columns=[groups]), table[groups]
@@ -182,7 +182,7 @@ def group_bags(table: Any, groups: ArrayLike | str) -> GroupedBags:
     if rows.ndim != 2:
         fail("table", "of shape (n_tokens, n_features)", rows, owner="group_bags")
     if ids.shape != rows.shape[:1]:
-        contract = f"one id a row, of shape ({len(rows)},)"
+        contract = f"one id per row, of shape ({len(rows)},)"
         fail("groups", contract, ids, owner="group_bags")
     given = ids.tolist()
     missing = [row for row, one in enumerate(given) if _is_missing(one)]
@@ -210,7 +210,7 @@ def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _is_sequence_of_bags(X: object) -> bool:
-    """Whether any element is an array of two axes; else `X` is read as rows."""
+    """Return whether any element has two axes; otherwise `X` is read as rows."""
     is_object_array = isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1
     if not (isinstance(X, list | tuple) or is_object_array):
         return False
@@ -250,7 +250,7 @@ def _is_missing(identity: object) -> bool:
 
 
 def _numbers(array: NDArray[Any]) -> NDArray[Any] | None:
-    """Return real numbers, or None where there are others or none."""
+    """Return real numbers, or None if there are others or none."""
     if array.dtype.kind in "biuf":
         return array
     try:
@@ -278,7 +278,7 @@ def _check_finite(bags: Bags, owner: str) -> None:
         if np.isfinite(bags.tokens.sum(dtype=np.float64)):
             return
     bad = np.argwhere(~np.isfinite(bags.tokens))
-    if not len(bad):  # large finite numbers that only their sum overflows
+    if not len(bad):  # large finite numbers of which only the sum overflows
         return
     row, column = bad[0]
     bag = int(np.searchsorted(bags.offsets, row, side="right")) - 1
@@ -290,7 +290,7 @@ def _check_finite(bags: Bags, owner: str) -> None:
 
 
 def as_given(X: Any, bags: Bags, per_token: NDArray[Any]) -> Any:
-    """Return one row a token, or one array a bag where bags were given."""
+    """Return one row per token, or one array per bag if bags were given."""
     if len(bags) == len(bags.tokens) and getattr(X, "ndim", 2) != 3:
         is_rows = not isinstance(X, list | tuple) or np.ndim(X[0]) < 2
         if is_rows:

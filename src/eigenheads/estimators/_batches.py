@@ -1,4 +1,4 @@
-"""Data larger than memory: batch after batch, as often as a fit needs to look."""
+"""Data larger than memory, read in batches as often as a fit needs."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from eigenheads._checks import Got, fail
 from eigenheads._files import read_arrays, write_arrays
 
-# Bags and targets, perhaps with weights.
+# Bags and targets, optionally with weights.
 Batch: TypeAlias = tuple[Any, ...]
 Pass: TypeAlias = Callable[[], Iterator[Batch]]
 
@@ -26,7 +26,7 @@ def row_blocks(X: Any, *, n_rows: int | None = None) -> Iterator[NDArray[Any]]:
         time. Of a NumPy array or a memory map, `n_rows` at a time.
 
     n_rows : int, default=None
-        Rows of a block, where the array has no chunks; by default 65 536.
+        Rows per block if the array has no chunks; None means 65 536.
 
     Yields
     ------
@@ -75,8 +75,8 @@ def batches_of_rows(X: Any) -> Iterator[Any]:
 class RowBatches:
     """Arrays of rows that can be read again and again.
 
-    Those of an iterator, which ends, are kept in files of a temporary folder while
-    this is open.
+    The arrays of an iterator, which can be read once, are kept in files of a temporary
+    folder while this is open.
     """
 
     def __init__(self, X: Any) -> None:
@@ -114,7 +114,8 @@ class RowBatches:
 class Batches:
     """Batches that can be read again and again.
 
-    Iterators, which end, are kept in files of a temporary folder while this is open.
+    Batches of an iterator, which can be read once, are kept in files of a temporary
+    folder while this is open.
     """
 
     def __init__(self, X: Any, y: Any, sample_weight: Any, *, owner: str) -> None:
@@ -151,7 +152,7 @@ class Batches:
             yield (*batch, None)[:3]
 
     def _spool(self, batches: Iterator[Batch]) -> Pass:
-        """Write the batches of an iterator to files; return what reads them."""
+        """Write the batches of an iterator to files; return their reader."""
         folder = Path(self._folder.name)  # type: ignore[union-attr]
         self._pass = lambda: batches
         paths = []
@@ -168,7 +169,7 @@ def _dask_batches(X: Any, y: Any, sample_weight: Any, owner: str) -> Iterator[Ba
     weights = None if sample_weight is None else np.asarray(sample_weight)
     if targets.shape[:1] != X.shape[:1]:
         got = Got(f"{len(targets)} targets for {X.shape[0]} bags")
-        fail("y", "one target a bag", got, owner=owner)
+        fail("y", "one target per bag", got, owner=owner)
     start = 0
     for block in row_blocks(X):
         rows = slice(start, start + len(block))

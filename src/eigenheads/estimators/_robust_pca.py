@@ -17,14 +17,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from eigenheads._checks import Got, check_count, check_positive, fail
 from eigenheads.estimators._robust_pca_pursuit import (
-    Pursuit,
+    LowRankSplit,
     principal_component_pursuit,
     pursue_rows,
 )
 
 
 class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    r"""Principal components of data some of whose entries are grossly wrong.
+    r"""Principal components of data with some grossly wrong entries.
 
     Principal component pursuit [1]_ with a free mean splits the data into
     :math:`X = L + S`, where :math:`L` has few principal components and :math:`S` few
@@ -46,8 +46,8 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         + \lambda \sum_{j \text{ observed}} |x_j - \bar L_j - (W z)_j|,
 
     with all components :math:`W` and singular values :math:`\sigma` of the low-rank
-    part: the pursuit of one row, given what the other rows have taught. On the training
-    rows it returns the codes of :math:`L` (Notes).
+    part: the pursuit of one row, with the components and the mean held fixed. For
+    training rows it returns the codes of :math:`L` (see Notes).
 
     Parameters
     ----------
@@ -62,14 +62,14 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         Larger ones leave more of the data in :math:`L`, for data with dense noise.
 
     tol : float, default=1e-06
-        The pursuit stops when both its relative residuals are smaller; see Notes.
+        The pursuit stops when both relative residuals are smaller; see Notes.
 
     max_iter : int, default=1000
-        Largest number of iterations of `fit`; `transform`, whose iterations are cheap
-        and end row by row, may take ten times as many.
+        Largest number of iterations of `fit`. `transform`, whose iterations are cheap
+        and stop row by row, may take ten times as many.
 
     verbose : int, default=0
-        Whether to print the residuals, every 10 iterations.
+        If positive, print the residuals every 10 iterations.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         :math:`L`, with its mean; also where values are missing.
 
     sparse_ : ndarray of shape (n_samples, n_features)
-        :math:`S`; exactly zero at entries held to be right, and at missing ones.
+        :math:`S`; exactly zero at entries taken to be correct, and at missing ones.
 
     singular_values_ : ndarray of shape (n_components,)
         Of the centred low-rank part.
@@ -108,7 +108,7 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         The objective at every iterate :math:`L`, with :math:`S = X - L`.
 
     residual_ : ndarray of shape (n_iter,)
-        What the stopping rule compares with `tol`.
+        The larger relative residual per iteration, which is compared with `tol`.
 
     duality_gap_ : float
         Relative distance of the last objective from a lower bound of the minimum.
@@ -133,16 +133,17 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     *Codes of training rows.* The nuclear norm of a centred matrix is the least value of
     :math:`\tfrac12 \lVert A \rVert_F^2 + \tfrac12 \lVert B \rVert_F^2` over its
     factorisations :math:`A B^\top`, reached at :math:`B = W \Sigma^{1/2}`. With that
-    :math:`B` fixed, the pursuit falls into one strictly convex problem a row: the one
-    of :math:`z`. So ``fit_transform(X)`` and ``fit(X).transform(X)`` agree up to `tol`.
+    :math:`B` fixed, the pursuit separates into one strictly convex problem per row, the
+    one of :math:`z`. So ``fit_transform(X)`` and ``fit(X).transform(X)`` agree up to
+    `tol`.
 
     *Convergence.* Both problems are solved by Douglas-Rachford splitting, which
     converges to a minimum for every fixed penalty, with a residual that never grows
     [2]_; the penalty is balanced finitely often. The two residuals are
     :math:`\lVert X - L - S \rVert_F / \lVert L \rVert_F` and the relative step of
     :math:`S` in units of the multiplier; both vanish only at a minimum. A rule that
-    looks at the first alone, as is common with growing penalties, stops at points that
-    are no minimum. See the page on the pursuit in the theory.
+    uses the first alone, as is common with growing penalties, stops at points that are
+    not a minimum. See the theory page on the pursuit.
 
     An iteration costs O(n d min(n, d)). Computations are in double precision, results
     have the precision of `X`. The result scales with `X`, but depends on the units of
@@ -230,7 +231,7 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         return (self.low_rank_ - self.mean_) @ self.components_.T
 
     def transform(self, X: ArrayLike) -> NDArray[np.floating]:
-        """Return the codes of rows, whose errors and missing values do not matter.
+        """Return the codes of rows, robust to wrong and missing entries.
 
         Parameters
         ----------
@@ -300,7 +301,7 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         )
         self._keep(pursuit, data.dtype)
 
-    def _keep(self, pursuit: Pursuit, dtype: np.dtype[Any]) -> None:
+    def _keep(self, pursuit: LowRankSplit, dtype: np.dtype[Any]) -> None:
         rank = len(pursuit.singular_values)
         kept = rank if self.n_components is None else min(rank, int(self.n_components))
         sizes = pursuit.singular_values

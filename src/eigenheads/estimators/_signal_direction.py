@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
+from sklearn import get_config
 from sklearn.base import (
     BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
@@ -14,7 +15,6 @@ from sklearn.base import (
 )
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags, check_random_state
-from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import check_is_fitted
 
 from eigenheads._checks import (
@@ -26,18 +26,23 @@ from eigenheads._checks import (
 )
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags, as_given, read_bags
-from eigenheads.estimators._signal_noise import Coordinates, noise_coordinates
-from eigenheads.estimators._signal_search import Found, Search, search
+from eigenheads.estimators._signal_search import (
+    FoundQuery,
+    NoiseScaling,
+    SearchSettings,
+    noise_scaling,
+    search_direction,
+)
 
-# On tokens of unit noise; a head sees amplitudes of about 2.5 over its sharpness best.
-_SHARPNESSES = (0.2, 0.4, 0.8, 1.2)
+# For tokens of unit noise: each suits amplitudes of about 2.5 over itself.
+_INVERSE_TEMPERATURES = (0.2, 0.4, 0.8, 1.2)
 # Median absolute deviation of a standard normal.
 _NORMAL_MAD = float(ndtri(0.75))
 _CALIBRATIONS = ("gaussian", "empirical")
 
 
 class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    r"""Directions carried by a few tokens among many that are noise.
+    r"""Directions carried by a few tokens among many noise tokens.
 
     One query on the unit sphere climbs the mean squared length of its attention
     output over prompts of tokens,
@@ -47,27 +52,27 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         J(q) = \mathbb E \Bigl\lVert \sum_i p_i x_i \Bigr\rVert^2, \qquad
         p = \operatorname{softmax}(\beta X q),
 
-    by projected gradient ascent [1]_. Softmax weighs single strong tokens up, so that
-    a direction too rare to show in the variance still shows in J. Tokens that stand
-    out along it are called informative.
+    by projected gradient ascent [1]_. Softmax gives single strong tokens a large
+    weight, so a direction that is too rare to change the variance still changes J.
+    Tokens that stand out along it are called informative.
 
     Parameters
     ----------
     n_components : int, default=1
-        Number of directions. Each further one is searched in what is orthogonal to
-        those before, in the coordinates of the search.
+        Number of directions. Each is searched in the orthogonal complement of those
+        before, in the coordinates of the search.
 
     inverse_temperature : float or None, default=None
-        Sharpness :math:`\beta` on tokens of unit noise. None tries 0.2, 0.4, 0.8, 1.2,
-        and takes the one whose objective exceeds most what the same search finds in
+        :math:`\beta` for tokens of unit noise. None tries 0.2, 0.4, 0.8 and 1.2, and
+        takes the value whose objective exceeds by most what the same search finds in
         Gaussian noise of the same size.
 
     whiten : bool, default=False
         Whether to whiten the tokens first. The noise is then the same in every
         direction whatever the data, but a direction must differ in its shape, not in
-        its variance, and many tokens a feature are needed. Without, all directions
-        share one scale, under which the median eigenvalue of the covariance is that
-        of unit noise.
+        its variance, and many tokens per feature are needed. If False, all directions
+        share one scale, for which the median eigenvalue of the covariance is that of
+        unit noise.
 
     n_tokens : int, default=128
         Length of the prompts, which are drawn at random from all tokens.
@@ -76,26 +81,27 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         Share of nuisance tokens that :meth:`predict` may call informative.
 
     calibration : {"gaussian", "empirical"}, default="gaussian"
-        What the threshold assumes: ``"gaussian"``, that nuisance tokens are Gaussian
+        Assumption behind the threshold. ``"gaussian"``: nuisance tokens are Gaussian
         along each direction (centre and scale are the median and the median absolute
-        deviation, so informative tokens hardly move them); ``"empirical"``, nothing:
-        the threshold is the quantile of the scores of all tokens, so no more than
-        this share is called informative, even if there are more.
+        deviation, on which informative tokens have little influence). ``"empirical"``:
+        none; the threshold is a quantile of the scores of all tokens, so at most this
+        share is called informative, even if more tokens are.
 
     n_starts : int, default=8
-        Starts a sharpness: the longest tokens and random directions, half each.
+        Starts per inverse temperature: the longest tokens and random directions, half
+        each.
 
     max_iter : int, default=500
-        Largest number of updates from a start; each reads all tokens.
+        Largest number of updates per start; each reads all tokens.
 
     tol : float, default=1e-05
-        A query rests when :math:`1 - |\cos|` between two updates is smaller.
+        A query has converged when :math:`1 - |\cos|` between two updates is smaller.
 
     random_state : int, RandomState instance or None, default=None
         Source of prompts and starts.
 
     verbose : int, default=0
-        Whether to print what was found.
+        If positive, print the directions found.
 
     Attributes
     ----------
@@ -116,13 +122,13 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         Score above which a token is called informative.
 
     inverse_temperatures_ : ndarray of shape (n_components,)
-        Sharpness with which each direction was found.
+        :math:`\beta` with which each direction was found.
 
     mean_ : ndarray of shape (n_features,)
         Mean of the tokens.
 
     n_iter_ : int
-        Updates from the start that won, at most over the directions.
+        Updates from the best start; the largest number over the directions.
 
     n_features_in_ : int
         Width of a token.
@@ -134,18 +140,19 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     --------
     eigenheads.functional.signal_output : The head on plain arrays.
     eigenheads.dynamics.simulate_signal : The query's training, simulated.
-    sklearn.decomposition.FastICA : From whitened data, blind to about a third.
+    sklearn.decomposition.FastICA : From whitened data; misses directions that about a
+        third of the tokens carry.
 
     Notes
     -----
-    `X` is an array of tokens (n_tokens, n_features), one row a token, or bags: a list
+    `X` is an array of tokens (n_tokens, n_features), one row per token, or bags: a list
     of arrays or an array (n_bags, n_tokens, n_features). Bags are pooled for the fit;
-    for bags every method returns a list, one array a bag.
+    for bags every method returns a list with one array per bag.
 
-    What is the paper's and what is ours: the objective, its gradient and the
-    projected ascent are those of [1]_, whose law has isotropic noise. Ours: each
-    update reads all prompts, with the step :math:`1/(q \cdot g)`, starts at long
-    tokens, the choice of sharpness, whitening, deflation and the threshold.
+    The objective, its gradient and the projected ascent are those of [1]_, whose law
+    has isotropic noise. This implementation adds updates that read all prompts, with
+    the step :math:`1/(q \cdot g)`, starts at long tokens, the choice of the inverse
+    temperature, whitening, deflation and the threshold.
 
     References
     ----------
@@ -216,10 +223,10 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         tokens = read_bags(self, X, reset=True).tokens
         self._check_parameters(*tokens.shape)
         random = check_random_state(self.random_state)
-        coordinates = noise_coordinates(tokens, whiten=bool(self.whiten))
-        queries = self._search(tokens, coordinates, random)
-        components = queries @ coordinates.into.T
-        patterns = queries @ coordinates.out.T
+        scaling = noise_scaling(tokens, whiten=bool(self.whiten))
+        queries = self._search(tokens, scaling, random)
+        components = queries @ scaling.into.T
+        patterns = queries @ scaling.out.T
         lengths = np.linalg.norm(patterns, axis=1, keepdims=True)
         patterns /= np.where(lengths > 0, lengths, 1.0)
         largest = np.argmax(np.abs(patterns), axis=1)
@@ -227,7 +234,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         signs = np.where(signs == 0, 1.0, signs)
         self.components_ = (signs * components).astype(tokens.dtype)
         self.directions_ = (signs * patterns).astype(tokens.dtype)
-        self.mean_ = coordinates.mean.astype(tokens.dtype)
+        self.mean_ = scaling.mean.astype(tokens.dtype)
         self._calibrate(tokens)
         return self
 
@@ -246,15 +253,16 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """
         bags = self._read_fitted(X)
         answer = as_given(X, bags, self._projected(bags.tokens))
-        container = _get_output_config("transform", self)["dense"]
+        own = getattr(self, "_sklearn_output_config", {})  # of `set_output`
+        container = own.get("transform", get_config()["transform_output"])
         if isinstance(answer, list) and container != "default":
-            contract, hint = "rows of tokens", "Lists of bags have no such output."
-            got = Got(f"bags while `set_output` asks for {container!r}")
+            contract, hint = "rows of tokens", "Bags have no such output."
+            got = Got(f"bags with `set_output(transform={container!r})`")
             fail("X", contract, got, owner=type(self).__name__, hint=hint)
         return answer
 
     def score_samples(self, X: Any) -> Any:
-        """Return how far tokens stand out; larger is more informative.
+        """Return how far each token stands out; larger is more informative.
 
         Parameters
         ----------
@@ -271,7 +279,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return as_given(X, bags, self._scores(bags.tokens))
 
     def predict(self, X: Any) -> Any:
-        """Tell informative tokens, 1, from nuisance, 0.
+        """Classify tokens as informative (1) or nuisance (0).
 
         Parameters
         ----------
@@ -314,24 +322,24 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def _search(
         self,
         tokens: NDArray[Any],
-        coordinates: Coordinates,
+        scaling: NoiseScaling,
         random: np.random.RandomState,
     ) -> FloatArray:
-        """Return one unit query a direction, each orthogonal to those before."""
-        z = coordinates.read(tokens)
-        sharpnesses: tuple[float, ...] = _SHARPNESSES
+        """Return one unit query per direction, each orthogonal to those before."""
+        z = scaling.apply(tokens)
+        inverse_temperatures: tuple[float, ...] = _INVERSE_TEMPERATURES
         if self.inverse_temperature is not None:
-            sharpnesses = (float(self.inverse_temperature),)
-        how = Search(self.n_starts, self.max_iter, self.tol, self.n_tokens)
+            inverse_temperatures = (float(self.inverse_temperature),)
+        how = SearchSettings(self.n_starts, self.max_iter, self.tol, self.n_tokens)
         free = np.eye(z.shape[1])
         queries, all_found = np.zeros((self.n_components, z.shape[1])), []
         for index in range(min(self.n_components, z.shape[1])):
             reduced = z @ free.astype(z.dtype)
-            found = search(reduced, sharpnesses, how, random)
+            found = search_direction(reduced, inverse_temperatures, how, random)
             queries[index] = free @ found.query
             all_found.append(found)
             self._say(index, found)
-            # A basis of what is orthogonal to this query, within what was free.
+            # Basis of the complement of all queries so far.
             free = free @ _complement(found.query)
         self.n_iter_ = max(found.n_iter for found in all_found)
         self.inverse_temperatures_ = np.array(
@@ -346,19 +354,19 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             )
         return queries
 
-    def _say(self, index: int, found: Found) -> None:
+    def _say(self, index: int, found: FoundQuery) -> None:
         if self.verbose:
             sys.stdout.write(
-                f"{type(self).__name__}: direction {index}: sharpness "
-                f"{found.inverse_temperature:g}, objective {found.objective:.6g}, "
-                f"{found.n_iter} updates\n"
+                f"{type(self).__name__}: direction {index}: inverse "
+                f"temperature {found.inverse_temperature:g}, "
+                f"objective {found.objective:.6g}, {found.n_iter} updates\n"
             )
 
     def _calibrate(self, tokens: NDArray[Any]) -> None:
         projected = self._projected(tokens).astype(np.float64)
         self.centers_ = np.median(projected, axis=0)
         deviations = np.median(np.abs(projected - self.centers_), axis=0) / _NORMAL_MAD
-        # Where half of the tokens coincide: the standard deviation, or any scale.
+        # If half of the tokens coincide: the standard deviation, or any scale.
         deviations = np.where(deviations > 0, deviations, projected.std(axis=0))
         self.scales_ = np.where(deviations > 0, deviations, 1.0)
         alpha = float(self.false_positive_rate)
@@ -393,6 +401,6 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
 
 def _complement(query: FloatArray) -> FloatArray:
-    """Return an orthonormal basis (d, d - 1) of what is orthogonal to a unit vector."""
+    """Return an orthonormal basis (d, d - 1) of the complement of a unit vector."""
     basis: FloatArray = np.linalg.qr(query[:, None], mode="complete")[0][:, 1:]
     return basis

@@ -1,5 +1,6 @@
 """Search for a direction that few tokens carry: ascent of a query on the sphere."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ Tokens = NDArray[np.floating[Any]]
 _N_RANDOM = 16
 
 
-class Found(NamedTuple):
+class FoundQuery(NamedTuple):
     """The best query of a search, and how it was found."""
 
     query: FloatArray
@@ -24,8 +25,8 @@ class Found(NamedTuple):
     converged: bool
 
 
-class Search(NamedTuple):
-    """How to search: starts a sharpness, updates at most, when a query rests."""
+class SearchSettings(NamedTuple):
+    """Starts per inverse temperature, largest number of updates, tolerance."""
 
     n_starts: int
     max_iter: int
@@ -38,7 +39,7 @@ def cut_into_prompts(
 ) -> Tokens:
     """Return prompts (n_prompts, n_tokens, d) of about `length` random tokens.
 
-    Prompts have one length; fewer tokens than there are prompts stay out.
+    Prompts have equal lengths; the remainder, fewer tokens than prompts, is left out.
     """
     n_prompts = max(1, len(tokens) // length)
     n_tokens = len(tokens) // n_prompts
@@ -46,31 +47,31 @@ def cut_into_prompts(
     return tokens[chosen].reshape(n_prompts, n_tokens, tokens.shape[1])
 
 
-def search(
+def search_direction(
     tokens: Tokens,
-    sharpnesses: Sequence[float],
-    how: Search,
+    inverse_temperatures: Sequence[float],
+    how: SearchSettings,
     random: np.random.RandomState,
-) -> Found:
-    """Return the query that stands out most, over all sharpnesses.
+) -> FoundQuery:
+    """Return the query that stands out most, over all inverse temperatures.
 
-    A sharpness is judged by how far its objective exceeds the best one on Gaussian
-    tokens of the same number and width, in units of its spread over random queries:
-    a sharper head finds more in pure noise, too.
+    An inverse temperature is judged by how far its objective exceeds the best one on
+    Gaussian tokens of the same number and width, in units of its spread over random
+    queries: a larger one also finds more in pure noise.
     """
     prompts = cut_into_prompts(tokens, how.prompt_length, random)
     starts = _starts(tokens, how.n_starts, random)
-    if len(sharpnesses) == 1:
-        return _climb_all(prompts, starts, sharpnesses[0], how)
+    if len(inverse_temperatures) == 1:
+        return _climb_all(prompts, starts, inverse_temperatures[0], how)
     noise = random.standard_normal(tokens.shape).astype(tokens.dtype)
     in_noise = cut_into_prompts(noise, how.prompt_length, random)
     from_noise = _starts(noise, min(2, how.n_starts), random)
     lines = _normalised(random.standard_normal((_N_RANDOM, tokens.shape[1])))
     best, most = None, -np.inf
-    for sharpness in sharpnesses:
-        found = _climb_all(prompts, starts, sharpness, how)
-        chance = _climb_all(in_noise, from_noise, sharpness, how)
-        squares = [mean_square(in_noise, line, sharpness) for line in lines]
+    for inverse_temperature in inverse_temperatures:
+        found = _climb_all(prompts, starts, inverse_temperature, how)
+        chance = _climb_all(in_noise, from_noise, inverse_temperature, how)
+        squares = [mean_square(in_noise, line, inverse_temperature) for line in lines]
         spread = float(np.std(squares))
         excess = (found.objective - chance.objective) / max(spread, 1e-300)
         if best is None or excess > most:
@@ -79,22 +80,26 @@ def search(
     return best
 
 
-def mean_square(prompts: Tokens, query: FloatArray, sharpness: float) -> float:
+def mean_square(
+    prompts: Tokens, query: FloatArray, inverse_temperature: float
+) -> float:
     """Return the mean squared length of the attention output."""
     outputs = signal_output(
-        prompts, query.astype(prompts.dtype), inverse_temperature=sharpness
+        prompts, query.astype(prompts.dtype), inverse_temperature=inverse_temperature
     )
     return float(np.mean(np.sum(outputs**2, axis=-1, dtype=np.float64)))
 
 
 def _climb_all(
-    prompts: Tokens, starts: FloatArray, sharpness: float, how: Search
-) -> Found:
-    climbs = (_climb(prompts, start, sharpness, how) for start in starts)
+    prompts: Tokens, starts: FloatArray, inverse_temperature: float, how: SearchSettings
+) -> FoundQuery:
+    climbs = (_climb(prompts, start, inverse_temperature, how) for start in starts)
     return max(climbs, key=lambda found: found.objective)
 
 
-def _climb(prompts: Tokens, query: FloatArray, sharpness: float, how: Search) -> Found:
+def _climb(
+    prompts: Tokens, query: FloatArray, inverse_temperature: float, how: SearchSettings
+) -> FoundQuery:
     r"""Ascend from one start.
 
     The step is :math:`1 / (q \cdot g)`, for which the projected update
@@ -104,16 +109,18 @@ def _climb(prompts: Tokens, query: FloatArray, sharpness: float, how: Search) ->
     while iteration < how.max_iter and not converged:
         iteration += 1
         gradient = signal_output_gradient(
-            prompts, query.astype(prompts.dtype), inverse_temperature=sharpness
+            prompts,
+            query.astype(prompts.dtype),
+            inverse_temperature=inverse_temperature,
         ).mean(axis=0, dtype=np.float64)
         length = float(np.linalg.norm(gradient))
-        if not length > 0:  # all tokens are alike along q: nowhere to go
+        if not length > 0:  # all tokens are equal along q: no direction is better
             converged = True
             break
         before, query = query, gradient / length
         converged = 1 - abs(float(before @ query)) <= how.tol
-    value = mean_square(prompts, query, sharpness)
-    return Found(query, value, sharpness, iteration, converged)
+    value = mean_square(prompts, query, inverse_temperature)
+    return FoundQuery(query, value, inverse_temperature, iteration, converged)
 
 
 def _starts(tokens: Tokens, n: int, random: np.random.RandomState) -> FloatArray:
@@ -132,3 +139,45 @@ def _starts(tokens: Tokens, n: int, random: np.random.RandomState) -> FloatArray
 def _normalised(rows: FloatArray) -> FloatArray:
     unit: FloatArray = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     return unit
+
+
+class NoiseScaling(NamedTuple):
+    """``z = (x - mean) @ into``; a pattern in z is ``out @ pattern`` in x."""
+
+    mean: FloatArray
+    into: FloatArray
+    out: FloatArray
+
+    def apply(self, tokens: NDArray[Any]) -> NDArray[Any]:
+        """Return z, in the tokens' dtype."""
+        dtype = tokens.dtype
+        z: NDArray[Any] = (tokens - self.mean.astype(dtype)) @ self.into.astype(dtype)
+        return z
+
+
+def noise_scaling(tokens: NDArray[np.floating[Any]], *, whiten: bool) -> NoiseScaling:
+    """Return coordinates of unit noise: one scale for all directions, or whitened."""
+    d = tokens.shape[1]
+    mean = tokens.mean(axis=0, dtype=np.float64)
+    centred = tokens - mean.astype(tokens.dtype)
+    covariance = (centred.T @ centred).astype(np.float64) / len(tokens)
+    values, vectors = np.linalg.eigh(covariance)
+    values = np.maximum(values, 0.0)
+    kept = values > max(values[-1] * d * np.finfo(tokens.dtype).eps, 0.0)
+    if not kept.any():  # all tokens are equal
+        return NoiseScaling(mean, np.eye(d), np.eye(d))
+    if not whiten:
+        scale = math.sqrt(_noise_level(values[kept], len(tokens)))
+        return NoiseScaling(mean, np.eye(d) / scale, np.eye(d) * scale)
+    roots = np.sqrt(values[kept])
+    basis = vectors[:, kept]
+    return NoiseScaling(mean, basis / roots, basis * roots)
+
+
+def _noise_level(values: FloatArray, n: int) -> float:
+    """Return the variance of isotropic noise with this median eigenvalue.
+
+    The median of the Marchenko–Pastur law of ratio γ <= 1 is 1 − γ/3 up to O(γ²).
+    """
+    gamma = min(len(values) / n, 1.0)
+    return float(np.median(values)) / (1 - gamma / 3)

@@ -188,10 +188,11 @@ def _imported(node: ast.AST) -> dict[str, _Place]:
 def _targets(statement: ast.stmt) -> Iterator[str]:
     if isinstance(statement, _Definition):
         yield statement.name
-    elif isinstance(statement, ast.Assign | ast.AnnAssign):
-        targets = getattr(statement, "targets", None) or [statement.target]
-        for target in targets:
+    elif isinstance(statement, ast.Assign):
+        for target in statement.targets:
             yield from (n.id for n in ast.walk(target) if isinstance(n, ast.Name))
+    elif isinstance(statement, ast.AnnAssign):
+        yield from (n.id for n in [statement.target] if isinstance(n, ast.Name))
 
 
 def _names(statement: ast.stmt) -> Iterator[str]:
@@ -205,5 +206,5 @@ def _plain(tree: ast.AST) -> str:
         if isinstance(node, ast.Module | _Definition) and body:
             first = body[0]
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                node.body = body[1:] or [ast.Pass()]  # type: ignore[attr-defined]
+                node.body = body[1:] or [ast.Pass()]
     return ast.unparse(tree)

@@ -274,9 +274,9 @@ def capture(
 
 def twins(model: Any, count: int, seed: int) -> list[Any]:
     """Return untrained models of the same architecture."""
-    from eigenheads.adapters._twin import untrained_twin
+    from eigenheads.adapters._untrained_copy import untrained_copy
 
-    made = [untrained_twin(model, seed + index) for index in range(count)]
+    made = [untrained_copy(model, seed + index) for index in range(count)]
     unmade = [one for one in made if isinstance(one, str)]
     if unmade:
         raise TypeError(f"an untrained model could not be drawn: {unmade[0]}")

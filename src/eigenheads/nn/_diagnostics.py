@@ -1,4 +1,4 @@
-"""What a pursuit did: numbers by head and iteration, and warnings about them."""
+"""Measurements of a pursuit per head and iteration, and warnings about them."""
 
 import warnings
 from dataclasses import dataclass, field
@@ -7,20 +7,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from eigenheads.nn._masks import Visibility
+from eigenheads.nn._visibility import Visibility
 
-# Self-weights come from at most so many evenly spaced tokens of a sequence: their
-# explicit softmax then costs at most 128/N of a plain attention.
+# Self-weights are measured on at most this many evenly spaced tokens of a sequence, so
+# that their explicit softmax costs at most 128/N of a plain attention.
 N_SAMPLED_TOKENS = 128
 
 
 class PursuitWarning(UserWarning):
-    """A pursuit that runs, and does not do what it is for."""
+    """A pursuit that removes no corruption, or that no longer mixes tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PursuitDiagnostics:
-    r"""What each iteration of a pursuit did, head by head; means over the batch.
+    r"""Measurements of each iteration of a pursuit, per head; means over the batch.
 
     Attributes
     ----------
@@ -38,8 +38,8 @@ class PursuitDiagnostics:
     residual: Float[Tensor, "n_iter heads"]
 
 
-class Recorder:
-    """Collects the numbers of one call, iteration by iteration."""
+class PursuitRecorder:
+    """Collects the measurements of one call, iteration by iteration."""
 
     def __init__(self, visibility: Visibility, scale: float) -> None:
         self._visibility = visibility
@@ -74,16 +74,16 @@ class Recorder:
         return (weight * alive).sum(-1) / alive.sum(-1).clamp_min(1.0)
 
     def result(self) -> PursuitDiagnostics:
-        """Return what was collected."""
+        """Return the collected measurements."""
         flagged, own, residual = (torch.stack(r) for r in zip(*self._rows, strict=True))
         return PursuitDiagnostics(flagged=flagged, self_weight=own, residual=residual)
 
 
 @dataclass
-class Monitor:
+class PursuitMonitor:
     """Watches a layer in training, and warns once about each of two failures.
 
-    Every tenth call in training is measured, so that the cost vanishes.
+    Every tenth call in training is measured, so that the cost is negligible.
     """
 
     every: int = 10
@@ -93,12 +93,12 @@ class Monitor:
     warned: set[str] = field(default_factory=set)
 
     def wants(self) -> bool:
-        """Count a call in training, and return whether to measure it."""
+        """Count one training call, and return whether to measure it."""
         self.n_calls += 1
         return self.n_calls % self.every == 0 and len(self.warned) < 2
 
-    def see(self, diagnostics: PursuitDiagnostics, *, n_tokens: int) -> None:
-        """Take in a measured call, and warn if that is due."""
+    def add(self, diagnostics: PursuitDiagnostics, *, n_tokens: int) -> None:
+        """Add one measured call, and warn if it shows a failure."""
         self.has_flagged |= bool((diagnostics.flagged > 0).any())
         if self.n_calls >= self.patience and not self.has_flagged:
             self._warn(

@@ -1,4 +1,4 @@
-"""What the layers share: projections in and out, under timm's parameter names."""
+"""Base class of the layers: projections in and out, under timm's parameter names."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from eigenheads._checks import Got, check_count, check_number, fail
-from eigenheads.nn._masks import Visibility, read_masks
+from eigenheads.nn._visibility import Visibility
 
 Tokens = Float[Tensor, "batch tokens d_model"]
 Heads = Float[Tensor, "batch heads tokens d_head"]
 
 
 class AbstractAttention(nn.Module):
-    """Projections to heads and back; subclasses say what happens between.
+    """Projections to heads and back; subclasses define the attention between them.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class AbstractAttention(nn.Module):
     attn_drop, proj_drop
         Dropout of the attention weights, and of the output.
     is_causal
-        Whether tokens see only themselves and earlier ones, unless a call says else.
+        Default of `is_causal` in calls: tokens see only themselves and earlier ones.
     device, dtype
         Forwarded to every parameter.
     """
@@ -70,7 +70,7 @@ class AbstractAttention(nn.Module):
 
     @property
     def d_head(self) -> int:
-        """Width of a head."""
+        """Width of each head."""
         return self.d_model // self.n_heads
 
     @property
@@ -101,23 +101,10 @@ class AbstractAttention(nn.Module):
         dropped: Tensor = self.proj_drop(merged)
         return dropped
 
-    def _causal(self, is_causal: bool | None) -> bool:
-        return self.is_causal if is_causal is None else is_causal
-
     def _visibility(
         self, keys: Heads, attn_mask: Tensor | None, is_causal: bool | None
     ) -> Visibility:
-        causal = self._causal(is_causal)
-        return read_masks(
-            attn_mask, causal, keys=keys, n_queries=keys.shape[-2], owner=self._owner
+        causal = self.is_causal if is_causal is None else is_causal
+        return Visibility.read(
+            attn_mask, is_causal=causal, keys=keys, owner=self._owner
         )
-
-
-def softmax_weights(
-    queries: Tensor, keys: Tensor, visibility: Visibility, scale: float
-) -> Tensor:
-    """Return the explicit softmax of the scores; a row that sees nothing is zero."""
-    scores = scale * queries @ keys.transpose(-2, -1)
-    index = torch.arange(visibility.n_keys - queries.shape[-2], visibility.n_keys)
-    weights = (scores + visibility.rows(index).to(scores)).softmax(-1)
-    return weights.nan_to_num(0.0)

@@ -11,15 +11,15 @@ from torch.utils.checkpoint import checkpoint
 
 from eigenheads._checks import Got, as_float, check_count, check_number, fail
 from eigenheads.functional._pursuit import AUTO_MEDIANS, check_pursuit
-from eigenheads.nn._diagnostics import PursuitDiagnostics, Recorder
-from eigenheads.nn._masks import Visibility, middle, read_masks
+from eigenheads.nn._diagnostics import PursuitDiagnostics, PursuitRecorder
+from eigenheads.nn._visibility import Visibility, middle
 
 Threshold = Literal["paper", "reference"] | tuple[Literal["reference"], int]
 
 
 @dataclass(frozen=True)
-class Settings:
-    """The settings of a pursuit, checked.
+class PursuitSettings:
+    """Checked settings of a pursuit: read once, where a layer is made.
 
     Attributes
     ----------
@@ -37,8 +37,8 @@ class Settings:
     @classmethod
     def read(
         cls, n_iter: object, sparsity: object, threshold: object, *, owner: str
-    ) -> "Settings":
-        """Return the settings, or raise in the name of `owner`."""
+    ) -> "PursuitSettings":
+        """Return the settings, or raise an error that starts with `owner`."""
         width: int | None = None
         if isinstance(threshold, tuple) and len(threshold) == 2:
             threshold, given = threshold
@@ -88,8 +88,8 @@ def rpc_attention(
 ) -> Tensor | tuple[Tensor, PursuitDiagnostics]:
     r"""Robust attention: split the keys into low-rank and sparse, return the former.
 
-    The numbers of :func:`eigenheads.functional.attention_pursuit`, by
-    `n_iter` fused attentions instead of explicit softmaxes. With :math:`Z = Y/\mu`
+    Computes :func:`eigenheads.functional.attention_pursuit` by `n_iter` fused
+    attentions instead of explicit softmaxes. With :math:`Z = Y/\mu`
     and :math:`P` the shrink argument :math:`K - L + Z` clipped to :math:`[-\tau,
     \tau]`, a step is
 
@@ -133,14 +133,14 @@ def rpc_attention(
 
     Notes
     -----
-    Nothing comes in from hidden tokens: rows average :math:`\mu` over what they see,
-    and tokens that nobody sees count as zero whatever they hold. A mask is applied
-    in each iteration, so if *i* sees *j* and *j* sees *k*, *i* hears of *k* (as
-    in stacked layers); causal, padding and block masks are closed under that.
+    Hidden tokens have no influence: each row averages :math:`\mu` over the keys that
+    it sees, and tokens that no token sees count as zero. A mask is applied
+    in each iteration, so if *i* sees *j* and *j* sees *k*, then *k* influences *i*
+    (as in stacked layers); causal, padding and block masks are closed under that.
     A row that sees nothing returns zeros.
 
     Half precision keeps the running sums in float32. On a CPU, input or scores that
-    are not finite raise; elsewhere looking would stall the device.
+    are not finite raise an error; on other devices this check would stall the device.
 
     Examples
     --------
@@ -150,16 +150,23 @@ def rpc_attention(
     torch.Size([1, 3, 10, 8])
     """
     owner = "rpc_attention"
-    settings = Settings.read(n_iter, sparsity, threshold, owner=owner)
-    check_heads(keys, values, queries, owner=owner)
+    settings = PursuitSettings.read(n_iter, sparsity, threshold, owner=owner)
+    check_head_tensors(keys, values, queries, owner=owner)
+    c = keys.shape[-1] ** -0.5 if scale is None else scale
+    n_queries = keys.shape[-2] if queries is None else queries.shape[-2]
     found = pursue(
         keys,
         values,
+        queries,
         settings=settings,
-        queries=queries,
-        attn_mask=attn_mask,
-        is_causal=is_causal,
-        scale=scale,
+        visibility=Visibility.read(
+            attn_mask,
+            is_causal=is_causal,
+            keys=keys,
+            n_queries=n_queries,
+            owner=owner,
+        ),
+        scale=check_number("scale", c, owner=owner),
         measure=return_diagnostics,
         owner=owner,
     )
@@ -168,8 +175,8 @@ def rpc_attention(
     return found.output, found.diagnostics
 
 
-class Found(NamedTuple):
-    """What a pursuit found: output, keys that met the last softmax, measurements."""
+class PursuitResult(NamedTuple):
+    """Output, the keys that entered the last softmax, and measurements if wanted."""
 
     output: Tensor
     cleaned: Tensor
@@ -179,27 +186,20 @@ class Found(NamedTuple):
 def pursue(
     keys: Tensor,
     values: Tensor,
-    *,
-    settings: Settings,
     queries: Tensor | None,
-    attn_mask: Tensor | None,
-    is_causal: bool,
+    *,
+    settings: PursuitSettings,
+    visibility: Visibility,
+    scale: float,
     owner: str,
-    scale: float | None = None,
     measure: bool = False,
     dropout: float = 0.0,
     recompute: bool = False,
-) -> Found:
-    """Do what :func:`rpc_attention` does, with what only layers need."""
-    c = keys.shape[-1] ** -0.5 if scale is None else scale
-    c = check_number("scale", c, owner=owner)
-    n_queries = keys.shape[-2] if queries is None else queries.shape[-2]
-    visibility = read_masks(
-        attn_mask, is_causal, keys=keys, n_queries=n_queries, owner=owner
-    )
-    recorder = Recorder(visibility, c) if measure else None
+) -> PursuitResult:
+    """Run :func:`rpc_attention` with checked settings, and options of layers."""
+    recorder = PursuitRecorder(visibility, scale) if measure else None
     keys, values = visibility.hide(keys), visibility.hide(values)
-    arguments = (keys, values, queries, settings, visibility, c, dropout)
+    arguments = (keys, values, queries, settings, visibility, scale, dropout)
     if recompute and recorder is None and torch.is_grad_enabled():
         output, cleaned, size = checkpoint(
             _iterate, *arguments, None, use_reentrant=False
@@ -207,21 +207,22 @@ def pursue(
     else:
         output, cleaned, size = _iterate(*arguments, recorder)
     if not torch.compiler.is_compiling() and output.device.type == "cpu":
-        _check_finite(output, size * c**0.5, keys, values, queries, owner=owner)
-    return Found(output, cleaned, None if recorder is None else recorder.result())
+        _check_finite(output, size * scale**0.5, keys, values, queries, owner=owner)
+    diagnostics = None if recorder is None else recorder.result()
+    return PursuitResult(output, cleaned, diagnostics)
 
 
 def _iterate(
     keys: Tensor,
     values: Tensor,
     queries: Tensor | None,
-    settings: Settings,
+    settings: PursuitSettings,
     visibility: Visibility,
     scale: float,
     dropout: float,
-    recorder: Recorder | None,
+    recorder: PursuitRecorder | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output, the keys that met the last softmax, the largest keys' norm."""
+    """Return the output, the keys of the last softmax, and the largest norm of keys."""
     # Fused attention returns tokens before heads in memory: a copy into the order of
     # the keys is cheaper than sums over two orders.
     K = keys.to(torch.promote_types(keys.dtype, torch.float32)).contiguous()
@@ -264,7 +265,7 @@ def _clip(x: Tensor, bound: Tensor) -> Tensor:
     return torch.minimum(clipped, bound, out=clipped)
 
 
-def check_heads(
+def check_head_tensors(
     keys: Tensor, values: Tensor, queries: Tensor | None, *, owner: str
 ) -> None:
     """Raise unless the arrays of the heads fit each other."""
@@ -304,10 +305,10 @@ def _check_finite(
     *,
     owner: str,
 ) -> None:
-    """Raise if something was not finite, and say whose fault it is.
+    """Raise if an input or a score is not finite, and name the cause.
 
     Fused attention returns zeros for rows of scores that overflow, so the output does
-    not tell; a finite squared norm of all keys bounds every score.
+    not show it; a finite squared norm of all keys bounds every score.
     """
     if queries is not None:
         size = size.maximum(torch.linalg.vector_norm(queries.detach().to(size.dtype)))

@@ -1,22 +1,19 @@
 """RPC-Attention as a layer."""
 
 import math
-from types import MethodType
+from collections.abc import Callable
+from functools import cache
+from types import FunctionType, MethodType
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from eigenheads.nn._diagnostics import Monitor, PursuitDiagnostics
-from eigenheads.nn._projections import (
-    AbstractAttention,
-    Heads,
-    Tokens,
-    softmax_weights,
-)
-from eigenheads.nn._pursuit import Found, Settings, Threshold, pursue
-from eigenheads.nn._specialize import specialized
+from eigenheads.nn._diagnostics import PursuitDiagnostics, PursuitMonitor
+from eigenheads.nn._projections import AbstractAttention, Heads, Tokens
+from eigenheads.nn._pursuit import PursuitResult, PursuitSettings, Threshold, pursue
+from eigenheads.nn._visibility import Visibility
 
 
 class RPCAttention(AbstractAttention):
@@ -53,9 +50,9 @@ class RPCAttention(AbstractAttention):
     Parameter names and layouts are those of timm's attention, so that its state dicts
     load; the third of ``qkv`` that makes queries has no effect if `symmetric`.
 
-    In training every tenth call is measured. A :class:`PursuitWarning` says, once a
-    layer, that 100 calls flagged nothing, or that tokens put more than 0.99 of their
-    weight on themselves. Compiled calls are not watched; ask :meth:`diagnostics`.
+    In training every tenth call is measured. A :class:`PursuitWarning` appears, once
+    per layer, if 100 calls flagged nothing, or if tokens put more than 0.99 of their
+    weight on themselves. Compiled calls are not measured; call :meth:`diagnostics`.
 
     Examples
     --------
@@ -78,12 +75,14 @@ class RPCAttention(AbstractAttention):
         **options: Any,
     ) -> None:
         super().__init__(d_model, n_heads, **options)
-        self._settings = Settings.read(n_iter, sparsity, threshold, owner=self._owner)
+        self._settings = PursuitSettings.read(
+            n_iter, sparsity, threshold, owner=self._owner
+        )
         self.threshold = threshold
         self.symmetric = symmetric
         self.recompute = recompute
-        # Who asks for an infinite threshold knows that nothing is flagged.
-        self._monitor = Monitor(has_flagged=sparsity == math.inf)
+        # An infinite threshold flags nothing on purpose: no warning about that.
+        self._monitor = PursuitMonitor(has_flagged=sparsity == math.inf)
         self._bind_forward()
 
     @property
@@ -122,13 +121,14 @@ class RPCAttention(AbstractAttention):
             Of the shape of `x`.
         """
         heads = self._heads(x)
+        visibility = self._visibility(heads[1], attn_mask, is_causal)
         if not self.training or torch.compiler.is_compiling():
-            found = self._pursue(heads, attn_mask, is_causal)
+            found = self._pursue(heads, visibility)
         else:
             measure = self._monitor.wants()
-            found = self._pursue(heads, attn_mask, is_causal, measure=measure)
+            found = self._pursue(heads, visibility, measure=measure)
             if found.diagnostics is not None:
-                self._monitor.see(found.diagnostics, n_tokens=x.shape[1])
+                self._monitor.add(found.diagnostics, n_tokens=x.shape[1])
         return self._merge(found.output)
 
     @torch.no_grad()
@@ -139,8 +139,10 @@ class RPCAttention(AbstractAttention):
         *,
         is_causal: bool | None = None,
     ) -> PursuitDiagnostics:
-        """Return what each iteration does to these tokens, head by head."""
-        found = self._pursue(self._heads(x), attn_mask, is_causal, measure=True)
+        """Return measurements of each iteration on these tokens, per head."""
+        heads = self._heads(x)
+        visibility = self._visibility(heads[1], attn_mask, is_causal)
+        found = self._pursue(heads, visibility, measure=True)
         assert found.diagnostics is not None
         return found.diagnostics
 
@@ -153,10 +155,11 @@ class RPCAttention(AbstractAttention):
     ) -> Float[Tensor, "batch heads tokens tokens"]:
         """Return the weights of the last softmax, without dropout."""
         heads = self._heads(x)
-        cleaned = self._pursue(heads, attn_mask, is_causal).cleaned
-        visibility = self._visibility(cleaned, attn_mask, is_causal)
-        asking = cleaned if self.symmetric else heads[0]
-        return softmax_weights(asking, cleaned, visibility, self.d_head**-0.5)
+        visibility = self._visibility(heads[1], attn_mask, is_causal)
+        cleaned = self._pursue(heads, visibility).cleaned
+        queries = cleaned if self.symmetric else heads[0]
+        weights = visibility.weights(queries, cleaned, scale=self.d_head**-0.5)
+        return weights.to(cleaned.dtype)
 
     def extra_repr(self) -> str:
         """Describe the layer in ``print(model)``."""
@@ -167,7 +170,7 @@ class RPCAttention(AbstractAttention):
         return text + (", recompute=True" if self.recompute else "")
 
     def _bind_forward(self) -> None:
-        """Give the layer a `forward` for its `n_iter` (see :mod:`._specialize`)."""
+        """Give the layer a `forward` for its `n_iter`; see :func:`specialized`."""
         forward = specialized(type(self).forward, self.n_iter)
         self.__dict__["forward"] = MethodType(forward, self)
 
@@ -186,21 +189,48 @@ class RPCAttention(AbstractAttention):
     def _pursue(
         self,
         heads: tuple[Heads, Heads, Heads],
-        attn_mask: Tensor | None,
-        is_causal: bool | None,
+        visibility: Visibility,
         *,
         measure: bool = False,
-    ) -> Found:
+    ) -> PursuitResult:
         q, k, v = heads
         return pursue(
             k,
             v,
+            None if self.symmetric else q,
             settings=self._settings,
-            queries=None if self.symmetric else q,
-            attn_mask=attn_mask,
-            is_causal=self._causal(is_causal),
+            visibility=visibility,
+            scale=self.d_head**-0.5,
             measure=measure,
             dropout=self._dropout,
             recompute=self.recompute,
             owner=self._owner,
         )
+
+
+@cache
+def specialized(function: Callable[..., Any], setting: int) -> Callable[..., Any]:
+    """Return a copy of `function` with its own code object for `setting`.
+
+    ``torch.compile`` caches compiled code by the code object of the outermost function.
+    After eight versions it gives up and runs that function uncompiled. A pursuit is
+    unrolled, so each number of iterations is a version, and all layers share one
+    ``forward``. Copies keep compiled layers from falling back.
+
+    Examples
+    --------
+    >>> def double(x): return 2 * x
+    >>> specialized(double, 3)(5), specialized(double, 3) is specialized(double, 3)
+    (10, True)
+    """
+    assert isinstance(function, FunctionType)
+    copy = FunctionType(
+        function.__code__.replace(co_name=f"{function.__name__}_{setting}"),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__doc__ = function.__doc__
+    return copy

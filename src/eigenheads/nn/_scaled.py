@@ -1,4 +1,4 @@
-"""Scaled attention: values minus a learned multiple of their own average."""
+"""Scaled attention: values minus a learned multiple of their average."""
 
 from typing import Any, Literal
 
@@ -7,13 +7,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from eigenheads._checks import Got, check_choice, check_count, fail
-from eigenheads.nn._masks import Visibility, causal_mask
-from eigenheads.nn._projections import (
-    AbstractAttention,
-    Heads,
-    Tokens,
-    softmax_weights,
-)
+from eigenheads.nn._projections import AbstractAttention, Heads, Tokens
+from eigenheads.nn._visibility import Visibility
 
 
 class ScaledAttention(AbstractAttention):
@@ -46,7 +41,7 @@ class ScaledAttention(AbstractAttention):
     :math:`\alpha` and :math:`S` start at 0, where the layer is plain attention; so a
     trained timm attention can be loaded (``strict=False``: only ``scaling`` is new)
     and fine-tuned. Under a mask :math:`S` is zero where the mask hides, and the mask
-    acts twice: if *i* sees *j* and *j* sees *k*, *i* hears of *k*.
+    acts twice: if *i* sees *j* and *j* sees *k*, then *k* influences *i*.
 
     Examples
     --------
@@ -127,10 +122,9 @@ class ScaledAttention(AbstractAttention):
         visibility = self._visibility(k, attn_mask, is_causal)
         k = visibility.hide(k)
         scale = self.d_head**-0.5
-        weights = softmax_weights(q, k, visibility, scale)
-        return weights - weights @ correction(
-            k, self.scaling, visibility, scale, owner=self._owner
-        )
+        weights = visibility.weights(q, k, scale=scale).to(q.dtype)
+        S = correction(k, self.scaling, visibility, scale, owner=self._owner)
+        return weights - weights @ S.to(q.dtype)
 
     def extra_repr(self) -> str:
         """Describe the layer in ``print(model)``."""
@@ -149,7 +143,7 @@ def scaled_heads(
     dropout: float,
     owner: str,
 ) -> Heads:
-    """Return scaled attention of heads; `scaling` is one number, or S of each head."""
+    """Return scaled attention; `scaling` is one number, or one matrix per head."""
     keys, values = visibility.hide(keys), visibility.hide(values)
     if scaling.ndim:
         S = _matrix(scaling, visibility, owner=owner).to(values.dtype)
@@ -163,10 +157,10 @@ def scaled_heads(
 def correction(
     keys: Heads, scaling: Tensor, visibility: Visibility, scale: float, *, owner: str
 ) -> Tensor:
-    """Return :math:`S` of keys without hidden ones."""
+    """Return :math:`S`; hidden keys must be zero already."""
     if scaling.ndim:
         return _matrix(scaling, visibility, owner=owner)
-    return scaling * softmax_weights(keys, keys, visibility, scale)
+    return scaling * visibility.weights(keys, keys, scale=scale)
 
 
 def _matrix(scaling: Tensor, visibility: Visibility, *, owner: str) -> Tensor:
@@ -176,7 +170,5 @@ def _matrix(scaling: Tensor, visibility: Visibility, *, owner: str) -> Tensor:
         contract = f"of at most `n_tokens`={size} tokens"
         fail("x", contract, Got(f"{n} tokens"), owner=owner)
     matrix = scaling[:, :n, :n]
-    visible = visibility.visible
-    if visible is None and visibility.is_causal:
-        visible = causal_mask(n, n, matrix.device)
+    visible = visibility.as_booleans(matrix.device)
     return matrix if visible is None else matrix.masked_fill(~visible, 0.0)

@@ -1,9 +1,9 @@
-"""Symmetric attention: the keys are their own queries."""
+"""Symmetric attention: the keys serve as queries."""
 
 from jaxtyping import Float
 from torch import Tensor
 
-from eigenheads.nn._projections import AbstractAttention, Tokens, softmax_weights
+from eigenheads.nn._projections import AbstractAttention, Tokens
 
 
 class SymmetricAttention(AbstractAttention):
@@ -24,7 +24,7 @@ class SymmetricAttention(AbstractAttention):
     attn_drop, proj_drop
         Dropout of the attention weights, and of the output.
     is_causal
-        Whether tokens see only themselves and earlier ones, unless a call says else.
+        Default of `is_causal` in calls: tokens see only themselves and earlier ones.
     device, dtype
         Forwarded to every parameter.
 
@@ -87,4 +87,4 @@ class SymmetricAttention(AbstractAttention):
         _, k, _ = self._heads(x)
         visibility = self._visibility(k, attn_mask, is_causal)
         k = visibility.hide(k)
-        return softmax_weights(k, k, visibility, self.d_head**-0.5)
+        return visibility.weights(k, k, scale=self.d_head**-0.5).to(k.dtype)

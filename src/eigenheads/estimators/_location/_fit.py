@@ -1,0 +1,391 @@
+"""Fit the single-location head: a list of stages, each a map from state to state."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import numpy as np
+from scipy.linalg import solve
+from scipy.optimize import OptimizeResult
+
+from eigenheads._typing import FloatArray
+from eigenheads.estimators._bags import Bags
+from eigenheads.estimators._location._head import (
+    SQUARED,
+    attention_weights,
+    squared_radii,
+    token_scores,
+)
+from eigenheads.estimators._location._objective import (
+    PenalisedLoss,
+    TokenWhitening,
+    default_shrinkage,
+    minimise,
+    minimise_sparse,
+    pooled_whitening,
+    radius_moments,
+)
+from eigenheads.estimators._location._problem import (
+    HeadSettings,
+    LocationData,
+    data_in_memory,
+)
+from eigenheads.estimators._location._starts import (
+    best_starts,
+    key_directions,
+    pooled_features,
+)
+
+# Screening: all starts get the first number of iterations, the best two the second.
+_SCREEN_ITERATIONS = (5, 10)
+# A weight below the tolerance divided by the exponential of this does not count.
+_MARGIN = 3.0
+# Number of times that attended tokens are gathered before all tokens are read.
+_ROUNDS = 3
+# Lengths of the key to try, as multiples of the one that the optimiser reached.
+_LENGTH_FACTORS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
+# `alpha` at which the prior variance of the scores is one.
+_UNIT_ALPHA = 3e-5
+_TINY = np.finfo(float).tiny
+
+
+@dataclass(frozen=True)
+class FitState:
+    """Everything that the stages of a fit know and learn.
+
+    Parameters
+    ----------
+    data, settings
+        What is fitted; with ``head="radial"`` one stage adds radii to the bags.
+    random_directions
+        Keys to try beside those from moments, one per row, in whitened coordinates.
+    report
+        Called with a sentence on progress.
+    shrinkage
+        Amount added to the pooled correlation.
+    coordinates
+        Whitening of the tokens, in which `flat` is expressed.
+    origin, precision
+        Mean of the tokens, and for the radial head the metric of the radius.
+    directions
+        Candidates for the direction of the key, by name.
+    attended
+        Unit vector of the mean attended token, or None before it is known.
+    flat
+        Key, values and intercepts as one vector.
+    start, value, n_iter, converged
+        Name of the start, penalised loss, iterations so far, success of the last stage.
+    """
+
+    data: LocationData
+    settings: HeadSettings
+    random_directions: FloatArray
+    report: Callable[[str], None]
+    shrinkage: float = 0.0
+    coordinates: TokenWhitening = field(
+        default_factory=lambda: TokenWhitening(
+            np.zeros(0), np.ones(0), None, None, None
+        )
+    )
+    origin: FloatArray = field(default_factory=lambda: np.zeros(0))
+    precision: FloatArray | None = None
+    directions: dict[str, list[FloatArray]] = field(default_factory=dict)
+    attended: FloatArray | None = None
+    flat: FloatArray = field(default_factory=lambda: np.zeros(0))
+    start: str = ""
+    value: float = np.inf
+    n_iter: int = 0
+    converged: bool = False
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the penalty has an L1 part."""
+        return self.settings.alpha * self.settings.l1_ratio > 0
+
+    def objective(self) -> PenalisedLoss:
+        """Return the smooth penalised loss, in the present coordinates."""
+        smooth = replace(self.settings, l1_ratio=0.0)
+        return PenalisedLoss(self.data, smooth, self.coordinates, self.attended)
+
+    def after(self, result: OptimizeResult) -> "FitState":
+        """Return the state after a run of the optimiser."""
+        return replace(
+            self,
+            flat=result.x,
+            value=float(result.fun),
+            n_iter=self.n_iter + int(result.nit),
+            converged=bool(result.success),
+        )
+
+
+Stage: TypeAlias = Callable[[FitState], FitState]
+
+
+@dataclass(frozen=True)
+class HeadSolution:
+    """Coefficients in the features as given, and how they were found."""
+
+    key: FloatArray
+    values: FloatArray
+    intercepts: FloatArray
+    objective: float
+    n_iter: int
+    converged: bool
+    start: str
+    center: FloatArray
+    precision: FloatArray | None
+
+
+def fit_head(state: FitState) -> HeadSolution:
+    """Run all stages and return the solution in the features as given."""
+    for stage in STAGES:
+        state = stage(state)
+    rows, intercepts = state.objective().raw(state.flat)
+    return HeadSolution(
+        rows[0],
+        rows[1:],
+        intercepts,
+        objective=state.value,
+        n_iter=max(state.n_iter, 1),
+        converged=state.converged,
+        start=state.start,
+        center=state.origin,
+        precision=state.precision,
+    )
+
+
+def whiten_tokens(state: FitState) -> FitState:
+    """Find coordinates in which the loss is well conditioned, whatever the units."""
+    settings, data = state.settings, state.data
+    shrinkage = settings.shrinkage
+    if shrinkage is None:
+        shrinkage = default_shrinkage(data.n_features, data.size)
+    center = settings.head != "erf" and settings.has_intercept
+    coordinates = pooled_whitening(data, center=center, shrinkage=shrinkage)
+    return replace(
+        state, coordinates=coordinates, origin=coordinates.mean, shrinkage=shrinkage
+    )
+
+
+def find_directions(state: FitState) -> FitState:
+    """Compute candidate keys from moments, and append the random ones."""
+    directions = key_directions(state.data, state.coordinates)
+    for index, direction in enumerate(state.random_directions):
+        directions[f"random {index}"] = [direction]
+    return replace(state, directions=directions)
+
+
+def add_radius(state: FitState) -> FitState:
+    """Radial head: give every token minus half its squared radius, for scores only.
+
+    Keys get an entry for the radius: zero for those from moments of the tokens, and
+    one further key that is the radius alone.
+    """
+    if state.settings.head != "radial":
+        return state
+    coordinates, precision = state.coordinates, state.coordinates.precision()
+
+    def with_radii(bags: Bags) -> Bags:
+        radii = squared_radii(bags.tokens, coordinates.mean, precision)
+        radii *= -0.5
+        return replace(bags, radii=radii)
+
+    data = state.data.mapped(with_radii)
+    directions = {
+        name: [np.append(direction, 0.0) for direction in some]
+        for name, some in state.directions.items()
+    }
+    directions["radius"] = [np.eye(data.n_features + 1)[-1]]
+    return replace(
+        state,
+        data=data,
+        coordinates=coordinates.with_column(*radius_moments(data), state.shrinkage),
+        precision=precision,
+        directions=directions,
+    )
+
+
+def screen_starts(state: FitState) -> FitState:
+    """Compare the starts after a few iterations on some bags; keep the best."""
+    settings, screen = state.settings, state.data.screen()
+    starts = {
+        start.name: np.concatenate(
+            [start.key, start.values.ravel(), np.zeros(state.data.n_outputs)]
+        )
+        for start in best_starts(state.directions, screen, state.coordinates, settings)
+    }
+    objective = replace(state, data=data_in_memory(screen)).objective()
+    for iterations in _SCREEN_ITERATIONS:
+        max_iter = min(iterations, settings.max_iter)
+        results = {
+            name: minimise(objective, flat, max_iter=max_iter, tol=settings.tol)
+            for name, flat in starts.items()
+        }
+        for name, result in results.items():
+            state.report(f"start {name}: objective {result.fun:.6g}")
+        ranked = sorted(results, key=lambda name: float(results[name].fun))
+        starts = {name: results[name].x for name in ranked[:2]}
+    return replace(state, flat=results[ranked[0]].x, start=ranked[0])
+
+
+def refine(state: FitState) -> FitState:
+    """Minimise the penalised loss over all bags."""
+    # If a stage with the attended mean follows, this one needs only be good enough to
+    # tell which tokens are attended to.
+    tol = state.settings.tol * (10 if state.settings.coherence > 0 else 1)
+    return state.after(_minimise_attentively(state, tol))
+
+
+def hold_to_attended(state: FitState) -> FitState:
+    r"""Minimise again with the coherence penalty, which steadies the key.
+
+    For tokens with an elliptical law the mean attended token, whitened, has the
+    direction of the key: selection along :math:`k` moves the mean by a multiple of
+    :math:`\Sigma k`. It is a mean over all bags, so it varies less than a key that the
+    targets alone determine.
+    """
+    if state.settings.coherence == 0:
+        return state
+    objective, coordinates = state.objective(), state.coordinates
+    total, weight = objective.loss.attended(objective.raw(state.flat)[0][0])
+    mean = np.zeros(len(coordinates.mean))  # the entry of the radius stays zero
+    mean[: len(total)] = total - weight * coordinates.mean[: len(total)]
+    attended = coordinates.pulled_back(mean)
+    length = float(np.linalg.norm(attended))
+    if length <= 1e-8:
+        return state
+    state = replace(state, attended=attended / length)
+    return state.after(_minimise_attentively(state, state.settings.tol))
+
+
+def make_sparse(state: FitState) -> FitState:
+    """L1 penalty: minimise in standardised features, in which it is separable."""
+    if not state.is_sparse:
+        return state
+    coordinates, attended = state.coordinates, state.attended
+    rows, intercepts = state.objective().split(state.flat)
+    flat = np.concatenate([coordinates.standardised(rows).ravel(), intercepts])
+    plain = coordinates.without_whitening()
+    if attended is not None:
+        attended = plain.measured(coordinates.standardised(attended))
+    state = replace(state, coordinates=plain, attended=attended)
+    settings = state.settings
+    objective = PenalisedLoss(state.data, settings, plain, attended)
+    return state.after(
+        minimise_sparse(objective, flat, max_iter=settings.max_iter, tol=settings.tol)
+    )
+
+
+def choose_key_length(state: FitState) -> FitState:
+    r"""Regression: keep the direction of the key and choose its length.
+
+    Along its length the loss is so flat, and a fixed penalty so strong if there is
+    little noise, that the optimiser stops early: a softmax then still leaks to tokens
+    that it could tell apart. The length minimises
+    :math:`n \log(\text{loss}) + \lVert k \rVert_W^2 / 2`, as if the noise had an
+    unknown variance and the scores of pooled tokens prior variance one; `alpha` scales
+    the second term. Given the key, the value is a ridge regression.
+    """
+    settings = state.settings
+    state.report(
+        f"refined {state.start}: objective {state.value:.6g} after "
+        f"{state.n_iter} iterations"
+    )
+    if settings.kind != SQUARED or settings.head == "erf" or state.is_sparse:
+        return state
+    rows, _ = state.objective().split(state.flat)
+    strength = settings.alpha / (_UNIT_ALPHA * state.data.size)
+    length = 0.5 * strength * float(rows[0] @ rows[0])
+    best = np.inf, 1.0, rows[1:].ravel()
+    # The criterion falls, then rises: stop at the first length that does not improve.
+    for factor, gram in zip(_LENGTH_FACTORS, _attended_grams(state), strict=True):
+        loss, fitted = _ridge(gram, settings.alpha)
+        cost = np.log(loss + _TINY) + factor**2 * length
+        if cost >= best[0]:
+            break
+        best = cost, factor, fitted
+    _, factor, fitted = best
+    flat = np.concatenate([factor * rows[0], fitted])
+    norm = float(np.linalg.norm(rows[0]))
+    state.report(f"length of the key: {factor * norm:.4g} instead of {norm:.4g}")
+    # The reported objective has no coherence term: the direction is fixed.
+    value = replace(state, attended=None).objective()(flat)[0]
+    return replace(state, flat=flat, value=float(value))
+
+
+# The fit, from data to coefficients. Each stage is described in its docstring; those
+# that do not apply (no radius, no L1 penalty, …) return their argument.
+STAGES: tuple[Stage, ...] = (
+    whiten_tokens,
+    find_directions,
+    add_radius,
+    screen_starts,
+    refine,
+    hold_to_attended,
+    make_sparse,
+    choose_key_length,
+)
+
+
+def _minimise_attentively(state: FitState, tol: float) -> OptimizeResult:
+    """Minimise over the tokens that count, until the others change nothing.
+
+    Most tokens of a long bag have a weight that no sum notices. The minimum over the
+    rest is that over all if there the two gradients differ by less than `tol`. If they
+    do not, tokens are chosen again; after some rounds all tokens are read.
+    """
+    objective, settings, flat = state.objective(), state.settings, state.flat
+    n_iter = 0
+    for _ in range(_ROUNDS):
+        key, margin = objective.raw(flat)[0][0], max(0.0, _MARGIN - np.log(tol))
+        some = state.data.attentive(key, margin, head=settings.head)
+        if some is None:
+            break
+        small = replace(state, data=some).objective()
+        result = minimise(small, flat, max_iter=settings.max_iter - n_iter, tol=tol)
+        n_iter += int(result.nit)
+        flat = result.x
+        with objective.loss.threads():
+            value, gradient = objective(flat)
+        agrees = np.abs(gradient - result.jac).max() <= tol
+        if agrees or n_iter >= settings.max_iter:
+            result.fun, result.nit = value, n_iter
+            return result
+    result = minimise(objective, flat, max_iter=settings.max_iter - n_iter, tol=tol)
+    result.nit += n_iter
+    return result
+
+
+def _attended_grams(state: FitState) -> list[FloatArray]:
+    """Return the mean products of attended tokens, a one and the target.
+
+    One matrix for each length of the key, all in one pass: only weights change.
+    """
+    coordinates, settings = state.coordinates, state.settings
+    raw = state.objective().raw(state.flat)[0][0]
+    size = len(coordinates.mean) + 2
+    grams = [np.zeros((size, size)) for _ in _LENGTH_FACTORS]
+    for batch in state.data.read():
+        bags = batch.bags
+        scores = token_scores(bags, raw).astype(np.float64)
+        ones = np.full(len(bags), float(settings.has_intercept))
+        shares = (batch.weights / state.data.weight)[:, None]
+        for factor, gram in zip(_LENGTH_FACTORS, grams, strict=True):
+            weights = attention_weights(bags, factor * scores, head=settings.head)
+            features = pooled_features(bags, weights, coordinates)
+            table = np.column_stack([features, ones, batch.targets])
+            gram += (table * shares).T @ table
+    return grams
+
+
+def _ridge(gram: FloatArray, alpha: float) -> tuple[float, FloatArray]:
+    """Return penalised loss and coefficients; the last two columns are not shrunk."""
+    matrix = gram[:-1, :-1].copy()
+    # The floor gives columns of zeros the coefficient zero.
+    floor = 1e-12 * np.trace(matrix) or 1.0
+    matrix[np.diag_indices_from(matrix)] += floor
+    slopes = np.arange(len(matrix) - 1)
+    matrix[slopes, slopes] += alpha
+    fitted = np.asarray(solve(matrix, gram[:-1, -1], assume_a="pos"))
+    residual = np.append(-fitted, 1.0)
+    return max(0.5 * float(residual @ gram @ residual), 0.0), fitted

@@ -1,0 +1,408 @@
+"""The single-location head on ragged bags: weights, outputs, loss and gradient.
+
+On bags of one length this is :func:`eigenheads.functional.location_predictor`. The
+functions with arrays per bag are the readable reference; the compiled loss at the end
+computes the same numbers in one pass over the tokens, and a test compares the two.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import erf
+
+from eigenheads._compile import njit
+from eigenheads._parallel import RunPool
+from eigenheads._typing import FloatArray
+from eigenheads.estimators._bags import Bags
+
+HEADS = ("softmax", "radial", "erf")
+SQUARED, LOGISTIC, MULTINOMIAL = 0, 1, 2
+
+# Rows per chunk of radii: a few hundred kB, so that a chunk stays in the cache.
+_CHUNK = 1_024
+# A weight below this changes no sum of float64 numbers of size one.
+_NEGLIGIBLE = 1e-18
+# The number of blocks never depends on the number of threads, so neither do the sums.
+_N_BLOCKS = 8
+_BLOCK_ENTRIES = 100_000
+
+# Sums may be reordered (for SIMD); NaN and infinities keep their meaning.
+_FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
+
+
+def attention_weights(
+    bags: Bags, scores: NDArray[Any], *, head: str
+) -> NDArray[np.floating]:
+    r"""Return the weight of each token in its bag.
+
+    .. math::
+
+        p_l = \frac{e^{s_l}}{\sum_m e^{s_m}} \ (\text{softmax}), \qquad
+        p_l = \operatorname{erf}(s_l) \ (\text{erf}).
+
+    Examples
+    --------
+    >>> bags = Bags(np.zeros((3, 1)), np.array([0, 2, 3]))
+    >>> attention_weights(bags, np.array([5.0, 5.0, 1.0]), head="softmax")
+    array([0.5, 0.5, 1. ])
+    """
+    if head == "erf":
+        return np.asarray(erf(scores))
+    peaks = np.maximum.reduceat(scores, bags.starts)
+    weights = np.exp(scores - np.repeat(peaks, bags.lengths))
+    weights /= np.repeat(np.add.reduceat(weights, bags.starts), bags.lengths)
+    return np.asarray(weights)
+
+
+def token_scores(bags: Bags, key: NDArray[Any]) -> NDArray[np.floating]:
+    """Return the score of each token; with radii the key has one entry for them."""
+    d = bags.tokens.shape[1]
+    scores = bags.tokens @ key[:d]
+    if bags.radii is not None:
+        scores += key[d] * bags.radii
+    return np.asarray(scores)
+
+
+def attended_readouts(
+    bags: Bags, weights: NDArray[Any], values: NDArray[Any]
+) -> NDArray[np.floating]:
+    """Return the weighted sum of readouts per bag (row) and value vector (column)."""
+    readouts = bags.tokens @ values.T
+    return np.add.reduceat(weights[:, None] * readouts, bags.starts, axis=0)
+
+
+def squared_radii(
+    tokens: NDArray[Any], center: NDArray[Any], precision: NDArray[Any]
+) -> NDArray[np.floating]:
+    r"""Return :math:`(x - m)^\top P (x - m)` of each token, in its floating type.
+
+    A `precision` with one axis is the diagonal of a diagonal matrix.
+
+    Examples
+    --------
+    >>> squared_radii(np.array([[3.0, 0.0], [1.0, 2.0]]), np.ones(2), np.eye(2))
+    array([5., 1.])
+    """
+    center, precision = center.astype(tokens.dtype), precision.astype(tokens.dtype)
+    radii = np.empty(len(tokens), dtype=tokens.dtype)
+    for start in range(0, len(tokens), _CHUNK):
+        rows = tokens[start : start + _CHUNK] - center
+        moved = rows * precision if precision.ndim == 1 else rows @ precision
+        radii[start : start + _CHUNK] = np.einsum("ij,ij->i", rows, moved)
+    return radii
+
+
+def deciding_tokens(
+    bags: Bags, scores: NDArray[Any], *, head: str
+) -> NDArray[np.int64]:
+    """Return the index, within each bag, of the token with the largest weight.
+
+    For ``erf``, largest in absolute value. The index is read from the scores, because
+    distinct large scores share the weight 1 in floating point. Ties go to the first
+    token.
+    """
+    size = np.abs(scores) if head == "erf" else scores
+    peaks = np.maximum.reduceat(size, bags.starts)
+    is_peak = size == np.repeat(peaks, bags.lengths)
+    rows = np.where(is_peak, np.arange(len(size)), len(size))
+    return np.minimum.reduceat(rows, bags.starts) - bags.starts
+
+
+class HeadLoss:
+    r"""Weighted mean loss of :math:`T(X) = \sum_l p_l \, x_l \cdot v_c + b_c`.
+
+    ``kind`` is ``SQUARED``, :math:`(T - y)^2 / 2`; ``LOGISTIC``, for targets 0 and 1;
+    or ``MULTINOMIAL``, for targets that are the index of a class. ``total`` is the
+    weight of all bags; it differs from the sum of `weights` for a batch of a stream.
+    """
+
+    def __init__(
+        self,
+        bags: Bags,
+        targets: FloatArray,
+        weights: FloatArray,
+        *,
+        head: str,
+        kind: int,
+        total: float,
+    ) -> None:
+        self.bags = bags
+        # Compiled code needs an array; an empty one stands for no radii.
+        self._radii = bags.tokens[:0, 0] if bags.radii is None else bags.radii
+        self.targets = targets
+        self.weights = weights / total
+        self.head = head
+        self.kind = kind
+        self._bounds = _block_bounds(bags)
+        self._pool: RunPool | None = None
+
+    @contextmanager
+    def threads(self) -> Iterator[None]:
+        """Keep a pool of threads open inside this context."""
+        with RunPool(len(self._bounds) - 1) as pool:
+            self._pool = pool
+            try:
+                yield
+            finally:
+                self._pool = None
+
+    def __call__(
+        self, rows: FloatArray, intercepts: FloatArray
+    ) -> tuple[float, FloatArray, FloatArray]:
+        """Return the loss and its gradients by rows (key, values) and intercepts."""
+        n_blocks = len(self._bounds) - 1
+        losses = np.zeros(n_blocks)
+        by_rows = np.zeros((n_blocks, *rows.shape))
+        by_intercepts = np.zeros((n_blocks, *intercepts.shape))
+
+        def work(block: int) -> None:
+            losses[block] = accumulate(
+                self.bags.tokens,
+                self._radii,
+                self.bags.offsets,
+                self._bounds[block : block + 2],
+                rows,
+                intercepts,
+                self.targets,
+                self.weights,
+                self.head == "erf",
+                self.kind,
+                by_rows[block],
+                by_intercepts[block],
+            )
+
+        if self._pool is None or n_blocks == 1:
+            for block in range(n_blocks):
+                work(block)
+        else:
+            self._pool.each(work)
+        return float(losses.sum()), by_rows.sum(axis=0), by_intercepts.sum(axis=0)
+
+
+def _block_bounds(bags: Bags) -> NDArray[np.int64]:
+    """Cut the bags into blocks with about the same number of tokens."""
+    blocks = min(_N_BLOCKS, 1 + bags.tokens.size // _BLOCK_ENTRIES)
+    cuts = np.linspace(0, bags.offsets[-1], blocks + 1)
+    return np.unique(np.searchsorted(bags.offsets, cuts)).astype(np.int64)
+
+
+@njit()
+def _loss_and_slope(
+    kind: int, outputs: FloatArray, target: float, slope: FloatArray
+) -> float:
+    """Return the loss of one bag; write its derivative by the outputs."""
+    if kind == 0:
+        slope[0] = outputs[0] - target
+        return 0.5 * slope[0] ** 2
+    if kind == 1:
+        # log(1 + e^-m), m = +-output, without overflow.
+        margin = outputs[0] if target > 0.5 else -outputs[0]
+        small = math.exp(-abs(margin))
+        wrong = small / (1 + small) if margin > 0 else 1 / (1 + small)
+        slope[0] = -wrong if target > 0.5 else wrong
+        return math.log1p(small) + max(-margin, 0.0)
+    top = outputs.max()
+    total = 0.0
+    for c in range(outputs.size):
+        slope[c] = math.exp(outputs[c] - top)
+        total += slope[c]
+    for c in range(outputs.size):
+        slope[c] /= total
+    chosen = int(target)
+    slope[chosen] -= 1.0
+    return math.log(total) + top - outputs[chosen]
+
+
+# Rows are passed as (matrix, index): a slice would cost a reference count per token.
+@njit(fastmath=_FASTMATH)
+def _dot(tokens: Any, row: int, matrix: FloatArray, output: int) -> float:
+    total = 0.0
+    for j in range(tokens.shape[1]):
+        total += tokens[row, j] * matrix[output, j]
+    return total
+
+
+@njit(fastmath=_FASTMATH)
+def _two_dots(tokens: Any, row: int, matrix: FloatArray) -> tuple[float, float]:
+    """Return the products with the first two rows of `matrix`, reading once."""
+    first, second = 0.0, 0.0
+    for j in range(tokens.shape[1]):
+        first += tokens[row, j] * matrix[0, j]
+        second += tokens[row, j] * matrix[1, j]
+    return first, second
+
+
+@njit(fastmath=_FASTMATH)
+def _add_two_scaled(
+    sums: FloatArray, first: float, second: float, tokens: Any, row: int
+) -> None:
+    for j in range(tokens.shape[1]):
+        sums[0, j] += first * tokens[row, j]
+        sums[1, j] += second * tokens[row, j]
+
+
+@njit(fastmath=_FASTMATH)
+def _add_scaled(
+    sums: FloatArray, output: int, factor: float, tokens: Any, row: int
+) -> None:
+    for j in range(tokens.shape[1]):
+        sums[output, j] += factor * tokens[row, j]
+
+
+@njit()
+def _weigh(scores: FloatArray, length: int, is_erf: bool, weights: FloatArray) -> None:
+    if is_erf:
+        for i in range(length):
+            weights[i] = math.erf(scores[i])
+        return
+    top = scores[:length].max()
+    total = 0.0
+    for i in range(length):
+        weights[i] = math.exp(scores[i] - top)
+        total += weights[i]
+    for i in range(length):
+        weights[i] /= total
+
+
+@njit()
+def _read(
+    tokens: Any,
+    radii: Any,
+    first: int,
+    length: int,
+    rows: FloatArray,
+    scores: FloatArray,
+    readouts: FloatArray,
+) -> None:
+    """Write score and readouts of the tokens of one bag."""
+    for i in range(length):
+        scores[i], readouts[i, 0] = _two_dots(tokens, first + i, rows)
+        for c in range(1, len(rows) - 1):
+            readouts[i, c] = _dot(tokens, first + i, rows, 1 + c)
+    if radii.size:
+        for i in range(length):
+            scores[i] += rows[0, -1] * radii[first + i]
+
+
+@njit()
+def _attend(
+    weights: FloatArray,
+    length: int,
+    readouts: FloatArray,
+    intercepts: FloatArray,
+    outputs: FloatArray,
+) -> None:
+    """Write the outputs of one bag."""
+    outputs[:] = intercepts
+    for i in range(length):
+        for c in range(outputs.size):
+            outputs[c] += weights[i] * readouts[i, c]
+
+
+@njit()
+def _push_back(
+    tokens: Any,
+    radii: Any,
+    first: int,
+    length: int,
+    scores: FloatArray,
+    weights: FloatArray,
+    readouts: FloatArray,
+    slope: FloatArray,
+    centre: float,
+    is_erf: bool,
+    by_rows: FloatArray,
+) -> None:
+    """Add the gradient of one bag.
+
+    The derivative of a softmax weight is proportional to the token's readout minus
+    `centre`, the attended readout of the bag.
+    """
+    for i in range(length):
+        if not is_erf and weights[i] < _NEGLIGIBLE:
+            continue
+        pull = -centre
+        for c in range(slope.size):
+            pull += slope[c] * readouts[i, c]
+        if is_erf:
+            pull *= 2 / math.sqrt(math.pi) * math.exp(-(scores[i] ** 2))
+        else:
+            pull *= weights[i]
+        _add_two_scaled(by_rows, pull, slope[0] * weights[i], tokens, first + i)
+        for c in range(1, slope.size):
+            _add_scaled(by_rows, 1 + c, slope[c] * weights[i], tokens, first + i)
+        if radii.size:
+            by_rows[0, -1] += pull * radii[first + i]
+
+
+@njit()
+def accumulate(
+    tokens: Any,
+    radii: Any,
+    offsets: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    rows: FloatArray,
+    intercepts: FloatArray,
+    targets: FloatArray,
+    bag_weights: FloatArray,
+    is_erf: bool,
+    kind: int,
+    by_rows: FloatArray,
+    by_intercepts: FloatArray,
+) -> float:
+    """Add the bags from ``bounds[0]`` to ``bounds[1]`` to loss and gradients.
+
+    ``rows[0]`` is the key, the other rows are the values. With radii, the last entry
+    of the key weighs the radius, and the last entry of a value is not read.
+    """
+    n_outputs = len(rows) - 1
+    longest = np.diff(offsets[bounds[0] : bounds[1] + 1]).max()
+    scores, weights = np.empty(longest), np.empty(longest)
+    readouts = np.empty((longest, n_outputs))
+    outputs, slope = np.empty(n_outputs), np.empty(n_outputs)
+    loss = 0.0
+    for bag in range(bounds[0], bounds[1]):
+        first, length = offsets[bag], offsets[bag + 1] - offsets[bag]
+        # Forward: scores and readouts of the tokens, weights, outputs of the bag.
+        _read(tokens, radii, first, length, rows, scores, readouts)
+        _weigh(scores, length, is_erf, weights)
+        _attend(weights, length, readouts, intercepts, outputs)
+        loss += bag_weights[bag] * _loss_and_slope(kind, outputs, targets[bag], slope)
+        # Backward: from the outputs to key and values, token by token.
+        centre = 0.0
+        for c in range(n_outputs):
+            slope[c] *= bag_weights[bag]
+            by_intercepts[c] += slope[c]
+            if not is_erf:
+                centre += slope[c] * (outputs[c] - intercepts[c])
+        _push_back(
+            tokens,
+            radii,
+            first,
+            length,
+            scores,
+            weights,
+            readouts,
+            slope,
+            centre,
+            is_erf,
+            by_rows,
+        )
+    return loss
+
+
+@njit()
+def pool_tokens(
+    tokens: Any, offsets: NDArray[np.int64], weights: NDArray[np.floating]
+) -> FloatArray:
+    """Return the weighted sum of the tokens of each bag."""
+    pooled = np.zeros((len(offsets) - 1, tokens.shape[1]))
+    for bag in range(len(pooled)):
+        for i in range(offsets[bag], offsets[bag + 1]):
+            if abs(weights[i]) > _NEGLIGIBLE:
+                _add_scaled(pooled, bag, weights[i], tokens, i)
+    return pooled

@@ -1,0 +1,234 @@
+"""Regression in which one token per bag decides."""
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import RegressorMixin
+
+from eigenheads._typing import FloatArray
+from eigenheads.estimators._location._base import AbstractSingleLocation
+from eigenheads.estimators._location._problem import StandardisedNumbers, read_numbers
+
+
+class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
+    r"""Regression in which one token per bag, at an unknown position, decides.
+
+    A bag :math:`x_1, \dots, x_L` is read by one attention head,
+
+    .. math::
+
+        \hat y = \sum_l p_l \; x_l \cdot v + b, \qquad
+        p_l = \frac{e^{x_l \cdot k}}{\sum_m e^{x_m \cdot k}}
+        \quad \text{or} \quad p_l = \operatorname{erf}(x_l \cdot k),
+
+    The key :math:`k` selects the token, the value :math:`v` reads the target from it.
+    The penalised squared loss is minimised by L-BFGS from starts that are computed from
+    moments of the data, so the fit is deterministic.
+
+    Parameters
+    ----------
+    head : {"softmax", "radial", "erf"}, default="softmax"
+        Weights of the tokens. ``"radial"`` is a softmax of scores that also depend on
+        the distance of a token from the mean (see Notes): for deciding tokens with a
+        smaller or larger spread than the others, or that no direction separates from
+        them. ``"erf"`` is the head of [1]_, for tokens centred at 0. Its weights do not
+        sum to 1, and for small scores it is a bilinear form that does not change if key
+        and value are exchanged; use ``"softmax"`` to locate tokens.
+
+    alpha : float, default=3e-05
+        Weight of the penalty on key and value, relative to the mean loss of the
+        standardised target, or to its logarithm when the length of the key is chosen
+        (see Notes).
+
+    l1_ratio : float, default=0.0
+        Share of the L1 norm of the standardised coefficients in the penalty. The
+        remainder is half the variance of the scores and readouts of the tokens, plus
+        `shrinkage` times the squared norm of the standardised coefficients. A positive
+        share makes coefficients exactly zero.
+
+    coherence : float, default=0.1
+        Weight of a penalty on the component of the key that is orthogonal to the mean
+        attended token, both whitened. For tokens with an elliptical law the two
+        directions agree, and the mean has the smaller variance; 0 disables the penalty.
+
+    shrinkage : float or None, default=None
+        Number added to the diagonal of the pooled correlation of the features before
+        tokens are whitened; equivalently, weight of the squared norm of standardised
+        coefficients in the penalty. None means
+        ``max(0.01, n_features / (3 * n_bags))``.
+
+    fit_intercept : bool, default=True
+        Whether to fit :math:`b`.
+
+    n_random_starts : int, default=0
+        Number of random directions of the key to try, in addition to the starts from
+        moments.
+
+    max_iter : int, default=500
+        Largest number of iterations of each stage of the optimiser.
+
+    tol : float, default=0.0001
+        The optimiser stops when no entry of the gradient, in whitened coordinates, is
+        larger.
+
+    random_state : int, RandomState instance or None, default=None
+        Source of the random starts.
+
+    verbose : int, default=0
+        If positive, print the objective of every start.
+
+    Attributes
+    ----------
+    coef_key_ : ndarray of shape (n_features,)
+        :math:`k`; its length is the inverse temperature.
+
+    coef_value_ : ndarray of shape (n_features,)
+        :math:`v`.
+
+    intercept_ : float
+        :math:`b`.
+
+    coef_radius_ : float
+        :math:`c`. This attribute and the next two exist only for ``head="radial"``.
+
+    center_ : ndarray of shape (n_features,)
+        :math:`m`, the pooled mean of the tokens; 0 without intercept.
+
+    precision_ : ndarray of shape (n_features, n_features) or (n_features,)
+        :math:`P`, the inverse of the pooled covariance with `shrinkage` times its
+        diagonal added; above 2 000 features, the inverse of the variances.
+
+    objective_ : float
+        Penalised loss at the solution, without the `coherence` term if the length of
+        the key is chosen last (see Notes).
+
+    start_ : str
+        Name of the start that was refined.
+
+    n_iter_ : int
+        Iterations from that start.
+
+    n_features_in_ : int
+        Width of a token.
+
+    feature_names_in_ : ndarray of shape (n_features,)
+        Names of the features, when the bags were rows of a DataFrame.
+
+    See Also
+    --------
+    SingleLocationClassifier : The same head for classes.
+    group_bags : Cut a long table into bags.
+    eigenheads.functional.location_predictor : The head on plain arrays.
+
+    Notes
+    -----
+    `X` is a list of arrays (n_tokens, n_features) of any lengths, an array (n_bags,
+    n_tokens, n_features), or an array (n_bags, n_features) whose rows are bags of one
+    token. The fit is invariant to the units of features and target.
+
+    Data larger than memory are given as a Dask array with its `y`, or without `y` as
+    batches ``(bags, targets)`` or ``(bags, targets, weights)``: a callable that returns
+    a new iterator, an object that can be iterated repeatedly, or an iterator, whose
+    batches are kept in temporary files. A fit takes some tens of passes with one batch
+    in memory at a time, plus the attended tokens if they take less than 32 MB. The
+    solution is that of all bags at once, up to the order of sums.
+
+    With ``head="radial"`` the score :math:`x_l \cdot k` becomes
+
+    .. math::
+
+        x_l \cdot k - \tfrac{c}{2} (x_l - m)^\top P (x_l - m).
+
+    Deciding tokens :math:`N(\mu, \gamma^2 \Sigma)` among others :math:`N(0, \Sigma)`
+    have a log likelihood ratio of this form, with :math:`P = \Sigma^{-1}` and
+    :math:`c = 1 / \gamma^2 - 1`: only for :math:`\gamma = 1` is the best score linear.
+
+    A pass over the data costs O(n_tokens n_features); the radii cost
+    O(n_tokens n_features²) once. Most passes read only the tokens whose score is within
+    :math:`3 - \log(\text{tol})` of the largest in their bag. The result is accepted if
+    the gradient over all tokens differs by less than `tol`; otherwise tokens are
+    selected again, and after three rounds all are read.
+
+    Starts of the optimiser: with whitened tokens and centred targets, ``moments`` takes
+    :math:`v` from the regression of :math:`y` on the sum of the bag and :math:`k` from
+    the mean of :math:`y (x \cdot v) x`;
+    ``spectral`` takes both from the extreme eigenvectors of the mean of
+    :math:`y \, x x^\top`; ``principal`` is the pooled principal direction; ``value``
+    uses :math:`v` itself as the key; for the radial head, ``radius`` uses the radius
+    alone, and the others start without it. Given a key, values are a ridge regression.
+
+    Finally, softmax and radial heads without L1 penalty keep the direction of the key
+    and choose its length: it minimises :math:`n \log(\text{loss})` plus half the
+    variance of the scores times `alpha` / 3e-5. Without noise in the targets the
+    attention becomes as concentrated as the tokens allow.
+
+    References
+    ----------
+    .. [1] Marion, Berthier, Biau, Boyer (2025). Attention layers provably solve
+       single-location regression.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from eigenheads.datasets import SingleLocation
+    >>> from eigenheads.estimators import SingleLocationRegressor
+    >>> bags, y, places = SingleLocation(d=40).sample(900, np.random.default_rng(0))
+    >>> model = SingleLocationRegressor().fit(bags[:600], y[:600])
+    >>> bool(model.score(bags[600:], y[600:]) > 0.9)
+    True
+    >>> bool(np.mean(model.locate(bags[600:]) == places[600:]) > 0.95)
+    True
+    """
+
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Fit key, value and intercept.
+
+        Parameters
+        ----------
+        X : list of arrays of shape (n_tokens, n_features), array, or batches
+            Bags; see Notes.
+
+        y : array-like of shape (n_bags,)
+            Targets; None when batches bring their own.
+
+        sample_weight : array-like of shape (n_bags,), default=None
+            Weights of the bags.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+        """
+        self._check_parameters()
+        encoding = StandardisedNumbers(bool(self.fit_intercept))
+        solution = self._fit_head(X, y, sample_weight, encoding)
+        value = encoding.scale * solution.values[0, : self.n_features_in_]
+        self.coef_value_ = value.astype(self.coef_key_.dtype)
+        self.intercept_ = float(
+            encoding.shift + encoding.scale * solution.intercepts[0]
+        )
+        return self
+
+    def _check_targets(self, targets: NDArray[Any]) -> FloatArray:
+        return read_numbers(targets, owner=type(self).__name__)
+
+    def predict(self, X: Any) -> NDArray[np.floating]:
+        """Return the output of the head on each bag.
+
+        Parameters
+        ----------
+        X : list of arrays of shape (n_tokens, n_features), or array
+            Bags, in any layout that :meth:`fit` takes.
+
+        Returns
+        -------
+        y_pred : ndarray of shape (n_bags,)
+            Predictions.
+        """
+        return self._outputs(X)[:, 0]

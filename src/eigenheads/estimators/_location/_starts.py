@@ -1,0 +1,197 @@
+"""Starts of the single-location fit, computed from moments of the data."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import solve
+
+from eigenheads._typing import FloatArray
+from eigenheads.estimators._bags import Bags
+from eigenheads.estimators._location._head import (
+    attention_weights,
+    pool_tokens,
+    token_scores,
+)
+from eigenheads.estimators._location._objective import TokenWhitening, weighted_gram
+from eigenheads.estimators._location._problem import (
+    HeadSettings,
+    LabelledBags,
+    LocationData,
+)
+
+# Standard deviations of the scores that a start may have.
+_INVERSE_TEMPERATURES = (1.5, 5.0)
+
+
+@dataclass(frozen=True)
+class HeadStart:
+    """Named key and values at which a fit may begin, in whitened coordinates."""
+
+    name: str
+    error: float
+    key: FloatArray
+    values: FloatArray
+
+
+def key_directions(
+    data: LocationData, coordinates: TokenWhitening
+) -> dict[str, list[FloatArray]]:
+    r"""Return candidate directions of the key, by name, in whitened coordinates.
+
+    With whitened tokens :math:`x` and centred responses :math:`y`, ``moments`` is the
+    mean of :math:`y \, (x \cdot v) \, x` where :math:`v` is the regression of
+    :math:`y` on the sum of a bag; ``principal`` the direction of largest pooled
+    variance; ``value`` is :math:`v` itself, because the deciding token may be the one
+    with the largest readout.
+    """
+    equations, matrices = RidgeEquations(), None
+    for part in data.read():
+        bags = part.bags
+        sums = coordinates.pulled_back(
+            pool_tokens(bags.tokens, bags.offsets, np.ones(len(bags.tokens)))
+            - np.outer(bags.lengths, coordinates.mean)
+        )
+        equations.add(sums, part.responses, part.weights)
+        added = np.stack(list(_response_moments(part, coordinates)))
+        matrices = added if matrices is None else matrices + added
+    values = equations.solution()
+    directions = {
+        "moments": [coordinates.pulled_back(_moment(data, values, coordinates))],
+        "spectral": list(_spectral(matrices, coordinates)),
+    }
+    if coordinates.principal is not None:
+        directions["principal"] = [coordinates.principal]
+    directions["value"] = list(values)
+    return directions
+
+
+def _moment(
+    data: LocationData, values: FloatArray, coordinates: TokenWhitening
+) -> FloatArray:
+    raw = coordinates.raw(values)
+    moment = np.zeros(len(coordinates.mean))
+    for part in data.read():
+        bags = part.bags
+        readouts = bags.tokens @ raw.T - raw @ coordinates.mean
+        pulls = part.weights[:, None] * part.responses
+        per_token = np.repeat(pulls, bags.lengths, axis=0)
+        pull = (per_token * readouts).sum(axis=1)
+        moment += pull @ bags.tokens - pull.sum() * coordinates.mean
+    return moment
+
+
+def _response_moments(
+    part: LabelledBags, coordinates: TokenWhitening
+) -> Iterator[FloatArray]:
+    """Yield the sum of y (x − m)(x − m)ᵀ for each response y."""
+    for response in part.responses.T:
+        pull = np.repeat(part.weights * response, part.bags.lengths)
+        yield weighted_gram(part.bags.tokens, pull, coordinates.mean)
+
+
+def _spectral(matrices: Any, coordinates: TokenWhitening) -> Iterator[FloatArray]:
+    r"""Yield sum and difference of the extreme eigenvectors of the moment matrix.
+
+    Under single-location regression :math:`E[y \sum_l x_l x_l^\top]` is proportional
+    to :math:`k v^\top + v k^\top`, whose two eigenvectors are :math:`k \pm v`.
+    """
+    for matrix in matrices:
+        half = coordinates.pulled_back(matrix)
+        _, vectors = np.linalg.eigh(coordinates.pulled_back(half.T))
+        yield vectors[:, -1] + vectors[:, 0]
+        yield vectors[:, -1] - vectors[:, 0]
+
+
+class RidgeEquations:
+    """Normal equations of a ridge regression whose rows come batch by batch."""
+
+    def __init__(self) -> None:
+        self._gram: Any = 0.0
+        self._cross: Any = 0.0
+        self._weight = 0.0
+
+    def add(
+        self, features: FloatArray, responses: FloatArray, weights: FloatArray
+    ) -> None:
+        """Add some rows."""
+        weighted = features * weights[:, None]
+        self._gram = self._gram + weighted.T @ features
+        self._cross = self._cross + weighted.T @ responses
+        self._weight += float(weights.sum())
+
+    def solution(self) -> FloatArray:
+        """Return one row of coefficients per response."""
+        gram = self._gram.copy()
+        amount = np.trace(gram) / self._weight or 1.0  # features may all be zero
+        gram[np.diag_indices_from(gram)] += amount
+        return np.asarray(solve(gram, self._cross, assume_a="pos").T)
+
+
+def ridge_values(
+    features: FloatArray, responses: FloatArray, weights: FloatArray
+) -> FloatArray:
+    """Return one row of coefficients per response, shrunk by trace over total weight.
+
+    With weights that count repetitions the result is that of repeated rows.
+    """
+    equations = RidgeEquations()
+    equations.add(features, responses, weights)
+    return equations.solution()
+
+
+def best_starts(
+    directions: dict[str, list[FloatArray]],
+    screen: LabelledBags,
+    coordinates: TokenWhitening,
+    settings: HeadSettings,
+) -> Iterator[HeadStart]:
+    """Yield, for each name, the direction, sign and length of the key of least error.
+
+    Given a key the values are a ridge regression on the attended tokens, so each
+    candidate is judged by the best values it can have. The penalty breaks ties: where
+    the key does not matter, it is zero.
+    """
+    bags, head = screen.bags, settings.head
+    signs = (1.0,) if head == "erf" else (1.0, -1.0)  # erf is odd
+    for name, candidates in directions.items():
+        profiles = []
+        for direction in candidates:
+            length = float(np.linalg.norm(direction))
+            unit = direction / length if length > 0 else direction
+            scores = token_scores(bags, coordinates.raw(unit)).astype(np.float64)
+            factors = [sign * size for sign in signs for size in _INVERSE_TEMPERATURES]
+            if name == "value" and head != "erf":
+                factors.append(0.0)  # the mean of the bag
+            for factor in factors:
+                weighed = attention_weights(bags, factor * scores, head=head)
+                features = pooled_features(bags, weighed, coordinates)
+                error, values = _profile(features, screen.responses, screen.weights)
+                error += 0.5 * settings.alpha * factor**2
+                profiles.append(HeadStart(name, error, factor * unit, values))
+        yield min(profiles, key=lambda start: start.error)
+
+
+def pooled_features(
+    bags: Bags, weights: NDArray[np.floating], coordinates: TokenWhitening
+) -> FloatArray:
+    """Return the weighted sum of the tokens of each bag, in whitened coordinates.
+
+    The coordinate of the radius is zero: values do not read it.
+    """
+    d = bags.tokens.shape[1]
+    features = np.zeros((len(bags), len(coordinates.mean)))
+    features[:, :d] = pool_tokens(bags.tokens, bags.offsets, weights)
+    features[:, :d] -= coordinates.mean[:d]
+    return coordinates.pulled_back(features)
+
+
+def _profile(
+    features: FloatArray, responses: FloatArray, weights: FloatArray
+) -> tuple[float, FloatArray]:
+    values = ridge_values(features, responses, weights)
+    residuals = responses - features @ values.T
+    squares = (residuals**2).sum(axis=1)
+    return 0.5 * float(np.average(squares, weights=weights)), values
