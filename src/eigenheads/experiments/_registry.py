@@ -58,10 +58,10 @@ _MODULES = {
         "reconstruction": "reconstruction",
     },
     "saritas2025": {
-        "values": "values",
-        "norms": "norms",
+        "values": "readings",
+        "norms": "readings",
         "eigenvalues": "eigenvalues",
-        "gamma": "gamma",
+        "gamma": "readings",
     },
 }
 

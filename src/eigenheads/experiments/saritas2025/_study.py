@@ -1,4 +1,4 @@
-"""What all keys of the study share: settings, models, one measurement of heads."""
+"""Settings, models and the one measurement of heads that all keys share."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from eigenheads._parallel import weighing
 from eigenheads._plotting._reading import HeadStrip
 from eigenheads._typing import FloatArray
 from eigenheads.experiments import _models
-from eigenheads.experiments._claims import Claim, Verdict, claim
+from eigenheads.experiments._claims import Claim, Verdict, at_most
 from eigenheads.experiments._core import Table
 from eigenheads.experiments._models import MINILM_HEADS, Text, ViT
 from eigenheads.functional import (
@@ -98,7 +98,7 @@ def vit_of(params: Params) -> ViT:
 
 
 def trained_models(params: Params) -> tuple[str, ...]:
-    """Return the models that the study's numbers are put to: the trained ones."""
+    """Return the models that are trained enough for the study's numbers."""
     return MODELS if params.vit_steps >= _TRAINED else MODELS[:1]
 
 
@@ -232,14 +232,13 @@ def share_claim(
     claim that holds is undecided.
     """
     share = max(_found_share(table, model, one) for one in statistics)
-    found = claim(
+    found = at_most(
         f"{NAMES[model]}: {words}",
-        "≤",
-        _LEVEL,
         share,
-        0.1,
+        _LEVEL,
         "false discoveries are at most 5 % in expectation; one head of the ViT's "
         "twelve is 8 %",
+        slack=0.1,
         source="ours: the null of random projections",
         on_record=on_record,
     )
@@ -266,10 +265,8 @@ def strip(
     title: str,
     nulls: Mapping[str, str],
     references: Mapping[str, float],
-    *,
-    has_map: bool,
 ) -> HeadStrip:
-    """Return the panel of one statistic of one model, with what nulls it has."""
+    """Return the panel of one statistic of one model, with the nulls it has."""
     name = f"{model}_{statistic}"
     return HeadStrip(
         title=title,
@@ -281,5 +278,16 @@ def strip(
             if f"{name}_{null}_mean" in table
         },
         references=references,
-        has_map=has_map,
+        has_map=model == "minilm",
     )
+
+
+# Fields that all experiments of the study share.
+COMMON: dict[str, Any] = {
+    "presets": PRESETS,
+    "simulate": simulate,
+    "work": work,
+    "needs": ("hf", "minilm"),
+    "files": files,
+    "with_data": with_data,
+}
