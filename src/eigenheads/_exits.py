@@ -8,6 +8,8 @@ from pathlib import Path
 
 import typer
 
+from eigenheads._checks import escape_controls
+
 EXIT_OK, EXIT_CHANGED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 
@@ -35,7 +37,8 @@ def status_of(app: typer.Typer, arguments: Sequence[str]) -> int:
 
 def _mistake(message: str) -> int:
     if message:  # empty when Typer has shown the help instead
-        print(f"eigenheads: {' '.join(message.split())}", file=sys.stderr)
+        line = escape_controls(" ".join(message.split()))
+        print(f"eigenheads: {line}", file=sys.stderr)
     return EXIT_USAGE
 
 

@@ -1,10 +1,12 @@
 """Files that are whole or not there: written to a temporary name, then renamed."""
 
+import math
 import os
 import socket
+import stat
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -30,6 +32,8 @@ _DAMAGE = (
     zlib.error,
 )
 _SUFFIX = ".npy"
+# Largest file of arrays that is read: 4 GiB.
+MAX_ARRAYS = 2**32
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
@@ -87,22 +91,70 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
-    """Read what :func:`write_arrays` wrote; a ValueError says what is wrong."""
+    """Read arrays that :func:`write_arrays` wrote; a ValueError names what is wrong.
+
+    Sizes are compared with the file's own before anything is allocated, and nothing
+    is unpacked: reading needs at most twice the size of the file.
+    """
+    size = check_regular(path, MAX_ARRAYS)
     with path.open("rb") as file:
         try:
             with zipfile.ZipFile(file) as archive:
+                entries = archive.infolist()
+                _check_entries(entries, size)
                 return {
                     entry.filename.removesuffix(_SUFFIX): _read_entry(archive, entry)
-                    for entry in archive.infolist()
+                    for entry in entries
                 }
         except _DAMAGE as error:
             raise ValueError(f"{path} is not a whole .npz file ({error})") from error
+
+
+def check_regular(path: Path, largest: int) -> int:
+    """Return the size of a regular file, or raise ValueError: no device, no pipe.
+
+    Examples
+    --------
+    >>> check_regular(Path("/dev/null"), 100)
+    Traceback (most recent call last):
+    ...
+    ValueError: /dev/null is not a regular file
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"{path} is not a regular file")
+    if status.st_size > largest:
+        raise ValueError(f"{path} has {status.st_size} bytes, more than {largest}")
+    return status.st_size
+
+
+def _check_entries(entries: Sequence[zipfile.ZipInfo], size: int) -> None:
+    """Raise unless the members are stored as they are, and fit into the file."""
+    names = [entry.filename for entry in entries]
+    if len(set(names)) < len(names):
+        raise ValueError("a name occurs twice")
+    for entry in entries:
+        is_stored = entry.compress_type == zipfile.ZIP_STORED
+        if not is_stored or entry.file_size != entry.compress_size:
+            raise ValueError(f"{entry.filename} is compressed")
+    if sum(entry.file_size for entry in entries) > size:
+        raise ValueError("its members are larger than the file")
 
 
 def _read_entry(
     archive: zipfile.ZipFile, entry: zipfile.ZipInfo
 ) -> NDArray[np.generic]:
     with archive.open(entry) as member:
-        array: NDArray[np.generic] = npy.read_array(member, allow_pickle=False)
-        member.read()  # to the end, where zipfile compares the checksum
-    return array
+        version = npy.read_magic(member)
+        if version != (1, 0):
+            raise ValueError(f"{entry.filename} has format {version}")
+        shape, is_fortran, dtype = npy.read_array_header_1_0(member)
+        if dtype.kind not in "biufSU" or not dtype.itemsize or dtype.names:
+            raise ValueError(f"{entry.filename} has dtype {dtype}")
+        content = member.read()  # to the end, where zipfile compares the checksum
+        if min(shape, default=0) < 0:
+            raise ValueError(f"{entry.filename} has shape {shape}")
+        if math.prod(shape) * dtype.itemsize != len(content):
+            raise ValueError(f"{entry.filename} is not of its shape {shape}")
+    flat = np.frombuffer(bytearray(content), dtype=dtype)
+    return flat.reshape(shape, order="F" if is_fortran else "C")

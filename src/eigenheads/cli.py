@@ -219,20 +219,20 @@ def live(
 @app.command()
 def sweep(
     key: Annotated[
-        str | None,
+        str,
         typer.Argument(
             metavar="EXPERIMENT",
             help="Key of an experiment; `eigenheads list` shows them.",
             show_default=False,
         ),
-    ] = None,
+    ],
     grid: Annotated[
         list[str] | None,
         typer.Option(
             "--grid",
             metavar="NAME=VALUES",
             help="Values of one parameter: a,b,c or low:high:count or "
-            "low:high:count:log. Once a parameter.",
+            "low:high:count:log. Give it once per parameter.",
         ),
     ] = None,
     seeds: Annotated[
@@ -242,7 +242,10 @@ def sweep(
         str, typer.Option(help="Parameters outside the grid: smoke, demo or paper.")
     ] = "demo",
     backend: Annotated[
-        str, typer.Option(help="loky: processes of this machine. dask, ray: clusters.")
+        str,
+        typer.Option(
+            help="loky: processes of this machine. threading: threads. dask: a cluster."
+        ),
     ] = "loky",
     address: Annotated[
         str | None,
@@ -256,47 +259,27 @@ def sweep(
         typer.Option(help="Cores; never changes a result.", show_default="all cores"),
     ] = None,
     out: Out = Path("results"),
-    watch: Annotated[
-        bool,
-        typer.Option("--watch", help="Follow the sweep that runs in OUT; run nothing."),
-    ] = False,
 ) -> None:
     """Run an experiment at every point of a grid with every seed.
 
-    Cells are stored as they finish: whatever ends a sweep, the same call does only
-    what is missing. Writes a table (table.csv, table.npz) and a map (map.svg).
+    Cells are stored as they finish. After an interruption, the same call computes only
+    the missing cells. Writes a table (table.csv, table.npz) and a map (map.svg).
 
     For example:
 
       eigenheads sweep marion2025/fig4 --grid d=1e2,1e4 --grid step_size=1e-4:1e-2:5:log
       eigenheads sweep truong2026/phase_diagram --grid share=.001:.3:8:log
           --grid strength=.1:1.5:8:log --seeds 30 --backend dask --address tcp://node:8786
-      eigenheads sweep --watch
     """
-    from eigenheads.report import watch_sweep
-
-    if watch:
-        watch_sweep(out, key)
-        return
-    from eigenheads._checks import Got, fail
     from eigenheads._parallel import interrupted_between_blocks
-    from eigenheads.experiments import parse_grid
     from eigenheads.experiments import sweep as sweep_grid
+    from eigenheads.experiments.sweeps._grid import parse_grid
     from eigenheads.report import ProgressDisplay, print_sweep
 
-    if key is None:
-        hint = "`eigenheads list` shows all."
-        fail(
-            "EXPERIMENT",
-            "the key of an experiment",
-            Got("none"),
-            owner="sweep",
-            hint=hint,
-        )
-    # Workers do the computing, and this process may stop at once; alone, it may not.
-    is_alone = jobs == 1 and backend == "loky"
-    calm = interrupted_between_blocks() if is_alone else nullcontext()
-    with calm, ProgressDisplay() as listener:
+    # Ctrl-C must not interrupt compiled code, which runs here unless there are workers.
+    runs_here = backend == "threading" or (jobs == 1 and backend == "loky")
+    calm = interrupted_between_blocks() if runs_here else nullcontext()
+    with calm, ProgressDisplay(unit="cells") as listener:
         result = sweep_grid(
             key,
             grid=parse_grid(grid or []),

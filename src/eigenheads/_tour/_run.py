@@ -12,7 +12,6 @@ from typing import TypeAlias
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from eigenheads._checks import check_choice
@@ -29,6 +28,7 @@ from eigenheads.report import (
     print_claims,
     write_report,
 )
+from eigenheads.report._terminal import terminal_text
 
 Say: TypeAlias = Callable[[str], None]
 
@@ -75,7 +75,7 @@ def run_tour(
     console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
 
     def say(line: str) -> None:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(terminal_text(line), highlight=False, soft_wrap=True)
 
     start = time.perf_counter()
     with _chapter(say, "1. What the papers claim, checked again"):
@@ -148,9 +148,9 @@ def _print_headlines(console: Console, say: Say, results: Sequence[Result]) -> N
         first = result.claims[0]
         met = sum(claim.verdict == "held" for claim in result.claims)
         table.add_row(
-            escape(result.key),
-            escape(first.statement),
-            format_expected(first),
+            terminal_text(result.key),
+            terminal_text(first.statement),
+            terminal_text(format_expected(first)),
             format_number(first.measured),
             f"{met} of {len(result.claims)}",
         )

@@ -1,6 +1,6 @@
 """Models and texts from disk, for the command line; nothing is downloaded."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
@@ -133,7 +133,15 @@ def _from_folder(folder: Path, data: Path | None, max_length: int | None) -> Loa
         got = Got(f"{str(folder)!r}, which has no config.json")
         fail("MODEL", _CONTRACT, got, owner=_OWNER)
     with quiet(transformers):
-        model = _read(transformers.AutoModel, folder, weights_only=True)
+        model, info = _read(
+            transformers.AutoModel,
+            folder,
+            weights_only=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+        # Checkpoints of language models have no pooler, which no head looks at.
+        check_all_loaded(info, but="pooler.", name="MODEL", path=folder, owner=_OWNER)
         if getattr(model, "main_input_name", "input_ids") != "input_ids":
             got = Got(f"{type(model).__name__}, which takes {model.main_input_name}")
             hint = "Use module:callable, which brings a batch."
@@ -167,6 +175,33 @@ def _read(kind: Any, folder: Path, **options: Any) -> Any:
         )
         hint = "A whole folder has config.json, weights (safetensors) and a tokenizer."
         fail("MODEL", _CONTRACT, Got(what[:300]), owner=_OWNER, hint=hint)
+
+
+def check_all_loaded(
+    info: Mapping[str, Any], *, but: str, name: str, path: Path | str, owner: str
+) -> None:
+    """Raise if tensors of a model were not in its files, or not of its shapes.
+
+    Transformers fills them with random numbers. Names that begin with `but` may be
+    missing.
+    """
+    lost = sorted(key for key in info["missing_keys"] if not key.startswith(but))
+    if lost:
+        got = Got(f"{str(path)!r}, which lacks {_some(lost)}")
+        hint = "Random numbers would take their place."
+        fail(
+            name, "a folder with all weights of its model", got, owner=owner, hint=hint
+        )
+    wrong = sorted(str(key[0]) for key in info["mismatched_keys"])
+    if wrong:
+        got = Got(f"{str(path)!r}, where {_some(wrong)} differ")
+        contract = "a folder with weights of the shapes in config.json"
+        fail(name, contract, got, owner=owner)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more tensors" if len(names) > 3 else ""
+    return ", ".join(f"`{name}`" for name in names[:3]) + more
 
 
 def _length(model: nn.Module, wanted: int | None) -> int:

@@ -16,13 +16,10 @@ from eigenheads.experiments._core import (
     Run,
     Table,
 )
-from eigenheads.experiments._grid import parse_grid
 from eigenheads.experiments._registry import experiment_keys, get_experiment
 from eigenheads.experiments._run import Listener, reproduce
 from eigenheads.experiments._store import StoreError, stored_results
-from eigenheads.experiments._sweep import SweepResult, sweep
-from eigenheads.experiments._sweep_files import SweepFollower, SweepState
-from eigenheads.experiments._sweeper import SweepError
+from eigenheads.experiments.sweeps._run import SweepError, SweepResult, sweep
 
 __all__ = [
     "Boundary",
@@ -34,9 +31,7 @@ __all__ = [
     "Run",
     "StoreError",
     "SweepError",
-    "SweepFollower",
     "SweepResult",
-    "SweepState",
     "Table",
     "about",
     "at_least",
@@ -45,7 +40,6 @@ __all__ = [
     "experiment_keys",
     "get_experiment",
     "no_difference",
-    "parse_grid",
     "reproduce",
     "stored_results",
     "sweep",

@@ -31,7 +31,6 @@ from eigenheads.experiments._registry import (
     preset_params,
     select_keys,
 )
-from eigenheads.experiments._resume import keeping_jobs
 from eigenheads.experiments._store import (
     StoreError,
     load_result,
@@ -39,6 +38,7 @@ from eigenheads.experiments._store import (
     result_folder,
     save_result,
 )
+from eigenheads.experiments.sweeps._cells import keeping_jobs
 
 # The modules that tell whether an extra of the package is installed.
 _EXTRAS = {"torch": ("torch",), "hf": ("torch", "transformers")}

@@ -12,28 +12,47 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
+from eigenheads._checks import escape_controls
 from eigenheads._files import (
+    MAX_ARRAYS,
+    check_regular,
     read_arrays,
     remove_leftovers,
     write_arrays,
     write_atomically,
 )
-from eigenheads.experiments._claims import Claim
+from eigenheads.experiments._claims import Claim, Relation, Verdict
 from eigenheads.experiments._core import Result
 from eigenheads.experiments._registry import experiment_keys
 
 FORMAT = "eigenheads-result/2"
+# Largest manifest that is read, in bytes, and largest figure.
+_LARGEST_TEXT, _LARGEST_FIGURE = 2**24, 2**25
 _MANIFEST, _TABLE, _FIGURE = "manifest.json", "table.npz", "figure.svg"
+_RELATIONS, _VERDICTS = get_args(Relation), get_args(Verdict)
+_WRONG_FIELD = (
+    AttributeError,
+    KeyError,
+    OSError,
+    OverflowError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 
 class StoreError(ValueError):
     """A file in the store is damaged or not ours; the message names it."""
 
     is_of_the_caller = True
+
+    def __init__(self, message: str) -> None:
+        super().__init__(escape_controls(message))
 
 
 def plain_params(params: Any) -> dict[str, Any]:
@@ -97,9 +116,9 @@ def load_result(folder: Path) -> Result | None:
             key=_text(manifest["key"]),
             preset=_text(manifest["preset"]),
             seed=int(manifest["seed"]),
-            params=dict(manifest["params"]),
+            params=_params(manifest["params"]),
             code=_text(manifest["code"]),
-            table={name: array.astype(np.float64) for name, array in arrays.items()},
+            table={name: _column(array) for name, array in arrays.items()},
             claims=tuple(claim_from_json(claim) for claim in manifest["claims"]),
             seconds=float(manifest["seconds"]),
             created=_text(manifest["created"]),
@@ -109,15 +128,18 @@ def load_result(folder: Path) -> Result | None:
             drawing=_text(manifest["drawing"]),
             reused=True,
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except _WRONG_FIELD as error:
         raise _damaged(path, f"a field is missing or wrong: {error}") from error
 
 
 def _check_digest(path: Path, manifest: dict[str, Any]) -> None:
     try:
+        check_regular(path, MAX_ARRAYS if path.name == _TABLE else _LARGEST_FIGURE)
         digest = _digest(path)
     except OSError as error:
         raise _damaged(path, f"it cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise _damaged(path, str(error)) from error
     digests = manifest.get("sha256")
     if not isinstance(digests, dict) or digests.get(path.name) != digest:
         raise _damaged(path, f"its digest is not the one in {_MANIFEST}")
@@ -126,7 +148,35 @@ def _check_digest(path: Path, manifest: dict[str, Any]) -> None:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not a text")
+    if escape_controls(value) != value:
+        raise ValueError(f"{value!r} has control characters")
     return value
+
+
+def _column(array: NDArray[np.generic]) -> NDArray[np.float64]:
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"a column of the table has dtype {array.dtype}")
+    return array.astype(np.float64, copy=False)
+
+
+def _params(value: Any) -> dict[str, Any]:
+    """Return the parameters, or raise unless they are what our writer writes."""
+    params = dict(value)
+    _check_plain(params)
+    return params
+
+
+def _check_plain(value: object) -> None:
+    """Raise unless a value is made of numbers and texts without control characters."""
+    if isinstance(value, str):
+        _text(value)
+    elif isinstance(value, list):
+        for item in value:
+            _check_plain(item)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            _text(name)
+            _check_plain(item)
 
 
 def stored_results(root: Path) -> Iterator[Result]:
@@ -143,12 +193,21 @@ def stored_results(root: Path) -> Iterator[Result]:
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = _read_json(path)
     except (OSError, ValueError) as error:
         raise _damaged(path, "it is not JSON text") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise _damaged(path, f"it does not say format {FORMAT!r}")
     return manifest
+
+
+def _read_json(path: Path) -> Any:
+    """Return what a JSON file holds; ValueError if it is none, too large or deep."""
+    check_regular(path, _LARGEST_TEXT)
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def _damaged(path: Path, why: str) -> StoreError:
@@ -183,17 +242,28 @@ def claim_from_json(fields: Mapping[str, Any]) -> Claim:
         known[name] = math.nan if known[name] is None else float(known[name])
     for name in ("statement", "source", "relation", "reason", "on_record"):
         known[name] = _text(known[name])
+    for name, choices in (("relation", _RELATIONS), ("on_record", _VERDICTS)):
+        if known[name] not in choices:
+            raise ValueError(f"{name} {known[name]!r} is none of {', '.join(choices)}")
+    for name in ("undecided", "family"):
+        known[name] = _text(known.get(name, ""))
+    for name in ("level", "printed", "detectable"):
+        value = known.get(name)
+        known[name] = None if value is None else float(value)
     if known.get("interval") is not None:
         low, high = known["interval"]
-        ends = -math.inf if low is None else low, math.inf if high is None else high
-        known["interval"] = ends
-        if known.get("detectable") is None:
+        known["interval"] = (
+            -math.inf if low is None else float(low),
+            math.inf if high is None else float(high),
+        )
+        if known["detectable"] is None:
             known["detectable"] = math.inf
     return Claim(**known)
 
 
 def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _write(file: Any, content: bytes) -> None:

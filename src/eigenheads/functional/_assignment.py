@@ -31,7 +31,11 @@ _LANES: dict[str, Any] = {"fastmath": {"nnan", "nsz"}}
 
 @njit()
 def cheapest_matchings(costs: FloatArray) -> FloatArray:
-    """Return the least total cost of a matching for each matrix (count, n, n)."""
+    """Return the least total cost of a matching for each matrix (count, n, n).
+
+    Costs must be finite, which the caller checks. Every loop is bounded all the same;
+    where differences of costs overflow, the total is NaN.
+    """
     count, n = costs.shape[0], costs.shape[1]
     totals = np.empty(count)
     prices, reach, keys = np.empty(n), np.empty(n), np.empty(n)
@@ -45,12 +49,15 @@ def cheapest_matchings(costs: FloatArray) -> FloatArray:
         _reduce_columns(cost, prices, row_of, column_of, first)
         n_free = _bid(cost, prices, row_of, column_of, keys, first, second)
         # The rows still free are in `second`, which no search touches.
+        is_matched = True
         for k in range(n_free):
-            _augment(cost, prices, row_of, column_of, second[k], reach, keys, first)
+            is_matched &= _augment(
+                cost, prices, row_of, column_of, second[k], reach, keys, first
+            )
         total = 0.0
         for row in range(n):
             total += cost[row, column_of[row]]
-        totals[index] = total
+        totals[index] = total if is_matched else np.nan
     return totals
 
 
@@ -66,6 +73,7 @@ def _reduce_columns(
     n = len(prices)
     for column in range(n):
         prices[column] = np.inf
+        best[column] = 0
     for row in range(n):
         for column in range(n):
             if cost[row, column] < prices[column]:
@@ -135,8 +143,10 @@ def _augment(
     reach: FloatArray,
     keys: FloatArray,
     came_from: IntArray,
-) -> None:
+) -> bool:
     """Match one more row along the cheapest chain of exchanges (Dijkstra).
+
+    Returns whether the chain ended, as it does for finite costs.
 
     `reach` is the length of the chain to a column, `keys` the same for columns not
     passed yet and infinite for the others: loops without branches.
@@ -147,7 +157,12 @@ def _augment(
         reach[column] = cost[start, column] - prices[column]
         keys[column] = reach[column]
     column = _place_of_least(keys)
+    n_passed = 0
     while row_of[column] >= 0:
+        # Each turn passes one more column.
+        n_passed += 1
+        if n_passed > n:
+            return False
         row = row_of[column]
         offset = reach[column] - (cost[row, column] - prices[column])
         keys[column] = np.inf
@@ -162,13 +177,15 @@ def _augment(
     nearest = reach[column]
     for other in range(n):
         prices[other] += reach[other] - nearest if keys[other] == np.inf else 0.0
-    row = -1
-    while row != start:
+    for _ in range(n):
         row = came_from[column]
         row_of[column] = row
         before = column_of[row]
         column_of[row] = column
+        if row == start:
+            return True
         column = before
+    return False
 
 
 @njit(**_LANES)

@@ -1,9 +1,8 @@
 """Effective rank of a spectrum."""
 
-from array_api_compat import array_namespace
 from jaxtyping import Float
 
-from eigenheads._checks import check_choice, fail
+from eigenheads._checks import check_choice, check_float_arrays, fail
 from eigenheads._typing import Array
 
 _KINDS = ("entropy", "participation")
@@ -47,9 +46,9 @@ def effective_rank(
     """
     owner = "effective_rank"
     check_choice("kind", kind, _KINDS, owner=owner)
-    if getattr(spectrum, "ndim", 0) < 1 or 0 in spectrum.shape:
+    xp = check_float_arrays(owner, spectrum=spectrum)
+    if spectrum.ndim < 1 or 0 in spectrum.shape:
         fail("spectrum", "an array of shape (..., n)", spectrum, owner=owner)
-    xp = array_namespace(spectrum)
     s = xp.where(spectrum > 0, spectrum, xp.zeros_like(spectrum))
     total = xp.sum(s, axis=-1, keepdims=True)
     none = total <= 0

@@ -1,9 +1,8 @@
 """Shrinkage, the proximal map of the sum of absolute values."""
 
-from array_api_compat import array_namespace
 from jaxtyping import Float
 
-from eigenheads._checks import fail
+from eigenheads._checks import check_float_arrays, fail
 from eigenheads._typing import Array
 
 
@@ -40,7 +39,7 @@ def soft_threshold(
     >>> soft_threshold(np.array([-3.0, 0.5, 2.0]), 1.0)
     array([-2.,  0.,  1.])
     """
-    xp = array_namespace(x)
+    xp = check_float_arrays("soft_threshold", x=x, finite=False)
     if isinstance(threshold, int | float):
         threshold = _check_threshold(threshold)
     return xp.sign(x) * xp.maximum(xp.abs(x) - threshold, xp.zeros_like(x))

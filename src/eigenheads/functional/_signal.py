@@ -1,9 +1,8 @@
 """One query's attention output, and the gradient of its squared norm."""
 
-from array_api_compat import array_namespace
 from jaxtyping import Float
 
-from eigenheads._checks import Got, check_number, fail
+from eigenheads._checks import Got, check_float_arrays, check_number, fail
 from eigenheads._typing import Array
 
 
@@ -116,15 +115,7 @@ def _check(
     sharpness = check_number(
         "inverse_temperature", inverse_temperature, owner=owner, minimum=0.0
     )
-    try:
-        xp = array_namespace(tokens, query)
-    except TypeError:
-        kinds = Got(f"{type(tokens).__name__}, {type(query).__name__}")
-        contract = "an array of one library, like `query`"
-        fail("tokens", contract, kinds, owner=owner, error=TypeError)
-    if not xp.isdtype(tokens.dtype, "real floating"):
-        got = Got(f"dtype {tokens.dtype}")
-        fail("tokens", "an array of floats", got, owner=owner, error=TypeError)
+    xp = check_float_arrays(owner, tokens=tokens, query=query)
     if query.dtype != tokens.dtype:
         contract = f"of the dtype of `tokens`, {tokens.dtype}"
         fail("query", contract, Got(query.dtype), owner=owner, error=TypeError)

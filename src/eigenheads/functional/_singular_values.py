@@ -3,11 +3,11 @@
 from typing import NamedTuple
 
 import numpy as np
-from array_api_compat import array_namespace, is_numpy_array
+from array_api_compat import is_numpy_array
 from jaxtyping import Float
 from scipy.linalg import eigh
 
-from eigenheads._checks import check_number, fail
+from eigenheads._checks import check_float_arrays, check_number, fail
 from eigenheads._typing import Array, FloatArray
 
 
@@ -52,9 +52,9 @@ def singular_value_threshold(
     """
     owner = "singular_value_threshold"
     tau = check_number("threshold", threshold, owner=owner, minimum=0.0)
+    xp = check_float_arrays(owner, x=x)
     if x.ndim < 2:
         fail("x", "of shape (..., rows, columns)", x, owner=owner)
-    xp = array_namespace(x)
     if is_numpy_array(x) and x.ndim == 2 and x.dtype == np.float64 and tau > 0:
         return thresholded_svd(x, tau).matrix()
     u, s, vt = xp.linalg.svd(x, full_matrices=False)

@@ -13,8 +13,7 @@ from eigenheads.report._probe import (
     statistic_figure,
     write_probe,
 )
-from eigenheads.report._sweep import print_sweep, watch_sweep
-from eigenheads.report._terminal import ProgressDisplay, print_claims
+from eigenheads.report._terminal import ProgressDisplay, print_claims, print_sweep
 
 __all__ = [
     "ProgressDisplay",
@@ -27,7 +26,6 @@ __all__ = [
     "render_probe",
     "render_report",
     "statistic_figure",
-    "watch_sweep",
     "write_probe",
     "write_report",
 ]

@@ -11,7 +11,6 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 import eigenheads
@@ -19,6 +18,7 @@ from eigenheads._files import write_atomically
 from eigenheads._plotting.heads import HeadMap, draw_head_maps, head_maps_size
 from eigenheads._plotting.svg import embedded_svg, render_svg
 from eigenheads.report._page import format_number
+from eigenheads.report._terminal import terminal_text
 
 if TYPE_CHECKING:
     from eigenheads.adapters import ModelProbe
@@ -33,9 +33,9 @@ _COMPARISONS = {"greater": ">", "less": "<", "two-sided": "≠"}
 def print_probe(probe: "ModelProbe", *, title: str) -> None:
     """Print how many heads stand out, and a table by layer and head."""
     console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
-    console.print(escape(title), highlight=False)
+    console.print(terminal_text(title), highlight=False)
     for note in probe.notes:
-        console.print(f"[yellow]Note:[/] {escape(note)}", highlight=False)
+        console.print(f"[yellow]Note:[/] {terminal_text(note)}", highlight=False)
     console.print(_summary_table(probe))
     console.print(_head_table(probe))
     console.print(
@@ -178,9 +178,9 @@ def _summary_table(probe: "ModelProbe") -> Table:
         is_new = row["statistic"] != last
         last = row["statistic"]
         table.add_row(
-            last if is_new else "",
+            terminal_text(last) if is_new else "",
             format_number(row["median"]) if is_new else "",
-            f"{_COMPARISONS[row['alternative']]} {row['null']}",
+            f"{_COMPARISONS[row['alternative']]} {terminal_text(row['null'])}",
             format_number(row["null_median"]),
             found_text(row),
         )
@@ -194,7 +194,7 @@ def _head_table(probe: "ModelProbe") -> Table:
     places = [probe.statistics.index(name) for name in names]
     table = Table(box=box.SIMPLE_HEAD, title="by layer and head", title_justify="left")
     for column in ("layer", "head", *names):
-        table.add_column(column.replace("_", " "), justify="right")
+        table.add_column(terminal_text(column.replace("_", " ")), justify="right")
     for row in _rows_by_head(probe):
         cells = [row["cells"][place] for place in places]
         if row["head"] == 0:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eigenheads._parallel import weighing
-from eigenheads._plotting._reading import HeadStrip, draw_strips
+from eigenheads._plotting.heads import HeadStrip, draw_strips
 from eigenheads._typing import FloatArray
 from eigenheads.experiments import _models
 from eigenheads.experiments._claims import Claim, claim

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from eigenheads._parallel import weighing
-from eigenheads._plotting._reading import HeadStrip
+from eigenheads._plotting.heads import HeadStrip
 from eigenheads._typing import FloatArray
 from eigenheads.experiments import _models
 from eigenheads.experiments._claims import Claim, Verdict, at_most

@@ -15,14 +15,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from sweep_cells import EXPERIMENT
 
-import eigenheads.experiments._cells as cells_module
-from eigenheads.experiments import (
-    StoreError,
-    SweepError,
-    SweepFollower,
-    sweep,
-)
-from eigenheads.experiments._cells import CellStore, Outcome
+import eigenheads.experiments.sweeps._cells as cells_module
+from eigenheads.experiments import SweepError, sweep
+from eigenheads.experiments.sweeps._cells import CellStore
 
 GRID = {"x": "0:2:5", "n": "1,4"}
 
@@ -140,9 +135,6 @@ def test_killing_the_main_process_loses_only_what_was_under_way(tmp_path):
             assert time.monotonic() < deadline
             assert running.poll() is None
             time.sleep(0.01)
-        state = SweepFollower(out).state()  # watched while it runs
-        assert not state.is_whole
-        assert 0 < state.done < state.total == 200
         os.kill(running.pid, signal.SIGKILL)
         running.wait()
     gate.touch()
@@ -155,7 +147,6 @@ def test_killing_the_main_process_loses_only_what_was_under_way(tmp_path):
     assert resumed.computed == 200 - len(store)
     straight = swept(tmp_path / "straight", grid=grid, seeds=20, preset="slow", jobs=2)
     assert bytes_of(resumed) == bytes_of(straight)
-    assert SweepFollower(out).state().is_whole
 
 
 def test_a_killed_worker_is_replaced(tmp_path):
@@ -199,8 +190,7 @@ import sys, time
 from pathlib import Path
 sys.path.insert(0, {here!r})
 from sweep_cells import EXPERIMENT
-from eigenheads.experiments import _sweeper, sweep
-_sweeper._LOOK_SECONDS = 0.1
+from eigenheads.experiments import sweep
 class Waits:
     def begin(self, total):
         Path({out!r}, sys.argv[1]).touch()
@@ -231,10 +221,8 @@ def test_two_processes_write_into_one_store_at_the_same_time(tmp_path):
         time.sleep(0.01)
     (out / "go").touch()
     computed = [int(process.communicate(timeout=120)[0]) for process in running]
+    assert computed == [150, 150]
     (folder,) = out.rglob("cells-*")
-    stored = [len(cells_module.read_arrays(path)["seed"]) for path in folder.iterdir()]
-    assert sum(stored) == sum(computed) >= 150
-    assert min(computed) > 0  # each its first block at least
     store = CellStore(folder)
     store.refresh()  # raises where files disagree
     assert not store.damaged
@@ -243,39 +231,6 @@ def test_two_processes_write_into_one_store_at_the_same_time(tmp_path):
     assert shared.computed == 0
     straight = swept(tmp_path / "straight", seeds=15, preset="slow", jobs=2)
     assert bytes_of(shared) == bytes_of(straight)
-
-
-def test_what_others_store_meanwhile_is_left_to_them(whole, tmp_path, monkeypatch):
-    """A second sweep does all while the first is at its beginning."""
-    monkeypatch.setattr("eigenheads.experiments._sweeper._LOOK_SECONDS", 0.0)
-    seconds, heard = [], []
-
-    class Second:
-        def begin(self, total): ...
-
-        def start(self, key, work): ...
-
-        def advance(self, units):
-            heard.append(units)
-            if len(heard) == 2:  # nothing was stored; then the first block
-                seconds.append(swept(tmp_path))
-
-    first = swept(tmp_path, listener=Second())
-    assert seconds[0].computed == whole.computed - heard[1]
-    assert first.computed == heard[1] == 1
-    assert sum(heard) == whole.computed
-    assert bytes_of(first) == bytes_of(seconds[0]) == bytes_of(whole)
-
-
-def test_files_that_disagree_are_noticed(tmp_path):
-    store = CellStore(tmp_path)
-    address = ("0" * 32, 0)
-    store.add([(address, Outcome({"a": 1.0, "b": np.nan}))])
-    store.add([(address, Outcome({"b": np.nan, "a": 1.0}, seconds=2.0))])
-    with pytest.raises(StoreError, match="must agree with the other files"):
-        store.add([(address, Outcome({"a": 2.0, "b": np.nan}))])
-    with pytest.raises(StoreError, match="must agree"):
-        CellStore(tmp_path).refresh()
 
 
 @pytest.mark.parametrize("harm", [lambda b: b[:-9], lambda b: b"hello", lambda b: b""])
@@ -313,8 +268,9 @@ def test_a_mistake_in_the_code_is_told_and_not_stored(tmp_path):
     ):
         swept(tmp_path, grid={"x": "1,13"}, seeds=2)
     assert swept(tmp_path, grid={"x": "1"}, seeds=2).computed == 0
-    with pytest.raises(SweepError, match=r"10 cell\(s\) failed"):
-        swept(tmp_path, grid={"x": "13"}, seeds=100)
+    # A sweep stops after the block with the tenth failure: 25 cells take half a second.
+    with pytest.raises(SweepError, match=r"[1-4]\d cell\(s\) failed"):
+        swept(tmp_path, grid={"x": "13"}, seeds=100, preset="slow")
 
 
 def test_other_code_has_other_cells(tmp_path, monkeypatch):
@@ -352,33 +308,36 @@ def test_a_cell_has_one_thread(tmp_path, jobs):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"grid": {"y": "1"}}, r"`grid` must be values of some of x, n, loud, word"),
+        (
+            {"grid": {"y": "1"}},
+            r"`grid` must be values of one or more of x, n, loud, word",
+        ),
         ({"grid": {"second": "1"}}, "Did you mean 'seconds'"),
-        ({"grid": {"shape": "1"}}, "`grid` must be values of some of"),
+        ({"grid": {"shape": "1"}}, "`grid` must be values of one or more of"),
         ({"grid": {"x": ""}}, "`x` must be finite numbers; got ''"),
         ({"grid": {"x": []}}, "`x` must be at least one value"),
-        ({"grid": {"x": "1,1"}}, "`x` must be different values"),
+        ({"grid": {"x": "1,1"}}, "`x` must be distinct values"),
         ({"grid": {"x": "1:2"}}, "`x` must be a,b,c or low:high:count"),
         ({"grid": {"x": "0:2:3:log"}}, "`x` must be positive at both ends"),
         ({"grid": {"x": "0:2:0"}}, "`x` must be an integer from 1"),
-        ({"grid": {"n": "1.5"}}, "`n` must be whole numbers; got '1.5'"),
+        ({"grid": {"n": "1.5"}}, "`n` must be integers; got '1.5'"),
         ({"grid": {"n": [True]}}, "`n` must be finite numbers"),
         ({"grid": {"loud": "maybe"}}, "`loud` must be true or false"),
-        ({"grid": {"word": [1]}}, "`word` must be texts"),
+        ({"grid": {"word": [1]}}, "`word` must be strings"),
         ({"grid": {"x": "0:1:2000"}, "seeds": 1000}, "at most 1000000 cells"),
-        ({"grid": None}, "`grid` must be names of parameters"),
+        ({"grid": None}, "`grid` must be a mapping of parameter names"),
         ({"seeds": 0}, "`seeds` must be an integer from 1"),
         ({"seeds": "3:1"}, "`seeds` must be a count"),
         ({"seeds": "a"}, "`seeds` must be a count"),
         ({"seeds": "1:2:3"}, "`seeds` must be a count"),
         ({"seeds": "1:99999999999999999999"}, "`seeds` must be a count"),
         ({"seeds": [2**63]}, "`seeds` must be a count"),
-        ({"grid": {"n": "1,1e30"}}, r"`n` must be whole numbers below 2\*\*63"),
+        ({"grid": {"n": "1,1e30"}}, r"`n` must be integers below 2\*\*63"),
         ({"seeds": [1, 1]}, "`seeds` must be a count"),
         ({"seeds": [-1]}, "`seeds` must be an integer >= 0"),
         ({"preset": "demo"}, "`preset` must be one of 'smoke', 'slow'"),
-        ({"backend": "spark"}, "`backend` must be one of 'loky', 'dask', 'ray'"),
-        ({"address": "tcp://x"}, "`address` must be a scheduler's address"),
+        ({"backend": "spark"}, "`backend` must be one of 'loky', 'threading', 'dask'"),
+        ({"address": "tcp://x"}, "`address` must be the address of a scheduler"),
         ({"jobs": 0}, "`jobs` must be an integer >= 1"),
         ({"out": None}, "`out` must be the path of a folder"),
     ],
@@ -387,7 +346,6 @@ def test_junk_is_refused_with_a_sentence(tmp_path, change, sentence):
     options = {"grid": {"x": "1"}, "out": tmp_path, **change}
     with pytest.raises(ValueError, match=rf"^sweep: .*{sentence}"):
         swept(options.pop("out"), **options)
-    # Neither cells nor a plan, whose end others would wait for.
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 

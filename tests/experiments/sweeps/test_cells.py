@@ -1,4 +1,4 @@
-"""A killed experiment goes on where it stopped, to the same bytes."""
+"""Finished cells and jobs are reused; a killed experiment ends with equal bytes."""
 
 import os
 import signal
@@ -9,25 +9,40 @@ import time
 import numpy as np
 import pytest
 
-from eigenheads.experiments import Listener, reproduce
-from eigenheads.experiments._resume import do_missing, keeping_jobs
+from eigenheads.experiments import Listener, StoreError, reproduce
+from eigenheads.experiments.sweeps._cells import (
+    CellResult,
+    CellStore,
+    keeping_jobs,
+    run_jobs,
+)
 
 KEY = "teo2024/language"
 
 
 def double(folder, jobs, calls, afresh=False):
-    """Do `jobs` as `reproduce` would; note in `calls` which were computed."""
+    """Run `jobs` as `reproduce` would; note in `calls` which were computed."""
 
-    def compute(missing):
-        for number in missing:
-            calls.append(jobs[number])
-            yield number, np.array([2.0 * jobs[number][0], np.nan])
+    def work(*job):
+        calls.append(job)
+        return np.array([2.0 * job[0], np.nan])
 
     heard = []
-    with keeping_jobs(folder, afresh=afresh) as finished:
-        made = do_missing("double", jobs, compute, lambda: heard.append(1))
+    with keeping_jobs(folder, afresh=afresh) as kept:
+        made = run_jobs("double", work, jobs, n_workers=1, done=lambda: heard.append(1))
     assert len(heard) == len(jobs)
-    return np.array(made), finished
+    return np.array(made), kept
+
+
+def test_files_that_disagree_are_noticed(tmp_path):
+    store = CellStore(tmp_path)
+    address = ("0" * 32, 0)
+    store.add([(address, CellResult({"a": 1.0, "b": np.nan}))])
+    store.add([(address, CellResult({"b": np.nan, "a": 1.0}, seconds=2.0))])
+    with pytest.raises(StoreError, match="must agree with the other files"):
+        store.add([(address, CellResult({"a": 2.0, "b": np.nan}))])
+    with pytest.raises(StoreError, match="must agree"):
+        CellStore(tmp_path).refresh()
 
 
 def test_jobs_are_addressed_by_their_content(tmp_path):
@@ -61,8 +76,10 @@ def test_a_damaged_job_is_done_again(tmp_path):
 
 def test_without_a_folder_nothing_is_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    made = do_missing("n", [(1,)], lambda missing: [(0, np.ones(1))], lambda: None)
-    assert made == [np.ones(1)]
+    (made,) = run_jobs(
+        "n", lambda n: np.ones(n), [(1,)], n_workers=1, done=lambda: None
+    )
+    assert made == np.ones(1)
     assert not list(tmp_path.iterdir())
 
 

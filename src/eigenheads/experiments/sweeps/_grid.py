@@ -1,4 +1,4 @@
-"""What a sweep is asked for: values of parameters, seeds, and the cells they make."""
+"""Grids of parameter values and seeds, and the cells that they define."""
 
 import dataclasses
 import difflib
@@ -17,27 +17,27 @@ from eigenheads._checks import Got, check_count, fail
 from eigenheads.experiments._store import plain_params
 
 OWNER = "sweep"
-# A cell takes about 300 bytes of this process.
+# A cell takes about 300 bytes of memory in this process.
 MAX_CELLS = 10**6
-# Tables hold whole numbers of 64 bits.
+# Tables hold integers of 64 bits.
 _MAX_WHOLE = 2**63 - 1
 Value: TypeAlias = float | bool | str
 _FORMS = "a,b,c or low:high:count or low:high:count:log"
 
 
 @dataclass(frozen=True)
-class Point:
+class GridPoint:
     """One point of the grid.
 
     Attributes
     ----------
     params
-        All parameters there.
+        All parameters at this point.
     digest
-        Of experiment, parameters and code: the address of its cells.
+        Digest of experiment, parameters and code: the address of its cells.
     stream
-        Words that, with a seed, make the cell's randomness: they depend on experiment
-        and parameters, not on the grid, the code or the neighbours.
+        Spawn key of the random generator. It depends on experiment and parameters, not
+        on the grid, the code or other points.
     """
 
     params: Any
@@ -46,8 +46,8 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """A grid of points and the seeds to run at each."""
+class SweepPlan:
+    """A grid of parameter values and the seeds to run at each point."""
 
     key: str
     preset: str
@@ -58,7 +58,7 @@ class Plan:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Number of values of each axis."""
+        """Number of values per axis."""
         return tuple(len(values) for values in self.axes.values())
 
     @property
@@ -67,26 +67,26 @@ class Plan:
         return math.prod(self.shape) * len(self.seeds)
 
     @cached_property
-    def points(self) -> list[Point]:
-        """The points, the last axis fastest."""
+    def points(self) -> list[GridPoint]:
+        """All points; the last axis varies fastest."""
         return [
             self._point(dict(zip(self.axes, values, strict=True)))
             for values in itertools.product(*self.axes.values())
         ]
 
-    def _point(self, values: dict[str, Value]) -> Point:
+    def _point(self, values: dict[str, Value]) -> GridPoint:
         params = dataclasses.replace(self.base, **values)
         what = json.dumps([self.key, plain_params(params)], sort_keys=True)
         words = np.frombuffer(_sha(what)[:16], dtype="<u4")
         digest = _sha(json.dumps([what, self.code])).hex()[:32]
-        return Point(params, digest, tuple(int(word) for word in words))
+        return GridPoint(params, digest, tuple(int(word) for word in words))
 
     def addresses(self) -> Iterator[tuple[str, int]]:
-        """Yield digest and seed of each cell in the order of the table."""
+        """Yield digest and seed of every cell, in the order of the table."""
         return ((point.digest, s) for point in self.points for s in self.seeds)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what was asked for as plain JSON values."""
+        """Return the plan as plain JSON values."""
         return {
             "key": self.key,
             "preset": self.preset,
@@ -98,9 +98,9 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """Name of the folder of this sweep: the preset and a digest of the rest."""
-        asked = json.dumps(self.to_json(), sort_keys=True)
-        return f"sweep-{self.preset}-{_sha(asked).hex()[:10]}"
+        """Name of the sweep's folder: the preset and a digest of the plan."""
+        text = json.dumps(self.to_json(), sort_keys=True)
+        return f"sweep-{self.preset}-{_sha(text).hex()[:10]}"
 
 
 def _sha(text: str) -> bytes:
@@ -109,13 +109,13 @@ def _sha(text: str) -> bytes:
 
 def make_plan(
     key: str, preset: str, base: Any, grid: object, seeds: object, code: str
-) -> Plan:
-    """Check grid and seeds against the parameters, and return the plan."""
+) -> SweepPlan:
+    """Return the plan of a grid and seeds, both checked against the parameters."""
     if not isinstance(grid, Mapping):
-        contract = f"names of parameters with their values: {_FORMS}"
+        contract = f"a mapping of parameter names to values: {_FORMS}"
         fail("grid", contract, grid, owner=OWNER)
     axes = {name: _axis(name, values, base) for name, values in grid.items()}
-    plan = Plan(
+    plan = SweepPlan(
         key=key,
         preset=preset,
         base=base,
@@ -125,13 +125,13 @@ def make_plan(
     )
     if plan.n_cells > MAX_CELLS:
         got = Got(f"{plan.n_cells} cells")
-        hint = "Cut the sweep in parts; parts may share a folder."
+        hint = "Split the sweep into parts; parts may share a folder."
         fail("grid", f"at most {MAX_CELLS} cells", got, owner=OWNER, hint=hint)
     return plan
 
 
 def parse_grid(texts: Sequence[str]) -> dict[str, str]:
-    """Return the values by name of ``name=values`` texts.
+    """Return values by parameter name from strings ``name=values``.
 
     Examples
     --------
@@ -152,14 +152,14 @@ def parse_grid(texts: Sequence[str]) -> dict[str, str]:
 
 
 def parse_seeds(seeds: object) -> tuple[int, ...]:
-    """Return the seeds of a count, a ``first:last`` text, or a sequence.
+    """Return seeds from a count, a string ``first:stop``, or a sequence.
 
     Examples
     --------
     >>> parse_seeds(3), parse_seeds("5:8")
     ((0, 1, 2), (5, 6, 7))
     """
-    contract = "a count, FIRST:STOP, or different integers from 0 to 2**63 - 1"
+    contract = "a count, FIRST:STOP, or distinct integers from 0 to 2**63 - 1"
     if isinstance(seeds, str):
         try:
             numbers = [int(word) for word in seeds.split(":")]
@@ -179,7 +179,7 @@ def parse_seeds(seeds: object) -> tuple[int, ...]:
 
 
 def sweepable(base: Any) -> list[str]:
-    """Return the names of the parameters that hold one number, text or truth value."""
+    """Return the names of the parameters that hold a number, string or boolean."""
     return [
         field.name
         for field in dataclasses.fields(base)
@@ -193,7 +193,7 @@ def _axis(name: object, values: object, base: Any) -> tuple[Value, ...]:
         close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.4)
         hint = f"Did you mean {close[0]!r}?" if close else ""
         listed = ", ".join(names)
-        fail("grid", f"values of some of {listed}", name, owner=OWNER, hint=hint)
+        fail("grid", f"values of one or more of {listed}", name, owner=OWNER, hint=hint)
     label, kind = str(name), type(getattr(base, str(name)))
     is_range = isinstance(values, str) and ":" in values and kind is not str
     if is_range:
@@ -209,8 +209,8 @@ def _axis(name: object, values: object, base: Any) -> tuple[Value, ...]:
         fail(label, "at least one value", values, owner=OWNER)
     if len(set(axis)) < len(axis):
         if not is_range:
-            fail(label, "different values", values, owner=OWNER)
-        axis = tuple(dict.fromkeys(axis))  # whole numbers next to each other
+            fail(label, "distinct values", values, owner=OWNER)
+        axis = tuple(dict.fromkeys(axis))  # rounding made neighbours equal
     return axis
 
 
@@ -223,11 +223,11 @@ def _range(label: str, text: str, kind: type) -> Sequence[float]:
     low, high, count = numbers
     count = check_count(label, count, owner=OWNER, maximum=MAX_CELLS)
     if is_log and not (low > 0 and high > 0):
-        fail(label, "positive at both ends for log", text, owner=OWNER)
+        fail(label, "positive at both ends if it ends in log", text, owner=OWNER)
     spaced = (np.geomspace if is_log else np.linspace)(low, high, int(count))
     if kind is int:
         spaced = np.round(spaced)
-    # Twelve digits: 0.15 and not 0.15000000000000002, on any machine.
+    # Twelve digits give 0.15 instead of 0.15000000000000002, on every machine.
     return [float(f"{number:.12g}") for number in spaced]
 
 
@@ -239,11 +239,11 @@ def _number(word: str) -> float:
 
 
 def _coerced(label: str, value: object, kind: type) -> Value:
-    """Return a value as the kind of number that the parameter is."""
+    """Return a value with the type of the parameter."""
     if isinstance(value, np.generic):
         value = value.item()
     if kind is str:
-        return value if isinstance(value, str) else _refuse(label, "texts", value)
+        return value if isinstance(value, str) else _refuse(label, "strings", value)
     if kind is bool:
         if isinstance(value, str):
             value = {"true": True, "false": False}.get(value.lower(), value)
@@ -256,10 +256,10 @@ def _coerced(label: str, value: object, kind: type) -> Value:
         return _refuse(label, "finite numbers", value)
     if kind is int:
         if not float(number).is_integer():  # type: ignore[arg-type]
-            return _refuse(label, "whole numbers", value)
+            return _refuse(label, "integers", value)
         whole = int(number)  # type: ignore[call-overload]
         if abs(whole) > _MAX_WHOLE:
-            return _refuse(label, "whole numbers below 2**63", value)
+            return _refuse(label, "integers below 2**63", value)
         return int(whole)
     return float(number)  # type: ignore[arg-type]
 

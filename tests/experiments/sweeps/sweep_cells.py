@@ -49,6 +49,7 @@ def run(params, rng):
     if params.x < 0:
         fail("x", "a number >= 0", params.x, owner="cell")
     if params.x == 13.0:
+        time.sleep(params.seconds)
         raise ZeroDivisionError("a mistake of ours")
     if params.gate:
         wait_at(params.gate)
