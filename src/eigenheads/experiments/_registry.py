@@ -26,8 +26,8 @@ _MODULES = {
     },
     "truong2026": {
         "alignment": "alignment",
-        "nuisance": "nuisance",
-        "strength": "strength",
+        "nuisance": "recovery",
+        "strength": "recovery",
         "phase_diagram": "phase_diagram",
     },
     "maulensoto2026": {
