@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import eigenheads.experiments.marion2025._dynamics as dynamics_module
+import eigenheads.experiments.marion2025._paths as paths_module
 import eigenheads.experiments.marion2025.any_dimension as any_dimension_module
 import eigenheads.experiments.marion2025.bayes as bayes_module
-import eigenheads.experiments.marion2025.fig5 as fig5_module
-import eigenheads.experiments.marion2025.manifold as manifold_module
+import eigenheads.experiments.marion2025.descent as descent_module
+import eigenheads.experiments.marion2025.flow as flow_module
 from eigenheads._parallel import threads
 from eigenheads.experiments import experiment_keys, get_experiment
 from eigenheads.experiments._core import Run
@@ -74,19 +74,19 @@ def test_same_table_same_figure_byte_by_byte(key):
 
 def test_a_wrong_sign_is_noticed(monkeypatch):
     """Wrong sign: theory's flow starts at the mirrored point."""
-    real = manifold_module.location_flow
+    real = descent_module.location_flow
 
     def mirrored_flow(start, **options):
         return real(-start, **options)
 
-    monkeypatch.setattr(manifold_module, "location_flow", mirrored_flow)
+    monkeypatch.setattr(descent_module, "location_flow", mirrored_flow)
     assert "largest gap between descent and the gradient flow" in failing(
         run("marion2025/manifold")[2]
     )
 
 
 def test_a_doubled_sharpness_is_noticed_in_the_population_descent(monkeypatch):
-    real = dynamics_module.location_descent
+    real = paths_module.location_descent
 
     def doubled(start, *, inverse_temperature, **options):
         return real(
@@ -95,7 +95,7 @@ def test_a_doubled_sharpness_is_noticed_in_the_population_descent(monkeypatch):
             **options,
         )
 
-    monkeypatch.setattr(dynamics_module, "location_descent", doubled)
+    monkeypatch.setattr(paths_module, "location_descent", doubled)
     for key in ("manifold", "fig3b"):
         assert failing(run(f"marion2025/{key}")[2]), key
 
@@ -121,13 +121,13 @@ def test_a_lost_factor_in_the_step_is_noticed_online(monkeypatch):
 
 
 def test_a_wrong_sign_of_the_field_is_noticed(monkeypatch):
-    real = fig5_module.location_field
+    real = flow_module.location_field
 
     def flipped(*point, **options):
         kappa, nu = real(*point, **options)
         return kappa, -nu
 
-    monkeypatch.setattr(fig5_module, "location_field", flipped)
+    monkeypatch.setattr(flow_module, "location_field", flipped)
     assert len(failing(run("marion2025/fig5")[2])) >= 2
 
 
@@ -173,7 +173,7 @@ def test_the_risk_on_record_is_that_of_its_own_state():
 
     params, table, _ = run("marion2025/fig3a", n_runs=2)
     record = 7
-    state = [table[name][1, record] for name in dynamics_module.ORDER]
+    state = [table[name][1, record] for name in paths_module.ORDER]
     sharpness = 1 / (1 + params.decay * table["steps"][record])
     risk = location_risk(
         *state,

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, SupportsFloat, TypeAlias
 
 from eigenheads.experiments._statistics import LEVEL, Estimate, family_level
 
@@ -145,7 +145,7 @@ class Claim:
 
 def at_least(
     statement: str,
-    measured: float | Estimate,
+    measured: SupportsFloat | Estimate,
     bound: float,
     why: str,
     *,
@@ -179,7 +179,7 @@ def at_least(
 
 def at_most(
     statement: str,
-    measured: float | Estimate,
+    measured: SupportsFloat | Estimate,
     bound: float,
     why: str,
     *,
@@ -192,7 +192,7 @@ def at_most(
 
 def about(
     statement: str,
-    measured: float | Estimate,
+    measured: SupportsFloat | Estimate,
     expected: float,
     within: float,
     why: str,
@@ -262,7 +262,7 @@ def count_verdicts(claims: Iterable[Claim]) -> str:
 def _claim(
     statement: str,
     relation: Relation,
-    measured: float | Estimate,
+    measured: SupportsFloat | Estimate,
     expected: float,
     tolerance: float,
     why: str,

@@ -14,13 +14,13 @@ PRESETS = ("smoke", "demo", "paper")
 # By paper and figure, in the order of the report: the module of its simulation.
 _MODULES = {
     "marion2025": {
-        "fig1": "fig1",
-        "manifold": "manifold",
-        "fig3a": "fig3a",
-        "fig3b": "fig3b",
-        "large_lambda": "large_lambda",
-        "fig4": "fig4",
-        "fig5": "fig5",
+        "fig1": "words",
+        "manifold": "descent",
+        "fig3a": "descent",
+        "fig3b": "descent",
+        "large_lambda": "descent",
+        "fig4": "online",
+        "fig5": "flow",
         "any_dimension": "any_dimension",
         "bayes": "bayes",
     },

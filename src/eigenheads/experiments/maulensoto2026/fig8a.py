@@ -8,7 +8,7 @@ import numpy as np
 from eigenheads._plotting._pca import draw_pca_sweep
 from eigenheads._rng import drawn_seed
 from eigenheads.dynamics import simulate_pca
-from eigenheads.experiments._claims import Claim
+from eigenheads.experiments._claims import Claim, about, at_most
 from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.experiments.maulensoto2026 import _in_context
 from eigenheads.experiments.maulensoto2026._in_context import InContext
@@ -67,23 +67,19 @@ def check(run: Run[Params]) -> list[Claim]:
     long = table["setting"] >= 40
     source = "maulensoto2026, Figure 8a"
     return [
-        Claim(
-            statement="L ≥ 40: largest gap of the median alignment to theory for L → ∞",
+        at_most(
+            "L ≥ 40: largest gap of the median alignment to theory for L → ∞",
+            np.abs(medians - table["limit"])[long].max(),
+            0.02,
+            "order 1/L, and the noise of the batch's covariances",
             source=source,
-            relation="≤",
-            expected=0.0,
-            measured=float(np.abs(medians - table["limit"])[long].max()),
-            tolerance=0.02,
-            reason="order 1/L, and the noise of the batch's covariances",
         ),
-        Claim(
-            statement="longest prompts: norm over theory's, mean over runs",
-            source="ours",
-            relation="≈",
-            expected=1.0,
-            measured=float(table["norm"][-1] / table["limit_norm"][0]),
-            tolerance=0.12,
-            reason="order 1/L: 6 % at L = 98",
+        about(
+            "longest prompts: norm over theory's, mean over runs",
+            table["norm"][-1] / table["limit_norm"][0],
+            1.0,
+            0.12,
+            "order 1/L: 6 % at L = 98",
         ),
     ]
 

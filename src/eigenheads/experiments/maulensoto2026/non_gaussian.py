@@ -8,7 +8,7 @@ import numpy as np
 from eigenheads._parallel import advance, blocks
 from eigenheads._plotting._pca import draw_pca_laws
 from eigenheads._typing import FloatArray
-from eigenheads.experiments._claims import Claim
+from eigenheads.experiments._claims import Claim, about, at_least, at_most
 from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.experiments._data import data_file
 from eigenheads.experiments.maulensoto2026 import _tokens
@@ -157,39 +157,33 @@ def check(run: Run[Params]) -> list[Claim]:
     chosen = [column[head] for head in HEADS if head != "sigmoid"]
     norms = table["norm"][0][chosen] / table["theory_norm"][chosen]
     claims.append(
-        Claim(
-            statement="gaussian tokens: length over theory's for L → ∞, the farthest "
+        about(
+            "gaussian tokens: length over theory's for L → ∞, the farthest "
             "off of softmax, linear, erf and ReLU",
+            norms[np.argmax(np.abs(norms - 1))],
+            1.0,
+            0.1 + 4 / params.n_tokens,
+            "order 1/L: the query meets itself among the keys",
             source="ours: any activation, by Stein's identity",
-            relation="≈",
-            expected=1.0,
-            measured=float(norms[np.argmax(np.abs(norms - 1))]),
-            tolerance=0.1 + 4 / params.n_tokens,
-            reason="order 1/L: the query meets itself among the keys",
         )
     )
     claims.append(
-        Claim(
-            statement="heavy-tailed tokens: length of softmax's μ over that on "
-            "gaussian ones",
+        at_most(
+            "heavy-tailed tokens: length of softmax's μ over that on gaussian ones",
+            table["norm"][1, 0] / table["norm"][0, 0],
+            0.9,
+            "what we see on several seeds, with a margin",
             source="ours; open in maulensoto2026",
-            relation="≤",
-            expected=0.9,
-            measured=float(table["norm"][1, 0] / table["norm"][0, 0]),
-            tolerance=0.0,
-            reason="what we see on several seeds, with a margin",
         )
     )
     if params.digits:
         claims.append(
-            Claim(
-                statement="digits: what softmax explains, in units of σ₁",
+            at_least(
+                "digits: what softmax explains, in units of σ₁",
+                table["gain"][names(params).index("digits"), 0],
+                1.0,
+                "softmax is not linear there: it may pass the linear bound",
                 source="ours; one direction explains 1 when tokens are Gaussian",
-                relation="≥",
-                expected=1.0,
-                measured=float(table["gain"][names(params).index("digits"), 0]),
-                tolerance=0.0,
-                reason="softmax is not linear there: it may pass the linear bound",
             )
         )
     return claims

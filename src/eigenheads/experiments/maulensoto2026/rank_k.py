@@ -10,7 +10,7 @@ from eigenheads._rng import drawn_seed
 from eigenheads._typing import FloatArray
 from eigenheads.datasets import GaussianPrompts
 from eigenheads.dynamics import pca_start, simulate_pca
-from eigenheads.experiments._claims import Claim
+from eigenheads.experiments._claims import Claim, at_most
 from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.theory import (
     PCALandscape,
@@ -111,15 +111,12 @@ def check(run: Run[Params]) -> list[Claim]:
     pca_errors = np.array([eigenvalues[k:].sum() for k in params.ranks])
     minima = np.array([table[f"softmax_minimum_{k}"][0] for k in params.ranks])
     claims = [
-        Claim(
-            statement="softmax, L → ∞: the least risk of rank k minus the rank-k PCA "
+        at_most(
+            "softmax, L → ∞: the least risk of rank k minus the rank-k PCA "
             "error, the largest over k",
-            source="ours",
-            relation="≤",
-            expected=0.0,
-            measured=float(np.abs(minima - pca_errors).max()),
-            tolerance=1e-10,
-            reason="an identity",
+            np.abs(minima - pca_errors).max(),
+            1e-10,
+            "an identity",
         )
     ]
     for head in ("softmax", "linear"):
@@ -132,26 +129,20 @@ def check(run: Run[Params]) -> list[Claim]:
             for k in params.ranks
         ]
         claims += [
-            Claim(
-                statement=f"{head}: descent from random starts for ten times the "
+            at_most(
+                f"{head}: descent from random starts for ten times the "
                 "steps, largest final risk above the minimum over k",
-                source="ours: no spurious minimum is met",
-                relation="≤",
-                expected=0.0,
-                measured=float(max(gaps)),
-                tolerance=0.015,
-                reason="half of what another subspace costs, a gap of eigenvalues of "
+                max(gaps),
+                0.015,
+                "half of what another subspace costs, a gap of eigenvalues of "
                 "at least 0.03",
+                source="ours: no spurious minimum is met",
             ),
-            Claim(
-                statement=f"{head}: SGD, the worst k's median subspace error at the "
-                "end",
-                source="ours",
-                relation="≤",
-                expected=0.0,
-                measured=float(max(errors)),
-                tolerance=0.1,
-                reason="the noise of SGD with constant step, and what is left of the "
+            at_most(
+                f"{head}: SGD, the worst k's median subspace error at the end",
+                max(errors),
+                0.1,
+                "the noise of SGD with constant step, and what is left of the "
                 "slowest mode",
             ),
         ]

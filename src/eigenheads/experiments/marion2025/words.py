@@ -1,18 +1,23 @@
-"""Figure 1: the class token of a sentence encoder knows the word that decides."""
+"""Figure 1: probes of a sentence encoder for the one word that decides.
 
-from dataclasses import dataclass
+A first sentence misleads; in the second one a single adjective describes its subject,
+at one of two places. The words are ours.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads._parallel import advance
-from eigenheads._plotting._reading import draw_probe_accuracy
+from eigenheads._plotting.svg import BLUE, GREEN, GREY, INK, ORANGE, PURPLE
 from eigenheads._typing import FloatArray
 from eigenheads.experiments import _models
-from eigenheads.experiments._claims import Claim, claim
+from eigenheads.experiments._claims import Claim, about, at_least
 from eigenheads.experiments._core import Experiment, Run, Table
-from eigenheads.experiments.marion2025._sentences import TEMPLATES, draw_sentences
+from eigenheads.experiments._statistics import Estimate, share_estimate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,6 +26,97 @@ _BATCH = 64
 _FIGURE = "marion2025, Figure 1"
 _PROGRAM = "marion2025, the authors' notebook of Figure 1 (BERT)"
 _MODELS = {"minilm": "MiniLM", "twin": "MiniLM, untrained"}
+_MISLEADING = tuple(
+    f"The road is {word}." for word in ("lovely", "terrible", "narrow", "wide")
+)
+_GREETING = ("Good morning, did you sleep well?", "Excuse me, what time is it?")
+_TRAIN_WORDS = (
+    ("kind", 1),
+    ("cruel", -1),
+    ("friendly", 1),
+    ("horrible", -1),
+    ("gentle", 1),
+    ("hostile", -1),
+)
+_OTHER_WORDS = (("wonderful", 1), ("vicious", -1), ("adorable", 1), ("rude", -1))
+
+
+@dataclass(frozen=True)
+class SentenceTemplate:
+    """Lists of words, of which a sentence takes one each.
+
+    Attributes
+    ----------
+    first
+        Sentences before the one that counts.
+    owners, fillers, nouns, adverbs, sizes
+        Neutral words.
+    adjectives
+        Words that decide, with their label.
+    """
+
+    first: Sequence[str]
+    owners: Sequence[str]
+    fillers: Sequence[str]
+    nouns: Sequence[str]
+    adverbs: Sequence[str]
+    sizes: Sequence[str]
+    adjectives: Sequence[tuple[str, int]]
+
+
+_TRAIN = SentenceTemplate(
+    first=_MISLEADING,
+    owners=("my", "his", "her", "our"),
+    fillers=("", "old", "young", "brown", "white", "local"),
+    nouns=("horse", "uncle", "nurse"),
+    adverbs=("", "quite", "truly"),
+    sizes=("short", "tall"),
+    adjectives=_TRAIN_WORDS,
+)
+_TEST = replace(
+    _TRAIN,
+    owners=("their", "your"),
+    fillers=("grey", "new"),
+    nouns=("pony", "cousin", "doctor"),
+    adverbs=("", "remarkably"),
+    sizes=("small", "large", "thin", "heavy"),
+)
+TEMPLATES = {
+    "train": _TRAIN,
+    "test": _TEST,
+    "other words": replace(_TEST, adjectives=_OTHER_WORDS),
+    "other structure": replace(_TEST, first=_GREETING),
+    "both": replace(_TEST, first=_GREETING, adjectives=_OTHER_WORDS),
+}
+
+
+def draw_sentences(
+    template: SentenceTemplate, n: int, rng: np.random.Generator
+) -> tuple[list[str], NDArray[np.int64]]:
+    """Draw `n` sentences, half of each label, in both orders; and the labels."""
+    sentences, labels = [], []
+    for index in range(n):
+        label = 1 if index % 2 else -1
+        words = [word for word, sign in template.adjectives if sign == label]
+        # The order of words and the label are independent of each other.
+        sentences.append(_sentence(template, str(rng.choice(words)), index // 2, rng))
+        labels.append(label)
+    return sentences, np.array(labels)
+
+
+def _sentence(
+    template: SentenceTemplate, adjective: str, index: int, rng: np.random.Generator
+) -> str:
+    def one(words: Sequence[str]) -> str:
+        return words[int(rng.integers(len(words)))]
+
+    start = [one(template.first), one(template.owners), one(template.fillers)]
+    noun, adverb = one(template.nouns), one(template.adverbs)
+    if index % 2:
+        rest = [noun, "is", adverb, adjective]
+    else:
+        rest = [adjective, noun, "is", adverb, one(template.sizes)]
+    return " ".join(part for part in [*start, *rest] if part) + "."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +174,7 @@ def class_states(model: Any, sentences: list[str]) -> FloatArray:
 def probe(
     states: dict[str, FloatArray], labels: dict[str, NDArray[np.int64]]
 ) -> dict[str, FloatArray]:
-    """Fit a logistic regression a layer on the train set; accuracies on all sets."""
+    """Return accuracies on all sets of a logistic regression per layer."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -98,100 +194,109 @@ def check(run: Run[Params]) -> list[Claim]:
     table = run.table
     first, *layers = table["minilm_train"]
     average = {
-        (model, name): float(table[column(model, name)][1:].mean())
+        (model, name): _share(table[column(model, name)], run.params.n_test)
         for model in _MODELS
         for name in TEMPLATES
     }
     midway = "midway between chance and certainty; the figure's bars are above"
     return [
-        claim(
+        about(
             "accuracy on the embedding of [CLS], which sees no word",
-            "≈",
-            0.5,
             first,
+            0.5,
             0.0,
             "the embedding is the same for all sentences, and labels are balanced",
             source=_PROGRAM,
         ),
-        claim(
+        at_least(
             "MiniLM: accuracy on the train set, least over layers from 1 on",
-            "≥",
-            0.976,
             min(layers),
-            0.0,
+            0.976,
             "the program prints 0.976 after layer 1 and 1 after all others",
             source=_PROGRAM,
         ),
-        claim(
+        at_least(
             "MiniLM: accuracy on new sentences of the same kind, average over layers",
-            "≥",
-            0.75,
             average["minilm", "test"],
-            0.0,
+            0.75,
             midway,
             source=_FIGURE,
         ),
-        claim(
+        at_least(
             "MiniLM: accuracy with another first sentence, average over layers",
-            "≥",
-            0.6,
             average["minilm", "other structure"],
-            0.0,
+            0.6,
             "a tenth above chance, set after looking; the figure's bar is above",
             source=_FIGURE,
         ),
-        claim(
+        at_least(
             "MiniLM: accuracy on adjectives held out, average over layers",
-            "≥",
-            0.75,
             average["minilm", "other words"],
-            0.0,
-            midway,
-            source=_FIGURE,
-            on_record="contradicted",
-        ),
-        claim(
-            "MiniLM: accuracy with both held out, average over layers",
-            "≥",
             0.75,
-            average["minilm", "both"],
-            0.0,
             midway,
             source=_FIGURE,
             on_record="contradicted",
         ),
-        claim(
+        at_least(
+            "MiniLM: accuracy with both held out, average over layers",
+            average["minilm", "both"],
+            0.75,
+            midway,
+            source=_FIGURE,
+            on_record="contradicted",
+        ),
+        at_least(
             "random weights: accuracy on new sentences of the same kind, average over "
             "layers",
-            "≥",
-            0.9,
             average["twin", "test"],
-            0.0,
+            0.9,
             "untrained attention mixes all words into [CLS], and a linear probe finds "
             "the six it was shown: this much needs no learning",
-            source="ours",
         ),
-        claim(
+        about(
             "random weights: accuracy with both held out, average over layers",
-            "≈",
-            0.5,
             average["twin", "both"],
+            0.5,
             0.15,
             "nothing ties the new adjectives to the old; they are four words, so one "
             "that falls on either side moves it by an eighth",
-            source="ours",
         ),
     ]
 
 
+def _share(accuracy: FloatArray, n: int) -> Estimate:
+    """Return the accuracy averaged over layers, as a share of independent sentences.
+
+    Layers see the same sentences, so they do not count as further observations.
+    """
+    return share_estimate(round(float(accuracy[1:].mean()) * n), n)
+
+
 def draw(figure: "Figure", run: Run[Params]) -> None:
-    """Draw accuracy against depth for the trained and the untrained encoder."""
-    table = run.table
+    """Draw accuracy against depth, one panel per model and one curve per set."""
     curves = {
-        label: {name: table[column(model, name)] for name in TEMPLATES}
+        label: {name: run.table[column(model, name)] for name in TEMPLATES}
         for model, label in _MODELS.items()
     }
-    draw_probe_accuracy(figure, curves)
+    panels: Any = figure.subplots(1, len(curves), sharey=True, squeeze=False)[0]
+    styles = ((GREY, "-"), (BLUE, "-"), (ORANGE, "-"), (GREEN, "-"), (PURPLE, "-"))
+    for axes, (model, sets) in zip(panels, curves.items(), strict=True):
+        for (color, style), (name, values) in zip(styles, sets.items(), strict=False):
+            axes.plot(
+                np.arange(len(values)),
+                values,
+                style,
+                marker="o",
+                markersize=4,
+                color=color,
+                label=name,
+            )
+        axes.axhline(0.5, color=INK, linestyle=":", linewidth=1)
+        axes.set_ylim(0, 1.05)
+        axes.set_xlabel("layer (0: embedding)")
+        axes.set_title(model)
+    panels[0].set_ylabel("accuracy of the probe")
+    panels[0].legend(loc="lower right")
 
 
 experiments = (
