@@ -13,7 +13,7 @@ ORDER = (
     "robust_pca",
     "phase_diagram",
     "pursuit_diagnostics",
-    "question_a_head",
+    "probe_a_head",
 )
 
 

@@ -13,7 +13,19 @@ from typing import Any, NoReturn
 import numpy as np
 from array_api_compat import array_namespace, is_numpy_array, is_torch_array
 
+from eigenheads._errors import (
+    UsageError,
+    UsageRuntimeError,
+    UsageTypeError,
+    UsageValueError,
+)
 from eigenheads._typing import Array, FloatArray
+
+_USAGE_ERRORS: dict[type[Exception], type[UsageError]] = {
+    ValueError: UsageValueError,
+    TypeError: UsageTypeError,
+    RuntimeError: UsageRuntimeError,
+}
 
 # Characters that a terminal obeys instead of showing: C0 and C1 control codes, marks
 # that reverse the direction of writing, and halves of surrogate pairs.
@@ -64,24 +76,24 @@ def fail(
     hint: str = "",
     error: type[Exception] = ValueError,
 ) -> NoReturn:
-    """Raise `error` in the house grammar.
+    """Raise a usage error of kind `error`, with a message in the house grammar.
 
-    It is marked as the caller's mistake, so that the command line can tell it from a
-    mistake of ours.
+    The error raised is a subclass of both `error` and
+    :class:`~eigenheads._errors.UsageError`.
 
     Examples
     --------
     >>> fail("d", "an integer >= 5", 3, owner="simulate_location", hint="Use full.")
     Traceback (most recent call last):
     ...
-    ValueError: simulate_location: `d` must be an integer >= 5; got 3. Use full.
+    eigenheads._errors.UsageValueError:
+    simulate_location: `d` must be an integer >= 5; got 3. Use full.
     """
     got = value if isinstance(value, Got) else shown(value)
     tail = f" {hint}" if hint else ""
-    sentence = f"{owner}: `{name}` must be {contract}; got {got}.{tail}"
-    failure = error(escape_controls(sentence))
-    failure.is_of_the_caller = True  # type: ignore[attr-defined]
-    raise failure
+    kind = _USAGE_ERRORS.get(error, error)
+    message = f"{owner}: `{name}` must be {contract}; got {got}.{tail}"
+    raise kind(escape_controls(message))
 
 
 class Got(str):
@@ -105,7 +117,8 @@ def check_number(
     >>> check_number("noise", -1.0, owner="SingleLocation", minimum=0.0)
     Traceback (most recent call last):
     ...
-    ValueError: SingleLocation: `noise` must be a finite number >= 0; got -1.0.
+    eigenheads._errors.UsageValueError:
+    SingleLocation: `noise` must be a finite number >= 0; got -1.0.
     """
     number = as_float(value)
     if math.isfinite(number) and minimum <= number <= maximum:
@@ -128,7 +141,8 @@ def check_positive(name: str, value: object, *, owner: str) -> float:
     >>> check_positive("gamma", 0.0, owner="SingleLocation")
     Traceback (most recent call last):
     ...
-    ValueError: SingleLocation: `gamma` must be a finite number > 0; got 0.0.
+    eigenheads._errors.UsageValueError:
+    SingleLocation: `gamma` must be a finite number > 0; got 0.0.
     """
     number = as_float(value)
     if 0 < number < math.inf:
@@ -156,7 +170,8 @@ def check_count(
     >>> check_count("n_steps", 0, owner="simulate_location")
     Traceback (most recent call last):
     ...
-    ValueError: simulate_location: `n_steps` must be an integer >= 1; got 0.
+    eigenheads._errors.UsageValueError:
+    simulate_location: `n_steps` must be an integer >= 1; got 0.
     """
     whole = (isinstance(value, Integral) and not isinstance(value, bool)) or (
         as_float(value).is_integer()
@@ -186,7 +201,8 @@ def check_choice(
     >>> check_choice("method", "exakt", ["exact", "full"], owner="simulate_location")
     Traceback (most recent call last):
     ...
-    ValueError: simulate_location: `method` must be one of 'exact', 'full'; got
+    eigenheads._errors.UsageValueError:
+    simulate_location: `method` must be one of 'exact', 'full'; got
     'exakt'. Did you mean 'exact'?
     """
     if isinstance(value, str) and value in choices:
@@ -205,7 +221,8 @@ def check_finite_array(name: str, value: object, *, owner: str) -> FloatArray:
     >>> check_finite_array("kappa", [0.0, float("nan")], owner="location_risk")
     Traceback (most recent call last):
     ...
-    ValueError: location_risk: `kappa` must be finite numbers; got nan at index (1,).
+    eigenheads._errors.UsageValueError:
+    location_risk: `kappa` must be finite numbers; got nan at index (1,).
     """
     try:
         array = as_numpy(name, value, owner=owner)
@@ -228,7 +245,8 @@ def as_numpy(name: str, value: object, *, owner: str) -> np.ndarray[Any, Any]:
     >>> as_numpy("x", np.ma.masked_invalid([1.0, np.nan]), owner="location_risk")
     Traceback (most recent call last):
     ...
-    ValueError: location_risk: `x` must be an array without masked entries; got 1 masked
+    eigenheads._errors.UsageValueError:
+    location_risk: `x` must be an array without masked entries; got 1 masked
     of 2. Drop or fill them.
     """
     _check_unmasked(name, value, owner=owner)
@@ -252,7 +270,8 @@ def check_float_arrays(owner: str, *, finite: bool = True, **arrays: Array) -> A
     >>> check_float_arrays("rbf_gram", points=np.array([[1.0, np.nan]]))
     Traceback (most recent call last):
     ...
-    ValueError: rbf_gram: `points` must be finite numbers; got nan at index (0, 1).
+    eigenheads._errors.UsageValueError:
+    rbf_gram: `points` must be finite numbers; got nan at index (0, 1).
     """
     for name, array in arrays.items():
         if not (is_numpy_array(array) or is_torch_array(array)):

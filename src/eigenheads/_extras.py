@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import Any
 
+from eigenheads._errors import UsageImportError
+
 
 def how_to_get(extra: str) -> str:
     """Return the command that installs an extra of the package.
@@ -23,13 +25,12 @@ def missing(name: str, *, extra: str, owner: str) -> ImportError:
     >>> raise missing("PyTorch", extra="torch", owner="eigenheads.nn")
     Traceback (most recent call last):
     ...
-    ImportError: eigenheads.nn: PyTorch is not installed. Run `pip install ...`.
+    eigenheads._errors.UsageImportError:
+    eigenheads.nn: PyTorch is not installed. Run `pip install ...`.
     """
-    failure = ImportError(
+    return UsageImportError(
         f"{owner}: {name} is not installed. Run `{how_to_get(extra)}`."
     )
-    failure.is_of_the_caller = True  # type: ignore[attr-defined]
-    return failure
 
 
 def require(module: str, name: str, *, extra: str, owner: str) -> Any:

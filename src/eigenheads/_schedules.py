@@ -36,7 +36,8 @@ def schedule_values(
     >>> schedule_values("step_size", lambda t: "soon", 0, 3, owner="demo")
     Traceback (most recent call last):
     ...
-    ValueError: demo: `step_size` must be a schedule that returns a finite number
+    eigenheads._errors.UsageValueError:
+    demo: `step_size` must be a schedule that returns a finite number
     >= 0; got 'soon' at update 0.
     """
     if not callable(schedule):

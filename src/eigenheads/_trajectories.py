@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from eigenheads._checks import Got, check_choice, check_count, fail, shown
+from eigenheads._errors import UsageError
 from eigenheads._extras import require
 from eigenheads._files import read_arrays, write_arrays
 from eigenheads._limits import MAX_RECORDED
@@ -22,7 +23,7 @@ _RESERVED = ("run", "step", "steps")
 _LONGEST_NAME = 200
 
 
-class UnknownCurve(KeyError, ValueError):
+class UnknownCurve(UsageError, KeyError, ValueError):
     """There is no curve of this name; a KeyError, as every mapping raises."""
 
     def __str__(self) -> str:
@@ -185,7 +186,8 @@ def check_record_every(
     >>> check_record_every(11, n_steps=10, n_runs=1, n_curves=5, owner="demo")
     Traceback (most recent call last):
     ...
-    ValueError: demo: `record_every` must be an integer from 1 to 10; got 11. A run
+    eigenheads._errors.UsageValueError:
+    demo: `record_every` must be an integer from 1 to 10; got 11. A run
     has 10 steps.
     """
     hint = f"A run has {n_steps} steps."

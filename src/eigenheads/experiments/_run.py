@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from eigenheads._checks import Got, check_count, fail
+from eigenheads._errors import UsageError
 from eigenheads._extras import how_to_get
 from eigenheads._parallel import advance, reporting, threads
 from eigenheads._plotting.svg import render_svg
@@ -53,10 +54,8 @@ _OPTIONAL = ("torch", "transformers")
 _LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn")
 
 
-class Missing(RuntimeError):
+class Missing(UsageError, RuntimeError):
     """An experiment named by its key cannot run here; the message says why."""
-
-    is_of_the_caller = True
 
 
 class Listener:

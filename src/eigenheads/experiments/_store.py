@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads._checks import escape_controls
+from eigenheads._errors import UsageError
 from eigenheads._files import (
     MAX_ARRAYS,
     check_regular,
@@ -46,10 +47,8 @@ _WRONG_FIELD = (
 )
 
 
-class StoreError(ValueError):
+class StoreError(UsageError, ValueError):
     """A file in the store is damaged or not ours; the message names it."""
-
-    is_of_the_caller = True
 
     def __init__(self, message: str) -> None:
         super().__init__(escape_controls(message))

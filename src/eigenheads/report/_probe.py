@@ -21,7 +21,7 @@ from eigenheads.report._page import format_number
 from eigenheads.report._terminal import terminal_text
 
 if TYPE_CHECKING:
-    from eigenheads.adapters import ModelProbe
+    from eigenheads.probes import ModelProbe
 
 _PIPED_WIDTH = 160
 _LEVEL = 0.05
@@ -49,24 +49,25 @@ def print_probe(probe: "ModelProbe", *, title: str) -> None:
 def write_probe(
     probe: "ModelProbe", out: str | PathLike[str], *, title: str = "Probe of a model"
 ) -> Path:
-    """Write ``probe.html`` and ``probe.json`` into a folder.
+    """Write ``probe.html``, ``probe.json`` and ``probe.npz`` into a folder.
 
     Parameters
     ----------
     probe
-        What :func:`eigenheads.adapters.probe_model` returned.
+        Result of :func:`eigenheads.adapters.probe_model`.
     out
-        Folder; made if it is not there.
+        Folder; created if necessary.
     title
         Of the page.
 
     Returns
     -------
     path
-        Of the page: one file, no network, opens anywhere.
+        Path of the page, one self-contained file.
     """
     root = Path(out)
     probe.save(root / "probe.json")
+    probe.save(root / "probe.npz")
     page = render_probe(probe, title=title).encode()
     path = root / "probe.html"
     write_atomically(path, lambda file: _write(file, page))
@@ -96,10 +97,10 @@ def render_probe(probe: "ModelProbe", *, title: str) -> str:
 
 def statistic_figure(probe: "ModelProbe", statistic: str) -> bytes:
     """Return heat maps of one statistic as SVG: observed, then far from which null."""
-    maps = [HeadMap("observed", probe.by_head(statistic))]
-    for null in probe.nulls(statistic):
-        found = probe.by_head(statistic, "q_value", null=null) <= _LEVEL
-        values = probe.by_head(statistic, "effect", null=null)
+    measured = probe[statistic]
+    maps = [HeadMap("observed", measured.observed)]
+    for null, values in measured.effect_size.items():
+        found = probe.q_value(statistic, null) <= _LEVEL
         title = f"sd from {null.replace('_', ' ')}"
         maps.append(HeadMap(title, values, found, is_effect=True))
     size = head_maps_size(maps)
@@ -137,7 +138,7 @@ def _section(
     return {
         "id": statistic.replace("_", "-"),
         "name": statistic.replace("_", " "),
-        "about": probe.about.get(statistic, ""),
+        "about": probe[statistic].about,
         "rows": rows,
         "svg": Markup(svg),  # drawn here, from numbers alone
         "alt": f"Heat maps of {statistic}. Heads that stand out: {findings}.",
@@ -147,7 +148,7 @@ def _section(
 
 def _rows_by_head(probe: "ModelProbe") -> list[dict[str, Any]]:
     """Return a row a head: all observed numbers, and which stand out."""
-    tables = {name: probe.by_head(name) for name in probe.statistics}
+    tables = {name: one.observed for name, one in probe.statistics.items()}
     marks = {name: probe.stands_out(name, _LEVEL) for name in probe.statistics}
     return [
         {
@@ -191,7 +192,7 @@ def _head_table(probe: "ModelProbe") -> Table:
     names = sorted(
         probe.statistics, key=lambda name: -int(probe.stands_out(name, _LEVEL).sum())
     )[:_N_COLUMNS]
-    places = [probe.statistics.index(name) for name in names]
+    places = [list(probe.statistics).index(name) for name in names]
     table = Table(box=box.SIMPLE_HEAD, title="by layer and head", title_justify="left")
     for column in ("layer", "head", *names):
         table.add_column(terminal_text(column.replace("_", " ")), justify="right")

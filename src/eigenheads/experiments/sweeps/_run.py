@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads._checks import Got, check_choice, fail
+from eigenheads._errors import UsageError
 from eigenheads._extras import require
 from eigenheads._files import write_arrays, write_atomically
 from eigenheads._parallel import advance, reporting
@@ -37,10 +38,8 @@ _MAX_FAILURES = 10
 _Run: TypeAlias = Callable[[Any, np.random.Generator], Mapping[str, float]]
 
 
-class SweepError(RuntimeError):
+class SweepError(UsageError, RuntimeError):
     """A sweep is incomplete; the finished cells are stored."""
-
-    is_of_the_caller = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,10 +233,10 @@ class _CellFunction:
         try:
             values = run(cell.params, np.random.default_rng(sequence))
             numbers = {str(name): float(value) for name, value in values.items()}
+        except UsageError as error:
+            seconds = time.perf_counter() - began
+            return CellResult({}, seconds, " ".join(str(error).split()))
         except Exception as error:
-            if getattr(error, "is_of_the_caller", False):
-                seconds = time.perf_counter() - began
-                return CellResult({}, seconds, " ".join(str(error).split()))
             return _Failure(f"{type(error).__name__}: {error}")
         return CellResult(numbers, time.perf_counter() - began)
 
