@@ -43,15 +43,15 @@ def manifests():
 
 def number(value):
     """Return a number as the report shows it."""
-    from eigenheads.report import format_number
+    from eigenheads.report._page import format_number
 
     return "not measured" if value is None else format_number(value)
 
 
 def expectation(fields):
-    """Return what a claim expects, as the report shows it."""
+    """Return the expectation of a claim, as the report shows it."""
     from eigenheads.experiments import Claim
-    from eigenheads.report import format_expected
+    from eigenheads.report._page import format_expected
 
     names = [name for name in fields if name != "verdict"]
     return format_expected(Claim(**{name: fields[name] for name in names}))

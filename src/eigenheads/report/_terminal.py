@@ -1,4 +1,4 @@
-"""The same report in a terminal: a progress bar, then a table of claims."""
+"""Output in a terminal: progress, tables of claims and of sweeps."""
 
 import sys
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ _LINE_SHARE = 0.05
 
 
 def terminal_text(text: object) -> str:
-    r"""Return text that a terminal shows and does not obey: no markup, no controls.
+    r"""Return text without markup and control characters, safe for a terminal.
 
     Examples
     --------
@@ -82,16 +82,16 @@ class ProgressDisplay(Listener):
         self._bar.stop()
 
     def begin(self, total: float) -> None:
-        """Hear that all results together take `total` steps."""
+        """Set the number of steps of all results."""
         self._bar.update(self._task, total=total)
 
     def start(self, key: str, work: float) -> None:
-        """Hear that `key` begins, which takes `work` steps."""
+        """Show that `key` begins, which takes `work` steps."""
         self._planned += work
         self._bar.update(self._task, description=key)
 
     def advance(self, units: float) -> None:
-        """Hear that `units` more steps are done."""
+        """Add `units` finished steps."""
         self._bar.advance(self._task, units)
         self._done += units
         share = (self._done - self._printed) / max(self._planned, 1.0)
@@ -101,7 +101,7 @@ class ProgressDisplay(Listener):
             self._console.print(line, highlight=False)
 
     def finish(self, result: Result) -> None:
-        """Hear that a result is whole and stored."""
+        """Print a line about a stored result."""
         self._bar.update(self._task, completed=self._planned)
         how = "reused" if result.reused else f"{result.seconds:.1f} s"
         met = sum(claim.verdict == "reproduced" for claim in result.claims)
@@ -109,13 +109,13 @@ class ProgressDisplay(Listener):
         self._console.print(terminal_text(line), highlight=False)
 
     def leave_out(self, key: str, reason: str) -> None:
-        """Hear that `key`, which a pattern matched, cannot run here."""
+        """Print that `key` is left out, and the reason."""
         line = f"{key}: left out, it {reason}"
         self._console.print(terminal_text(line), highlight=False, soft_wrap=True)
 
 
 def print_claims(results: Iterable[Result]) -> None:
-    """Print the table *claim · paper · ours · verdict*."""
+    """Print a table of claims: expectation, measured number and verdict."""
     width = None if sys.stdout.isatty() else _PIPED_WIDTH
     console = Console(width=width)
     table = Table(box=box.SIMPLE_HEAD, expand=False)
