@@ -1,5 +1,6 @@
 """Chapter of the tour that trains, swaps and probes a small transformer (PyTorch)."""
 
+import warnings
 from collections.abc import Iterator
 
 import numpy as np
@@ -7,7 +8,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from eigenheads.adapters import probe_model, swap_attention
+from eigenheads.adapters import SwapWarning, probe_model, swap_attention
 
 _LEVEL = 0.05
 
@@ -49,7 +50,10 @@ def swap_and_probe(
             f"accuracy {_accuracy(model, x_test, y_test):.3f} on held-out images."
         )
         before = _scores(model, x_test)
-        swap_attention(model, to="rpc", layers=[0], n_iter=4)
+        with warnings.catch_warnings():
+            # The next line of the tour shows what this warning is about.
+            warnings.simplefilter("ignore", SwapWarning)
+            swap_attention(model, to="rpc", layers=[0], n_iter=4)
         swapped = _accuracy(model, x_test, y_test)
         swap_attention(model, to="original")
         is_same = torch.equal(_scores(model, x_test), before)
