@@ -8,13 +8,9 @@ import pytest
 
 from eigenheads.experiments import experiment_keys, reproduce, stored_results
 from eigenheads.experiments._untested import untested_claims
-from eigenheads.report import (
-    format_number,
-    newest_results,
-    print_claims,
-    render_report,
-    write_report,
-)
+from eigenheads.report import render_report, write_report
+from eigenheads.report._page import format_number, newest_results
+from eigenheads.report._terminal import print_claims
 
 KEYS = ["marion2025/fig5", "marion2025/bayes"]
 
@@ -121,7 +117,7 @@ def test_a_claim_without_a_number_is_undecided_and_changed(store):
 def test_what_is_untestable_is_listed_with_the_reason(page):
     listed = untested_claims("marion2025")
     assert listed
-    assert f"Not testable here: {len(listed)} claims, and why" in page
+    assert f"Not testable here: {len(listed)} claims, with reasons" in page
     for item in listed:
         assert html.escape(item.why, quote=False).replace("'", "&#39;") in page
 
@@ -140,9 +136,9 @@ def test_the_newest_result_of_a_key_is_shown(store):
 
 def test_results_of_other_code_are_marked_and_keep_their_figure(store):
     (result, *_) = stored_results(store)
-    assert "Made by other code" not in render_report([result])
+    assert "Computed by a different version" not in render_report([result])
     old = dataclasses.replace(result, code="0.0.0+old", drawing="old")
-    assert "Made by other code" in render_report([old])
+    assert "Computed by a different version" in render_report([old])
 
 
 def test_a_changed_drawing_is_drawn_anew_from_the_table(store):

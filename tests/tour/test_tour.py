@@ -6,7 +6,6 @@ import re
 import numpy as np
 import pytest
 
-from eigenheads import _tour
 from eigenheads._tour import _chapters, _run
 from eigenheads.cli import main
 from eigenheads.experiments._registry import get_experiment, select_keys
@@ -23,7 +22,7 @@ def short(monkeypatch):
 
 def test_the_headlines_are_of_every_paper():
     """Of every one that needs no extra: the demo installs the core alone."""
-    papers = {key.partition("/")[0] for key in select_keys(_tour.HEADLINES)}
+    papers = {key.partition("/")[0] for key in select_keys(_run.HEADLINES)}
     core = {
         experiment.paper
         for experiment in map(get_experiment, select_keys(["all"]))
@@ -44,7 +43,7 @@ def test_tells_what_it_measures_and_ends_with_three_steps(short, tmp_path, capsy
     assert f"Report: {tmp_path / 'report.html'}" in shown.replace("\n", "")
     assert (tmp_path / "report.html").is_file()
     ending = shown.strip().splitlines()[-4:]
-    assert ending[0].endswith("What to do next:")
+    assert ending[0].endswith("Next steps:")
     assert all("eigenheads" in line or "docs/" in line for line in ending[1:])
 
 

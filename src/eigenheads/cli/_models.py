@@ -87,7 +87,7 @@ def probe(
     from eigenheads._parallel import interrupted_between_blocks
     from eigenheads.adapters import probe_model
     from eigenheads.cli._sources import load_model, parse_layers
-    from eigenheads.report import print_probe, write_probe
+    from eigenheads.report._probe import print_probe, write_probe
 
     chosen = parse_layers(layers)
     loaded = load_model(model, data=data, max_length=max_length)

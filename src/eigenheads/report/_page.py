@@ -1,4 +1,4 @@
-"""One self-contained page: claims, figures and how each was made."""
+"""The report of reproductions: one HTML page with claims, figures and settings."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -26,8 +26,12 @@ from eigenheads.experiments._registry import PRESETS, get_paper
 from eigenheads.experiments._run import current_figure
 from eigenheads.experiments._untested import untested_claims
 
-# Drawings that say most at the size of a stamp; of other papers the first.
-_TELLING = ("marion2025/any_dimension", "truong2026/phase_diagram", "saritas2025/gamma")
+# Figures that are readable as thumbnails; of other papers the first one is shown.
+_THUMBNAILS = (
+    "marion2025/any_dimension",
+    "truong2026/phase_diagram",
+    "saritas2025/gamma",
+)
 
 
 def write_report(
@@ -36,19 +40,20 @@ def write_report(
     preset: str | None = None,
     seed: int | None = None,
 ) -> Path:
-    """Write ``report.html`` from the results in a folder; never simulates.
+    """Write ``report.html`` from the results in a folder, without simulating.
 
     Parameters
     ----------
     out
-        Folder that `reproduce` wrote to.
+        Folder of results that `reproduce` wrote.
     preset, seed
-        Show only results of this preset or seed; by default the newest of each key.
+        Show only results of this preset or seed. None shows the newest result of each
+        key.
 
     Returns
     -------
     path
-        Of the page: one file, no network, opens anywhere.
+        Path of the page: one file that needs no network.
     """
     if not isinstance(out, str | PathLike):
         fail("out", "the path of a folder", out, owner="report")
@@ -70,7 +75,7 @@ def write_report(
 def newest_results(
     results: Iterable[Result], *, preset: str | None = None, seed: int | None = None
 ) -> list[Result]:
-    """Return the newest result of each known key, in the order of the report."""
+    """Return the newest result of each registered key, in the order of the report."""
     newest: dict[str, Result] = {}
     for result in results:
         if preset not in (None, result.preset) or seed not in (None, result.seed):
@@ -82,7 +87,7 @@ def newest_results(
 
 
 def render_report(results: Iterable[Result]) -> str:
-    """Return the page as text."""
+    """Return the report of results as HTML text."""
     environment = Environment(
         loader=PackageLoader("eigenheads.report"),
         autoescape=True,
@@ -115,7 +120,7 @@ def render_report(results: Iterable[Result]) -> str:
 
 
 def format_number(value: float) -> str:
-    """Return a number as the tables show it: at most four significant digits.
+    """Return a number with at most four significant digits, as tables show it.
 
     Examples
     --------
@@ -126,7 +131,7 @@ def format_number(value: float) -> str:
 
 
 def format_expected(claim: Claim) -> str:
-    """Return what a claim expects, with its tolerance, and whether it is our own.
+    """Return the expectation of a claim with its tolerance, marked if it is our own.
 
     Examples
     --------
@@ -160,7 +165,7 @@ def _section(result: Result) -> dict[str, Any]:
     experiment = get_experiment(result.key)
     name = result.key.replace("/", "-").replace("_", "-")
     svg = embedded_svg(current_figure(result), name)
-    # The front page shows the same drawing once more, small.
+    # The table at the top shows the same drawing again, as a thumbnail.
     svg = svg.replace("<svg", f'<svg id="{name}-drawing"', 1)
     return {
         "id": name,
@@ -198,9 +203,9 @@ def _view_box(svg: str) -> str:
 
 
 def _thumbnail(sections: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the section whose drawing stands on the front page."""
-    told = [section for section in sections if section["result"].key in _TELLING]
-    return (told or sections)[0]
+    """Return the section whose drawing is the thumbnail of the paper."""
+    readable = [section for section in sections if section["result"].key in _THUMBNAILS]
+    return (readable or sections)[0]
 
 
 def _tally(

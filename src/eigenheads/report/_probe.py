@@ -13,20 +13,10 @@ from markupsafe import Markup
 import eigenheads
 from eigenheads._checks import escape_controls
 from eigenheads._files import write_atomically
-<<<<<<< HEAD
 from eigenheads._plotting.heads import HeadMap, draw_head_maps, head_maps_size
 from eigenheads._plotting.svg import embedded_svg, render_svg
-=======
-from eigenheads.plotting import (
-    HeadMap,
-    draw_head_maps,
-    embedded_svg,
-    head_maps_size,
-    render_svg,
-)
 from eigenheads.probes._head_nulls import NULL_TEXTS
 from eigenheads.report._findings import LEVEL, findings, found_text, questions
->>>>>>> main
 from eigenheads.report._page import format_number
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The same report in a terminal: a progress bar, then a table of claims."""
+"""Output in a terminal: progress, tables of claims and of sweeps."""
 
 import sys
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ _LINE_SHARE = 0.05
 
 
 def terminal_text(text: object) -> str:
-    r"""Return text that a terminal shows and does not obey: no markup, no controls.
+    r"""Return text without markup and control characters, safe for a terminal.
 
     Examples
     --------
@@ -83,16 +83,16 @@ class ProgressDisplay(Listener):
         self._bar.stop()
 
     def begin(self, total: float) -> None:
-        """Set the total of the bar."""
+        """Set the number of steps of all results."""
         self._bar.update(self._task, total=total)
 
     def start(self, key: str, work: float) -> None:
-        """Show the key that begins."""
+        """Show that `key` begins, which takes `work` steps."""
         self._planned += work
         self._bar.update(self._task, description=key)
 
     def advance(self, units: float) -> None:
-        """Advance the bar."""
+        """Add `units` finished steps."""
         self._bar.advance(self._task, units)
         self._done += units
         share = (self._done - self._printed) / max(self._planned, 1.0)
@@ -102,20 +102,20 @@ class ProgressDisplay(Listener):
             self._console.print(line, highlight=False)
 
     def finish(self, result: Result) -> None:
-        """Print one line for a stored result."""
+        """Print a line about a stored result."""
         self._bar.update(self._task, completed=self._planned)
         how = "reused" if result.reused else f"{result.seconds:.1f} s"
         line = f"{result.key}: {count_verdicts(result.claims)} ({how})"
         self._console.print(terminal_text(line), highlight=False)
 
     def leave_out(self, key: str, reason: str) -> None:
-        """Print why a key cannot run here."""
+        """Print that `key` is left out, and the reason."""
         line = f"{key}: left out, it {reason}"
         self._console.print(terminal_text(line), highlight=False, soft_wrap=True)
 
 
 def print_claims(results: Iterable[Result]) -> None:
-    """Print the table *claim · paper · ours · verdict*."""
+    """Print a table of claims: expectation, measured number and verdict."""
     width = None if sys.stdout.isatty() else _PIPED_WIDTH
     console = Console(width=width)
     table = Table(box=box.SIMPLE_HEAD, expand=False)
