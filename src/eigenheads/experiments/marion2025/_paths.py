@@ -13,14 +13,13 @@ from eigenheads._plotting.svg import BLUE, GREEN, GREY, INK, ORANGE, PURPLE
 from eigenheads._rng import drawn_seed
 from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray
+from eigenheads.datasets import SingleLocation
 from eigenheads.dynamics import location_start
 from eigenheads.experiments._core import Table
 from eigenheads.theory import (
+    LocationLandscape,
+    location_baselines,
     location_descent,
-    location_linear_risk,
-    location_null_risk,
-    location_oracle_risk,
-    location_risk,
 )
 
 if TYPE_CHECKING:
@@ -52,6 +51,11 @@ class Descent:
     n_runs: int = 30
     on_manifold: bool = False
 
+    @property
+    def task(self) -> SingleLocation:
+        """Law of the prompts without noise: its risk is the excess risk."""
+        return SingleLocation(self.d, self.n_tokens, self.gamma)
+
 
 def inverse_temperatures(params: Descent) -> Callable[[int], float]:
     """Return the schedule of the inverse temperature."""
@@ -78,10 +82,8 @@ def simulate_descent(params: Descent, rng: np.random.Generator) -> Table:
 def descend_from(start: FloatArray, params: Descent) -> Trajectories:
     """Descend the population risk from given order parameters."""
     return location_descent(
+        params.task,
         start,
-        d=params.d,
-        n_tokens=params.n_tokens,
-        gamma=params.gamma,
         inverse_temperature=inverse_temperatures(params),
         step_size=params.step_size,
         n_steps=params.n_steps,
@@ -95,24 +97,20 @@ def location_table(params: Descent, paths: Trajectories) -> dict[str, FloatArray
     The risk of a record is that of its own state at the inverse temperature of the next
     update.
     """
-    task: dict[str, Any] = {"n_tokens": params.n_tokens, "gamma": params.gamma}
     steps = paths.steps.astype(np.float64)
     inverse_temperature = np.array(
         [inverse_temperatures(params)(int(step)) for step in steps]
     )
-    head: dict[str, Any] = {
-        "d": params.d,
-        "inverse_temperature": inverse_temperature,
-        **task,
-    }
+    landscape = LocationLandscape(params.task, inverse_temperature=inverse_temperature)
+    baselines = location_baselines(params.task)
     return {
         "steps": steps,
         "inverse_temperature": inverse_temperature,
         **{name: paths[name] for name in ORDER},
-        "excess_risk": location_risk(*(paths[name] for name in ORDER), **head),
-        "oracle_excess": np.asarray(location_oracle_risk(**head)),
-        "linear_excess": np.array([location_linear_risk(**task)]),
-        "null_excess": np.array([location_null_risk(gamma=params.gamma)]),
+        "excess_risk": landscape.risk(*(paths[name] for name in ORDER)),
+        "oracle_excess": landscape.oracle_risk(),
+        "linear_excess": np.array([baselines.linear]),
+        "null_excess": np.array([baselines.null]),
     }
 
 
@@ -166,7 +164,7 @@ def _draw_excess_risk(axes: "Axes", table: Table, runs: "_Runs") -> None:
     runs.draw(axes, steps, table["excess_risk"], "predictor", BLUE)
     if "theory_excess_risk" in table:
         mean = table["theory_excess_risk"].mean(axis=0)
-        axes.plot(steps, mean, "--", color=INK, label="population theory (mean)")
+        axes.plot(steps, mean, "--", color=INK, label="theory (mean)")
     axes.plot(steps, table["oracle_excess"], ":", color=GREEN, label="oracle (k*, v*)")
     for name, label in (("linear_excess", "best linear"), ("null_excess", "null")):
         style = "-." if name == "linear_excess" else "-"
@@ -185,8 +183,13 @@ def _draw_overlaps(axes: "Axes", table: Table, runs: "_Runs") -> None:
         if f"theory_{name}" in table:
             mean = np.abs(table[f"theory_{name}"]).mean(axis=0)
             axes.plot(steps, mean, "--", color=INK, linewidth=1.2)
+        if f"plain_{name}" in table:
+            mean = np.abs(table[f"plain_{name}"]).mean(axis=0)
+            axes.plot(steps, mean, color=GREY, linewidth=0.8)
     if "theory_kappa" in table:
         axes.plot([], [], "--", color=INK, linewidth=1.2, label="theory (means)")
+    if "plain_kappa" in table:
+        axes.plot([], [], color=GREY, linewidth=0.8, label="without noise")
     axes.set(title="Overlap with the planted directions")
     axes.set_ylim(-0.03, 1.05)
     axes.legend(loc="center right")
@@ -216,6 +219,9 @@ def _draw_distance(axes: "Axes", table: Table, runs: "_Runs") -> None:
     squares = sum(table[name] ** 2 for name in ("theta", "eta", "rho"))
     distance = np.maximum(np.sqrt(squares), _FLOOR)
     runs.draw(axes, table["steps"], distance, "√(θ²+η²+ρ²)", BLUE)
+    if "band_steps" in table:
+        band = table["band_steps"], table["band_distance"]
+        axes.plot(*band, ":", color=INK, label="theory (rms)")
     axes.set(title="Distance to the manifold")
     if distance.max() > _FLOOR:
         axes.set_yscale("log")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from eigenheads._plotting.svg import COLORS, INK
+from eigenheads._plotting.svg import COLORS, GREY, INK
 from eigenheads._rng import drawn_seed
 from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray
@@ -16,7 +16,11 @@ from eigenheads.dynamics import simulate_location
 from eigenheads.experiments._claims import Claim, about, at_most
 from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.experiments.marion2025._paths import ORDER
-from eigenheads.theory import location_descent, location_flow, location_risk
+from eigenheads.theory import (
+    LocationLandscape,
+    location_descent,
+    location_mean_dynamics,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,18 +58,19 @@ def n_steps(params: Params, d: int) -> int:
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
-    """Run online SGD and population descent at each dimension, from one start."""
+    """Run online SGD and its mean dynamics at each dimension, from one start."""
     table: dict[str, FloatArray] = {}
     for d in params.dimensions:
         steps = n_steps(params, d)
-        runs, theory = _at_dimension(params, d, drawn_seed(rng), steps, 0.0)
+        runs, theory, plain = _at_dimension(params, d, drawn_seed(rng), steps, 0.0)
         table[f"time_{d}"] = params.step / d * runs.steps
         for name in ("kappa", "nu"):
             table[f"{name}_{d}"] = runs[name]
             table[f"theory_{name}_{d}"] = theory[name][0]
         table[f"excess_{d}"] = _excess(params, d, runs)
         table[f"theory_excess_{d}"] = _excess(params, d, theory)[0]
-        runs, theory = _at_dimension(
+        table[f"plain_excess_{d}"] = _excess(params, d, plain)[0]
+        runs, theory, _ = _at_dimension(
             params, d, drawn_seed(rng), params.fast_steps, params.fast_start
         )
         table[f"fast_theta_{d}"] = runs["theta"]
@@ -76,24 +81,24 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
 
 def _limit(params: Params) -> dict[str, FloatArray]:
     """Return theory's curve at the largest dimension, by its flow on the manifold."""
-    head = _head(params, max(params.dimensions))
+    landscape = _landscape(params, max(params.dimensions))
     start = np.array([[params.start, params.start]])
     times = np.geomspace(1e-8, params.max_time, 400)
     # Within the first interval of this grid the flow is a straight line.
-    flow = location_flow(start, duration=params.max_time, n_records=6001, **head)
+    flow = landscape.flow(start, duration=params.max_time, n_records=6001)
     kappa, nu = (np.interp(times, flow.steps, flow[name][0]) for name in flow)
     return {
         "limit_time": times,
         "limit_kappa": kappa,
         "limit_nu": nu,
-        "limit_excess": location_risk(kappa, nu, 0.0, 0.0, 0.0, **head),
+        "limit_excess": landscape.risk(kappa, nu),
     }
 
 
 def _at_dimension(
     params: Params, d: int, seed: int, steps: int, theta: float
-) -> tuple[Trajectories, Trajectories]:
-    """Simulate, and descend in theory, from κ = ν = start and the given θ."""
+) -> tuple[Trajectories, Trajectories, Trajectories]:
+    """Return runs, their mean dynamics and descent without noise, from one start."""
     start = np.array([[params.start, params.start, theta, 0.0, 0.0]])
     shared: dict[str, Any] = {
         "inverse_temperature": params.sharpness / math.sqrt(d),
@@ -101,29 +106,28 @@ def _at_dimension(
         "n_steps": steps,
         "record_every": max(steps // params.n_records, 1),
     }
+    law = SingleLocation(d, params.n_tokens, params.gamma)
     runs = simulate_location(
-        SingleLocation(d, params.n_tokens, params.gamma),
+        law,
         batch_size=params.batch_size,
         n_runs=params.n_runs,
         seed=seed,
         start=np.repeat(start, params.n_runs, axis=0),
         **shared,
     )
-    task: dict[str, Any] = {"d": d, "n_tokens": params.n_tokens, "gamma": params.gamma}
-    return runs, location_descent(start, **task, **shared)
+    mean = location_mean_dynamics(law, start, batch_size=params.batch_size, **shared)
+    return runs, mean, location_descent(law, start, **shared)
 
 
-def _head(params: Params, d: int) -> dict[str, Any]:
-    return {
-        "d": d,
-        "n_tokens": params.n_tokens,
-        "gamma": params.gamma,
-        "inverse_temperature": params.sharpness / math.sqrt(d),
-    }
+def _landscape(params: Params, d: int) -> LocationLandscape:
+    return LocationLandscape(
+        SingleLocation(d, params.n_tokens, params.gamma),
+        inverse_temperature=params.sharpness / math.sqrt(d),
+    )
 
 
 def _excess(params: Params, d: int, runs: Trajectories) -> FloatArray:
-    return location_risk(*(runs[name] for name in ORDER), **_head(params, d))
+    return _landscape(params, d).risk(*(runs[name] for name in ORDER))
 
 
 def check(run: Run[Params]) -> list[Claim]:
@@ -139,8 +143,8 @@ def check(run: Run[Params]) -> list[Claim]:
                 gain / theory,
                 1.0,
                 0.02 + 0.8 / math.sqrt(d),
-                "the noise of SGD that the population descent leaves out: "
-                "of order step/batch, and 1/√d from run to run",
+                "the scatter of a mean of six runs, 1/√d from run to run, and terms "
+                "of second order in the noise",
             )
         )
     large = [d for d in params.dimensions if d >= 10**4]
@@ -194,11 +198,13 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
         if time[-1] > 0.5:
             axes[1].plot(time, table[f"excess_{d}"].mean(axis=0), color=color)
             axes[1].plot(time, table[f"theory_excess_{d}"], "--", color=INK, lw=1)
+            axes[1].plot(time, table[f"plain_excess_{d}"], color=GREY, lw=0.7)
             axes[1].plot([], [], color=color, label=label)
     axes[0].set(title="Gain in ν since the start", xlabel="time = step size × updates")
     axes[0].set(xscale="log", yscale="log")
     axes[0].legend()
     axes[1].plot([], [], "--", color=INK, lw=1, label="theory at that d")
+    axes[1].plot([], [], color=GREY, lw=0.7, label="without noise")
     top = f"theory at {_power_of_ten(max(dimensions))}"
     axes[1].plot(table["limit_time"], table["limit_excess"], ":", color=INK, label=top)
     axes[1].set(title="Excess risk, whole curves", xlabel="time = step size × updates")
@@ -226,7 +232,7 @@ def work(params: Params) -> float:
     """Return the steps over all runs: the simulation's and the theory's."""
     steps = sum(n_steps(params, d) for d in params.dimensions)
     steps += params.fast_steps * len(params.dimensions)
-    return float(steps * (params.n_runs + 1))
+    return float(steps * (params.n_runs + 2))
 
 
 experiments = (

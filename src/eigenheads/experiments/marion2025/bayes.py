@@ -15,10 +15,9 @@ from eigenheads.datasets import SingleLocation
 from eigenheads.experiments._claims import Claim, about, at_least, at_most
 from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.theory import (
+    LocationLandscape,
+    location_baselines,
     location_bayes_risk,
-    location_linear_risk,
-    location_null_risk,
-    location_oracle_risk,
 )
 
 if TYPE_CHECKING:
@@ -56,19 +55,18 @@ def paths(params: Params) -> dict[str, tuple[Any, Any, Any]]:
     }
 
 
+def oracle_risk(d: float, n_tokens: float, gamma: float, scale: float) -> float:
+    """Return the oracle's risk without noise, at the inverse temperature `scale`."""
+    law = SingleLocation(int(d), int(n_tokens), gamma)
+    return float(LocationLandscape(law, inverse_temperature=scale).oracle_risk())
+
+
 def best_sharpness(d: Any, n_tokens: Any, gamma: float) -> FloatArray:
     """Return the λ at which the oracle's risk is smallest, for each (d, L)."""
 
     def best(one_d: float, one_n: float) -> float:
         found = minimize_scalar(
-            lambda log: float(
-                location_oracle_risk(
-                    d=one_d,
-                    n_tokens=one_n,
-                    gamma=gamma,
-                    inverse_temperature=math.exp(log),
-                )
-            ),
+            lambda log: oracle_risk(one_d, one_n, gamma, math.exp(log)),
             bounds=(-20.0, 2.0),
             method="bounded",
         )
@@ -82,25 +80,26 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     table: dict[str, FloatArray] = {}
     for name, (d, n_tokens, sharpness) in paths(params).items():
         table["d"] = d
-        table[f"oracle_{name}"] = location_oracle_risk(
-            d=d, n_tokens=n_tokens, gamma=params.gamma, inverse_temperature=sharpness
+        table[f"oracle_{name}"] = np.array(
+            [
+                oracle_risk(one_d, one_n, params.gamma, scale)
+                for one_d, one_n, scale in zip(d, n_tokens, sharpness, strict=True)
+            ]
         )
     d, few, _ = paths(params)["all"]
+    laws = [
+        SingleLocation(int(one_d), int(one_n), params.gamma)
+        for one_d, one_n in zip(d, few, strict=True)
+    ]
     bayes = []
-    for one_d, one_n in zip(d, few, strict=True):
-        risk = location_bayes_risk(
-            d=int(one_d),
-            n_tokens=int(one_n),
-            gamma=params.gamma,
-            n_samples=params.n_samples,
-            rng=rng,
-        )
+    for law in laws:
+        risk = location_bayes_risk(law, n_samples=params.n_samples, rng=rng)
         bayes.append((risk.estimate, risk.standard_error))
         advance(1)
     table["bayes"], table["bayes_error"] = np.array(bayes).T
     table["direct"] = np.array(_direct_and_conditional(params, rng))
-    table["linear"] = location_linear_risk(n_tokens=few, gamma=params.gamma)
-    table["null"] = np.full(len(d), float(location_null_risk(gamma=params.gamma)))
+    baselines = np.array([location_baselines(law) for law in laws])
+    table["null"], table["linear"] = baselines.T
     return table
 
 
@@ -117,13 +116,7 @@ def _direct_and_conditional(params: Params, rng: np.random.Generator) -> list[fl
     logits = (tokens**2).sum(axis=-1) / 2 - own
     posterior = softmax(logits, axis=-1)
     errors = (targets - (posterior * tokens[..., 1]).sum(axis=-1)) ** 2
-    theory = location_bayes_risk(
-        d=law.d,
-        n_tokens=law.n_tokens,
-        gamma=law.gamma,
-        n_samples=params.n_samples,
-        rng=rng,
-    )
+    theory = location_bayes_risk(law, n_samples=params.n_samples, rng=rng)
     direct_error = errors.std() / math.sqrt(len(errors))
     return [errors.mean(), direct_error, theory.estimate, theory.standard_error]
 

@@ -24,7 +24,7 @@ from eigenheads.experiments.marion2025._paths import (
     simulate_descent,
     weakest_overlap,
 )
-from eigenheads.theory import location_flow, location_oracle_risk, location_risk
+from eigenheads.theory import LocationLandscape
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -97,12 +97,11 @@ def _last_inverse_temperature(params: Descent) -> float:
 def simulate_manifold(params: Descent, rng: np.random.Generator) -> Table:
     """Descend, and integrate the flow of theory from the same starts."""
     table = simulate_descent(params, rng)
-    flow = location_flow(
+    landscape = LocationLandscape(
+        params.task, inverse_temperature=params.inverse_temperature
+    )
+    flow = landscape.flow(
         np.stack([table["kappa"][:, 0], table["nu"][:, 0]], axis=-1),
-        d=params.d,
-        n_tokens=params.n_tokens,
-        gamma=params.gamma,
-        inverse_temperature=params.inverse_temperature,
         duration=params.step_size * params.n_steps,
         n_records=len(table["steps"]),
     )
@@ -157,17 +156,14 @@ def check_scheduled(run: Run[Scheduled]) -> list[Claim]:
     swapped = 1 - np.abs(table["eta"][others, -1]).min() if others.size else 0.0
     changes = np.diff(table["close_up_rho"])[_WINDOW]
     alternating = np.mean(changes[1:] * changes[:-1] < 0)
-    last = {
-        "d": params.d,
-        "n_tokens": params.n_tokens,
-        "gamma": params.gamma,
-        "inverse_temperature": _last_inverse_temperature(params),
-    }
-    oracle = float(location_oracle_risk(**last))
+    landscape = LocationLandscape(
+        params.task, inverse_temperature=_last_inverse_temperature(params)
+    )
+    oracle = float(landscape.oracle_risk())
     reached = np.abs(table["decided_nu"]) > _RECOVERED
     share = share_estimate(int(reached.sum()), len(reached))
     ends = np.array([table[name][recovered, -1] for name in ORDER])
-    above = location_risk(*ends, **last) - oracle
+    above = landscape.risk(*ends) - oracle
     return [
         at_least(
             "share of further starts that reach the oracle, as all runs of the figure "
@@ -189,7 +185,7 @@ def check_scheduled(run: Run[Scheduled]) -> list[Claim]:
         at_most(
             "excess risk of the swapped predictor over the oracle's, at the "
             "end of the schedule",
-            float(location_risk(*table["swapped"], **last)) / oracle,
+            float(landscape.risk(*table["swapped"])) / oracle,
             1.0,
             "a comparison of two closed forms",
             source="ours: where the other starts end is even better",

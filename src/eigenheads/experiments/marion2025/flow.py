@@ -10,9 +10,10 @@ from scipy.optimize import root
 from eigenheads._parallel import advance
 from eigenheads._plotting.svg import GREEN, GREY, ORANGE, PURPLE
 from eigenheads._typing import FloatArray
+from eigenheads.datasets import SingleLocation
 from eigenheads.experiments._claims import Claim, about, at_least, at_most
 from eigenheads.experiments._core import Experiment, Run, Table
-from eigenheads.theory import location_field, location_fixed_points, location_flow
+from eigenheads.theory import LocationLandscape
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,20 +37,18 @@ class Params:
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
     """Evaluate the field, list its fixed points, and search for more."""
-    head: dict[str, Any] = {
-        "d": params.d,
-        "n_tokens": params.n_tokens,
-        "gamma": params.gamma,
-        "inverse_temperature": params.inverse_temperature,
-    }
+    landscape = LocationLandscape(
+        SingleLocation(params.d, params.n_tokens, params.gamma),
+        inverse_temperature=params.inverse_temperature,
+    )
     axis = np.linspace(-1, 1, params.n_grid)
     kappa, nu = np.meshgrid(axis, axis)
-    field = location_field(kappa, nu, **head)
-    points = location_fixed_points(**head)
-    found = _search(head, rng.uniform(-1, 1, (params.n_searches, 2)))
+    field = landscape.velocity(kappa, nu)
+    points = landscape.fixed_points()
+    found = _search(landscape, rng.uniform(-1, 1, (params.n_searches, 2)))
     starts = rng.uniform(-1, 1, (params.n_flows, 2))
-    flows = location_flow(starts, duration=params.duration, n_records=2, **head)
-    measured = [_measured_kind(head, point.kappa, point.nu) for point in points]
+    flows = landscape.flow(starts, duration=params.duration, n_records=2)
+    measured = [_measured_kind(landscape, point.kappa, point.nu) for point in points]
     return {
         "grid_kappa": axis,
         "grid_nu": axis,
@@ -65,7 +64,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     }
 
 
-def _measured_kind(head: dict[str, Any], kappa: float, nu: float) -> str:
+def _measured_kind(landscape: LocationLandscape, kappa: float, nu: float) -> str:
     """Return the kind of a fixed point from differences of the field alone."""
     # Towards the inside, since the field is defined on the square only.
     step = 1e-5
@@ -74,20 +73,20 @@ def _measured_kind(head: dict[str, Any], kappa: float, nu: float) -> str:
         side = -step if at > 0 else step
         moved = np.array([kappa, nu])
         moved[axis] += side
-        columns.append(np.stack(location_field(*moved, **head)) / side)
+        columns.append(np.stack(landscape.velocity(*moved)) / side)
     rates = np.linalg.eigvals(np.stack(columns, axis=-1)).real
     if (rates < 0).all():
         return "sink"
     return "source" if (rates > 0).all() else "saddle"
 
 
-def _search(head: dict[str, Any], starts: FloatArray) -> FloatArray:
+def _search(landscape: LocationLandscape, starts: FloatArray) -> FloatArray:
     """Return the distinct zeros of the field in the square that Newton finds."""
 
     def field(point: FloatArray) -> FloatArray:
         # Outside the square the field is continued by its value on the border.
         inside = np.clip(point, -1, 1)
-        return np.stack(location_field(*inside, **head)) + (inside - point)
+        return np.stack(landscape.velocity(*inside)) + (inside - point)
 
     zeros: list[Any] = []
     for start in starts:

@@ -1,7 +1,7 @@
 """One rule for inverse temperature and steps; runs by it, and theory's path."""
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,11 +10,7 @@ from eigenheads._plotting.svg import GREY
 from eigenheads._typing import FloatArray
 from eigenheads.datasets import SignalTokens
 from eigenheads.dynamics import simulate_signal
-from eigenheads.theory import (
-    SignalSteps,
-    finite_signal_ascent,
-    signal_steps,
-)
+from eigenheads.theory import SignalSteps, signal_mean_dynamics, signal_steps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,7 +57,7 @@ def setting(
         strength,
         inverse_temperature=PEAK_LOGIT / (strength * math.sqrt(d)),
     )
-    return Setting(law=law, steps=signal_steps(**asdict(law)), n_runs=n_runs)
+    return Setting(law=law, steps=signal_steps(law), n_runs=n_runs)
 
 
 def with_power(one: Setting, power: float, n_runs: int) -> Setting:
@@ -97,9 +93,9 @@ def simulate_setting(
 def mean_path(one: Setting, start: FloatArray, steps: FloatArray) -> FloatArray:
     """Return theory's alignment, noise included, at the recorded steps."""
     record_every = int(steps[1] - steps[0])
-    path = finite_signal_ascent(
+    path = signal_mean_dynamics(
+        one.law,
         start,
-        **asdict(one.law),
         step_size=one.steps,
         n_steps=one.steps.n_steps,
         record_every=record_every,

@@ -1,7 +1,7 @@
 """Alignment against step over 30 runs, theory on top, and schedules that fail."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,9 +35,7 @@ from eigenheads.experiments.truong2026._rule import (
     simulate_setting,
     with_power,
 )
-from eigenheads.theory import (
-    finite_signal_flow,
-)
+from eigenheads.theory import SignalLandscape
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -88,8 +86,8 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
             continue
         start = np.abs(runs["alignment"][:, 0])
         table[f"theory_{name}"] = mean_path(one, start, runs["steps"])
-        table[f"flow_{name}"] = finite_signal_flow(
-            start, **asdict(one.law), times=runs["time"]
+        table[f"flow_{name}"] = SignalLandscape(one.law).flow(
+            start, times=runs["time"]
         )["alignment"]
     return table
 

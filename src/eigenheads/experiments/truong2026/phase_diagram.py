@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,9 +27,9 @@ from eigenheads.experiments.truong2026._searches import (
     search_with_head,
 )
 from eigenheads.theory import (
+    SignalLandscape,
     pooled_pca_alignment,
     pooled_pca_threshold,
-    signal_conditions,
     signal_steps,
 )
 
@@ -125,7 +125,7 @@ def read_once(
     )
     paths = simulate_signal(
         law,
-        step_size=signal_steps(**asdict(law), n_steps=params.n_prompts),
+        step_size=signal_steps(law, n_steps=params.n_prompts),
         n_steps=params.n_prompts,
         n_runs=n_runs,
         record_every=params.n_prompts,
@@ -150,16 +150,22 @@ def above_pca_threshold(point: CellParams) -> float:
     return math.log(point.strength / float(threshold))
 
 
+def _mean_landscape(params: Any, share: float, strength: float) -> SignalLandscape:
+    """Return the objective of prompts with this mean share of informative tokens."""
+    law = SignalTokens(
+        params.d,
+        0,
+        params.n_tokens,
+        strength,
+        inverse_temperature=params.inverse_temperature,
+    )
+    return SignalLandscape(law, fraction=share)
+
+
 def spare_prompts(point: CellParams) -> float:
     """Return the logarithm of the prompts over those that an escape takes."""
-    conditions = signal_conditions(
-        d=point.d,
-        n_informative=point.share * point.n_tokens,
-        n_nuisance=(1 - point.share) * point.n_tokens,
-        strength=point.strength,
-        inverse_temperature=point.inverse_temperature,
-    )
-    return math.log(point.n_prompts / conditions.escape_steps(point.d))
+    landscape = _mean_landscape(point, point.share, point.strength)
+    return math.log(point.n_prompts / landscape.escape_steps())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,14 +242,8 @@ def escape_strength(params: Params, share: float) -> float:
     """Return the θ at which escape takes exactly all prompts of one pass."""
 
     def surplus(log_theta: float) -> float:
-        conditions = signal_conditions(
-            d=params.d,
-            n_informative=share * params.n_tokens,
-            n_nuisance=(1 - share) * params.n_tokens,
-            strength=math.exp(log_theta),
-            inverse_temperature=params.inverse_temperature,
-        )
-        return math.log(conditions.escape_steps(params.d) / params.n_prompts)
+        landscape = _mean_landscape(params, share, math.exp(log_theta))
+        return math.log(landscape.escape_steps() / params.n_prompts)
 
     return math.exp(brentq(surplus, math.log(1e-3), math.log(1e2)))
 
