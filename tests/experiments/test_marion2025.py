@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,12 @@ import pytest
 import eigenheads.experiments.marion2025._paths as paths_module
 import eigenheads.experiments.marion2025.any_dimension as any_dimension_module
 import eigenheads.experiments.marion2025.bayes as bayes_module
-import eigenheads.experiments.marion2025.descent as descent_module
-import eigenheads.experiments.marion2025.flow as flow_module
 from eigenheads._parallel import threads
 from eigenheads.experiments import experiment_keys, get_experiment
 from eigenheads.experiments._core import Run
 from eigenheads.experiments._digest import claims_version
 from eigenheads.experiments._run import draw_experiment, experiment_rng
+from eigenheads.theory import LocationLandscape
 
 KEYS = [key for key in experiment_keys() if key.startswith("marion2025/")]
 # Two on every change, the others with `make test-all`.
@@ -75,12 +75,12 @@ def test_same_table_same_figure_byte_by_byte(key):
 
 def test_a_wrong_sign_is_noticed(monkeypatch):
     """Wrong sign: theory's flow starts at the mirrored point."""
-    real = descent_module.location_flow
+    real = LocationLandscape.flow
 
-    def mirrored_flow(start, **options):
-        return real(-start, **options)
+    def mirrored_flow(self, start, **options):
+        return real(self, -start, **options)
 
-    monkeypatch.setattr(descent_module, "location_flow", mirrored_flow)
+    monkeypatch.setattr(LocationLandscape, "flow", mirrored_flow)
     assert "largest gap between descent and the gradient flow" in failing(
         run("marion2025/manifold")[2]
     )
@@ -89,8 +89,9 @@ def test_a_wrong_sign_is_noticed(monkeypatch):
 def test_a_doubled_sharpness_is_noticed_in_the_population_descent(monkeypatch):
     real = paths_module.location_descent
 
-    def doubled(start, *, inverse_temperature, **options):
+    def doubled(law, start, *, inverse_temperature, **options):
         return real(
+            law,
             start,
             inverse_temperature=lambda step: 2 * inverse_temperature(step),
             **options,
@@ -122,24 +123,24 @@ def test_a_lost_factor_in_the_step_is_noticed_online(monkeypatch):
 
 
 def test_a_wrong_sign_of_the_field_is_noticed(monkeypatch):
-    real = flow_module.location_field
+    real = LocationLandscape.velocity
 
-    def flipped(*point, **options):
-        kappa, nu = real(*point, **options)
+    def flipped(self, *point):
+        kappa, nu = real(self, *point)
         return kappa, -nu
 
-    monkeypatch.setattr(flow_module, "location_field", flipped)
+    monkeypatch.setattr(LocationLandscape, "velocity", flipped)
     assert len(failing(run("marion2025/fig5")[2])) >= 2
 
 
 def test_a_dropped_term_of_the_law_is_noticed(monkeypatch):
     """Without its own noise the deciding token says nothing about the target."""
-    real = any_dimension_module.SingleLocation
-    monkeypatch.setattr(
-        any_dimension_module,
-        "SingleLocation",
-        lambda d, n_tokens, gamma: real(d, n_tokens, 1e-3 * gamma),
-    )
+    real = any_dimension_module.simulate_location
+
+    def quiet(law, **options):
+        return real(replace(law, gamma=1e-3 * law.gamma), **options)
+
+    monkeypatch.setattr(any_dimension_module, "simulate_location", quiet)
     assert failing(run("marion2025/any_dimension")[2])
 
 
@@ -147,8 +148,8 @@ def test_a_dropped_term_of_the_posterior_is_noticed(monkeypatch):
     """Bayes risk of a law with other lengths of tokens is not this law's."""
     real = bayes_module.location_bayes_risk
 
-    def without_lengths(*, gamma, **options):
-        return real(gamma=0.9 * gamma, **options)
+    def without_lengths(law, **options):
+        return real(replace(law, gamma=0.9 * law.gamma), **options)
 
     monkeypatch.setattr(bayes_module, "location_bayes_risk", without_lengths)
     claims = run("marion2025/bayes", preset="demo")[2]
@@ -170,17 +171,9 @@ def test_broken_exponents_do_not_pass_for_asymptotic_optimality():
 
 def test_the_risk_on_record_is_that_of_its_own_state():
     """Row by row: the risk of a record is the formula at that record's state."""
-    from eigenheads.theory import location_risk
-
     params, table, _ = run("marion2025/fig3a", n_runs=2)
     record = 7
     state = [table[name][1, record] for name in paths_module.ORDER]
-    sharpness = 1 / (1 + params.decay * table["steps"][record])
-    risk = location_risk(
-        *state,
-        d=params.d,
-        n_tokens=params.n_tokens,
-        gamma=params.gamma,
-        inverse_temperature=sharpness,
-    )
+    scale = 1 / (1 + params.decay * table["steps"][record])
+    risk = LocationLandscape(params.task, inverse_temperature=scale).risk(*state)
     np.testing.assert_allclose(table["excess_risk"][1, record], risk, rtol=1e-12)

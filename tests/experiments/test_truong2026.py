@@ -149,12 +149,12 @@ def test_ten_times_the_step_is_noticed(monkeypatch):
 
 
 def test_a_theory_without_noise_is_noticed(monkeypatch):
-    real = rule_module.finite_signal_ascent
+    real = rule_module.signal_mean_dynamics
 
-    def quiet(start, **options):
-        return real(start, **options, batch_size=10**6)
+    def quiet(law, start, **options):
+        return real(law, start, **options, batch_size=10**6)
 
-    monkeypatch.setattr(rule_module, "finite_signal_ascent", quiet)
+    monkeypatch.setattr(rule_module, "signal_mean_dynamics", quiet)
     for key in QUICK:
         assert failing(run(key)[2]), key
 
