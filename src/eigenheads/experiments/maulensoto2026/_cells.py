@@ -10,7 +10,10 @@ from eigenheads.datasets import GaussianPrompts, random_covariance
 from eigenheads.dynamics import simulate_pca
 from eigenheads.experiments._core import Cells
 from eigenheads.experiments.maulensoto2026._method import starts
-from eigenheads.theory import descend, softmax_landscape
+from eigenheads.experiments.maulensoto2026._risks import (
+    descend,
+    softmax_landscape,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

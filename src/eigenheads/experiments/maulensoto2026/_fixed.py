@@ -20,7 +20,10 @@ from eigenheads.experiments.maulensoto2026._method import (
     starts,
     table_of,
 )
-from eigenheads.theory import descend, softmax_landscape
+from eigenheads.experiments.maulensoto2026._risks import (
+    descend,
+    softmax_landscape,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

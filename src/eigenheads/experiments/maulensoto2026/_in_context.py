@@ -19,7 +19,11 @@ from eigenheads.experiments.maulensoto2026._method import (
     starts,
     table_of,
 )
-from eigenheads.theory import PCALandscape, descend, in_context_landscape
+from eigenheads.experiments.maulensoto2026._risks import (
+    descend,
+    in_context_landscape,
+)
+from eigenheads.theory import PCALandscape
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,7 +14,11 @@ from eigenheads.datasets import random_covariance
 from eigenheads.dynamics import pca_start
 from eigenheads.experiments._claims import Claim, at_most
 from eigenheads.experiments._core import Table
-from eigenheads.theory import PCALandscape, descend, softmax_landscape
+from eigenheads.experiments.maulensoto2026._risks import (
+    descend,
+    softmax_landscape,
+)
+from eigenheads.theory import PCALandscape
 
 # Results that several figures show are computed once in a process.
 _SHARED: dict[tuple[str, Any, int], Table] = {}

@@ -13,12 +13,12 @@ from eigenheads.dynamics import simulate_pca
 from eigenheads.experiments._claims import Claim, about, at_least, at_most
 from eigenheads.experiments._core import Run, Table
 from eigenheads.experiments.maulensoto2026._method import descend_to_the_end, starts
-from eigenheads.theory import (
-    PCALandscape,
+from eigenheads.experiments.maulensoto2026._risks import (
     descend,
     linear_landscape,
     softmax_landscape,
 )
+from eigenheads.theory import PCALandscape
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

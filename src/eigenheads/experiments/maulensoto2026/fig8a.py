@@ -13,7 +13,9 @@ from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.experiments.maulensoto2026 import _in_context
 from eigenheads.experiments.maulensoto2026._in_context import InContext
 from eigenheads.experiments.maulensoto2026._method import starts
-from eigenheads.theory import descend
+from eigenheads.experiments.maulensoto2026._risks import (
+    descend,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,7 +11,11 @@ from eigenheads.datasets import SpikedWishartPrompts
 from eigenheads.experiments._claims import Claim, about, at_least, at_most
 from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.experiments.maulensoto2026._method import descend_to_the_end, starts
-from eigenheads.theory import PCALandscape, descend, in_context_landscape
+from eigenheads.experiments.maulensoto2026._risks import (
+    descend,
+    in_context_landscape,
+)
+from eigenheads.theory import PCALandscape
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

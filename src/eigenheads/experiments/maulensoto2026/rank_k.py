@@ -12,12 +12,12 @@ from eigenheads.datasets import GaussianPrompts
 from eigenheads.dynamics import pca_start, simulate_pca
 from eigenheads.experiments._claims import Claim, at_most
 from eigenheads.experiments._core import Experiment, Run, Table
-from eigenheads.theory import (
-    PCALandscape,
+from eigenheads.experiments.maulensoto2026._risks import (
     descend,
     linear_landscape,
     softmax_landscape,
 )
+from eigenheads.theory import PCALandscape
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
