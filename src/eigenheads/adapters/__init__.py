@@ -9,6 +9,7 @@ except ImportError as error:
 
 from eigenheads.adapters._capture import CapturedLayer, capture_heads
 from eigenheads.adapters._probe import Capture, probe_model
+from eigenheads.adapters._screen import screen_tokens
 from eigenheads.adapters._swap import (
     SwapWarning,
     attention_summary,
@@ -25,6 +26,7 @@ __all__ = [
     "capture_heads",
     "load_swapped",
     "probe_model",
+    "screen_tokens",
     "swap_attention",
     "watch_attention",
 ]

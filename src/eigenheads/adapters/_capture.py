@@ -18,7 +18,7 @@ from eigenheads.adapters._attention_call import (
     visibility_of,
     with_key_rows,
 )
-from eigenheads.adapters._batch import Batch, read_batch, run
+from eigenheads.adapters._batch import ModelBatch, read_batch, run_model
 from eigenheads.adapters._family import AttentionLayer, head_weights
 from eigenheads.adapters._layers import find_attention_layers, select_layers
 from eigenheads.nn import Visibility
@@ -196,7 +196,7 @@ def capture_heads(
 
 def _passes(
     model: nn.Module,
-    batch: Batch,
+    batch: ModelBatch,
     layers: list[AttentionLayer],
     batch_size: int | None,
     max_bytes: int,
@@ -215,7 +215,7 @@ def _passes(
 
 def _capture(
     model: nn.Module,
-    batch: Batch,
+    batch: ModelBatch,
     layers: list[AttentionLayer],
     batch_size: int | None,
 ) -> list[CapturedLayer]:
@@ -224,7 +224,7 @@ def _capture(
         # The first piece runs to its end, to detect layers that are called twice.
         recorder = _CallRecorder(kept, piece.n_rows, stops=index > 0)
         with _watching(model, layers, recorder), suppress(_AllCaptured):
-            run(model, piece, owner=_OWNER)
+            run_model(model, piece, owner=_OWNER)
         _check_seen(layers, recorder.seen)
     return [kept.pop(layer.index).finish() for layer in layers]
 

@@ -12,6 +12,7 @@ from eigenheads._checks import Got, check_choice, fail
 from eigenheads.adapters._family import AttentionLayer, Wanted
 from eigenheads.adapters._huggingface import SWAPPED, is_unrestored
 from eigenheads.adapters._layers import find_attention_layers, select_layers
+from eigenheads.adapters._screen import remove_screens
 from eigenheads.adapters._variants import SWAP, VARIANTS, SwapState
 from eigenheads.nn import PursuitDiagnostics
 
@@ -141,6 +142,7 @@ def apply_variants(model: nn.Module, wanted: Wanted) -> None:
             layer.family.swap(layer, variant)
     for family in families:
         family.finish_swap(model)
+    remove_screens(model)
 
 
 def _choose(found: list[AttentionLayer], layers: Layers) -> list[AttentionLayer]:

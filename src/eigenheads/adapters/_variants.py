@@ -267,6 +267,7 @@ class SwapState:
     monitor: PursuitMonitor = field(default_factory=PursuitMonitor)
     is_watched: bool = False
     last: PursuitDiagnostics | None = None
+    screen: Any = None  # the shared ScreenModule of a model with screened tokens
 
     def __post_init__(self) -> None:
         """Keep the monitor quiet where flagging nothing is intended."""
