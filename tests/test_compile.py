@@ -1,6 +1,7 @@
 """The cache on disk: used while nothing changes, stale once anything compiled does."""
 
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -92,6 +93,44 @@ def test_kernels_are_kept_where_numba_is_told_to(package, tmp_path):
     assert list(folder.rglob("*.nbi"))
     assert not list(package.rglob("*.nbi"))
     assert run(package, NUMBA_CACHE_DIR=str(folder)) == ["20.0", "1"]
+
+
+@pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "foreign", "empty", "fifo"])
+def test_a_damaged_cache_is_a_miss_and_renewed(package, tmp_path, suffix, damage):
+    folder = tmp_path / "cache"
+    environment = {"NUMBA_CACHE_DIR": str(folder)}
+    assert run(package, **environment) == ["20.0", "0"]
+    for path in folder.rglob(f"outer*{suffix}"):
+        content = path.read_bytes()
+        path.unlink()
+        if damage == "fifo":
+            os.mkfifo(path)
+            continue
+        middle = len(content) // 2
+        flipped = (
+            content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+        )
+        path.write_bytes(
+            {
+                "cut": content[:-10],
+                "flipped": flipped,
+                "foreign": pickle.dumps({"a": 1}),
+                "empty": b"",
+            }[damage]
+        )
+    assert run(package, **environment) == ["20.0", "0"]
+    assert run(package, **environment) == ["20.0", "1"]
+
+
+def test_a_cache_that_cannot_be_written_does_no_harm(package, tmp_path):
+    folder = tmp_path / "cache"
+    environment = {"NUMBA_CACHE_DIR": str(folder)}
+    run(package, **environment)
+    for path in folder.rglob("*.nb?"):
+        path.unlink()
+        path.mkdir()  # where a file should be
+    assert run(package, **environment) == ["20.0", "0"]
 
 
 def test_digest_sees_names_and_contents_of_compiled_files_alone(package):

@@ -13,6 +13,7 @@ _SUBMODULES = (
     "experiments",
     "functional",
     "live",
+    "models",
     "nn",
     "plotting",
     "probes",

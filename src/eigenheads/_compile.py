@@ -8,7 +8,13 @@ are those that mention ``njit``. (A constant that a kernel reads belongs in such
 file.)
 """
 
+# mypy: disable-error-code="no-untyped-call"
+
+import contextlib
 import hashlib
+import os
+import pickle
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,6 +37,9 @@ def source_digest(folder: Path) -> str:
 
 
 _DIGEST = source_digest(Path(__file__).parent)
+_DIGEST_BYTES = hashlib.sha256().digest_size
+# Kernels of the package take less than a megabyte each.
+_LARGEST_FILE = 2**26
 
 
 class _CacheFile(IndexDataCacheFile):
@@ -40,21 +49,77 @@ class _CacheFile(IndexDataCacheFile):
         # An index pickles the types of the arguments. After a class was renamed it
         # cannot be unpickled any more; it is stale then, not an error.
         try:
-            return dict(super()._load_index())  # type: ignore[no-untyped-call]
+            return dict(super()._load_index())
         except Exception:
             return {}
 
 
+class _CheckedFile(IndexDataCacheFile):
+    """Index and data files that carry their digest; damaged ones count as missing.
+
+    Compiled code that lost a few bits may load and then crash. So a file is unpickled
+    only if it is regular, not huge, and has the digest of its content in front.
+    """
+
+    def _save_index(self, overloads: dict[Any, str]) -> None:
+        self._write(self._index_path, (self._version, self._source_stamp, overloads))
+
+    def _load_index(self) -> dict[Any, str]:
+        try:
+            version, stamp, overloads = self._read(self._index_path)
+        except Exception:  # whatever a foreign file makes pickle raise
+            return {}
+        is_fresh = (version, stamp) == (self._version, self._source_stamp)
+        return dict(overloads) if is_fresh else {}
+
+    def _save_data(self, name: str, data: Any) -> None:
+        self._write(self._data_path(name), data)
+
+    def _load_data(self, name: str) -> Any:
+        return self._read(self._data_path(name))
+
+    def _write(self, path: str, value: Any) -> None:
+        content = self._dump(value)
+        with self._open_for_write(path) as file:
+            file.write(hashlib.sha256(content).digest() + content)
+
+    def _read(self, path: str) -> Any:
+        # A pipe would block, and a device never end: look before opening.
+        status = os.stat(path)  # noqa: PTH116 -- Numba's paths are strings
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST_FILE:
+            raise OSError(f"{path} is not a cache file")
+        content = Path(path).read_bytes()
+        digest, pickled = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+        if hashlib.sha256(pickled).digest() != digest:
+            raise OSError(f"{path} is damaged")
+        return pickle.loads(pickled)
+
+
 class _PackageCache(FunctionCache):
-    """A function's cache that is stale once any compiled code of the package is."""
+    """A function's cache that is stale once any compiled code of the package is.
+
+    A cache only saves time: where it cannot be read or written, the function is
+    compiled.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)  # type: ignore[no-untyped-call]
-        self._cache_file = _CacheFile(  # type: ignore[no-untyped-call]
+        super().__init__(function)
+        self._cache_file = _CheckedFile(
             cache_path=self.cache_path,
             filename_base=self._impl.filename_base,
             source_stamp=(self._impl.locator.get_source_stamp(), _DIGEST),
         )
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        # A full disk, or a folder that is gone.
+        with contextlib.suppress(OSError):
+            super().save_overload(sig, data)
 
 
 def njit(**options: Any) -> Callable[[Function], Function]:

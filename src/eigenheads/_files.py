@@ -47,6 +47,10 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        # A full disk names no file, and a temporary name would tell nobody anything.
+        error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

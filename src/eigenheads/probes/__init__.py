@@ -2,6 +2,10 @@
 
 from eigenheads.probes._controls import planted_heads
 from eigenheads.probes._covariance import covariance_probe
+from eigenheads.probes._head import Head
+from eigenheads.probes._head_nulls import Null
+from eigenheads.probes._head_probe import head_probe
+from eigenheads.probes._head_statistics import HeadStatistic
 from eigenheads.probes._heads import NotAttentionWarning
 from eigenheads.probes._kernel import kernel_pca_probe
 from eigenheads.probes._model_probe import ModelProbe
@@ -13,12 +17,16 @@ from eigenheads.probes._significance import (
 )
 
 __all__ = [
+    "Head",
+    "HeadStatistic",
     "ModelProbe",
     "NotAttentionWarning",
+    "Null",
     "ProbeResult",
     "Statistic",
     "covariance_probe",
     "effect_sizes",
+    "head_probe",
     "kernel_pca_probe",
     "permutation_p_values",
     "planted_heads",
