@@ -50,14 +50,14 @@ def test_an_image_does_not_depend_on_its_batch(kind):
 
 
 # The published settings are not ordered by distance for these: snow's and frost's
-# blending, fog (3 and 4 add the same amount), the elastic map (severities 1-2 and 3-5
-# are two kinds of it).
-UNORDERED = {"snow", "frost", "fog", "elastic_transform", "glass_blur"}
+# blending, fog (3 and 4 add the same amount), pixels (half the side aligns with the
+# grid), the elastic map (severities 1-2 and 3-5 are two kinds of it).
+UNORDERED = {"snow", "frost", "fog", "pixelate", "elastic_transform", "glass_blur"}
 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - UNORDERED))
 def test_distance_grows_with_severity(kind):
-    images = pictures(6, side=224, grain=61)
+    images = pictures(6, side=224)
     distances = [
         float(
             (corrupt_as_imagenet_c(images, kind, s, range(6)) - images).square().mean()
@@ -66,6 +66,16 @@ def test_distance_grows_with_severity(kind):
     ]
     assert distances[0] > 1e-5
     assert np.all(np.diff(distances) > 0)
+
+
+@pytest.mark.parametrize("kind", ["fog", "pixelate", "glass_blur", "frost"])
+def test_the_last_severity_is_worse_than_the_first(kind):
+    images = pictures(6, side=224)
+    mild, severe = (
+        (corrupt_as_imagenet_c(images, kind, s, range(6)) - images).square().mean()
+        for s in (1, 5)
+    )
+    assert severe > mild > 0
 
 
 def test_noise_has_the_published_size():

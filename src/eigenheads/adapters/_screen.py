@@ -81,6 +81,10 @@ class ScreenModule(nn.Module):
     """A fitted :class:`~eigenheads.estimators.TokenScreen` as buffers of a model."""
 
     flags: Tensor | None
+    mean: Tensor
+    components: Tensor
+    precision: Tensor
+    thresholds: Tensor
 
     def __init__(self, shape: tuple[int, int, int], *, max_share: float) -> None:
         super().__init__()

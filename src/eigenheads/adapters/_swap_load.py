@@ -148,7 +148,8 @@ def _variant(record: dict[str, Any]) -> AbstractVariant:
     for name in ("threshold", "shape"):  # JSON has no tuples
         if isinstance(options.get(name), list):
             options[name] = tuple(options[name])
-    kinds = {**VARIANTS, ScreenVariant.to: ScreenVariant}
+    kinds: dict[str, type[AbstractVariant]] = {**VARIANTS}
+    kinds[ScreenVariant.to] = ScreenVariant
     return kinds[options.pop("to")].read(options, owner=_OWNER)
 
 

@@ -60,7 +60,7 @@ class CorruptionStep:
 
     @property
     def is_by_image(self) -> bool:
-        """Whether each image has its own generator in any case."""
+        """True if each image has its own generator in any case."""
         return self.kind in IMAGENET_C
 
     def whole(self, images: Tensor) -> Tensor:
