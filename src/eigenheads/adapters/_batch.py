@@ -79,6 +79,7 @@ def read_batch(model: nn.Module, batch: Any, *, owner: str) -> ModelBatch:
     if not tensors:
         contract = "a tensor, an array, or a mapping of them by the model's arguments"
         fail("batch", contract, batch, owner=owner, error=TypeError)
+    # Tensors of three axes may have the tokens first; all others have rows first.
     axis = _row_axis(model)
     n_rows = tensors[0].shape[axis if tensors[0].ndim == 3 else 0]
     empty = [tuple(tensor.shape) for tensor in tensors if 0 in tensor.shape]

@@ -255,6 +255,7 @@ def _watching(
     model: nn.Module, layers: list[AttentionLayer], recorder: _CallRecorder
 ) -> Iterator[None]:
     """Record the layers of a model in evaluation mode, then undo all changes."""
+    # Modes may differ between modules, so each is restored by itself.
     was_training = [module for module in model.modules() if module.training]
     with ExitStack() as stack:
         for family in {layer.family for layer in layers}:
@@ -305,6 +306,7 @@ class _LayerArrays:
             contract = "rows that reach the attention as (rows, tokens, d_model)"
             hint = "If its rows are not on axis 0, use batch_size=None."
             fail("batch", contract, got, owner=_OWNER, hint=hint)
+        # Scale and projections are the same for all pieces of the batch.
         if not self.weights:
             self.scale = call.scale
             self._read_weights(call)
@@ -326,6 +328,7 @@ class _LayerArrays:
         """Return the layer."""
         bias = self.arrays.pop("bias", None)
         n_tokens = self.arrays["tokens"].shape[1]
+        # The masks of all pieces together: padding, causality, and the rest.
         visibility = Visibility(n_tokens)
         if bias is not None:
             visibility = Visibility(n_tokens, bias=torch.from_numpy(bias))
@@ -375,6 +378,7 @@ class _LayerArrays:
         expected: Numbers = tokens[:, None] @ matrix.swapaxes(1, 2)
         if bias is not None:
             expected = expected + bias[:, None, :]
+        # Half precision agrees to a few percent only.
         tolerance = 1e-3 if call.values.dtype.itemsize >= 4 else 5e-2
         size = np.max(np.abs(values), where=np.isfinite(values), initial=1.0)
         same = expected.shape == values.shape and not np.any(

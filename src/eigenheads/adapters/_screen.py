@@ -216,6 +216,7 @@ def screen_tokens(
     fitted = TokenScreen(
         n_components, false_flag_rate=false_flag_rate, max_share=max_share
     ).fit_blocks(lambda: _block_inputs(model, block, axis, batches))
+    # Swap first, so that a refusal leaves no screen behind.
     shape = (*fitted.mean_.shape, fitted.components_.shape[1])
     variant = ScreenVariant(block=block, shape=shape, max_share=max_share)
     apply_variants(model, dict.fromkeys(layers, variant))
@@ -241,6 +242,7 @@ def install_screen(
 
 def remove_screens(model: nn.Module) -> None:
     """Remove screens that no layer uses any more, with their hooks."""
+    # A screen is in use as long as one layer refers to it.
     states = (getattr(module, SWAP, None) for module in model.modules())
     used = {id(x.screen) for x in states if isinstance(x, SwapState) and x.screen}
     for module in list(model.modules()):

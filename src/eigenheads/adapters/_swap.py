@@ -131,6 +131,7 @@ def swap_attention(
 
 def apply_variants(model: nn.Module, wanted: Wanted) -> None:
     """Check all layers, then swap them; None restores the original attention."""
+    # First check everything, then change: a refusal leaves the model as it was.
     families = list(dict.fromkeys(layer.family for layer in wanted))
     for family in families:
         own = {x: variant for x, variant in wanted.items() if x.family is family}
@@ -226,6 +227,8 @@ def attention_summary(model: nn.Module) -> AttentionSummary:
 
 
 def _row(layer: AttentionLayer) -> LayerAttention:
+    # A layer without a state has its original attention, or was saved swapped and
+    # loaded without `load_swapped`.
     state = getattr(layer.module, SWAP, None)
     place = (layer.index, layer.name, layer.family.name)
     if not isinstance(state, SwapState):

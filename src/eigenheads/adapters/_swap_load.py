@@ -85,6 +85,7 @@ def load_swapped(
         fail(
             "path", "a model saved with swapped attention", got, owner=_OWNER, hint=hint
         )
+    # The plain configuration: the loader swaps by itself, from the marker.
     for name in (MARKER, "attn_implementation"):
         config.__dict__.pop(name, None)
     config._attn_implementation = marker["original"]

@@ -193,6 +193,7 @@ def apgd(
     marks = _checkpoints(n_steps)
     last_step, last_best, last_mark = step.clone(), best_value.clone(), 0
     for index in range(1, n_steps + 1):
+        # A gradient step, then momentum towards it, each projected onto the ball.
         move = project(
             at + _per_input(step, x) * radius * slope.sign(), x, radius, bounds
         )
@@ -210,6 +211,8 @@ def apgd(
         found = torch.where(_per_input(better & ~fooled & ~now, x), at, found)
         fooled = fooled | now
         if index in marks:
+            # Halve where the loss rose in fewer than three of four steps, or where
+            # neither step nor best loss changed since the last checkpoint.
             rarely = n_rises < 0.75 * (index - last_mark)
             stuck = (step == last_step) & (best_value <= last_best)
             halve = rarely | stuck
@@ -376,6 +379,7 @@ def project_l1(change: Tensor, radius: float) -> Tensor:
     >>> project_l1(torch.tensor([[3.0, -1.0, 0.0]]), 2.0)
     tensor([[2., -0., 0.]])
     """
+    # Soft thresholding with the threshold that makes the sum equal to the radius.
     flat = change.flatten(1)
     sizes = flat.abs().sort(1, descending=True).values
     index = torch.arange(1, flat.shape[1] + 1, device=flat.device)
@@ -442,6 +446,7 @@ def _logits_ratio(logits: Tensor, y: Tensor) -> Tensor:
 
 def _checkpoints(n_steps: int) -> set[int]:
     """Return the steps at which APGD reconsiders its step size, as published."""
+    # Gaps start at 22 % of the steps and shrink by 3 points, down to 6 %.
     shares, gap = [0.0, 0.22], 0.22
     while shares[-1] < 1:
         gap = max(gap - 0.03, 0.06)

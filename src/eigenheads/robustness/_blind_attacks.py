@@ -116,6 +116,7 @@ def spsa(
     c = check_positive("probe", probe, owner="spsa") * unit
     at, first, second = x.clone(), torch.zeros_like(x), torch.zeros_like(x)
     for step in range(1, n_steps + 1):
+        # Adam on the estimated gradient, with its usual correction of the start.
         slope = _slope(model, at, y, c, n_samples, generator)
         first = 0.9 * first + 0.1 * slope
         second = 0.99 * second + 0.01 * slope.square()
@@ -199,6 +200,7 @@ def square(
         open_ = (best <= 0).nonzero().squeeze(1)  # images that are not fooled yet
         if not len(open_):
             break
+        # Try one square per open image, and keep it where the margin grew.
         area = share * _shrunk(query / n_queries)
         signs, inside = _squares(x[open_], area, generator)
         edge = (x[open_] + radius * signs).clamp(*bounds)

@@ -31,6 +31,7 @@ def _gaussian_noise(x: FloatArray, at: int, rng: np.random.Generator) -> FloatAr
 
 
 def _shot_noise(x: FloatArray, at: int, rng: np.random.Generator) -> FloatArray:
+    # Poisson counts: the fewer photons, the noisier.
     photons = (60.0, 25.0, 12.0, 5.0, 3.0)[at]
     return rng.poisson(np.clip(x, 0.0, 1.0) * photons) / photons
 
@@ -93,6 +94,7 @@ def _translation(x: FloatArray, at: int, rng: np.random.Generator) -> FloatArray
     share = (0.06, 0.1, 0.15, 0.2, 0.25)[at]
     out = np.empty_like(x)
     for image, way, place in zip(x, rng.integers(0, 4, len(x)), out, strict=True):
+        # Ways 0 to 3 are up, down, left, right.
         axis, sign = (-2, -1)[way // 2], (-1, 1)[way % 2]
         side = image.shape[axis]
         pixels = sign * max(1, round(share * side))

@@ -197,6 +197,7 @@ def evaluate_robustness(
         check_number("shares", share, owner=_OWNER, minimum=0.0, maximum=1.0)
         for share in shares
     ]
+    # Three forms of data: a pair in memory, a loader of pairs, ids of words.
     is_loader = not isinstance(data, Sequence | Tensor | np.ndarray)
     if is_loader and not isinstance(data, Iterable):
         contract = "a pair (images, classes), a loader of such pairs, or ids of words"
@@ -323,6 +324,7 @@ def _read_budgets(
     if pixel_std is None:
         contract = "given for budget_unit='normalised'"
         fail("pixel_std", contract, pixel_std, owner=_OWNER)
+    # A change of e in normalised units is a change of e times std in pixels.
     std = torch.tensor([float(one) for one in pixel_std])
     if not bool((std > 0).all()):
         fail("pixel_std", "numbers > 0", pixel_std, owner=_OWNER)
@@ -348,6 +350,7 @@ def _warn_of_masking(name: str, outcomes: Outcomes, plan: EvaluationPlan) -> Non
             own = by_level.setdefault(condition.level, {})
             own[condition.condition] = np.mean(arrays, axis=0)
     for level, found in by_level.items():
+        # FGSM alone may be weak without any masking, so the strongest one counts.
         strong = [found[one] for one in _WITH_GRADIENT if one in found]
         if not strong:
             continue

@@ -67,6 +67,7 @@ def _shot_noise(x: Tensor, at: int, draws: _Draws) -> Tensor:
 
 def _impulse_noise(x: Tensor, at: int, draws: _Draws) -> Tensor:
     share = (0.03, 0.06, 0.09, 0.17, 0.27)[at]
+    # Salt and pepper with equal chances, each entry by itself.
     hit = draws.uniform(*x.shape[1:]) < share
     salt = (draws.uniform(*x.shape[1:]) < 0.5).to(x)
     return torch.where(hit, salt, x)
@@ -162,6 +163,7 @@ def _snow(x: Tensor, at: int, draws: _Draws) -> Tensor:
         (0.55, 0.3, 4.5, 0.85, 12, 8, 0.65),
         (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
     )[at]
+    # Bright spots of noise, enlarged to flakes, blurred along a falling direction.
     flakes = mean + spread * draws.normal(1, *x.shape[-2:])
     flakes = _zoomed(flakes, zoom)
     flakes = torch.where(flakes < least, 0.0, flakes).clamp(0.0, 1.0)
@@ -318,6 +320,7 @@ def _quantised(planes: Tensor, quality: int, table: Sequence[Sequence[int]]) -> 
     place = torch.arange(8).to(planes)
     cosines = torch.cos(math.pi / 8 * (place + 0.5) * place[:, None]) / 2
     cosines[0] /= math.sqrt(2)
+    # The usual scaling of the standard tables by quality.
     factor = 5000 / quality if quality < 50 else 200 - 2 * quality
     steps = ((torch.tensor(table).to(planes) * factor + 50) / 100).floor()
     steps = steps.clamp(1, 255)
@@ -369,6 +372,7 @@ def _filtered(x: Tensor, kernel: Tensor) -> Tensor:
 
 def _moved(x: Tensor, radius: float, sigma: float, angle: Tensor) -> Tensor:
     """Return images blurred along a direction, one angle in degrees per image."""
+    # A half Gaussian along the direction: the image trails to one side.
     count = 2 * math.ceil(radius) + 1
     weights = [math.exp(-((i / sigma) ** 2) / 2) for i in range(count)]
     height, width = x.shape[-2:]

@@ -174,6 +174,7 @@ def plan_images(
     )
     _add_corruptions(plan, corruptions, severities, seed)
     for name, attack in attacks.items():
+        # Attacks without a budget (the smallest change, or the user's own) run once.
         levels = budgets if attack.takes_budget else {None: None}
         for level, budget in levels.items():
             options = {**attack.options}
@@ -216,6 +217,7 @@ def plan_images(
 def _add_corruptions(
     plan: EvaluationPlan, kinds: Sequence[str], severities: Sequence[int], seed: int
 ) -> None:
+    # One mean per kind over its severities, and one over all kinds.
     members: list[int] = []
     for index, kind in enumerate(kinds):
         begin = len(plan.conditions)
@@ -303,6 +305,8 @@ def measure_batches(
     n_batches: int | None,
 ) -> Outcomes:
     """Measure batches of a loader: all conditions on each, in one pass."""
+    # A meter keeps its generator between batches, so the order of conditions does
+    # not change a number.
     meters = [[c.start(model) for model in models] for c in plan.conditions]
     parts: list[list[list[FloatArray]]] = [[[] for _ in models] for _ in meters]
     first = 0

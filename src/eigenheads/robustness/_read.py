@@ -101,6 +101,7 @@ def logits_of(model: Callable[[Tensor], Any]) -> Callable[[Tensor], Tensor]:
 @contextmanager
 def evaluating(model: object) -> Iterator[None]:
     """Put a module into evaluation mode, and back module by module."""
+    # Modes may differ between modules, so each is restored by itself.
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     before = [module.training for module in modules]
     for module in modules:

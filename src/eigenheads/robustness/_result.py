@@ -201,6 +201,7 @@ def interval(
     values = [statistic(array) for array in outcomes]
     tail = (1 - how.confidence) / 2
     if len(values) > 1:
+        # Several training runs: their spread is the uncertainty that matters.
         error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
         half = float(stats.t.ppf(1 - tail, len(values) - 1)) * error
         mean = float(np.mean(values))

@@ -74,6 +74,7 @@ def _replaced(
 ) -> Tensor:
     batch, n_tokens, width = tokens.shape
     total = batch * n_tokens
+    # The same number of tokens in each example, at random places.
     chosen = torch.rand(batch, n_tokens, generator=generator).argsort(1)
     chosen = (chosen < round(share * n_tokens)).to(tokens.device)
     # A shift by at least one place never takes the token itself.
