@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
+from eigenheads._checks import check_number
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._location._base import AbstractSingleLocation
 from eigenheads.estimators._location._problem import StandardisedNumbers, read_numbers
@@ -181,6 +182,43 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     True
     """
 
+    def __init__(
+        self,
+        *,
+        head: str = "softmax",
+        alpha: float | str = "auto",
+        extrapolation: float | None = 0.1,
+        l1_ratio: float = 0.0,
+        coherence: float = 0.1,
+        shrinkage: float | None = None,
+        fit_intercept: bool = True,
+        n_random_starts: int = 0,
+        max_iter: int = 500,
+        tol: float = 1e-4,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(
+            head=head,
+            alpha=alpha,
+            l1_ratio=l1_ratio,
+            coherence=coherence,
+            shrinkage=shrinkage,
+            fit_intercept=fit_intercept,
+            n_random_starts=n_random_starts,
+            max_iter=max_iter,
+            tol=tol,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.extrapolation = extrapolation
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if self.extrapolation is not None:
+            owner = type(self).__name__
+            check_number("extrapolation", self.extrapolation, owner=owner, minimum=0.0)
+
     def fit(
         self,
         X: Any,
@@ -213,13 +251,14 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         self.intercept_ = float(
             encoding.shift + encoding.scale * solution.intercepts[0]
         )
+        self.target_range_ = (encoding.least, encoding.largest)
         return self
 
     def _check_targets(self, targets: NDArray[Any]) -> FloatArray:
         return read_numbers(targets, owner=type(self).__name__)
 
     def predict(self, X: Any) -> NDArray[np.floating]:
-        """Return the output of the head on each bag.
+        """Return the output of the head on each bag, within the allowed range.
 
         Parameters
         ----------
@@ -231,4 +270,9 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         y_pred : ndarray of shape (n_bags,)
             Predictions.
         """
-        return self._outputs(X)[:, 0]
+        outputs = self._outputs(X)[:, 0]
+        if self.extrapolation is None:
+            return outputs
+        low, high = self.target_range_
+        room = float(self.extrapolation) * (high - low)
+        return np.clip(outputs, low - room, high + room)
