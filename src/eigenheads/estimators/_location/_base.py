@@ -4,7 +4,7 @@ import sys
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np

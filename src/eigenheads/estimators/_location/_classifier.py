@@ -95,6 +95,10 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         :math:`P`, the inverse of the pooled covariance with `shrinkage` times its
         diagonal added; above 2 000 features, the inverse of the variances.
 
+    alpha_, pooling_, output_scale_, selection_
+        As in :class:`SingleLocationRegressor`; logits are shrunk towards those of the
+        class frequencies.
+
     objective_ : float
         Penalised loss at the solution.
 

@@ -49,11 +49,12 @@ from eigenheads.estimators._location._problem import (
 )
 
 # Penalties to try. Each path begins with its first entry, from screened starts, and
-# continues from solution to solution: a moderate penalty first, because its landscape
-# is smooth, but not so strong that the key collapses to zero.
+# continues from solution to solution. Two paths begin with a moderate penalty, whose
+# landscape is smooth, but which is not so strong that the key collapses to zero. The
+# last begins with a small one, at which weak differences between tokens can be found.
 _PATHS = {
-    "numbers": ((0.05, 0.2), (0.05, 1e-2, 1e-3, 3e-5)),
-    "classes": ((0.03, 0.1, 0.3), (0.03, 1e-2, 1e-3)),
+    "numbers": ((0.05, 0.2), (0.05, 1e-2, 1e-3, 3e-5), (3e-5,)),
+    "classes": ((0.03, 0.1, 0.3), (0.03, 1e-2, 1e-3), (1e-2,)),
 }
 # Penalties of mean pooling, in units of the variance of pooled tokens.
 _POOLING = (0.01, 0.1, 0.3, 1.0, 3.0)
@@ -80,6 +81,7 @@ class Candidate:
 
     pooling: str
     alpha: float
+    path: int = 0
     scale: float = 1.0
     score: float = np.nan
 
@@ -158,7 +160,7 @@ def fit_chosen(state: FitState, chosen: Candidate) -> FitState:
     if chosen.pooling == "mean" or chosen.scale == 0:
         settings = replace(state.settings, alpha=chosen.alpha)
         return fit_mean_pooling(replace(state, settings=settings))
-    path = next(path for path in _paths(state) if chosen.alpha in path)
+    path = _paths(state)[chosen.path]
     found = begin_path(state, path[0])
     for alpha in path[1 : path.index(chosen.alpha) + 1]:
         found = continue_path(found, alpha)
@@ -185,7 +187,7 @@ def finish(state: FitState) -> FitState:
 def fit_mean_pooling(state: FitState) -> FitState:
     """Fit the values with a key of zero: every token has the same weight."""
     size = (1 + state.data.n_outputs) * len(state.coordinates.mean)
-    # Standardised features: pooled tokens are few, so their small eigenvalues are noise.
+    # Standardised features: small eigenvalues of the few pooled tokens are noise.
     plain = replace(state.coordinates, whitening=None, metric=None)
     state = replace(state, coordinates=plain, attended=None)
     pooled = replace(state, data=state.data.mapped(mean_bags))
@@ -196,6 +198,7 @@ def fit_mean_pooling(state: FitState) -> FitState:
         max_iter=settings.max_iter,
         tol=settings.tol,
     )
+    result.x[: len(plain.mean)] = 0.0  # the key, which is zero up to rounding
     return replace(state.after(result), start="mean")
 
 
@@ -267,15 +270,15 @@ def _candidates(
     state: FitState, variance: float
 ) -> Iterator[tuple[Candidate, FitState]]:
     """Yield every candidate fitted to the training bags of a fold."""
-    begun: FitState | None = None
-    for path in _paths(state):
-        if begun is None:
-            begun = begin_path(state, path[0])
-            yield Candidate("attention", path[0]), finish(begun)
-        found = begun
+    begun: dict[float, FitState] = {}
+    for index, path in enumerate(_paths(state)):
+        if path[0] not in begun:
+            begun[path[0]] = begin_path(state, path[0])
+            yield Candidate("attention", path[0], index), finish(begun[path[0]])
+        found = begun[path[0]]
         for alpha in path[1:]:
             found = continue_path(found, alpha)
-            yield Candidate("attention", alpha), finish(found)
+            yield Candidate("attention", alpha, index), finish(found)
     if state.settings.head == "erf":  # its weights do not sum to one
         return
     for factor in _POOLING:
@@ -320,10 +323,10 @@ def _scored(
     if not constant > least.fun:
         return replace(candidate, scale=0.0, score=0.0), losses(0.0)
     # Twice the gain in log likelihood is t² for the hypothesis that the scale is zero.
-    # The scale is multiplied by 1 - 4/t², in the manner of James and Stein: outputs that
-    # could be noise then do little harm. The factor is 2 for out-of-fold outputs of a
-    # linear smoother, because each pair of bags enters t twice, times 2 for the choice
-    # among ten candidates.
+    # The scale is multiplied by 1 - 4/t², in the manner of James and Stein, so that
+    # outputs that could be noise do little harm. The factor is 2 for out-of-fold outputs
+    # of a linear smoother, because each pair of bags enters t twice, times 2 for the
+    # choice among ten candidates.
     n = max(float(sample.weights.sum()), float(len(sample.weights)))
     if state.settings.kind == SQUARED:
         squared_t = n * np.log(constant / max(least.fun, 1e-300))
