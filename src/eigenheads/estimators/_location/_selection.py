@@ -324,9 +324,8 @@ def _scored(
         return replace(candidate, scale=0.0, score=0.0), losses(0.0)
     # Twice the gain in log likelihood is t² for the hypothesis that the scale is zero.
     # The scale is multiplied by 1 - 4/t², in the manner of James and Stein, so that
-    # outputs that could be noise do little harm. The factor is 2 for out-of-fold outputs
-    # of a linear smoother, because each pair of bags enters t twice, times 2 for the
-    # choice among ten candidates.
+    # outputs that could be noise do little harm. The factor is 2 for a linear smoother,
+    # because each pair of bags enters t twice, times 2 for the choice among candidates.
     n = max(float(sample.weights.sum()), float(len(sample.weights)))
     if state.settings.kind == SQUARED:
         squared_t = n * np.log(constant / max(least.fun, 1e-300))
