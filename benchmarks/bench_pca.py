@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from eigenheads.dynamics._pca_blocks import Problem, pca_block
+from eigenheads.dynamics._pca_blocks import PCAProblem, pca_block
 
 # (n_tokens, d), prompts for about 50 ms in full and as exact.
 CASES = {
@@ -22,7 +22,7 @@ PROMISED = {(100, 5): 1.5, (100, 100): 15.0, (1000, 1000): 150.0}
 
 def seconds_a_prompt(n_tokens: int, d: int, method: str, n_prompts: int) -> float:
     """Time the compiled updates alone: what surrounds them is done once a run."""
-    problem = Problem(
+    problem = PCAProblem(
         roots=np.sqrt(np.linspace(1.0, 0.1, d)),
         dof=0,
         n_tokens=n_tokens,
@@ -37,7 +37,7 @@ def seconds_a_prompt(n_tokens: int, d: int, method: str, n_prompts: int) -> floa
     steps, rng = np.array([1e-4]), np.random.Generator(np.random.SFC64(0))
     exact = method == "exact"
     began = time.perf_counter()
-    pca_block(rng, state, problem.roots, steps, problem, exact, 0, 1, records)
+    pca_block(rng, (state, problem.roots), steps, problem, exact, 0, 1, records)
     return (time.perf_counter() - began) / n_prompts
 
 

@@ -8,8 +8,8 @@ that number can be simulated exactly in law at a cost that does not depend on d.
 """
 
 # %%
-# Three dimensions, one command
-# -----------------------------
+# Simulate in three dimensions
+# ----------------------------
 # A tenth of the tokens carry the direction, with an amplitude of 0.35 √d; heads start
 # at an alignment of 0.2. Theory chooses steps for an error of one percent. Nothing of
 # length d is ever stored.
@@ -41,8 +41,8 @@ for d in dimensions:
     theory[d] = finite_signal_ascent(0.2, **asdict(law), **training)
 
 # %%
-# Every run beside the mean path of theory
-# ----------------------------------------
+# All runs and the mean path of theory
+# ------------------------------------
 # Runs differ because every step sees one random prompt; their mean follows theory.
 figure, axes = plt.subplots(1, 3, figsize=(9.6, 3.4), sharey=True)
 for axis, d in zip(axes, dimensions, strict=True):
@@ -58,8 +58,8 @@ figure.suptitle(
 plt.show()
 
 # %%
-# What it cost
-# ------------
+# Computing time
+# --------------
 for d in dimensions:
     n_updates = 8 * (len(runs[d].steps) - 1)
     print(f"d = {d:.0e}: {seconds[d] / n_updates * 1e6:.0f} microseconds a step")

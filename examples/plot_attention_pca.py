@@ -8,8 +8,8 @@ digits it keeps the variance that PCA keeps.
 """
 
 # %%
-# Fit both
-# --------
+# Fit AttentionPCA and PCA
+# ------------------------
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_digits

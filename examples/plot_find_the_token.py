@@ -2,9 +2,9 @@ r"""
 Find the frame that matters
 ===========================
 
-Streams of handwritten digits: exactly one frame is a 3 or an 8, and it alone decides
-the class of the stream. The classifier sees the streams and their classes, never which
-frame decides; afterwards its attention says where it looked.
+Each sample is a stream of handwritten digits. Exactly one frame is a 3 or an 8, and it
+alone decides the class. The classifier is trained on streams and classes only; its
+attention weights show which frame decided.
 """
 
 # %%
@@ -43,8 +43,8 @@ accuracy = model.score(test_bags, test_is_eight)
 located = np.mean(model.locate(test_bags) == test_places)
 
 # %%
-# Where it looked
-# ---------------
+# Attention weights of three streams
+# ----------------------------------
 # Three test streams; the bar over a frame is its attention weight, the outlined frame
 # the one that decides.
 figure, axes = plt.subplots(
@@ -68,7 +68,7 @@ figure.suptitle(
 )
 
 # %%
-# Key and value are images too: what makes a frame count, and what it then says.
+# Key and value are images, too: the key selects the frame, the value reads its class.
 templates, panels = plt.subplots(1, 2, figsize=(5, 2.6), layout="constrained")
 for panel, name, vector in zip(
     panels, ("key", "value"), (model.coef_key_, model.coef_value_[0]), strict=True

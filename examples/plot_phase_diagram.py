@@ -3,8 +3,8 @@ A phase diagram in one call
 ===========================
 
 For which shares and strengths does an attention head find the direction of rare tokens
-where PCA cannot? ``sweep`` runs every point of a grid with every seed, stores each cell
-as it is done, and goes on where it was stopped.
+where PCA cannot? ``sweep`` runs every point of a grid with every seed and stores each
+cell when it is done, so that an interrupted sweep can be resumed.
 """
 
 # %%
@@ -29,8 +29,8 @@ print(f"{result.computed} cells; columns: {', '.join(result.names)}")
 # %%
 # Head minus PCA
 # --------------
-# Red: tokens that are rare and strong are the head's. Blue: common and weak ones are
-# PCA's. The line is theory's: below it PCA of the pooled tokens sees nothing.
+# Red: the head is better (rare, strong tokens). Blue: PCA is better (common, weak
+# tokens). Below the line, theory says that PCA of the pooled tokens finds nothing.
 shares, strengths = (np.array(result.axes[name]) for name in ("share", "strength"))
 lead = (result.mean("head") - result.mean("pca"))[:, :, 0]
 figure, axis = plt.subplots(figsize=(6.4, 4.2))

@@ -24,8 +24,8 @@ is_hit = torch.rand_like(clean) < 0.03
 hit = torch.where(is_hit, clean + 8 * torch.randn_like(clean).sign(), clean)
 
 # %%
-# Ask every call
-# --------------
+# Diagnostics of three settings
+# -----------------------------
 # Three settings: the paper's threshold on keys of unit scale and on small ones, and a
 # threshold that measures the scale of what is left over.
 settings = {
@@ -48,8 +48,8 @@ seen = {
 }
 
 # %%
-# Three answers
-# -------------
+# Results
+# -------
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharex=True)
 iterations = range(1, n_iter + 1)
 for (name, pair), color in zip(seen.items(), ("C0", "C1", "C2"), strict=True):

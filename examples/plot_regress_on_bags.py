@@ -3,8 +3,8 @@ Regression on ragged bags: how much ink is in the zero?
 =======================================================
 
 Each bag holds between four and twelve handwritten digits, one of them a 0; the target
-is the ink of that 0 alone. The regressor is told bags and targets, neither which image
-is the zero nor that zeros matter.
+is the ink of that 0 alone. The regressor is given bags and targets, but not which
+image is the zero, nor that zeros matter.
 """
 
 # %%
@@ -40,8 +40,8 @@ bags, ink, _ = draw_bags(images[half], digits[half], 1500)
 test_bags, test_ink, test_places = draw_bags(images[~half], digits[~half], 500)
 
 # %%
-# One head, and what one would do without
-# ---------------------------------------
+# One head, and ridge regression on the mean image
+# ------------------------------------------------
 model = SingleLocationRegressor().fit(bags, ink)
 found = np.mean(np.asarray(model.locate(test_bags)) == test_places)
 
@@ -54,8 +54,8 @@ def pooled(bags):
 baseline = RidgeCV(np.logspace(-3, 3, 13)).fit(pooled(bags), ink)
 
 # %%
-# What both predict
-# -----------------
+# Predictions of both
+# -------------------
 panels = {
     "SingleLocationRegressor": model.predict(test_bags),
     "ridge on the mean image": baseline.predict(pooled(test_bags)),
@@ -76,7 +76,7 @@ plt.show()
 # %%
 # Key and value are images
 # ------------------------
-# The key asks for a ring with an empty middle, the value adds up ink.
+# The key responds to a ring with an empty middle, the value sums up ink.
 spread = images.std(axis=0)
 figure, axes = plt.subplots(1, 2, figsize=(5, 2.7))
 for axis, name, vector in zip(

@@ -2,9 +2,9 @@ r"""
 Principal components of images with wrong pixels
 ================================================
 
-Handwritten digits of which a tenth of the pixels were replaced by random ones. PCA
-spreads every wrong pixel over all components; robust PCA sets it aside, also in images
-that it has not seen.
+A tenth of the pixels of handwritten digits is replaced by random values. PCA spreads
+every wrong pixel over all components; robust PCA separates it, also in images that it
+has not seen.
 """
 
 # %%
@@ -41,9 +41,9 @@ errors = {
 }
 
 # %%
-# What each makes of unseen images
+# Reconstructions of unseen images
 # --------------------------------
-# The last row is what robust PCA set aside.
+# The last row is the sparse part that robust PCA removed.
 rows = {
     "true": wanted,
     "given": corrupted[~train],

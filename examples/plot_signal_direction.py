@@ -3,8 +3,8 @@ A direction that variance does not show
 =======================================
 
 One token in two hundred carries a direction; the others are noise, and a nuisance
-direction varies more. PCA reports the nuisance. An attention query weighs single
-strong tokens up, and finds the direction that few tokens carry.
+direction varies more. PCA reports the nuisance. An attention query gives
+strong single tokens a large weight and finds the direction that few tokens carry.
 """
 
 # %%
@@ -20,7 +20,7 @@ from eigenheads.estimators import SignalDirection
 law = SignalTokens(d=40, n_informative=30, n_nuisance=5970, strength=1.0)
 tokens, signs = law.sample(1, np.random.default_rng(0))
 tokens, is_informative = tokens[0], signs[0] != 0
-# What varies most has nothing to do with the signal, along the second coordinate.
+# The second coordinate has the largest variance and is unrelated to the signal.
 nuisance = np.eye(law.d)[1]
 tokens += 0.8 * np.random.default_rng(1).standard_normal((len(tokens), 1)) * nuisance
 

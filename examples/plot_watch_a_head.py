@@ -2,9 +2,9 @@ r"""
 Watch a head find the token
 ===========================
 
-One token of each prompt decides the target, and nobody says which. A head with a key
-and a value is trained on five fresh prompts a step. Theory follows the mean of that
-training with five numbers, whatever the dimension; simulation draws its noise, too.
+One token of each prompt decides the target; the head is not told which one. It has a
+key and a value and is trained on five fresh prompts per step. Theory describes the mean
+of the training by five numbers in any dimension; the simulation has its noise, too.
 """
 
 # %%
@@ -35,8 +35,8 @@ training = {
 runs = simulate_location(law, **training, batch_size=5, n_runs=6, seed=0)
 
 # %%
-# Ask theory
-# ----------
+# Theory: descent on the population risk
+# --------------------------------------
 # Descent on the population risk, from the same starts: the closed form of the risk
 # needs five inner products, and so does its gradient.
 names = ("kappa", "nu", "theta", "eta", "rho")
@@ -52,9 +52,9 @@ def excess_risk(paths):
 
 
 # %%
-# Look
-# ----
-# With five prompts a step noise holds key and value back for a long time, and yet the
+# Compare
+# -------
+# With five prompts per step, noise slows key and value down for a long time, but the
 # risk, which mostly falls because the head becomes less sharp, stays on theory's curve.
 # In the end the runs meet theory, and beat every predictor that ignores the location.
 thousands = runs.steps / 1000

@@ -1,6 +1,7 @@
 """The cache on disk: used while nothing changes, stale once anything compiled does."""
 
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -64,6 +65,22 @@ def test_an_edit_of_a_called_function_reaches_its_caller(package):
     assert run(package) == ["30.0", "1"]
 
 
+def test_a_cache_of_a_class_that_is_gone_is_stale(package):
+    record = "from typing import NamedTuple\nclass Old(NamedTuple):\n    x: float\n"
+    kernel = INNER.replace("return x + 1.0", "return x.x + 1.0")
+    (package / "inner.py").write_text(record + kernel)
+    call = OUTER.replace("@njit()", "from eigenheads.inner import Old").replace(
+        "inner(x)", "inner(Old(x))"
+    )
+    (package / "outer.py").write_text(call + "\nouter.stats = inner.stats\n")
+    assert run(package) == ["20.0", "0"]
+    assert run(package) == ["20.0", "1"]
+    for name in ("inner.py", "outer.py"):
+        path = package / name
+        path.write_text(path.read_text().replace("Old", "New"))
+    assert run(package) == ["20.0", "0"]
+
+
 def test_an_edit_of_what_is_not_compiled_keeps_the_cache(package):
     run(package)
     (package / "other.py").write_text("x = 1")
@@ -76,6 +93,44 @@ def test_kernels_are_kept_where_numba_is_told_to(package, tmp_path):
     assert list(folder.rglob("*.nbi"))
     assert not list(package.rglob("*.nbi"))
     assert run(package, NUMBA_CACHE_DIR=str(folder)) == ["20.0", "1"]
+
+
+@pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "foreign", "empty", "fifo"])
+def test_a_damaged_cache_is_a_miss_and_renewed(package, tmp_path, suffix, damage):
+    folder = tmp_path / "cache"
+    environment = {"NUMBA_CACHE_DIR": str(folder)}
+    assert run(package, **environment) == ["20.0", "0"]
+    for path in folder.rglob(f"outer*{suffix}"):
+        content = path.read_bytes()
+        path.unlink()
+        if damage == "fifo":
+            os.mkfifo(path)
+            continue
+        middle = len(content) // 2
+        flipped = (
+            content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+        )
+        path.write_bytes(
+            {
+                "cut": content[:-10],
+                "flipped": flipped,
+                "foreign": pickle.dumps({"a": 1}),
+                "empty": b"",
+            }[damage]
+        )
+    assert run(package, **environment) == ["20.0", "0"]
+    assert run(package, **environment) == ["20.0", "1"]
+
+
+def test_a_cache_that_cannot_be_written_does_no_harm(package, tmp_path):
+    folder = tmp_path / "cache"
+    environment = {"NUMBA_CACHE_DIR": str(folder)}
+    run(package, **environment)
+    for path in folder.rglob("*.nb?"):
+        path.unlink()
+        path.mkdir()  # where a file should be
+    assert run(package, **environment) == ["20.0", "0"]
 
 
 def test_digest_sees_names_and_contents_of_compiled_files_alone(package):

@@ -139,6 +139,8 @@ SIGNATURES["nn.rpc_attention"] = (
         "n_iter": 4,
         "sparsity": 4.0,
         "threshold": "paper",
+        "multiplier": "paper",
+        "query_steps": "last",
         "attn_mask": None,
         "is_causal": False,
         "scale": None,
@@ -152,6 +154,10 @@ SIGNATURES["adapters.capture_heads"] = (
 SIGNATURES["adapters.probe_model"] = (
     ["model", "batch"],
     {
+        "statistics": None,
+        "texts": None,
+        "tokenizer": None,
+        "ignore_tokens": None,
         "layers": None,
         "n_permutations": 200,
         "n_redraws": None,
@@ -160,6 +166,7 @@ SIGNATURES["adapters.probe_model"] = (
         "false_discovery": "bh",
         "batch_size": 8,
         "seed": 0,
+        "jobs": None,
         "progress": False,
     },
 )
@@ -195,7 +202,7 @@ NAMES = {
     "robustness": ["evaluate_robustness"],
     "adapters": [
         "CapturedLayer",
-        "ModelProbe",
+        "Capture",
         "attention_summary",
         "capture_heads",
         "load_swapped",
@@ -309,5 +316,12 @@ def test_claims_have_the_agreed_fields():
         "tolerance",
         "reason",
         "on_record",
+        "interval",
+        "level",
+        "printed",
+        "own_setting",
+        "detectable",
+        "family",
         "undecided",
+        "estimate",
     ]

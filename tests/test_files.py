@@ -1,3 +1,4 @@
+import errno
 import os
 import socket
 import subprocess
@@ -97,3 +98,12 @@ def test_a_flipped_bit_is_seen(tmp_path):
     path.write_bytes(bytes(data))
     with pytest.raises(ValueError, match=r"not a whole \.npz file \(Bad CRC"):
         read_arrays(path)
+
+
+def test_an_error_of_the_disk_names_the_file(tmp_path):
+    def full(file):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match=r"No space left on device: '.*/table.npz'"):
+        write_atomically(tmp_path / "table.npz", full)
+    assert list(tmp_path.iterdir()) == []

@@ -40,5 +40,5 @@ def test_an_example_has_a_title_and_states_what_it_found(path):
 
 def test_without_torch_its_examples_are_left_out():
     needs = [path.stem for path in EXAMPLES if "import torch" in path.read_text()]
-    assert needs == ["plot_pursuit_diagnostics", "plot_question_a_head"]
+    assert needs == ["plot_probe_a_head", "plot_pursuit_diagnostics"]
     assert "import torch" in (ROOT / "docs/conf.py").read_text()

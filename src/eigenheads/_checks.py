@@ -5,17 +5,52 @@ Grammar: ``<owner>: `<name>` must be <contract>; got <value>. <what to do>``
 
 import difflib
 import math
+import re
 from collections.abc import Collection
 from numbers import Integral, Real
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
+from array_api_compat import array_namespace, is_numpy_array, is_torch_array
 
-from eigenheads._typing import FloatArray
+from eigenheads._errors import (
+    UsageError,
+    UsageRuntimeError,
+    UsageTypeError,
+    UsageValueError,
+)
+from eigenheads._typing import Array, FloatArray
+
+_USAGE_ERRORS: dict[type[Exception], type[UsageError]] = {
+    ValueError: UsageValueError,
+    TypeError: UsageTypeError,
+    RuntimeError: UsageRuntimeError,
+}
+
+# Characters that a terminal obeys instead of showing: C0 and C1 control codes, marks
+# that reverse the direction of writing, and halves of surrogate pairs.
+_CONTROLS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+    r"\ud800-\udfff]"
+)
+
+
+def escape_controls(text: str) -> str:
+    r"""Return `text` with control characters written out, safe to print.
+
+    Tabs and line breaks stay. Names of files, stored texts and messages of other
+    libraries pass through here before they reach a terminal.
+
+    Examples
+    --------
+    >>> print(escape_controls("a\x1b[2Jb"))
+    a\x1b[2Jb
+    """
+    return _CONTROLS.sub(lambda found: repr(found.group())[1:-1], text)
 
 
 def shown(value: object, *, limit: int = 60) -> str:
-    """Return `value` as an error shows it: short, shapes as tuples.
+    """Return a short text of `value` for an error message; arrays by shape and dtype.
 
     Examples
     --------
@@ -26,7 +61,7 @@ def shown(value: object, *, limit: int = 60) -> str:
         return f"an array of shape {value.shape} and dtype {value.dtype}"
     try:
         text = repr(value.item() if isinstance(value, np.generic) else value)
-    except Exception:  # an integer of 5000 digits has none
+    except Exception:  # for example an integer of 5000 digits
         text = f"a value of type {type(value).__name__}"
     text = " ".join(text.split())
     return text if len(text) <= limit else text[: limit - 1] + "…"
@@ -41,27 +76,28 @@ def fail(
     hint: str = "",
     error: type[Exception] = ValueError,
 ) -> NoReturn:
-    """Raise `error` in the house grammar.
+    """Raise a usage error of kind `error`, with a message in the house grammar.
 
-    It is marked as the caller's mistake, so that the command line can tell it from a
-    mistake of ours.
+    The error raised is a subclass of both `error` and
+    :class:`~eigenheads._errors.UsageError`.
 
     Examples
     --------
     >>> fail("d", "an integer >= 5", 3, owner="simulate_location", hint="Use full.")
     Traceback (most recent call last):
     ...
-    ValueError: simulate_location: `d` must be an integer >= 5; got 3. Use full.
+    eigenheads._errors.UsageValueError:
+    simulate_location: `d` must be an integer >= 5; got 3. Use full.
     """
     got = value if isinstance(value, Got) else shown(value)
     tail = f" {hint}" if hint else ""
-    failure = error(f"{owner}: `{name}` must be {contract}; got {got}.{tail}")
-    failure.is_of_the_caller = True  # type: ignore[attr-defined]
-    raise failure
+    kind = _USAGE_ERRORS.get(error, error)
+    message = f"{owner}: `{name}` must be {contract}; got {got}.{tail}"
+    raise kind(escape_controls(message))
 
 
 class Got(str):
-    """What was got, in words instead of a value's representation."""
+    """Description of a wrong value, used in a message in place of its `repr`."""
 
     __slots__ = ()
 
@@ -81,7 +117,8 @@ def check_number(
     >>> check_number("noise", -1.0, owner="SingleLocation", minimum=0.0)
     Traceback (most recent call last):
     ...
-    ValueError: SingleLocation: `noise` must be a finite number >= 0; got -1.0.
+    eigenheads._errors.UsageValueError:
+    SingleLocation: `noise` must be a finite number >= 0; got -1.0.
     """
     number = as_float(value)
     if math.isfinite(number) and minimum <= number <= maximum:
@@ -104,7 +141,8 @@ def check_positive(name: str, value: object, *, owner: str) -> float:
     >>> check_positive("gamma", 0.0, owner="SingleLocation")
     Traceback (most recent call last):
     ...
-    ValueError: SingleLocation: `gamma` must be a finite number > 0; got 0.0.
+    eigenheads._errors.UsageValueError:
+    SingleLocation: `gamma` must be a finite number > 0; got 0.0.
     """
     number = as_float(value)
     if 0 < number < math.inf:
@@ -121,9 +159,9 @@ def check_count(
     maximum: int | None = None,
     hint: str = "",
 ) -> int:
-    """Return `value` as an int, or raise if it is not a whole number in range.
+    """Return `value` as an int, or raise if it is not an integer in range.
 
-    Floats that are whole numbers count, so that ``1e9`` may be written.
+    Floats with integer values are accepted, so that ``1e9`` may be written.
 
     Examples
     --------
@@ -132,7 +170,8 @@ def check_count(
     >>> check_count("n_steps", 0, owner="simulate_location")
     Traceback (most recent call last):
     ...
-    ValueError: simulate_location: `n_steps` must be an integer >= 1; got 0.
+    eigenheads._errors.UsageValueError:
+    simulate_location: `n_steps` must be an integer >= 1; got 0.
     """
     whole = (isinstance(value, Integral) and not isinstance(value, bool)) or (
         as_float(value).is_integer()
@@ -162,7 +201,8 @@ def check_choice(
     >>> check_choice("method", "exakt", ["exact", "full"], owner="simulate_location")
     Traceback (most recent call last):
     ...
-    ValueError: simulate_location: `method` must be one of 'exact', 'full'; got
+    eigenheads._errors.UsageValueError:
+    simulate_location: `method` must be one of 'exact', 'full'; got
     'exakt'. Did you mean 'exact'?
     """
     if isinstance(value, str) and value in choices:
@@ -181,22 +221,116 @@ def check_finite_array(name: str, value: object, *, owner: str) -> FloatArray:
     >>> check_finite_array("kappa", [0.0, float("nan")], owner="location_risk")
     Traceback (most recent call last):
     ...
-    ValueError: location_risk: `kappa` must be finite numbers; got nan at index (1,).
+    eigenheads._errors.UsageValueError:
+    location_risk: `kappa` must be finite numbers; got nan at index (1,).
     """
     try:
-        array = np.asarray(value)
+        array = as_numpy(name, value, owner=owner)
         if array.dtype.kind not in "biuf":
             raise TypeError
         array = array.astype(np.float64)
-    except (TypeError, ValueError):
+    except TypeError:
         fail(name, "finite numbers", value, owner=owner)
-    bad = np.argwhere(~np.isfinite(array))
-    if len(bad):
-        index = tuple(int(i) for i in bad[0])
-        where = f" at index {index}" if index else ""
-        got = Got(f"{float(array[index])!r}{where}")
-        fail(name, "finite numbers", got, owner=owner)
+    _check_finite(name, array, array_namespace(array), owner=owner)
     return array
+
+
+def as_numpy(name: str, value: object, *, owner: str) -> np.ndarray[Any, Any]:
+    """Return `value` as a NumPy array; tensors are detached, masks are refused.
+
+    Raises TypeError, for the caller to phrase, if `value` is no array at all.
+
+    Examples
+    --------
+    >>> as_numpy("x", np.ma.masked_invalid([1.0, np.nan]), owner="location_risk")
+    Traceback (most recent call last):
+    ...
+    eigenheads._errors.UsageValueError:
+    location_risk: `x` must be an array without masked entries; got 1 masked
+    of 2. Drop or fill them.
+    """
+    _check_unmasked(name, value, owner=owner)
+    if is_torch_array(value):
+        _check_has_data(name, value, owner=owner)
+        value = value.detach().cpu()
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise TypeError from error
+
+
+def check_float_arrays(owner: str, *, finite: bool = True, **arrays: Array) -> Any:
+    """Return the library of `arrays`, or raise unless all are arrays of finite floats.
+
+    All arrays must be of NumPy or all of PyTorch. Tensors keep their graph, so that
+    gradients flow through what is computed from them.
+
+    Examples
+    --------
+    >>> check_float_arrays("rbf_gram", points=np.array([[1.0, np.nan]]))
+    Traceback (most recent call last):
+    ...
+    eigenheads._errors.UsageValueError:
+    rbf_gram: `points` must be finite numbers; got nan at index (0, 1).
+    """
+    for name, array in arrays.items():
+        if not (is_numpy_array(array) or is_torch_array(array)):
+            contract = "an array of NumPy or PyTorch"
+            fail(name, contract, array, owner=owner, error=TypeError)
+        _check_unmasked(name, array, owner=owner)
+    if len({is_torch_array(array) for array in arrays.values()}) > 1:
+        first, *others = arrays
+        got = Got(", ".join(type(array).__name__ for array in arrays.values()))
+        listed = " and ".join(f"`{name}`" for name in others)
+        contract = f"an array of the same library as {listed}"
+        fail(first, contract, got, owner=owner, error=TypeError)
+    xp = array_namespace(*arrays.values())
+    for name, array in arrays.items():
+        if not xp.isdtype(array.dtype, "real floating"):
+            got = Got(f"dtype {array.dtype}")
+            fail(name, "an array of floats", got, owner=owner, error=TypeError)
+        if is_torch_array(array):
+            _check_has_data(name, array, owner=owner)
+        if finite:
+            _check_finite(name, array, xp, owner=owner)
+    return xp
+
+
+def _check_unmasked(name: str, value: object, *, owner: str) -> None:
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        n_masked = int(np.ma.getmaskarray(value).sum())
+        got = Got(f"{n_masked} masked of {value.size}")
+        contract = "an array without masked entries"
+        fail(name, contract, got, owner=owner, hint="Drop or fill them.")
+
+
+def _check_has_data(name: str, tensor: Any, *, owner: str) -> None:
+    if tensor.device.type == "meta" or tensor.is_sparse or tensor.is_quantized:
+        kind = "a meta" if tensor.device.type == "meta" else "a sparse or quantized"
+        got = Got(f"{kind} tensor")
+        fail(name, "a dense tensor that holds numbers", got, owner=owner)
+
+
+def _check_finite(name: str, array: Array, xp: Any, *, owner: str) -> None:
+    """Raise unless every entry is finite.
+
+    A sum is finite only if all entries are, and it needs no second array: the entries
+    are looked at one by one only if it is not.
+    """
+    try:
+        with np.errstate(all="ignore"):
+            if bool(xp.isfinite(xp.sum(array))):
+                return
+        bad = ~xp.isfinite(array)
+        if not bool(xp.any(bad)):
+            return
+    except RuntimeError:  # under torch.vmap and while tracing, values are unknown
+        return
+    first = int(xp.argmax(xp.astype(xp.reshape(bad, (-1,)), xp.uint8)))
+    index = tuple(int(i) for i in np.unravel_index(first, tuple(array.shape)))
+    where = f" at index {index}" if index else ""
+    got = Got(f"{float(array[index])!r}{where}")
+    fail(name, "finite numbers", got, owner=owner)
 
 
 def as_float(value: object) -> float:

@@ -1,14 +1,18 @@
-"""Numba, with a cache on disk that knows the whole package.
+"""Numba compilation with a disk cache that depends on the whole package.
 
-Numba's own ``cache=True`` compares the file of the function that is cached. A kernel
-here contains, compiled into it, functions and constants of other files: after an edit
-there the kernel's file is as it was, and old code would run. So the cached code
-carries a digest of all files of the package in which compiled code is written, which
-are those that mention ``njit``. (A constant that a kernel reads belongs in such a
-file.)
+Numba's own ``cache=True`` checks only the file of the cached function. Our kernels
+inline functions and constants of other files, so an edit there would leave old code in
+the cache. Here the cache also depends on a digest of every file that mentions ``njit``.
+Constants that a kernel reads must therefore be defined in such a file.
 """
 
+# mypy: disable-error-code="no-untyped-call"
+
+import contextlib
 import hashlib
+import os
+import pickle
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,29 +35,87 @@ def source_digest(folder: Path) -> str:
 
 
 _DIGEST = source_digest(Path(__file__).parent)
+_DIGEST_BYTES = hashlib.sha256().digest_size
+# Kernels of the package take less than a megabyte each.
+_LARGEST_FILE = 2**26
+
+
+class _CheckedFile(IndexDataCacheFile):
+    """Index and data files that carry their digest; damaged ones count as missing.
+
+    Compiled code that lost a few bits may load and then crash. So a file is unpickled
+    only if it is regular, not huge, and has the digest of its content in front.
+    """
+
+    def _save_index(self, overloads: dict[Any, str]) -> None:
+        self._write(self._index_path, (self._version, self._source_stamp, overloads))
+
+    def _load_index(self) -> dict[Any, str]:
+        try:
+            version, stamp, overloads = self._read(self._index_path)
+        except Exception:  # unpickling a foreign file may raise anything
+            return {}
+        is_fresh = (version, stamp) == (self._version, self._source_stamp)
+        return dict(overloads) if is_fresh else {}
+
+    def _save_data(self, name: str, data: Any) -> None:
+        self._write(self._data_path(name), data)
+
+    def _load_data(self, name: str) -> Any:
+        return self._read(self._data_path(name))
+
+    def _write(self, path: str, value: Any) -> None:
+        content = self._dump(value)
+        with self._open_for_write(path) as file:
+            file.write(hashlib.sha256(content).digest() + content)
+
+    def _read(self, path: str) -> Any:
+        # A pipe would block, and a device never end: look before opening.
+        status = os.stat(path)  # noqa: PTH116 -- Numba's paths are strings
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST_FILE:
+            raise OSError(f"{path} is not a cache file")
+        content = Path(path).read_bytes()
+        digest, pickled = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+        if hashlib.sha256(pickled).digest() != digest:
+            raise OSError(f"{path} is damaged")
+        return pickle.loads(pickled)
 
 
 class _PackageCache(FunctionCache):
-    """A function's cache that is stale once any compiled code of the package is."""
+    """Cache of a function that depends on all compiled code of the package.
+
+    If the cache cannot be read or written, the function is compiled.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)  # type: ignore[no-untyped-call]
-        self._cache_file = IndexDataCacheFile(
+        super().__init__(function)
+        self._cache_file = _CheckedFile(
             cache_path=self.cache_path,
             filename_base=self._impl.filename_base,
             source_stamp=(self._impl.locator.get_source_stamp(), _DIGEST),
         )
 
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        # A full disk, or a folder that is gone.
+        with contextlib.suppress(OSError):
+            super().save_overload(sig, data)
+
 
 def njit(**options: Any) -> Callable[[Function], Function]:
-    """Compile a function with Numba: without the interpreter lock, kept on disk.
+    """Compile a function with Numba, without the interpreter lock; cache it on disk.
 
-    Where no folder can be written, it is compiled anew in each process.
+    If no folder can be written, it is compiled again in each process.
 
     Parameters
     ----------
     **options
-        Of ``numba.njit``, beyond ``nogil`` and ``cache``.
+        Options of ``numba.njit`` other than ``nogil`` and ``cache``.
 
     Examples
     --------

@@ -1,7 +1,9 @@
-"""Optional libraries: asked for in one sentence, the same everywhere."""
+"""Optional libraries, and the error that names the extra to install."""
 
 from importlib import import_module
 from typing import Any
+
+from eigenheads._errors import UsageImportError
 
 
 def how_to_get(extra: str) -> str:
@@ -16,24 +18,23 @@ def how_to_get(extra: str) -> str:
 
 
 def missing(name: str, *, extra: str, owner: str) -> ImportError:
-    """Return the error that says who needs a library and how to get it.
+    """Return the error that names the library, its user, and the command to install it.
 
     Examples
     --------
     >>> raise missing("PyTorch", extra="torch", owner="eigenheads.nn")
     Traceback (most recent call last):
     ...
-    ImportError: eigenheads.nn: PyTorch is not installed. Run `pip install ...`.
+    eigenheads._errors.UsageImportError:
+    eigenheads.nn: PyTorch is not installed. Run `pip install ...`.
     """
-    failure = ImportError(
+    return UsageImportError(
         f"{owner}: {name} is not installed. Run `{how_to_get(extra)}`."
     )
-    failure.is_of_the_caller = True  # type: ignore[attr-defined]
-    return failure
 
 
 def require(module: str, name: str, *, extra: str, owner: str) -> Any:
-    """Return a module of an extra, or raise what :func:`missing` says.
+    """Return a module of an extra, or raise the error of :func:`missing`.
 
     Examples
     --------

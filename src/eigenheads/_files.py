@@ -1,10 +1,16 @@
-"""Files that are whole or not there: written to a temporary name, then renamed."""
+"""Atomic writing and careful reading of files.
 
+A file is written under a temporary name and then renamed, so that it is either complete
+or absent, whenever the process is killed.
+"""
+
+import math
 import os
 import socket
+import stat
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -15,7 +21,7 @@ from numpy.typing import NDArray
 from eigenheads._checks import fail
 
 _TEMPORARY = ".tmp"
-# What reading a cut or foreign file may raise, depending on where it is cut.
+# Exceptions that reading a truncated or foreign file may raise.
 _DAMAGE = (
     OSError,
     ValueError,
@@ -30,10 +36,12 @@ _DAMAGE = (
     zlib.error,
 )
 _SUFFIX = ".npy"
+# Largest file of arrays that is read: 4 GiB.
+MAX_ARRAYS = 2**32
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
-    """Let `write` fill a file that appears under `path` only when it is whole."""
+    """Call `write` on a temporary file, and rename it to `path` when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     name = f".{path.name}.{socket.gethostname()}.{os.getpid()}{_TEMPORARY}"
     temporary = path.with_name(name)
@@ -43,12 +51,16 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        # A full disk names no file, and a temporary name would tell nobody anything.
+        error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files of processes of this machine that are gone."""
+    """Remove temporary files of ended processes of this machine."""
     for leftover in folder.glob(f".*.{socket.gethostname()}.*{_TEMPORARY}"):
         pid = leftover.name.removesuffix(_TEMPORARY).rpartition(".")[2]
         if pid.isdigit() and not _is_running(int(pid)):
@@ -68,7 +80,8 @@ def _is_running(pid: int) -> bool:
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:
     """Write arrays as ``.npz`` without pickle; equal arrays give equal bytes.
 
-    By hand, because the names are keywords of ``np.savez``, beside its own.
+    ``np.savez`` is not used, because it takes the names of arrays as keywords beside
+    its own, and writes the date into the file.
     """
     plain = {name: np.asarray(array) for name, array in arrays.items()}
     for name, array in plain.items():
@@ -78,7 +91,7 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:
     def write(file: IO[bytes]) -> None:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
             for name, array in plain.items():
-                # The entry's date is a constant of zipfile: 1980.
+                # Without a date: zipfile writes 1980, so that bytes are equal.
                 entry = zipfile.ZipInfo(name + _SUFFIX)
                 with archive.open(entry, "w", force_zip64=True) as member:
                     npy.write_array(member, array, allow_pickle=False)
@@ -87,22 +100,70 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
-    """Read what :func:`write_arrays` wrote; a ValueError says what is wrong."""
+    """Read arrays that :func:`write_arrays` wrote; a ValueError names what is wrong.
+
+    Sizes are compared with the file's own before anything is allocated, and nothing
+    is unpacked: reading needs at most twice the size of the file.
+    """
+    size = check_regular(path, MAX_ARRAYS)
     with path.open("rb") as file:
         try:
             with zipfile.ZipFile(file) as archive:
+                entries = archive.infolist()
+                _check_entries(entries, size)
                 return {
                     entry.filename.removesuffix(_SUFFIX): _read_entry(archive, entry)
-                    for entry in archive.infolist()
+                    for entry in entries
                 }
         except _DAMAGE as error:
             raise ValueError(f"{path} is not a whole .npz file ({error})") from error
+
+
+def check_regular(path: Path, largest: int) -> int:
+    """Return the size of a regular file, or raise ValueError: no device, no pipe.
+
+    Examples
+    --------
+    >>> check_regular(Path("/dev/null"), 100)
+    Traceback (most recent call last):
+    ...
+    ValueError: /dev/null is not a regular file
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"{path} is not a regular file")
+    if status.st_size > largest:
+        raise ValueError(f"{path} has {status.st_size} bytes, more than {largest}")
+    return status.st_size
+
+
+def _check_entries(entries: Sequence[zipfile.ZipInfo], size: int) -> None:
+    """Raise unless the members are stored as they are, and fit into the file."""
+    names = [entry.filename for entry in entries]
+    if len(set(names)) < len(names):
+        raise ValueError("a name occurs twice")
+    for entry in entries:
+        is_stored = entry.compress_type == zipfile.ZIP_STORED
+        if not is_stored or entry.file_size != entry.compress_size:
+            raise ValueError(f"{entry.filename} is compressed")
+    if sum(entry.file_size for entry in entries) > size:
+        raise ValueError("its members are larger than the file")
 
 
 def _read_entry(
     archive: zipfile.ZipFile, entry: zipfile.ZipInfo
 ) -> NDArray[np.generic]:
     with archive.open(entry) as member:
-        array: NDArray[np.generic] = npy.read_array(member, allow_pickle=False)
-        member.read()  # to the end, where zipfile compares the checksum
-    return array
+        version = npy.read_magic(member)
+        if version != (1, 0):
+            raise ValueError(f"{entry.filename} has format {version}")
+        shape, is_fortran, dtype = npy.read_array_header_1_0(member)
+        if dtype.kind not in "biufSU" or not dtype.itemsize or dtype.names:
+            raise ValueError(f"{entry.filename} has dtype {dtype}")
+        content = member.read()  # to the end, where zipfile compares the checksum
+        if min(shape, default=0) < 0:
+            raise ValueError(f"{entry.filename} has shape {shape}")
+        if math.prod(shape) * dtype.itemsize != len(content):
+            raise ValueError(f"{entry.filename} is not of its shape {shape}")
+    flat = np.frombuffer(bytearray(content), dtype=dtype)
+    return flat.reshape(shape, order="F" if is_fortran else "C")

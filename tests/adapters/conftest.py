@@ -1,11 +1,20 @@
 """Tests of the adapters are collected only where PyTorch is installed."""
 
 import importlib.util
+from pathlib import Path
 
 import pytest
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 collect_ignore_glob = [] if HAS_TORCH else ["test_*.py"]
+
+
+def pytest_collection_modifyitems(items):
+    """Tests here swap untrained models in evaluation mode on purpose."""
+    quiet = pytest.mark.filterwarnings("ignore::eigenheads.adapters.SwapWarning")
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(quiet, append=False)
 
 
 @pytest.fixture(autouse=True)

@@ -1,12 +1,18 @@
 """The swap's own face: choices, refusals, the summary, the diagnostics."""
 
 import math
+import warnings
 
 import pytest
 import torch
 from torch import nn
 
-from eigenheads.adapters import attention_summary, swap_attention, watch_attention
+from eigenheads.adapters import (
+    SwapWarning,
+    attention_summary,
+    swap_attention,
+    watch_attention,
+)
 from eigenheads.nn import PursuitWarning, RPCAttention
 
 pytestmark = pytest.mark.torch
@@ -65,24 +71,24 @@ def test_layers_are_restored_one_by_one():
 def test_wrong_options_are_refused_in_a_sentence(options, error, message):
     untouched = model()
     with pytest.raises(error, match=f"^swap_attention: .*{message}"):
-        swap_attention(untouched, **options)
+        swap_attention(untouched, **{"to": "rpc", **options})
     assert chosen(untouched) == []
 
 
-def test_a_model_without_attention_is_refused_with_what_was_looked_at():
+def test_a_model_without_attention_is_refused_with_its_modules():
     class LocalAttention(nn.Linear):
         pass
 
     net = nn.Sequential(nn.Linear(2, 2), LocalAttention(2, 2))
     with pytest.raises(ValueError, match=r"swap_attention: .*1 \(LocalAttention\)"):
-        swap_attention(net)
+        swap_attention(net, to="rpc")
     with pytest.raises(TypeError, match=r"a torch\.nn\.Module"):
-        swap_attention("bert-base")
+        swap_attention("bert-base", to="rpc")
 
 
 def test_our_own_layers_are_left_to_their_options():
     with pytest.raises(ValueError, match=r"without layers of eigenheads\.nn"):
-        swap_attention(RPCAttention(8, 2))
+        swap_attention(RPCAttention(8, 2), to="rpc")
     assert attention_summary(RPCAttention(8, 2))[0].queries == "as built"
 
 
@@ -148,3 +154,54 @@ def test_training_is_quiet_when_flagging_nothing_is_intended():
     x = torch.randn(4, 2, 8)
     for _ in range(100):  # warnings are errors in this suite
         layer(x, x, x, need_weights=False)
+
+
+@pytest.mark.parametrize(
+    ("to", "options", "warns"),
+    [
+        ("rpc", {}, True),
+        ("rpc", {"n_iter": 1, "sparsity": math.inf}, False),
+        ("rpc", {"n_iter": 1, "sparsity": math.inf, "queries": "keys"}, True),
+        ("symmetric", {}, True),
+        ("scaled", {}, False),
+        ("original", {}, False),
+    ],
+)
+def test_changing_a_model_in_evaluation_mode_warns(to, options, warns):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        swap_attention(model(1).eval(), to=to, **options)
+    assert [one.category for one in seen] == [SwapWarning] * warns
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        swap_attention(model(1).train(), to=to, **options)
+
+
+def test_what_to_swap_to_must_be_given():
+    with pytest.raises(TypeError, match="to"):
+        swap_attention(model(1))
+
+
+@pytest.mark.parametrize("query_steps", ["last", "every"])
+@pytest.mark.parametrize("multiplier", ["paper", "admm"])
+def test_signs_and_query_steps_reach_the_pursuit(multiplier, query_steps):
+    layer = nn.MultiheadAttention(8, 2, batch_first=True)
+    plain = RPCAttention(
+        8, 2, multiplier=multiplier, symmetric=False, query_steps=query_steps
+    )
+    weights = {
+        "qkv.weight": layer.in_proj_weight,
+        "qkv.bias": layer.in_proj_bias,
+        "proj.weight": layer.out_proj.weight,
+        "proj.bias": layer.out_proj.bias,
+    }
+    plain.load_state_dict(weights)
+    options = {"multiplier": multiplier, "query_steps": query_steps}
+    swap_attention(layer, to="rpc", **options)
+    x = torch.randn(2, 5, 8)
+    torch.testing.assert_close(layer(x, x, x)[0], plain(x))
+    if query_steps == "every":
+        with pytest.raises(ValueError, match="as many as the keys"):
+            layer(x[:, -1:], x, x)
+        with pytest.raises(ValueError, match="'last' for queries='keys'"):
+            swap_attention(layer, to="rpc", queries="keys", **options)

@@ -262,7 +262,7 @@ def test_copies_and_models_inside_models_work():
 
 def test_a_layer_without_its_model_is_refused():
     with pytest.raises(ValueError, match=r"transformers\.PreTrainedModel"):
-        swap_attention(make("bert").encoder.layer[0])
+        swap_attention(make("bert").encoder.layer[0], to="rpc")
 
 
 @pytest.mark.parametrize("kind", KINDS)

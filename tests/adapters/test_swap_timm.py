@@ -113,7 +113,7 @@ def test_what_the_layout_does_not_tell_is_refused():
     with pytest.raises(
         ValueError, match=r"blocks\.0 \(WithRelativePositions\) with an"
     ):
-        swap_attention(model)
+        swap_attention(model, to="rpc")
     assert torch.equal(torch.get_rng_state(), state)
     assert all(part.training for part in model.modules())
     assert all(row.attention == "original" for row in attention_summary(model))
@@ -133,7 +133,7 @@ def test_modules_that_do_more_or_cannot_be_tried_are_refused(name, value, reason
     delattr(block, name) if name == "scale" else None
     setattr(block, name, value)
     with pytest.raises(ValueError, match=rf"the model \(Attention\) with .*{reason}"):
-        swap_attention(block)
+        swap_attention(block, to="rpc")
 
 
 def test_half_precision_weights_pass_the_comparison():

@@ -252,7 +252,7 @@ def test_a_forward_of_its_own_is_refused():
             return super().forward(*args, **options)
 
     with pytest.raises(ValueError, match=r"the model with a forward of its own \(Odd"):
-        swap_attention(Odd(16, 4))
+        swap_attention(Odd(16, 4), to="rpc")
 
 
 @NESTED

@@ -5,14 +5,13 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
 
-from eigenheads import _parallel
 from eigenheads.datasets import (
     GaussianPrompts,
     SpikedWishartPrompts,
     random_covariance,
 )
 from eigenheads.dynamics import _pca, pca_start, simulate_pca
-from eigenheads.dynamics._pca_blocks import Problem, pca_block
+from eigenheads.dynamics._pca_blocks import PCAProblem, pca_block
 from eigenheads.functional import NotIdentifiedWarning, pca_head
 from eigenheads.theory import in_context_landscape, linear_landscape, softmax_landscape
 
@@ -42,60 +41,16 @@ def simulated(law="gaussian", **options):
     return simulate_pca(LAWS[law], **(SMALL | options))
 
 
-def as_bytes(paths, runs=slice(None)):
-    return [paths[name][runs].tobytes() for name in NAMES]
-
-
-@pytest.mark.parametrize("method", ["exact", "full"])
-@pytest.mark.parametrize("rank", [1, 2])
-def test_records_are_made_as_promised(method, rank):
-    paths = simulated(method=method, rank=rank)
-    np.testing.assert_array_equal(paths.steps, [0, 10, 20])
-    assert tuple(paths) == NAMES
-    assert_allclose(paths["norm"][:, 0], np.sqrt(rank), rtol=1e-12)
-    fine, coarse = (simulated(method=method, rank=rank, record_every=r) for r in (1, 5))
-    for name in NAMES:
-        np.testing.assert_array_equal(fine[name][:, ::5], coarse[name])
-
-
-@pytest.mark.parametrize("law", ["gaussian", "in context"])
-@pytest.mark.parametrize("method", ["exact", "full"])
-def test_bytes_depend_on_the_seed_and_the_run_alone(law, method, monkeypatch):
-    whole = as_bytes(simulated(law, method=method))
-    with _parallel.threads(1):
-        assert as_bytes(simulated(law, method=method)) == whole
-    start = pca_start(4, n_runs=3, seed=5)
-    assert as_bytes(simulated(law, method=method, start=start)) == whole
-    assert as_bytes(simulated(law, method=method, n_runs=7), slice(3)) == whole
-    monkeypatch.setattr(_pca, "_BLOCK_NANOSECONDS", 1.0)
-    assert as_bytes(simulated(law, method=method)) == whole
-    assert as_bytes(simulated(law, method=method, seed=6)) != whole
-
-
-def test_zero_step_moves_nothing_and_a_schedule_is_asked_in_order():
-    paths = simulated(step_size=0.0)
-    for name in ("alignment", "norm"):
-        assert_allclose(paths[name], paths[name][:, :1] * np.ones(3), rtol=1e-14)
-    asked = []
-
-    def schedule(index):
-        asked.append(index)
-        return 1e-3
-
-    assert as_bytes(simulated(step_size=schedule)) == as_bytes(simulated())
-    assert asked == list(range(25))
-
-
 def full_gradient(law, head, rank, sharp, state, seed):
     """One batch's loss and gradient by the full kernel, in the eigenbasis."""
     values = np.linalg.eigvalsh(law.covariance)[::-1]
-    problem = Problem(
+    problem = PCAProblem(
         np.sqrt(values), 0, law.n_tokens, sharp, head == "softmax", 1, 1, 0, 1
     )
     rng = np.random.Generator(np.random.SFC64(seed))
     moved, records = state.T.copy(), np.empty((1, 3))
     broken = pca_block(
-        rng, moved, problem.roots, np.array([1.0]), problem, False, 0, 1, records
+        rng, (moved, problem.roots), np.array([1.0]), problem, False, 0, 1, records
     )
     assert broken == -1
     return records[0, 2], state - moved.T, problem.roots

@@ -7,7 +7,7 @@ from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
 
 from eigenheads.datasets import SignalTokens
-from eigenheads.estimators import SignalDirection
+from eigenheads.estimators import SignalDirection, _signal_search
 from eigenheads.estimators._signal_search import (
     SearchSettings,
     _climb_all,
@@ -180,3 +180,16 @@ def test_a_query_that_still_moves_is_told(capsys):
 def test_bad_parameters_are_named(parameters, message):
     with pytest.raises(ValueError, match=message):
         SignalDirection(**parameters).fit(np.random.default_rng(0).random((50, 4)))
+
+
+@pytest.mark.parametrize("whiten", [False, True])
+def test_few_wide_tokens_give_the_same_in_their_span(rng, monkeypatch, whiten):
+    X = rng.standard_normal((40, 90))
+    X[:3, 0] += 25.0
+    model = SignalDirection(whiten=whiten, random_state=0).fit(X)
+    monkeypatch.setattr(
+        _signal_search, "_within_span", lambda prompts, *q: (prompts, q, lambda x: x)
+    )
+    full = SignalDirection(whiten=whiten, random_state=0).fit(X)
+    np.testing.assert_allclose(model.directions_, full.directions_, atol=1e-8)
+    assert model.inverse_temperatures_ == full.inverse_temperatures_

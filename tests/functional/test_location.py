@@ -164,7 +164,7 @@ def test_shapes_must_fit(prompt):
 
 def test_types_must_fit(prompt):
     tokens, key, value = prompt
-    with pytest.raises(TypeError, match="`tokens` must be arrays of one library"):
+    with pytest.raises(TypeError, match="`tokens` must be an array of NumPy or"):
         location_predictor(tokens.tolist(), key, value, inverse_temperature=1.0)
     with pytest.raises(TypeError, match="`key` must be an array of floats; got dtype"):
         location_predictor(tokens, key.astype(int), value, inverse_temperature=1.0)

@@ -83,7 +83,7 @@ def test_large_scores_do_not_overflow():
         ({"directions": np.ones(3, dtype=np.float32)}, "of the dtype of `tokens`"),
         ({"tokens": np.ones(3)}, "`tokens` must be of shape"),
         ({"tokens": np.ones((2, 3), dtype=int)}, "an array of floats"),
-        ({"tokens": [[1.0]]}, "`tokens` must be an array of the library"),
+        ({"tokens": [[1.0]]}, "`tokens` must be an array of NumPy or"),
     ],
 )
 def test_bad_input_is_named(change, match):

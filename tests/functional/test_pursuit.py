@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from eigenheads.functional import attention_pursuit, soft_threshold
+from eigenheads.functional import (
+    attention_pursuit,
+    singular_value_threshold,
+    soft_threshold,
+)
+from eigenheads.functional._pursuit import pursuit_steps
 
 # Float64 rounding through four softmaxes whose keys grow with the iterations.
 RTOL = 1e-10
@@ -16,7 +21,7 @@ def draw(rng, shape=(2, 3, 12, 8), scale=1.0):
     return scale * rng.standard_normal(shape), rng.standard_normal(shape)
 
 
-def loop_pursuit(keys, values, n_iter, threshold_of_mu, width):
+def loop_pursuit(keys, values, n_iter, threshold_of_mu, width, sign=-1, queries=None):
     """The paper's loop with Y and mu written out, one head, plain NumPy."""
     n, d = keys.shape
     mu = n * width / (4 * np.abs(keys).sum())
@@ -24,8 +29,9 @@ def loop_pursuit(keys, values, n_iter, threshold_of_mu, width):
     for _ in range(n_iter):
         S = keys - L + Y / mu
         S = np.sign(S) * np.maximum(np.abs(S) - threshold_of_mu(mu), 0)
-        cleaned = keys - S - Y / mu
-        weights = np.exp(cleaned @ cleaned.T / math.sqrt(d))
+        cleaned = keys - S + sign * Y / mu
+        rows = cleaned if queries is None else queries
+        weights = np.exp(rows @ cleaned.T / math.sqrt(d))
         L = weights / weights.sum(1, keepdims=True) @ values
         Y = Y + mu * (keys - L - S)
     return L, S
@@ -75,6 +81,99 @@ def test_follows_the_loop_with_multipliers(
             )
             assert_allclose(found.output[b, h], L, rtol=RTOL, atol=RTOL)
             assert_allclose(found.sparse[b, h], S, rtol=RTOL, atol=RTOL)
+
+
+@pytest.mark.parametrize("multiplier", ["paper", "admm"])
+@pytest.mark.parametrize("query_steps", ["last", "every"])
+def test_signs_and_asymmetric_models_follow_the_loop(
+    rng, as_array, multiplier, query_steps
+):
+    keys, values = draw(rng, (12, 8))
+    queries = rng.standard_normal((12, 8))
+    is_every = query_steps == "every"
+    found = attention_pursuit(
+        as_array(keys),
+        as_array(values),
+        queries=as_array(queries) if is_every else None,
+        n_iter=3,
+        sparsity=0.5,
+        multiplier=multiplier,
+        query_steps=query_steps,
+    )
+    L, S = loop_pursuit(
+        keys,
+        values,
+        3,
+        lambda mu: 0.5 / mu,
+        8,
+        sign=1 if multiplier == "admm" else -1,
+        queries=queries if is_every else None,
+    )
+    assert_allclose(found.output, L, rtol=RTOL, atol=RTOL)
+    assert_allclose(found.sparse, S, rtol=RTOL, atol=RTOL)
+
+
+def planted_matrix(rng):
+    """A 60 x 50 matrix of rank 3, and the same with 5 % gross errors."""
+    low_rank = rng.standard_normal((60, 3)) @ rng.standard_normal((3, 50))
+    hit = rng.random((60, 50)) < 0.05
+    return low_rank, low_rank + np.where(hit, rng.choice([-20.0, 20.0], (60, 50)), 0)
+
+
+def split_by_singular_values(matrix, multiplier, n_iter):
+    """The pursuit with the proximal map of the nuclear norm as its low-rank step."""
+    mu = matrix.size / (4 * np.abs(matrix).sum())
+    *_, last = pursuit_steps(
+        matrix,
+        lambda cleaned: singular_value_threshold(cleaned, 1 / mu),
+        lambda argument: len(matrix) ** -0.5 / mu,
+        n_iter,
+        multiplier=multiplier,
+    )
+    return last
+
+
+def test_with_the_sign_of_admm_it_is_principal_component_pursuit(rng):
+    low_rank, matrix = planted_matrix(rng)
+    found = split_by_singular_values(matrix, "admm", 300)
+    size = np.abs(low_rank).max()
+    assert np.abs(found.low_rank - low_rank).max() <= 1e-10 * size
+    assert np.abs(found.low_rank + found.sparse - matrix).max() <= 1e-10 * size
+
+
+def test_with_the_printed_sign_principal_component_pursuit_diverges(rng):
+    low_rank, matrix = planted_matrix(rng)
+    errors = [
+        np.abs(split_by_singular_values(matrix, "paper", n).low_rank - low_rank).max()
+        for n in (50, 100, 200)
+    ]
+    assert errors[2] > 1.5 * errors[1] > 2.25 * errors[0] > np.abs(low_rank).max()
+
+
+def test_without_flags_the_sign_only_changes_the_multiple_of_the_keys(rng):
+    """Up to its sign K' is (t-2)K (paper) or tK (ADMM) less the sum of earlier L."""
+    keys, values = draw(rng, (12, 8), scale=0.3)
+    for multiplier, multiple in (("paper", 1), ("admm", 3)):
+        options = {"sparsity": math.inf, "multiplier": multiplier}
+        past = [
+            attention_pursuit(keys, values, n_iter=n, **options).output for n in (1, 2)
+        ]
+        third = attention_pursuit(keys, values, n_iter=3, **options).cleaned
+        sign = 1 if multiplier == "paper" else -1
+        assert_allclose(third, -sign * multiple * keys + sign * sum(past))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"multiplier": "dual"}, "`multiplier` must be one of 'paper', 'admm'"),
+        ({"query_steps": "all"}, "`query_steps` must be one of 'last', 'every'"),
+        ({"query_steps": "every"}, "`queries` must be given for query_steps='every'"),
+    ],
+)
+def test_wrong_settings_of_the_pursuit_are_refused(rng, options, message):
+    with pytest.raises(ValueError, match=message):
+        attention_pursuit(*draw(rng), **options)
 
 
 def test_one_iteration_without_flags_is_symmetric_attention(rng):

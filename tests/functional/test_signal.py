@@ -105,7 +105,7 @@ def test_output_stays_in_the_hull_of_the_tokens(prompt):
 @pytest.mark.parametrize(
     ("tokens", "query", "beta", "error", "message"),
     [
-        (np.ones((2, 3)), [1.0, 2.0, 3.0], 1.0, TypeError, "`tokens` must be an array"),
+        (np.ones((2, 3)), [1.0, 2.0, 3.0], 1.0, TypeError, "`query` must be an array"),
         (np.ones((2, 3), int), np.ones(3), 1.0, TypeError, "`tokens` must be an array"),
         (
             np.ones((2, 3)),

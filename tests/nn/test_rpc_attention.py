@@ -20,6 +20,7 @@ RULES = [
     {"sparsity": 0.6, "threshold": "reference"},
     {"sparsity": "auto"},
     {"sparsity": math.inf},
+    {"sparsity": 0.6, "multiplier": "admm"},
 ]
 
 
@@ -98,6 +99,27 @@ def test_equals_the_reference_in_float32(generator, rule, is_causal):
     expected = reference(keys, values, **options).output
     assert output.dtype == torch.float32
     assert (output - expected).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("multiplier", ["paper", "admm"])
+def test_queries_in_every_softmax_equal_the_reference(generator, mask, multiplier):
+    keys, values, queries = draw(generator, 2, 3, 11, 8)
+    options = {"sparsity": 0.6, "multiplier": multiplier, "query_steps": "every"}
+    options |= mask_options(mask, generator, 11)
+    expected = attention_pursuit(keys, values, queries=queries, **options)
+    output, diagnostics = rpc_attention(
+        keys, values, queries=queries, return_diagnostics=True, **options
+    )
+    torch.testing.assert_close(output, expected.output, rtol=0, atol=1e-10)
+    for name in ("flagged", "self_weight", "residual"):
+        by_head = getattr(expected, name).mean(1)
+        torch.testing.assert_close(getattr(diagnostics, name), by_head)
+    with torch.no_grad():
+        again = rpc_attention(keys, values, queries=queries, **options)
+    torch.testing.assert_close(again, output, rtol=0, atol=1e-12)
+    with pytest.raises(ValueError, match="as many as the keys"):
+        rpc_attention(keys, values, queries=queries[..., :3, :], **options)
 
 
 @pytest.mark.parametrize("mask", MASKS)

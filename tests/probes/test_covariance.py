@@ -6,15 +6,15 @@ from numpy.testing import assert_allclose
 
 from eigenheads._parallel import threads
 from eigenheads.probes import covariance_probe
-from eigenheads.probes._covariance_nulls import Layer, measure
-from eigenheads.probes._draws import (
+from eigenheads.probes._bilinear_forms import symmetric_form
+from eigenheads.probes._covariance_nulls import LayerForms, covariance_statistics
+from eigenheads.probes._null_draws import (
     PERMUTATIONS,
     ROTATIONS,
     frames,
     permutations,
     stream,
 )
-from eigenheads.probes._forms import symmetric_form
 
 D, WIDTH, HEADS = 10, 3, 2
 
@@ -167,8 +167,8 @@ def test_rank_one_form_of_a_principal_direction(rng):
     tokens = rng.standard_normal((3, 40, 5)) * np.array([3, 1, 1, 1, 1])
     _, vectors = np.linalg.eigh(np.cov(tokens.reshape(-1, 5).T))
     w = vectors[:, -1][None, None]
-    layer = Layer.of(tokens.reshape(-1, 5), symmetric_form(w, w), None, 1)
-    found = measure(layer)
+    layer = LayerForms.of(tokens.reshape(-1, 5), symmetric_form(w, w), None, 1)
+    found = covariance_statistics(layer)
     assert_allclose(found["qk_covariance_overlap"], 1)
     assert_allclose(found["qk_rank"], 1)
 

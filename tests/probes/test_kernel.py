@@ -8,8 +8,8 @@ from numpy.testing import assert_allclose
 from eigenheads._parallel import reporting, threads
 from eigenheads.functional import kernel_pca, log_feature_norms
 from eigenheads.probes import NotAttentionWarning, kernel_pca_probe, planted_heads
-from eigenheads.probes._draws import PERMUTATIONS, permutations, stream
 from eigenheads.probes._kernel_nulls import ABOUT
+from eigenheads.probes._null_draws import PERMUTATIONS, permutations, stream
 
 # Rounding of two paths to one number; the ridge of the inverse moves 1e-10.
 RTOL = 1e-7
@@ -61,7 +61,7 @@ def test_redrawn_values_are_measured_by_the_same_formulas(heads, rng, least, rto
 
     Tokens with a weak direction make ill-conditioned draws, which take another path.
     """
-    from eigenheads.probes._draws import PROJECTIONS
+    from eigenheads.probes._null_draws import PROJECTIONS
 
     queries, keys, _ = heads
     tokens = rng.standard_normal((3, 14, 6)) * np.r_[1, 1, 1, least, least, least]
@@ -204,8 +204,8 @@ def test_outputs_are_checked(heads):
 
 
 def test_records_are_one_row_a_statistic_null_and_head(heads):
-    twin = dict(zip(("queries", "keys", "values"), heads, strict=True))
-    result = kernel_pca_probe(*heads, n_permutations=40, untrained=[twin, twin])
+    copy = dict(zip(("queries", "keys", "values"), heads, strict=True))
+    result = kernel_pca_probe(*heads, n_permutations=40, untrained=[copy, copy])
     rows = result.to_records()
     kinds = {(r["statistic"], r["null"]): r["n_draws"] for r in rows}
     assert len(rows) == 2 * len(kinds)
@@ -227,8 +227,8 @@ def test_untrained_heads_that_share_keys_and_values_are_one_draw(rng):
     """Grouped queries: equal draws of one group would make a p-value too small."""
     q = rng.standard_normal((2, 4, 8, 3))
     k, v = (np.repeat(rng.standard_normal((2, 2, 8, 3)), 2, axis=1) for _ in "kv")
-    twin = {"queries": q, "keys": k, "values": v}
-    result = kernel_pca_probe(q, k, v, n_permutations=0, untrained=[twin, twin])
+    copy = {"queries": q, "keys": k, "values": v}
+    result = kernel_pca_probe(q, k, v, n_permutations=0, untrained=[copy, copy])
     drawn = {x: s.nulls["untrained"].shape[1] for x, s in result.statistics.items()}
     seeing = {"norm_ratio", "output_norm", "feature_norm"}
     assert {x for x, n in drawn.items() if n == 8} == seeing

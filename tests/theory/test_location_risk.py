@@ -12,7 +12,7 @@ from eigenheads.datasets import SingleLocation
 from eigenheads.functional import location_predictor
 from eigenheads.theory import location_risk, location_risk_gradient
 from eigenheads.theory._location_checks import check_law
-from eigenheads.theory._location_formulas import owen_gap, sharpness
+from eigenheads.theory._location_formulas import erf_factors, owen_gap
 from eigenheads.theory._location_risk import special_values, zeta_at_zero
 
 PAPER = {"d": 400, "n_tokens": 10, "gamma": math.sqrt(0.5)}
@@ -228,7 +228,7 @@ def test_zeta_at_zero_for_small_temperatures(sharp):
 def test_compiled_owen_difference_equals_scipy():
     """T(H, 1) - T(H, r) by the compiled rule, to 1e-15 over all H and r."""
     for g in np.logspace(-4, 4, 33):
-        _, r, length = sharpness(1.0, g)
+        _, r, length = erf_factors(1.0, g)
         for h in np.linspace(-9, 9, 181):
             big = math.sqrt(2) * h
             expected = owens_t(big, 1.0) - owens_t(big, r)

@@ -8,9 +8,11 @@ except ImportError as error:
     raise _missing("PyTorch", extra="torch", owner="eigenheads.adapters") from error
 
 from eigenheads.adapters._capture import CapturedLayer, capture_heads
-from eigenheads.adapters._model_probe import ModelProbe
+from eigenheads.adapters._compare import compare_models
 from eigenheads.adapters._probe import probe_model
+from eigenheads.adapters._sources import Capture
 from eigenheads.adapters._swap import (
+    SwapWarning,
     attention_summary,
     swap_attention,
     watch_attention,
@@ -18,10 +20,12 @@ from eigenheads.adapters._swap import (
 from eigenheads.adapters._swap_load import load_swapped
 
 __all__ = [
+    "Capture",
     "CapturedLayer",
-    "ModelProbe",
+    "SwapWarning",
     "attention_summary",
     "capture_heads",
+    "compare_models",
     "load_swapped",
     "probe_model",
     "swap_attention",

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from eigenheads._checks import Got, fail
+from eigenheads._errors import UsageError
 
 # Masks of PyTorch's transformers that all rows share when they have two axes.
 _SHARED = ("mask", "src_mask", "tgt_mask", "attn_mask")
@@ -96,9 +97,9 @@ def run(model: nn.Module, batch: Batch, *, owner: str) -> None:
     try:
         with torch.no_grad():
             model(*batch.args, **batch.kwargs)
+    except UsageError:
+        raise
     except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
-        if getattr(error, "is_of_the_caller", False):
-            raise
         got = Got(f"one at which {type(model).__name__} raised {error!r}"[:400])
         fail("batch", "input that the model takes", got, owner=owner)
 

@@ -103,7 +103,8 @@ def select_layers(
     >>> select_layers(found, [3], owner="capture_heads")
     Traceback (most recent call last):
     ...
-    ValueError: capture_heads: `layers` must be indices from 0 to 0; got 3.
+    eigenheads._errors.UsageValueError:
+    capture_heads: `layers` must be indices from 0 to 0; got 3.
     """
     if layers is None:
         return list(found)

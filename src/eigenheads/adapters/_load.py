@@ -1,6 +1,6 @@
-"""Models and texts from disk, for the command line; nothing is downloaded."""
+"""Load a Hugging Face model and texts from disk; nothing is downloaded."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
@@ -10,25 +10,24 @@ from typing import Any
 
 from torch import nn
 
-from eigenheads._callables import call_source
 from eigenheads._checks import Got, check_count, fail
 from eigenheads._extras import require
 from eigenheads.adapters._batch import longest_sequence
 
 _OWNER = "probe"
-_CONTRACT = "a folder with a Hugging Face model, or module:callable"
+MODEL_CONTRACT = "a folder with a Hugging Face model, or module:callable"
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """A model and what to feed it.
+class LoadedModel:
+    """A model and a batch of input for it.
 
     Attributes
     ----------
     model, batch
         As :func:`capture_heads` takes them.
     about
-        One line: what it is and how much of it.
+        One line: the model's name and class, and the size of the batch.
     """
 
     model: nn.Module
@@ -36,47 +35,8 @@ class Loaded:
     about: str
 
 
-def load_model(
-    spec: str, *, data: Path | None = None, max_length: int | None = None
-) -> Loaded:
-    """Return the model that `spec` names, with a batch.
-
-    Parameters
-    ----------
-    spec
-        A folder with ``config.json``, weights and a tokenizer, as
-        ``save_pretrained`` writes it; or ``module:callable``, where the callable takes
-        nothing and returns ``(model, batch)``. The latter runs your own code.
-    data
-        Text file, one text a line, for a folder; by default 12 passages of ours,
-        of about a hundred tokens: more than heads of most models have columns.
-    max_length
-        Tokens of a text beyond that are cut off; by default 128, or what the model
-        takes.
-
-    Notes
-    -----
-    Weights are read from safetensors, or by ``torch.load`` with ``weights_only``:
-    never a pickle that could run code. Code that comes with a model is not run
-    (``trust_remote_code`` stays off).
-    """
-    is_callable = ":" in spec
-    if not is_callable and not Path(spec).is_dir():
-        hint = "Models are read from disk only; download it first."
-        got = Got(f"{spec!r}, which is no folder")
-        fail("MODEL", _CONTRACT, got, owner=_OWNER, hint=hint)
-    if not is_callable or Path(spec).is_dir():
-        return _from_folder(Path(spec), data, max_length)
-    for option, value in (("data", data), ("max_length", max_length)):
-        if value is not None:
-            hint = "The callable makes its own batch."
-            contract = "left out for module:callable"
-            fail(option, contract, str(value), owner=_OWNER, hint=hint)
-    return _from_callable(spec)
-
-
 def read_texts(path: Path | None) -> list[str]:
-    """Return the texts of a file, one a line; ours if there is no path."""
+    """Return the texts of a file, one per line; None returns 12 passages."""
     source: Any = files("eigenheads.adapters") / "texts.txt" if path is None else path
     try:
         content = source.read_text(encoding="utf-8")
@@ -88,52 +48,47 @@ def read_texts(path: Path | None) -> list[str]:
     texts = [line.strip() for line in content.splitlines() if line.strip()]
     if not texts:
         got = Got(f"{str(path)!r}, which has none")
-        fail("data", "a file with texts, one a line", got, owner=_OWNER)
+        fail("data", "a file with one text per line", got, owner=_OWNER)
     return texts
 
 
-def parse_layers(text: str | None) -> list[int] | None:
-    """Return layers written as ``0,3-5``.
+def load_folder(
+    folder: Path, *, data: Path | None = None, max_length: int | None = None
+) -> LoadedModel:
+    """Return the model of a folder, with a batch of texts.
 
-    Examples
-    --------
-    >>> parse_layers("0,3-5")
-    [0, 3, 4, 5]
+    Parameters
+    ----------
+    folder
+        A folder with ``config.json``, weights and a tokenizer, as ``save_pretrained``
+        writes it.
+    data
+        Text file with one text per line. None means 12 passages of about a hundred
+        tokens, which is more than the heads of most models have columns.
+    max_length
+        Number of tokens at which texts are cut. None means 128, or the model's limit.
+
+    Notes
+    -----
+    Weights are read from safetensors, or by ``torch.load`` with ``weights_only``:
+    never from a pickle that could run code. Code in the folder is not run
+    (``trust_remote_code`` stays off).
     """
-    if text is None:
-        return None
-    layers: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            contract = "indices and ranges such as 0,3-5"
-            fail("layers", contract, text, owner=_OWNER)
-        stop = int(last) if dash else int(first)
-        if stop > 10_000 or stop < int(first):
-            fail("layers", "ranges from a layer to a later one", text, owner=_OWNER)
-        layers += range(int(first), stop + 1)
-    return sorted(set(layers))
-
-
-def _from_callable(spec: str) -> Loaded:
-    made = call_source(spec, name="MODEL", owner=_OWNER)
-    if not (
-        isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module)
-    ):
-        got = Got(f"{spec!r}, which returned {type(made).__name__}")
-        contract = "a callable that returns (model, batch)"
-        fail("MODEL", contract, got, owner=_OWNER)
-    return Loaded(made[0], made[1], f"{spec}: {type(made[0]).__name__}")
-
-
-def _from_folder(folder: Path, data: Path | None, max_length: int | None) -> Loaded:
     texts = read_texts(data)
     transformers = _transformers()
     if not (folder / "config.json").is_file():
         got = Got(f"{str(folder)!r}, which has no config.json")
-        fail("MODEL", _CONTRACT, got, owner=_OWNER)
+        fail("MODEL", MODEL_CONTRACT, got, owner=_OWNER)
     with quiet(transformers):
-        model = _read(transformers.AutoModel, folder, weights_only=True)
+        model, info = _read(
+            transformers.AutoModel,
+            folder,
+            weights_only=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+        # Checkpoints of language models have no pooler, which no head looks at.
+        check_all_loaded(info, but="pooler.", name="MODEL", path=folder, owner=_OWNER)
         if getattr(model, "main_input_name", "input_ids") != "input_ids":
             got = Got(f"{type(model).__name__}, which takes {model.main_input_name}")
             hint = "Use module:callable, which brings a batch."
@@ -144,7 +99,7 @@ def _from_folder(folder: Path, data: Path | None, max_length: int | None) -> Loa
     cut = f", {n_cut} cut at {length} tokens" if n_cut else ""
     name = "/".join(folder.resolve().parts[-2:])
     about = f"{name}: {type(model).__name__} on {len(texts)} texts{cut}"
-    return Loaded(model, batch, about)
+    return LoadedModel(model, batch, about)
 
 
 def _transformers() -> Any:
@@ -158,15 +113,44 @@ def _read(kind: Any, folder: Path, **options: Any) -> Any:
         )
     except UnpicklingError:
         got = Got(f"{str(folder)!r}, whose weights are a pickle of more than tensors")
-        hint = "It could run code, so it is not read; ask for safetensors."
-        fail("MODEL", _CONTRACT, got, owner=_OWNER, hint=hint)
+        hint = "It could run code, so it is not read. Use safetensors."
+        fail("MODEL", MODEL_CONTRACT, got, owner=_OWNER, hint=hint)
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
         what = (
             f"{str(folder)!r}: {kind.__name__} raised {type(error).__name__}: {first}"
         )
-        hint = "A whole folder has config.json, weights (safetensors) and a tokenizer."
-        fail("MODEL", _CONTRACT, Got(what[:300]), owner=_OWNER, hint=hint)
+        hint = (
+            "A complete folder has config.json, weights (safetensors) and a tokenizer."
+        )
+        fail("MODEL", MODEL_CONTRACT, Got(what[:300]), owner=_OWNER, hint=hint)
+
+
+def check_all_loaded(
+    info: Mapping[str, Any], *, but: str, name: str, path: Path | str, owner: str
+) -> None:
+    """Raise if tensors of a model were not in its files, or not of its shapes.
+
+    Transformers fills them with random numbers. Names that begin with `but` may be
+    missing.
+    """
+    lost = sorted(key for key in info["missing_keys"] if not key.startswith(but))
+    if lost:
+        got = Got(f"{str(path)!r}, which lacks {_some(lost)}")
+        hint = "Random numbers would take their place."
+        fail(
+            name, "a folder with all weights of its model", got, owner=owner, hint=hint
+        )
+    wrong = sorted(str(key[0]) for key in info["mismatched_keys"])
+    if wrong:
+        got = Got(f"{str(path)!r}, where {_some(wrong)} differ")
+        contract = "a folder with weights of the shapes in config.json"
+        fail(name, contract, got, owner=owner)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more tensors" if len(names) > 3 else ""
+    return ", ".join(f"`{name}`" for name in names[:3]) + more
 
 
 def _length(model: nn.Module, wanted: int | None) -> int:
@@ -175,7 +159,7 @@ def _length(model: nn.Module, wanted: int | None) -> int:
         return min(128, longest or 128)
     wanted = check_count("max_length", wanted, owner=_OWNER, minimum=3)
     if longest is not None and wanted > longest:
-        contract = f"at most {longest}, which is what the model takes"
+        contract = f"at most {longest}, the limit of the model"
         fail("max_length", contract, wanted, owner=_OWNER)
     return wanted
 
@@ -183,7 +167,7 @@ def _length(model: nn.Module, wanted: int | None) -> int:
 def _tokenize(
     tokenizer: Any, texts: Sequence[str], length: int
 ) -> tuple[dict[str, Any], int]:
-    if tokenizer.pad_token is None:  # decoders have none; the mask hides it anyway
+    if tokenizer.pad_token is None:  # decoders have none, and the mask hides padding
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
     tokenizer.padding_side = "right"
     whole = tokenizer(list(texts), add_special_tokens=True)["input_ids"]
@@ -202,7 +186,7 @@ def _tokenize(
 
 @contextmanager
 def quiet(transformers: Any) -> Iterator[None]:
-    """Keep the library's bars and remarks off the screen, inside this context."""
+    """Turn off the library's progress bars and messages, inside this context."""
     logging = transformers.utils.logging
     level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

@@ -1,5 +1,6 @@
 """Swap the attention of a trained model, and list the attention of each layer."""
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,9 +20,13 @@ Layers = int | str | Sequence[int | str] | range | None
 _OWNER = "swap_attention"
 
 
+class SwapWarning(UserWarning):
+    """A swap that changes a model in evaluation mode, which may be trained already."""
+
+
 def swap_attention(
     model: Model,
-    to: Literal["rpc", "symmetric", "scaled", "original"] = "rpc",
+    to: Literal["rpc", "symmetric", "scaled", "original"],
     *,
     layers: Layers = None,
     **options: Any,
@@ -45,9 +50,10 @@ def swap_attention(
     **options
         For ``"rpc"``, as in :func:`eigenheads.nn.rpc_attention`: ``n_iter`` (4),
         ``sparsity`` (4.0, or ``"auto"``; infinity flags nothing), ``threshold``
-        (``"paper"``), ``recompute`` (False), and ``queries``: ``"own"`` keeps the
-        model's queries in the last softmax; ``"keys"`` drops them, as in the paper,
-        whose models are trained that way. For ``"scaled"``, as in
+        (``"paper"``), ``multiplier`` (``"paper"``), ``query_steps`` (``"last"``),
+        ``recompute`` (False), and ``queries``: ``"own"`` keeps the model's queries in
+        the last softmax; ``"keys"`` drops them, as in the paper's symmetric models,
+        which are trained that way. For ``"scaled"``, as in
         :class:`eigenheads.nn.ScaledAttention`: ``kind`` (``"scalar"``), ``n_tokens``.
 
     Returns
@@ -61,6 +67,12 @@ def swap_attention(
         If no attention is found (the message lists modules of the model), or a layer
         computes something that a swap would lose, such as relative positions. The model
         is then unchanged.
+
+    Warns
+    -----
+    SwapWarning
+        If the model is in evaluation mode and the new attention computes something that
+        its weights were not trained for.
 
     See Also
     --------
@@ -105,6 +117,14 @@ def swap_attention(
     hint = "Layers to build a model from are in eigenheads.nn."
     found = find_attention_layers(model, owner=_OWNER, hint=hint)
     apply_variants(model, dict.fromkeys(_choose(found, layers), variant))
+    if variant is not None and not variant.is_identity and not model.training:
+        warnings.warn(
+            f"swap_attention: the weights were not trained for attention {to!r}, and "
+            "the model is in evaluation mode. Fine-tune it, or expect much lower "
+            "accuracy (often near chance).",
+            SwapWarning,
+            stacklevel=2,
+        )
     return model
 
 

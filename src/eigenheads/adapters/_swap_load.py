@@ -9,12 +9,20 @@ from eigenheads._checks import Got, fail
 from eigenheads.adapters._family import AttentionLayer
 from eigenheads.adapters._huggingface import MARKER, SWAPPED, register
 from eigenheads.adapters._layers import find_attention_layers
+from eigenheads.adapters._load import check_all_loaded
 from eigenheads.adapters._swap import apply_variants
 from eigenheads.adapters._variants import VARIANTS, AbstractVariant
 
 _OWNER = "load_swapped"
 # Options of `from_pretrained` that the configuration needs to be found.
-_WHERE = ("cache_dir", "local_files_only", "revision", "subfolder", "token")
+_WHERE = (
+    "cache_dir",
+    "local_files_only",
+    "revision",
+    "subfolder",
+    "token",
+    "trust_remote_code",
+)
 
 
 def load_swapped(
@@ -33,7 +41,8 @@ def load_swapped(
         ``AutoModelForCausalLM`` do, too.
     **options
         Forwarded to ``from_pretrained``; ``attn_implementation`` is what layers that
-        are not swapped use, as saved unless given.
+        are not swapped use, as saved unless given. ``trust_remote_code`` is False
+        unless given: code that comes with a model is not run.
 
     Returns
     -------
@@ -65,6 +74,7 @@ def load_swapped(
     import transformers
 
     register()
+    options = {"trust_remote_code": False, "weights_only": True, **options}
     where = {name: options[name] for name in _WHERE if name in options}
     config = transformers.AutoConfig.from_pretrained(path, **where)
     marker = getattr(config, MARKER, None)
@@ -79,7 +89,15 @@ def load_swapped(
     config._attn_implementation = marker["original"]
     original = _concrete(model_class, config)
     loader = _swapping(original, marker["layers"])
-    loaded: nn.Module = loader.from_pretrained(path, config=config, **options)
+    loaded: nn.Module
+    options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
+    loaded, info = loader.from_pretrained(path, config=config, **options)
+    # A class of the caller's may add a head of its own to the model that was saved.
+    inner = f"{original.base_model_prefix}."
+    info = dict(info)
+    if model_class is not None:
+        info["missing_keys"] = [k for k in info["missing_keys"] if k.startswith(inner)]
+    check_all_loaded(info, but="pooler.", name="path", path=path, owner=_OWNER)
     loaded.__class__ = original
     return loaded
 

@@ -19,7 +19,9 @@ from eigenheads.adapters._attention_call import (
 )
 from eigenheads.nn._diagnostics import PursuitDiagnostics, PursuitMonitor
 from eigenheads.nn._pursuit import (
+    Multiplier,
     PursuitSettings,
+    QuerySteps,
     Threshold,
     check_head_tensors,
     pursue,
@@ -41,8 +43,13 @@ class AbstractVariant(ABC):
 
     @property
     def queries_used(self) -> Literal["own", "keys"]:
-        """Whether the last softmax uses the model's queries or the keys as queries."""
+        """Queries of the last softmax: the model's own, or the keys."""
         return "own"
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether a layer computes what it did before, until it is trained."""
+        return False
 
     @classmethod
     def read(cls, options: Mapping[str, Any], *, owner: str) -> Self:
@@ -85,23 +92,39 @@ class PursuitVariant(AbstractVariant):
     n_iter: int = 4
     sparsity: float | Literal["auto"] = 4.0
     threshold: Threshold = "paper"
+    multiplier: Multiplier = "paper"
     queries: Literal["own", "keys"] = "own"
+    query_steps: QuerySteps = "last"
     recompute: bool = False
 
     def __post_init__(self) -> None:
         """Check the options, once per swap."""
         check_choice("queries", self.queries, ("own", "keys"), owner=_SWAPPER)
+        if self.queries == "keys" and self.query_steps == "every":
+            contract = "'last' for queries='keys', which drops the queries"
+            fail("query_steps", contract, self.query_steps, owner=_SWAPPER)
         _ = self._pursuit
 
     @property
     def queries_used(self) -> Literal["own", "keys"]:
-        """Whether the last softmax uses the model's queries or the keys as queries."""
+        """Queries of the last softmax: the model's own, or the keys."""
         return self.queries
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether the pursuit is one plain softmax."""
+        is_plain = self.n_iter == 1 and self.sparsity == math.inf
+        return is_plain and self.queries == "own"
 
     @cached_property
     def _pursuit(self) -> PursuitSettings:
         return PursuitSettings.read(
-            self.n_iter, self.sparsity, self.threshold, owner=_SWAPPER
+            self.n_iter,
+            self.sparsity,
+            self.threshold,
+            self.multiplier,
+            self.query_steps,
+            owner=_SWAPPER,
         )
 
     def attend(self, call: AttentionCall, module: nn.Module) -> Attended:
@@ -111,6 +134,11 @@ class PursuitVariant(AbstractVariant):
         call = with_key_rows(call)
         own = call.queries if self.queries == "own" else None
         check_head_tensors(call.keys, call.values, own, owner=OWNER)
+        if self.query_steps == "every" and call.n_queries != call.n_keys:
+            contract = "as many as the keys for query_steps='every'"
+            got = Got(f"{call.n_queries} queries and {call.n_keys} keys")
+            hint = "Queries of cached tokens are unknown; pass `use_cache=False`."
+            fail("queries", contract, got, owner=OWNER, hint=hint)
         visibility, state = visibility_of(call), swap_state(module)
         found = pursue(
             call.keys,
@@ -144,7 +172,7 @@ class SymmetricVariant(AbstractVariant):
 
     @property
     def queries_used(self) -> Literal["own", "keys"]:
-        """Whether the last softmax uses the model's queries or the keys as queries."""
+        """Queries of the last softmax: the model's own, or the keys."""
         return "keys"
 
     def attend(self, call: AttentionCall, module: nn.Module) -> Attended:
@@ -170,6 +198,11 @@ class ScaledVariant(AbstractVariant):
         check_choice("kind", self.kind, ("scalar", "matrix"), owner=_SWAPPER)
         if self.kind == "matrix":
             check_count("n_tokens", self.n_tokens, owner=_SWAPPER)
+
+    @property
+    def is_identity(self) -> bool:
+        """True: the learned multiple starts at zero."""
+        return True
 
     def scaling_shape(self, n_heads: int) -> tuple[int, ...]:
         """Return the shape of the parameter that the variant learns."""

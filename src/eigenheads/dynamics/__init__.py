@@ -9,8 +9,7 @@ from eigenheads.dynamics._engine import (
     reveal_along,
     sphere_step,
 )
-from eigenheads.dynamics._location import simulate_location
-from eigenheads.dynamics._location_start import location_start
+from eigenheads.dynamics._location import location_start, simulate_location
 from eigenheads.dynamics._pca import pca_start, simulate_pca
 from eigenheads.dynamics._signal import simulate_signal
 

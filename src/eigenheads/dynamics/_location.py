@@ -1,37 +1,32 @@
-"""Online SGD of single-location regression, in any dimension."""
+"""Online SGD of single-location regression, in any dimension, and its starts."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from eigenheads._checks import Got, check_choice, check_count, fail
-from eigenheads._limits import LARGEST, MAX_WORK
+from eigenheads._limits import MAX_DIMENSION, MAX_RUNS, MAX_WORK
 from eigenheads._location_order import ORDER_PARAMETERS, check_order_parameters
-from eigenheads._parallel import RunPool, advance, blocks
 from eigenheads._rng import run_generators
-from eigenheads._schedules import check_schedule, schedule_values
-from eigenheads._trajectories import (
-    Trajectories,
-    check_n_steps,
-    check_record_every,
-    record_steps,
-)
+from eigenheads._run_blocks import check_run_counts, run_blocks
+from eigenheads._schedules import check_schedule
+from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray, Schedule
 from eigenheads.datasets import SingleLocation
-from eigenheads.dynamics._location_kernels import Problem, exact_block, full_block
-from eigenheads.dynamics._location_start import (
-    MAX_DIMENSION,
-    MAX_RUNS,
-    draw_starts,
-    frame_coordinates,
+from eigenheads.dynamics._engine import chi
+from eigenheads.dynamics._location_kernels import (
+    LocationProblem,
+    location_exact_block,
+    location_full_block,
 )
-from eigenheads.dynamics._runs import advance_runs
 
 _OWNER = "simulate_location"
-_KERNELS: dict[str, Callable[..., int]] = {"exact": exact_block, "full": full_block}
-# A block lasts about 20 ms a run: a normal takes about 4 ns, erf and exp 20 ns a token.
-_BLOCK_NANOSECONDS = 20e6
+_KERNELS: dict[str, Callable[..., int]] = {
+    "exact": location_exact_block,
+    "full": location_full_block,
+}
 
 
 def simulate_location(
@@ -119,52 +114,40 @@ def simulate_location(
         fail("law", "a SingleLocation", law, owner=_OWNER, hint=hint, error=TypeError)
     method = check_choice("method", method, list(_KERNELS), owner=_OWNER)
     _check_dimension(law, method)
-    inverse_temperature = check_schedule(
-        "inverse_temperature", inverse_temperature, owner=_OWNER
-    )
-    step_size = check_schedule("step_size", step_size, owner=_OWNER)
+    schedules = {
+        "inverse_temperature": check_schedule(
+            "inverse_temperature", inverse_temperature, owner=_OWNER
+        ),
+        "step_size": check_schedule("step_size", step_size, owner=_OWNER),
+    }
     batch_size = _check_batch(batch_size, law, method)
-    n_steps = check_n_steps(n_steps, owner=_OWNER)
-    n_runs = _check_n_runs(n_runs, law, method)
-    record_every = check_record_every(
-        record_every,
-        n_steps=n_steps,
-        n_runs=n_runs,
-        n_curves=len(ORDER_PARAMETERS),
-        owner=_OWNER,
+    counts = check_run_counts(
+        n_steps, n_runs, record_every, n_curves=len(ORDER_PARAMETERS), owner=_OWNER
     )
-    generators = run_generators(seed, n_runs, owner=_OWNER)
-    # Drawn also when a start is given: then the batches do not depend on whether.
+    _check_memory(counts.n_runs, law, method)
+    generators = run_generators(seed, counts.n_runs, owner=_OWNER)
+    # Starts are drawn even if they are given, so that a given start changes no batch.
     starts = draw_starts(law.d, generators)
     if start is not None:
-        starts = check_order_parameters(start, d=law.d, owner=_OWNER, n_runs=n_runs)
-    states = _initial_states(starts, law.d, method)
-    steps = record_steps(n_steps, record_every)
-    records = np.empty((n_runs, len(steps), 5))
-    records[:, 0] = starts
-
-    problem = Problem(float(law.d), law.n_tokens, law.gamma, law.noise, batch_size)
-    with RunPool(n_runs) as pool:
-        for first, stop in blocks(n_steps, size=_block_size(problem, method)):
-            temperatures = schedule_values(
-                "inverse_temperature",
-                inverse_temperature,
-                first,
-                stop,
-                owner=_OWNER,
-                maximum=LARGEST,
-            )
-            step_sizes = schedule_values(
-                "step_size", step_size, first, stop, owner=_OWNER
-            )
-            block = (temperatures, step_sizes, problem, first, record_every)
-            broken = advance_runs(
-                pool, _KERNELS[method], generators, states, records, block
-            )
-            _check_finite(broken, step_sizes, first)
-            advance((stop - first) * n_runs)
-    curves = np.ascontiguousarray(np.moveaxis(records, 2, 0))
-    return Trajectories(steps, dict(zip(ORDER_PARAMETERS, curves, strict=True)))
+        starts = check_order_parameters(
+            start, d=law.d, owner=_OWNER, n_runs=counts.n_runs
+        )
+    problem = LocationProblem(
+        float(law.d), law.n_tokens, law.gamma, law.noise, batch_size
+    )
+    return run_blocks(
+        _KERNELS[method],
+        _initial_states(starts, law.d, method),
+        curves=ORDER_PARAMETERS,
+        start=starts,
+        schedules=schedules,
+        constants=(problem,),
+        generators=generators,
+        n_steps=counts.n_steps,
+        record_every=counts.record_every,
+        nanoseconds=_update_nanoseconds(problem, method),
+        owner=_OWNER,
+    )
 
 
 def _initial_states(starts: FloatArray, d: int, method: str) -> list[FloatArray]:
@@ -184,10 +167,10 @@ def _initial_states(starts: FloatArray, d: int, method: str) -> list[FloatArray]
     return states
 
 
-def _block_size(problem: Problem, method: str) -> int:
+def _update_nanoseconds(problem: LocationProblem, method: str) -> float:
+    """Estimate: 4 ns per normal, 20 ns per token for erf and exp."""
     normals = 4.0 if method == "exact" else problem.d
-    tokens = problem.n_tokens * problem.batch_size
-    return max(1, int(_BLOCK_NANOSECONDS / (tokens * (4.0 * normals + 20.0))))
+    return problem.n_tokens * problem.batch_size * (4.0 * normals + 20.0)
 
 
 def _check_dimension(law: SingleLocation, method: str) -> None:
@@ -215,18 +198,100 @@ def _check_batch(batch_size: int, law: SingleLocation, method: str) -> int:
     return check_count("batch_size", batch_size, owner=_OWNER, maximum=most)
 
 
-def _check_n_runs(n_runs: int, law: SingleLocation, method: str) -> int:
-    n_runs = check_count("n_runs", n_runs, owner=_OWNER, maximum=MAX_RUNS)
+def _check_memory(n_runs: int, law: SingleLocation, method: str) -> None:
     if method == "full" and law.d * n_runs > MAX_WORK:
         contract = f"so small that d * n_runs <= {MAX_WORK} for method='full'"
         fail("n_runs", contract, n_runs, owner=_OWNER, hint="Use method='exact'.")
-    return n_runs
 
 
-def _check_finite(broken: list[int], step_sizes: FloatArray, first: int) -> None:
-    for run, index in enumerate(broken):
-        if index >= 0:
-            value = float(step_sizes[index - first])
-            contract = "so small that no update overflows"
-            got = Got(f"{value!r} at update {index}, where run {run} overflowed")
-            fail("step_size", contract, got, owner=_OWNER)
+def location_start(
+    d: int, *, n_runs: int, seed: int, on_manifold: bool = False
+) -> FloatArray:
+    r"""Draw order parameters at which single-location regression may start.
+
+    On the sphere, :math:`k` and :math:`v` are independent and uniform. On the
+    invariant manifold they are uniform given :math:`k \perp v^*`,
+    :math:`v \perp k^*` and :math:`v \perp k`. Either way at most seven numbers are
+    drawn, whatever the dimension: Gaussian coordinates along the directions that
+    matter, and one :math:`\chi` for the length of all the others.
+
+    Parameters
+    ----------
+    d
+        Dimension; at least 2, on the manifold at least 3.
+    n_runs
+        Number of starts.
+    seed
+        Start r depends on ``(seed, r)`` alone, and on the sphere it is the one that
+        :func:`simulate_location` takes for this seed.
+    on_manifold
+        Whether to start on the invariant manifold.
+
+    Returns
+    -------
+    start
+        Rows :math:`\kappa = k \cdot k^*`, :math:`\nu = v \cdot v^*`,
+        :math:`\theta = v \cdot k^*`, :math:`\eta = k \cdot v^*`,
+        :math:`\rho = k \cdot v`, shape (n_runs, 5).
+
+    References
+    ----------
+    .. [1] marion2025.
+
+    Examples
+    --------
+    >>> location_start(10**9, n_runs=2, seed=0, on_manifold=True).round(5)[:, 2:]
+    array([[0., 0., 0.],
+           [0., 0., 0.]])
+    """
+    owner = "location_start"
+    if not isinstance(on_manifold, bool | np.bool_):
+        fail("on_manifold", "True or False", on_manifold, owner=owner)
+    least = 3 if on_manifold else 2
+    d = check_count("d", d, owner=owner, minimum=least, maximum=MAX_DIMENSION)
+    n_runs = check_count("n_runs", n_runs, owner=owner, maximum=MAX_RUNS)
+    generators = run_generators(seed, n_runs, owner=owner)
+    return draw_starts(d, generators, on_manifold=on_manifold)
+
+
+def draw_starts(
+    d: int, generators: Iterable[np.random.Generator], *, on_manifold: bool = False
+) -> FloatArray:
+    """Draw one start from each generator (see :func:`location_start`)."""
+    draw = _on_manifold if on_manifold else _on_sphere
+    return np.array([draw(float(d), rng) for rng in generators])
+
+
+def _on_sphere(d: float, rng: np.random.Generator) -> list[float]:
+    """Draw k and v along k*, v*, the residual of k, and the length of what is left."""
+    k = np.array([*rng.standard_normal(2), chi(rng, d - 2), 0.0])
+    along = rng.standard_normal() if d > 2 else 0.0
+    v = np.array([*rng.standard_normal(2), along, chi(rng, d - 3)])
+    k /= np.linalg.norm(k)
+    v /= np.linalg.norm(v)
+    return [float(number) for number in (k[0], v[1], v[0], k[1], k @ v)]
+
+
+def _on_manifold(d: float, rng: np.random.Generator) -> list[float]:
+    """Draw (κ, ν) given θ = η = ρ = 0.
+
+    k is uniform on the sphere of v*'s complement, of dimension d - 1. Given k, v is
+    uniform on the sphere of the complement of k* and k, of dimension d - 2, in which
+    v* lies (it is orthogonal to both).
+    """
+    first, second = rng.standard_normal(2)
+    kappa = first / math.hypot(first, chi(rng, d - 2))
+    nu = second / math.hypot(second, chi(rng, d - 3))
+    return [float(kappa), float(nu), 0.0, 0.0, 0.0]
+
+
+def frame_coordinates(row: FloatArray) -> FloatArray:
+    """Return k and v (2, 4) along k*, v*, the residual of k, the residual of v."""
+    kappa, nu, theta, eta, rho = row
+    k_left = math.sqrt(max(0.0, 1 - kappa**2 - eta**2))
+    v_left = max(0.0, 1 - theta**2 - nu**2)
+    cross = (rho - kappa * theta - eta * nu) / k_left if k_left > 0 else 0.0
+    cross = math.copysign(min(abs(cross), math.sqrt(v_left)), cross)
+    rest = math.sqrt(max(0.0, v_left - cross**2))
+    vectors = np.array([[kappa, eta, k_left, 0.0], [theta, nu, cross, rest]])
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -17,7 +17,7 @@ from eigenheads.dynamics._engine import (
 _ERF_SLOPE = 2.0 / math.sqrt(math.pi)
 
 
-class Problem(NamedTuple):
+class LocationProblem(NamedTuple):
     """What does not change along a run."""
 
     d: float
@@ -28,7 +28,7 @@ class Problem(NamedTuple):
 
 
 @njit(fastmath=REORDER)
-def prompt_weights(
+def gradient_weights(
     on_key: Any,
     on_value: Any,
     target: float,
@@ -64,12 +64,12 @@ def prompt_weights(
 
 
 @njit()
-def exact_block(
+def location_exact_block(
     rng: np.random.Generator,
     state: Any,
-    temperatures: Any,
+    inverse_temperatures: Any,
     step_sizes: Any,
-    problem: Problem,
+    problem: LocationProblem,
     first: int,
     record_every: int,
     records: Any,
@@ -101,11 +101,11 @@ def exact_block(
             on_key[start] = gamma * on_key[start] + shift * state[0, 0]
             on_value[start] = gamma * on_value[start] + shift * state[1, 0]
             target = gamma * z[1, start] + noise * rng.standard_normal()
-            prompt_weights(
+            gradient_weights(
                 on_key[start:stop],
                 on_value[start:stop],
                 target,
-                temperatures[index],
+                inverse_temperatures[index],
                 share,
                 weights[0, start:stop],
                 weights[1, start:stop],
@@ -137,12 +137,12 @@ def _project(vector: Any, z: Any, out: Any) -> None:
 
 
 @njit()
-def full_block(
+def location_full_block(
     rng: np.random.Generator,
     state: Any,
-    temperatures: Any,
+    inverse_temperatures: Any,
     step_sizes: Any,
-    problem: Problem,
+    problem: LocationProblem,
     first: int,
     record_every: int,
     records: Any,
@@ -150,7 +150,7 @@ def full_block(
     """Advance one run by a block of updates, drawing every coordinate.
 
     ``state`` (2, d) holds k and v; k* and v* are the first two basis vectors.
-    Returns as :func:`exact_block` does.
+    Returns as :func:`location_exact_block` does.
     """
     _, n_tokens, gamma, noise, batch_size = problem
     d = state.shape[1]
@@ -168,8 +168,14 @@ def full_block(
                 tokens[decides, axis] *= gamma
             tokens[decides, 0] += shift
             target = tokens[decides, 1] + noise * rng.standard_normal()
-            add_prompt_gradient(
-                tokens, target, state, temperatures[index], share, scratch, gradient
+            add_location_gradient(
+                tokens,
+                target,
+                state,
+                inverse_temperatures[index],
+                share,
+                scratch,
+                gradient,
             )
         finite = sphere_step(state[0], gradient[0], step_sizes[index])
         finite &= sphere_step(state[1], gradient[1], step_sizes[index])
@@ -180,7 +186,7 @@ def full_block(
 
 
 @njit(fastmath=REORDER)
-def add_prompt_gradient(
+def add_location_gradient(
     tokens: Any,
     target: float,
     state: Any,
@@ -202,7 +208,7 @@ def add_prompt_gradient(
             on_value += tokens[token, axis] * state[1, axis]
         scratch[0, token] = on_key
         scratch[1, token] = on_value
-    prompt_weights(
+    gradient_weights(
         scratch[0],
         scratch[1],
         target,

@@ -1,7 +1,8 @@
 """Online SGD of attention-based PCA: softmax and linear heads of any rank."""
 
 import math
-from typing import Any
+from functools import partial
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,27 +15,20 @@ from eigenheads._checks import (
     check_positive,
     fail,
 )
-from eigenheads._limits import MAX_WORK
-from eigenheads._parallel import RunPool, advance, blocks
+from eigenheads._limits import MAX_RUNS, MAX_WORK
 from eigenheads._rng import run_generators
-from eigenheads._schedules import check_schedule, schedule_values
-from eigenheads._trajectories import (
-    Trajectories,
-    check_n_steps,
-    check_record_every,
-    record_steps,
-)
+from eigenheads._run_blocks import check_run_counts, run_blocks
+from eigenheads._schedules import check_schedule
+from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray, Schedule
 from eigenheads.datasets import GaussianPrompts, SpikedWishartPrompts
-from eigenheads.dynamics._pca_blocks import Problem, pca_block
+from eigenheads.dynamics._pca_blocks import PCAProblem, pca_block
 from eigenheads.functional import PrincipalSubspace, principal_subspace
 
 _OWNER = "simulate_pca"
 _HEADS, _METHODS = ("softmax", "linear"), ("exact", "full")
-_MAX_RUNS = 10**6
-# A block lasts about 20 ms a run: a normal takes about 4 ns, an exponential 5 ns.
-_BLOCK_NANOSECONDS = 20e6
-# How many times its start and its minimum a head outgrows only when it diverges.
+_CURVES = ("alignment", "norm", "loss")
+# A head longer than this many times its start and its minimiser has diverged.
 _FAR = 20.0
 
 
@@ -72,7 +66,7 @@ def pca_start(
     owner = "pca_start"
     d = check_count("d", d, owner=owner)
     rank = check_count("rank", rank, owner=owner, maximum=d)
-    n_runs = check_count("n_runs", n_runs, owner=owner, maximum=_MAX_RUNS)
+    n_runs = check_count("n_runs", n_runs, owner=owner, maximum=MAX_RUNS)
     generators = run_generators(seed, n_runs, owner=owner)
     starts = np.array([rng.standard_normal((d, rank)) for rng in generators])
     if scale is None:
@@ -180,57 +174,42 @@ def simulate_pca(
     spectrum.warn_if_not_identified(owner=_OWNER)
     check_choice("head", head, _HEADS, owner=_OWNER)
     check_choice("method", method, _METHODS, owner=_OWNER)
-    sharpness = check_positive("inverse_temperature", inverse_temperature, owner=_OWNER)
-    rate = check_schedule("step_size", step_size, owner=_OWNER)
+    inverse_temperature = check_positive(
+        "inverse_temperature", inverse_temperature, owner=_OWNER
+    )
+    schedule = check_schedule("step_size", step_size, owner=_OWNER)
     batch_size = check_count("batch_size", batch_size, owner=_OWNER, maximum=MAX_WORK)
-    n_steps = check_n_steps(n_steps, owner=_OWNER)
-    n_runs = check_count("n_runs", n_runs, owner=_OWNER, maximum=_MAX_RUNS)
-    record_every = check_record_every(
-        record_every, n_steps=n_steps, n_runs=n_runs, n_curves=3, owner=_OWNER
+    counts = check_run_counts(
+        n_steps, n_runs, record_every, n_curves=len(_CURVES), owner=_OWNER
     )
     _check_work(law, method)
-    generators = run_generators(seed, n_runs, owner=_OWNER)
-    # Drawn also when a start is given: then the batches do not depend on whether.
+    generators = run_generators(seed, counts.n_runs, owner=_OWNER)
+    # Starts are drawn even if they are given, so that a given start changes no batch.
     starts = np.array([rng.standard_normal((law.d, rank)) for rng in generators])
     starts /= np.linalg.norm(starts, axis=1, keepdims=True)
     if start is not None:
-        starts = _check_start(start, n_runs, law.d, rank)
-    states = np.ascontiguousarray(np.swapaxes(spectrum.eigenvectors.T @ starts, 1, 2))
-    steps = record_steps(n_steps, record_every)
-    records = np.empty((n_runs, len(steps), 3))
-    problem = _problem(law, spectrum, head, sharpness, batch_size)
-    broken = np.full(n_runs, -1)
-    far = _far(states, problem)
-    factors = [_factor(law, problem, method) for _ in range(n_runs)]
-    with RunPool(n_runs) as pool:
-        # One update more, of step 0, makes the last record.
-        for first, stop in blocks(n_steps + 1, size=_block_size(law, problem, method)):
-            last = min(stop, n_steps)
-            rates = schedule_values("step_size", rate, first, last, owner=_OWNER)
-            rates = np.append(rates, np.zeros(stop - last))
-
-            def work(run: int, first: int = first, rates: FloatArray = rates) -> None:
-                broken[run] = pca_block(
-                    generators[run],
-                    states[run],
-                    factors[run],
-                    rates,
-                    problem,
-                    method == "exact",
-                    first,
-                    record_every,
-                    records[run],
-                )
-
-            pool.each(work)
-            # A softmax head saturates where a linear one overflows.
-            lost = np.linalg.norm(states, axis=(1, 2)) > far
-            broken[lost & (broken < 0)] = last
-            _check_finite(broken, rates, first, law, problem)
-            advance((last - first) * n_runs)
-    names = ("alignment", "norm", "loss")
-    return Trajectories(
-        steps, dict(zip(names, np.moveaxis(records, 2, 0), strict=True))
+        starts = _check_start(start, counts.n_runs, law.d, rank)
+    # In the eigenbasis the covariance is diagonal.
+    directions = np.ascontiguousarray(
+        np.swapaxes(spectrum.eigenvectors.T @ starts, 1, 2)
+    )
+    problem = _problem(law, spectrum, head, inverse_temperature, batch_size)
+    far = _far(directions, problem)
+    return run_blocks(
+        pca_block,
+        [(one, _factor(law, problem, method)) for one in directions],
+        curves=_CURVES,
+        start=None,  # a record needs the loss of fresh prompts: the kernel writes it
+        schedules={"step_size": schedule},
+        constants=(problem, method == "exact"),
+        generators=generators,
+        n_steps=counts.n_steps,
+        record_every=counts.record_every,
+        nanoseconds=_update_nanoseconds(law, problem, method),
+        owner=_OWNER,
+        # A softmax head saturates where a linear head overflows.
+        is_lost=lambda state: _length(state[0]) > far,
+        diverged=partial(_fail_divergence, law, problem),
     )
 
 
@@ -250,17 +229,17 @@ def _problem(
     law: GaussianPrompts | SpikedWishartPrompts,
     spectrum: PrincipalSubspace,
     head: str,
-    sharpness: float,
+    inverse_temperature: float,
     batch_size: int,
-) -> Problem:
+) -> PCAProblem:
     dof, shared = 0, 1
     if isinstance(law, SpikedWishartPrompts):
         dof, shared = law.degrees_of_freedom, law.prompts_per_covariance
-    return Problem(
+    return PCAProblem(
         roots=np.sqrt(spectrum.eigenvalues),
         dof=dof,
         n_tokens=law.n_tokens,
-        inverse_temperature=sharpness,
+        inverse_temperature=inverse_temperature,
         is_softmax=head == "softmax",
         batch_size=batch_size,
         prompts_per_covariance=shared,
@@ -270,7 +249,7 @@ def _problem(
 
 
 def _factor(
-    law: GaussianPrompts | SpikedWishartPrompts, problem: Problem, method: str
+    law: GaussianPrompts | SpikedWishartPrompts, problem: PCAProblem, method: str
 ) -> FloatArray:
     if isinstance(law, GaussianPrompts):
         roots: FloatArray = problem.roots
@@ -279,14 +258,14 @@ def _factor(
     return np.empty((law.d, min(law.d, columns) if method == "exact" else columns))
 
 
-def _block_size(
-    law: GaussianPrompts | SpikedWishartPrompts, problem: Problem, method: str
-) -> int:
+def _update_nanoseconds(
+    law: GaussianPrompts | SpikedWishartPrompts, problem: PCAProblem, method: str
+) -> float:
+    """Estimate: 4 ns per normal, 5 ns per exponential."""
     normals = 2 * (law.n_tokens + law.d)
     if method == "full":
         normals = law.n_tokens * max(law.d, problem.dof)
-    prompt = 4.0 * normals + 5.0 * law.n_tokens
-    return max(1, int(_BLOCK_NANOSECONDS / (prompt * problem.batch_size)))
+    return problem.batch_size * (4.0 * normals + 5.0 * law.n_tokens)
 
 
 def _check_work(law: GaussianPrompts | SpikedWishartPrompts, method: str) -> None:
@@ -313,7 +292,12 @@ def _check_start(start: ArrayLike, n_runs: int, d: int, rank: int) -> FloatArray
     return np.array(rows)
 
 
-def _far(states: FloatArray, problem: Problem) -> float:
+def _length(directions: FloatArray) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.linalg.norm(directions))
+
+
+def _far(states: FloatArray, problem: PCAProblem) -> float:
     """Return a length that only a diverging head reaches.
 
     In trials on two random Σ, runs that settled stayed below 6 times the longer of the
@@ -329,32 +313,26 @@ def _far(states: FloatArray, problem: Problem) -> float:
     return _FAR * max(start, minimiser)
 
 
-def _check_finite(
-    broken: Any,
-    rates: FloatArray,
-    first: int,
+def _fail_divergence(
     law: GaussianPrompts | SpikedWishartPrompts,
-    problem: Problem,
-) -> None:
-    for run in np.flatnonzero(broken >= 0):
-        update = int(broken[run]) - 1
-        rate = float(rates[max(update - first, 0)])
-        got = Got(f"{rate:.6g}; run {run} diverged at update {update}")
-        hint = (
-            f"At the minimum of the risk steps below {stable_step(law, problem):.3g} "
-            "are stable; a start far outside, or small batches, need smaller ones. "
-            "The bound falls like 1/inverse_temperature."
-        )
-        fail(
-            "step_size",
-            "so small that training converges",
-            got,
-            owner=_OWNER,
-            hint=hint,
-        )
+    problem: PCAProblem,
+    run: int,
+    update: int,
+    step_size: float,
+) -> NoReturn:
+    got = Got(f"{step_size:.6g}; run {run} diverged at update {update}")
+    hint = (
+        f"At the minimum of the risk steps below {stable_step(law, problem):.3g} "
+        "are stable; a start far outside, or small batches, need smaller ones. "
+        "The bound falls like 1/inverse_temperature."
+    )
+    contract = "so small that training converges"
+    fail("step_size", contract, got, owner=_OWNER, hint=hint)
 
 
-def stable_step(law: GaussianPrompts | SpikedWishartPrompts, problem: Problem) -> float:
+def stable_step(
+    law: GaussianPrompts | SpikedWishartPrompts, problem: PCAProblem
+) -> float:
     r"""Return the largest step that is stable along the top eigenvector.
 
     There the risk is :math:`const - 2Pq + Q q^2` in the squared length q of

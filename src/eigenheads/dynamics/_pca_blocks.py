@@ -6,9 +6,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from eigenheads._compile import njit
-from eigenheads.dynamics._pca_kernels import exact_prompt, full_prompt
-from eigenheads.dynamics._pca_rank_k import exact_prompt_k, full_prompt_k
-from eigenheads.dynamics._pca_vectors import (
+from eigenheads.dynamics._pca_prompts import (
+    exact_prompt,
+    exact_prompt_k,
+    full_prompt,
+    full_prompt_k,
+)
+from eigenheads.dynamics._vectors import (
     add_scaled,
     draw_gaussian_factor,
     draw_wishart_factor,
@@ -18,7 +22,7 @@ from eigenheads.dynamics._pca_vectors import (
 )
 
 
-class Problem(NamedTuple):
+class PCAProblem(NamedTuple):
     """What does not change along a run.
 
     ``roots`` are the square roots of the eigenvalues of the covariance, or of the
@@ -38,7 +42,7 @@ class Problem(NamedTuple):
     n_candidates: int
 
 
-class Workspace(NamedTuple):
+class _Workspace(NamedTuple):
     """Memory that a block overwrites."""
 
     tokens: Any
@@ -54,10 +58,9 @@ class Workspace(NamedTuple):
 @njit()
 def pca_block(
     rng: np.random.Generator,
-    state: Any,
-    factor: Any,
+    run: Any,
     step_sizes: Any,
-    problem: Problem,
+    problem: PCAProblem,
     is_exact: bool,
     first: int,
     record_every: int,
@@ -65,19 +68,21 @@ def pca_block(
 ) -> int:
     """Advance one run by a block of updates.
 
-    ``state`` (k, d) holds the head's directions in the eigenbasis of the covariance.
-    ``factor`` is (d,) for a fixed covariance, or (d, columns) and redrawn. A record is
-    made before each update that is due, with the loss of that update's prompts.
+    ``run`` is a pair of arrays. The first, (k, d), holds the directions of the head in
+    the eigenbasis of the covariance. The second is the factor: (d,) for a fixed
+    covariance, or (d, columns), redrawn for each covariance. Records are made before
+    an update, with the loss of that update's prompts.
 
     Returns
     -------
     broken
         Index of the update that overflowed, or -1.
     """
+    state, factor = run
     k, d = state.shape
     size = factor.shape[factor.ndim - 1]
     n_tokens = problem.n_tokens
-    work = Workspace(
+    work = _Workspace(
         np.empty((2, n_tokens, k)),
         np.empty((0 if is_exact else n_tokens, size)),
         np.empty((4, n_tokens)),
@@ -115,10 +120,10 @@ def _add_group(
     rng: np.random.Generator,
     state: Any,
     factor: Any,
-    problem: Problem,
+    problem: PCAProblem,
     is_exact: bool,
     n_prompts: int,
-    work: Workspace,
+    work: _Workspace,
     gradient: Any,
 ) -> float:
     """Add the gradients of prompts with one covariance; return their losses' sum."""
@@ -146,12 +151,12 @@ def _add_group(
 def _add_prompt(
     rng: np.random.Generator,
     factor: Any,
-    problem: Problem,
+    problem: PCAProblem,
     is_exact: bool,
-    work: Workspace,
+    work: _Workspace,
 ) -> float:
     tokens, z, space, vectors, on_z, basis, mixing, in_z = work
-    sharpness, is_softmax = problem.inverse_temperature, problem.is_softmax
+    inverse_temperature, is_softmax = problem.inverse_temperature, problem.is_softmax
     if len(in_z) == 1:
         if is_exact:
             return exact_prompt(
@@ -159,14 +164,22 @@ def _add_prompt(
                 factor,
                 basis,
                 mixing[0, 0],
-                sharpness,
+                inverse_temperature,
                 is_softmax,
                 space,
                 vectors,
                 in_z[0],
             )
         return full_prompt(
-            rng, factor, on_z[0], sharpness, is_softmax, z, space, vectors, in_z[0]
+            rng,
+            factor,
+            on_z[0],
+            inverse_temperature,
+            is_softmax,
+            z,
+            space,
+            vectors,
+            in_z[0],
         )
     if is_exact:
         return exact_prompt_k(
@@ -174,7 +187,7 @@ def _add_prompt(
             factor,
             basis,
             mixing,
-            sharpness,
+            inverse_temperature,
             is_softmax,
             tokens,
             space,
@@ -182,7 +195,16 @@ def _add_prompt(
             in_z,
         )
     return full_prompt_k(
-        rng, factor, on_z, sharpness, is_softmax, z, tokens[1], space, vectors, in_z
+        rng,
+        factor,
+        on_z,
+        inverse_temperature,
+        is_softmax,
+        z,
+        tokens[1],
+        space,
+        vectors,
+        in_z,
     )
 
 

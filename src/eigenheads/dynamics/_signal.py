@@ -7,25 +7,25 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from eigenheads._checks import Got, check_choice, check_count, check_finite_array, fail
-from eigenheads._parallel import RunPool, advance, blocks
+from eigenheads._limits import MAX_DIMENSION, MAX_WORK
 from eigenheads._rng import run_generators
-from eigenheads._schedules import check_schedule, schedule_values
-from eigenheads._trajectories import Trajectories, record_steps
+from eigenheads._run_blocks import check_run_counts, run_blocks
+from eigenheads._schedules import check_schedule
+from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray, Schedule
 from eigenheads.datasets import SignalTokens
 from eigenheads.dynamics._engine import chi
-from eigenheads.dynamics._runs import advance_runs
-from eigenheads.dynamics._signal_kernels import Problem, exact_block, full_block
+from eigenheads.dynamics._signal_kernels import (
+    SignalProblem,
+    signal_exact_block,
+    signal_full_block,
+)
 
 _OWNER = "simulate_signal"
-_KERNELS: dict[str, Callable[..., int]] = {"exact": exact_block, "full": full_block}
-# Up to here d - 3 is exact in double precision.
-_MAX_DIMENSION = 10**15
-_MAX_RUNS = 10**6
-# Numbers held at once: 2 GiB of doubles for the work, 4 GiB for the records.
-_MAX_WORK, _MAX_RECORDS = 2**28, 2**29
-# A block lasts about 20 ms a run: a normal takes about 4 ns, exp and sums 10 a token.
-_BLOCK_NANOSECONDS = 20e6
+_KERNELS: dict[str, Callable[..., int]] = {
+    "exact": signal_exact_block,
+    "full": signal_full_block,
+}
 # Slack for rounded input.
 _ROUNDING = 1e-9
 
@@ -120,42 +120,20 @@ def simulate_signal(
         fail("law", "a SignalTokens", law, owner=_OWNER, hint=hint, error=TypeError)
     method = check_choice("method", method, list(_KERNELS), owner=_OWNER)
     _check_law(law, method)
-    step_size = check_schedule("step_size", step_size, owner=_OWNER)
+    schedule = check_schedule("step_size", step_size, owner=_OWNER)
     batch_size = check_count("batch_size", batch_size, owner=_OWNER)
     if not isinstance(averaging, bool | np.bool_):
         fail("averaging", "True or False", averaging, owner=_OWNER)
-    n_steps = check_count("n_steps", n_steps, owner=_OWNER)
-    n_runs = check_count("n_runs", n_runs, owner=_OWNER, maximum=_MAX_RUNS)
     names = ("alignment", "averaged_alignment") if averaging else ("alignment",)
-    record_every = _check_record_every(record_every, n_steps, n_runs * len(names))
-    generators = run_generators(seed, n_runs, owner=_OWNER)
-    # Drawn also when a start is given: then the batches do not depend on whether.
+    counts = check_run_counts(
+        n_steps, n_runs, record_every, n_curves=len(names), owner=_OWNER
+    )
+    generators = run_generators(seed, counts.n_runs, owner=_OWNER)
+    # Starts are drawn even if they are given, so that a given start changes no batch.
     starts = _draw_starts(law.d, generators)
     if start is not None:
-        starts = _check_start(start, n_runs)
-    states = _initial_states(starts, len(names), law.d, method)
-    steps = record_steps(n_steps, record_every)
-    records = np.empty((n_runs, len(steps), len(names)))
-    records[:, 0] = starts[:, None]
-
-    problem = _problem(law, batch_size)
-    with RunPool(n_runs) as pool:
-        for first, stop in blocks(n_steps, size=_block_size(problem, method)):
-            step_sizes = schedule_values(
-                "step_size", step_size, first, stop, owner=_OWNER
-            )
-            block = (step_sizes, problem, first, record_every)
-            broken = advance_runs(
-                pool, _KERNELS[method], generators, states, records, block
-            )
-            _check_finite(broken, step_sizes, first)
-            advance((stop - first) * n_runs)
-    curves = np.ascontiguousarray(np.moveaxis(records, 2, 0))
-    return Trajectories(steps, dict(zip(names, curves, strict=True)))
-
-
-def _problem(law: SignalTokens, batch_size: int) -> Problem:
-    return Problem(
+        starts = _check_start(start, counts.n_runs)
+    problem = SignalProblem(
         float(law.d),
         law.n_informative,
         law.n_nuisance,
@@ -163,6 +141,19 @@ def _problem(law: SignalTokens, batch_size: int) -> Problem:
         law.signs == "random",
         law.inverse_temperature,
         batch_size,
+    )
+    return run_blocks(
+        _KERNELS[method],
+        _initial_states(starts, len(names), law.d, method),
+        curves=names,
+        start=starts[:, None],
+        schedules={"step_size": schedule},
+        constants=(problem,),
+        generators=generators,
+        n_steps=counts.n_steps,
+        record_every=counts.record_every,
+        nanoseconds=_update_nanoseconds(problem, method),
+        owner=_OWNER,
     )
 
 
@@ -193,10 +184,11 @@ def _initial_states(
     return states
 
 
-def _block_size(problem: Problem, method: str) -> int:
+def _update_nanoseconds(problem: SignalProblem, method: str) -> float:
+    """Estimate: 4 ns per normal, 10 ns per token for exp and the sums."""
     normals = 3.0 if method == "exact" else problem.d
     tokens = (problem.n_informative + problem.n_nuisance) * problem.batch_size
-    return max(1, int(_BLOCK_NANOSECONDS / (tokens * (4.0 * normals + 10.0))))
+    return tokens * (4.0 * normals + 10.0)
 
 
 def _check_law(law: SignalTokens, method: str) -> None:
@@ -204,30 +196,14 @@ def _check_law(law: SignalTokens, method: str) -> None:
         contract, got = "a law with d >= 3 for method='exact'", Got(f"d={law.d}")
         if law.d < 3:
             fail("law", contract, got, owner=_OWNER, hint="Use method='full'.")
-        if law.d > _MAX_DIMENSION:
-            fail("law", f"a law with d <= {_MAX_DIMENSION}", got, owner=_OWNER)
+        if law.d > MAX_DIMENSION:
+            fail("law", f"a law with d <= {MAX_DIMENSION}", got, owner=_OWNER)
     width = 8 if method == "exact" else law.d
-    if width * law.n_tokens > _MAX_WORK:
+    if width * law.n_tokens > MAX_WORK:
         hint = "" if method == "exact" else "Use method='exact'."
-        contract = f"a law with at most {_MAX_WORK // width} tokens at this d"
+        contract = f"a law with at most {MAX_WORK // width} tokens at this d"
         got = Got(f"d={law.d}, {law.n_tokens} tokens")
         fail("law", contract, got, owner=_OWNER, hint=hint)
-
-
-def _check_record_every(record_every: int, n_steps: int, n_curves: int) -> int:
-    record_every = check_count(
-        "record_every",
-        record_every,
-        owner=_OWNER,
-        maximum=n_steps,
-        hint=f"A run has {n_steps} steps.",
-    )
-    numbers = n_curves * (n_steps // record_every + 1)
-    if numbers > _MAX_RECORDS:
-        contract = f"large enough for at most {_MAX_RECORDS} recorded numbers"
-        got = Got(f"{record_every}, which makes {numbers}")
-        fail("record_every", contract, got, owner=_OWNER)
-    return record_every
 
 
 def _check_start(start: object, n_runs: int) -> FloatArray:
@@ -239,12 +215,3 @@ def _check_start(start: object, n_runs: int) -> FloatArray:
         worst = float(array.flat[np.argmax(np.abs(array))])
         fail("start", "alignments from -1 to 1", worst, owner=_OWNER)
     return np.array(np.broadcast_to(np.clip(array, -1.0, 1.0), (n_runs,)))
-
-
-def _check_finite(broken: list[int], step_sizes: FloatArray, first: int) -> None:
-    for run, index in enumerate(broken):
-        if index >= 0:
-            value = float(step_sizes[index - first])
-            contract = "so small that no update overflows"
-            got = Got(f"{value!r} at update {index}, where run {run} overflowed")
-            fail("step_size", contract, got, owner=_OWNER)

@@ -15,13 +15,13 @@ from eigenheads.dynamics._engine import (
     reveal_along,
     sphere_step,
 )
-from eigenheads.dynamics._softmax import softmax
+from eigenheads.dynamics._vectors import fast_softmax
 
 # The average's weights grow like t³ (see simulate_signal).
 _AVERAGE_POWER = 3.0
 
 
-class Problem(NamedTuple):
+class SignalProblem(NamedTuple):
     """What does not change along a run."""
 
     d: float
@@ -34,7 +34,7 @@ class Problem(NamedTuple):
 
 
 @njit()
-def draw_shifts(rng: np.random.Generator, problem: Problem, out: Any) -> None:
+def draw_shifts(rng: np.random.Generator, problem: SignalProblem, out: Any) -> None:
     """Write what each informative token is shifted by along u."""
     for token in range(problem.n_informative):
         out[token] = problem.amplitude
@@ -109,11 +109,11 @@ def _add_isotropic(
 
 
 @njit()
-def exact_block(
+def signal_exact_block(
     rng: np.random.Generator,
     state: Any,
     step_sizes: Any,
-    problem: Problem,
+    problem: SignalProblem,
     first: int,
     record_every: int,
     records: Any,
@@ -129,7 +129,7 @@ def exact_block(
     broken
         Index of the update that overflowed, or -1.
     """
-    d, n_informative, n_nuisance, _, _, sharpness, batch_size = problem
+    d, n_informative, n_nuisance, _, _, inverse_temperature, batch_size = problem
     n = n_informative + n_nuisance
     size = state.shape[1]
     z, spent = np.empty((3, n)), np.empty((1, n))
@@ -144,13 +144,13 @@ def exact_block(
             reveal(rng, spent[:0], z[:2])
             _project(state[0], z[:2], shifts, meetings)
             for token in range(n):
-                meetings[token] *= sharpness
-            softmax(meetings, weights[0], ascent[0])
+                meetings[token] *= inverse_temperature
+            fast_softmax(meetings, weights[0], ascent[0])
             combine(rng, z[:2], weights, spent[:0], d - 2.0, output)
             reveal_along(rng, weights[0], output[0, 2], spent, z[2])
             output[0, 0] += _shift_of(weights[0], shifts)
             _project(output[0], z, shifts, meetings)
-            scale = 2.0 * sharpness / batch_size
+            scale = 2.0 * inverse_temperature / batch_size
             ascent_weights(weights[0], meetings, scale, ascent[0])
             combine(rng, z, ascent, spent, d - 3.0, part)
             gradient[0] += part[0, 0] + _shift_of(ascent[0], shifts)
@@ -166,11 +166,11 @@ def exact_block(
 
 
 @njit()
-def full_block(
+def signal_full_block(
     rng: np.random.Generator,
     state: Any,
     step_sizes: Any,
-    problem: Problem,
+    problem: SignalProblem,
     first: int,
     record_every: int,
     records: Any,
@@ -178,7 +178,7 @@ def full_block(
     """Advance one run by a block of updates, drawing every coordinate.
 
     ``state`` (1 or 2, d) holds q and, if asked for, the average; u is the first basis
-    vector. Returns as :func:`exact_block` does.
+    vector. Returns as :func:`signal_exact_block` does.
     """
     _, n_informative, n_nuisance, _, _, _, batch_size = problem
     n, d = n_informative + n_nuisance, state.shape[1]
@@ -195,7 +195,7 @@ def full_block(
                     tokens[token, axis] = rng.standard_normal()
             for token in range(n_informative):
                 tokens[token, 0] += shifts[token]
-            add_prompt_gradient(
+            add_signal_gradient(
                 tokens,
                 state[0],
                 problem.inverse_temperature,
@@ -212,7 +212,7 @@ def full_block(
 
 
 @njit(fastmath=REORDER)
-def add_prompt_gradient(
+def add_signal_gradient(
     tokens: Any,
     query: Any,
     inverse_temperature: float,
@@ -231,7 +231,7 @@ def add_prompt_gradient(
         for axis in range(d):
             product += tokens[token, axis] * query[axis]
         scratch[0, token] = inverse_temperature * product
-    softmax(scratch[0], scratch[1], scratch[2])
+    fast_softmax(scratch[0], scratch[1], scratch[2])
     output[:] = 0.0
     for token in range(n):
         weight = scratch[1, token]

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from eigenheads._numerics._thresholded_svd import ThresholdedSVD, thresholded_svd
 from eigenheads._typing import FloatArray
 from eigenheads.functional import soft_threshold
-from eigenheads.functional._singular_values import ThresholdedSVD, thresholded_svd
 
 # Rows that `transform` works on together: a few arrays of this many entries.
 _BLOCK_ENTRIES = 2_000_000

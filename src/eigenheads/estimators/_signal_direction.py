@@ -339,8 +339,9 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             queries[index] = free @ found.query
             all_found.append(found)
             self._say(index, found)
-            # Basis of the complement of all queries so far.
-            free = free @ _complement(found.query)
+            if index + 1 < self.n_components:
+                # Basis of the complement of all queries so far.
+                free = free @ _complement(found.query)
         self.n_iter_ = max(found.n_iter for found in all_found)
         self.inverse_temperatures_ = np.array(
             [found.inverse_temperature for found in all_found]

@@ -1,14 +1,14 @@
 """Search for a direction that few tokens carry: ascent of a query on the sphere."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads._typing import FloatArray
-from eigenheads.functional import signal_output, signal_output_gradient
+from eigenheads.functional._signal import unchecked_gradient, unchecked_output
 
 Tokens = NDArray[np.floating[Any]]
 # Directions along which the objective is measured to know how it varies by chance.
@@ -61,12 +61,15 @@ def search_direction(
     """
     prompts = cut_into_prompts(tokens, how.prompt_length, random)
     starts = _starts(tokens, how.n_starts, random)
+    prompts, (starts,), back = _within_span(prompts, starts)
     if len(inverse_temperatures) == 1:
-        return _climb_all(prompts, starts, inverse_temperatures[0], how)
+        found = _climb_all(prompts, starts, inverse_temperatures[0], how)
+        return found._replace(query=back(found.query))
     noise = random.standard_normal(tokens.shape).astype(tokens.dtype)
     in_noise = cut_into_prompts(noise, how.prompt_length, random)
     from_noise = _starts(noise, min(2, how.n_starts), random)
     lines = _normalised(random.standard_normal((_N_RANDOM, tokens.shape[1])))
+    in_noise, (from_noise, lines), _ = _within_span(in_noise, from_noise, lines)
     best, most = None, -np.inf
     for inverse_temperature in inverse_temperatures:
         found = _climb_all(prompts, starts, inverse_temperature, how)
@@ -77,15 +80,32 @@ def search_direction(
         if best is None or excess > most:
             best, most = found, excess
     assert best is not None
-    return best
+    return best._replace(query=back(best.query))
+
+
+def _within_span(
+    prompts: Tokens, *queries: FloatArray
+) -> tuple[Tokens, list[FloatArray], Callable[[FloatArray], FloatArray]]:
+    """Return prompts and queries in coordinates of the span of the tokens.
+
+    Scores are inner products with tokens and gradients are sums of tokens, so that
+    nothing changes but the cost, if there are fewer tokens than features. The last
+    value maps a query back.
+    """
+    d = prompts.shape[-1]
+    if prompts.size // d >= d:
+        return prompts, list(queries), lambda query: query
+    basis = np.linalg.qr(prompts.reshape(-1, d).T)[0]
+    wide = basis.astype(np.float64)
+    return prompts @ basis, [q @ wide for q in queries], lambda query: wide @ query
 
 
 def mean_square(
     prompts: Tokens, query: FloatArray, inverse_temperature: float
 ) -> float:
     """Return the mean squared length of the attention output."""
-    outputs = signal_output(
-        prompts, query.astype(prompts.dtype), inverse_temperature=inverse_temperature
+    outputs = unchecked_output(
+        np, prompts, query.astype(prompts.dtype), inverse_temperature
     )
     return float(np.mean(np.sum(outputs**2, axis=-1, dtype=np.float64)))
 
@@ -108,10 +128,8 @@ def _climb(
     iteration, converged = 0, False
     while iteration < how.max_iter and not converged:
         iteration += 1
-        gradient = signal_output_gradient(
-            prompts,
-            query.astype(prompts.dtype),
-            inverse_temperature=inverse_temperature,
+        gradient = unchecked_gradient(
+            np, prompts, query.astype(prompts.dtype), inverse_temperature
         ).mean(axis=0, dtype=np.float64)
         length = float(np.linalg.norm(gradient))
         if not length > 0:  # all tokens are equal along q: no direction is better
@@ -160,8 +178,11 @@ def noise_scaling(tokens: NDArray[np.floating[Any]], *, whiten: bool) -> NoiseSc
     d = tokens.shape[1]
     mean = tokens.mean(axis=0, dtype=np.float64)
     centred = tokens - mean.astype(tokens.dtype)
-    covariance = (centred.T @ centred).astype(np.float64) / len(tokens)
-    values, vectors = np.linalg.eigh(covariance)
+    # With fewer tokens than features, their Gram matrix is the smaller one of the two
+    # with these eigenvalues.
+    is_wide = d > len(tokens)
+    square = centred @ centred.T if is_wide else centred.T @ centred
+    values, vectors = np.linalg.eigh(square.astype(np.float64) / len(tokens))
     values = np.maximum(values, 0.0)
     kept = values > max(values[-1] * d * np.finfo(tokens.dtype).eps, 0.0)
     if not kept.any():  # all tokens are equal
@@ -171,6 +192,8 @@ def noise_scaling(tokens: NDArray[np.floating[Any]], *, whiten: bool) -> NoiseSc
         return NoiseScaling(mean, np.eye(d) / scale, np.eye(d) * scale)
     roots = np.sqrt(values[kept])
     basis = vectors[:, kept]
+    if is_wide:
+        basis = centred.T @ basis / (roots * math.sqrt(len(tokens)))
     return NoiseScaling(mean, basis / roots, basis * roots)
 
 

@@ -22,8 +22,6 @@ from eigenheads.functional._pca_subspace import (
     principal_subspace,
 )
 from eigenheads.functional._pursuit import AttentionPursuit, attention_pursuit
-from eigenheads.functional._rank import effective_rank
-from eigenheads.functional._shrinkage import soft_threshold
 from eigenheads.functional._signal import signal_output, signal_output_gradient
 from eigenheads.functional._similarity import (
     linear_cka,
@@ -31,7 +29,11 @@ from eigenheads.functional._similarity import (
     rbf_cka,
     rbf_gram,
 )
-from eigenheads.functional._singular_values import singular_value_threshold
+from eigenheads.functional._spectrum import (
+    effective_rank,
+    singular_value_threshold,
+    soft_threshold,
+)
 
 __all__ = [
     "AttentionPursuit",

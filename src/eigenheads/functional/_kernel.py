@@ -6,7 +6,7 @@ from typing import Any
 from array_api_compat import array_namespace, is_torch_array
 from jaxtyping import Float
 
-from eigenheads._checks import Got, check_positive, fail
+from eigenheads._checks import Got, check_float_arrays, check_positive, fail
 from eigenheads._typing import Array
 
 
@@ -281,16 +281,11 @@ def log_sum_exp(scores: Array) -> Array:
 
 def check_floats(owner: str, **arrays: Any) -> Any:
     """Return the arrays' library, or raise unless they are floats (..., n, d)."""
+    xp = check_float_arrays(owner, **arrays)
     for name, array in arrays.items():
-        if getattr(array, "ndim", 0) < 2 or 0 in array.shape:
-            got = Got(tuple(getattr(array, "shape", ())))
+        if array.ndim < 2 or 0 in array.shape:
             contract = "an array of shape (..., n, d) without empty axes"
-            fail(name, contract, got, owner=owner)
-    xp = array_namespace(*arrays.values())
-    for name, array in arrays.items():
-        if not xp.isdtype(array.dtype, "real floating"):
-            got = Got(f"dtype {array.dtype}")
-            fail(name, "an array of floats", got, owner=owner, error=TypeError)
+            fail(name, contract, Got(tuple(array.shape)), owner=owner)
         if is_torch_array(array) and array.dtype.itemsize < 4:
             got = Got(f"dtype {array.dtype}")
             fail(name, "of 32 or 64 bits", got, owner=owner, hint="Call .float().")

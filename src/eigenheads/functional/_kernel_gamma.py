@@ -3,12 +3,12 @@
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, is_numpy_array
+from array_api_compat import is_numpy_array
 from jaxtyping import Float
 
 from eigenheads._checks import Got, fail
 from eigenheads._typing import Array
-from eigenheads.functional._kernel import KernelPCA
+from eigenheads.functional._kernel import KernelPCA, check_floats
 
 
 def kernel_coefficients(
@@ -54,7 +54,7 @@ def kernel_coefficients(
     >>> round(abs(float(cosine)), 6)
     1.0
     """
-    xp = array_namespace(cloud.gram, values)
+    xp = check_floats("kernel_coefficients", values=values)
     if values.shape[-2] != cloud.gram.shape[-1]:
         contract = f"of as many rows as there are keys, {cloud.gram.shape[-1]}"
         got = Got(tuple(values.shape))
@@ -80,7 +80,7 @@ def gamma_ratios(
     array([[2.],
            [3.]])
     """
-    xp = array_namespace(gram, coefficients)
+    xp = check_floats("gamma_ratios", gram=gram, coefficients=coefficients)
     product = xp.matmul(gram, coefficients)
     tiny = xp.finfo(product.dtype).smallest_normal
     zero = xp.abs(coefficients) < tiny
@@ -113,7 +113,7 @@ def relative_differences(
     >>> relative_differences(np.array([[2.0], [1.0]]))
     array([0.5])
     """
-    xp = array_namespace(ratios)
+    xp = check_floats("relative_differences", ratios=ratios)
     columns = sorted_by_size(xp, xp.matrix_transpose(ratios))
     n = columns.shape[-1]
     before = xp.cumulative_sum(columns, axis=-1) - columns

@@ -1,10 +1,10 @@
 """The predictor of single-location regression."""
 
-from array_api_compat import array_namespace, is_torch_array
+from array_api_compat import is_torch_array
 from jaxtyping import Float
 from scipy.special import erf as scipy_erf
 
-from eigenheads._checks import Got, check_choice, check_number, fail
+from eigenheads._checks import Got, check_choice, check_float_arrays, check_number, fail
 from eigenheads._typing import Array
 
 _OWNER = "location_predictor"
@@ -88,16 +88,8 @@ def _erf(array: Array) -> Array:
 
 def _check_arrays(tokens: Array, key: Array, value: Array) -> Array:
     arrays = {"tokens": tokens, "key": key, "value": value}
-    try:
-        xp = array_namespace(tokens, key, value)
-    except TypeError:
-        kinds = Got(", ".join(type(array).__name__ for array in arrays.values()))
-        contract = "arrays of one library, like `key` and `value`"
-        fail("tokens", contract, kinds, owner=_OWNER, error=TypeError)
+    xp = check_float_arrays(_OWNER, tokens=tokens, key=key, value=value)
     for name, array in arrays.items():
-        if not xp.isdtype(array.dtype, "real floating"):
-            got = Got(f"dtype {array.dtype}")
-            fail(name, "an array of floats", got, owner=_OWNER, error=TypeError)
         if array.dtype != tokens.dtype:
             contract = f"of the dtype of `tokens`, {tokens.dtype}"
             fail(name, contract, Got(array.dtype), owner=_OWNER, error=TypeError)

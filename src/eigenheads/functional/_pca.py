@@ -1,10 +1,10 @@
 """The heads of attention-based PCA, of rank one and of rank k."""
 
-from array_api_compat import array_namespace, is_torch_array
+from array_api_compat import is_torch_array
 from jaxtyping import Float
 from scipy.special import erf as scipy_erf
 
-from eigenheads._checks import Got, check_choice, check_number, fail
+from eigenheads._checks import Got, check_choice, check_float_arrays, check_number, fail
 from eigenheads._typing import Array
 
 _OWNER = "pca_head"
@@ -102,16 +102,7 @@ def check_tokens_and_directions(
     tokens: Array, directions: Array, *, owner: str
 ) -> Array:
     """Return the arrays' library, or raise unless they are prompts and M."""
-    try:
-        xp = array_namespace(tokens, directions)
-    except TypeError:
-        kinds = Got(f"{type(tokens).__name__}, {type(directions).__name__}")
-        contract = "an array of the library of `directions`"
-        fail("tokens", contract, kinds, owner=owner, error=TypeError)
-    for name, array in (("tokens", tokens), ("directions", directions)):
-        if not xp.isdtype(array.dtype, "real floating"):
-            got = Got(f"dtype {array.dtype}")
-            fail(name, "an array of floats", got, owner=owner, error=TypeError)
+    xp = check_float_arrays(owner, tokens=tokens, directions=directions)
     if directions.dtype != tokens.dtype:
         contract = f"of the dtype of `tokens`, {tokens.dtype}"
         got = Got(directions.dtype)

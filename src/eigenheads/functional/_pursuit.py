@@ -5,16 +5,17 @@ layers compute the same numbers without the matrices, and a test compares the tw
 """
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from array_api_compat import array_namespace, device
 from jaxtyping import Float
 
 from eigenheads._checks import Got, check_choice, check_count, check_number, fail
 from eigenheads._typing import Array
-from eigenheads.functional._shrinkage import soft_threshold
+from eigenheads.functional._spectrum import soft_threshold
 
 # On clean Gaussian keys `sparsity="auto"` flags this share of the entries.
 AUTO_FALSE_POSITIVE_RATE = 0.01
@@ -26,20 +27,22 @@ AUTO_MEDIANS = NormalDist().inv_cdf(
 ) / NormalDist().inv_cdf(3 / 4)
 
 _THRESHOLDS = ("paper", "reference")
+_MULTIPLIERS = ("paper", "admm")
+_QUERY_STEPS = ("last", "every")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionPursuit:
-    r"""What :func:`attention_pursuit` found; all but the last three of the last step.
+    r"""Result of :func:`attention_pursuit`; the last three are per iteration.
 
     Attributes
     ----------
     output
         :math:`L`, the head's output.
     sparse
-        :math:`S`, what was taken for corruption.
+        :math:`S`, the entries flagged as corruption.
     cleaned
-        :math:`K' = K - S - Y/\mu`, the keys that met the last softmax.
+        :math:`K' = K - S \mp Y/\mu`, the keys of the last softmax.
     weights
         The last softmax.
     flagged
@@ -68,6 +71,8 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
     sparsity: float | str = 4.0,
     threshold: str = "paper",
     width: int | None = None,
+    multiplier: Literal["paper", "admm"] = "paper",
+    query_steps: Literal["last", "every"] = "last",
     attn_mask: Any = None,
     is_causal: bool = False,
     scale: float | None = None,
@@ -79,7 +84,7 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
     .. math::
 
         S &= \operatorname{shrink}(K - L + Y/\mu, \tau), &
-        K' &= K - S - Y/\mu, \\
+        K' &= K - S \mp Y/\mu, \\
         L &= \operatorname{softmax}(c K' K'^\top) V, &
         Y &\leftarrow Y + \mu (K - L - S),
 
@@ -92,8 +97,8 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
     values
         Rows of :math:`V`, of the same width, since :math:`K - L` is formed.
     queries
-        If given, the last softmax is :math:`\operatorname{softmax}(c Q K'^\top)`;
-        everything before it uses the keys alone.
+        If given, the last softmax is :math:`\operatorname{softmax}(c Q K'^\top)`; see
+        `query_steps`.
     n_iter
         Number of softmaxes, at least 1.
     sparsity
@@ -105,6 +110,15 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
         :math:`\tau = \lambda\mu`, with `width` for :math:`D` in :math:`\mu`.
     width
         Width of the model, for ``threshold="reference"``.
+    multiplier
+        Sign of the multiplier in :math:`K'`. ``"paper"``: :math:`K - S - Y/\mu`, as
+        printed in [1]_. ``"admm"``: :math:`K - S + Y/\mu`, the minimiser of the
+        augmented Lagrangian; with the proximal map of the nuclear norm in place of the
+        softmax the iteration is then principal component pursuit.
+    query_steps
+        ``"last"``: `queries` enter the last softmax only, whose earlier ones compare
+        the keys with themselves. ``"every"``: they enter every softmax, as in the
+        asymmetric models of [1]_; there are then as many queries as keys.
     attn_mask
         Broadcasts against ``(*batch, n_keys, n_keys)``: ``True`` where a token (row)
         may see a key (column), or numbers that are added to the scores, where
@@ -123,7 +137,7 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
     -----
     Under a mask every row has its own :math:`\mu_j`, an average over the keys that it
     may see; a causal mask makes that the running :math:`\mu_j = j D / (4 \sum_{i \le
-    j} \lVert k_i \rVert_1)`. Tokens that nobody sees count as zero.
+    j} \lVert k_i \rVert_1)`. Tokens that no token sees count as zero.
     :math:`\mu` matters through :math:`\tau` alone: with :math:`Z = Y/\mu` it drops out
     of everything else.
 
@@ -141,7 +155,8 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
            [0., 1.]])
     """
     owner = "attention_pursuit"
-    check_pursuit(n_iter, sparsity, threshold, owner=owner)
+    check_pursuit(n_iter, sparsity, threshold, multiplier, query_steps, owner=owner)
+    check_query_steps(query_steps, keys, queries, owner=owner)
     _check_shapes(keys, values, queries, attn_mask, owner=owner)
     if threshold == "reference" and width is None:
         fail("width", "the width of the model", width, owner=owner)
@@ -149,26 +164,32 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
     d = keys.shape[-1]
     c = d**-0.5 if scale is None else check_number("scale", scale, owner=owner)
     visible, bias = _mask(xp, keys, attn_mask, is_causal)
-    live = xp.any(visible, axis=-2)  # whether anyone sees the token
+    live = xp.any(visible, axis=-2)  # whether any token sees the token
     keys = xp.where(live[..., None], keys, xp.zeros_like(keys))
     values = xp.where(live[..., None], values, xp.zeros_like(values))
     mu = _mu(xp, keys, visible, d if threshold == "paper" else width)
 
-    L, Z = xp.zeros_like(keys), xp.zeros_like(keys)
+    every = queries if query_steps == "every" else None
+
+    weights: Array = None
+
+    def attend(cleaned: Array) -> Array:
+        nonlocal weights
+        rows = cleaned if every is None else every
+        weights = _softmax(xp, c * rows @ xp.matrix_transpose(cleaned) + bias)
+        return weights @ values
+
+    def limit(argument: Array) -> Array:
+        return _threshold(xp, argument, visible, mu, sparsity, threshold)
+
     records = []
-    for step in range(n_iter):
-        argument = keys - L + Z
-        tau = _threshold(xp, argument, visible, mu, sparsity, threshold)
-        S = soft_threshold(argument, tau)
-        cleaned = keys - S - Z
-        weights = _softmax(xp, c * cleaned @ xp.matrix_transpose(cleaned) + bias)
-        L = weights @ values
-        Z = Z + keys - L - S
+    for step in pursuit_steps(keys, attend, limit, n_iter, multiplier=multiplier):
+        S, cleaned, L = step
         records.append(_record(xp, keys - L - S, S, weights, live))
-        if step == n_iter - 1 and queries is not None:
-            rows = bias if bias.shape[-2] == 1 else bias[..., -queries.shape[-2] :, :]
-            weights = _softmax(xp, c * queries @ xp.matrix_transpose(cleaned) + rows)
-            L = weights @ values
+    if queries is not None and every is None:
+        rows = bias if bias.shape[-2] == 1 else bias[..., -queries.shape[-2] :, :]
+        weights = _softmax(xp, c * queries @ xp.matrix_transpose(cleaned) + rows)
+        L = weights @ values
     flagged, self_weight, residual = (xp.stack(r) for r in zip(*records, strict=True))
     return AttentionPursuit(
         output=L,
@@ -181,11 +202,89 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
     )
 
 
-def check_pursuit(
-    n_iter: object, sparsity: object, threshold: object, *, owner: str
+class PursuitStep(NamedTuple):
+    """Arrays of one iteration: sparse part, cleaned keys, low-rank part."""
+
+    sparse: Array
+    cleaned: Array
+    low_rank: Array
+
+
+def pursuit_steps(
+    keys: Array,
+    low_rank: Callable[[Array], Array],
+    threshold: Callable[[Array], Any],
+    n_iter: int,
+    *,
+    multiplier: str,
+) -> Iterator[PursuitStep]:
+    r"""Yield the iterations of a pursuit with any low-rank step.
+
+    Parameters
+    ----------
+    keys
+        The matrix to split.
+    low_rank
+        From cleaned keys to the low-rank part: an attention, or a proximal map.
+    threshold
+        From the argument of the shrinkage to :math:`\tau`.
+    n_iter, multiplier
+        As in :func:`attention_pursuit`.
+
+    Examples
+    --------
+    Principal component pursuit of a matrix of rank 1 with one gross error:
+
+    >>> import numpy as np
+    >>> from eigenheads.functional import singular_value_threshold
+    >>> matrix = np.ones((8, 8))
+    >>> matrix[0, 0] = 5.0
+    >>> mu = matrix.size / (4 * np.abs(matrix).sum())
+    >>> step = lambda x: singular_value_threshold(x, 1 / mu)
+    >>> *_, last = pursuit_steps(
+    ...     matrix, step, lambda _: 8**-0.5 / mu, 500, multiplier="admm")
+    >>> bool(np.allclose(last.low_rank, 1.0))
+    True
+    """
+    xp = array_namespace(keys)
+    sign = -1 if multiplier == "paper" else 1
+    L, Z = xp.zeros_like(keys), xp.zeros_like(keys)  # Z is Y / mu
+    for _ in range(n_iter):
+        argument = keys - L + Z
+        S = soft_threshold(argument, threshold(argument))
+        cleaned = keys - S + sign * Z
+        L = low_rank(cleaned)
+        Z = Z + keys - L - S
+        yield PursuitStep(S, cleaned, L)
+
+
+def check_query_steps(
+    query_steps: object, keys: Any, queries: Any, *, owner: str
 ) -> None:
-    """Raise unless the settings of a pursuit make sense."""
+    """Raise if queries shall enter every softmax and are not as many as the keys."""
+    if query_steps != "every":
+        return
+    if queries is None:
+        fail("queries", "given for query_steps='every'", queries, owner=owner)
+    if queries.shape[-2] != keys.shape[-2]:
+        contract = "as many as the keys for query_steps='every'"
+        got = Got(f"{queries.shape[-2]} queries and {keys.shape[-2]} keys")
+        fail("queries", contract, got, owner=owner)
+
+
+def check_pursuit(
+    n_iter: object,
+    sparsity: object,
+    threshold: object,
+    multiplier: object = "paper",
+    query_steps: object = "last",
+    *,
+    owner: str,
+) -> None:
+    """Raise unless the settings of a pursuit are valid."""
     check_count("n_iter", n_iter, owner=owner)
+    check_choice("multiplier", multiplier, _MULTIPLIERS, owner=owner)
+    check_choice("query_steps", query_steps, _QUERY_STEPS, owner=owner)
     check_choice("threshold", threshold, _THRESHOLDS, owner=owner)
     if isinstance(sparsity, str):
         if sparsity != "auto":
@@ -221,7 +320,7 @@ def _check_shapes(
 
 
 def _mask(xp: Any, keys: Array, attn_mask: Any, is_causal: bool) -> tuple[Any, Any]:
-    """Return who sees whom, and what is added to the scores."""
+    """Return which tokens see which, and the numbers added to the scores."""
     n = keys.shape[-2]
     where = device(keys)
     visible = xp.ones((n if is_causal else 1, n), dtype=xp.bool, device=where)

@@ -1,9 +1,8 @@
 """One query's attention output, and the gradient of its squared norm."""
 
-from array_api_compat import array_namespace
 from jaxtyping import Float
 
-from eigenheads._checks import Got, check_number, fail
+from eigenheads._checks import Got, check_float_arrays, check_number, fail
 from eigenheads._typing import Array
 
 
@@ -44,9 +43,8 @@ def signal_output(
     >>> signal_output(tokens, np.array([1.0, 0.0]))
     array([1.e+04, 1.e+00])
     """
-    xp, sharpness = _check(tokens, query, inverse_temperature, owner="signal_output")
-    weights = _softmax(xp, sharpness * xp.matmul(tokens, query))
-    return _combined(xp, weights, tokens)
+    xp, beta = _check(tokens, query, inverse_temperature, owner="signal_output")
+    return unchecked_output(xp, tokens, query, beta)
 
 
 def signal_output_gradient(
@@ -92,13 +90,24 @@ def signal_output_gradient(
     array([2., 0.])
     """
     owner = "signal_output_gradient"
-    xp, sharpness = _check(tokens, query, inverse_temperature, owner=owner)
-    weights = _softmax(xp, sharpness * xp.matmul(tokens, query))
+    xp, beta = _check(tokens, query, inverse_temperature, owner=owner)
+    return unchecked_gradient(xp, tokens, query, beta)
+
+
+def unchecked_output(xp: Array, tokens: Array, query: Array, beta: float) -> Array:
+    """Return :func:`signal_output` of arrays that were checked, for inner loops."""
+    weights = _softmax(xp, beta * xp.matmul(tokens, query))
+    return _combined(xp, weights, tokens)
+
+
+def unchecked_gradient(xp: Array, tokens: Array, query: Array, beta: float) -> Array:
+    """Return :func:`signal_output_gradient` of arrays that were checked."""
+    weights = _softmax(xp, beta * xp.matmul(tokens, query))
     output = _combined(xp, weights, tokens)
     meeting = xp.matmul(tokens, output[..., None])[..., 0]
     # The weights sum to one, so their mean of x·o is ‖o‖².
     excess = meeting - xp.sum(weights * meeting, axis=-1, keepdims=True)
-    return 2 * sharpness * _combined(xp, weights * excess, tokens)
+    return 2 * beta * _combined(xp, weights * excess, tokens)
 
 
 def _combined(xp: Array, weights: Array, tokens: Array) -> Array:
@@ -116,15 +125,7 @@ def _check(
     sharpness = check_number(
         "inverse_temperature", inverse_temperature, owner=owner, minimum=0.0
     )
-    try:
-        xp = array_namespace(tokens, query)
-    except TypeError:
-        kinds = Got(f"{type(tokens).__name__}, {type(query).__name__}")
-        contract = "an array of one library, like `query`"
-        fail("tokens", contract, kinds, owner=owner, error=TypeError)
-    if not xp.isdtype(tokens.dtype, "real floating"):
-        got = Got(f"dtype {tokens.dtype}")
-        fail("tokens", "an array of floats", got, owner=owner, error=TypeError)
+    xp = check_float_arrays(owner, tokens=tokens, query=query)
     if query.dtype != tokens.dtype:
         contract = f"of the dtype of `tokens`, {tokens.dtype}"
         fail("query", contract, Got(query.dtype), owner=owner, error=TypeError)

@@ -1,7 +1,7 @@
 """Similarity of two representations of the same tokens: CKA and optimal matching."""
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, is_numpy_array
 from jaxtyping import Float
 
 from eigenheads._checks import Got, fail
@@ -137,6 +137,10 @@ def matching_cosine(first: FloatArray, second: FloatArray) -> FloatArray:
     array(1.)
     """
     owner = "matching_cosine"
+    if not (is_numpy_array(first) and is_numpy_array(second)):
+        got = Got(f"{type(first).__name__}, {type(second).__name__}")
+        contract = "a NumPy array, as `second`"
+        fail("first", contract, got, owner=owner, error=TypeError)
     check_floats(owner, first=first, second=second)
     _check_tokens(first, second, owner=owner)
     if first.shape[-1] != second.shape[-1]:
@@ -148,16 +152,32 @@ def matching_cosine(first: FloatArray, second: FloatArray) -> FloatArray:
 
 
 def best_matching(scores: FloatArray) -> FloatArray:
-    """Return the largest mean score of a one-to-one matching, (count, n, n)."""
-    # Here, because Numba takes long to import and nothing else of functional needs it.
-    from eigenheads.functional._assignment import cheapest_matchings
+    """Return the largest mean score of a one-to-one matching, (count, n, n).
 
-    return cheapest_matchings(-np.ascontiguousarray(scores)) / -scores.shape[-1]
+    The compiled search assumes finite scores; NaN is returned for matrices without.
+    """
+    # Here, because Numba takes long to import and nothing else of functional needs it.
+    from eigenheads._numerics._assignment import cheapest_matchings
+
+    n = scores.shape[-1]
+    known = np.isfinite(scores).all(axis=(-2, -1))
+    if known.all():
+        return cheapest_matchings(-np.ascontiguousarray(scores)) / -n
+    best = np.full(len(scores), np.nan)
+    if known.any():
+        best[known] = cheapest_matchings(-scores[known]) / -n
+    return best
 
 
 def unit_rows(rows: FloatArray) -> FloatArray:
     """Return rows of length 1; zero rows stay zero."""
-    length = np.linalg.norm(rows, axis=-1, keepdims=True)
+    with np.errstate(over="ignore", under="ignore"):
+        length = np.linalg.norm(rows, axis=-1, keepdims=True)
+    if not ((length > 1e-140) & (length < 1e140)).all():
+        # Squares of such entries may leave the range of floats: scale them first.
+        largest = np.abs(rows).max(axis=-1, keepdims=True)
+        rows = rows / np.where(largest > 0, largest, 1.0)
+        length = np.linalg.norm(rows, axis=-1, keepdims=True)
     return rows / np.where(length > 0, length, 1.0)
 
 

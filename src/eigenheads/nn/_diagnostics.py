@@ -47,8 +47,15 @@ class PursuitRecorder:
         self._rows: list[tuple[Tensor, Tensor, Tensor]] = []
 
     @torch.no_grad()
-    def add(self, keys: Tensor, low_rank: Tensor, sparse: Tensor, met: Tensor) -> None:
-        """Record one iteration; `met` are the keys that its softmax met."""
+    def add(
+        self,
+        keys: Tensor,
+        low_rank: Tensor,
+        sparse: Tensor,
+        cleaned: Tensor,
+        queries: Tensor,
+    ) -> None:
+        """Record one iteration, whose softmax compares `queries` with `cleaned`."""
         batch, heads, n_keys, d = keys.shape
         live = self._visibility.live()
         ones = keys.new_ones(batch, heads, n_keys)
@@ -56,17 +63,17 @@ class PursuitRecorder:
         total = alive.sum(-1).clamp_min(1.0)
         share = ((sparse != 0).sum(-1) * alive).sum(-1) / (total * d)
         residual = ((keys - low_rank - sparse).square().sum(-1) * alive).sum(-1).sqrt()
-        own = self._self_weight(met, alive)
+        own = self._self_weight(queries, cleaned, alive)
         self._rows.append((share.mean(0), own.mean(0), residual.mean(0)))
 
-    def _self_weight(self, met: Tensor, alive: Tensor) -> Tensor:
-        n_keys = met.shape[-2]
+    def _self_weight(self, queries: Tensor, cleaned: Tensor, alive: Tensor) -> Tensor:
+        n_keys = cleaned.shape[-2]
         count = min(n_keys, N_SAMPLED_TOKENS)
         index = torch.linspace(0, n_keys - 1, count).round().long()
-        sample = met[..., index, :]
-        scores = self._scale * sample @ met.transpose(-2, -1)
+        sample = queries[..., index, :]
+        scores = self._scale * sample @ cleaned.transpose(-2, -1)
         scores = scores + self._visibility.rows(index).to(scores)
-        at = index.to(met.device).view(-1, 1).expand(*scores.shape[:-1], 1)
+        at = index.to(cleaned.device).view(-1, 1).expand(*scores.shape[:-1], 1)
         own = scores.gather(-1, at)
         weight = (own - scores.logsumexp(-1, keepdim=True)).exp().squeeze(-1)
         weight = weight.nan_to_num(0.0)  # a token that sees nothing

@@ -10,11 +10,17 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from eigenheads._checks import Got, as_float, check_count, check_number, fail
-from eigenheads.functional._pursuit import AUTO_MEDIANS, check_pursuit
+from eigenheads.functional._pursuit import (
+    AUTO_MEDIANS,
+    check_pursuit,
+    check_query_steps,
+)
 from eigenheads.nn._diagnostics import PursuitDiagnostics, PursuitRecorder
 from eigenheads.nn._visibility import Visibility, middle
 
 Threshold = Literal["paper", "reference"] | tuple[Literal["reference"], int]
+Multiplier = Literal["paper", "admm"]
+QuerySteps = Literal["last", "every"]
 
 
 @dataclass(frozen=True)
@@ -28,31 +34,43 @@ class PursuitSettings:
     width
         Width of the model if the threshold is the reference's, 0 if unknown, or None
         for the paper's.
+    multiplier, query_steps
+        As in :func:`rpc_attention`.
     """
 
     n_iter: int
     sparsity: float | Literal["auto"]
     width: int | None
+    multiplier: Multiplier = "paper"
+    query_steps: QuerySteps = "last"
 
     @classmethod
     def read(
-        cls, n_iter: object, sparsity: object, threshold: object, *, owner: str
+        cls,
+        n_iter: object,
+        sparsity: object,
+        threshold: object,
+        multiplier: Multiplier,
+        query_steps: QuerySteps,
+        *,
+        owner: str,
     ) -> "PursuitSettings":
         """Return the settings, or raise an error that starts with `owner`."""
         width: int | None = None
         if isinstance(threshold, tuple) and len(threshold) == 2:
             threshold, given = threshold
             width = check_count("threshold[1]", given, owner=owner)
-        check_pursuit(n_iter, sparsity, threshold, owner=owner)
+        check_pursuit(n_iter, sparsity, threshold, multiplier, query_steps, owner=owner)
         if threshold == "reference":
             width = width or 0
         elif width is not None:
             got = Got(repr((threshold, width)))
             fail("threshold", "'paper' without a width", got, owner=owner)
         count = check_count("n_iter", n_iter, owner=owner)
-        if sparsity == "auto":
-            return cls(count, "auto", width)
-        return cls(count, as_float(sparsity), width)
+        level: float | Literal["auto"] = "auto"
+        if sparsity != "auto":
+            level = as_float(sparsity)
+        return cls(count, level, width, multiplier, query_steps)
 
     def threshold(
         self, argument: Tensor, mean_size: Tensor, visibility: Visibility
@@ -81,6 +99,8 @@ def rpc_attention(
     n_iter: int = 4,
     sparsity: float | Literal["auto"] = 4.0,
     threshold: Threshold = "paper",
+    multiplier: Multiplier = "paper",
+    query_steps: QuerySteps = "last",
     attn_mask: Tensor | None = None,
     is_causal: bool = False,
     scale: float | None = None,
@@ -95,7 +115,7 @@ def rpc_attention(
 
     .. math::
 
-        G = L + P, \quad K' = G - 2Z, \quad
+        G = L + P, \quad K' = G - 2Z \text{ or } G, \quad
         L \leftarrow \operatorname{softmax}(c K' K'^\top) V, \quad Z \leftarrow G - L.
 
     Parameters
@@ -103,9 +123,9 @@ def rpc_attention(
     keys, values
         Of one shape and dtype.
     queries
-        If given they meet the cleaned keys in the last softmax only, so their number
-        may differ: cross-attention, or decoding with cached keys. With `is_causal`,
-        or a mask with a row for each token, they are the last tokens.
+        If given, the last softmax compares them with the cleaned keys. Their number may
+        differ from that of the keys: cross-attention, or decoding with cached keys.
+        With `is_causal`, or a mask with one row per token, they are the last tokens.
     n_iter
         Number of softmaxes.
     sparsity
@@ -115,6 +135,13 @@ def rpc_attention(
         ``"paper"``: :math:`\lambda/\mu`. ``"reference"``, as in the authors' code:
         :math:`\lambda\mu` with the width of the model for :math:`D` in :math:`\mu`;
         heads times `d_head` unless given as ``("reference", width)``.
+    multiplier
+        ``"paper"``: :math:`K' = G - 2Z = K - S - Z`, the printed sign. ``"admm"``:
+        :math:`K' = G = K - S + Z`, the sign of the augmented Lagrangian's minimiser.
+        With equal `n_iter` the second sharpens more: it is about two iterations ahead.
+    query_steps
+        ``"last"``: `queries` enter the last softmax only. ``"every"``: they enter every
+        softmax, as in the paper's asymmetric models; as many queries as keys.
     attn_mask
         Broadcasts to ``(batch, heads, n_keys, n_keys)``: ``True`` where a token (row)
         may see a key (column), or numbers to add to the scores. Padding is one row,
@@ -150,8 +177,11 @@ def rpc_attention(
     torch.Size([1, 3, 10, 8])
     """
     owner = "rpc_attention"
-    settings = PursuitSettings.read(n_iter, sparsity, threshold, owner=owner)
+    settings = PursuitSettings.read(
+        n_iter, sparsity, threshold, multiplier, query_steps, owner=owner
+    )
     check_head_tensors(keys, values, queries, owner=owner)
+    check_query_steps(query_steps, keys, queries, owner=owner)
     c = keys.shape[-1] ** -0.5 if scale is None else scale
     n_queries = keys.shape[-2] if queries is None else queries.shape[-2]
     found = pursue(
@@ -229,25 +259,31 @@ def _iterate(
     mean_size = visibility.mean(K.abs().mean(-1))
     # Without gradients to come, sums go into memory that is no longer needed.
     in_place = recorder is None and not torch.is_grad_enabled()
+    is_admm, in_every = settings.multiplier == "admm", settings.query_steps == "every"
     L = Z = None
     norms = []
+    # With Z = Y/mu and the clipped argument P = argument - S, the sum G = L + P is
+    # K - S + Z: the sparse part S is never formed.
     for left in reversed(range(settings.n_iter)):
         argument = K if L is None or Z is None else _subtract(K + Z, L, in_place)
         tau = settings.threshold(argument, mean_size, visibility)
         clipped = _clip(argument, tau)
         G = clipped if L is None else L.add_(clipped) if in_place else L + clipped
-        cleaned = G if Z is None else torch.sub(G, Z, alpha=2)
+        cleaned = G if Z is None or is_admm else torch.sub(G, Z, alpha=2)
         norms.append(torch.linalg.vector_norm(cleaned.detach()))
         met = cleaned.to(values.dtype)
-        asking = met if left or queries is None else queries
+        rows = met  # the queries of this softmax
+        if queries is not None and (in_every or not left):
+            rows = queries
         output = visibility.attend(
-            asking, met, values, scale=scale, dropout=0.0 if left else dropout
+            rows, met, values, scale=scale, dropout=0.0 if left else dropout
         )
         if recorder is not None:
+            pursuing = rows if in_every else met
             own = output
-            if asking is not met:
+            if pursuing is not rows:
                 own = visibility.attend(met, met, values, scale=scale)
-            recorder.add(K, own, argument - clipped, cleaned)
+            recorder.add(K, own, argument - clipped, cleaned, pursuing.to(K.dtype))
         if left:
             L = output.to(K.dtype).contiguous()
             Z = _subtract(G, L, in_place)

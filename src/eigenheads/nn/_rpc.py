@@ -10,9 +10,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from eigenheads._checks import fail
 from eigenheads.nn._diagnostics import PursuitDiagnostics, PursuitMonitor
 from eigenheads.nn._projections import AbstractAttention, Heads, Tokens
-from eigenheads.nn._pursuit import PursuitResult, PursuitSettings, Threshold, pursue
+from eigenheads.nn._pursuit import (
+    Multiplier,
+    PursuitResult,
+    PursuitSettings,
+    QuerySteps,
+    Threshold,
+    pursue,
+)
 from eigenheads.nn._visibility import Visibility
 
 
@@ -35,9 +43,14 @@ class RPCAttention(AbstractAttention):
         entries of clean Gaussian keys.
     threshold
         ``"paper"`` or ``"reference"``, as in :func:`rpc_attention`.
+    multiplier
+        ``"paper"`` or ``"admm"``, as in :func:`rpc_attention`.
     symmetric
-        Whether the last softmax compares the cleaned keys with themselves, as in the
-        paper; otherwise the queries meet them there.
+        Whether the cleaned keys serve as queries, as in the paper's symmetric models;
+        otherwise the queries of `qkv` are compared with them.
+    query_steps
+        Softmaxes that the queries enter if not `symmetric`: ``"last"``, or ``"every"``
+        as in the paper's asymmetric models.
     recompute
         Whether the backward pass computes the iterations again instead of keeping
         them: memory between the passes no longer grows with `n_iter`.
@@ -70,14 +83,19 @@ class RPCAttention(AbstractAttention):
         n_iter: int = 4,
         sparsity: float | Literal["auto"] = 4.0,
         threshold: Threshold = "paper",
+        multiplier: Multiplier = "paper",
         symmetric: bool = True,
+        query_steps: QuerySteps = "last",
         recompute: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(d_model, n_heads, **options)
         self._settings = PursuitSettings.read(
-            n_iter, sparsity, threshold, owner=self._owner
+            n_iter, sparsity, threshold, multiplier, query_steps, owner=self._owner
         )
+        if symmetric and query_steps == "every":
+            contract = "'last' for symmetric=True, which uses no queries"
+            fail("query_steps", contract, query_steps, owner=self._owner)
         self.threshold = threshold
         self.symmetric = symmetric
         self.recompute = recompute
@@ -167,6 +185,9 @@ class RPCAttention(AbstractAttention):
             f"{super().extra_repr()}, n_iter={self.n_iter}, sparsity={self.sparsity!r}"
             f", threshold={self.threshold!r}, symmetric={self.symmetric}"
         )
+        for name, usual in (("multiplier", "paper"), ("query_steps", "last")):
+            value = getattr(self._settings, name)
+            text += "" if value == usual else f", {name}={value!r}"
         return text + (", recompute=True" if self.recompute else "")
 
     def _bind_forward(self) -> None:

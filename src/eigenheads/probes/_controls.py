@@ -1,11 +1,11 @@
-"""Controls: heads that are kernel PCA by construction, and heads that are nothing."""
+"""Controls: heads that are kernel PCA by construction, and random heads."""
 
 import numpy as np
 
 from eigenheads._checks import check_count, check_number
 from eigenheads._typing import FloatArray
 from eigenheads.functional import kernel_pca, kernel_pca_values
-from eigenheads.probes._draws import stream
+from eigenheads.probes._null_draws import stream
 
 
 def planted_heads(
@@ -18,7 +18,7 @@ def planted_heads(
     is_mixed: bool = False,
     seed: int = 0,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    r"""Draw heads whose values are kernel PCA, or noise, or in between.
+    r"""Draw heads whose values are a mixture of kernel PCA and noise.
 
     Queries and keys are standard Gaussian. With unit-variance columns of the
     kernel-PCA values :math:`\hat V` and of Gaussian noise :math:`E`,
@@ -30,11 +30,11 @@ def planted_heads(
     n_sequences, n_heads, n_tokens, d_head
         Sizes.
     strength
-        :math:`s`: 1 is kernel PCA (up to the columns' scale), a positive control; 0 is
-        values that know nothing of the keys, a negative one.
+        :math:`s`: with 1, values are kernel PCA up to the scale of columns (positive
+        control); with 0, they are independent of the keys (negative control).
     is_mixed
-        Whether a random rotation, one a head, mixes the columns: then single columns
-        are no eigenvectors, but their span is the principal one.
+        Whether a random rotation per head mixes the columns. Then single columns are
+        not eigenvectors, but they span the principal subspace.
     seed
         Seed.
 

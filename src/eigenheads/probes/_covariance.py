@@ -1,4 +1,4 @@
-"""The PCA reading of attention heads, put to the test."""
+"""Covariance probe: alignment of scores with principal directions of tokens."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,13 +9,18 @@ from threadpoolctl import threadpool_limits
 from eigenheads._checks import Got, check_count, check_finite_array, fail
 from eigenheads._parallel import advance
 from eigenheads._typing import Array, FloatArray
-from eigenheads.probes._covariance_nulls import ABOUT, Layer, measure, measure_nulls
-from eigenheads.probes._forms import symmetric_form
-from eigenheads.probes._heads import check_mask, check_twin
+from eigenheads.probes._bilinear_forms import symmetric_form
+from eigenheads.probes._covariance_nulls import (
+    ABOUT,
+    LayerForms,
+    covariance_nulls,
+    covariance_statistics,
+)
+from eigenheads.probes._heads import check_mask, check_untrained
 from eigenheads.probes._result import ProbeResult, Statistic
 
 _OWNER = "covariance_probe"
-# Tokens of this width are decomposed by several threads.
+# From this width of tokens on, several threads decompose their covariance.
 _WIDE = 1024
 
 
@@ -32,17 +37,17 @@ def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
     untrained: Sequence[Mapping[str, Any]] | None = None,
     seed: int = 0,
 ) -> ProbeResult:
-    r"""Test whether heads' scores align with the tokens' principal directions.
+    r"""Test whether scores of heads align with the principal directions of the tokens.
 
-    A head trained to rebuild a token from the others learns the top eigenvectors of
-    the tokens' covariance :math:`\Sigma` in its score form (docs/theory/pca.md). Here
-    the form :math:`S` is the symmetric part of :math:`W_Q^\top W_K`, and the
-    value-output form the symmetric part of :math:`W_O W_V`.
+    A head that is trained to reconstruct a token from the others learns the top
+    eigenvectors of the tokens' covariance :math:`\Sigma` (docs/theory/pca.md). The
+    query-key form :math:`S` is the symmetric part of :math:`W_Q^\top W_K`, the
+    value-output form that of :math:`W_O W_V`.
 
     Parameters
     ----------
     tokens
-        What enters the layer, (sequences, tokens, d_model).
+        Input of the layer, (sequences, tokens, d_model).
     w_query, w_key
         (heads, d_head, d_model).
     w_value, w_output
@@ -50,15 +55,15 @@ def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
     mask
         (sequences, tokens), true for real tokens.
     n_components
-        :math:`k`, how many leading directions are compared; d_head unless given.
+        :math:`k`, the number of leading directions to compare; None means d_head.
     n_permutations
         Draws of each null.
     untrained
-        Mappings of ``tokens``, ``w_query``, ``w_key`` (and ``w_value``, ``w_output``,
-        ``mask``) of untrained models of the same architecture.
+        Untrained models of the same architecture: per model a mapping with ``tokens``,
+        ``w_query``, ``w_key`` and, if given, ``w_value``, ``w_output``, ``mask``.
     seed
-        Seed of the draws, which all heads of the layer share. Give every layer
-        another one.
+        Seed of the draws, which all heads of the layer share. Use a different seed for
+        every layer.
 
     Returns
     -------
@@ -73,19 +78,19 @@ def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
     Cosine: :math:`\langle S, \Sigma \rangle_F / (\lVert S \rVert_F \lVert \Sigma
     \rVert_F)`. Overlap: mean squared cosine of the principal angles of the spans of
     the :math:`k` leading eigenvectors. A permutation of tokens changes neither, so
-    the nulls turn the form instead:
+    the nulls transform the form instead:
 
     - ``rotated``: :math:`S \to OSO^\top`, :math:`O` uniform on the rotations. Exact
       if the form's eigenvectors have no preferred direction.
-    - ``permuted_coordinates``: the form's coordinates change places. Exact if they are
-      exchangeable, also when a few coordinates stand out in size.
+    - ``permuted_coordinates``: the coordinates of the form are permuted. Exact if they
+      are exchangeable, even if a few coordinates are much larger than the others.
     - ``random_weights`` (ranks): Gaussian weights of the same shape.
-    - ``permuted_tokens`` (``token_rank``): every coordinate is shifted around the
-      tokens by itself, which leaves its distribution and takes the correlations away;
-      19 draws, as each costs a covariance. Exact if coordinates are independent and
-      tokens exchangeable.
+    - ``permuted_tokens`` (``token_rank``): every coordinate is shifted cyclically along
+      the tokens by its own random offset, which keeps its distribution and removes
+      correlations; 19 draws, because each requires a covariance matrix. Exact if
+      coordinates are independent and tokens exchangeable.
     - ``untrained``: the same measurement on untrained models, pooled over heads
-      (``token_rank``: one draw a model, as its heads share it).
+      (``token_rank``: one draw per model, because its heads share it).
 
     References
     ----------
@@ -95,7 +100,7 @@ def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
     --------
     >>> rng = np.random.default_rng(0)
     >>> tokens = rng.standard_normal((4, 50, 10)) * np.r_[5, 5, np.ones(8)]
-    >>> w_key = np.eye(10)[None, :2]  # reads the two strong directions
+    >>> w_key = np.eye(10)[None, :2]  # the two strong directions
     >>> result = covariance_probe(tokens, w_key, w_key, n_permutations=19)
     >>> result.statistics["qk_covariance_overlap"].p_value["rotated"]
     array([0.05])
@@ -104,21 +109,21 @@ def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
         "n_permutations", n_permutations, owner=_OWNER, minimum=0
     )
     seed = check_count("seed", seed, owner=_OWNER, minimum=0)
-    # Threads inside products of this size wait for each other, on a busy machine long.
+    # For products of this size, threads cost more than they save on a busy machine.
     limit = 1 if np.shape(tokens)[-1:] < (_WIDE,) else None
     with threadpool_limits(limit, user_api="blas"):
         layer = _check_layer(
             tokens, w_query, w_key, w_value, w_output, mask, n_components, owner=_OWNER
         )
-        observed = measure(layer)
-        nulls = measure_nulls(layer, n_permutations, seed)
+        observed = covariance_statistics(layer)
+        nulls = covariance_nulls(layer, n_permutations, seed)
         names = list(observed)
         if untrained:
-            twins = [_twin(twin, layer) for twin in untrained]
+            copies = [_untrained_statistics(copy, layer) for copy in untrained]
             for name in names:
-                # Heads of a layer share its tokens: a model is one draw of their rank.
+                # Heads of a layer share its tokens: a model is one draw of the rank.
                 n_draws = 1 if name == "token_rank" else None
-                draws = np.concatenate([twin[name][:n_draws] for twin in twins])
+                draws = np.concatenate([copy[name][:n_draws] for copy in copies])
                 nulls[name]["untrained"] = np.tile(draws, (layer.n_heads, 1))
     advance(layer.n_heads)
     spectra = {"tokens": layer.levels[None], "qk": layer.qk.eigenvalues}
@@ -139,23 +144,25 @@ def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
     return ProbeResult("covariance_probe", statistics, spectra, settings)
 
 
-def _twin(twin: Mapping[str, Any], like: Layer) -> dict[str, FloatArray]:
+def _untrained_statistics(
+    copy: Mapping[str, Any], like: LayerForms
+) -> dict[str, FloatArray]:
     """Return the statistics of an untrained model."""
     names: tuple[str, ...] = ("tokens", "w_query", "w_key")
     if like.ov is not None:
         names = (*names, "w_value", "w_output")
-    check_twin(twin, names, owner=_OWNER)
+    check_untrained(copy, names, owner=_OWNER)
     layer = _check_layer(
-        twin["tokens"],
-        twin["w_query"],
-        twin["w_key"],
-        twin.get("w_value") if like.ov is not None else None,
-        twin.get("w_output") if like.ov is not None else None,
-        twin.get("mask"),
+        copy["tokens"],
+        copy["w_query"],
+        copy["w_key"],
+        copy.get("w_value") if like.ov is not None else None,
+        copy.get("w_output") if like.ov is not None else None,
+        copy.get("mask"),
         like.n_components,
         owner=f"{_OWNER} (untrained)",
     )
-    return measure(layer)
+    return covariance_statistics(layer)
 
 
 def _check_layer(
@@ -168,7 +175,7 @@ def _check_layer(
     n_components: int | None,
     *,
     owner: str,
-) -> Layer:
+) -> LayerForms:
     shape = np.shape(tokens)
     if len(shape) != 3 or 0 in shape:
         contract = "of shape (sequences, tokens, d_model)"
@@ -198,7 +205,7 @@ def _check_layer(
             fail("w_value", contract, Got(value.shape), owner=owner)
         ov = symmetric_form(output, value)
         k = min(k, ov.eigenvalues.shape[1])
-    return Layer.of(rows, symmetric_form(query, key), ov, k)
+    return LayerForms.of(rows, symmetric_form(query, key), ov, k)
 
 
 def _weights(

@@ -1,4 +1,4 @@
-"""Statistics of the PCA reading and their nulls."""
+"""Statistics and nulls of the covariance probe."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,18 @@ from threadpoolctl import threadpool_limits
 from eigenheads._parallel import RunPool
 from eigenheads._typing import FloatArray
 from eigenheads.functional import effective_rank
-from eigenheads.probes import _draws
-from eigenheads.probes._forms import Form, overlap, product_singular_values
+from eigenheads.probes import _null_draws
+from eigenheads.probes._bilinear_forms import (
+    BilinearForm,
+    overlap,
+    product_singular_values,
+)
 
 # Statistic -> null -> (heads, draws).
 Nulls = dict[str, dict[str, FloatArray]]
 # Numbers held at once by a block of draws: 32 MiB of doubles.
 _BLOCK = 2**22
-# Each shift costs a covariance, and the null hardly varies.
+# Each shift requires a covariance matrix, and the null hardly varies.
 N_SHIFTS = 19
 
 ABOUT = {
@@ -31,7 +35,7 @@ ABOUT = {
     "qk_rank": ("less", "Effective rank (entropy) of W_Qᵀ W_K."),
     "token_rank": (
         "less",
-        "Effective rank (participation) of the tokens' covariance; one a layer.",
+        "Effective rank (participation) of the tokens' covariance, one per layer.",
     ),
     "qk_ov_cosine": (
         "two-sided",
@@ -51,19 +55,21 @@ ABOUT = {
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class LayerForms:
     """The tokens of a layer and the forms of its heads."""
 
     tokens: FloatArray  # centred, (all real tokens, d_model)
     covariance: FloatArray
     levels: FloatArray  # its eigenvalues, largest first
     principal: FloatArray  # (d_model, k), its leading eigenvectors
-    qk: Form
-    ov: Form | None
+    qk: BilinearForm
+    ov: BilinearForm | None
     n_components: int
 
     @classmethod
-    def of(cls, tokens: FloatArray, qk: Form, ov: Form | None, k: int) -> "Layer":
+    def of(
+        cls, tokens: FloatArray, qk: BilinearForm, ov: BilinearForm | None, k: int
+    ) -> "LayerForms":
         """Centre the tokens and decompose their covariance."""
         centred = tokens - tokens.mean(axis=0)
         covariance = centred.T @ centred / (len(tokens) - 1)
@@ -91,7 +97,7 @@ class Layer:
         )
 
 
-def measure(layer: Layer) -> dict[str, FloatArray]:
+def covariance_statistics(layer: LayerForms) -> dict[str, FloatArray]:
     """Return the statistics, (heads,) each."""
     found = _overlaps(layer, layer.qk.eigenvectors[:, None])
     found = {name: x[:, 0] for name, x in found.items()}
@@ -105,7 +111,7 @@ def measure(layer: Layer) -> dict[str, FloatArray]:
     return {name: found[name] for name in ABOUT if name in found}
 
 
-def measure_nulls(layer: Layer, n_draws: int, seed: int) -> Nulls:
+def covariance_nulls(layer: LayerForms, n_draws: int, seed: int) -> Nulls:
     """Return the draws of every null."""
     nulls: Nulls = {name: {} for name in ABOUT}
     if not n_draws:
@@ -122,7 +128,7 @@ def measure_nulls(layer: Layer, n_draws: int, seed: int) -> Nulls:
         null = list(draws)[i]
         found[null] = draws[null](layer, n_draws, seed)
 
-    # Small matrices: one thread a null is faster than threads inside each product.
+    # Matrices are small: one thread per null is faster than threads in each product.
     with threadpool_limits(1, user_api="blas"), RunPool(len(draws)) as pool:
         pool.each(work)
     for null in draws:
@@ -131,10 +137,10 @@ def measure_nulls(layer: Layer, n_draws: int, seed: int) -> Nulls:
     return nulls
 
 
-def _overlaps(layer: Layer, frames: FloatArray) -> dict[str, FloatArray]:
-    """Return what depends on the directions of the query-key form, (heads, draws).
+def _overlaps(layer: LayerForms, frames: FloatArray) -> dict[str, FloatArray]:
+    """Return statistics of the directions of the query-key form, (heads, draws).
 
-    `frames` is (heads or 1, draws, d_model, rank): its eigenvectors, as drawn.
+    `frames` holds drawn eigenvectors of the form, (heads or 1, draws, d_model, rank).
     """
     k = layer.n_components
     shape = (layer.n_heads, frames.shape[1])
@@ -155,33 +161,34 @@ def _overlaps(layer: Layer, frames: FloatArray) -> dict[str, FloatArray]:
     return found | {"qk_ov_cosine": cosines, "qk_ov_overlap": overlaps}
 
 
-def _cosines(form: Form, matrices: FloatArray) -> FloatArray:
+def _cosines(form: BilinearForm, matrices: FloatArray) -> FloatArray:
     """Return the cosines of forms and matrices (draws, d, d), (heads, draws)."""
     inner = form.flat @ matrices.reshape(len(matrices), -1).T
     return _over_norms(form, inner, float(np.linalg.norm(matrices[0])))
 
 
-def _over_norms(form: Form, inner: FloatArray, norm: float) -> FloatArray:
+def _over_norms(form: BilinearForm, inner: FloatArray, norm: float) -> FloatArray:
     whole = np.broadcast_to(form.norm[:, None] * norm, inner.shape)
     empty = np.full(inner.shape, np.nan)
     return np.divide(inner, whole, out=empty, where=whole > 0)
 
 
-def _rotated(layer: Layer, n_draws: int, seed: int) -> dict[str, FloatArray]:
+def _rotated(layer: LayerForms, n_draws: int, seed: int) -> dict[str, FloatArray]:
     """Rotate the forms: their eigenvectors become a uniform frame, one for all heads.
 
-    <OSOᵀ, C> is the eigenvalues' sum over the quadratic forms of C on that frame.
+    The inner product of the rotated form with a matrix C is the sum of its eigenvalues
+    times the quadratic form of C on the vectors of that frame: no matrix is rotated.
     """
     d, rank = layer.qk.eigenvectors.shape[1:]
     forms = {"qk_covariance_cosine": layer.qk}
     if layer.ov is not None:
         forms["ov_covariance_cosine"] = layer.ov
     wide = max(form.eigenvectors.shape[2] for form in forms.values())
-    rng = _draws.stream(seed, _draws.ROTATIONS)
+    rng = _null_draws.stream(seed, _null_draws.ROTATIONS)
     norm = float(np.linalg.norm(layer.covariance))
     blocks = []
     for size in _sizes(n_draws, d * wide):
-        frames = _draws.frames(rng, size, d, wide)
+        frames = _null_draws.frames(rng, size, d, wide)
         found = _overlaps(layer, frames[None, ..., :rank])
         quadratic = np.einsum("bdr,bdr->br", frames, layer.covariance @ frames)
         for name, form in forms.items():
@@ -191,15 +198,15 @@ def _rotated(layer: Layer, n_draws: int, seed: int) -> dict[str, FloatArray]:
     return _joined(blocks)
 
 
-def _permuted(layer: Layer, n_draws: int, seed: int) -> dict[str, FloatArray]:
+def _permuted(layer: LayerForms, n_draws: int, seed: int) -> dict[str, FloatArray]:
     """Permute the coordinates of the forms, the same way for all heads.
 
     For cosines the covariance is permuted instead, once for all heads, by the inverse
     permutation.
     """
     d, rank = layer.qk.eigenvectors.shape[1:]
-    rng = _draws.stream(seed, _draws.PERMUTATIONS)
-    orders = _draws.permutations(rng, n_draws, d)[1:]
+    rng = _null_draws.stream(seed, _null_draws.PERMUTATIONS)
+    orders = _null_draws.permutations(rng, n_draws, d)[1:]
     blocks, start = [], 0
     for size in _sizes(n_draws, d * max(d, rank * layer.n_heads)):
         rows = orders[start : start + size]
@@ -215,7 +222,7 @@ def _permuted(layer: Layer, n_draws: int, seed: int) -> dict[str, FloatArray]:
 
 
 def _sizes(n_draws: int, each: int) -> list[int]:
-    """Return the sizes of blocks of draws that hold `each` numbers a draw."""
+    """Return the sizes of blocks of draws; a draw holds `each` numbers."""
     size = max(1, _BLOCK // each)
     return [min(size, n_draws - start) for start in range(0, n_draws, size)]
 
@@ -227,9 +234,11 @@ def _joined(blocks: list[dict[str, FloatArray]]) -> dict[str, FloatArray]:
     }
 
 
-def _random_weights(layer: Layer, n_draws: int, seed: int) -> dict[str, FloatArray]:
+def _random_weights(
+    layer: LayerForms, n_draws: int, seed: int
+) -> dict[str, FloatArray]:
     """Draw the ranks of products of Gaussian matrices, the same for all heads."""
-    rng = _draws.stream(seed, _draws.WEIGHTS)
+    rng = _null_draws.stream(seed, _null_draws.WEIGHTS)
     d = len(layer.covariance)
     widths = {"qk_rank": layer.qk.width}
     if layer.ov is not None:
@@ -244,10 +253,12 @@ def _random_weights(layer: Layer, n_draws: int, seed: int) -> dict[str, FloatArr
     return found
 
 
-def _shifted_tokens(layer: Layer, n_draws: int, seed: int) -> dict[str, FloatArray]:
-    """Shift every coordinate around the tokens by itself."""
+def _shifted_tokens(
+    layer: LayerForms, n_draws: int, seed: int
+) -> dict[str, FloatArray]:
+    """Shift every coordinate cyclically along the tokens by its own offset."""
     n, d = layer.tokens.shape
-    rng = _draws.stream(seed, _draws.KEYS)
+    rng = _null_draws.stream(seed, _null_draws.KEYS)
     columns = np.ascontiguousarray(layer.tokens.T)
     twice = np.concatenate([columns, columns], axis=1)
     moved = np.empty_like(columns)

@@ -1,4 +1,4 @@
-"""Heads as the probes take them: checked, in float64, padding left out."""
+"""Validated input of the probes: float64, without padding."""
 
 import warnings
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from eigenheads._typing import Array, FloatArray
 from eigenheads.functional import log_feature_norms
 from eigenheads.probes._kernel_reading import attention_weights
 
-# With fewer tokens a centred Gram matrix has rank one, and every value vector fits.
+# With two tokens a centred Gram matrix has rank one: all values are kernel PCA.
 MIN_TOKENS = 3
 # Outputs of float32 models agree to about 1e-5 of their size; of bfloat16, to 1e-2.
 _AGREEMENT = 0.03
@@ -22,11 +22,11 @@ class NotAttentionWarning(UserWarning):
 
 
 @dataclass(frozen=True, eq=False)
-class Heads:
-    """One layer: for every sequence, arrays (heads, real tokens, width)."""
+class LayerHeads:
+    """Heads of one layer: per sequence, arrays (heads, real tokens, width)."""
 
     sequences: list[tuple[FloatArray, FloatArray, FloatArray]]
-    indices: list[int]  # of the sequences that were kept, among those given
+    indices: list[int]  # index of each sequence in the input
     tokens: list[FloatArray] | None
     masks: list[Array]
     scale: float = 1.0
@@ -53,7 +53,7 @@ class Heads:
             standardize=self.standardize,
         )
 
-    def with_options(self, **options: float | bool) -> "Heads":
+    def with_options(self, **options: float | bool) -> "LayerHeads":
         """Return the same heads with other options."""
         return replace(self, **options)  # type: ignore[arg-type]
 
@@ -66,8 +66,8 @@ def check_heads(
     tokens: Array | None,
     *,
     owner: str,
-) -> Heads:
-    """Return the heads, or raise with a sentence."""
+) -> LayerHeads:
+    """Return validated heads, or raise."""
     given = {"keys": keys, "queries": queries, "values": values}
     shape = np.shape(keys)
     for name, array in given.items():
@@ -98,7 +98,7 @@ def check_heads(
         for i in kept
     ]
     inputs = None if tokens is None else [rows("tokens", tokens, i) for i in kept]
-    return Heads(sequences, kept, inputs, [real[i] for i in kept])
+    return LayerHeads(sequences, kept, inputs, [real[i] for i in kept])
 
 
 def check_mask(mask: Array | None, shape: tuple[int, int], *, owner: str) -> Array:
@@ -115,7 +115,7 @@ def check_mask(mask: Array | None, shape: tuple[int, int], *, owner: str) -> Arr
     return array.astype(bool)
 
 
-def check_outputs(heads: Heads, outputs: Array, *, owner: str) -> None:
+def check_outputs(heads: LayerHeads, outputs: Array, *, owner: str) -> None:
     """Warn unless the outputs are those of softmax attention."""
     worst = 0.0
     for i, (q, k, v), real in zip(
@@ -139,11 +139,11 @@ def check_outputs(heads: Heads, outputs: Array, *, owner: str) -> None:
         warnings.warn(message, NotAttentionWarning, stacklevel=3)
 
 
-def check_twin(twin: object, names: tuple[str, ...], *, owner: str) -> None:
+def check_untrained(copy: object, names: tuple[str, ...], *, owner: str) -> None:
     """Raise unless an untrained model is a mapping with these arrays."""
-    if isinstance(twin, Mapping) and all(name in twin for name in names):
+    if isinstance(copy, Mapping) and all(name in copy for name in names):
         return
     listed = ", ".join(f"`{name}`" for name in names)
     contract = f"a sequence of mappings with {listed}"
-    got = Got(f"keys {sorted(twin)}") if isinstance(twin, Mapping) else twin
+    got = Got(f"keys {sorted(copy)}") if isinstance(copy, Mapping) else copy
     fail("untrained", contract, got, owner=owner)

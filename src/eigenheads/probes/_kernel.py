@@ -1,4 +1,4 @@
-"""The kernel-PCA reading of attention heads, put to the test."""
+"""Kernel-PCA probe: heads as projections on principal axes of their keys."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,13 +7,18 @@ import numpy as np
 
 from eigenheads._checks import check_count, check_positive
 from eigenheads._typing import Array, FloatArray
-from eigenheads.probes._heads import Heads, check_heads, check_outputs, check_twin
+from eigenheads.probes._heads import (
+    LayerHeads,
+    check_heads,
+    check_outputs,
+    check_untrained,
+)
 from eigenheads.probes._kernel_nulls import (
     ABOUT,
     OF_QUERIES,
     default_redraws,
-    measure,
-    measure_nulls,
+    kernel_nulls,
+    kernel_statistics,
 )
 from eigenheads.probes._result import ProbeResult, Statistic
 
@@ -38,11 +43,11 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
 ) -> ProbeResult:
     r"""Test whether heads are projections on kernel principal axes of their keys.
 
-    KERNEL [1]_ reads softmax attention as kernel PCA: if the values are
+    The paper [1]_ interprets softmax attention as kernel PCA: if the values are
     :math:`\hat V = GA` of :func:`eigenheads.functional.kernel_pca_values`, the head's
     output is the projection of the query's feature on the principal axes of the keys'
-    features. A second team disputes that trained values are [2]_. Here every number
-    comes with the distribution that it has when there is nothing to find.
+    features. A second team disputes that trained values have this form [2]_. Every
+    statistic is compared with null distributions.
 
     Parameters
     ----------
@@ -51,36 +56,38 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
     values
         (sequences, heads, tokens, d_value).
     outputs
-        The head's outputs before the output projection, if known: only to check that
-        they are :math:`\operatorname{softmax}(c QK^\top)V`; a warning says if not.
+        Outputs of the heads before the output projection, if known. They are compared
+        with :math:`\operatorname{softmax}(c QK^\top)V`; if they differ, a
+        :class:`NotAttentionWarning` is issued.
     tokens
-        What enters the layer, (sequences, tokens, d_model), if known: adds the null
-        of random projections.
+        Input of the layer, (sequences, tokens, d_model), if known: adds the null of
+        random projections.
     mask
-        (sequences, tokens), true for real tokens; padding is left out. Sequences with
-        fewer than 3 real tokens are left out.
+        (sequences, tokens), true for real tokens. Padding and sequences with fewer than
+        3 real tokens are left out.
     is_causal
-        Whether a query sees only earlier keys and its own. See the notes.
+        Whether a query attends only to its own key and earlier ones. See the notes.
     scale
         :math:`c`; :math:`D^{-1/2}` unless given.
     standardize
-        Whether features are measured as in the authors' program; see
-        :func:`eigenheads.functional.log_feature_norms`. Touches ``norm_ratio`` and
-        ``feature_norm``.
+        Whether features are normalised as in the authors' program; see
+        :func:`eigenheads.functional.log_feature_norms`. Affects ``norm_ratio`` and
+        ``feature_norm`` only.
     n_permutations
-        Draws of permuted tokens. 0 leaves this null out, and those of `n_redraws`,
-        too, unless it is given.
+        Draws of permuted tokens. With 0 this null is left out, and so are those of
+        `n_redraws` unless it is given.
     n_redraws
-        Draws of nulls that redraw values or keys, which are costly: a fifth of
-        `n_permutations` unless given, but 19 at least (or as many). With m of them no
-        p-value is below 1/(m + 1): among h heads it takes 20 h/(m + 1) of them
-        together to have q-values of 0.05.
+        Draws of the costly nulls, which redraw values or keys. None means
+        ``min(n_permutations, max(19, n_permutations // 5))``. With m draws no p-value
+        is below 1/(m + 1), so that q-values of 0.05 among h heads require 20 h/(m + 1)
+        heads beyond all draws.
     untrained
-        Mappings of ``queries``, ``keys``, ``values`` (and what else is given) of one
-        or several untrained models of the same architecture.
+        Untrained models of the same architecture: per model a mapping with ``queries``,
+        ``keys``, ``values`` and, if given, ``mask``.
     seed
-        Each sequence has streams of its own from (seed, sequence), so a head's
-        numbers do not depend on the heads beside it. Give every layer another seed.
+        Seed of the draws. Each sequence has its own random streams, derived from (seed,
+        sequence), and all heads share them: the numbers of a head do not depend on the
+        other heads. Use a different seed for every layer.
 
     Returns
     -------
@@ -92,35 +99,37 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
 
     Notes
     -----
-    Each number is the mean over sequences of a number of one sequence; a draw of a
-    null redraws every sequence by itself. Nulls:
+    Each statistic is a mean over sequences; a draw of a null redraws every sequence
+    independently. Nulls:
 
-    - ``permuted_tokens``: the rows of :math:`V` change places. Exact if, given queries
-      and keys, the values of a sequence are exchangeable. A rejection says that values
-      know their tokens' keys, which holds for any head whose keys and values are made
-      of the same tokens, also before training.
+    - ``permuted_tokens``: the rows of :math:`V` are permuted. Exact if, given queries
+      and keys, the values of a sequence are exchangeable. A rejection means that values
+      depend on the keys of their tokens, which is true for any head whose keys and
+      values are functions of the same tokens, even before training.
     - ``random_values``: a random rotation of the token space gives values of the same
       mean and covariance. Exact if rows of :math:`V` are Gaussian and independent.
     - ``random_projections`` (with `tokens`): :math:`V = XR`, :math:`R` Gaussian, one
-      for all sequences. Exact if :math:`W_V` is drawn so: what an untrained value
-      matrix gives on the very same keys. Not for norms, which see the scale.
-    - ``random_keys``: as ``random_values``, for the keys; for numbers that do not see
-      the values.
+      for all sequences. Exact if :math:`W_V` is Gaussian: the distribution of an
+      untrained value matrix with the same keys. Not for norms, which depend on the
+      scale.
+    - ``random_keys``: as ``random_values``, for the keys; for statistics that do not
+      depend on the values.
     - ``untrained``: the same measurement on untrained models, pooled over their heads.
       Exact if the heads measured were independent draws of one law, as heads of one
       layer are, given its input. Heads that share keys and values (grouped queries)
-      are one draw of what does not see the queries.
+      are one draw of a statistic that does not depend on the queries.
 
-    On a sequence of at most d_value + 1 tokens the columns of any values in general
-    position span all directions, and ``captured_variance`` is 1: longer ones tell.
+    On a sequence of at most d_value + 1 tokens, the columns of any values in general
+    position span all directions, and ``captured_variance`` is 1: use longer sequences.
 
-    ``matching_cosine`` is the same for all orders of the tokens, so it has no null of
-    permuted tokens.
+    ``matching_cosine`` does not depend on the order of the tokens, so that it has no
+    null of permuted tokens.
 
-    Under a causal mask each row has another set of keys, hence another kernel PCA, and
-    no single :math:`V` can serve them all. The reading then holds for the last token
-    alone, which sees every key, and values are compared with the kernel PCA of all
-    keys of the sequence; norms are taken row by row, each with its own normaliser.
+    Under a causal mask each row has a different set of keys, hence a different kernel
+    PCA, and no single :math:`V` can serve them all. The interpretation then holds for
+    the last token only, which attends to every key. Values are compared with the kernel
+    PCA of all keys of the sequence; norms are computed row by row, each with its own
+    normaliser.
 
     References
     ----------
@@ -152,11 +161,11 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
     )
     if outputs is not None:
         check_outputs(heads, outputs, owner=_OWNER)
-    observed, nulls, spectra = measure_nulls(heads, n_permutations, n_redraws, seed)
+    observed, nulls, spectra = kernel_nulls(heads, n_permutations, n_redraws, seed)
     if untrained:
-        twins = [_twin(twin, heads) for twin in untrained]
+        copies = [_untrained_statistics(copy, heads) for copy in untrained]
         for name in ABOUT:
-            draws = np.concatenate([twin[name] for twin in twins])
+            draws = np.concatenate([copy[name] for copy in copies])
             nulls[name]["untrained"] = np.tile(draws, (heads.n_heads, 1))
     statistics = {
         name: Statistic(name, observed[name], nulls[name], alternative, about)
@@ -176,24 +185,26 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
     return ProbeResult("kernel_pca_probe", statistics, spectra, settings)
 
 
-def _twin(twin: Mapping[str, Any], like: Heads) -> dict[str, FloatArray]:
-    """Return the statistics of an untrained model, one number a draw."""
+def _untrained_statistics(
+    copy: Mapping[str, Any], like: LayerHeads
+) -> dict[str, FloatArray]:
+    """Return the statistics of an untrained model; each number is one draw."""
     owner = f"{_OWNER} (untrained)"
-    check_twin(twin, ("queries", "keys", "values"), owner=_OWNER)
-    q, k, v = (twin[name] for name in ("queries", "keys", "values"))
-    heads = check_heads(q, k, v, twin.get("mask"), None, owner=owner)
+    check_untrained(copy, ("queries", "keys", "values"), owner=_OWNER)
+    q, k, v = (copy[name] for name in ("queries", "keys", "values"))
+    heads = check_heads(q, k, v, copy.get("mask"), None, owner=owner)
     heads = heads.with_options(
         scale=like.scale, is_causal=like.is_causal, standardize=like.standardize
     )
     apart = _apart(np.asarray(k), np.asarray(v))
     return {
         name: found if name in OF_QUERIES else found[apart]
-        for name, found in measure(heads).items()
+        for name, found in kernel_statistics(heads).items()
     }
 
 
 def _apart(keys: FloatArray, values: FloatArray) -> list[int]:
-    """Return the heads but for those with keys and values of the head before."""
+    """Return the heads whose keys and values are not those of the head before."""
     return [
         head
         for head in range(keys.shape[1])

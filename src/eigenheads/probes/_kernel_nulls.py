@@ -1,4 +1,4 @@
-"""The nulls of the kernel-PCA reading, sequence by sequence."""
+"""Statistics and nulls of the kernel-PCA probe, sequence by sequence."""
 
 import math
 from collections.abc import Callable
@@ -10,17 +10,16 @@ from threadpoolctl import threadpool_limits
 from eigenheads._parallel import RunPool, advance
 from eigenheads._typing import FloatArray
 from eigenheads.functional import centred_gram, effective_rank, feature_gram
-from eigenheads.probes import _draws
-from eigenheads.probes._heads import Heads
+from eigenheads.probes import _null_draws
+from eigenheads.probes._heads import LayerHeads
 from eigenheads.probes._kernel_reading import (
     PAIRS,
     HeadReading,
+    head_readings,
     joined,
     parts,
     rbf_of_permuted,
-    read_heads,
 )
-from eigenheads.probes._spectra import symmetric_eigenvalues
 
 # Statistic -> null -> (draws,), of one head on one sequence.
 Nulls = dict[str, dict[str, FloatArray]]
@@ -62,30 +61,30 @@ ABOUT = {
     "top_eigenvalue": ("two-sided", "Largest eigenvalue of K̃, at most the trace."),
     "kernel_rank": ("two-sided", "Effective rank (entropy) of the spectrum of K̃."),
 }
-# Doubles of the array whose release tells the allocator to keep 32 MiB.
+# Size of the array whose release makes the allocator keep memory (in doubles).
 _KEPT = 2**21
-# Those that see the queries; the others are of keys and values alone.
+# Statistics that depend on the queries.
 OF_QUERIES = ("norm_ratio", "output_norm", "feature_norm")
-# Those that see the scale of the values, which random projections do not share.
+# Statistics that depend on the scale of the values: no null of random projections.
 _WITH_SCALE = ("norm_ratio", "output_norm")
 
 
 def default_redraws(n_permutations: int) -> int:
-    """Return how many draws redraw values or keys: a fifth, but 19 at least.
+    """Return the default number of costly draws: a fifth, but at least 19.
 
-    Permutations reuse the kernel PCA, the distances and the norms of the head; other
-    draws have to compute them anew, or to match anew.
+    Permutations reuse the kernel PCA, the distances and the norms of the head; nulls
+    that redraw values or keys compute them again for each draw.
     """
     return min(n_permutations, max(19, n_permutations // 5))
 
 
-def measure(heads: Heads) -> dict[str, FloatArray]:
+def kernel_statistics(heads: LayerHeads) -> dict[str, FloatArray]:
     """Return the statistics of heads without nulls, (heads,) each."""
-    return measure_nulls(heads, 0, 0, 0)[0]
+    return kernel_nulls(heads, 0, 0, 0)[0]
 
 
-def measure_nulls(
-    heads: Heads, n_permutations: int, n_redraws: int, seed: int
+def kernel_nulls(
+    heads: LayerHeads, n_permutations: int, n_redraws: int, seed: int
 ) -> tuple[dict[str, FloatArray], Nulls, dict[str, FloatArray]]:
     """Return observed statistics, nulls (heads, draws) and spectra of heads."""
     total = len(heads.sequences)
@@ -95,10 +94,10 @@ def measure_nulls(
     def work(i: int) -> None:
         found[i] = _sequence(heads, i, n_permutations, n_redraws, seed, projections)
 
-    # After an array of this size is freed, glibc keeps freed memory for the next one
-    # instead of returning it to the system, which would map it anew for every block.
+    # Once an array of this size was freed, glibc keeps freed memory of that size for
+    # reuse instead of returning it to the system after every block.
     np.empty(_KEPT)
-    # Small matrices: sequences side by side, one thread inside each product.
+    # Matrices are small: sequences run in parallel, each product in one thread.
     with threadpool_limits(1, user_api="blas"), RunPool(total) as pool:
         pool.each(work, lambda: advance(heads.n_heads))
     observed = {name: _mean(found, name, "observed")[:, 0] for name in ABOUT}
@@ -121,7 +120,7 @@ def _mean(
 
 
 def _mean_spectrum(found: list[list[tuple[Nulls, FloatArray]]]) -> FloatArray:
-    """Return the mean spectrum, (heads, longest sequence); a missing one is 0."""
+    """Return the mean spectrum, (heads, longest sequence), padded with zeros."""
     longest = max(len(heads[0][1]) for heads in found)
     total = np.zeros((len(found[0]), longest))
     for heads in found:
@@ -130,17 +129,17 @@ def _mean_spectrum(found: list[list[tuple[Nulls, FloatArray]]]) -> FloatArray:
     return total / len(found)
 
 
-def _projections(heads: Heads, n_draws: int, seed: int) -> FloatArray | None:
+def _projections(heads: LayerHeads, n_draws: int, seed: int) -> FloatArray | None:
     """Return random value matrices (d_model, d_value * draws), shared by sequences."""
     if heads.tokens is None or n_draws == 0:
         return None
-    rng = _draws.stream(seed, _draws.PROJECTIONS)
+    rng = _null_draws.stream(seed, _null_draws.PROJECTIONS)
     width = heads.sequences[0][2].shape[-1] * n_draws
     return rng.standard_normal((heads.tokens[0].shape[-1], width))
 
 
 def _sequence(
-    heads: Heads,
+    heads: LayerHeads,
     i: int,
     n_permutations: int,
     n_redraws: int,
@@ -150,7 +149,7 @@ def _sequence(
     """Return the statistics and the spectrum of every head on one sequence."""
     q, k, v = heads.sequences[i]
     place = heads.indices[i]
-    readings = read_heads(
+    readings = head_readings(
         q,
         k,
         v,
@@ -159,13 +158,15 @@ def _sequence(
         standardize=heads.standardize,
     )
     n, d_value = v.shape[1:]
-    rng = _draws.stream(seed, _draws.PERMUTATIONS, place)
-    orders = _draws.permutations(rng, n_permutations, n)
+    rng = _null_draws.stream(seed, _null_draws.PERMUTATIONS, place)
+    orders = _null_draws.permutations(rng, n_permutations, n)
     drawn: dict[str, Callable[[int], FloatArray]] = {}
     if n_redraws:
-        rng = _draws.stream(seed, _draws.ROTATIONS, place)
-        frames = _draws.centred_frames(rng, n_redraws, n, min(n - 1, d_value))
-        drawn["random_values"] = lambda head: _draws.rotated_columns(v[head], frames)
+        rng = _null_draws.stream(seed, _null_draws.ROTATIONS, place)
+        frames = _null_draws.centred_frames(rng, n_redraws, n, min(n - 1, d_value))
+        drawn["random_values"] = lambda head: _null_draws.rotated_columns(
+            v[head], frames
+        )
     if projections is not None and heads.tokens is not None:
         mixed = (heads.tokens[i] @ projections).reshape(n, n_redraws, d_value)
         mixed = np.ascontiguousarray(mixed.transpose(2, 1, 0))
@@ -188,8 +189,9 @@ def _head(
     aligned: FloatArray,
     drawn: dict[str, Callable[[int], FloatArray]],
 ) -> Nulls:
-    """Return what depends on the values, for one head on one sequence."""
-    # Row 0 of the orders is the identity: observed and permuted take the same path.
+    """Return the statistics that depend on the values, for one head and sequence."""
+    # Row 0 of the orders is the identity, so that observed and permuted numbers come
+    # from the same computation and ties are exact.
     permuted = reading.of_permuted(orders)
     permuted["rbf_cka"] = aligned
     found: Nulls = {name: {"observed": x[:1]} for name, x in permuted.items()}
@@ -210,13 +212,13 @@ def _head(
 
 
 def _of_random_keys(
-    heads: Heads, i: int, n_draws: int, seed: int
+    heads: LayerHeads, i: int, n_draws: int, seed: int
 ) -> Callable[[HeadReading, int], Nulls]:
-    """Return what depends on keys alone, as a function of a head."""
+    """Return a function of a head: its statistics that depend on keys only."""
     q, k, _ = heads.sequences[i]
     n, d = k.shape[1:]
-    rng = _draws.stream(seed, _draws.KEYS, heads.indices[i])
-    frames = _draws.centred_frames(rng, n_draws, n, min(n - 1, d))
+    rng = _null_draws.stream(seed, _null_draws.KEYS, heads.indices[i])
+    frames = _null_draws.centred_frames(rng, n_draws, n, min(n - 1, d))
 
     def of_keys(reading: HeadReading, head: int) -> Nulls:
         cloud = reading.cloud
@@ -228,7 +230,7 @@ def _of_random_keys(
         }
         nulls: Nulls = {x: {"observed": np.atleast_1d(y)} for x, y in found.items()}
         if n_draws:
-            drawn = _draws.rotated(k[head], frames)
+            drawn = _null_draws.rotated(k[head], frames)
             blocks = [
                 _of_keys(heads, q[head], drawn[part])
                 for part in parts(n_draws, n * n, PAIRS)
@@ -241,16 +243,16 @@ def _of_random_keys(
 
 
 def _of_keys(
-    heads: Heads, queries: FloatArray, keys: FloatArray
+    heads: LayerHeads, queries: FloatArray, keys: FloatArray
 ) -> dict[str, FloatArray]:
-    """Return what depends on keys alone, of drawn keys (draws, n, d)."""
+    """Return the statistics that depend on keys only, of drawn keys (draws, n, d)."""
     plain = feature_gram(keys, heads.scale)[1]
     trace = np.einsum("bii->b", plain)
-    levels = symmetric_eigenvalues(centred_gram(plain))
+    levels = np.linalg.eigvalsh(centred_gram(plain))
     logs = heads.log_features(queries, keys)
     return {
         "feature_norm": logs.mean(axis=-1) / math.log(10),
         "kernel_trace": trace,
-        "top_eigenvalue": levels.max(axis=1),
+        "top_eigenvalue": levels[:, -1],
         "kernel_rank": effective_rank(levels),
     }

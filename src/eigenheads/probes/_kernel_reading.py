@@ -1,4 +1,4 @@
-"""One head on one sequence, read as kernel PCA, and what any values would give."""
+"""Kernel PCA of one head on one sequence, and statistics of drawn values."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from eigenheads._numerics._medians import lower_medians
 from eigenheads._typing import FloatArray
 from eigenheads.functional import (
     KernelPCA,
@@ -18,11 +19,10 @@ from eigenheads.functional import (
     rbf_gram,
 )
 from eigenheads.functional._similarity import best_matching, unit_rows
-from eigenheads.probes._kernel_batches import (
+from eigenheads.probes._kernel_compiled import (
     alignments,
     captured_traces,
     differences_of_sorted,
-    lower_medians,
     norms_and_ratios,
     pair_distances,
 )
@@ -33,14 +33,14 @@ _RIDGE = 1e-10
 # Gram matrices of whitened columns have condition 1/_NARROW² at most: the ridge then
 # moves results by 1e-5 of a direction's share at most.
 _NARROW = 3e-3
-# Columns this far from dependent need no whitening: it would gain four digits at
-# most, and where the normalisers spread too far in addition, pivots tell.
+# If the smallest singular value of the columns is above this share of the largest, no
+# whitening is needed: it would gain at most four digits.
 _APART = 1e-2
-# Singular values below this share of the largest are rounding of float32 models.
+# Singular values below this share of the largest are rounding errors of float32.
 _FLOAT32 = 1e-6
-# Values per block of draws: what is worked on stays in the cache.
+# Numbers per block of draws, so that a block fits into the cache.
 _BLOCK = 2**14
-# Entries per block of matrices of pairs of tokens: several such arrays at once do.
+# Numbers per block of matrices of pairs of tokens, of which several are in use.
 PAIRS = 2**15
 
 
@@ -75,11 +75,12 @@ class HeadReading:
 
     @cached_property
     def readout(self) -> FloatArray:
-        """Return what all values are multiplied by, (n, n_queries + d_value + n).
+        """Return the matrix that all values are multiplied by.
 
-        Attention, for the outputs; the centred kernel-PCA values, for CKA; the
-        centred Gram matrix, for the coefficients, whose factor g it includes. Rows of
-        the last two sum to zero, so that the values need not be centred.
+        Its shape is (n, n_queries + d_value + n): attention weights for the outputs,
+        centred kernel-PCA values for CKA, and the centred Gram matrix with the factor g
+        for the coefficients. Columns of the last two sum to zero, so that the values
+        need not be centred.
         """
         target = self.target - self.target.mean(axis=0)
         gram = self.normaliser[:, None] * self.cloud.gram
@@ -96,7 +97,7 @@ class HeadReading:
         return _covariance_norm(self.values), _covariance_norm(self.target)
 
     def of_permuted(self, orders: NDArray[np.intp]) -> dict[str, FloatArray]:
-        """Return the cheap statistics of the values in other orders, one a row."""
+        """Return the cheap statistics of permuted values, one permutation per row."""
         columns = np.ascontiguousarray(self.values.T)
         own, target = self.norms
         return self._of_draws(
@@ -109,9 +110,9 @@ class HeadReading:
     def of_values(
         self, drawn: FloatArray, *, is_alike: bool = True
     ) -> dict[str, FloatArray]:
-        """Return the cheap statistics of values (d_value, draws, n), one a draw.
+        """Return the cheap statistics of drawn values (d_value, draws, n).
 
-        `is_alike`: whether all draws have mean and second moments of the head's values.
+        `is_alike`: whether all draws have the mean and covariance of the head's values.
         """
         own, target = self.norms
         if is_alike:
@@ -133,9 +134,9 @@ class HeadReading:
         *,
         is_alike: bool,
     ) -> dict[str, FloatArray]:
-        """Return the cheap statistics of what `draw` returns, (d_value, draws, n).
+        """Return the cheap statistics of blocks of draws, (d_value, draws, n) each.
 
-        `norms` are those that linear CKA divides by.
+        `norms` are the denominators of linear CKA.
         """
         squares = np.empty((count, len(self.weights)))
         crosses, residuals, differences, captured = np.empty((4, count))
@@ -174,10 +175,11 @@ class HeadReading:
         """Return the variance in the span of the coefficients.
 
         With coefficients A of values (d, draws, n) and their products with the Gram
-        matrix, it is tr((AᵀA)⁻¹ AᵀK̃A). A span does not see what mixes its columns, so
-        values whose second moments are those of the head's are whitened first if need
-        be: then only the spread of the normalisers can make AᵀA ill-conditioned. Where
-        it is, an orthonormal basis is computed, which costs more.
+        matrix, it is tr((AᵀA)⁻¹ AᵀK̃A). Mixing the columns does not change their span,
+        so that values with the covariance of the head's values are whitened first if
+        they are nearly dependent. Then only the spread of the normalisers can make AᵀA
+        ill-conditioned; in that case an orthonormal basis is computed, which costs
+        more.
         """
         d, count, n = drawn.shape
         ridge = 0.0
@@ -203,7 +205,7 @@ class HeadReading:
         return np.einsum("bnr,bnr->b", basis, self.cloud.gram @ basis)
 
     def rbf_of_values(self, drawn: FloatArray) -> FloatArray:
-        """Return the RBF alignment of values (d_value, draws, n), one a draw."""
+        """Return the RBF alignment of drawn values (d_value, draws, n), per draw."""
         target = self.target_gram
         guess = np.inf
 
@@ -219,7 +221,7 @@ class HeadReading:
         return self._by_pairs(drawn.shape[1], of_block)
 
     def matching_of_values(self, drawn: FloatArray) -> FloatArray:
-        """Return the matching cosine of values (d_value, draws, n), one a draw."""
+        """Return the matching cosine of drawn values (d_value, draws, n), per draw."""
         target = unit_rows(self.target)
 
         def of_block(part: slice) -> FloatArray:
@@ -234,12 +236,12 @@ class HeadReading:
     def _by_pairs(
         self, count: int, of_block: Callable[[slice], FloatArray]
     ) -> FloatArray:
-        """Return what is computed from matrices of pairs of tokens, one a draw."""
+        """Compute in blocks what needs matrices of pairs of tokens, per draw."""
         n = len(self.values)
         return np.concatenate([of_block(p) for p in parts(count, n * n, PAIRS)])
 
 
-def read_heads(
+def head_readings(
     queries: FloatArray,
     keys: FloatArray,
     values: FloatArray,
@@ -248,7 +250,7 @@ def read_heads(
     is_causal: bool,
     standardize: bool,
 ) -> list[HeadReading]:
-    """Return the readings of all heads (h, n, d) of one sequence."""
+    """Return the kernel PCA of all heads (h, n, d) of one sequence."""
     cloud = kernel_pca(keys, scale=scale)
     target = kernel_pca_values(cloud, values.shape[-1])
     logs = log_feature_norms(
@@ -274,7 +276,7 @@ def rbf_of_permuted(
     """Return the RBF alignments for permuted values, (heads, draws).
 
     A permutation of the values permutes their Gram matrix, so that distances and
-    bandwidth are computed once; heads share the orders, hence the indices.
+    bandwidth are computed once; heads share the permutations and the index arrays.
     """
     n = orders.shape[1]
     rows, columns = np.triu_indices(n)
@@ -304,7 +306,7 @@ def attention_weights(
 
 
 def parts(count: int, size: int, block: int = _BLOCK) -> list[slice]:
-    """Return slices of `count` draws of `size` numbers, `block` numbers in each."""
+    """Return slices of `count` draws, each of about `block` numbers."""
     step = max(1, block // size)
     return [slice(start, start + step) for start in range(0, count, step)]
 
@@ -316,7 +318,7 @@ def joined(blocks: Iterable[dict[str, FloatArray]]) -> dict[str, FloatArray]:
 
 
 def _shares(parts_of: FloatArray, wholes: FloatArray) -> FloatArray:
-    """Return quotients; NaN where there is nothing to have a share of."""
+    """Return quotients; NaN where the denominator is zero."""
     empty = np.full(len(wholes), np.nan)
     return np.divide(parts_of, wholes, out=empty, where=wholes > 0)
 

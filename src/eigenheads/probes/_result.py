@@ -1,32 +1,39 @@
-"""What a probe returns: statistics with their null distributions."""
+"""Results of probes: statistics of heads with their null distributions."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from eigenheads._typing import FloatArray
-from eigenheads.probes._significance import effect_sizes, permutation_p_values
+from eigenheads.probes._significance import (
+    effect_sizes,
+    permutation_p_values,
+    q_values,
+)
 
 
 @dataclass(frozen=True, eq=False)
 class Statistic:
-    """One number a head, with what it would be if there were nothing to find.
+    """One number per head, with the draws of its null distributions.
+
+    The heads are those of one layer, with arrays of shape (heads,), or those of a
+    model, (layers, heads). Heads that a layer does not have are NaN.
 
     Attributes
     ----------
     name
         Its key in :attr:`ProbeResult.statistics`.
     observed
-        One number a head: the mean over the sequences.
+        (heads,) or (layers, heads): means over the sequences.
     nulls
-        By name of the null, an array (heads, draws); empty if none was asked for.
+        By name of the null, the draws: the shape of `observed` and one more axis.
     alternative
-        What the reading predicts: ``"greater"`` than the null, ``"less"``, or
-        ``"two-sided"``, if it predicts a difference only.
+        Prediction that is tested: ``"greater"`` than the null, ``"less"``, or
+        ``"two-sided"`` if only a difference is predicted.
     about
-        One sentence: what it measures and what the reading says about it.
+        One sentence that defines the statistic.
     """
 
     name: str
@@ -37,7 +44,7 @@ class Statistic:
 
     @property
     def p_value(self) -> dict[str, FloatArray]:
-        """P-value of each head, by null (+1 rule)."""
+        """P-value per head, by null (+1 rule)."""
         return {
             null: permutation_p_values(
                 self.observed, draws, alternative=self.alternative
@@ -47,46 +54,66 @@ class Statistic:
 
     @property
     def effect_size(self) -> dict[str, FloatArray]:
-        """Distance from the null's mean in its standard deviations, by null."""
+        """Distance from the mean of the null in its standard deviations, by null."""
         return {
             null: effect_sizes(self.observed, draws)
             for null, draws in self.nulls.items()
         }
 
+    @property
+    def null_mean(self) -> dict[str, FloatArray]:
+        """Mean of the draws per head, by null."""
+        return {null: draws.mean(axis=-1) for null, draws in self.nulls.items()}
+
+    @property
+    def null_sd(self) -> dict[str, FloatArray]:
+        """Standard deviation of the draws per head, by null; NaN with one draw."""
+        return {
+            null: draws.std(axis=-1, ddof=1)
+            if draws.shape[-1] > 1
+            else np.full(self.observed.shape, np.nan)
+            for null, draws in self.nulls.items()
+        }
+
+    def q_value(self, *, method: str = "bh") -> dict[str, FloatArray]:
+        """Return the p-values, adjusted for the number of heads, by null."""
+        return {null: q_values(p, method=method) for null, p in self.p_value.items()}
+
     def to_records(self) -> list[dict[str, Any]]:
-        """Return one row a head and null; a single row with ``null=None`` if none."""
+        """Return one row per head and null; without nulls, one row with ``null=None``.
+
+        A row has the head's index, or its layer's index and its own, and the columns
+        ``statistic``, ``observed``, ``alternative``, ``null``, ``n_draws``,
+        ``null_mean``, ``null_sd``, ``effect`` and ``p_value``.
+        """
+        axes = ("layer", "head")[-self.observed.ndim :]
+        columns = {
+            "null_mean": self.null_mean,
+            "null_sd": self.null_sd,
+            "effect": self.effect_size,
+            "p_value": self.p_value,
+        }
         rows: list[dict[str, Any]] = []
-        for head, observed in enumerate(self.observed):
+        for place in np.ndindex(self.observed.shape):
             first = {
                 "statistic": self.name,
-                "head": head,
-                "observed": float(observed),
+                **dict(zip(axes, place, strict=True)),
+                "observed": float(self.observed[place]),
                 "alternative": self.alternative,
             }
-            rows.extend({**first, **null} for null in self._null_rows(head))
+            for null in self.nulls or [None]:
+                n_draws = 0 if null is None else self.nulls[null].shape[-1]
+                numbers = {
+                    column: np.nan if null is None else float(by_null[null][place])
+                    for column, by_null in columns.items()
+                }
+                rows.append({**first, "null": null, "n_draws": n_draws, **numbers})
         return rows
-
-    def _null_rows(self, head: int) -> list[dict[str, Any]]:
-        names = ("null", "n_draws", "null_mean", "null_sd", "effect", "p_value")
-        nothing: tuple[Any, ...] = (None, 0, np.nan, np.nan, np.nan, np.nan)
-        effect, p_value = self.effect_size, self.p_value
-        rows: list[tuple[Any, ...]] = [
-            (
-                null,
-                draws.shape[1],
-                float(draws[head].mean()),
-                float(draws[head].std(ddof=1)) if draws.shape[1] > 1 else np.nan,
-                float(effect[null][head]),
-                float(p_value[null][head]),
-            )
-            for null, draws in self.nulls.items()
-        ]
-        return [dict(zip(names, row, strict=True)) for row in rows or [nothing]]
 
 
 @dataclass(frozen=True, eq=False)
 class ProbeResult:
-    """The statistics of one layer's heads.
+    """Statistics of the heads of one layer.
 
     Attributes
     ----------
@@ -95,9 +122,9 @@ class ProbeResult:
     statistics
         By name.
     spectra
-        Whole spectra, one row a head, largest first; means over the sequences.
+        Whole spectra, one row per head, largest first; means over the sequences.
     settings
-        What was used: scale, counts, which options.
+        Scale, counts and options that were used.
 
     Examples
     --------
@@ -118,3 +145,32 @@ class ProbeResult:
     def to_records(self) -> list[dict[str, Any]]:
         """Return the rows of all statistics (see :meth:`Statistic.to_records`)."""
         return [row for s in self.statistics.values() for row in s.to_records()]
+
+
+def stack_layers(layers: Sequence[Mapping[str, Statistic]]) -> dict[str, Statistic]:
+    """Return statistics of shape (layers, heads) from those of single layers."""
+    return {name: _stacked([layer[name] for layer in layers]) for name in layers[0]}
+
+
+def _stacked(layers: Sequence[Statistic]) -> Statistic:
+    first = layers[0]
+    n_heads = max(len(layer.observed) for layer in layers)
+    nulls = {}
+    for null in first.nulls:
+        draws = [layer.nulls[null] for layer in layers]
+        # Layers with more heads have more draws of untrained heads. Each draw counts
+        # by itself, so that the surplus may be left out.
+        n_draws = min(one.shape[-1] for one in draws)
+        nulls[null] = np.stack(
+            list(_padded([x[..., :n_draws] for x in draws], n_heads))
+        )
+    observed = np.stack(list(_padded([one.observed for one in layers], n_heads)))
+    return replace(first, observed=observed, nulls=nulls)
+
+
+def _padded(arrays: Sequence[FloatArray], n_heads: int) -> Iterator[FloatArray]:
+    """Yield arrays of `n_heads` rows, NaN in those that are missing."""
+    for array in arrays:
+        whole = np.full((n_heads, *array.shape[1:]), np.nan)
+        whole[: len(array)] = array
+        yield whole

@@ -1,23 +1,26 @@
-"""P-values of Monte Carlo tests, effect sizes, and false discoveries over heads."""
+"""P-values of Monte Carlo tests, effect sizes, and false-discovery control."""
+
+import math
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.stats import false_discovery_control
 
 from eigenheads._checks import Got, check_choice, check_finite_array, fail
 from eigenheads._typing import FloatArray
 
-_ALTERNATIVES = ("greater", "less", "two-sided")
+ALTERNATIVES = ("greater", "less", "two-sided")
 _METHODS = ("bh", "by")
-# A draw this close to the observed value, relative to the larger of the two, is a tie:
-# the same number in exact arithmetic may come out of a matrix product with another
-# last digit. Ties count against the discovery, so this can only raise a p-value.
+# A draw closer than this to the observed value, relative to the larger of the two, is a
+# tie: equal numbers in exact arithmetic may come out of a matrix product with different
+# last digits. Ties count against a discovery, so this can only raise a p-value.
 _TIE = 1e-10
 
 
 def permutation_p_values(
     observed: ArrayLike, draws: ArrayLike, *, alternative: str = "greater"
 ) -> FloatArray:
-    r"""P-values of Monte Carlo tests, with the +1.
+    r"""Return p-values of Monte Carlo tests, with the +1.
 
     .. math::
 
@@ -27,22 +30,22 @@ def permutation_p_values(
     Parameters
     ----------
     observed
-        :math:`T`, one number a head.
+        :math:`T`, of any shape, usually (heads,) or (layers, heads).
     draws
-        :math:`T_1 \dots T_B`, (heads, draws).
+        :math:`T_1 \dots T_B`, of the shape of `observed` with one more axis, the last.
     alternative
         ``"greater"``, ``"less"`` or ``"two-sided"``.
 
     Returns
     -------
     p_values
-        One a head; NaN where the observed number or a draw is NaN.
+        Of the shape of `observed`; NaN where the observed number or a draw is NaN.
 
     Notes
     -----
     If :math:`T, T_1, \dots, T_B` are exchangeable, :math:`P(p \le \alpha) \le \alpha`
     for every :math:`\alpha` and every :math:`B`, with equality at the multiples of
-    :math:`1/(B+1)` when there are no ties. Without the +1 it fails [1]_.
+    :math:`1/(B+1)` when there are no ties. Without the +1 this fails [1]_.
 
     References
     ----------
@@ -54,26 +57,27 @@ def permutation_p_values(
     array([0.4])
     """
     owner = "permutation_p_values"
-    check_choice("alternative", alternative, _ALTERNATIVES, owner=owner)
+    check_choice("alternative", alternative, ALTERNATIVES, owner=owner)
     value, null = _pair(observed, draws, owner)
-    slack = _TIE * np.maximum(np.abs(value)[:, None], np.abs(null))
+    slack = _TIE * np.maximum(np.abs(value)[..., None], np.abs(null))
     with np.errstate(invalid="ignore"):
-        above = 1 + np.sum(null >= value[:, None] - slack, axis=1)
-        below = 1 + np.sum(null <= value[:, None] + slack, axis=1)
+        above = 1 + np.sum(null >= value[..., None] - slack, axis=-1)
+        below = 1 + np.sum(null <= value[..., None] + slack, axis=-1)
     count = {
         "greater": above,
         "less": below,
         "two-sided": 2 * np.minimum(above, below),
     }[alternative]
-    p_values = np.minimum(1.0, count / (1 + null.shape[1]))
-    unknown = np.isnan(value) | np.isnan(null).any(axis=1)
+    p_values = np.minimum(1.0, count / (1 + null.shape[-1]))
+    unknown = np.isnan(value) | np.isnan(null).any(axis=-1)
     return np.where(unknown, np.nan, p_values)
 
 
 def effect_sizes(observed: ArrayLike, draws: ArrayLike) -> FloatArray:
     r"""Return :math:`(T - \operatorname{mean} T_b) / \operatorname{sd} T_b`.
 
-    NaN with fewer than two draws, or if the draws do not vary.
+    Shapes are those of :func:`permutation_p_values`. The result is NaN with fewer than
+    two draws, or if the draws do not vary.
 
     Examples
     --------
@@ -81,17 +85,18 @@ def effect_sizes(observed: ArrayLike, draws: ArrayLike) -> FloatArray:
     array([2.])
     """
     value, null = _pair(observed, draws, "effect_sizes")
-    if null.shape[1] < 2:
-        return np.full(len(value), np.nan)
-    centre, spread = null.mean(axis=1), null.std(axis=1, ddof=1)
+    if null.shape[-1] < 2:
+        return np.full(value.shape, np.nan)
+    centre, spread = null.mean(axis=-1), null.std(axis=-1, ddof=1)
     known = spread > _TIE * np.abs(centre)
     return np.where(known, (value - centre) / np.where(known, spread, 1.0), np.nan)
 
 
 def q_values(p_values: ArrayLike, *, method: str = "bh") -> FloatArray:
-    r"""P-values adjusted for false discoveries among many heads.
+    r"""Adjust p-values of many heads so that the false-discovery rate is controlled.
 
-    With the sorted :math:`p_{(1)} \le \dots \le p_{(m)}`,
+    ``scipy.stats.false_discovery_control`` for arrays of any shape, with NaN. With the
+    sorted :math:`p_{(1)} \le \dots \le p_{(m)}`,
 
     .. math::
 
@@ -110,13 +115,13 @@ def q_values(p_values: ArrayLike, *, method: str = "bh") -> FloatArray:
     Returns
     -------
     q_values
-        Calling those below :math:`\alpha` discoveries keeps the expected share of
-        false ones among them below :math:`\alpha`.
+        Rejecting those up to :math:`\alpha` keeps the expected share of false
+        rejections among all rejections below :math:`\alpha`.
 
     Notes
     -----
-    Heads of one layer see the same tokens, and their nulls use the same draws, so
-    their tests are dependent, as a rule positively; ``"by"`` needs no such rule.
+    Heads of one layer share tokens and draws, so that their tests are dependent,
+    usually positively. ``"by"`` needs no such assumption.
 
     References
     ----------
@@ -135,18 +140,38 @@ def q_values(p_values: ArrayLike, *, method: str = "bh") -> FloatArray:
         fail("p_values", "numbers from 0 to 1", p_values, owner=owner)
     adjusted = np.full(p.shape, np.nan)
     known = ~np.isnan(p)
-    m = int(known.sum())
-    if m == 0:
-        return adjusted
-    order = np.argsort(p[known], kind="stable")
-    ranks = np.arange(1, m + 1)
-    factor = float(np.sum(1 / ranks)) if method == "by" else 1.0
-    steps = np.minimum(1.0, factor * m / ranks * p[known][order])
-    smallest = np.minimum.accumulate(steps[::-1])[::-1]
-    back = np.empty(m)
-    back[order] = smallest
-    adjusted[known] = back
+    if known.any():
+        adjusted[known] = false_discovery_control(p[known], method=method)
     return adjusted
+
+
+def least_p_value(n_draws: int, *, alternative: str) -> float:
+    """Return the smallest p-value that a number of draws allows.
+
+    Examples
+    --------
+    >>> least_p_value(19, alternative="greater"), least_p_value(3, alternative="less")
+    (0.05, 0.25)
+    """
+    sides = 2 if alternative == "two-sided" else 1
+    return min(1.0, sides / (1 + n_draws))
+
+
+def draws_needed(
+    n_tests: int, *, alternative: str, level: float = 0.05, method: str = "bh"
+) -> int:
+    """Return the number of draws with which one test alone can have q <= `level`.
+
+    Examples
+    --------
+    >>> draws_needed(1, alternative="greater"), draws_needed(72, alternative="greater")
+    (19, 1439)
+    """
+    # All tests at p = 1/m have q = c_m / m: this reads the constant off SciPy.
+    constant = float(q_values(np.full(n_tests, 1 / n_tests), method=method)[0])
+    smallest = level / (n_tests * n_tests * constant)
+    sides = 2 if alternative == "two-sided" else 1
+    return math.ceil(round(sides / smallest, 6)) - 1
 
 
 def _pair(
@@ -154,8 +179,8 @@ def _pair(
 ) -> tuple[FloatArray, FloatArray]:
     value = np.asarray(observed, dtype=np.float64)
     null = np.asarray(draws, dtype=np.float64)
-    if value.ndim != 1 or null.ndim != 2 or len(null) != len(value):
-        contract = f"of shape ({value.size}, draws), a row for each observed number"
+    if value.ndim == 0 or null.shape[:-1] != value.shape:
+        contract = f"of shape {value.shape} and one more axis, that of the draws"
         fail("draws", contract, Got(null.shape), owner=owner)
     check_finite_array("draws", np.nan_to_num(null), owner=owner)
     return value, null

@@ -1,4 +1,4 @@
-"""The same report in a terminal: a progress bar, then a table of claims."""
+"""Output in a terminal: progress, tables of claims and of sweeps."""
 
 import sys
 from collections.abc import Iterable
@@ -17,17 +17,41 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from eigenheads.experiments import Claim, Listener, Result
-from eigenheads.report._page import format_expected, format_number
+from eigenheads._checks import escape_controls
+from eigenheads.experiments import Claim, Listener, Result, SweepResult
+from eigenheads.experiments._claims import count_verdicts
+from eigenheads.report._page import format_expected, format_measured, format_number
 
 # Rich cuts tables at 80 columns when the output is not a terminal.
 _PIPED_WIDTH = 160
+# Rows of a sweep's table that are printed.
+_MAX_ROWS = 20
+# Without a terminal for a bar, a sweep prints a line after each such share.
+_LINE_SHARE = 0.05
+
+
+def terminal_text(text: object) -> str:
+    r"""Return text without markup and control characters, safe for a terminal.
+
+    Examples
+    --------
+    >>> print(terminal_text("[red]\x1b[2J"))
+    \[red]\x1b[2J
+    """
+    return escape(escape_controls(str(text)))
 
 
 class ProgressDisplay(Listener):
-    """A bar over all runs with the time left; a line a result when not a terminal."""
+    """A progress bar with the time left; lines where there is no terminal.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    unit
+        Name of a step, such as ``"cells"``: without a terminal, a line is printed
+        after each twentieth of the steps. None prints one line per result only.
+    """
+
+    def __init__(self, *, unit: str | None = None) -> None:
         self._console = Console(stderr=True)
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -43,6 +67,8 @@ class ProgressDisplay(Listener):
         )
         self._task = self._bar.add_task("preparing", total=None)
         self._planned = 0.0
+        self._unit = unit
+        self._done = self._printed = 0.0
 
     def __enter__(self) -> "ProgressDisplay":
         self._bar.start()
@@ -57,34 +83,39 @@ class ProgressDisplay(Listener):
         self._bar.stop()
 
     def begin(self, total: float) -> None:
-        """Hear that all results together take `total` steps."""
+        """Set the number of steps of all results."""
         self._bar.update(self._task, total=total)
 
     def start(self, key: str, work: float) -> None:
-        """Hear that `key` begins, which takes `work` steps."""
+        """Show that `key` begins, which takes `work` steps."""
         self._planned += work
         self._bar.update(self._task, description=key)
 
     def advance(self, units: float) -> None:
-        """Hear that `units` more steps are done."""
+        """Add `units` finished steps."""
         self._bar.advance(self._task, units)
+        self._done += units
+        share = (self._done - self._printed) / max(self._planned, 1.0)
+        if self._unit and not self._console.is_terminal and share >= _LINE_SHARE:
+            self._printed = self._done
+            line = f"{self._done:.0f} of {self._planned:.0f} {self._unit} done"
+            self._console.print(line, highlight=False)
 
     def finish(self, result: Result) -> None:
-        """Hear that a result is whole and stored."""
+        """Print a line about a stored result."""
         self._bar.update(self._task, completed=self._planned)
         how = "reused" if result.reused else f"{result.seconds:.1f} s"
-        met = sum(claim.verdict == "reproduced" for claim in result.claims)
-        line = f"{result.key}: {met} of {len(result.claims)} claims hold ({how})"
-        self._console.print(line, highlight=False)
+        line = f"{result.key}: {count_verdicts(result.claims)} ({how})"
+        self._console.print(terminal_text(line), highlight=False)
 
     def leave_out(self, key: str, reason: str) -> None:
-        """Hear that `key`, which a pattern matched, cannot run here."""
+        """Print that `key` is left out, and the reason."""
         line = f"{key}: left out, it {reason}"
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(terminal_text(line), highlight=False, soft_wrap=True)
 
 
 def print_claims(results: Iterable[Result]) -> None:
-    """Print the table *claim · paper · ours · verdict*."""
+    """Print a table of claims: expectation, measured number and verdict."""
     width = None if sys.stdout.isatty() else _PIPED_WIDTH
     console = Console(width=width)
     table = Table(box=box.SIMPLE_HEAD, expand=False)
@@ -94,20 +125,48 @@ def print_claims(results: Iterable[Result]) -> None:
     table.add_column("verdict", overflow="fold")
     for result in results:
         table.add_section()
-        table.add_row(f"[bold]{escape(result.key)}[/]")
+        table.add_row(f"[bold]{terminal_text(result.key)}[/]")
         for claim in result.claims:
             table.add_row(
-                escape(claim.statement),
-                format_expected(claim),
-                format_number(claim.measured),
+                terminal_text(claim.statement),
+                terminal_text(format_expected(claim)),
+                format_measured(claim),
                 _verdict(claim),
             )
     console.print(table)
 
 
 def _verdict(claim: Claim) -> str:
-    if claim.undecided:
-        return f"[yellow]undecided[/] (on record: {claim.on_record}): {claim.undecided}"
-    color = "green" if claim.holds else "red"
-    text = f"[{color}]{claim.verdict}[/]"
-    return f"{text} [bold](on record: {claim.on_record})[/]" if claim.is_news else text
+    color = {"held": "green", "contradicted": "red", "undecided": "yellow"}
+    text = f"[{color[claim.verdict]}]{claim.verdict}[/]"
+    if claim.is_changed:
+        text += f" [bold](on record: {claim.on_record})[/]"
+    elif claim.verdict != claim.on_record:
+        text += f" (on record: {claim.on_record})"
+    return f"{text}: {terminal_text(claim.note)}" if claim.note else text
+
+
+def print_sweep(result: SweepResult) -> None:
+    """Print the mean over seeds at each point of a sweep, at most the first 20."""
+    console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+    n_points = len(next(iter(result.table.values()))) // len(result.seeds)
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in [*result.axes, *result.names]:
+        table.add_column(terminal_text(name), justify="right")
+    means = [result.mean(name).ravel() for name in result.names]
+    for point in range(min(n_points, _MAX_ROWS)):
+        row = point * len(result.seeds)
+        at = [_value(result.table[name][row]) for name in result.axes]
+        table.add_row(*at, *(format_number(float(mean[point])) for mean in means))
+    console.print(table)
+    if n_points > _MAX_ROWS:
+        console.print(f"({n_points - _MAX_ROWS} more points in the table)")
+    for sentence in result.refused[:3]:
+        console.print(f"Refused: {terminal_text(sentence)}", highlight=False)
+    for path in result.damaged:
+        note = f"Damaged file; its cells were computed again: {path}"
+        console.print(terminal_text(note), highlight=False, soft_wrap=True)
+
+
+def _value(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else terminal_text(value)

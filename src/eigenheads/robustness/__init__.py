@@ -9,7 +9,6 @@ except ImportError as error:
 
 from eigenheads.robustness._attacks import fgsm, pgd
 from eigenheads.robustness._blind_attacks import spsa, square
-from eigenheads.robustness._command import evaluate_source
 from eigenheads.robustness._corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from eigenheads.robustness._evaluate import ATTACKS, evaluate_robustness
 from eigenheads.robustness._result import Robustness, RobustnessRow
@@ -24,7 +23,6 @@ __all__ = [
     "corrupt",
     "corrupting_tokens",
     "evaluate_robustness",
-    "evaluate_source",
     "fgsm",
     "pgd",
     "spsa",

@@ -1,30 +1,20 @@
 """Projected gradient descent on the population risk, closed on five numbers."""
 
 import math
-from functools import partial
 
-import numpy as np
 from numpy.typing import ArrayLike
 
-from eigenheads._checks import Got, fail
-from eigenheads._limits import LARGEST
+from eigenheads._limits import MAX_RECORDED
 from eigenheads._location_order import ORDER_PARAMETERS, check_order_parameters
-from eigenheads._parallel import RunPool, advance, blocks
-from eigenheads._schedules import check_schedule, schedule_values
-from eigenheads._trajectories import (
-    Trajectories,
-    check_n_steps,
-    check_record_every,
-    record_steps,
-)
-from eigenheads._typing import FloatArray, Schedule
+from eigenheads._run_blocks import check_run_counts, run_blocks
+from eigenheads._schedules import check_schedule
+from eigenheads._trajectories import Trajectories
+from eigenheads._typing import Schedule
 from eigenheads.theory._location_checks import check_scalar_law
-from eigenheads.theory._location_formulas import descend
+from eigenheads.theory._location_formulas import location_descent_block
 
 _OWNER = "location_descent"
-
-# About ten milliseconds a run: Ctrl-C and the progress bar stay prompt.
-_BLOCK = 20_000
+_UPDATE_NANOSECONDS = 1000.0
 
 
 def location_descent(
@@ -92,59 +82,36 @@ def location_descent(
     >>> path.final("kappa").round(2), path.final("nu").round(2)
     (array([0.98]), array([1.]))
     """
-    n_steps = check_n_steps(n_steps, owner=_OWNER)
-    sharpness = check_schedule("inverse_temperature", inverse_temperature, owner=_OWNER)
-    rate = check_schedule("step_size", step_size, owner=_OWNER)
+    schedules = {
+        "inverse_temperature": check_schedule(
+            "inverse_temperature", inverse_temperature, owner=_OWNER
+        ),
+        "step_size": check_schedule("step_size", step_size, owner=_OWNER),
+    }
     law = check_scalar_law(d, n_tokens, gamma, 0.0, owner=_OWNER)
     constants = (
         math.sqrt(float(law.d) / 2),
         float(law.gamma) ** 2,
         float(law.n_tokens) - 1,
     )
-    state = check_order_parameters(start, d=int(law.d), owner=_OWNER)
-    record_every = check_record_every(
+    states = check_order_parameters(start, d=int(law.d), owner=_OWNER)
+    counts = check_run_counts(
+        n_steps,
+        len(states),
         record_every,
-        n_steps=n_steps,
-        n_runs=len(state),
         n_curves=len(ORDER_PARAMETERS),
         owner=_OWNER,
+        max_runs=MAX_RECORDED,
     )
-    steps = record_steps(n_steps, record_every)
-    records = np.empty((len(state), len(steps), 5))
-    records[:, 0] = state
-
-    with RunPool(len(state)) as pool:
-        for first, last in blocks(n_steps, size=_BLOCK):
-            lambdas = schedule_values(
-                "inverse_temperature",
-                sharpness,
-                first,
-                last,
-                owner=_OWNER,
-                maximum=LARGEST,
-            )
-            rates = schedule_values("step_size", rate, first, last, owner=_OWNER)
-            block = (lambdas, rates, first, record_every)
-            pool.each(partial(_descend_run, state, records, block, constants))
-            _check_finite(state, last)
-            advance((last - first) * len(state))
-    curves = np.moveaxis(records, 2, 0)
-    return Trajectories(steps, dict(zip(ORDER_PARAMETERS, curves, strict=True)))
-
-
-def _descend_run(
-    state: FloatArray,
-    records: FloatArray,
-    block: tuple[FloatArray, FloatArray, int, int],
-    constants: tuple[float, float, float],
-    run: int,
-) -> None:
-    descend(state[run], *block, records[run], constants)
-
-
-def _check_finite(state: FloatArray, n_updates: int) -> None:
-    bad = ~np.isfinite(state).all(axis=1)
-    if bad.any():
-        got = Got(f"a value that is not finite within update {n_updates - 1}")
-        contract = f"small enough for run {int(np.argmax(bad))} to stay in float64"
-        fail("step_size", contract, got, owner=_OWNER)
+    return run_blocks(
+        location_descent_block,
+        states,
+        curves=ORDER_PARAMETERS,
+        start=states,
+        schedules=schedules,
+        constants=(constants,),
+        n_steps=counts.n_steps,
+        record_every=counts.record_every,
+        nanoseconds=_UPDATE_NANOSECONDS,
+        owner=_OWNER,
+    )

@@ -25,8 +25,8 @@ from eigenheads.theory._location_checks import (
 )
 from eigenheads.theory._location_formulas import (
     TWO_OVER_ROOT_PI,
+    erf_factors,
     risk_slopes,
-    sharpness,
 )
 from eigenheads.theory._location_risk import special_values
 
@@ -223,7 +223,7 @@ def _origin(law: Law) -> FixedPoint:
 
 
 def _corner(kappa: float, nu: float, law: Law) -> FixedPoint:
-    w, r, _ = sharpness(law.inverse_temperature, law.gamma)
+    w, r, _ = erf_factors(law.inverse_temperature, law.gamma)
     h = float(w * np.sqrt(law.d / 2))
     scale = 4 * float(law.gamma) ** 2
     # 1 - erf(r h) without cancellation; 1 + erf(r h) has none.
@@ -245,7 +245,7 @@ def _velocity(kappa: FloatArray, nu: FloatArray, law: Law) -> tuple[FloatArray, 
 
 def _jacobian(kappa: float, nu: float, law: Law) -> FloatArray:
     """Return the derivative of the velocity, from the second derivatives of R."""
-    w, r, _ = sharpness(law.inverse_temperature, law.gamma)
+    w, r, _ = erf_factors(law.inverse_temperature, law.gamma)
     s = w * np.sqrt(law.d / 2)
     h = s * kappa
     variance = law.gamma**2

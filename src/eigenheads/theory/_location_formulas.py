@@ -37,7 +37,7 @@ LONG_NODES, LONG_WEIGHTS = _unit_interval_rule(20)
 
 
 @register_jitable
-def sharpness(inverse_temperature: Number, scale: Number) -> Number:
+def erf_factors(inverse_temperature: Number, scale: Number) -> Number:
     r"""Return :math:`w`, :math:`r` and :math:`1 - r` (without cancellation)."""
     g = inverse_temperature * scale
     q = np.sqrt(1 + 4 * g * g)
@@ -198,28 +198,29 @@ def owen_gap(h: float, r: float, length: float) -> float:
 
 
 @njit()
-def descend(
+def location_descent_block(
     order: FloatArray,
     inverse_temperatures: FloatArray,
     step_sizes: FloatArray,
+    law: tuple[float, float, float],
     first: int,
     record_every: int,
     records: FloatArray,
-    law: tuple[float, float, float],
-) -> None:
-    """Run the updates `first`, `first` + 1, … of one run; `order` is its state.
+) -> int:
+    """Advance one run by a block of updates; a kernel of `run_blocks`.
 
-    `records` (n_records, 5) receives the state after every `record_every` updates.
+    `order` (5,) is the state, `law` is (m, gamma², L - 1).
     """
     m, variance, _ = law
     gamma = math.sqrt(variance)
     state = (order[0], order[1], order[2], order[3], order[4])
     previous = -1.0
     for i in range(len(step_sizes)):
+        # Constant schedules are common: do not compute the factors again.
         if inverse_temperatures[i] != previous:
             previous = inverse_temperatures[i]
-            w, r, length = sharpness(previous, gamma)
-            w_0, r_0, _ = sharpness(previous, 1.0)
+            w, r, length = erf_factors(previous, gamma)
+            w_0, r_0, _ = erf_factors(previous, 1.0)
         h = w * m * state[0]
         slopes = risk_slopes(
             state,
@@ -230,9 +231,12 @@ def descend(
             owen_gap(h, r, length),
         )
         state = projected_step(state, slopes, step_sizes[i])
+        if not math.isfinite(state[0] + state[1] + state[2] + state[3] + state[4]):
+            return first + i
         n_updates = first + i + 1
         if n_updates % record_every == 0:
             for j in range(5):
                 records[n_updates // record_every, j] = state[j]
     for j in range(5):
         order[j] = state[j]
+    return -1

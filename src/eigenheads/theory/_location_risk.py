@@ -19,10 +19,10 @@ from eigenheads.theory._location_formulas import (
     SHORT,
     SHORT_NODES,
     SHORT_WEIGHTS,
+    erf_factors,
     owen_rule,
     risk_slopes,
     risk_value,
-    sharpness,
 )
 
 
@@ -191,15 +191,15 @@ def zeta_at_zero(inverse_temperature: FloatArray) -> FloatArray:
 
     :math:`1 - \tfrac4\pi \arctan r = \tfrac4\pi \arctan\frac{1-r}{1+r}`.
     """
-    _, r, length = sharpness(inverse_temperature, 1.0)
+    _, r, length = erf_factors(inverse_temperature, 1.0)
     return 4 / np.pi * np.arctan(length / (1 + r))
 
 
 def special_values(kappa: FloatArray, law: Law) -> SpecialValues:
     """Return the arguments of the shared formulas that are not order parameters."""
     m, variance = np.sqrt(law.d / 2), law.gamma**2
-    w, r, length = sharpness(law.inverse_temperature, law.gamma)
-    w_0, r_0, _ = sharpness(law.inverse_temperature, 1.0)
+    w, r, length = erf_factors(law.inverse_temperature, law.gamma)
+    w_0, r_0, _ = erf_factors(law.inverse_temperature, 1.0)
     h = w * m * kappa
     gap = _owen_gap(*np.broadcast_arrays(h, r, length))
     return SpecialValues(

@@ -1,27 +1,22 @@
 """Plain gradient descent on the population risks of attention-based PCA."""
 
 import math
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from eigenheads._checks import Got, check_finite_array, fail
 from eigenheads._compile import njit
-from eigenheads._parallel import RunPool, advance, blocks
-from eigenheads._schedules import check_schedule, schedule_values
-from eigenheads._trajectories import (
-    Trajectories,
-    check_n_steps,
-    check_record_every,
-    record_steps,
-)
+from eigenheads._limits import MAX_RECORDED
+from eigenheads._run_blocks import check_run_counts, run_blocks
+from eigenheads._schedules import check_schedule
+from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray, Schedule
 from eigenheads.theory._pca_landscape import PCALandscape
 
 _OWNER = "descend"
-# About ten milliseconds a run: a multiplication takes about a nanosecond.
-_BLOCK_OPERATIONS = 1e7
 
 
 def descend(
@@ -89,57 +84,46 @@ def descend(
             hint=hint,
             error=TypeError,
         )
-    n_steps = check_n_steps(n_steps, owner=_OWNER)
-    rate = check_schedule("step_size", step_size, owner=_OWNER)
+    schedule = check_schedule("step_size", step_size, owner=_OWNER)
     subspace = landscape.subspace
     subspace.warn_if_not_identified(owner=_OWNER)
     # In the eigenbasis the covariance is diagonal.
     states = subspace.eigenvectors.T @ _check_start(start, landscape)
     n_runs, d, rank = states.shape
-    record_every = check_record_every(
-        record_every, n_steps=n_steps, n_runs=n_runs, n_curves=3, owner=_OWNER
+    counts = check_run_counts(
+        n_steps,
+        n_runs,
+        record_every,
+        n_curves=3,
+        owner=_OWNER,
+        max_runs=MAX_RECORDED,
     )
-    steps = record_steps(n_steps, record_every)
-    records = np.empty((n_runs, len(steps), 3))
-    constants = (*landscape.coefficients, landscape.inverse_temperature)
-    counted = (subspace.n_certain, subspace.n_candidates)
-    broken = np.full(n_runs, -1)
-    size = max(1, int(_BLOCK_OPERATIONS / (d * rank * (rank + 6))))
-    with RunPool(n_runs) as pool:
-        # One update more, of step 0, makes the last record.
-        for first, stop in blocks(n_steps + 1, size=size):
-            last = min(stop, n_steps)
-            rates = schedule_values("step_size", rate, first, last, owner=_OWNER)
-            rates = np.append(rates, np.zeros(stop - last))
-
-            def work(run: int, first: int = first, rates: FloatArray = rates) -> None:
-                broken[run] = descend_block(
-                    states[run],
-                    subspace.eigenvalues,
-                    constants,
-                    counted,
-                    rates,
-                    first,
-                    record_every,
-                    records[run],
-                )
-
-            pool.each(work)
-            _check_finite(broken, rates, first, landscape)
-            advance((last - first) * n_runs)
-    names = ("alignment", "norm", "risk")
-    return Trajectories(
-        steps, dict(zip(names, np.moveaxis(records, 2, 0), strict=True))
+    return run_blocks(
+        pca_descent_block,
+        states,
+        curves=("alignment", "norm", "risk"),
+        start=None,
+        schedules={"step_size": schedule},
+        constants=(
+            subspace.eigenvalues,
+            (*landscape.coefficients, landscape.inverse_temperature),
+            (subspace.n_certain, subspace.n_candidates),
+        ),
+        n_steps=counts.n_steps,
+        record_every=counts.record_every,
+        nanoseconds=2.0 * d * rank * (rank + 6),
+        owner=_OWNER,
+        diverged=partial(_fail_divergence, landscape),
     )
 
 
 @njit()
-def descend_block(
+def pca_descent_block(
     state: Any,
+    rates: Any,
     sigma: Any,
     constants: Any,
     counted: Any,
-    rates: Any,
     first: int,
     record_every: int,
     records: Any,
@@ -240,18 +224,14 @@ def _check_start(start: ArrayLike, landscape: PCALandscape) -> FloatArray:
     return array.reshape(-1, d, rank)
 
 
-def _check_finite(
-    broken: Any, rates: FloatArray, first: int, landscape: PCALandscape
-) -> None:
-    for run in np.flatnonzero(broken >= 0):
-        update = int(broken[run]) - 1
-        largest = landscape.largest_stable_step()
-        rate = float(rates[max(update - first, 0)])
-        got = Got(f"{rate:.6g}; run {run} diverged at update {update}")
-        hint = (
-            f"At the minimum steps below {largest:.3g} are stable; a start far outside "
-            "needs smaller ones. The bound falls like 1/inverse_temperature."
-        )
-        fail(
-            "step_size", "so small that descent converges", got, owner=_OWNER, hint=hint
-        )
+def _fail_divergence(
+    landscape: PCALandscape, run: int, update: int, step_size: float
+) -> NoReturn:
+    got = Got(f"{step_size:.6g}; run {run} diverged at update {update}")
+    hint = (
+        f"At the minimum steps below {landscape.largest_stable_step():.3g} are stable; "
+        "a start far outside needs smaller ones. The bound falls like "
+        "1/inverse_temperature."
+    )
+    contract = "so small that descent converges"
+    fail("step_size", contract, got, owner=_OWNER, hint=hint)

@@ -1,36 +1,24 @@
 """Train small models deterministically, side by side in processes."""
 
-import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
-import joblib
 import torch
 from torch import Tensor, nn
 
-from eigenheads._parallel import advance, n_threads, reporting
+from eigenheads._parallel import advance, n_threads
 from eigenheads._typing import FloatArray
-from eigenheads.experiments._resume import Job, do_missing
-from eigenheads.experiments._workers import prepare_worker
-from eigenheads.experiments.teo2024._variants import Training
+from eigenheads.experiments._models import one_thread
+from eigenheads.experiments.sweeps._cells import run_jobs
+from eigenheads.experiments.teo2024._variants import SmallModel
 from eigenheads.nn import PursuitWarning
 
 Work: TypeAlias = Callable[..., FloatArray]
-# Fewer steps than this are done before a process has imported torch.
+# Fewer steps than this are finished before a new process has imported torch.
 _WORTH_PROCESSES = 1500
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Use one thread of torch, so that sums have one order whatever the machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager
@@ -46,7 +34,7 @@ def train(
     data: Sequence[Tensor],
     loss: Callable[[nn.Module, Sequence[Tensor]], Tensor],
     *,
-    how: Training,
+    how: SmallModel,
     seed: int,
     every: int = 0,
     watch: Callable[[int], None] | None = None,
@@ -62,11 +50,11 @@ def train(
     loss
         Model and batch to a loss.
     how
-        Steps, batches, step size.
+        Number of steps, batch size and learning rate.
     seed
-        Of the batches.
+        Seed of the batches.
     every, watch
-        Called with the number of steps done, after every so many of them.
+        `watch` is called with the number of steps done, every `every` steps.
     """
     generator = torch.Generator().manual_seed(seed)
     # All parameters in one call: the same numbers, in two thirds of the time.
@@ -81,7 +69,7 @@ def train(
     )
     model.train()
     with warnings.catch_warnings():
-        # The experiments show what these warn about, number by number.
+        # The experiments report the numbers that these warnings are about.
         warnings.simplefilter("ignore", PursuitWarning)
         for step in range(n_steps):
             rows = torch.randint(
@@ -97,36 +85,25 @@ def train(
     model.eval()
 
 
-def _alone(work: Work, number: int, job: Job, home: int) -> tuple[int, FloatArray]:
-    if os.getppid() == home:
-        prepare_worker(home)
-    # What a job reports in here is not in the experiment's unit.
-    with one_thread(), reporting(lambda units: None):
-        return number, work(*job)
+def _call(work: Work, *job: Any) -> FloatArray:
+    with one_thread():
+        return work(*job)
 
 
-def run_jobs(
-    work: Work, jobs: Sequence[Job], *, units: float, steps: float
+def train_all(
+    work: Work, jobs: Sequence[tuple[Any, ...]], *, units: float, steps: float
 ) -> list[FloatArray]:
     """Return ``work(*job)`` of every job, in order; each reports `units` of progress.
 
-    In processes, since a small model spends its time in the interpreter. A result does
-    not depend on where it was made: one thread each, seeds from the job. Inside
-    :func:`~eigenheads.experiments.reproduce`, jobs that an earlier call finished are
-    not done again.
+    Jobs run in processes, because a small model spends its time in the interpreter. A
+    result does not depend on the process: jobs use one thread, and bring their seeds.
+    Inside :func:`~eigenheads.experiments.reproduce`, jobs that an earlier call finished
+    are not run again.
     """
-
-    def compute(missing: Sequence[int]) -> Iterable[tuple[int, FloatArray]]:
-        worth = steps * len(missing) >= _WORTH_PROCESSES * len(jobs)
-        workers = min(n_threads(), max(len(missing), 1)) if worth else 1
-        parallel = joblib.Parallel(
-            n_jobs=workers, return_as="generator_unordered", batch_size=1
-        )
-        made: Iterable[tuple[int, FloatArray]] = parallel(
-            joblib.delayed(_alone)(work, number, jobs[number], os.getpid())
-            for number in missing
-        )
-        return made
-
-    name = f"{work.__module__}.{work.__qualname__}"
-    return do_missing(name, jobs, compute, lambda: advance(units))
+    return run_jobs(
+        f"{work.__module__}.{work.__qualname__}",
+        partial(_call, work),
+        jobs,
+        n_workers=n_threads() if steps >= _WORTH_PROCESSES else 1,
+        done=lambda: advance(units),
+    )

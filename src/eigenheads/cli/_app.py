@@ -1,0 +1,303 @@
+"""Commands of the command line; commands on models are in ``_models``."""
+
+import inspect
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from eigenheads import __version__
+from eigenheads.cli._errors import EXIT_CHANGED, EXIT_OK, EXIT_STATUSES
+from eigenheads.cli._models import Out, probe, robustness
+from eigenheads.cli._recipes import evaluate, train
+
+app = typer.Typer(
+    name="eigenheads",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help=(
+        "Attention heads as statistical estimators: reproduce the claims of papers, "
+        "with theory on top of simulation.\n\n"
+        "Start with [bold]eigenheads demo[/], or [bold]eigenheads list[/] and then "
+        "[bold]eigenheads reproduce marion2025/fig4[/]."
+    ),
+    epilog=EXIT_STATUSES,
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("list")
+def list_command() -> None:
+    """List the experiments: key, figure of the paper, and title.
+
+    If the output is not a terminal, print one key per line and nothing else.
+    """
+    from eigenheads.experiments import experiment_keys, get_experiment
+
+    if not sys.stdout.isatty():
+        print(*experiment_keys(), sep="\n")
+        return
+    table = Table(box=box.SIMPLE)
+    for column in ("key", "source", "shows"):
+        table.add_column(column)
+    for experiment in map(get_experiment, experiment_keys()):
+        table.add_row(experiment.key, experiment.source, experiment.title)
+    Console().print(table)
+
+
+@app.command()
+def reproduce(
+    keys: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KEYS...",
+            help="Keys, a paper's name, globs such as 'marion2025/fig3*', or 'all'.",
+            show_default=False,
+        ),
+    ],
+    preset: Annotated[
+        str,
+        typer.Option(
+            help="smoke: seconds, for a first look. demo: as in `make demo`. "
+            "paper: the settings of the paper (equal to demo if these are fast)."
+        ),
+    ] = "demo",
+    seed: Annotated[
+        int, typer.Option(help="Master seed. The same seed gives the same bytes.")
+    ] = 0,
+    out: Out = Path("results"),
+    jobs: Annotated[
+        int | None,
+        typer.Option(help="Threads; never changes a result.", show_default="all cores"),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Compute again results that are stored.")
+    ] = False,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of real data that is not shipped, such as mnist/*-ubyte.gz.",
+            envvar="EIGENHEADS_DATA",
+        ),
+    ] = None,
+) -> int:
+    """Simulate figures of papers, check their claims, and store the results.
+
+    Stored results are reused, so an interrupted call continues where it stopped.
+    Prints a table of claims and writes OUT/report.html.
+
+    For example:
+
+      eigenheads reproduce marion2025/fig4
+      eigenheads reproduce 'marion2025/fig3*' --preset paper --seed 1
+      eigenheads reproduce all --preset smoke --out first-look
+    """
+    from eigenheads._parallel import interrupted_between_blocks
+    from eigenheads.experiments import reproduce as reproduce_keys
+    from eigenheads.report import write_report
+    from eigenheads.report._terminal import ProgressDisplay, print_claims
+
+    with interrupted_between_blocks(), ProgressDisplay() as listener:
+        results = reproduce_keys(
+            keys,
+            preset=preset,
+            seed=seed,
+            out=out,
+            jobs=jobs,
+            force=force,
+            data=data,
+            listener=listener,
+        )
+    print_claims(results)
+    print(f"Report: {write_report(out)}")
+    changed = sum(len(result.changed) for result in results)
+    if changed:
+        print(f"{changed} verdict(s) differ from the record.", file=sys.stderr)
+    return EXIT_CHANGED if changed else EXIT_OK
+
+
+@app.command()
+def demo(
+    out: Out = Path("results"),
+    preset: Annotated[
+        str, typer.Option(help="Preset of the reproductions: smoke, demo or paper.")
+    ] = "demo",
+    seed: Annotated[int, typer.Option(help="Master seed of the reproductions.")] = 0,
+    jobs: Annotated[
+        int | None,
+        typer.Option(help="Threads; never changes a result.", show_default="all cores"),
+    ] = None,
+) -> int:
+    """Run a tour: check headline claims, fit real data, inspect a model.
+
+    Every number is measured during the run. Writes OUT/report.html and suggests next
+    steps.
+    """
+    from eigenheads._tour._run import run_tour
+
+    results = run_tour(out, preset=preset, seed=seed, jobs=jobs)
+    return EXIT_CHANGED if any(result.changed for result in results) else EXIT_OK
+
+
+@app.command()
+def report(
+    out: Out = Path("results"),
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Only results of this preset.", show_default="newest"),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Only results of this seed.", show_default="newest"),
+    ] = None,
+) -> None:
+    """Write OUT/report.html from stored results: figures, claims, settings.
+
+    Does not simulate: figures are drawn from the stored tables.
+    """
+    from eigenheads.report import write_report
+
+    print(f"Report: {write_report(out, preset=preset, seed=seed)}")
+
+
+app.command()(probe)
+
+
+@app.command()
+def live(
+    browser: Annotated[
+        bool,
+        typer.Option(help="Open the page in a web browser, or only print its path."),
+    ] = True,
+) -> None:
+    """Open the live page, which simulates training of attention in the browser.
+
+    The page works offline, from the file system.
+    """
+    from eigenheads.live import live_page, open_live_page
+
+    print(f"Live page: {live_page()}")
+    if browser and not open_live_page():
+        print("No web browser could be started. Open this file in one.")
+
+
+@app.command()
+def sweep(
+    key: Annotated[
+        str,
+        typer.Argument(
+            metavar="EXPERIMENT",
+            help="Key of an experiment; `eigenheads list` shows them.",
+            show_default=False,
+        ),
+    ],
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--grid",
+            metavar="NAME=VALUES",
+            help="Values of one parameter: a,b,c or low:high:count or "
+            "low:high:count:log. Give it once per parameter.",
+        ),
+    ] = None,
+    seeds: Annotated[
+        str, typer.Option(metavar="N", help="Seeds 0 to N-1, or FIRST:STOP.")
+    ] = "10",
+    preset: Annotated[
+        str, typer.Option(help="Parameters outside the grid: smoke, demo or paper.")
+    ] = "demo",
+    backend: Annotated[
+        str,
+        typer.Option(
+            help="loky: processes of this machine. threading: threads. dask: a cluster."
+        ),
+    ] = "loky",
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="Scheduler of a cluster, such as tcp://node:8786.",
+            show_default="workers on this machine",
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(help="Cores; never changes a result.", show_default="all cores"),
+    ] = None,
+    out: Out = Path("results"),
+) -> None:
+    """Run an experiment at every point of a grid with every seed.
+
+    Cells are stored as they finish. After an interruption, the same call computes only
+    the missing cells. Writes a table (table.csv, table.npz) and a map (map.svg).
+
+    For example:
+
+      eigenheads sweep marion2025/fig4 --grid d=1e2,1e4 --grid step_size=1e-4:1e-2:5:log
+      eigenheads sweep truong2026/phase_diagram --grid share=.001:.3:8:log
+          --grid strength=.1:1.5:8:log --seeds 30 --backend dask --address tcp://node:8786
+    """
+    from eigenheads._parallel import interrupted_between_blocks
+    from eigenheads.experiments import sweep as sweep_grid
+    from eigenheads.experiments.sweeps._grid import parse_grid
+    from eigenheads.report._terminal import ProgressDisplay, print_sweep
+
+    # Ctrl-C must not interrupt compiled code, which runs here unless there are workers.
+    runs_here = backend == "threading" or (jobs == 1 and backend == "loky")
+    calm = interrupted_between_blocks() if runs_here else nullcontext()
+    with calm, ProgressDisplay(unit="cells") as listener:
+        result = sweep_grid(
+            key,
+            grid=parse_grid(grid or []),
+            seeds=seeds,
+            preset=preset,
+            backend=backend,
+            address=address,
+            jobs=jobs,
+            out=out,
+            listener=listener,
+        )
+    print_sweep(result)
+    n_stored = len(result.table["seed"]) - result.computed
+    print(f"Cells computed: {result.computed}; stored before: {n_stored}.")
+    print(f"Table and map: {result.folder}")
+
+
+app.command()(robustness)
+app.command()(train)
+app.command()(evaluate)
+
+
+def _flowing(text: str) -> str:
+    """Join the lines of paragraphs; Rich wraps them to the width of the terminal."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(
+        one if one.startswith(" ") else " ".join(one.split()) for one in paragraphs
+    )
+
+
+for _command in app.registered_commands:
+    _command.help = _flowing(getattr(_command.callback, "__doc__", "") or "")

@@ -1,0 +1,83 @@
+"""Exit statuses of the command line, and messages for errors."""
+
+import re
+import shlex
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from eigenheads._checks import escape_controls
+from eigenheads._errors import UsageError
+
+EXIT_OK, EXIT_CHANGED, EXIT_USAGE = 0, 1, 2
+# sysexits.h calls this status EX_SOFTWARE.
+EXIT_INTERNAL = 70
+# As shells report a process that SIGINT or SIGTERM ended.
+EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
+
+EXIT_STATUSES = (
+    "Exit status: 0 all verdicts as on record, 1 a verdict differs, 2 a mistake in the "
+    "call (explained in one line), 70 an internal error (with a traceback), "
+    "130 interrupted, 143 stopped by SIGTERM (the same call continues)."
+)
+
+
+def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:
+    """Run a command line and return its exit status.
+
+    Usage errors print one line, internal errors a traceback.
+    """
+    arguments = list(arguments)
+    try:
+        status = app(arguments, prog_name="eigenheads", standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        return _interrupted(arguments)
+    except (UsageError, OSError) as error:  # an OSError is a full disk, for example
+        return _usage_error(str(error))
+    except Exception as error:
+        # Typer's own errors about a call bring their message with them.
+        if hasattr(error, "format_message"):
+            return _usage_error(_in_our_grammar(error.format_message(), error))
+        traceback.print_exc()
+        print(
+            "eigenheads: internal error. Please report the traceback above.",
+            file=sys.stderr,
+        )
+        return EXIT_INTERNAL
+    # Depending on its version, Typer turns Ctrl-C into an exception or a status.
+    if status == EXIT_INTERRUPTED:
+        return _interrupted(arguments)
+    return status if isinstance(status, int) else EXIT_OK
+
+
+def _usage_error(message: str) -> int:
+    if message:  # empty when Typer has printed the help instead
+        line = escape_controls(" ".join(message.split()))
+        print(f"eigenheads: {line}", file=sys.stderr)
+    return EXIT_USAGE
+
+
+def _in_our_grammar(message: str, error: Exception) -> str:
+    """Return Typer's message with the command in front and a hint at the end."""
+    if not message:
+        return ""
+    called = getattr(getattr(error, "ctx", None), "command_path", "eigenheads")
+    owner = called.partition(" ")[2]
+    who = f"{owner}: " if owner else ""
+    text = re.sub(r" \(Possible options: (.*)\)$", r". Did you mean \1?", message)
+    end = "" if text.endswith((".", "?")) else "."
+    return f"{who}{text}{end} `{called} --help` lists arguments and options."
+
+
+def _interrupted(arguments: list[str]) -> int:
+    called = Path(sys.argv[0])
+    program = ["python", "-m", "eigenheads"] if called.suffix else [str(called)]
+    again = shlex.join([*program, *(word for word in arguments if word != "--force")])
+    print(
+        f"\nInterrupted. All finished results are stored. To continue: {again}",
+        file=sys.stderr,
+    )
+    return EXIT_INTERRUPTED

@@ -1,0 +1,256 @@
+"""Sources that users name on the command line: models, callables and lists."""
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from eigenheads._checks import Got, as_float, fail
+
+if TYPE_CHECKING:
+    from eigenheads.adapters._load import LoadedModel
+    from eigenheads.robustness import Robustness
+
+# Owners in error messages: the names of the commands.
+_PROBE, _ROBUSTNESS = "probe", "robustness"
+
+
+def call_source(source: str, *, name: str, owner: str) -> Any:
+    """Call the function that `source` names, without arguments, and return its result.
+
+    Parameters
+    ----------
+    source
+        ``"module:callable"``; the module may be in the current folder. This runs the
+        user's own code.
+    name, owner
+        Argument and command, for error messages. An error in the user's code is
+        reported in one sentence that names the line of code.
+
+    Examples
+    --------
+    >>> call_source("string:Formatter", name="MODEL", owner="probe")
+    <string.Formatter object at ...>
+    >>> call_source("string:nothing", name="MODEL", owner="probe")
+    Traceback (most recent call last):
+    ...
+    eigenheads._errors.UsageValueError:
+    probe: `MODEL` must be module:callable; got 'string:nothing', ...
+    """
+
+    def refuse(why: str, hint: str = "") -> NoReturn:
+        got = Got(f"{source!r}{why}")
+        fail(name, "module:callable", got, owner=owner, hint=hint)
+
+    with _current_folder():
+        made = _find(source, refuse)
+        try:
+            return made()
+        except Exception as error:
+            refuse(_describe_error(error))
+
+
+def _find(source: str, refuse: Callable[..., NoReturn]) -> Callable[[], Any]:
+    module, _, name = source.partition(":")
+    if not (module and name):
+        refuse("", "mymodels:trained means function `trained` in mymodels.py.")
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        if error.name and f"{module}.".startswith(f"{error.name}."):
+            refuse(f", and there is no module {error.name!r} here")
+        refuse(_describe_error(error))
+    except Exception as error:
+        refuse(_describe_error(error))
+    if found is None:
+        refuse(f", and {module} has no {name!r}")
+    if not callable(found):
+        refuse(f", whose type is {type(found).__name__}")
+    return found
+
+
+def _describe_error(error: Exception) -> str:
+    """Return the error, and the line of the user's code that raised it."""
+    said = " ".join(str(error).split())
+    frames = traceback.extract_tb(error.__traceback__)
+    here = Path(__file__).parents[1]
+    theirs = [
+        frame
+        for frame in frames
+        if here not in Path(frame.filename).parents
+        and "importlib" not in frame.filename
+    ]
+    own = [
+        frame
+        for frame in theirs
+        if Path.cwd() in Path(frame.filename).resolve().parents
+    ]
+    last = (own or theirs)[-1:]
+    where = "".join(f" ({Path(at.filename).name}, line {at.lineno})" for at in last)
+    return f", which raised {type(error).__name__}: {said}{where}"
+
+
+@contextmanager
+def _current_folder() -> Iterator[None]:
+    """Import from the current folder first, inside this context."""
+    here = os.getcwd()  # noqa: PTH109 -- as Python puts it on the path
+    sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+
+
+def load_model(
+    spec: str, *, data: Path | None = None, max_length: int | None = None
+) -> "LoadedModel":
+    """Return the model that `spec` names, with a batch.
+
+    Parameters
+    ----------
+    spec
+        Folder of a Hugging Face model; or ``module:callable`` that returns
+        ``(model, batch)``, which runs your own code.
+    data, max_length
+        Options of :func:`~eigenheads.adapters._load.load_folder`.
+    """
+    # Imported here: the command line must start without PyTorch.
+    from eigenheads.adapters._load import MODEL_CONTRACT, load_folder
+
+    is_callable = ":" in spec
+    if not is_callable and not Path(spec).is_dir():
+        hint = "Models are read from disk only. Download it first."
+        got = Got(f"{spec!r}, which is not a folder")
+        fail("MODEL", MODEL_CONTRACT, got, owner=_PROBE, hint=hint)
+    if not is_callable or Path(spec).is_dir():
+        return load_folder(Path(spec), data=data, max_length=max_length)
+    for option, value in (("data", data), ("max_length", max_length)):
+        if value is not None:
+            hint = "The callable makes its own batch."
+            contract = "left out for module:callable"
+            fail(option, contract, str(value), owner=_PROBE, hint=hint)
+    return _from_callable(spec)
+
+
+def _from_callable(spec: str) -> "LoadedModel":
+    from eigenheads.adapters._load import LoadedModel
+
+    made = call_source(spec, name="MODEL", owner=_PROBE)
+    if not isinstance(made, tuple) or len(made) != 2:
+        got = Got(f"{spec!r}, which returned {type(made).__name__}")
+        contract = "a callable that returns (model, batch)"
+        fail("MODEL", contract, got, owner=_PROBE)
+    return LoadedModel(made[0], made[1], f"{spec}: {type(made[0]).__name__}")
+
+
+def parse_layers(text: str | None) -> list[int] | None:
+    """Return layers from a string such as ``0,3-5``.
+
+    Examples
+    --------
+    >>> parse_layers("0,3-5")
+    [0, 3, 4, 5]
+    """
+    if text is None:
+        return None
+    layers: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            contract = "indices and ranges such as 0,3-5"
+            fail("layers", contract, text, owner=_PROBE)
+        stop = int(last) if dash else int(first)
+        if stop > 10_000 or stop < int(first):
+            fail("layers", "ranges from a layer to a later one", text, owner=_PROBE)
+        layers += range(int(first), stop + 1)
+    return sorted(set(layers))
+
+
+def evaluate_source(
+    source: str,
+    *,
+    attacks: str | None = None,
+    budgets: str | None = None,
+    corruptions: str | None = None,
+    severities: str | None = None,
+    tokens: str | None = None,
+    word: int | None = None,
+    shares: str | None = None,
+    batch_size: int | None = None,
+    seed: int | None = None,
+    progress: bool = False,
+) -> "Robustness":
+    """Call the function that `source` names, and evaluate the models it returns.
+
+    Parameters
+    ----------
+    source
+        ``"module:callable"``; the module may be in the current folder. It returns
+        ``(models, data)``, or ``(models, data, options)`` with options of
+        :func:`~eigenheads.robustness.evaluate_robustness`. Options given here override
+        these.
+    attacks, budgets, corruptions, severities, shares
+        Values separated by commas.
+    tokens, word, batch_size, seed, progress
+        As in :func:`~eigenheads.robustness.evaluate_robustness`.
+
+    Returns
+    -------
+    robustness
+        The table.
+    """
+    from eigenheads.robustness import CORRUPTIONS, evaluate_robustness
+
+    given = call_source(source, name="MODEL", owner=_ROBUSTNESS)
+    if not isinstance(given, tuple) or len(given) not in (2, 3):
+        contract = "a callable that returns (models, data) or (models, data, options)"
+        got = Got(f"{source!r}, which returned {type(given).__name__}")
+        fail("MODEL", contract, got, owner=_ROBUSTNESS)
+    models, data, own = given if len(given) == 3 else (*given, {})
+    if not isinstance(own, Mapping):
+        fail("options", "a mapping", own, owner=_ROBUSTNESS)
+    given_here: dict[str, Any] = {
+        "attacks": _given(attacks),
+        "budgets": _numbers("budgets", budgets),
+        "corruptions": CORRUPTIONS if corruptions == "all" else _given(corruptions),
+        "severities": _whole_numbers("severities", severities),
+        "shares": _numbers("shares", shares),
+        "tokens": tokens,
+        "word": word,
+        "batch_size": batch_size,
+        "seed": seed,
+    }
+    last = {name: value for name, value in given_here.items() if value is not None}
+    return evaluate_robustness(models, data, **{"progress": progress, **own, **last})
+
+
+def _given(text: str | None) -> list[str] | None:
+    return None if text is None else _listed(text)
+
+
+def _listed(text: str) -> list[str]:
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    return [] if names == ["none"] else names
+
+
+def _numbers(name: str, text: str | None) -> list[float] | None:
+    if text is None:
+        return None
+    try:
+        return [as_float(float(part)) for part in _listed(text)]
+    except ValueError:
+        fail(name, "numbers separated by commas", text, owner=_ROBUSTNESS)
+
+
+def _whole_numbers(name: str, text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in _listed(text)]
+    except ValueError:
+        fail(name, "whole numbers separated by commas", text, owner=_ROBUSTNESS)

@@ -1,0 +1,254 @@
+"""Compiled pieces that the kernels share: vectors, factors, attention weights."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from eigenheads._compile import njit
+from eigenheads.dynamics._engine import REORDER, chi
+
+_LOG2_E = 1.0 / math.log(2.0)
+# log 2 in two parts. The first has 24 bits, so that its multiples are exact; the
+# second holds the rest, with what the double nearest to log 2 itself leaves out.
+_LOG_2_HIGH = float(np.float32(math.log(2.0)))
+_LOG_2_LOW = (math.log(2.0) - _LOG_2_HIGH) + 2.3190468138462996e-17
+# Adding this puts a number's nearest integer into the lowest bits of the sum.
+_MAGIC = 1.5 * 2.0**52
+# The smallest argument whose exponential is a normal number, rounded up.
+_SMALLEST = -708.0
+
+
+@njit()
+def draw_normals(rng: np.random.Generator, scale: float, out: Any) -> None:
+    """Write independent normals of standard deviation `scale`."""
+    for index in range(len(out)):
+        out[index] = scale * rng.standard_normal()
+
+
+@njit(fastmath=REORDER)
+def dot(left: Any, right: Any) -> float:
+    """Return the inner product."""
+    total = 0.0
+    for index in range(len(left)):
+        total += left[index] * right[index]
+    return total
+
+
+@njit(fastmath=REORDER)
+def add_scaled(scale: float, vector: Any, out: Any) -> None:
+    """Add a multiple of a vector."""
+    for index in range(len(out)):
+        out[index] += scale * vector[index]
+
+
+@njit(fastmath=REORDER)
+def add_combination(weights: Any, rows: Any, out: Any) -> None:
+    """Add the combination of rows with these weights."""
+    for row in range(len(weights)):
+        for index in range(len(out)):
+            out[index] += weights[row] * rows[row, index]
+
+
+@njit(fastmath=REORDER)
+def products(rows: Any, vector: Any, out: Any) -> None:
+    """Write the inner product of each row with a vector."""
+    for row in range(len(out)):
+        total = 0.0
+        for index in range(len(vector)):
+            total += rows[row, index] * vector[index]
+        out[row] = total
+
+
+@njit()
+def draw_off(rng: np.random.Generator, basis: Any, out: Any) -> None:
+    """Write a standard normal vector projected off orthonormal (or zero) rows."""
+    draw_normals(rng, 1.0, out)
+    for row in range(basis.shape[0]):
+        add_scaled(-dot(out, basis[row]), basis[row], out)
+
+
+@njit()
+def draw_wishart_factor(
+    rng: np.random.Generator, roots: Any, dof: int, factor: Any
+) -> None:
+    r"""Write F with :math:`FF^\top \sim` Wishart(V, n), V diagonal, by Bartlett.
+
+    A Gaussian d × n matrix is a lower trapezoid times an orthogonal matrix, which
+    standard normal tokens do not see: :math:`\chi_{n-i}` on the diagonal, i = 0, 1, …,
+    and normals below.
+    """
+    d, columns = factor.shape
+    for row in range(d):
+        for column in range(columns):
+            if column < row:
+                factor[row, column] = roots[row] * rng.standard_normal()
+            elif column == row:
+                factor[row, column] = roots[row] * chi(rng, float(dof - row))
+            else:
+                factor[row, column] = 0.0
+
+
+@njit()
+def draw_gaussian_factor(rng: np.random.Generator, roots: Any, factor: Any) -> None:
+    """Write F of independent columns from N(0, V), V diagonal."""
+    for row in range(factor.shape[0]):
+        draw_normals(rng, roots[row], factor[row])
+
+
+@njit(fastmath=REORDER)
+def times_factor(factor: Any, z: Any, out: Any) -> None:
+    """Write F z; a factor with one axis is a diagonal."""
+    if factor.ndim == 1:
+        for row in range(len(out)):
+            out[row] = factor[row] * z[row]
+    else:
+        products(factor, z, out)
+
+
+@njit(fastmath=REORDER)
+def times_transposed(factor: Any, x: Any, out: Any) -> None:
+    """Write F' x."""
+    if factor.ndim == 1:
+        for row in range(len(out)):
+            out[row] = factor[row] * x[row]
+    else:
+        out[:] = 0.0
+        add_combination(x, factor, out)
+
+
+@njit(fastmath=REORDER)
+def attend(products_: Any, scale: float, is_softmax: bool, weights: Any) -> None:
+    """Write the weights of scores that are `scale` times these products."""
+    n_tokens = len(weights)
+    if not is_softmax:
+        for token in range(n_tokens):
+            weights[token] = scale * products_[token]
+        return
+    # No exponent is above 0: take off the largest, or the least if λ s_1 < 0.
+    sign = 1.0 if scale >= 0.0 else -1.0
+    largest = sign * products_[0]
+    for token in range(n_tokens):
+        largest = max(largest, sign * products_[token])
+    largest *= sign
+    total = 0.0
+    for token in range(n_tokens):
+        weights[token] = math.exp(scale * (products_[token] - largest))
+        total += weights[token]
+    inverse = 1.0 / total
+    for token in range(n_tokens):
+        weights[token] *= inverse
+
+
+@njit(fastmath=REORDER)
+def tangent(p: Any, h: Any, is_softmax: bool) -> None:
+    """Replace h by t: p (h - p·h) for softmax, h itself for a linear head."""
+    if not is_softmax:
+        return
+    mean = dot(p, h)
+    for token in range(len(h)):
+        h[token] = p[token] * (h[token] - mean)
+
+
+@njit()
+def orthonormalise(columns: Any, basis: Any, mixing: Any) -> None:
+    """Write Q and R with columns = Q R; a dependent column has 0 in Q.
+
+    ``columns`` and ``basis`` are (k, size): one column a row.
+    """
+    mixing[:] = 0.0
+    for i in range(len(columns)):
+        basis[i] = columns[i]
+        for _ in range(2):  # twice is enough for rounding
+            for j in range(i):
+                product = dot(basis[i], basis[j])
+                mixing[j, i] += product
+                add_scaled(-product, basis[j], basis[i])
+        norm = residual_length(basis[i], dot(columns[i], columns[i]))
+        mixing[i, i] = norm
+        basis[i] *= 1.0 / norm if norm > 0.0 else 0.0
+
+
+@njit()
+def residual_length(residual: Any, whole: float) -> float:
+    """Return the length of what projections left, or 0 if it is rounding.
+
+    ``whole`` is the squared length before; a share of 1e-24 of it counts as nothing.
+    """
+    left = dot(residual, residual)
+    return math.sqrt(left) if left > 1e-24 * whole else 0.0
+
+
+@njit(fastmath=REORDER)
+def fast_softmax(logits: Any, out: Any, scratch: Any) -> None:
+    r"""Write the softmax of the logits, whatever their size.
+
+    .. math::
+
+        p_i = \frac{\exp(\ell_i - \max \ell)}{\sum_j \exp(\ell_j - \max \ell)}
+
+    Parameters
+    ----------
+    logits
+        :math:`\ell`, (n,).
+    out
+        :math:`p`, (n,): written. A weight below 1e-307 of the largest becomes that.
+    scratch
+        (n,): overwritten.
+
+    Notes
+    -----
+    Equals ``scipy.special.softmax`` per row, 3.8 (32 tokens) to 5.6 (64) times faster;
+    compared with a compiled loop over ``math.exp``, 1.6 to 2.6 times.
+    """
+    n = logits.shape[0]
+    largest = logits[0]
+    for index in range(n):
+        largest = max(largest, logits[index])
+    _exponential(logits, largest, out, scratch)
+    total = 0.0
+    for index in range(n):
+        total += out[index]
+    inverse = 1.0 / total
+    for index in range(n):
+        out[index] *= inverse
+
+
+# Said explicitly: without it, Numba hands the caller's fastmath down to this function.
+@njit(fastmath={"contract"})
+def _exponential(logits: Any, largest: float, out: Any, scratch: Any) -> None:
+    r"""Write :math:`e^x` of :math:`x = \ell - \max \ell`, from -708 to 0.
+
+    :math:`e^x = 2^k e^r` with k the integer nearest to :math:`x / \log 2`, and Taylor's
+    polynomial of degree 13 for :math:`|r| \le \log(2) / 2`, where it is off by 4e-18.
+    math.exp would be a call a token; these loops run on whole vectors. No sums may be
+    reordered here: the rounding of ``+ _MAGIC`` is the point.
+    """
+    n = logits.shape[0]
+    bits = scratch.view(np.int64)
+    for index in range(n):
+        x = max(logits[index] - largest, _SMALLEST)
+        out[index] = x
+        scratch[index] = x * _LOG2_E + _MAGIC
+    for index in range(n):
+        k = scratch[index] - _MAGIC
+        r = (out[index] - k * _LOG_2_HIGH) - k * _LOG_2_LOW
+        p = 1.0 / 6227020800.0
+        p = p * r + 1.0 / 479001600.0
+        p = p * r + 1.0 / 39916800.0
+        p = p * r + 1.0 / 3628800.0
+        p = p * r + 1.0 / 362880.0
+        p = p * r + 1.0 / 40320.0
+        p = p * r + 1.0 / 5040.0
+        p = p * r + 1.0 / 720.0
+        p = p * r + 1.0 / 120.0
+        p = p * r + 1.0 / 24.0
+        p = p * r + 1.0 / 6.0
+        p = p * r + 0.5
+        p = p * r + 1.0
+        out[index] = p * r + 1.0
+    for index in range(n):
+        # The integer k becomes the exponent of a double.
+        bits[index] = (bits[index] + 1023) << 52
+    for index in range(n):
+        out[index] *= scratch[index]

@@ -1,0 +1,1 @@
+"""Sweeps over grids of parameters: grid, workers, store of cells, table and map."""

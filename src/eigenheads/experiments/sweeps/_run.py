@@ -1,0 +1,420 @@
+"""Sweeps: run an experiment at every point of a grid, with every seed."""
+
+import csv
+import hashlib
+import inspect
+import io
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eigenheads._checks import Got, check_choice, fail
+from eigenheads._errors import UsageError
+from eigenheads._extras import require
+from eigenheads._files import write_arrays, write_atomically
+from eigenheads._parallel import advance, reporting
+from eigenheads.experiments._core import Cells, Experiment, Run
+from eigenheads.experiments._digest import code_version
+from eigenheads.experiments._registry import experiment_keys, get_experiment
+from eigenheads.experiments._run import Listener, Missing, obstacle, writable_folder
+from eigenheads.experiments.sweeps._cells import CellResult, CellStore, cells_folder
+from eigenheads.experiments.sweeps._grid import OWNER, SweepPlan, Value, make_plan
+from eigenheads.experiments.sweeps._map import draw_map
+from eigenheads.experiments.sweeps._workers import CellsLost, run_cells
+
+FORMAT = "eigenheads-sweep/1"
+# A sweep stops after this many errors that are not about parameters.
+_MAX_FAILURES = 10
+# Function of a cell: parameters and randomness to named numbers.
+_Run: TypeAlias = Callable[[Any, np.random.Generator], Mapping[str, float]]
+
+
+class SweepError(UsageError, RuntimeError):
+    """A sweep is incomplete; the finished cells are stored."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepResult:
+    """Result of a complete sweep.
+
+    Attributes
+    ----------
+    key, preset
+        Experiment and preset.
+    axes
+        Values of each parameter of the grid.
+    seeds
+        Seeds that ran at each point.
+    table
+        One row per cell, sorted by point, then seed. Columns are the parameters of the
+        grid, ``seed``, and the measured numbers; NaN where parameters were refused.
+    folder
+        Folder of the table, the map and the plan.
+    computed
+        Number of cells that this call computed; the others were stored before.
+    refused
+        Distinct error messages of the points whose parameters were refused.
+    damaged
+        Files of the store that could not be read; their cells were computed again.
+    """
+
+    key: str
+    preset: str
+    axes: Mapping[str, tuple[Value, ...]]
+    seeds: tuple[int, ...]
+    table: Mapping[str, NDArray[Any]]
+    folder: Path
+    computed: int
+    refused: tuple[str, ...]
+    damaged: tuple[Path, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the measured numbers."""
+        return [name for name in self.table if name not in self.axes and name != "seed"]
+
+    def over_seeds(self, name: str) -> NDArray[np.float64]:
+        """Return a measured number as an array: one axis per parameter, then seeds."""
+        check_choice("name", name, self.names, owner="SweepResult")
+        shape = (*(len(values) for values in self.axes.values()), len(self.seeds))
+        return np.asarray(self.table[name]).reshape(shape)
+
+    def mean(self, name: str) -> NDArray[np.float64]:
+        """Return the mean over seeds of a measured number, on the grid."""
+        return np.asarray(self.over_seeds(name).mean(axis=-1))
+
+    def to_frame(self) -> Any:
+        """Return the table as a pandas DataFrame (extra ``frame``)."""
+        owner = "SweepResult.to_frame"
+        pandas = require("pandas", "pandas", extra="frame", owner=owner)
+        return pandas.DataFrame(dict(self.table))
+
+
+def sweep(  # noqa: PLR0913  (one parameter per option of the command)
+    key: str | Experiment[Any],
+    *,
+    grid: Mapping[str, Any],
+    seeds: int | str | Sequence[int] = 10,
+    preset: str = "demo",
+    backend: str = "loky",
+    address: str | None = None,
+    jobs: int | None = None,
+    out: str | PathLike[str] = "results",
+    listener: Listener | None = None,
+) -> SweepResult:
+    """Run an experiment at every point of a grid with every seed.
+
+    A cell is one point with one seed. Cells are stored in blocks of about half a second
+    of work, at an address that depends on experiment, parameters, seed and code. So a
+    call computes only the cells that are missing, however the previous one ended, and
+    larger or finer grids reuse the cells they share. Backend, number of workers and
+    order do not change any number.
+
+    Parameters
+    ----------
+    key
+        Key of an experiment, or an experiment of your own.
+    grid
+        Values by name of a parameter of the preset: a sequence, one value, or a string:
+        ``"1e2,1e4"``, ``"0:1:11"`` (evenly spaced), ``"1e2:1e9:8:log"``.
+    seeds
+        Number of seeds, ``"first:stop"``, or the seeds themselves.
+    preset
+        Preset that gives the parameters outside the grid.
+    backend
+        ``"loky"`` (processes of this machine), ``"threading"`` (threads, for cells that
+        release the interpreter lock) or ``"dask"``.
+    address
+        Address of a Dask scheduler. None starts workers on this machine.
+    jobs
+        Number of workers, each single-threaded. None means the cores of this machine,
+        or of the cluster.
+    out
+        Folder of results.
+    listener
+        Receives the number of cells, and progress.
+
+    Returns
+    -------
+    result
+        The table; it is also written to files, with a map.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     result = sweep("marion2025/fig4", preset="smoke", seeds=2, jobs=1,
+    ...                    grid={"d": "80,1e9", "n_steps": [1000]}, out=folder)
+    >>> result.mean("nu_squared").shape
+    (2, 1)
+    """
+    experiment = (
+        key if isinstance(key, Experiment) else get_experiment(key, owner=OWNER)
+    )
+    cells = _cells_of(experiment)
+    check_choice("preset", preset, list(cells.presets), owner=OWNER)
+    reason = obstacle(experiment, experiment.presets[preset])
+    if reason and experiment.cells is None:
+        raise Missing(f"sweep: {experiment.key} {reason}")
+    code = _code(experiment, cells)
+    plan = make_plan(experiment.key, preset, cells.presets[preset], grid, seeds, code)
+    root = writable_folder(out, owner=OWNER)
+    store = CellStore(cells_folder(root, plan.key, plan.code))
+    store.clean()
+    store.refresh()
+    # First seeds of all points come first, so that a stopped sweep covers the map.
+    missing = [
+        _Cell(point.params, point.stream, seed, (point.digest, seed))
+        for seed in plan.seeds
+        for point in plan.points
+        if (point.digest, seed) not in store
+    ]
+    run = None if _is_registered(experiment) else cells.run
+    blocks = run_cells(
+        missing,
+        _CellFunction(run, plan.key, plan.code),
+        owner=OWNER,
+        backend=backend,
+        jobs=jobs,
+        address=address,
+    )
+    folder = root / plan.key / plan.name
+    _write_plan(folder, plan)
+    with closing(blocks):
+        _compute_missing(plan, missing, blocks, store, listener or Listener())
+    return _deliver(plan, cells, store, folder, len(missing))
+
+
+class _Cell(NamedTuple):
+    """One run: parameters, spawn key and seed of its generator, and its address."""
+
+    params: Any
+    stream: tuple[int, ...]
+    seed: int
+    address: tuple[str, int]
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """An error that is not about parameters, such as a bug or lack of memory."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class _CellFunction:
+    """Compute one cell in a worker.
+
+    Attributes
+    ----------
+    run
+        Function of the experiment; None to look it up by key.
+    key, code
+        Experiment, and version of the code that must compute it.
+    """
+
+    run: _Run | None
+    key: str
+    code: str
+
+    def __call__(self, cell: _Cell) -> CellResult | _Failure:
+        run = self.run or self._registered()
+        sequence = np.random.SeedSequence(cell.seed, spawn_key=cell.stream)
+        began = time.perf_counter()
+        try:
+            values = run(cell.params, np.random.default_rng(sequence))
+            numbers = {str(name): float(value) for name, value in values.items()}
+        except UsageError as error:
+            seconds = time.perf_counter() - began
+            return CellResult({}, seconds, " ".join(str(error).split()))
+        except Exception as error:
+            return _Failure(f"{type(error).__name__}: {error}")
+        return CellResult(numbers, time.perf_counter() - began)
+
+    def _registered(self) -> _Run:
+        here = code_version(self.key.partition("/")[0])
+        if here != self.code:
+            raise RuntimeError(
+                f"sweep: a worker has eigenheads {here}, and this sweep {self.code}. "
+                "Install the same version on every machine."
+            )
+        return _cells_of(get_experiment(self.key)).run
+
+
+def _cells_of(experiment: Experiment[Any]) -> Cells[Any]:
+    """Return what a sweep of the experiment computes.
+
+    An experiment without cells gives the measured numbers of its claims, in their
+    order, and the share of its decided claims that hold.
+    """
+    if experiment.cells is not None:
+        return experiment.cells
+    run = partial(_claims_as_numbers, experiment)
+    return Cells(presets=experiment.presets, run=run, shows=("held",))
+
+
+def _claims_as_numbers(
+    experiment: Experiment[Any], params: Any, rng: np.random.Generator
+) -> dict[str, float]:
+    claims = experiment.check(Run(params, experiment.simulate(params, rng)))
+    numbers = {f"claim_{i:02}": c.measured for i, c in enumerate(claims, start=1)}
+    met = [c.verdict == "held" for c in claims if c.verdict != "undecided"]
+    return {"held": float(np.mean(met)) if met else float("nan"), **numbers}
+
+
+def _is_registered(experiment: Experiment[Any]) -> bool:
+    """Return whether workers find this very experiment by its key."""
+    known = experiment.key in experiment_keys()
+    return known and get_experiment(experiment.key) is experiment
+
+
+def _code(experiment: Experiment[Any], cells: Cells[Any]) -> str:
+    """Return the version of the code that computes, the caller's file included."""
+    if _is_registered(experiment):
+        return code_version(experiment.paper)
+    function: Any = inspect.unwrap(cells.run)
+    try:
+        source = Path(inspect.getsourcefile(function) or "").read_bytes()
+    except (OSError, TypeError):  # defined interactively, or a callable object
+        source = getattr(getattr(function, "__code__", None), "co_code", b"")
+    return f"{code_version('-')}.{hashlib.sha256(source).hexdigest()[:10]}"
+
+
+def _compute_missing(
+    plan: SweepPlan,
+    missing: Sequence[_Cell],
+    blocks: Any,
+    store: CellStore,
+    listener: Listener,
+) -> None:
+    """Store blocks of cells as they finish; raise SweepError if some cells fail."""
+    failures: list[tuple[_Cell, _Failure]] = []
+    listener.begin(plan.n_cells)
+    listener.start(plan.key, plan.n_cells)
+    with reporting(listener.advance):
+        advance(plan.n_cells - len(missing))
+        try:
+            for block in blocks:
+                results = [(missing[number], result) for number, result in block]
+                finished = [
+                    (cell.address, result)
+                    for cell, result in results
+                    if isinstance(result, CellResult)
+                ]
+                if finished:
+                    _store(store, finished)
+                    advance(len(finished))
+                failures += [pair for pair in results if isinstance(pair[1], _Failure)]
+                if len(failures) >= _MAX_FAILURES:
+                    break
+        except CellsLost as lost:
+            what = "ended their worker each time they ran (out of memory, killed?)"
+            cells = [missing[number] for number in lost.numbers]
+            if not failures:
+                raise _incomplete(plan, store, cells, what) from lost
+    if failures:
+        what = f"failed ({failures[0][1].text})"
+        raise _incomplete(plan, store, [cell for cell, _ in failures], what)
+
+
+def _store(
+    store: CellStore, finished: list[tuple[tuple[str, int], CellResult]]
+) -> None:
+    try:
+        store.add(finished)
+    except OSError as error:
+        raise SweepError(
+            f"sweep: {store.folder} cannot be written: {error.strerror}. All earlier "
+            "cells are stored; the same call again computes the others."
+        ) from error
+
+
+def _incomplete(
+    plan: SweepPlan, store: CellStore, cells: Sequence[_Cell], what: str
+) -> SweepError:
+    values = [f"{name}={getattr(cells[0].params, name)}" for name in plan.axes]
+    first = ", ".join([*values, f"seed={cells[0].seed}"])
+    return SweepError(
+        f"sweep: {len(cells)} cell(s) {what}, the first at {first}. All finished cells "
+        f"are stored in {store.folder}; the same call again computes only the others."
+    )
+
+
+def _deliver(
+    plan: SweepPlan, cells: Cells[Any], store: CellStore, folder: Path, computed: int
+) -> SweepResult:
+    """Write table and map of a complete sweep; equal sweeps give equal bytes."""
+    messages = [store[address].message for address in plan.addresses()]
+    refused = tuple(dict.fromkeys(message for message in messages if message))
+    if all(messages):
+        got, hint = Got("points that are all refused"), f"The first: {refused[0]}"
+        fail("grid", "parameters that allow a run", got, owner=OWNER, hint=hint)
+    result = SweepResult(
+        key=plan.key,
+        preset=plan.preset,
+        axes=plan.axes,
+        seeds=plan.seeds,
+        table=_tidy_table(plan, cells.shows, store),
+        folder=folder,
+        computed=computed,
+        refused=refused,
+        damaged=tuple(store.damaged),
+    )
+    _write_table(folder, result.table)
+    svg = draw_map(plan, cells, result.over_seeds)
+    if svg is not None:
+        _write(folder / "map.svg", svg)
+    return result
+
+
+def _tidy_table(
+    plan: SweepPlan, first: Sequence[str], store: CellStore
+) -> dict[str, NDArray[Any]]:
+    """Return one row per cell: parameters of the grid, seed, numbers.
+
+    The order of rows and columns depends only on the plan and the names of the
+    numbers, so that equal sweeps give equal bytes.
+    """
+    cells = [store[address].values for address in plan.addresses()]
+    names = {name for cell in cells for name in cell}
+    ordered = [n for n in first if n in names] + sorted(names - set(first))
+    table: dict[str, NDArray[Any]] = {
+        name: np.repeat([getattr(p.params, name) for p in plan.points], len(plan.seeds))
+        for name in plan.axes
+    }
+    table["seed"] = np.tile(np.array(plan.seeds, dtype=np.int64), len(plan.points))
+    for name in ordered:
+        table[name] = np.array([cell.get(name, np.nan) for cell in cells])
+    return table
+
+
+def _write_plan(folder: Path, plan: SweepPlan) -> None:
+    content = json.dumps({"format": FORMAT, **plan.to_json()}, indent=2)
+    _write(folder / "sweep.json", content.encode() + b"\n")
+
+
+def _write_table(folder: Path, table: Mapping[str, NDArray[Any]]) -> None:
+    """Write the table as ``.npz`` and as text; floats keep all their digits."""
+    write_arrays(folder / "table.npz", table)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table)
+    columns = [column.tolist() for column in table.values()]
+    writer.writerows(zip(*columns, strict=True))
+    _write(folder / "table.csv", text.getvalue().encode())
+
+
+def _write(path: Path, content: bytes) -> None:
+    def fill(file: Any) -> None:
+        file.write(content)
+
+    write_atomically(path, fill)

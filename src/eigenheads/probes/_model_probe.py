@@ -1,0 +1,304 @@
+"""Result of probing a whole model: arrays by statistic and null."""
+
+import json
+import math
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eigenheads._checks import Got, check_choice, fail
+from eigenheads._extras import require
+from eigenheads._files import write_atomically
+from eigenheads._typing import FloatArray
+from eigenheads.probes._result import Statistic
+from eigenheads.probes._significance import draws_needed, least_p_value, q_values
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_FORMAT = "eigenheads probe 2"
+# Entry of the .npz file that holds everything except arrays, as JSON.
+_HEADER = "header"
+
+
+@dataclass(frozen=True, eq=False)
+class ModelProbe:
+    """Statistics of all heads of a model, with their null distributions.
+
+    Attributes
+    ----------
+    layers
+        Index of each probed layer in the model.
+    names
+        Path of each layer's attention module.
+    statistics
+        By name; arrays have shape (layers, heads) and (layers, heads, draws).
+    settings
+        Model, number of sequences, draws, seed, untrained copies.
+    notes
+        Remarks on what the numbers cannot show: nulls that were not available, too few
+        draws, sequences that are too short.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> cka = Statistic("cka", np.array([[0.9, 0.2]]), {}, "greater", "Alignment.")
+    >>> probe = ModelProbe([0], ["attention"], {"cka": cka})
+    >>> probe.statistics["cka"].observed.shape
+    (1, 2)
+    >>> probe.to_records()[1]["observed"]
+    0.2
+    """
+
+    layers: Sequence[int]
+    names: Sequence[str]
+    statistics: Mapping[str, Statistic]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+    def __getitem__(self, statistic: str) -> Statistic:
+        """Return a statistic by name; an error lists the names."""
+        check_choice("statistic", statistic, list(self.statistics), owner="ModelProbe")
+        return self.statistics[statistic]
+
+    @cached_property
+    def _q_values(self) -> dict[str, dict[str, FloatArray]]:
+        """Q-values by null and statistic; a null with all heads is one family."""
+        by_null: dict[str, dict[str, FloatArray]] = {}
+        for name, statistic in self.statistics.items():
+            for null, p_values in statistic.p_value.items():
+                by_null.setdefault(null, {})[name] = p_values
+        method = self.settings.get("false_discovery", "bh")
+        for null, family in by_null.items():
+            together = q_values(np.stack(list(family.values())), method=method)
+            by_null[null] = dict(zip(family, together, strict=True))
+        return by_null
+
+    def q_value(self, statistic: str, null: str) -> FloatArray:
+        """Return q-values (layers, heads).
+
+        They are adjusted for all heads and all statistics with the same null.
+        """
+        nulls = list(self[statistic].nulls)
+        check_choice("null", null, nulls, owner="ModelProbe.q_value")
+        return self._q_values[null][statistic]
+
+    def is_undecided(
+        self, statistic: str, null: str, level: float = 0.05
+    ) -> NDArray[np.bool_]:
+        """Return the heads beyond all draws for which the draws are still too few.
+
+        Such a head has the smallest p-value that the number of draws allows, and yet
+        its q-value exceeds `level`.
+        """
+        one = self[statistic]
+        least = least_p_value(one.nulls[null].shape[-1], alternative=one.alternative)
+        at_least = one.p_value[null] <= least * (1 + 1e-9)
+        return at_least & (self.q_value(statistic, null) > level)
+
+    def draws_needed(self, null: str, level: float = 0.05) -> int:
+        """Return the number of draws with which the undecided heads can be decided.
+
+        It is the least number of draws for which the heads that are beyond all draws
+        now would have q <= `level` if they stayed so.
+        """
+        names = [name for name, one in self.statistics.items() if null in one.nulls]
+        n_tests = sum(np.isfinite(self._q_values[null][name]).sum() for name in names)
+        n_extreme, is_two_sided = 0, False
+        for name in names:
+            one = self.statistics[name]
+            least = least_p_value(
+                one.nulls[null].shape[-1], alternative=one.alternative
+            )
+            n_extreme += int(np.sum(one.p_value[null] <= least * (1 + 1e-9)))
+            is_two_sided |= one.alternative == "two-sided"
+        alone = draws_needed(
+            int(n_tests),
+            alternative="two-sided" if is_two_sided else "greater",
+            level=level,
+            method=self.settings.get("false_discovery", "bh"),
+        )
+        return math.ceil((alone + 1) / max(1, n_extreme)) - 1
+
+    def stands_out(self, statistic: str, level: float = 0.05) -> NDArray[np.bool_]:
+        """Return the heads with q <= `level` against every null that can decide.
+
+        A null with so few draws that no p-value reaches `level` cannot decide.
+        """
+        found = self[statistic]
+        nulls = [n for n in found.nulls if self.can_decide(statistic, n, level)]
+        heads = np.isfinite(found.observed) & bool(nulls)
+        for null in nulls:
+            heads &= self.q_value(statistic, null) <= level
+        return heads
+
+    def can_decide(self, statistic: str, null: str, level: float = 0.05) -> bool:
+        """Return whether the draws suffice for any p-value up to `level`."""
+        found = self[statistic]
+        n_draws = found.nulls[null].shape[-1]
+        return least_p_value(n_draws, alternative=found.alternative) <= level
+
+    def summary(self, level: float = 0.05) -> list[dict[str, Any]]:
+        """Return one row per statistic and null with the number of heads found.
+
+        ``n_found`` is None where the draws are so few that no head could be found;
+        ``n_undecided`` counts heads that are beyond all draws and not found, and
+        ``n_needed`` is the number of draws that can decide them.
+
+        Parameters
+        ----------
+        level
+            Heads with a q-value up to this are found.
+        """
+        rows: list[dict[str, Any]] = []
+        for name, statistic in self.statistics.items():
+            means = statistic.null_mean
+            for null in statistic.nulls:
+                q = self.q_value(name, null)
+                n_undecided = int(self.is_undecided(name, null, level).sum())
+                is_decided = self.can_decide(name, null, level)
+                rows.append(
+                    {
+                        "statistic": name,
+                        "alternative": statistic.alternative,
+                        "median": _median(statistic.observed),
+                        "null": null,
+                        "null_median": _median(means[null]),
+                        "n_found": int(np.sum(q <= level)) if is_decided else None,
+                        "n_heads": int(np.sum(np.isfinite(q))),
+                        "n_undecided": n_undecided,
+                        "n_needed": self.draws_needed(null, level)
+                        if n_undecided
+                        else None,
+                    }
+                )
+        return rows
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """Return one row per head, statistic and null.
+
+        Columns are those of :meth:`Statistic.to_records`, the layer's ``name`` and
+        ``q_value``.
+        """
+        rows: list[dict[str, Any]] = []
+        for name, statistic in self.statistics.items():
+            q = {null: self.q_value(name, null) for null in statistic.nulls}
+            for row in statistic.to_records():
+                place, null = (row["layer"], row["head"]), row["null"]
+                if math.isnan(row["observed"]) and not self._has_head(*place):
+                    continue
+                row["layer"] = self.layers[place[0]]
+                row["name"] = self.names[place[0]]
+                row["q_value"] = math.nan if null is None else float(q[null][place])
+                rows.append(row)
+        return rows
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the rows as a pandas table (extra ``frame``)."""
+        pd = require("pandas", "pandas", extra="frame", owner="ModelProbe.to_frame")
+        return pd.DataFrame.from_records(self.to_records())
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the rows (``.json``) or everything, draws included (``.npz``).
+
+        Only the latter can be loaded again. The file appears at once, under its final
+        name.
+        """
+        target = Path(path)
+        check_choice("path", target.suffix, (".json", ".npz"), owner="ModelProbe.save")
+        write_atomically(
+            target, self._write_json if target.suffix == ".json" else self._write_npz
+        )
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> "ModelProbe":
+        """Read an ``.npz`` file that :meth:`save` wrote."""
+        try:
+            # Opened here, because NumPy leaves a file open that is not a zip archive.
+            with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+                header = json.loads(str(file[_HEADER]))
+                if header["format"] != _FORMAT:
+                    raise ValueError(f"format {header['format']!r}")
+                statistics = {
+                    one["name"]: Statistic(
+                        name=one["name"],
+                        observed=file[one["name"]],
+                        nulls={n: file[f"{one['name']}/{n}"] for n in one["nulls"]},
+                        alternative=one["alternative"],
+                        about=one["about"],
+                    )
+                    for one in header["statistics"]
+                }
+        except (
+            OSError,
+            EOFError,
+            KeyError,
+            TypeError,
+            ValueError,
+            zipfile.BadZipFile,
+        ) as error:
+            got = Got(f"{str(path)!r} ({error})")
+            contract = "an .npz file that ModelProbe.save wrote"
+            fail("path", contract, got, owner="ModelProbe.load")
+        kept = ("layers", "names", "settings", "notes")
+        return cls(statistics=statistics, **{name: header[name] for name in kept})
+
+    def _write_json(self, file: IO[bytes]) -> None:
+        about = {name: one.about for name, one in self.statistics.items()}
+        rows = [_without_nan(row) for row in self.to_records()]
+        content = {**self._description(), "about": about, "records": rows}
+        text = json.dumps(content, indent=1, allow_nan=False)
+        file.write(f"{text}\n".encode())
+
+    def _write_npz(self, file: IO[bytes]) -> None:
+        header = self._description() | {
+            "layers": list(self.layers),
+            "names": list(self.names),
+            "statistics": [
+                {
+                    "name": name,
+                    "alternative": one.alternative,
+                    "about": one.about,
+                    "nulls": list(one.nulls),
+                }
+                for name, one in self.statistics.items()
+            ],
+        }
+        arrays = {_HEADER: np.array(json.dumps(header))}
+        for name, one in self.statistics.items():
+            arrays[name] = one.observed
+            arrays |= {f"{name}/{null}": x for null, x in one.nulls.items()}
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+    def _description(self) -> dict[str, Any]:
+        return {
+            "format": _FORMAT,
+            "settings": dict(self.settings),
+            "notes": list(self.notes),
+        }
+
+    def _has_head(self, layer: int, head: int) -> bool:
+        """Return whether a layer has so many heads: NaN may also be a result."""
+        return any(
+            math.isfinite(one.observed[layer, head]) for one in self.statistics.values()
+        )
+
+
+def _median(numbers: FloatArray) -> float:
+    known = numbers[np.isfinite(numbers)]
+    return float(np.median(known)) if known.size else math.nan
+
+
+def _without_nan(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row in which JSON's null stands for NaN."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in row.items()
+    }

@@ -1,0 +1,194 @@
+"""Workers return every cell once, on each backend and whatever worker is killed."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from sweep_cells import EXPERIMENT
+
+from eigenheads.experiments import SweepError, sweep
+from eigenheads.experiments.sweeps._workers import CellsLost, run_cells
+
+GRID = {"x": "0:2:5", "n": "1,4"}
+
+
+def bytes_of(result):
+    return [(result.folder / name).read_bytes() for name in ("table.npz", "table.csv")]
+
+
+def swept(out, *, grid=GRID, **options):
+    return bytes_of(
+        sweep(EXPERIMENT, grid=grid, seeds=12, preset="slow", out=out, **options)
+    )
+
+
+# Dask's own warnings about ports and sockets are none of ours.
+@pytest.mark.filterwarnings("default")
+def test_dask_gives_the_same_bytes_though_a_worker_is_killed(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    import dask
+
+    # Workers that would use two threads each, if nobody told them otherwise.
+    two = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), 2)
+    with dask.config.set({"distributed.nanny.pre-spawn-environ": two}):
+        cluster = distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        )
+    with cluster, distributed.Client(cluster, set_as_default=False) as client:
+        (victim, *_) = client.run(os.getpid).values()
+        out, gate = tmp_path / "dask", tmp_path / "gate"
+        grid = {**GRID, "gate": [str(gate)]}
+
+        def strike():
+            deadline = time.monotonic() + 60
+            while len(list(out.rglob("cells-*/*.npz"))) < 3:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.01)
+            os.kill(victim, signal.SIGKILL)
+            gate.touch()
+
+        striker = threading.Thread(target=strike)
+        striker.start()
+        address = cluster.scheduler_address
+        clustered = swept(out, grid=grid, backend="dask", address=address)
+        striker.join()
+        assert victim not in client.run(os.getpid).values()
+        threads = sweep(
+            EXPERIMENT,
+            grid={"word": "threads", "x": "0:1:4"},
+            seeds=2,
+            preset="slow",
+            backend="dask",
+            jobs=1,  # of the two
+            address=cluster.scheduler_address,
+            out=tmp_path / "threads",
+        ).table
+        assert set(threads["own"]) == set(threads["blas"]) == {1.0}
+        order = threads["began"].argsort()
+        assert (threads["began"][order][1:] >= threads["ended"][order][:-1]).all()
+    assert clustered == swept(tmp_path / "here", grid=grid, jobs=2)
+
+
+def test_a_scheduler_that_is_not_there_is_named(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    import dask
+
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "0.2s"}),
+        pytest.raises(
+            ValueError, match=r"`address` must be the address of a running sched"
+        ),
+    ):
+        swept(tmp_path, backend="dask", address="tcp://127.0.0.1:9")
+    assert distributed
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_cell_that_kills_its_dask_workers_is_named_and_the_others_stored(tmp_path):
+    pytest.importorskip("distributed")
+    import dask
+
+    options = {"seeds": 1, "preset": "smoke", "out": tmp_path}
+    found = r"1 cell\(s\) ended their worker.*word=deadly, seed=0\."
+    with (
+        # Without Dask's own trials on other workers, which take seconds each.
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        pytest.raises(SweepError, match=found),
+    ):
+        sweep(
+            EXPERIMENT, grid={"word": "a,deadly,b"}, backend="dask", jobs=2, **options
+        )
+    assert sweep(EXPERIMENT, grid={"word": "a,b"}, jobs=1, **options).computed == 0
+
+
+def test_dask_that_is_not_installed_says_how_to_install_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(
+        ValueError, match=r"'dask', which is not installed. Run `pip install"
+    ):
+        swept(tmp_path, backend="dask")
+
+
+def identity(cell):
+    return cell
+
+
+def slow_or_fast(cell):
+    time.sleep(0.4 if cell % 10 == 0 else 0.001)
+    return cell
+
+
+def die_once(path):
+    """Kill the worker at the first call with this path."""
+    if not Path(path).exists():
+        Path(path).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return path
+
+
+def collected(blocks):
+    return dict(pair for block in blocks for pair in block)
+
+
+@pytest.mark.parametrize("backend", ["loky", "threading"])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_every_cell_is_run_once(backend, jobs):
+    blocks = run_cells(range(300), identity, owner="t", backend=backend, jobs=jobs)
+    sizes = list(blocks)
+    assert collected(sizes) == {number: number for number in range(300)}
+    assert sum(map(len, sizes)) == 300
+    assert len(sizes) < 100  # short cells share blocks
+
+
+def test_no_cells_need_no_workers():
+    assert collected(run_cells([], identity, owner="t", jobs=2)) == {}
+
+
+def test_a_block_with_long_cells_is_given_back_unfinished():
+    """Cells look short at first; no block may keep the long ones to itself."""
+    began = time.perf_counter()
+    longest = 0.0
+    for _ in run_cells(range(1, 60), slow_or_fast, owner="t", jobs=1):
+        now = time.perf_counter()
+        longest, began = max(longest, now - began), now
+    # A block ends with the cell in which one second passes; five long ones take 2 s.
+    assert longest < 1.9
+
+
+def test_workers_that_die_are_replaced(tmp_path):
+    cells = [str(tmp_path / f"{number}") for number in range(3)]
+    made = collected(run_cells(cells, die_once, owner="t", jobs=2))
+    assert made == dict(enumerate(cells))
+
+
+def deadly(cell):
+    if cell in (2, 5):
+        time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return cell
+
+
+def test_deadly_cells_are_named_after_all_others_are_done():
+    made = {}
+    with pytest.raises(CellsLost, match=r"2 cell\(s\) ended their worker") as caught:
+        for block in run_cells(range(8), deadly, owner="t", jobs=2):
+            made.update(block)
+    assert set(caught.value.numbers) == {2, 5}
+    assert set(made) == {0, 1, 3, 4, 6, 7}
+
+
+def raises(cell):
+    raise ZeroDivisionError("in a cell")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_errors_of_the_function_are_raised(jobs):
+    with pytest.raises(ZeroDivisionError, match="in a cell"):
+        list(run_cells([1, 2], raises, owner="t", jobs=jobs))

@@ -1,0 +1,124 @@
+"""NaN, infinity, masks and odd tensors never become a plausible number."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from eigenheads import functional
+from eigenheads._checks import check_finite_array, check_float_arrays, escape_controls
+from eigenheads._numerics._assignment import cheapest_matchings
+from eigenheads.functional._similarity import best_matching
+
+POINTS = np.arange(12.0).reshape(4, 3) ** 2
+
+
+def spoilt(value):
+    points = POINTS.copy()
+    points[2, 1] = value
+    return points
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 1])
+def test_matching_refuses_what_its_compiled_search_cannot_take(value, place):
+    # In a process of its own: it used to crash with NaN and never end with inf.
+    code = (
+        "import numpy as np; from eigenheads.functional import matching_cosine\n"
+        f"a, b = np.eye(4), np.eye(4); (a, b)[{place}][1, 2] = float('{value}')\n"
+        "try: matching_cosine(a, b)\n"
+        "except ValueError as error: print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0
+    name = ("first", "second")[place]
+    start = f"matching_cosine: `{name}` must be finite numbers; got {value} at "
+    assert done.stdout.strip() == f"{start}index (1, 2)."
+
+
+def test_matching_of_a_matrix_that_is_not_finite_is_nan_and_of_the_others_right():
+    scores = np.stack([np.eye(3), np.full((3, 3), np.nan), np.eye(3)[::-1]])
+    np.testing.assert_array_equal(best_matching(scores), [1.0, np.nan, 1.0])
+
+
+@pytest.mark.parametrize("largest", [1e308, 1.7e308])
+def test_costs_whose_differences_overflow_end(rng, largest):
+    costs = np.where(rng.random((20, 9, 9)) < 0.5, -largest, largest)
+    assert cheapest_matchings(costs).shape == (20,)
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_cosines_do_not_depend_on_the_size_of_rows(size):
+    found = functional.matching_cosine(POINTS * size, POINTS[::-1].copy())
+    np.testing.assert_allclose(found, 1.0)
+
+
+@pytest.mark.parametrize("name", ["rbf_gram", "effective_rank", "kernel_pca"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("as_array", ["numpy", "torch"])
+def test_one_bad_entry_is_named(name, value, as_array):
+    points = spoilt(value)
+    if as_array == "torch":
+        points = pytest.importorskip("torch").asarray(points)
+    with pytest.raises(ValueError, match=rf"{name}: .* got {value} at index \(2, 1\)"):
+        getattr(functional, name)(points)
+
+
+@pytest.mark.parametrize("name", ["rbf_cka", "linear_cka", "matching_cosine"])
+def test_similarities_name_the_bad_argument(name):
+    with pytest.raises(ValueError, match=rf"{name}: `second` must be finite numbers"):
+        getattr(functional, name)(POINTS, spoilt(np.nan))
+
+
+def test_masks_are_not_dropped():
+    masked = np.ma.masked_greater(POINTS, 100.0)
+    with pytest.raises(ValueError, match="without masked entries; got 1 masked of 12"):
+        functional.rbf_gram(masked)
+    with pytest.raises(ValueError, match="without masked entries"):
+        check_finite_array("x", masked, owner="f")
+    full = np.ma.masked_greater(POINTS, 1e9)
+    assert check_finite_array("x", full, owner="f").shape == POINTS.shape
+
+
+def test_tensors_on_meta_are_refused_and_gradients_detached_where_numpy_computes():
+    torch = pytest.importorskip("torch")
+    meta = torch.ones(4, 3, dtype=torch.float64, device="meta")
+    for check in (
+        lambda: check_finite_array("x", meta, owner="f"),
+        lambda: check_float_arrays("f", x=meta),
+    ):
+        with pytest.raises(
+            ValueError, match="f: `x` must be a dense tensor that holds"
+        ):
+            check()
+    trained = torch.tensor([0.25, 0.5], requires_grad=True)
+    plain = check_finite_array("x", trained, owner="f")
+    np.testing.assert_array_equal(plain, [0.25, 0.5])
+
+
+def test_gradients_flow_through_the_door_where_torch_computes():
+    torch = pytest.importorskip("torch")
+    points = torch.asarray(POINTS).requires_grad_()
+    functional.rbf_gram(points).sum().backward()
+    assert bool(torch.isfinite(points.grad).all())
+
+
+def test_sums_that_overflow_are_not_taken_for_infinite_entries():
+    large = np.full((4, 3), 1.7e308)
+    assert check_float_arrays("f", x=large) is not None
+
+
+def test_lists_and_mixed_libraries_get_a_sentence():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match="`first` must be an array of NumPy or PyTorch"):
+        functional.linear_cka(POINTS.tolist(), POINTS)
+    with pytest.raises(TypeError, match="`first` must be an array of the same library"):
+        functional.linear_cka(torch.asarray(POINTS), POINTS)
+
+
+def test_control_characters_are_written_out():
+    text = "a\x1b]0;title\x07\x9b2Jb\u202e\ud800\tc\nd"
+    assert escape_controls(text) == ("a\\x1b]0;title\\x07\\x9b2Jb\\u202e\\ud800\tc\nd")

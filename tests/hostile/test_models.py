@@ -1,0 +1,125 @@
+"""Folders of models from a stranger: refused in one sentence, nothing invented."""
+
+import json
+import shutil
+
+import pytest
+
+pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from safetensors.torch import load_file, save_file  # noqa: E402
+from tests.adapters.models import VOCABULARY, hugging_face  # noqa: E402
+
+from eigenheads.adapters import load_swapped, swap_attention  # noqa: E402
+from eigenheads.cli import main  # noqa: E402
+
+QUICK = ["--permutations", "2", "--untrained", "0", "--layers", "0"]
+KEY = "encoder.layer.0.attention.self.query.weight"
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models") / "tiny-bert"
+    hugging_face("bert").save_pretrained(root)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words += [f"w{i}" for i in range(VOCABULARY - len(words))]
+    vocabulary = {word: i for i, word in enumerate(words)}
+    transformers.BertTokenizerFast(vocab=vocabulary).save_pretrained(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def original_swapped(tmp_path_factory):
+    root = tmp_path_factory.mktemp("swapped")
+    swap_attention(hugging_face("bert"), to="rpc", n_iter=2).save_pretrained(root)
+    return root
+
+
+@pytest.fixture
+def folder(original, tmp_path):
+    return shutil.copytree(original, tmp_path / "model")
+
+
+@pytest.fixture
+def swapped(original_swapped, tmp_path):
+    return shutil.copytree(original_swapped, tmp_path / "swapped")
+
+
+def change_weights(folder, change):
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def change_config(folder, **changes):
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | changes))
+
+
+def probe(folder, capsys):
+    status = main(["probe", str(folder), *QUICK, "--out", str(folder / "out")])
+    return status, capsys.readouterr().err
+
+
+def lose(tensors):
+    del tensors[KEY]
+
+
+def narrow(tensors):
+    tensors[KEY] = tensors[KEY][:, :-1].contiguous()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lose, f"must be a folder with all weights of its model; got * `{KEY}`."),
+        (narrow, f"weights of the shapes in config.json; got * `{KEY}` differ."),
+        (dict.clear, "must be a folder"),
+    ],
+)
+def test_weights_that_are_missing_are_not_invented(folder, change, sentence, capsys):
+    change_weights(folder, change)
+    status, said = probe(folder, capsys)
+    assert status == 2
+    assert said.count("\n") == 1
+    for part in sentence.split("*"):
+        assert part.strip() in said
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [(lose, "all weights of its model"), (narrow, "of the shapes in config.json")],
+)
+def test_swapped_weights_that_are_missing_are_not_invented(swapped, change, sentence):
+    change_weights(swapped, change)
+    with pytest.raises(ValueError, match=f"load_swapped: `path` must be .*{sentence}"):
+        load_swapped(swapped)
+
+
+def test_a_missing_pooler_is_no_harm(folder, capsys):
+    change_weights(
+        folder,
+        lambda tensors: [tensors.pop(k) for k in list(tensors) if "pooler" in k],
+    )
+    status, _ = probe(folder, capsys)
+    assert status == 0
+
+
+def test_a_class_of_the_callers_may_add_a_head_but_not_lose_the_rest(swapped):
+    kind = transformers.AutoModelForSequenceClassification
+    assert load_swapped(swapped, model_class=kind).num_labels == 2
+    change_weights(swapped, lose)
+    with pytest.raises(ValueError, match=r"which lacks `bert.encoder.layer.0"):
+        load_swapped(swapped, model_class=kind)
+
+
+def test_an_escape_sequence_in_a_name_is_printed_in_plain(folder, capsys):
+    folder = folder.rename(folder.with_name("\x1b[2Jmodel"))
+    change_config(folder, model_type="\x1b]0;owned\x07")
+    status, said = probe(folder, capsys)
+    assert status == 2
+    assert said[:-1].isprintable()

@@ -1,0 +1,142 @@
+"""Results of whole models: arrays, rows, files."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from eigenheads.probes import ModelProbe, Statistic, q_values
+from eigenheads.probes._result import stack_layers
+
+
+@pytest.fixture
+def probe(rng):
+    """Two layers, of three and of two heads, with a null of 39 draws and one of 3."""
+    layers = [
+        {
+            "cka": Statistic(
+                "cka",
+                np.linspace(0.0, 9.0, n_heads),
+                {
+                    "permuted_tokens": rng.standard_normal((n_heads, 39)),
+                    "untrained": rng.standard_normal((n_heads, 1 + n_heads)),
+                },
+                "greater",
+                "Alignment.",
+            )
+        }
+        for n_heads in (3, 2)
+    ]
+    return ModelProbe([0, 4], ["a", "b"], stack_layers(layers), {"seed": 1}, ["Note."])
+
+
+def test_layers_of_different_sizes_are_padded(probe):
+    cka = probe["cka"]
+    assert np.isnan(cka.observed).tolist() == [[False] * 3, [False, False, True]]
+    assert cka.nulls["untrained"].shape == (2, 3, 3)  # the least of both layers
+    p_values = cka.p_value["permuted_tokens"]
+    assert p_values[0, 2] == 1 / 40
+    assert math.isnan(p_values[1, 2])
+
+
+def test_q_values_count_all_heads_and_no_gaps(probe):
+    p_values = probe["cka"].p_value["permuted_tokens"]
+    np.testing.assert_array_equal(
+        probe.q_value("cka", "permuted_tokens"), q_values(p_values)
+    )
+
+
+def test_nulls_of_too_few_draws_do_not_decide(probe):
+    found = {row["null"]: row["n_found"] for row in probe.summary()}
+    assert found["untrained"] is None
+    assert found["permuted_tokens"] == probe.stands_out("cka").sum() == 3
+
+
+def test_statistics_with_one_null_are_one_family(rng):
+    draws = rng.standard_normal((1, 4, 99))
+    one = Statistic("one", np.full((1, 4), 9.0), {"n": draws}, "greater", "")
+    other = Statistic("other", np.zeros((1, 4)), {"n": draws}, "greater", "")
+    found = ModelProbe([0], ["a"], {"one": one, "other": other})
+    together = q_values(np.stack([one.p_value["n"], other.p_value["n"]]))
+    np.testing.assert_array_equal(found.q_value("one", "n"), together[0])
+    alone = ModelProbe([0], ["a"], {"one": one})
+    assert (alone.q_value("one", "n") < found.q_value("one", "n")).all()
+
+
+def test_heads_beyond_all_draws_are_undecided_until_there_are_enough(rng):
+    """One of 30 heads is far out: it takes 599 draws to find it."""
+
+    def probe_of(n_draws):
+        observed = np.zeros((1, 30))
+        observed[0, 7] = 50.0
+        draws = {"n": rng.standard_normal((1, 30, n_draws)) + 3.0}
+        statistic = Statistic("one", observed, draws, "greater", "")
+        return ModelProbe([0], ["a"], {"one": statistic})
+
+    few = probe_of(99)
+    (row,) = few.summary()
+    assert (row["n_found"], row["n_undecided"], row["n_needed"]) == (0, 1, 599)
+    assert np.argwhere(few.is_undecided("one", "n")).tolist() == [[0, 7]]
+    assert probe_of(598).is_undecided("one", "n").sum() == 1
+    enough = probe_of(599)
+    assert enough.stands_out("one").sum() == 1
+    assert enough.summary()[0]["n_undecided"] == 0
+
+
+def test_rows_are_of_heads_that_exist(probe):
+    rows = probe.to_records()
+    assert len(rows) == 5 * 2
+    assert {(row["layer"], row["name"]) for row in rows} == {(0, "a"), (4, "b")}
+    assert {"observed", "effect", "p_value", "q_value", "null_sd"} <= set(rows[0])
+
+
+def test_frames_have_a_column_for_each_field(probe):
+    pytest.importorskip("pandas")
+    frame = probe.to_frame()
+    assert len(frame) == len(probe.to_records())
+    assert {"layer", "head", "statistic", "p_value", "q_value"} <= set(frame)
+
+
+def test_json_has_the_rows_without_nan(probe, tmp_path):
+    path = tmp_path / "sub" / "probe.json"
+    probe.save(path)
+    assert [p.name for p in path.parent.iterdir()] == ["probe.json"]
+    content = json.loads(path.read_text(), parse_constant=pytest.fail)
+    assert content["records"] == probe.to_records()
+    assert content["about"] == {"cka": "Alignment."}
+
+
+def test_saved_and_loaded_it_is_the_same(probe, tmp_path):
+    path = tmp_path / "probe.npz"
+    probe.save(path)
+    loaded = ModelProbe.load(path)
+    assert loaded.settings == probe.settings
+    assert loaded.notes == ["Note."]
+    assert str(loaded.to_records()) == str(probe.to_records())
+    np.testing.assert_array_equal(
+        loaded["cka"].nulls["untrained"], probe["cka"].nulls["untrained"]
+    )
+
+
+@pytest.mark.parametrize("content", [b"{}", b"PK\x03\x04cut", b""])
+def test_other_files_are_refused(content, tmp_path):
+    path = tmp_path / "probe.npz"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"an .npz file that ModelProbe.save wrote"):
+        ModelProbe.load(path)
+
+
+def test_unknown_statistics_and_suffixes_are_refused(probe, tmp_path):
+    with pytest.raises(ValueError, match="Did you mean 'cka'"):
+        probe["ckaa"]
+    with pytest.raises(ValueError, match=r"`path` must be one of '\.json', '\.npz'"):
+        probe.save(tmp_path / "probe.txt")
+
+
+def test_a_statistic_without_numbers_has_no_median(probe):
+    cka = probe["cka"]
+    blank = Statistic("cka", np.full((2, 3), np.nan), cka.nulls, "greater", "")
+    found = ModelProbe([0, 4], ["a", "b"], {"cka": blank})
+    assert math.isnan(found.summary()[0]["median"])
+    assert found.to_records() == []
