@@ -214,9 +214,9 @@ def report(a_worker: int, repeats: int) -> None:
             n_cells = a_worker * (workers if clock else 1)  # one after the other
             print(
                 f"  workers: {workers}  {clock[2:] or 'wall':9}  "
-                f"independent {plain:7.3f} s ({1e3 * plain / n_cells:.3f} ms a cell)  "
+                f"independent {plain:7.3f} s ({1e3 * plain / n_cells:.3f} ms per cell)  "
                 f"sweep {swept:7.3f} s  "
-                f"overhead {100 * (swept / plain - 1):5.1f} % (target: at most 5)"
+                f"overhead {100 * (swept / plain - 1):5.1f} %"
             )
     share = least["handing", 2] / least["plain, processor", 2]
     print(f"  of it the process that hands out and stores, two workers: {share:.1%}")
