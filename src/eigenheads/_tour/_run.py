@@ -18,7 +18,9 @@ from eigenheads._checks import check_choice
 from eigenheads._extras import how_to_get
 from eigenheads._parallel import interrupted_between_blocks
 from eigenheads._tour._chapters import digit_streams, kernel_facts, pursuit_facts
-from eigenheads.experiments import PRESETS, Result, reproduce
+from eigenheads.experiments import Result, reproduce
+from eigenheads.experiments._claims import count_verdicts
+from eigenheads.experiments._registry import PRESETS
 from eigenheads.report import write_report
 from eigenheads.report._page import format_expected, format_number
 from eigenheads.report._terminal import ProgressDisplay, print_claims, terminal_text
@@ -61,7 +63,7 @@ def run_tour(
     Returns
     -------
     results
-        Results of the headline experiments; ``result.news`` are the verdicts that
+        Results of the headline experiments; ``result.changed`` has the verdicts that
         differ from the record.
     """
     check_choice("preset", preset, PRESETS, owner="demo")
@@ -136,10 +138,10 @@ def _print_headlines(console: Console, say: Say, results: Sequence[Result]) -> N
     table.add_column("first claim", overflow="fold", ratio=1)
     table.add_column("paper", justify="right", no_wrap=True)
     table.add_column("ours", justify="right", no_wrap=True)
-    table.add_column("reproduced", justify="right", no_wrap=True)
+    table.add_column("held", justify="right", no_wrap=True)
     for result in results:
         first = result.claims[0]
-        met = sum(claim.verdict == "reproduced" for claim in result.claims)
+        met = sum(claim.verdict == "held" for claim in result.claims)
         table.add_row(
             terminal_text(result.key),
             terminal_text(first.statement),
@@ -149,11 +151,10 @@ def _print_headlines(console: Console, say: Say, results: Sequence[Result]) -> N
         )
     console.print(table)
     claims = [claim for result in results for claim in result.claims]
-    news = sum(claim.is_news for claim in claims)
-    met = sum(claim.verdict == "reproduced" for claim in claims)
+    changed = sum(claim.is_changed for claim in claims)
     say(
-        f"  {met} of {len(claims)} claims reproduced; "
-        f"{news or 'no'} verdict(s) differ from the record. All are in the report."
+        f"  {count_verdicts(claims)}; "
+        f"{changed or 'no'} verdict(s) differ from the record. All are in the report."
     )
-    if news:
-        print_claims([result for result in results if result.news])
+    if changed:
+        print_claims([result for result in results if result.changed])

@@ -134,10 +134,10 @@ def reproduce(
         )
     print_claims(results)
     print(f"Report: {write_report(out)}")
-    news = sum(len(result.news) for result in results)
-    if news:
-        print(f"{news} verdict(s) differ from the record.", file=sys.stderr)
-    return EXIT_CHANGED if news else EXIT_OK
+    changed = sum(len(result.changed) for result in results)
+    if changed:
+        print(f"{changed} verdict(s) differ from the record.", file=sys.stderr)
+    return EXIT_CHANGED if changed else EXIT_OK
 
 
 @app.command()
@@ -160,7 +160,7 @@ def demo(
     from eigenheads._tour._run import run_tour
 
     results = run_tour(out, preset=preset, seed=seed, jobs=jobs)
-    return EXIT_CHANGED if any(result.news for result in results) else EXIT_OK
+    return EXIT_CHANGED if any(result.changed for result in results) else EXIT_OK
 
 
 @app.command()

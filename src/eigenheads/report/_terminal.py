@@ -19,7 +19,8 @@ from rich.table import Table
 
 from eigenheads._checks import escape_controls
 from eigenheads.experiments import Claim, Listener, Result, SweepResult
-from eigenheads.report._page import format_expected, format_number
+from eigenheads.experiments._claims import count_verdicts
+from eigenheads.report._page import format_expected, format_measured, format_number
 
 # Rich cuts tables at 80 columns when the output is not a terminal.
 _PIPED_WIDTH = 160
@@ -104,8 +105,7 @@ class ProgressDisplay(Listener):
         """Print a line about a stored result."""
         self._bar.update(self._task, completed=self._planned)
         how = "reused" if result.reused else f"{result.seconds:.1f} s"
-        met = sum(claim.verdict == "reproduced" for claim in result.claims)
-        line = f"{result.key}: {met} of {len(result.claims)} claims hold ({how})"
+        line = f"{result.key}: {count_verdicts(result.claims)} ({how})"
         self._console.print(terminal_text(line), highlight=False)
 
     def leave_out(self, key: str, reason: str) -> None:
@@ -130,20 +130,20 @@ def print_claims(results: Iterable[Result]) -> None:
             table.add_row(
                 terminal_text(claim.statement),
                 terminal_text(format_expected(claim)),
-                format_number(claim.measured),
+                format_measured(claim),
                 _verdict(claim),
             )
     console.print(table)
 
 
 def _verdict(claim: Claim) -> str:
-    on_record = terminal_text(claim.on_record)
-    if claim.undecided:
-        why = terminal_text(claim.undecided)
-        return f"[yellow]undecided[/] (on record: {on_record}): {why}"
-    color = "green" if claim.holds else "red"
-    text = f"[{color}]{claim.verdict}[/]"
-    return f"{text} [bold](on record: {on_record})[/]" if claim.is_news else text
+    color = {"held": "green", "contradicted": "red", "undecided": "yellow"}
+    text = f"[{color[claim.verdict]}]{claim.verdict}[/]"
+    if claim.is_changed:
+        text += f" [bold](on record: {claim.on_record})[/]"
+    elif claim.verdict != claim.on_record:
+        text += f" (on record: {claim.on_record})"
+    return f"{text}: {terminal_text(claim.note)}" if claim.note else text
 
 
 def print_sweep(result: SweepResult) -> None:
