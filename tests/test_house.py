@@ -18,18 +18,17 @@ EXPERIMENT_PARTS = {"Params", "simulate", "check", "draw", "work", "files", "wit
 KNOWN_HOMONYMS = {
     "CriticalPoint",
     "Tilt",
+    "TransformerBlock",
     "attend",
     "attention_weights",
     "check_both",
     "check_finite",
+    "check_gamma",
     "check_population",
     "digits",
     "joined",
     "landscape",
-    "one_thread",
     "read_words",
-    "run",
-    "settings",
     "shared",
     "tilted",
     "train",
@@ -37,22 +36,7 @@ KNOWN_HOMONYMS = {
     "vit_of",
 }
 # Modules whose docstrings still open with a question word, or say "a" for "per".
-KNOWN_RIDDLES = {
-    "experiments/_core.py",
-    "experiments/_data.py",
-    "experiments/_registry.py",
-    "experiments/_untested.py",
-    "experiments/marion2025/_dynamics.py",
-    "experiments/maulensoto2026/_method.py",
-    "experiments/saritas2025/_study.py",
-    "experiments/teo2024/_variants.py",
-    "experiments/teo2024/reconstruction.py",
-    "experiments/truong2026/_runs.py",
-    "experiments/truong2026/_searches.py",
-    "plotting/_location.py",
-    "plotting/_reading.py",
-    "plotting/_robustness.py",
-}
+KNOWN_RIDDLES = {"experiments/maulensoto2026/_method.py"}
 QUESTION = re.compile(r"(What|Who|Whose|Where|When|Why|How|Which|Whether)\b")
 # "one number a head": the plain word is "per".
 PER = re.compile(
