@@ -6,10 +6,10 @@ import pytest
 import torch
 from tests.adapters.models import VOCABULARY, hugging_face, vision
 
+from eigenheads._plotting.svg import render_svg
 from eigenheads.adapters._load import read_texts
 from eigenheads.cli import main
 from eigenheads.cli._sources import load_model, parse_layers
-from eigenheads.plotting import render_svg
 from eigenheads.probes import ModelProbe
 from eigenheads.report import _probe
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from eigenheads.probes import ModelProbe, Statistic
-from eigenheads.report import print_probe
 from eigenheads.report._findings import findings, questions
+from eigenheads.report._probe import print_probe
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def probe(
     from eigenheads._parallel import interrupted_between_blocks
     from eigenheads.adapters import probe_model
     from eigenheads.cli._sources import load_model, parse_layers
-    from eigenheads.report import print_probe, write_probe
+    from eigenheads.report._probe import print_probe, write_probe
 
     chosen = parse_layers(layers)
     loaded = load_model(model, data=data, max_length=max_length)
@@ -196,8 +196,9 @@ def robustness(
       eigenheads robustness mymodels:trained --attacks pgd --budgets 1,4
     """
     from eigenheads._parallel import interrupted_between_blocks
+    from eigenheads._plotting.robustness import draw_robustness, robustness_size
+    from eigenheads._plotting.svg import render_svg
     from eigenheads.cli._sources import evaluate_source
-    from eigenheads.plotting import draw_robustness, render_svg, robustness_size
 
     with interrupted_between_blocks():
         found = evaluate_source(

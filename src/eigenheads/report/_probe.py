@@ -13,13 +13,8 @@ from markupsafe import Markup
 import eigenheads
 from eigenheads._checks import escape_controls
 from eigenheads._files import write_atomically
-from eigenheads.plotting import (
-    HeadMap,
-    draw_head_maps,
-    embedded_svg,
-    head_maps_size,
-    render_svg,
-)
+from eigenheads._plotting.heads import HeadMap, draw_head_maps, head_maps_size
+from eigenheads._plotting.svg import embedded_svg, render_svg
 from eigenheads.probes._head_nulls import NULL_TEXTS
 from eigenheads.report._findings import LEVEL, findings, found_text, questions
 from eigenheads.report._page import format_number

@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads._checks import shown
+from eigenheads._plotting.svg import BLUE, INK, ORANGE, render_svg
 from eigenheads._typing import FloatArray
 from eigenheads.experiments._core import Boundary, Cells
 from eigenheads.experiments.sweeps._grid import SweepPlan, Value
-from eigenheads.plotting import render_svg
-from eigenheads.plotting._svg import BLUE, INK, ORANGE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,9 +8,10 @@ import numpy as np
 from scipy.optimize import root
 
 from eigenheads._parallel import advance
+from eigenheads._plotting.svg import GREEN, GREY, ORANGE, PURPLE
 from eigenheads._typing import FloatArray
-from eigenheads.experiments._core import Claim, Experiment, Table
-from eigenheads.plotting import draw_vector_field
+from eigenheads.experiments._claims import Claim, about, at_least, at_most
+from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.theory import location_field, location_fixed_points, location_flow
 
 if TYPE_CHECKING:
@@ -99,9 +100,9 @@ def _search(head: dict[str, Any], starts: FloatArray) -> FloatArray:
     return np.unique(rounded, axis=0)
 
 
-def check(params: Params, table: Table) -> list[Claim]:
+def check(run: Run[Params]) -> list[Claim]:
     """Return the claims of the figure."""
-    del params
+    table = run.table
     listed = np.stack([table["fixed_kappa"], table["fixed_nu"]], axis=-1)
     to_listed = np.linalg.norm(table["found"][:, None] - listed, axis=-1).min(axis=1)
     at = {
@@ -112,69 +113,83 @@ def check(params: Params, table: Table) -> list[Claim]:
     agree = np.mean([at.get(point) == kind for point, kind in expected.items()])
     product = table["flow_kappa"] * table["flow_nu"]
     return [
-        Claim(
-            statement="the oracle ±(1, 1) attracts and (0, 0) is a saddle",
+        about(
+            "the oracle ±(1, 1) attracts and (0, 0) is a saddle",
+            agree,
+            1.0,
+            0.0,
+            "the share of the three kinds that agree, from differences of the field",
             source="marion2025, Figure 5",
-            relation="≈",
-            expected=1.0,
-            measured=float(agree),
-            tolerance=0.0,
-            reason="the share of the three kinds that agree, from differences of the "
-            "field",
         ),
-        Claim(
-            statement="kinds by theory that differ from those by differences",
+        about(
+            "kinds by theory that differ from those by differences",
+            (table["measured_kind"] != table["fixed_kind"]).sum(),
+            0.0,
+            0.0,
+            "a count",
             source="ours: two derivations",
-            relation="≈",
-            expected=0.0,
-            measured=float((table["measured_kind"] != table["fixed_kind"]).sum()),
-            tolerance=0.0,
-            reason="a count",
         ),
-        Claim(
-            statement="smallest κν at the end of flows from random starts",
+        at_least(
+            "smallest κν at the end of flows from random starts",
+            product.min(),
+            0.99,
+            "κ closes its gap to ±1 at rate 0.021, so e^-8 of it is left",
             source="marion2025, section 5: convergence on the manifold",
-            relation="≥",
-            expected=1.0,
-            measured=float(product.min()),
-            tolerance=0.01,
-            reason="κ closes its gap to ±1 at rate 0.021, so e^-8 of it is left",
         ),
-        Claim(
-            statement="largest distance of a zero found by Newton searches to the list",
+        at_most(
+            "largest distance of a zero found by Newton searches to the list",
+            to_listed.max(),
+            1e-3,
+            "zeros are rounded to four digits",
             source="ours: the list of fixed points is complete",
-            relation="≤",
-            expected=0.0,
-            measured=float(to_listed.max()),
-            tolerance=1e-3,
-            reason="zeros are rounded to four digits",
         ),
     ]
 
 
-def draw(figure: "Figure", params: Params, table: Table) -> None:
-    """Draw the vector field."""
-    del params
-    draw_vector_field(figure.subplots(), table)
+def draw(figure: "Figure", run: Run[Params]) -> None:
+    """Draw the flow on the manifold and its fixed points by kind."""
+    axes, table = figure.subplots(), run.table
+    kappa, nu = table["grid_kappa"], table["grid_nu"]
+    axes.streamplot(
+        kappa,
+        nu,
+        table["field_kappa"],
+        table["field_nu"],
+        color=GREY,
+        linewidth=0.7,
+        density=1.1,
+        arrowsize=0.8,
+    )
+    kinds = (("sink", "o", GREEN), ("saddle", "X", ORANGE), ("source", "s", PURPLE))
+    for number, (kind, marker, color) in enumerate(kinds):
+        chosen = table["fixed_kind"] == number
+        points = table["fixed_kappa"][chosen], table["fixed_nu"][chosen]
+        axes.plot(*points, marker, color=color, label=kind, clip_on=False, zorder=3)
+    axes.set(xlabel="κ", ylabel="ν", xlim=(-1.02, 1.02), ylim=(-1.02, 1.02))
+    axes.set_aspect("equal")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.1), ncols=3)
 
 
-experiment = Experiment(
-    key="marion2025/fig5",
-    title="On the manifold, the oracle attracts all but a set of measure zero",
-    source="Figure 5",
-    about=(
-        "The gradient flow of the population risk on the manifold, where only κ and ν "
-        "move: a saddle at the centre; the oracle (1, 1) and its mirror image (−1, "
-        "−1), which is the same predictor, attract; the two other corners repel."
+experiments = (
+    Experiment(
+        key="marion2025/fig5",
+        title="On the manifold, the oracle attracts all but a set of measure zero",
+        source="Figure 5",
+        about=(
+            "The gradient flow of the population risk on the manifold, where only κ "
+            "and ν move: a saddle at the centre; the oracle (1, 1) and its mirror "
+            "image (−1, −1), which is the same predictor, attract; the two other "
+            "corners repel."
+        ),
+        presets={
+            "smoke": Params(n_searches=30, n_flows=10),
+            "demo": Params(),
+            "paper": Params(),
+        },
+        simulate=simulate,
+        check=check,
+        draw=draw,
+        work=lambda params: float(params.n_searches),
+        size=(6.0, 6.2),
     ),
-    presets={
-        "smoke": Params(n_searches=30, n_flows=10),
-        "demo": Params(),
-        "paper": Params(),
-    },
-    simulate=simulate,
-    check=check,
-    draw=draw,
-    work=lambda params: float(params.n_searches),
-    size=(6.0, 6.2),
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from eigenheads.plotting._svg import BLUE, GREEN, GREY, ORANGE, PURPLE
+from eigenheads._plotting.svg import BLUE, GREEN, GREY, ORANGE, PURPLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from eigenheads.plotting import HeadMap, draw_head_maps, head_maps_size, render_svg
+from eigenheads._plotting.heads import HeadMap, draw_head_maps, head_maps_size
+from eigenheads._plotting.svg import render_svg
 
 
 def drawn(maps, layers):

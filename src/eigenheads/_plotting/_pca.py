@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eigenheads.plotting._location import show_steps
-from eigenheads.plotting._svg import BLUE, COLORS, GREEN, GREY, INK, ORANGE, PURPLE
+from eigenheads._plotting.panels import show_steps
+from eigenheads._plotting.svg import BLUE, COLORS, GREEN, GREY, INK, ORANGE, PURPLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
