@@ -316,5 +316,12 @@ def test_claims_have_the_agreed_fields():
         "tolerance",
         "reason",
         "on_record",
+        "interval",
+        "level",
+        "printed",
+        "own_setting",
+        "detectable",
+        "family",
         "undecided",
+        "estimate",
     ]

@@ -15,7 +15,6 @@ _SUBMODULES = (
     "live",
     "models",
     "nn",
-    "plotting",
     "probes",
     "report",
     "robustness",

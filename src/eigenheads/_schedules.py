@@ -1,4 +1,4 @@
-"""Step sizes and temperatures that change along a run."""
+"""Schedules: step sizes and inverse temperatures that change during a run."""
 
 import math
 
@@ -9,9 +9,9 @@ from eigenheads._typing import FloatArray, Schedule
 
 
 def check_schedule(name: str, schedule: object, *, owner: str) -> Schedule:
-    """Return a number >= 0, or a callable, or raise.
+    """Return `schedule`, or raise unless it is a number >= 0 or a callable.
 
-    A callable's values are checked when they are asked for.
+    The values of a callable are checked when :func:`schedule_values` evaluates it.
     """
     if callable(schedule):
         return schedule

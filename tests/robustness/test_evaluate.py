@@ -12,12 +12,9 @@ from scipy import stats  # noqa: E402
 from torch import nn  # noqa: E402
 
 from eigenheads._parallel import reporting  # noqa: E402
+from eigenheads._plotting.robustness import draw_robustness, robustness_size  # noqa: E402
+from eigenheads._plotting.svg import render_svg  # noqa: E402
 from eigenheads.cli import main  # noqa: E402
-from eigenheads.plotting import (  # noqa: E402
-    draw_robustness,
-    render_svg,
-    robustness_size,
-)
 from eigenheads.robustness import (  # noqa: E402
     CORRUPTIONS,
     corrupting_tokens,

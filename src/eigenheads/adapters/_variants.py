@@ -48,7 +48,7 @@ class AbstractVariant(ABC):
 
     @property
     def is_identity(self) -> bool:
-        """Whether a layer computes what it did before, until it is trained."""
+        """True if a swapped layer computes what it did before, until it is trained."""
         return False
 
     @classmethod
@@ -112,7 +112,7 @@ class PursuitVariant(AbstractVariant):
 
     @property
     def is_identity(self) -> bool:
-        """Whether the pursuit is one plain softmax."""
+        """True if the pursuit is one plain softmax."""
         is_plain = self.n_iter == 1 and self.sparsity == math.inf
         return is_plain and self.queries == "own"
 

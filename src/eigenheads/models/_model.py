@@ -127,7 +127,7 @@ class Model:
 
     @property
     def on_sphere(self) -> tuple[bool, ...]:
-        """Whether each weight has unit length."""
+        """True for each weight that has unit length."""
         return tuple(kind == "sphere" for kind in self.weights.values())
 
     @property

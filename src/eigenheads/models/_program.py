@@ -299,5 +299,5 @@ class Program:
 
     @property
     def uses_overlaps(self) -> bool:
-        """Whether the loss takes products of weights, as penalties do."""
+        """True if the loss takes products of weights, as penalties do."""
         return bool(self._overlaps)

@@ -55,7 +55,7 @@ class Verification:
 
     @property
     def passed(self) -> bool:
-        """Whether all three checks are as they must be."""
+        """True if all three checks hold."""
         return (
             self.gradient_error < _SMALL_ERROR
             and self.p_value > _FALSE_ALARM

@@ -12,7 +12,7 @@ from eigenheads._checks import Got, fail
 
 @dataclass(frozen=True)
 class Visibility:
-    """Which tokens each token may see.
+    """Tokens that each token may attend to.
 
     This is the only reader of attention masks in the package. Rows are tokens, columns
     are keys. A mask of booleans shows a key where it is ``True``, as in

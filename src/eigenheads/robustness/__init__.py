@@ -1,4 +1,4 @@
-"""How much a model loses when its input is corrupted, attacked, or foreign."""
+"""Robustness of models to corrupted, attacked and foreign input."""
 
 from eigenheads._extras import missing as _missing
 

@@ -41,7 +41,7 @@ def _perplexity(outcomes: FloatArray) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """What is measured, under what, and how a number is made of the outcomes."""
+    """Plan of an evaluation: measures, conditions, and the summary of outcomes."""
 
     metric: str
     condition: str

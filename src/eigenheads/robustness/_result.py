@@ -1,4 +1,4 @@
-"""What an evaluation found: a tidy table with intervals."""
+"""Result of an evaluation: a tidy table with intervals."""
 
 import csv
 import io
@@ -129,7 +129,7 @@ class Robustness:
         return buffer.getvalue()
 
     def summary(self) -> list[list[str]]:
-        """Return a table of texts: one line a condition and level, one column a model.
+        """Return strings: one line per condition and level, one column per model.
 
         The severities of one corruption are averaged into one line.
         """
@@ -177,7 +177,7 @@ def _write(file: IO[bytes], text: str) -> None:
 
 @dataclass(frozen=True)
 class Resampling:
-    """How intervals are made."""
+    """Name of the method that gives the intervals."""
 
     confidence: float
     n_resamples: int
