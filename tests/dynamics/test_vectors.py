@@ -3,7 +3,7 @@ import pytest
 from scipy import special
 
 from eigenheads.dynamics._vectors import attend, fast_softmax
-from eigenheads.functional._arrays import softmax as reference
+from eigenheads.functional._arrays import stable_softmax as reference
 
 
 def weights(logits):

@@ -17,7 +17,7 @@ from eigenheads.functional import (
     kernel_pca,
     kernel_pca_values,
 )
-from eigenheads.functional._arrays import softmax
+from eigenheads.functional._arrays import stable_softmax
 from eigenheads.probes import kernel_pca_probe, planted_heads, q_values
 
 _N_FRAMES = 10
@@ -115,7 +115,7 @@ def softmax_head(
 ) -> FloatArray:
     """Return the output of a softmax head, written out."""
     scores = queries @ keys.T / np.sqrt(keys.shape[1])
-    mixed: FloatArray = softmax(scores) @ values
+    mixed: FloatArray = stable_softmax(scores) @ values
     return mixed
 
 

@@ -121,7 +121,7 @@ def times_transposed(factor: Any, x: Any, out: Any) -> None:
 def attend(products_: Any, scale: float, is_softmax: bool, weights: Any) -> None:
     """Write the weights of scores that are `scale` times these products.
 
-    The softmax is that of :func:`eigenheads.functional._arrays.softmax`.
+    The softmax is that of :func:`eigenheads.functional._arrays.stable_softmax`.
     """
     n_tokens = len(weights)
     if not is_softmax:
@@ -186,7 +186,7 @@ def residual_length(residual: Any, whole: float) -> float:
 def fast_softmax(logits: Any, out: Any, scratch: Any) -> None:
     r"""Write the softmax of logits of any size, with vector instructions.
 
-    It agrees with :func:`eigenheads.functional._arrays.softmax` to a few roundings.
+    Agrees with :func:`eigenheads.functional._arrays.stable_softmax` up to rounding.
 
     .. math::
 

@@ -11,7 +11,7 @@ from scipy.special import erf as scipy_erf
 from eigenheads._typing import Array
 
 
-def softmax(scores: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
+def stable_softmax(scores: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
     r"""Return the softmax over the last axis, for scores of any size.
 
     .. math::
@@ -23,14 +23,14 @@ def softmax(scores: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
     Examples
     --------
     >>> import numpy as np
-    >>> softmax(np.array([[1e4, 1e4], [0.0, -np.inf], [-np.inf, -np.inf]]))
+    >>> stable_softmax(np.array([[1e4, 1e4], [0.0, -np.inf], [-np.inf, -np.inf]]))
     array([[0.5, 0.5],
            [1. , 0. ],
            [0. , 0. ]])
     """
     xp = array_namespace(scores)
     top = xp.max(scores, axis=-1, keepdims=True)
-    # Without the maximum the exponentials would overflow; without this line a row of
+    # Without the maximum the exponentials would overflow; without this line rows of
     # -inf would become NaN. A row with NaN or inf does become NaN.
     top = xp.where(top == -xp.inf, xp.zeros_like(top), top)
     weights = xp.exp(scores - top)

@@ -4,7 +4,7 @@ from jaxtyping import Float
 
 from eigenheads._checks import Got, check_choice, check_float_arrays, check_number, fail
 from eigenheads._typing import Array
-from eigenheads.functional._arrays import erf, softmax
+from eigenheads.functional._arrays import erf, stable_softmax
 
 _OWNER = "location_predictor"
 
@@ -72,7 +72,7 @@ def location_predictor(
     values = xp.matmul(tokens, value)
     if head == "erf":
         return xp.sum(erf(logits) * values, axis=-1)
-    return xp.sum(softmax(logits) * values, axis=-1)
+    return xp.sum(stable_softmax(logits) * values, axis=-1)
 
 
 def _check_arrays(tokens: Array, key: Array, value: Array) -> Array:

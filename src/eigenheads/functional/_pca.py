@@ -6,7 +6,7 @@ from jaxtyping import Float
 
 from eigenheads._checks import Got, check_choice, check_float_arrays, check_number, fail
 from eigenheads._typing import Array
-from eigenheads.functional._arrays import erf, softmax
+from eigenheads.functional._arrays import erf, stable_softmax
 
 HEADS = ("softmax", "linear", "sigmoid", "erf", "relu")
 
@@ -81,7 +81,7 @@ def _weights(xp: Array, scores: Array, head: str) -> Array:
     if head == "linear":
         return scores
     if head == "softmax":
-        return softmax(scores)
+        return stable_softmax(scores)
     return _activation(xp, scores, head) / scores.shape[-1]
 
 
@@ -200,7 +200,7 @@ def _softmax_pull(
     xp: Array, tokens: Array, projected: Array, scale: float
 ) -> tuple[Array, Array, Array]:
     scores = scale * xp.matmul(projected, _transposed(xp, projected))
-    weights = softmax(scores)
+    weights = stable_softmax(scores)
     errors = tokens - xp.matmul(weights, tokens)
     meeting = xp.matmul(errors, _transposed(xp, tokens))
     mean = xp.sum(weights * meeting, axis=-1, keepdims=True)

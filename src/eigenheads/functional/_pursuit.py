@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from eigenheads._checks import Got, check_choice, check_count, check_number, fail
 from eigenheads._typing import Array
-from eigenheads.functional._arrays import softmax
+from eigenheads.functional._arrays import stable_softmax
 from eigenheads.functional._spectrum import soft_threshold
 
 # On clean Gaussian keys `sparsity="auto"` flags this share of the entries.
@@ -177,7 +177,7 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
     def attend(cleaned: Array) -> Array:
         nonlocal weights
         rows = cleaned if every is None else every
-        weights = softmax(c * rows @ xp.matrix_transpose(cleaned) + bias)
+        weights = stable_softmax(c * rows @ xp.matrix_transpose(cleaned) + bias)
         return weights @ values
 
     def limit(argument: Array) -> Array:
@@ -189,7 +189,7 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
         records.append(_record(xp, keys - L - S, S, weights, live))
     if queries is not None and every is None:
         rows = bias if bias.shape[-2] == 1 else bias[..., -queries.shape[-2] :, :]
-        weights = softmax(c * queries @ xp.matrix_transpose(cleaned) + rows)
+        weights = stable_softmax(c * queries @ xp.matrix_transpose(cleaned) + rows)
         L = weights @ values
     flagged, self_weight, residual = (xp.stack(r) for r in zip(*records, strict=True))
     return AttentionPursuit(

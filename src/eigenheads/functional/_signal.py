@@ -4,7 +4,7 @@ from jaxtyping import Float
 
 from eigenheads._checks import Got, check_float_arrays, check_number, fail
 from eigenheads._typing import Array
-from eigenheads.functional._arrays import softmax
+from eigenheads.functional._arrays import stable_softmax
 
 
 def signal_output(
@@ -97,13 +97,13 @@ def signal_output_gradient(
 
 def unchecked_output(xp: Array, tokens: Array, query: Array, beta: float) -> Array:
     """Return :func:`signal_output` of arrays that were checked, for inner loops."""
-    weights = softmax(beta * xp.matmul(tokens, query))
+    weights = stable_softmax(beta * xp.matmul(tokens, query))
     return _combined(xp, weights, tokens)
 
 
 def unchecked_gradient(xp: Array, tokens: Array, query: Array, beta: float) -> Array:
     """Return :func:`signal_output_gradient` of arrays that were checked."""
-    weights = softmax(beta * xp.matmul(tokens, query))
+    weights = stable_softmax(beta * xp.matmul(tokens, query))
     output = _combined(xp, weights, tokens)
     meeting = xp.matmul(tokens, output[..., None])[..., 0]
     # The weights sum to one, so their mean of x·o is ‖o‖².

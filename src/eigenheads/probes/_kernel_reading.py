@@ -16,7 +16,7 @@ from eigenheads.functional import (
     kernel_pca_values,
     log_feature_norms,
 )
-from eigenheads.functional._arrays import softmax
+from eigenheads.functional._arrays import stable_softmax
 from eigenheads.functional._kernel import centred_gram
 from eigenheads.functional._similarity import best_matching, rbf_gram, unit_rows
 from eigenheads.probes._kernel_compiled import (
@@ -301,7 +301,7 @@ def attention_weights(
     if is_causal:
         n, m = scores.shape[-2:]
         scores = np.where(np.tril(np.ones((n, m), bool), m - n), scores, -np.inf)
-    weights: FloatArray = softmax(scores)
+    weights: FloatArray = stable_softmax(scores)
     return weights
 
 

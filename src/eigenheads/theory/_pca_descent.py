@@ -18,7 +18,7 @@ from eigenheads.functional import PrincipalSubspace
 _CURVES = ("alignment", "norm", "risk")
 
 
-def descend(
+def descend_pca_risk(
     starts: FloatArray,
     subspace: PrincipalSubspace,
     constants: tuple[float, ...],

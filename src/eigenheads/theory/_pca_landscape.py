@@ -33,7 +33,7 @@ from eigenheads._typing import FloatArray, Schedule
 from eigenheads.datasets import GaussianPrompts, SpikedWishartPrompts
 from eigenheads.functional import PrincipalSubspace, principal_subspace
 from eigenheads.functional._pca_subspace import check_covariance
-from eigenheads.theory._pca_descent import descend
+from eigenheads.theory._pca_descent import descend_pca_risk
 from eigenheads.theory._ranges import check_law
 
 Kind: TypeAlias = Literal["minimum", "strict saddle", "maximum"]
@@ -351,7 +351,7 @@ class PCALandscape:
         """
         owner = f"{_OWNER}.descend"
         self.subspace.warn_if_not_identified(owner=owner)
-        return descend(
+        return descend_pca_risk(
             self._check_start(start, owner),
             self.subspace,
             (*self.coefficients, self.inverse_temperature),

@@ -259,7 +259,7 @@ def _weigh(scores: FloatArray, length: int, is_erf: bool, weights: FloatArray) -
         for i in range(length):
             weights[i] = math.erf(scores[i])
         return
-    # As functional._arrays.softmax: the maximum is subtracted against overflow.
+    # As functional._arrays.stable_softmax: the maximum is subtracted against overflow.
     top = scores[:length].max()
     total = 0.0
     for i in range(length):
