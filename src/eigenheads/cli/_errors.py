@@ -15,13 +15,13 @@ from eigenheads._errors import UsageError
 EXIT_OK, EXIT_CHANGED, EXIT_USAGE = 0, 1, 2
 # sysexits.h calls this status EX_SOFTWARE.
 EXIT_INTERNAL = 70
-# As shells report a process that SIGINT ended.
-EXIT_INTERRUPTED = 130
+# As shells report a process that SIGINT or SIGTERM ended.
+EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
 
 EXIT_STATUSES = (
     "Exit status: 0 all verdicts as on record, 1 a verdict differs, 2 a mistake in the "
     "call (explained in one line), 70 an internal error (with a traceback), "
-    "130 interrupted."
+    "130 interrupted, 143 stopped by SIGTERM (the same call continues)."
 )
 
 

@@ -1,0 +1,119 @@
+"""Attention layers that a recipe can build a model with."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Self
+
+from torch import Tensor
+
+from eigenheads._checks import check_choice, check_count, check_positive, fail
+from eigenheads.nn import RPCAttention, ScaledAttention, SymmetricAttention
+from eigenheads.nn._projections import AbstractAttention
+
+VARIANTS: Final = ("softmax", "symmetric", "rpc", "scaled-scalar", "scaled-matrix")
+_OWNER: Final = "train"
+
+
+class SoftmaxAttention(AbstractAttention):
+    """Multi-head softmax self-attention with timm's parameter names."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mix tokens."""
+        queries, keys, values = self._heads(x)
+        visibility = self._visibility(keys, None, None)
+        scale = self.d_head**-0.5
+        mixed = visibility.attend(
+            queries, keys, values, scale=scale, dropout=self._dropout
+        )
+        return self._merge(mixed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionChoice:
+    """The attention of every layer of a model.
+
+    Attributes
+    ----------
+    variant
+        One of ``softmax``, ``symmetric``, ``rpc``, ``scaled-scalar``,
+        ``scaled-matrix``.
+    layers
+        Layers that get the variant: ``first``, ``all``, or the number of leading
+        layers. The default is the paper's: for ``rpc`` the first layer of an image
+        model and the first four of a language model; for the others all layers.
+    rest
+        Attention of the remaining layers: ``symmetric`` or ``softmax``.
+    n_iter, sparsity, threshold
+        Options of ``rpc``, as in :class:`~eigenheads.nn.RPCAttention`. The default
+        threshold is that of the authors' program, which made the printed numbers.
+    """
+
+    variant: str = "softmax"
+    layers: str | None = None
+    rest: str = "symmetric"
+    n_iter: int = 4
+    sparsity: float = 4.0
+    threshold: str = "reference"
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_choice("variant", self.variant, VARIANTS, owner=_OWNER)
+        check_choice("rest", self.rest, ("symmetric", "softmax"), owner=_OWNER)
+        check_choice("threshold", self.threshold, ("paper", "reference"), owner=_OWNER)
+        check_count("n_iter", self.n_iter, owner=_OWNER)
+        if self.sparsity != math.inf:  # with which nothing is flagged
+            check_positive("sparsity", self.sparsity, owner=_OWNER)
+        layers = self.layers
+        if layers not in (None, "first", "all") and not (
+            layers.isdigit() and int(layers)
+        ):
+            contract = "'first', 'all' or a number of layers"
+            fail("layers", contract, layers, owner=_OWNER)
+
+    @classmethod
+    def read(cls, record: dict[str, Any]) -> Self:
+        """Return the choice that :meth:`record` described."""
+        return cls(**record)
+
+    def record(self) -> dict[str, Any]:
+        """Return the options as plain data."""
+        return asdict(self)
+
+    def n_leading(self, depth: int, default: int) -> int:
+        """Return how many leading layers get the variant.
+
+        `default` is the number of leading ``rpc`` layers of this kind of model.
+        """
+        if self.layers is None:
+            return min(default, depth) if self.variant == "rpc" else depth
+        if self.layers == "all":
+            return depth
+        return 1 if self.layers == "first" else min(int(self.layers), depth)
+
+    def kinds(self, depth: int, default: int) -> list[str]:
+        """Return the kind of attention of every layer."""
+        n_leading = self.n_leading(depth, default)
+        return [self.variant] * n_leading + [self.rest] * (depth - n_leading)
+
+    def build(
+        self, kind: str, d_model: int, n_heads: int, *, n_tokens: int, **options: Any
+    ) -> AbstractAttention:
+        """Return one attention layer."""
+        if kind == "rpc":
+            return RPCAttention(
+                d_model,
+                n_heads,
+                n_iter=self.n_iter,
+                sparsity=self.sparsity,
+                threshold=self.threshold,  # type: ignore[arg-type]
+                **options,
+            )
+        if kind == "symmetric":
+            return SymmetricAttention(d_model, n_heads, **options)
+        if kind == "scaled-scalar":
+            return ScaledAttention(d_model, n_heads, kind="scalar", **options)
+        if kind == "scaled-matrix":
+            return ScaledAttention(
+                d_model, n_heads, kind="matrix", n_tokens=n_tokens, **options
+            )
+        return SoftmaxAttention(d_model, n_heads, **options)

@@ -1,0 +1,92 @@
+"""Checkpoints of a training run: whole or not there, and read as data.
+
+A checkpoint is a folder ``step-00001234`` with ``model.safetensors``,
+``average.safetensors``, ``optimizer.pt`` and ``state.json``. It is written under a
+temporary name and renamed, so a killed run leaves whole checkpoints only.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from eigenheads._checks import Got, fail
+
+_PREFIX = "step-"
+
+
+def save_checkpoint(
+    folder: Path,
+    state: Mapping[str, Any],
+    *,
+    model: Mapping[str, Tensor],
+    average: Mapping[str, Tensor],
+    optimizer: Mapping[str, Any],
+) -> Path:
+    """Write a checkpoint, and remove all but the last two."""
+    final = folder / f"{_PREFIX}{state['step']:08d}"
+    temporary = folder / f".{final.name}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    save_file(_plain(model), temporary / "model.safetensors")
+    save_file(_plain(average), temporary / "average.safetensors")
+    torch.save(dict(optimizer), temporary / "optimizer.pt")
+    (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
+    for path in temporary.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    shutil.rmtree(final, ignore_errors=True)
+    temporary.rename(final)
+    for old in checkpoints(folder)[:-2]:
+        shutil.rmtree(old)
+    return final
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints of a run, the last one last."""
+    return sorted(folder.glob(f"{_PREFIX}*"))
+
+
+def load_state(checkpoint: Path, *, owner: str) -> dict[str, Any]:
+    """Return ``state.json`` of a checkpoint."""
+    path = checkpoint / "state.json"
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(state, dict) or not isinstance(state["record"], dict):
+            raise ValueError("no record of a model")
+    except (OSError, ValueError, KeyError, RecursionError) as error:
+        got = Got(f"{checkpoint} ({type(error).__name__})")
+        contract = "a checkpoint that `eigenheads train` wrote"
+        fail("checkpoint", contract, got, owner=owner)
+    return state
+
+
+def load_weights(path: Path, *, owner: str) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file."""
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        got = Got(f"{path} ({type(error).__name__})")
+        fail("checkpoint", "a whole safetensors file", got, owner=owner)
+
+
+def load_optimizer(checkpoint: Path, *, owner: str) -> dict[str, Any]:
+    """Return the states of optimizer and loss scaler; no code is executed."""
+    path = checkpoint / "optimizer.pt"
+    try:
+        states: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        got = Got(f"{path} ({type(error).__name__})")
+        fail("checkpoint", "a file of plain tensors", got, owner=owner)
+    return states
+
+
+def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}

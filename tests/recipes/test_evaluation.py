@@ -1,0 +1,134 @@
+"""Evaluation: benchmark layouts, class masks, intervals, odd checkpoints."""
+
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from eigenheads.recipes import (  # noqa: E402
+    Evaluation,
+    evaluate_checkpoints,
+    train_model,
+)
+from eigenheads.recipes._evaluation import (  # noqa: E402
+    ALEXNET_ERRORS,
+    EvaluationRow,
+    load_checkpoint,
+)
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module")
+def run(miniature, tmp_path_factory):
+    out = tmp_path_factory.mktemp("run")
+    train_model("imagenet", data=miniature, out=out, preset="smoke", epochs=1)
+    return out
+
+
+def values(found: Evaluation) -> dict:
+    return {(row.condition, row.metric): row.value for row in found.rows}
+
+
+def test_clean_accuracy_is_that_of_the_last_evaluation(miniature, run):
+    found = evaluate_checkpoints([run], data=miniature)
+    logged = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    last = [entry for entry in logged if "evaluation" in entry][-1]["evaluation"]
+    assert values(found)["clean", "top-1"] == last["top-1"]
+    assert found.rows[0].n == 40
+
+
+def test_attacks_in_normalised_units_are_smaller(miniature, run):
+    options = {"data": miniature, "attacks": ["pgd"], "budgets": [64.0]}
+    pixel = evaluate_checkpoints([run], **options, n_attacked=20)
+    normalised = evaluate_checkpoints(
+        [run], **options, n_attacked=20, units="normalised"
+    )
+    (strong,) = [row for row in pixel.rows if row.condition.startswith("pgd")]
+    (weak,) = [row for row in normalised.rows if row.condition.startswith("pgd")]
+    assert strong.value <= weak.value and strong.n == weak.n == 20
+
+
+def test_corruption_errors_are_divided_by_alexnets(miniature, run, tmp_path):
+    for severity in ("1", "2"):
+        shutil.copytree(miniature / "val", tmp_path / "fog" / severity)
+    found = values(evaluate_checkpoints([run], corrupted=tmp_path))
+    clean = values(evaluate_checkpoints([run], data=miniature))["clean", "top-1"]
+    expected = 100 * (1 - clean) / ALEXNET_ERRORS["fog"]
+    assert found["corruption fog", "corruption error"] == pytest.approx(expected)
+    assert found["mean of 1 corruptions", "mCE"] == pytest.approx(expected)
+
+
+def test_fewer_classes_make_it_easier(miniature, run, tmp_path):
+    name = "n00000000"
+    shutil.copytree(miniature / "val" / name, tmp_path / name)
+    found = evaluate_checkpoints([run], natural={"imagenet-a": tmp_path})
+    # One class is left, so every prediction is right.
+    assert values(found)["imagenet-a", "top-1"] == 1.0
+
+
+def test_outliers_equal_to_the_clean_images_are_at_chance(miniature, run):
+    found = evaluate_checkpoints([run], data=miniature, outliers=miniature / "val")
+    assert values(found)["outliers", "AUPR"] == pytest.approx(0.5, abs=0.03)
+
+
+def test_swapped_words_raise_the_perplexity(corpus, tmp_path):
+    train_model("wikitext", data=corpus, out=tmp_path, preset="smoke", epochs=4)
+    found = evaluate_checkpoints([tmp_path], data=corpus, word_shares=[0.3])
+    table = values(found)
+    assert 1 < table["clean", "perplexity"] < 15
+    swapped = table["30% of the words swapped", "perplexity"]
+    assert swapped > table["clean", "perplexity"]
+
+
+def test_intervals_are_students_over_checkpoints(tmp_path):
+    rows = tuple(
+        EvaluationRow(checkpoint=k, condition="clean", metric="top-1", value=v, n=10)
+        for k, v in enumerate([0.7, 0.8, 0.9])
+    )
+    (entry,) = Evaluation(rows).summary()
+    # t quantile 4.3027 at 2 degrees of freedom, standard error 0.1 / √3.
+    assert entry["half_width"] == pytest.approx(4.302653 * 0.1 / math.sqrt(3))
+    folder = Evaluation(rows[:1]).save(tmp_path)
+    saved = json.loads((folder / "evaluation.json").read_text())
+    assert saved["summary"][0]["half_width"] is None
+    assert "| clean | top-1 | 70.00 % |" in (folder / "evaluation.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "match"),
+    [
+        (lambda f: (f / "state.json").unlink(), "`checkpoint` must be"),
+        (lambda f: (f / "state.json").write_text("[" * 100_000), "RecursionError"),
+        (lambda f: (f / "state.json").write_text('{"record": {}}'), "record"),
+        (lambda f: (f / "model.safetensors").write_bytes(b"no"), "safetensors"),
+    ],
+)
+def test_damaged_checkpoints_get_a_sentence(run, tmp_path, spoil, match):
+    folder = tmp_path / "model"
+    shutil.copytree(run / "model", folder)
+    spoil(folder)
+    with pytest.raises(ValueError, match=match):
+        load_checkpoint(folder)
+
+
+def test_missing_tensors_are_refused(run, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "model"
+    shutil.copytree(run / "model", folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors.pop("blocks.0.attn.qkv.weight")
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ValueError, match="whose tensors do not fit"):
+        load_checkpoint(folder)
+
+
+def test_rows_are_finite(miniature, run):
+    found = evaluate_checkpoints([run, run], data=miniature)
+    assert np.isfinite([row.value for row in found.rows]).all()
+    assert {row.checkpoint for row in found.rows} == {0, 1}
