@@ -47,7 +47,9 @@ class Runner:
                 # Perhaps it was compiling: the second time code is in the cache.
                 is_repeated = True
                 continue
-            what = f"no end after {SECONDS:.0f} s" if status is None else f"died, {status}"
+            what = (
+                f"no end after {SECONDS:.0f} s" if status is None else f"died, {status}"
+            )
             found.append(f"{label or name}: {what}")
             first, is_repeated = first + 1, False
 

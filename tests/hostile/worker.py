@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-
 from tests.hostile.values import Hostile, numbers_in, values_for
 
 MEMORY = 4 * 2**30

@@ -131,25 +131,16 @@ def evaluate_robustness(
     resampling = Resampling(
         level, check_count("n_resamples", n_resamples, owner=_OWNER), seed
     )
-    chosen = [
-        check_number("shares", share, owner=_OWNER, minimum=0.0, maximum=1.0)
-        for share in shares
-    ]
+    chosen = _check_shares(shares)
     if isinstance(data, Sequence):
         if word is not None:
             _fail_useless("word", word, "images", "(n, tokens)")
         plan = plan_images(
             read_images(data, outliers, owner=_OWNER),
             corruptions=_names("corruptions", corruptions, CORRUPTIONS),
-            severities=[
-                check_count("severities", one, owner=_OWNER, maximum=5)
-                for one in severities
-            ],
+            severities=_check_severities(severities),
             attacks=_read_attacks(attacks),
-            budgets=[
-                check_number("budgets", one, owner=_OWNER, minimum=0.0)
-                for one in budgets
-            ],
+            budgets=_check_budgets(budgets),
             tokens=tokens,
             shares=chosen,
             seed=seed,
@@ -198,8 +189,57 @@ def _named(models: Models) -> dict[str, list[Model]]:
     return lists
 
 
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise unless options that need no model and no data are right.
+
+    The command line calls this before the user's code, which may take long.
+    """
+    checks: dict[str, Callable[[Any], object]] = {
+        "attacks": _read_attacks,
+        "batch_size": lambda value: check_count("batch_size", value, owner=_OWNER),
+        "budgets": _check_budgets,
+        "corruptions": lambda value: _names("corruptions", value, CORRUPTIONS),
+        "seed": lambda value: check_count("seed", value, owner=_OWNER, minimum=0),
+        "severities": _check_severities,
+        "shares": _check_shares,
+    }
+    for name, value in options.items():
+        if name in checks:
+            checks[name](value)
+
+
+def _check_shares(given: object) -> list[float]:
+    return [
+        check_number("shares", one, owner=_OWNER, minimum=0.0, maximum=1.0)
+        for one in _each("shares", given)
+    ]
+
+
+def _check_severities(given: object) -> list[int]:
+    return [
+        check_count("severities", one, owner=_OWNER, maximum=5)
+        for one in _each("severities", given)
+    ]
+
+
+def _check_budgets(given: object) -> list[float]:
+    return [
+        check_number("budgets", one, owner=_OWNER, minimum=0.0)
+        for one in _each("budgets", given)
+    ]
+
+
+def _each(name: str, given: object) -> list[Any]:
+    is_listed = isinstance(given, Sequence | np.ndarray | Mapping) and not isinstance(
+        given, str | bytes
+    )
+    if not is_listed or np.ndim(given) > 1:  # type: ignore[arg-type]
+        fail(name, "a sequence", given, owner=_OWNER, error=TypeError)
+    return list(given)  # type: ignore[call-overload]
+
+
 def _names(name: str, given: object, known: Sequence[str]) -> list[str]:
-    listed = [given] if isinstance(given, str) else list(given)  # type: ignore[call-overload]
+    listed = [given] if isinstance(given, str) else _each(name, given)
     return [check_choice(name, one, known, owner=_OWNER) for one in listed]
 
 
