@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Collection
 from numbers import Integral, Real
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from array_api_compat import array_namespace, is_numpy_array, is_torch_array
@@ -27,6 +27,7 @@ _USAGE_ERRORS: dict[type[Exception], type[UsageError]] = {
     RuntimeError: UsageRuntimeError,
 }
 
+_Kind = TypeVar("_Kind")
 # Characters that a terminal obeys instead of showing: C0 and C1 control codes, marks
 # that reverse the direction of writing, and halves of surrogate pairs.
 _CONTROLS = re.compile(
@@ -211,6 +212,37 @@ def check_choice(
     listed = ", ".join(repr(choice) for choice in choices)
     hint = f"Did you mean {close[0]!r}?" if close else ""
     fail(name, f"one of {listed}", value, owner=owner, hint=hint, error=error)
+
+
+def check_flag(name: str, value: object, *, owner: str) -> bool:
+    """Return `value` as a bool, or raise unless it is True or False.
+
+    Examples
+    --------
+    >>> check_flag("unit_axes", "no", owner="kernel_pca_values")
+    Traceback (most recent call last):
+    ...
+    ValueError: kernel_pca_values: `unit_axes` must be True or False; got 'no'.
+    """
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    fail(name, "True or False", value, owner=owner)
+
+
+def check_instance(name: str, value: object, kind: type[_Kind], *, owner: str) -> _Kind:
+    """Return `value`, or raise TypeError unless it is an instance of `kind`.
+
+    Examples
+    --------
+    >>> check_instance("law", 3, dict, owner="simulate_location")
+    Traceback (most recent call last):
+    ...
+    TypeError: simulate_location: `law` must be an instance of dict; got 3.
+    """
+    if isinstance(value, kind):
+        return value
+    contract = f"an instance of {kind.__name__}"
+    fail(name, contract, value, owner=owner, error=TypeError)
 
 
 def check_finite_array(name: str, value: object, *, owner: str) -> FloatArray:

@@ -6,11 +6,14 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
+# Processor time that a call may take, and time by the clock if it only waits.
 SECONDS = 10.0
+WAITING_SECONDS = 60.0
 # The first answer waits for imports, compilation and the examples of the docstring.
-FIRST_SECONDS = 240.0
+FIRST_SECONDS = 300.0
 ROOT = Path(__file__).parents[2]
 
 
@@ -27,17 +30,16 @@ class Runner:
         first, label, is_repeated = 0, "", False
         while True:
             self._send([name, first, sample])
-            limit = FIRST_SECONDS
+            is_call = False
             while True:
-                answer = self._receive(limit)
+                answer = self._receive(is_call)
                 if answer is None or answer[0] == "done":
                     break
-                limit = SECONDS if answer[0] != "cases" else FIRST_SECONDS
-                if answer[0] == "begin":
+                is_call = answer[0] == "begin"
+                if is_call:
                     first, label = answer[1], answer[2]
                 elif answer[0] == "end":
                     is_repeated = False
-                    limit = FIRST_SECONDS
                     if answer[2]:
                         found.append(f"{label}: {answer[2]}")
             if answer is not None:
@@ -79,12 +81,22 @@ class Runner:
         reader = (self._process.stdout, self._lines)
         threading.Thread(target=_read, args=reader, daemon=True).start()
 
-    def _receive(self, seconds: float) -> list | None:
-        try:
-            line = self._lines.get(timeout=seconds)
-        except queue.Empty:
-            return None
-        return None if line is None else json.loads(line)
+    def _receive(self, is_call: bool) -> list | None:
+        """Return the next answer; None if the worker ended, or took too long."""
+        assert self._process is not None
+        began, busy = time.monotonic(), _processor_seconds(self._process.pid)
+        while True:
+            try:
+                line = self._lines.get(timeout=0.5)
+            except queue.Empty:
+                waited = time.monotonic() - began
+                used = _processor_seconds(self._process.pid) - busy
+                if waited > (WAITING_SECONDS if is_call else FIRST_SECONDS):
+                    return None
+                if is_call and used > SECONDS:
+                    return None
+                continue
+            return None if line is None else json.loads(line)
 
     def _stop(self) -> str | None:
         """End the worker; return how it had ended by itself, None if it had not."""
@@ -97,6 +109,14 @@ class Runner:
             self._process.wait()
         self._process = None
         return None if status is None else f"exit status {status}"
+
+
+def _processor_seconds(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _read(stream, lines: queue.Queue) -> None:

@@ -13,11 +13,11 @@ from eigenheads.experiments import _models
 from eigenheads.experiments._core import Claim, Table, Verdict, claim
 from eigenheads.experiments._models import MINILM_HEADS, Text, ViT
 from eigenheads.functional import (
-    centred_gram,
     gamma_ratios,
     kernel_coefficients,
     kernel_pca,
 )
+from eigenheads.functional._kernel import centred_gram
 from eigenheads.plotting import HeadStrip
 
 MODELS = ("minilm", "vit")
