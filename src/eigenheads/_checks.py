@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from array_api_compat import array_namespace, is_numpy_array, is_torch_array
+from numpy.typing import NDArray
 
 from eigenheads._errors import (
     UsageError,
@@ -267,6 +268,17 @@ def check_finite_array(name: str, value: object, *, owner: str) -> FloatArray:
     return array
 
 
+def check_numbers(name: str, value: object, *, owner: str) -> FloatArray:
+    """Return `value` as a float64 array, NaN and infinities included, or raise."""
+    try:
+        array = as_numpy(name, value, owner=owner)
+        if array.dtype.kind not in "biuf":
+            raise TypeError
+    except TypeError:
+        fail(name, "an array of numbers", value, owner=owner, error=TypeError)
+    return array.astype(np.float64)
+
+
 def as_numpy(name: str, value: object, *, owner: str) -> np.ndarray[Any, Any]:
     """Return `value` as a NumPy array; tensors are detached, masks are refused.
 
@@ -289,6 +301,16 @@ def as_numpy(name: str, value: object, *, owner: str) -> np.ndarray[Any, Any]:
         return np.asarray(value)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise TypeError from error
+
+
+def without_traps(name: str, value: _Kind, *, owner: str) -> _Kind | NDArray[Any]:
+    """Return `value` for scikit-learn to check: tensors as arrays, no masked array.
+
+    Its checks drop masks, and cannot convert tensors with gradients or without data.
+    """
+    if is_torch_array(value) or isinstance(value, np.ma.MaskedArray):
+        return as_numpy(name, value, owner=owner)
+    return value
 
 
 def check_float_arrays(owner: str, *, finite: bool = True, **arrays: Array) -> Any:

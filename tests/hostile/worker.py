@@ -189,12 +189,22 @@ def cases_of(name: str, sample: int | None) -> list[Case]:
         Case(target, parameter, hostile)
         for target in targets_of(name)
         for parameter, given in target.arguments.items()
-        if parameter not in NOT_SWEPT
+        if parameter not in NOT_SWEPT and not _is_ignored(target, parameter)
         for hostile in values_for(given, with_torch=HAS_TORCH)
     ]
     if sample is not None and len(cases) > sample:
         cases = random.Random(name).sample(cases, sample)
     return cases
+
+
+def _is_ignored(target: Target, parameter: str) -> bool:
+    """Return whether scikit-learn's interface has an argument that nothing reads."""
+    return f"{parameter} : Ignored" in (inspect.getdoc(_function(target)) or "")
+
+
+def _function(target: Target) -> Callable[..., Any]:
+    call = target.call
+    return call.args[0] if isinstance(call, functools.partial) else call
 
 
 def outcome(case: Case) -> str:
@@ -220,8 +230,7 @@ def outcome(case: Case) -> str:
 
 def _documentation(case: Case) -> str:
     """Return the docstring and, for values out of range, that of the package."""
-    call = case.target.call
-    call = call.args[0] if isinstance(call, functools.partial) else call
+    call = _function(case.target)
     text = inspect.getdoc(call) or ""
     if case.hostile.label in OUT_OF_RANGE:
         package = ".".join(call.__module__.split(".")[:2])
