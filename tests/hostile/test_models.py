@@ -146,7 +146,9 @@ def test_a_hostile_configuration_is_refused_in_one_line(folder, changes, capsys)
     status, said = probe(folder, capsys)
     assert status == 2
     assert said.count("\n") == 1
-    assert said.startswith("eigenheads: probe: `MODEL` must be ")
+    assert said.startswith(
+        ("eigenheads: probe: `MODEL` must be ", "eigenheads: probe_model: `model` must")
+    )
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", "[" * 10_000, "\xff", "null"])

@@ -189,9 +189,10 @@ def check_size(
     allocated and filled with random numbers.
     """
     folder = Path(path)
-    if not folder.is_dir():
+    files_there = folder.iterdir() if folder.is_dir() else ()
+    sizes = [file.stat().st_size for file in files_there if file.suffix in _WEIGHTS]
+    if not sizes:  # a repository's name, or a folder that loading refuses
         return
-    sizes = [f.stat().st_size for f in folder.iterdir() if f.suffix in _WEIGHTS]
     try:
         with torch.device("meta"):
             n_numbers = sum(parameter.numel() for parameter in make().parameters())

@@ -238,7 +238,8 @@ def sweep(
     address: Annotated[
         str | None,
         typer.Option(
-            help="Scheduler of a cluster, such as tcp://node:8786.",
+            help="Scheduler of a cluster, such as tcp://node:8786. Both sides run code "
+            "that the other sends: name only a cluster that you trust.",
             show_default="workers on this machine",
         ),
     ] = None,

@@ -249,8 +249,11 @@ def log_feature_norms(
     xp = check_floats(owner, queries=queries, keys=keys)
     d = keys.shape[-1]
     c = d**-0.5 if scale is None else check_positive("scale", scale, owner=owner)
-    if tuple(queries.shape[:-2]) != tuple(keys.shape[:-2]) or queries.shape[-1] != d:
-        contract = f"of the shape of `keys`, {tuple(keys.shape)}, up to their number"
+    pairs = zip(reversed(queries.shape[:-2]), reversed(keys.shape[:-2]), strict=False)
+    if queries.shape[-1] != d or any(
+        1 not in pair and len({*pair}) > 1 for pair in pairs
+    ):
+        contract = f"of a shape that fits that of `keys`, {tuple(keys.shape)}"
         fail("queries", contract, Got(tuple(queries.shape)), owner=owner)
     check_flag("is_causal", is_causal, owner=owner)
     if check_flag("standardize", standardize, owner=owner):
