@@ -46,12 +46,13 @@ DEMO_READY = $(or $(wildcard .venv/.dev),.venv-core/.core)
 demo: $(DEMO_READY)  ## the tour: headlines, a fit, a report in results/report.html
 	@$(dir $(DEMO_READY))bin/eigenheads demo --out $(OUT)
 
-check: .venv/.dev  ## formatting, lint, types, direction of imports
+check: .venv/.dev  ## formatting, lint, types, direction of imports, names
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/mypy tests/typing/user.py
 	.venv/bin/lint-imports --no-cache
+	.venv/bin/python -m pytest -q tests/test_house.py
 
 # What could differ without torch: imports, examples, formulas for both kinds of array,
 # the command line. `make test-all` runs the rest there, too.
@@ -73,9 +74,11 @@ test-all: check .venv-core/.test  ## also what is too long for every change
 bench: .venv/.dev  ## speed and memory as ratios, measured in one run
 	.venv/bin/python -m benchmarks
 
-ledger: .venv-core/.core  ## renew the committed numbers of README and docs (preset paper)
-	.venv-core/bin/eigenheads reproduce all --preset paper --out $(OUT)
-	.venv-core/bin/python docs/ledger.py --collect $(OUT)
+# DATA is the folder of real data; without it, experiments that need it are left out.
+ledger: .venv/.dev  ## renew the stale numbers of README and docs (preset paper)
+	stale=$$(.venv/bin/python docs/ledger.py --stale); test -z "$$stale" || \
+	.venv/bin/eigenheads reproduce $$stale --preset paper --out $(OUT) $(if $(DATA),--data $(DATA))
+	.venv/bin/python docs/ledger.py --collect $(OUT)
 
 docs: .venv/.docs  ## the documentation site, warnings are errors
 	.venv/bin/python -m sphinx -W --keep-going -b html docs docs/_build/html

@@ -30,7 +30,7 @@ def house_style(gallery_conf, name, when):
         return
     import matplotlib as mpl
 
-    from eigenheads.plotting._svg import _STYLE
+    from eigenheads._plotting.svg import _STYLE
 
     mpl.rcParams.update(_STYLE)
     warnings.simplefilter("error")

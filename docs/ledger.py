@@ -1,8 +1,9 @@
 """The numbers of README and docs, made from committed manifests.
 
 ``python docs/ledger.py`` renews the tables between ``<!-- ledger: … -->`` marks;
-``--collect results`` first copies the manifests and figures of a paper-scale run.
-``--check`` only says whether a file is out of date. The tests call it.
+``--collect results`` first copies the manifests and figures of runs at preset paper;
+``--stale`` lists the records that other code computed; ``--check`` tells whether a page
+is out of date. The tests call it.
 """
 
 import argparse
@@ -21,6 +22,7 @@ FIGURES = {
     "marion2025/any_dimension",
     "teo2024/robustness",
 }
+VERDICTS = ("held", "contradicted", "undecided")
 _MARK = re.compile(
     r"(<!-- ledger: (?P<name>[\w./-]+) -->\n).*?(<!-- end of ledger -->)", re.DOTALL
 )
@@ -41,35 +43,44 @@ def manifests():
     return [json.loads(path.read_text()) for path in paths if path.exists()]
 
 
-def number(value):
-    """Return a number as the report shows it."""
-    from eigenheads.report import format_number
+def claims():
+    """Return the key and the claim of every line of the ledger."""
+    from eigenheads.experiments._store import claim_from_json
 
-    return "not measured" if value is None else format_number(value)
-
-
-def expectation(fields):
-    """Return what a claim expects, as the report shows it."""
-    from eigenheads.experiments import Claim
-    from eigenheads.report import format_expected
-
-    names = [name for name in fields if name != "verdict"]
-    return format_expected(Claim(**{name: fields[name] for name in names}))
+    return [
+        (manifest["key"], claim_from_json(fields))
+        for manifest in manifests()
+        for fields in manifest["claims"]
+    ]
 
 
 def claims_table(paper):
-    """Return the claims of a paper as a Markdown table."""
-    rows = ["| key | claim | expected | ours | verdict |", "|---|---|--:|--:|---|"]
-    for manifest in manifests():
-        if manifest["key"].partition("/")[0] != paper:
-            continue
-        for claim in manifest["claims"]:
-            rows.append(
-                f"| `{manifest['key']}` | {_cell(claim['statement'])} "
-                f"| {expectation(claim)} "
-                f"| {number(claim['measured'])} | {claim['verdict']} |"
-            )
-    return "\n".join(rows)
+    """Return the claims that a paper makes, whatever experiment measures them."""
+    own = [(key, claim) for key, claim in claims() if claim.paper == paper]
+    return _table(own)
+
+
+def checks_table(paper):
+    """Return our checks in the experiments of a paper."""
+    return _table(
+        (key, claim)
+        for key, claim in claims()
+        if claim.is_check and key.partition("/")[0] == paper
+    )
+
+
+def _table(rows):
+    from eigenheads.report._page import format_expected, format_measured
+
+    lines = ["| key | claim | expected | ours | verdict |", "|---|---|--:|--:|---|"]
+    for key, claim in rows:
+        expected = format_expected(claim).removeprefix("ours: ")
+        verdict = claim.verdict + (f" ({claim.note})" if claim.note else "")
+        lines.append(
+            f"| `{key}` | {_cell(claim.statement)} | {expected} "
+            f"| {format_measured(claim)} | {verdict} |"
+        )
+    return "\n".join(lines)
 
 
 def _cell(text):
@@ -77,27 +88,27 @@ def _cell(text):
 
 
 def figures_table():
-    """Return one row a reproduced figure: key, source, claims, seconds."""
+    """Return one row per figure: key, source, verdicts, seconds."""
     from eigenheads.experiments import get_experiment
+    from eigenheads.experiments._claims import count_verdicts
+    from eigenheads.experiments._store import claim_from_json
 
-    rows = ["| key | what | claims met | seconds |", "|---|---|--:|--:|"]
+    rows = ["| key | what | verdicts | seconds |", "|---|---|---|--:|"]
     for manifest in manifests():
-        claims = manifest["claims"]
-        met = sum(claim["verdict"] == "reproduced" for claim in claims)
+        found = [claim_from_json(fields) for fields in manifest["claims"]]
         source = get_experiment(manifest["key"]).source
         rows.append(
-            f"| `{manifest['key']}` | {source} | {met} of {len(claims)} "
+            f"| `{manifest['key']}` | {source} | {count_verdicts(found)} "
             f"| {manifest['seconds']:.1f} |"
         )
-    waiting = Counter(key.partition("/")[0] for key in pending())
-    for paper, count in waiting.items():
-        rows.append(f"| `{paper}/*` | {count} figures | not run at this preset yet | |")
+    for key in pending():
+        rows.append(f"| `{key}` | | not run at this preset yet | |")
     return "\n".join(rows)
 
 
 def untested_table(paper):
-    """Return what of a paper is not tested here, and why."""
-    from eigenheads.experiments import untested_claims
+    """Return the claims of a paper that are not testable here, and why."""
+    from eigenheads.experiments._untested import untested_claims
 
     rows = ["| of the paper | where | why not here | nearest |", "|---|---|---|---|"]
     for item in untested_claims(paper):
@@ -110,27 +121,26 @@ def untested_table(paper):
 
 
 def papers_table(folder=""):
-    """Return one row a paper: claims reproduced, not, and untestable here."""
-    from eigenheads.experiments import get_paper, untested_claims
+    """Return one row per paper: its claims by verdict, and our checks."""
+    from eigenheads.experiments._registry import get_paper
+    from eigenheads.experiments._untested import untested_claims
 
     rows = [
-        "| paper | reproduced | not reproduced | untestable here | seconds |",
-        "|---|--:|--:|--:|--:|",
+        "| paper | held | contradicted | undecided | not testable here | our checks |",
+        "|---|--:|--:|--:|--:|--:|",
     ]
-    by_paper = {}
-    for manifest in manifests():
-        by_paper.setdefault(manifest["key"].partition("/")[0], []).append(manifest)
-    waiting = Counter(key.partition("/")[0] for key in pending())
-    for key, group in by_paper.items():
-        rest = f", {waiting[key]} figures not run yet" if waiting[key] else ""
-        claims = [claim for manifest in group for claim in manifest["claims"]]
-        met = sum(claim["verdict"] == "reproduced" for claim in claims)
-        unmeasured = sum(claim["measured"] is None for claim in claims)
+    lines = claims()
+    for paper in dict.fromkeys(key.partition("/")[0] for key, _ in lines):
+        own = Counter(claim.verdict for _, claim in lines if claim.paper == paper)
+        checks = [
+            claim.verdict == "held"
+            for key, claim in lines
+            if claim.is_check and key.partition("/")[0] == paper
+        ]
+        counts = " | ".join(str(own[verdict]) for verdict in VERDICTS)
         rows.append(
-            f"| [{get_paper(key).title}]({folder}{key}.md){rest} | {met} "
-            f"| {len(claims) - met - unmeasured} "
-            f"| {unmeasured + len(untested_claims(key))} "
-            f"| {sum(manifest['seconds'] for manifest in group):.0f} |"
+            f"| [{get_paper(paper).title}]({folder}{paper}.md) | {counts} "
+            f"| {len(untested_claims(paper))} | {sum(checks)} of {len(checks)} |"
         )
     return "\n".join(rows)
 
@@ -143,6 +153,8 @@ def table(name):
         return papers_table("docs/papers/")
     if name.startswith("untested/"):
         return untested_table(name.partition("/")[2])
+    if name.startswith("checks/"):
+        return checks_table(name.partition("/")[2])
     return figures_table() if name == "figures" else claims_table(name)
 
 
@@ -166,36 +178,91 @@ def out_of_date():
     return [page for page in pages() if renewed(page.read_text()) != page.read_text()]
 
 
-def collect(results):
-    """Copy the manifests, and some figures, of a run at preset paper."""
-    from eigenheads.experiments import code_version
+def stale():
+    """Return the keys whose committed record was computed by other code, and why."""
+    from eigenheads.experiments._digest import claims_version, code_version
+
+    found = dict.fromkeys(pending(), "not run yet")
+    for manifest in manifests():
+        key = manifest["key"]
+        if "commit" not in manifest and manifest["code"] != code_version(key):
+            found[key] = "the simulation changed"
+        elif manifest.get("checking") != claims_version(key):
+            found[key] = "the claims changed"
+    return found
+
+
+def collect(results, commit=None):
+    """Copy the manifests, and some figures, of runs at preset paper.
+
+    Results of other code are skipped. `commit` names an earlier commit whose tables
+    are taken as they are, with today's claims: allowed for long runs if the smoke
+    tables of both commits are equal.
+    """
+    from eigenheads.experiments._digest import code_version
 
     for path in sorted(results.glob("*/*/paper-seed0-*/manifest.json")):
         manifest = json.loads(path.read_text())
         key = manifest["key"]
-        if manifest["code"] != code_version(key.partition("/")[0]):
+        if commit:
+            manifest = _checked_again(path.parent, manifest, commit)
+        elif manifest["code"] != code_version(key):
             continue
         target = LEDGER / f"{key}.json"
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, target)
+        text = json.dumps(manifest, indent=2, ensure_ascii=False, allow_nan=False)
+        target.write_text(text + "\n")
         if key in FIGURES:
             shutil.copy(path.with_name("figure.svg"), target.with_suffix(".svg"))
+
+
+def _checked_again(folder, manifest, commit):
+    """Return the manifest of a stored table with today's parameters and claims."""
+    from eigenheads._files import read_arrays
+    from eigenheads.experiments import Run, get_experiment
+    from eigenheads.experiments._digest import claims_version
+    from eigenheads.experiments._store import claim_to_json, plain_params
+
+    experiment = get_experiment(manifest["key"])
+    params = experiment.presets["paper"]
+    if experiment.with_data:
+        params = experiment.with_data(params)
+    known = plain_params(params)
+    same = {name: value for name, value in known.items() if name in manifest["params"]}
+    if same != manifest["params"]:
+        raise SystemExit(f"{manifest['key']}: other parameters than today's.")
+    found = experiment.check(Run(params, read_arrays(folder / "table.npz")))
+    return {
+        **manifest,
+        "format": "eigenheads-result/2",
+        "params": known,
+        "commit": commit,
+        "checking": claims_version(manifest["key"]),
+        "claims": [claim_to_json(claim) for claim in found],
+    }
 
 
 def main():
     """Renew, collect or check."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--collect", type=Path, metavar="RESULTS")
+    parser.add_argument("--commit", help="take tables of this earlier commit")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--stale", action="store_true", help="list stale records")
     options = parser.parse_args()
+    if options.stale:
+        for key, why in stale().items():
+            print(f"{key}: {why}", file=sys.stderr)
+        print(" ".join(stale()))
+        return 0
     if options.collect:
-        collect(options.collect)
-    stale = out_of_date()
-    for page in stale:
+        collect(options.collect, options.commit)
+    old = out_of_date()
+    for page in old:
         print(f"{'out of date' if options.check else 'renewed'}: {page.name}")
         if not options.check:
             page.write_text(renewed(page.read_text()))
-    return 1 if stale and options.check else 0
+    return 1 if old and options.check else 0
 
 
 if __name__ == "__main__":

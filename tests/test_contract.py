@@ -154,6 +154,10 @@ SIGNATURES["adapters.capture_heads"] = (
 SIGNATURES["adapters.probe_model"] = (
     ["model", "batch"],
     {
+        "statistics": None,
+        "texts": None,
+        "tokenizer": None,
+        "ignore_tokens": None,
         "layers": None,
         "n_permutations": 200,
         "n_redraws": None,
@@ -162,6 +166,7 @@ SIGNATURES["adapters.probe_model"] = (
         "false_discovery": "bh",
         "batch_size": 8,
         "seed": 0,
+        "jobs": None,
         "progress": False,
     },
 )
@@ -311,5 +316,12 @@ def test_claims_have_the_agreed_fields():
         "tolerance",
         "reason",
         "on_record",
+        "interval",
+        "level",
+        "printed",
+        "own_setting",
+        "detectable",
+        "family",
         "undecided",
+        "estimate",
     ]

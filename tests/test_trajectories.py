@@ -97,7 +97,7 @@ def test_any_name_survives_the_disk(name, tmp_path):
 
 def test_paths_that_are_no_files_get_a_sentence(paths, tmp_path):
     with pytest.raises(
-        ValueError, match=r"Trajectories\.load: `path` must be an exist"
+        ValueError, match=r"Trajectories\.load: `path` .* is not a regular file"
     ):
         Trajectories.load(tmp_path)
     with pytest.raises(

@@ -13,13 +13,14 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_digits
 
+from eigenheads._plotting.svg import BLUE, GREEN, GREY, INK, ORANGE, render_svg
 from eigenheads._tour._chapters import _streams
 from eigenheads.datasets import SignalTokens
 from eigenheads.dynamics import simulate_signal
 from eigenheads.estimators import SingleLocationClassifier
-from eigenheads.experiments import experiment_keys, untested_claims
-from eigenheads.plotting import render_svg
-from eigenheads.plotting._svg import BLUE, GREEN, GREY, INK, ORANGE
+from eigenheads.experiments import experiment_keys
+from eigenheads.experiments._store import claim_from_json
+from eigenheads.experiments._untested import untested_claims
 from eigenheads.theory import finite_signal_ascent, signal_steps
 
 HERE = Path(__file__).resolve().parent
@@ -89,23 +90,26 @@ def draw_training(axes):
 
 
 def draw_verdicts(axes):
-    """Draw how many claims of each paper hold."""
+    """Draw the claims of each paper by verdict."""
     counts = {paper: Counter() for paper in NAMES}
     for key in experiment_keys():
         path = LEDGER / f"{key}.json"
-        for claim in json.loads(path.read_text())["claims"] if path.exists() else []:
-            counts[key.partition("/")[0]][claim["verdict"]] += 1
+        for fields in json.loads(path.read_text())["claims"] if path.exists() else []:
+            claim = claim_from_json(fields)
+            if not claim.is_check:
+                counts[claim.paper][claim.verdict] += 1
+    colors = {"held": GREEN, "contradicted": ORANGE, "undecided": BLUE}
     left = np.zeros(len(NAMES))
-    for verdict, color in (("reproduced", GREEN), ("not reproduced", ORANGE)):
+    for verdict, color in colors.items():
         width = np.array([counts[paper][verdict] for paper in NAMES])
         axes.barh(list(NAMES.values()), width, left=left, color=color, label=verdict)
         left += width
     width = np.array([len(untested_claims(paper)) for paper in NAMES])
     axes.barh(
-        list(NAMES.values()), width, left=left, color=GREY, label="untestable here"
+        list(NAMES.values()), width, left=left, color=GREY, label="not testable here"
     )
     axes.invert_yaxis()
-    axes.set(xlabel="claims, the papers’ and ours", xlim=(0, 90))
+    axes.set(xlabel="claims of the papers", xlim=(0, 1.5 * (left + width).max()))
     axes.set_title("Know: five papers, measured again")
     axes.legend(loc="lower right")
 

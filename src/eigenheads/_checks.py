@@ -52,7 +52,7 @@ def escape_controls(text: str) -> str:
 
 
 def shown(value: object, *, limit: int = 60) -> str:
-    """Return `value` as an error shows it: short, shapes as tuples.
+    """Return a short text of `value` for an error message; arrays by shape and dtype.
 
     Examples
     --------
@@ -63,7 +63,7 @@ def shown(value: object, *, limit: int = 60) -> str:
         return f"an array of shape {value.shape} and dtype {value.dtype}"
     try:
         text = repr(value.item() if isinstance(value, np.generic) else value)
-    except Exception:  # an integer of 5000 digits has none
+    except Exception:  # for example an integer of 5000 digits
         text = f"a value of type {type(value).__name__}"
     text = " ".join(text.split())
     return text if len(text) <= limit else text[: limit - 1] + "…"
@@ -99,7 +99,7 @@ def fail(
 
 
 class Got(str):
-    """What was got, in words instead of a value's representation."""
+    """Description of a wrong value, used in a message in place of its `repr`."""
 
     __slots__ = ()
 
@@ -161,9 +161,9 @@ def check_count(
     maximum: int | None = None,
     hint: str = "",
 ) -> int:
-    """Return `value` as an int, or raise if it is not a whole number in range.
+    """Return `value` as an int, or raise if it is not an integer in range.
 
-    Floats that are whole numbers count, so that ``1e9`` may be written.
+    Floats with integer values are accepted, so that ``1e9`` may be written.
 
     Examples
     --------

@@ -1,11 +1,9 @@
-"""Numba, with a cache on disk that knows the whole package.
+"""Numba compilation with a disk cache that depends on the whole package.
 
-Numba's own ``cache=True`` compares the file of the function that is cached. A kernel
-here contains, compiled into it, functions and constants of other files: after an edit
-there the kernel's file is as it was, and old code would run. So the cached code
-carries a digest of all files of the package in which compiled code is written, which
-are those that mention ``njit``. (A constant that a kernel reads belongs in such a
-file.)
+Numba's own ``cache=True`` checks only the file of the cached function. Our kernels
+inline functions and constants of other files, so an edit there would leave old code in
+the cache. Here the cache also depends on a digest of every file that mentions ``njit``.
+Constants that a kernel reads must therefore be defined in such a file.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -42,18 +40,6 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 _LARGEST_FILE = 2**26
 
 
-class _CacheFile(IndexDataCacheFile):
-    """Numba's files of a cached function, empty where they cannot be read."""
-
-    def _load_index(self) -> dict[Any, str]:
-        # An index pickles the types of the arguments. After a class was renamed it
-        # cannot be unpickled any more; it is stale then, not an error.
-        try:
-            return dict(super()._load_index())
-        except Exception:
-            return {}
-
-
 class _CheckedFile(IndexDataCacheFile):
     """Index and data files that carry their digest; damaged ones count as missing.
 
@@ -67,7 +53,7 @@ class _CheckedFile(IndexDataCacheFile):
     def _load_index(self) -> dict[Any, str]:
         try:
             version, stamp, overloads = self._read(self._index_path)
-        except Exception:  # whatever a foreign file makes pickle raise
+        except Exception:  # unpickling a foreign file may raise anything
             return {}
         is_fresh = (version, stamp) == (self._version, self._source_stamp)
         return dict(overloads) if is_fresh else {}
@@ -96,10 +82,9 @@ class _CheckedFile(IndexDataCacheFile):
 
 
 class _PackageCache(FunctionCache):
-    """A function's cache that is stale once any compiled code of the package is.
+    """Cache of a function that depends on all compiled code of the package.
 
-    A cache only saves time: where it cannot be read or written, the function is
-    compiled.
+    If the cache cannot be read or written, the function is compiled.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -123,14 +108,14 @@ class _PackageCache(FunctionCache):
 
 
 def njit(**options: Any) -> Callable[[Function], Function]:
-    """Compile a function with Numba: without the interpreter lock, kept on disk.
+    """Compile a function with Numba, without the interpreter lock; cache it on disk.
 
-    Where no folder can be written, it is compiled anew in each process.
+    If no folder can be written, it is compiled again in each process.
 
     Parameters
     ----------
     **options
-        Of ``numba.njit``, beyond ``nogil`` and ``cache``.
+        Options of ``numba.njit`` other than ``nogil`` and ``cache``.
 
     Examples
     --------

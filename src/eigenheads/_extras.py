@@ -1,4 +1,4 @@
-"""Optional libraries: asked for in one sentence, the same everywhere."""
+"""Optional libraries, and the error that names the extra to install."""
 
 from importlib import import_module
 from typing import Any
@@ -18,7 +18,7 @@ def how_to_get(extra: str) -> str:
 
 
 def missing(name: str, *, extra: str, owner: str) -> ImportError:
-    """Return the error that says who needs a library and how to get it.
+    """Return the error that names the library, its user, and the command to install it.
 
     Examples
     --------
@@ -34,7 +34,7 @@ def missing(name: str, *, extra: str, owner: str) -> ImportError:
 
 
 def require(module: str, name: str, *, extra: str, owner: str) -> Any:
-    """Return a module of an extra, or raise what :func:`missing` says.
+    """Return a module of an extra, or raise the error of :func:`missing`.
 
     Examples
     --------

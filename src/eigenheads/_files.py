@@ -1,4 +1,8 @@
-"""Files that are whole or not there: written to a temporary name, then renamed."""
+"""Atomic writing and careful reading of files.
+
+A file is written under a temporary name and then renamed, so that it is either complete
+or absent, whenever the process is killed.
+"""
 
 import math
 import os
@@ -17,7 +21,7 @@ from numpy.typing import NDArray
 from eigenheads._checks import fail
 
 _TEMPORARY = ".tmp"
-# What reading a cut or foreign file may raise, depending on where it is cut.
+# Exceptions that reading a truncated or foreign file may raise.
 _DAMAGE = (
     OSError,
     ValueError,
@@ -37,7 +41,7 @@ MAX_ARRAYS = 2**32
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
-    """Let `write` fill a file that appears under `path` only when it is whole."""
+    """Call `write` on a temporary file, and rename it to `path` when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     name = f".{path.name}.{socket.gethostname()}.{os.getpid()}{_TEMPORARY}"
     temporary = path.with_name(name)
@@ -56,7 +60,7 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files of processes of this machine that are gone."""
+    """Remove temporary files of ended processes of this machine."""
     for leftover in folder.glob(f".*.{socket.gethostname()}.*{_TEMPORARY}"):
         pid = leftover.name.removesuffix(_TEMPORARY).rpartition(".")[2]
         if pid.isdigit() and not _is_running(int(pid)):
@@ -76,7 +80,8 @@ def _is_running(pid: int) -> bool:
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:
     """Write arrays as ``.npz`` without pickle; equal arrays give equal bytes.
 
-    By hand, because the names are keywords of ``np.savez``, beside its own.
+    ``np.savez`` is not used, because it takes the names of arrays as keywords beside
+    its own, and writes the date into the file.
     """
     plain = {name: np.asarray(array) for name, array in arrays.items()}
     for name, array in plain.items():
@@ -86,7 +91,7 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:
     def write(file: IO[bytes]) -> None:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
             for name, array in plain.items():
-                # The entry's date is a constant of zipfile: 1980.
+                # Without a date: zipfile writes 1980, so that bytes are equal.
                 entry = zipfile.ZipInfo(name + _SUFFIX)
                 with archive.open(entry, "w", force_zip64=True) as member:
                     npy.write_array(member, array, allow_pickle=False)

@@ -1,4 +1,4 @@
-"""The five order parameters of single-location regression, and which ones exist."""
+"""Order parameters of single-location regression, and the check that they exist."""
 
 import numpy as np
 
@@ -19,8 +19,8 @@ def check_order_parameters(
 
     The rows are :math:`\kappa = k \cdot k^*`, :math:`\nu = v \cdot v^*`,
     :math:`\theta = v \cdot k^*`, :math:`\eta = k \cdot v^*`,
-    :math:`\rho = k \cdot v`. One row stands for all of `n_runs`; if this is None
-    there are as many runs as rows.
+    :math:`\rho = k \cdot v`. A single row is used for all `n_runs` runs; None means
+    as many runs as rows.
     """
     given = check_finite_array("start", start, owner=owner)
     rows = np.atleast_2d(given)
@@ -50,21 +50,26 @@ def check_order_parameters(
 
 
 def are_feasible(rows: FloatArray, d: int) -> np.ndarray:
-    """Tell whether the Gram matrix of k*, v*, k, v is one, with rank at most `d`.
+    """Return whether unit vectors k, v in R^d with these order parameters exist.
+
+    They exist if the Gram matrix of k*, v*, k, v is positive semidefinite with rank at
+    most `d`.
 
     Examples
     --------
     >>> are_feasible(np.array([[1.0, 1.0, 0, 0, 0], [1.0, 0, 0, 0.5, 0]]), 9)
     array([ True, False])
     """
-    kappa, nu, theta, eta, rho = np.clip(rows, -2.0, 2.0).T  # no square overflows
+    kappa, nu, theta, eta, rho = np.clip(
+        rows, -2.0, 2.0
+    ).T  # so that squares do not overflow
     k_left, v_left = 1 - kappa**2 - eta**2, 1 - nu**2 - theta**2
     cross = np.abs(rho - kappa * theta - eta * nu)
     bound = np.sqrt(np.maximum(k_left, 0) * np.maximum(v_left, 0))
     good = np.minimum(k_left, v_left) >= -_LENGTH_SLACK
     good &= cross <= bound + _PRODUCT_SLACK
-    if d == 2:  # nothing is left of k and v outside the plane of k* and v*
+    if d == 2:  # k and v have no part outside the plane of k* and v*
         good &= np.maximum(k_left, v_left) <= _LENGTH_SLACK
-    if d == 3:  # what is left of them is parallel
+    if d == 3:  # outside that plane there is one direction, so these parts are parallel
         good &= cross >= bound - _PRODUCT_SLACK
     return good

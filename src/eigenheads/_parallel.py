@@ -1,8 +1,8 @@
-"""Runs side by side in threads, progress, and a prompt answer to Ctrl-C.
+"""Parallel runs in threads, progress, and a prompt reaction to Ctrl-C.
 
-Numba kernels release the interpreter lock, so threads suffice: nothing is copied and
-nothing is pickled. A run owns its generator and its memory; the number of threads
-changes the time and never the result.
+Numba kernels release the interpreter lock, so threads suffice, and nothing is copied or
+pickled. Every run has its own generator and memory: the number of threads changes the
+time and never the result.
 """
 
 import os
@@ -18,7 +18,7 @@ from types import FrameType
 from eigenheads._checks import check_count
 
 _THREADS: ContextVar[int | None] = ContextVar("eigenheads_threads", default=None)
-_ASKED: ContextVar[threading.Event | None] = ContextVar(
+_INTERRUPT: ContextVar[threading.Event | None] = ContextVar(
     "eigenheads_interrupt", default=None
 )
 _SINK: ContextVar[Callable[[float], None] | None] = ContextVar(
@@ -27,11 +27,11 @@ _SINK: ContextVar[Callable[[float], None] | None] = ContextVar(
 
 
 def n_threads() -> int:
-    """Return how many threads a simulation may use here.
+    """Return the number of threads that a simulation may use.
 
-    In order: what :func:`threads` says, ``NUMBA_NUM_THREADS`` (joblib sets it in its
-    worker processes, so that workers times threads never exceeds the cores), the
-    cores this process may run on.
+    In order of precedence: the count of :func:`threads`; ``NUMBA_NUM_THREADS``, which
+    joblib sets in worker processes so that workers times threads never exceeds the
+    cores; the cores that this process may run on.
     """
     chosen = _THREADS.get()
     if chosen is not None:
@@ -59,7 +59,7 @@ def threads(count: int) -> Iterator[None]:
 
 @contextmanager
 def reporting(sink: Callable[[float], None]) -> Iterator[None]:
-    """Send units of finished work (steps over all runs) to `sink` in this context."""
+    """Call `sink` with units of finished work (steps over all runs) in this context."""
     token = _SINK.set(sink)
     try:
         yield
@@ -77,42 +77,42 @@ def weighing(weight: float) -> Iterator[None]:
 
 @contextmanager
 def interrupted_between_blocks() -> Iterator[None]:
-    """Let Ctrl-C take effect where work is reported, not in the middle of it.
+    """Delay KeyboardInterrupt until progress is reported.
 
-    Python raises KeyboardInterrupt anywhere, also inside the callbacks by which LLVM
-    loads compiled code, where it is swallowed and the process may crash. Here it is
-    remembered and raised by the next :func:`advance`, or at the end of the context.
-    A second Ctrl-C is raised at once. Outside the main thread nothing changes.
+    Python may raise KeyboardInterrupt anywhere, also inside the callbacks by which LLVM
+    loads compiled code; there it is lost, and the process may crash. In this context
+    Ctrl-C is noted and raised by the next :func:`advance`, or at the end. A second
+    Ctrl-C is raised at once. Outside the main thread nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    asked = threading.Event()
+    interrupt = threading.Event()
 
     def remember(number: int, frame: FrameType | None) -> None:
-        if asked.is_set():
+        if interrupt.is_set():
             raise KeyboardInterrupt
-        asked.set()
+        interrupt.set()
 
     before = signal.signal(signal.SIGINT, remember)
-    token = _ASKED.set(asked)
+    token = _INTERRUPT.set(interrupt)
     try:
         yield
-        _raise_if_asked()
+        _raise_if_interrupted()
     finally:
-        _ASKED.reset(token)
+        _INTERRUPT.reset(token)
         signal.signal(signal.SIGINT, before)
 
 
-def _raise_if_asked() -> None:
-    asked = _ASKED.get()
-    if asked is not None and asked.is_set():
+def _raise_if_interrupted() -> None:
+    interrupt = _INTERRUPT.get()
+    if interrupt is not None and interrupt.is_set():
         raise KeyboardInterrupt
 
 
 def advance(units: float) -> None:
-    """Report `units` of finished work to whoever listens."""
-    _raise_if_asked()
+    """Report `units` of finished work to the sink of :func:`reporting`."""
+    _raise_if_interrupted()
     sink = _SINK.get()
     if sink is not None:
         sink(units)
@@ -137,7 +137,7 @@ def progress_bar(total: float, *, description: str = "steps") -> Iterator[None]:
 
 
 class RunPool:
-    """Threads that work on the runs of one simulation, block by block.
+    """Thread pool for the runs of one simulation.
 
     Examples
     --------
@@ -160,7 +160,7 @@ class RunPool:
     def each(
         self, work: Callable[[int], None], done: Callable[[], None] | None = None
     ) -> None:
-        """Call `work` once a run, and `done` here after each; return when all are."""
+        """Call `work` on every run, and `done` in this thread after each of them."""
         waiting: Iterable[Callable[[], None]]
         if self._executor is None:
             waiting = (partial(work, run) for run in range(self._n_runs))

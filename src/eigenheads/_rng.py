@@ -1,4 +1,4 @@
-"""Seeds become generators here, and nowhere else."""
+"""Random generators from seeds; no other module turns seeds into generators."""
 
 import numpy as np
 
@@ -6,10 +6,10 @@ from eigenheads._checks import check_count, fail
 
 
 def run_generator(seed: int, run: int, *, owner: str) -> np.random.Generator:
-    """Return the generator of one run: it depends on `seed` and `run` alone.
+    """Return the generator of one run, which depends only on `seed` and `run`.
 
-    So run 7 draws the same numbers whether 8 or 800 runs stand beside it. SFC64 is
-    the fastest of NumPy's bit generators, also inside Numba.
+    Run 7 draws the same numbers in a simulation of 8 runs and of 800. SFC64 is the
+    fastest of NumPy's bit generators, also inside Numba.
 
     Examples
     --------
@@ -23,7 +23,7 @@ def run_generator(seed: int, run: int, *, owner: str) -> np.random.Generator:
 
 
 def run_generators(seed: int, n_runs: int, *, owner: str) -> list[np.random.Generator]:
-    """Return one generator a run (see :func:`run_generator`)."""
+    """Return one generator per run (see :func:`run_generator`)."""
     return [run_generator(seed, run, owner=owner) for run in range(n_runs)]
 
 
@@ -37,5 +37,5 @@ def check_generator(rng: object, *, owner: str) -> np.random.Generator:
 
 
 def drawn_seed(rng: np.random.Generator) -> int:
-    """Draw a seed for a function that takes one."""
+    """Draw a seed, for functions that take a seed instead of a generator."""
     return int(rng.integers(2**63))

@@ -1,4 +1,4 @@
-"""Step sizes and temperatures that change along a run."""
+"""Schedules: step sizes and inverse temperatures that change during a run."""
 
 import math
 
@@ -9,9 +9,9 @@ from eigenheads._typing import FloatArray, Schedule
 
 
 def check_schedule(name: str, schedule: object, *, owner: str) -> Schedule:
-    """Return a number >= 0, or a callable, or raise.
+    """Return `schedule`, or raise unless it is a number >= 0 or a callable.
 
-    A callable's values are checked when they are asked for.
+    The values of a callable are checked when :func:`schedule_values` evaluates it.
     """
     if callable(schedule):
         return schedule
@@ -26,8 +26,9 @@ def schedule_values(
     *,
     owner: str,
     maximum: float = math.inf,
+    minimum: float = 0.0,
 ) -> FloatArray:
-    """Return the values at updates `start` … ``stop - 1``: finite, from 0 to `maximum`.
+    """Return the values at updates `start` … ``stop - 1``, finite and within bounds.
 
     Examples
     --------
@@ -48,9 +49,11 @@ def schedule_values(
     for index in range(start, stop):
         value = schedule(index)
         number = value if type(value) is float else as_float(value)
-        if not 0 <= number < math.inf:
+        if not (math.isfinite(number) and number >= minimum):
             got = Got(f"{shown(value)} at update {index}")
-            contract = "a schedule that returns a finite number >= 0"
+            contract = "a schedule that returns a finite number"
+            if math.isfinite(minimum):
+                contract += f" >= {minimum:g}"
             fail(name, contract, got, owner=owner)
         values[index - start] = number
     over = np.flatnonzero(values > maximum)

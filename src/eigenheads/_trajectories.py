@@ -1,4 +1,4 @@
-"""What a simulation or a descent returns: named curves of several runs."""
+"""Trajectories: named curves of several runs, as simulations and descents return."""
 
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from os import PathLike, fspath
@@ -24,10 +24,10 @@ _LONGEST_NAME = 200
 
 
 class UnknownCurve(UsageError, KeyError, ValueError):
-    """There is no curve of this name; a KeyError, as every mapping raises."""
+    """No curve has this name; a KeyError, as for every mapping."""
 
     def __str__(self) -> str:
-        return str(self.args[0])  # a KeyError shows the representation
+        return str(self.args[0])  # KeyError would print the repr
 
 
 class Trajectories(Mapping[str, FloatArray]):
@@ -42,7 +42,7 @@ class Trajectories(Mapping[str, FloatArray]):
 
     Notes
     -----
-    Two are equal if their steps and curves are, number by number (NaN equals NaN).
+    Two objects are equal if all steps and curves are (NaN equals NaN).
 
     Examples
     --------
@@ -106,7 +106,7 @@ class Trajectories(Mapping[str, FloatArray]):
 
     @property
     def n_records(self) -> int:
-        """Number of records a run."""
+        """Number of records per run."""
         return len(self.steps)
 
     def final(self, name: str) -> FloatArray:
@@ -114,7 +114,7 @@ class Trajectories(Mapping[str, FloatArray]):
         return self[name][:, -1]
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a tidy table: one row a run and record (extra ``frame``)."""
+        """Return a tidy table with one row per run and record (extra ``frame``)."""
         pd = require("pandas", "pandas", extra="frame", owner="Trajectories.to_frame")
         columns: dict[str, NDArray[Any]] = {
             "run": np.repeat(np.arange(self.n_runs), self.n_records),
@@ -124,7 +124,7 @@ class Trajectories(Mapping[str, FloatArray]):
         return pd.DataFrame(columns)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write to one ``.npz`` file (no pickle; whole or not there)."""
+        """Write to one ``.npz`` file, atomically and without pickle."""
         owner = "Trajectories.save"
         target = _check_path(path, owner=owner)
         try:
@@ -137,7 +137,7 @@ class Trajectories(Mapping[str, FloatArray]):
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Trajectories":
-        """Read what :meth:`save` wrote."""
+        """Read a file that :meth:`save` wrote."""
         owner = "Trajectories.load"
         source = _check_path(path, owner=owner)
         arrays: dict[str, Any] = {}
@@ -179,7 +179,7 @@ def check_record_every(
     n_curves: int,
     owner: str,
 ) -> int:
-    """Return how many steps lie between two records, or raise if there are too many.
+    """Return `record_every`, or raise if it is out of range or gives too many records.
 
     Examples
     --------
@@ -203,14 +203,14 @@ def check_record_every(
 
 
 class _Curves(ValuesView[FloatArray]):
-    """Values that can be searched: NumPy's `==` gives no single answer."""
+    """Values with `in`: NumPy's `==` returns an array instead of a boolean."""
 
     def __contains__(self, value: object) -> bool:
         return any(_are_equal(curve, value) for curve in self)
 
 
 class _NamedCurves(ItemsView[str, FloatArray]):
-    """Items that can be searched."""
+    """Items with `in`."""
 
     def __contains__(self, item: object) -> bool:
         return any(
@@ -247,7 +247,7 @@ def _check_curve(name: str, curve: object, n_records: int) -> FloatArray:
 def _as_numbers(value: object) -> NDArray[Any] | None:
     try:
         array = np.asarray(value)
-    except (TypeError, ValueError):  # ragged, for one
+    except (TypeError, ValueError):  # for example a ragged list
         return None
     return array if array.dtype.kind in "biuf" else None
 

@@ -6,11 +6,16 @@ import torch
 from tests.adapters.models import Stack, TimmAttention, hugging_face, shaken, text_batch
 from torch import nn
 
-from eigenheads.adapters import Capture, capture_heads, probe_model, swap_attention
-from eigenheads.adapters._probe import _few_draws
+from eigenheads.adapters import (
+    Capture,
+    capture_heads,
+    compare_models,
+    probe_model,
+    swap_attention,
+)
 from eigenheads.adapters._untrained_copy import untrained_copy
 from eigenheads.nn import ScaledAttention
-from eigenheads.probes import Statistic, kernel_pca_probe, q_values
+from eigenheads.probes import HeadStatistic, kernel_pca_probe
 
 pytestmark = pytest.mark.torch
 
@@ -53,11 +58,6 @@ def test_sequences_too_short_for_captured_variance_are_said(probe):
     assert (longer["captured_variance"].observed < 0.9999).all()
 
 
-def test_draws_too_few_to_single_a_head_out_are_said(probe):
-    """19 draws: p >= 1/20, so q <= 0.05 needs all four heads beyond all draws."""
-    assert "requires 4 heads beyond all draws" in probe.notes[1]
-
-
 def test_numbers_are_those_of_the_probe_on_the_captured_arrays():
     model, x = encoder(), torch.randn(3, 9, 16)
     whole = probe_model(model, x, n_permutations=0, n_untrained=0)
@@ -71,12 +71,6 @@ def test_numbers_are_those_of_the_probe_on_the_captured_arrays():
             )
 
 
-def test_q_values_are_corrected_over_all_heads_of_one_statistic(probe):
-    for null, p in probe["captured_variance"].p_value.items():
-        q = probe.q_value("captured_variance", null)
-        np.testing.assert_allclose(q, q_values(p.ravel()).reshape(p.shape))
-
-
 def test_a_planted_score_form_is_found_and_random_ones_are_not():
     """Keys and queries read the two directions in which the tokens vary most."""
     torch.manual_seed(0)
@@ -86,10 +80,10 @@ def test_a_planted_score_form_is_found_and_random_ones_are_not():
         for row in range(0, 32, 8):  # two rows of each head's queries and keys
             planted.qkv.weight[row, 0] = planted.qkv.weight[row + 1, 1] = 1.0
     x = torch.randn(4, 30, 16) * torch.tensor([6.0, 6.0] + [1.0] * 14)
+    cosine = "qk_covariance_cosine"
+    options = {"statistics": [cosine], "n_permutations": 99, "n_untrained": 0}
     q = {
-        name: probe_model(model, x, n_permutations=99, n_untrained=0).q_value(
-            "qk_covariance_cosine", "rotated"
-        )
+        name: probe_model(model, x, **options).q_value(cosine, "rotated")
         for name, model in (("planted", planted), ("plain", plain))
     }
     assert q["planted"].max() <= 0.02
@@ -223,20 +217,6 @@ def test_costly_nulls_take_their_own_draws():
     assert found.settings["n_redraws"] == 5
 
 
-@pytest.mark.parametrize("method", ["bh", "by"])
-def test_the_note_on_few_draws_counts_as_the_q_values_do(method):
-    """With as many heads beyond all 99 draws as it says, q <= 0.05; one less, not."""
-    n_heads, least = 40, 1 / 100
-    draws = {"random_values": np.zeros((1, n_heads, 99))}
-    statistic = Statistic("any", np.ones((1, n_heads)), draws, "greater", "")
-    (note,) = _few_draws({"any": statistic}, method)
-    needed = int(note.partition("requires ")[2].partition(" ")[0])
-    p_values = np.where(np.arange(n_heads) < needed, least, 1.0)
-    assert q_values(p_values, method=method)[0] <= 0.05
-    p_values[needed - 1] = 1.0
-    assert q_values(p_values, method=method)[0] > 0.05
-
-
 def test_a_capture_runs_the_model_once_if_it_fits():
     calls = []
     model, x = encoder(), torch.randn(2, 5, 16)
@@ -252,3 +232,209 @@ def test_a_capture_runs_the_model_once_if_it_fits():
     for _ in range(2):
         (layer,) = small
         assert np.array_equal(layer.queries, first[1])
+
+
+def on_itself(head):
+    """Attention weight of each token on itself."""
+    return head.weights.diagonal()
+
+
+def test_functions_of_a_head_are_statistics():
+    model, x = encoder(), torch.randn(3, 9, 16)
+    chosen = [on_itself, "sink_mass", "qk_rank"]
+    found = probe_model(model, x, statistics=chosen, n_permutations=19, n_untrained=1)
+    assert list(found.statistics) == ["on_itself", "sink_mass", "qk_rank"]
+    assert found["on_itself"].about == "Attention weight of each token on itself."
+    for layer, captured in enumerate(capture_heads(model, x)):
+        diagonal = captured.weights.diagonal(axis1=2, axis2=3).mean(axis=(0, 2))
+        np.testing.assert_allclose(found["on_itself"].observed[layer], diagonal, 1e-5)
+        first = captured.weights[:, :, 1:, 0].mean(axis=(0, 2))
+        np.testing.assert_allclose(found["sink_mass"].observed[layer], first, 1e-5)
+    assert set(found["on_itself"].nulls) == {
+        "rotated_queries",
+        "random_values",
+        "untrained",
+    }
+
+
+def test_all_parts_of_a_head_are_there():
+    seen = {}
+
+    def look(head):
+        seen[head.layer, head.index] = head
+        return 0.0
+
+    model = hugging_face("gpt2")
+    batch = text_batch(None, n_rows=2)
+    nothing = HeadStatistic("look", look, nulls=())
+    probe_model(model, batch, statistics=[nothing], n_untrained=0)
+    captured = list(capture_heads(model, batch))
+    head = seen[1, 0]
+    row = next(iter(np.flatnonzero(captured[1].mask.sum(axis=1) >= 3)[-1:]))
+    real = captured[1].mask[row]
+    np.testing.assert_allclose(
+        head.weights, captured[1].weights[row, 0][np.ix_(real, real)], atol=1e-5
+    )
+    np.testing.assert_allclose(
+        head.output, captured[1].outputs[row, 0][real], atol=1e-4
+    )
+    assert head.token_ids.tolist() == batch["input_ids"][row][real].tolist()
+    assert head.tokens.shape == (real.sum(), head.matrices["query"].shape[1])
+    assert set(head.matrices) == {"query", "key", "value", "output"}
+
+
+def test_a_planted_previous_token_head_is_found():
+    """Queries and keys are one-hot positions, the queries one step behind."""
+    n = 12
+    positions = np.eye(n)
+    rng = np.random.default_rng(0)
+    arrays = {
+        "queries": rng.normal(size=(3, 2, n, n)),
+        "keys": np.tile(positions, (3, 2, 1, 1)),
+        "values": rng.normal(size=(3, 2, n, 4)),
+        "scale": 1.0,
+    }
+    arrays["queries"][:, 0] = np.roll(positions, 1, axis=0) * 8
+    found = probe_model(arrays, statistics=["previous_token"], n_permutations=99)
+    p_values = found["previous_token"].p_value["shuffled_positions"]
+    assert p_values[0, 0] == 0.01
+    assert p_values[0, 1] > 0.01
+    assert found["previous_token"].observed[0, 0] > 0.9
+
+
+def test_arrays_and_caches_give_the_numbers_of_the_model():
+    model, x = encoder(), torch.randn(3, 9, 16)
+    captured = list(capture_heads(model, x))
+    names = ("queries", "keys", "values", "tokens", "w_query", "w_key", "w_value")
+    arrays = [{n: getattr(c, n) for n in (*names, "w_output")} for c in captured]
+    options = {"n_permutations": 9, "n_untrained": 0}
+    whole = probe_model(model, x, **options)
+    same = probe_model(arrays, **options)
+    for name, statistic in whole.statistics.items():
+        np.testing.assert_allclose(same[name].observed, statistic.observed, rtol=1e-6)
+    bare = probe_model({n: arrays[0][n] for n in names[:3]}, **options)
+    assert "qk_rank" not in bare.statistics
+    np.testing.assert_allclose(
+        bare["linear_cka"].observed[0], whole["linear_cka"].observed[0], rtol=1e-6
+    )
+
+
+class LensCache(dict):
+    """An activation cache with the attributes of TransformerLens' own."""
+
+    def __init__(self, captured):
+        super().__init__()
+        for number, one in enumerate(captured):
+            for short, name in (("q", "queries"), ("k", "keys"), ("v", "values")):
+                rows = torch.from_numpy(getattr(one, name)).transpose(1, 2)
+                self[f"blocks.{number}.attn.hook_{short}"] = rows
+            self[f"blocks.{number}.attn.hook_pattern"] = torch.from_numpy(one.weights)
+            self[f"blocks.{number}.ln1.hook_normalized"] = torch.from_numpy(one.tokens)
+        self.model = nn.Module()
+        for letter, name in zip(
+            "QKVO", ("query", "key", "value", "output"), strict=True
+        ):
+            stacked = np.stack([getattr(one, f"w_{name}") for one in captured])
+            setattr(
+                self.model, f"W_{letter}", torch.from_numpy(stacked).transpose(2, 3)
+            )
+        self.model.cfg = type("Config", (), {})()
+        self.model.cfg.attn_scale = captured[0].scale ** -1
+        self.model.cfg.attention_dir = "bidirectional"
+
+
+def test_caches_of_transformer_lens_are_read():
+    model, x = encoder(), torch.randn(3, 9, 16)
+    options = {"n_permutations": 9, "n_untrained": 0}
+    whole = probe_model(model, x, **options)
+    same = probe_model(LensCache(list(capture_heads(model, x))), **options)
+    assert same.names == ["blocks.0.attn", "blocks.1.attn"]
+    for name, statistic in whole.statistics.items():
+        np.testing.assert_allclose(same[name].observed, statistic.observed, rtol=1e-5)
+
+
+def test_ignored_tokens_are_as_if_absent():
+    rng = np.random.default_rng(0)
+    names = ("queries", "keys", "values")
+    arrays = dict(zip(names, rng.normal(size=(3, 2, 2, 9, 4)), strict=True))
+    arrays["keys"][:, :, 0] *= 100
+    cut = {name: array[:, :, 1:] for name, array in arrays.items()}
+    options = {"n_permutations": 9, "statistics": ["entropy", "linear_cka"]}
+    expected = probe_model(cut, **options)
+    mask = np.zeros((2, 9), dtype=bool)
+    mask[:, 0] = True
+    for ignored in ("first", "outliers", [0], mask):
+        found = probe_model(arrays, ignore_tokens=ignored, **options)
+        for name in options["statistics"]:
+            np.testing.assert_allclose(
+                found[name].observed, expected[name].observed, rtol=1e-12
+            )
+
+
+def test_two_models_are_compared_head_by_head():
+    model, x = encoder(), torch.randn(12, 9, 16)
+    other = encoder()
+    with torch.no_grad():  # sharper queries in the second layer only
+        other.layers[1].self_attn.in_proj_weight[:16] *= 6
+    found = compare_models(model, other, x, statistics=["entropy", on_itself])
+    p_values = found["entropy"].p_value["swapped_models"]
+    assert (p_values[0] == 1).all()
+    assert (p_values[1] <= 0.01).all()
+    assert (found["entropy"].observed[1] < 0).all()
+    with pytest.raises(ValueError, match="as many layers"):
+        compare_models(model, nn.MultiheadAttention(16, 2, batch_first=True), x)
+
+
+def test_texts_are_read_with_the_tokenizer(monkeypatch):
+    class Words:
+        pad_token = "[PAD]"
+
+        def __call__(self, texts, **options):
+            longest = max(len(text.split()) for text in texts)
+            ids = torch.zeros(len(texts), longest, dtype=torch.long)
+            mask = torch.zeros_like(ids)
+            for row, text in enumerate(texts):
+                for place, word in enumerate(text.split()):
+                    ids[row, place], mask[row, place] = 1 + len(word) % 9, 1
+            return {"input_ids": ids, "attention_mask": mask}
+
+    texts = ["one two three four", "a bb a bb a"]
+    found = probe_model(
+        hugging_face("bert"),
+        texts=texts,
+        tokenizer=Words(),
+        statistics=["induction", "duplicate_token"],
+        n_permutations=9,
+        n_untrained=0,
+    )
+    assert np.isfinite(found["induction"].observed).all()
+    with pytest.raises(ValueError, match="`model` must be a Hugging Face model"):
+        probe_model(encoder(), texts=texts)
+
+
+def test_progress_without_a_terminal_is_lines(capsys):
+    options = {"n_permutations": 9, "n_untrained": 1, "progress": True, "jobs": 1}
+    probe_model(encoder(), torch.randn(2, 5, 16), **options)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("probe: 2 layers, 2 heads per layer, 2 sequences; about")
+    assert lines[1].startswith("probe: layer 1 of 2 done")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"statistics": ["entropi"]}, "Did you mean 'entropy'"),
+        ({"statistics": []}, "`statistics` must be at least one"),
+        ({"statistics": [on_itself, on_itself]}, "of different names"),
+        ({"statistics": "entropy"}, "`statistics` must be a sequence"),
+        ({"statistics": [3]}, "names of statistics, functions of a head"),
+        ({"ignore_tokens": "last"}, "`ignore_tokens` must be one of"),
+        ({"ignore_tokens": [0.5]}, "`ignore_tokens` must be 'first'"),
+        ({"statistics": [lambda head: head.weights]}, "or one number per token"),
+        ({"statistics": [lambda head: "much"]}, "a function that returns numbers"),
+    ],
+)
+def test_bad_statistics_are_refused(options, message):
+    with pytest.raises((ValueError, TypeError)) as caught:
+        probe_model(encoder(), torch.randn(2, 5, 16), n_permutations=3, **options)
+    assert message in str(caught.value)

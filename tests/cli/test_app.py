@@ -28,7 +28,7 @@ def test_reproduce_prints_claims_and_the_report_then_reuses(tmp_path, capsys):
     assert "≥ 0.9" in shown.out
     assert "± 0.002" in shown.out
     assert "ours: ≈ -0.5" in shown.out
-    assert "reproduced" in shown.out
+    assert "held" in shown.out
     assert f"Report: {tmp_path / 'report.html'}" in shown.out
     assert (tmp_path / "report.html").is_file()
     assert main(arguments) == 0
@@ -41,14 +41,14 @@ def test_a_verdict_against_the_record_is_exit_status_1(tmp_path, capsys, monkeyp
     from eigenheads.experiments.marion2025 import bayes
 
     broken = dataclasses.replace(
-        bayes.experiment,
+        bayes.experiments[0],
         presets={"smoke": bayes.Params(n_samples=50, sharpness_exponent=-0.1)},
     )
-    monkeypatch.setattr(bayes, "experiment", broken)
+    monkeypatch.setattr(bayes, "experiments", (broken,))
     arguments = ["reproduce", "marion2025/bayes", "--preset", "smoke"]
     assert main([*arguments, "--out", str(tmp_path)]) == 1
     shown = capsys.readouterr()
-    assert "on record: reproduced" in shown.out
+    assert "on record: held" in shown.out
     assert "differ from the record" in shown.err
 
 

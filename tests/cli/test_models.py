@@ -6,10 +6,10 @@ import pytest
 import torch
 from tests.adapters.models import VOCABULARY, hugging_face, vision
 
+from eigenheads._plotting.svg import render_svg
 from eigenheads.adapters._load import read_texts
 from eigenheads.cli import main
 from eigenheads.cli._sources import load_model, parse_layers
-from eigenheads.plotting import render_svg
 from eigenheads.probes import ModelProbe
 from eigenheads.report import _probe
 
@@ -44,7 +44,8 @@ def test_a_folder_is_probed(folder, texts, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "tiny-bert: BertModel on 3 texts" in shown
     assert "by layer and head" in shown
-    assert "too few draws" in shown
+    assert "Too few draws to tell" in shown
+    assert max(len(line) for line in shown.splitlines() if "Page:" not in line) <= 80
     assert f"Page: {out / 'probe.html'}" in shown
     page = (out / "probe.html").read_text()
     assert "<svg" in page
@@ -55,7 +56,8 @@ def test_a_folder_is_probed(folder, texts, tmp_path, capsys):
 
 def test_a_callable_is_probed(tmp_path, capsys, monkeypatch):
     figure = render_svg(lambda figure: None, size=(1.0, 1.0))  # drawing has its test
-    monkeypatch.setattr(_probe, "statistic_figure", lambda *_: figure)
+    for name in ("statistic_figure", "question_figure"):
+        monkeypatch.setattr(_probe, name, lambda *_: figure)
     (tmp_path / "my_own_models.py").write_text(
         "import torch\n"
         "def encoder():\n"
@@ -69,6 +71,11 @@ def test_a_callable_is_probed(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["probe", "my_own_models:encoder", *QUICK]) == 0
     assert "TransformerEncoderLayer" in capsys.readouterr().out
+    few = ["--statistics", "entropy", "--ignore-tokens", "0,1", "--jobs", "1"]
+    assert main(["probe", "my_own_models:encoder", *QUICK, *few]) == 0
+    captured = capsys.readouterr()
+    assert "linear_cka" not in captured.out
+    assert "probe: layer 1 of 1 done" in captured.err
     assert (tmp_path / "results" / "probe" / "probe.html").is_file()
     for name, sentence in (
         ("forgetful", "must be a callable that returns (model, batch)"),

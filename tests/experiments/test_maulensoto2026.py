@@ -13,6 +13,7 @@ import eigenheads.experiments.maulensoto2026._method as method_module
 import eigenheads.experiments.maulensoto2026.rank_k as rank_k_module
 from eigenheads._parallel import threads
 from eigenheads.experiments import experiment_keys, get_experiment
+from eigenheads.experiments._core import Run
 from eigenheads.experiments._run import draw_experiment, experiment_rng
 from eigenheads.experiments.maulensoto2026 import _tokens
 
@@ -26,7 +27,7 @@ def run(key, seed=0, preset="smoke", **changes):
     experiment = get_experiment(key)
     params = dataclasses.replace(experiment.presets[preset], **changes)
     table = experiment.simulate(params, experiment_rng(key, seed))
-    return params, table, experiment.check(params, table)
+    return params, table, experiment.check(Run(params, table))
 
 
 @functools.cache
@@ -35,7 +36,7 @@ def smoke_run(key, seed):
 
 
 def failing(claims):
-    return [claim.statement for claim in claims if not claim.holds]
+    return [claim.statement for claim in claims if claim.verdict != "held"]
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def no_cache(monkeypatch):
 def test_claims_are_as_on_record_on_every_master_seed(key, seed):
     claims = smoke_run(key, seed)[2]
     assert claims
-    assert [claim.statement for claim in claims if claim.is_news] == []
+    assert [claim.statement for claim in claims if claim.is_changed] == []
 
 
 @pytest.mark.parametrize("key", ["fig2", "fig4a", "rank_k"])
@@ -69,8 +70,8 @@ def test_same_seed_same_bytes_for_any_number_of_threads(key, monkeypatch):
 def test_the_figure_is_drawn_from_the_table_alone_and_reproducibly(key):
     params, table, _ = smoke_run(key, 0)
     experiment = get_experiment(key)
-    first = draw_experiment(experiment, params, table)
-    assert first == draw_experiment(experiment, params, table)
+    first = draw_experiment(experiment, Run(params, table))
+    assert first == draw_experiment(experiment, Run(params, table))
 
 
 @pytest.mark.parametrize(

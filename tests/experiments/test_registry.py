@@ -1,13 +1,12 @@
 import pytest
 
-from eigenheads.experiments import (
+from eigenheads.experiments import Experiment, experiment_keys, get_experiment
+from eigenheads.experiments._registry import (
     PRESETS,
-    Experiment,
-    experiment_keys,
-    get_experiment,
     get_paper,
+    preset_params,
+    select_keys,
 )
-from eigenheads.experiments._registry import preset_params, select_keys
 
 
 @pytest.mark.parametrize("key", experiment_keys())

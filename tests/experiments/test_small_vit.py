@@ -8,6 +8,7 @@ import pytest
 
 from eigenheads._parallel import threads
 from eigenheads.experiments import _models, get_experiment
+from eigenheads.experiments._core import Run
 from eigenheads.experiments._run import draw_experiment, experiment_rng
 from eigenheads.experiments.teo2024 import reconstruction
 
@@ -19,7 +20,7 @@ def run(seed, **changes):
     experiment = get_experiment(KEY)
     params = dataclasses.replace(experiment.presets["smoke"], **changes)
     table = experiment.simulate(params, experiment_rng(KEY, seed))
-    return params, table, experiment.check(params, table)
+    return params, table, experiment.check(Run(params, table))
 
 
 @functools.cache
@@ -31,13 +32,13 @@ def smoke_run(seed):
 def test_claims_are_as_on_record_on_every_master_seed(seed):
     claims = smoke_run(seed)[2]
     assert claims
-    assert [claim.statement for claim in claims if claim.is_news] == []
+    assert [claim.statement for claim in claims if claim.is_changed] == []
 
 
 def test_the_figure_is_drawn_from_the_table_alone_and_reproducibly():
     params, table, _ = smoke_run(0)
-    first = draw_experiment(get_experiment(KEY), params, table)
-    assert first == draw_experiment(get_experiment(KEY), params, table)
+    first = draw_experiment(get_experiment(KEY), Run(params, table))
+    assert first == draw_experiment(get_experiment(KEY), Run(params, table))
 
 
 def test_same_seed_same_bytes_for_any_number_of_threads():
@@ -66,7 +67,7 @@ def test_norms_that_were_exchanged_are_noticed(monkeypatch):
 
     monkeypatch.setattr(reconstruction, "norms", exchanged)
     claims = run(0, n_steps=3, width=16, n_heads=1, n_layers=1)[2]
-    assert sum(claim.is_news for claim in claims) >= 3
+    assert sum(claim.is_changed for claim in claims) >= 3
 
 
 def test_norms_are_those_of_the_definition():

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from numba import njit
 
-import eigenheads.experiments.truong2026._cells as cells_module
-import eigenheads.experiments.truong2026._runs as runs_module
-import eigenheads.experiments.truong2026.nuisance as nuisance_module
+import eigenheads.experiments.truong2026._rule as rule_module
+import eigenheads.experiments.truong2026.phase_diagram as phase_module
+import eigenheads.experiments.truong2026.recovery as recovery_module
 from eigenheads._parallel import reporting, threads
 from eigenheads.dynamics import _signal, _signal_kernels
-from eigenheads.experiments import experiment_keys, get_experiment, get_paper
+from eigenheads.experiments import experiment_keys, get_experiment
+from eigenheads.experiments._core import Run
+from eigenheads.experiments._registry import get_paper
 from eigenheads.experiments._run import draw_experiment, experiment_rng
 from eigenheads.experiments.truong2026._searches import (
     Whitened,
@@ -34,11 +36,12 @@ def run(key, seed=0, preset="smoke", **changes):
     experiment = get_experiment(key)
     params = dataclasses.replace(experiment.presets[preset], **changes)
     table = experiment.simulate(params, experiment_rng(key, seed))
-    return params, table, experiment.check(params, table)
+    return params, table, experiment.check(Run(params, table))
 
 
 def failing(claims):
-    return [claim.statement for claim in claims if not claim.holds]
+    """Return the claims whose verdict is not the one on record."""
+    return [claim.statement for claim in claims if claim.is_changed]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -46,7 +49,7 @@ def failing(claims):
 def test_claims_are_as_on_record_on_every_master_seed(key, seed):
     claims = run(key, seed)[2]
     assert claims
-    assert [claim.statement for claim in claims if claim.is_news] == []
+    assert [claim.statement for claim in claims if claim.is_changed] == []
 
 
 @pytest.mark.parametrize("key", QUICK)
@@ -80,9 +83,9 @@ def test_same_table_same_figure_byte_by_byte(key):
         key, **({"n_prompts": 16, "n_repeats": 1} if key not in QUICK else {})
     )
     experiment = get_experiment(key)
-    first = draw_experiment(experiment, params, table)
+    first = draw_experiment(experiment, Run(params, table))
     assert first.startswith(b"<?xml")
-    assert first == draw_experiment(experiment, params, table)
+    assert first == draw_experiment(experiment, Run(params, table))
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -123,61 +126,71 @@ def test_descent_is_noticed(monkeypatch):
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_a_wrong_sharpness_is_noticed(monkeypatch, factor):
-    real = runs_module.simulate_signal
+    real = rule_module.simulate_signal
 
     def sharper(law, **options):
         beta = factor * law.inverse_temperature
         return real(dataclasses.replace(law, inverse_temperature=beta), **options)
 
-    monkeypatch.setattr(runs_module, "simulate_signal", sharper)
+    monkeypatch.setattr(rule_module, "simulate_signal", sharper)
     for key in QUICK:
         assert failing(run(key)[2]), key
 
 
 def test_ten_times_the_step_is_noticed(monkeypatch):
-    real = runs_module.simulate_signal
+    real = rule_module.simulate_signal
 
     def larger(law, *, step_size, **options):
         return real(law, step_size=lambda t: 10 * step_size(t), **options)
 
-    monkeypatch.setattr(runs_module, "simulate_signal", larger)
+    monkeypatch.setattr(rule_module, "simulate_signal", larger)
     for key in QUICK:
         assert failing(run(key)[2]), key
 
 
 def test_a_theory_without_noise_is_noticed(monkeypatch):
-    real = runs_module.finite_signal_ascent
+    real = rule_module.finite_signal_ascent
 
     def quiet(start, **options):
         return real(start, **options, batch_size=10**6)
 
-    monkeypatch.setattr(runs_module, "finite_signal_ascent", quiet)
+    monkeypatch.setattr(rule_module, "finite_signal_ascent", quiet)
     for key in QUICK:
         assert failing(run(key)[2]), key
 
 
 def test_a_control_with_a_signal_is_noticed(monkeypatch):
-    real = nuisance_module.simulate_signal
+    real = recovery_module.simulate_signal
 
     def informed(law, **options):
         return real(
             dataclasses.replace(law, n_informative=100, strength=0.5), **options
         )
 
-    monkeypatch.setattr(nuisance_module, "simulate_signal", informed)
+    monkeypatch.setattr(recovery_module, "simulate_signal", informed)
     assert any("without informative" in said for said in failing(run(QUICK[1])[2]))
 
 
 def test_a_flat_head_is_no_head(monkeypatch):
     """Without its softmax the head is PCA, and its wins are gone."""
     monkeypatch.setattr(
-        cells_module,
+        phase_module,
         "search_with_head",
         lambda tokens, starts, **_: Whitened(tokens.reshape(-1, tokens.shape[-1])).top,
     )
     said = failing(run("truong2026/phase_diagram")[2])
     assert any("rare and strong" in statement for statement in said)
     assert any("PCA's lead" in statement for statement in said)
+
+
+def test_the_control_is_compared_with_the_law_of_the_sphere(rng):
+    uniform = rng.standard_normal((2000, 100))
+    uniform /= np.linalg.norm(uniform, axis=1, keepdims=True)
+    near = recovery_module.sphere_distance(uniform[:, 0], 100)
+    far = recovery_module.sphere_distance(2 * uniform[:, 0], 100)
+    low, high = near.interval(0.95)
+    assert low < 0.0 < high < 0.1  # a distance of 0 is not excluded
+    assert far.interval(0.95)[0] > 0.1
 
 
 @pytest.fixture

@@ -2,7 +2,9 @@
 
 import pytest
 
-from eigenheads.experiments import experiment_keys, get_paper, untested_claims
+from eigenheads.experiments import experiment_keys
+from eigenheads.experiments._registry import get_paper
+from eigenheads.experiments._untested import untested_claims
 
 PAPERS = list(dict.fromkeys(key.partition("/")[0] for key in experiment_keys()))
 

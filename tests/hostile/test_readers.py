@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eigenheads._files import read_arrays, write_arrays
+from eigenheads._plotting.svg import embedded_svg
 from eigenheads.experiments import Result, StoreError
 from eigenheads.experiments._run import reproduce
 from eigenheads.experiments._store import load_result
-from eigenheads.plotting import embedded_svg
 
 FEW = settings(
     max_examples=60,

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from eigenheads._files import read_arrays, write_arrays
+from eigenheads._plotting.svg import embedded_svg
 from eigenheads.cli import main
 from eigenheads.experiments import StoreError, reproduce, stored_results
-from eigenheads.plotting import embedded_svg
 from eigenheads.report import render_report, write_report
 
 KEY = "marion2025/bayes"

@@ -53,6 +53,37 @@ def test_nulls_of_too_few_draws_do_not_decide(probe):
     assert found["permuted_tokens"] == probe.stands_out("cka").sum() == 3
 
 
+def test_statistics_with_one_null_are_one_family(rng):
+    draws = rng.standard_normal((1, 4, 99))
+    one = Statistic("one", np.full((1, 4), 9.0), {"n": draws}, "greater", "")
+    other = Statistic("other", np.zeros((1, 4)), {"n": draws}, "greater", "")
+    found = ModelProbe([0], ["a"], {"one": one, "other": other})
+    together = q_values(np.stack([one.p_value["n"], other.p_value["n"]]))
+    np.testing.assert_array_equal(found.q_value("one", "n"), together[0])
+    alone = ModelProbe([0], ["a"], {"one": one})
+    assert (alone.q_value("one", "n") < found.q_value("one", "n")).all()
+
+
+def test_heads_beyond_all_draws_are_undecided_until_there_are_enough(rng):
+    """One of 30 heads is far out: it takes 599 draws to find it."""
+
+    def probe_of(n_draws):
+        observed = np.zeros((1, 30))
+        observed[0, 7] = 50.0
+        draws = {"n": rng.standard_normal((1, 30, n_draws)) + 3.0}
+        statistic = Statistic("one", observed, draws, "greater", "")
+        return ModelProbe([0], ["a"], {"one": statistic})
+
+    few = probe_of(99)
+    (row,) = few.summary()
+    assert (row["n_found"], row["n_undecided"], row["n_needed"]) == (0, 1, 599)
+    assert np.argwhere(few.is_undecided("one", "n")).tolist() == [[0, 7]]
+    assert probe_of(598).is_undecided("one", "n").sum() == 1
+    enough = probe_of(599)
+    assert enough.stands_out("one").sum() == 1
+    assert enough.summary()[0]["n_undecided"] == 0
+
+
 def test_rows_are_of_heads_that_exist(probe):
     rows = probe.to_records()
     assert len(rows) == 5 * 2

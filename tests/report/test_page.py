@@ -6,19 +6,11 @@ import re
 
 import pytest
 
-from eigenheads.experiments import (
-    experiment_keys,
-    reproduce,
-    stored_results,
-    untested_claims,
-)
-from eigenheads.report import (
-    format_number,
-    newest_results,
-    print_claims,
-    render_report,
-    write_report,
-)
+from eigenheads.experiments import experiment_keys, reproduce, stored_results
+from eigenheads.experiments._untested import untested_claims
+from eigenheads.report import render_report, write_report
+from eigenheads.report._page import format_number, newest_results
+from eigenheads.report._terminal import print_claims
 
 KEYS = ["marion2025/fig5", "marion2025/bayes"]
 
@@ -43,7 +35,7 @@ def test_shows_every_claim_with_its_numbers_and_verdict(store, page):
             assert str(escape(claim.statement)) in page
             assert f">{format_number(claim.measured)}</td>" in page
     assert "± 0.002</td>" in page
-    assert page.count('class="reproduced"') == sum(
+    assert page.count('class="held"') == sum(
         len(result.claims) for result in stored_results(store)
     )
 
@@ -54,14 +46,16 @@ def test_a_run_that_cannot_tell_says_so_and_counts_as_neither(store, capsys):
     unsure = dataclasses.replace(first, undecided="too few seeds to see it, ± 8")
     mixed = dataclasses.replace(result, claims=(unsure, *rest))
     shown = render_report([mixed])
-    assert f'data-label="claims reproduced">{len(rest)}<' in shown
-    assert "(1 undecided)" in shown
-    assert "on record: reproduced; too few seeds to see it, ± 8" in shown
+    held = sum(not claim.is_check for claim in rest)
+    assert f'data-label="claims held">{held}<' in shown
+    assert 'data-label="undecided">1<' in shown
+    assert "on record: held" in shown
+    assert "too few seeds to see it, ± 8" in shown
     assert "<strong>(on record" not in shown
     print_claims([mixed])
     printed = " ".join(capsys.readouterr().out.split())
-    assert "undecided (on record: reproduced)" in printed
-    assert mixed.news == ()
+    assert "undecided (on record: held)" in printed
+    assert mixed.changed == ()
 
 
 def test_says_how_each_figure_was_made(store, page):
@@ -92,7 +86,7 @@ def test_figures_follow_the_page_in_colour_and_state_their_finding(page):
     assert "#101418" not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
     labels = re.findall(r'<figure role="img" tabindex="0" aria-label="([^"]+)"', page)
     assert len(labels) == len(KEYS)
-    assert all("reproduced" in label for label in labels)
+    assert all("held" in label for label in labels)
 
 
 def test_the_front_page_has_a_row_a_paper_with_one_of_its_figures(page):
@@ -101,13 +95,13 @@ def test_the_front_page_has_a_row_a_paper_with_one_of_its_figures(page):
     n_keys = sum(key.startswith("marion2025/") for key in experiment_keys())
     assert f">2 of {n_keys}</td>" in front
     (label,) = re.findall(r'<svg role="img" aria-label="([^"]+)"', front)
-    assert label.endswith("4 of 4 claims reproduced")
+    assert label.endswith("claims: 2 held; our checks: 2 of 2")
     # The drawing itself is in the page once.
     (drawing,) = re.findall(r'<use href="#([^"]+)"', front)
     assert page.count(f'<svg id="{drawing}"') == 1
 
 
-def test_a_claim_without_a_number_is_untestable_and_not_refuted(store):
+def test_a_claim_without_a_number_is_undecided_and_changed(store):
     (result, *_) = stored_results(store)
     claims = tuple(
         dataclasses.replace(claim, measured=float("nan")) for claim in result.claims
@@ -115,14 +109,15 @@ def test_a_claim_without_a_number_is_untestable_and_not_refuted(store):
     page = render_report([dataclasses.replace(result, claims=claims)])
     front = page[page.index('<table class="claims front">') : page.index("</table>")]
     numbers = re.findall(r'<td class="number" data-label="[^"]+">(\d+)</td>', front)
-    listed = untested_claims(result.key.partition("/")[0])
-    assert numbers[:3] == ["0", "0", str(len(claims) + len(listed))]
+    own = sum(not claim.is_check for claim in claims)
+    assert numbers[:3] == ["0", "0", str(own)]
+    assert f'data-label="changed">{len(claims)}<' in front
 
 
 def test_what_is_untestable_is_listed_with_the_reason(page):
     listed = untested_claims("marion2025")
     assert listed
-    assert f"Untestable here: {len(listed)} claims, and why" in page
+    assert f"Not testable here: {len(listed)} claims, with reasons" in page
     for item in listed:
         assert html.escape(item.why, quote=False).replace("'", "&#39;") in page
 
@@ -141,9 +136,9 @@ def test_the_newest_result_of_a_key_is_shown(store):
 
 def test_results_of_other_code_are_marked_and_keep_their_figure(store):
     (result, *_) = stored_results(store)
-    assert "Made by other code" not in render_report([result])
+    assert "Computed by a different version" not in render_report([result])
     old = dataclasses.replace(result, code="0.0.0+old", drawing="old")
-    assert "Made by other code" in render_report([old])
+    assert "Computed by a different version" in render_report([old])
 
 
 def test_a_changed_drawing_is_drawn_anew_from_the_table(store):
@@ -152,11 +147,11 @@ def test_a_changed_drawing_is_drawn_anew_from_the_table(store):
     assert "stale" not in render_report([stale])
 
 
-def test_news_stands_out(store):
+def test_a_changed_verdict_stands_out(store):
     (result, *_) = stored_results(store)
-    claim = dataclasses.replace(result.claims[0], on_record="not reproduced")
+    claim = dataclasses.replace(result.claims[0], on_record="contradicted")
     page = render_report([dataclasses.replace(result, claims=(claim,))])
-    assert "on record: not reproduced" in page
+    assert "on record: contradicted" in page
 
 
 def test_an_empty_folder_gets_a_sentence(tmp_path):

@@ -7,6 +7,7 @@ from eigenheads.probes import ModelProbe, Statistic
 from eigenheads.report import write_probe
 
 pytestmark = pytest.mark.browser
+OPEN = "document.querySelectorAll('details').forEach((d) => { d.open = true; })"
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def page(tmp_path_factory):
 def test_reads_well_at_any_width_and_scheme(browser, page, width, dark):
     browser.look(width=width, height=844, dark=dark)
     browser.open(page)
-    browser.run("document.querySelector('details').open = true")
+    browser.run(OPEN)
     assert browser.axe() == []
     assert browser.complaints == []
     assert browser.run("document.documentElement.scrollWidth") <= width
@@ -46,15 +47,15 @@ def test_reads_well_at_any_width_and_scheme(browser, page, width, dark):
         url for url in browser.requests if not url.startswith(("file:", "data:"))
     ]
     assert outside == []
-    assert browser.run("document.querySelectorAll('figure svg').length") == 3
-    assert browser.run("document.querySelectorAll('[scope=row]').length") == 24
+    assert browser.run("document.querySelectorAll('figure svg').length") == 5
+    assert browser.run("document.querySelectorAll('.numbers [scope=row]').length") == 24
     assert "<b>A note.</b>" in browser.run("document.body.innerText")
 
 
 def test_rows_stay_on_one_line_and_keep_their_head_in_sight(browser, page):
     browser.look(width=390, height=844)
     browser.open(page)
-    browser.run("document.querySelector('details').open = true")
+    browser.run(OPEN)
     heights = browser.run(
         "[...document.querySelectorAll('.numbers tr')].map((r) => r.offsetHeight)"
     )
@@ -65,7 +66,7 @@ def test_rows_stay_on_one_line_and_keep_their_head_in_sight(browser, page):
     )
     assert wide <= seen  # the summary needs no scrolling
     lefts = browser.run(
-        "(() => { const box = document.querySelectorAll('.scroll')[1];"
+        "(() => { const box = document.querySelector('#rows .scroll');"
         " box.scrollLeft = 200; const cell = box.querySelector('tbody th');"
         " return [box, cell].map((e) => e.getBoundingClientRect().left); })()"
     )

@@ -6,7 +6,6 @@ import re
 import numpy as np
 import pytest
 
-from eigenheads import _tour
 from eigenheads._tour import _chapters, _run
 from eigenheads.cli import main
 from eigenheads.experiments._registry import get_experiment, select_keys
@@ -23,7 +22,7 @@ def short(monkeypatch):
 
 def test_the_headlines_are_of_every_paper():
     """Of every one that needs no extra: the demo installs the core alone."""
-    papers = {key.partition("/")[0] for key in select_keys(_tour.HEADLINES)}
+    papers = {key.partition("/")[0] for key in select_keys(_run.HEADLINES)}
     core = {
         experiment.paper
         for experiment in map(get_experiment, select_keys(["all"]))
@@ -37,14 +36,14 @@ def test_tells_what_it_measures_and_ends_with_three_steps(short, tmp_path, capsy
     shown = capsys.readouterr().out
     for number in "1234":
         assert f"\n{number}. " in shown
-    assert "8 of 8 claims reproduced; no verdict(s) differ" in shown
+    assert "claims: 3 held; our checks: 5 of 5; no verdict(s) differ" in shown
     accuracy = re.search(r"accuracy (\S+) on 1000 streams", shown)
     assert float(accuracy.group(1)) > 0.9
     assert "pip install 'eigenheads[torch]'" in shown
     assert f"Report: {tmp_path / 'report.html'}" in shown.replace("\n", "")
     assert (tmp_path / "report.html").is_file()
     ending = shown.strip().splitlines()[-4:]
-    assert ending[0].endswith("What to do next:")
+    assert ending[0].endswith("Next steps:")
     assert all("eigenheads" in line or "docs/" in line for line in ending[1:])
 
 
@@ -54,14 +53,14 @@ def test_a_verdict_against_the_record_is_shown_and_exit_status_1(
     from eigenheads.experiments.marion2025 import bayes
 
     broken = dataclasses.replace(
-        bayes.experiment,
+        bayes.experiments[0],
         presets={"smoke": bayes.Params(n_samples=50, sharpness_exponent=-0.1)},
     )
-    monkeypatch.setattr(bayes, "experiment", broken)
+    monkeypatch.setattr(bayes, "experiments", (broken,))
     monkeypatch.setattr(_run, "digit_streams", lambda: iter(()))
     monkeypatch.setattr(_run, "kernel_facts", lambda: iter(()))
     assert main(["demo", "--preset", "smoke", "--out", str(tmp_path)]) == 1
-    assert "on record: reproduced" in capsys.readouterr().out
+    assert "on record: held" in capsys.readouterr().out
 
 
 def test_explicit_features_have_the_exponential_kernel(rng):

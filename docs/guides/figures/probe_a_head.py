@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from eigenheads.probes import ModelProbe
-from eigenheads.report import statistic_figure
+from eigenheads.report._probe import statistic_figure
 
 HERE = Path(__file__).parent
 

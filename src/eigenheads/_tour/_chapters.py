@@ -1,4 +1,4 @@
-"""What the tour computes with the core alone; every number is measured when shown."""
+"""Chapters of the tour that need only the core; all numbers are measured."""
 
 import math
 from collections.abc import Iterator
@@ -20,12 +20,12 @@ from eigenheads.functional import (
 from eigenheads.probes import kernel_pca_probe, planted_heads, q_values
 
 _N_FRAMES = 10
-# Of the keys in the pursuit's chapter: this share of entries is hit, this hard.
+# Corruption of keys in the chapter on pursuit: share of entries, and size.
 _SHARE_HIT, _HIT = 0.05, 10.0
 
 
 def digit_streams(n_train: int = 2000, n_test: int = 1000) -> Iterator[str]:
-    """Find the deciding frame of streams of handwritten digits, beside a baseline."""
+    """Fit streams of handwritten digits, and compare with a baseline."""
     rng = np.random.default_rng(0)
     images, digits = load_digits(return_X_y=True)
     half = rng.permutation(len(digits)) < len(digits) // 2
@@ -33,7 +33,7 @@ def digit_streams(n_train: int = 2000, n_test: int = 1000) -> Iterator[str]:
     others, truths, places = _streams(images[~half], digits[~half], n_test, rng)
     yield (
         f"Streams of {_N_FRAMES} handwritten digits; one frame is a 3 or an 8 and "
-        "gives the label. Which frame is not told."
+        "gives the label. The fit does not know which."
     )
     model = SingleLocationClassifier().fit(bags, labels)
     located = np.mean(np.asarray(model.locate(others)) == places)
@@ -54,7 +54,7 @@ def digit_streams(n_train: int = 2000, n_test: int = 1000) -> Iterator[str]:
 
 
 def kernel_facts(n_permutations: int = 99) -> Iterator[str]:
-    """Show that a head can be kernel PCA, and that the probe knows when one is."""
+    """Show that a head can be kernel PCA, and that the probe detects it."""
     rng = np.random.default_rng(0)
     keys, queries = rng.standard_normal((2, 12, 2))
     values = kernel_pca_values(kernel_pca(keys), 3)
@@ -79,13 +79,13 @@ def kernel_facts(n_permutations: int = 99) -> Iterator[str]:
         captured = result.statistics["captured_variance"]
         found = np.sum(q_values(captured.p_value["permuted_tokens"]) <= 0.05)
         yield (
-            f"The probe, asked of 8 heads {name}: {found} stand out (q ≤ 0.05), "
+            f"The probe of 8 heads {name}: {found} stand out (q ≤ 0.05), "
             f"captured variance {captured.observed.mean():.3f}."
         )
 
 
 def pursuit_facts() -> Iterator[str]:
-    """Show what the pursuit finds in clean and in corrupted keys, and what it costs."""
+    """Show the entries that the pursuit flags in clean and in corrupted keys."""
     rng = np.random.default_rng(0)
     n, d = 64, 16
     clean = rng.standard_normal((n, 3)) @ rng.standard_normal((3, d)) / np.sqrt(3)
@@ -112,7 +112,7 @@ def pursuit_facts() -> Iterator[str]:
 def softmax_head(
     queries: FloatArray, keys: FloatArray, values: FloatArray
 ) -> FloatArray:
-    """Return what a head computes, written out."""
+    """Return the output of a softmax head, written out."""
     scores = queries @ keys.T / np.sqrt(keys.shape[1])
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     mixed: FloatArray = weights @ values / weights.sum(axis=1, keepdims=True)
@@ -122,7 +122,7 @@ def softmax_head(
 def _streams(
     images: FloatArray, digits: FloatArray, n: int, rng: np.random.Generator
 ) -> tuple[FloatArray, NDArray[np.bool_], NDArray[np.int64]]:
-    """Return bags of frames, whether the deciding frame is an 8, and its place."""
+    """Return bags of frames, labels (an 8 or not), and places of the deciding frame."""
     decides = np.isin(digits, (3, 8))
     frames = rng.choice(np.flatnonzero(~decides), (n, _N_FRAMES))
     places = rng.integers(_N_FRAMES, size=n)
@@ -145,7 +145,7 @@ def _projections(queries: FloatArray, keys: FloatArray, n_axes: int) -> FloatArr
 def _features(points: FloatArray) -> FloatArray:
     """Return coordinates whose inner product is exp(x·y/√2), for points of the plane.
 
-    One for each monomial of the Taylor series, up to degree 60.
+    There is one coordinate per monomial of the Taylor series, up to degree 60.
     """
     x, y = 2**-0.25 * points.T
     columns = [

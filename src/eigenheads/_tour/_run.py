@@ -1,4 +1,4 @@
-"""The chapters of the tour, one after the other, each with its seconds."""
+"""Run the chapters of the tour one after the other, and print their durations."""
 
 import shutil
 import sys
@@ -18,19 +18,16 @@ from eigenheads._checks import check_choice
 from eigenheads._extras import how_to_get
 from eigenheads._parallel import interrupted_between_blocks
 from eigenheads._tour._chapters import digit_streams, kernel_facts, pursuit_facts
-from eigenheads.experiments import PRESETS, Result, reproduce
-from eigenheads.report import (
-    ProgressDisplay,
-    format_expected,
-    format_number,
-    print_claims,
-    write_report,
-)
-from eigenheads.report._terminal import terminal_text
+from eigenheads.experiments import Result, reproduce
+from eigenheads.experiments._claims import count_verdicts
+from eigenheads.experiments._registry import PRESETS
+from eigenheads.report import write_report
+from eigenheads.report._page import format_expected, format_number
+from eigenheads.report._terminal import ProgressDisplay, print_claims, terminal_text
 
 Say: TypeAlias = Callable[[str], None]
 
-#: What of every paper the tour checks again.
+# Experiments that the tour reproduces.
 HEADLINES = (
     "marion2025",
     "truong2026/alignment",
@@ -54,19 +51,20 @@ def run_tour(
     seed: int = 0,
     jobs: int | None = None,
 ) -> list[Result]:
-    """Check the headlines, fit, look at formulas and at a model; say what is seen.
+    """Reproduce headline claims, fit an estimator, inspect a model; print findings.
 
     Parameters
     ----------
     out
         Folder of results, as for :func:`eigenheads.experiments.reproduce`.
     keys, preset, seed, jobs
-        What is reproduced, and how.
+        Experiments to reproduce, and options of `reproduce`.
 
     Returns
     -------
     results
-        Of the headlines; ``result.news`` are the verdicts that differ from the record.
+        Results of the headline experiments; ``result.changed`` has the verdicts that
+        differ from the record.
     """
     check_choice("preset", preset, PRESETS, owner="demo")
     console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
@@ -95,7 +93,7 @@ def run_tour(
         _say_all(say, _look_inside())
     page = write_report(out)
     say(f"\nReport: {page} ({page.stat().st_size / 1e6:.1f} MB, opens offline)")
-    say(f"All of it took {time.perf_counter() - start:.0f} s. What to do next:")
+    say(f"The tour took {time.perf_counter() - start:.0f} s. Next steps:")
     _say_all(say, [line.format(program=_program()) for line in _NEXT])
     return results
 
@@ -114,7 +112,7 @@ def _say_all(say: Say, lines: Sequence[str] | Iterator[str]) -> None:
 
 
 def _program() -> str:
-    """Return how this command is called from here."""
+    """Return the command that runs this program from the current folder."""
     called = Path(sys.argv[0])
     is_elsewhere = called.name == "eigenheads" and shutil.which("eigenheads") is None
     return str(called) if is_elsewhere else "eigenheads"
@@ -123,8 +121,8 @@ def _program() -> str:
 def _look_inside() -> Iterator[str]:
     if find_spec("torch") is None:
         yield (
-            f"Left out, it needs PyTorch: `{how_to_get('torch')}` adds layers, swaps "
-            "of attention and probes of heads,"
+            f"Left out, because it needs PyTorch: `{how_to_get('torch')}` adds layers, "
+            "swaps of attention and probes of heads,"
         )
         yield "and `eigenheads demo` then shows them here."
         return
@@ -134,16 +132,16 @@ def _look_inside() -> Iterator[str]:
 
 
 def _print_headlines(console: Console, say: Say, results: Sequence[Result]) -> None:
-    """Print a row a result: its first claim, and how many stand as on record."""
+    """Print one row per result: its first claim, and the number of claims that hold."""
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("key", no_wrap=True)
     table.add_column("first claim", overflow="fold", ratio=1)
     table.add_column("paper", justify="right", no_wrap=True)
     table.add_column("ours", justify="right", no_wrap=True)
-    table.add_column("reproduced", justify="right", no_wrap=True)
+    table.add_column("held", justify="right", no_wrap=True)
     for result in results:
         first = result.claims[0]
-        met = sum(claim.verdict == "reproduced" for claim in result.claims)
+        met = sum(claim.verdict == "held" for claim in result.claims)
         table.add_row(
             terminal_text(result.key),
             terminal_text(first.statement),
@@ -153,11 +151,10 @@ def _print_headlines(console: Console, say: Say, results: Sequence[Result]) -> N
         )
     console.print(table)
     claims = [claim for result in results for claim in result.claims]
-    news = sum(claim.is_news for claim in claims)
-    met = sum(claim.verdict == "reproduced" for claim in claims)
+    changed = sum(claim.is_changed for claim in claims)
     say(
-        f"  {met} of {len(claims)} claims reproduced; "
-        f"{news or 'no'} verdict(s) differ from the record. All are in the report."
+        f"  {count_verdicts(claims)}; "
+        f"{changed or 'no'} verdict(s) differ from the record. All are in the report."
     )
-    if news:
-        print_claims([result for result in results if result.news])
+    if changed:
+        print_claims([result for result in results if result.changed])

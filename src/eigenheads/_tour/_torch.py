@@ -1,4 +1,4 @@
-"""What the tour does with a small transformer, where PyTorch is installed."""
+"""Chapter of the tour that trains, swaps and probes a small transformer (PyTorch)."""
 
 import warnings
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _LEVEL = 0.05
 
 
 class RowReader(nn.Module):
-    """A transformer that reads an image row by row and names the digit."""
+    """A transformer that classifies digits; the tokens are the rows of an image."""
 
     def __init__(self, width: int = 32, n_heads: int = 4) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class RowReader(nn.Module):
 def swap_and_probe(
     n_steps: int = 300, n_permutations: int = 99, n_images: int = 16
 ) -> Iterator[str]:
-    """Train a small model, swap a layer there and back, and question its heads."""
+    """Train a small model, swap the attention of a layer and back, probe its heads."""
     images, digits = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(digits))
     x = torch.tensor(images[order].reshape(-1, 8, 8) / 16, dtype=torch.float32)
@@ -47,7 +47,7 @@ def swap_and_probe(
         model = _trained(RowReader(), x[:-400], y[:-400], n_steps)
         yield (
             f"A transformer of 2 layers learned handwritten digits in {n_steps} steps: "
-            f"accuracy {_accuracy(model, x_test, y_test):.3f} on images held out."
+            f"accuracy {_accuracy(model, x_test, y_test):.3f} on held-out images."
         )
         before = _scores(model, x_test)
         with warnings.catch_warnings():

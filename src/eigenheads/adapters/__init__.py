@@ -8,7 +8,10 @@ except ImportError as error:
     raise _missing("PyTorch", extra="torch", owner="eigenheads.adapters") from error
 
 from eigenheads.adapters._capture import CapturedLayer, capture_heads
-from eigenheads.adapters._probe import Capture, probe_model
+from eigenheads.adapters._compare import compare_models
+from eigenheads.adapters._probe import probe_model
+from eigenheads.adapters._screen import screen_tokens
+from eigenheads.adapters._sources import Capture
 from eigenheads.adapters._swap import (
     SwapWarning,
     attention_summary,
@@ -23,8 +26,10 @@ __all__ = [
     "SwapWarning",
     "attention_summary",
     "capture_heads",
+    "compare_models",
     "load_swapped",
     "probe_model",
+    "screen_tokens",
     "swap_attention",
     "watch_attention",
 ]

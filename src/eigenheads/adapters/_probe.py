@@ -1,115 +1,60 @@
-"""Run the probes on every head of a model."""
+"""Run statistics with null distributions on every head of a model."""
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
-from eigenheads._checks import check_choice, check_count, fail
-from eigenheads._parallel import advance, progress_bar, reporting, weighing
+from eigenheads._checks import Got, check_choice, check_count, fail
+from eigenheads._parallel import advance, reporting, threads, weighing
 from eigenheads.adapters._batch import read_batch
-from eigenheads.adapters._capture import CapturedLayer, capture_heads
+from eigenheads.adapters._capture import CapturedLayer
 from eigenheads.adapters._layers import find_attention_layers, select_layers
+from eigenheads.adapters._probe_progress import ProbeProgress
+from eigenheads.adapters._sources import Capture, as_array, as_capture, tokenize_texts
 from eigenheads.adapters._untrained_copy import untrained_copy
 from eigenheads.probes import (
+    HeadStatistic,
     ModelProbe,
     ProbeResult,
     Statistic,
     covariance_probe,
+    head_probe,
     kernel_pca_probe,
-    q_values,
 )
+from eigenheads.probes._covariance_nulls import ABOUT as COVARIANCE_STATISTICS
+from eigenheads.probes._head_probe import read_statistics, subspace_affinity
+from eigenheads.probes._head_statistics import BUILT_IN
+from eigenheads.probes._kernel_nulls import ABOUT as KERNEL_STATISTICS
 from eigenheads.probes._result import stack_layers
 
 _OWNER = "probe_model"
-# Heads with a q-value up to this are marked in the report.
-_LEVEL = 0.05
 _MAX_BYTES = 2**30
 # Arrays of a captured layer that each probe takes.
 _KERNEL_ARRAYS = ("queries", "keys", "values", "tokens", "mask")
 _COVARIANCE_ARRAYS = ("tokens", "w_query", "w_key", "w_value", "w_output", "mask")
-PROBES = ("kernel_pca_probe", "covariance_probe")
-
-
-class Capture:
-    """Captured layers of a model on a batch, to be used several times.
-
-    Iteration yields one :class:`CapturedLayer` per layer, in order. The layers are kept
-    in memory if all of them fit into `max_bytes`; otherwise the model runs again on
-    each iteration.
-
-    Parameters
-    ----------
-    model, batch, layers, batch_size, max_bytes
-        As in :func:`capture_heads`.
-
-    Attributes
-    ----------
-    model
-        The model.
-    layers
-        Index of each captured layer in the model.
-
-    Examples
-    --------
-    >>> import torch
-    >>> layer = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)
-    >>> capture = Capture(layer, torch.randn(3, 5, 8))
-    >>> capture.layers, [one.weights.shape for one in capture]
-    ([0], [(3, 2, 5, 5)])
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        batch: Any,
-        *,
-        layers: Sequence[int] | int | None = None,
-        batch_size: int | None = 8,
-        max_bytes: int = _MAX_BYTES,
-    ) -> None:
-        found = find_attention_layers(model, owner="Capture")
-        self.model = model
-        self.layers = [
-            layer.index for layer in select_layers(found, layers, owner="Capture")
-        ]
-        self._batch, self._batch_size, self._max_bytes = batch, batch_size, max_bytes
-        self._kept: list[CapturedLayer] = []
-
-    def __len__(self) -> int:
-        return len(self.layers)
-
-    def __iter__(self) -> Iterator[CapturedLayer]:
-        if len(self._kept) == len(self):
-            return iter(self._kept)
-        return self._run()
-
-    def _run(self) -> Iterator[CapturedLayer]:
-        kept: list[CapturedLayer] = []
-        size = 0
-        for captured in capture_heads(
-            self.model,
-            self._batch,
-            layers=self.layers,
-            batch_size=self._batch_size,
-            max_bytes=self._max_bytes,
-        ):
-            size += captured.nbytes
-            if size <= self._max_bytes:
-                kept.append(captured)
-            else:
-                kept.clear()
-            yield captured
-        self._kept = kept if len(kept) == len(self) else []
+_HEAD_ARRAYS = ("queries", "keys", "values", "tokens", "mask", "bias")
+_MATRICES = ("query", "key", "value", "output")
+_AFFINITY = "subspace_affinity"
+STATISTICS = (*KERNEL_STATISTICS, *COVARIANCE_STATISTICS, *BUILT_IN, _AFFINITY)
+# Statistics that need token ids.
+_OF_REPEATED = ("duplicate_token", "induction")
+# A token is an outlier if its norm exceeds this multiple of the sequence's median.
+_OUTLIER = 3.0
 
 
 def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
-    model: nn.Module,
-    batch: Any,
+    model: Any,
+    batch: Any = None,
     *,
+    statistics: Sequence[object] | None = None,
+    texts: Sequence[str] | None = None,
+    tokenizer: Any = None,
+    ignore_tokens: Any = None,
     layers: Sequence[int] | int | None = None,
     n_permutations: int = 200,
     n_redraws: int | None = None,
@@ -118,21 +63,36 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     false_discovery: str = "bh",
     batch_size: int | None = 8,
     seed: int = 0,
+    jobs: int | None = None,
     progress: bool = False,
 ) -> ModelProbe:
     """Measure every head of a model and compare with null distributions.
 
-    Each layer is captured (:func:`capture_heads`) and passed to
-    :func:`eigenheads.probes.kernel_pca_probe` and
-    :func:`eigenheads.probes.covariance_probe`.
-
     Parameters
     ----------
-    model, batch, layers, batch_size
+    model
+        A model as in :func:`capture_heads`; or, without `batch`, a :class:`Capture`, a
+        mapping of arrays or a sequence of them, one per layer (see
+        :meth:`Capture.of_arrays`), or an activation cache of TransformerLens.
+    batch, layers, batch_size
         As in :func:`capture_heads`. Sequences of fewer than three tokens are left out.
+    statistics
+        Names of built-in statistics, functions ``f(head) -> number`` (see
+        :class:`eigenheads.probes.Head`), or
+        :class:`eigenheads.probes.HeadStatistic` objects. None means all built-in ones:
+        those of :func:`eigenheads.probes.kernel_pca_probe`,
+        :func:`eigenheads.probes.covariance_probe` and
+        :func:`eigenheads.probes.head_probe`, and ``subspace_affinity``.
+    texts, tokenizer
+        Texts instead of a batch; see :class:`Capture`.
+    ignore_tokens
+        Tokens to leave out, as if the model had not seen them: ``"first"``,
+        ``"outliers"`` (input norm above three times the median of the sequence),
+        positions, or a boolean array (sequences, tokens). Use it where a few tokens
+        carry the norms or the attention.
     n_permutations, n_redraws
-        Draws of each null; nulls that redraw values or keys have `n_redraws`, by
-        default a fifth. See :func:`eigenheads.probes.kernel_pca_probe`.
+        Draws of each null; nulls of the kernel-PCA probe that redraw values or keys
+        have `n_redraws`, by default a fifth.
     n_untrained
         Number of untrained copies of the model that give the null ``untrained``; 0 for
         none. With `m` copies of `h` heads per layer, no p-value is below 1/(mh + 1), or
@@ -142,11 +102,14 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
         The untrained models themselves, for architectures that cannot be initialised
         again automatically.
     false_discovery
-        ``"bh"`` or ``"by"``, as in :func:`eigenheads.probes.q_values`.
+        ``"bh"`` or ``"by"``, as in :func:`eigenheads.probes.q_values`. All heads and
+        statistics with the same null are one family.
     seed
         Seed of the nulls and of the untrained models.
+    jobs
+        Number of threads; None means all cores.
     progress
-        Whether to show a bar with the remaining time on standard error.
+        Whether to report an estimate of the time, then progress, on standard error.
 
     Returns
     -------
@@ -157,8 +120,12 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     --------
     >>> import torch
     >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
-    >>> found = probe_model(layer, torch.randn(2, 6, 8), n_permutations=19)
-    >>> found["linear_cka"].observed.shape
+    >>> def on_itself(head):
+    ...     return head.weights.diagonal()
+    >>> found = probe_model(
+    ...     layer, torch.randn(2, 6, 8), statistics=["linear_cka", on_itself]
+    ... )
+    >>> found["on_itself"].observed.shape
     (1, 2)
     """
     n_permutations = check_count(
@@ -168,35 +135,47 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
         n_redraws = check_count("n_redraws", n_redraws, owner=_OWNER, minimum=0)
     seed = check_count("seed", seed, owner=_OWNER, minimum=0, maximum=2**32 - 1)
     check_choice("false_discovery", false_discovery, ("bh", "by"), owner=_OWNER)
-    attention = find_attention_layers(model, owner=_OWNER)
-    select_layers(attention, layers, owner=_OWNER)
-    read_batch(model, batch, owner=_OWNER)
-    copies, notes = _untrained_models(model, untrained, n_untrained, seed)
-    # All models share the memory limit.
-    each = _MAX_BYTES // (1 + len(copies))
-    options: dict[str, Any] = {"batch_size": batch_size, "max_bytes": each}
-    capture, *others = [
-        Capture(one, batch, layers=layers, **options) for one in (model, *copies)
-    ]
-    found = probe_captured(
-        capture,
-        others,
-        n_permutations=n_permutations,
-        n_redraws=n_redraws,
-        seed_of_layer=lambda layer: _derived(seed, layer, 0),
-        settings={
-            "model": type(model).__name__,
-            "layers": capture.layers,
-            "n_untrained": len(copies),
-            "false_discovery": false_discovery,
-            "seed": seed,
-        },
-        progress=progress,
-    )
-    notes += found.notes
-    notes += _few_draws(found.statistics, false_discovery)
-    return ModelProbe(
-        found.layers, found.names, found.statistics, found.settings, notes
+    wanted = _read_names(statistics)
+    if isinstance(model, nn.Module):
+        if texts is not None:
+            batch = tokenize_texts(model, texts, tokenizer, owner=_OWNER)
+        attention = find_attention_layers(model, owner=_OWNER)
+        select_layers(attention, layers, owner=_OWNER)
+        read_batch(model, batch, owner=_OWNER)
+        copies, notes = _untrained_models(model, untrained, n_untrained, seed)
+        # All models share the memory limit.
+        each = _MAX_BYTES // (1 + len(copies))
+        capture, *others = [
+            Capture(one, batch, layers=layers, batch_size=batch_size, max_bytes=each)
+            for one in (model, *copies)
+        ]
+    else:
+        capture, others, notes = as_capture(model, owner=_OWNER), [], []
+    if statistics is None and capture.token_ids is None:
+        wanted = [name for name in wanted if name not in _OF_REPEATED]
+    with threads(jobs) if jobs is not None else nullcontext():
+        found = probe_captured(
+            capture,
+            others,
+            statistics=wanted,
+            ignore_tokens=ignore_tokens,
+            n_permutations=n_permutations,
+            n_redraws=n_redraws,
+            seed_of_layer=lambda layer: _derived(seed, layer, 0),
+            progress=progress,
+        )
+    settings = {
+        "model": type(model).__name__,
+        "layers": list(capture.layers),
+        "n_untrained": len(others),
+        "false_discovery": false_discovery,
+        "seed": seed,
+        "ignore_tokens": None if ignore_tokens is None else str(ignore_tokens)[:80],
+    }
+    return replace(
+        found,
+        settings={**settings, **found.settings},
+        notes=[*notes, *found.notes],
     )
 
 
@@ -205,41 +184,73 @@ def probe_captured(
     untrained: Sequence[Iterable[CapturedLayer]],
     *,
     seed_of_layer: Callable[[int], int],
+    statistics: Sequence[object] = STATISTICS,
+    ignore_tokens: Any = None,
     n_permutations: int = 200,
     n_redraws: int | None = None,
-    probes: Sequence[str] = PROBES,
-    settings: dict[str, Any] | None = None,
     progress: bool = False,
 ) -> ModelProbe:
     """Run probes on captured layers; `untrained` are captures of other models."""
+    wanted = _read_names(statistics)
+    ids = getattr(capture, "token_ids", None)
     layers: list[int] = []
     names: list[str] = []
     found: list[dict[str, Statistic]] = []
     notes: list[str] = []
     used: dict[str, Any] = {"n_permutations": n_permutations, "n_redraws": n_redraws}
     n_layers = len(capture) if isinstance(capture, Capture | list) else 1
-    bar = progress_bar(n_layers, description="layers") if progress else nullcontext()
-    with bar:
+    reporter = ProbeProgress(n_layers) if progress else None
+    with reporter.bar() if reporter else nullcontext():
         for captured, *alike in zip(capture, *untrained, strict=True):
+            if ignore_tokens is not None:
+                captured, *alike = (
+                    _without(one, ignore_tokens) for one in (captured, *alike)
+                )
             layers.append(captured.layer)
             names.append(captured.name)
-            notes += [note for note in _remarks(captured) if note not in notes]
-            results = _probe_layer(
-                captured,
-                alike,
-                probes,
-                n_permutations,
-                n_redraws,
-                seed_of_layer(captured.layer),
+            run = LayerProbe(
+                wanted, ids, n_permutations, n_redraws, seed_of_layer(captured.layer)
             )
+            if reporter and len(layers) == 1:
+                reporter.estimate(run, captured, alike)
+            results = run(captured, alike)
             found.append({k: s for r in results for k, s in r.statistics.items()})
-            used |= {
-                "n_sequences": len(captured.mask),
-                "n_redraws": results[0].settings.get("n_redraws", n_redraws),
-            }
-    return ModelProbe(
-        layers, names, stack_layers(found), {**(settings or {}), **used}, notes
-    )
+            notes += [n for n in _remarks(captured, found[-1]) if n not in notes]
+            used["n_sequences"] = len(captured.mask)
+            for result in results:
+                used["n_redraws"] = result.settings.get("n_redraws", used["n_redraws"])
+            if reporter:
+                reporter.layer_done()
+    ordered = [
+        {name: one[name] for name in _names(wanted) if name in one} for one in found
+    ]
+    return ModelProbe(layers, names, stack_layers(ordered), used, notes)
+
+
+def _read_names(statistics: Sequence[object] | None) -> list[object]:
+    """Return statistics by name or object; names must be known and different."""
+    if statistics is None:
+        return list(STATISTICS)
+    if isinstance(statistics, str) or not isinstance(statistics, Sequence):
+        fail("statistics", "a sequence", statistics, owner=_OWNER, error=TypeError)
+    if not statistics:
+        fail("statistics", "at least one", statistics, owner=_OWNER)
+    wanted: list[object] = []
+    for one in statistics:
+        if isinstance(one, str):
+            check_choice("statistics", one, STATISTICS, owner=_OWNER)
+            wanted.append(one)
+        else:
+            wanted += read_statistics([one], owner=_OWNER)
+    names = _names(wanted)
+    if len(set(names)) < len(names):
+        hint = "Give HeadStatistic objects a name."
+        fail("statistics", "of different names", Got(names), owner=_OWNER, hint=hint)
+    return wanted
+
+
+def _names(wanted: Sequence[object]) -> list[str]:
+    return [one.name if isinstance(one, HeadStatistic) else str(one) for one in wanted]
 
 
 def _untrained_models(
@@ -264,44 +275,135 @@ def _untrained_models(
     return copies, []
 
 
-def _probe_layer(
-    captured: CapturedLayer,
-    alike: Sequence[CapturedLayer],
-    probes: Sequence[str],
-    n_permutations: int,
-    n_redraws: int | None,
-    seed: int,
-) -> list[ProbeResult]:
-    options: dict[str, Any] = {"n_permutations": n_permutations, "seed": seed}
-    results = []
-    if "kernel_pca_probe" in probes:
-        # This probe reports a unit per head and sequence: 0.9 of a layer in all.
+class LayerProbe:
+    """Runs the wanted statistics on one captured layer."""
+
+    def __init__(
+        self,
+        wanted: Sequence[object],
+        ids: NDArray[Any] | None,
+        n_permutations: int,
+        n_redraws: int | None,
+        seed: int,
+    ) -> None:
+        names = set(_names(wanted))
+        self.uses_kernel = not names.isdisjoint(KERNEL_STATISTICS)
+        self.uses_covariance = not names.isdisjoint(COVARIANCE_STATISTICS)
+        self.uses_affinity = _AFFINITY in names
+        self.of_heads = [
+            one for one in wanted if isinstance(one, HeadStatistic) or one in BUILT_IN
+        ]
+        self.ids, self.seed = ids, seed
+        self.n_permutations, self.n_redraws = n_permutations, n_redraws
+
+    def __call__(
+        self, captured: CapturedLayer, alike: Sequence[CapturedLayer]
+    ) -> list[ProbeResult]:
+        options: dict[str, Any] = {
+            "n_permutations": self.n_permutations,
+            "seed": self.seed,
+        }
+        results = []
+        # Probes report a unit per head and sequence; all parts add up to one layer.
         units = captured.n_heads * len(captured.mask) * (1 + len(alike))
-        with weighing(0.9 / units):
-            kernel = kernel_pca_probe(
-                **_arrays(captured, _KERNEL_ARRAYS),
-                outputs=None if captured.bias is not None else captured.outputs,
-                is_causal=_hides_the_future(captured),
-                scale=captured.scale,
-                untrained=[_arrays(one, _KERNEL_ARRAYS) for one in alike] or None,
-                n_redraws=n_redraws,
-                **options,
-            )
-        results.append(kernel)
-    if "covariance_probe" in probes:
+        has_matrices = captured.w_query is not None and captured.tokens is not None
+        with weighing((0.6 if self.of_heads else 1.0) / units):
+            if self.uses_kernel:
+                results.append(self._kernel(captured, alike, options))
+        with weighing((0.4 if self.uses_kernel else 1.0) / units):
+            if self.of_heads:
+                results.append(self._heads(captured, alike))
         with reporting(lambda units: None):
-            covariance = covariance_probe(
-                **_arrays(captured, _COVARIANCE_ARRAYS),
-                untrained=[_arrays(one, _COVARIANCE_ARRAYS) for one in alike] or None,
-                **options,
-            )
-        advance(0.1)
-        results.append(covariance)
-    return results
+            if self.uses_covariance and has_matrices:
+                results.append(
+                    covariance_probe(
+                        **_arrays(captured, _COVARIANCE_ARRAYS),
+                        untrained=[_arrays(x, _COVARIANCE_ARRAYS) for x in alike]
+                        or None,
+                        **options,
+                    )
+                )
+        if self.uses_affinity and captured.w_output is not None:
+            matrices = np.asarray(captured.w_output, dtype=np.float64)
+            found = subspace_affinity(matrices, self.n_permutations, self.seed)
+            if found is not None:
+                results.append(ProbeResult(_AFFINITY, {_AFFINITY: found}))
+        if not self.uses_kernel and not self.of_heads:
+            advance(1.0)
+        return results
+
+    def _kernel(
+        self,
+        captured: CapturedLayer,
+        alike: Sequence[CapturedLayer],
+        options: dict[str, Any],
+    ) -> ProbeResult:
+        return kernel_pca_probe(
+            **_arrays(captured, _KERNEL_ARRAYS),
+            outputs=None if captured.bias is not None else captured.outputs,
+            is_causal=_hides_the_future(captured),
+            scale=captured.scale,
+            untrained=[_arrays(one, _KERNEL_ARRAYS) for one in alike] or None,
+            n_redraws=self.n_redraws,
+            **options,
+        )
+
+    def _heads(
+        self, captured: CapturedLayer, alike: Sequence[CapturedLayer]
+    ) -> ProbeResult:
+        return head_probe(
+            **head_arrays(captured, self.ids),
+            statistics=self.of_heads,
+            untrained=[head_arrays(one, self.ids) for one in alike],
+            n_draws=self.n_permutations,
+            layer=captured.layer,
+            seed=self.seed,
+        )
 
 
 def _arrays(captured: CapturedLayer, names: Sequence[str]) -> dict[str, Any]:
     return {name: getattr(captured, name) for name in names}
+
+
+def head_arrays(captured: CapturedLayer, ids: NDArray[Any] | None) -> dict[str, Any]:
+    arrays = _arrays(captured, _HEAD_ARRAYS)
+    matrices = {name: getattr(captured, f"w_{name}") for name in _MATRICES}
+    known = {name: matrix for name, matrix in matrices.items() if matrix is not None}
+    shape = captured.keys.shape
+    return arrays | {
+        "matrices": known,
+        "token_ids": None if ids is None or ids.shape != shape[::2] else ids,
+        "is_causal": captured.is_causal,
+        "scale": captured.scale,
+    }
+
+
+def _without(captured: CapturedLayer, ignored: Any) -> CapturedLayer:
+    """Return a layer in which some tokens count as padding."""
+    mask = captured.mask.copy()
+    if isinstance(ignored, str):
+        check_choice("ignore_tokens", ignored, ("first", "outliers"), owner=_OWNER)
+    if isinstance(ignored, str) and ignored == "first":
+        mask[np.arange(len(mask)), mask.argmax(axis=1)] = False
+    elif isinstance(ignored, str):
+        rows = captured.keys.swapaxes(1, 2).reshape(*mask.shape, -1)
+        norms = np.linalg.norm(
+            rows if captured.tokens is None else captured.tokens, axis=-1
+        )
+        for row, own in zip(mask, norms, strict=True):
+            row &= own <= _OUTLIER * np.median(own[row])
+    else:
+        given = as_array(ignored)
+        if given.dtype == bool and given.shape == mask.shape:
+            mask &= ~given
+        elif given.dtype.kind == "i" and given.ndim == 1:
+            mask[:, given] = False
+        else:
+            contract = f"'first', 'outliers', positions, or booleans of {mask.shape}"
+            fail("ignore_tokens", contract, ignored, owner=_OWNER, error=TypeError)
+    unknown: Any = None
+    # Outputs were computed with the ignored tokens: they are no check any more.
+    return replace(captured, mask=mask, outputs=unknown)
 
 
 def _hides_the_future(captured: CapturedLayer) -> bool:
@@ -311,10 +413,10 @@ def _hides_the_future(captured: CapturedLayer) -> bool:
     return bool(np.isneginf(captured.bias[..., ~np.tri(n, dtype=bool)]).all())
 
 
-def _remarks(captured: CapturedLayer) -> list[str]:
+def _remarks(captured: CapturedLayer, found: Mapping[str, Statistic]) -> list[str]:
     """Return notes on a layer: what its numbers cannot show."""
     remarks = []
-    if captured.bias is not None:
+    if captured.bias is not None and "captured_variance" in found:
         remarks.append(
             f"Layer {captured.layer} masks or biases its scores beyond padding and "
             "causality; the kernel-PCA statistics leave that out."
@@ -322,32 +424,19 @@ def _remarks(captured: CapturedLayer) -> list[str]:
     lengths, width = captured.mask.sum(axis=1), captured.values.shape[-1]
     # Centred, n tokens have n - 1 directions, which `width` columns span.
     n_short = int(np.sum(lengths <= width + 1))
-    if n_short:
+    if n_short and "captured_variance" in found:
         remarks.append(
             f"{n_short} of {len(lengths)} sequences have at most {width + 1} tokens. "
             f"There, {width} columns of values span all directions, and "
             "captured_variance is 1 for almost any values. Use longer sequences."
         )
+    for name in _OF_REPEATED:
+        if name in found and np.isnan(found[name].observed).all():
+            remarks.append(
+                f"{name} is not defined: no token is repeated, or token ids are not "
+                "known."
+            )
     return remarks
-
-
-def _few_draws(statistics: Mapping[str, Statistic], method: str) -> list[str]:
-    """Return a note if one head alone cannot be found with the costly nulls."""
-    redrawn = [one for one in statistics.values() if "random_values" in one.nulls]
-    if not redrawn:
-        return []
-    n_heads = int(np.isfinite(redrawn[0].observed).sum())
-    n_draws = redrawn[0].nulls["random_values"].shape[-1]
-    # If all heads had the smallest p-value, their q-value would be `together`.
-    together = float(q_values(np.full(n_heads, 1 / (n_draws + 1)), method=method)[0])
-    needed = math.ceil(n_heads * together / _LEVEL)
-    if not 1 < needed <= n_heads:
-        return []
-    return [
-        f"Nulls that redraw values or keys have {n_draws} draws: with {n_heads} heads, "
-        f"q <= {_LEVEL} requires {needed} heads beyond all draws (more if two-sided). "
-        "Look at the p-values as well, or raise `n_redraws` (--redraws)."
-    ]
 
 
 def _derived(seed: int, index: int, purpose: int) -> int:

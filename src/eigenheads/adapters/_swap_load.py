@@ -15,6 +15,7 @@ from eigenheads.adapters._load import (
     check_size,
     read_pretrained,
 )
+from eigenheads.adapters._screen import ScreenVariant, install_screen
 from eigenheads.adapters._swap import apply_variants
 from eigenheads.adapters._variants import VARIANTS, AbstractVariant
 
@@ -93,6 +94,7 @@ def load_swapped(
     if not _is_record(marker):
         got = Got(f"{str(path)!r}, whose `{MARKER}` is {marker!r}"[:200])
         fail("path", "a model saved with swapped attention", got, owner=_OWNER)
+    # The plain configuration: the loader swaps by itself, from the marker.
     for name in (MARKER, "attn_implementation"):
         config.__dict__.pop(name, None)
     config._attn_implementation = marker["original"]
@@ -122,7 +124,7 @@ def _is_record(marker: object) -> bool:
         and all(
             isinstance(name, str)
             and isinstance(record, dict)
-            and record.get("to") in VARIANTS
+            and record.get("to") in (*VARIANTS, ScreenVariant.to)
             for name, record in marker["layers"].items()
         )
     )
@@ -164,6 +166,13 @@ def _swapping(original: Any, layers: dict[str, dict[str, Any]]) -> Any:
             _find(found, name): _variant(record) for name, record in layers.items()
         }
         apply_variants(self, wanted)
+        screened = {
+            layer: variant
+            for layer, variant in wanted.items()
+            if isinstance(variant, ScreenVariant)
+        }
+        if screened:
+            install_screen(self, screened, next(iter(screened.values())))
 
     parts = {"__init__": initialize, "__module__": original.__module__}
     return type(original.__name__, (original,), parts)
@@ -171,9 +180,12 @@ def _swapping(original: Any, layers: dict[str, dict[str, Any]]) -> Any:
 
 def _variant(record: dict[str, Any]) -> AbstractVariant:
     options = dict(record)
-    if isinstance(options.get("threshold"), list):
-        options["threshold"] = tuple(options["threshold"])
-    return VARIANTS[options.pop("to")].read(options, owner=_OWNER)
+    for name in ("threshold", "shape"):  # JSON has no tuples
+        if isinstance(options.get(name), list):
+            options[name] = tuple(options[name])
+    kinds: dict[str, type[AbstractVariant]] = {**VARIANTS}
+    kinds[ScreenVariant.to] = ScreenVariant
+    return kinds[options.pop("to")].read(options, owner=_OWNER)
 
 
 def _find(found: list[AttentionLayer], name: str) -> AttentionLayer:

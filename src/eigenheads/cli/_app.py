@@ -118,7 +118,8 @@ def reproduce(
     """
     from eigenheads._parallel import interrupted_between_blocks
     from eigenheads.experiments import reproduce as reproduce_keys
-    from eigenheads.report import ProgressDisplay, print_claims, write_report
+    from eigenheads.report import write_report
+    from eigenheads.report._terminal import ProgressDisplay, print_claims
 
     with interrupted_between_blocks(), ProgressDisplay() as listener:
         results = reproduce_keys(
@@ -133,10 +134,10 @@ def reproduce(
         )
     print_claims(results)
     print(f"Report: {write_report(out)}")
-    news = sum(len(result.news) for result in results)
-    if news:
-        print(f"{news} verdict(s) differ from the record.", file=sys.stderr)
-    return EXIT_CHANGED if news else EXIT_OK
+    changed = sum(len(result.changed) for result in results)
+    if changed:
+        print(f"{changed} verdict(s) differ from the record.", file=sys.stderr)
+    return EXIT_CHANGED if changed else EXIT_OK
 
 
 @app.command()
@@ -156,10 +157,10 @@ def demo(
     Every number is measured during the run. Writes OUT/report.html and suggests next
     steps.
     """
-    from eigenheads._tour import run_tour
+    from eigenheads._tour._run import run_tour
 
     results = run_tour(out, preset=preset, seed=seed, jobs=jobs)
-    return EXIT_CHANGED if any(result.news for result in results) else EXIT_OK
+    return EXIT_CHANGED if any(result.changed for result in results) else EXIT_OK
 
 
 @app.command()
@@ -263,7 +264,7 @@ def sweep(
     from eigenheads._parallel import interrupted_between_blocks
     from eigenheads.experiments import sweep as sweep_grid
     from eigenheads.experiments.sweeps._grid import parse_grid
-    from eigenheads.report import ProgressDisplay, print_sweep
+    from eigenheads.report._terminal import ProgressDisplay, print_sweep
 
     # Ctrl-C must not interrupt compiled code, which runs here unless there are workers.
     runs_here = backend == "threading" or (jobs == 1 and backend == "loky")

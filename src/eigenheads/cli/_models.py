@@ -30,6 +30,19 @@ def probe(
     layers: Annotated[
         str | None, typer.Option(help="Layers, such as 0,3-5.", show_default="all")
     ] = None,
+    statistics: Annotated[
+        str | None,
+        typer.Option(
+            help="Names of statistics, separated by commas.", show_default="all"
+        ),
+    ] = None,
+    ignore_tokens: Annotated[
+        str | None,
+        typer.Option(
+            help="Tokens to leave out: 'first', 'outliers', or positions by commas.",
+            show_default="none",
+        ),
+    ] = None,
     permutations: Annotated[
         int, typer.Option(help="Draws of the cheap null distributions.")
     ] = 200,
@@ -52,14 +65,18 @@ def probe(
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Texts per batch.")] = 8,
     seed: Annotated[int, typer.Option(help="Seed of the null distributions.")] = 0,
+    jobs: Annotated[
+        int | None, typer.Option(help="Number of threads.", show_default="all cores")
+    ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder of results.")] = Path(
         "results/probe"
     ),
 ) -> int:
     """Run all probes on every head of a model, with a null for each statistic.
 
-    Prints a table by layer and head, and writes OUT/probe.html (heat maps) and
-    OUT/probe.json. Nothing is downloaded, and code in a model's folder is not run.
+    Prints findings and a table of statistics and nulls, and writes OUT/probe.html (a
+    page with heat maps), OUT/probe.json (rows) and OUT/probe.npz (arrays).
+    Nothing is downloaded, and code in a model's folder is not run.
 
     For example:
 
@@ -70,7 +87,7 @@ def probe(
     from eigenheads._parallel import interrupted_between_blocks
     from eigenheads.adapters import probe_model
     from eigenheads.cli._sources import load_model, parse_layers
-    from eigenheads.report import print_probe, write_probe
+    from eigenheads.report._probe import print_probe, write_probe
 
     chosen = parse_layers(layers)
     loaded = load_model(model, data=data, max_length=max_length)
@@ -79,6 +96,9 @@ def probe(
             loaded.model,
             loaded.batch,
             layers=chosen,
+            statistics=None if statistics is None else statistics.split(","),
+            ignore_tokens=_ignored(ignore_tokens),
+            jobs=jobs,
             n_permutations=permutations,
             n_redraws=redraws,
             n_untrained=untrained,
@@ -89,6 +109,13 @@ def probe(
     print_probe(found, title=loaded.about)
     print(f"Page: {write_probe(found, out, title=loaded.about)}")
     return EXIT_OK
+
+
+def _ignored(text: str | None) -> str | list[int] | None:
+    """Return positions as integers; other words are left to `probe_model`."""
+    parts = [] if text is None else text.split(",")
+    is_positions = bool(parts) and all(part.strip().isdecimal() for part in parts)
+    return [int(part) for part in parts] if is_positions else text
 
 
 def robustness(
@@ -169,8 +196,9 @@ def robustness(
       eigenheads robustness mymodels:trained --attacks pgd --budgets 1,4
     """
     from eigenheads._parallel import interrupted_between_blocks
+    from eigenheads._plotting.robustness import draw_robustness, robustness_size
+    from eigenheads._plotting.svg import render_svg
     from eigenheads.cli._sources import evaluate_source
-    from eigenheads.plotting import draw_robustness, render_svg, robustness_size
 
     with interrupted_between_blocks():
         found = evaluate_source(

@@ -1,46 +1,46 @@
-"""Papers, reproduced: parameters, simulation, claims, drawing."""
+"""Reproductions of papers: parameters, simulation, claims, drawing."""
 
+from eigenheads.experiments._claims import (
+    Claim,
+    about,
+    at_least,
+    at_most,
+    difference,
+    no_difference,
+)
 from eigenheads.experiments._core import (
     Boundary,
     Cells,
-    Claim,
     Experiment,
-    Paper,
     Result,
+    Run,
     Table,
 )
-from eigenheads.experiments._registry import (
-    PRESETS,
-    experiment_keys,
-    get_experiment,
-    get_paper,
-)
-from eigenheads.experiments._run import Listener, current_figure, reproduce
-from eigenheads.experiments._store import StoreError, code_version, stored_results
-from eigenheads.experiments._untested import Untested, untested_claims
+from eigenheads.experiments._registry import experiment_keys, get_experiment
+from eigenheads.experiments._run import Listener, reproduce
+from eigenheads.experiments._store import StoreError, stored_results
 from eigenheads.experiments.sweeps._run import SweepError, SweepResult, sweep
 
 __all__ = [
-    "PRESETS",
     "Boundary",
     "Cells",
     "Claim",
     "Experiment",
     "Listener",
-    "Paper",
     "Result",
+    "Run",
     "StoreError",
     "SweepError",
     "SweepResult",
     "Table",
-    "Untested",
-    "code_version",
-    "current_figure",
+    "about",
+    "at_least",
+    "at_most",
+    "difference",
     "experiment_keys",
     "get_experiment",
-    "get_paper",
+    "no_difference",
     "reproduce",
     "stored_results",
     "sweep",
-    "untested_claims",
 ]

@@ -1,118 +1,33 @@
-"""What an experiment is: parameters, a simulation, claims, a drawing."""
+"""Parts of an experiment: parameters, a simulation, claims, a drawing."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from eigenheads.experiments._claims import Claim
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Named float arrays: all that a figure and its claims are made from.
+# Named float arrays: figures and claims are made from these alone.
 Table: TypeAlias = Mapping[str, NDArray[np.float64]]
-Relation: TypeAlias = Literal["≈", "≥", "≤"]
-Verdict: TypeAlias = Literal["reproduced", "not reproduced"]
-Outcome: TypeAlias = Literal["reproduced", "not reproduced", "undecided"]
 Params = TypeVar("Params")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Claim:
-    """A sentence of a paper as a number that is either met or not.
+@dataclass(frozen=True)
+class Run(Generic[Params]):
+    """One simulation that was done: its parameters and its table."""
 
-    Attributes
-    ----------
-    statement
-        What is claimed, in words.
-    source
-        Where: paper and section, figure or theorem; "ours" where it is our own.
-    relation
-        ``≈`` within the tolerance, ``≥`` or ``≤`` up to the tolerance.
-    expected, measured
-        The claim's number and ours.
-    tolerance
-        How far off the measured number may be.
-    reason
-        Why this tolerance.
-    on_record
-        Our standing verdict. A run that comes to another one is news.
-    undecided
-        Why a run of other sizes than the one on record cannot tell; empty where it
-        can.
-
-    Examples
-    --------
-    >>> claim = Claim(statement="half", source="ours", relation="≈", expected=0.5,
-    ...               measured=0.52, tolerance=0.05, reason="binomial error")
-    >>> claim.verdict, claim.is_news
-    ('reproduced', False)
-    """
-
-    statement: str
-    source: str
-    relation: Relation
-    expected: float
-    measured: float
-    tolerance: float
-    reason: str
-    on_record: Verdict = "reproduced"
-    undecided: str = ""
-
-    @property
-    def holds(self) -> bool:
-        """Whether the measured number meets the claim (NaN never does)."""
-        gap = self.measured - self.expected
-        if math.isnan(gap):
-            return False
-        if self.relation == "≥":
-            return gap >= -self.tolerance
-        if self.relation == "≤":
-            return gap <= self.tolerance
-        return abs(gap) <= self.tolerance
-
-    @property
-    def verdict(self) -> Outcome:
-        """What this run says."""
-        if self.undecided:
-            return "undecided"
-        return "reproduced" if self.holds else "not reproduced"
-
-    @property
-    def is_news(self) -> bool:
-        """Whether this run's verdict differs from the one on record."""
-        return self.verdict not in (self.on_record, "undecided")
-
-
-def claim(
-    statement: str,
-    relation: Relation,
-    expected: float,
-    measured: float,
-    tolerance: float,
-    reason: str,
-    *,
-    source: str,
-    on_record: Verdict = "reproduced",
-) -> Claim:
-    """Return a claim in the order in which it is said: shorter to write."""
-    return Claim(
-        statement=statement,
-        source=source,
-        relation=relation,
-        expected=expected,
-        measured=float(measured),
-        tolerance=tolerance,
-        reason=reason,
-        on_record=on_record,
-    )
+    params: Params
+    table: Table
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """What the report says of a paper before its figures."""
+    """Title, authors and summary of a paper, as the report shows them."""
 
     key: str
     title: str
@@ -128,11 +43,11 @@ class Boundary(Generic[Params]):
     Attributes
     ----------
     label
-        What the line is, for the legend.
+        Name of the line, for the legend.
     distance
         Parameters to a number that is zero on the line and changes its sign there.
     between
-        Whether it is cheap enough to be asked also between the points of a grid.
+        Whether it is cheap enough to be evaluated between the points of a grid, too.
     """
 
     label: str
@@ -142,7 +57,7 @@ class Boundary(Generic[Params]):
 
 @dataclass(frozen=True, kw_only=True)
 class Cells(Generic[Params]):
-    """What a sweep computes: one run at one point of parameters, as named numbers.
+    """One run at one point of parameters, as named numbers: the unit of a sweep.
 
     Attributes
     ----------
@@ -175,21 +90,22 @@ class Experiment(Generic[Params]):
     source
         The figure or table of the paper, or "ours".
     about
-        What is shown and which settings are ours and not the paper's.
+        Description of the figure, and which settings are ours and not the paper's.
     presets
         Parameters by name: ``"smoke"`` (seconds), ``"demo"`` and ``"paper"``.
     simulate
         Parameters and randomness to a table. No input or output.
     check
-        Parameters and table to claims.
+        A run to its claims.
     draw
-        Figure, parameters and table to a drawing. No simulation.
+        Figure and run to a drawing. No simulation.
     work
         Steps over all runs that `simulate` reports, for the progress bar.
     size
         Width and height of the figure in inches.
     cells
-        What a sweep computes; without it, the measured numbers of the claims.
+        The unit of a sweep; without it, a sweep takes the measured numbers of the
+        claims.
     needs
         Extras of the package that `simulate` imports, such as ``"torch"``, and
         ``"minilm"`` for the packaged sentence encoder.
@@ -206,8 +122,8 @@ class Experiment(Generic[Params]):
     about: str
     presets: Mapping[str, Params]
     simulate: Callable[[Params, np.random.Generator], Table]
-    check: Callable[[Params, Table], list[Claim]]
-    draw: Callable[["Figure", Params, Table], None]
+    check: Callable[[Run[Params]], list[Claim]]
+    draw: Callable[["Figure", Run[Params]], None]
     work: Callable[[Params], float] = field(default=lambda params: 1.0)
     size: tuple[float, float] = (9.0, 6.5)
     cells: Cells[Any] | None = None
@@ -223,12 +139,12 @@ class Experiment(Generic[Params]):
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One whole result: what was asked, what came out, what it says.
+    """A stored result: the request, the table, the claims and the drawing.
 
     Attributes
     ----------
     key, preset, seed, params
-        What was asked for; `params` as plain JSON values.
+        The request; `params` as plain JSON values.
     code
         Version of the package and digest of the code that computed it.
     table
@@ -243,8 +159,8 @@ class Result:
         Of Python and the libraries.
     figure
         The drawing as SVG.
-    drawing
-        Digest of the code that drew it.
+    checking, drawing
+        Digests of the code that made the claims and the drawing.
     reused
         Whether it was read from the store instead of computed.
     """
@@ -260,10 +176,11 @@ class Result:
     created: str
     versions: Mapping[str, str]
     figure: bytes
+    checking: str
     drawing: str
     reused: bool = False
 
     @property
-    def news(self) -> tuple[Claim, ...]:
+    def changed(self) -> tuple[Claim, ...]:
         """The claims whose verdict differs from the record."""
-        return tuple(claim for claim in self.claims if claim.is_news)
+        return tuple(claim for claim in self.claims if claim.is_changed)

@@ -1,4 +1,4 @@
-"""Which experiments there are: an explicit list, imported when asked for."""
+"""The explicit list of experiments; a module is imported when it is first used."""
 
 import difflib
 import fnmatch
@@ -11,47 +11,58 @@ from eigenheads.experiments._core import Experiment, Paper
 
 PRESETS = ("smoke", "demo", "paper")
 
-_FIGURES = {
-    "marion2025": (
-        "fig1",
-        "manifold",
-        "fig3a",
-        "fig3b",
-        "large_lambda",
-        "fig4",
-        "fig5",
-        "any_dimension",
-        "bayes",
-    ),
-    "truong2026": ("alignment", "nuisance", "strength", "phase_diagram"),
-    "maulensoto2026": (
-        "fig1",
-        "fig2",
-        "fig3a",
-        "fig3b",
-        "fig4a",
-        "fig4b",
-        "fig5a",
-        "fig5b",
-        "fig6a",
-        "fig6b",
-        "fig7a",
-        "fig7b",
-        "fig8a",
-        "fig8b",
-        "rank_k",
-        "non_gaussian",
-        "real_heads",
-    ),
-    "teo2024": (
-        "robustness",
-        "sparsity",
-        "scaled",
-        "language",
-        "segmentation",
-        "reconstruction",
-    ),
-    "saritas2025": ("values", "norms", "eigenvalues", "gamma"),
+# By paper and figure, in the order of the report: the module of its simulation.
+_MODULES = {
+    "marion2025": {
+        "fig1": "words",
+        "manifold": "descent",
+        "fig3a": "descent",
+        "fig3b": "descent",
+        "large_lambda": "descent",
+        "fig4": "online",
+        "fig5": "flow",
+        "any_dimension": "any_dimension",
+        "bayes": "bayes",
+    },
+    "truong2026": {
+        "alignment": "alignment",
+        "nuisance": "recovery",
+        "strength": "recovery",
+        "phase_diagram": "phase_diagram",
+    },
+    "maulensoto2026": {
+        "fig1": "fig1",
+        "fig2": "fig2",
+        "fig3a": "fig3a",
+        "fig3b": "fig3b",
+        "fig4a": "fig4a",
+        "fig4b": "fig4b",
+        "fig5a": "fig5a",
+        "fig5b": "fig5b",
+        "fig6a": "fig6a",
+        "fig6b": "fig6b",
+        "fig7a": "fig7a",
+        "fig7b": "fig7b",
+        "fig8a": "fig8a",
+        "fig8b": "fig8b",
+        "rank_k": "rank_k",
+        "non_gaussian": "non_gaussian",
+        "real_heads": "real_heads",
+    },
+    "teo2024": {
+        "robustness": "robustness",
+        "sparsity": "robustness",
+        "scaled": "scaled",
+        "language": "language",
+        "segmentation": "segmentation",
+        "reconstruction": "reconstruction",
+    },
+    "saritas2025": {
+        "values": "readings",
+        "norms": "readings",
+        "eigenvalues": "eigenvalues",
+        "gamma": "readings",
+    },
 }
 
 
@@ -63,7 +74,7 @@ def experiment_keys() -> list[str]:
     >>> "marion2025/fig4" in experiment_keys()
     True
     """
-    return [f"{paper}/{figure}" for paper, all_ in _FIGURES.items() for figure in all_]
+    return [f"{paper}/{figure}" for paper, all_ in _MODULES.items() for figure in all_]
 
 
 def get_experiment(key: str, *, owner: str = "reproduce") -> Experiment[Any]:
@@ -76,26 +87,30 @@ def get_experiment(key: str, *, owner: str = "reproduce") -> Experiment[Any]:
     """
     keys = experiment_keys()
     if key not in keys:
-        names = [*(_FIGURES if owner == "reproduce" else ()), *keys]  # or a whole paper
+        names = [*(_MODULES if owner == "reproduce" else ()), *keys]  # or a whole paper
         close = difflib.get_close_matches(str(key), names, n=1, cutoff=0.3)
         hint = f"Did you mean {close[0]!r}? " if close else ""
         hint += "`eigenheads list` shows all."
         fail("key", "the key of an experiment", key, owner=owner, hint=hint)
+    experiments: tuple[Experiment[Any], ...] = import_module(module_of(key)).experiments
+    return next(experiment for experiment in experiments if experiment.key == key)
+
+
+def module_of(key: str) -> str:
+    """Return the name of the module that simulates a key."""
     paper, _, figure = key.partition("/")
-    module = import_module(f"eigenheads.experiments.{paper}.{figure}")
-    experiment: Experiment[Any] = module.experiment
-    return experiment
+    return f"eigenheads.experiments.{paper}.{_MODULES[paper][figure]}"
 
 
 def get_paper(key: str) -> Paper:
-    """Return what there is to say of a paper, by its key."""
-    check_choice("paper", key, list(_FIGURES), owner="get_paper")
+    """Return title, authors and summary of a paper, by its key."""
+    check_choice("paper", key, list(_MODULES), owner="get_paper")
     paper: Paper = import_module(f"eigenheads.experiments.{key}").paper
     return paper
 
 
 def select_keys(patterns: Iterable[str]) -> list[str]:
-    """Return the keys that any of the patterns names: a key, a glob, or ``all``.
+    """Return the keys that match any pattern: a key, a paper, a glob, or ``all``.
 
     Examples
     --------

@@ -1,10 +1,11 @@
-"""Runs experiments into a store: what is there is reused, the rest computed."""
+"""Run experiments into a store: reuse stored results, compute the others."""
 
 import hashlib
 import platform
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -18,8 +19,14 @@ from eigenheads._checks import Got, check_count, fail
 from eigenheads._errors import UsageError
 from eigenheads._extras import how_to_get
 from eigenheads._parallel import advance, reporting, threads
-from eigenheads.experiments._core import Experiment, Result, Table
+from eigenheads._plotting.svg import render_svg
+from eigenheads.experiments._core import Experiment, Result, Run
 from eigenheads.experiments._data import has_data, using_data
+from eigenheads.experiments._digest import (
+    claims_version,
+    code_version,
+    drawing_version,
+)
 from eigenheads.experiments._registry import (
     get_experiment,
     preset_params,
@@ -27,15 +34,12 @@ from eigenheads.experiments._registry import (
 )
 from eigenheads.experiments._store import (
     StoreError,
-    code_version,
-    drawing_version,
     load_result,
     plain_params,
     result_folder,
     save_result,
 )
 from eigenheads.experiments.sweeps._cells import keeping_jobs
-from eigenheads.plotting import render_svg
 
 # The modules that tell whether an extra of the package is installed.
 _EXTRAS = {"torch": ("torch",), "hf": ("torch", "transformers")}
@@ -51,26 +55,26 @@ _LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn")
 
 
 class Missing(UsageError, RuntimeError):
-    """An experiment was named that cannot run here, and the message says why."""
+    """An experiment named by its key cannot run here; the message says why."""
 
 
 class Listener:
-    """Hears how a `reproduce` gets on; the command line shows it, this is silent."""
+    """Callbacks on the progress of `reproduce`; these do nothing."""
 
     def begin(self, total: float) -> None:
-        """Hear that all results together take `total` steps."""
+        """Receive the total number of steps of all results, once."""
 
     def start(self, key: str, work: float) -> None:
-        """Hear that `key` begins, which takes `work` steps."""
+        """Receive the key that begins, and its number of steps."""
 
     def advance(self, units: float) -> None:
-        """Hear that `units` more steps are done."""
+        """Receive the number of further steps that are done."""
 
     def finish(self, result: Result) -> None:
-        """Hear that a result is whole and stored."""
+        """Receive a result that was stored."""
 
     def leave_out(self, key: str, reason: str) -> None:
-        """Hear that `key`, which a pattern matched, cannot run here."""
+        """Receive a key that a pattern matched and that cannot run here."""
 
 
 def reproduce(
@@ -95,17 +99,17 @@ def reproduce(
     seed
         Master seed; every experiment draws from a stream of its own.
     out
-        Folder of results. What is whole there is reused; of experiments that train
-        many models, also the models that a call before had done when it was ended.
+        Folder of results. Complete results are reused; of experiments that train many
+        models, also the models that an interrupted call finished.
     jobs
         Threads; by default the cores of this machine. Never changes a result.
     force
-        Compute again also what is there, or is damaged.
+        Compute again also results that are stored or damaged.
     data
         Folder of real data that is not shipped (MNIST as ``mnist/*-ubyte.gz``, …).
-        Experiments that can use it, do; those that need it are left out without it.
+        Experiments that need it are left out without it.
     listener
-        Hears how it gets on.
+        Receives progress.
 
     Returns
     -------
@@ -117,7 +121,7 @@ def reproduce(
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     (result,) = reproduce("marion2025/fig5", preset="smoke", out=folder)
-    >>> result.news
+    >>> result.changed
     ()
     """
     listener = listener or Listener()
@@ -135,7 +139,7 @@ def reproduce(
 def _choose(
     keys: list[str], preset: str, listener: Listener
 ) -> list[tuple[Experiment[Any], Any]]:
-    """Return what can run here; raise if something named by its key cannot."""
+    """Return experiments that can run here; raise if one named by key cannot."""
     chosen = []
     for experiment in map(get_experiment, select_keys(keys)):
         params = preset_params(experiment, preset)
@@ -187,7 +191,7 @@ def _run(
 
 
 class _Order:
-    """One result that was asked for: where it lies, and how to make it."""
+    """One requested result: its folder, and how to make it."""
 
     def __init__(
         self,
@@ -198,50 +202,64 @@ class _Order:
         root: Path,
     ) -> None:
         self.experiment, self.params = experiment, params
-        self.asked: dict[str, Any] = {
+        self.request: dict[str, Any] = {
             "key": experiment.key,
             "preset": preset,
             "seed": seed,
             "params": plain_params(params),
-            "code": code_version(experiment.paper),
+            "code": code_version(experiment.key),
         }
-        self.folder = result_folder(root, **self.asked)
+        self.folder = result_folder(root, **self.request)
         self.work = experiment.work(params)
 
     def load(self) -> Result | None:
-        """Return the stored result, or None; raise if it is another one's."""
+        """Return the stored result, or None; raise if the folder has another one."""
         result = load_result(self.folder)
         if result is None:
             return None
-        if any(getattr(result, name) != value for name, value in self.asked.items()):
+        if any(getattr(result, name) != value for name, value in self.request.items()):
             raise StoreError(
-                f"store: `{self.folder}` must be the result of {self.asked['key']} "
+                f"store: `{self.folder}` must be the result of {self.experiment.key} "
                 f"with these parameters; got another one, of {result.key}. Run "
-                f"`eigenheads reproduce {self.asked['key']}` with --force to compute "
+                f"`eigenheads reproduce {self.experiment.key}` with --force to compute "
                 "it again, or remove the folder."
             )
+        if result.checking != claims_version(result.key):
+            # The table is current, the claims are not: no simulation is needed.
+            run = Run(self.params, result.table)
+            result = replace(result, **_checked(self.experiment, run))
+            save_result(self.folder, result)
+            result = replace(result, reused=True)
         return result
 
     def compute(self, *, afresh: bool) -> Result:
-        """Simulate, check, draw and store; after a kill, only what is missing."""
-        rng = experiment_rng(self.experiment.key, self.asked["seed"])
+        """Simulate, check, draw and store; after a kill, only the missing jobs."""
+        rng = experiment_rng(self.experiment.key, self.request["seed"])
         begin = time.perf_counter()
         with keeping_jobs(self.folder, afresh=afresh) as finished:
             table = self.experiment.simulate(self.params, rng)
         seconds = time.perf_counter() - begin + finished.seconds
         result = Result(
-            **self.asked,
+            **self.request,
             table=table,
-            claims=tuple(self.experiment.check(self.params, table)),
             seconds=seconds,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             versions=_versions(),
-            figure=draw_experiment(self.experiment, self.params, table),
-            drawing=drawing_version(),
+            **_checked(self.experiment, Run(self.params, table)),
         )
         save_result(self.folder, result)
         finished.remove()
         return result
+
+
+def _checked(experiment: Experiment[Any], run: Run[Any]) -> dict[str, Any]:
+    """Return what a result has beside its table: claims, drawing, their digests."""
+    return {
+        "claims": tuple(experiment.check(run)),
+        "figure": draw_experiment(experiment, run),
+        "checking": claims_version(experiment.key),
+        "drawing": drawing_version(experiment.key),
+    }
 
 
 def _deliver(
@@ -255,32 +273,31 @@ def _deliver(
     return result
 
 
-def draw_experiment(experiment: Experiment[Any], params: Any, table: Table) -> bytes:
-    """Return the figure of a table as SVG."""
-    return render_svg(
-        lambda figure: experiment.draw(figure, params, table), size=experiment.size
-    )
+def draw_experiment(experiment: Experiment[Any], run: Run[Any]) -> bytes:
+    """Return the figure of a run as SVG."""
+    return render_svg(lambda figure: experiment.draw(figure, run), size=experiment.size)
 
 
 def current_figure(result: Result) -> bytes:
-    """Return the stored figure, drawn anew from its table if the drawing changed.
+    """Return the stored figure, drawn again from its table if the drawing changed.
 
-    A table made by other code may lack what today's drawing needs: it keeps its own.
+    A table made by other code may lack columns that today's drawing needs, so its
+    stored figure is kept.
     """
     experiment = get_experiment(result.key)
-    is_current = result.code == code_version(experiment.paper)
-    if result.drawing == drawing_version() or not is_current:
+    is_current = result.code == code_version(experiment.key)
+    if result.drawing == drawing_version(experiment.key) or not is_current:
         return result.figure
     kind = type(next(iter(experiment.presets.values())))
     fields = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in result.params.items()
     }
-    return draw_experiment(experiment, kind(**fields), result.table)
+    return draw_experiment(experiment, Run(kind(**fields), result.table))
 
 
 def experiment_rng(key: str, seed: int) -> np.random.Generator:
-    """Return the stream of one experiment: it depends on its key and the seed alone."""
+    """Return the generator of one experiment: it depends on key and seed alone."""
     words = np.frombuffer(hashlib.sha256(key.encode()).digest()[:16], dtype=np.uint32)
     spawn_key = tuple(int(word) for word in words)
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=spawn_key))
@@ -306,7 +323,7 @@ def _patterns(keys: object) -> list[str]:
 
 
 def writable_folder(out: object, *, owner: str) -> Path:
-    """Return the folder, which now exists, or raise if nothing can be written there."""
+    """Create the folder if needed; raise if nothing can be written there."""
     if not isinstance(out, str | PathLike):
         fail("out", "the path of a folder", out, owner=owner)
     root = Path(out)

@@ -1,9 +1,9 @@
-"""Results on disk: one folder each, whole or not there.
+"""Results on disk: one folder each, complete or absent.
 
 A folder holds ``table.npz`` (arrays, no pickle), ``figure.svg`` and
 ``manifest.json``. The manifest is written last and carries the digest of the arrays:
-a folder without one is not a result, so a kill at any moment loses at most what was
-under way.
+a folder without one is not a result, so a kill at any moment loses at most the result
+that was being written.
 """
 
 import dataclasses
@@ -11,14 +11,12 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-import eigenheads
 from eigenheads._checks import escape_controls
 from eigenheads._errors import UsageError
 from eigenheads._files import (
@@ -29,10 +27,11 @@ from eigenheads._files import (
     write_arrays,
     write_atomically,
 )
-from eigenheads.experiments._core import Claim, Relation, Result, Verdict
+from eigenheads.experiments._claims import Claim, Relation, Verdict
+from eigenheads.experiments._core import Result
 from eigenheads.experiments._registry import experiment_keys
 
-FORMAT = "eigenheads-result/1"
+FORMAT = "eigenheads-result/2"
 # Largest manifest that is read, in bytes, and largest figure.
 _LARGEST_TEXT, _LARGEST_FIGURE = 2**24, 2**25
 _MANIFEST, _TABLE, _FIGURE = "manifest.json", "table.npz", "figure.svg"
@@ -46,17 +45,6 @@ _WRONG_FIELD = (
     TypeError,
     ValueError,
 )
-# What draws or prints cannot change a result.
-_NOT_COMPUTING = {
-    "__main__.py",
-    "_extras.py",
-    "_tour",
-    "cli",
-    "experiments",
-    "live",
-    "plotting",
-    "report",
-}
 
 
 class StoreError(UsageError, ValueError):
@@ -64,27 +52,6 @@ class StoreError(UsageError, ValueError):
 
     def __init__(self, message: str) -> None:
         super().__init__(escape_controls(message))
-
-
-@cache
-def code_version(paper: str) -> str:
-    """Return the package version and a digest of the code that computes a paper."""
-    root = Path(eigenheads.__file__).parent
-    shared = [
-        file
-        for file in root.rglob("*.py")
-        if file.relative_to(root).parts[0] not in _NOT_COMPUTING
-    ]
-    own = [
-        *root.glob("experiments/_core.py"),
-        *root.glob("experiments/_models.py"),
-        *root.glob(f"experiments/{paper}/*.py"),
-    ]
-    digest = hashlib.sha256()
-    for file in sorted([*shared, *own]):
-        digest.update(file.relative_to(root).as_posix().encode() + b"\0")
-        digest.update(file.read_bytes() + b"\0")
-    return f"{eigenheads.__version__}+{digest.hexdigest()[:10]}"
 
 
 def plain_params(params: Any) -> dict[str, Any]:
@@ -102,23 +69,14 @@ def result_folder(
     params: Mapping[str, Any],
     code: str,
 ) -> Path:
-    """Return the one folder of what was asked for."""
-    asked = json.dumps([key, preset, seed, params, code], sort_keys=True)
-    digest = hashlib.sha256(asked.encode()).hexdigest()[:10]
+    """Return the folder of a request."""
+    request = json.dumps([key, preset, seed, params, code], sort_keys=True)
+    digest = hashlib.sha256(request.encode()).hexdigest()[:10]
     return root / key / f"{preset}-seed{seed}-{digest}"
 
 
-@cache
-def drawing_version() -> str:
-    """Return a digest of the code that draws."""
-    digest = hashlib.sha256()
-    for file in sorted((Path(eigenheads.__file__).parent / "plotting").glob("*.py")):
-        digest.update(file.read_bytes() + b"\0")
-    return digest.hexdigest()[:10]
-
-
 def save_result(folder: Path, result: Result) -> None:
-    """Write a result; whoever reads sees all of it or nothing."""
+    """Write a result; a reader sees all of it or nothing."""
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
     (folder / _MANIFEST).unlink(missing_ok=True)
@@ -134,16 +92,17 @@ def save_result(folder: Path, result: Result) -> None:
         "created": result.created,
         "seconds": round(result.seconds, 3),
         "versions": result.versions,
+        "checking": result.checking,
         "drawing": result.drawing,
         "sha256": {name: _digest(folder / name) for name in (_TABLE, _FIGURE)},
-        "claims": [_claim_to_json(claim) for claim in result.claims],
+        "claims": [claim_to_json(claim) for claim in result.claims],
     }
     text = json.dumps(manifest, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     write_atomically(folder / _MANIFEST, lambda file: _write(file, text.encode()))
 
 
 def load_result(folder: Path) -> Result | None:
-    """Read a result; None if there is no whole one; an error that names a bad file."""
+    """Return a complete result, or None; raise an error that names a damaged file."""
     path = folder / _MANIFEST
     if not path.is_file():
         return None
@@ -159,11 +118,12 @@ def load_result(folder: Path) -> Result | None:
             params=_params(manifest["params"]),
             code=_text(manifest["code"]),
             table={name: _column(array) for name, array in arrays.items()},
-            claims=tuple(_claim_from_json(claim) for claim in manifest["claims"]),
+            claims=tuple(claim_from_json(claim) for claim in manifest["claims"]),
             seconds=float(manifest["seconds"]),
             created=_text(manifest["created"]),
             versions={_text(k): _text(v) for k, v in manifest["versions"].items()},
             figure=(folder / _FIGURE).read_bytes(),
+            checking=_text(manifest.get("checking", "")),
             drawing=_text(manifest["drawing"]),
             reused=True,
         )
@@ -219,9 +179,9 @@ def _check_plain(value: object) -> None:
 
 
 def stored_results(root: Path) -> Iterator[Result]:
-    """Yield every whole result of a known experiment below a folder.
+    """Yield every complete result of a known experiment below a folder.
 
-    In the order of the report; other folders are none of its business.
+    In the order of the report; other folders are ignored.
     """
     for key in experiment_keys():
         for path in sorted((root / key).glob(f"*/{_MANIFEST}")):
@@ -258,14 +218,24 @@ def _damaged(path: Path, why: str) -> StoreError:
     )
 
 
-def _claim_to_json(claim: Claim) -> dict[str, Any]:
-    # JSON has no NaN; a number that could not be measured is null.
-    fields = dataclasses.asdict(claim)
-    fields["measured"] = claim.measured if math.isfinite(claim.measured) else None
+def claim_to_json(claim: Claim) -> dict[str, Any]:
+    """Return a claim as a manifest has it, with its verdict."""
+    fields = dataclasses.asdict(dataclasses.replace(claim, estimate=None))
+    del fields["estimate"]
+    # JSON has no NaN and no infinity: such numbers are null.
+    for name in ("measured", "detectable"):
+        fields[name] = _finite(fields[name])
+    if claim.interval:
+        fields["interval"] = [_finite(end) for end in claim.interval]
     return {**fields, "verdict": claim.verdict}
 
 
-def _claim_from_json(fields: Mapping[str, Any]) -> Claim:
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def claim_from_json(fields: Mapping[str, Any]) -> Claim:
+    """Return a claim as a manifest has it."""
     known = {name: value for name, value in fields.items() if name != "verdict"}
     for name in ("expected", "measured", "tolerance"):
         known[name] = math.nan if known[name] is None else float(known[name])
@@ -274,8 +244,19 @@ def _claim_from_json(fields: Mapping[str, Any]) -> Claim:
     for name, choices in (("relation", _RELATIONS), ("on_record", _VERDICTS)):
         if known[name] not in choices:
             raise ValueError(f"{name} {known[name]!r} is none of {', '.join(choices)}")
-    # Results of older versions do not have it.
-    known["undecided"] = _text(known.get("undecided", ""))
+    for name in ("undecided", "family"):
+        known[name] = _text(known.get(name, ""))
+    for name in ("level", "printed", "detectable"):
+        value = known.get(name)
+        known[name] = None if value is None else float(value)
+    if known.get("interval") is not None:
+        low, high = known["interval"]
+        known["interval"] = (
+            -math.inf if low is None else float(low),
+            math.inf if high is None else float(high),
+        )
+        if known["detectable"] is None:
+            known["detectable"] = math.inf
     return Claim(**known)
 
 

@@ -1,4 +1,4 @@
-"""What of each paper is not tested here, and why: the other half of the ledger."""
+"""Claims of each paper that are not tested here, with reasons."""
 
 from dataclasses import dataclass
 

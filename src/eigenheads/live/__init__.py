@@ -1,8 +1,8 @@
 """The live page: training in any dimension, simulated exactly in a web browser.
 
-The page itself is ``index.html`` with its scripts, in this folder: no server, no
-network, no build. Its engine and theory are ports of :mod:`eigenheads.dynamics` and
-:mod:`eigenheads.theory`, and are tested against them in a real browser.
+The page is ``index.html`` with its scripts, in this folder. It needs no server, no
+network and no build. Its engine and theory are ports of :mod:`eigenheads.dynamics` and
+:mod:`eigenheads.theory`, and are tested against them in a browser.
 """
 
 import webbrowser
@@ -12,12 +12,12 @@ __all__ = ["live_page", "open_live_page"]
 
 
 def live_page() -> Path:
-    """Return where the live page is on this machine.
+    """Return the path of the live page.
 
     Returns
     -------
     path
-        Of an HTML file that opens from the file system.
+        Path of an HTML file that opens from the file system.
 
     Examples
     --------
@@ -33,7 +33,7 @@ def open_live_page() -> bool:
     Returns
     -------
     opened
-        False where no browser could be started.
+        False if no browser could be started.
     """
     try:
         return webbrowser.open(live_page().as_uri())

@@ -1,7 +1,12 @@
 """Statistics of attention heads given as plain arrays, with null distributions."""
 
+from eigenheads.probes._calibration import Calibration, calibrate
 from eigenheads.probes._controls import planted_heads
 from eigenheads.probes._covariance import covariance_probe
+from eigenheads.probes._head import Head
+from eigenheads.probes._head_nulls import Null
+from eigenheads.probes._head_probe import head_probe
+from eigenheads.probes._head_statistics import HeadStatistic
 from eigenheads.probes._heads import NotAttentionWarning
 from eigenheads.probes._kernel import kernel_pca_probe
 from eigenheads.probes._model_probe import ModelProbe
@@ -13,12 +18,18 @@ from eigenheads.probes._significance import (
 )
 
 __all__ = [
+    "Calibration",
+    "Head",
+    "HeadStatistic",
     "ModelProbe",
     "NotAttentionWarning",
+    "Null",
     "ProbeResult",
     "Statistic",
+    "calibrate",
     "covariance_probe",
     "effect_sizes",
+    "head_probe",
     "kernel_pca_probe",
     "permutation_p_values",
     "planted_heads",

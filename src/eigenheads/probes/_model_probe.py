@@ -5,6 +5,7 @@ import math
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from eigenheads._extras import require
 from eigenheads._files import write_atomically
 from eigenheads._typing import FloatArray
 from eigenheads.probes._result import Statistic
-from eigenheads.probes._significance import least_p_value
+from eigenheads.probes._significance import draws_needed, least_p_value, q_values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,10 +68,76 @@ class ModelProbe:
         check_choice("statistic", statistic, list(self.statistics), owner="ModelProbe")
         return self.statistics[statistic]
 
-    def q_value(self, statistic: str, null: str) -> FloatArray:
-        """Return q-values (layers, heads), adjusted for all heads of the model."""
+    @cached_property
+    def _q_values(self) -> dict[str, dict[str, FloatArray]]:
+        """Q-values by null and statistic; a null with all heads is one family."""
+        by_null: dict[str, dict[str, FloatArray]] = {}
+        for name, statistic in self.statistics.items():
+            for null, p_values in statistic.p_value.items():
+                by_null.setdefault(null, {})[name] = p_values
         method = self.settings.get("false_discovery", "bh")
-        return self[statistic].q_value(method=method)[null]
+        for null, family in by_null.items():
+            together = q_values(np.stack(list(family.values())), method=method)
+            by_null[null] = dict(zip(family, together, strict=True))
+        return by_null
+
+    def q_value(self, statistic: str, null: str) -> FloatArray:
+        """Return q-values (layers, heads).
+
+        They are adjusted for all heads and all statistics with the same null.
+        """
+        nulls = list(self[statistic].nulls)
+        check_choice("null", null, nulls, owner="ModelProbe.q_value")
+        return self._q_values[null][statistic]
+
+    def is_undecided(
+        self, statistic: str, null: str, level: float = 0.05
+    ) -> NDArray[np.bool_]:
+        """Return the heads beyond all draws for which the draws are still too few.
+
+        Such a head has the smallest p-value that the number of draws allows, and yet
+        its q-value exceeds `level`.
+        """
+        one = self[statistic]
+        least = least_p_value(one.nulls[null].shape[-1], alternative=one.alternative)
+        at_least = one.p_value[null] <= least * (1 + 1e-9)
+        return at_least & (self.q_value(statistic, null) > level)
+
+    def draws_needed(self, null: str, level: float = 0.05) -> int:
+        """Return the number of draws with which the undecided heads can be decided.
+
+        It is the least number of draws for which the heads that are beyond all draws
+        now would have q <= `level` if they stayed so.
+        """
+        names = [name for name, one in self.statistics.items() if null in one.nulls]
+        n_tests = sum(np.isfinite(self._q_values[null][name]).sum() for name in names)
+        n_extreme, is_two_sided = 0, False
+        for name in names:
+            one = self.statistics[name]
+            least = least_p_value(
+                one.nulls[null].shape[-1], alternative=one.alternative
+            )
+            n_extreme += int(np.sum(one.p_value[null] <= least * (1 + 1e-9)))
+            is_two_sided |= one.alternative == "two-sided"
+        alone = draws_needed(
+            int(n_tests),
+            alternative="two-sided" if is_two_sided else "greater",
+            level=level,
+            method=self.settings.get("false_discovery", "bh"),
+        )
+        return math.ceil((alone + 1) / max(1, n_extreme)) - 1
+
+    def stands_out(self, statistic: str, level: float = 0.05) -> NDArray[np.bool_]:
+        """Return the heads with q <= `level` against every null that can decide.
+
+        A null with so few draws that no p-value reaches `level` cannot decide.
+        """
+        found = self[statistic]
+        nulls = [n for n in found.nulls if self.can_decide(statistic, n, level)]
+        heads = np.isfinite(found.observed) & bool(nulls)
+        for null in nulls:
+            heads &= self.q_value(statistic, null) <= level
+        return heads
 
     def can_decide(self, statistic: str, null: str, level: float = 0.05) -> bool:
         """Return whether the draws suffice for any p-value up to `level`."""
@@ -78,21 +145,12 @@ class ModelProbe:
         n_draws = found.nulls[null].shape[-1]
         return least_p_value(n_draws, alternative=found.alternative) <= level
 
-    def stands_out(self, statistic: str, level: float = 0.05) -> NDArray[np.bool_]:
-        """Return the heads with q <= `level` against every null that can decide."""
-        found = self[statistic]
-        nulls = [
-            null for null in found.nulls if self.can_decide(statistic, null, level)
-        ]
-        heads = np.isfinite(found.observed) & bool(nulls)
-        for null in nulls:
-            heads &= self.q_value(statistic, null) <= level
-        return heads
-
     def summary(self, level: float = 0.05) -> list[dict[str, Any]]:
         """Return one row per statistic and null with the number of heads found.
 
-        ``n_found`` is None where the draws are so few that no head could be found.
+        ``n_found`` is None where the draws are so few that no head could be found;
+        ``n_undecided`` counts heads that are beyond all draws and not found, and
+        ``n_needed`` is the number of draws that can decide them.
 
         Parameters
         ----------
@@ -104,6 +162,7 @@ class ModelProbe:
             means = statistic.null_mean
             for null in statistic.nulls:
                 q = self.q_value(name, null)
+                n_undecided = int(self.is_undecided(name, null, level).sum())
                 is_decided = self.can_decide(name, null, level)
                 rows.append(
                     {
@@ -114,6 +173,10 @@ class ModelProbe:
                         "null_median": _median(means[null]),
                         "n_found": int(np.sum(q <= level)) if is_decided else None,
                         "n_heads": int(np.sum(np.isfinite(q))),
+                        "n_undecided": n_undecided,
+                        "n_needed": self.draws_needed(null, level)
+                        if n_undecided
+                        else None,
                     }
                 )
         return rows

@@ -1,6 +1,5 @@
-"""One self-contained page: claims, figures and how each was made."""
+"""The report of reproductions: one HTML page with claims, figures and settings."""
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 from os import PathLike
@@ -13,22 +12,26 @@ from markupsafe import Markup
 import eigenheads
 from eigenheads._checks import Got, check_choice, fail
 from eigenheads._files import write_atomically
+from eigenheads._plotting.svg import embedded_svg
 from eigenheads.experiments import (
-    PRESETS,
     Claim,
     Result,
-    code_version,
-    current_figure,
     experiment_keys,
     get_experiment,
-    get_paper,
     stored_results,
-    untested_claims,
 )
-from eigenheads.plotting import embedded_svg
+from eigenheads.experiments._claims import count_verdicts
+from eigenheads.experiments._digest import code_version
+from eigenheads.experiments._registry import PRESETS, get_paper
+from eigenheads.experiments._run import current_figure
+from eigenheads.experiments._untested import untested_claims
 
-# Drawings that say most at the size of a stamp; of other papers the first.
-_TELLING = ("marion2025/any_dimension", "truong2026/phase_diagram", "saritas2025/gamma")
+# Figures that are readable as thumbnails; of other papers the first one is shown.
+_THUMBNAILS = (
+    "marion2025/any_dimension",
+    "truong2026/phase_diagram",
+    "saritas2025/gamma",
+)
 
 
 def write_report(
@@ -37,19 +40,20 @@ def write_report(
     preset: str | None = None,
     seed: int | None = None,
 ) -> Path:
-    """Write ``report.html`` from the results in a folder; never simulates.
+    """Write ``report.html`` from the results in a folder, without simulating.
 
     Parameters
     ----------
     out
-        Folder that `reproduce` wrote to.
+        Folder of results that `reproduce` wrote.
     preset, seed
-        Show only results of this preset or seed; by default the newest of each key.
+        Show only results of this preset or seed. None shows the newest result of each
+        key.
 
     Returns
     -------
     path
-        Of the page: one file, no network, opens anywhere.
+        Path of the page: one file that needs no network.
     """
     if not isinstance(out, str | PathLike):
         fail("out", "the path of a folder", out, owner="report")
@@ -71,7 +75,7 @@ def write_report(
 def newest_results(
     results: Iterable[Result], *, preset: str | None = None, seed: int | None = None
 ) -> list[Result]:
-    """Return the newest result of each known key, in the order of the report."""
+    """Return the newest result of each registered key, in the order of the report."""
     newest: dict[str, Result] = {}
     for result in results:
         if preset not in (None, result.preset) or seed not in (None, result.seed):
@@ -83,16 +87,21 @@ def newest_results(
 
 
 def render_report(results: Iterable[Result]) -> str:
-    """Return the page as text."""
+    """Return the report of results as HTML text."""
     environment = Environment(
         loader=PackageLoader("eigenheads.report"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["number"] = format_number
     environment.filters["expectation"] = format_expected
+    environment.filters["measurement"] = format_measured
     papers: dict[str, list[dict[str, Any]]] = {}
+    results = list(results)
+    # A claim counts for the paper that makes it, whatever experiment measures it.
+    made: dict[str, list[Claim]] = {}
+    for claim in (claim for result in results for claim in result.claims):
+        made.setdefault(claim.paper, []).append(claim)
     for result in results:
         papers.setdefault(result.key.partition("/")[0], []).append(_section(result))
     return environment.get_template("report.html.jinja").render(
@@ -102,7 +111,7 @@ def render_report(results: Iterable[Result]) -> str:
                 "sections": sections,
                 "shown": _thumbnail(sections),
                 "untested": untested_claims(key),
-                **_tally(key, sections),
+                **_tally(key, sections, made.get(key, [])),
             }
             for key, sections in papers.items()
         ],
@@ -111,7 +120,7 @@ def render_report(results: Iterable[Result]) -> str:
 
 
 def format_number(value: float) -> str:
-    """Return a number as the tables show it: at most four significant digits.
+    """Return a number with at most four significant digits, as tables show it.
 
     Examples
     --------
@@ -122,7 +131,7 @@ def format_number(value: float) -> str:
 
 
 def format_expected(claim: Claim) -> str:
-    """Return what a claim expects, with its tolerance, and whether it is our own.
+    """Return the expectation of a claim with its tolerance, marked if it is our own.
 
     Examples
     --------
@@ -130,16 +139,33 @@ def format_expected(claim: Claim) -> str:
     ...                       measured=1.0, tolerance=0.02, reason=""))
     'ours: ≥ 1 ± 0.02'
     """
-    owner = "ours: " if claim.source.startswith("ours") else ""
+    owner = "ours: " if claim.is_check else ""
     text = f"{owner}{claim.relation} {format_number(claim.expected)}"
     return f"{text} ± {format_number(claim.tolerance)}" if claim.tolerance else text
+
+
+def format_measured(claim: Claim) -> str:
+    """Return the measured number of a claim, with its interval where it has one.
+
+    Examples
+    --------
+    >>> format_measured(Claim(statement="", source="ours", relation="≥", expected=0.0,
+    ...                       measured=1.0, tolerance=0.0, reason="", level=0.95,
+    ...                       interval=(0.5, 1.5)))
+    '1 (0.5 to 1.5, 95 %)'
+    """
+    text = format_number(claim.measured)
+    if claim.interval is None or claim.level is None:
+        return text
+    low, high = map(format_number, claim.interval)
+    return f"{text} ({low} to {high}, {100 * claim.level:.3g} %)"
 
 
 def _section(result: Result) -> dict[str, Any]:
     experiment = get_experiment(result.key)
     name = result.key.replace("/", "-").replace("_", "-")
     svg = embedded_svg(current_figure(result), name)
-    # The front page shows the same drawing once more, small.
+    # The table at the top shows the same drawing again, as a thumbnail.
     svg = svg.replace("<svg", f'<svg id="{name}-drawing"', 1)
     return {
         "id": name,
@@ -149,7 +175,7 @@ def _section(result: Result) -> dict[str, Any]:
         "view_box": _view_box(svg),
         "finding": _finding(experiment.title, result.claims),
         "alt": _alt(experiment.title, result.claims),
-        "is_current": result.code == code_version(experiment.paper),
+        "is_current": result.code == code_version(experiment.key),
         "command": (
             f"eigenheads reproduce {result.key} "
             f"--preset {result.preset} --seed {result.seed}"
@@ -159,7 +185,7 @@ def _section(result: Result) -> dict[str, Any]:
 
 def _alt(title: str, claims: Iterable[Claim]) -> str:
     findings = "; ".join(
-        f"{claim.statement}: {format_number(claim.measured)} ({claim.verdict})"
+        f"{claim.statement}: {format_measured(claim)} ({claim.verdict})"
         for claim in claims
     )
     return f"{title}. {findings}." if findings else f"{title}."
@@ -168,8 +194,7 @@ def _alt(title: str, claims: Iterable[Claim]) -> str:
 def _finding(title: str, claims: Sequence[Claim]) -> str:
     if not claims:
         return f"{title} (on record; this run is too small for claims)"
-    met = sum(claim.verdict == "reproduced" for claim in claims)
-    return f"{title}: {met} of {len(claims)} claims reproduced"
+    return f"{title}: {count_verdicts(claims)}"
 
 
 def _view_box(svg: str) -> str:
@@ -178,22 +203,27 @@ def _view_box(svg: str) -> str:
 
 
 def _thumbnail(sections: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the section whose drawing stands on the front page."""
-    told = [section for section in sections if section["result"].key in _TELLING]
-    return (told or sections)[0]
+    """Return the section whose drawing is the thumbnail of the paper."""
+    readable = [section for section in sections if section["result"].key in _THUMBNAILS]
+    return (readable or sections)[0]
 
 
-def _tally(paper: str, sections: list[dict[str, Any]]) -> dict[str, Any]:
-    claims = [claim for section in sections for claim in section["result"].claims]
-    n_unmeasured = sum(math.isnan(claim.measured) for claim in claims)
+def _tally(
+    paper: str, sections: list[dict[str, Any]], claims: list[Claim]
+) -> dict[str, Any]:
+    """Count the paper's own claims by verdict, and our checks apart from them."""
+    measured = [claim for section in sections for claim in section["result"].claims]
+    checks = [claim for claim in measured if claim.is_check]
     return {
-        "n_reproduced": sum(claim.verdict == "reproduced" for claim in claims),
-        "n_not": sum(claim.verdict == "not reproduced" for claim in claims)
-        - n_unmeasured,
-        "n_undecided": sum(claim.verdict == "undecided" for claim in claims),
-        "n_untestable": n_unmeasured + len(untested_claims(paper)),
+        **{
+            f"n_{verdict}": sum(claim.verdict == verdict for claim in claims)
+            for verdict in ("held", "contradicted", "undecided")
+        },
+        "n_untestable": len(untested_claims(paper)),
+        "n_checks": len(checks),
+        "n_passed": sum(claim.verdict == "held" for claim in checks),
         "n_figures": sum(key.startswith(f"{paper}/") for key in experiment_keys()),
-        "n_news": sum(claim.is_news for claim in claims),
+        "n_changed": sum(claim.is_changed for claim in measured),
         "seconds": sum(section["result"].seconds for section in sections),
     }
 

@@ -1,54 +1,44 @@
-"""A probed model: a table in the terminal, a self-contained page with heat maps."""
+"""Report on a probed model: text for the terminal, and a self-contained page."""
 
 import sys
-from collections.abc import Mapping
+import textwrap
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 import eigenheads
+from eigenheads._checks import escape_controls
 from eigenheads._files import write_atomically
-from eigenheads.plotting import (
-    HeadMap,
-    draw_head_maps,
-    embedded_svg,
-    head_maps_size,
-    render_svg,
-)
+from eigenheads._plotting.heads import HeadMap, draw_head_maps, head_maps_size
+from eigenheads._plotting.svg import embedded_svg, render_svg
+from eigenheads.probes._head_nulls import NULL_TEXTS
+from eigenheads.report._findings import LEVEL, findings, found_text, questions
 from eigenheads.report._page import format_number
-from eigenheads.report._terminal import terminal_text
 
 if TYPE_CHECKING:
     from eigenheads.probes import ModelProbe
 
-_PIPED_WIDTH = 160
-_LEVEL = 0.05
-# At most so many statistics go beside each other in a terminal.
-_N_COLUMNS = 8
+_WIDTH = 80
 _COMPARISONS = {"greater": ">", "less": "<", "two-sided": "≠"}
 
 
 def print_probe(probe: "ModelProbe", *, title: str) -> None:
-    """Print how many heads stand out, and a table by layer and head."""
-    console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
-    console.print(terminal_text(title), highlight=False)
+    """Print findings, a table by statistic and null, and a map of heads.
+
+    Lines have at most 80 characters.
+    """
+    lines = [*_wrapped(title), ""]
     for note in probe.notes:
-        console.print(f"[yellow]Note:[/] {terminal_text(note)}", highlight=False)
-    console.print(_summary_table(probe))
-    console.print(_head_table(probe))
-    console.print(
-        f"* stands out from every null with draws enough: q ≤ {_LEVEL}, corrected for "
-        f"all heads that were probed. Shown are the {_N_COLUMNS} statistics in which "
-        "most heads do; the page has all.",
-        highlight=False,
-    )
+        lines += [*_wrapped(f"Note: {note}"), ""]
+    lines += ["Findings"]
+    for sentence in findings(probe):
+        lines += _wrapped(sentence, first="  - ", rest="    ")
+    lines += ["", *_summary_lines(probe), "", *_map_lines(probe)]
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 def write_probe(
@@ -75,7 +65,11 @@ def write_probe(
     probe.save(root / "probe.npz")
     page = render_probe(probe, title=title).encode()
     path = root / "probe.html"
-    write_atomically(path, lambda file: _write(file, page))
+
+    def write(file: IO[bytes]) -> None:
+        file.write(page)
+
+    write_atomically(path, write)
     return path
 
 
@@ -89,72 +83,92 @@ def render_probe(probe: "ModelProbe", *, title: str) -> str:
     )
     environment.filters["number"] = format_number
     environment.filters["found"] = found_text
+    nulls = dict.fromkeys(n for one in probe.statistics.values() for n in one.nulls)
     return environment.get_template("probe.html.jinja").render(
         probe=probe,
         title=title,
-        level=_LEVEL,
+        level=LEVEL,
         comparisons=_COMPARISONS,
-        sections=_sections(probe),
+        findings=findings(probe),
+        nulls={null: NULL_TEXTS.get(null, "") for null in nulls},
+        questions=_questions(probe),
         heads=_rows_by_head(probe),
         version=eigenheads.__version__,
     )
 
 
 def statistic_figure(probe: "ModelProbe", statistic: str) -> bytes:
-    """Return heat maps of one statistic as SVG: observed, then far from which null."""
+    """Return heat maps of one statistic as SVG: observed, then effects by null."""
     measured = probe[statistic]
     maps = [HeadMap("observed", measured.observed)]
     for null, values in measured.effect_size.items():
-        found = probe.q_value(statistic, null) <= _LEVEL
+        found = probe.q_value(statistic, null) <= LEVEL
         title = f"sd from {null.replace('_', ' ')}"
         maps.append(HeadMap(title, values, found, is_effect=True))
-    size = head_maps_size(maps)
-    layers = probe.layers
+    return _drawn(probe, maps)
+
+
+def question_figure(probe: "ModelProbe", statistics: list[str]) -> bytes:
+    """Return heat maps as SVG, one per statistic; dots mark heads that stand out."""
+    maps = [
+        HeadMap(
+            name.replace("_", " "), probe[name].observed, probe.stands_out(name, LEVEL)
+        )
+        for name in statistics
+    ]
+    return _drawn(probe, maps)
+
+
+def _drawn(probe: "ModelProbe", maps: list[HeadMap]) -> bytes:
+    size, layers = head_maps_size(maps), probe.layers
     return render_svg(lambda figure: draw_head_maps(figure, maps, layers), size=size)
 
 
-def found_text(row: Mapping[str, Any]) -> str:
-    """Return how many heads stand out, or that none could.
-
-    Examples
-    --------
-    >>> found_text({"n_found": 3, "n_heads": 12}), found_text({"n_found": None})
-    ('3 of 12', 'too few draws')
-    """
-    if row["n_found"] is None:
-        return "too few draws"
-    return f"{row['n_found']} of {row['n_heads']}"
-
-
-def _sections(probe: "ModelProbe") -> list[dict[str, Any]]:
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in probe.statistics}
-    for row in probe.summary(_LEVEL):
-        found[row["statistic"]].append(row)
-    return [_section(probe, name, rows) for name, rows in found.items()]
+def _questions(probe: "ModelProbe") -> list[dict[str, Any]]:
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in probe.statistics}
+    for row in probe.summary(LEVEL):
+        rows[row["statistic"]].append(row)
+    found = []
+    for number, (question, names) in enumerate(questions(probe).items()):
+        svg = embedded_svg(question_figure(probe, names), f"question-{number}")
+        counts = "; ".join(
+            f"{name.replace('_', ' ')}: {probe.stands_out(name, LEVEL).sum()} heads"
+            for name in names
+        )
+        found.append(
+            {
+                "id": f"question-{number}",
+                "question": question,
+                "svg": Markup(svg),  # drawn here, from numbers alone
+                "alt": f"Heat maps, layers by heads. Heads that stand out: {counts}.",
+                "sections": [_section(probe, name, rows[name]) for name in names],
+            }
+        )
+    return found
 
 
 def _section(
     probe: "ModelProbe", statistic: str, rows: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    findings = "; ".join(
-        f"{found_text(row)} from {row['null'].replace('_', ' ')}" for row in rows
-    )
-    svg = embedded_svg(statistic_figure(probe, statistic), statistic.replace("_", "-"))
+    name = statistic.replace("_", "-")
+    counts = "; ".join(f"{row['null']} {found_text(row)}" for row in rows)
+    svg = embedded_svg(statistic_figure(probe, statistic), name)
     return {
-        "id": statistic.replace("_", "-"),
+        "id": name,
         "name": statistic.replace("_", " "),
         "about": probe[statistic].about,
         "rows": rows,
         "svg": Markup(svg),  # drawn here, from numbers alone
-        "alt": f"Heat maps of {statistic}. Heads that stand out: {findings}.",
-        "findings": f"Heads that stand out: {findings}." if findings else "",
+        "alt": f"Heat maps of {statistic}. Heads that stand out: {counts}.",
+        "n_found": int(probe.stands_out(statistic, LEVEL).sum()),
+        "n_heads": int(np.isfinite(probe[statistic].observed).sum()),
     }
 
 
 def _rows_by_head(probe: "ModelProbe") -> list[dict[str, Any]]:
-    """Return a row a head: all observed numbers, and which stand out."""
+    """Return one row per head: observed numbers, with marks of those that stand out."""
     tables = {name: one.observed for name, one in probe.statistics.items()}
-    marks = {name: probe.stands_out(name, _LEVEL) for name in probe.statistics}
+    marks = {name: probe.stands_out(name, LEVEL) for name in probe.statistics}
     return [
         {
             "layer": layer,
@@ -170,48 +184,45 @@ def _rows_by_head(probe: "ModelProbe") -> list[dict[str, Any]]:
     ]
 
 
-def _summary_table(probe: "ModelProbe") -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD, title="heads that stand out", title_justify="left"
+def _wrapped(text: str, *, first: str = "", rest: str = "") -> list[str]:
+    # Titles and notes may hold names of files: controls are shown, not obeyed.
+    lines = textwrap.wrap(
+        escape_controls(text), _WIDTH, initial_indent=first, subsequent_indent=rest
     )
-    table.add_column("statistic", no_wrap=True)
-    table.add_column("median", justify="right")
-    table.add_column("null", no_wrap=True)
-    table.add_column("null's median", justify="right")
-    table.add_column(f"heads with q ≤ {_LEVEL}", justify="right")
+    return lines or [""]
+
+
+def _summary_lines(probe: "ModelProbe") -> list[str]:
+    """Return the table by statistic and null, at most 80 characters wide."""
+    layout = "{:<22.22} {:>9} {:<23.23} {:>9} {:>13}"
+    lines = [
+        layout.format("statistic", "median", "null", "median", f"q <= {LEVEL}"),
+        "-" * _WIDTH,
+    ]
     last = None
-    for row in probe.summary(_LEVEL):
+    for row in probe.summary(LEVEL):
         is_new = row["statistic"] != last
         last = row["statistic"]
-        table.add_row(
-            terminal_text(last) if is_new else "",
-            format_number(row["median"]) if is_new else "",
-            f"{_COMPARISONS[row['alternative']]} {terminal_text(row['null'])}",
-            format_number(row["null_median"]),
-            found_text(row),
+        text = found_text(row)
+        if row["n_undecided"]:
+            text = f">= {row['n_needed']} draws"
+        lines.append(
+            layout.format(
+                last if is_new else "",
+                format_number(row["median"]) if is_new else "",
+                f"{_COMPARISONS[row['alternative']]} {row['null']}",
+                format_number(row["null_median"]),
+                text,
+            )
         )
-    return table
+    return lines
 
 
-def _head_table(probe: "ModelProbe") -> Table:
-    names = sorted(
-        probe.statistics, key=lambda name: -int(probe.stands_out(name, _LEVEL).sum())
-    )[:_N_COLUMNS]
-    places = [list(probe.statistics).index(name) for name in names]
-    table = Table(box=box.SIMPLE_HEAD, title="by layer and head", title_justify="left")
-    for column in ("layer", "head", *names):
-        table.add_column(terminal_text(column.replace("_", " ")), justify="right")
-    for row in _rows_by_head(probe):
-        cells = [row["cells"][place] for place in places]
-        if row["head"] == 0:
-            table.add_section()
-        table.add_row(
-            str(row["layer"]),
-            str(row["head"]),
-            *(format_number(x) + ("*" if mark else " ") for x, mark in cells),
-        )
-    return table
-
-
-def _write(file: Any, content: bytes) -> None:
-    file.write(content)
+def _map_lines(probe: "ModelProbe") -> list[str]:
+    """Return the number of statistics in which each head stands out, by layer."""
+    total = np.sum([probe.stands_out(n, LEVEL) for n in probe.statistics], axis=0)
+    lines = ["Statistics in which a head stands out from all nulls, by layer and head"]
+    for layer, row in zip(probe.layers, total, strict=True):
+        cells = " ".join(f"{count:>2}" if count else " ." for count in row)
+        lines += _wrapped(cells, first=f"  layer {layer:>3}  ", rest=" " * 13)
+    return lines

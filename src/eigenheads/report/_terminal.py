@@ -1,4 +1,4 @@
-"""The same report in a terminal: a progress bar, then a table of claims."""
+"""Output in a terminal: progress, tables of claims and of sweeps."""
 
 import sys
 from collections.abc import Iterable
@@ -19,7 +19,8 @@ from rich.table import Table
 
 from eigenheads._checks import escape_controls
 from eigenheads.experiments import Claim, Listener, Result, SweepResult
-from eigenheads.report._page import format_expected, format_number
+from eigenheads.experiments._claims import count_verdicts
+from eigenheads.report._page import format_expected, format_measured, format_number
 
 # Rich cuts tables at 80 columns when the output is not a terminal.
 _PIPED_WIDTH = 160
@@ -30,7 +31,7 @@ _LINE_SHARE = 0.05
 
 
 def terminal_text(text: object) -> str:
-    r"""Return text that a terminal shows and does not obey: no markup, no controls.
+    r"""Return text without markup and control characters, safe for a terminal.
 
     Examples
     --------
@@ -82,16 +83,16 @@ class ProgressDisplay(Listener):
         self._bar.stop()
 
     def begin(self, total: float) -> None:
-        """Hear that all results together take `total` steps."""
+        """Set the number of steps of all results."""
         self._bar.update(self._task, total=total)
 
     def start(self, key: str, work: float) -> None:
-        """Hear that `key` begins, which takes `work` steps."""
+        """Show that `key` begins, which takes `work` steps."""
         self._planned += work
         self._bar.update(self._task, description=key)
 
     def advance(self, units: float) -> None:
-        """Hear that `units` more steps are done."""
+        """Add `units` finished steps."""
         self._bar.advance(self._task, units)
         self._done += units
         share = (self._done - self._printed) / max(self._planned, 1.0)
@@ -101,21 +102,20 @@ class ProgressDisplay(Listener):
             self._console.print(line, highlight=False)
 
     def finish(self, result: Result) -> None:
-        """Hear that a result is whole and stored."""
+        """Print a line about a stored result."""
         self._bar.update(self._task, completed=self._planned)
         how = "reused" if result.reused else f"{result.seconds:.1f} s"
-        met = sum(claim.verdict == "reproduced" for claim in result.claims)
-        line = f"{result.key}: {met} of {len(result.claims)} claims hold ({how})"
+        line = f"{result.key}: {count_verdicts(result.claims)} ({how})"
         self._console.print(terminal_text(line), highlight=False)
 
     def leave_out(self, key: str, reason: str) -> None:
-        """Hear that `key`, which a pattern matched, cannot run here."""
+        """Print that `key` is left out, and the reason."""
         line = f"{key}: left out, it {reason}"
         self._console.print(terminal_text(line), highlight=False, soft_wrap=True)
 
 
 def print_claims(results: Iterable[Result]) -> None:
-    """Print the table *claim · paper · ours · verdict*."""
+    """Print a table of claims: expectation, measured number and verdict."""
     width = None if sys.stdout.isatty() else _PIPED_WIDTH
     console = Console(width=width)
     table = Table(box=box.SIMPLE_HEAD, expand=False)
@@ -130,20 +130,20 @@ def print_claims(results: Iterable[Result]) -> None:
             table.add_row(
                 terminal_text(claim.statement),
                 terminal_text(format_expected(claim)),
-                format_number(claim.measured),
+                format_measured(claim),
                 _verdict(claim),
             )
     console.print(table)
 
 
 def _verdict(claim: Claim) -> str:
-    on_record = terminal_text(claim.on_record)
-    if claim.undecided:
-        why = terminal_text(claim.undecided)
-        return f"[yellow]undecided[/] (on record: {on_record}): {why}"
-    color = "green" if claim.holds else "red"
-    text = f"[{color}]{claim.verdict}[/]"
-    return f"{text} [bold](on record: {on_record})[/]" if claim.is_news else text
+    color = {"held": "green", "contradicted": "red", "undecided": "yellow"}
+    text = f"[{color[claim.verdict]}]{claim.verdict}[/]"
+    if claim.is_changed:
+        text += f" [bold](on record: {claim.on_record})[/]"
+    elif claim.verdict != claim.on_record:
+        text += f" (on record: {claim.on_record})"
+    return f"{text}: {terminal_text(claim.note)}" if claim.note else text
 
 
 def print_sweep(result: SweepResult) -> None:

@@ -1,4 +1,4 @@
-"""Asymptotic Bayes optimality of the oracle, and what each condition is for."""
+"""Asymptotic Bayes optimality of the oracle, and the need for each condition."""
 
 import math
 from dataclasses import dataclass
@@ -9,10 +9,11 @@ from scipy.optimize import minimize_scalar
 from scipy.special import softmax
 
 from eigenheads._parallel import advance
+from eigenheads._plotting.svg import BLUE, GREEN, GREY, ORANGE, PURPLE
 from eigenheads._typing import FloatArray
 from eigenheads.datasets import SingleLocation
-from eigenheads.experiments._core import Claim, Experiment, Table
-from eigenheads.plotting import draw_bayes
+from eigenheads.experiments._claims import Claim, about, at_least, at_most
+from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.theory import (
     location_bayes_risk,
     location_linear_risk,
@@ -127,63 +128,57 @@ def _direct_and_conditional(params: Params, rng: np.random.Generator) -> list[fl
     return [errors.mean(), direct_error, theory.estimate, theory.standard_error]
 
 
-def check(params: Params, table: Table) -> list[Claim]:
+def check(run: Run[Params]) -> list[Claim]:
     """Return the theorem's statement and the necessity of its conditions."""
+    params, table = run.params, run.table
     d, excess = table["d"], table["oracle_all"] - table["bayes"]
     half = len(d) // 2
     slope = float(np.polyfit(np.log(d[half:]), np.log(excess[half:]), 1)[0])
     rate = params.tokens_exponent + 2 * params.sharpness_exponent
     claims = [
-        Claim(
-            statement="all conditions: oracle's excess over Bayes at the largest d, "
+        at_most(
+            "all conditions: oracle's excess over Bayes at the largest d, "
             "in null risks",
-            source="marion2025, section 3: asymptotic Bayes optimality",
-            relation="≤",
-            expected=0.0,
-            measured=float(excess[-1] / table["null"][-1]),
-            tolerance=0.002,
-            reason="the leading term (4/π)(L − 1)λ² is 0.0003 there, or 0.0006 of "
+            excess[-1] / table["null"][-1],
+            0.002,
+            "the leading term (4/π)(L − 1)λ² is 0.0003 there, or 0.0006 of "
             "the null risk",
+            source="marion2025, section 3: asymptotic Bayes optimality",
         ),
-        Claim(
-            statement="all conditions: exponent of the excess in d",
+        about(
+            "all conditions: exponent of the excess in d",
+            slope,
+            rate,
+            0.06,
+            "L is rounded to whole tokens",
             source="ours: Lλ² is the leading term",
-            relation="≈",
-            expected=rate,
-            measured=slope,
-            tolerance=0.06,
-            reason="L is rounded to whole tokens",
         ),
-        Claim(
-            statement="Bayes risk at the largest d, in null risks",
+        about(
+            "Bayes risk at the largest d, in null risks",
+            table["bayes"][-1] / table["null"][-1],
+            0.0,
+            1e-6,
+            "the posterior of the location is a point mass there",
             source="marion2025, section 3: the limit is the noise alone, here 0",
-            relation="≈",
-            expected=0.0,
-            measured=float(table["bayes"][-1] / table["null"][-1]),
-            tolerance=1e-6,
-            reason="the posterior of the location is a point mass there",
         ),
-        Claim(
-            statement="best linear predictor at the largest d, in null risks",
+        at_least(
+            "best linear predictor at the largest d, in null risks",
+            table["linear"][-1] / table["null"][-1],
+            0.9,
+            "1 − γ²/(γ² + L − 1) with L = 28 tokens is 0.98",
             source="marion2025, section 3: linear predictors fail",
-            relation="≥",
-            expected=0.9,
-            measured=float(table["linear"][-1] / table["null"][-1]),
-            tolerance=0.0,
-            reason="1 − γ²/(γ² + L − 1) with L = 28 tokens is 0.98",
         ),
     ]
     direct, direct_error, theory, theory_error = table["direct"]
     claims.append(
-        Claim(
-            statement="small d: squared error of the posterior mean minus theory's "
+        about(
+            "small d: squared error of the posterior mean minus theory's "
             "Bayes risk, in standard errors",
+            (direct - theory) / math.hypot(direct_error, theory_error),
+            0.0,
+            4.0,
+            "a standard normal exceeds 4 with probability 6e-5",
             source="ours: two Monte Carlo estimates",
-            relation="≈",
-            expected=0.0,
-            measured=float((direct - theory) / math.hypot(direct_error, theory_error)),
-            tolerance=4.0,
-            reason="a standard normal exceeds 4 with probability 6e-5",
         )
     )
     broken = {
@@ -192,46 +187,70 @@ def check(params: Params, table: Table) -> list[Claim]:
         "too_many_tokens": "L = d, the best λ at every d",
     }
     return claims + [
-        Claim(
-            statement=f"{words}: smallest excess from the middle of the path on, "
-            "in null risks",
+        at_least(
+            f"{words}: smallest excess from the middle of the path on, in null risks",
+            (table[f"oracle_{name}"] / table["null"])[half:].min(),
+            0.05,
+            "a floor: the excess does not go to 0",
             source="ours: the condition is needed",
-            relation="≥",
-            expected=0.05,
-            measured=float((table[f"oracle_{name}"] / table["null"])[half:].min()),
-            tolerance=0.0,
-            reason="a floor: the excess does not go to 0",
         )
         for name, words in broken.items()
     ]
 
 
-def draw(figure: "Figure", params: Params, table: Table) -> None:
-    """Draw the risks along the four paths."""
-    del params
-    draw_bayes(figure.subplots(1, 2), table)
+def draw(figure: "Figure", run: Run[Params]) -> None:
+    """Draw risks where all conditions hold, and the oracle where one is broken."""
+    table, d = run.table, run.table["d"]
+    keeps, breaks = figure.subplots(1, 2)
+    floor = 1e-6
+    for name, label, style, color in (
+        ("null", "null", "-", GREY),
+        ("linear", "best linear", "-.", GREY),
+        ("oracle_all", "oracle (k*, v*)", "o-", BLUE),
+        ("bayes", "Bayes", "s-", GREEN),
+    ):
+        shown = np.where(table[name] > floor, table[name], np.nan)
+        keeps.plot(d, shown, style, color=color, label=label, markersize=4)
+    seen = d[table["bayes"] > floor].max(initial=d[0])
+    keeps.plot([], [], " ", label=f"(below {floor:g} beyond d = {seen:.0f})")
+    keeps.set(title="L = d^0.2, λ = d^−0.35", xlabel="d", ylabel="excess risk")
+    for name, label, color in (
+        ("all", "all conditions hold", BLUE),
+        ("sharpness_too_small", "λ√d = 1", ORANGE),
+        ("sharpness_too_large", "λ√L = 1", PURPLE),
+        ("too_many_tokens", "L = d, best λ", GREEN),
+    ):
+        breaks.plot(d, table[f"oracle_{name}"], "o-", color=color, label=label, ms=4)
+    breaks.axhline(table["null"][0], color=GREY, linewidth=1, label="null")
+    breaks.set(title="The oracle, one condition broken", xlabel="d")
+    for panel in (keeps, breaks):
+        panel.set(xscale="log", yscale="log")
+        panel.legend()
 
 
-experiment = Experiment(
-    key="marion2025/bayes",
-    title="The oracle is asymptotically Bayes optimal, and each condition is needed",
-    source="Section 3",
-    about=(
-        "Excess risk of the oracle (k*, v*) over Bayes as d grows. Left: L = d^0.2 and "
-        "λ = d^-0.35 satisfy L = o(d), λ√d → ∞ and λ√L → 0 (the exponents are ours), "
-        "with the Bayes, linear and null predictors beside it; the Bayes risk is a "
-        "posterior mean, by Monte Carlo. Right: one condition broken at a time. "
-        "Breaking L = o(d) leaves the other two incompatible, so there λ is the best "
-        "one for every d, and still the excess stays."
+experiments = (
+    Experiment(
+        key="marion2025/bayes",
+        title="The oracle is asymptotically Bayes optimal, and "
+        "each condition is needed",
+        source="Section 3",
+        about=(
+            "Excess risk of the oracle (k*, v*) over Bayes as d grows. Left: L = d^0.2 "
+            "and λ = d^-0.35 satisfy L = o(d), λ√d → ∞ and λ√L → 0 (the exponents are "
+            "ours), with the Bayes, linear and null predictors beside it; the Bayes "
+            "risk is a posterior mean, by Monte Carlo. Right: one condition broken at "
+            "a time. Breaking L = o(d) leaves the other two incompatible, so there λ "
+            "is the best one for every d, and still the excess stays."
+        ),
+        presets={
+            "smoke": Params(n_samples=2_000),
+            "demo": Params(),
+            "paper": Params(),
+        },
+        simulate=simulate,
+        check=check,
+        draw=draw,
+        work=lambda params: float(params.last_power - params.first_power + 1),
+        size=(9.0, 4.2),
     ),
-    presets={
-        "smoke": Params(n_samples=2_000),
-        "demo": Params(),
-        "paper": Params(),
-    },
-    simulate=simulate,
-    check=check,
-    draw=draw,
-    work=lambda params: float(params.last_power - params.first_power + 1),
-    size=(9.0, 4.2),
 )

@@ -4,10 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from eigenheads._plotting._pca import draw_pca_curves
 from eigenheads._rng import drawn_seed
 from eigenheads.datasets import GaussianPrompts, random_covariance
 from eigenheads.dynamics import simulate_pca
-from eigenheads.experiments._core import Claim, Table
+from eigenheads.experiments._claims import Claim, about, at_most
+from eigenheads.experiments._core import Run, Table
 from eigenheads.experiments.maulensoto2026._method import (
     Curves,
     descend_to_the_end,
@@ -18,7 +20,6 @@ from eigenheads.experiments.maulensoto2026._method import (
     starts,
     table_of,
 )
-from eigenheads.plotting import draw_pca_curves
 from eigenheads.theory import descend, softmax_landscape
 
 if TYPE_CHECKING:
@@ -88,73 +89,66 @@ def _simulate(params: Curves, rng: np.random.Generator) -> Table:
     }
 
 
-def check_population(params: Curves, table: Table) -> list[Claim]:
+def check_population(run: Run[Curves]) -> list[Claim]:
     """Return the claims on the infinite prompt."""
+    params, table = run.params, run.table
     low, _, median, _, _ = table["covariance_quantiles"]
     draws = params.n_covariances
     return [
         *limit_claims(table),
-        Claim(
-            statement=f"median over {draws} random Σ of the alignment when descent "
-            "stops",
+        about(
+            f"median over {draws} random Σ of the alignment when descent stops",
+            median,
+            0.983,
+            0.001 + 0.08 / np.sqrt(draws),
+            "0.983 over 20 000 draws of ours; about four standard errors",
             source="ours: the paper's figure is one draw of Σ",
-            relation="≈",
-            expected=0.983,
-            measured=float(median),
-            tolerance=0.001 + 0.08 / np.sqrt(draws),
-            reason="0.983 over 20 000 draws of ours; about four standard errors",
         ),
-        Claim(
-            statement=f"5 % quantile over {draws} random Σ of that alignment",
+        about(
+            f"5 % quantile over {draws} random Σ of that alignment",
+            low,
+            0.876,
+            0.02 + 4 / np.sqrt(draws),
+            "0.876 over 20 000 draws of ours; about four standard errors",
             source="ours: some Σ stay far from aligned",
-            relation="≈",
-            expected=0.876,
-            measured=float(low),
-            tolerance=0.02 + 4 / np.sqrt(draws),
-            reason="0.876 over 20 000 draws of ours; about four standard errors",
         ),
     ]
 
 
-def check_finite(params: Curves, table: Table) -> list[Claim]:
+def check_finite(run: Run[Curves]) -> list[Claim]:
     """Return the claims on finite prompts: theory on the same Σ, the same starts."""
+    params, table = run.params, run.table
     gap = table["finite_alignment"] - table["theory_alignment"]
     norms = table["finite_norm"][:, -1] / table["theory_norm"][:, -1]
     return [
-        Claim(
-            statement=f"L = {params.n_tokens}: gap of the mean alignment to theory for "
+        at_most(
+            f"L = {params.n_tokens}: gap of the mean alignment to theory for "
             "L → ∞, averaged along the path",
-            source=f"{SOURCE}: finite prompts follow the infinite one",
-            relation="≤",
-            expected=0.0,
-            measured=float(np.abs(gap.mean(axis=0)).mean()),
-            tolerance=0.05,
-            reason="order 1/L in the risk's gradient moves the time axis by a few "
+            np.abs(gap.mean(axis=0)).mean(),
+            0.05,
+            "order 1/L in the risk's gradient moves the time axis by a few "
             "per cent, and the noise of SGD",
+            source=f"{SOURCE}: finite prompts follow the infinite one",
         ),
-        Claim(
-            statement=f"L = {params.n_tokens}: final norm over theory's for L → ∞, "
+        about(
+            f"L = {params.n_tokens}: final norm over theory's for L → ∞, "
             "mean over runs",
-            source="ours",
-            relation="≈",
-            expected=1.0,
-            measured=float(norms.mean()),
-            tolerance=0.1,
-            reason="order 1/L: 0.001 to 0.025 in 40 draws of ours",
+            norms.mean(),
+            1.0,
+            0.1,
+            "order 1/L: 0.001 to 0.025 in 40 draws of ours",
         ),
     ]
 
 
-def check_both(params: Curves, table: Table) -> list[Claim]:
+def check_both(run: Run[Curves]) -> list[Claim]:
     """Return the claims of both curves."""
-    return [*check_population(params, table), *check_finite(params, table)]
+    return [*check_population(run), *check_finite(run)]
 
 
-def draw(
-    figure: "Figure", params: Curves, table: Table, parts: tuple[str, ...]
-) -> None:
+def draw(figure: "Figure", run: Run[Curves], parts: tuple[str, ...]) -> None:
     """Draw some of the parts: ``population``, ``finite``, ``covariances``."""
-    del params
+    table = run.table
     draw_pca_curves(figure, table, parts)
 
 

@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from eigenheads._plotting._pca import draw_pca_curves
 from eigenheads._rng import drawn_seed
 from eigenheads.datasets import SpikedWishartPrompts
 from eigenheads.dynamics import simulate_pca
-from eigenheads.experiments._core import Claim, Table
+from eigenheads.experiments._claims import Claim, about, at_least, at_most
+from eigenheads.experiments._core import Run, Table
 from eigenheads.experiments.maulensoto2026._method import (
     descend_to_the_end,
     limit_claims,
@@ -17,7 +19,6 @@ from eigenheads.experiments.maulensoto2026._method import (
     starts,
     table_of,
 )
-from eigenheads.plotting import draw_pca_curves
 from eigenheads.theory import PCALandscape, descend, in_context_landscape
 
 if TYPE_CHECKING:
@@ -109,70 +110,63 @@ def _simulate(params: InContext, rng: np.random.Generator) -> Table:
     }
 
 
-def check_population(params: InContext, table: Table) -> list[Claim]:
+def check_population(run: Run[InContext]) -> list[Claim]:
     """Return the claims on infinite prompts."""
-    del params
+    table = run.table
     norms = table["population_norm"][:, -1] / table["population_best_norm"][0]
     return [
         *limit_claims(table),
-        Claim(
-            statement="infinite prompts: median final alignment with the spike",
+        at_least(
+            "infinite prompts: median final alignment with the spike",
+            np.median(table["population_alignment"][:, -1]),
+            0.999,
+            "V is fixed, so only the starts vary: three to ten of them",
+            slack=0.005,
             source="maulensoto2026, Figures 2 and 7a",
-            relation="≥",
-            expected=0.999,
-            measured=float(np.median(table["population_alignment"][:, -1])),
-            tolerance=0.005,
-            reason="V is fixed, so only the starts vary: three to ten of them",
         ),
-        Claim(
-            statement="infinite prompts: final norm over the minimiser's, the run "
-            "farthest off",
+        about(
+            "infinite prompts: final norm over the minimiser's, the run farthest off",
+            norms[np.argmax(np.abs(norms - 1))],
+            1.0,
+            0.05,
+            "the length converges first; what is left of the other modes adds",
             source="ours: the minimiser in closed form",
-            relation="≈",
-            expected=1.0,
-            measured=float(norms[np.argmax(np.abs(norms - 1))]),
-            tolerance=0.05,
-            reason="the length converges first; what is left of the other modes adds",
         ),
     ]
 
 
-def check_finite(params: InContext, table: Table) -> list[Claim]:
+def check_finite(run: Run[InContext]) -> list[Claim]:
     """Return the claims on finite prompts."""
+    params, table = run.params, run.table
     gap = table["finite_alignment"] - table["theory_alignment"]
     return [
-        Claim(
-            statement="finite prompts: median final alignment with the spike",
+        about(
+            "finite prompts: median final alignment with the spike",
+            np.median(table["finite_alignment"][:, -1]),
+            0.998,
+            0.004,
+            "noise of the batch's covariances, and prompts of finite length",
             source="maulensoto2026, Figures 2 and 7b",
-            relation="≈",
-            expected=0.998,
-            measured=float(np.median(table["finite_alignment"][:, -1])),
-            tolerance=0.004,
-            reason="noise of the batch's covariances, and prompts of finite length",
         ),
-        Claim(
-            statement=f"L = {params.n_tokens}: gap of the mean alignment to theory for "
+        at_most(
+            f"L = {params.n_tokens}: gap of the mean alignment to theory for "
             "L → ∞, averaged along the path",
+            np.abs(gap.mean(axis=0)).mean(),
+            0.05,
+            "order 1/L: the time axis moves by a few per cent",
             source="maulensoto2026, Figure 2",
-            relation="≤",
-            expected=0.0,
-            measured=float(np.abs(gap.mean(axis=0)).mean()),
-            tolerance=0.05,
-            reason="order 1/L: the time axis moves by a few per cent",
         ),
     ]
 
 
-def check_both(params: InContext, table: Table) -> list[Claim]:
+def check_both(run: Run[InContext]) -> list[Claim]:
     """Return the claims of both curves."""
-    return [*check_population(params, table), *check_finite(params, table)]
+    return [*check_population(run), *check_finite(run)]
 
 
-def draw(
-    figure: "Figure", params: InContext, table: Table, parts: tuple[str, ...]
-) -> None:
+def draw(figure: "Figure", run: Run[InContext], parts: tuple[str, ...]) -> None:
     """Draw some of the parts: ``population``, ``finite``, ``loss``, ``norm``."""
-    del params
+    table = run.table
     draw_pca_curves(figure, table, parts)
 
 

@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from eigenheads._plotting._pca import draw_pca_curves
 from eigenheads._rng import drawn_seed
 from eigenheads.datasets import GaussianPrompts, random_covariance
 from eigenheads.dynamics import simulate_pca
-from eigenheads.experiments._core import Claim, Table
+from eigenheads.experiments._claims import Claim, about, at_most
+from eigenheads.experiments._core import Run, Table
 from eigenheads.experiments.maulensoto2026._method import (
     descend_to_the_end,
     limit_claims,
@@ -17,7 +19,6 @@ from eigenheads.experiments.maulensoto2026._method import (
     starts,
     table_of,
 )
-from eigenheads.plotting import draw_pca_curves
 from eigenheads.theory import descend, linear_landscape
 
 if TYPE_CHECKING:
@@ -91,69 +92,60 @@ def _simulate(params: Linear, rng: np.random.Generator) -> Table:
     }
 
 
-def check_population(params: Linear, table: Table) -> list[Claim]:
+def check_population(run: Run[Linear]) -> list[Claim]:
     """Return the claims on the exact risk."""
-    del params
+    table = run.table
     norms = table["population_norm"][:, -1] / table["population_best_norm"][0]
     return [
         *limit_claims(table),
-        Claim(
-            statement="final norm over the minimiser's, mean over runs",
+        about(
+            "final norm over the minimiser's, mean over runs",
+            norms.mean(),
+            1.0,
+            0.06,
+            "the length has converged; modes of small eigenvalues are left over",
             source="ours: the minimiser in closed form",
-            relation="≈",
-            expected=1.0,
-            measured=float(norms.mean()),
-            tolerance=0.06,
-            reason="the length has converged; modes of small eigenvalues are left over",
         ),
     ]
 
 
-def check_finite(params: Linear, table: Table) -> list[Claim]:
+def check_finite(run: Run[Linear]) -> list[Claim]:
     """Return the claims on SGD, which has exactly this risk."""
-    del params
+    table = run.table
     gap = table["finite_alignment"] - table["theory_alignment"]
     norm = table["finite_norm"][:, -1] / table["theory_norm"][:, -1]
     growth = np.log(table["finite_norm"] / table["theory_norm"]).mean(axis=0)
     return [
-        Claim(
-            statement="gap of the mean alignment to descent of the exact risk, "
+        at_most(
+            "gap of the mean alignment to descent of the exact risk, "
             "averaged along the path",
-            source="maulensoto2026, Figures 4a and 4b",
-            relation="≤",
-            expected=0.0,
-            measured=float(np.abs(gap.mean(axis=0)).mean()),
-            tolerance=0.06,
-            reason="the same risk: only the noise of SGD, largest while the head is "
+            np.abs(gap.mean(axis=0)).mean(),
+            0.06,
+            "the same risk: only the noise of SGD, largest while the head is "
             "still small",
-        ),
-        Claim(
-            statement="largest gap of the mean logarithm of the norm to it, along the "
-            "path",
-            source="ours: the rate at which a small head grows",
-            relation="≤",
-            expected=0.0,
-            measured=float(np.abs(growth).max()),
-            tolerance=0.2,
-            reason="the noise of SGD while the norm grows a hundredfold",
-        ),
-        Claim(
-            statement="final norm over that of descent of the exact risk, mean",
             source="maulensoto2026, Figures 4a and 4b",
-            relation="≈",
-            expected=1.0,
-            measured=float(norm.mean()),
-            tolerance=0.03,
-            reason="the noise of SGD, which is of order 0.001",
+        ),
+        at_most(
+            "largest gap of the mean logarithm of the norm to it, along the path",
+            np.abs(growth).max(),
+            0.2,
+            "the noise of SGD while the norm grows a hundredfold",
+            source="ours: the rate at which a small head grows",
+        ),
+        about(
+            "final norm over that of descent of the exact risk, mean",
+            norm.mean(),
+            1.0,
+            0.03,
+            "the noise of SGD, which is of order 0.001",
+            source="maulensoto2026, Figures 4a and 4b",
         ),
     ]
 
 
-def draw(
-    figure: "Figure", params: Linear, table: Table, parts: tuple[str, ...]
-) -> None:
+def draw(figure: "Figure", run: Run[Linear], parts: tuple[str, ...]) -> None:
     """Draw some of the parts: ``population``, ``finite``, ``loss``, ``norm``."""
-    del params
+    table = run.table
     draw_pca_curves(figure, table, parts)
 
 

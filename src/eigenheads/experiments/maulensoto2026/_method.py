@@ -12,7 +12,8 @@ from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray
 from eigenheads.datasets import random_covariance
 from eigenheads.dynamics import pca_start
-from eigenheads.experiments._core import Claim, Table
+from eigenheads.experiments._claims import Claim, at_most
+from eigenheads.experiments._core import Table
 from eigenheads.theory import PCALandscape, descend, softmax_landscape
 
 # Results that several figures show are computed once in a process.
@@ -146,25 +147,21 @@ def limit_claims(
     """Return the claims on long descents and on the rates of their modes."""
     rates = table["mode_rates"] / table["theory_mode_rates"]
     return [
-        Claim(
-            statement="many random starts, descent to the end: largest risk above the "
+        at_most(
+            "many random starts, descent to the end: largest risk above the "
             "global minimum, relative",
-            source=source,
-            relation="≤",
-            expected=0.0,
-            measured=float(np.abs(table["end_gaps"]).max()),
-            tolerance=1e-6,
-            reason="a saddle is at least a gap of eigenvalues above; the slowest mode "
+            np.abs(table["end_gaps"]).max(),
+            1e-6,
+            "a saddle is at least a gap of eigenvalues above; the slowest mode "
             "has fallen by e^-20 or more",
+            source=source,
         ),
-        Claim(
-            statement="rate at which each mode decays next to the minimum, over "
+        at_most(
+            "rate at which each mode decays next to the minimum, over "
             "theory's: largest deviation from 1",
+            np.abs(rates - 1).max(),
+            0.02,
+            "steps of 1 % of the largest stable one, first order in the step",
             source="ours: the Hessian's eigenvalues",
-            relation="≤",
-            expected=0.0,
-            measured=float(np.abs(rates - 1).max()),
-            tolerance=0.02,
-            reason="steps of 1 % of the largest stable one, first order in the step",
         ),
     ]

@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from eigenheads._plotting._pca import draw_pca_quantiles, draw_pca_sweep
 from eigenheads._rng import drawn_seed
 from eigenheads._typing import FloatArray
 from eigenheads.datasets import GaussianPrompts, random_covariance
 from eigenheads.dynamics import simulate_pca
-from eigenheads.experiments._core import Claim, Table
+from eigenheads.experiments._claims import Claim, about, at_least, at_most
+from eigenheads.experiments._core import Run, Table
 from eigenheads.experiments.maulensoto2026._method import descend_to_the_end, starts
-from eigenheads.plotting import draw_pca_quantiles, draw_pca_sweep
 from eigenheads.theory import (
     PCALandscape,
     descend,
@@ -96,9 +97,9 @@ def simulate_lengths(params: Lengths, rng: np.random.Generator) -> Table:
     return {**table, "limit": np.array(theory[:1])}
 
 
-def draw_lengths(figure: "Figure", params: Lengths, table: Table) -> None:
+def draw_lengths(figure: "Figure", run: Run[Lengths]) -> None:
     """Draw the final alignments against L."""
-    del params
+    table = run.table
     draw_pca_sweep(figure.subplots(), table, label="tokens in a prompt, L")
 
 
@@ -178,32 +179,29 @@ def _stable(risk: PCALandscape) -> float:
 def dimension_claims(table: Table, source: str) -> list[Claim]:
     """Return the claims of figure 6: the limit at every d, and quantiles over Σ."""
     return [
-        Claim(
-            statement="every d, descent to the end: largest risk above the global "
+        at_most(
+            "every d, descent to the end: largest risk above the global "
             "minimum, relative",
-            source=source,
-            relation="≤",
-            expected=0.0,
-            measured=float(table["end_gaps"].max()),
-            tolerance=1e-3,
-            reason="a saddle is a gap of eigenvalues above; at large d small gaps make "
+            table["end_gaps"].max(),
+            1e-3,
+            "a saddle is a gap of eigenvalues above; at large d small gaps make "
             "the last modes slow, and at most 300 000 steps are made",
-        ),
-        Claim(
-            statement="least median over Σ of the alignment when descent stops, over d",
             source=source,
-            relation="≥",
-            expected=0.9,
-            measured=float(table["quantiles"][:, 2].min()),
-            tolerance=0.1,
-            reason="the gap σ₁ − σ₂ decides, and varies from draw to draw",
+        ),
+        at_least(
+            "least median over Σ of the alignment when descent stops, over d",
+            table["quantiles"][:, 2].min(),
+            0.9,
+            "the gap σ₁ − σ₂ decides, and varies from draw to draw",
+            slack=0.1,
+            source=source,
         ),
     ]
 
 
-def draw_dimensions(figure: "Figure", params: Dimensions, table: Table) -> None:
+def draw_dimensions(figure: "Figure", run: Run[Dimensions]) -> None:
     """Draw one Σ a dimension, and quantiles over many."""
-    del params
+    table = run.table
     axes = figure.subplots(1, 2)
     draw_pca_sweep(axes[0], table, label="dimension d (one Σ each)")
     draw_pca_quantiles(axes[1], table, label="dimension d")
@@ -214,22 +212,18 @@ def length_claims(table: Table, *, expected: FloatArray, source: str) -> list[Cl
     gaps = np.abs(np.median(table["alignment"], axis=1) - expected)
     long = table["setting"] >= 20
     return [
-        Claim(
-            statement="L ≥ 20: largest gap of the median alignment to theory's",
+        at_most(
+            "L ≥ 20: largest gap of the median alignment to theory's",
+            gaps[long].max(),
+            0.03,
+            "the noise of SGD, and for softmax order 1/L",
             source=source,
-            relation="≤",
-            expected=0.0,
-            measured=float(gaps[long].max()),
-            tolerance=0.03,
-            reason="the noise of SGD, and for softmax order 1/L",
         ),
-        Claim(
-            statement="longest prompts: norm over theory's, mean over runs",
-            source="ours",
-            relation="≈",
-            expected=1.0,
-            measured=float(table["norm_ratio"][-1]),
-            tolerance=0.1,
-            reason="the noise of SGD, and for softmax order 1/L",
+        about(
+            "longest prompts: norm over theory's, mean over runs",
+            table["norm_ratio"][-1],
+            1.0,
+            0.1,
+            "the noise of SGD, and for softmax order 1/L",
         ),
     ]

@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from eigenheads._plotting._pca import draw_pca_sweep
 from eigenheads._rng import drawn_seed
 from eigenheads.dynamics import simulate_pca
-from eigenheads.experiments._core import Claim, Experiment, Table
+from eigenheads.experiments._claims import Claim, about, at_most
+from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.experiments.maulensoto2026 import _in_context
 from eigenheads.experiments.maulensoto2026._in_context import InContext
 from eigenheads.experiments.maulensoto2026._method import starts
-from eigenheads.plotting import draw_pca_sweep
 from eigenheads.theory import descend
 
 if TYPE_CHECKING:
@@ -59,69 +60,67 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     }
 
 
-def check(params: Params, table: Table) -> list[Claim]:
+def check(run: Run[Params]) -> list[Claim]:
     """Return the claims of the figure."""
-    del params
+    table = run.table
     medians = np.median(table["alignment"], axis=1)
     long = table["setting"] >= 40
     source = "maulensoto2026, Figure 8a"
     return [
-        Claim(
-            statement="L ≥ 40: largest gap of the median alignment to theory for L → ∞",
+        at_most(
+            "L ≥ 40: largest gap of the median alignment to theory for L → ∞",
+            np.abs(medians - table["limit"])[long].max(),
+            0.02,
+            "order 1/L, and the noise of the batch's covariances",
             source=source,
-            relation="≤",
-            expected=0.0,
-            measured=float(np.abs(medians - table["limit"])[long].max()),
-            tolerance=0.02,
-            reason="order 1/L, and the noise of the batch's covariances",
         ),
-        Claim(
-            statement="longest prompts: norm over theory's, mean over runs",
-            source="ours",
-            relation="≈",
-            expected=1.0,
-            measured=float(table["norm"][-1] / table["limit_norm"][0]),
-            tolerance=0.12,
-            reason="order 1/L: 6 % at L = 98",
+        about(
+            "longest prompts: norm over theory's, mean over runs",
+            table["norm"][-1] / table["limit_norm"][0],
+            1.0,
+            0.12,
+            "order 1/L: 6 % at L = 98",
         ),
     ]
 
 
-def draw(figure: "Figure", params: Params, table: Table) -> None:
+def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw the final alignments against L."""
-    del params
+    table = run.table
     draw_pca_sweep(figure.subplots(), table, label="tokens in a prompt, L")
 
 
 _PAPER = Params()
 
-experiment = Experiment(
-    key="maulensoto2026/fig8a",
-    title="In context, against the length of the prompt",
-    source="Figure 8a",
-    about=_in_context.ABOUT
-    + " Here the length varies; final alignments. Dashed: theory for L → ∞, same "
-    "starts.",
-    presets={
-        "smoke": replace(
-            _PAPER,
-            lengths=(3, 40, 98),
-            n_runs=3,
-            n_covariances=50,
-            prompts_per_covariance=2,
-        ),
-        "demo": replace(
-            _PAPER,
-            lengths=(3, 13, 43, 98),
-            n_runs=3,
-            n_covariances=50,
-            prompts_per_covariance=4,
-        ),
-        "paper": _PAPER,
-    },
-    simulate=simulate,
-    check=check,
-    draw=draw,
-    work=lambda params: float(len(params.lengths) * params.n_runs * params.n_steps),
-    size=(6.5, 4.0),
+experiments = (
+    Experiment(
+        key="maulensoto2026/fig8a",
+        title="In context, against the length of the prompt",
+        source="Figure 8a",
+        about=_in_context.ABOUT
+        + " Here the length varies; final alignments. Dashed: theory for L → ∞, same "
+        "starts.",
+        presets={
+            "smoke": replace(
+                _PAPER,
+                lengths=(3, 40, 98),
+                n_runs=3,
+                n_covariances=50,
+                prompts_per_covariance=2,
+            ),
+            "demo": replace(
+                _PAPER,
+                lengths=(3, 13, 43, 98),
+                n_runs=3,
+                n_covariances=50,
+                prompts_per_covariance=4,
+            ),
+            "paper": _PAPER,
+        },
+        simulate=simulate,
+        check=check,
+        draw=draw,
+        work=lambda params: float(len(params.lengths) * params.n_runs * params.n_steps),
+        size=(6.5, 4.0),
+    ),
 )

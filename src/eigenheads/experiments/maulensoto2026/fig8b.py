@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from eigenheads._plotting._pca import draw_pca_sweep
 from eigenheads._typing import FloatArray
 from eigenheads.datasets import SpikedWishartPrompts
-from eigenheads.experiments._core import Claim, Experiment, Table
+from eigenheads.experiments._claims import Claim, about, at_least, at_most
+from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.experiments.maulensoto2026._method import descend_to_the_end, starts
-from eigenheads.plotting import draw_pca_sweep
 from eigenheads.theory import PCALandscape, descend, in_context_landscape
 
 if TYPE_CHECKING:
@@ -67,79 +68,77 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     }
 
 
-def check(params: Params, table: Table) -> list[Claim]:
+def check(run: Run[Params]) -> list[Claim]:
     """Return the claims of the figure."""
-    del params
+    table = run.table
     stable = table["relative_step"] < 1
     norms = np.median(table["norm_ratio"], axis=1)[stable]
     source = "maulensoto2026, Figure 8b"
     return [
-        Claim(
-            statement="least median alignment over all d",
+        at_least(
+            "least median alignment over all d",
+            np.median(table["alignment"], axis=1).min(),
+            0.9997,
+            "V is fixed at each d, so only the start varies",
+            slack=3e-4,
             source=source,
-            relation="≥",
-            expected=0.9997,
-            measured=float(np.median(table["alignment"], axis=1).min()),
-            tolerance=3e-4,
-            reason="V is fixed at each d, so only the start varies",
         ),
-        Claim(
-            statement="where the step is stable: median norm over the minimiser's, "
+        about(
+            "where the step is stable: median norm over the minimiser's, "
             "the d farthest off",
+            norms[np.argmax(np.abs(norms - 1))],
+            1.0,
+            1e-2,
+            "converged where the alignment is",
             source="ours: the minimiser in closed form",
-            relation="≈",
-            expected=1.0,
-            measured=float(norms[np.argmax(np.abs(norms - 1))]),
-            tolerance=1e-2,
-            reason="converged where the alignment is",
         ),
-        Claim(
-            statement="d = 3: the paper's step over the largest stable one",
+        at_least(
+            "d = 3: the paper's step over the largest stable one",
+            table["relative_step"][0],
+            1.0,
+            "a closed form: 0.5/9 against 1/(4·5.1)",
             source="ours: the length of μ keeps jumping to and fro there",
-            relation="≥",
-            expected=1.0,
-            measured=float(table["relative_step"][0]),
-            tolerance=0.0,
-            reason="a closed form: 0.5/9 against 1/(4·5.1)",
         ),
-        Claim(
-            statement="descent to the end: largest risk above the global minimum, "
-            "relative",
+        at_most(
+            "descent to the end: largest risk above the global minimum, relative",
+            table["end_gaps"].max(),
+            1e-9,
+            "one gap of eigenvalues at each d: all modes have converged",
             source="maulensoto2026: convergence to the minimum",
-            relation="≤",
-            expected=0.0,
-            measured=float(table["end_gaps"].max()),
-            tolerance=1e-9,
-            reason="one gap of eigenvalues at each d: all modes have converged",
         ),
     ]
 
 
-def draw(figure: "Figure", params: Params, table: Table) -> None:
+def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw the final alignments against d."""
-    del params
+    table = run.table
     draw_pca_sweep(figure.subplots(), table, label="dimension d = n")
 
 
 _PAPER = Params()
 
-experiment = Experiment(
-    key="maulensoto2026/fig8b",
-    title="In context with infinite prompts, against the dimension",
-    source="Figure 8b",
-    about=(
-        "Descent of the exact risk in context, Wishart covariances with n = d degrees "
-        "of freedom, V = I + 2vvᵀ, λ = 0.1/d, step 0.5/d², 2000 steps, unit starts. V "
-        "is the same in every run, so this figure does not depend on a draw."
+experiments = (
+    Experiment(
+        key="maulensoto2026/fig8b",
+        title="In context with infinite prompts, against the dimension",
+        source="Figure 8b",
+        about=(
+            "Descent of the exact risk in context, Wishart covariances with n = d "
+            "degrees of freedom, V = I + 2vvᵀ, λ = 0.1/d, step 0.5/d², 2000 steps, "
+            "unit starts. V is the same in every run, so this figure does not depend "
+            "on a draw."
+        ),
+        presets={
+            "smoke": replace(_PAPER, dimensions=(3, 23, 53, 98), n_runs=8),
+            "demo": _PAPER,
+            "paper": _PAPER,
+        },
+        simulate=simulate,
+        check=check,
+        draw=draw,
+        work=lambda params: float(
+            len(params.dimensions) * params.n_runs * params.n_steps
+        ),
+        size=(6.5, 4.0),
     ),
-    presets={
-        "smoke": replace(_PAPER, dimensions=(3, 23, 53, 98), n_runs=8),
-        "demo": _PAPER,
-        "paper": _PAPER,
-    },
-    simulate=simulate,
-    check=check,
-    draw=draw,
-    work=lambda params: float(len(params.dimensions) * params.n_runs * params.n_steps),
-    size=(6.5, 4.0),
 )

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from eigenheads._parallel import advance, blocks
+from eigenheads._plotting._pca import draw_pca_laws
 from eigenheads._typing import FloatArray
-from eigenheads.experiments._core import Claim, Experiment, Table
+from eigenheads.experiments._claims import Claim, about, at_least, at_most
+from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.experiments._data import data_file
 from eigenheads.experiments.maulensoto2026 import _tokens
 from eigenheads.experiments.maulensoto2026._tokens import HEADS, Draw
-from eigenheads.plotting import draw_pca_laws
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -104,8 +105,9 @@ def _train(
     return float(abs(mean @ top)) / norm, norm / kept, gain
 
 
-def check(params: Params, table: Table) -> list[Claim]:
+def check(run: Run[Params]) -> list[Claim]:
     """Return what happens, law by law."""
+    params, table = run.params, run.table
     row = {name: table["alignment"][i] for i, name in enumerate(names(params))}
     column = {head: i for i, head in enumerate(HEADS)}
     straight = [column[head] for head in ("linear", "erf")]
@@ -155,46 +157,41 @@ def check(params: Params, table: Table) -> list[Claim]:
     chosen = [column[head] for head in HEADS if head != "sigmoid"]
     norms = table["norm"][0][chosen] / table["theory_norm"][chosen]
     claims.append(
-        Claim(
-            statement="gaussian tokens: length over theory's for L → ∞, the farthest "
+        about(
+            "gaussian tokens: length over theory's for L → ∞, the farthest "
             "off of softmax, linear, erf and ReLU",
+            norms[np.argmax(np.abs(norms - 1))],
+            1.0,
+            0.1 + 4 / params.n_tokens,
+            "order 1/L: the query meets itself among the keys",
             source="ours: any activation, by Stein's identity",
-            relation="≈",
-            expected=1.0,
-            measured=float(norms[np.argmax(np.abs(norms - 1))]),
-            tolerance=0.1 + 4 / params.n_tokens,
-            reason="order 1/L: the query meets itself among the keys",
         )
     )
     claims.append(
-        Claim(
-            statement="heavy-tailed tokens: length of softmax's μ over that on "
-            "gaussian ones",
+        at_most(
+            "heavy-tailed tokens: length of softmax's μ over that on gaussian ones",
+            table["norm"][1, 0] / table["norm"][0, 0],
+            0.9,
+            "what we see on several seeds, with a margin",
             source="ours; open in maulensoto2026",
-            relation="≤",
-            expected=0.9,
-            measured=float(table["norm"][1, 0] / table["norm"][0, 0]),
-            tolerance=0.0,
-            reason="what we see on several seeds, with a margin",
         )
     )
     if params.digits:
         claims.append(
-            Claim(
-                statement="digits: what softmax explains, in units of σ₁",
+            at_least(
+                "digits: what softmax explains, in units of σ₁",
+                table["gain"][names(params).index("digits"), 0],
+                1.0,
+                "softmax is not linear there: it may pass the linear bound",
                 source="ours; one direction explains 1 when tokens are Gaussian",
-                relation="≥",
-                expected=1.0,
-                measured=float(table["gain"][names(params).index("digits"), 0]),
-                tolerance=0.0,
-                reason="softmax is not linear there: it may pass the linear bound",
             )
         )
     return claims
 
 
-def draw(figure: "Figure", params: Params, table: Table) -> None:
+def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw alignment, norm and explained share."""
+    params, table = run.params, run.table
     draw_pca_laws(figure, table, names(params), HEADS)
 
 
@@ -203,26 +200,28 @@ _SHORT = replace(
     _PAPER, n_steps=1500, batch_size=16, n_tokens=48, step_size=0.1, digits=False
 )
 
-experiment = Experiment(
-    key="maulensoto2026/non_gaussian",
-    title="Other tokens and other activations: does the head still find u₁?",
-    source="ours; open questions of the paper",
-    about=(
-        "SGD of five heads on tokens with the covariance diag(1, .6, .4, .25, .15): "
-        "Gaussian, Student t with 5 degrees of freedom, centred exponentials along the "
-        "eigenvectors or mixed across them; and on scikit-learn's digits (64 pixels, "
-        "tokens drawn with replacement), and, where MNIST is given, on its 7 × 7 "
-        "patches. λ = 1; the linear head is divided by L, the "
-        "activations average over keys. Gradients longer than 1 are shortened, which "
-        "heavy tails need. Shown: the average of the path's second half. Bars: theory "
-        "for Gaussian tokens and L → ∞, by Stein's identity."
+experiments = (
+    Experiment(
+        key="maulensoto2026/non_gaussian",
+        title="Other tokens and other activations: does the head still find u₁?",
+        source="ours; open questions of the paper",
+        about=(
+            "SGD of five heads on tokens with the covariance diag(1, .6, .4, .25, "
+            ".15): Gaussian, Student t with 5 degrees of freedom, centred exponentials "
+            "along the eigenvectors or mixed across them; and on scikit-learn's digits "
+            "(64 pixels, tokens drawn with replacement), and, where MNIST is given, on "
+            "its 7 × 7 patches. λ = 1; the linear head is divided by L, the "
+            "activations average over keys. Gradients longer than 1 are shortened, "
+            "which heavy tails need. Shown: the average of the path's second half. "
+            "Bars: theory for Gaussian tokens and L → ∞, by Stein's identity."
+        ),
+        presets={"smoke": _SHORT, "demo": _SHORT, "paper": _PAPER},
+        simulate=simulate,
+        check=check,
+        draw=draw,
+        work=lambda params: 5.0 * len(names(params)) * params.n_steps,
+        size=(9.0, 4.6),
+        files=lambda params: (_MNIST,) * params.mnist,
+        with_data=lambda params: replace(params, mnist=params.digits),
     ),
-    presets={"smoke": _SHORT, "demo": _SHORT, "paper": _PAPER},
-    simulate=simulate,
-    check=check,
-    draw=draw,
-    work=lambda params: 5.0 * len(names(params)) * params.n_steps,
-    size=(9.0, 4.6),
-    files=lambda params: (_MNIST,) * params.mnist,
-    with_data=lambda params: replace(params, mnist=params.digits),
 )

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from eigenheads._plotting._pca import draw_pca_ranks
 from eigenheads._rng import drawn_seed
 from eigenheads._typing import FloatArray
 from eigenheads.datasets import GaussianPrompts
 from eigenheads.dynamics import pca_start, simulate_pca
-from eigenheads.experiments._core import Claim, Experiment, Table
-from eigenheads.plotting import draw_pca_ranks
+from eigenheads.experiments._claims import Claim, at_most
+from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.theory import (
     PCALandscape,
     descend,
@@ -103,21 +104,19 @@ def _one(
     }
 
 
-def check(params: Params, table: Table) -> list[Claim]:
+def check(run: Run[Params]) -> list[Claim]:
     """Return the claims, head by head."""
+    params, table = run.params, run.table
     eigenvalues = params.ratio ** np.arange(params.d)
     pca_errors = np.array([eigenvalues[k:].sum() for k in params.ranks])
     minima = np.array([table[f"softmax_minimum_{k}"][0] for k in params.ranks])
     claims = [
-        Claim(
-            statement="softmax, L → ∞: the least risk of rank k minus the rank-k PCA "
+        at_most(
+            "softmax, L → ∞: the least risk of rank k minus the rank-k PCA "
             "error, the largest over k",
-            source="ours",
-            relation="≤",
-            expected=0.0,
-            measured=float(np.abs(minima - pca_errors).max()),
-            tolerance=1e-10,
-            reason="an identity",
+            np.abs(minima - pca_errors).max(),
+            1e-10,
+            "an identity",
         )
     ]
     for head in ("softmax", "linear"):
@@ -130,60 +129,57 @@ def check(params: Params, table: Table) -> list[Claim]:
             for k in params.ranks
         ]
         claims += [
-            Claim(
-                statement=f"{head}: descent from random starts for ten times the "
+            at_most(
+                f"{head}: descent from random starts for ten times the "
                 "steps, largest final risk above the minimum over k",
-                source="ours: no spurious minimum is met",
-                relation="≤",
-                expected=0.0,
-                measured=float(max(gaps)),
-                tolerance=0.015,
-                reason="half of what another subspace costs, a gap of eigenvalues of "
+                max(gaps),
+                0.015,
+                "half of what another subspace costs, a gap of eigenvalues of "
                 "at least 0.03",
+                source="ours: no spurious minimum is met",
             ),
-            Claim(
-                statement=f"{head}: SGD, the worst k's median subspace error at the "
-                "end",
-                source="ours",
-                relation="≤",
-                expected=0.0,
-                measured=float(max(errors)),
-                tolerance=0.1,
-                reason="the noise of SGD with constant step, and what is left of the "
+            at_most(
+                f"{head}: SGD, the worst k's median subspace error at the end",
+                max(errors),
+                0.1,
+                "the noise of SGD with constant step, and what is left of the "
                 "slowest mode",
             ),
         ]
     return claims
 
 
-def draw(figure: "Figure", params: Params, table: Table) -> None:
+def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw the subspace error against steps."""
+    params, table = run.params, run.table
     draw_pca_ranks(figure, table, params.ranks)
 
 
 _PAPER = Params()
 
-experiment = Experiment(
-    key="maulensoto2026/rank_k",
-    title="A head of rank k finds the principal subspace of dimension k",
-    source="ours",
-    about=(
-        "Score λ x₁ᵀMMᵀx_k with k columns; Σ has eigenvalues 0.75^i, d = 16, L = 200. "
-        "SGD with 64 prompts a step, a fifth of the largest stable step, by the exact "
-        "fast path for rank k. Subspace error: one minus the mean squared cosine of "
-        "the principal angles. Dashed: descent of the population risk from the same "
-        "starts (softmax: L → ∞, linear: exact)."
-    ),
-    presets={
-        "smoke": replace(
-            _PAPER, ranks=(1, 2, 4, 8), n_runs=2, batch_size=8, n_tokens=100
+experiments = (
+    Experiment(
+        key="maulensoto2026/rank_k",
+        title="A head of rank k finds the principal subspace of dimension k",
+        source="ours",
+        about=(
+            "Score λ x₁ᵀMMᵀx_k with k columns; Σ has eigenvalues 0.75^i, d = 16, L = "
+            "200. SGD with 64 prompts a step, a fifth of the largest stable step, by "
+            "the exact fast path for rank k. Subspace error: one minus the mean "
+            "squared cosine of the principal angles. Dashed: descent of the population "
+            "risk from the same starts (softmax: L → ∞, linear: exact)."
         ),
-        "demo": replace(_PAPER, ranks=(1, 2, 4), n_runs=2, batch_size=8),
-        "paper": _PAPER,
-    },
-    simulate=simulate,
-    check=check,
-    draw=draw,
-    work=lambda params: 4.0 * len(params.ranks) * params.n_runs * params.n_steps,
-    size=(9.0, 4.4),
+        presets={
+            "smoke": replace(
+                _PAPER, ranks=(1, 2, 4, 8), n_runs=2, batch_size=8, n_tokens=100
+            ),
+            "demo": replace(_PAPER, ranks=(1, 2, 4), n_runs=2, batch_size=8),
+            "paper": _PAPER,
+        },
+        simulate=simulate,
+        check=check,
+        draw=draw,
+        work=lambda params: 4.0 * len(params.ranks) * params.n_runs * params.n_steps,
+        size=(9.0, 4.4),
+    ),
 )

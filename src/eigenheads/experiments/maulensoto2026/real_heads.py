@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eigenheads._parallel import weighing
+from eigenheads._plotting.heads import HeadStrip, draw_strips
 from eigenheads._typing import FloatArray
 from eigenheads.experiments import _models
-from eigenheads.experiments._core import Claim, Experiment, Table, claim
+from eigenheads.experiments._claims import Claim, claim
+from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.experiments._models import MINILM_HEADS, Text, ViT
-from eigenheads.plotting import HeadStrip, draw_strips
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -128,9 +129,9 @@ def found_share(table: Table, name: str, statistic: str, null: str) -> float:
     return float(np.mean(q_values(table[f"{name}_{statistic}_{null}_p"]) <= _LEVEL))
 
 
-def check(params: Params, table: Table) -> list[Claim]:
+def check(run: Run[Params]) -> list[Claim]:
     """Return how many heads stand out, and by how little."""
-    del params
+    table = run.table
     ours = partial(claim, source=_SOURCE)
     cosine, overlap = STATISTICS[:2]
     chance = table[f"minilm_{overlap}_rotated_mean"].mean()
@@ -160,7 +161,7 @@ def check(params: Params, table: Table) -> list[Claim]:
             0.0,
             "a head that does PCA and nothing else has 0.5 or more if one direction "
             "carries half of the tokens' squared spectrum",
-            on_record="not reproduced",
+            on_record="contradicted",
         ),
         ours(
             "MiniLM: overlap of leading directions of form and covariance, over chance",
@@ -177,14 +178,14 @@ def check(params: Params, table: Table) -> list[Claim]:
             table["minilm_qk_rank"].mean() / 32,
             0.0,
             "a rank-one head has 1/32; half the width would be a low rank still",
-            on_record="not reproduced",
+            on_record="contradicted",
         ),
     ]
 
 
-def draw(figure: "Figure", params: Params, table: Table) -> None:
+def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw cosine and overlap of every head with their nulls."""
-    del params
+    table = run.table
     words = {
         "qk_covariance_cosine": "cosine of form and covariance",
         "qk_covariance_overlap": "overlap of leading directions",
@@ -211,40 +212,46 @@ def draw(figure: "Figure", params: Params, table: Table) -> None:
     draw_strips(figure, rows)
 
 
-experiment = Experiment(
-    key="maulensoto2026/real_heads",
-    title="Score forms of trained heads lean on the tokens' principal directions",
-    source="ours; the paper's claim on heads of real models",
-    about=(
-        "The paper's head, trained to copy its query, learns the top eigenvector of "
-        "the tokens' covariance. Here the symmetric part of W_Qᵀ W_K of every head of "
-        "all-MiniLM-L6-v2 and of a small ViT trained on digits is compared with the "
-        "covariance of the tokens that enter its layer: cosine of the two matrices, "
-        "and overlap of as many leading directions as the head is wide. Boxes are two "
-        "standard deviations about forms turned at random (grey) and heads of "
-        "untrained models (orange). These models were not trained to copy: a weak and "
-        "real lean is what there is."
+experiments = (
+    Experiment(
+        key="maulensoto2026/real_heads",
+        title="Score forms of trained heads lean on the tokens' principal directions",
+        source="ours; the paper's claim on heads of real models",
+        about=(
+            "The paper's head, trained to copy its query, learns the top eigenvector "
+            "of the tokens' covariance. Here the symmetric part of W_Qᵀ W_K of every "
+            "head of all-MiniLM-L6-v2 and of a small ViT trained on digits is compared "
+            "with the covariance of the tokens that enter its layer: cosine of the two "
+            "matrices, and overlap of as many leading directions as the head is wide. "
+            "Boxes are two standard deviations about forms turned at random (grey) and "
+            "heads of untrained models (orange). These models were not trained to "
+            "copy: a weak and real lean is what there is."
+        ),
+        presets={
+            "smoke": Params(
+                n_passages=2,
+                layers=(0,),
+                n_images=8,
+                vit_steps=10,
+                n_permutations=99,
+                n_untrained=1,
+            ),
+            "demo": Params(
+                n_passages=3,
+                n_images=32,
+                vit_steps=100,
+                n_permutations=99,
+                n_untrained=1,
+            ),
+            "paper": Params(n_passages=64),
+        },
+        simulate=simulate,
+        check=check,
+        draw=draw,
+        work=work,
+        size=(13.0, 6.2),
+        needs=("hf", "minilm"),
+        files=files,
+        with_data=with_data,
     ),
-    presets={
-        "smoke": Params(
-            n_passages=2,
-            layers=(0,),
-            n_images=8,
-            vit_steps=10,
-            n_permutations=99,
-            n_untrained=1,
-        ),
-        "demo": Params(
-            n_passages=3, n_images=32, vit_steps=100, n_permutations=99, n_untrained=1
-        ),
-        "paper": Params(n_passages=64),
-    },
-    simulate=simulate,
-    check=check,
-    draw=draw,
-    work=work,
-    size=(13.0, 6.2),
-    needs=("hf", "minilm"),
-    files=files,
-    with_data=with_data,
 )

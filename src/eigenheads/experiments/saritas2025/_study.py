@@ -1,4 +1,4 @@
-"""What all keys of the study share: settings, models, one measurement of heads."""
+"""Settings, models and the one measurement of heads that all keys share."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from eigenheads._parallel import weighing
+from eigenheads._plotting.heads import HeadStrip
 from eigenheads._typing import FloatArray
 from eigenheads.experiments import _models
-from eigenheads.experiments._core import Claim, Table, Verdict, claim
+from eigenheads.experiments._claims import Claim, Verdict, at_most
+from eigenheads.experiments._core import Table
 from eigenheads.experiments._models import MINILM_HEADS, Text, ViT
 from eigenheads.functional import (
     gamma_ratios,
@@ -18,7 +20,6 @@ from eigenheads.functional import (
     kernel_pca,
 )
 from eigenheads.functional._kernel import centred_gram
-from eigenheads.plotting import HeadStrip
 
 MODELS = ("minilm", "vit")
 NAMES = {"minilm": "MiniLM", "vit": "small ViT"}
@@ -97,7 +98,7 @@ def vit_of(params: Params) -> ViT:
 
 
 def trained_models(params: Params) -> tuple[str, ...]:
-    """Return the models that the study's numbers are put to: the trained ones."""
+    """Return the models that are trained enough for the study's numbers."""
     return MODELS if params.vit_steps >= _TRAINED else MODELS[:1]
 
 
@@ -223,7 +224,7 @@ def share_claim(
     model: str,
     words: str,
     statistics: Sequence[str],
-    on_record: Verdict = "reproduced",
+    on_record: Verdict = "held",
 ) -> Claim:
     """Return the claim that no more heads than chance stand out from random values.
 
@@ -231,20 +232,19 @@ def share_claim(
     claim that holds is undecided.
     """
     share = max(_found_share(table, model, one) for one in statistics)
-    found = claim(
+    found = at_most(
         f"{NAMES[model]}: {words}",
-        "≤",
-        _LEVEL,
         share,
-        0.1,
+        _LEVEL,
         "false discoveries are at most 5 % in expectation; one head of the ViT's "
         "twelve is 8 %",
+        slack=0.1,
         source="ours: the null of random projections",
         on_record=on_record,
     )
     n_heads = table[f"{model}_{statistics[0]}"].size
     needed = math.ceil(n_heads / (_LEVEL * (params.n_redraws + 1)))
-    if not found.holds or needed <= _UNSEEN * n_heads:
+    if found.verdict != "held" or needed <= _UNSEEN * n_heads:
         return found
     why = f"with {params.n_redraws} draws it takes {needed} of {n_heads} heads"
     return replace(found, undecided=why)
@@ -265,10 +265,8 @@ def strip(
     title: str,
     nulls: Mapping[str, str],
     references: Mapping[str, float],
-    *,
-    has_map: bool,
 ) -> HeadStrip:
-    """Return the panel of one statistic of one model, with what nulls it has."""
+    """Return the panel of one statistic of one model, with the nulls it has."""
     name = f"{model}_{statistic}"
     return HeadStrip(
         title=title,
@@ -280,5 +278,16 @@ def strip(
             if f"{name}_{null}_mean" in table
         },
         references=references,
-        has_map=has_map,
+        has_map=model == "minilm",
     )
+
+
+# Fields that all experiments of the study share.
+COMMON: dict[str, Any] = {
+    "presets": PRESETS,
+    "simulate": simulate,
+    "work": work,
+    "needs": ("hf", "minilm"),
+    "files": files,
+    "with_data": with_data,
+}

@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads._checks import shown
+from eigenheads._plotting.svg import BLUE, INK, ORANGE, render_svg
 from eigenheads._typing import FloatArray
 from eigenheads.experiments._core import Boundary, Cells
 from eigenheads.experiments.sweeps._grid import SweepPlan, Value
-from eigenheads.plotting import render_svg
-from eigenheads.plotting._svg import BLUE, INK, ORANGE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -143,7 +142,7 @@ def draw_map(
     ]
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
-    draw = partial(draw_panels, axes=axes, panels=panels, columns=columns)
+    draw = partial(draw_sweep_panels, axes=axes, panels=panels, columns=columns)
     return render_svg(draw, size=(4.2 * columns + 0.6, 3.6 * rows + 0.4))
 
 
@@ -227,7 +226,7 @@ def _places(values: tuple[Any, ...], between: bool) -> FloatArray:
     return (np.geomspace if is_log else np.linspace)(ordered[0], ordered[-1], _FINE)
 
 
-def draw_panels(
+def draw_sweep_panels(
     figure: "Figure",
     *,
     axes: Sequence[SweepAxis],

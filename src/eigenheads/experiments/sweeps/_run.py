@@ -22,10 +22,10 @@ from eigenheads._errors import UsageError
 from eigenheads._extras import require
 from eigenheads._files import write_arrays, write_atomically
 from eigenheads._parallel import advance, reporting
-from eigenheads.experiments._core import Cells, Experiment
+from eigenheads.experiments._core import Cells, Experiment, Run
+from eigenheads.experiments._digest import code_version
 from eigenheads.experiments._registry import experiment_keys, get_experiment
 from eigenheads.experiments._run import Listener, Missing, obstacle, writable_folder
-from eigenheads.experiments._store import code_version
 from eigenheads.experiments.sweeps._cells import CellResult, CellStore, cells_folder
 from eigenheads.experiments.sweeps._grid import OWNER, SweepPlan, Value, make_plan
 from eigenheads.experiments.sweeps._map import draw_map
@@ -265,9 +265,9 @@ def _cells_of(experiment: Experiment[Any]) -> Cells[Any]:
 def _claims_as_numbers(
     experiment: Experiment[Any], params: Any, rng: np.random.Generator
 ) -> dict[str, float]:
-    claims = experiment.check(params, experiment.simulate(params, rng))
+    claims = experiment.check(Run(params, experiment.simulate(params, rng)))
     numbers = {f"claim_{i:02}": c.measured for i, c in enumerate(claims, start=1)}
-    met = [c.verdict == "reproduced" for c in claims if c.verdict != "undecided"]
+    met = [c.verdict == "held" for c in claims if c.verdict != "undecided"]
     return {"held": float(np.mean(met)) if met else float("nan"), **numbers}
 
 

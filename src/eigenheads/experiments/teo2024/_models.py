@@ -1,38 +1,42 @@
-"""Small models whose attention is a choice: a ViT, and a hybrid with convolutions."""
+"""Small models with a choice of attention: a ViT, a hybrid, a language model."""
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from eigenheads.experiments.teo2024._variants import Layer, Size, Variant
+from eigenheads.experiments.teo2024._variants import (
+    AttentionSpec,
+    AttentionVariant,
+    SmallModel,
+)
 from eigenheads.nn import RPCAttention, ScaledAttention, SymmetricAttention
 from eigenheads.nn._projections import AbstractAttention
 
 
 class PlainAttention(AbstractAttention):
-    """Softmax attention, symmetric if asked for, at a temperature that can be set."""
+    """Softmax attention, optionally symmetric, with an inverse temperature to set."""
 
     def __init__(
         self, d_model: int, n_heads: int, *, symmetric: bool = False, **options: Any
     ) -> None:
         super().__init__(d_model, n_heads, **options)
         self.symmetric = symmetric
-        self.sharpness = 1.0
+        self.inverse_temperature = 1.0
 
     def forward(self, x: Tensor) -> Tensor:
         """Mix tokens."""
         q, k, v = self._heads(x)
         visibility = self._visibility(k, None, None)
-        scale = self.sharpness * self.d_head**-0.5
-        asking = k if self.symmetric else q
-        return self._merge(visibility.attend(asking, k, v, scale=scale, dropout=0.0))
+        scale = self.inverse_temperature * self.d_head**-0.5
+        queries = k if self.symmetric else q
+        return self._merge(visibility.attend(queries, k, v, scale=scale, dropout=0.0))
 
     def attention_weights(self, x: Tensor) -> Tensor:
         """Return the softmax weights."""
         q, k, _ = self._heads(x)
-        asking = k if self.symmetric else q
-        scores = self.sharpness * self.d_head**-0.5 * asking @ k.mT
+        queries = k if self.symmetric else q
+        scores = self.inverse_temperature * self.d_head**-0.5 * queries @ k.mT
         if self.is_causal:
             ones = torch.ones(scores.shape[-2:], dtype=torch.bool)
             scores = scores.masked_fill(~ones.tril(), -torch.inf)
@@ -40,7 +44,7 @@ class PlainAttention(AbstractAttention):
 
 
 class NoMixing(AbstractAttention):
-    """Values alone: every token keeps to itself."""
+    """Values alone: no token attends to another."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the projected values."""
@@ -48,9 +52,9 @@ class NoMixing(AbstractAttention):
 
 
 def make_attention(
-    layer: Layer, d_model: int, n_heads: int, *, n_tokens: int, is_causal: bool
+    layer: AttentionSpec, d_model: int, n_heads: int, *, n_tokens: int, is_causal: bool
 ) -> AbstractAttention:
-    """Return the attention that a layer of a variant asks for."""
+    """Return the attention module of a specification."""
     options: dict[str, Any] = {**layer.options, "is_causal": is_causal}
     matched = options.pop("matched", False)
     if layer.kind == "softmax":
@@ -68,8 +72,8 @@ def make_attention(
     return ScaledAttention(d_model, n_heads, **options)
 
 
-class Block(nn.Module):
-    """A transformer block, normalised first; `mixer` may convolve between."""
+class TransformerBlock(nn.Module):
+    """A pre-norm transformer block; `mixer` acts between attention and MLP."""
 
     def __init__(self, d_model: int, attention: nn.Module, mixer: nn.Module) -> None:
         super().__init__()
@@ -97,14 +101,14 @@ class Convolve(nn.Module):
         self.conv = nn.Conv2d(d_model, d_model, 3, padding=1, groups=d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return tokens with what their neighbours say."""
+        """Return tokens plus the convolution of their neighbourhood."""
         grid = x.mT.reshape(len(x), -1, self.side, self.side)
         convolved: Tensor = self.conv(grid)
         return x + convolved.flatten(2).mT
 
 
 class Patches(nn.Module):
-    """Patches of an image as tokens: cut and projected, or by a stem that overlaps."""
+    """Patches of an image as tokens, cut apart or overlapping."""
 
     def __init__(self, d_model: int, patch: int, *, overlap: bool) -> None:
         super().__init__()
@@ -131,7 +135,9 @@ class SmallViT(nn.Module):
         ``"vit"``, or ``"hybrid"``: an overlapping convolutional stem, and depthwise
         convolutions in every block.
     size
-        Of images, patches and layers.
+        Size of patches and layers.
+    side
+        Pixels per side of an image.
     n_outputs
         Classes; for dense tasks, classes times the pixels of a patch.
     dense
@@ -140,15 +146,17 @@ class SmallViT(nn.Module):
 
     def __init__(
         self,
-        variant: Variant,
+        variant: AttentionVariant,
         *,
         architecture: str,
-        size: Size,
+        size: SmallModel,
+        side: int,
         n_outputs: int = 10,
         dense: bool = False,
     ) -> None:
         super().__init__()
-        hybrid, grid, d_model = architecture == "hybrid", size.grid, size.d_model
+        hybrid, d_model = architecture == "hybrid", size.d_model
+        grid = side // size.patch
         self.dense, self.patch = dense, size.patch
         self.embed = Patches(d_model, size.patch, overlap=hybrid)
         self.position = nn.Parameter(0.5 * torch.randn(grid * grid, d_model))
@@ -159,7 +167,7 @@ class SmallViT(nn.Module):
                 layer, d_model, size.n_heads, n_tokens=grid * grid, is_causal=False
             )
             mixer = Convolve(d_model, grid) if hybrid else nn.Identity()
-            self.blocks.append(Block(d_model, attention, mixer))
+            self.blocks.append(TransformerBlock(d_model, attention, mixer))
         self.norm = nn.LayerNorm(d_model)
         self.head = nn.Linear(d_model, n_outputs)
 
@@ -184,22 +192,22 @@ class SmallViT(nn.Module):
     def first_attention(self) -> nn.Module:
         """The attention of the first block."""
         block = self.blocks[0]
-        assert isinstance(block, Block)
+        assert isinstance(block, TransformerBlock)
         return block.attn
 
     def first_tokens(self, x: Tensor) -> Tensor:
-        """Return what the first attention meets."""
+        """Return the input of the first attention layer."""
         block = self.blocks[0]
-        assert isinstance(block, Block)
+        assert isinstance(block, TransformerBlock)
         tokens: Tensor = block.norm1(self.embed(x) + self.position)
         return tokens
 
 
 class SmallLanguageModel(nn.Module):
-    """Causal transformer over ids of words; one id more than it will ever predict."""
+    """Causal transformer over word ids; the last id is an input only."""
 
     def __init__(
-        self, variant: Variant, *, size: Size, n_words: int, length: int
+        self, variant: AttentionVariant, *, size: SmallModel, n_words: int, length: int
     ) -> None:
         super().__init__()
         d_model = size.d_model
@@ -211,7 +219,7 @@ class SmallLanguageModel(nn.Module):
             attention = make_attention(
                 layer, d_model, size.n_heads, n_tokens=length, is_causal=True
             )
-            self.blocks.append(Block(d_model, attention, nn.Identity()))
+            self.blocks.append(TransformerBlock(d_model, attention, nn.Identity()))
         self.norm = nn.LayerNorm(d_model)
         self.head = nn.Linear(d_model, n_words)
 
@@ -224,9 +232,9 @@ class SmallLanguageModel(nn.Module):
         return logits
 
     def first_tokens(self, ids: Tensor) -> Tensor:
-        """Return what the first attention meets."""
+        """Return the input of the first attention layer."""
         block = self.blocks[0]
-        assert isinstance(block, Block)
+        assert isinstance(block, TransformerBlock)
         tokens: Tensor = block.norm1(self.embed(ids) + self.position[: ids.shape[1]])
         return tokens
 
@@ -234,7 +242,7 @@ class SmallLanguageModel(nn.Module):
     def first_attention(self) -> nn.Module:
         """The attention of the first block."""
         block = self.blocks[0]
-        assert isinstance(block, Block)
+        assert isinstance(block, TransformerBlock)
         return block.attn
 
 
@@ -252,11 +260,12 @@ def look_inside(attention: nn.Module, tokens: Tensor) -> tuple[float, float]:
 
 
 def match_self_weight(attention: PlainAttention, tokens: Tensor, target: float) -> None:
-    """Set the sharpness at which the mean self-weight is `target`, by bisection."""
+    """Set the inverse temperature at which the mean self-weight is `target`."""
+    # Bisection of its logarithm: the self-weight grows with it.
     low, high = 0.02, 50.0
     for _ in range(12):
-        attention.sharpness = (low * high) ** 0.5
+        attention.inverse_temperature = (low * high) ** 0.5
         if look_inside(attention, tokens)[1] < target:
-            low = attention.sharpness
+            low = attention.inverse_temperature
         else:
-            high = attention.sharpness
+            high = attention.inverse_temperature

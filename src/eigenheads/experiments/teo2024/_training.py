@@ -11,24 +11,14 @@ from torch import Tensor, nn
 
 from eigenheads._parallel import advance, n_threads
 from eigenheads._typing import FloatArray
+from eigenheads.experiments._models import one_thread
 from eigenheads.experiments.sweeps._cells import run_jobs
-from eigenheads.experiments.teo2024._variants import Training
+from eigenheads.experiments.teo2024._variants import SmallModel
 from eigenheads.nn import PursuitWarning
 
 Work: TypeAlias = Callable[..., FloatArray]
 # Fewer steps than this are finished before a new process has imported torch.
 _WORTH_PROCESSES = 1500
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Use one thread of torch, so that sums have one order whatever the machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager
@@ -44,7 +34,7 @@ def train(
     data: Sequence[Tensor],
     loss: Callable[[nn.Module, Sequence[Tensor]], Tensor],
     *,
-    how: Training,
+    how: SmallModel,
     seed: int,
     every: int = 0,
     watch: Callable[[int], None] | None = None,
@@ -60,11 +50,11 @@ def train(
     loss
         Model and batch to a loss.
     how
-        Steps, batches, step size.
+        Number of steps, batch size and learning rate.
     seed
-        Of the batches.
+        Seed of the batches.
     every, watch
-        Called with the number of steps done, after every so many of them.
+        `watch` is called with the number of steps done, every `every` steps.
     """
     generator = torch.Generator().manual_seed(seed)
     # All parameters in one call: the same numbers, in two thirds of the time.
@@ -79,7 +69,7 @@ def train(
     )
     model.train()
     with warnings.catch_warnings():
-        # The experiments show what these warn about, number by number.
+        # The experiments report the numbers that these warnings are about.
         warnings.simplefilter("ignore", PursuitWarning)
         for step in range(n_steps):
             rows = torch.randint(

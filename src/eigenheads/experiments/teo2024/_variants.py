@@ -1,4 +1,4 @@
-"""The kinds of attention that are compared, as data. No torch here."""
+"""The kinds of attention that are compared, and the sizes of models, as data."""
 
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -8,7 +8,7 @@ NOTHING = 1e30
 
 
 @dataclass(frozen=True)
-class Layer:
+class AttentionSpec:
     """One attention layer: its kind, and its options."""
 
     kind: str
@@ -16,50 +16,43 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Variant:
-    """What the first layer is, and what the others are."""
+class AttentionVariant:
+    """The attention of the first layer, and of all others."""
 
-    first: Layer
-    rest: Layer
-
-
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """Of a model: pixels a side of image and patch, width, heads, blocks."""
-
-    side: int
-    patch: int
-    d_model: int
-    n_heads: int
-    depth: int
-
-    @property
-    def grid(self) -> int:
-        """Patches a side."""
-        return self.side // self.patch
+    first: AttentionSpec
+    rest: AttentionSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
-    """Steps of AdamW, examples a step, largest step size."""
+class SmallModel:
+    """Size of a small transformer, its training by AdamW, and the number of seeds.
 
-    n_steps: int
-    batch_size: int
-    learning_rate: float
+    A patch is ``patch`` pixels wide; ``learning_rate`` is the largest one.
+    """
 
-
-_SYMMETRIC = Layer("symmetric")
-
-
-def _first(n_iter: int, **options: Any) -> Variant:
-    return Variant(Layer("rpc", {"n_iter": n_iter, **options}), _SYMMETRIC)
-
-
-def _everywhere(name: str, **options: Any) -> Variant:
-    return Variant(Layer(name, options), Layer(name, options))
+    patch: int = 2
+    d_model: int = 32
+    n_heads: int = 2
+    depth: int = 2
+    n_steps: int = 240
+    batch_size: int = 64
+    learning_rate: float = 6e-3
+    n_seeds: int = 5
 
 
-VARIANTS: Final[dict[str, Variant]] = {
+_SYMMETRIC = AttentionSpec("symmetric")
+
+
+def _first(n_iter: int, **options: Any) -> AttentionVariant:
+    spec = AttentionSpec("rpc", {"n_iter": n_iter, **options})
+    return AttentionVariant(spec, _SYMMETRIC)
+
+
+def _everywhere(name: str, **options: Any) -> AttentionVariant:
+    return AttentionVariant(AttentionSpec(name, options), AttentionSpec(name, options))
+
+
+VARIANTS: Final[dict[str, AttentionVariant]] = {
     "softmax": _everywhere("softmax"),
     "symmetric": _everywhere("symmetric"),
     # The paper's settings: λ = 4 in the first layer, λ = 3 in all.
@@ -69,10 +62,12 @@ VARIANTS: Final[dict[str, Variant]] = {
     "RPC n=2, all": _everywhere("rpc", n_iter=2, sparsity=3.0),
     "scaled scalar": _everywhere("scaled", kind="scalar"),
     "scaled matrix": _everywhere("scaled", kind="matrix"),
-    # Controls: what of the pursuit does it?
+    # Controls, each without one part of the pursuit.
     "S = 0, n=4": _first(4, sparsity=NOTHING),
-    "temperature": Variant(Layer("symmetric", {"matched": True}), _SYMMETRIC),
-    "no mixing": Variant(Layer("none"), _SYMMETRIC),
+    "temperature": AttentionVariant(
+        AttentionSpec("symmetric", {"matched": True}), _SYMMETRIC
+    ),
+    "no mixing": AttentionVariant(AttentionSpec("none"), _SYMMETRIC),
     "auto, n=4": _first(4, sparsity="auto"),
     "reference, n=4": _first(4, threshold="reference"),
     # λ down to where S is active.
@@ -90,7 +85,17 @@ SPARSITIES: Final = {
     "λ=0.25, n=4": 0.25,
     "λ=0.1, n=4": 0.1,
 }
-# Its temperature follows the self-weight of this one, seed by seed.
+# The temperature of the key follows the self-weight of the value, seed by seed.
 MATCHED: Final = {"temperature": "RPC n=4"}
 CLAIMED: Final = ("RPC n=2", "RPC n=4", "RPC n=6", "RPC n=2, all")
 BASELINE: Final = "symmetric"
+# Models of the language and segmentation tasks.
+FEW: Final = (
+    "softmax",
+    "symmetric",
+    "RPC n=4",
+    "S = 0, n=4",
+    "no mixing",
+    "auto, n=4",
+    "scaled scalar",
+)

@@ -1,4 +1,8 @@
-"""Who looks for the direction: the head on all tokens, PCA, kurtosis, FastICA."""
+"""Searches for a direction: the head on all tokens, PCA, kurtosis, FastICA.
+
+FastICA is written here because scikit-learn's has no single unit on whitened data of
+full dimension; a test compares each unit with scikit-learn's first one.
+"""
 
 from typing import Any
 
@@ -10,8 +14,8 @@ from eigenheads._typing import FloatArray
 Tokens = NDArray[np.float32]
 # E log cosh of a standard normal, to which FastICA's contrast is compared.
 _GAUSSIAN_LOG_COSH = 0.374567207491438
-# A direction rests when 1 - |cos| of a pass is below this: an angle of 0.4 degrees.
-_REST = 2e-5
+# A direction has converged when 1 - |cos| of a pass is below this: 0.4 degrees.
+_TOLERANCE = 2e-5
 
 
 def search_with_head(
@@ -30,7 +34,7 @@ def search_with_head(
     starts
         Queries to start from, (d, n_starts).
     inverse_temperature
-        Sharpness of the head.
+        Inverse temperature of the head.
     n_passes
         Updates at most, each of which reads all tokens.
     """
@@ -49,7 +53,7 @@ def search_with_head(
         gradient = pooled.T @ meetings.reshape(len(pooled), -1)
         before, queries = queries, _normalised(gradient)
         objective = np.mean(np.sum(outputs**2, axis=-1), axis=0)
-        if _rests(before, queries):
+        if _has_converged(before, queries):
             break
     return np.asarray(queries[:, np.argmax(objective)], dtype=np.float64)
 
@@ -85,7 +89,7 @@ def pursue_kurtosis(tokens: Tokens, starts: Tokens, *, n_passes: int) -> Tokens:
         cubes *= projected
         before = weights
         weights = _normalised(tokens.T @ cubes / len(tokens) - weights * mean)
-        if _rests(before, weights):
+        if _has_converged(before, weights):
             break
     kurtosis = np.mean((tokens @ weights) ** 4, axis=0) - 3
     return np.asarray(weights[:, np.argmax(np.abs(kurtosis))])
@@ -104,7 +108,7 @@ def pursue_negentropy(tokens: Tokens, starts: Tokens, *, n_passes: int) -> Token
         mean = 1 - np.mean(slopes * slopes, axis=0)
         before = weights
         weights = _normalised(tokens.T @ slopes / len(tokens) - weights * mean)
-        if _rests(before, weights):
+        if _has_converged(before, weights):
             break
     projected = np.abs(tokens @ weights)
     # log cosh without overflow.
@@ -114,13 +118,13 @@ def pursue_negentropy(tokens: Tokens, starts: Tokens, *, n_passes: int) -> Token
 
 
 def random_starts(d: int, n: int, rng: np.random.Generator) -> Tokens:
-    """Return n directions, one a column."""
+    """Return n random directions, one per column."""
     return _normalised(rng.standard_normal((d, n), dtype=np.float32))
 
 
-def _rests(before: Tokens, after: Tokens) -> bool:
-    """Tell whether no direction has moved, up to its sign."""
-    return bool(np.all(np.abs(np.sum(before * after, axis=0)) > 1 - _REST))
+def _has_converged(before: Tokens, after: Tokens) -> bool:
+    """Return whether no direction has moved, up to its sign."""
+    return bool(np.all(np.abs(np.sum(before * after, axis=0)) > 1 - _TOLERANCE))
 
 
 def _normalised(vectors: Tokens) -> Tokens:

@@ -1,0 +1,1 @@
+"""Draw tables on axes: generic panels, and figures as SVG text."""

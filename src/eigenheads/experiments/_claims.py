@@ -1,0 +1,309 @@
+"""Claims: sentences of papers, and checks of ours, as numbers with verdicts.
+
+A claim says in which range a number must lie. A number without sampling noise is in
+the range or not. A number with noise carries an interval: *held* if all of the interval
+is in the range, *contradicted* if none of it is, *undecided* otherwise.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, SupportsFloat, TypeAlias
+
+from eigenheads.experiments._statistics import LEVEL, Estimate, family_level
+
+Relation: TypeAlias = Literal["≈", "≥", "≤"]
+Verdict: TypeAlias = Literal["held", "contradicted", "undecided"]
+VERDICTS: tuple[Verdict, ...] = ("held", "contradicted", "undecided")
+_PAPER = re.compile(r"[a-z]+\d{4}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A sentence as a number that is either met or not, or that nobody can tell yet.
+
+    Attributes
+    ----------
+    statement
+        What is claimed, in words.
+    source
+        Starts with the key of the paper that makes the claim, then where in it; or
+        with "ours" for a check of our own.
+    relation
+        ``≈`` within the tolerance, ``≥`` or ``≤`` up to the tolerance.
+    expected, measured
+        The claim's number and ours.
+    tolerance
+        How far off the number may be. For claims of "no difference", the margin that
+        was fixed before the run.
+    reason
+        Why this bound or tolerance.
+    on_record
+        Our standing verdict. A run that comes to another one is reported as changed.
+    interval, level
+        Ends and confidence level of the interval, where the number has sampling noise.
+    printed
+        The effect that the paper prints, if it does.
+    own_setting
+        Whether the setting is the paper's own. Only then does an interval below the
+        printed effect contradict the claim.
+    detectable
+        The smallest effect that this run would have found with a power of 80 %.
+    family
+        Name of the family of claims whose size sets the level.
+    undecided
+        Why a run of this size cannot decide, where the interval does not say it.
+
+    Examples
+    --------
+    >>> claim = Claim(statement="half", source="ours", relation="≈", expected=0.5,
+    ...               measured=0.52, tolerance=0.05, reason="binomial error")
+    >>> claim.verdict, claim.is_changed
+    ('held', False)
+    """
+
+    statement: str
+    source: str
+    relation: Relation
+    expected: float
+    measured: float
+    tolerance: float
+    reason: str
+    on_record: Verdict = "held"
+    interval: tuple[float, float] | None = None
+    level: float | None = None
+    printed: float | None = None
+    own_setting: bool = False
+    detectable: float | None = None
+    family: str = ""
+    undecided: str = ""
+    # Kept until the claim is stored, so that a family can widen the interval.
+    estimate: Estimate | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def paper(self) -> str:
+        """Key of the paper that makes the claim; empty for a check of ours."""
+        found = _PAPER.match(self.source)
+        return found[0] if found else ""
+
+    @property
+    def is_check(self) -> bool:
+        """True if it is a check of ours and no claim of a paper."""
+        return not self.paper
+
+    @property
+    def verdict(self) -> Verdict:
+        """Verdict of this run."""
+        if self.undecided or math.isnan(self.measured):
+            return "undecided"
+        low, high = self.interval or (self.measured, self.measured)
+        least = -math.inf if self.relation == "≤" else self.expected - self.tolerance
+        most = math.inf if self.relation == "≥" else self.expected + self.tolerance
+        if least <= low and high <= most:
+            return "held"
+        if high < least or most < low or self._is_below_printed:
+            return "contradicted"
+        return "undecided"
+
+    @property
+    def _is_below_printed(self) -> bool:
+        """True if the interval excludes the paper's effect in the paper's setting."""
+        if not self.own_setting or self.printed is None or self.interval is None:
+            return False
+        return self.interval[1] < self.printed
+
+    @property
+    def is_changed(self) -> bool:
+        """True if this run's verdict differs from the one on record.
+
+        A run that cannot tell does not contradict the record; a number that could not
+        be measured does.
+        """
+        if math.isnan(self.measured):
+            return not self.undecided
+        return self.verdict not in (self.on_record, "undecided")
+
+    @property
+    def note(self) -> str:
+        """Remark that a reader needs beside the verdict, or nothing."""
+        if self.undecided:
+            return self.undecided
+        if self.verdict == "undecided" and self.detectable is not None:
+            claimed = "" if self.printed is None else f"; printed: {self.printed:.3g}"
+            if not math.isfinite(self.detectable):
+                return f"too few runs to see any effect{claimed}"
+            return f"this run would see {self.detectable:.2g} (80 % power){claimed}"
+        is_smaller = self.printed is not None and (
+            self.interval is not None and self.interval[1] < self.printed
+        )
+        if self.verdict == "held" and is_smaller:
+            return f"smaller than printed ({self.printed:.3g})"
+        return ""
+
+
+def at_least(
+    statement: str,
+    measured: SupportsFloat | Estimate,
+    bound: float,
+    why: str,
+    *,
+    slack: float = 0.0,
+    **options: Any,
+) -> Claim:
+    """Return the claim that a number is at least `bound`.
+
+    Parameters
+    ----------
+    statement
+        What is claimed, in words.
+    measured
+        Our number, or an estimate with an interval.
+    bound
+        The claim's number.
+    why
+        Why this bound, or this slack.
+    slack
+        How far below the bound still counts.
+    options
+        Further fields of the claim; `source` is "ours" unless given.
+
+    Examples
+    --------
+    >>> at_least("share", 0.7, 0.5, "half").verdict
+    'held'
+    """
+    return _claim(statement, "≥", measured, bound, slack, why, options)
+
+
+def at_most(
+    statement: str,
+    measured: SupportsFloat | Estimate,
+    bound: float,
+    why: str,
+    *,
+    slack: float = 0.0,
+    **options: Any,
+) -> Claim:
+    """Return the claim that a number is at most `bound`; see :func:`at_least`."""
+    return _claim(statement, "≤", measured, bound, slack, why, options)
+
+
+def about(
+    statement: str,
+    measured: SupportsFloat | Estimate,
+    expected: float,
+    within: float,
+    why: str,
+    **options: Any,
+) -> Claim:
+    """Return the claim that a number is within a margin of the expected one.
+
+    With an estimate this is an equivalence test: two one-sided tests against the
+    margins, which a noisy run cannot pass.
+    """
+    return _claim(statement, "≈", measured, expected, within, why, options)
+
+
+def difference(
+    statement: str, estimate: Estimate, why: str = "", **options: Any
+) -> Claim:
+    """Return the claim that a difference is positive, judged by its interval.
+
+    `printed` is the paper's own difference, `own_setting` whether the setting is its
+    own.
+    """
+    reason = why or "the whole interval is above zero"
+    return _claim(statement, "≥", estimate, 0.0, 0.0, reason, options)
+
+
+def no_difference(
+    statement: str, estimate: Estimate, margin: float, why: str, **options: Any
+) -> Claim:
+    """Return the claim that a difference is smaller than a margin fixed beforehand."""
+    return about(statement, estimate, 0.0, margin, why, **options)
+
+
+def in_family(name: str, claims: Sequence[Claim]) -> list[Claim]:
+    """Return claims judged together: intervals at the level 1 − 0.05 / m.
+
+    All verdicts of the family together are wrong with a probability of at most 5 %.
+    Claims without an interval are left as they are, and do not count.
+    """
+    level = family_level(sum(claim.estimate is not None for claim in claims))
+    return [
+        replace(_at_level(claim, level), family=name) if claim.estimate else claim
+        for claim in claims
+    ]
+
+
+def count_verdicts(claims: Iterable[Claim]) -> str:
+    """Return the two counts in words: claims of papers by verdict, and our checks.
+
+    Examples
+    --------
+    >>> count_verdicts([at_least("a", 1.0, 0.0, "", source="marion2025"),
+    ...                 at_least("b", 1.0, 0.0, "")])
+    'claims: 1 held; our checks: 1 of 1'
+    """
+    claims = list(claims)
+    counts = Counter(claim.verdict for claim in claims if not claim.is_check)
+    checks = [claim.verdict == "held" for claim in claims if claim.is_check]
+    parts = []
+    if counts:
+        told = [f"{counts[name]} {name}" for name in VERDICTS if counts[name]]
+        parts.append("claims: " + ", ".join(told))
+    if checks:
+        parts.append(f"our checks: {sum(checks)} of {len(checks)}")
+    return "; ".join(parts) or "no claims at this size"
+
+
+def _claim(
+    statement: str,
+    relation: Relation,
+    measured: SupportsFloat | Estimate,
+    expected: float,
+    tolerance: float,
+    why: str,
+    options: dict[str, Any],
+) -> Claim:
+    estimate = measured if isinstance(measured, Estimate) else None
+    made = Claim(
+        statement=statement,
+        relation=relation,
+        expected=float(expected),
+        measured=float(measured.value if isinstance(measured, Estimate) else measured),
+        tolerance=float(tolerance),
+        reason=why,
+        estimate=estimate,
+        **{"source": "ours", **options},
+    )
+    return _at_level(made, LEVEL)
+
+
+def _at_level(claim: Claim, level: float) -> Claim:
+    """Return the claim with its interval at a level of the family."""
+    if claim.estimate is None:
+        return claim
+    # Two one-sided tests at α are the interval at 1 − 2α inside the margins.
+    own = 1 - 2 * (1 - level) if claim.relation == "≈" else level
+    return replace(
+        claim,
+        interval=claim.estimate.interval(own),
+        level=own,
+        detectable=claim.estimate.detectable(level),
+    )
+
+
+def claim(
+    statement: str,
+    relation: Relation,
+    expected: float,
+    measured: float,
+    tolerance: float,
+    reason: str,
+    **options: Any,
+) -> Claim:
+    """Return a claim without an interval."""
+    return _claim(statement, relation, measured, expected, tolerance, reason, options)

@@ -1,0 +1,210 @@
+"""Digests of the code that a result rests on.
+
+A digest covers the definitions that a function reaches through this package, and
+nothing else: comments, docstrings and unrelated functions do not change it. So a result
+stays current until code that computes it changes, and claims or drawings can change
+without a new simulation.
+"""
+
+import ast
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import eigenheads
+from eigenheads.experiments._core import Experiment
+from eigenheads.experiments._registry import experiment_keys, get_experiment
+
+_ROOT = Path(eigenheads.__file__).parent
+# A definition: its module, and its name there; None stands for the whole module.
+_Place = tuple[str, str | None]
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@cache
+def code_version(key: str) -> str:
+    """Return the package version and a digest of the code that simulates.
+
+    Parameters
+    ----------
+    key
+        Key of an experiment; a paper stands for all of its experiments, and any other
+        text for the whole package.
+    """
+    keys = [one for one in experiment_keys() if key in (one, one.partition("/")[0])]
+    if keys:
+        parts = [_reached(_simulating(get_experiment(one))) for one in keys]
+        text = "\n".join(sorted(set().union(*parts)))
+    else:
+        files = sorted(_ROOT.rglob("*.py"))
+        text = "\n".join(_plain(ast.parse(file.read_text("utf-8"))) for file in files)
+    return f"{eigenheads.__version__}+{_short(text)}"
+
+
+@cache
+def claims_version(key: str) -> str:
+    """Return a digest of the code that turns the table of a key into claims."""
+    return _short("\n".join(sorted(_reached([get_experiment(key).check]))))
+
+
+@cache
+def drawing_version(key: str) -> str:
+    """Return a digest of the code that draws the table of a key."""
+    return _short("\n".join(sorted(_reached([get_experiment(key).draw]))))
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def _simulating(experiment: Experiment[Any]) -> list[Callable[..., Any]]:
+    cells = experiment.cells
+    return [experiment.simulate, *([cells.run] if cells else [])]
+
+
+def _reached(functions: Iterable[Callable[..., Any]]) -> set[str]:
+    """Return the source of all definitions that these functions reach."""
+    waiting = [_place(function) for function in functions]
+    seen: set[_Place] = set()
+    found: set[str] = set()
+    while waiting:
+        place = waiting.pop()
+        if place in seen:
+            continue
+        seen.add(place)
+        module = _read(place[0])
+        for statement in module.statements(place[1]):
+            found.add(f"{place[0]}\n{_plain(statement)}")
+            waiting += module.references(statement)
+        if place[1] in module.imports:
+            waiting.append(module.imports[place[1]])
+    return found
+
+
+def _place(function: Callable[..., Any]) -> _Place:
+    while isinstance(function, partial):
+        function = function.func
+    name: str = function.__qualname__.partition(".")[0]
+    return function.__module__, None if name == "<lambda>" else name
+
+
+@dataclass
+class _Module:
+    """Top-level statements of a module, by the names that they define."""
+
+    defined: dict[str, list[ast.stmt]] = field(default_factory=dict)
+    imports: dict[str, _Place] = field(default_factory=dict)
+    others: list[ast.stmt] = field(default_factory=list)
+
+    def statements(self, name: str | None) -> list[ast.stmt]:
+        """Return what defines a name, and top-level statements that mention it."""
+        if name is None:
+            return [one for many in self.defined.values() for one in many] + self.others
+        if name not in self.defined:
+            return []
+        return self.defined[name] + [
+            one for one in self.others if any(n == name for n in _names(one))
+        ]
+
+    def references(self, statement: ast.stmt) -> Iterator[_Place]:
+        """Yield the definitions that a statement refers to."""
+        local = dict(self.imports)
+        for node in ast.walk(statement):
+            local |= _imported(node)  # imports inside functions
+        owners = {
+            id(node.value)
+            for node in ast.walk(statement)
+            if isinstance(node, ast.Attribute)
+        }
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                module, name = local.get(node.value.id, ("", ""))
+                if module and name is None:
+                    yield module, node.attr
+            if not isinstance(node, ast.Name):
+                continue
+            if node.id in local:
+                place = local[node.id]
+                # `module.name` is followed above; a bare module is all of it.
+                if place[1] is not None or id(node) not in owners:
+                    yield place
+            elif node.id in self.defined:
+                yield self._own, node.id
+
+    _own: str = ""
+
+
+@cache
+def _read(name: str) -> _Module:
+    module = _Module()
+    module._own = name
+    path = _file(name)
+    if path is None:
+        return module
+    for statement in ast.parse(path.read_text("utf-8")).body:
+        bound = _imported(statement)
+        if bound or isinstance(statement, ast.Import | ast.ImportFrom):
+            module.imports |= bound
+        elif names := list(_targets(statement)):
+            for one in names:
+                module.defined.setdefault(one, []).append(statement)
+        else:
+            module.others.append(statement)
+    return module
+
+
+def _file(name: str) -> Path | None:
+    """Return the file of a module of this package."""
+    if name.partition(".")[0] != _ROOT.name:
+        return None
+    base = _ROOT.joinpath(*name.split(".")[1:])
+    for path in (base.with_suffix(".py"), base / "__init__.py"):
+        if path.is_file():
+            return path
+    return None
+
+
+def _imported(node: ast.AST) -> dict[str, _Place]:
+    """Return the names that an import of this package binds."""
+    if isinstance(node, ast.Import):
+        return {
+            alias.asname: (alias.name, None)
+            for alias in node.names
+            if alias.asname and _file(alias.name)
+        }
+    if not isinstance(node, ast.ImportFrom) or not _file(node.module or ""):
+        return {}
+    bound: dict[str, _Place] = {}
+    for alias in node.names:
+        inner = f"{node.module}.{alias.name}"
+        place = (inner, None) if _file(inner) else (str(node.module), alias.name)
+        bound[alias.asname or alias.name] = place
+    return bound
+
+
+def _targets(statement: ast.stmt) -> Iterator[str]:
+    if isinstance(statement, _Definition):
+        yield statement.name
+    elif isinstance(statement, ast.Assign):
+        for target in statement.targets:
+            yield from (n.id for n in ast.walk(target) if isinstance(n, ast.Name))
+    elif isinstance(statement, ast.AnnAssign):
+        yield from (n.id for n in [statement.target] if isinstance(n, ast.Name))
+
+
+def _names(statement: ast.stmt) -> Iterator[str]:
+    return (node.id for node in ast.walk(statement) if isinstance(node, ast.Name))
+
+
+def _plain(tree: ast.AST) -> str:
+    """Return source without comments and docstrings."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(node, ast.Module | _Definition) and body:
+            first = body[0]
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                node.body = body[1:] or [ast.Pass()]
+    return ast.unparse(tree)

@@ -1,0 +1,365 @@
+"""Declare an attention model: a loss in NumPy and a law of tokens."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from eigenheads._checks import Got, as_float, check_choice, check_count, fail, shown
+from eigenheads._typing import FloatArray
+from eigenheads.models._graph import NotTraceable
+from eigenheads.models._law_source import LawSource
+from eigenheads.models._module import load_module, module_source, template
+from eigenheads.models._program import Program
+from eigenheads.models._tokens import LatentMultiple, RandomNumber, Token, TokenLaw
+from eigenheads.models._unrolled import unrolled_outputs, unrolled_sums
+
+_OWNER = "Model"
+_GEOMETRIES = ("sphere", "free")
+
+
+class Model:
+    r"""An attention model: weights, planted directions, a law of tokens and a loss.
+
+    A sample has tokens :math:`x_i = \sum_j m_{ij} u_j + s_i z_i` in
+    :math:`\mathbb R^d` with orthonormal planted :math:`u_j` and standard normal
+    :math:`z_i`. The loss is an ordinary function of one sample, written with NumPy;
+    training is stochastic gradient descent on fresh samples. :func:`simulate` runs it
+    exactly in law in any dimension.
+
+    Parameters
+    ----------
+    loss
+        ``loss(X, w, u, g, p)`` returns a number. ``X`` holds the tokens, (n_tokens, d);
+        ``w.k``, ``u.key`` are weights and planted directions, (d,); ``g[0]`` is a
+        standard normal and ``g.label`` a latent of the sample; ``p.name`` is a
+        parameter. A penalty is a part of the loss: ``p.c * (w.k @ w.v) ** 2``.
+    weights
+        Names of the weight vectors, each ``"sphere"`` (unit length) or ``"free"``.
+    planted
+        Names of the planted directions.
+    tokens
+        Groups of tokens in order of position; a single :class:`Token` is one group.
+    normals
+        Number of standard normals ``g[0]``, ``g[1]``, … per sample.
+    latents
+        Other random numbers of a sample by name, such as ``{"label": signs()}``.
+    parameters
+        Default values of parameters.
+    draw
+        A law of your own instead of the groups': a Numba function ``draw(rng, d, mean,
+        scale, latents)`` that writes the means on the planted directions, (n_planted,
+        n_tokens), the scales, (n_tokens,), and latents. `tokens` then only counts.
+
+    Examples
+    --------
+    >>> def location(X, w, u, g, p):
+    ...     T = np.sum(np.tanh(p.inverse_temperature * (X @ w.k)) * (X @ w.v))
+    ...     return (T - X[0] @ u.value - p.noise * g[0]) ** 2
+    >>> model = Model(
+    ...     location, weights={"k": "sphere", "v": "sphere"}, planted=("key", "value"),
+    ...     tokens=[Token(mean={"key": lambda d: (d / 2) ** 0.5}, scale=0.7), Token(4)],
+    ...     normals=1, parameters={"noise": 0.1})
+    >>> model.parameters
+    ('inverse_temperature', 'noise')
+    >>> model.overlaps
+    ('k.key', 'k.value', 'v.key', 'v.value', 'k.v')
+    """
+
+    def __init__(
+        self,
+        loss: Callable[..., Any],
+        *,
+        weights: Mapping[str, str],
+        planted: Sequence[str] = (),
+        tokens: Token | Sequence[Token],
+        normals: int = 0,
+        latents: Mapping[str, RandomNumber] | None = None,
+        parameters: Mapping[str, float] | None = None,
+        draw: Callable[..., None] | None = None,
+    ) -> None:
+        if not callable(loss):
+            contract = "a function loss(X, w, u, g, p)"
+            fail("loss", contract, loss, owner=_OWNER, error=TypeError)
+        self.loss = loss
+        self.weights = _check_weights(weights)
+        self.planted = _check_names("planted", planted, taken=tuple(self.weights))
+        self.law = TokenLaw(
+            _check_tokens(tokens, self.planted, latents or {}),
+            self.planted,
+            check_count("normals", normals, owner=_OWNER, minimum=0),
+            _check_latents(latents or {}),
+            _check_draw(draw),
+        )
+        self._program = self._traced()
+        self.defaults = self._check_parameters(parameters or {})
+
+    @property
+    def name(self) -> str:
+        """Name of the loss."""
+        return getattr(self.loss, "__name__", "loss")
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens per sample."""
+        return self.law.n_tokens
+
+    @property
+    def n_axes(self) -> int:
+        """Directions that the simulation follows: planted ones and weights."""
+        return len(self.planted) + len(self.weights)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the parameters, in the order in which the loss reads them."""
+        return tuple(self._program.parameters)
+
+    @property
+    def n_combinations(self) -> int:
+        """Combinations of tokens whose products the loss takes.
+
+        0 if it only reads fields ``X @ w.k``.
+        """
+        return self._program.n_combinations
+
+    @property
+    def on_sphere(self) -> tuple[bool, ...]:
+        """True for each weight that has unit length."""
+        return tuple(kind == "sphere" for kind in self.weights.values())
+
+    @property
+    def overlaps(self) -> tuple[str, ...]:
+        """Names of the inner products that describe the weights.
+
+        ``"k.key"`` with planted directions, ``"k.v"`` among weights, and the squared
+        length ``"k.k"`` of each free weight.
+        """
+        names = list(self.weights)
+        planted = [f"{w}.{u}" for w in names for u in self.planted]
+        pairs = [
+            f"{one}.{other}"
+            for row, one in enumerate(names)
+            for other in names[row:]
+            if one != other or self.weights[one] == "free"
+        ]
+        return (*planted, *pairs)
+
+    def __repr__(self) -> str:
+        return (
+            f"Model({self.name}: weights {', '.join(self.weights)}; planted "
+            f"{', '.join(self.planted) or 'none'}; {self.n_tokens} tokens)"
+        )
+
+    def evaluate(
+        self,
+        tokens: FloatArray,
+        weights: FloatArray,
+        planted: FloatArray,
+        latents: FloatArray,
+        parameters: Sequence[float] | FloatArray,
+    ) -> float:
+        """Return the loss of one sample of real vectors; nothing is traced.
+
+        `tokens` has shape (n_tokens, d); `weights` and `planted` have one row each per
+        name; `latents` and `parameters` are in the order of the declaration.
+        """
+        normals = self.law.normals
+        g = _LatentValues(latents[:normals], self.law.latent_names, latents[normals:])
+        return self.loss(
+            tokens,
+            SimpleNamespace(**dict(zip(self.weights, weights, strict=True))),
+            SimpleNamespace(**dict(zip(self.planted, planted, strict=True))),
+            g,
+            SimpleNamespace(**dict(zip(self.parameters, parameters, strict=True))),
+        )
+
+    @cached_property
+    def _law_source(self) -> LawSource:
+        return LawSource(self.law)
+
+    def law_numbers(self, d: int) -> FloatArray:
+        """Return the numbers of the token law in dimension `d`."""
+        return self._law_source.numbers(d)
+
+    @property
+    def constants(self) -> FloatArray:
+        """Constant arrays of the loss, one after the other."""
+        return self._program.constants
+
+    @cached_property
+    def source(self) -> str:
+        """Source of the generated module: law, gradient and simulation."""
+        gradient, work_size = self._program.source()
+        sizes: dict[str, object] = {
+            "N_TOKENS": self.n_tokens,
+            "N_PLANTED": len(self.planted),
+            "N_WEIGHTS": len(self.weights),
+            "N_AXES": self.n_axes,
+            "N_LATENTS": self.law.normals + len(self.law.latents) + 1,
+            "N_COMBINATIONS": self.n_combinations,
+            "WORK_SIZE": work_size,
+            "USES_OVERLAPS": self._program.uses_overlaps,
+            "ON_SPHERE": self.on_sphere,
+        }
+        kernel = "_kernel_outputs" if self.n_combinations else "_kernel_fields"
+        n_weights = len(self.weights)
+        outputs = unrolled_outputs(self.n_axes, n_weights, self.n_combinations)
+        parts = [
+            template("_kernel_parts"),
+            unrolled_sums(len(self.planted), n_weights),
+            outputs if self.n_combinations else "",
+            self._law_source.source(),
+            gradient,
+            template(kernel),
+            template("_kernel_steps"),
+        ]
+        if not self.n_combinations:
+            parts.append(template("_kernel_reuse"))
+        return module_source(sizes, parts)
+
+    @cached_property
+    def compiled(self) -> ModuleType:
+        """The generated module; its functions compile at their first call."""
+        return load_module(self.source, self.law.custom)
+
+    def _traced(self) -> Program:
+        try:
+            return Program(
+                self.loss,
+                n_tokens=self.n_tokens,
+                weights=tuple(self.weights),
+                planted=self.planted,
+                normals=self.law.normals,
+                latents=self.law.latent_names,
+            )
+        except NotTraceable as problem:
+            contract = "a function that can be compiled"
+            got, hint = Got(problem.found), problem.remedy
+            fail("loss", contract, got, owner=_OWNER, hint=hint)
+        except (TypeError, AttributeError, IndexError, ValueError) as problem:
+            # A mistake inside the loss: name it, and keep its traceback below.
+            contract = "a function that can be traced"
+            got = Got(f"{type(problem).__name__}: {problem}")
+            fail("loss", contract, got, owner=_OWNER)
+
+    def _check_parameters(self, defaults: Mapping[str, float]) -> dict[str, float]:
+        values = {}
+        for name, value in defaults.items():
+            check_choice("parameters", name, self.parameters, owner=_OWNER)
+            values[name] = as_float(value)
+            if not math.isfinite(values[name]):
+                fail("parameters", "finite numbers", value, owner=_OWNER)
+        return values
+
+
+class _LatentValues(SimpleNamespace):
+    """Latents of one sample: ``g[0]`` and ``g.label``."""
+
+    def __init__(
+        self, normals: FloatArray, names: Sequence[str], values: FloatArray
+    ) -> None:
+        super().__init__(**dict(zip(names, values, strict=True)))
+        self._normals = normals
+
+    def __getitem__(self, index: int) -> float:
+        return self._normals[index]
+
+
+def _check_names(
+    name: str, names: object, *, taken: Sequence[str] = ()
+) -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, Sequence | Mapping):
+        fail(name, "a sequence of names", names, owner=_OWNER, error=TypeError)
+    result = tuple(names)
+    for one in result:
+        if not isinstance(one, str) or not one.isidentifier():
+            fail(name, "names that are Python identifiers", one, owner=_OWNER)
+        if one in taken or result.count(one) > 1:
+            contract = "names that differ from each other and from the weights"
+            fail(name, contract, one, owner=_OWNER)
+    return result
+
+
+def _check_weights(weights: object) -> dict[str, str]:
+    if not isinstance(weights, Mapping) or not weights:
+        contract = 'a mapping of names to "sphere" or "free", at least one'
+        fail("weights", contract, weights, owner=_OWNER, error=TypeError)
+    _check_names("weights", weights)
+    for kind in weights.values():
+        check_choice("weights", kind, _GEOMETRIES, owner=_OWNER)
+    return dict(weights)
+
+
+def _check_latents(latents: object) -> dict[str, RandomNumber]:
+    if not isinstance(latents, Mapping):
+        fail("latents", "a mapping", latents, owner=_OWNER, error=TypeError)
+    _check_names("latents", latents)
+    for name, law in latents.items():
+        if not isinstance(law, RandomNumber):
+            contract = "made of signs, gaussian or choice"
+            got = Got(f"{name}={shown(law)}")
+            fail("latents", contract, got, owner=_OWNER)
+    return dict(latents)
+
+
+def _check_tokens(
+    tokens: object, planted: tuple[str, ...], latents: Mapping[str, Any]
+) -> tuple[Token, ...]:
+    groups = (tokens,) if isinstance(tokens, Token) else tokens
+    if not isinstance(groups, Sequence) or not groups:
+        fail("tokens", "one or more Token", tokens, owner=_OWNER, error=TypeError)
+    for group in groups:
+        if not isinstance(group, Token):
+            fail("tokens", "one or more Token", group, owner=_OWNER, error=TypeError)
+        for name in group.directions:
+            check_choice("tokens", name, planted or ("(none)",), owner=_OWNER)
+        coefficients = group.mean.values() if isinstance(group.mean, Mapping) else ()
+        for law in (*coefficients, group.scale):
+            if isinstance(law, LatentMultiple) and law.latent not in latents:
+                contract = "laws of declared latents"
+                fail("tokens", contract, law.latent, owner=_OWNER)
+    return tuple(groups)
+
+
+def _check_draw(draw: Any) -> Callable[..., None] | None:
+    if draw is None:
+        return None
+    if not hasattr(draw, "py_func"):
+        hint = "Decorate it with numba.njit."
+        contract = "a compiled function draw(rng, d, mean, scale, latents)"
+        fail("draw", contract, draw, owner=_OWNER, hint=hint, error=TypeError)
+    return draw
+
+
+def weights_in_frame(planted: Any, gram: Any, *, columns: int) -> FloatArray:
+    r"""Return rows with given overlaps: planted part, then lower triangular.
+
+    Parameters
+    ----------
+    planted
+        Overlaps M with the planted directions, (r, p).
+    gram
+        Inner products Q of the rows, (r, r); :math:`Q - M M^\top` must have no
+        negative eigenvalue beyond rounding.
+    columns
+        Number of columns of the result, at least p + r.
+    """
+    planted, gram = np.asarray(planted, float), np.asarray(gram, float)
+    r, p = planted.shape
+    state = np.zeros((r, columns))
+    state[:, :p] = planted
+    left = gram - planted @ planted.T
+    for row in range(r):
+        for column in range(row):
+            pivot = state[column, p + column]
+            known = state[row, p : p + column] @ state[column, p : p + column]
+            rest = left[row, column] - known
+            state[row, p + column] = rest / pivot if pivot > 0 else 0.0
+        squared = left[row, row] - np.sum(state[row, p : p + row] ** 2)
+        # A length that is rounding is none: dividing by it would make noise.
+        is_real = squared > 1e-14 * gram[row, row]
+        state[row, p + row] = math.sqrt(squared) if is_real else 0.0
+    return state

@@ -1,0 +1,303 @@
+"""Trace a loss of token vectors, and write the source of its gradient.
+
+The loss sees real vectors: ``X`` (tokens × d), ``w.k``, ``u.key``. Here they are
+symbols, and only the products that a loss takes of them are arrays:
+
+- ``X @ w.k`` and ``X @ u.key``: fields, one number per token (class A);
+- ``a @ X``, ``X[0]``, differences of them: vectors that combine tokens. Their products
+  with directions are fields; their products with each other (``o @ o``) are drawn by
+  the engine (class B);
+- ``w.k @ w.v``, ``w.k @ u.key``: overlaps, for penalties.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import numpy as np
+
+from eigenheads._typing import FloatArray
+from eigenheads.models._derivatives import gradients
+from eigenheads.models._emit import Write, emit
+from eigenheads.models._graph import (
+    Graph,
+    NotTraceable,
+    TracedArray,
+    broadcast,
+    reduced,
+    stopped,
+    traced_softmax,
+)
+from eigenheads.models._symbols import Direction, Symbol, TokenRows
+
+# Each combination costs one more normal per token, and a K × K factor per sample.
+_MAX_COMBINATIONS = 8
+_ARGUMENTS = "fields, planted, latents, parameters, constants, overlaps, work"
+
+
+def softmax(x: Any, axis: int = -1) -> Any:
+    r"""Return :math:`e^{x_i} / \sum_j e^{x_j}` along one axis, inside a loss.
+
+    Works on NumPy arrays and, while a :class:`Model` is traced, on traced arrays.
+
+    Examples
+    --------
+    >>> softmax(np.zeros(4))
+    array([0.25, 0.25, 0.25, 0.25])
+    """
+    if isinstance(x, TracedArray):
+        return traced_softmax(x, axis)
+    weights = np.exp(x - np.max(x, axis=axis, keepdims=True))
+    return weights / np.sum(weights, axis=axis, keepdims=True)
+
+
+class _Names(SimpleNamespace):
+    """Attributes by name; an unknown one gets a sentence."""
+
+    def __init__(self, kind: str, values: Mapping[str, Any]) -> None:
+        super().__init__(**values)
+        object.__setattr__(self, "_kind", kind)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        known = ", ".join(n for n in vars(self) if n != "_kind") or "none"
+        kind = self.__dict__.get("_kind", "names")
+        raise NotTraceable(f"{kind}.{name}", f"Declared: {known}.")
+
+
+class _Latents(_Names):
+    """Labels and noise: ``g[0]``, ``g[1]`` are normals, ``g.label`` has a name."""
+
+    def __init__(self, normals: Sequence[Any], named: Mapping[str, Any]) -> None:
+        super().__init__("g", named)
+        object.__setattr__(self, "_normals", list(normals))
+
+    def __getitem__(self, index: int) -> Any:
+        if not -len(self._normals) <= index < len(self._normals):
+            raise NotTraceable(
+                f"g[{index}]", f"Declare normals={index + 1} in Model(...)."
+            )
+        return self._normals[index]
+
+
+class _Parameters:
+    """Every attribute is a parameter; their names are collected."""
+
+    def __init__(self, graph: Graph, names: list[str]) -> None:
+        self._graph, self._found = graph, names
+
+    def __getattr__(self, name: str) -> TracedArray:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name not in self._found:
+            self._found.append(name)
+        return self._graph.memory(f"parameters[{self._found.index(name)}]")
+
+
+class Program:
+    """A traced loss: its graph, and the source of its gradient.
+
+    Parameters
+    ----------
+    loss
+        ``loss(X, w, u, g, p)``, written with NumPy.
+    n_tokens
+        Tokens per sample.
+    weights, planted
+        Names of weight vectors and of planted directions.
+    normals
+        Number of standard normals ``g[0]``, … per sample.
+    latents
+        Names of the other random numbers of a sample.
+    """
+
+    def __init__(
+        self,
+        loss: Callable[..., Any],
+        *,
+        n_tokens: int,
+        weights: Sequence[str],
+        planted: Sequence[str],
+        normals: int = 0,
+        latents: Sequence[str] = (),
+    ) -> None:
+        self.graph, self.n_tokens = Graph(), n_tokens
+        self.n_planted, self.n_weights = len(planted), len(weights)
+        self.parameters: list[str] = []
+        self._combinations: list[TracedArray] = []
+        self._products: dict[tuple[int, int], TracedArray] = {}
+        self._overlaps: dict[tuple[int, int], TracedArray] = {}
+        shape = (n_tokens,)
+        self._fields = [
+            self.graph.memory(f"fields[{row}, {{}}]", shape)
+            for row in range(len(weights))
+        ]
+        on_planted = [
+            self.graph.memory(f"planted[{row}, {{}}]", shape)
+            for row in range(len(planted))
+        ]
+        # Planted directions count from -1 downwards, weights from 0 upwards.
+        w = {
+            name: Direction(self, field, row)
+            for row, (name, field) in enumerate(zip(weights, self._fields, strict=True))
+        }
+        u = {
+            name: Direction(self, field, -1 - row)
+            for row, (name, field) in enumerate(zip(planted, on_planted, strict=True))
+        }
+        numbers = [
+            self.graph.memory(f"latents[{index}]")
+            for index in range(normals + len(latents))
+        ]
+        g = _Latents(
+            numbers[:normals], dict(zip(latents, numbers[normals:], strict=True))
+        )
+        p = _Parameters(self.graph, self.parameters)
+        value = loss(TokenRows(self), _Names("w", w), _Names("u", u), g, p)
+        self.loss = self._check_number(value)
+        self._check_weights(list(weights))
+
+    def _check_number(self, value: object) -> TracedArray:
+        if value is None:
+            raise NotTraceable("a loss that returns None", "Return a number.")
+        if isinstance(value, Symbol):
+            raise NotTraceable("a loss that returns a vector", "Return a number.")
+        node = self.graph.lift(value)
+        if node.shape:
+            raise NotTraceable(
+                f"a loss of shape {node.shape}", "Return a number: np.sum(...)."
+            )
+        return node
+
+    def _check_weights(self, names: list[str]) -> None:
+        """Raise unless every weight vector has a derivative."""
+        slopes = self._slopes()
+        for row, name in enumerate(names):
+            in_overlap = any(row in pair for pair in self._overlaps)
+            if slopes[row] is None and not in_overlap:
+                raise NotTraceable(
+                    f"a loss that does not depend on w.{name}",
+                    f"Use it, or remove {name!r} from `weights`.",
+                )
+
+    @property
+    def n_combinations(self) -> int:
+        """Number of token combinations whose products the loss takes (0: class A)."""
+        return len(self._combinations)
+
+    def overlap(self, row: int, other: int) -> TracedArray:
+        """Return the inner product of two directions."""
+        row, other = max(row, other), min(row, other)
+        if row < 0:  # planted directions are orthonormal
+            return self.graph.constant(float(row == other))
+        column = -1 - other if other < 0 else self.n_planted + other
+        node = self.graph.memory(f"overlaps[{row}, {column}]")
+        self._overlaps[row, other] = node
+        return node
+
+    def product(self, left: TracedArray, right: TracedArray) -> TracedArray:
+        """Return the inner product of two combinations of tokens."""
+        pair = sorted((self._combination(left), self._combination(right)))
+        key = (pair[0], pair[1])
+        if key not in self._products:
+            node = self.graph.memory(f"products[{key[0]}, {key[1]}]")
+            self._products[key] = node
+        return self._products[key]
+
+    def _combination(self, weights: TracedArray) -> int:
+        for number, known in enumerate(self._combinations):
+            if known is weights:
+                return number
+        if len(self._combinations) == _MAX_COMBINATIONS:
+            raise NotTraceable(
+                f"products of more than {_MAX_COMBINATIONS} combinations of tokens",
+                "Scores between all pairs of tokens (X @ X.T) are not known.",
+            )
+        self._combinations.append(weights)
+        return len(self._combinations) - 1
+
+    def _slopes(self) -> list[TracedArray | None]:
+        r"""Return the derivatives with respect to the fields of each weight.
+
+        A product :math:`o_k \cdot o_l` depends on the fields through the weights
+        :math:`P_k` of the combinations: its derivative along :math:`P_{ki}` is
+        :math:`x_i \cdot o_l`, which the engine reveals (``meetings``).
+        """
+        pairs = list(self._products)
+        bars = gradients(self.loss, [self._products[pair] for pair in pairs])
+        surrogate = self.loss
+        for (left, right), bar in zip(pairs, bars, strict=True):
+            if bar is None:
+                continue
+            for one, other in ((left, right), (right, left)):
+                place = f"meetings[{other}, {{}}]"
+                meeting = self.graph.memory(place, (self.n_tokens,))
+                seed = stopped(bar * meeting)
+                surrogate = surrogate + reduced("sum", self._combinations[one] * seed)
+        return gradients(surrogate, self._fields)
+
+    def source(self) -> tuple[str, int]:
+        """Return the generated functions, and the size of their work space.
+
+        ``_combination_weights`` (class B) writes the weights of the combinations;
+        ``_loss_gradient`` writes the derivatives along the fields and returns the
+        loss; ``_add_overlap_gradient`` adds the derivatives along the overlaps.
+        """
+        shape, zero = (self.n_tokens,), self.graph.constant(0.0)
+        slopes = [
+            broadcast(zero if slope is None else slope, shape)
+            for slope in self._slopes()
+        ]
+        writes = [Write(f"slopes[{a}, {{}}]", node) for a, node in enumerate(slopes)]
+        overlaps = gradients(self.loss, list(self._overlaps.values()))
+        for (row, other), slope in zip(self._overlaps, overlaps, strict=True):
+            if slope is None:
+                continue
+            column = -1 - other if other < 0 else self.n_planted + other
+            writes.append(Write(f"overlap_slopes[{row}, {column}]", slope))
+        arguments = f"{_ARGUMENTS}, slopes, overlap_slopes"
+        parts, size = [], 1
+        given: dict[int, str] = {}
+        if self._combinations:
+            arguments += ", combinations, meetings, products"
+            text, size, given = emit(
+                "_combination_weights",
+                f"{_ARGUMENTS}, combinations",
+                writes=[
+                    Write(f"combinations[{k}, {{}}]", broadcast(node, shape))
+                    for k, node in enumerate(self._combinations)
+                ],
+                size=size,
+            )
+            parts.append(text)
+        text, size, _ = emit(
+            "_loss_gradient",
+            arguments,
+            writes=writes,
+            returned=self.loss,
+            given=given,
+            size=size,
+        )
+        parts.append(text)
+        head = '@njit(fastmath=REORDER, error_model="numpy")'
+        source = "\n\n".join(f"{head}\n{part}" for part in parts)
+        for number, offset in enumerate(self._array_offsets()):
+            source = source.replace(f"<{number}>", str(offset))
+        return source, size
+
+    def _array_offsets(self) -> list[int]:
+        offsets, total = [], 0
+        for array in self.graph.arrays:
+            offsets.append(total)
+            total += array.size
+        return offsets
+
+    @property
+    def constants(self) -> FloatArray:
+        """All constant arrays of the loss, one after the other."""
+        arrays = [array.ravel() for array in self.graph.arrays]
+        return np.concatenate([*arrays, np.zeros(1)])
+
+    @property
+    def uses_overlaps(self) -> bool:
+        """True if the loss takes products of weights, as penalties do."""
+        return bool(self._overlaps)

@@ -1,0 +1,347 @@
+"""Simulate the training of a declared model, exactly in law in any dimension."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from eigenheads._checks import Got, as_float, check_choice, check_count, fail
+from eigenheads._limits import LARGEST, MAX_DIMENSION, MAX_WORK
+from eigenheads._rng import run_generators
+from eigenheads._run_blocks import BLOCK_NANOSECONDS, check_run_counts, run_blocks
+from eigenheads._schedules import check_schedule, schedule_values
+from eigenheads._trajectories import Trajectories
+from eigenheads._typing import FloatArray, Schedule
+from eigenheads.models._full import full_block
+from eigenheads.models._model import Model
+from eigenheads.models._start import check_start, curve_pairs, drawn_start, recorded
+
+_OWNER = "simulate"
+# Updates of one batch: the frame grows with each.
+_MOST_REUSE = 64
+_FREEDOM_ERROR: ContextVar[float] = ContextVar("freedom_error", default=0.0)
+
+
+@contextmanager
+def wrong_degrees_of_freedom(error: float) -> Iterator[None]:
+    """Simulate with wrong degrees of freedom, for a check that must then fail."""
+    token = _FREEDOM_ERROR.set(error)
+    try:
+        yield
+    finally:
+        _FREEDOM_ERROR.reset(token)
+
+
+def simulate(
+    model: Model,
+    *,
+    d: int,
+    step_size: Schedule,
+    n_steps: int,
+    n_runs: int,
+    record_every: int,
+    seed: int,
+    batch_size: int = 1,
+    parameters: Mapping[str, Schedule] | None = None,
+    start: Mapping[str, ArrayLike] | None = None,
+    record: Sequence[str] | None = None,
+    step: str = "tangent",
+    weight_decay: Schedule = 0.0,
+    momentum: Schedule | None = None,
+    average: Schedule | None = None,
+    reuse: int = 1,
+    method: str = "exact",
+) -> Trajectories:
+    r"""Simulate stochastic gradient descent of a model on fresh samples.
+
+    Each update takes the gradient g of the mean loss of a batch and moves all weights
+    at once. A free weight moves to :math:`w - \alpha g`; one on the sphere to
+    :math:`w - \alpha (I - w w^\top) g`, divided by its length.
+
+    Parameters
+    ----------
+    model
+        The model, see :class:`Model`.
+    d
+        Dimension, at least the number of planted directions, weights, velocities and
+        averages.
+    step_size
+        :math:`\alpha`, a number or a schedule: a callable of the 0-based index of the
+        update.
+    n_steps, n_runs
+        Updates per run, and number of independent runs.
+    record_every
+        Record the overlaps after each multiple of this many updates.
+    seed
+        Run r depends on ``(seed, r)`` alone: not on the other runs, nor on the number
+        of threads.
+    batch_size
+        Samples per update.
+    parameters
+        Parameters of the loss by name: numbers or schedules. The model's defaults
+        hold for those that are not given.
+    start
+        Overlaps at which to start, by name (``"k.key"``): numbers or arrays
+        (n_runs,); those not given are 0, squared lengths 1. The first record of
+        another simulation is a start as well. Default: weights on spheres uniform,
+        free ones :math:`\mathcal N(0, I/d)`.
+    record
+        Names of the overlaps to record; default: :attr:`Model.overlaps`, and those of
+        averages with planted directions and themselves.
+    step
+        ``"tangent"`` projects gradients on the tangent space of the sphere,
+        ``"normalised"`` only divides by the length afterwards.
+    weight_decay
+        :math:`\mu`: adds :math:`\mu w` to the gradient.
+    momentum
+        :math:`\beta`: moves along the velocity :math:`v \leftarrow \beta v + g`
+        instead of g. ``"k_velocity"`` names it in `record`.
+    average
+        Rate of an average :math:`\bar w \leftarrow \bar w + \rho (w - \bar w)` of the
+        iterates: a number gives exponential weights, ``lambda t: 1 / (t + 1)`` the
+        mean of all. ``"k_average"`` names it in `record`.
+    reuse
+        Updates that use the same batch before a new one is drawn.
+    method
+        ``"exact"`` follows the overlaps alone, exactly in law, at a cost that does not
+        depend on d; ``"full"`` draws real vectors and differentiates the loss by
+        central differences: slow, and independent of everything compiled.
+
+    Returns
+    -------
+    trajectories
+        One curve per overlap; record 0 is the start.
+
+    Notes
+    -----
+    Both methods have the same law; for one seed they draw different numbers.
+
+    Examples
+    --------
+    >>> from eigenheads.models import Model, Token
+    >>> def line(X, w, u, g, p):
+    ...     return (X[0] @ w.k - X[0] @ u.key) ** 2
+    >>> model = Model(line, weights={"k": "free"}, planted=("key",), tokens=Token())
+    >>> paths = simulate(model, d=10**9, step_size=1e-10, n_steps=100, n_runs=2,
+    ...                  record_every=50, seed=0, start={"k.key": 0.5})
+    >>> paths["k.key"].shape
+    (2, 3)
+    """
+    if not isinstance(model, Model):
+        fail("model", "a Model", model, owner=_OWNER, error=TypeError)
+    method = check_choice("method", method, ["exact", "full"], owner=_OWNER)
+    check_choice("step", step, ["tangent", "normalised"], owner=_OWNER)
+    batch_size = check_count("batch_size", batch_size, owner=_OWNER, maximum=MAX_WORK)
+    reuse = _check_reuse(model, reuse, batch_size, method)
+    rows = [*model.weights]
+    rows += [f"{name}_velocity" for name in model.weights if momentum is not None]
+    rows += [f"{name}_average" for name in model.weights if average is not None]
+    d = check_dimension(model, d, method, owner=_OWNER, n_rows=len(rows))
+    curves, pairs = curve_pairs(model, record, rows, owner=_OWNER)
+    counts = check_run_counts(
+        n_steps, n_runs, record_every, n_curves=len(curves), owner=_OWNER
+    )
+    rules = {
+        "step_size": check_schedule("step_size", step_size, owner=_OWNER),
+        "weight_decay": check_schedule("weight_decay", weight_decay, owner=_OWNER),
+        "momentum": check_schedule("momentum", momentum or 0.0, owner=_OWNER),
+        "average": check_schedule("average", average or 0.0, owner=_OWNER),
+    }
+    values = check_parameters(model, parameters, owner=_OWNER)
+    generators = run_generators(seed, counts.n_runs, owner=_OWNER)
+    # Starts are drawn even if they are given, so that a given start changes no batch.
+    starts = [drawn_start(model, d, rng) for rng in generators]
+    if start is not None:
+        starts = check_start(model, start, counts.n_runs, owner=_OWNER)
+    _check_finite_loss(model, starts[0], values, d)
+    states = [
+        _initial_state(model, rows, at, d if method == "full" else None, reuse)
+        for at in starts
+    ]
+    problem = (
+        d + _FREEDOM_ERROR.get(),
+        batch_size,
+        model.law_numbers(d),
+        model.constants,
+        step == "tangent",
+        momentum is not None,
+        average is not None,
+        pairs,
+    )
+    kernel = _kernel(model, method, d, reuse)
+    return run_blocks(
+        _with_tables(kernel, values, reuse if method == "exact" else 0),
+        [(state, []) for state in states] if method == "full" else states,
+        curves=curves,
+        start=np.array([recorded(state, pairs) for state in states]),
+        schedules=rules,
+        constants=(problem,),
+        generators=generators,
+        n_steps=counts.n_steps,
+        record_every=counts.record_every,
+        nanoseconds=_nanoseconds(model, method, d, batch_size, reuse),
+        owner=_OWNER,
+        diverged=_fail_diverged,
+    )
+
+
+def _kernel(model: Model, method: str, d: int, reuse: int) -> Callable[..., int]:
+    if method == "full":
+        return full_block(model, d=d, reuse=reuse)
+    return model.compiled.exact_block if reuse == 1 else model.compiled.reuse_block
+
+
+def _with_tables(
+    kernel: Callable[..., int], parameters: dict[str, Schedule], reuse: int
+) -> Callable[..., int]:
+    """Return the kernel with schedules as arguments, packed into two tables."""
+
+    @lru_cache(maxsize=2)  # the same for all runs of a block
+    def table(first: int, stop: int) -> FloatArray:
+        return parameter_table(parameters, first, stop, owner=_OWNER)
+
+    def packed(rng: np.random.Generator, state: Any, *rest: Any) -> int:
+        *rules, problem, first, record_every, records = rest
+        rule_table = np.column_stack(rules)
+        values = table(first, first + len(rule_table))
+        times = (reuse,) if reuse > 1 else ()
+        return kernel(
+            rng,
+            state,
+            rule_table,
+            values,
+            problem,
+            *times,
+            first,
+            record_every,
+            records,
+        )
+
+    return packed
+
+
+def parameter_table(
+    parameters: Mapping[str, Schedule], first: int, stop: int, *, owner: str
+) -> FloatArray:
+    """Return the parameters at updates `first` … ``stop - 1``, one column each."""
+    columns = [
+        schedule_values(
+            name, schedule, first, stop, owner=owner, maximum=LARGEST, minimum=-math.inf
+        )
+        for name, schedule in parameters.items()
+    ]
+    return np.column_stack([*columns, np.zeros(stop - first)])
+
+
+def check_parameters(
+    model: Model, parameters: Mapping[str, Schedule] | None, *, owner: str
+) -> dict[str, Schedule]:
+    """Return values or schedules of all parameters, in the order of the model."""
+    given: dict[str, Any] = dict(model.defaults)
+    if parameters is not None and not isinstance(parameters, Mapping):
+        fail("parameters", "a mapping", parameters, owner=owner, error=TypeError)
+    for name, value in (parameters or {}).items():
+        check_choice("parameters", name, model.parameters, owner=owner)
+        if not callable(value) and not math.isfinite(as_float(value)):
+            contract = "finite numbers or schedules"
+            fail(f"parameters[{name!r}]", contract, value, owner=owner)
+        given[name] = value
+    missing = [name for name in model.parameters if name not in given]
+    if missing:
+        contract = f"given for {', '.join(model.parameters)}"
+        got = Got(f"no {missing[0]!r}")
+        fail("parameters", contract, got, owner=owner)
+    return {name: given[name] for name in model.parameters}
+
+
+def check_dimension(
+    model: Model, d: object, method: str, *, owner: str, n_rows: int
+) -> int:
+    """Return the dimension, or raise if the directions or the memory do not fit.
+
+    `n_rows` counts weights, velocities and averages.
+    """
+    directions = len(model.planted) + n_rows
+    hint = f"{len(model.planted)} planted directions and {n_rows} vectors need room."
+    least = directions if method == "exact" else max(len(model.planted), 1)
+    number = check_count(
+        "d", d, owner=owner, minimum=least, maximum=MAX_DIMENSION, hint=hint
+    )
+    width = number if method == "full" else directions + model.n_combinations + 4
+    if width * model.n_tokens > MAX_WORK:
+        contract = f"a model with at most {MAX_WORK // width} tokens at this d"
+        fail("model", contract, Got(f"{model.n_tokens} tokens"), owner=owner)
+    return number
+
+
+def _check_reuse(model: Model, reuse: object, batch_size: int, method: str) -> int:
+    times = check_count("reuse", reuse, owner=_OWNER, maximum=_MOST_REUSE)
+    if times > 1 and method == "exact" and model.n_combinations:
+        contract = "1 for a loss with products of token combinations"
+        fail("reuse", contract, times, owner=_OWNER, hint="Use method='full'.")
+    numbers = batch_size * model.n_tokens * (2 * times * len(model.weights) + 8)
+    if times > 1 and numbers > MAX_WORK:
+        contract = f"so small that the batch needs at most {MAX_WORK} numbers"
+        fail("reuse", contract, times, owner=_OWNER)
+    return times
+
+
+def _initial_state(
+    model: Model, rows: list[str], start: FloatArray, d: int | None, reuse: int
+) -> FloatArray:
+    """Return weights, velocities at rest and averages at the start.
+
+    Real vectors (`d` given) lie in the first basis vectors, which is no restriction.
+    """
+    r = len(model.weights)
+    columns = len(model.planted) + len(rows) + r * reuse if d is None else d
+    state = np.zeros((len(rows), columns))
+    used = min(start.shape[1], columns)
+    state[:r, :used] = start[:, :used]
+    if rows[-1].endswith("_average"):
+        state[-r:] = state[:r]
+    return state
+
+
+def _nanoseconds(
+    model: Model, method: str, d: int, batch_size: int, reuse: int
+) -> float:
+    """Estimate the duration of an update: 4 ns per normal, 20 ns per field."""
+    r, tokens = len(model.weights), model.n_tokens * batch_size
+    if method == "full":  # about 20 µs per call of the loss
+        return 40e3 * batch_size * r * d
+    normals = model.n_axes + model.n_combinations + (r * reuse if reuse > 1 else 0)
+    duration = tokens * (4.0 * normals + 20.0 * r) + 200.0
+    if reuse == 1:
+        return duration
+    # A block holds whole batches, because their tokens do not outlive it.
+    batches = max(1, int(BLOCK_NANOSECONDS / duration / reuse))
+    return BLOCK_NANOSECONDS / (batches * reuse + 0.5)
+
+
+def _check_finite_loss(
+    model: Model, start: FloatArray, values: dict[str, Schedule], d: int
+) -> None:
+    """Raise unless the loss of a few samples at the start is finite."""
+    rng = np.random.default_rng(0)
+    length = min(d, model.n_axes)
+    planted = np.eye(len(model.planted), length)
+    row = parameter_table(values, 0, 1, owner=_OWNER)[0, : len(values)]
+    for _ in range(3):
+        tokens, latents = model.law.sample(rng, d, length=length)
+        with np.errstate(all="ignore"):
+            loss = model.evaluate(tokens, start[:, :length], planted, latents, row)
+        if not np.isfinite(loss):
+            contract = "a model whose loss is finite at the start"
+            fail("model", contract, Got(f"{float(loss)}"), owner=_OWNER)
+
+
+def _fail_diverged(run: int, update: int, step_size: float) -> NoReturn:
+    contract = "so small that no update diverges"
+    got = Got(f"{step_size!r} at update {update}, where run {run} overflowed")
+    fail("step_size", contract, got, owner=_OWNER)

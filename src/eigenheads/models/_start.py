@@ -1,0 +1,130 @@
+"""Starts of a training: overlaps of the weights, given or drawn."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from eigenheads._checks import Got, check_choice, check_finite_array, fail
+from eigenheads._trajectories import Trajectories
+from eigenheads._typing import FloatArray
+from eigenheads.dynamics import chi
+from eigenheads.models._model import Model, weights_in_frame
+
+# Rounding of overlaps that were computed from unit vectors.
+_ROUNDING = 1e-9
+
+
+def drawn_start(model: Model, d: int, rng: np.random.Generator) -> FloatArray:
+    r"""Draw weights in frame coordinates, (n_weights, n_axes).
+
+    Weights on spheres are uniform; free ones are :math:`\mathcal N(0, I/d)`.
+    """
+    r, p = len(model.weights), len(model.planted)
+    rows = np.zeros((r, p + r))
+    rows[:, :p] = rng.standard_normal((r, p))
+    # Bartlett: row a has normals on the residuals before it, and the rest's length.
+    for row in range(r):
+        rows[row, p : p + row] = rng.standard_normal(row)
+        rows[row, p + row] = chi(rng, float(d - p - row))
+    lengths = np.linalg.norm(rows, axis=1)
+    divisors = np.where(model.on_sphere, lengths, math.sqrt(d))
+    return rows / divisors[:, None]
+
+
+def check_start(
+    model: Model, start: Mapping[str, ArrayLike], n_runs: int, *, owner: str
+) -> list[FloatArray]:
+    """Return given starts in frame coordinates, one per run, or raise."""
+    if not isinstance(start, Mapping):
+        contract = f"a mapping of overlaps such as {model.overlaps[0]!r} to numbers"
+        fail("start", contract, start, owner=owner, error=TypeError)
+    values = _given(model, start, n_runs, owner)
+    r, p = len(model.weights), len(model.planted)
+    planted, gram = overlap_matrices(model, values)
+    left = np.linalg.eigvalsh(gram - planted @ planted.transpose(0, 2, 1))
+    impossible = np.flatnonzero(left[:, 0] < -_ROUNDING * (1 + np.trace(gram[0])))
+    if len(impossible):
+        contract = "overlaps that vectors can have (their Gram matrix is positive)"
+        shown = {name: float(value[impossible[0]]) for name, value in values.items()}
+        fail("start", contract, Got(str(shown)), owner=owner)
+    return [
+        weights_in_frame(planted[run], gram[run], columns=p + r)
+        for run in range(n_runs)
+    ]
+
+
+def _given(
+    model: Model, start: Mapping[str, ArrayLike], n_runs: int, owner: str
+) -> dict[str, FloatArray]:
+    """Return all overlaps as arrays (n_runs,): 0 and unit lengths if not given."""
+    values = {name: np.zeros(n_runs) for name in model.overlaps}
+    for name in model.weights:
+        if f"{name}.{name}" in values:
+            values[f"{name}.{name}"] = np.ones(n_runs)
+    for name, value in start.items():
+        if isinstance(start, Trajectories) and name not in values:
+            continue  # curves of averages and velocities
+        check_choice("start", name, model.overlaps, owner=owner)
+        array = check_finite_array(f"start[{name!r}]", value, owner=owner)
+        if isinstance(start, Trajectories):
+            array = array[:, 0]
+        if array.shape not in {(), (n_runs,), (1,)}:
+            contract = f"one number or of shape ({n_runs},)"
+            fail(f"start[{name!r}]", contract, array, owner=owner)
+        values[name] = np.broadcast_to(array, (n_runs,)).astype(float)
+    return values
+
+
+def overlap_matrices(
+    model: Model, values: Mapping[str, FloatArray]
+) -> tuple[FloatArray, FloatArray]:
+    """Return overlaps as matrices (…, r, p) with planted ones and (…, r, r)."""
+    shape = next(iter(values.values())).shape
+    names, r, p = list(model.weights), len(model.weights), len(model.planted)
+    planted, gram = np.zeros((*shape, r, p)), np.zeros((*shape, r, r))
+    for row, name in enumerate(names):
+        for column, direction in enumerate(model.planted):
+            planted[..., row, column] = values[f"{name}.{direction}"]
+        for column, other in enumerate(names[: row + 1]):
+            value = values.get(f"{other}.{name}", np.ones(shape))
+            gram[..., row, column] = gram[..., column, row] = value
+    return planted, gram
+
+
+def curve_pairs(
+    model: Model, record: Sequence[str] | None, rows: Sequence[str], *, owner: str
+) -> tuple[tuple[str, ...], Any]:
+    """Return names of the recorded overlaps, and the pairs of rows behind them.
+
+    `rows` are the names of the simulated vectors: weights, velocities, averages. In a
+    pair, planted direction j is -1 - j.
+    """
+    places = {name: row for row, name in enumerate(rows)}
+    places |= {name: -1 - j for j, name in enumerate(model.planted)}
+    if record is None:
+        averages = [name for name in rows if name.endswith("_average")]
+        own = [
+            f"{name}.{other}" for name in averages for other in (*model.planted, name)
+        ]
+        record = (*model.overlaps, *own)
+    if isinstance(record, str) or not record:
+        fail("record", "a sequence of overlaps such as 'k.key'", record, owner=owner)
+    pairs = []
+    for name in record:
+        one, _, other = str(name).partition(".")
+        if one not in rows or other not in places:
+            known = ", ".join(model.overlaps)
+            contract = f"overlaps such as {known}"
+            fail("record", contract, name, owner=owner)
+        pairs.append((places[one], places[other]))
+    return tuple(record), np.array(pairs, dtype=np.int64)
+
+
+def recorded(state: FloatArray, pairs: Any) -> FloatArray:
+    """Return the overlaps of pairs of rows of a state."""
+    return np.array(
+        [state[a, -1 - b] if b < 0 else state[a] @ state[b] for a, b in pairs]
+    )

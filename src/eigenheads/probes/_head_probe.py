@@ -1,0 +1,337 @@
+"""Any statistics of the heads of a layer, with their null distributions."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from eigenheads._checks import Got, check_count, check_positive, fail
+from eigenheads._parallel import RunPool, advance
+from eigenheads._typing import Array, FloatArray
+from eigenheads.probes._bilinear_forms import overlap
+from eigenheads.probes._head import Head
+from eigenheads.probes._head_nulls import UNTRAINED, Null
+from eigenheads.probes._head_statistics import BUILT_IN, HeadStatistic, as_statistic
+from eigenheads.probes._heads import LayerHeads, check_heads, check_untrained
+from eigenheads.probes._null_draws import WEIGHTS, frames, stream
+from eigenheads.probes._result import ProbeResult, Statistic
+
+_OWNER = "head_probe"
+_MATRICES = ("query", "key", "value", "output")
+AFFINITY = (
+    "greater",
+    "Mean squared cosine of the principal angles between what the head writes (columns "
+    "of its output matrix) and what other heads of the layer write, mean over these.",
+)
+
+
+def head_probe(  # noqa: PLR0913 -- a head has as many arrays
+    queries: Array,
+    keys: Array,
+    values: Array,
+    *,
+    statistics: Sequence[object] | None = None,
+    tokens: Array | None = None,
+    token_ids: Array | None = None,
+    matrices: Mapping[str, Array] | None = None,
+    mask: Array | None = None,
+    bias: Array | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    n_draws: int = 200,
+    untrained: Sequence[Mapping[str, Any]] = (),
+    layer: int = 0,
+    seed: int = 0,
+) -> ProbeResult:
+    r"""Measure any statistics of the heads of a layer and compare with nulls.
+
+    Parameters
+    ----------
+    queries, keys, values, mask, is_causal, scale
+        As in :func:`kernel_pca_probe`.
+    statistics
+        Names of built-in statistics, functions ``f(head) -> number`` (see
+        :class:`Head`), or :class:`HeadStatistic` objects. None means all built-in ones.
+    tokens
+        Input of the layer, (sequences, tokens, d_model), if known.
+    token_ids
+        Vocabulary indices, (sequences, tokens), for statistics on repeated tokens.
+    matrices
+        ``query``, ``key``, ``value`` of shape (heads, width, d_model) and ``output`` of
+        shape (heads, d_model, width), where known.
+    bias
+        (sequences, 1 or heads, tokens, tokens), added to the scores; minus infinity
+        hides a key.
+    n_draws
+        Draws of each null.
+    untrained
+        Untrained models: per model a mapping of the arrays above by name.
+    layer
+        Index of the layer, for statistics that use ``head.layer``.
+    seed
+        Seed of the draws. Use a different seed for every layer.
+
+    Returns
+    -------
+    result
+        One :class:`Statistic` per statistic; means over sequences where it is defined.
+
+    Notes
+    -----
+    A p-value is exact if observed heads and draws are exchangeable under the null
+    hypothesis; every draw redraws all sequences. Heads share the draws.
+
+    Examples
+    --------
+    >>> from eigenheads.probes import planted_heads
+    >>> arrays = planted_heads(2, 3, n_tokens=12, d_head=4)
+    >>> def on_itself(head):
+    ...     return head.weights.diagonal()
+    >>> result = head_probe(*arrays, statistics=["entropy", on_itself], n_draws=19)
+    >>> result.statistics["on_itself"].nulls["rotated_queries"].shape
+    (3, 19)
+    """
+    n_draws = check_count("n_draws", n_draws, owner=_OWNER, minimum=0)
+    seed = check_count("seed", seed, owner=_OWNER, minimum=0)
+    wanted = read_statistics(statistics, owner=_OWNER)
+    heads = _Layer(
+        {
+            "queries": queries,
+            "keys": keys,
+            "values": values,
+            "tokens": tokens,
+            "token_ids": token_ids,
+            "matrices": matrices or {},
+            "mask": mask,
+            "bias": bias,
+            "is_causal": is_causal,
+            "scale": scale,
+        },
+        layer,
+        owner=_OWNER,
+    )
+    sequences = _measure(heads, wanted, n_draws, seed)
+    others = [_of_untrained(one, wanted, heads) for one in untrained]
+    found = {}
+    for one in wanted:
+        nulls = {
+            null.name: _mean_over_sequences(sequences, one.name, null.name)
+            for null in _nulls_of(one, heads)
+            if n_draws
+        }
+        if others and UNTRAINED in one.nulls:
+            pooled = np.concatenate([other[one.name] for other in others])
+            nulls[UNTRAINED] = np.tile(pooled, (heads.n_heads, 1))
+        observed = _mean_over_sequences(sequences, one.name, None)
+        found[one.name] = Statistic(
+            one.name, observed, nulls, one.alternative, one.about
+        )
+    settings = {"n_draws": n_draws, "n_untrained": len(others), "seed": seed}
+    per_sequence = {
+        one.name: np.array([x[one.name, None] for x in sequences]) for one in wanted
+    }
+    return ProbeResult("head_probe", found, per_sequence, settings)
+
+
+def subspace_affinity(
+    w_output: FloatArray, n_draws: int, seed: int
+) -> Statistic | None:
+    """Return the affinity of heads' output subspaces, with a random-subspace null.
+
+    `w_output` is (heads, d_model, width). None for a single head.
+    """
+    n_heads, d_model, width = w_output.shape
+    if n_heads < 2:
+        return None
+    k = min(d_model, width)
+    basis = np.linalg.qr(np.asarray(w_output, dtype=np.float64))[0][..., :k]
+    pairs = overlap(basis[:, None], basis[None])
+    observed = (pairs.sum(axis=1) - 1.0) / (n_heads - 1)
+    rng = stream(seed, WEIGHTS, 1)
+    # The law of the overlap of a fixed and a uniform subspace does not depend on the
+    # fixed one, and the other heads stay: only the head's own subspace is redrawn.
+    draws = np.empty((n_heads, n_draws))
+    for draw in range(n_draws):
+        frame = frames(rng, 1, d_model, k)
+        affinity = overlap(frame, basis)
+        draws[:, draw] = (affinity.sum() - affinity) / (n_heads - 1)
+    nulls = {"random_subspaces": draws} if n_draws else {}
+    return Statistic("subspace_affinity", observed, nulls, *AFFINITY)
+
+
+def read_statistics(
+    given: Sequence[object] | None, *, owner: str
+) -> list[HeadStatistic]:
+    """Return statistics by name, function or object; names must differ."""
+    if given is None:
+        return list(BUILT_IN.values())
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        fail("statistics", "a sequence", given, owner=owner, error=TypeError)
+    wanted = [as_statistic(one, owner=owner) for one in given]
+    names = [one.name for one in wanted]
+    if len(set(names)) < len(names):
+        hint = "Give HeadStatistic objects a name."
+        fail("statistics", "of different names", Got(names), owner=owner, hint=hint)
+    return wanted
+
+
+class _Layer:
+    """Validated heads of a layer: `head(i, j)` is head j on sequence i."""
+
+    def __init__(self, arrays: Mapping[str, Any], layer: int, *, owner: str) -> None:
+        mask, tokens = arrays.get("mask"), arrays.get("tokens")
+        self.heads: LayerHeads = check_heads(
+            arrays["queries"],
+            arrays["keys"],
+            arrays["values"],
+            mask,
+            tokens,
+            owner=owner,
+        )
+        scale = arrays.get("scale")
+        self.scale = (
+            self.heads.d_head**-0.5
+            if scale is None
+            else check_positive("scale", scale, owner=owner)
+        )
+        self.layer, self.is_causal = layer, bool(arrays.get("is_causal"))
+        self.bias = arrays.get("bias")
+        self.ids = arrays.get("token_ids")
+        if self.ids is not None and np.shape(self.ids) != np.shape(arrays["keys"])[::2]:
+            shape = np.shape(arrays["keys"])
+            contract = f"of shape {(shape[0], shape[2])}"
+            fail("token_ids", contract, Got(np.shape(self.ids)), owner=owner)
+        matrices = arrays.get("matrices") or {}
+        self.matrices = {k: np.asarray(matrices[k]) for k in _MATRICES if k in matrices}
+
+    @property
+    def n_heads(self) -> int:
+        return self.heads.n_heads
+
+    @property
+    def has_tokens(self) -> bool:
+        return self.heads.tokens is not None
+
+    def head(self, i: int, j: int) -> Head:
+        q, k, v = self.heads.sequences[i]
+        real, place = self.heads.masks[i], self.heads.indices[i]
+        n = k.shape[1]
+        visible = np.tri(n, dtype=bool) if self.is_causal else None
+        bias = None
+        if self.bias is not None:
+            # The bias holds all rules of visibility, causal ones included.
+            own = np.asarray(self.bias[place], dtype=np.float64)
+            bias = own[j if len(own) > 1 else 0][np.ix_(real, real)]
+            visible = np.isfinite(bias)
+            bias = np.where(visible, bias, 0.0)
+        tokens = None if self.heads.tokens is None else self.heads.tokens[i]
+        ids = None if self.ids is None else np.asarray(self.ids[place])[real]
+        return Head(
+            q[j],
+            k[j],
+            v[j],
+            self.scale,
+            visible,
+            bias,
+            tokens,
+            ids,
+            {name: matrix[j] for name, matrix in self.matrices.items()},
+            self.layer,
+            j,
+        )
+
+
+# (statistic, null or None for observed) -> (heads, draws) or (heads,), per sequence.
+_Numbers = dict[tuple[str, str | None], FloatArray]
+
+
+def _measure(
+    layer: _Layer, wanted: Sequence[HeadStatistic], n_draws: int, seed: int
+) -> list[_Numbers]:
+    """Return the numbers of each sequence."""
+    n_sequences = len(layer.heads.sequences)
+    found: list[_Numbers] = [{} for _ in range(n_sequences)]
+
+    def work(i: int) -> None:
+        rows = [
+            _measure_head(layer.head(i, j), layer, wanted, n_draws, seed, i)
+            for j in range(layer.n_heads)
+        ]
+        found[i] = {key: np.array([row[key] for row in rows]) for key in rows[0]}
+
+    # Matrices are small: sequences run in parallel, each product in one thread.
+    with threadpool_limits(1, user_api="blas"), RunPool(n_sequences) as pool:
+        pool.each(work, lambda: advance(layer.n_heads))
+    return found
+
+
+def _measure_head(
+    head: Head,
+    layer: _Layer,
+    wanted: Sequence[HeadStatistic],
+    n_draws: int,
+    seed: int,
+    i: int,
+) -> dict[tuple[str, str | None], Any]:
+    row: dict[tuple[str, str | None], Any] = {
+        (one.name, None): one.observe(head) for one in wanted
+    }
+    if not n_draws:
+        return row
+    # Draws are made once per null and shared by the statistics.
+    by_null: dict[Null, list[HeadStatistic]] = {}
+    for one in wanted:
+        for null in _nulls_of(one, layer):
+            by_null.setdefault(null, []).append(one)
+    for null, statistics in by_null.items():
+        parts: dict[str, list[FloatArray]] = {one.name: [] for one in statistics}
+        done = 0
+        for block in null.blocks(head, n_draws, seed, layer.heads.indices[i]):
+            count = max(
+                len(x) if x.ndim == 3 else 1
+                for x in (block.queries, block.keys, block.values)
+            )
+            done += count
+            for one in statistics:
+                parts[one.name].append(one.observe_draws(block, count))
+        for one in statistics:
+            row[one.name, null.name] = np.concatenate(parts[one.name])
+    return row
+
+
+def _nulls_of(one: HeadStatistic, layer: _Layer) -> list[Null]:
+    """Return the nulls that can be drawn: random value matrices need the tokens."""
+    return [
+        null
+        for null in one.drawn_nulls
+        if null.name != "random_projections" or layer.has_tokens
+    ]
+
+
+def _of_untrained(
+    arrays: Mapping[str, Any], wanted: Sequence[HeadStatistic], like: _Layer
+) -> dict[str, FloatArray]:
+    check_untrained(arrays, ("queries", "keys", "values"), owner=_OWNER)
+    given = {"scale": like.scale, "is_causal": like.is_causal, **arrays}
+    layer = _Layer(given, like.layer, owner=f"{_OWNER} (untrained)")
+    needed = [one for one in wanted if UNTRAINED in one.nulls]
+    sequences = _measure(layer, needed, 0, 0)
+    return {one.name: _mean_over_sequences(sequences, one.name, None) for one in needed}
+
+
+def _mean_over_sequences(
+    sequences: Sequence[_Numbers], name: str, null: str | None
+) -> FloatArray:
+    """Return means over the sequences in which the statistic is defined."""
+    numbers = np.array([one[name, null] for one in sequences])
+    observed = np.array([one[name, None] for one in sequences])
+    defined = np.isfinite(observed)
+    if null is not None:
+        defined = defined[..., None]
+    count = defined.sum(axis=0)
+    total = np.where(defined, numbers, 0.0).sum(axis=0)
+    empty = np.full(total.shape, np.nan)
+    return np.divide(
+        total, count, out=empty, where=np.broadcast_to(count > 0, total.shape)
+    )

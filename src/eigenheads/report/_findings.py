@@ -1,0 +1,142 @@
+"""Findings of a probe in plain words, grouped by question."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from eigenheads.report._page import format_number
+
+if TYPE_CHECKING:
+    from eigenheads.probes import ModelProbe
+
+LEVEL = 0.05
+# Question -> statistics, in the order of the page.
+_QUESTIONS = {
+    "Which tokens do the heads attend to?": (
+        "entropy",
+        "largest_share",
+        "previous_token",
+        "sink_mass",
+        "duplicate_token",
+        "induction",
+    ),
+    "Do outlier tokens carry the norms?": ("key_outliers", "value_outliers"),
+    "Do scores follow the principal directions of the tokens?": (
+        "qk_covariance_cosine",
+        "qk_covariance_overlap",
+        "qk_rank",
+        "token_rank",
+    ),
+    "How are the matrices of a head related to each other and to other heads?": (
+        "qk_ov_cosine",
+        "qk_ov_overlap",
+        "ov_covariance_cosine",
+        "ov_rank",
+        "subspace_affinity",
+    ),
+    "Are the values kernel principal components of the keys?": (
+        "captured_variance",
+        "linear_cka",
+        "rbf_cka",
+        "matching_cosine",
+        "gamma_difference",
+        "eigen_residual",
+        "norm_ratio",
+        "output_norm",
+        "feature_norm",
+        "kernel_trace",
+        "top_eigenvalue",
+        "kernel_rank",
+    ),
+}
+_OTHERS = "Other statistics"
+# Completes "12 of 72 heads ...".
+_PHRASES = {
+    "entropy": "attend more sharply or more evenly than chance",
+    "largest_share": "concentrate attention on one key",
+    "previous_token": "attend to the previous token",
+    "sink_mass": "attend to the first token",
+    "duplicate_token": "attend to earlier copies of a token",
+    "induction": "attend to the tokens after earlier copies (induction)",
+    "key_outliers": "have outlier keys",
+    "value_outliers": "have outlier values",
+    "qk_covariance_cosine": "score along the principal directions of the tokens",
+    "qk_ov_cosine": "have related query-key and value-output forms",
+    "subspace_affinity": "write to the same directions as other heads of their layer",
+    "captured_variance": "have values that span principal axes of their keys",
+    "linear_cka": "have values aligned with kernel PCA",
+}
+
+
+def questions(probe: "ModelProbe") -> dict[str, list[str]]:
+    """Return the statistics of a probe by question; unknown ones come last."""
+    known = {name for names in _QUESTIONS.values() for name in names}
+    grouped = {
+        question: [name for name in names if name in probe.statistics]
+        for question, names in _QUESTIONS.items()
+    }
+    grouped[_OTHERS] = [name for name in probe.statistics if name not in known]
+    return {question: names for question, names in grouped.items() if names}
+
+
+def findings(probe: "ModelProbe", level: float = LEVEL) -> list[str]:
+    """Return sentences: heads that stand out, statistics without any, open cases."""
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in probe.statistics}
+    for row in probe.summary(level):
+        rows[row["statistic"]].append(row)
+    found, none, open_cases = [], [], []
+    for name, own in rows.items():
+        n_found = int(probe.stands_out(name, level).sum())
+        n_heads = int(np.isfinite(probe[name].observed).sum())
+        if n_found:
+            found.append((n_found, n_heads, name, own))
+        elif any(row["n_undecided"] or row["n_found"] is None for row in own):
+            needed = max((row["n_needed"] or 0 for row in own), default=0)
+            open_cases.append(name + (f" (needs {needed} draws)" if needed else ""))
+        elif own and n_heads:
+            none.append(name)
+    found.sort(key=lambda one: -one[0])
+    sentences = [_sentence(*one) for one in found]
+    if none:
+        sentences.append(f"No head stands out in {_listed(none)}.")
+    if open_cases:
+        sentences.append(f"Too few draws to tell: {_listed(open_cases)}.")
+    return sentences or ["No statistic was compared with a null."]
+
+
+def found_text(row: Mapping[str, Any]) -> str:
+    """Return the number of heads found, or the number of draws that would decide.
+
+    Examples
+    --------
+    >>> found_text({"n_found": 3, "n_heads": 12, "n_undecided": 0})
+    '3 of 12'
+    >>> found_text({"n_found": None, "n_heads": 12, "n_undecided": 0})
+    'too few draws'
+    >>> found_text({"n_found": 0, "n_heads": 9, "n_undecided": 2, "n_needed": 89})
+    'cannot tell: 89 draws'
+    """
+    if row["n_found"] is None:
+        return "too few draws"
+    if row["n_undecided"]:
+        return f"cannot tell: {row['n_needed']} draws"
+    return f"{row['n_found']} of {row['n_heads']}"
+
+
+def _sentence(n_found: int, n_heads: int, name: str, rows: list[dict[str, Any]]) -> str:
+    words = {"greater": "larger", "less": "smaller", "two-sided": "different"}
+    statistic = name.replace("_", " ")
+    default = f"have a {words[rows[0]['alternative']]} {statistic} than chance"
+    nulls = ", ".join(
+        f"{row['null'].replace('_', ' ')} {format_number(row['null_median'])}"
+        for row in rows
+    )
+    return (
+        f"{n_found} of {n_heads} heads {_PHRASES.get(name, default)} "
+        f"({name}: median {format_number(rows[0]['median'])}; {nulls})."
+    )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else names[0]

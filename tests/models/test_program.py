@@ -1,0 +1,232 @@
+"""A traced loss has the value and the gradient of the loss on real vectors.
+
+The generated source is run as plain Python here: nothing is compiled.
+"""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tests.models import declared_models as losses
+
+from eigenheads.models import Model, Token, choice, signs, softmax
+from eigenheads.models._program import Program
+
+D = 9
+
+
+def interpreted(program):
+    """Return the generated functions without Numba."""
+
+    def vector_softmax(logits, out, scratch):
+        out[:] = softmax(logits)
+
+    names = {
+        "math": math,
+        "np": np,
+        "njit": lambda **options: lambda function: function,
+        "REORDER": None,
+        "vector_softmax": vector_softmax,
+    }
+    source, size = program.source()
+    exec(source, names)
+    return names, size
+
+
+def value_and_gradient(program, X, W, U, latents, parameters):
+    """Return loss and gradient by the generated code, on real vectors."""
+    names, size = interpreted(program)
+    r, p, n = len(W), len(U), len(X)
+    slopes, overlap_slopes = np.full((r, n), np.nan), np.zeros((r, p + r))
+    overlaps = np.hstack([W @ U.T, W @ W.T])
+    common = (W @ X.T, U @ X.T, latents, parameters, program.constants, overlaps)
+    work, more = np.full(size, np.nan), ()
+    if program.n_combinations:
+        P = np.full((program.n_combinations, n), np.nan)
+        names["_combination_weights"](*common, work, P)
+        outputs = P @ X
+        more = (P, outputs @ X.T, outputs @ outputs.T)
+    value = names["_loss_gradient"](*common, work, slopes, overlap_slopes, *more)
+    among = overlap_slopes[:, p:]
+    gradient = slopes @ X + overlap_slopes[:, :p] @ U + (among + among.T) @ W
+    return value, gradient
+
+
+CASES = {
+    "location": (losses.location, "k v", "key value", 4, 0),
+    "softmax_location": (losses.softmax_location, "k v", "key value", 5, 0),
+    "two_heads": (losses.two_heads, "k1 k2 v", "key1 key2 value", 4, 0),
+    "clustering": (losses.clustering, "m0 m1", "c0 c1", 5, 1),
+    "pca": (losses.pca, "mu", "u1", 5, 1),
+    "pca, long": (losses.pca, "mu", "u1", 40, 1),
+    "signal, long": (losses.signal, "q", "u", 33, 1),
+    "sparse_token": (losses.sparse_token, "q w", "xi", 4, 0),
+    "deep": (losses.deep, "a b", "c e", 3, 0),
+    "positional": (losses.positional, "w", "", 2, 0),
+    "patchwork": (losses.patchwork, "a b", "x", 5, 1),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_traced_gradient_is_that_of_real_vectors(rng, name):
+    loss, weights, planted, n_tokens, n_combinations = CASES[name]
+    weights, planted = weights.split(), planted.split()
+    program = Program(
+        loss,
+        n_tokens=n_tokens,
+        weights=weights,
+        planted=planted,
+        normals=1,
+        latents=("label", "length"),
+    )
+    assert program.n_combinations == n_combinations
+    X = rng.standard_normal((n_tokens, D))
+    W = 0.5 * rng.standard_normal((len(weights), D))
+    U = np.linalg.qr(rng.standard_normal((D, max(1, len(planted)))))[0].T[
+        : len(planted)
+    ]
+    latents = np.array([0.3, -1.0, 4.0])
+    parameters = rng.uniform(0.5, 1.0, len(program.parameters))
+
+    class Latents(SimpleNamespace):
+        def __getitem__(self, index):
+            return latents[index]
+
+    def real(W):
+        return loss(
+            X,
+            SimpleNamespace(**dict(zip(weights, W, strict=True))),
+            SimpleNamespace(**dict(zip(planted, U, strict=True))),
+            Latents(label=-1.0, length=4.0),
+            SimpleNamespace(**dict(zip(program.parameters, parameters, strict=True))),
+        )
+
+    value, gradient = value_and_gradient(program, X, W, U, latents, parameters)
+    assert value == pytest.approx(real(W), rel=1e-10)
+    steps = 1e-5 * np.eye(W.size).reshape(-1, *W.shape)
+    differences = [(real(W + step) - real(W - step)) / 2e-5 for step in steps]
+    np.testing.assert_allclose(gradient.ravel(), differences, rtol=1e-6, atol=1e-8)
+
+
+def test_equal_subexpressions_are_computed_once():
+    def loss(X, w, u, g, p):
+        return np.sum(np.exp(X @ w.k)) + np.sum(np.exp(X @ w.k)) ** 2
+
+    source, _ = Program(loss, n_tokens=3, weights=("k",), planted=()).source()
+    assert source.count("math.exp") == 1
+
+
+def test_elementwise_operations_share_a_loop():
+    source, _ = Program(
+        losses.location,
+        n_tokens=7,
+        weights=("k", "v"),
+        planted=("a", "value"),
+        normals=1,
+    ).source()
+    # One loop until the sum is known, one for the derivatives.
+    assert source.count("for i in range(7)") == 2
+
+
+def model_of(loss, **options):
+    setting = {
+        "weights": {"k": "free"},
+        "planted": ("key",),
+        "tokens": Token(3),
+    }
+    return Model(loss, **(setting | options))
+
+
+REFUSED = {
+    "branch": (
+        lambda X, w, u, g, p: 1.0 if (X @ w.k)[0] > 0 else (X @ w.k)[1],
+        r"got a branch on a value .* Write np.where",
+    ),
+    "unknown function": (
+        lambda X, w, u, g, p: np.sum(np.arccosh(X @ w.k)),
+        r"got np.arccosh, which has no compiled form. Known: exp,",
+    ),
+    "math function": (
+        lambda X, w, u, g, p: math.exp((X @ w.k)[0]),
+        r"got a conversion to a plain number .* np.exp instead of math.exp",
+    ),
+    "token lengths": (
+        lambda X, w, u, g, p: np.sum(np.linalg.norm(X, axis=1) * (X @ w.k)),
+        r"X\[0\] @ X\[0\] for the length of a token",
+    ),
+    "entries": (
+        lambda X, w, u, g, p: np.sum(X * X) + np.sum(X @ w.k),
+        r"on the entries of vectors of R\^d",
+    ),
+    "second round": (
+        lambda X, w, u, g, p: np.sum(X @ (softmax(X @ w.k) @ X)),
+        r"got X @ \(a combination of tokens\)",
+    ),
+    "array": (lambda X, w, u, g, p: X @ w.k, r"got a loss of shape \(3,\)"),
+    "vector": (lambda X, w, u, g, p: (X @ w.k) @ X, r"returns a vector"),
+    "nothing": (lambda X, w, u, g, p: None, r"returns None"),
+    "unused weight": (lambda X, w, u, g, p: 1.0, r"does not depend on w.k"),
+    "unknown name": (lambda X, w, u, g, p: X[0] @ w.q, r"got w.q. Declared: k"),
+    "undeclared normal": (
+        lambda X, w, u, g, p: X[0] @ w.k - g[0],
+        r"Declare normals=1",
+    ),
+    "shapes": (
+        lambda X, w, u, g, p: np.sum((X @ w.k) * np.ones(4)),
+        r"shapes \(3,\) and \(4,\)",
+    ),
+    "assignment": (
+        lambda X, w, u, g, p: (X @ w.k).__setitem__(0, 1.0),
+        r"got an assignment to entries",
+    ),
+    "mistake": (lambda X, w, u, g, p: (X @ w.k)[7], r"IndexError: index 7"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_traced_is_refused_in_a_sentence(name):
+    loss, sentence = REFUSED[name]
+    with pytest.raises(ValueError, match=sentence) as caught:
+        model_of(loss)
+    assert str(caught.value).startswith("Model: `loss` must be a function that can be ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"weights": {}}, "`weights` must be a mapping of names"),
+        ({"weights": {"k": "ball"}}, "`weights` must be one of 'sphere', 'free'"),
+        ({"planted": ("k",)}, "`planted` must be names that differ"),
+        ({"planted": "key"}, "`planted` must be a sequence of names"),
+        ({"tokens": []}, "`tokens` must be one or more Token"),
+        ({"tokens": Token(mean={"kay": 1.0})}, "Did you mean 'key'"),
+        ({"latents": {"label": 1.0}}, "`latents` must be made of signs"),
+        ({"parameters": {"beta": 1.0}}, "`parameters` must be one of"),
+        ({"draw": lambda rng: None}, "Decorate it with numba.njit"),
+        ({"normals": -1}, "`normals` must be an integer >= 0"),
+    ],
+)
+def test_bad_declarations_get_a_sentence(options, sentence):
+    with pytest.raises((ValueError, TypeError), match=sentence):
+        model_of(lambda X, w, u, g, p: p.alpha * (X[0] @ w.k) ** 2, **options)
+
+
+def test_bad_token_laws_get_a_sentence():
+    with pytest.raises(ValueError, match="`n` must be an integer >= 1"):
+        Token(0)
+    with pytest.raises(ValueError, match="made of finite numbers"):
+        Token(scale=math.nan)
+    with pytest.raises(ValueError, match="numbers with sum 1"):
+        choice(1.0, 2.0, probabilities=(0.5, 0.4))
+    with pytest.raises(TypeError, match="`mean` must be a mapping"):
+        Token(mean=signs())
+
+
+def test_names_of_overlaps_and_parameters():
+    model = losses.two_heads_model()
+    assert model.parameters == ("noise",)
+    assert "k1.k1" in model.overlaps  # a free weight has a length
+    assert "v.v" not in model.overlaps
+    assert "two_heads" in repr(model)

@@ -1,0 +1,54 @@
+"""Findings in plain words: counts, absences, open cases."""
+
+import numpy as np
+import pytest
+
+from eigenheads.probes import ModelProbe, Statistic
+from eigenheads.report._findings import findings, questions
+from eigenheads.report._probe import print_probe
+
+
+@pytest.fixture
+def probe(rng):
+    """Six heads: three attend to the previous token, none to the first."""
+    draws = rng.standard_normal((2, 3, 199))
+    planted = np.array([[9.0, 9.0, 9.0], [0.0, 0.0, 0.0]])
+    few = {"untrained": draws[..., :3]}
+    statistics = [
+        Statistic("previous_token", planted, {"a_null": draws}, "greater", ""),
+        Statistic("sink_mass", 0 * planted, {"a_null": draws}, "greater", ""),
+        Statistic("my_own", planted, few, "less", "Something else."),
+    ]
+    by_name = {one.name: one for one in statistics}
+    return ModelProbe([0, 7], ["a", "b"], by_name, {}, ["A note. " * 30])
+
+
+def test_sentences_count_heads(probe):
+    first, none, unknown = findings(probe)
+    assert first.startswith(
+        "3 of 6 heads attend to the previous token (previous_token:"
+    )
+    assert none == "No head stands out in sink_mass."
+    assert unknown == "Too few draws to tell: my_own."
+
+
+def test_undecided_heads_need_draws(rng):
+    observed = np.array([[9.0] + [0.0] * 9])
+    draws = {"a_null": rng.standard_normal((1, 10, 99)) + 3}
+    one = Statistic("entropy", observed, draws, "greater", "")
+    (sentence,) = findings(ModelProbe([0], ["a"], {"entropy": one}))
+    assert sentence == "Too few draws to tell: entropy (needs 199 draws)."
+
+
+def test_statistics_are_grouped_by_question(probe):
+    grouped = questions(probe)
+    assert list(grouped.values()) == [["previous_token", "sink_mass"], ["my_own"]]
+
+
+def test_lines_have_at_most_80_characters(probe, capsys):
+    print_probe(probe, title="a/very/long/name\x1b[2J " * 9)
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "\x1b" not in shown
+    assert "3 of 6" in shown
+    assert "  layer   7   .  .  ." in shown
