@@ -201,7 +201,6 @@ def check_weak(run: Run[InContext]) -> list[Claim]:
             "about 0.65 in the figure, one draw of starts; the starts decide, since "
             "the descent has not converged",
             source="maulensoto2026, Figure 7b at the authors' latest setting",
-            on_record="undecided",
         )
     ]
 
