@@ -108,8 +108,8 @@ def run_synthetic(
 
 def _methods(seed, *, with_peer):
     methods = {
-        OURS: SingleLocationRegressor(),
-        RADIAL: SingleLocationRegressor(head="radial"),
+        OURS: SingleLocationRegressor(alpha=3e-5),
+        RADIAL: SingleLocationRegressor(alpha=3e-5, head="radial"),
         POOLED: PooledPCARidge(),
         MEAN: ridge_on_the_mean(),
     }
@@ -142,8 +142,8 @@ def _compile():
     rng = np.random.default_rng(0)
     bags, y = rng.standard_normal((20, 3, 2)), rng.standard_normal(20)
     for head in ("softmax", "radial"):
-        SingleLocationRegressor(head=head).fit(bags, y)
-        SingleLocationClassifier(head=head).fit(bags, y > 0)
+        SingleLocationRegressor(alpha=3e-5, head=head).fit(bags, y)
+        SingleLocationClassifier(alpha=1e-2, head=head).fit(bags, y > 0)
 
 
 def run_digits(*, seeds, n, peer_seeds, n_frames=20, sink=None):
@@ -160,8 +160,8 @@ def run_digits(*, seeds, n, peer_seeds, n_frames=20, sink=None):
             for half in halves
         )
         methods = {
-            OURS: SingleLocationClassifier(),
-            RADIAL: SingleLocationClassifier(head="radial"),
+            OURS: SingleLocationClassifier(alpha=1e-2),
+            RADIAL: SingleLocationClassifier(alpha=1e-2, head="radial"),
             "logistic on the mean": make_pipeline(
                 StandardScaler(), LogisticRegression(max_iter=1000)
             ),
@@ -203,9 +203,11 @@ def run_musk(data, *, names, folds, repeats, with_peers, sink=None):
         )
         for index, (train, test) in enumerate(splits.split(y, y)):
             methods = {
-                OURS: SingleLocationClassifier(),
-                RADIAL: SingleLocationClassifier(head="radial"),
-                SEARCHED: GridSearchCV(SingleLocationClassifier(), MUSK_GRID, cv=3),
+                OURS: SingleLocationClassifier(alpha=1e-2),
+                RADIAL: SingleLocationClassifier(alpha=1e-2, head="radial"),
+                SEARCHED: GridSearchCV(
+                    SingleLocationClassifier(alpha=1e-2), MUSK_GRID, cv=3
+                ),
                 "mi-SVM": MaximumInstanceSVM(),
             }
             if with_peers:

@@ -41,18 +41,18 @@ def peak_mb() -> float:
 
 def measure(pipe, way: str, count: int, size: int) -> None:  # type: ignore[no-untyped-def]
     small = batch(0, 200)
-    SingleLocationRegressor().fit(*small)  # compile
-    SingleLocationRegressor().fit(lambda: iter([small]))
+    SingleLocationRegressor(alpha=3e-5).fit(*small)  # compile
+    SingleLocationRegressor(alpha=3e-5).fit(lambda: iter([small]))
     before, began = peak_mb(), time.perf_counter()
     if way == "memory":
         parts = list(batches(count, size))
         X, y = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
         del parts
-        model = SingleLocationRegressor().fit(X, y)
+        model = SingleLocationRegressor(alpha=3e-5).fit(X, y)
     elif way == "callable":
-        model = SingleLocationRegressor().fit(lambda: batches(count, size))
+        model = SingleLocationRegressor(alpha=3e-5).fit(lambda: batches(count, size))
     else:
-        model = SingleLocationRegressor().fit(batches(count, size))
+        model = SingleLocationRegressor(alpha=3e-5).fit(batches(count, size))
     seconds = time.perf_counter() - began
     pipe.send((peak_mb() - before, seconds, model.coef_key_, model.coef_value_))
 

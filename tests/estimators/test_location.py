@@ -110,7 +110,8 @@ def test_without_moments_the_principal_direction_alone_would_fail(rng, sample):
 @pytest.mark.parametrize("head", ["softmax", "erf"])
 def test_prediction_is_the_attention_formula_of_the_coefficients(rng, sample, head):
     bags = ragged(deciding_first(sample)[:300], rng)
-    model = SingleLocationRegressor(head=head).fit(bags, sample.targets[:300])
+    model = SingleLocationRegressor(head=head, extrapolation=None)
+    model.fit(bags, sample.targets[:300])
     expected = [
         location_predictor(
             bag,
@@ -340,13 +341,16 @@ def test_large_bags(rng):
 
 
 def test_verbose_prints_the_starts(sample, capsys):
-    SingleLocationRegressor(verbose=1).fit(sample.tokens[:100], sample.targets[:100])
+    tokens, y = sample.tokens[:100], sample.targets[:100]
+    SingleLocationRegressor(verbose=1, alpha=1e-3).fit(tokens, y)
     shown = capsys.readouterr().out
     for start in ("moments", "spectral", "principal", "value"):
         assert f"SingleLocationRegressor: start {start}: objective" in shown
     assert "refined" in shown
     assert "SingleLocationRegressor: length of the key: " in shown
-    SingleLocationRegressor().fit(sample.tokens[:100], sample.targets[:100])
+    SingleLocationRegressor(verbose=1).fit(tokens, y)
+    assert "mean pooling, alpha" in capsys.readouterr().out
+    SingleLocationRegressor().fit(tokens, y)
     assert capsys.readouterr().out == ""
 
 
@@ -358,6 +362,7 @@ def test_verbose_prints_the_starts(sample, capsys):
             "`head` must be one of 'softmax', 'radial', 'erf'; got 'sofmax'.",
         ),
         ({"alpha": -1.0}, "`alpha` must be a finite number >= 0; got -1.0."),
+        ({"alpha": "best"}, "`alpha` must be a finite number >= 0; got 'best'."),
         ({"l1_ratio": 2.0}, "`l1_ratio` must be a finite number from 0 to 1; got 2.0."),
         ({"coherence": -1}, "`coherence` must be a finite number >= 0; got -1."),
         ({"shrinkage": 0}, "`shrinkage` must be a finite number > 0; got 0."),

@@ -85,8 +85,8 @@ def test_a_stream_gathers_what_the_fit_in_memory_does(data, monkeypatch, most):
         passes.append(None)
         return ((tokens[i : i + 90], y[i : i + 90]) for i in range(0, N, 90))
 
-    model = SingleLocationRegressor().fit(batches)
-    whole = SingleLocationRegressor().fit(tokens, y)
+    model = SingleLocationRegressor(alpha=3e-5).fit(batches)
+    whole = SingleLocationRegressor(alpha=3e-5).fit(tokens, y)
     # Sums in another order, through the iterations.
     assert_allclose(model.coef_key_, whole.coef_key_, rtol=1e-6, atol=1e-8)
     assert (len(passes) < 20) == (most > 0)
@@ -132,7 +132,7 @@ def test_a_wrong_choice_of_tokens_is_noticed(data, monkeypatch):
 @pytest.mark.parametrize("max_iter", [1, 3])
 def test_iterations_over_some_tokens_are_counted(data, max_iter):
     """Two stages, each of at most so many."""
-    model = SingleLocationRegressor(max_iter=max_iter)
+    model = SingleLocationRegressor(alpha=3e-5, max_iter=max_iter)
     with pytest.warns(ConvergenceWarning):
         model.fit(*data)
     assert model.n_iter_ <= 2 * max_iter

@@ -164,6 +164,7 @@ class HuggingFaceFamily(AbstractFamily):
                 for part in both
             ]
         else:
+            # Queries, then keys, then values; the latter two have one block per group.
             width = len(matrix) // (n_heads + 2 * n_groups)
             sizes = [n_heads * width, n_groups * width, n_groups * width]
             cut = [list(torch.split(part, sizes)) for part in both]
@@ -398,6 +399,7 @@ def _route(top: Any) -> None:
     if hasattr(top, BEFORE):
         return
     # Models are often built from one configuration object: others must not change.
+    # One memo for all modules: those that shared a configuration share its copy.
     memo: dict[int, Any] = {}
     kind = _transformers().PretrainedConfig
     for module in top.modules():

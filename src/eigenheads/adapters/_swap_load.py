@@ -10,6 +10,7 @@ from eigenheads.adapters._family import AttentionLayer
 from eigenheads.adapters._huggingface import MARKER, SWAPPED, register
 from eigenheads.adapters._layers import find_attention_layers
 from eigenheads.adapters._load import check_all_loaded
+from eigenheads.adapters._screen import ScreenVariant, install_screen
 from eigenheads.adapters._swap import apply_variants
 from eigenheads.adapters._variants import VARIANTS, AbstractVariant
 
@@ -84,6 +85,7 @@ def load_swapped(
         fail(
             "path", "a model saved with swapped attention", got, owner=_OWNER, hint=hint
         )
+    # The plain configuration: the loader swaps by itself, from the marker.
     for name in (MARKER, "attn_implementation"):
         config.__dict__.pop(name, None)
     config._attn_implementation = marker["original"]
@@ -130,6 +132,13 @@ def _swapping(original: Any, layers: dict[str, dict[str, Any]]) -> Any:
             _find(found, name): _variant(record) for name, record in layers.items()
         }
         apply_variants(self, wanted)
+        screened = {
+            layer: variant
+            for layer, variant in wanted.items()
+            if isinstance(variant, ScreenVariant)
+        }
+        if screened:
+            install_screen(self, screened, next(iter(screened.values())))
 
     parts = {"__init__": initialize, "__module__": original.__module__}
     return type(original.__name__, (original,), parts)
@@ -137,9 +146,12 @@ def _swapping(original: Any, layers: dict[str, dict[str, Any]]) -> Any:
 
 def _variant(record: dict[str, Any]) -> AbstractVariant:
     options = dict(record)
-    if isinstance(options.get("threshold"), list):
-        options["threshold"] = tuple(options["threshold"])
-    return VARIANTS[options.pop("to")].read(options, owner=_OWNER)
+    for name in ("threshold", "shape"):  # JSON has no tuples
+        if isinstance(options.get(name), list):
+            options[name] = tuple(options[name])
+    kinds: dict[str, type[AbstractVariant]] = {**VARIANTS}
+    kinds[ScreenVariant.to] = ScreenVariant
+    return kinds[options.pop("to")].read(options, owner=_OWNER)
 
 
 def _find(found: list[AttentionLayer], name: str) -> AttentionLayer:

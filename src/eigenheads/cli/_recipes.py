@@ -214,7 +214,7 @@ def evaluate(
 
 
 def _is_first_process() -> bool:
-    """Whether this is the only process, or the first of those that torchrun started."""
+    """Return True in the only process, or in the first one that torchrun started."""
     return os.environ.get("RANK", "0") == "0"
 
 

@@ -22,6 +22,7 @@ from eigenheads.functional._pca_subspace import (
     principal_subspace,
 )
 from eigenheads.functional._pursuit import AttentionPursuit, attention_pursuit
+from eigenheads.functional._screening import token_distances
 from eigenheads.functional._signal import signal_output, signal_output_gradient
 from eigenheads.functional._similarity import (
     linear_cka,
@@ -63,4 +64,5 @@ __all__ = [
     "signal_output_gradient",
     "singular_value_threshold",
     "soft_threshold",
+    "token_distances",
 ]

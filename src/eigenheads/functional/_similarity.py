@@ -25,7 +25,7 @@ def linear_cka(
     Parameters
     ----------
     first, second
-        One row a token, :math:`X` and :math:`Y`; the widths may differ.
+        One row per token, :math:`X` and :math:`Y`; the widths may differ.
 
     Returns
     -------
@@ -111,7 +111,7 @@ def matching_cosine(first: FloatArray, second: FloatArray) -> FloatArray:
     Parameters
     ----------
     first, second
-        Arrays of shape (..., n, d), NumPy; one row a token. A row of zeros has cosine
+        Arrays of shape (..., n, d), NumPy; one row per token. A row of zeros has cosine
         0 with everything.
 
     Returns

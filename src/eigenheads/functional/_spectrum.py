@@ -111,7 +111,7 @@ def singular_value_threshold(
 def effective_rank(
     spectrum: Float[Array, "*batch n"], *, kind: str = "entropy"
 ) -> Float[Array, "*batch"]:
-    r"""How many directions carry a spectrum :math:`s \ge 0`; from 1 to n.
+    r"""Effective number of directions of a spectrum :math:`s \ge 0`; from 1 to n.
 
     With :math:`p_i = s_i / \sum_j s_j`,
 

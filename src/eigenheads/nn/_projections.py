@@ -91,6 +91,7 @@ class AbstractAttention(nn.Module):
             contract = f"of shape (batch, tokens, {self.d_model}), without empty axes"
             fail("x", contract, Got(tuple(x.shape)), owner=self._owner)
         batch, n_tokens, _ = x.shape
+        # timm's layout: queries, keys and values one after the other, each by head.
         qkv = self.qkv(x).view(batch, n_tokens, 3, self.n_heads, self.d_head)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (batch, head, tokens, d_head)
         return q, k, v

@@ -145,6 +145,8 @@ def scaled_heads(
 ) -> Heads:
     """Return scaled attention; `scaling` is one number, or one matrix per head."""
     keys, values = visibility.hide(keys), visibility.hide(values)
+    # A free matrix per head, or a multiple of symmetric attention, which fused
+    # attention computes without forming the matrix.
     if scaling.ndim:
         S = _matrix(scaling, visibility, owner=owner).to(values.dtype)
         values = values - (S @ values).to(values.dtype)

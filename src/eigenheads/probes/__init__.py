@@ -1,5 +1,6 @@
 """Statistics of attention heads given as plain arrays, with null distributions."""
 
+from eigenheads.probes._calibration import Calibration, calibrate
 from eigenheads.probes._controls import planted_heads
 from eigenheads.probes._covariance import covariance_probe
 from eigenheads.probes._head import Head
@@ -17,6 +18,7 @@ from eigenheads.probes._significance import (
 )
 
 __all__ = [
+    "Calibration",
     "Head",
     "HeadStatistic",
     "ModelProbe",
@@ -24,6 +26,7 @@ __all__ = [
     "Null",
     "ProbeResult",
     "Statistic",
+    "calibrate",
     "covariance_probe",
     "effect_sizes",
     "head_probe",

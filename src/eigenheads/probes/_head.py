@@ -83,7 +83,7 @@ class Head:
 
     @property
     def sees_all(self) -> bool:
-        """Whether every query attends to every key without a bias."""
+        """True if every query attends to every key without a bias."""
         return self.visible is None and self.bias is None
 
     def with_changes(

@@ -4,6 +4,7 @@ import sys
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,14 @@ from eigenheads._checks import (
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags, read_bags
 from eigenheads.estimators._batches import Batches, is_dask, is_stream, row_blocks
-from eigenheads.estimators._location._fit import FitState, HeadSolution, fit_head
+from eigenheads.estimators._location._fit import (
+    OPTIMISATION,
+    PREPARATION,
+    FitState,
+    HeadSolution,
+    run_stages,
+    solution_of,
+)
 from eigenheads.estimators._location._head import (
     HEADS,
     attended_readouts,
@@ -42,6 +50,10 @@ from eigenheads.estimators._location._problem import (
     read_weights,
     streamed_data,
 )
+from eigenheads.estimators._location._selection import (
+    choose_penalty,
+    fit_chosen,
+)
 
 
 class AbstractSingleLocation(BaseEstimator):
@@ -58,7 +70,7 @@ class AbstractSingleLocation(BaseEstimator):
         self,
         *,
         head: str = "softmax",
-        alpha: float = 3e-5,
+        alpha: float | str = "auto",
         l1_ratio: float = 0.0,
         coherence: float = 0.1,
         shrinkage: float | None = None,
@@ -145,7 +157,8 @@ class AbstractSingleLocation(BaseEstimator):
     def _check_parameters(self) -> None:
         owner = type(self).__name__
         check_choice("head", self.head, HEADS, owner=owner)
-        check_number("alpha", self.alpha, owner=owner, minimum=0.0)
+        if self.alpha != "auto":
+            check_number("alpha", self.alpha, owner=owner, minimum=0.0)
         check_number("l1_ratio", self.l1_ratio, owner=owner, minimum=0.0, maximum=1.0)
         check_number("coherence", self.coherence, owner=owner, minimum=0.0)
         if self.shrinkage is not None:
@@ -195,15 +208,31 @@ class AbstractSingleLocation(BaseEstimator):
         state = FitState(data, self._settings(kind), directions, self._report)
         # Many small products: threads of the linear algebra would wait for each other.
         with threadpool_limits(limits=1, user_api="blas"):
-            solution = fit_head(state)
+            state = run_stages(state, PREPARATION)
+            if self.alpha == "auto":
+                solution = self._fit_chosen(state)
+            else:
+                solution = solution_of(run_stages(state, OPTIMISATION))
+                self.alpha_, self.output_scale_ = float(self.alpha), 1.0
+                self.pooling_ = "attention"
         self._keep(solution, data.dtype)
         return solution
+
+    def _fit_chosen(self, state: FitState) -> HeadSolution:
+        """Choose the penalty and fit all bags with it."""
+        choice = choose_penalty(state)
+        chosen = choice.best
+        self.alpha_, self.output_scale_ = chosen.alpha, chosen.scale
+        self.pooling_ = chosen.pooling if chosen.scale > 0 else "none"
+        self.selection_ = [asdict(candidate) for candidate in choice.candidates]
+        solution = solution_of(fit_chosen(state, chosen))
+        return solution.scaled(chosen.scale, choice.constant)
 
     def _settings(self, kind: int) -> HeadSettings:
         return HeadSettings(
             head=self.head,
             kind=kind,
-            alpha=float(self.alpha),
+            alpha=0.0 if self.alpha == "auto" else float(self.alpha),
             l1_ratio=float(self.l1_ratio),
             coherence=float(self.coherence),
             shrinkage=None if self.shrinkage is None else float(self.shrinkage),

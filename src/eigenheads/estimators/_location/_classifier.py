@@ -29,8 +29,10 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
     head : {"softmax", "radial", "erf"}, default="softmax"
         Weights of the tokens; see :class:`SingleLocationRegressor`.
 
-    alpha : float, default=0.01
+    alpha : float or "auto", default="auto"
         Weight of the penalty on key and values, relative to the mean logistic loss.
+        ``"auto"`` chooses it, and mean pooling or a constant if they predict held-out
+        bags better; see the Notes of :class:`SingleLocationRegressor`.
 
     l1_ratio : float, default=0.0
         Share of the L1 norm of the standardised coefficients in the penalty. The
@@ -93,6 +95,10 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         :math:`P`, the inverse of the pooled covariance with `shrinkage` times its
         diagonal added; above 2 000 features, the inverse of the variances.
 
+    alpha_, pooling_, output_scale_, selection_
+        As in :class:`SingleLocationRegressor`; logits are shrunk towards those of the
+        class frequencies.
+
     objective_ : float
         Penalised loss at the solution.
 
@@ -125,35 +131,6 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
     >>> bool(model.score(bags[600:], y[600:] > 0) > 0.85)
     True
     """
-
-    def __init__(
-        self,
-        *,
-        head: str = "softmax",
-        alpha: float = 1e-2,
-        l1_ratio: float = 0.0,
-        coherence: float = 0.1,
-        shrinkage: float | None = None,
-        fit_intercept: bool = True,
-        n_random_starts: int = 0,
-        max_iter: int = 500,
-        tol: float = 1e-4,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(
-            head=head,
-            alpha=alpha,
-            l1_ratio=l1_ratio,
-            coherence=coherence,
-            shrinkage=shrinkage,
-            fit_intercept=fit_intercept,
-            n_random_starts=n_random_starts,
-            max_iter=max_iter,
-            tol=tol,
-            random_state=random_state,
-            verbose=verbose,
-        )
 
     def fit(
         self,

@@ -1,6 +1,6 @@
 """Fit the single-location head: a list of stages, each a map from state to state."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -49,6 +49,9 @@ _UNIT_ALPHA = 3e-5
 _TINY = np.finfo(float).tiny
 
 
+_NO_WHITENING = TokenWhitening(np.zeros(0), np.ones(0), None, None, None)
+
+
 @dataclass(frozen=True)
 class FitState:
     """Everything that the stages of a fit know and learn.
@@ -63,10 +66,11 @@ class FitState:
         Called with a sentence on progress.
     shrinkage
         Amount added to the pooled correlation.
-    coordinates
-        Whitening of the tokens, in which `flat` is expressed.
-    origin, precision
-        Mean of the tokens, and for the radial head the metric of the radius.
+    whitening, coordinates
+        Whitening of the tokens, and the coordinates in which `flat` is expressed; they
+        differ by the column of the radius.
+    precision
+        Metric of the radius, for the radial head.
     directions
         Candidates for the direction of the key, by name.
     attended
@@ -82,12 +86,8 @@ class FitState:
     random_directions: FloatArray
     report: Callable[[str], None]
     shrinkage: float = 0.0
-    coordinates: TokenWhitening = field(
-        default_factory=lambda: TokenWhitening(
-            np.zeros(0), np.ones(0), None, None, None
-        )
-    )
-    origin: FloatArray = field(default_factory=lambda: np.zeros(0))
+    whitening: TokenWhitening = _NO_WHITENING
+    coordinates: TokenWhitening = _NO_WHITENING
     precision: FloatArray | None = None
     directions: dict[str, list[FloatArray]] = field(default_factory=dict)
     attended: FloatArray | None = None
@@ -99,7 +99,7 @@ class FitState:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether the penalty has an L1 part."""
+        """True if the penalty has an L1 part."""
         return self.settings.alpha * self.settings.l1_ratio > 0
 
     def objective(self) -> PenalisedLoss:
@@ -135,11 +135,21 @@ class HeadSolution:
     center: FloatArray
     precision: FloatArray | None
 
+    def scaled(self, scale: float, constant: FloatArray) -> "HeadSolution":
+        """Return the solution with outputs moved towards a constant."""
+        intercepts = constant + scale * (self.intercepts - constant)
+        return replace(self, values=scale * self.values, intercepts=intercepts)
 
-def fit_head(state: FitState) -> HeadSolution:
-    """Run all stages and return the solution in the features as given."""
-    for stage in STAGES:
+
+def run_stages(state: FitState, stages: tuple[Stage, ...]) -> FitState:
+    """Apply stages one after the other."""
+    for stage in stages:
         state = stage(state)
+    return state
+
+
+def solution_of(state: FitState) -> HeadSolution:
+    """Return the solution in the features as given."""
     rows, intercepts = state.objective().raw(state.flat)
     return HeadSolution(
         rows[0],
@@ -149,7 +159,7 @@ def fit_head(state: FitState) -> HeadSolution:
         n_iter=max(state.n_iter, 1),
         converged=state.converged,
         start=state.start,
-        center=state.origin,
+        center=state.whitening.mean,
         precision=state.precision,
     )
 
@@ -161,48 +171,44 @@ def whiten_tokens(state: FitState) -> FitState:
     if shrinkage is None:
         shrinkage = default_shrinkage(data.n_features, data.size)
     center = settings.head != "erf" and settings.has_intercept
-    coordinates = pooled_whitening(data, center=center, shrinkage=shrinkage)
+    whitening = pooled_whitening(data, center=center, shrinkage=shrinkage)
     return replace(
-        state, coordinates=coordinates, origin=coordinates.mean, shrinkage=shrinkage
+        state, whitening=whitening, coordinates=whitening, shrinkage=shrinkage
     )
 
 
-def find_directions(state: FitState) -> FitState:
-    """Compute candidate keys from moments, and append the random ones."""
-    directions = key_directions(state.data, state.coordinates)
-    for index, direction in enumerate(state.random_directions):
-        directions[f"random {index}"] = [direction]
-    return replace(state, directions=directions)
-
-
 def add_radius(state: FitState) -> FitState:
-    """Radial head: give every token minus half its squared radius, for scores only.
-
-    Keys get an entry for the radius: zero for those from moments of the tokens, and
-    one further key that is the radius alone.
-    """
+    """Radial head: give every token minus half its squared radius, for scores only."""
     if state.settings.head != "radial":
         return state
-    coordinates, precision = state.coordinates, state.coordinates.precision()
+    whitening, precision = state.whitening, state.whitening.precision()
 
     def with_radii(bags: Bags) -> Bags:
-        radii = squared_radii(bags.tokens, coordinates.mean, precision)
+        radii = squared_radii(bags.tokens, whitening.mean, precision)
         radii *= -0.5
         return replace(bags, radii=radii)
 
     data = state.data.mapped(with_radii)
-    directions = {
-        name: [np.append(direction, 0.0) for direction in some]
-        for name, some in state.directions.items()
-    }
-    directions["radius"] = [np.eye(data.n_features + 1)[-1]]
-    return replace(
-        state,
-        data=data,
-        coordinates=coordinates.with_column(*radius_moments(data), state.shrinkage),
-        precision=precision,
-        directions=directions,
-    )
+    coordinates = whitening.with_column(*radius_moments(data), state.shrinkage)
+    return replace(state, data=data, coordinates=coordinates, precision=precision)
+
+
+def find_directions(state: FitState) -> FitState:
+    """Compute candidate keys from moments, and append the random ones.
+
+    For the radial head they get an entry of zero for the radius, and one more key is
+    the radius alone.
+    """
+    directions = key_directions(state.data, state.whitening)
+    for index, direction in enumerate(state.random_directions):
+        directions[f"random {index}"] = [direction]
+    if state.precision is not None:
+        directions = {
+            name: [np.append(direction, 0.0) for direction in some]
+            for name, some in directions.items()
+        }
+        directions["radius"] = [np.eye(state.data.n_features + 1)[-1]]
+    return replace(state, directions=directions)
 
 
 def screen_starts(state: FitState) -> FitState:
@@ -298,7 +304,7 @@ def choose_key_length(state: FitState) -> FitState:
     length = 0.5 * strength * float(rows[0] @ rows[0])
     best = np.inf, 1.0, rows[1:].ravel()
     # The criterion falls, then rises: stop at the first length that does not improve.
-    for factor, gram in zip(_LENGTH_FACTORS, _attended_grams(state), strict=True):
+    for factor, gram in _attended_grams(state):
         loss, fitted = _ridge(gram, settings.alpha)
         cost = np.log(loss + _TINY) + factor**2 * length
         if cost >= best[0]:
@@ -313,12 +319,15 @@ def choose_key_length(state: FitState) -> FitState:
     return replace(state, flat=flat, value=float(value))
 
 
-# The fit, from data to coefficients. Each stage is described in its docstring; those
-# that do not apply (no radius, no L1 penalty, …) return their argument.
-STAGES: tuple[Stage, ...] = (
+# The fit, from data to coefficients: first the stages that do not depend on the
+# penalty, then the optimiser. Each stage is described in its docstring; those that do
+# not apply (no radius, no L1 penalty, …) return their argument.
+PREPARATION: tuple[Stage, ...] = (
     whiten_tokens,
-    find_directions,
     add_radius,
+)
+OPTIMISATION: tuple[Stage, ...] = (
+    find_directions,
     screen_starts,
     refine,
     hold_to_attended,
@@ -356,21 +365,28 @@ def _minimise_attentively(state: FitState, tol: float) -> OptimizeResult:
     return result
 
 
-def _attended_grams(state: FitState) -> list[FloatArray]:
-    """Return the mean products of attended tokens, a one and the target.
+def _attended_grams(state: FitState) -> Iterator[tuple[float, FloatArray]]:
+    """Yield lengths of the key and mean products of attended tokens, a one, the target.
 
-    One matrix for each length of the key, all in one pass: only weights change.
+    For a stream all lengths are computed in one pass; in memory, one at a time, because
+    the first few usually decide.
     """
+    groups = [(factor,) for factor in _LENGTH_FACTORS]
+    for factors in [_LENGTH_FACTORS] if state.data.is_stream else groups:
+        yield from zip(factors, _grams_of_lengths(state, factors), strict=True)
+
+
+def _grams_of_lengths(state: FitState, factors: tuple[float, ...]) -> list[FloatArray]:
     coordinates, settings = state.coordinates, state.settings
     raw = state.objective().raw(state.flat)[0][0]
     size = len(coordinates.mean) + 2
-    grams = [np.zeros((size, size)) for _ in _LENGTH_FACTORS]
+    grams = [np.zeros((size, size)) for _ in factors]
     for batch in state.data.read():
         bags = batch.bags
         scores = token_scores(bags, raw).astype(np.float64)
         ones = np.full(len(bags), float(settings.has_intercept))
         shares = (batch.weights / state.data.weight)[:, None]
-        for factor, gram in zip(_LENGTH_FACTORS, grams, strict=True):
+        for factor, gram in zip(factors, grams, strict=True):
             weights = attention_weights(bags, factor * scores, head=settings.head)
             features = pooled_features(bags, weights, coordinates)
             table = np.column_stack([features, ones, batch.targets])

@@ -132,11 +132,16 @@ class LocationData:
         return replace(self, read=lambda: kept)
 
     def screen(self) -> LabelledBags:
-        """Return the bags on which starts are compared, evenly spaced over all."""
-        enough = max(
-            int(self.n_bags * _SCREEN_TOKENS / self.n_tokens),
-            _SCREEN_BAGS_PER_FEATURE * self.n_features,
+        """Return the bags on which starts are compared."""
+        return self.sample(
+            max(
+                int(self.n_bags * _SCREEN_TOKENS / self.n_tokens),
+                _SCREEN_BAGS_PER_FEATURE * self.n_features,
+            )
         )
+
+    def sample(self, enough: int) -> LabelledBags:
+        """Return at most so many bags, in memory, evenly spaced over all."""
         chosen = np.arange(self.n_bags)
         if enough < self.n_bags:
             chosen = np.linspace(0, self.n_bags - 1, enough).astype(np.int64)
@@ -242,9 +247,15 @@ class StandardisedNumbers:
     weight: float = 0.0
     mean: float = 0.0
     variance: float = 0.0
+    least: float = np.inf
+    largest: float = -np.inf
 
     def add(self, targets: NDArray[Any], weights: FloatArray) -> None:
         """Take the targets of a batch."""
+        if not (weights > 0).any():
+            return
+        self.least = min(self.least, float(targets[weights > 0].min()))
+        self.largest = max(self.largest, float(targets[weights > 0].max()))
         added = float(weights.sum())
         mean = float(np.average(targets, weights=weights))
         variance = float(np.average((targets - mean) ** 2, weights=weights))

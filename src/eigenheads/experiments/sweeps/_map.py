@@ -142,7 +142,7 @@ def draw_map(
     ]
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
-    draw = partial(draw_panels, axes=axes, panels=panels, columns=columns)
+    draw = partial(draw_sweep_panels, axes=axes, panels=panels, columns=columns)
     return render_svg(draw, size=(4.2 * columns + 0.6, 3.6 * rows + 0.4))
 
 
@@ -226,7 +226,7 @@ def _places(values: tuple[Any, ...], between: bool) -> FloatArray:
     return (np.geomspace if is_log else np.linspace)(ordered[0], ordered[-1], _FINE)
 
 
-def draw_panels(
+def draw_sweep_panels(
     figure: "Figure",
     *,
     axes: Sequence[SweepAxis],
