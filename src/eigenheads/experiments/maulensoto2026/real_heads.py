@@ -90,34 +90,15 @@ def _probe(
     params: Params,
     seed: int,
 ) -> dict[str, FloatArray]:
-    from eigenheads.probes import covariance_probe
-
-    def arrays(one: Any) -> dict[str, Any]:
-        return {part: getattr(one, part) for part in ("tokens", "w_query", "w_key")}
-
-    captured = _models.capture(model, batch, layers)
-    alike = [_models.capture(twin, batch, layers) for twin in others]
-    rows: dict[str, list[FloatArray]] = {}
-    for index, one in enumerate(captured):
-        found = covariance_probe(
-            **arrays(one),
-            n_permutations=params.n_permutations,
-            untrained=[arrays(layer[index]) for layer in alike],
-            seed=seed + index,
-        )
-        for statistic in STATISTICS:
-            measured = found.statistics[statistic]
-            column = f"{name}_{statistic}"
-            rows.setdefault(column, []).append(measured.observed)
-            p_values = measured.p_value
-            for null, draws in measured.nulls.items():
-                for part, value in (
-                    ("mean", draws.mean(axis=1)),
-                    ("sd", draws.std(axis=1, ddof=1)),
-                    ("p", p_values[null]),
-                ):
-                    rows.setdefault(f"{column}_{null}_{part}", []).append(value)
-    table = {column: np.stack(values) for column, values in rows.items()}
+    table = _models.probe_columns(
+        name,
+        _models.capture(model, batch, layers),
+        [_models.capture(copy, batch, layers) for copy in others],
+        statistics=STATISTICS,
+        seed=seed,
+        unit=MINILM_HEADS if name != "vit" else ViT().n_heads,
+        n_permutations=params.n_permutations,
+    )
     table[f"{name}_layers"] = np.array([float(layer) for layer in layers])
     return table
 
