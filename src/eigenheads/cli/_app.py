@@ -38,6 +38,7 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+# A callback without code gives the program itself the option --version.
 @app.callback()
 def _common(
     version: Annotated[
@@ -58,6 +59,7 @@ def list_command() -> None:
     """
     from eigenheads.experiments import experiment_keys, get_experiment
 
+    # For scripts: `eigenheads list | xargs ...`.
     if not sys.stdout.isatty():
         print(*experiment_keys(), sep="\n")
         return
@@ -300,5 +302,6 @@ def _flowing(text: str) -> str:
     )
 
 
+# Typer shows docstrings with their line breaks; help texts should flow instead.
 for _command in app.registered_commands:
     _command.help = _flowing(getattr(_command.callback, "__doc__", "") or "")
