@@ -25,7 +25,7 @@ from eigenheads.experiments._data import data_file
 if TYPE_CHECKING:
     from eigenheads.adapters import Capture
 
-MINILM_LAYERS, MINILM_HEADS = 6, 12
+MINILM_HEADS = 12
 WIKITEXT = "text/wikitext2-valid.txt"
 # Characters of a text file that are read: far more than is used.
 _ENOUGH = 200_000

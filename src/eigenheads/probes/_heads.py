@@ -6,7 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from eigenheads._checks import Got, check_finite_array, fail
+from eigenheads._checks import (
+    Got,
+    as_numpy,
+    check_finite_array,
+    fail,
+)
 from eigenheads._typing import Array, FloatArray
 from eigenheads.functional import log_feature_norms
 from eigenheads.probes._kernel_reading import softmax_weights
@@ -105,7 +110,10 @@ def check_mask(mask: Array | None, shape: tuple[int, int], *, owner: str) -> Arr
     """Return the mask as booleans (sequences, tokens), true for real tokens."""
     if mask is None:
         return np.ones(shape, dtype=bool)
-    array = np.asarray(mask)
+    try:
+        array = as_numpy("mask", mask, owner=owner)
+    except TypeError:
+        fail("mask", "an array of booleans", mask, owner=owner, error=TypeError)
     if array.shape != shape:
         contract = f"of shape {shape}, true for real tokens"
         fail("mask", contract, Got(array.shape), owner=owner)

@@ -9,7 +9,8 @@ from threadpoolctl import threadpool_limits
 
 from eigenheads._parallel import RunPool, advance
 from eigenheads._typing import FloatArray
-from eigenheads.functional import centred_gram, effective_rank, feature_gram
+from eigenheads.functional import effective_rank
+from eigenheads.functional._kernel import centred_gram, feature_gram
 from eigenheads.probes import _null_draws
 from eigenheads.probes._heads import LayerHeads
 from eigenheads.probes._kernel_reading import (

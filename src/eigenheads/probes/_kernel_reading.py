@@ -12,12 +12,12 @@ from eigenheads._numerics._medians import lower_medians
 from eigenheads._typing import FloatArray
 from eigenheads.functional import (
     KernelPCA,
-    centred_gram,
     kernel_pca,
     kernel_pca_values,
     log_feature_norms,
     rbf_gram,
 )
+from eigenheads.functional._kernel import centred_gram
 from eigenheads.functional._similarity import best_matching, unit_rows
 from eigenheads.probes._kernel_compiled import (
     alignments,

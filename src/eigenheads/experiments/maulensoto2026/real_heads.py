@@ -1,7 +1,6 @@
 """Heads of trained models and the principal directions of their tokens."""
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,9 +9,10 @@ from eigenheads._parallel import weighing
 from eigenheads._plotting.heads import HeadStrip, draw_strips
 from eigenheads._typing import FloatArray
 from eigenheads.experiments import _models
-from eigenheads.experiments._claims import Claim, claim
+from eigenheads.experiments._claims import Claim, at_least, at_most
 from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.experiments._models import MINILM_HEADS, Text, ViT
+from eigenheads.experiments._statistics import mean_estimate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -113,52 +113,47 @@ def found_share(table: Table, name: str, statistic: str, null: str) -> float:
 def check(run: Run[Params]) -> list[Claim]:
     """Return how many heads stand out, and by how little."""
     table = run.table
-    ours = partial(claim, source=_SOURCE)
     cosine, overlap = STATISTICS[:2]
-    chance = table[f"minilm_{overlap}_rotated_mean"].mean()
+    chance = table[f"minilm_{overlap}_rotated_mean"]
     return [
-        ours(
+        at_least(
             "MiniLM: share of heads whose score form is closer to the tokens' "
             "covariance than turned forms (q ≤ 0.05)",
-            "≥",
-            0.5,
             found_share(table, "minilm", cosine, "rotated"),
-            0.0,
-            "most heads; what we see, with a margin",
-        ),
-        ours(
-            "MiniLM, untrained: the same share",
-            "≤",
-            0.05,
-            found_share(table, "twin", cosine, "rotated"),
-            0.1,
-            "nothing was learned: false discoveries alone, and few heads",
-        ),
-        ours(
-            "MiniLM: cosine of score form and covariance, average over heads",
-            "≥",
             0.5,
-            table[f"minilm_{cosine}"].mean(),
-            0.0,
+            "most heads; what we see, with a margin",
+            source=_SOURCE,
+        ),
+        at_most(
+            "MiniLM, untrained: the same share",
+            found_share(table, "twin", cosine, "rotated"),
+            0.05,
+            "nothing was learned: false discoveries alone, and few heads",
+            slack=0.1,
+            source=_SOURCE,
+        ),
+        at_least(
+            "MiniLM: cosine of score form and covariance, average over heads",
+            mean_estimate(table[f"minilm_{cosine}"].ravel()),
+            0.5,
             "a head that does PCA and nothing else has 0.5 or more if one direction "
             "carries half of the tokens' squared spectrum",
+            source=_SOURCE,
             on_record="contradicted",
         ),
-        ours(
+        at_least(
             "MiniLM: overlap of leading directions of form and covariance, over chance",
-            "≥",
+            mean_estimate((table[f"minilm_{overlap}"] / chance.mean()).ravel()),
             1.0,
-            table[f"minilm_{overlap}"].mean() / chance,
-            0.0,
             "above chance",
+            source=_SOURCE,
         ),
-        ours(
+        at_most(
             "MiniLM: effective rank of the score form over the head's width",
-            "≤",
+            mean_estimate(table["minilm_qk_rank"].ravel() / 32),
             0.5,
-            table["minilm_qk_rank"].mean() / 32,
-            0.0,
             "a rank-one head has 1/32; half the width would be a low rank still",
+            source=_SOURCE,
             on_record="contradicted",
         ),
     ]
