@@ -38,6 +38,7 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+# A callback without code gives the program itself the option --version.
 @app.callback()
 def _common(
     version: Annotated[
@@ -58,6 +59,7 @@ def list_command() -> None:
     """
     from eigenheads.experiments import experiment_keys, get_experiment
 
+    # For scripts: `eigenheads list | xargs ...`.
     if not sys.stdout.isatty():
         print(*experiment_keys(), sep="\n")
         return
@@ -239,7 +241,8 @@ def sweep_command(
     address: Annotated[
         str | None,
         typer.Option(
-            help="Scheduler of a cluster, such as tcp://node:8786.",
+            help="Scheduler of a cluster, such as tcp://node:8786. Both sides run code "
+            "that the other sends: name only a cluster that you trust.",
             show_default="workers on this machine",
         ),
     ] = None,
@@ -299,5 +302,6 @@ def _flowing(text: str) -> str:
     )
 
 
+# Typer shows docstrings with their line breaks; help texts should flow instead.
 for _command in app.registered_commands:
     _command.help = _flowing(getattr(_command.callback, "__doc__", "") or "")

@@ -124,7 +124,7 @@ def robustness_command(
         typer.Argument(
             metavar="MODEL",
             help="Your module:callable that returns (models, data), or (models, data, "
-            "options) with options of evaluate_robustness.",
+            "options) with options of evaluate_robustness. It is imported and run.",
             show_default=False,
         ),
     ],

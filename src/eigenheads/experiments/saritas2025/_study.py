@@ -15,11 +15,11 @@ from eigenheads.experiments._claims import Claim, Verdict, at_most
 from eigenheads.experiments._core import Table
 from eigenheads.experiments._models import MINILM_HEADS, Text, ViT
 from eigenheads.functional import (
-    centred_gram,
     gamma_ratios,
     kernel_coefficients,
     kernel_pca,
 )
+from eigenheads.functional._kernel import centred_gram
 
 MODELS = ("minilm", "vit")
 NAMES = {"minilm": "MiniLM", "vit": "small ViT"}
