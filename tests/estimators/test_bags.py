@@ -99,7 +99,7 @@ def test_finite_tokens_whose_sum_overflows_are_read():
         (
             [ragged[0], np.array([[0.0, 1.0], [2.0, np.nan]])],
             "`X` must be finite numbers; got NaN in bag 1, token 1, column 1. Impute "
-            "it, or leave the token out.",
+            "it with `TokenTransformer(SimpleImputer())`, or leave the token out.",
         ),
         (np.array([[0.0], [-np.inf]]), "got -inf in bag 1, token 0, column 0."),
         ([[], []], "got an empty bag at index 0."),

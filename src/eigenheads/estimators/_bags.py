@@ -63,7 +63,9 @@ class Bags:
         return np.split(per_token, self.offsets[1:-1])
 
 
-def read_bags(estimator: Any, X: object, *, reset: bool) -> Bags:
+def read_bags(
+    estimator: Any, X: object, *, reset: bool, allow_nan: bool = False
+) -> Bags:
     """Read any of the accepted layouts, or raise an error that names the bag.
 
     Sets ``n_features_in_`` when `reset`, and compares with it otherwise.
@@ -81,7 +83,8 @@ def read_bags(estimator: Any, X: object, *, reset: bool) -> Bags:
     if lengths is None:  # rows are bags of one token
         lengths = np.ones(len(tokens), dtype=np.int64)
     bags = Bags(tokens, _offsets(lengths))
-    _check_finite(bags, owner)
+    if not allow_nan:
+        _check_finite(bags, owner)
     return bags
 
 
@@ -414,7 +417,7 @@ def _check_finite(bags: Bags, owner: str) -> None:
     value = bags.tokens[row, column]
     word = "NaN" if np.isnan(value) else str(value)
     got = Got(f"{word} in bag {bag}, token {row - bags.offsets[bag]}, column {column}")
-    hint = "Impute it, or leave the token out."
+    hint = "Impute it with `TokenTransformer(SimpleImputer())`, or leave the token out."
     fail("X", "finite numbers", got, owner=owner, hint=hint)
 
 
