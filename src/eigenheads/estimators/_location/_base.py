@@ -202,7 +202,7 @@ class AbstractSingleLocation(BaseEstimator):
         """Return bags, targets and weights, checked."""
         bags, owner = read_bags(self, X, reset=reset), type(self).__name__
         if reset:
-            self._rows_are_bags = getattr(X, "ndim", 0) == 2
+            self._rows_are_bags = bool((bags.lengths == 1).all())
         targets = self._check_targets(read_targets(y, bags, owner=owner))
         return bags, targets, read_weights(sample_weight, bags, owner=owner)
 
