@@ -46,12 +46,13 @@ DEMO_READY = $(or $(wildcard .venv/.dev),.venv-core/.core)
 demo: $(DEMO_READY)  ## the tour: headlines, a fit, a report in results/report.html
 	@$(dir $(DEMO_READY))bin/eigenheads demo --out $(OUT)
 
-check: .venv/.dev  ## formatting, lint, types, direction of imports
+check: .venv/.dev  ## formatting, lint, types, direction of imports, names
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/mypy tests/typing/user.py
 	.venv/bin/lint-imports --no-cache
+	.venv/bin/python -m pytest -q tests/test_house.py
 
 # What could differ without torch: imports, examples, formulas for both kinds of array,
 # the command line. `make test-all` runs the rest there, too.

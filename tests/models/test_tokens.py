@@ -9,12 +9,12 @@ from scipy import stats
 from eigenheads.models import (
     Token,
     choice,
+    chosen_by,
     gaussian,
     mixture,
     multiple_of,
     one_of,
     signs,
-    tilted,
 )
 from eigenheads.models import _kernel_parts as parts
 from eigenheads.models._law_source import LawSource
@@ -35,7 +35,7 @@ LAWS = {
     "one_of": [
         Token(2, mean=one_of("a", "b", amplitude=2.0, probabilities=(0.3, 0.7)))
     ],
-    "tilted": [Token(), Token(3, scale=0.8, first=tilted("b", 2.0))],
+    "tilted": [Token(), Token(3, scale=0.8, first=chosen_by("b", 2.0))],
 }
 
 
@@ -103,7 +103,7 @@ def test_moments_are_those_stated(rng):
 
 def test_tilted_token_has_the_tilted_mean(rng):
     # Two tokens with odds e^{sx} : e^{sy}: the first has mean E[(x - y) tanh(…)/2].
-    law = TokenLaw((Token(2, first=tilted("a", 2.0)),), ("a",), 0, {})
+    law = TokenLaw((Token(2, first=chosen_by("a", 2.0)),), ("a",), 0, {})
     first = np.array([law.sample(rng, 3)[0][0, 0] for _ in range(6000)])
     difference = math.sqrt(2) * np.random.default_rng(1).standard_normal(200_000)
     expected = np.mean(difference * np.tanh(difference)) / 2

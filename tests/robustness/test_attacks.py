@@ -6,8 +6,17 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from eigenheads.robustness import fgsm, pgd, spsa, square  # noqa: E402
-from eigenheads.robustness._blind_attacks import margin  # noqa: E402
+from eigenheads.robustness import (  # noqa: E402
+    apgd,
+    carlini_wagner,
+    fgsm,
+    pgd,
+    sparse_l1_descent,
+    spsa,
+    square,
+    uniform_noise,
+)
+from eigenheads.robustness._attacks import margin, project_l1  # noqa: E402
 
 pytestmark = pytest.mark.torch
 ATTACKS = {"fgsm": fgsm, "pgd": pgd, "spsa": spsa, "square": square}
@@ -134,3 +143,123 @@ def test_bounds_scale_the_budget():
 def test_bad_budgets_are_named(name):
     with pytest.raises(ValueError, match=f"{name}: `budget` must be"):
         run(name, network(), images(2), torch.zeros(2, dtype=torch.long), -1)
+
+
+@pytest.mark.parametrize("loss", ["ce", "dlr"])
+def test_apgd_keeps_its_budget_and_is_as_strong_as_pgd(loss):
+    model, x = network(), images(200)
+    y = model(x).argmax(1)
+    generator = torch.Generator().manual_seed(0)
+    for budget in (4, 8, 16):
+        found = apgd(model, x, y, budget=budget, loss=loss, generator=generator)
+        assert (found - x).abs().max() <= budget / 255 + 1e-12
+        assert found.min() >= 0
+        assert found.max() <= 1
+        fooled = (model(found).argmax(1) != y).double().mean()
+        other = pgd(model, x, y, budget=budget, n_steps=50, generator=generator)
+        assert fooled >= (model(other).argmax(1) != y).double().mean() - 0.01
+
+
+def test_apgd_by_logit_ratios_does_not_mind_the_scale_of_the_logits():
+    """Cross-entropy has no gradient left where logits are huge; the ratio has."""
+    model, x = network(), images(100)
+    y = model(x).argmax(1)
+
+    def sharp(x):
+        return 1e5 * model(x)
+
+    options = {"budget": 24, "n_steps": 30}
+    found = {
+        loss: (
+            model(
+                apgd(
+                    sharp,
+                    x.float().double(),
+                    y,
+                    loss=loss,
+                    generator=torch.Generator().manual_seed(0),
+                    **options,
+                )
+            ).argmax(1)
+            != y
+        )
+        .double()
+        .mean()
+        for loss in ("ce", "dlr")
+    }
+    assert found["dlr"] > found["ce"] + 0.1
+
+
+def test_carlini_and_wagner_find_the_nearest_point_of_a_linear_model():
+    """The nearest fooling point is |margin| / ‖w_other - w_y‖₂ away."""
+    model, x = linear(), images(30)
+    y = model(x).argmax(1)
+    weight = model[1].weight.detach()
+    nearest = -margin(model(x), y).detach() / (weight[1 - y] - weight[y]).norm(dim=1)
+    found = carlini_wagner(model, x, y, weight=20.0, n_steps=2000, learning_rate=0.003)
+    fooled = model(found).argmax(1) != y
+    distance = (found - x).flatten(1).norm(dim=1)
+    assert fooled.all()
+    assert (distance >= nearest - 1e-9).all()
+    assert (distance <= 1.05 * nearest + 0.02).all()
+    assert all(p.grad is None for p in model.parameters())
+    short = carlini_wagner(
+        model, x, y, weight=20.0, n_steps=300, max_distance=1e-3, learning_rate=0.01
+    )
+    assert ((short - x).flatten(1).norm(dim=1) <= 1e-3).all()
+
+
+def test_the_projection_onto_sums_is_the_nearest_point(rng):
+    change = torch.from_numpy(rng.standard_normal((50, 12)))
+    found = project_l1(change, 2.0)
+    assert (found.abs().sum(1) <= 2 + 1e-9).all()
+    inside = change.abs().sum(1) <= 2
+    torch.testing.assert_close(found[inside], change[inside])
+    # No point of the ball is nearer: <change - found, other - found> <= 0.
+    for _ in range(50):
+        other = project_l1(torch.from_numpy(rng.standard_normal((50, 12))), 2.0)
+        assert (((change - found) * (other - found)).sum(1) <= 1e-9).all()
+
+
+def test_sparse_descent_keeps_its_sum_and_changes_few_entries():
+    model, x = network(), images(100)
+    y = model(x).argmax(1)
+    found = sparse_l1_descent(model, x, y, budget=1.0, share=0.03)
+    change = (found - x).flatten(1)
+    assert (change.abs().sum(1) <= 1 + 1e-9).all()
+    assert ((change.abs() > 1e-9).sum(1) <= 20).all()
+    generator = torch.Generator().manual_seed(0)
+    noise = uniform_noise(model, x, y, budget=255 / 36, generator=generator)
+    fooled, at_random = (
+        (model(z).argmax(1) != y).double().mean() for z in (found, noise)
+    )
+    assert fooled > at_random + 0.2  # noise of the same expected sum, or more
+
+
+def test_noise_is_uniform_and_the_worst_of_several_draws_is_worse():
+    model, x = network(), images(300)
+    y = model(x).argmax(1)
+    one, many = (
+        uniform_noise(
+            model, x, y, budget=8, n_draws=n, generator=torch.Generator().manual_seed(0)
+        )
+        for n in (1, 20)
+    )
+    change = 255 / 8 * (one - x)
+    assert change.abs().max() <= 1
+    assert abs(change.square().mean() - 1 / 3) < 0.02
+    assert (many - x).abs().max() <= 8 / 255 + 1e-12
+    assert margin(model(many), y).mean() > margin(model(one), y).mean()
+
+
+def test_budgets_per_channel_are_kept():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(108, 3)).double()
+    x = images(20).expand(-1, 3, -1, -1).contiguous()
+    y = model(x).argmax(1)
+    budget = torch.tensor([1.0, 4.0, 0.0]).double().view(3, 1, 1)
+    for attack in (fgsm, pgd, apgd, spsa, square, uniform_noise):
+        change = 255 * (attack(model, x, y, budget=budget) - x).abs()
+        largest = change.amax((0, 2, 3))
+        assert (largest <= torch.tensor([1.0, 4.0, 0.0]) + 1e-6).all()
+        assert largest[1] > 2

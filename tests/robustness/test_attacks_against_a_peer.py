@@ -13,7 +13,14 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from eigenheads.robustness import fgsm, pgd, spsa, square  # noqa: E402
+from eigenheads.robustness import (  # noqa: E402
+    apgd,
+    carlini_wagner,
+    fgsm,
+    pgd,
+    spsa,
+    square,
+)
 
 pytestmark = pytest.mark.torch
 REPEATS = 40
@@ -128,3 +135,33 @@ if find_spec("torchattacks"):
                 theirs.append(fooled(model, peer(x, y), y))
         assert 0.1 < np.mean(theirs) < 0.95
         assert abs(same_in_law(ours, theirs)) < 4
+
+    @pytest.mark.parametrize("loss", ["ce", "dlr"])
+    @pytest.mark.parametrize("budget", [24.0, 40.0])
+    def test_apgd_succeeds_as_often_as_the_peers(trained, budget, loss):
+        """Five starts each: rates within three of a hundred images."""
+        model, x, y = trained
+        ours, theirs = [], []
+        for seed in range(5):
+            generator = torch.Generator().manual_seed(seed)
+            options = {"loss": loss, "n_steps": 20, "generator": generator}
+            ours.append(fooled(model, apgd(model, x, y, budget=budget, **options), y))
+            peer = torchattacks.APGD(
+                model, eps=budget / 255, steps=20, n_restarts=1, seed=seed, loss=loss
+            )
+            with torch.random.fork_rng():
+                theirs.append(fooled(model, peer(x, y), y))
+        assert 0.1 < np.mean(theirs) < 0.95
+        assert abs(np.mean(ours) - np.mean(theirs)) < 0.03
+
+    def test_carlini_and_wagner_succeed_as_often_as_the_peers(trained):
+        """The peer may stop early: ours succeeds at least as often, about as near."""
+        model, x, y = trained
+        ours = carlini_wagner(model, x, y, weight=10.0, n_steps=100)
+        theirs = torchattacks.CW(model, c=10, kappa=0, steps=100, lr=0.01)(x, y)
+        assert fooled(model, ours, y) >= fooled(model, theirs, y) - 0.02
+        both = (model(ours).argmax(1) != y) & (model(theirs).argmax(1) != y)
+        near, far = (
+            (z - x)[both].flatten(1).norm(dim=1).mean() for z in (ours, theirs)
+        )
+        assert near <= 1.05 * far

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-from eigenheads.robustness import CORRUPTIONS, SEVERITIES, corrupt  # noqa: E402
+from eigenheads.robustness import CORRUPTIONS, corrupt  # noqa: E402
+from eigenheads.robustness._corruptions import SEVERITIES  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

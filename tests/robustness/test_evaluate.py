@@ -3,6 +3,8 @@
 import csv
 import json
 import math
+import tracemalloc
+import weakref
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from eigenheads._plotting.svg import render_svg  # noqa: E402
 from eigenheads.cli import main  # noqa: E402
 from eigenheads.robustness import (  # noqa: E402
     CORRUPTIONS,
+    GradientMaskingWarning,
     corrupting_tokens,
     evaluate_robustness,
     swap_words,
@@ -245,7 +248,7 @@ def test_same_seed_same_table_and_files(tmp_path):
         ({"severities": [0]}, "`severities` must be an integer from 1 to 5; got 0"),
         ({"budgets": [-1]}, "`budgets` must be a finite number >= 0; got -1"),
         ({"tokens": "embd", "shares": [0.5]}, "Did you mean 'embed'"),
-        ({"tokens": ""}, "puts out shape (80, 8)"),
+        ({"tokens": ""}, "returns shape (80, 8)"),
         ({"shares": [2]}, "from 0 to 1; got 2"),
         ({"outliers": torch.zeros(3, 1, 4, 4)}, "images of shape (1, 8, 8)"),
         ({"data": (torch.zeros(3, 1, 4, 4), torch.zeros(3))}, "a class for each image"),
@@ -345,3 +348,127 @@ def test_command_takes_severities_tokens_and_shares(tmp_path, monkeypatch, capsy
     assert "nowhere" in capsys.readouterr().err
     assert main(["robustness", "ehtokens:words", "--shares", "0.5", "--word", "3"]) == 0
     assert "words swapped 0.5" in capsys.readouterr().out
+
+
+def batches(x, y, size):
+    """A loader that can be read once."""
+    for first in range(0, len(x), size):
+        yield x[first : first + size], y[first : first + size]
+
+
+STREAMED = {
+    "corruptions": ["gaussian noise", "occlusion", "imagenet-c/contrast"],
+    "severities": [2, 5],
+    "attacks": ["fgsm", "noise"],
+    "budgets": [8],
+}
+
+
+def test_a_loader_gives_the_same_whatever_its_batches():
+    model, (x, y) = Tokens(noise=1.0), rows_data()
+    small, large = (
+        evaluate_robustness(model, batches(x, y, size), **STREAMED) for size in (7, 80)
+    )
+    pairs = zip(small.rows, large.rows, strict=True)
+    for one_row, other in pairs:
+        if one_row.condition != "noise":  # drawn batch by batch
+            assert one_row == other
+    whole = evaluate_robustness(model, (x, y), **STREAMED)
+    for condition in ("clean", "fgsm", "imagenet-c/contrast"):
+        rows = large.select(condition=condition)
+        assert rows == whole.select(condition=condition)
+
+
+def test_memory_of_a_loader_is_bounded_by_its_batches():
+    """Sixteen times the images: arrays do not grow, and tensors do not stay."""
+    alive = []
+
+    def images(n):
+        generator = torch.Generator().manual_seed(0)
+        seen = []
+        for _ in range(n):
+            x = torch.rand(16, 3, 32, 32, generator=generator)
+            seen.append(weakref.ref(x))
+            yield x, torch.zeros(16).long()
+            del x
+            alive.append(sum(one() is not None for one in seen))
+
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3072, 4))
+    options = {"corruptions": ["contrast"], "severities": [1], "attacks": []}
+    peaks = []
+    for n in (4, 64):
+        tracemalloc.start()
+        evaluate_robustness(model, images(n), n_resamples=20, **options)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    batch = 16 * 3 * 32 * 32 * 8
+    assert peaks[1] < peaks[0] + batch
+    assert max(alive) <= 1
+
+
+def test_any_callable_is_an_attack():
+    model, (x, y) = Tokens(), rows_data()
+    seen = []
+
+    def black_out(model, images, labels):
+        seen.append((model, labels))
+        return torch.zeros_like(images)
+
+    attacks = {"black": black_out, "fgsm": {}}
+    found = evaluate_robustness(model, (x, y), corruptions=[], attacks=attacks)
+    row = one(found, condition="black")
+    assert row.level is None
+    right = model.eval()(x).argmax(1) == y
+    constant = model(torch.zeros(1, 1, 8, 8)).argmax(1)
+    assert row.value == float((right & (y == constant)).double().mean())
+    assert all(given is model for given, _ in seen)
+    with pytest.raises(ValueError, match="a callable attack"):
+        evaluate_robustness(model, (x, y), attacks={"pgd": 3})
+
+
+def test_normalised_budgets_are_smaller_in_pixels():
+    model, (x, y) = Tokens(noise=1.0), rows_data()
+    options = {"corruptions": [], "attacks": ["fgsm"]}
+    normalised = evaluate_robustness(
+        model,
+        (x, y),
+        budgets=[32],
+        budget_unit="normalised",
+        pixel_std=[0.25],
+        **options,
+    )
+    pixel = evaluate_robustness(model, (x, y), budgets=[8], **options)
+    first, second = (one(r, condition="fgsm") for r in (normalised, pixel))
+    assert first.values == second.values
+    assert (first.level, second.level) == (32, 8)
+    assert "normalised images (pixels divided by 0.25)" in str(normalised)
+    assert "budgets: 1/255 of the pixel range" in str(pixel)
+    with pytest.raises(ValueError, match="`pixel_std` must be given"):
+        evaluate_robustness(model, (x, y), budget_unit="normalised")
+
+
+class Masked(Tokens):
+    """Gradients that point the wrong way."""
+
+    def forward(self, x):
+        x = 2 * x.detach() - x if x.requires_grad else x
+        return super().forward(x)
+
+
+def test_masked_gradients_are_noticed():
+    x, y = rows_data()
+    options = {"corruptions": [], "attacks": ["fgsm", "square"], "budgets": [24]}
+    with pytest.warns(GradientMaskingWarning, match="'square' at budget 24"):
+        evaluate_robustness(Masked(), (x, y), **options)
+    evaluate_robustness(Tokens(), (x, y), **options)  # warnings are errors here
+    with pytest.warns(GradientMaskingWarning, match="'fgsm transferred'"):
+        found = evaluate_robustness(
+            Masked(),
+            (x, y),
+            corruptions=[],
+            attacks=["fgsm"],
+            budgets=[24],
+            surrogate=Tokens(),
+        )
+    transferred = one(found, condition="fgsm transferred").value
+    assert transferred < one(found, condition="fgsm").value

@@ -27,7 +27,7 @@ class Row(Protocol):
 
     @property
     def metric(self) -> str:
-        """What is measured."""
+        """Name of the measure."""
 
     @property
     def condition(self) -> str:
@@ -35,11 +35,11 @@ class Row(Protocol):
 
     @property
     def level(self) -> float | None:
-        """How strongly."""
+        """Level of the condition."""
 
     @property
     def value(self) -> float:
-        """How much."""
+        """Measured value."""
 
     @property
     def low(self) -> float:

@@ -10,6 +10,7 @@ except ImportError as error:
 from eigenheads.adapters._capture import CapturedLayer, capture_heads
 from eigenheads.adapters._compare import compare_models
 from eigenheads.adapters._probe import probe_model
+from eigenheads.adapters._screen import screen_tokens
 from eigenheads.adapters._sources import Capture
 from eigenheads.adapters._swap import (
     SwapWarning,
@@ -28,6 +29,7 @@ __all__ = [
     "compare_models",
     "load_swapped",
     "probe_model",
+    "screen_tokens",
     "swap_attention",
     "watch_attention",
 ]

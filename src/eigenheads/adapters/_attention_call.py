@@ -141,6 +141,7 @@ def _without_unused_keys(call: AttentionCall) -> AttentionCall:
 
 
 def _with_cached_rows(call: AttentionCall, mask: Tensor) -> AttentionCall:
+    # The last query sees every earlier token except padding.
     visible = is_visible(mask)
     padding = visible[..., -1:, :]
     causal = causal_mask(call.n_queries, call.n_keys, mask.device)

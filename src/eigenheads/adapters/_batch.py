@@ -1,4 +1,4 @@
-"""Input of a model, row by row: tensors, arrays, or a mapping of them."""
+"""Inputs of a model: tensors, arrays, or a mapping of them, cut into rows."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _SHARED = ("mask", "src_mask", "tgt_mask", "attn_mask")
 
 
 @dataclass(frozen=True)
-class Batch:
+class ModelBatch:
     """Arguments of a model's call.
 
     Attributes
@@ -24,7 +24,7 @@ class Batch:
     args, kwargs
         As the model takes them.
     axis
-        Where the rows are in tensors of three axes: 1 for PyTorch's transformers with
+        Axis of the rows in tensors of three axes: 1 for PyTorch's transformers with
         ``batch_first=False``, else 0.
     n_rows
         Number of sequences or images.
@@ -35,12 +35,12 @@ class Batch:
     axis: int
     n_rows: int
 
-    def pieces(self, size: int | None) -> Iterator["Batch"]:
+    def pieces(self, size: int | None) -> Iterator["ModelBatch"]:
         """Yield the rows, at most `size` at a time."""
         step = self.n_rows if size is None else size
         for start in range(0, self.n_rows, step):
             stop = min(start + step, self.n_rows)
-            yield Batch(
+            yield ModelBatch(
                 tuple(self._cut("", x, start, stop) for x in self.args),
                 {k: self._cut(k, x, start, stop) for k, x in self.kwargs.items()},
                 self.axis,
@@ -65,8 +65,8 @@ class Batch:
         return x.narrow(rows[0], start * times, (stop - start) * times)
 
 
-def read_batch(model: nn.Module, batch: Any, *, owner: str) -> Batch:
-    """Return a batch in one form, on the model's device, or raise."""
+def read_batch(model: nn.Module, batch: Any, *, owner: str) -> ModelBatch:
+    """Return a batch as arguments of the model, on its device, or raise."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
@@ -79,21 +79,22 @@ def read_batch(model: nn.Module, batch: Any, *, owner: str) -> Batch:
     if not tensors:
         contract = "a tensor, an array, or a mapping of them by the model's arguments"
         fail("batch", contract, batch, owner=owner, error=TypeError)
+    # Tensors of three axes may have the tokens first; all others have rows first.
     axis = _row_axis(model)
     n_rows = tensors[0].shape[axis if tensors[0].ndim == 3 else 0]
     empty = [tuple(tensor.shape) for tensor in tensors if 0 in tensor.shape]
     if empty:
         got = Got(f"a tensor of shape {empty[0]}")
         fail("batch", "at least one row and one token", got, owner=owner)
-    read = Batch(args, kwargs, axis, n_rows)
+    read = ModelBatch(args, kwargs, axis, n_rows)
     _check_rows(read, owner=owner)
     _check_ids(model, kwargs.get("input_ids"), owner=owner)
     _check_finite(read, owner=owner)
     return read
 
 
-def run(model: nn.Module, batch: Batch, *, owner: str) -> None:
-    """Call the model; what goes wrong inside it is said in one sentence."""
+def run_model(model: nn.Module, batch: ModelBatch, *, owner: str) -> None:
+    """Call the model; an error inside it becomes one sentence."""
     try:
         with torch.no_grad():
             model(*batch.args, **batch.kwargs)
@@ -119,7 +120,7 @@ def _row_axis(model: nn.Module) -> int:
     return 0 if first else 1
 
 
-def _check_rows(batch: Batch, *, owner: str) -> None:
+def _check_rows(batch: ModelBatch, *, owner: str) -> None:
     for name, x in batch.kwargs.items():
         rows = batch.rows_of(name, x)
         if rows is None or rows[1] == batch.n_rows:
@@ -127,11 +128,11 @@ def _check_rows(batch: Batch, *, owner: str) -> None:
         if name in _SHARED and rows[1] % batch.n_rows == 0:
             continue
         got = Got(f"{rows[1]} rows in {name!r}, {batch.n_rows} in the first tensor")
-        fail("batch", "of as many rows in each tensor", got, owner=owner)
+        fail("batch", "rows of the same number in every tensor", got, owner=owner)
 
 
-def _check_finite(batch: Batch, *, owner: str) -> None:
-    """Refuse NaN, and infinity but in masks, where it hides."""
+def _check_finite(batch: ModelBatch, *, owner: str) -> None:
+    """Refuse NaN, and infinity outside of masks, where it hides."""
     named = [("", x) for x in batch.args[:1]] + list(batch.kwargs.items())
     for name, x in named:
         if not isinstance(x, Tensor) or not x.is_floating_point():
@@ -161,12 +162,12 @@ def _check_ids(model: nn.Module, ids: Any, *, owner: str) -> None:
 
 
 def longest_sequence(model: nn.Module) -> int | None:
-    """Return how many tokens a Hugging Face model takes, or None if it says not."""
+    """Return the longest sequence of a Hugging Face model, or None if it is unknown."""
     config = getattr(model, "config", None)
     longest = getattr(config, "max_position_embeddings", None)
     if not isinstance(longest, int):
         return None
-    # RoBERTa and its kin start counting after the padding index.
+    # RoBERTa and similar models start counting after the padding index.
     for module in model.modules():
         table = getattr(module, "position_embeddings", None)
         if isinstance(table, nn.Embedding) and table.padding_idx is not None:

@@ -18,7 +18,7 @@ from eigenheads.adapters._attention_call import (
     visibility_of,
     with_key_rows,
 )
-from eigenheads.adapters._batch import Batch, read_batch, run
+from eigenheads.adapters._batch import ModelBatch, read_batch, run_model
 from eigenheads.adapters._family import AttentionLayer, head_weights
 from eigenheads.adapters._layers import find_attention_layers, select_layers
 from eigenheads.nn import Visibility
@@ -196,7 +196,7 @@ def capture_heads(
 
 def _passes(
     model: nn.Module,
-    batch: Batch,
+    batch: ModelBatch,
     layers: list[AttentionLayer],
     batch_size: int | None,
     max_bytes: int,
@@ -215,7 +215,7 @@ def _passes(
 
 def _capture(
     model: nn.Module,
-    batch: Batch,
+    batch: ModelBatch,
     layers: list[AttentionLayer],
     batch_size: int | None,
 ) -> list[CapturedLayer]:
@@ -224,7 +224,7 @@ def _capture(
         # The first piece runs to its end, to detect layers that are called twice.
         recorder = _CallRecorder(kept, piece.n_rows, stops=index > 0)
         with _watching(model, layers, recorder), suppress(_AllCaptured):
-            run(model, piece, owner=_OWNER)
+            run_model(model, piece, owner=_OWNER)
         _check_seen(layers, recorder.seen)
     return [kept.pop(layer.index).finish() for layer in layers]
 
@@ -255,6 +255,7 @@ def _watching(
     model: nn.Module, layers: list[AttentionLayer], recorder: _CallRecorder
 ) -> Iterator[None]:
     """Record the layers of a model in evaluation mode, then undo all changes."""
+    # Modes may differ between modules, so each is restored by itself.
     was_training = [module for module in model.modules() if module.training]
     with ExitStack() as stack:
         for family in {layer.family for layer in layers}:
@@ -305,6 +306,7 @@ class _LayerArrays:
             contract = "rows that reach the attention as (rows, tokens, d_model)"
             hint = "If its rows are not on axis 0, use batch_size=None."
             fail("batch", contract, got, owner=_OWNER, hint=hint)
+        # Scale and projections are the same for all pieces of the batch.
         if not self.weights:
             self.scale = call.scale
             self._read_weights(call)
@@ -326,6 +328,7 @@ class _LayerArrays:
         """Return the layer."""
         bias = self.arrays.pop("bias", None)
         n_tokens = self.arrays["tokens"].shape[1]
+        # The masks of all pieces together: padding, causality, and the rest.
         visibility = Visibility(n_tokens)
         if bias is not None:
             visibility = Visibility(n_tokens, bias=torch.from_numpy(bias))
@@ -375,6 +378,7 @@ class _LayerArrays:
         expected: Numbers = tokens[:, None] @ matrix.swapaxes(1, 2)
         if bias is not None:
             expected = expected + bias[:, None, :]
+        # Half precision agrees to a few percent only.
         tolerance = 1e-3 if call.values.dtype.itemsize >= 4 else 5e-2
         size = np.max(np.abs(values), where=np.isfinite(values), initial=1.0)
         same = expected.shape == values.shape and not np.any(

@@ -127,6 +127,7 @@ def head_weights(
     found: dict[str, Tensor | None] = {"w_output": output, "b_output": bias}
     parts = layer.family.projections(layer.module, n_heads, n_groups)
     for name, (matrix, bias) in zip(("query", "key", "value"), parts, strict=True):
+        # Grouped keys and values: one projection per group, repeated for its heads.
         groups = n_heads if name == "query" else n_groups
         for letter, part in (("w", matrix), ("b", bias)):
             if part is None:

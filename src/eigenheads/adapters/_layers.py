@@ -66,6 +66,8 @@ def find_attention_layers(
     """
     if not isinstance(model, nn.Module):
         fail("model", "a torch.nn.Module", model, owner=owner, error=TypeError)
+    # Some layouts need the parent: BERT keeps the output projection there, and a
+    # decoder tells its cross-attention from self-attention.
     parents = {
         f"{path}.{name}" if path else name: parent
         for path, parent in model.named_modules()

@@ -164,6 +164,7 @@ class TorchFamily(AbstractFamily):
         """Return a context in which each call of the layer is passed to `record`."""
 
         def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            # Arguments may come by position or by name; bind them as `forward` does.
             given = _SIGNATURE.bind(module, *args, **kwargs)
             given.apply_defaults()
             values = given.arguments
@@ -209,6 +210,7 @@ class TorchFamily(AbstractFamily):
         for encoder in model.modules():
             if not isinstance(encoder, nn.TransformerEncoder):
                 continue
+            # Remember the encoder's own setting once, so that restoring is exact.
             if any(isinstance(module, SwappedModule) for module in encoder.modules()):
                 if not hasattr(encoder, _NESTED):
                     setattr(encoder, _NESTED, encoder.use_nested_tensor)

@@ -12,6 +12,7 @@ from eigenheads._checks import Got, check_choice, fail
 from eigenheads.adapters._family import AttentionLayer, Wanted
 from eigenheads.adapters._huggingface import SWAPPED, is_unrestored
 from eigenheads.adapters._layers import find_attention_layers, select_layers
+from eigenheads.adapters._screen import remove_screens
 from eigenheads.adapters._variants import SWAP, VARIANTS, SwapState
 from eigenheads.nn import PursuitDiagnostics
 
@@ -130,6 +131,7 @@ def swap_attention(
 
 def apply_variants(model: nn.Module, wanted: Wanted) -> None:
     """Check all layers, then swap them; None restores the original attention."""
+    # First check everything, then change: a refusal leaves the model as it was.
     families = list(dict.fromkeys(layer.family for layer in wanted))
     for family in families:
         own = {x: variant for x, variant in wanted.items() if x.family is family}
@@ -141,6 +143,7 @@ def apply_variants(model: nn.Module, wanted: Wanted) -> None:
             layer.family.swap(layer, variant)
     for family in families:
         family.finish_swap(model)
+    remove_screens(model)
 
 
 def _choose(found: list[AttentionLayer], layers: Layers) -> list[AttentionLayer]:
@@ -224,6 +227,8 @@ def attention_summary(model: nn.Module) -> AttentionSummary:
 
 
 def _row(layer: AttentionLayer) -> LayerAttention:
+    # A layer without a state has its original attention, or was saved swapped and
+    # loaded without `load_swapped`.
     state = getattr(layer.module, SWAP, None)
     place = (layer.index, layer.name, layer.family.name)
     if not isinstance(state, SwapState):

@@ -59,6 +59,7 @@ def _read_call(
     module: Any, x: Tensor, attn_mask: Tensor | None, is_causal: bool
 ) -> AttentionCall:
     """Return one call of the module, from the arguments of its ``forward``."""
+    # (batch, tokens, 3, heads, d_head) to three of (batch, heads, tokens, d_head).
     qkv = module.qkv(x).unflatten(-1, (3, module.num_heads, -1))
     queries, keys, values = qkv.permute(2, 0, 3, 1, 4).unbind(0)
     for_q, for_k = (getattr(module, name, None) for name in ("q_norm", "k_norm"))
@@ -215,6 +216,7 @@ def _difference(module: Any) -> float:
     generator = torch.Generator().manual_seed(0)
     shape = (1, _N_TRIED, module.qkv.in_features)
     x = torch.randn(shape, generator=generator).to(weight.device, torch.float32)
+    # Dropout and batch statistics would differ between the two runs.
     modes = {part: part.training for part in module.modules()}
     module.eval()
     try:
@@ -228,6 +230,7 @@ def _difference(module: Any) -> float:
             return torch.inf
         size = theirs.abs().max().clamp_min(torch.finfo(theirs.dtype).tiny)
         error = float((theirs - ours).abs().max() / size)
+        # Half precision rounds more: compare on the scale of single precision.
         coarse = torch.finfo(theirs.dtype).eps / torch.finfo(torch.float32).eps
         return error / coarse  # as if in float32
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError):
@@ -288,6 +291,7 @@ def _read_own_call(
     q, k, v = module._heads(tokens)
     visibility = module._visibility(k, mask, kwargs.get("is_causal"))
     scale = module.d_head**-0.5
+    # Capture what the last softmax compares, which differs by layer.
     if isinstance(module, RPCAttention):
         k = module._pursue((q, k, v), visibility).cleaned
         q = k if module.symmetric else q

@@ -48,7 +48,7 @@ class AbstractVariant(ABC):
 
     @property
     def is_identity(self) -> bool:
-        """Whether a layer computes what it did before, until it is trained."""
+        """True if a layer computes the original attention until it is trained."""
         return False
 
     @classmethod
@@ -112,7 +112,7 @@ class PursuitVariant(AbstractVariant):
 
     @property
     def is_identity(self) -> bool:
-        """Whether the pursuit is one plain softmax."""
+        """True if the pursuit is one plain softmax."""
         is_plain = self.n_iter == 1 and self.sparsity == math.inf
         return is_plain and self.queries == "own"
 
@@ -131,6 +131,7 @@ class PursuitVariant(AbstractVariant):
         """Return the heads' outputs, and the weights if the call wants them."""
         if self.queries == "keys":
             _refuse_cross(call, "rpc with queries='keys'")
+        # The pursuit cleans the keys of all tokens, so it needs a mask row per key.
         call = with_key_rows(call)
         own = call.queries if self.queries == "own" else None
         check_head_tensors(call.keys, call.values, own, owner=OWNER)
@@ -154,6 +155,7 @@ class PursuitVariant(AbstractVariant):
         )
         if found.diagnostics is not None:
             state.add(found.diagnostics, call, module.training)
+        # With cached keys only the last rows were asked for.
         last = slice(-call.n_queries, None)
         weights = None
         if call.wants_weights:
@@ -227,6 +229,7 @@ class ScaledVariant(AbstractVariant):
         )
         if not call.wants_weights:
             return output, None
+        # Fused attention returns no weights: compute them explicitly where wanted.
         keys = visibility.hide(call.keys)
         weights = visibility.weights(call.queries, keys, scale=call.scale)
         S = correction(keys, scaling, visibility, call.scale, owner=OWNER)
@@ -267,6 +270,7 @@ class SwapState:
     monitor: PursuitMonitor = field(default_factory=PursuitMonitor)
     is_watched: bool = False
     last: PursuitDiagnostics | None = None
+    screen: Any = None  # the shared ScreenModule of a model with screened tokens
 
     def __post_init__(self) -> None:
         """Keep the monitor quiet where flagging nothing is intended."""
@@ -310,6 +314,7 @@ def attach(module: nn.Module, variant: AbstractVariant, n_heads: int) -> None:
     setattr(module, SWAP, SwapState(variant))
     shape = variant.scaling_shape(n_heads)
     if shape is not None:
+        # The parameter takes dtype and device of the layer, and starts at zero.
         like = next(p for p in module.parameters() if p.is_floating_point())
         module.register_parameter(SCALING, nn.Parameter(like.new_zeros(shape)))
 

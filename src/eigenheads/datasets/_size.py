@@ -1,4 +1,4 @@
-"""How many prompts may be asked for at once."""
+"""Size limit of a sample of prompts."""
 
 from eigenheads._checks import check_count, fail
 from eigenheads._limits import MAX_SAMPLE

@@ -18,7 +18,7 @@ _ERF_SLOPE = 2.0 / math.sqrt(math.pi)
 
 
 class LocationProblem(NamedTuple):
-    """What does not change along a run."""
+    """Constants of a run."""
 
     d: float
     n_tokens: int

@@ -23,7 +23,7 @@ from eigenheads.dynamics._vectors import (
 
 
 class PCAProblem(NamedTuple):
-    """What does not change along a run.
+    """Constants of a run.
 
     ``roots`` are the square roots of the eigenvalues of the covariance, or of the
     Wishart law's scale matrix; ``dof`` is 0 for a fixed covariance. The leading

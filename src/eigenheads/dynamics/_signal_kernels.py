@@ -22,7 +22,7 @@ _AVERAGE_POWER = 3.0
 
 
 class SignalProblem(NamedTuple):
-    """What does not change along a run."""
+    """Constants of a run."""
 
     d: float
     n_informative: int

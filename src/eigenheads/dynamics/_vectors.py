@@ -154,7 +154,7 @@ def tangent(p: Any, h: Any, is_softmax: bool) -> None:
 def orthonormalise(columns: Any, basis: Any, mixing: Any) -> None:
     """Write Q and R with columns = Q R; a dependent column has 0 in Q.
 
-    ``columns`` and ``basis`` are (k, size): one column a row.
+    ``columns`` and ``basis`` are (k, size): one column per row.
     """
     mixing[:] = 0.0
     for i in range(len(columns)):

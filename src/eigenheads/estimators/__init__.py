@@ -9,6 +9,7 @@ from eigenheads.estimators._location import (
 )
 from eigenheads.estimators._robust_pca import RobustPCA
 from eigenheads.estimators._signal_direction import SignalDirection
+from eigenheads.estimators._token_screen import TokenScreen
 from eigenheads.estimators._token_transformer import TokenTransformer
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "SignalDirection",
     "SingleLocationClassifier",
     "SingleLocationRegressor",
+    "TokenScreen",
     "TokenTransformer",
     "group_bags",
     "row_blocks",

@@ -9,7 +9,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 from sklearn.utils.validation import validate_data
 
-from eigenheads._checks import Got, check_choice, fail, shown
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    fail,
+    shown,
+    without_traps,
+)
 
 _HINT = "A bag is an array of shape (n_tokens, n_features)."
 
@@ -71,7 +77,7 @@ def read_bags(
     Sets ``n_features_in_`` when `reset`, and compares with it otherwise.
     """
     owner = type(estimator).__name__
-    table, lengths = _table(X, owner)
+    table, lengths = _table(without_traps("X", X, owner=owner), owner)
     tokens = validate_data(
         estimator,
         table,
@@ -360,7 +366,7 @@ def _as_bag(bag: Any, index: int, owner: str) -> NDArray[Any]:
     if issparse(bag):
         bag = bag.toarray()
     try:
-        array = _numbers(np.asarray(bag))
+        array = _numbers(np.asarray(without_traps(f"X[{index}]", bag, owner=owner)))
     except ValueError:  # rows of several widths
         array = None
     if array is None or bag is None:

@@ -90,12 +90,12 @@ class Claim:
 
     @property
     def is_check(self) -> bool:
-        """Whether it is a check of ours and no claim of a paper."""
+        """True if it is a check of ours and no claim of a paper."""
         return not self.paper
 
     @property
     def verdict(self) -> Verdict:
-        """What this run says."""
+        """Verdict of this run."""
         if self.undecided or math.isnan(self.measured):
             return "undecided"
         low, high = self.interval or (self.measured, self.measured)
@@ -109,14 +109,14 @@ class Claim:
 
     @property
     def _is_below_printed(self) -> bool:
-        """Whether the interval excludes the paper's effect in the paper's setting."""
+        """True if the interval excludes the paper's effect in the paper's setting."""
         if not self.own_setting or self.printed is None or self.interval is None:
             return False
         return self.interval[1] < self.printed
 
     @property
     def is_changed(self) -> bool:
-        """Whether this run's verdict differs from the one on record.
+        """True if this run's verdict differs from the one on record.
 
         A run that cannot tell does not contradict the record; a number that could not
         be measured does.
@@ -127,7 +127,7 @@ class Claim:
 
     @property
     def note(self) -> str:
-        """What a reader must know beside the verdict, or nothing."""
+        """Remark that a reader needs beside the verdict, or nothing."""
         if self.undecided:
             return self.undecided
         if self.verdict == "undecided" and self.detectable is not None:
@@ -294,16 +294,3 @@ def _at_level(claim: Claim, level: float) -> Claim:
         level=own,
         detectable=claim.estimate.detectable(level),
     )
-
-
-def claim(
-    statement: str,
-    relation: Relation,
-    expected: float,
-    measured: float,
-    tolerance: float,
-    reason: str,
-    **options: Any,
-) -> Claim:
-    """Return a claim without an interval."""
-    return _claim(statement, relation, measured, expected, tolerance, reason, options)

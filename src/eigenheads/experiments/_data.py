@@ -40,7 +40,7 @@ def _check_folder(folder: object) -> Path:
 
 
 def has_data(*names: str) -> bool:
-    """Whether all these files lie in the folder of real data."""
+    """Return whether all these files are in the folder of real data."""
     folder = _folder.get()
     return folder is not None and all((folder / name).is_file() for name in names)
 

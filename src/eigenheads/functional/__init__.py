@@ -1,9 +1,11 @@
-"""Each formula once, pure, on NumPy or PyTorch arrays."""
+"""Each formula once, pure, on NumPy or PyTorch arrays.
+
+Arrays must be finite; NaN is refused with its place. Numbers whose squares exceed the
+largest float (entries beyond about 1e150) give infinity or NaN, as in NumPy.
+"""
 
 from eigenheads.functional._kernel import (
     KernelPCA,
-    centred_gram,
-    feature_gram,
     kernel_pca,
     kernel_pca_values,
     log_feature_norms,
@@ -22,6 +24,7 @@ from eigenheads.functional._pca_subspace import (
     principal_subspace,
 )
 from eigenheads.functional._pursuit import AttentionPursuit, attention_pursuit
+from eigenheads.functional._screening import token_distances
 from eigenheads.functional._signal import signal_output, signal_output_gradient
 from eigenheads.functional._similarity import (
     linear_cka,
@@ -42,9 +45,7 @@ __all__ = [
     "PrincipalSubspace",
     "PromptLoss",
     "attention_pursuit",
-    "centred_gram",
     "effective_rank",
-    "feature_gram",
     "gamma_ratios",
     "kernel_coefficients",
     "kernel_pca",
@@ -63,4 +64,5 @@ __all__ = [
     "signal_output_gradient",
     "singular_value_threshold",
     "soft_threshold",
+    "token_distances",
 ]

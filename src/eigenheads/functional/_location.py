@@ -38,12 +38,12 @@ def location_predictor(
     inverse_temperature
         :math:`\lambda \ge 0`.
     head
-        ``"erf"``, one weight a token, or ``"softmax"``, weights that sum to one.
+        ``"erf"``, one weight per token, or ``"softmax"``, weights that sum to one.
 
     Returns
     -------
     predictions
-        One number a prompt.
+        One number per prompt.
 
     Notes
     -----

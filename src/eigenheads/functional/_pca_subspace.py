@@ -67,7 +67,7 @@ class PrincipalSubspace:
 
     @property
     def is_identified(self) -> bool:
-        """Whether exactly one subspace of dimension `rank` is the principal one."""
+        """True if exactly one subspace of dimension `rank` is the principal one."""
         return self.n_candidates == self.rank
 
     def warn_if_not_identified(self, *, owner: str) -> None:

@@ -25,7 +25,7 @@ def linear_cka(
     Parameters
     ----------
     first, second
-        One row a token, :math:`X` and :math:`Y`; the widths may differ.
+        One row per token, :math:`X` and :math:`Y`; the widths may differ.
 
     Returns
     -------
@@ -59,7 +59,8 @@ def rbf_cka(
     r"""Centred kernel alignment with Gaussian kernels of median bandwidth.
 
     :math:`\langle \tilde K, \tilde L \rangle_F / (\lVert \tilde K \rVert_F \lVert
-    \tilde L \rVert_F)` of the centred :func:`rbf_gram` of both.
+    \tilde L \rVert_F)` of the centred :func:`rbf_gram` of both. NaN if one of them is
+    constant.
 
     Examples
     --------
@@ -111,7 +112,7 @@ def matching_cosine(first: FloatArray, second: FloatArray) -> FloatArray:
     Parameters
     ----------
     first, second
-        Arrays of shape (..., n, d), NumPy; one row a token. A row of zeros has cosine
+        Arrays of shape (..., n, d), NumPy; one row per token. A row of zeros has cosine
         0 with everything.
 
     Returns

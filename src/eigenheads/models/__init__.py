@@ -1,6 +1,6 @@
 """Attention models that are declared: a loss in NumPy, simulated in any dimension."""
 
-from eigenheads.models._landscape import CriticalPoint, critical_points, risk
+from eigenheads.models._landscape import StationaryPoint, critical_points, risk
 from eigenheads.models._mean_dynamics import mean_dynamics
 from eigenheads.models._model import Model
 from eigenheads.models._program import softmax
@@ -8,20 +8,21 @@ from eigenheads.models._simulate import simulate
 from eigenheads.models._tokens import (
     Token,
     choice,
+    chosen_by,
     gaussian,
     mixture,
     multiple_of,
     one_of,
     signs,
-    tilted,
 )
 from eigenheads.models._verify import verify
 
 __all__ = [
-    "CriticalPoint",
     "Model",
+    "StationaryPoint",
     "Token",
     "choice",
+    "chosen_by",
     "critical_points",
     "gaussian",
     "mean_dynamics",
@@ -32,6 +33,5 @@ __all__ = [
     "signs",
     "simulate",
     "softmax",
-    "tilted",
     "verify",
 ]

@@ -23,4 +23,5 @@ def _generated(*_: Any) -> Any:
 
 _fixed_law = _draw_tokens = _times_scale = _generated
 _project = _add_products = _add_gram = _generated
+_add_outputs = _write_meetings = _add_gradient = _generated
 _combination_weights = _loss_gradient = _generated

@@ -6,15 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from eigenheads.models._graph import (
-    COMPARISONS,
-    TracedArray,
-    apply,
-    broadcast,
-    number_of,
-    reduced,
-    view,
-)
+from eigenheads.models._graph import COMPARISONS, Node
+from eigenheads.models._operations import apply, broadcast, number_of, reduced, view
 
 # Derivative of y = f(x) with respect to x, from x and y.
 _SLOPES: dict[str, Callable[[Any, Any], Any]] = {
@@ -35,9 +28,7 @@ _SLOPES: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def gradients(
-    output: TracedArray, inputs: Sequence[TracedArray]
-) -> list[TracedArray | None]:
+def gradients(output: Node, inputs: Sequence[Node]) -> list[Node | None]:
     """Return the derivatives of a traced number, None where it does not depend."""
     graph = output.graph
     slopes = {output.index: graph.constant(1.0)}
@@ -53,7 +44,7 @@ def gradients(
     return [slopes.get(node.index) for node in inputs]
 
 
-def _pulled_back(node: TracedArray, slope: TracedArray) -> Sequence[TracedArray | None]:
+def _pulled_back(node: Node, slope: Node) -> Sequence[Node | None]:
     """Return the derivatives with respect to a node's arguments, given its own."""
     name, arguments = node.operation, node.arguments
     if name in _SLOPES:
@@ -65,9 +56,7 @@ def _pulled_back(node: TracedArray, slope: TracedArray) -> Sequence[TracedArray 
     raise AssertionError(f"no derivative of {name}")
 
 
-def _from_view(
-    node: TracedArray, slope: TracedArray, argument: TracedArray
-) -> list[TracedArray]:
+def _from_view(node: Node, slope: Node, argument: Node) -> list[Node]:
     axes = node.detail
     repeated = tuple(a for a in range(node.ndim) if a not in axes)
     slope = reduced("sum", slope, repeated) if repeated else slope
@@ -80,9 +69,7 @@ def _from_view(
     return [view(slope, tuple(back), argument.shape)]
 
 
-def _from_reduction(
-    node: TracedArray, slope: TracedArray, argument: TracedArray
-) -> list[TracedArray]:
+def _from_reduction(node: Node, slope: Node, argument: Node) -> list[Node]:
     kept = tuple(a for a in range(argument.ndim) if a not in node.detail)
     spread = view(slope, kept, argument.shape)
     if node.operation == "sum":
@@ -92,28 +79,22 @@ def _from_reduction(
     return [apply(node.graph, "where", is_largest, spread, 0.0)]
 
 
-def _from_slice(
-    node: TracedArray, slope: TracedArray, argument: TracedArray
-) -> list[TracedArray]:
+def _from_slice(node: Node, slope: Node, argument: Node) -> list[Node]:
     padding = "put" if node.operation == "pick" else "pad"
     return [node.graph.add(padding, [slope], node.detail, argument.shape)]
 
 
-def _from_padding(
-    node: TracedArray, slope: TracedArray, argument: TracedArray
-) -> list[TracedArray]:
+def _from_padding(node: Node, slope: Node, argument: Node) -> list[Node]:
     cut = "pick" if node.operation == "put" else "slice"
     return [node.graph.add(cut, [slope], node.detail, argument.shape)]
 
 
-def _from_softmax(
-    node: TracedArray, slope: TracedArray, argument: TracedArray
-) -> list[TracedArray]:
+def _from_softmax(node: Node, slope: Node, argument: Node) -> list[Node]:
     mean = reduced("sum", slope * node, axis=-1, keepdims=True)
     return [node * (slope - mean)]
 
 
-_PULL_BACKS: dict[str, Callable[..., Sequence[TracedArray | None]]] = {
+_PULL_BACKS: dict[str, Callable[..., Sequence[Node | None]]] = {
     "add": lambda n, s, a, b: [s, s],
     "subtract": lambda n, s, a, b: [s, -s],
     "negative": lambda n, s, a: [-s],

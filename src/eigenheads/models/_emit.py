@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eigenheads.models._graph import SOURCES, TracedArray
+from eigenheads.models._graph import SOURCES, Node
 
 _INDICES = "ijklmn"
 _VIRTUAL = ("view", "pick", "slice", "put", "pad", "stop")
@@ -26,7 +26,7 @@ class Write:
     """One result: `target` is the memory it goes to, with ``{}`` for its index."""
 
     target: str
-    node: TracedArray
+    node: Node
 
 
 def emit(
@@ -34,7 +34,7 @@ def emit(
     parameters: str,
     *,
     writes: Sequence[Write] = (),
-    returned: TracedArray | None = None,
+    returned: Node | None = None,
     given: dict[int, str] | None = None,
     size: int = 0,
 ) -> tuple[str, int, dict[int, str]]:
@@ -63,7 +63,7 @@ class _Emitter:
         self._given, self.size = given, size
         self._level: dict[int, int] = {}
         self._loop_of: dict[int, Loop] = {}
-        self._loops: dict[Loop, list[TracedArray]] = {}
+        self._loops: dict[Loop, list[Node]] = {}
         self._offset: dict[int, int] = {}  # of nodes that are stored
         self._targets: dict[int, list[str]] = {}
 
@@ -76,7 +76,7 @@ class _Emitter:
         name: str,
         parameters: str,
         writes: Sequence[Write],
-        returned: TracedArray | None,
+        returned: Node | None,
     ) -> str:
         results = []
         for write in writes:
@@ -96,7 +96,7 @@ class _Emitter:
         body = "".join(f"    {line}\n" for line in [*lines, f"return {value}"])
         return head + body
 
-    def _needed(self, wanted: list[TracedArray]) -> list[TracedArray]:
+    def _needed(self, wanted: list[Node]) -> list[Node]:
         """Return all nodes that the wanted ones depend on, arguments first."""
         seen, waiting = {}, list(wanted)
         while waiting:
@@ -107,10 +107,10 @@ class _Emitter:
                     waiting += node.arguments
         return [seen[index] for index in sorted(seen)]
 
-    def _is_known(self, node: TracedArray) -> bool:
+    def _is_known(self, node: Node) -> bool:
         return node.operation in _LEAVES or node.index in self._given
 
-    def _place(self, node: TracedArray) -> None:
+    def _place(self, node: Node) -> None:
         """Decide in which loop a node is computed, and which arguments are stored."""
         if self._is_known(node) or node.operation in _VIRTUAL:
             return
@@ -142,14 +142,14 @@ class _Emitter:
         if is_softmax or (reduces and node.shape):
             self._store(node)
 
-    def _store(self, node: TracedArray) -> None:
+    def _store(self, node: Node) -> None:
         if node.index not in self._offset:
             self._offset[node.index] = self.size
             # The vectorised softmax needs one row of scratch behind its result.
             scratch = node.shape[-1] if node.operation == "softmax" else 0
             self.size += node.size + scratch
 
-    def _root(self, node: TracedArray) -> tuple[TracedArray, bool]:
+    def _root(self, node: Node) -> tuple[Node, bool]:
         """Return the node behind views, and whether they leave the index as it is."""
         shape, same = node.shape, True
         while node.operation in _VIRTUAL and node.index not in self._given:
@@ -160,7 +160,7 @@ class _Emitter:
             node = node.arguments[0]
         return node, same and node.shape == shape
 
-    def _read(self, node: TracedArray, index: Index, loop: Loop | None) -> str:
+    def _read(self, node: Node, index: Index, loop: Loop | None) -> str:
         """Return the source that reads a node at an index."""
         name, detail = node.operation, node.detail
         if name == "constant":
@@ -179,7 +179,7 @@ class _Emitter:
             return f"v{node.index}"
         return f"work[{self._offset[node.index]} + {_flat(node.shape, index)}]"
 
-    def _read_virtual(self, node: TracedArray, index: Index, loop: Loop | None) -> str:
+    def _read_virtual(self, node: Node, index: Index, loop: Loop | None) -> str:
         argument, detail = node.arguments[0], node.detail
         if node.operation == "stop":
             return self._read(argument, index, loop)
@@ -235,9 +235,7 @@ class _Emitter:
         ]
         return before + heads + ["    " * depth + line for line in body]
 
-    def _reduction(
-        self, node: TracedArray, index: Index, value: str
-    ) -> tuple[list[str], str]:
+    def _reduction(self, node: Node, index: Index, value: str) -> tuple[list[str], str]:
         zero = _REDUCTIONS[node.operation]
         kept = [letter for axis, letter in enumerate(index) if axis not in node.detail]
         if kept:
@@ -253,7 +251,7 @@ class _Emitter:
             return before, f"{place} += {value}"
         return before, f"{place} = max({place}, {value})"
 
-    def _softmax(self, node: TracedArray) -> list[str]:
+    def _softmax(self, node: Node) -> list[str]:
         """Return calls of the vectorised softmax, one per row."""
         length, rows = node.shape[-1], node.size // node.shape[-1]
         source, result = self._offset[node.arguments[0].index], self._offset[node.index]

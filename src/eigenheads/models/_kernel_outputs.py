@@ -18,15 +18,20 @@ from eigenheads.models._declared import (
     N_TOKENS,
     N_WEIGHTS,
     USES_OVERLAPS,
+    _add_gradient,
+    _add_outputs,
     _combination_weights,
     _draw_tokens,
     _loss_gradient,
     _project,
     _times_scale,
+    _write_meetings,
 )
 from eigenheads.models._kernel_parts import (
     _add_overlap_gradient,
+    _add_products_wide,
     _add_row,
+    _clear,
     _project_wide,
     _scale_row,
     _write_gram,
@@ -46,7 +51,7 @@ def _new_outputs(n_axes: int) -> Any:
     """Return arrays for the combinations of tokens.
 
     Tokens with their coordinates on the new axes; weights, unit vectors and products
-    with tokens; two square matrices; coordinates; gradient on the new axes.
+    with tokens; two square matrices; coordinates; gradient on the new axes and on all.
     """
     return (
         np.empty((n_axes + N_COMBINATIONS, N_TOKENS)),
@@ -54,10 +59,11 @@ def _new_outputs(n_axes: int) -> Any:
         np.empty((2, N_COMBINATIONS, N_COMBINATIONS)),
         np.empty((N_COMBINATIONS, n_axes + N_COMBINATIONS)),
         np.empty((N_WEIGHTS, N_COMBINATIONS)),
+        np.empty((N_WEIGHTS, n_axes + N_COMBINATIONS)),
     )
 
 
-@njit(fastmath=REORDER)
+@njit(fastmath=REORDER, forceinline=True)
 def _sample(
     rng: np.random.Generator,
     d: float,
@@ -82,7 +88,7 @@ def _sample(
     Leaves the gradient on the axes of the combinations in ``revealed``, and in
     ``slopes`` the tokens' weights outside what the combinations have fixed.
     """
-    _, rows, squares, coordinates, revealed = outputs
+    _, rows, squares, coordinates, revealed, added = outputs
     combinations, units, meetings = rows[0], rows[1], rows[2]
     n_axes = tokens.shape[0] - N_COMBINATIONS
     inside = tokens[:n_axes]
@@ -95,18 +101,12 @@ def _sample(
         fields, tokens, latents, parameters, constants, overlaps, work, combinations
     )
     _reveal_combinations(rng, d - n_axes, scale, combinations, units, squares, tokens)
-    for k in range(N_COMBINATIONS):
-        for axis in range(tokens.shape[0]):
-            total = 0.0
-            for i in range(N_TOKENS):
-                total += combinations[k, i] * tokens[axis, i]
-            coordinates[k, axis] = total
-        for i in range(N_TOKENS):
-            meetings[k, i] = 0.0
-        for axis in range(tokens.shape[0]):
-            coordinate = coordinates[k, axis]
-            for i in range(N_TOKENS):
-                meetings[k, i] += coordinate * tokens[axis, i]
+    _clear(coordinates)
+    if n_axes == N_AXES:
+        _add_outputs(combinations, tokens, coordinates)
+        _write_meetings(coordinates, tokens, meetings)
+    else:
+        _write_outputs_wide(combinations, tokens, coordinates, meetings)
     _write_gram(coordinates, squares[1])
     value = _loss_gradient(
         fields,
@@ -122,15 +122,16 @@ def _sample(
         meetings,
         squares[1],
     )
+    _clear(added)
+    if n_axes == N_AXES:
+        _add_gradient(slopes, tokens, added)
+    else:
+        _add_products_wide(slopes, tokens, added)
     for a in range(N_WEIGHTS):
-        for axis in range(tokens.shape[0]):
-            total = 0.0
-            for i in range(N_TOKENS):
-                total += slopes[a, i] * tokens[axis, i]
-            if axis < n_axes:
-                gradient[a, axis] += total
-            else:
-                revealed[a, axis - n_axes] = total
+        for axis in range(n_axes):
+            gradient[a, axis] += added[a, axis]
+        for k in range(N_COMBINATIONS):
+            revealed[a, k] = added[a, n_axes + k]
     if USES_OVERLAPS:
         _add_overlap_gradient(state, overlap_slopes, gradient)
     _times_scale(scale, slopes)
@@ -175,17 +176,36 @@ def _reveal_combinations(
             bartlett[k, b] = 1.0 if k == b else 0.0
     _times_bartlett(rng, dof, bartlett)
     for k in range(N_COMBINATIONS):
-        row = tokens[n_axes + k]
-        exists = dof - k > 0.0
         for i in range(N_TOKENS):
-            row[i] = rng.standard_normal() if exists else 0.0
+            tokens[n_axes + k, i] = rng.standard_normal()
+        if dof - k <= 0.0:
+            for i in range(N_TOKENS):
+                tokens[n_axes + k, i] = 0.0
         for b in range(N_COMBINATIONS):
             product = 0.0
             for i in range(N_TOKENS):
-                product += units[b, i] * row[i]
+                product += units[b, i] * tokens[n_axes + k, i]
+            missing = bartlett[b, k] - product
             for i in range(N_TOKENS):
-                row[i] += (bartlett[b, k] - product) * units[b, i]
+                tokens[n_axes + k, i] += missing * units[b, i]
     _times_scale(scale, tokens[n_axes:])
+
+
+@njit(fastmath=REORDER)
+def _write_outputs_wide(
+    combinations: Any, tokens: Any, coordinates: Any, meetings: Any
+) -> None:
+    """Write coordinates of the combinations and their products with all tokens."""
+    for k in range(N_COMBINATIONS):
+        for i in range(N_TOKENS):
+            meetings[k, i] = 0.0
+        for axis in range(tokens.shape[0]):
+            total = 0.0
+            for i in range(N_TOKENS):
+                total += combinations[k, i] * tokens[axis, i]
+            coordinates[k, axis] = total
+            for i in range(N_TOKENS):
+                meetings[k, i] += total * tokens[axis, i]
 
 
 @njit(fastmath=REORDER)

@@ -93,7 +93,7 @@ def risk(
 
 
 @dataclass(frozen=True)
-class CriticalPoint:
+class StationaryPoint:
     """A point where the gradient of the risk vanishes.
 
     Attributes
@@ -131,7 +131,7 @@ def critical_points(
     n_samples: int = 2**12,
     tolerance: float = 0.05,
     seed: int = 0,
-) -> list[CriticalPoint]:
+) -> list[StationaryPoint]:
     r"""Find critical points of the risk by Newton's method from random weights.
 
     Parameters
@@ -283,7 +283,9 @@ class _Surface:
             parts.append(np.linalg.eigvalsh(self.outside(state, gradient)))
         return np.concatenate(parts).astype(np.float64)
 
-    def described(self, state: FloatArray, overlaps: dict[str, float]) -> CriticalPoint:
+    def described(
+        self, state: FloatArray, overlaps: dict[str, float]
+    ) -> StationaryPoint:
         """Return the critical point with its curvatures and kind."""
         sets = [self.with_samples(number) for number in range(_SETS)]
         values = np.array([one.curvatures(state) for one in sets])
@@ -299,7 +301,7 @@ class _Surface:
             kind = "minimum"
         value = float(np.mean([one.slope(state)[0] for one in sets]))
         inside, outside = both[:n_inside], both[n_inside:]
-        return CriticalPoint(overlaps, value, kind, index, inside, outside)
+        return StationaryPoint(overlaps, value, kind, index, inside, outside)
 
 
 def _newton(surface: _Surface, state: FloatArray) -> FloatArray | None:

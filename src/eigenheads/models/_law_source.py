@@ -12,10 +12,10 @@ from eigenheads._typing import FloatArray
 from eigenheads.models._tokens import (
     Coefficient,
     LatentMultiple,
+    PositionLaw,
     RandomDirection,
     RandomNumber,
     Size,
-    Tilt,
     Token,
     TokenLaw,
     size_at,
@@ -154,7 +154,7 @@ class LawSource:
             f"    tokens[{row}, i] += mean[{row}, i]",
         ]
 
-    def _write_tilt(self, tilt: Tilt, start: int, stop: int) -> None:
+    def _write_tilt(self, tilt: PositionLaw, start: int, stop: int) -> None:
         row, strength = (
             self._law.planted.index(tilt.direction),
             self._size(tilt.strength),

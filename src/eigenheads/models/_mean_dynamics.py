@@ -46,7 +46,7 @@ _DIFFERENCE = 1e-3
 
 
 class _Rule(NamedTuple):
-    """What one update does, at one time."""
+    """Effect of one update, at one time."""
 
     step_size: float
     decay: float

@@ -15,7 +15,7 @@ from eigenheads.models._law_source import LawSource
 from eigenheads.models._module import load_module, module_source, template
 from eigenheads.models._program import Program
 from eigenheads.models._tokens import LatentMultiple, RandomNumber, Token, TokenLaw
-from eigenheads.models._unrolled import unrolled_sums
+from eigenheads.models._unrolled import unrolled_outputs, unrolled_sums
 
 _OWNER = "Model"
 _GEOMETRIES = ("sphere", "free")
@@ -127,7 +127,7 @@ class Model:
 
     @property
     def on_sphere(self) -> tuple[bool, ...]:
-        """Whether each weight has unit length."""
+        """True for each weight that has unit length."""
         return tuple(kind == "sphere" for kind in self.weights.values())
 
     @property
@@ -205,9 +205,12 @@ class Model:
             "ON_SPHERE": self.on_sphere,
         }
         kernel = "_kernel_outputs" if self.n_combinations else "_kernel_fields"
+        n_weights = len(self.weights)
+        outputs = unrolled_outputs(self.n_axes, n_weights, self.n_combinations)
         parts = [
             template("_kernel_parts"),
-            unrolled_sums(len(self.planted), len(self.weights)),
+            unrolled_sums(len(self.planted), n_weights),
+            outputs if self.n_combinations else "",
             self._law_source.source(),
             gradient,
             template(kernel),

@@ -19,16 +19,15 @@ import numpy as np
 from eigenheads._typing import FloatArray
 from eigenheads.models._derivatives import gradients
 from eigenheads.models._emit import Write, emit
-from eigenheads.models._graph import (
-    Graph,
-    NotTraceable,
-    TracedArray,
+from eigenheads.models._graph import Graph, Node, NotTraceable
+from eigenheads.models._operations import (
     broadcast,
     reduced,
     stopped,
     traced_softmax,
 )
 from eigenheads.models._symbols import Direction, Symbol, TokenRows
+from eigenheads.models._traced import traced_graph
 
 # Each combination costs one more normal per token, and a K × K factor per sample.
 _MAX_COMBINATIONS = 8
@@ -45,7 +44,7 @@ def softmax(x: Any, axis: int = -1) -> Any:
     >>> softmax(np.zeros(4))
     array([0.25, 0.25, 0.25, 0.25])
     """
-    if isinstance(x, TracedArray):
+    if isinstance(x, Node):
         return traced_softmax(x, axis)
     weights = np.exp(x - np.max(x, axis=axis, keepdims=True))
     return weights / np.sum(weights, axis=axis, keepdims=True)
@@ -85,7 +84,7 @@ class _Parameters:
     def __init__(self, graph: Graph, names: list[str]) -> None:
         self._graph, self._found = graph, names
 
-    def __getattr__(self, name: str) -> TracedArray:
+    def __getattr__(self, name: str) -> Node:
         if name.startswith("__"):
             raise AttributeError(name)
         if name not in self._found:
@@ -120,12 +119,12 @@ class Program:
         normals: int = 0,
         latents: Sequence[str] = (),
     ) -> None:
-        self.graph, self.n_tokens = Graph(), n_tokens
+        self.graph, self.n_tokens = traced_graph(), n_tokens
         self.n_planted, self.n_weights = len(planted), len(weights)
         self.parameters: list[str] = []
-        self._combinations: list[TracedArray] = []
-        self._products: dict[tuple[int, int], TracedArray] = {}
-        self._overlaps: dict[tuple[int, int], TracedArray] = {}
+        self._combinations: list[Node] = []
+        self._products: dict[tuple[int, int], Node] = {}
+        self._overlaps: dict[tuple[int, int], Node] = {}
         shape = (n_tokens,)
         self._fields = [
             self.graph.memory(f"fields[{row}, {{}}]", shape)
@@ -156,7 +155,7 @@ class Program:
         self.loss = self._check_number(value)
         self._check_weights(list(weights))
 
-    def _check_number(self, value: object) -> TracedArray:
+    def _check_number(self, value: object) -> Node:
         if value is None:
             raise NotTraceable("a loss that returns None", "Return a number.")
         if isinstance(value, Symbol):
@@ -184,7 +183,7 @@ class Program:
         """Number of token combinations whose products the loss takes (0: class A)."""
         return len(self._combinations)
 
-    def overlap(self, row: int, other: int) -> TracedArray:
+    def overlap(self, row: int, other: int) -> Node:
         """Return the inner product of two directions."""
         row, other = max(row, other), min(row, other)
         if row < 0:  # planted directions are orthonormal
@@ -194,7 +193,7 @@ class Program:
         self._overlaps[row, other] = node
         return node
 
-    def product(self, left: TracedArray, right: TracedArray) -> TracedArray:
+    def product(self, left: Node, right: Node) -> Node:
         """Return the inner product of two combinations of tokens."""
         pair = sorted((self._combination(left), self._combination(right)))
         key = (pair[0], pair[1])
@@ -203,7 +202,7 @@ class Program:
             self._products[key] = node
         return self._products[key]
 
-    def _combination(self, weights: TracedArray) -> int:
+    def _combination(self, weights: Node) -> int:
         for number, known in enumerate(self._combinations):
             if known is weights:
                 return number
@@ -215,7 +214,7 @@ class Program:
         self._combinations.append(weights)
         return len(self._combinations) - 1
 
-    def _slopes(self) -> list[TracedArray | None]:
+    def _slopes(self) -> list[Node | None]:
         r"""Return the derivatives with respect to the fields of each weight.
 
         A product :math:`o_k \cdot o_l` depends on the fields through the weights
@@ -299,5 +298,5 @@ class Program:
 
     @property
     def uses_overlaps(self) -> bool:
-        """Whether the loss takes products of weights, as penalties do."""
+        """True if the loss takes products of weights, as penalties do."""
         return bool(self._overlaps)

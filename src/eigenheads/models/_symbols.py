@@ -4,7 +4,8 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from eigenheads.models._graph import Graph, NotTraceable, TracedArray, put, reduced
+from eigenheads.models._graph import Graph, Node, NotTraceable
+from eigenheads.models._operations import put, reduced
 
 
 class ProductSource(Protocol):
@@ -13,10 +14,10 @@ class ProductSource(Protocol):
     graph: Graph
     n_tokens: int
 
-    def overlap(self, row: int, other: int) -> TracedArray:
+    def overlap(self, row: int, other: int) -> Node:
         """Return the inner product of two directions."""
 
-    def product(self, left: TracedArray, right: TracedArray) -> TracedArray:
+    def product(self, left: Node, right: Node) -> Node:
         """Return the inner product of two combinations of tokens."""
 
 
@@ -87,7 +88,7 @@ def _refuse_entries(found: str) -> NoReturn:
 class Direction(Symbol):
     """A weight vector or a planted direction."""
 
-    def __init__(self, program: ProductSource, field: TracedArray, row: int) -> None:
+    def __init__(self, program: ProductSource, field: Node, row: int) -> None:
         self.program, self.field, self.row = program, field, row
 
     def __matmul__(self, other: Any) -> Any:
@@ -101,7 +102,7 @@ class Direction(Symbol):
 class TokenCombination(Symbol):
     r"""A vector :math:`\sum_i a_i x_i`."""
 
-    def __init__(self, program: ProductSource, weights: TracedArray) -> None:
+    def __init__(self, program: ProductSource, weights: Node) -> None:
         self.program, self.weights = program, weights
 
     def _with(self, weights: Any) -> "TokenCombination":
@@ -140,7 +141,7 @@ class TokenRows(Symbol):
     def __init__(
         self,
         program: ProductSource,
-        matrix: TracedArray | None = None,
+        matrix: Node | None = None,
         span: tuple[int, int] | None = None,
     ) -> None:
         self.program, self.matrix = program, matrix
@@ -151,7 +152,7 @@ class TokenRows(Symbol):
             return self.matrix.shape[0]
         return self.span[1] - self.span[0]
 
-    def _rows(self) -> TracedArray:
+    def _rows(self) -> Node:
         if self.matrix is None:
             rows = np.eye(self.program.n_tokens)[slice(*self.span)]
             return self.program.graph.lift(rows)
@@ -224,7 +225,7 @@ class TokenRows(Symbol):
         return self.sum(axis) / len(self)
 
 
-def _weights_of(other: Any) -> TracedArray:
+def _weights_of(other: Any) -> Node:
     if not isinstance(other, TokenCombination):
         raise NotTraceable(
             "a sum of tokens and something else", "Add tokens to tokens."
@@ -232,7 +233,7 @@ def _weights_of(other: Any) -> TracedArray:
     return other.weights
 
 
-def _rows_of(other: Any) -> TracedArray:
+def _rows_of(other: Any) -> Node:
     if not isinstance(other, TokenRows):
         raise NotTraceable(
             "a sum of tokens and something else", "Add tokens to tokens."
@@ -240,7 +241,7 @@ def _rows_of(other: Any) -> TracedArray:
     return other._rows()
 
 
-def _number_of(program: ProductSource, factor: Any) -> TracedArray:
+def _number_of(program: ProductSource, factor: Any) -> Node:
     if isinstance(factor, Symbol):
         _refuse_entries("a product (*)")
     node = program.graph.lift(factor)

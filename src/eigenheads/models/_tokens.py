@@ -66,7 +66,7 @@ class RandomDirection:
 
 
 @dataclass(frozen=True)
-class Tilt:
+class PositionLaw:
     """Law of the position that stands first: weight exp(strength · field)."""
 
     direction: str
@@ -131,12 +131,12 @@ def one_of(
     return RandomDirection(directions, amplitude, shares, shared=True)
 
 
-def tilted(direction: str, strength: Size) -> Tilt:
+def chosen_by(direction: str, strength: Size) -> PositionLaw:
     r"""Choose position i with weight :math:`\exp(\text{strength}\; x_i \cdot u)`.
 
     The token that is chosen stands first in its group: the others are exchangeable.
     """
-    return Tilt(direction, strength)
+    return PositionLaw(direction, strength)
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Token:
     scale
         :math:`s`: a number, a function of d, or a :func:`choice`.
     first
-        :func:`tilted`: which of the tokens stands first.
+        :func:`chosen_by`: which of the tokens stands first.
 
     Examples
     --------
@@ -166,15 +166,15 @@ class Token:
     n: int = 1
     mean: Mapping[str, Coefficient] | RandomDirection = field(default_factory=dict)
     scale: Coefficient = 1.0
-    first: Tilt | None = None
+    first: PositionLaw | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", check_count("n", self.n, owner=_OWNER))
         if not isinstance(self.mean, Mapping | RandomDirection):
             contract = "a mapping of planted directions to coefficients, or a mixture"
             fail("mean", contract, self.mean, owner=_OWNER, error=TypeError)
-        if self.first is not None and not isinstance(self.first, Tilt):
-            fail("first", "tilted(...) or None", self.first, owner=_OWNER)
+        if self.first is not None and not isinstance(self.first, PositionLaw):
+            fail("first", "chosen_by(...) or None", self.first, owner=_OWNER)
         coefficients = (
             list(self.mean.values()) if isinstance(self.mean, Mapping) else []
         )
@@ -266,7 +266,7 @@ class TokenLaw:
         return means
 
     def _put_first(
-        self, tilt: Tilt, tokens: FloatArray, rng: np.random.Generator, d: int
+        self, tilt: PositionLaw, tokens: FloatArray, rng: np.random.Generator, d: int
     ) -> None:
         strength = size_at(tilt.strength, d, name="strength")
         scores = strength * tokens[:, self.planted.index(tilt.direction)]

@@ -9,6 +9,41 @@ _MOST_SUMS = 12
 _HEAD = "@njit(fastmath=REORDER)"
 
 
+def unrolled_outputs(n_axes: int, n_weights: int, n_combinations: int) -> str:
+    """Return the source of sums for combinations of tokens (class B).
+
+    ``_add_outputs(combinations, tokens, coordinates)`` adds the coordinates of the
+    combinations, ``_write_meetings(coordinates, tokens, meetings)`` their products with
+    all tokens, ``_add_gradient(slopes, tokens, gradient)`` adds sums of tokens with
+    weights, on the frame and on the axes of the combinations.
+    """
+    size = n_axes + n_combinations
+    outputs = [
+        (f"coordinates[{k}, {j}]", f"combinations[{k}, i]", f"tokens[{j}, i]")
+        for k in range(n_combinations)
+        for j in range(size)
+    ]
+    meetings = [
+        (
+            f"meetings[{k}, i]",
+            [(f"coordinates[{k}, {j}]", f"tokens[{j}, i]") for j in range(size)],
+        )
+        for k in range(n_combinations)
+    ]
+    gradient = [
+        (f"gradient[{a}, {j}]", f"slopes[{a}, i]", f"tokens[{j}, i]")
+        for a in range(n_weights)
+        for j in range(size)
+    ]
+    return "\n\n".join(
+        [
+            _sums("_add_outputs", "combinations, tokens, coordinates", outputs),
+            _projection("_write_meetings", "coordinates, tokens, meetings", meetings),
+            _sums("_add_gradient", "slopes, tokens, gradient", gradient),
+        ]
+    )
+
+
 def unrolled_sums(n_planted: int, n_weights: int) -> str:
     """Return the source of ``_project``, ``_add_products`` and ``_add_gram``.
 
@@ -37,15 +72,17 @@ def unrolled_sums(n_planted: int, n_weights: int) -> str:
     ]
     return "\n\n".join(
         [
-            _projection(fields),
+            _projection("_project", "state, tokens, fields", fields),
             _sums("_add_products", "slopes, tokens, gradient", products),
             _sums("_add_gram", "slopes, outside", gram),
         ]
     )
 
 
-def _projection(fields: list[tuple[str, list[tuple[str, str]]]]) -> str:
-    lines = [_HEAD, "def _project(state, tokens, fields):"]
+def _projection(
+    name: str, parameters: str, fields: list[tuple[str, list[tuple[str, str]]]]
+) -> str:
+    lines = [_HEAD, f"def {name}({parameters}):"]
     names: dict[str, str] = {}
     for _, terms in fields:
         for coordinate, _ in terms:

@@ -57,6 +57,7 @@ class PursuitRecorder:
     ) -> None:
         """Record one iteration, whose softmax compares `queries` with `cleaned`."""
         batch, heads, n_keys, d = keys.shape
+        # Padding counts neither in shares nor in norms.
         live = self._visibility.live()
         ones = keys.new_ones(batch, heads, n_keys)
         alive = ones if live is None else ones * live
@@ -74,6 +75,7 @@ class PursuitRecorder:
         scores = self._scale * sample @ cleaned.transpose(-2, -1)
         scores = scores + self._visibility.rows(index).to(scores)
         at = index.to(cleaned.device).view(-1, 1).expand(*scores.shape[:-1], 1)
+        # The softmax weight of a token on itself, without the whole softmax.
         own = scores.gather(-1, at)
         weight = (own - scores.logsumexp(-1, keepdim=True)).exp().squeeze(-1)
         weight = weight.nan_to_num(0.0)  # a token that sees nothing
@@ -113,6 +115,7 @@ class PursuitMonitor:
                 f"the pursuit flagged no key entry in {self.n_calls} training steps: "
                 "it removes no corruption. Lower `sparsity`, or set it to 'auto'.",
             )
+        # One token alone has weight 1 on itself, whatever the layer does.
         own = float(diagnostics.self_weight[-1].mean())
         if own > 0.99 and n_tokens > 1:
             self._warn(

@@ -57,6 +57,7 @@ class PursuitSettings:
     ) -> "PursuitSettings":
         """Return the settings, or raise an error that starts with `owner`."""
         width: int | None = None
+        # A width may come with the name of the rule.
         if isinstance(threshold, tuple) and len(threshold) == 2:
             threshold, given = threshold
             width = check_count("threshold[1]", given, owner=owner)
@@ -76,6 +77,7 @@ class PursuitSettings:
         self, argument: Tensor, mean_size: Tensor, visibility: Visibility
     ) -> Tensor:
         r"""Return :math:`\tau`; `mean_size` is each row's mean of :math:`|K|`."""
+        # The automatic rule measures the argument; the others scale the mean of |K|.
         if self.sparsity == "auto":
             medians = middle(argument.abs().sort(-1).values).squeeze(-1)
             return AUTO_MEDIANS * visibility.median(medians)
@@ -230,6 +232,8 @@ def pursue(
     recorder = PursuitRecorder(visibility, scale) if measure else None
     keys, values = visibility.hide(keys), visibility.hide(values)
     arguments = (keys, values, queries, settings, visibility, scale, dropout)
+    # Checkpointing keeps keys and values only, and iterates again in the backward
+    # pass. A recorded call keeps everything, since it is measured on the way.
     if recompute and recorder is None and torch.is_grad_enabled():
         output, cleaned, size = checkpoint(
             _iterate, *arguments, None, use_reentrant=False
@@ -266,11 +270,13 @@ def _iterate(
     # K - S + Z: the sparse part S is never formed.
     for left in reversed(range(settings.n_iter)):
         argument = K if L is None or Z is None else _subtract(K + Z, L, in_place)
+        # Shrinkage: what exceeds the threshold is S, what stays is `clipped`.
         tau = settings.threshold(argument, mean_size, visibility)
         clipped = _clip(argument, tau)
         G = clipped if L is None else L.add_(clipped) if in_place else L + clipped
         cleaned = G if Z is None or is_admm else torch.sub(G, Z, alpha=2)
         norms.append(torch.linalg.vector_norm(cleaned.detach()))
+        # The low-rank step: a fused attention of the cleaned keys, in their own dtype.
         met = cleaned.to(values.dtype)
         rows = met  # the queries of this softmax
         if queries is not None and (in_every or not left):
@@ -285,6 +291,7 @@ def _iterate(
                 own = visibility.attend(met, met, values, scale=scale)
             recorder.add(K, own, argument - clipped, cleaned, pursuing.to(K.dtype))
         if left:
+            # The multiplier step: Z + K - L - S is G less the new L.
             L = output.to(K.dtype).contiguous()
             Z = _subtract(G, L, in_place)
     return output, met, torch.stack(norms).max()

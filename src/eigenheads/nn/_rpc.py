@@ -140,6 +140,7 @@ class RPCAttention(AbstractAttention):
         """
         heads = self._heads(x)
         visibility = self._visibility(heads[1], attn_mask, is_causal)
+        # Measuring has side effects: never in compiled calls or in evaluation.
         if not self.training or torch.compiler.is_compiling():
             found = self._pursue(heads, visibility)
         else:
@@ -195,6 +196,7 @@ class RPCAttention(AbstractAttention):
         forward = specialized(type(self).forward, self.n_iter)
         self.__dict__["forward"] = MethodType(forward, self)
 
+    # The bound `forward` is made again after copying and unpickling.
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "forward"}
 

@@ -7,12 +7,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from eigenheads._checks import Got, fail
+from eigenheads._checks import (
+    Got,
+    check_flag,
+    check_instance,
+    fail,
+)
 
 
 @dataclass(frozen=True)
 class Visibility:
-    """Which tokens each token may see.
+    """Visibility of tokens to each other: an attention mask.
 
     This is the only reader of attention masks in the package. Rows are tokens, columns
     are keys. A mask of booleans shows a key where it is ``True``, as in
@@ -73,16 +78,20 @@ class Visibility:
         owner
             Name that errors start with.
         """
+        check_flag("is_causal", is_causal, owner=owner)
         n_keys = keys.shape[-2]
         n_queries = n_keys if n_queries is None else n_queries
         if is_causal and n_queries > n_keys:
             got = Got(f"{n_queries} queries and {n_keys} keys")
             contract = "the last of the tokens whose keys are given if `is_causal`"
             fail("queries", contract, got, owner=owner)
+        # Without a mask tensor, causality stays a flag: fused kernels take it as such,
+        # and means become running sums.
         if attn_mask is None:
             return cls(n_keys, is_causal)
         _check_mask(attn_mask, keys, n_queries, owner=owner)
         mask = attn_mask.reshape((1,) * (4 - attn_mask.ndim) + attn_mask.shape)
+        # From here on `visible` and `bias` carry everything, causality included.
         visible = is_visible(mask)
         if is_causal:
             visible = visible & causal_mask(n_keys, n_keys, keys.device)
@@ -102,6 +111,7 @@ class Visibility:
 
     def mean(self, per_token: Tensor) -> Tensor:
         """Return each row's mean over the tokens that it sees, ``(…, rows, 1)``."""
+        # Three cases, from general to cheap: any mask, causal, none.
         if self.visible is not None:
             seen = self.visible.to(per_token.dtype)
             total = seen @ per_token.unsqueeze(-1)
@@ -133,6 +143,8 @@ class Visibility:
         dropout: float = 0.0,
     ) -> Tensor:
         """Return fused softmax attention under this mask; queries are the last rows."""
+        # Choose the cheapest form that the fused kernel accepts: its causal flag, a
+        # boolean mask, or a bias.
         options: dict[str, Any] = {"scale": scale, "dropout_p": dropout}
         n_queries = queries.shape[-2]
         if self.bias is not None:
@@ -167,6 +179,7 @@ class Visibility:
             Indices of the tokens.
         """
         if self.bias is not None:
+            # One row serves every token, and all rows in order need no indexing.
             whole = self.bias.shape[-2] == 1 or len(index) == self.n_keys
             return self.bias if whole else self.bias[..., index.to(self.bias.device), :]
         bias = torch.zeros(1, self.n_keys)
@@ -233,6 +246,7 @@ class Visibility:
         # Rows of padding tokens are ignored.
         counts = padding[:, None, :, None]
         if not bool((full.masked_fill(~visible, 0.0) * counts).any()):
+            # Two explanations in turn: padding alone, then padding and causality.
             for is_causal in (False, True):
                 seen = padding[:, None, None, :]
                 if is_causal:
@@ -279,6 +293,7 @@ def merge_masks(
     for part in parts:
         numbers = part
         if part.dtype == torch.bool:
+            # Booleans become numbers, so that both kinds of masks add up.
             zeros = torch.zeros(part.shape, dtype=queries.dtype, device=queries.device)
             numbers = zeros.masked_fill(part, -torch.inf)
         total = numbers if total is None else total + numbers
@@ -301,6 +316,9 @@ def middle(ordered: Tensor) -> Tensor:
 
 def _check_mask(mask: Tensor, keys: Tensor, n_queries: int, *, owner: str) -> None:
     n_keys = keys.shape[-2]
+    check_instance("attn_mask", mask, Tensor, owner=owner)
+    if mask.is_sparse or mask.device.type == "meta" != keys.device.type:
+        fail("attn_mask", "a dense tensor that holds numbers", mask, owner=owner)
     if mask.dtype != torch.bool and not mask.is_floating_point():
         contract = "boolean (True may be seen) or floating point (added to the scores)"
         got = Got(f"dtype {str(mask.dtype).removeprefix('torch.')}")

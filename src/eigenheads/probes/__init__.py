@@ -1,5 +1,6 @@
 """Statistics of attention heads given as plain arrays, with null distributions."""
 
+from eigenheads.probes._calibration import calibrate
 from eigenheads.probes._controls import planted_heads
 from eigenheads.probes._covariance import covariance_probe
 from eigenheads.probes._head import Head
@@ -10,11 +11,7 @@ from eigenheads.probes._heads import NotAttentionWarning
 from eigenheads.probes._kernel import kernel_pca_probe
 from eigenheads.probes._model_probe import ModelProbe
 from eigenheads.probes._result import ProbeResult, Statistic
-from eigenheads.probes._significance import (
-    effect_sizes,
-    permutation_p_values,
-    q_values,
-)
+from eigenheads.probes._significance import q_values
 
 __all__ = [
     "Head",
@@ -24,11 +21,10 @@ __all__ = [
     "Null",
     "ProbeResult",
     "Statistic",
+    "calibrate",
     "covariance_probe",
-    "effect_sizes",
     "head_probe",
     "kernel_pca_probe",
-    "permutation_p_values",
     "planted_heads",
     "q_values",
 ]

@@ -66,7 +66,7 @@ class TrainingResult:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run has made all its updates."""
+        """True if the run has made all its updates."""
         return self.step == self.n_steps
 
 
@@ -349,7 +349,7 @@ class _Run:
         return torch.autocast(self.accelerator.device.type, types[self.precision])
 
     def _agreed(self, wants_stop: bool) -> bool:
-        """Whether any process was told to stop."""
+        """Return whether any process was told to stop."""
         if self.accelerator.num_processes == 1:
             return wants_stop
         flag = torch.tensor(float(wants_stop), device=self.accelerator.device)

@@ -1,31 +1,45 @@
-"""How much a model loses when its input is corrupted, attacked, or foreign."""
+"""Measure how much accuracy models lose on corrupted, attacked and foreign input."""
 
 from eigenheads._extras import missing as _missing
 
 try:
-    import torch as _torch  # noqa: F401 -- asked for here, so that the error is clear
+    import torch as _torch  # noqa: F401 -- imported here, so that the error is clear
 except ImportError as error:
     raise _missing("PyTorch", extra="torch", owner="eigenheads.robustness") from error
 
-from eigenheads.robustness._attacks import fgsm, pgd
-from eigenheads.robustness._blind_attacks import spsa, square
-from eigenheads.robustness._corruptions import CORRUPTIONS, SEVERITIES, corrupt
-from eigenheads.robustness._evaluate import ATTACKS, evaluate_robustness
-from eigenheads.robustness._result import Robustness, RobustnessRow
+from eigenheads.robustness._attacks import (
+    apgd,
+    carlini_wagner,
+    fgsm,
+    pgd,
+    sparse_l1_descent,
+)
+from eigenheads.robustness._blind_attacks import spsa, square, uniform_noise
+from eigenheads.robustness._corruptions import CORRUPTIONS, IMAGENET_C, corrupt
+from eigenheads.robustness._evaluate import (
+    ATTACKS,
+    GradientMaskingWarning,
+    evaluate_robustness,
+)
+from eigenheads.robustness._result import Robustness
 from eigenheads.robustness._tokens import corrupting_tokens, swap_words
 
 __all__ = [
     "ATTACKS",
     "CORRUPTIONS",
-    "SEVERITIES",
+    "IMAGENET_C",
+    "GradientMaskingWarning",
     "Robustness",
-    "RobustnessRow",
+    "apgd",
+    "carlini_wagner",
     "corrupt",
     "corrupting_tokens",
     "evaluate_robustness",
     "fgsm",
     "pgd",
+    "sparse_l1_descent",
     "spsa",
     "square",
     "swap_words",
+    "uniform_noise",
 ]

@@ -1,17 +1,68 @@
-"""Attacks that only see the logits: SPSA and Square, in the maximum norm."""
+"""Attacks without gradients, in the maximum norm: noise, SPSA and Square."""
 
 import torch
 from torch import Tensor
 
 from eigenheads._checks import check_count, check_positive
-from eigenheads.robustness._attacks import Bounds, Model, project, read_budget
+from eigenheads.robustness._attacks import (
+    Bounds,
+    Budget,
+    Model,
+    margin,
+    project,
+    read_budget,
+)
 
 
-def margin(logits: Tensor, y: Tensor) -> Tensor:
-    """Return the best wrong logit less the right one: positive where it is fooled."""
-    right = logits.gather(1, y[:, None]).squeeze(1)
-    hidden = logits.scatter(1, y[:, None], -torch.inf)
-    return hidden.max(1).values - right
+@torch.no_grad()
+def uniform_noise(
+    model: Model,
+    x: Tensor,
+    y: Tensor,
+    *,
+    budget: Budget,
+    n_draws: int = 1,
+    bounds: Bounds = (0.0, 1.0),
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Add uniform noise: the baseline that every attack must beat.
+
+    Parameters
+    ----------
+    model, x, y, budget, bounds
+        As in :func:`fgsm`.
+    n_draws
+        Number of draws per input; the one with the largest margin is kept.
+    generator
+        Random numbers.
+
+    Returns
+    -------
+    attacked
+        Inputs within the budget and the bounds.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.full((1, 2), 0.5)
+    >>> noisy = uniform_noise(lambda x: x, x, torch.tensor([0]), budget=8)
+    >>> bool(0 < (noisy - x).abs().max() <= 8 / 255)
+    True
+    """
+    radius = read_budget(budget, bounds, owner="uniform_noise")
+    n_draws = check_count("n_draws", n_draws, owner="uniform_noise")
+    best: Tensor | None = None
+    for _ in range(n_draws):
+        noise = torch.rand(x.shape, generator=generator, dtype=x.dtype).to(x.device)
+        tried = (x + radius * (2 * noise - 1)).clamp(*bounds)
+        if n_draws == 1:
+            return tried
+        gain = margin(model(tried), y)
+        if best is None:
+            at, best = tried, gain
+        better = gain > best
+        at[better], best = tried[better], torch.maximum(gain, best)
+    return at
 
 
 @torch.no_grad()
@@ -20,7 +71,7 @@ def spsa(
     x: Tensor,
     y: Tensor,
     *,
-    budget: float,
+    budget: Budget,
     n_steps: int = 20,
     n_samples: int = 16,
     probe: float = 2.55,
@@ -39,11 +90,11 @@ def spsa(
     n_steps
         Number of steps.
     n_samples
-        Pairs of queries a step.
+        Pairs of queries per step.
     probe
         :math:`c` in 1/255 of the range.
     generator
-        Randomness of the signs.
+        Random numbers of the signs.
 
     Returns
     -------
@@ -65,6 +116,7 @@ def spsa(
     c = check_positive("probe", probe, owner="spsa") * unit
     at, first, second = x.clone(), torch.zeros_like(x), torch.zeros_like(x)
     for step in range(1, n_steps + 1):
+        # Adam on the estimated gradient, with its usual correction of the start.
         slope = _slope(model, at, y, c, n_samples, generator)
         first = 0.9 * first + 0.1 * slope
         second = 0.99 * second + 0.01 * slope.square()
@@ -100,7 +152,7 @@ def square(
     x: Tensor,
     y: Tensor,
     *,
-    budget: float,
+    budget: Budget,
     n_queries: int = 200,
     share: float = 0.8,
     bounds: Bounds = (0.0, 1.0),
@@ -109,7 +161,7 @@ def square(
     """Attack by random squares, kept where they help (Andriushchenko et al. 2020).
 
     It starts with random vertical stripes at the edge of the ball. A query sets a
-    random square of each image to the edge of the ball, one sign a channel, and is
+    random square of each image to the edge of the ball, one sign per channel, and is
     kept where the margin grows. Squares shrink on the published schedule, compressed
     to `n_queries`. Images that are fooled already stay as they are.
 
@@ -118,11 +170,11 @@ def square(
     model, x, y, budget, bounds
         As in :func:`fgsm`; `x` of shape ``(batch, …, height, width)``.
     n_queries
-        Queries an image.
+        Queries per image.
     share
         Share of the image that the first squares cover.
     generator
-        Randomness.
+        Random numbers.
 
     Returns
     -------
@@ -148,6 +200,7 @@ def square(
         open_ = (best <= 0).nonzero().squeeze(1)  # images that are not fooled yet
         if not len(open_):
             break
+        # Try one square per open image, and keep it where the margin grew.
         area = share * _shrunk(query / n_queries)
         signs, inside = _squares(x[open_], area, generator)
         edge = (x[open_] + radius * signs).clamp(*bounds)
@@ -161,7 +214,7 @@ def square(
 def _squares(
     x: Tensor, area: float, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
-    """Return one sign a channel, and one random square an image of this share."""
+    """Return one sign per channel, and one random square of this share per image."""
     height, width = x.shape[-2:]
     side = (area * height * width) ** 0.5
     tall, wide = (min(max(1, round(side)), limit) for limit in (height, width))

@@ -1,12 +1,14 @@
 """Evaluate how robust models are: one call, one tidy table."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, Final, NoReturn
+from functools import partial
+from typing import Any, Final, Literal, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 from torch import Tensor, nn
 
 from eigenheads._checks import (
@@ -15,12 +17,33 @@ from eigenheads._checks import (
     check_number,
     fail,
 )
-from eigenheads._parallel import advance, progress_bar
-from eigenheads.robustness._attacks import fgsm, pgd
-from eigenheads.robustness._blind_attacks import spsa, square
-from eigenheads.robustness._corruptions import CORRUPTIONS, SEVERITIES
-from eigenheads.robustness._plan import Plan, mean, plan_images, plan_words
-from eigenheads.robustness._read import read_images, read_words
+from eigenheads._parallel import progress_bar
+from eigenheads.robustness._attacks import (
+    apgd,
+    carlini_wagner,
+    fgsm,
+    pgd,
+    sparse_l1_descent,
+)
+from eigenheads.robustness._blind_attacks import spsa, square, uniform_noise
+from eigenheads.robustness._corruptions import CORRUPTIONS, IMAGENET_C, SEVERITIES
+from eigenheads.robustness._plan import (
+    EvaluationPlan,
+    Outcomes,
+    PlannedAttack,
+    mean_outcome,
+    measure_batches,
+    measure_set,
+    plan_images,
+    plan_words,
+)
+from eigenheads.robustness._read import (
+    ImageSet,
+    read_batches,
+    read_images,
+    read_outliers,
+    read_words,
+)
 from eigenheads.robustness._result import (
     Resampling,
     Robustness,
@@ -34,10 +57,25 @@ _ATTACKS: Final[dict[str, Callable[..., Tensor]]] = {
     "pgd": pgd,
     "spsa": spsa,
     "square": square,
+    "noise": uniform_noise,
+    "apgd-ce": partial(apgd, loss="ce"),
+    "apgd-dlr": partial(apgd, loss="dlr"),
+    "carlini-wagner": carlini_wagner,
+    "sparse-l1": sparse_l1_descent,
 }
 ATTACKS: Final = tuple(_ATTACKS)
+_USUAL: Final = ("fgsm", "pgd", "spsa", "square")
+# Attacks in the same norm, with and without gradients: the former should be stronger.
+_WITH_GRADIENT = ("fgsm", "pgd", "apgd-ce", "apgd-dlr")
+_WITHOUT = ("noise", "spsa", "square", *(f"{n} transferred" for n in _WITH_GRADIENT))
+_ONE_POINT = 0.01
 Model = nn.Module | Callable[[Tensor], Any]
 Models = Model | Sequence[Model] | Mapping[str, Model | Sequence[Model]]
+Attacks = Sequence[str] | Mapping[str, Mapping[str, Any] | Callable[..., Tensor]]
+
+
+class GradientMaskingWarning(UserWarning):
+    """Attacks with gradients do worse than attacks without: accuracy is overrated."""
 
 
 def evaluate_robustness(
@@ -46,8 +84,11 @@ def evaluate_robustness(
     *,
     corruptions: Sequence[str] = CORRUPTIONS,
     severities: Sequence[int] = SEVERITIES,
-    attacks: Sequence[str] | Mapping[str, Mapping[str, Any]] = ATTACKS,
+    attacks: Attacks = _USUAL,
     budgets: Sequence[float] = (1.0, 2.0, 4.0, 8.0),
+    budget_unit: Literal["pixel", "normalised"] = "pixel",
+    pixel_std: Sequence[float] | None = None,
+    surrogate: Model | None = None,
     outliers: Any = None,
     tokens: str | None = None,
     shares: Sequence[float] = (0.1, 0.2, 0.4),
@@ -58,52 +99,73 @@ def evaluate_robustness(
     n_resamples: int = 500,
     progress: bool = False,
 ) -> Robustness:
-    """Measure what models lose on corrupted, attacked and foreign input.
+    """Measure the accuracy of models on corrupted, attacked and foreign input.
 
     Parameters
     ----------
     model
-        Inputs to logits (or to an output with ``.logits``). A list holds one model
-        trained several times, with different seeds; a mapping holds models to compare,
-        by name, each alone or as such a list.
+        Function from inputs to logits (or to an output with ``.logits``). A list holds
+        one model trained several times, with different seeds; a mapping holds models to
+        compare, by name, each alone or as such a list.
     data
         Images and classes ``(x, y)``, `x` of shape ``(n, …, height, width)`` with
-        entries 0 to 1; or, for a causal language model, ids of words ``(n, tokens)``.
+        entries 0 to 1; a loader (any iterable) of such pairs, which is read once, batch
+        by batch; or, for a causal language model, ids of words ``(n, tokens)``.
     corruptions, severities
-        Which of :data:`CORRUPTIONS`, and how severe.
+        Some of :data:`CORRUPTIONS` and :data:`IMAGENET_C`, and their severities.
     attacks
-        Names of attacks, or a mapping from names to options, such as
-        ``{"pgd": {"n_steps": 20}}``.
+        Names out of :data:`ATTACKS`; or a mapping from names to options, such as
+        ``{"pgd": {"n_steps": 20}}``, or to your own attack: any callable
+        ``attack(model, images, labels)`` that returns attacked images. It gets the
+        model itself, and chooses its own budget.
     budgets
-        Of the attacks, in 1/255 of the range of pixels.
+        Budgets of the attacks in the maximum norm, in 1/255 of `budget_unit`; for
+        ``"sparse-l1"`` the sum of absolute changes, in whole ranges.
+    budget_unit
+        ``"pixel"``: of the pixel range. ``"normalised"``: of images divided by
+        `pixel_std`, as in programs that attack normalised images; a budget then is
+        smaller in pixels by that factor, per channel.
+    pixel_std
+        Standard deviation per channel by which the model normalises.
+    surrogate
+        Another model: each attack is also computed on it and transferred.
     outliers
-        Images of none of the classes: how well does low confidence tell them?
+        Images of none of the classes, to be detected by low confidence.
     tokens
         Name of the module whose output ``(batch, tokens, d)`` are embedded tokens, for
         the corruption of tokens (:func:`corrupting_tokens`).
     shares
-        Of tokens replaced, or of words swapped.
+        Shares of tokens to replace, or of words to swap.
     word
-        Id of the word that is swapped in (:func:`swap_words`).
+        Id of the word that replaces others (:func:`swap_words`).
     batch_size
-        Examples at a time.
+        Examples per batch; a loader has its own.
     seed
-        Of corruptions, attacks and resampling; every model meets the same.
+        Seed of corruptions, attacks and resampling: the same for every model.
     confidence
-        Of the intervals: Student's t over models of a list, bootstrap over examples
-        for a model alone.
+        Confidence of the intervals: Student's t over models of a list, bootstrap over
+        examples for a single model.
     n_resamples
-        Of the bootstrap.
+        Number of bootstrap resamples.
     progress
-        Whether to show a bar.
+        Whether to show a progress bar.
 
     Returns
     -------
     robustness
         Tidy rows, with ``.to_frame()``, ``.save(path)`` and a readable ``str``.
 
+    Warns
+    -----
+    GradientMaskingWarning
+        If the strongest attack with gradients leaves a model more accurate than noise,
+        an attack without gradients, or a transferred one with the same budget.
+
     Notes
     -----
+    Of a loader, only one batch and the outcomes are held in memory; of a pair, one
+    corrupted copy at a time. The random numbers of corruptions differ between the two.
+
     ``"mean corruption error"`` is the mean of the errors over severities, for each
     corruption and for all; it is not divided by the errors of AlexNet, as benchmarks on
     ImageNet do. Under an attack, an example counts as right if it is right both before
@@ -131,47 +193,61 @@ def evaluate_robustness(
     resampling = Resampling(
         level, check_count("n_resamples", n_resamples, owner=_OWNER), seed
     )
-    chosen = [
-        check_number("shares", share, owner=_OWNER, minimum=0.0, maximum=1.0)
-        for share in shares
-    ]
-    if isinstance(data, Sequence):
+    chosen = _check_shares(shares)
+    # Three forms of data: a pair in memory, a loader of pairs, ids of words.
+    is_loader = not isinstance(data, Sequence | Tensor | np.ndarray)
+    if is_loader and not isinstance(data, Iterable):
+        contract = "a pair (images, classes), a loader of such pairs, or ids of words"
+        fail("data", contract, data, owner=_OWNER, error=TypeError)
+    if isinstance(data, Sequence) or is_loader:
         if word is not None:
             _fail_useless("word", word, "images", "(n, tokens)")
+        images = None if is_loader else read_images(data, owner=_OWNER)
+        planned = _read_attacks(attacks)
         plan = plan_images(
-            read_images(data, outliers, owner=_OWNER),
-            corruptions=_names("corruptions", corruptions, CORRUPTIONS),
-            severities=[
-                check_count("severities", one, owner=_OWNER, maximum=5)
-                for one in severities
-            ],
-            attacks=_read_attacks(attacks),
-            budgets=[
-                check_number("budgets", one, owner=_OWNER, minimum=0.0)
-                for one in budgets
-            ],
+            corruptions=_names("corruptions", corruptions, (*CORRUPTIONS, *IMAGENET_C)),
+            severities=_check_severities(severities),
+            attacks=planned,
+            budgets=_read_budgets(budgets, budget_unit, pixel_std),
+            surrogate=surrogate,
             tokens=tokens,
             shares=chosen,
+            outliers=read_outliers(
+                outliers, None if images is None else images.x.shape[1:], owner=_OWNER
+            ),
+            batch_size=size,
             seed=seed,
         )
     else:
         if tokens is not None:
             _fail_useless("tokens", tokens, "ids of words", "(x, y)")
-        ids = read_words(data, owner=_OWNER)
+        ids, planned = read_words(data, owner=_OWNER), {}
         plan = plan_words(ids, word=word, shares=chosen, seed=seed)
-    n_units = len(plan.conditions) * sum(map(len, named.values()))
+        images = ImageSet(torch.arange(len(ids)), ids)
+    flat = [one for several in named.values() for one in several]
+    n_units = len(plan.conditions) * len(flat)
     bar = progress_bar(n_units, description="conditions") if progress else nullcontext()
     with bar:
-        rows = [
-            row
-            for name, models in named.items()
-            for row in _rows(name, _outcomes(models, plan, size), plan, resampling)
-        ]
-    several = any(len(models) > 1 for models in named.values())
+        if images is None:
+            n_batches = len(data) if hasattr(data, "__len__") else None
+            batches = read_batches(data, owner=_OWNER)
+            outcomes = measure_batches(batches, flat, plan, n_batches)
+        else:
+            outcomes = measure_set(images, flat, plan, size)
+    rows: list[RobustnessRow] = []
+    done = 0
+    for name, several in named.items():
+        own = [by_model[done : done + len(several)] for by_model in outcomes]
+        done += len(several)
+        rows += _rows(name, own, plan, resampling)
+        _warn_of_masking(name, own, plan)
     return Robustness(
         rows=tuple(rows),
         confidence=level,
-        interval="Student's t over models" if several else "bootstrap over examples",
+        interval="Student's t over models"
+        if len(flat) > len(named)
+        else "bootstrap over examples",
+        budget_unit=_unit_text(budget_unit, pixel_std) if planned else "",
     )
 
 
@@ -198,42 +274,150 @@ def _named(models: Models) -> dict[str, list[Model]]:
     return lists
 
 
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise unless options that need no model and no data are right.
+
+    The command line calls this before the user's code, which may take long.
+    """
+    checks: dict[str, Callable[[Any], object]] = {
+        "attacks": _read_attacks,
+        "batch_size": lambda value: check_count("batch_size", value, owner=_OWNER),
+        "budgets": _check_budgets,
+        "corruptions": lambda value: _names(
+            "corruptions", value, (*CORRUPTIONS, *IMAGENET_C)
+        ),
+        "seed": lambda value: check_count("seed", value, owner=_OWNER, minimum=0),
+        "severities": _check_severities,
+        "shares": _check_shares,
+    }
+    for name, value in options.items():
+        if name in checks:
+            checks[name](value)
+
+
+def _check_shares(given: object) -> list[float]:
+    return [
+        check_number("shares", one, owner=_OWNER, minimum=0.0, maximum=1.0)
+        for one in _each("shares", given)
+    ]
+
+
+def _check_severities(given: object) -> list[int]:
+    return [
+        check_count("severities", one, owner=_OWNER, maximum=5)
+        for one in _each("severities", given)
+    ]
+
+
+def _check_budgets(given: object) -> list[float]:
+    return [
+        check_number("budgets", one, owner=_OWNER, minimum=0.0)
+        for one in _each("budgets", given)
+    ]
+
+
+def _each(name: str, given: object) -> list[Any]:
+    is_listed = isinstance(given, Sequence | np.ndarray | Mapping) and not isinstance(
+        given, str | bytes
+    )
+    if not is_listed or np.ndim(given) > 1:  # type: ignore[arg-type]
+        fail(name, "a sequence", given, owner=_OWNER, error=TypeError)
+    return list(given)  # type: ignore[call-overload]
+
+
 def _names(name: str, given: object, known: Sequence[str]) -> list[str]:
-    listed = [given] if isinstance(given, str) else list(given)  # type: ignore[call-overload]
+    listed = [given] if isinstance(given, str) else _each(name, given)
     return [check_choice(name, one, known, owner=_OWNER) for one in listed]
 
 
-def _read_attacks(
-    attacks: Sequence[str] | Mapping[str, Mapping[str, Any]],
-) -> dict[str, tuple[Callable[..., Tensor], Mapping[str, Any]]]:
-    names = _names("attacks", attacks, ATTACKS)
-    options = attacks if isinstance(attacks, Mapping) else {}
-    for name in names:
-        known = set(inspect.signature(_ATTACKS[name]).parameters)
-        for option in options.get(name, {}):
-            own = sorted(known - {"model", "x", "y", "budget", "generator"})
-            check_choice(f"attacks[{name!r}]", option, own, owner=_OWNER)
-    return {name: (_ATTACKS[name], options.get(name, {})) for name in names}
+def _read_attacks(attacks: Attacks) -> dict[str, PlannedAttack]:
+    given: Mapping[str, Any]
+    if isinstance(attacks, Mapping):
+        given = attacks
+    else:
+        listed = [attacks] if isinstance(attacks, str) else list(attacks)
+        given = {str(name): {} for name in _names("attacks", listed, ATTACKS)}
+    return {name: _planned(name, value) for name, value in given.items()}
 
 
-def _outcomes(
-    models: list[Model], plan: Plan, size: int
-) -> list[list[NDArray[np.float64]]]:
-    """Return the outcomes by condition and model."""
-    found = []
-    for condition in plan.conditions:
-        by_model = []
-        for model in models:
-            by_model.append(condition.measure(model, size))
-            advance(1.0)
-        found.append(by_model)
-    return found
+def _planned(name: str, value: object) -> PlannedAttack:
+    """Return an attack of the user, or one of ours with checked options."""
+    if callable(value):
+        return PlannedAttack(value, {}, False, False, False)
+    check_choice("attacks", name, ATTACKS, owner=_OWNER)
+    if not isinstance(value, Mapping):
+        contract = "a mapping of options, or a callable attack(model, images, labels)"
+        fail(f"attacks[{name!r}]", contract, value, owner=_OWNER)
+    function = _ATTACKS[name]
+    known = set(inspect.signature(function).parameters)
+    own = sorted(known - {"model", "x", "y", "budget", "generator", "loss"})
+    for option in value:
+        check_choice(f"attacks[{name!r}]", option, own, owner=_OWNER)
+    return PlannedAttack(function, value, "budget" in known, "generator" in known, True)
+
+
+def _read_budgets(
+    budgets: Sequence[float], unit: str, pixel_std: Sequence[float] | None
+) -> dict[float, float | Tensor]:
+    """Return budgets in 1/255 of the pixel range, by their number in the table."""
+    numbers = _check_budgets(budgets)
+    check_choice("budget_unit", unit, ("pixel", "normalised"), owner=_OWNER)
+    if unit == "pixel":
+        return {number: number for number in numbers}
+    if pixel_std is None:
+        contract = "given for budget_unit='normalised'"
+        fail("pixel_std", contract, pixel_std, owner=_OWNER)
+    # A change of e in normalised units is a change of e times std in pixels.
+    std = torch.tensor([float(one) for one in pixel_std])
+    if not bool((std > 0).all()):
+        fail("pixel_std", "numbers > 0", pixel_std, owner=_OWNER)
+    return {number: number * std.view(-1, 1, 1) for number in numbers}
+
+
+def _unit_text(unit: str, pixel_std: Sequence[float] | None) -> str:
+    if unit == "pixel" or pixel_std is None:
+        return "1/255 of the pixel range"
+    listed = ", ".join(f"{one:g}" for one in pixel_std)
+    return f"1/255 of normalised images (pixels divided by {listed})"
+
+
+def _warn_of_masking(name: str, outcomes: Outcomes, plan: EvaluationPlan) -> None:
+    """Warn if the best attack with gradients is weaker than one without.
+
+    Compared are the same examples; the difference must exceed one point and two
+    standard errors.
+    """
+    by_level: dict[float | None, dict[str, np.ndarray[Any, Any]]] = {}
+    for condition, arrays in zip(plan.conditions, outcomes, strict=True):
+        if condition.condition in (*_WITH_GRADIENT, *_WITHOUT):
+            own = by_level.setdefault(condition.level, {})
+            own[condition.condition] = np.mean(arrays, axis=0)
+    for level, found in by_level.items():
+        # FGSM alone may be weak without any masking, so the strongest one counts.
+        strong = [found[one] for one in _WITH_GRADIENT if one in found]
+        if not strong:
+            continue
+        best = min(strong, key=mean_outcome)
+        for other in (one for one in _WITHOUT if one in found):
+            difference = best - found[other]
+            error = float(np.std(difference)) / max(len(difference), 1) ** 0.5
+            gap = float(difference.mean())
+            if gap > max(_ONE_POINT, 2 * error):
+                warnings.warn(
+                    f"evaluate_robustness: {name!r} keeps {100 * gap:.1f} points more "
+                    f"accuracy under the strongest attack with gradients than under "
+                    f"{other!r} at budget {level:g}. Its gradients may be masked: do "
+                    "not take its accuracy under these attacks for robustness.",
+                    GradientMaskingWarning,
+                    stacklevel=3,
+                )
+                break
 
 
 def _rows(
     name: str,
-    outcomes: list[list[NDArray[np.float64]]],
-    plan: Plan,
+    outcomes: Outcomes,
+    plan: EvaluationPlan,
     resampling: Resampling,
 ) -> Iterator[RobustnessRow]:
     measured = [
@@ -243,7 +427,7 @@ def _rows(
     for group in plan.means:
         members = [outcomes[index] for index in group.members]
         errors = [1 - np.mean(arrays, axis=0) for arrays in zip(*members, strict=True)]
-        measured.append((group.metric, group.condition, None, mean, errors))
+        measured.append((group.metric, group.condition, None, mean_outcome, errors))
     for metric, condition, level, statistic, arrays in measured:
         # The same resamples for every row and model, so that rows compare.
         values, low, high = interval(arrays, statistic, resampling)

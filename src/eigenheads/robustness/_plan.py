@@ -1,7 +1,13 @@
-"""Conditions under which models are measured: each gives outcomes by example."""
+"""Conditions under which models are measured, and the loop over conditions and models.
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+A condition transforms images (a corruption, or nothing) and starts a *meter* per model:
+a function from a batch to outcomes, one row per example. So a data set may come in
+batches from a loader, and only outcomes are kept.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,24 +16,23 @@ from sklearn.metrics import average_precision_score
 from torch import Tensor
 from torch.nn import functional as F
 
+from eigenheads._parallel import advance
 from eigenheads._typing import FloatArray
-from eigenheads.robustness._corruptions import corrupt
-from eigenheads.robustness._read import Images, device_of, evaluating, logits_of
-from eigenheads.robustness._result import Statistic
+from eigenheads.robustness._corruptions import IMAGENET_C, corrupt
+from eigenheads.robustness._read import ImageSet, device_of, evaluating, logits_of
+from eigenheads.robustness._result import RowStatistic
 from eigenheads.robustness._tokens import corrupting_tokens, swap_words
 
-Attack = Callable[..., Tensor]
-# From a model and a batch size to outcomes, one row an example.
-Measure = Callable[[Any, int], FloatArray]
+Meter = Callable[[Tensor, Tensor], FloatArray]
 
 
-def mean(outcomes: FloatArray) -> float:
+def mean_outcome(outcomes: FloatArray) -> float:
     """Return the mean of outcomes."""
     return float(np.mean(outcomes))
 
 
 def _aupr(outcomes: FloatArray) -> float:
-    """Return the area under precision and recall of rows (is foreign, score)."""
+    """Return the area under precision and recall of rows (is outlier, score)."""
     if not outcomes[:, 0].any():  # a resample without outliers
         return 0.0
     return float(average_precision_score(outcomes[:, 0], outcomes[:, 1]))
@@ -39,19 +44,75 @@ def _perplexity(outcomes: FloatArray) -> float:
     return float(np.exp(loss / words)) if words else float("nan")
 
 
+@dataclass(frozen=True)
+class CorruptionStep:
+    """A corruption of images, with its random numbers.
+
+    For a whole data set one generator serves all images, in their order. In batches of
+    a loader, and for the kinds of ImageNet-C, each image has its own generator, so that
+    its corruption does not depend on the size of batches.
+    """
+
+    kind: str
+    severity: int
+    seed: int
+    index: int
+
+    @property
+    def is_by_image(self) -> bool:
+        """True if each image has its own generator in any case."""
+        return self.kind in IMAGENET_C
+
+    def whole(self, images: Tensor) -> Tensor:
+        """Return all images of a data set, corrupted."""
+        key = (self.index, self.severity)
+        rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=key))
+        pixels = images.double().numpy()
+        return torch.from_numpy(corrupt(pixels, self.kind, self.severity, rng)).to(
+            images
+        )
+
+    def batch(self, images: Tensor, first: int) -> Tensor:
+        """Return a batch whose first image has index `first`, corrupted."""
+        parts = []
+        for place in range(len(images)):
+            key = (self.index, self.severity, first + place)
+            sequence = np.random.SeedSequence(self.seed, spawn_key=key)
+            rng = np.random.default_rng(sequence)
+            one = images[place : place + 1]
+            parts.append(corrupt(one, self.kind, self.severity, rng))
+        return torch.cat(parts)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """What is measured, under what, and how a number is made of the outcomes."""
+    """One measurement: its names, its meter, and its statistic.
+
+    Attributes
+    ----------
+    metric, condition, level
+        As in the rows of the table.
+    start
+        From a model to a meter.
+    step
+        Corruption of the images before they are measured, if any.
+    last
+        From a model to further outcomes after all batches, if any.
+    statistic
+        From outcomes to the number in the table.
+    """
 
     metric: str
     condition: str
     level: float | None = None
-    measure: Measure
-    statistic: Statistic = mean
+    start: Callable[[Any], Meter]
+    step: CorruptionStep | None = None
+    last: Callable[[Any], FloatArray] | None = None
+    statistic: RowStatistic = mean_outcome
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mean:
+class ErrorMean:
     """A row of its own: one minus the mean over conditions."""
 
     metric: str
@@ -60,55 +121,93 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvaluationPlan:
     """All conditions, and the means over some of them."""
 
     conditions: list[Condition] = field(default_factory=list)
-    means: list[Mean] = field(default_factory=list)
+    means: list[ErrorMean] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class PlannedAttack:
+    """An attack with its options.
+
+    Attributes
+    ----------
+    function
+        ``(model, x, y, **options)`` to attacked inputs.
+    options
+        Keyword arguments, without the budget.
+    takes_budget, takes_generator
+        Whether `function` has these arguments.
+    is_own
+        Whether it is one of ours, which takes a function to logits; others get the
+        model itself.
+    """
+
+    function: Callable[..., Tensor]
+    options: Mapping[str, Any]
+    takes_budget: bool
+    takes_generator: bool
+    is_own: bool
 
 
 def plan_images(
-    images: Images,
     *,
     corruptions: Sequence[str],
     severities: Sequence[int],
-    attacks: Mapping[str, tuple[Attack, Mapping[str, Any]]],
-    budgets: Sequence[float],
+    attacks: Mapping[str, PlannedAttack],
+    budgets: Mapping[float, Any],
+    surrogate: Any,
     tokens: str | None,
     shares: Sequence[float],
+    outliers: Tensor | None,
+    batch_size: int,
     seed: int,
-) -> Plan:
-    """Return what to measure on images."""
-    clean = [
-        Condition(
-            metric=f"top-{k}", condition="clean", measure=_top(images.x, images.y, k)
-        )
-        for k in (1, 5)
-    ]
-    plan = Plan(clean)
-    _add_corruptions(plan, images, corruptions, severities, seed)
-    for name, (attack, options) in attacks.items():
-        for budget in budgets:
-            measure = _attacked(images, attack, {**options, "budget": budget}, seed)
+) -> EvaluationPlan:
+    """Return the conditions for images."""
+    plan = EvaluationPlan(
+        [
+            Condition(metric=f"top-{k}", condition="clean", start=partial(_top, k))
+            for k in (1, 5)
+        ]
+    )
+    _add_corruptions(plan, corruptions, severities, seed)
+    for name, attack in attacks.items():
+        # Attacks without a budget (the smallest change, or the user's own) run once.
+        levels = budgets if attack.takes_budget else {None: None}
+        for level, budget in levels.items():
+            options = {**attack.options}
+            if attack.takes_budget:
+                options["budget"] = budget
+            start = partial(_attacked, attack, options, seed, None)
             plan.conditions.append(
-                Condition(metric="top-1", condition=name, level=budget, measure=measure)
+                Condition(metric="top-1", condition=name, level=level, start=start)
             )
+            if surrogate is not None:
+                start = partial(_attacked, attack, options, seed, surrogate)
+                condition = f"{name} transferred"
+                plan.conditions.append(
+                    Condition(
+                        metric="top-1", condition=condition, level=level, start=start
+                    )
+                )
     for share in shares if tokens is not None else ():
-        measure = _with_tokens(images, str(tokens), share, seed)
         plan.conditions.append(
             Condition(
                 metric="top-1",
                 condition="tokens replaced",
                 level=share,
-                measure=measure,
+                start=partial(_with_tokens, str(tokens), share, seed),
             )
         )
-    if images.outliers is not None:
+    if outliers is not None:
         plan.conditions.append(
             Condition(
                 metric="AUPR",
                 condition="outliers",
-                measure=_doubts(images.x, images.outliers),
+                start=partial(_doubt_meter, 0.0),
+                last=partial(_outlier_doubts, outliers, batch_size),
                 statistic=_aupr,
             )
         )
@@ -116,37 +215,31 @@ def plan_images(
 
 
 def _add_corruptions(
-    plan: Plan,
-    images: Images,
-    kinds: Sequence[str],
-    severities: Sequence[int],
-    seed: int,
+    plan: EvaluationPlan, kinds: Sequence[str], severities: Sequence[int], seed: int
 ) -> None:
+    # One mean per kind over its severities, and one over all kinds.
     members: list[int] = []
-    pixels = images.x.double().numpy()
     for index, kind in enumerate(kinds):
         begin = len(plan.conditions)
         for severity in severities:
-            sequence = np.random.SeedSequence(seed, spawn_key=(index, severity))
-            corrupted = corrupt(pixels, kind, severity, np.random.default_rng(sequence))
-            x = torch.from_numpy(corrupted).to(images.x)
             plan.conditions.append(
                 Condition(
                     metric="top-1",
                     condition=kind,
                     level=float(severity),
-                    measure=_top(x, images.y, 1),
+                    start=partial(_top, 1),
+                    step=CorruptionStep(kind, severity, seed, index),
                 )
             )
         own = tuple(range(begin, len(plan.conditions)))
         members.extend(own)
         if own:
             plan.means.append(
-                Mean(metric="mean corruption error", condition=kind, members=own)
+                ErrorMean(metric="mean corruption error", condition=kind, members=own)
             )
     if members:
         plan.means.append(
-            Mean(
+            ErrorMean(
                 metric="mean corruption error",
                 condition="all corruptions",
                 members=tuple(members),
@@ -156,33 +249,96 @@ def _add_corruptions(
 
 def plan_words(
     ids: Tensor, *, word: int | None, shares: Sequence[float], seed: int
-) -> Plan:
-    """Return what to measure on ids of words."""
-    clean = Condition(
-        metric="perplexity",
-        condition="clean",
-        measure=_next_word(ids, ids),
-        statistic=_perplexity,
-    )
-    plan = Plan([clean])
+) -> EvaluationPlan:
+    """Return the conditions for ids of words; batches are (index, true ids)."""
+
+    def condition(name: str, level: float | None, shown: Tensor) -> Condition:
+        return Condition(
+            metric="perplexity",
+            condition=name,
+            level=level,
+            start=partial(_next_word, shown),
+            statistic=_perplexity,
+        )
+
+    plan = EvaluationPlan([condition("clean", None, ids)])
     for share in shares if word is not None else ():
         generator = torch.Generator().manual_seed(seed)
         swapped = swap_words(ids, share, replacement=word or 0, generator=generator)
-        plan.conditions.append(
-            Condition(
-                metric="perplexity",
-                condition="words swapped",
-                level=share,
-                measure=_next_word(swapped, ids),
-                statistic=_perplexity,
-            )
-        )
+        plan.conditions.append(condition("words swapped", share, swapped))
     return plan
 
 
-def _top(x: Tensor, y: Tensor, k: int) -> Measure:
-    def measure(model: Any, size: int) -> FloatArray:
-        logits = _predict(model, x, size)
+# --- The loop ------------------------------------------------------------------------
+
+Outcomes = list[list[FloatArray]]  # by condition and model
+
+
+def measure_set(
+    data: ImageSet, models: Sequence[Any], plan: EvaluationPlan, batch_size: int
+) -> Outcomes:
+    """Measure a data set in memory: one condition after the other."""
+    found = []
+    for condition in plan.conditions:
+        step = condition.step
+        # Only one corrupted copy of the data exists at a time.
+        is_whole = step is not None and not step.is_by_image
+        x = step.whole(data.x) if step is not None and is_whole else data.x
+        meters = [condition.start(model) for model in models]
+        parts: list[list[FloatArray]] = [[] for _ in models]
+        for first in range(0, len(x), batch_size):
+            rows = x[first : first + batch_size]
+            if step is not None and not is_whole:
+                rows = step.batch(rows, first)
+            y = data.y[first : first + batch_size]
+            for meter, part in zip(meters, parts, strict=True):
+                part.append(meter(rows, y))
+        found.append(_finished(condition, models, parts))
+        advance(float(len(models)))
+    return found
+
+
+def measure_batches(
+    batches: Iterable[tuple[Tensor, Tensor]],
+    models: Sequence[Any],
+    plan: EvaluationPlan,
+    n_batches: int | None,
+) -> Outcomes:
+    """Measure batches of a loader: all conditions on each, in one pass."""
+    # A meter keeps its generator between batches, so the order of conditions does
+    # not change a number.
+    meters = [[c.start(model) for model in models] for c in plan.conditions]
+    parts: list[list[list[FloatArray]]] = [[[] for _ in models] for _ in meters]
+    first = 0
+    for x, y in batches:
+        for index, condition in enumerate(plan.conditions):
+            step = condition.step
+            rows = x if step is None else step.batch(x, first)
+            for meter, part in zip(meters[index], parts[index], strict=True):
+                part.append(meter(rows, y))
+            advance(len(models) / n_batches if n_batches else 0.0)
+        first += len(x)
+    return [
+        _finished(condition, models, part)
+        for condition, part in zip(plan.conditions, parts, strict=True)
+    ]
+
+
+def _finished(
+    condition: Condition, models: Sequence[Any], parts: list[list[FloatArray]]
+) -> list[FloatArray]:
+    if condition.last is not None:
+        for model, part in zip(models, parts, strict=True):
+            part.append(condition.last(model))
+    return [np.concatenate(part) for part in parts]
+
+
+# --- Meters --------------------------------------------------------------------------
+
+
+def _top(k: int, model: Any) -> Meter:
+    def measure(x: Tensor, y: Tensor) -> FloatArray:
+        logits = _logits(model, x)
         best = logits.topk(min(k, logits.shape[1]), dim=1).indices
         return _floats((best == y[:, None]).any(1))
 
@@ -190,73 +346,85 @@ def _top(x: Tensor, y: Tensor, k: int) -> Measure:
 
 
 def _attacked(
-    images: Images, attack: Attack, options: Mapping[str, Any], seed: int
-) -> Measure:
-    def measure(model: Any, size: int) -> FloatArray:
-        device, run = device_of(model), logits_of(model)
-        generator = torch.Generator().manual_seed(seed)
-        # Attacks that draw nothing take no generator.
-        extra = {} if attack.__name__ == "fgsm" else {"generator": generator}
-        found = []
-        with evaluating(model):
-            for x, y in _batches(size, images.x, images.y):
-                x, y = x.to(device), y.to(device)
+    attack: PlannedAttack,
+    options: Mapping[str, Any],
+    seed: int,
+    surrogate: Any,
+    model: Any,
+) -> Meter:
+    """Return a meter of inputs that are right before and after an attack."""
+    target = model if surrogate is None else surrogate
+    device, run = device_of(model), logits_of(model)
+    extra: dict[str, Any] = {}
+    if attack.takes_generator:
+        extra["generator"] = torch.Generator().manual_seed(seed)
+
+    def measure(x: Tensor, y: Tensor) -> FloatArray:
+        x, y = x.to(device), y.to(device)
+        given = {k: v.to(x) if isinstance(v, Tensor) else v for k, v in options.items()}
+        with evaluating(model), evaluating(target):
+            with torch.no_grad():
+                right = run(x).argmax(1) == y
+            # Inputs that are wrong already need no attack.
+            if bool(right.any()):
+                source = device_of(target)
+                victim = logits_of(target) if attack.is_own else target
+                attacked = attack.function(
+                    victim, x[right].to(source), y[right].to(source), **given, **extra
+                )
                 with torch.no_grad():
-                    right = run(x).argmax(1) == y
-                # Who is wrong already needs no attack.
-                if bool(right.any()):
-                    attacked = attack(run, x[right], y[right], **options, **extra)
-                    with torch.no_grad():
-                        right[right.clone()] = run(attacked).argmax(1) == y[right]
-                found.append(right)
-        return _floats(torch.cat(found))
+                    after = run(attacked.detach().to(x)).argmax(1)
+                right[right.clone()] = after == y[right]
+        return _floats(right)
 
     return measure
 
 
-def _with_tokens(images: Images, layer: str, share: float, seed: int) -> Measure:
-    correct = _top(images.x, images.y, 1)
+def _with_tokens(layer: str, share: float, seed: int, model: Any) -> Meter:
+    correct = _top(1, model)
+    generator = torch.Generator().manual_seed(seed)
 
-    def measure(model: Any, size: int) -> FloatArray:
-        generator = torch.Generator().manual_seed(seed)
+    def measure(x: Tensor, y: Tensor) -> FloatArray:
         with corrupting_tokens(model, layer, share, generator=generator):
-            return correct(model, size)
+            return correct(x, y)
 
     return measure
 
 
-def _doubts(x: Tensor, outliers: Tensor) -> Measure:
-    def measure(model: Any, size: int) -> FloatArray:
-        both = [_predict(model, images, size) for images in (x, outliers)]
-        doubt = [1 - logits.double().softmax(1).max(1).values for logits in both]
-        foreign = [torch.full_like(d, i) for i, d in enumerate(doubt)]
-        return torch.stack([torch.cat(foreign), torch.cat(doubt)], dim=1).numpy()
+def _doubt_meter(is_outlier: float, model: Any) -> Meter:
+    """Return a meter of rows (is outlier, one minus the largest probability)."""
+
+    def measure(x: Tensor, y: Tensor) -> FloatArray:
+        doubt = 1 - _logits(model, x).double().softmax(1).max(1).values
+        return torch.stack([torch.full_like(doubt, is_outlier), doubt], dim=1).numpy()
 
     return measure
 
 
-def _next_word(ids: Tensor, truth: Tensor) -> Measure:
-    """Return the losses of predicting true words that were not swapped."""
-    kept = (ids == truth)[:, 1:]
+def _outlier_doubts(outliers: Tensor, size: int, model: Any) -> FloatArray:
+    measure = _doubt_meter(1.0, model)
+    return np.concatenate([measure(part, part) for (part,) in _batches(size, outliers)])
 
-    def measure(model: Any, size: int) -> FloatArray:
-        device, run, rows = device_of(model), logits_of(model), []
+
+def _next_word(shown: Tensor, model: Any) -> Meter:
+    """Return a meter of the losses of true words that were not swapped."""
+    device, run = device_of(model), logits_of(model)
+
+    def measure(index: Tensor, truth: Tensor) -> FloatArray:
+        words = shown[index]
+        kept = (words == truth)[:, 1:]
         with evaluating(model), torch.no_grad():
-            for words, targets, counts in _batches(size, ids, truth[:, 1:], kept):
-                logits = run(words.to(device))[:, :-1].double().cpu()
-                loss = F.cross_entropy(logits.mT, targets, reduction="none") * counts
-                rows.append(torch.stack([loss.sum(1), counts.double().sum(1)], dim=1))
-        return torch.cat(rows).numpy()
+            logits = run(words.to(device))[:, :-1].double().cpu()
+        loss = F.cross_entropy(logits.mT, truth[:, 1:], reduction="none") * kept
+        return torch.stack([loss.sum(1), kept.double().sum(1)], dim=1).numpy()
 
     return measure
 
 
 @torch.no_grad()
-def _predict(model: Any, x: Tensor, size: int) -> Tensor:
-    device, run = device_of(model), logits_of(model)
+def _logits(model: Any, x: Tensor) -> Tensor:
     with evaluating(model):
-        parts = [run(batch.to(device)).cpu() for (batch,) in _batches(size, x)]
-    return torch.cat(parts)
+        return logits_of(model)(x.to(device_of(model))).cpu()
 
 
 def _batches(size: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:

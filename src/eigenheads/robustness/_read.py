@@ -1,6 +1,6 @@
-"""Read what users give: images with classes, ids of words; run a model in batches."""
+"""Read data: images with classes, loaders, ids of words; and run models."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -15,16 +15,15 @@ from eigenheads.robustness._corruptions import check_images
 
 
 @dataclass(frozen=True)
-class Images:
-    """Images with entries 0 to 1, their classes, and images of no class."""
+class ImageSet:
+    """Images with entries 0 to 1, and their classes."""
 
     x: Tensor
     y: Tensor
-    outliers: Tensor | None
 
 
-def read_images(data: Sequence[Any], outliers: object, *, owner: str) -> Images:
-    """Return images and classes as tensors, or raise in the name of `owner`."""
+def read_images(data: Sequence[Any], *, owner: str) -> ImageSet:
+    """Return images and classes as tensors, or raise an error of `owner`."""
     if len(data) != 2:
         contract = "a pair (images, classes), or ids of words"
         fail("data", contract, Got(f"{len(data)} things"), owner=owner)
@@ -33,15 +32,40 @@ def read_images(data: Sequence[Any], outliers: object, *, owner: str) -> Images:
     if y.shape != x.shape[:1] or y.is_floating_point() or bool((y < 0).any()):
         contract = f"{len(x)} whole numbers >= 0: a class for each image"
         fail("data[1]", contract, _array(data[1]), owner=owner)
-    foreign = None if outliers is None else _pixels("outliers", outliers, owner=owner)
-    if foreign is not None and foreign.shape[1:] != x.shape[1:]:
-        contract = f"images of shape {tuple(x.shape[1:])}"
+    return ImageSet(x, y.long())
+
+
+def read_outliers(outliers: object, shape: Any, *, owner: str) -> Tensor | None:
+    """Return images of none of the classes, of this shape if it is known."""
+    if outliers is None:
+        return None
+    foreign = _pixels("outliers", outliers, owner=owner)
+    if shape is not None and foreign.shape[1:] != shape:
+        contract = f"images of shape {tuple(shape)}"
         fail("outliers", contract, Got(tuple(foreign.shape[1:])), owner=owner)
-    return Images(x, y.long(), foreign)
+    return foreign
+
+
+def read_batches(
+    loader: Iterable[Any], *, owner: str
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the batches of a loader as checked images and classes."""
+    is_empty = True
+    for batch in loader:
+        if not isinstance(batch, Sequence) or len(batch) != 2:
+            contract = "a loader of pairs (images, classes)"
+            fail(
+                "data", contract, Got(f"batches of {type(batch).__name__}"), owner=owner
+            )
+        read = read_images(batch, owner=owner)
+        is_empty = False
+        yield read.x, read.y
+    if is_empty:
+        fail("data", "a loader with at least one batch", Got("none"), owner=owner)
 
 
 def read_words(data: object, *, owner: str) -> Tensor:
-    """Return ids of words ``(n, tokens)``, or raise in the name of `owner`."""
+    """Return ids of words ``(n, tokens)``, or raise an error of `owner`."""
     ids = torch.as_tensor(_array(data))
     if ids.ndim != 2 or ids.shape[1] < 2 or ids.is_floating_point() or not len(ids):
         contract = "a pair (images, classes), or ids of words of shape (n, tokens >= 2)"
@@ -64,7 +88,7 @@ def _pixels(name: str, images: object, *, owner: str) -> Tensor:
 
 
 def logits_of(model: Callable[[Tensor], Any]) -> Callable[[Tensor], Tensor]:
-    """Return a function to logits, whatever the model's output carries them in."""
+    """Return a function to logits, also for outputs with an attribute ``logits``."""
 
     def run(x: Tensor) -> Tensor:
         output = model(x)
@@ -77,6 +101,7 @@ def logits_of(model: Callable[[Tensor], Any]) -> Callable[[Tensor], Tensor]:
 @contextmanager
 def evaluating(model: object) -> Iterator[None]:
     """Put a module into evaluation mode, and back module by module."""
+    # Modes may differ between modules, so each is restored by itself.
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     before = [module.training for module in modules]
     for module in modules:
@@ -89,7 +114,7 @@ def evaluating(model: object) -> Iterator[None]:
 
 
 def device_of(model: object) -> torch.device:
-    """Return where a module's first parameter or buffer lies."""
+    """Return the device of a module's first parameter or buffer."""
     if isinstance(model, nn.Module):
         for tensor in chain(model.parameters(), model.buffers()):
             return tensor.device

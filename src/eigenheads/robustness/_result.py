@@ -1,4 +1,4 @@
-"""What an evaluation found: a tidy table with intervals."""
+"""Result of an evaluation: a tidy table with intervals."""
 
 import csv
 import io
@@ -21,12 +21,12 @@ from eigenheads._typing import FloatArray
 if TYPE_CHECKING:
     import pandas
 
-Statistic = Callable[[FloatArray], float]
+RowStatistic = Callable[[FloatArray], float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RobustnessRow:
-    """One number: of a model, under one condition.
+    """One measurement of a model under one condition.
 
     Attributes
     ----------
@@ -39,11 +39,11 @@ class RobustnessRow:
         ``"clean"``, a corruption, an attack, ``"tokens replaced"``, ``"outliers"``,
         ``"words swapped"``.
     level
-        Severity, budget in 1/255, or share; None where there is none.
+        Severity, budget, or share; None where there is none.
     value, low, high
         Mean over the models, and its interval.
     values
-        One a model, in their order: pair them to compare two rows.
+        One value per model, in their order: pair them to compare two rows.
     n_examples
         Examples measured.
     """
@@ -66,16 +66,19 @@ class Robustness:
     Attributes
     ----------
     rows
-        One a model, metric, condition and level.
+        One per model, metric, condition and level.
     confidence
-        Of the intervals.
+        Confidence of the intervals.
     interval
-        How they were made, in words.
+        Method of the intervals, as text.
+    budget_unit
+        Unit of the attacks' budgets, as text; empty without attacks.
     """
 
     rows: tuple[RobustnessRow, ...]
     confidence: float
     interval: str
+    budget_unit: str = ""
 
     def select(
         self,
@@ -129,7 +132,7 @@ class Robustness:
         return buffer.getvalue()
 
     def summary(self) -> list[list[str]]:
-        """Return a table of texts: one line a condition and level, one column a model.
+        """Return a table of texts: one line per condition and level, columns by model.
 
         The severities of one corruption are averaged into one line.
         """
@@ -151,12 +154,15 @@ class Robustness:
     def __str__(self) -> str:
         table = self.summary()
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        return "\n".join(
+        lines = [
             "  ".join(
                 cell.ljust(width) for cell, width in zip(line, widths, strict=True)
             ).rstrip()
             for line in table
-        )
+        ]
+        if self.budget_unit:
+            lines.append(f"budgets: {self.budget_unit}")
+        return "\n".join(lines)
 
 
 def _corruptions(rows: Sequence[RobustnessRow]) -> set[str]:
@@ -177,7 +183,7 @@ def _write(file: IO[bytes], text: str) -> None:
 
 @dataclass(frozen=True)
 class Resampling:
-    """How intervals are made."""
+    """Settings of the intervals."""
 
     confidence: float
     n_resamples: int
@@ -185,7 +191,7 @@ class Resampling:
 
 
 def interval(
-    outcomes: Sequence[NDArray[Any]], statistic: Statistic, how: Resampling
+    outcomes: Sequence[NDArray[Any]], statistic: RowStatistic, how: Resampling
 ) -> tuple[list[float], float, float]:
     """Return the value of each model, and an interval of their mean.
 
@@ -195,13 +201,17 @@ def interval(
     values = [statistic(array) for array in outcomes]
     tail = (1 - how.confidence) / 2
     if len(values) > 1:
+        # Several training runs: their spread is the uncertainty that matters.
         error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
         half = float(stats.t.ppf(1 - tail, len(values) - 1)) * error
         mean = float(np.mean(values))
         return values, mean - half, mean + half
     (array,) = outcomes
     rng = np.random.default_rng(how.seed)
-    draws = rng.integers(0, len(array), (how.n_resamples, len(array)))
-    resampled = [statistic(array[draw]) for draw in draws]
+    # One resample at a time: all at once would take 8 bytes per example and resample.
+    resampled = [
+        statistic(array[rng.integers(0, len(array), len(array))])
+        for _ in range(how.n_resamples)
+    ]
     low, high = np.quantile(resampled, [tail, 1 - tail])
     return values, float(low), float(high)

@@ -1,4 +1,4 @@
-"""Corruption of tokens: of embedded ones inside a model, and of words."""
+"""Corruption of embedded tokens inside a model, and of words."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,21 +18,21 @@ def corrupting_tokens(
     *,
     generator: torch.Generator | None = None,
 ) -> Iterator[None]:
-    """Replace a share of the tokens that a layer of a model puts out, in this context.
+    """Replace a share of the tokens that a layer of a model returns, in this context.
 
-    A replaced token is one of another place and example of the same batch: the marginal
-    law of tokens is kept, what they say of this example is not.
+    A replaced token comes from another place or example of the same batch: the marginal
+    law of tokens is kept, their information about the example is not.
 
     Parameters
     ----------
     model
         A model.
     layer
-        Name of a module of it that puts out ``(batch, tokens, d)``: an embedding.
+        Name of its module that returns ``(batch, tokens, d)``, such as an embedding.
     share
         Share of the tokens to replace, 0 to 1.
     generator
-        Randomness.
+        Random numbers.
 
     Examples
     --------
@@ -51,8 +51,8 @@ def corrupting_tokens(
 
     def replace(module: nn.Module, given: Any, tokens: object) -> Tensor:
         if not isinstance(tokens, Tensor) or tokens.ndim != 3:
-            got = Got(f"{layer!r}, which puts out {_described(tokens)}")
-            contract = "a layer that puts out (batch, tokens, d)"
+            got = Got(f"{layer!r}, which returns {_described(tokens)}")
+            contract = "a layer that returns (batch, tokens, d)"
             fail("layer", contract, got, owner=owner)
         return _replaced(tokens, share, generator)
 
@@ -74,9 +74,10 @@ def _replaced(
 ) -> Tensor:
     batch, n_tokens, width = tokens.shape
     total = batch * n_tokens
+    # The same number of tokens in each example, at random places.
     chosen = torch.rand(batch, n_tokens, generator=generator).argsort(1)
     chosen = (chosen < round(share * n_tokens)).to(tokens.device)
-    # A shift by at least one place never meets the token itself.
+    # A shift by at least one place never takes the token itself.
     shift = torch.randint(1, max(total, 2), (total,), generator=generator)
     source = ((torch.arange(total) + shift) % total).to(tokens.device)
     others = tokens.reshape(total, width)[source].view_as(tokens)
@@ -101,9 +102,9 @@ def swap_words(
     share
         Probability that a word is swapped.
     replacement
-        Id of the word that comes instead.
+        Id of the word that replaces it.
     generator
-        Randomness.
+        Random numbers.
 
     Returns
     -------

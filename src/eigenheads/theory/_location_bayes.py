@@ -1,4 +1,4 @@
-"""What the erf head is measured against: null, linear, oracle and Bayes risk."""
+"""Baselines of the erf head: null, linear, oracle and Bayes risk."""
 
 import math
 from dataclasses import dataclass
@@ -177,7 +177,7 @@ def location_bayes_risk(
     -----
     A token meets the posterior through :math:`X\cdot k^*`, :math:`X\cdot v^*` and
     the squared length of the rest, a chi-square with :math:`d - 2` degrees of
-    freedom: three numbers a token, whatever `d` is. The limit as :math:`L = o(d)`
+    freedom: three numbers per token, whatever `d` is. The limit as :math:`L = o(d)`
     and :math:`d \to \infty` is :math:`\varepsilon^2`.
 
     Examples

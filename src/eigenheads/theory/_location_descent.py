@@ -43,7 +43,7 @@ def location_descent(
     Parameters
     ----------
     start
-        One row a run: :math:`\kappa, \nu, \theta, \eta, \rho`, the inner products
+        One row per run: :math:`\kappa, \nu, \theta, \eta, \rho`, the inner products
         :math:`k\cdot k^*, v\cdot v^*, v\cdot k^*, k\cdot v^*, k\cdot v` of unit
         vectors. A single row is one run.
     d, n_tokens, gamma

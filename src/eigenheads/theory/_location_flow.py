@@ -125,7 +125,7 @@ def location_flow(
     Parameters
     ----------
     start
-        One row a run: :math:`\kappa, \nu`. A single row is one run.
+        One row per run: :math:`\kappa, \nu`. A single row is one run.
     d, n_tokens, gamma
         Of the law.
     inverse_temperature

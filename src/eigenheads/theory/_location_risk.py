@@ -27,7 +27,7 @@ from eigenheads.theory._location_formulas import (
 
 
 class SpecialValues(NamedTuple):
-    """What the shared formulas take besides the order parameters, in their order."""
+    """Arguments of the shared formulas after the order parameters, in their order."""
 
     law: tuple[FloatArray, FloatArray, FloatArray]
     heads: tuple[FloatArray, FloatArray, FloatArray, FloatArray]

@@ -47,7 +47,7 @@ class Coefficients(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CriticalPoint:
-    """Where the gradient of a risk vanishes, up to sign.
+    """Points at which the gradient of a risk vanishes, up to sign.
 
     Attributes
     ----------

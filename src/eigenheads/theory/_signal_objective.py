@@ -1,4 +1,4 @@
-"""What a query that looks for the signal climbs, with infinitely many tokens."""
+"""Objective of a query that looks for the signal, with infinitely many tokens."""
 
 from typing import NamedTuple
 

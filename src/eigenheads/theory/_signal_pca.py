@@ -1,4 +1,4 @@
-"""What principal component analysis of the pooled tokens sees of the signal."""
+"""Principal component analysis of the pooled tokens: alignment with the signal."""
 
 import numpy as np
 from numpy.typing import ArrayLike

@@ -101,7 +101,7 @@ class SignalSteps:
 
     @property
     def obeys_robbins_monro(self) -> bool:
-        """Whether the sum of the steps diverges and that of their squares does not."""
+        """True if the sum of steps diverges and that of their squares does not."""
         return math.isfinite(self.decay_steps) and 0.5 < self.power <= 1
 
 

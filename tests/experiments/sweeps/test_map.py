@@ -5,7 +5,7 @@ import pytest
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from eigenheads.experiments.sweeps._map import SweepAxis, SweepPanel, draw_panels
+from eigenheads.experiments.sweeps._map import SweepAxis, SweepPanel, draw_sweep_panels
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_one_huge_number_does_not_hide_the_others(mean, is_log):
     figure = Figure()
     axes = [SweepAxis.of("d", [10, 100]), SweepAxis.of("x", [0.1, 0.2])]
     panel = SweepPanel("risk", np.array(mean), None, "", None, None)
-    draw_panels(figure, axes=axes, panels=[panel], columns=1)
+    draw_sweep_panels(figure, axes=axes, panels=[panel], columns=1)
     (mesh,) = figure.axes[0].collections
     assert isinstance(mesh.norm, LogNorm) == is_log
     np.testing.assert_array_equal(mesh.get_array().filled(np.nan), np.array(mean).T)

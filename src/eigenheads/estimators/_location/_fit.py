@@ -104,7 +104,7 @@ class FitState:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether the penalty has an L1 part."""
+        """True if the penalty has an L1 part."""
         return self.settings.alpha * self.settings.l1_ratio > 0
 
     def objective(self) -> PenalisedLoss:

@@ -1,0 +1,196 @@
+"""Declared models against hand-written kernels, and against PyTorch.
+
+Processor time of interleaved repeats in one process; the least of each counts.
+"""
+
+import importlib.util
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+import numpy as np
+from scipy.special import erf
+
+from eigenheads._parallel import threads
+from eigenheads.datasets import SignalTokens, SingleLocation
+from eigenheads.dynamics import simulate_location, simulate_signal
+from eigenheads.models import Model, Token, signs, simulate, softmax
+
+
+def location(X, w, u, g, p):
+    T = np.sum(erf(p.inverse_temperature * (X @ w.k)) * (X @ w.v))
+    return (T - X[0] @ u.value - p.noise * g[0]) ** 2
+
+
+def signal(X, w, u, g, p):
+    o = softmax(p.inverse_temperature * (X @ w.q)) @ X
+    return -(o @ o)
+
+
+def positional(X, w, u, g, p):
+    """Sequence single-index attention (Arnaboldi et al.), two tokens."""
+    z, y = X @ w.w + p.position * np.array([1.0, -1.0]), X @ u.teacher
+    A, Y = softmax(z[:, None] * z), softmax(y[:, None] * y)
+    P = 0.5 + p.contrast * np.array([[1.0, -1.0], [-1.0, 1.0]])
+    return 0.5 * np.sum((A - (1.0 - p.share) * Y - p.share * P) ** 2)
+
+
+def location_model(n_tokens: int) -> Model:
+    return Model(
+        location,
+        weights={"k": "sphere", "v": "sphere"},
+        planted=("key", "value"),
+        tokens=[
+            Token(mean={"key": lambda d: math.sqrt(d / 2)}, scale=math.sqrt(0.5)),
+            Token(n_tokens - 1),
+        ],
+        normals=1,
+        parameters={"inverse_temperature": 1.0, "noise": 0.1},
+    )
+
+
+def location_pair(n_tokens: int, n_steps: int) -> tuple[Callable[[], object], ...]:
+    options = {"step_size": 1e-3, "batch_size": 5, "n_steps": n_steps, "n_runs": 1}
+    options |= {"record_every": n_steps, "seed": 0}
+    model = location_model(n_tokens)
+    law = SingleLocation(d=80, n_tokens=n_tokens, noise=0.1)
+    return (
+        lambda: simulate_location(law, inverse_temperature=1.0, **options),
+        lambda: simulate(model, d=80, **options),
+    )
+
+
+def signal_pair(n_tokens: int, n_steps: int) -> tuple[Callable[[], object], ...]:
+    few = max(1, n_tokens // 100)
+    law = SignalTokens(100, few, n_tokens - few, 0.25, inverse_temperature=1.0)
+    options = {"step_size": 1e-3, "n_steps": n_steps, "n_runs": 1, "seed": 0}
+    options |= {"record_every": n_steps}
+    model = Model(
+        signal,
+        weights={"q": "sphere"},
+        planted=("u",),
+        tokens=[Token(few, mean={"u": signs(law.amplitude)}), Token(n_tokens - few)],
+        parameters={"inverse_temperature": 1.0},
+    )
+    return (
+        lambda: simulate_signal(law, **options),
+        lambda: simulate(model, d=100, **options),
+    )
+
+
+def least(functions: tuple[Callable[[], object], ...], repeats: int) -> list[float]:
+    """Return the least processor time of each function, after a first call."""
+    for function in functions:
+        function()
+    best = [math.inf] * len(functions)
+    for _ in range(repeats):
+        for place, function in enumerate(functions):
+            began = time.process_time()
+            function()
+            best[place] = min(best[place], time.process_time() - began)
+    return best
+
+
+def first_use(folder: str) -> tuple[float, float]:
+    """Return processor and wall seconds of a new process that uses a model once."""
+    code = (
+        "import time; began = time.process_time(), time.perf_counter()\n"
+        "from benchmarks.bench_models import location_model, simulate\n"
+        "simulate(location_model(7), d=80, step_size=1e-3, n_steps=2, n_runs=1,"
+        " record_every=1, seed=0)\n"
+        "print(time.process_time() - began[0], time.perf_counter() - began[1])"
+    )
+    environment = os.environ | {"EIGENHEADS_CACHE_DIR": folder}
+    environment |= {"NUMBA_CACHE_DIR": ""} if "NUMBA_CACHE_DIR" in environment else {}
+    out = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    processor, wall = (float(number) for number in out.split())
+    return processor, wall
+
+
+def torch_step(d: int, n_steps: int) -> Callable[[], object]:
+    """Return the same update in PyTorch with automatic differentiation, at d."""
+    import torch
+
+    torch.set_num_threads(1)
+    teacher = torch.zeros(d, dtype=torch.float64)
+    teacher[0] = 1.0
+    place = torch.tensor([1.0, -1.0], dtype=torch.float64)
+    target = 0.5 + 0.38 * torch.outer(place, place)
+
+    def run() -> object:
+        w = torch.randn(d, dtype=torch.float64)
+        w = w / w.norm()
+        for _ in range(n_steps):
+            X = torch.randn(2, d, dtype=torch.float64)
+            w = w.detach().requires_grad_()
+            z, y = X @ w + place, X @ teacher
+            A = torch.softmax(torch.outer(z, z), -1)
+            Y = torch.softmax(torch.outer(y, y), -1)
+            (0.5 * ((A - 0.5 * Y - 0.5 * target) ** 2).sum()).backward()
+            with torch.no_grad():
+                w = w - 5e-5 * (w.grad - (w.grad @ w) * w)
+                w = w / w.norm()
+        return w
+
+    return run
+
+
+def main(quick: bool = False) -> None:
+    repeats, scale = (1, 50) if quick else (9, 1)
+    pairs = {"location, 10 tokens": location_pair(10, 20_000 // scale)}
+    if not quick:
+        pairs["location, 1 000 tokens"] = location_pair(1000, 300)
+        pairs["signal, 50 tokens"] = signal_pair(50, 20_000)
+        pairs["signal, 10 000 tokens"] = signal_pair(10_000, 300)
+    print("declared model / hand-written kernel, processor time, one core")
+    with threads(1):
+        for name, pair in pairs.items():
+            hand, declared = least(pair, repeats)
+            print(f"  {name:24} {declared / hand:5.2f}")
+        model = location_model(10)
+        options = {"step_size": 1e-12, "n_runs": 1, "seed": 0, "batch_size": 5}
+        options |= {"n_steps": 20_000 // scale, "record_every": 20_000 // scale}
+        sizes = (100, 10**5, 10**9)
+        times = least(
+            tuple(lambda d=d: simulate(model, d=d, **options) for d in sizes), repeats
+        )
+        for d, taken in zip(sizes, times, strict=True):
+            print(f"  d = {d:<13,} {taken / times[0]:5.2f} x d = 100")
+    if quick:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for label in ("no cache", "cache"):
+            processor, wall = first_use(folder)
+            print(
+                f"  first use, {label}: {processor:.1f} s processor, {wall:.1f} s wall"
+            )
+    if importlib.util.find_spec("torch") is not None:
+        model = Model(
+            positional,
+            weights={"w": "sphere"},
+            planted=("teacher",),
+            tokens=Token(2),
+            parameters={"position": 1.0, "contrast": 0.38, "share": 0.5},
+        )
+        options = {"d": 1000, "step_size": 5e-5, "n_steps": 50_000, "n_runs": 1}
+        options |= {"record_every": 50_000, "seed": 0}
+        with threads(1):
+            ours, theirs = least(
+                (lambda: simulate(model, **options), torch_step(1000, 500)), 3
+            )
+        ratio = (theirs / 500) / (ours / 50_000)
+        print(f"  PyTorch's step at d = 1000 / ours: {ratio:.0f}")
+
+
+if __name__ == "__main__":
+    main()

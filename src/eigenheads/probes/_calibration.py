@@ -1,0 +1,230 @@
+"""Calibration of a statistic: false positives and power on random and planted heads."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eigenheads._checks import check_choice, check_count, check_number, fail
+from eigenheads._typing import FloatArray
+from eigenheads.functional import kernel_pca, kernel_pca_values
+from eigenheads.probes._head_probe import head_probe, read_statistics
+from eigenheads.probes._null_draws import stream
+
+_OWNER = "calibrate"
+# Heads of one probe share the draws; groups have their own.
+_GROUP = 20
+# Planted queries are this many times as long as random ones.
+_GAIN = 3.0
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Rejection rates of a statistic.
+
+    Attributes
+    ----------
+    name
+        Of the statistic.
+    strengths
+        Strengths of the planted effect.
+    false_positive_rate
+        By null, the share of random heads with p <= `level`.
+    power
+        By null, the share of planted heads with p <= `level`, one per strength.
+    level, n_heads
+        Level of the test, and number of heads per rate: the standard error of a rate
+        is ``sqrt(rate * (1 - rate) / n_heads)``.
+    """
+
+    name: str
+    strengths: FloatArray
+    false_positive_rate: dict[str, float]
+    power: dict[str, FloatArray]
+    level: float
+    n_heads: int
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """Return one row per null and strength; strength 0 is random heads."""
+        rows = []
+        for null, rate in self.false_positive_rate.items():
+            rates = [rate, *self.power[null]]
+            for strength, share in zip((0.0, *self.strengths), rates, strict=True):
+                row = {"statistic": self.name, "null": null}
+                rows.append({**row, "strength": float(strength), "rate": float(share)})
+        return rows
+
+
+def calibrate(
+    statistic: object,
+    *,
+    plant: str | Callable[..., Any] = "kernel_pca",
+    strengths: Sequence[float] = (0.25, 0.5, 1.0),
+    n_heads: int = 200,
+    size: tuple[int, int, int] = (2, 24, 8),
+    n_draws: int = 99,
+    level: float = 0.05,
+    seed: int = 0,
+) -> Calibration:
+    """Measure how often a statistic rejects random heads, and planted ones.
+
+    Parameters
+    ----------
+    statistic
+        Name, function of a head, or :class:`HeadStatistic`; its nulls are tested,
+        except untrained models.
+    plant
+        Effect in the planted heads: ``"kernel_pca"`` (values are kernel principal
+        components of the keys), ``"previous_token"``, ``"first_token"``, ``"self"``,
+        ``"duplicate_token"``, ``"induction"`` (queries point to these keys); or a
+        function ``plant(queries, keys, values, token_ids, strength, rng)`` that returns
+        planted queries, keys and values from random ones, (sequences, heads, tokens,
+        width) each.
+    strengths
+        From 0 (random) to 1.
+    n_heads
+        Number of heads per rate.
+    size
+        Sequences, tokens and width of a head.
+    n_draws, level, seed
+        Draws of each null, level of the test, seed.
+
+    Returns
+    -------
+    calibration
+        A false-positive rate far above `level` means that a null is wrong for the
+        statistic; low power means that the statistic does not detect the effect.
+
+    Examples
+    --------
+    >>> found = calibrate("previous_token", plant="previous_token", n_heads=40)
+    >>> found.power["shuffled_positions"][-1:]
+    array([1.])
+    """
+    (wanted,) = read_statistics([statistic], owner=_OWNER)
+    n_heads = check_count("n_heads", n_heads, owner=_OWNER)
+    n_draws = check_count("n_draws", n_draws, owner=_OWNER)
+    level = check_number("level", level, owner=_OWNER, minimum=0.0, maximum=1.0)
+    shares = [
+        check_number("strengths", one, owner=_OWNER, minimum=0.0, maximum=1.0)
+        for one in strengths
+    ]
+    planted: Any = plant
+    if isinstance(plant, str):
+        planted = _PLANTS[check_choice("plant", plant, list(_PLANTS), owner=_OWNER)]
+    elif not callable(plant):
+        fail("plant", "a name or a function", plant, owner=_OWNER, error=TypeError)
+    rates: dict[str, list[float]] = {}
+    for index, strength in enumerate((0.0, *shares)):
+        counts: dict[str, int] = {}
+        for group, start in enumerate(range(0, n_heads, _GROUP)):
+            rng = stream(seed, index, group)
+            n_group = min(_GROUP, n_heads - start)
+            arrays, ids = _random_heads(rng, size, n_group)
+            if strength > 0:
+                arrays = planted(*arrays, ids, strength, rng)
+            found = head_probe(
+                *arrays,
+                statistics=[wanted],
+                token_ids=ids,
+                n_draws=n_draws,
+                seed=int(rng.integers(2**31)),
+            ).statistics[wanted.name]
+            for null, p_values in found.p_value.items():
+                # Slack for p-values that equal the level, such as 5/100.
+                rejected = int(np.sum(p_values <= level + 1e-12))
+                counts[null] = counts.get(null, 0) + rejected
+        for null, count in counts.items():
+            rates.setdefault(null, []).append(count / n_heads)
+    return Calibration(
+        wanted.name,
+        np.array(shares),
+        {null: own[0] for null, own in rates.items()},
+        {null: np.array(own[1:]) for null, own in rates.items()},
+        level,
+        n_heads,
+    )
+
+
+Arrays = tuple[FloatArray, FloatArray, FloatArray]
+
+
+def _random_heads(
+    rng: np.random.Generator, size: tuple[int, int, int], n_heads: int
+) -> tuple[Arrays, NDArray[np.int64]]:
+    """Return Gaussian heads, and token ids of which the second half repeats."""
+    n_sequences, n_tokens, width = size
+    q, k, v = rng.standard_normal((3, n_sequences, n_heads, n_tokens, width))
+    # Two equal halves: every token of the second half has an earlier copy.
+    half = np.array(
+        [rng.permutation(n_tokens)[: -(-n_tokens // 2)] for _ in range(n_sequences)]
+    )
+    return (q, k, v), np.concatenate([half, half], axis=1)[:, :n_tokens]
+
+
+def _kernel_pca(
+    q: FloatArray,
+    k: FloatArray,
+    v: FloatArray,
+    ids: NDArray[np.int64],
+    strength: float,
+    rng: np.random.Generator,
+) -> Arrays:
+    values = kernel_pca_values(kernel_pca(k), v.shape[-1])
+    spread = values.std(axis=-2, keepdims=True)
+    planted = values / np.where(spread > 0, spread, 1.0)
+    return q, k, np.sqrt(strength) * planted + np.sqrt(1 - strength) * v
+
+
+def _to(targets: Callable[[FloatArray, NDArray[np.int64]], FloatArray]) -> Any:
+    """Return a planting in which queries point to target keys."""
+
+    def planted(
+        q: FloatArray,
+        k: FloatArray,
+        v: FloatArray,
+        ids: NDArray[np.int64],
+        strength: float,
+        rng: np.random.Generator,
+    ) -> Arrays:
+        aim = _GAIN * targets(k, ids)
+        return np.sqrt(strength) * aim + np.sqrt(1 - strength) * q, k, v
+
+    return planted
+
+
+def _embedded(shift: int) -> Callable[..., Arrays]:
+    """Return a planting in which keys and queries embed token ids.
+
+    A key embeds the token `shift` places before it, a query its own token, so that it
+    attends to copies of its token (0) or to the tokens that follow them (1).
+    """
+
+    def planted(
+        q: FloatArray,
+        k: FloatArray,
+        v: FloatArray,
+        ids: NDArray[np.int64],
+        strength: float,
+        rng: np.random.Generator,
+    ) -> Arrays:
+        # One embedding for all heads, as in a model.
+        table = rng.standard_normal((int(ids.max()) + 1, k.shape[-1]))
+        own = table[ids][:, None]
+        before = np.roll(own, shift, axis=2)
+        keys = np.sqrt(strength) * before + np.sqrt(1 - strength) * k
+        return np.sqrt(strength) * _GAIN * own + np.sqrt(1 - strength) * q, keys, v
+
+    return planted
+
+
+_PLANTS: dict[str, Any] = {
+    "kernel_pca": _kernel_pca,
+    "previous_token": _to(lambda keys, ids: np.roll(keys, 1, axis=2)),
+    "first_token": _to(lambda keys, ids: np.broadcast_to(keys[:, :, :1], keys.shape)),
+    "self": _to(lambda keys, ids: keys),
+    "duplicate_token": _embedded(0),
+    "induction": _embedded(1),
+}

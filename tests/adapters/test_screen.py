@@ -1,0 +1,195 @@
+"""Screening tokens: hidden from attention, undone bit for bit, saved and loaded."""
+
+import copy
+import io
+
+import pytest
+import torch
+from tests.adapters.models import Stack, TimmAttention, hugging_face, shaken, text_batch
+from torch import nn
+
+from eigenheads.adapters import (
+    attention_summary,
+    load_swapped,
+    screen_tokens,
+    swap_attention,
+)
+from eigenheads.adapters._screen import ScreenHook, ScreenModule
+
+pytestmark = pytest.mark.torch
+
+
+def tokens(n=120, n_tokens=9, d=16, seed=0):
+    """Tokens with a common cause; the first is the same for all inputs."""
+    generator = torch.Generator().manual_seed(seed)
+    common = torch.randn(n, 1, d, generator=generator)
+    x = common + 0.3 * torch.randn(n, n_tokens, d, generator=generator)
+    x[:, 0] = 1.0
+    return x
+
+
+def encoder(batch_first=True):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 4, 16, batch_first=batch_first)
+    return shaken(nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)).eval()
+
+
+def timm_like():
+    torch.manual_seed(0)
+    return shaken(Stack(TimmAttention(), TimmAttention())).eval()
+
+
+MODELS = {"torch": encoder, "timm": timm_like}
+
+
+def odd(x):
+    x = x.clone()
+    x[:, 3] = 8.0
+    return x
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_odd_tokens_have_no_influence_on_the_others(name):
+    model = MODELS[name]()
+    x = tokens(4, seed=1)
+    before, state = model(x), list(model.state_dict())
+    assert screen_tokens(model, tokens()) is model
+    assert {row.attention for row in attention_summary(model)} == {"screen"}
+    first, second = x.clone(), x.clone()
+    first[:, 3], second[:, 3] = 8.0, -9.0
+    rest = [i for i in range(9) if i != 3]
+    torch.testing.assert_close(model(first)[:, rest], model(second)[:, rest])
+    swap_attention(model, to="original")
+    assert torch.equal(model(x), before)
+    assert list(model.state_dict()) == state
+    modules = list(model.modules())
+    assert not any(isinstance(module, ScreenModule) for module in modules)
+    hooks = [h for m in modules for h in m._forward_pre_hooks.values()]
+    assert not any(isinstance(hook, ScreenHook) for hook in hooks)
+
+
+@torch.no_grad()
+def test_hiding_is_the_same_as_a_padding_mask():
+    model, x = encoder(), odd(tokens(1, seed=2))
+    padding = torch.zeros(1, 9, dtype=torch.bool)
+    padding[:, 3] = True
+    plain = copy.deepcopy(model)
+    screen_tokens(model, tokens(300), false_flag_rate=1e-3)
+    rest = [i for i in range(9) if i != 3]
+    expected = plain(x, src_key_padding_mask=padding)
+    torch.testing.assert_close(model(x)[:, rest], expected[:, rest], atol=1e-5, rtol=0)
+    # Padding of the call is respected as well.
+    more = padding.clone()
+    more[:, 5] = True
+    only = torch.zeros_like(padding)
+    only[:, 5] = True
+    rest = [i for i in rest if i != 5]
+    found = model(x, src_key_padding_mask=only)[:, rest]
+    expected = plain(x, src_key_padding_mask=more)[:, rest]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_class_tokens_are_never_hidden_and_dense_noise_hides_nothing():
+    model = screen_tokens(encoder(), tokens(400))
+    (screen,) = (m for m in model.modules() if isinstance(m, ScreenModule))
+    x = tokens(50, seed=3)
+    assert screen(x).float().mean() < 0.06
+    x[:, 0] = 100.0
+    assert not screen(x)[:, 0].any()
+    assert screen(odd(x))[:, 3].all()
+    noisy = tokens(50, seed=3) + 4 * torch.randn(50, 9, 16)
+    assert screen(noisy).float().mean() < 0.05
+
+
+@torch.no_grad()
+def test_tokens_first_copies_pickles_and_state_dicts():
+    plain = encoder()
+    model = screen_tokens(encoder(batch_first=False), tokens().transpose(0, 1))
+    x = odd(tokens(2, seed=4))
+    other = screen_tokens(encoder(), tokens())
+    wanted = other(x)
+    torch.testing.assert_close(model(x.transpose(0, 1)).transpose(0, 1), wanted)
+    file = io.BytesIO()
+    torch.save(other, file)
+    file.seek(0)
+    for again in (copy.deepcopy(other), torch.load(file, weights_only=False)):
+        torch.testing.assert_close(again(x), wanted)
+        swap_attention(again, to="original")
+        torch.testing.assert_close(again(x), plain(x))
+    fresh = screen_tokens(encoder(), tokens(seed=9))
+    fresh.load_state_dict(other.state_dict())
+    torch.testing.assert_close(fresh(x), wanted)
+
+
+@torch.no_grad()
+def test_half_precision_and_one_input():
+    model = screen_tokens(encoder(), tokens())
+    (screen,) = (m for m in model.modules() if isinstance(m, ScreenModule))
+    model.to(torch.bfloat16)
+    assert screen.precision.dtype == torch.float32
+    out = model(odd(tokens(1)).to(torch.bfloat16))
+    assert out.dtype == torch.bfloat16
+    assert out.isfinite().all()
+    assert screen.flags[0, 3]
+
+
+def test_hugging_face_vision_models_are_screened_saved_and_loaded(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=16,
+        image_size=12,
+        patch_size=4,
+    )
+    model = shaken(transformers.ViTModel(config)).eval()
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(150, 3, 1, 1, generator=generator).expand(-1, 3, 12, 12)
+    images = images + 0.1 * torch.rand(150, 3, 12, 12, generator=generator)
+    loader = [(part, None) for part in images.split(40)]  # pairs, as loaders give
+    with torch.no_grad():
+        before = model(images[:2]).last_hidden_state
+        screen_tokens(model, loader)
+        first, second = images[:2].clone(), images[:2].clone()
+        first[..., :4, :4], second[..., :4, :4] = 9.0, -7.0
+        rest = [i for i in range(10) if i != 1]  # a class token is in front
+        one, other = (model(x).last_hidden_state[:, rest] for x in (first, second))
+        torch.testing.assert_close(one, other)
+        model.save_pretrained(tmp_path)
+        loaded = load_swapped(tmp_path)
+        assert attention_summary(loaded) == attention_summary(model)
+        again = loaded(first).last_hidden_state[:, rest]
+        torch.testing.assert_close(again, one, atol=1e-5, rtol=1e-5)
+        swap_attention(model, to="original")
+        assert torch.equal(model(images[:2]).last_hidden_state, before)
+
+
+def test_text_swapped_models_and_odd_calibrations_are_refused():
+    with pytest.raises(ValueError, match="fixed positions"):
+        screen_tokens(hugging_face("bert"), text_batch())
+    swapped = swap_attention(encoder(), to="symmetric")
+    with pytest.raises(ValueError, match="original attention"):
+        screen_tokens(swapped, tokens())
+    with pytest.raises(TypeError, match="re-iterable"):
+        screen_tokens(encoder(), iter([tokens()]))
+    with pytest.raises(ValueError, match="at least 20 sequences"):
+        screen_tokens(encoder(), tokens(10))
+    with pytest.raises(ValueError, match="one number of tokens"):
+        screen_tokens(encoder(), [tokens(), tokens(n_tokens=5)])
+    model = screen_tokens(encoder(), tokens())
+    with pytest.raises(ValueError, match="of 9 tokens, as in calibration"):
+        model(tokens(2, n_tokens=5))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
+@torch.no_grad()
+def test_compiled_models_screen_as_well():
+    model = screen_tokens(timm_like(), tokens())
+    x = odd(tokens(2, seed=5))
+    expected = model(x)
+    torch.testing.assert_close(torch.compile(model)(x), expected, atol=1e-5, rtol=1e-5)
