@@ -8,7 +8,6 @@ import pytest
 from numpy.testing import assert_allclose
 
 from eigenheads.functional import (
-    centred_gram,
     effective_rank,
     gamma_ratios,
     kernel_coefficients,
@@ -21,6 +20,7 @@ from eigenheads.functional import (
     rbf_gram,
     relative_differences,
 )
+from eigenheads.functional._kernel import centred_gram
 
 
 def pairwise(ratios):

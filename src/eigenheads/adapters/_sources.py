@@ -110,6 +110,7 @@ class Capture:
         [0]
         """
         given = [layers] if isinstance(layers, Mapping) else list(layers)
+        # Arrays need no model to run: the layers are already there.
         made = object.__new__(cls)
         made.model = None
         made._kept = [_from_arrays(one, index) for index, one in enumerate(given)]
@@ -154,6 +155,7 @@ class Capture:
             max_bytes=self._max_bytes,
         ):
             size += captured.nbytes
+            # All layers are kept or none: a part would save nothing.
             if size <= self._max_bytes:
                 kept.append(captured)
             else:
@@ -193,6 +195,7 @@ def tokenize_texts(
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             path, local_files_only=True, trust_remote_code=False
         )
+    # Decoders have no padding token; the mask hides it in any case.
     if getattr(tokenizer, "pad_token", "") is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
     longest = longest_sequence(model) or _MAX_TOKENS
@@ -254,6 +257,7 @@ def _from_cache(cache: Mapping[str, Any], number: int) -> dict[str, Any]:
                 return as_array(cache[key])
         return None
 
+    # Rotary models cache queries before and after the rotation; the latter attend.
     queries = read("attn.hook_rot_q", "attn.hook_q")
     keys = read("attn.hook_rot_k", "attn.hook_k")
     values = read("attn.hook_v")

@@ -8,7 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 
-from eigenheads._checks import Got, check_choice, fail, shown
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    fail,
+    shown,
+    without_traps,
+)
 
 _HINT = "A bag is an array of shape (n_tokens, n_features)."
 
@@ -68,7 +74,7 @@ def read_bags(estimator: Any, X: object, *, reset: bool) -> Bags:
     Sets ``n_features_in_`` when `reset`, and compares with it otherwise.
     """
     owner = type(estimator).__name__
-    table, lengths = _table(X, owner)
+    table, lengths = _table(without_traps("X", X, owner=owner), owner)
     tokens = validate_data(
         estimator,
         table,
@@ -228,7 +234,7 @@ def _n_axes(bag: object) -> int:
 
 def _as_bag(bag: object, index: int, owner: str) -> NDArray[Any]:
     try:
-        array = _numbers(np.asarray(bag))
+        array = _numbers(np.asarray(without_traps(f"X[{index}]", bag, owner=owner)))
     except ValueError:  # rows of several widths
         array = None
     if array is None or bag is None:

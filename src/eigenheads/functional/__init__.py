@@ -1,9 +1,11 @@
-"""Each formula once, pure, on NumPy or PyTorch arrays."""
+"""Each formula once, pure, on NumPy or PyTorch arrays.
+
+Arrays must be finite; NaN is refused with its place. Numbers whose squares exceed the
+largest float (entries beyond about 1e150) give infinity or NaN, as in NumPy.
+"""
 
 from eigenheads.functional._kernel import (
     KernelPCA,
-    centred_gram,
-    feature_gram,
     kernel_pca,
     kernel_pca_values,
     log_feature_norms,
@@ -43,9 +45,7 @@ __all__ = [
     "PrincipalSubspace",
     "PromptLoss",
     "attention_pursuit",
-    "centred_gram",
     "effective_rank",
-    "feature_gram",
     "gamma_ratios",
     "kernel_coefficients",
     "kernel_pca",

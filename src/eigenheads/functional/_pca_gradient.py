@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from jaxtyping import Float
 
-from eigenheads._checks import check_choice, check_number
+from eigenheads._checks import Got, check_choice, check_number, fail
 from eigenheads._typing import Array
 from eigenheads.functional._pca import check_tokens_and_directions
 
@@ -90,6 +90,9 @@ def pca_prompt_loss(
         "inverse_temperature", inverse_temperature, owner=_OWNER, minimum=0.0
     )
     xp = check_tokens_and_directions(tokens, directions, owner=_OWNER)
+    if directions.ndim != 2 or 0 in (*directions.shape, *tokens.shape):
+        contract = f"of shape ({tokens.shape[-1]}, rank) without empty axes"
+        fail("directions", contract, Got(tuple(directions.shape)), owner=_OWNER)
     projected = xp.matmul(tokens, directions)
     pull = _linear if head == "linear" else _softmax
     errors, by_query, by_key = pull(xp, tokens, projected, sharpness)

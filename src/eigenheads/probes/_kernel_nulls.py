@@ -9,14 +9,15 @@ from threadpoolctl import threadpool_limits
 
 from eigenheads._parallel import RunPool, advance
 from eigenheads._typing import FloatArray
-from eigenheads.functional import centred_gram, effective_rank, feature_gram
+from eigenheads.functional import effective_rank
+from eigenheads.functional._kernel import centred_gram, feature_gram
 from eigenheads.probes import _null_draws
 from eigenheads.probes._heads import LayerHeads
 from eigenheads.probes._kernel_reading import (
     PAIRS,
     HeadReading,
     head_readings,
-    joined,
+    joined_draws,
     parts,
     rbf_of_permuted,
 )
@@ -235,7 +236,7 @@ def _of_random_keys(
                 _of_keys(heads, q[head], drawn[part])
                 for part in parts(n_draws, n * n, PAIRS)
             ]
-            for name, x in joined(blocks).items():
+            for name, x in joined_draws(blocks).items():
                 nulls[name]["random_keys"] = x
         return nulls
 
