@@ -35,12 +35,17 @@ def pending():
     return [key for key in experiment_keys() if not (LEDGER / f"{key}.json").exists()]
 
 
-def manifests():
-    """Return the committed manifests in the order of the report."""
+def manifests(*, counted=True):
+    """Return the committed manifests in the order of the report.
+
+    Records of the format before the present rules of verdicts are not counted.
+    """
     from eigenheads.experiments import experiment_keys
+    from eigenheads.experiments._store import FORMAT
 
     paths = [LEDGER / f"{key}.json" for key in experiment_keys()]
-    return [json.loads(path.read_text()) for path in paths if path.exists()]
+    every = [json.loads(path.read_text()) for path in paths if path.exists()]
+    return [one for one in every if (one["format"] == FORMAT) == counted]
 
 
 def claims():
@@ -101,6 +106,8 @@ def figures_table():
             f"| `{manifest['key']}` | {source} | {count_verdicts(found)} "
             f"| {manifest['seconds']:.1f} |"
         )
+    for manifest in manifests(counted=False):
+        rows.append(f"| `{manifest['key']}` | | to be run again, not counted | |")
     for key in pending():
         rows.append(f"| `{key}` | | not run at this preset yet | |")
     return "\n".join(rows)
@@ -122,6 +129,7 @@ def untested_table(paper):
 
 def papers_table(folder=""):
     """Return one row per paper: its claims by verdict, and our checks."""
+    from eigenheads.experiments import experiment_keys
     from eigenheads.experiments._registry import get_paper
     from eigenheads.experiments._untested import untested_claims
 
@@ -130,7 +138,7 @@ def papers_table(folder=""):
         "|---|--:|--:|--:|--:|--:|",
     ]
     lines = claims()
-    for paper in dict.fromkeys(key.partition("/")[0] for key, _ in lines):
+    for paper in dict.fromkeys(key.partition("/")[0] for key in experiment_keys()):
         own = Counter(claim.verdict for _, claim in lines if claim.paper == paper)
         checks = [
             claim.verdict == "held"
@@ -183,6 +191,8 @@ def stale():
     from eigenheads.experiments._digest import claims_version, code_version
 
     found = dict.fromkeys(pending(), "not run yet")
+    for manifest in manifests(counted=False):
+        found[manifest["key"]] = "recorded before the present rules of verdicts"
     for manifest in manifests():
         key = manifest["key"]
         if "commit" not in manifest and manifest["code"] != code_version(key):

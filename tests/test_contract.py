@@ -199,6 +199,7 @@ NAMES = {
         "SignalDirection",
         "SingleLocationClassifier",
         "SingleLocationRegressor",
+        "TokenTransformer",
     ],
     "experiments": ["reproduce", "sweep"],
 }

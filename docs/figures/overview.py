@@ -18,7 +18,7 @@ from eigenheads.datasets import SignalTokens
 from eigenheads.dynamics import simulate_signal
 from eigenheads.estimators import SingleLocationClassifier
 from eigenheads.experiments import experiment_keys
-from eigenheads.experiments._store import claim_from_json
+from eigenheads.experiments._store import FORMAT, claim_from_json
 from eigenheads.experiments._untested import untested_claims
 from eigenheads.theory import signal_mean_dynamics, signal_steps
 
@@ -93,7 +93,8 @@ def draw_verdicts(axes):
     counts = {paper: Counter() for paper in NAMES}
     for key in experiment_keys():
         path = LEDGER / f"{key}.json"
-        for fields in json.loads(path.read_text())["claims"] if path.exists() else []:
+        manifest = json.loads(path.read_text()) if path.exists() else {"format": ""}
+        for fields in manifest["claims"] if manifest["format"] == FORMAT else []:
             claim = claim_from_json(fields)
             if not claim.is_check:
                 counts[claim.paper][claim.verdict] += 1

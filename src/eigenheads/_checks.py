@@ -8,10 +8,11 @@ import math
 import re
 from collections.abc import Collection
 from numbers import Integral, Real
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from array_api_compat import array_namespace, is_numpy_array, is_torch_array
+from numpy.typing import NDArray
 
 from eigenheads._errors import (
     UsageError,
@@ -27,6 +28,7 @@ _USAGE_ERRORS: dict[type[Exception], type[UsageError]] = {
     RuntimeError: UsageRuntimeError,
 }
 
+_Kind = TypeVar("_Kind")
 # Characters that a terminal obeys instead of showing: C0 and C1 control codes, marks
 # that reverse the direction of writing, and halves of surrogate pairs.
 _CONTROLS = re.compile(
@@ -213,6 +215,37 @@ def check_choice(
     fail(name, f"one of {listed}", value, owner=owner, hint=hint, error=error)
 
 
+def check_flag(name: str, value: object, *, owner: str) -> bool:
+    """Return `value` as a bool, or raise unless it is True or False.
+
+    Examples
+    --------
+    >>> check_flag("unit_axes", "no", owner="kernel_pca_values")
+    Traceback (most recent call last):
+    ...
+    ValueError: kernel_pca_values: `unit_axes` must be True or False; got 'no'.
+    """
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    fail(name, "True or False", value, owner=owner)
+
+
+def check_instance(name: str, value: object, kind: type[_Kind], *, owner: str) -> _Kind:
+    """Return `value`, or raise TypeError unless it is an instance of `kind`.
+
+    Examples
+    --------
+    >>> check_instance("law", 3, dict, owner="simulate_location")
+    Traceback (most recent call last):
+    ...
+    TypeError: simulate_location: `law` must be an instance of dict; got 3.
+    """
+    if isinstance(value, kind):
+        return value
+    contract = f"an instance of {kind.__name__}"
+    fail(name, contract, value, owner=owner, error=TypeError)
+
+
 def check_finite_array(name: str, value: object, *, owner: str) -> FloatArray:
     """Return `value` as a float64 array, or raise unless every entry is finite.
 
@@ -233,6 +266,17 @@ def check_finite_array(name: str, value: object, *, owner: str) -> FloatArray:
         fail(name, "finite numbers", value, owner=owner)
     _check_finite(name, array, array_namespace(array), owner=owner)
     return array
+
+
+def check_numbers(name: str, value: object, *, owner: str) -> FloatArray:
+    """Return `value` as a float64 array, NaN and infinities included, or raise."""
+    try:
+        array = as_numpy(name, value, owner=owner)
+        if array.dtype.kind not in "biuf":
+            raise TypeError
+    except TypeError:
+        fail(name, "an array of numbers", value, owner=owner, error=TypeError)
+    return array.astype(np.float64)
 
 
 def as_numpy(name: str, value: object, *, owner: str) -> np.ndarray[Any, Any]:
@@ -257,6 +301,16 @@ def as_numpy(name: str, value: object, *, owner: str) -> np.ndarray[Any, Any]:
         return np.asarray(value)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise TypeError from error
+
+
+def without_traps(name: str, value: _Kind, *, owner: str) -> _Kind | NDArray[Any]:
+    """Return `value` for scikit-learn to check: tensors as arrays, no masked array.
+
+    Its checks drop masks, and cannot convert tensors with gradients or without data.
+    """
+    if is_torch_array(value) or isinstance(value, np.ma.MaskedArray):
+        return as_numpy(name, value, owner=owner)
+    return value
 
 
 def check_float_arrays(owner: str, *, finite: bool = True, **arrays: Array) -> Any:

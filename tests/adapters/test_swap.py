@@ -55,7 +55,7 @@ def test_layers_are_restored_one_by_one():
     [
         ({"to": "rcp"}, ValueError, r"`to` must be one of .*Did you mean 'rpc'\?"),
         ({"n_itr": 2}, TypeError, r"`n_itr` must be an option of to='rpc' \(n_iter,"),
-        ({"n_iter": 0}, ValueError, "`n_iter` must be an integer >= 1"),
+        ({"n_iter": 0}, ValueError, "`n_iter` must be an integer from 1 to"),
         ({"sparsity": -1}, ValueError, "`sparsity`"),
         ({"queries": "mine"}, ValueError, "`queries` must be one of 'own', 'keys'"),
         ({"threshold": "papers"}, ValueError, "`threshold`"),

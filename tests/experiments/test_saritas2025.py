@@ -73,9 +73,13 @@ def test_heads_that_do_kernel_pca_would_be_noticed(monkeypatch):
     params = dataclasses.replace(_study.PRESETS["smoke"], n_untrained=1)
     batch = _models.passages(_models.Text(n_passages=1))
     real = _models.capture
-    monkeypatch.setattr(
-        _models, "capture", lambda *asked: [planted(one) for one in real(*asked)]
-    )
+
+    def capture_planted(*arguments):
+        capture = real(*arguments)
+        capture._kept = [planted(one) for one in capture]
+        return capture
+
+    monkeypatch.setattr(_models, "capture", capture_planted)
     with _models.one_thread():
         found = _study._probe("minilm", _models.minilm()[0], batch, params, 0)
     table = {**smoke_run("saritas2025/values", 0)[1], **found}

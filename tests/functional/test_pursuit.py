@@ -354,7 +354,10 @@ def test_queries_meet_the_cleaned_keys_in_the_last_softmax(rng, as_array):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_iter": 0}, r"attention_pursuit: `n_iter` must be an integer >= 1; got 0"),
+        (
+            {"n_iter": 0},
+            r"attention_pursuit: `n_iter` must be an integer from 1 to 10000; got 0",
+        ),
         ({"sparsity": -1.0}, r"`sparsity` must be a finite number >= 0; got -1.0"),
         ({"sparsity": "aut"}, r"`sparsity` must be a number >= 0 or 'auto'; got 'aut'"),
         ({"threshold": "papr"}, r"`threshold` must be one of .* Did you mean 'paper'"),

@@ -45,5 +45,7 @@ def test_float32_stays(rng):
 def test_bad_input_is_a_sentence():
     with pytest.raises(ValueError, match="`threshold` must be a finite number >= 0"):
         singular_value_threshold(np.eye(2), -1.0)
-    with pytest.raises(ValueError, match=r"`x` must be of shape \(\.\.\., rows, col"):
+    with pytest.raises(
+        ValueError, match=r"`x` must be an array of shape \(\.\.\., n, d"
+    ):
         singular_value_threshold(np.ones(3), 1.0)

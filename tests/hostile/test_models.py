@@ -123,3 +123,79 @@ def test_an_escape_sequence_in_a_name_is_printed_in_plain(folder, capsys):
     status, said = probe(folder, capsys)
     assert status == 2
     assert said[:-1].isprintable()
+
+
+HOSTILE_CONFIGS = {
+    "kernel": {"attn_implementation": "stranger/kernel"},
+    "kernel by another key": {"_attn_implementation": "stranger/kernel:run"},
+    "many layers": {"num_hidden_layers": 100_000},
+    "wide": {"hidden_size": 400_000, "intermediate_size": 1_600_000},
+    "no layers": {"num_hidden_layers": -1},
+    "text as size": {"hidden_size": "16"},
+    "no heads": {"num_attention_heads": 0},
+    "remote code": {"model_type": "x", "auto_map": {"AutoConfig": "evil.Config"}},
+    "no type": {"model_type": None},
+    "list": {"hidden_size": [1]},
+}
+
+
+@pytest.mark.parametrize("changes", HOSTILE_CONFIGS.values(), ids=HOSTILE_CONFIGS)
+def test_a_hostile_configuration_is_refused_in_one_line(folder, changes, capsys):
+    (folder / "evil.py").write_text("raise SystemExit('ran')")
+    change_config(folder, **changes)
+    status, said = probe(folder, capsys)
+    assert status == 2
+    assert said.count("\n") == 1
+    assert said.startswith(
+        ("eigenheads: probe: `MODEL` must be ", "eigenheads: probe_model: `model` must")
+    )
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", "[" * 10_000, "\xff", "null"])
+def test_a_configuration_that_is_none_is_refused_in_one_line(folder, content, capsys):
+    (folder / "config.json").write_text(content, encoding="latin-1")
+    status, said = probe(folder, capsys)
+    assert status == 2
+    assert said.count("\n") == 1
+
+
+def marked(**changes):
+    def change(folder):
+        path = folder / "config.json"
+        config = json.loads(path.read_text())
+        config["eigenheads_attention"] |= changes
+        path.write_text(json.dumps(config))
+
+    return change
+
+
+HOSTILE_SWAPS = {
+    "marker is a text": lambda folder: change_config(folder, eigenheads_attention="x"),
+    "marker is a list": lambda folder: change_config(folder, eigenheads_attention=[]),
+    "no layers": marked(layers=None),
+    "unknown variant": marked(layers={"a": {"to": "nonsense"}}),
+    "record is a number": marked(layers={"a": 3}),
+    "no such layer": marked(layers={"a": {"to": "rpc"}}),
+    "kernel": marked(original="stranger/kernel"),
+    "original is a number": marked(original=3),
+    "architecture is a function": lambda folder: change_config(
+        folder, architectures=["pipeline"]
+    ),
+    "architecture is no list": lambda folder: change_config(folder, architectures="x"),
+    "architecture is a number": lambda folder: change_config(folder, architectures=[3]),
+    "many layers": lambda folder: change_config(folder, num_hidden_layers=100_000),
+    "wide": lambda folder: change_config(folder, hidden_size=400_000),
+    "not JSON": lambda folder: (folder / "config.json").write_text("{"),
+    "no weights": lambda folder: (folder / "model.safetensors").unlink(),
+    "cut weights": lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 50),
+    "nothing": lambda folder: shutil.rmtree(folder),
+}
+
+
+@pytest.mark.parametrize("change", HOSTILE_SWAPS.values(), ids=HOSTILE_SWAPS)
+def test_a_hostile_swap_is_refused_in_one_sentence(swapped, change):
+    change(swapped)
+    sentence = r"^load_swapped: `(path|model_class|layers|to)` must be .*; got "
+    with pytest.raises((ValueError, TypeError), match=sentence) as caught:
+        load_swapped(swapped)
+    assert "\n" not in str(caught.value)

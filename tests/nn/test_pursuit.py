@@ -429,7 +429,7 @@ BAD_CALLS = [
     ({"values": GOOD.double()}, ValueError, r"`values` must be of the keys' dtype"),
     ({"values": GOOD[..., :1]}, ValueError, r"`values` must be of the keys' shape"),
     ({"queries": GOOD[..., :1]}, ValueError, r"`queries` must be of the keys' shape"),
-    ({"n_iter": 0}, ValueError, r"`n_iter` must be an integer >= 1; got 0"),
+    ({"n_iter": 0}, ValueError, r"`n_iter` must be an integer from 1 to 10000; got 0"),
     ({"sparsity": "aut"}, ValueError, r"`sparsity` must be a number >= 0 or 'auto'"),
     ({"sparsity": math.nan}, ValueError, r"`sparsity` must be a finite number >= 0"),
     ({"threshold": "papr"}, ValueError, r"Did you mean 'paper'\?"),

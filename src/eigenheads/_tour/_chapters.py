@@ -29,6 +29,7 @@ def digit_streams(n_train: int = 2000, n_test: int = 1000) -> Iterator[str]:
     """Fit streams of handwritten digits, and compare with a baseline."""
     rng = np.random.default_rng(0)
     images, digits = load_digits(return_X_y=True)
+    # Streams for the fit and for the test are made from different images.
     half = rng.permutation(len(digits)) < len(digits) // 2
     bags, labels, _ = _streams(images[half], digits[half], n_train, rng)
     others, truths, places = _streams(images[~half], digits[~half], n_test, rng)
@@ -134,6 +135,7 @@ def _streams(
 def _projections(queries: FloatArray, keys: FloatArray, n_axes: int) -> FloatArray:
     """Project explicit features of queries on the principal axes of those of keys."""
     of_keys, of_queries = _features(keys), _features(queries)
+    # Softmax divides by the sum over keys: kernel PCA of these scaled features.
     total = of_keys.sum(axis=0)
     of_keys = of_keys / (of_keys @ total)[:, None]
     of_queries = of_queries / (of_queries @ total)[:, None]

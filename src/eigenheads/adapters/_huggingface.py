@@ -42,9 +42,8 @@ from eigenheads.adapters._variants import (
 )
 
 CAPTURING: Final = "eigenheads_capture"  # name of the function that captures
-# Name of the function of swapped models. It is saved in config.json; where nothing of
-# this name is registered, `from_pretrained` refuses to load and shows the name, so the
-# name tells what to call.
+# Name of the function of swapped models, saved in config.json. Where it is not
+# registered, `from_pretrained` refuses and shows the name, which tells what to call.
 SWAPPED: Final = "eigenheads.adapters.load_swapped"
 MARKER: Final = "eigenheads_attention"  # in config.json: the variant of each layer
 # Attribute of modules with a configuration: their implementation before the swap.
@@ -91,7 +90,8 @@ class HuggingFaceFamily(AbstractFamily):
             return None
         for *inputs, output in (*_SEPARATE, *_FUSED):
             if all(_has_weight(module, key) for key in inputs):
-                found = getattr(module, output, None) if output else _of_parent(parent)
+                owner = module if output else getattr(parent, "output", None)
+                found = getattr(owner, output or "dense", None)
                 if isinstance(found, nn.Module):
                     return found
         return None
@@ -233,9 +233,6 @@ def is_unrestored(module: nn.Module) -> bool:
     return name == SWAPPED and not hasattr(module, BEFORE)
 
 
-# --- The registered functions --------------------------------------------------------
-
-
 @cache
 def _transformers() -> Any:
     """Import Transformers when a model needs it: that takes seconds."""
@@ -358,9 +355,6 @@ def _refuse_unsupported(
         fail("sliding_window", contract, window, owner=OWNER, hint=hint)
 
 
-# --- Models and their configurations -------------------------------------------------
-
-
 def _check_model_of(layer: AttentionLayer, model: nn.Module, *, owner: str) -> None:
     """Raise unless the layer is in a model that takes an attention function."""
     inside = [
@@ -452,7 +446,3 @@ def _is_cross(module: nn.Module, name: str) -> bool:
 def _has_weight(module: nn.Module, key: str | None) -> bool:
     projection = getattr(module, key, None) if key else None
     return getattr(getattr(projection, "weight", None), "ndim", 0) == 2
-
-
-def _of_parent(parent: nn.Module | None) -> nn.Module | None:
-    return getattr(getattr(parent, "output", None), "dense", None)

@@ -1,6 +1,7 @@
 """Load a Hugging Face model and texts from disk; nothing is downloaded."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
@@ -8,13 +9,18 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
+import torch
 from torch import nn
 
 from eigenheads._checks import Got, check_count, fail
+from eigenheads._errors import UsageError
 from eigenheads._extras import require
 from eigenheads.adapters._batch import longest_sequence
 
 _OWNER = "probe"
+_IMPLEMENTATIONS = (None, "eager", "sdpa", "flex_attention")
+_MAX_LAYERS = 4096
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 MODEL_CONTRACT = "a folder with a Hugging Face model, or module:callable"
 
 
@@ -80,9 +86,18 @@ def load_folder(
         got = Got(f"{str(folder)!r}, which has no config.json")
         fail("MODEL", MODEL_CONTRACT, got, owner=_OWNER)
     with quiet(transformers):
+        config = _read(transformers.AutoConfig, folder)
+        check_config(config, name="MODEL", path=folder, owner=_OWNER)
+        check_size(
+            lambda: transformers.AutoModel.from_config(config),
+            name="MODEL",
+            path=folder,
+            owner=_OWNER,
+        )
         model, info = _read(
             transformers.AutoModel,
             folder,
+            config=config,
             weights_only=True,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
@@ -107,23 +122,90 @@ def _transformers() -> Any:
 
 
 def _read(kind: Any, folder: Path, **options: Any) -> Any:
+    options |= {"local_files_only": True, "trust_remote_code": False}
+    return read_pretrained(kind, folder, name="MODEL", owner=_OWNER, **options)
+
+
+def read_pretrained(
+    kind: Any, path: Path | str, *, name: str, owner: str, **options: Any
+) -> Any:
+    """Return what ``kind.from_pretrained`` reads; any error becomes one sentence."""
     try:
-        return kind.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False, **options
-        )
+        return kind.from_pretrained(path, **options)
+    except UsageError:
+        raise
     except UnpicklingError:
-        got = Got(f"{str(folder)!r}, whose weights are a pickle of more than tensors")
+        got = Got(f"{str(path)!r}, whose weights are a pickle of more than tensors")
         hint = "It could run code, so it is not read. Use safetensors."
-        fail("MODEL", MODEL_CONTRACT, got, owner=_OWNER, hint=hint)
+        fail(name, MODEL_CONTRACT, got, owner=owner, hint=hint)
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
-        what = (
-            f"{str(folder)!r}: {kind.__name__} raised {type(error).__name__}: {first}"
-        )
+        what = f"{str(path)!r}: {kind.__name__} raised {type(error).__name__}: {first}"
         hint = (
             "A complete folder has config.json, weights (safetensors) and a tokenizer."
         )
-        fail("MODEL", MODEL_CONTRACT, Got(what[:300]), owner=_OWNER, hint=hint)
+        fail(name, MODEL_CONTRACT, Got(what[:300]), owner=owner, hint=hint)
+
+
+def check_config(config: Any, *, name: str, path: Path | str, owner: str) -> None:
+    """Raise if a configuration asks for foreign code or for absurdly many layers.
+
+    Transformers downloads and runs attention kernels that `attn_implementation` names,
+    and a configuration file may set it.
+    """
+    subs = [getattr(config, key, None) for key in getattr(config, "sub_configs", {})]
+    for part in [config, *subs]:
+        asked = getattr(part, "_attn_implementation", None)
+        if asked not in _IMPLEMENTATIONS:
+            got = Got(f"{str(path)!r}, whose config.json asks for {asked!r}")
+            contract = "a model with attention 'eager', 'sdpa' or 'flex_attention'"
+            hint = "Remove `attn_implementation` from config.json."
+            fail(name, contract, got, owner=owner, hint=hint)
+    try:
+        counts = dict(_layer_counts(config.to_dict()))
+    except Exception:  # whatever a nonsensical configuration makes of itself
+        got = Got(f"{str(path)!r}, whose config.json cannot be read")
+        fail(name, MODEL_CONTRACT, got, owner=owner)
+    for key, count in counts.items():
+        if count > _MAX_LAYERS:
+            got = Got(f"{str(path)!r}, whose config.json has {key} {count}")
+            fail(name, f"a model of at most {_MAX_LAYERS} layers", got, owner=owner)
+
+
+def _layer_counts(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _layer_counts(value)
+        elif isinstance(value, int) and re.search(r"layers?$", str(key)):
+            yield str(key), value
+
+
+def check_size(
+    make: Callable[[], nn.Module], *, name: str, path: Path | str, owner: str
+) -> None:
+    """Raise if a configuration describes a model far larger than its weights.
+
+    The model is made without memory first. Tensors that the files lack would be
+    allocated and filled with random numbers.
+    """
+    folder = Path(path)
+    files_there = folder.iterdir() if folder.is_dir() else ()
+    sizes = [file.stat().st_size for file in files_there if file.suffix in _WEIGHTS]
+    if not sizes:  # a repository's name, or a folder that loading refuses
+        return
+    try:
+        with torch.device("meta"):
+            n_numbers = sum(parameter.numel() for parameter in make().parameters())
+    except UsageError:
+        raise
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        got = Got(f"{str(path)!r}: {type(error).__name__}: {first}"[:300])
+        fail(name, "a folder with a model that can be made", got, owner=owner)
+    # Two numbers share a byte where weights are quantised to four bits.
+    if n_numbers > 2 * sum(sizes) + 2**20:
+        got = Got(f"{n_numbers} numbers in {sum(sizes)} bytes of {str(path)!r}")
+        fail(name, "a model of the size that its weights have", got, owner=owner)
 
 
 def check_all_loaded(

@@ -9,7 +9,12 @@ from eigenheads._checks import Got, fail
 from eigenheads.adapters._family import AttentionLayer
 from eigenheads.adapters._huggingface import MARKER, SWAPPED, register
 from eigenheads.adapters._layers import find_attention_layers
-from eigenheads.adapters._load import check_all_loaded
+from eigenheads.adapters._load import (
+    check_all_loaded,
+    check_config,
+    check_size,
+    read_pretrained,
+)
 from eigenheads.adapters._screen import ScreenVariant, install_screen
 from eigenheads.adapters._swap import apply_variants
 from eigenheads.adapters._variants import VARIANTS, AbstractVariant
@@ -77,7 +82,8 @@ def load_swapped(
     register()
     options = {"trust_remote_code": False, "weights_only": True, **options}
     where = {name: options[name] for name in _WHERE if name in options}
-    config = transformers.AutoConfig.from_pretrained(path, **where)
+    named = {"name": "path", "owner": _OWNER}
+    config = read_pretrained(transformers.AutoConfig, path, **named, **where)
     marker = getattr(config, MARKER, None)
     if marker is None or config._attn_implementation != SWAPPED:
         got = Got(f"{str(path)!r} without `{MARKER}` in its configuration")
@@ -85,15 +91,20 @@ def load_swapped(
         fail(
             "path", "a model saved with swapped attention", got, owner=_OWNER, hint=hint
         )
+    if not _is_record(marker):
+        got = Got(f"{str(path)!r}, whose `{MARKER}` is {marker!r}"[:200])
+        fail("path", "a model saved with swapped attention", got, owner=_OWNER)
     # The plain configuration: the loader swaps by itself, from the marker.
     for name in (MARKER, "attn_implementation"):
         config.__dict__.pop(name, None)
     config._attn_implementation = marker["original"]
+    check_config(config, path=path, **named)
     original = _concrete(model_class, config)
     loader = _swapping(original, marker["layers"])
+    check_size(lambda: loader(config), path=path, **named)
     loaded: nn.Module
     options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
-    loaded, info = loader.from_pretrained(path, config=config, **options)
+    loaded, info = read_pretrained(loader, path, **named, config=config, **options)
     # A class of the caller's may add a head of its own to the model that was saved.
     inner = f"{original.base_model_prefix}."
     info = dict(info)
@@ -104,19 +115,42 @@ def load_swapped(
     return loaded
 
 
+def _is_record(marker: object) -> bool:
+    """Return whether a marker in a configuration is what a swap has written."""
+    return (
+        isinstance(marker, dict)
+        and isinstance(marker.get("original"), str | None)
+        and isinstance(marker.get("layers"), dict)
+        and all(
+            isinstance(name, str)
+            and isinstance(record, dict)
+            and record.get("to") in (*VARIANTS, ScreenVariant.to)
+            for name, record in marker["layers"].items()
+        )
+    )
+
+
 def _concrete(model_class: Any, config: Any) -> Any:
     """Return the class of the model, looking through automatic classes."""
     import transformers
 
     if model_class is None:
-        (name, *_) = config.architectures or [""]
-        found = getattr(transformers, name, None)
-        if found is None:
+        names = config.architectures
+        name = names[0] if isinstance(names, list) and names else ""
+        found = getattr(transformers, name, None) if isinstance(name, str) else None
+        # The name comes from a file: it may be that of anything in the library.
+        is_model = isinstance(found, type) and issubclass(found, nn.Module)
+        if not is_model:
             contract = "given for a model that transformers does not know"
             fail("model_class", contract, name, owner=_OWNER)
         return found
     mapping = getattr(model_class, "_model_mapping", None)
-    return model_class if mapping is None else mapping[type(config)]
+    if mapping is None:
+        return model_class
+    if type(config) not in mapping:
+        contract = f"a class for {type(config).__name__}"
+        fail("model_class", contract, Got(model_class.__name__), owner=_OWNER)
+    return mapping[type(config)]
 
 
 def _swapping(original: Any, layers: dict[str, dict[str, Any]]) -> Any:

@@ -1,5 +1,6 @@
 """Command line of the package: parse arguments, call the library, print."""
 
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -8,12 +9,21 @@ __all__ = ["main", "run"]
 
 def run() -> None:
     """Run the command line and exit with its status (the console script)."""
-    sys.exit(main())
+    status = main()
+    # Nothing is left to interrupt: Ctrl-C must not print a traceback on the way out.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(status)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
-    from eigenheads.cli._app import app
-    from eigenheads.cli._errors import run_app
+    arguments = sys.argv[1:] if argv is None else argv
+    from eigenheads.cli._errors import interrupted, prepare_streams, run_app
 
-    return run_app(app, sys.argv[1:] if argv is None else argv)
+    try:
+        prepare_streams()
+        from eigenheads.cli._app import app
+
+        return run_app(app, arguments)
+    except KeyboardInterrupt:  # while modules are imported, or after the last line
+        return interrupted(arguments)

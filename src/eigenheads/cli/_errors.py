@@ -1,5 +1,7 @@
 """Exit statuses of the command line, and messages for errors."""
 
+import io
+import os
 import re
 import shlex
 import sys
@@ -34,14 +36,17 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:
     try:
         status = app(arguments, prog_name="eigenheads", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
-        return _interrupted(arguments)
+        return interrupted(arguments)
     except (UsageError, OSError) as error:  # an OSError is a full disk, for example
         return _usage_error(str(error))
     except Exception as error:
         # Typer's own errors about a call bring their message with them.
         if hasattr(error, "format_message"):
             return _usage_error(_in_our_grammar(error.format_message(), error))
-        traceback.print_exc()
+        mistake = _environment_mistake(error)
+        if mistake:
+            return _usage_error(mistake)
+        print(escape_controls(traceback.format_exc()), end="", file=sys.stderr)
         print(
             "eigenheads: internal error. Please report the traceback above.",
             file=sys.stderr,
@@ -49,8 +54,36 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:
         return EXIT_INTERNAL
     # Depending on its version, Typer turns Ctrl-C into an exception or a status.
     if status == EXIT_INTERRUPTED:
-        return _interrupted(arguments)
+        return interrupted(arguments)
     return status if isinstance(status, int) else EXIT_OK
+
+
+def prepare_streams() -> None:
+    """Let standard output and error take any text, also where they are closed.
+
+    A stream that the shell closed (``>&-``) is discarded, and characters that an
+    encoding such as Latin-1 lacks are written as escapes.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            null = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+            setattr(sys, name, null)
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _environment_mistake(error: Exception) -> str:
+    """Return a sentence if an environment variable made a library fail to import."""
+    threads = os.environ.get("NUMBA_NUM_THREADS")
+    if threads is not None and not (threads.isdecimal() and int(threads) > 0):
+        contract = "an integer >= 1, or not be set"
+        return f"environment: `NUMBA_NUM_THREADS` must be {contract}; got {threads!r}."
+    backend = os.environ.get("MPLBACKEND")
+    if backend and isinstance(error, ValueError) and "Key backend:" in str(error):
+        contract = "a backend of Matplotlib, or not be set"
+        return f"environment: `MPLBACKEND` must be {contract}; got {backend!r}."
+    return ""
 
 
 def _usage_error(message: str) -> int:
@@ -72,7 +105,8 @@ def _in_our_grammar(message: str, error: Exception) -> str:
     return f"{who}{text}{end} `{called} --help` lists arguments and options."
 
 
-def _interrupted(arguments: list[str]) -> int:
+def interrupted(arguments: Sequence[str]) -> int:
+    """Print how to continue; return the status of an interrupted command."""
     called = Path(sys.argv[0])
     program = ["python", "-m", "eigenheads"] if called.suffix else [str(called)]
     again = shlex.join([*program, *(word for word in arguments if word != "--force")])

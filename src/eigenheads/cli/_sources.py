@@ -205,15 +205,9 @@ def evaluate_source(
         The table.
     """
     from eigenheads.robustness import CORRUPTIONS, evaluate_robustness
+    from eigenheads.robustness._evaluate import check_options
 
-    given = call_source(source, name="MODEL", owner=_ROBUSTNESS)
-    if not isinstance(given, tuple) or len(given) not in (2, 3):
-        contract = "a callable that returns (models, data) or (models, data, options)"
-        got = Got(f"{source!r}, which returned {type(given).__name__}")
-        fail("MODEL", contract, got, owner=_ROBUSTNESS)
-    models, data, own = given if len(given) == 3 else (*given, {})
-    if not isinstance(own, Mapping):
-        fail("options", "a mapping", own, owner=_ROBUSTNESS)
+    # Options are read before the user's code runs, which may take long.
     given_here: dict[str, Any] = {
         "attacks": _given(attacks),
         "budgets": _numbers("budgets", budgets),
@@ -226,6 +220,15 @@ def evaluate_source(
         "seed": seed,
     }
     last = {name: value for name, value in given_here.items() if value is not None}
+    check_options(last)
+    given = call_source(source, name="MODEL", owner=_ROBUSTNESS)
+    if not isinstance(given, tuple) or len(given) not in (2, 3):
+        contract = "a callable that returns (models, data) or (models, data, options)"
+        got = Got(f"{source!r}, which returned {type(given).__name__}")
+        fail("MODEL", contract, got, owner=_ROBUSTNESS)
+    models, data, own = given if len(given) == 3 else (*given, {})
+    if not isinstance(own, Mapping):
+        fail("options", "a mapping", own, owner=_ROBUSTNESS)
     return evaluate_robustness(models, data, **{"progress": progress, **own, **last})
 
 

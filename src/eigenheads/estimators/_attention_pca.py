@@ -23,6 +23,7 @@ from eigenheads._checks import (
     check_count,
     check_positive,
     fail,
+    without_traps,
 )
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._attention_pca_rows import (
@@ -373,6 +374,7 @@ class AttentionPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         check_positive("tol", self.tol, owner=owner)
 
     def _read(self, X: ArrayLike, *, reset: bool, **options: Any) -> Rows:
+        X = without_traps("X", X, owner=type(self).__name__)
         rows: Rows = validate_data(
             self, X, dtype=[np.float64, np.float32], reset=reset, **options
         )

@@ -15,7 +15,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags, check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from eigenheads._checks import Got, check_count, check_positive, fail
+from eigenheads._checks import (
+    Got,
+    check_count,
+    check_positive,
+    fail,
+    without_traps,
+)
 from eigenheads.estimators._robust_pca_pursuit import (
     LowRankSplit,
     principal_component_pursuit,
@@ -334,6 +340,7 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
             )
 
     def _read(self, X: ArrayLike, *, reset: bool) -> NDArray[np.floating]:
+        X = without_traps("X", X, owner=type(self).__name__)
         data: NDArray[np.floating] = validate_data(
             self,
             X,

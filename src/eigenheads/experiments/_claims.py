@@ -294,16 +294,3 @@ def _at_level(claim: Claim, level: float) -> Claim:
         level=own,
         detectable=claim.estimate.detectable(level),
     )
-
-
-def claim(
-    statement: str,
-    relation: Relation,
-    expected: float,
-    measured: float,
-    tolerance: float,
-    reason: str,
-    **options: Any,
-) -> Claim:
-    """Return a claim without an interval."""
-    return _claim(statement, relation, measured, expected, tolerance, reason, options)

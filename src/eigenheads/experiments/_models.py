@@ -5,7 +5,7 @@ The encoder is all-MiniLM-L6-v2 (6 layers of 12 heads) as packaged for offline u
 imported when they are asked for.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,15 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from eigenheads._parallel import advance
+from eigenheads._parallel import advance, weighing
 from eigenheads._typing import FloatArray
 from eigenheads.experiments._core import Table
 from eigenheads.experiments._data import data_file
 
 if TYPE_CHECKING:
-    from eigenheads.adapters import CapturedLayer
+    from eigenheads.adapters import Capture
 
-MINILM_LAYERS, MINILM_HEADS = 6, 12
+MINILM_HEADS = 12
 WIKITEXT = "text/wikitext2-valid.txt"
 # Characters of a text file that are read: far more than is used.
 _ENOUGH = 200_000
@@ -263,13 +263,48 @@ def accuracy(body: Any, head: Any, n_images: int = 360) -> float:
     return float(np.mean(told == labels))
 
 
-def capture(
-    model: Any, batch: Any, layers: tuple[int, ...] | None = None
-) -> list["CapturedLayer"]:
-    """Return all captured layers at once: these models are small."""
-    from eigenheads.adapters import capture_heads
+def capture(model: Any, batch: Any, layers: tuple[int, ...] | None = None) -> "Capture":
+    """Return the captured layers, which stay in memory: these models are small."""
+    from eigenheads.adapters import Capture
 
-    return list(capture_heads(model, batch, layers=layers, batch_size=None))
+    return Capture(model, batch, layers=layers, batch_size=None)
+
+
+def probe_columns(
+    name: str,
+    captured: "Capture",
+    untrained: list["Capture"],
+    *,
+    statistics: Sequence[str],
+    seed: int,
+    unit: float,
+    **draws: Any,
+) -> dict[str, FloatArray]:
+    """Return columns of a probe, (layers, heads): observed, and by null mean, sd and p.
+
+    The nulls of the i-th layer have the seed ``seed + i``; a layer counts as `unit` of
+    progress.
+    """
+    from eigenheads.adapters._probe import probe_captured
+
+    with weighing(unit):
+        found = probe_captured(
+            captured,
+            untrained,
+            statistics=statistics,
+            seed_of_layer=lambda layer: seed + captured.layers.index(layer),
+            **draws,
+        )
+    columns: dict[str, FloatArray] = {}
+    for statistic in statistics:
+        one = found[statistic]
+        means, sds, p_values = one.null_mean, one.null_sd, one.p_value
+        columns[f"{name}_{statistic}"] = one.observed
+        for null in one.nulls:
+            columns[f"{name}_{statistic}_{null}_mean"] = means[null]
+            columns[f"{name}_{statistic}_{null}_sd"] = sds[null]
+            columns[f"{name}_{statistic}_{null}_p"] = p_values[null]
+    return columns
 
 
 def twins(model: Any, count: int, seed: int) -> list[Any]:

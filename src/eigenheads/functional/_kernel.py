@@ -6,9 +6,20 @@ from typing import Any
 from array_api_compat import array_namespace, is_torch_array
 from jaxtyping import Float
 
-from eigenheads._checks import Got, check_float_arrays, check_positive, fail
+from eigenheads._checks import (
+    Got,
+    check_count,
+    check_flag,
+    check_float_arrays,
+    check_instance,
+    check_positive,
+    fail,
+)
 from eigenheads._typing import Array
 from eigenheads.functional._arrays import log_sum_exp
+
+# More columns of zeros than this serve nobody.
+_MAX_COMPONENTS = 10**6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +171,12 @@ def kernel_pca_values(
     >>> kernel_pca_values(cloud, 3).shape
     (2, 3)
     """
+    owner = "kernel_pca_values"
+    check_instance("cloud", cloud, KernelPCA, owner=owner)
+    n_components = check_count(
+        "n_components", n_components, owner=owner, maximum=_MAX_COMPONENTS
+    )
+    check_flag("unit_axes", unit_axes, owner=owner)
     xp = array_namespace(cloud.gram)
     n = cloud.gram.shape[-1]
     kept = min(n_components, n)
@@ -233,7 +250,14 @@ def log_feature_norms(
     xp = check_floats(owner, queries=queries, keys=keys)
     d = keys.shape[-1]
     c = d**-0.5 if scale is None else check_positive("scale", scale, owner=owner)
-    if standardize:
+    pairs = zip(reversed(queries.shape[:-2]), reversed(keys.shape[:-2]), strict=False)
+    if queries.shape[-1] != d or any(
+        1 not in pair and len({*pair}) > 1 for pair in pairs
+    ):
+        contract = f"of a shape that fits that of `keys`, {tuple(keys.shape)}"
+        fail("queries", contract, Got(tuple(queries.shape)), owner=owner)
+    check_flag("is_causal", is_causal, owner=owner)
+    if check_flag("standardize", standardize, owner=owner):
         queries, keys = _standardized(xp, queries), _standardized(xp, keys)
     scores = attention_scores(xp, queries, keys, c, is_causal)
     own = xp.sum(queries * queries, axis=-1)
@@ -280,7 +304,13 @@ def check_floats(owner: str, **arrays: Any) -> Any:
         if array.ndim < 2 or 0 in array.shape:
             contract = "an array of shape (..., n, d) without empty axes"
             fail(name, contract, Got(tuple(array.shape)), owner=owner)
-        if is_torch_array(array) and array.dtype.itemsize < 4:
+        if array.dtype.itemsize not in (4, 8):
             got = Got(f"dtype {array.dtype}")
-            fail(name, "of 32 or 64 bits", got, owner=owner, hint="Call .float().")
+            hint = "Call .float()." if is_torch_array(array) else ""
+            fail(name, "of 32 or 64 bits", got, owner=owner, hint=hint)
+        if array.dtype.itemsize > 8 or (
+            not is_torch_array(array) and array.dtype.itemsize < 4
+        ):
+            got = Got(f"dtype {array.dtype}")
+            fail(name, "of 32 or 64 bits", got, owner=owner, error=TypeError)
     return xp

@@ -6,7 +6,7 @@ import numpy as np
 from array_api_compat import is_numpy_array
 from jaxtyping import Float
 
-from eigenheads._checks import Got, fail
+from eigenheads._checks import Got, check_instance, fail
 from eigenheads._typing import Array
 from eigenheads.functional._kernel import KernelPCA, check_floats
 
@@ -54,6 +54,7 @@ def kernel_coefficients(
     >>> round(abs(float(cosine)), 6)
     1.0
     """
+    check_instance("cloud", cloud, KernelPCA, owner="kernel_coefficients")
     xp = check_floats("kernel_coefficients", values=values)
     if values.shape[-2] != cloud.gram.shape[-1]:
         contract = f"of as many rows as there are keys, {cloud.gram.shape[-1]}"
@@ -81,6 +82,10 @@ def gamma_ratios(
            [3.]])
     """
     xp = check_floats("gamma_ratios", gram=gram, coefficients=coefficients)
+    n = coefficients.shape[-2]
+    if tuple(gram.shape[-2:]) != (n, n):
+        contract = f"of shape (..., {n}, {n}), by the rows of `coefficients`"
+        fail("gram", contract, Got(tuple(gram.shape)), owner="gamma_ratios")
     product = xp.matmul(gram, coefficients)
     tiny = xp.finfo(product.dtype).smallest_normal
     zero = xp.abs(coefficients) < tiny

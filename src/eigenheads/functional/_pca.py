@@ -173,6 +173,9 @@ def pca_prompt_loss(
         "inverse_temperature", inverse_temperature, owner=owner, minimum=0.0
     )
     xp = check_tokens_and_directions(tokens, directions, owner=owner)
+    if directions.ndim != 2 or 0 in (*directions.shape, *tokens.shape):
+        contract = f"of shape ({tokens.shape[-1]}, rank) without empty axes"
+        fail("directions", contract, Got(tuple(directions.shape)), owner=owner)
     projected = xp.matmul(tokens, directions)
     pull = _linear_pull if head == "linear" else _softmax_pull
     errors, by_query, by_key = pull(xp, tokens, projected, scale)

@@ -10,10 +10,23 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Literal, NamedTuple
 
-from array_api_compat import array_namespace, device
+from array_api_compat import (
+    array_namespace,
+    device,
+    is_numpy_array,
+    is_torch_array,
+)
 from jaxtyping import Float
 
-from eigenheads._checks import Got, check_choice, check_count, check_number, fail
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    check_count,
+    check_flag,
+    check_float_arrays,
+    check_number,
+    fail,
+)
 from eigenheads._typing import Array
 from eigenheads.functional._arrays import stable_softmax
 from eigenheads.functional._spectrum import soft_threshold
@@ -27,6 +40,8 @@ AUTO_MEDIANS = NormalDist().inv_cdf(
     1 - AUTO_FALSE_POSITIVE_RATE / 2
 ) / NormalDist().inv_cdf(3 / 4)
 
+# Each is a softmax over all tokens; a pursuit settles within tens.
+_MAX_ITER = 10_000
 _THRESHOLDS = ("paper", "reference")
 _MULTIPLIERS = ("paper", "admm")
 _QUERY_STEPS = ("last", "every")
@@ -157,6 +172,14 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
     """
     owner = "attention_pursuit"
     check_pursuit(n_iter, sparsity, threshold, multiplier, query_steps, owner=owner)
+    n_iter = int(n_iter)  # 4.0 is a count, too
+    check_flag("is_causal", is_causal, owner=owner)
+    if width is not None:
+        width = check_count("width", width, owner=owner)
+    given = {"keys": keys, "values": values}
+    given |= {} if queries is None else {"queries": queries}
+    check_float_arrays(owner, **given, finite=False)
+    _check_mask(keys, attn_mask, owner=owner)
     check_query_steps(query_steps, keys, queries, owner=owner)
     _check_shapes(keys, values, queries, attn_mask, owner=owner)
     if threshold == "reference" and width is None:
@@ -168,6 +191,8 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
     live = xp.any(visible, axis=-2)  # whether any token sees the token
     keys = xp.where(live[..., None], keys, xp.zeros_like(keys))
     values = xp.where(live[..., None], values, xp.zeros_like(values))
+    # Only now, because tokens that nobody sees may hold anything.
+    check_float_arrays(owner, keys=keys, values=values)
     mu = _mu(xp, keys, visible, d if threshold == "paper" else width)
 
     every = queries if query_steps == "every" else None
@@ -283,7 +308,7 @@ def check_pursuit(
     owner: str,
 ) -> None:
     """Raise unless the settings of a pursuit are valid."""
-    check_count("n_iter", n_iter, owner=owner)
+    check_count("n_iter", n_iter, owner=owner, maximum=_MAX_ITER)
     check_choice("multiplier", multiplier, _MULTIPLIERS, owner=owner)
     check_choice("query_steps", query_steps, _QUERY_STEPS, owner=owner)
     check_choice("threshold", threshold, _THRESHOLDS, owner=owner)
@@ -293,8 +318,25 @@ def check_pursuit(
         if threshold != "paper":
             got = Got(f"threshold={threshold!r} with sparsity='auto'")
             fail("threshold", "'paper' if `sparsity` is 'auto'", got, owner=owner)
-    elif sparsity != math.inf:
+    elif not (isinstance(sparsity, float) and sparsity == math.inf):
         check_number("sparsity", sparsity, owner=owner, minimum=0.0)
+
+
+def _check_mask(keys: Array, attn_mask: Any, *, owner: str) -> None:
+    """Raise unless a mask is an array of the keys' library, of bools or numbers."""
+    if attn_mask is None:
+        return
+    is_torch = is_torch_array(keys)
+    if not (is_torch_array(attn_mask) if is_torch else is_numpy_array(attn_mask)):
+        contract = "an array of the library of `keys`"
+        fail("attn_mask", contract, attn_mask, owner=owner, error=TypeError)
+    xp = array_namespace(keys)
+    kinds = ("bool", "real floating")
+    if not xp.isdtype(attn_mask.dtype, kinds):
+        got = Got(f"dtype {attn_mask.dtype}")
+        fail("attn_mask", "an array of bools or floats", got, owner=owner)
+    if bool(xp.any(attn_mask != attn_mask)):
+        fail("attn_mask", "an array without NaN", Got("NaN"), owner=owner)
 
 
 def _check_shapes(

@@ -59,7 +59,8 @@ def rbf_cka(
     r"""Centred kernel alignment with Gaussian kernels of median bandwidth.
 
     :math:`\langle \tilde K, \tilde L \rangle_F / (\lVert \tilde K \rVert_F \lVert
-    \tilde L \rVert_F)` of the centred :func:`rbf_gram` of both.
+    \tilde L \rVert_F)` of the centred :func:`rbf_gram` of both. NaN if one of them is
+    constant.
 
     Examples
     --------

@@ -1,12 +1,22 @@
 """Soft thresholds of numbers and of singular values, and the effective rank."""
 
+import math
+from typing import Any
+
 import numpy as np
 from array_api_compat import is_numpy_array
 from jaxtyping import Float
 
-from eigenheads._checks import check_choice, check_float_arrays, check_number, fail
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    check_float_arrays,
+    check_number,
+    fail,
+)
 from eigenheads._numerics._thresholded_svd import thresholded_svd
 from eigenheads._typing import Array
+from eigenheads.functional._kernel import check_floats
 
 _RANK_KINDS = ("entropy", "participation")
 
@@ -45,16 +55,25 @@ def soft_threshold(
     array([-2.,  0.,  1.])
     """
     xp = check_float_arrays("soft_threshold", x=x, finite=False)
-    if isinstance(threshold, int | float):
-        threshold = _check_threshold(threshold)
+    threshold = _check_threshold(xp, x, threshold)
     return xp.sign(x) * xp.maximum(xp.abs(x) - threshold, xp.zeros_like(x))
 
 
-def _check_threshold(value: float) -> float:
-    """Return a threshold >= 0 (infinity counts), or raise."""
-    if not value >= 0:
-        fail("threshold", "a number >= 0", value, owner="soft_threshold")
-    return float(value)
+def _check_threshold(xp: Array, x: Array, value: Any) -> Any:
+    """Return thresholds >= 0 (infinity counts) that broadcast to `x`, or raise."""
+    owner = "soft_threshold"
+    if isinstance(value, int | float | np.number) and not isinstance(value, bool):
+        if not value >= 0:
+            fail("threshold", "a number >= 0", value, owner=owner)
+        return float(value)
+    check_float_arrays(owner, x=x, threshold=value, finite=False)
+    pairs = zip(reversed(value.shape), reversed(x.shape), strict=False)
+    if value.ndim > x.ndim or any(size not in (1, own) for size, own in pairs):
+        contract = f"of a shape that broadcasts to {tuple(x.shape)}"
+        fail("threshold", contract, Got(tuple(value.shape)), owner=owner)
+    if not bool(xp.all(value >= 0)):
+        fail("threshold", "numbers >= 0", value, owner=owner)
+    return value
 
 
 def singular_value_threshold(
@@ -98,9 +117,9 @@ def singular_value_threshold(
     """
     owner = "singular_value_threshold"
     tau = check_number("threshold", threshold, owner=owner, minimum=0.0)
-    xp = check_float_arrays(owner, x=x)
-    if x.ndim < 2:
-        fail("x", "of shape (..., rows, columns)", x, owner=owner)
+    xp = check_floats(owner, x=x)
+    if tau * tau == math.inf:  # above all singular values that there can be
+        return xp.zeros_like(x)
     if is_numpy_array(x) and x.ndim == 2 and x.dtype == np.float64 and tau > 0:
         return thresholded_svd(x, tau).matrix()
     u, s, vt = xp.linalg.svd(x, full_matrices=False)

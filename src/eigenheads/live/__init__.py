@@ -1,7 +1,9 @@
 """The live page: training in any dimension, simulated exactly in a web browser.
 
 The page is ``index.html`` with its scripts, in this folder. It needs no server, no
-network and no build. Its engine and theory are ports of :mod:`eigenheads.dynamics` and
+network and no build. The scripts are not ES modules, because browsers refuse to load
+modules from the file system: they share one scope, in the order of ``index.html``. Its
+engine and theory are ports of :mod:`eigenheads.dynamics` and
 :mod:`eigenheads.theory`, and are tested against them in a browser.
 """
 

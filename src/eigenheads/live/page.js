@@ -1,12 +1,18 @@
 // The page: controls, the loop, the address, downloads, the tour.
 "use strict";
 
-const BUDGET = 3.2; // ms a frame; with what follows the deadline, below 4
+const BUDGET = 3.2; // ms per frame; with the work after the deadline, below 4
 const TICKS = 400; // of a slider
 const $ = (id) => document.getElementById(id);
 const tell = (id, said) => Object.assign($(id), { textContent: said, hidden: !said });
 const canvases = [...document.querySelectorAll("canvas")];
-let system, P, session, text, playing = !matchMedia("(prefers-reduced-motion: reduce)").matches, dirty = true, tourAt = 0;
+let system,
+	P,
+	session,
+	text,
+	playing = !matchMedia("(prefers-reduced-motion: reduce)").matches,
+	dirty = true,
+	tourAt = 0;
 
 // ---- parameters and the address ----
 function clamp({ min, max, whole, options, start }, given) {
@@ -16,8 +22,11 @@ function clamp({ min, max, whole, options, start }, given) {
 }
 
 function readAddress() {
-	const given = new URLSearchParams(`${location.search.slice(1)}&${location.hash.slice(1)}`), said = [], changes = {};
-	const name = given.get("system") ?? "location", known = systems[name] ? name : "location";
+	const given = new URLSearchParams(`${location.search.slice(1)}&${location.hash.slice(1)}`),
+		said = [],
+		changes = {};
+	const name = given.get("system") ?? "location",
+		known = systems[name] ? name : "location";
 	if (name !== known) said.push(`There is no system “${name}”.`);
 	given.delete("system");
 	if (given.has("paused")) playing = false;
@@ -28,9 +37,13 @@ function readAddress() {
 			said.push(`There is no parameter “${key}”.`);
 			continue;
 		}
-		const { label, min, max, whole, options } = control, used = (changes[key] = clamp(control, value));
-		const wanted = options ? `one of ${Object.keys(options).join(", ")}` : `a ${whole ? "whole " : ""}number from ${fmt(min)} to ${fmt(max)}`;
-		if (value !== used && !(value && +value === used)) said.push(`${label} must be ${wanted}; got “${value}”. Using ${used}.`);
+		const { label, min, max, whole, options } = control,
+			used = (changes[key] = clamp(control, value));
+		const wanted = options
+			? `one of ${Object.keys(options).join(", ")}`
+			: `a ${whole ? "whole " : ""}number from ${fmt(min)} to ${fmt(max)}`;
+		if (value !== used && !(value && +value === used))
+			said.push(`${label} must be ${wanted}; got “${value}”. Using ${used}.`);
 	}
 	choose(known, changes);
 	tell("notice", said.join(" "));
@@ -49,24 +62,38 @@ function choose(name, changes = {}) {
 	system = systems[name];
 	text = words[name];
 	P = Object.fromEntries(system.controls.map(({ key, start }) => [key, start]));
-	$("controls").innerHTML = system.controls.map(({ key, label, help, options, number, min, max }) => {
-		const common = `id="c-${key}" name="${key}" aria-describedby="h-${key}"`;
-		const input = options ? `<select ${common}>${Object.entries(options).map(([value, said]) => `<option value="${value}">${said}</option>`).join("")}</select>`
-			: `<input ${common} ${number ? `type="number" min="${min}" max="${max}"` : `type="range" max="${TICKS}"`}>`;
-		return `<div class="control"><label for="c-${key}">${label}</label><output></output>${input}
+	$("controls").innerHTML = system.controls
+		.map(({ key, label, help, options, number, min, max }) => {
+			const common = `id="c-${key}" name="${key}" aria-describedby="h-${key}"`;
+			const input = options
+				? `<select ${common}>${Object.entries(options)
+						.map(([value, said]) => `<option value="${value}">${said}</option>`)
+						.join("")}</select>`
+				: `<input ${common} ${number ? `type="number" min="${min}" max="${max}"` : `type="range" max="${TICKS}"`}>`;
+			return `<div class="control"><label for="c-${key}">${label}</label><output></output>${input}
 			<details><summary aria-label="What ${label} does">?</summary><p class="quiet" id="h-${key}">${help}</p></details></div>`;
-	}).join("");
+		})
+		.join("");
 	for (const part of document.querySelectorAll("[data-of]")) part.hidden = part.dataset.of !== name;
 	for (const button of $("systems").children) button.ariaPressed = button.value === name;
 	tell("intro", `${text.intro} Thirty train at once, against theory.`);
-	canvases.forEach((canvas, i) => { canvas.previousElementSibling.innerHTML = text.titles[i]; });
-	$("key").innerHTML = text.key.map(([ink, sample, meaning]) => `<span><i style="color: var(--${ink})" aria-hidden="true">${sample}</i> ${meaning}</span>`).join(" ");
+	canvases.forEach((canvas, i) => {
+		canvas.previousElementSibling.innerHTML = text.titles[i];
+	});
+	$("key").innerHTML = text.key
+		.map(
+			([ink, sample, meaning]) =>
+				`<span><i style="color: var(--${ink})" aria-hidden="true">${sample}</i> ${meaning}</span>`,
+		)
+		.join(" ");
 	set(changes);
 }
 
 function edit({ target: { name, value } }) {
 	const control = system.controls.find(({ key }) => key === name);
-	set({ [name]: control.options || control.number ? clamp(control, value) : fromTick(control, +value) });
+	set({
+		[name]: control.options || control.number ? clamp(control, value) : fromTick(control, +value),
+	});
 }
 
 // Change parameters, show them, and start again.
@@ -75,9 +102,12 @@ function set(changes) {
 	session = new Session(system, { ...P });
 	history.replaceState(null, "", `#${new URLSearchParams({ system: system.name, ...P })}`);
 	for (const control of system.controls) {
-		const { key, options, number, unit } = control, input = $(`c-${key}`);
+		const { key, options, number, unit } = control,
+			input = $(`c-${key}`);
 		input.value = options || number ? P[key] : toTick(control, P[key]);
-		if (!options && !number) input.ariaValueText = input.previousElementSibling.textContent = fmt(P[key]) + (unit ? ` (${unit(P)})` : "");
+		if (!options && !number)
+			input.ariaValueText = input.previousElementSibling.textContent =
+				fmt(P[key]) + (unit ? ` (${unit(P)})` : "");
 	}
 	tell("hint", text.hint?.(P));
 	$("ways").hidden = $("hint").hidden;
@@ -98,12 +128,15 @@ function frame() {
 }
 
 function draw() {
-	const close = closeUp(session), said = summary(session);
+	const close = closeUp(session),
+		said = summary(session);
 	figures[system.name].forEach((paint, i) => paint(canvases[i], session, close));
 	$("progress").value = session.step / P.updates;
 	tell("summary", said);
 	if (session.broken) tell("notice", "The steps overflowed. Choose a smaller step.");
-	captions(session).forEach((caption, i) => { canvases[i].ariaLabel = caption; });
+	captions(session).forEach((caption, i) => {
+		canvases[i].ariaLabel = caption;
+	});
 	$("announce").textContent = session.done ? said : "";
 }
 
@@ -115,16 +148,24 @@ function play(on) {
 
 // ---- downloads and sharing ----
 function save(blob, kind) {
-	const href = URL.createObjectURL(blob), download = `eigenheads-${system.name}-d${P.d}-seed${P.seed}.${kind}`;
+	const href = URL.createObjectURL(blob),
+		download = `eigenheads-${system.name}-d${P.d}-seed${P.seed}.${kind}`;
 	Object.assign(document.createElement("a"), { href, download }).click();
 	setTimeout(() => URL.revokeObjectURL(href), 1000);
 }
 
 // All figures with captions, parameters and key on one canvas.
 function picture() {
-	const box = document.querySelector(".grid").getBoundingClientRect(), pad = 16, rows = ceil(1300 / box.width), top = 64 + 18 * rows;
+	const box = document.querySelector(".grid").getBoundingClientRect(),
+		pad = 16,
+		rows = ceil(1300 / box.width),
+		top = 64 + 18 * rows;
 	const canvas = document.createElement("canvas");
-	Object.assign(canvas.style, { position: "fixed", width: `${box.width + 2 * pad}px`, height: `${box.height + 2 * top - 48}px` });
+	Object.assign(canvas.style, {
+		position: "fixed",
+		width: `${box.width + 2 * pad}px`,
+		height: `${box.height + 2 * top - 48}px`,
+	});
 	document.body.append(canvas);
 	const { c, width, height } = prepare(canvas);
 	canvas.remove();
@@ -143,10 +184,20 @@ function picture() {
 			x += put(second, x, y) + pad;
 		}
 	};
-	put(`Attention learns at d = ${fmt(P.d)}: thirty runs against theory`, pad, 32, `bold ${min(20, width / 25)}`);
-	flow([["quiet", "Eigenheads,", system.name], ...Object.entries(P).map((pair) => ["quiet", ...pair])], 54);
+	put(
+		`Attention learns at d = ${fmt(P.d)}: thirty runs against theory`,
+		pad,
+		32,
+		`bold ${min(20, width / 25)}`,
+	);
+	flow(
+		[["quiet", "Eigenheads,", system.name], ...Object.entries(P).map((pair) => ["quiet", ...pair])],
+		54,
+	);
 	for (const one of canvases) {
-		const at = one.getBoundingClientRect(), x = at.left - box.left + pad, y = at.top - box.top + top;
+		const at = one.getBoundingClientRect(),
+			x = at.left - box.left + pad,
+			y = at.top - box.top + top;
 		put(one.previousElementSibling.textContent, x, y - 8, "bold 13");
 		c.drawImage(one, x, y, at.width, at.height);
 	}
@@ -189,16 +240,28 @@ for (const [id, act] of Object.entries({
 	share,
 	csv: () => save(new Blob([session.csv()], { type: "text/csv" }), "csv"),
 	png: () => picture().toBlob((blob) => save(blob, "png")),
-	"tour-open": () => tour(0), "tour-back": () => tour(tourAt - 1), "tour-next": () => tour(tourAt + 1), "tour-close": () => tour(-1),
-	"first-moves": () => set({ start: "overlap" }), "whole-here": () => choose("signal", { d: P.d }), "whole-small": () => choose("location"),
-})) on($(id), "click", act);
+	"tour-open": () => tour(0),
+	"tour-back": () => tour(tourAt - 1),
+	"tour-next": () => tour(tourAt + 1),
+	"tour-close": () => tour(-1),
+	"first-moves": () => set({ start: "overlap" }),
+	"whole-here": () => choose("signal", { d: P.d }),
+	"whole-small": () => choose("location"),
+}))
+	on($(id), "click", act);
 on($("systems"), "click", ({ target }) => target.value && choose(target.value));
 on($("controls"), "submit", (event) => event.preventDefault());
 on($("controls"), "input", (event) => event.target.type === "number" || edit(event));
 on($("controls"), "change", (event) => event.target.type === "number" && edit(event));
-on(canvases[3], "click", ({ offsetX, offsetY }) => system.outcome && set(canvases[3].pick(offsetX, offsetY) || {}));
+on(
+	canvases[3],
+	"click",
+	({ offsetX, offsetY }) => system.outcome && set(canvases[3].pick(offsetX, offsetY) || {}),
+);
 on(document, "keydown", ({ key }) => key === "Escape" && !$("tour").hidden && tour(-1));
-const redraw = () => { dirty = true; };
+const redraw = () => {
+	dirty = true;
+};
 on(matchMedia("(prefers-color-scheme: dark)"), "change", redraw);
 new ResizeObserver(redraw).observe(document.body);
 on(window, "hashchange", readAddress);

@@ -2,10 +2,14 @@
 // Session advances runs and theory, a few milliseconds at a time.
 "use strict";
 
-const systems = { __proto__: null }, N_RUNS = 30, MAX_RECORDS = 300, GAMMA = Math.SQRT1_2;
+const systems = { __proto__: null },
+	N_RUNS = 30,
+	MAX_RECORDS = 300,
+	GAMMA = Math.SQRT1_2;
 
 function fmt(x, digits = 3) {
-	const size = abs(x), sign = x < 0 ? "−" : "";
+	const size = abs(x),
+		sign = x < 0 ? "−" : "";
 	if (!size || size === Infinity) return String(x);
 	if (size >= 99999.5 || size < 1e-3) {
 		const [mantissa, power] = size.toExponential(digits - 1).split("e");
@@ -19,14 +23,53 @@ const mean = (values) => values.reduce((sum, x) => sum + x, 0) / values.length;
 const falling = (first, times, P) => (t) => first / (1 + ((times - 1) * t) / P.updates);
 
 // ---- parameters, each with its two sentences ----
-const slider = (key, label, min, max, start, help, unit) => ({ key, label, min, max, start, help, unit });
+const slider = (key, label, min, max, start, help, unit) => ({
+	key,
+	label,
+	min,
+	max,
+	start,
+	help,
+	unit,
+});
 const count = (...all) => ({ ...slider(...all), whole: true });
-const dimension = (start) => count("d", "Dimension d", 10, 1e9, start,
-	"How many coordinates a token has. A step costs the same at ten and at a billion, and its law is exact.");
+const dimension = (start) =>
+	count(
+		"d",
+		"Dimension d",
+		10,
+		1e9,
+		start,
+		"How many coordinates a token has. A step costs the same at ten and at a billion, and its law is exact.",
+	);
 const ending = (decay, updates) => [
-	slider("decay", "Step decay", 1, 1000, decay, "How many times smaller the last step is than the first. At 1 the noise of samples never dies out."),
-	count("updates", "Updates", 100, 1e6, updates, "How many steps a run makes. Decays are spread over this number."),
-	{ ...count("seed", "Seed", 0, 2 ** 32 - 1, 1, "Each run draws from a stream of its own, made of this number. The same address gives the same runs."), number: true },
+	slider(
+		"decay",
+		"Step decay",
+		1,
+		1000,
+		decay,
+		"How many times smaller the last step is than the first. At 1 the noise of samples never dies out.",
+	),
+	count(
+		"updates",
+		"Updates",
+		100,
+		1e6,
+		updates,
+		"How many steps a run makes. Decays are spread over this number.",
+	),
+	{
+		...count(
+			"seed",
+			"Seed",
+			0,
+			2 ** 32 - 1,
+			1,
+			"Each run draws from a stream of its own, made of this number. The same address gives the same runs.",
+		),
+		number: true,
+	},
 ];
 
 // ---- location ----
@@ -34,60 +77,166 @@ systems.location = {
 	name: "location",
 	controls: [
 		dimension(80),
-		count("tokens", "Tokens", 2, 200, 10, "How many tokens a prompt has; one of them decides. The others distract the head."),
-		slider("sharpness", "Sharpness λ√d", 0.1, 100, 18, "How steeply attention reacts to a match with the key, at first. Sharp heads listen to noise as well, flat heads hardly listen.",
-			(P) => `λ = ${fmt(P.sharpness / sqrt(P.d))}`),
-		slider("cooling", "Sharpness decay", 1, 100, 20, "How many times flatter the head ends than it starts. Flattened slowly most heads succeed; flat from the start, many get stuck."),
-		slider("noise", "Noise ε", 0.001, 2, 0.1, "Standard deviation of what is added to the answer. It makes gradients noisier, but the best head stays."),
-		count("batch", "Batch", 1, 100, 5, "How many fresh prompts one gradient averages. More of them mean calmer paths and slower steps."),
-		slider("step", "Step α·d", 0.01, 10, 0.08, "Size of the first step, times d. Too large, and the noise of gradients throws heads off the manifold.",
-			(P) => `α = ${fmt(P.step / P.d)}`),
-		{ key: "start", label: "Start", start: "sphere", options: { sphere: "random", manifold: "random, on the manifold", overlap: "overlap κ = ν = 0.3" },
-			help: "Random starts have overlaps of about 1/√d. In huge dimensions begin at 0.3." },
+		count(
+			"tokens",
+			"Tokens",
+			2,
+			200,
+			10,
+			"How many tokens a prompt has; one of them decides. The others distract the head.",
+		),
+		slider(
+			"sharpness",
+			"Sharpness λ√d",
+			0.1,
+			100,
+			18,
+			"How steeply attention reacts to a match with the key, at first. Sharp heads listen to noise as well, flat heads hardly listen.",
+			(P) => `λ = ${fmt(P.sharpness / sqrt(P.d))}`,
+		),
+		slider(
+			"cooling",
+			"Sharpness decay",
+			1,
+			100,
+			20,
+			"How many times flatter the head ends than it starts. Flattened slowly most heads succeed; flat from the start, many get stuck.",
+		),
+		slider(
+			"noise",
+			"Noise ε",
+			0.001,
+			2,
+			0.1,
+			"Standard deviation of what is added to the answer. It makes gradients noisier, but the best head stays.",
+		),
+		count(
+			"batch",
+			"Batch",
+			1,
+			100,
+			5,
+			"How many fresh prompts one gradient averages. More of them mean calmer paths and slower steps.",
+		),
+		slider(
+			"step",
+			"Step α·d",
+			0.01,
+			10,
+			0.08,
+			"Size of the first step, times d. Too large, and the noise of gradients throws heads off the manifold.",
+			(P) => `α = ${fmt(P.step / P.d)}`,
+		),
+		{
+			key: "start",
+			label: "Start",
+			start: "sphere",
+			options: {
+				sphere: "random",
+				manifold: "random, on the manifold",
+				overlap: "overlap κ = ν = 0.3",
+			},
+			help: "Random starts have overlaps of about 1/√d. In huge dimensions begin at 0.3.",
+		},
 		...ending(1, 40000),
 	],
-	setup: (P) => ({ law: { d: P.d, nTokens: P.tokens, gamma: GAMMA, noise: P.noise }, batch: P.batch,
-		lambda: falling(P.sharpness / sqrt(P.d), P.cooling, P), step: falling(P.step / P.d, P.decay, P) }),
+	setup: (P) => ({
+		law: { d: P.d, nTokens: P.tokens, gamma: GAMMA, noise: P.noise },
+		batch: P.batch,
+		lambda: falling(P.sharpness / sqrt(P.d), P.cooling, P),
+		step: falling(P.step / P.d, P.decay, P),
+	}),
 	columns: ["kappa", "nu", "theta", "eta", "rho"],
 	derived: ["excess", "distance"],
-	makeRun: (P, S, run) => new LocationRun(S.law, P.batch, P.start === "overlap" ? 0.3 : P.start, P.seed, run),
+	makeRun: (P, S, run) =>
+		new LocationRun(S.law, P.batch, P.start === "overlap" ? 0.3 : P.start, P.seed, run),
 	stepRun: (run, t, S) => run.step(S.lambda(t), S.step(t)),
 	// The noise changes slowly: its integrals are computed at every eighth update.
 	stepTheory(order, t, S) {
-		const noise = order.noise && t % 8 ? order.noise : locationNoise(order, S.law, S.lambda(t));
-		return Object.assign(locationStep(order, S.law, S.lambda(t), S.step(t), 1 / S.batch, noise), { noise });
+		const isKnown = order.noise && t % 8;
+		const noise = isKnown ? order.noise : locationNoise(order, S.law, S.lambda(t));
+		const next = locationStep(order, S.law, S.lambda(t), S.step(t), 1 / S.batch, noise);
+		return Object.assign(next, { noise });
 	},
 	stepPlain: (order, t, S) => locationDescent(order, S.law, S.lambda(t), S.step(t)),
 	derive: (order, t, S) => [locationExcess(order, S.law, S.lambda(t)), hypot(...order.slice(2))],
 	overlaps: 2, // the first columns; their sizes are curves
-	levels: (t, S) => ({ oracle: locationExcess([1, 1, 0, 0, 0], S.law, S.lambda(t)), linear: 0.5 - 0.25 / (S.law.nTokens - 0.5) }), // γ² = ½
+	levels: (t, S) => ({
+		oracle: locationExcess([1, 1, 0, 0, 0], S.law, S.lambda(t)),
+		linear: 0.5 - 0.25 / (S.law.nTokens - 0.5),
+	}), // γ² = ½
 };
 
 // ---- signal ----
 function signalLaw(P, share = P.share, strength = P.strength) {
 	const nInformative = min(P.tokens, max(1, round(share * P.tokens)));
-	return { d: P.d, nInformative, nNuisance: P.tokens - nInformative, strength,
-		beta: min(1, P.sharpness / (strength * sqrt(P.d))) };
+	return {
+		d: P.d,
+		nInformative,
+		nNuisance: P.tokens - nInformative,
+		strength,
+		beta: min(1, P.sharpness / (strength * sqrt(P.d))),
+	};
 }
 
 systems.signal = {
 	name: "signal",
 	controls: [
 		dimension(10000),
-		count("tokens", "Tokens", 20, 10000, 500, "How many tokens a prompt has. With more of them a step takes longer and has less noise."),
-		slider("share", "Informative share", 0.001, 0.5, 0.1, "Which part of the tokens carries the direction. The rarer they are, the slower the escape from zero.",
-			(P) => `${signalLaw(P).nInformative} of ${fmt(P.tokens)}`),
-		slider("strength", "Strength θ", 1e-4, 3, 0.1, "Length of the signal in an informative token, in units of its noise. Click the map to choose share and strength together.",
-			(P) => `A = ${fmt(P.strength * sqrt(P.d))}`),
-		slider("sharpness", "Sharpness βA", 0.1, 10, 2.5, "How strongly an aligned query prefers informative tokens. Sharper heads climb faster but listen to fewer; β stays below 1.",
-			(P) => `β = ${fmt(signalLaw(P).beta)}`),
-		slider("step", "Step", 0.01, 20, 0.15, "Size of the first step, in units of what theory calls safe. Far above 1 noise wins, far below it nothing happens.",
-			(P) => `a₀ = ${fmt(P.step * signalSteps(signalLaw(P)).first)}`),
+		count(
+			"tokens",
+			"Tokens",
+			20,
+			10000,
+			500,
+			"How many tokens a prompt has. With more of them a step takes longer and has less noise.",
+		),
+		slider(
+			"share",
+			"Informative share",
+			0.001,
+			0.5,
+			0.1,
+			"Which part of the tokens carries the direction. The rarer they are, the slower the escape from zero.",
+			(P) => `${signalLaw(P).nInformative} of ${fmt(P.tokens)}`,
+		),
+		slider(
+			"strength",
+			"Strength θ",
+			1e-4,
+			3,
+			0.1,
+			"Length of the signal in an informative token, in units of its noise. Click the map to choose share and strength together.",
+			(P) => `A = ${fmt(P.strength * sqrt(P.d))}`,
+		),
+		slider(
+			"sharpness",
+			"Sharpness βA",
+			0.1,
+			10,
+			2.5,
+			"How strongly an aligned query prefers informative tokens. Sharper heads climb faster but listen to fewer; β stays below 1.",
+			(P) => `β = ${fmt(signalLaw(P).beta)}`,
+		),
+		slider(
+			"step",
+			"Step",
+			0.01,
+			20,
+			0.15,
+			"Size of the first step, in units of what theory calls safe. Far above 1 noise wins, far below it nothing happens.",
+			(P) => `a₀ = ${fmt(P.step * signalSteps(signalLaw(P)).first)}`,
+		),
 		...ending(50, 2000),
 	],
 	setup(P) {
 		const law = signalLaw(P);
-		return { law, prompt: promptOf(law), floor: signalFloor(law), step: falling(P.step * signalSteps(law).first, P.decay, P) };
+		return {
+			law,
+			prompt: promptOf(law),
+			floor: signalFloor(law),
+			step: falling(P.step * signalSteps(law).first, P.decay, P),
+		};
 	},
 	columns: ["alignment"],
 	derived: ["error"],
@@ -96,18 +245,35 @@ systems.signal = {
 	stepTheory: ([q], t, S) => [signalAscent(q, S.law, S.step(t))],
 	derive: ([q]) => [max(1 - abs(q), 1e-16)],
 	overlaps: 1,
-	levels: (t, { step, prompt: { pi, a, d, n }, floor }) => ({ pca: t && pooledPcaAlignment(pi, a, d, t * n), floor: step(t) * floor }),
+	levels: (t, { step, prompt: { pi, a, d, n }, floor }) => ({
+		pca: t && pooledPcaAlignment(pi, a, d, t * n),
+		floor: step(t) * floor,
+	}),
 	// Whether theory lets the head escape, and pooled PCA see, with one pass over all prompts.
 	outcome(P, share, strength) {
-		const law = signalLaw(P, share, strength), { pi, a, d, n } = promptOf(law);
-		return { head: signalSteps(law).escape < P.updates, pca: pooledPcaAlignment(pi, a, d, n * P.updates) > 0 };
+		const law = signalLaw(P, share, strength),
+			{ pi, a, d, n } = promptOf(law);
+		return {
+			head: signalSteps(law).escape < P.updates,
+			pca: pooledPcaAlignment(pi, a, d, n * P.updates) > 0,
+		};
 	},
 };
 
 // ---- a session ----
 class Session {
 	constructor(system, P) {
-		Object.assign(this, { system, P, setup: system.setup(P), step: 0, stride: 1, records: [], cost: 0.02, turn: 0, broken: false });
+		Object.assign(this, {
+			system,
+			P,
+			setup: system.setup(P),
+			step: 0,
+			stride: 1,
+			records: [],
+			cost: 0.02,
+			turn: 0,
+			broken: false,
+		});
 		this.runs = Array.from({ length: N_RUNS }, (_, run) => system.makeRun(P, this.setup, run));
 		// From one common start theory has one path.
 		this.theory = this.runs.slice(0, P.start === "overlap" ? 1 : N_RUNS).map((run) => run.order());
@@ -117,8 +283,12 @@ class Session {
 		this.record();
 	}
 
-	get done() { return this.step >= this.P.updates || this.broken; }
-	get last() { return this.records.at(-1); }
+	get done() {
+		return this.step >= this.P.updates || this.broken;
+	}
+	get last() {
+		return this.records.at(-1);
+	}
 
 	// Work until the deadline (ms); runs, then theory, reach a record one after the other.
 	advance(deadline) {
@@ -129,8 +299,9 @@ class Session {
 			const chunk = min(target - this.at[this.turn], max(1, min(256, floor(0.3 / this.cost))));
 			this.push(this.turn, chunk);
 			tokens -= chunk * this.P.tokens * (this.P.batch || 1);
-			// A smoothed cost of a step: clocks of browsers are coarse.
-			if (this.turn < N_RUNS) this.cost = max(1e-4, 0.9 * this.cost + (0.1 * (performance.now() - now)) / chunk);
+			// Smoothed duration of a step, because clocks of browsers are coarse.
+			if (this.turn < N_RUNS)
+				this.cost = max(1e-4, 0.9 * this.cost + (0.1 * (performance.now() - now)) / chunk);
 			if (this.at[this.turn] < target) continue;
 			this.turn = (this.turn + 1) % this.at.length;
 			if (this.turn) continue;
@@ -140,7 +311,9 @@ class Session {
 	}
 
 	push(index, count) {
-		const { system, setup, at, theory, plain } = this, own = index - N_RUNS, other = own - theory.length;
+		const { system, setup, at, theory, plain } = this;
+		const own = index - N_RUNS,
+			other = own - theory.length;
 		for (let i = 0; i < count; i++, at[index]++) {
 			if (own < 0) system.stepRun(this.runs[index], at[index], setup);
 			else if (other < 0) theory[own] = system.stepTheory(theory[own], at[index], setup);
@@ -149,12 +322,25 @@ class Session {
 	}
 
 	record() {
-		const { system, setup, step } = this, orders = this.runs.map((run) => run.order()), theory = this.theory.slice();
+		const { system, setup, step } = this,
+			orders = this.runs.map((run) => run.order()),
+			theory = this.theory.slice();
 		this.broken ||= !orders.flat().every(Number.isFinite);
-		const [ours, theirs, quiet] = [orders, theory, this.plain].map((all) => all.map((order) => [...order.slice(0, system.overlaps).map(abs), ...system.derive(order, step, setup)]));
+		const [ours, theirs, quiet] = [orders, theory, this.plain].map((all) =>
+			all.map((order) => [
+				...order.slice(0, system.overlaps).map(abs),
+				...system.derive(order, step, setup),
+			]),
+		);
 		const stats = ours[0].map((_, i) => {
 			const sorted = ours.map((row) => row[i]).sort((a, b) => a - b);
-			return { mean: mean(sorted), low: sorted[3], high: sorted[N_RUNS - 4], theory: mean(theirs.map((row) => row[i])), plain: quiet.length ? mean(quiet.map((row) => row[i])) : null };
+			return {
+				mean: mean(sorted),
+				low: sorted[3],
+				high: sorted[N_RUNS - 4],
+				theory: mean(theirs.map((row) => row[i])),
+				plain: quiet.length ? mean(quiet.map((row) => row[i])) : null,
+			};
 		});
 		this.records.push({ step, orders, stats, theory, levels: system.levels(step, setup) });
 		if (this.records.length <= MAX_RECORDS) return;
@@ -163,10 +349,16 @@ class Session {
 	}
 
 	csv() {
-		const { system, P, setup } = this, lines = [`# Eigenheads live, ${system.name}: ${Object.entries(P).map((pair) => pair.join("=")).join(" ")}`,
-			["step", "run", ...system.columns, ...system.derived].join()];
+		const { system, P, setup } = this,
+			lines = [
+				`# Eigenheads live, ${system.name}: ${Object.entries(P)
+					.map((pair) => pair.join("="))
+					.join(" ")}`,
+				["step", "run", ...system.columns, ...system.derived].join(),
+			];
 		for (const { step, orders, theory } of this.records) {
-			const add = (kind) => (order, run) => lines.push([step, kind + run, ...order, ...system.derive(order, step, setup)].join());
+			const add = (kind) => (order, run) =>
+				lines.push([step, kind + run, ...order, ...system.derive(order, step, setup)].join());
 			orders.forEach(add(""));
 			theory.forEach(add("theory"));
 		}

@@ -2,13 +2,15 @@
 // signal recovery, and what follows. The names are those of eigenheads.theory.
 "use strict";
 
-const SHORT_RULE = gaussRule(6), LONG_RULE = gaussRule(20);
+const SHORT_RULE = gaussRule(6),
+	LONG_RULE = gaussRule(20);
 
 // ---- location ----
 // `law` is {d, nTokens, gamma}; `order` is [kappa, nu, theta, eta, rho].
 
 function sharpness(lambda, scale) {
-	const g = lambda * scale, q = sqrt(1 + 4 * g * g);
+	const g = lambda * scale,
+		q = sqrt(1 + 4 * g * g);
 	return { w: lambda / sqrt(1 + 2 * g * g), r: 1 / q, length: (4 * g * g) / (q * (q + 1)) };
 }
 
@@ -23,27 +25,62 @@ function owenGap(h, { r, length }) {
 }
 
 function locationSlopes([kappa, nu, theta, eta, rho], { d, nTokens, gamma }, lambda) {
-	const near = sharpness(lambda, gamma), far = sharpness(lambda, 1), { w, r } = near, m = sqrt(d / 2), h = w * m * kappa;
-	const variance = gamma * gamma, p = w * variance, t = m * theta, erfH = erf(h), erfRh = erf(r * h);
-	// e_n and z_n are derivatives of erf(h) and of ζ in κ. Owen's T is dear, and on the manifold its factor is 0.
-	const e1 = TWO_OVER_ROOT_PI * exp(-h * h), e2 = -2 * h * e1, e3 = (4 * h * h - 2) * e1;
-	const f1 = r * TWO_OVER_ROOT_PI * exp(-((h * r) ** 2)), f2 = -2 * h * r * r * f1, zeta = theta === 0 ? 0 : erfH * erfH + 8 * owenGap(h, near);
-	const z1 = 2 * w * erfRh * e1, z2 = 2 * w * w * (f1 * e1 + erfRh * e2), z3 = 2 * w ** 3 * (f2 * e1 + 2 * f1 * e2 + erfRh * e3);
-	const slope0 = TWO_OVER_ROOT_PI * far.w, others = (nTokens - 1) * slope0;
-	const byKappa = 2 * p * e1 * (erfRh - nu) + t * t * z1 + variance * rho * (2 * t * z2 + variance * rho * z3)
-		- 2 * w * p * eta * (t * e2 + p * rho * e3) + 2 * others * rho * w * (t * e1 + p * rho * e2);
+	const near = sharpness(lambda, gamma),
+		far = sharpness(lambda, 1),
+		{ w, r } = near,
+		m = sqrt(d / 2),
+		h = w * m * kappa;
+	const variance = gamma * gamma,
+		p = w * variance,
+		t = m * theta,
+		erfH = erf(h),
+		erfRh = erf(r * h);
+	// e_n and z_n are derivatives of erf(h) and of ζ in κ. Owen's T is expensive, and on
+	// the manifold its factor is 0.
+	const e1 = TWO_OVER_ROOT_PI * exp(-h * h),
+		e2 = -2 * h * e1,
+		e3 = (4 * h * h - 2) * e1;
+	const f1 = r * TWO_OVER_ROOT_PI * exp(-((h * r) ** 2)),
+		f2 = -2 * h * r * r * f1,
+		zeta = theta === 0 ? 0 : erfH * erfH + 8 * owenGap(h, near);
+	const z1 = 2 * w * erfRh * e1,
+		z2 = 2 * w * w * (f1 * e1 + erfRh * e2),
+		z3 = 2 * w ** 3 * (f2 * e1 + 2 * f1 * e2 + erfRh * e3);
+	const slope0 = TWO_OVER_ROOT_PI * far.w,
+		others = (nTokens - 1) * slope0;
+	const byKappa =
+		2 * p * e1 * (erfRh - nu) +
+		t * t * z1 +
+		variance * rho * (2 * t * z2 + variance * rho * z3) -
+		2 * w * p * eta * (t * e2 + p * rho * e3) +
+		2 * others * rho * w * (t * e1 + p * rho * e2);
 	const byTheta = t * zeta + variance * rho * z1 - p * eta * e1 + others * rho * erfH;
-	const byRho = variance * (t * z1 + variance * rho * z2) - p * p * eta * e2
-		+ others * (t * erfH + rho * (2 * p * e1 + slope0 * (nTokens - 2 + 2 * far.r)));
-	return [m * byKappa, -2 * variance * erfH, 2 * m * byTheta, -2 * p * (t * e1 + p * rho * e2), 2 * byRho];
+	const byRho =
+		variance * (t * z1 + variance * rho * z2) -
+		p * p * eta * e2 +
+		others * (t * erfH + rho * (2 * p * e1 + slope0 * (nTokens - 2 + 2 * far.r)));
+	return [
+		m * byKappa,
+		-2 * variance * erfH,
+		2 * m * byTheta,
+		-2 * p * (t * e1 + p * rho * e2),
+		2 * byRho,
+	];
 }
 
-// Population risk without the noise ε²: a square in θ, η, ρ, so the slopes there give it (Euler).
+// Population risk without the noise ε². It is quadratic in θ, η, ρ, so that Euler's
+// theorem gives it from the derivatives.
 function locationExcess(order, law, lambda) {
-	const [kappa, nu, theta, eta, rho] = order, [, , byTheta, byEta, byRho] = locationSlopes(order, law, lambda);
-	const near = sharpness(lambda, law.gamma), far = sharpness(lambda, 1), h = near.w * sqrt(law.d / 2) * kappa;
-	return law.gamma ** 2 * ((erf(h) - nu) ** 2 + (1 - nu) * (1 + nu) + 8 * owenGap(h, near))
-		+ ((law.nTokens - 1) * 4 * atan(far.length / (1 + far.r))) / PI + (theta * byTheta + eta * byEta + rho * byRho) / 2;
+	const [kappa, nu, theta, eta, rho] = order,
+		[, , byTheta, byEta, byRho] = locationSlopes(order, law, lambda);
+	const near = sharpness(lambda, law.gamma),
+		far = sharpness(lambda, 1),
+		h = near.w * sqrt(law.d / 2) * kappa;
+	return (
+		law.gamma ** 2 * ((erf(h) - nu) ** 2 + (1 - nu) * (1 + nu) + 8 * owenGap(h, near)) +
+		((law.nTokens - 1) * 4 * atan(far.length / (1 + far.r))) / PI +
+		(theta * byTheta + eta * byEta + rho * byRho) / 2
+	);
 }
 
 // The mean of the five numbers after one step of projected SGD: `share` is one over the batch, and `noise` the mean squared
@@ -120,46 +157,92 @@ function locationField(kappa, nu, law, lambda) {
 	return [-byKappa * (1 - kappa) * (1 + kappa), -byNu * (1 - nu) * (1 + nu)];
 }
 
-const LOCATION_FIXED_POINTS = [[0, 0, "saddle"], [1, 1, "sink"], [-1, -1, "sink"], [1, -1, "source"], [-1, 1, "source"]];
+const LOCATION_FIXED_POINTS = [
+	[0, 0, "saddle"],
+	[1, 1, "sink"],
+	[-1, -1, "sink"],
+	[1, -1, "source"],
+	[-1, 1, "source"],
+];
 
 // ---- signal ----
 // `law` is {d, nInformative, nNuisance, strength, beta}; signs are random.
 
 function promptOf({ d, nInformative, nNuisance, strength, beta }) {
 	const n = nInformative + nNuisance;
-	return { d, n, beta, pi: nInformative / n, a: strength * sqrt(d), perToken: exp(beta * beta) / n };
+	return {
+		d,
+		n,
+		beta,
+		pi: nInformative / n,
+		a: strength * sqrt(d),
+		perToken: exp(beta * beta) / n,
+	};
 }
 
 // Softmax weights w of nuisance tokens and of informative ones of either sign, with mean 1;
 // mean shift and spread of a prompt under them, and their slopes in t.
 function tilt(t, { pi, a, beta }) {
-	const rate = beta * a, kinds = [[0, 1 - pi], [1, pi / 2], [-1, pi / 2]].map(([side, part]) => ({ side, part, w: exp(rate * (side * t - abs(t))) }));
-	const moment = (n, power) => kinds.reduce((sum, { side, part, w }) => sum + part * w ** n * side ** power, 0);
+	const rate = beta * a,
+		kinds = [
+			[0, 1 - pi],
+			[1, pi / 2],
+			[-1, pi / 2],
+		].map(([side, part]) => ({ side, part, w: exp(rate * (side * t - abs(t))) }));
+	const moment = (n, power) =>
+		kinds.reduce((sum, { side, part, w }) => sum + part * w ** n * side ** power, 0);
 	const total = moment(1, 0);
 	for (const kind of kinds) kind.w /= total;
-	const mean = moment(1, 1), spread = moment(2, 0);
-	return { kinds, shift: a * mean, shiftSlope: a * rate * (moment(1, 2) - mean * mean), spread, spreadSlope: 2 * rate * (moment(2, 1) - spread * mean) };
+	const mean = moment(1, 1),
+		spread = moment(2, 0);
+	return {
+		kinds,
+		shift: a * mean,
+		shiftSlope: a * rate * (moment(1, 2) - mean * mean),
+		spread,
+		spreadSlope: 2 * rate * (moment(2, 1) - spread * mean),
+	};
 }
 
 function signalObjective(t, law) {
-	const p = promptOf(law), { shift, spread } = tilt(t, p);
+	const p = promptOf(law),
+		{ shift, spread } = tilt(t, p);
 	return p.beta ** 2 + (2 * p.beta * t + shift) * shift + (p.d - 2) * p.perToken * spread;
 }
 
 function signalGradient(t, law) {
-	const p = promptOf(law), { shift, shiftSlope, spreadSlope } = tilt(t, p);
-	return 2 * (p.beta * shift + (p.beta * t + shift) * shiftSlope) + (p.d - 2) * p.perToken * spreadSlope;
+	const p = promptOf(law),
+		{ shift, shiftSlope, spreadSlope } = tilt(t, p);
+	return (
+		2 * (p.beta * shift + (p.beta * t + shift) * shiftSlope) + (p.d - 2) * p.perToken * spreadSlope
+	);
 }
 
 // Mean squared length of one prompt's gradient outside the plane of q and u.
 function signalNoise(t, law) {
-	const p = promptOf(law), { d, n, a, beta, perToken } = p, { kinds, shift, spread } = tilt(t, p), tangent = tangentOf(t);
-	const along = beta * t + shift, across = beta * tangent, outside = d * perToken * spread, length = along ** 2 + across ** 2 + outside;
-	let squares = 0, products = 0;
+	const p = promptOf(law),
+		{ d, n, a, beta, perToken } = p,
+		{ kinds, shift, spread } = tilt(t, p),
+		tangent = tangentOf(t);
+	const along = beta * t + shift,
+		across = beta * tangent,
+		outside = d * perToken * spread,
+		length = along ** 2 + across ** 2 + outside;
+	let squares = 0,
+		products = 0;
 	for (const { side, part, w } of kinds) {
-		// A token's product with the output, less the output's squared length, and what it meets of itself.
-		const centre = along * (side * a + 2 * beta * t) + 2 * beta * across * tangent - length, itself = (d / n) * w * exp(2 * beta * beta);
-		squares += part * w * w * (centre ** 2 + length + 2 * itself * (centre + beta * (along * t + across * tangent)) + itself ** 2 * exp(beta * beta));
+		// Product of a token with the output, minus the squared length of the output, with
+		// the correction for the token's own weight.
+		const centre = along * (side * a + 2 * beta * t) + 2 * beta * across * tangent - length,
+			itself = (d / n) * w * exp(2 * beta * beta);
+		squares +=
+			part *
+			w *
+			w *
+			(centre ** 2 +
+				length +
+				2 * itself * (centre + beta * (along * t + across * tangent)) +
+				itself ** 2 * exp(beta * beta));
 		products += part * w * w * (centre + itself);
 	}
 	return 4 * beta * beta * ((d - 2) * perToken * squares + outside * (1 + (2 * products) / spread));
@@ -167,25 +250,37 @@ function signalNoise(t, law) {
 
 // Mean path of stochastic gradient ascent, noise included: one step.
 function signalAscent(t, law, a) {
-	const tangent = tangentOf(t), climb = a * tangent * signalGradient(t, law);
+	const tangent = tangentOf(t),
+		climb = a * tangent * signalGradient(t, law);
 	return (t + tangent * climb) / sqrt(1 + climb * climb + a * a * signalNoise(t, law));
 }
 
 // Growth of a small alignment in one unit of step; the first step of the rule signal_steps, half of
 // what is stable; the updates that escape from an alignment of 1/√d takes at least.
 function signalSteps(law) {
-	const { d, pi, a, beta, perToken } = promptOf(law), spike = pi * a * a, noise = signalNoise(0, law);
-	const escapeRate = beta * beta * spike * (4 + 2 * spike + 2 * (d - 2) * perToken), largest = min(1 / escapeRate, escapeRate / noise);
-	return { first: largest / 2, escape: log(d) / 2 / (largest * escapeRate - (largest * largest * noise) / 2) };
+	const { d, pi, a, beta, perToken } = promptOf(law),
+		spike = pi * a * a,
+		noise = signalNoise(0, law);
+	const escapeRate = beta * beta * spike * (4 + 2 * spike + 2 * (d - 2) * perToken),
+		largest = min(1 / escapeRate, escapeRate / noise);
+	return {
+		first: largest / 2,
+		escape: log(d) / 2 / (largest * escapeRate - (largest * largest * noise) / 2),
+	};
 }
 
 // The error at which drift and noise of a small step balance, a unit of step.
 const signalFloor = (law) => signalNoise(1, law) / (4 * signalGradient(1, law));
 
-const SIGNAL_FIXED_POINTS = [[-1, "sink"], [0, "source"], [1, "sink"]];
+const SIGNAL_FIXED_POINTS = [
+	[-1, "sink"],
+	[0, "source"],
+	[1, "sink"],
+];
 
 // Alignment of the first principal component of n pooled tokens: 0 if it does not see u.
 function pooledPcaAlignment(fraction, amplitude, d, n) {
-	const ratio = d / n, spike = fraction * amplitude * amplitude;
+	const ratio = d / n,
+		spike = fraction * amplitude * amplitude;
 	return spike > sqrt(ratio) ? sqrt((1 - ratio / spike ** 2) / (1 + ratio / spike)) : 0;
 }

@@ -6,7 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from eigenheads._checks import Got, check_count, check_number, fail
+from eigenheads._checks import (
+    Got,
+    check_count,
+    check_instance,
+    check_number,
+    fail,
+)
 from eigenheads.nn._visibility import Visibility
 
 Tokens = Float[Tensor, "batch tokens d_model"]
@@ -87,6 +93,10 @@ class AbstractAttention(nn.Module):
 
     def _heads(self, x: Tokens) -> tuple[Heads, Heads, Heads]:
         """Return queries, keys and values."""
+        check_instance("x", x, Tensor, owner=self._owner)
+        if not x.is_floating_point() or x.layout != torch.strided:
+            got = Got(f"dtype {x.dtype}, layout {x.layout}")
+            fail("x", "a dense tensor of floats", got, owner=self._owner)
         if x.ndim != 3 or x.shape[-1] != self.d_model or 0 in x.shape:
             contract = f"of shape (batch, tokens, {self.d_model}), without empty axes"
             fail("x", contract, Got(tuple(x.shape)), owner=self._owner)

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from eigenheads._checks import Got, check_choice, check_count, fail
+from eigenheads._limits import MAX_WORK
 from eigenheads.nn._projections import AbstractAttention, Heads, Tokens
 from eigenheads.nn._visibility import Visibility
 
@@ -65,6 +66,10 @@ class ScaledAttention(AbstractAttention):
         shape: tuple[int, ...] = ()
         if kind == "matrix":
             size = check_count("n_tokens", n_tokens, owner=self._owner)
+            if self.n_heads * size * size > MAX_WORK:
+                contract = f"at most {MAX_WORK} numbers over all heads"
+                got = Got(f"{self.n_heads} heads, {size} tokens")
+                fail("n_tokens", contract, got, owner=self._owner)
             shape = (self.n_heads, size, size)
         factory = {name: options.get(name) for name in ("device", "dtype")}
         self.scaling = nn.Parameter(torch.zeros(shape, **factory))

@@ -7,7 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from eigenheads._checks import Got, fail
+from eigenheads._checks import (
+    Got,
+    check_flag,
+    check_instance,
+    fail,
+)
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,7 @@ class Visibility:
         owner
             Name that errors start with.
         """
+        check_flag("is_causal", is_causal, owner=owner)
         n_keys = keys.shape[-2]
         n_queries = n_keys if n_queries is None else n_queries
         if is_causal and n_queries > n_keys:
@@ -310,6 +316,9 @@ def middle(ordered: Tensor) -> Tensor:
 
 def _check_mask(mask: Tensor, keys: Tensor, n_queries: int, *, owner: str) -> None:
     n_keys = keys.shape[-2]
+    check_instance("attn_mask", mask, Tensor, owner=owner)
+    if mask.is_sparse or mask.device.type == "meta" != keys.device.type:
+        fail("attn_mask", "a dense tensor that holds numbers", mask, owner=owner)
     if mask.dtype != torch.bool and not mask.is_floating_point():
         contract = "boolean (True may be seen) or floating point (added to the scores)"
         got = Got(f"dtype {str(mask.dtype).removeprefix('torch.')}")

@@ -109,6 +109,8 @@ def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
         "n_permutations", n_permutations, owner=_OWNER, minimum=0
     )
     seed = check_count("seed", seed, owner=_OWNER, minimum=0)
+    if not isinstance(untrained, Sequence | None) or isinstance(untrained, str | bytes):
+        fail("untrained", "a sequence of mappings", untrained, owner=_OWNER)
     # For products of this size, threads cost more than they save on a busy machine.
     limit = 1 if np.shape(tokens)[-1:] < (_WIDE,) else None
     with threadpool_limits(limit, user_api="blas"):

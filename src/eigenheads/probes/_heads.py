@@ -6,10 +6,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from eigenheads._checks import Got, check_finite_array, fail
+from eigenheads._checks import (
+    Got,
+    as_numpy,
+    check_finite_array,
+    fail,
+)
 from eigenheads._typing import Array, FloatArray
 from eigenheads.functional import log_feature_norms
-from eigenheads.probes._kernel_reading import attention_weights
+from eigenheads.probes._kernel_reading import softmax_weights
 
 # With two tokens a centred Gram matrix has rank one: all values are kernel PCA.
 MIN_TOKENS = 3
@@ -105,7 +110,10 @@ def check_mask(mask: Array | None, shape: tuple[int, int], *, owner: str) -> Arr
     """Return the mask as booleans (sequences, tokens), true for real tokens."""
     if mask is None:
         return np.ones(shape, dtype=bool)
-    array = np.asarray(mask)
+    try:
+        array = as_numpy("mask", mask, owner=owner)
+    except TypeError:
+        fail("mask", "an array of booleans", mask, owner=owner, error=TypeError)
     if array.shape != shape:
         contract = f"of shape {shape}, true for real tokens"
         fail("mask", contract, Got(array.shape), owner=owner)
@@ -125,7 +133,7 @@ def check_outputs(heads: LayerHeads, outputs: Array, *, owner: str) -> None:
             contract = "of the shape of `values`"
             fail("outputs", contract, Got(np.shape(outputs)), owner=owner)
         given = np.asarray(outputs[i], dtype=np.float64)[:, real]
-        weights = attention_weights(q, k, scale=heads.scale, is_causal=heads.is_causal)
+        weights = softmax_weights(q, k, scale=heads.scale, is_causal=heads.is_causal)
         ours = weights @ v
         size = np.linalg.norm(ours, axis=(1, 2))
         gap = np.linalg.norm(given - ours, axis=(1, 2)) / np.where(size > 0, size, 1.0)

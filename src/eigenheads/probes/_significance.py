@@ -6,7 +6,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import false_discovery_control
 
-from eigenheads._checks import Got, check_choice, check_finite_array, fail
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    check_finite_array,
+    check_numbers,
+    fail,
+)
 from eigenheads._typing import FloatArray
 
 ALTERNATIVES = ("greater", "less", "two-sided")
@@ -177,8 +183,8 @@ def draws_needed(
 def _pair(
     observed: ArrayLike, draws: ArrayLike, owner: str
 ) -> tuple[FloatArray, FloatArray]:
-    value = np.asarray(observed, dtype=np.float64)
-    null = np.asarray(draws, dtype=np.float64)
+    value = check_numbers("observed", observed, owner=owner)
+    null = check_numbers("draws", draws, owner=owner)
     if value.ndim == 0 or null.shape[:-1] != value.shape:
         contract = f"of shape {value.shape} and one more axis, that of the draws"
         fail("draws", contract, Got(null.shape), owner=owner)

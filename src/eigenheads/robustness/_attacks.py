@@ -25,7 +25,6 @@ from eigenheads._checks import (
 Model = Callable[[Tensor], Tensor]
 Bounds = tuple[float, float]
 Budget = float | Tensor  # a tensor broadcasts to the inputs: one budget per channel
-Radius = float | Tensor
 
 
 def fgsm(
@@ -371,14 +370,7 @@ def sparse_l1_descent(
 
 
 def project_l1(change: Tensor, radius: float) -> Tensor:
-    """Return the nearest change whose absolute entries sum to at most `radius`.
-
-    Examples
-    --------
-    >>> import torch
-    >>> project_l1(torch.tensor([[3.0, -1.0, 0.0]]), 2.0)
-    tensor([[2., -0., 0.]])
-    """
+    """Return the nearest change whose absolute entries sum to at most `radius`."""
     # Soft thresholding with the threshold that makes the sum equal to the radius.
     flat = change.flatten(1)
     sizes = flat.abs().sort(1, descending=True).values
@@ -399,12 +391,12 @@ def margin(logits: Tensor, y: Tensor) -> Tensor:
     return hidden.max(1).values - right
 
 
-def project(at: Tensor, x: Tensor, radius: Radius, bounds: Bounds) -> Tensor:
+def project(at: Tensor, x: Tensor, radius: Budget, bounds: Bounds) -> Tensor:
     """Return the nearest point within the ball around `x` and the bounds."""
     return torch.min(torch.max(at, x - radius), x + radius).clamp(*bounds)
 
 
-def read_budget(budget: object, bounds: Bounds, *, owner: str) -> Radius:
+def read_budget(budget: object, bounds: Bounds, *, owner: str) -> Budget:
     """Return the radius of a budget in 1/255 of the range."""
     low, high = bounds
     if isinstance(budget, Tensor):

@@ -193,10 +193,7 @@ def evaluate_robustness(
     resampling = Resampling(
         level, check_count("n_resamples", n_resamples, owner=_OWNER), seed
     )
-    chosen = [
-        check_number("shares", share, owner=_OWNER, minimum=0.0, maximum=1.0)
-        for share in shares
-    ]
+    chosen = _check_shares(shares)
     # Three forms of data: a pair in memory, a loader of pairs, ids of words.
     is_loader = not isinstance(data, Sequence | Tensor | np.ndarray)
     if is_loader and not isinstance(data, Iterable):
@@ -209,10 +206,7 @@ def evaluate_robustness(
         planned = _read_attacks(attacks)
         plan = plan_images(
             corruptions=_names("corruptions", corruptions, (*CORRUPTIONS, *IMAGENET_C)),
-            severities=[
-                check_count("severities", one, owner=_OWNER, maximum=5)
-                for one in severities
-            ],
+            severities=_check_severities(severities),
             attacks=planned,
             budgets=_read_budgets(budgets, budget_unit, pixel_std),
             surrogate=surrogate,
@@ -280,8 +274,59 @@ def _named(models: Models) -> dict[str, list[Model]]:
     return lists
 
 
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise unless options that need no model and no data are right.
+
+    The command line calls this before the user's code, which may take long.
+    """
+    checks: dict[str, Callable[[Any], object]] = {
+        "attacks": _read_attacks,
+        "batch_size": lambda value: check_count("batch_size", value, owner=_OWNER),
+        "budgets": _check_budgets,
+        "corruptions": lambda value: _names(
+            "corruptions", value, (*CORRUPTIONS, *IMAGENET_C)
+        ),
+        "seed": lambda value: check_count("seed", value, owner=_OWNER, minimum=0),
+        "severities": _check_severities,
+        "shares": _check_shares,
+    }
+    for name, value in options.items():
+        if name in checks:
+            checks[name](value)
+
+
+def _check_shares(given: object) -> list[float]:
+    return [
+        check_number("shares", one, owner=_OWNER, minimum=0.0, maximum=1.0)
+        for one in _each("shares", given)
+    ]
+
+
+def _check_severities(given: object) -> list[int]:
+    return [
+        check_count("severities", one, owner=_OWNER, maximum=5)
+        for one in _each("severities", given)
+    ]
+
+
+def _check_budgets(given: object) -> list[float]:
+    return [
+        check_number("budgets", one, owner=_OWNER, minimum=0.0)
+        for one in _each("budgets", given)
+    ]
+
+
+def _each(name: str, given: object) -> list[Any]:
+    is_listed = isinstance(given, Sequence | np.ndarray | Mapping) and not isinstance(
+        given, str | bytes
+    )
+    if not is_listed or np.ndim(given) > 1:  # type: ignore[arg-type]
+        fail(name, "a sequence", given, owner=_OWNER, error=TypeError)
+    return list(given)  # type: ignore[call-overload]
+
+
 def _names(name: str, given: object, known: Sequence[str]) -> list[str]:
-    listed = [given] if isinstance(given, str) else list(given)  # type: ignore[call-overload]
+    listed = [given] if isinstance(given, str) else _each(name, given)
     return [check_choice(name, one, known, owner=_OWNER) for one in listed]
 
 
@@ -315,9 +360,7 @@ def _read_budgets(
     budgets: Sequence[float], unit: str, pixel_std: Sequence[float] | None
 ) -> dict[float, float | Tensor]:
     """Return budgets in 1/255 of the pixel range, by their number in the table."""
-    numbers = [
-        check_number("budgets", one, owner=_OWNER, minimum=0.0) for one in budgets
-    ]
+    numbers = _check_budgets(budgets)
     check_choice("budget_unit", unit, ("pixel", "normalised"), owner=_OWNER)
     if unit == "pixel":
         return {number: number for number in numbers}

@@ -1,47 +1,31 @@
-"""What all figures of the paper share: settings, streams, descents, tables."""
+"""Streams, descents, tables and panels that the figures of the paper share."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from eigenheads._parallel import advance
+from eigenheads._plotting.panels import draw_band, show_steps
+from eigenheads._plotting.svg import BLUE, COLORS, GREEN, INK, ORANGE
 from eigenheads._rng import drawn_seed
 from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray
-from eigenheads.datasets import random_covariance
 from eigenheads.dynamics import pca_start
 from eigenheads.experiments._claims import Claim, at_most
 from eigenheads.experiments._core import Table
 from eigenheads.experiments.maulensoto2026._risks import (
     descend,
-    softmax_landscape,
 )
 from eigenheads.theory import PCALandscape
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Results that several figures show are computed once in a process.
 _SHARED: dict[tuple[str, Any, int], Table] = {}
 _KEPT = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class Curves:
-    """Descent of the population risk and SGD with finite prompts, on one covariance."""
-
-    d: int = 5
-    n_tokens: int = 100
-    inverse_temperature: float = 0.1
-    step_size: float = 1e-4
-    start: float = 0.1
-    population_inverse_temperature: float = 0.01
-    population_step_size: float = 1e-3
-    n_steps: int = 3000
-    record_every: int = 30
-    batch_size: int = 256
-    n_runs: int = 10
-    n_covariances: int = 200
-    n_starts: int = 100
 
 
 def shared(
@@ -53,8 +37,8 @@ def shared(
 ) -> Table:
     """Return the table of a simulation that several figures show.
 
-    Its stream depends on its own name and the master seed, not on the figure that
-    asks: the entropy of the figure's stream is the master seed.
+    Its stream depends on its own name and the master seed, not on the figure: the
+    entropy of a figure's stream is the master seed.
     """
     entropy = int(rng.bit_generator.seed_seq.entropy)  # type: ignore[attr-defined]
     key = (name, params, entropy)
@@ -120,31 +104,6 @@ def mode_rates(landscape: PCALandscape) -> tuple[FloatArray, FloatArray]:
     return measured, theory
 
 
-def quantiles_over_covariances(
-    params: Curves, rng: np.random.Generator
-) -> tuple[FloatArray, FloatArray]:
-    """Return final alignments of population descent, one random covariance each."""
-    finals = []
-    seeds = rng.integers(2**32, size=params.n_covariances)
-    for seed in seeds:
-        own = np.random.default_rng(seed)
-        landscape = softmax_landscape(
-            random_covariance(params.d, own),
-            inverse_temperature=params.population_inverse_temperature,
-        )
-        start = own.standard_normal(params.d)
-        paths = descend(
-            landscape,
-            start / np.linalg.norm(start),
-            step_size=params.population_step_size,
-            n_steps=params.n_steps,
-            record_every=params.n_steps,
-        )
-        finals.append(paths.final("alignment")[0])
-    levels = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
-    return np.sort(finals), np.quantile(finals, levels)
-
-
 def limit_claims(
     table: Table, source: str = "maulensoto2026: convergence to the minimum"
 ) -> list[Claim]:
@@ -169,3 +128,124 @@ def limit_claims(
             source="ours: the Hessian's eigenvalues",
         ),
     ]
+
+
+def draw_curves(figure: "Figure", table: Table, parts: Sequence[str]) -> None:
+    """Draw panels by name, two per row: alignments, then loss, norm or error."""
+    alignments = [part for part in parts if part in ("population", "finite")]
+    panels = [("alignment", alignments)]
+    panels += [(part, []) for part in parts if part not in alignments]
+    if len(alignments) == 2:
+        panels += [("loss", []), ("error", [])]
+    n_rows = -(-len(panels) // 2)
+    axes: Any = figure.subplots(n_rows, 2, squeeze=False).ravel()
+    for panel, (name, shown) in zip(axes, panels, strict=False):
+        if name == "alignment":
+            _draw_alignment(panel, table, shown)
+        else:
+            _PANELS[name](panel, table)
+    for panel in axes[len(panels) :]:
+        panel.set_axis_off()
+
+
+def _draw_alignment(axes: "Axes", table: Table, shown: Sequence[str]) -> None:
+    steps = table["steps"]
+    names = {"population": ("descent of the risk", BLUE), "finite": ("SGD", ORANGE)}
+    for part in shown:
+        label, color = names[part]
+        draw_band(axes, steps, table[f"{part}_alignment"], label, color)
+    if "finite" in shown:
+        mean = table["theory_alignment"].mean(axis=0)
+        label = "theory for SGD's starts"
+        axes.plot(steps, mean, "--", color=INK, linewidth=1.2, label=label)
+    axes.set_ylim(-0.03, 1.05)
+    axes.set_title("Alignment with the top eigenvector, mean and range of runs")
+    axes.legend(loc="lower right")
+    show_steps(axes)
+
+
+def _draw_loss(axes: "Axes", table: Table) -> None:
+    steps = table["steps"]
+    draw_band(axes, steps, table["finite_loss"], "SGD, loss of fresh prompts", ORANGE)
+    mean = table["theory_risk"].mean(axis=0)
+    axes.plot(steps, mean, "--", color=INK, linewidth=1.2, label="theory")
+    axes.set(title="Loss", ylim=(0, None))
+    axes.legend(loc="upper right")
+    show_steps(axes)
+
+
+def _draw_norm(axes: "Axes", table: Table) -> None:
+    steps = table["steps"]
+    draw_band(axes, steps, table["population_norm"], "descent of the risk", BLUE)
+    best = float(table["population_best_norm"][0])
+    axes.axhline(best, color=INK, linestyle="--", linewidth=1.2, label="minimiser")
+    axes.set_title("Norm of μ")
+    axes.legend(loc="lower right")
+    show_steps(axes)
+
+
+def _draw_covariances(axes: "Axes", table: Table) -> None:
+    finals = table["covariance_alignments"]
+    share = (np.arange(len(finals)) + 0.5) / len(finals)
+    axes.plot(finals, share, color=GREEN, label=f"{len(finals)} draws of Σ")
+    mine = float(table["population_alignment"][:, -1].mean())
+    axes.axvline(mine, color=BLUE, linestyle=":", label="this figure's Σ (mean)")
+    axes.set(title="Final alignment, infinite prompts, over Σ", xlabel="alignment")
+    axes.set(ylabel="share of draws below", xlim=(0, 1.02), ylim=(0, 1))
+    axes.legend(loc="upper left")
+
+
+def _draw_error(axes: "Axes", table: Table) -> None:
+    steps = table["steps"]
+    for part, label, color in (
+        ("population", "descent of the risk", BLUE),
+        ("finite", "SGD", ORANGE),
+        ("theory", "theory for SGD's starts", INK),
+    ):
+        error = np.mean(1 - table[f"{part}_alignment"] ** 2, axis=0)
+        style = "--" if part == "theory" else "-"
+        axes.plot(steps, np.maximum(error, 1e-17), style, color=color, label=label)
+    axes.set(title="What is missing, 1 − alignment², mean", yscale="log")
+    axes.legend(loc="upper right")
+    show_steps(axes)
+
+
+_PANELS = {
+    "error": _draw_error,
+    "loss": _draw_loss,
+    "norm": _draw_norm,
+    "covariances": _draw_covariances,
+}
+
+
+def draw_against(axes: "Axes", table: Table, *, label: str) -> None:
+    """Draw final alignments against one setting: runs, and theory on top.
+
+    Table ``setting``, ``alignment`` (settings × runs) and, where they exist,
+    ``theory`` (one number per setting) and ``limit`` (one number).
+    """
+    setting, finals = table["setting"], table["alignment"]
+    axes.plot(setting, finals, ".", color=BLUE, markersize=3, alpha=0.35)
+    axes.plot(setting, np.median(finals, axis=1), "o-", color=BLUE, markersize=4)
+    axes.plot([], [], "o-", color=BLUE, markersize=4, label="median of the runs")
+    if "theory" in table:
+        axes.plot(setting, table["theory"], "s--", color=INK, markersize=3, linewidth=1)
+        axes.plot([], [], "s--", color=INK, markersize=3, label="theory, same starts")
+    if "limit" in table:
+        limit = float(table["limit"][0])
+        axes.axhline(limit, color=INK, linestyle="--", linewidth=1, label="L → ∞")
+    axes.set(title="Alignment when the run stops", xlabel=label)
+    low = float(min(finals.min(), 1.0))
+    axes.set_ylim(max(0.0, 1 - 1.15 * (1 - low)), 1 + 0.06 * (1 - low) + 1e-6)
+    axes.legend(loc="lower right")
+
+
+def draw_quantiles(axes: "Axes", table: Table, *, label: str) -> None:
+    """Draw quantiles over covariances against one setting."""
+    setting, quantiles = table["setting"], table["quantiles"]
+    levels = ("5 %", "25 %", "50 %", "75 %", "95 %")
+    for column, (level, color) in enumerate(zip(levels, COLORS, strict=True)):
+        axes.plot(setting, quantiles[:, column], "o-", color=color, ms=3, label=level)
+    axes.set(title="The same over many Σ: quantiles", xlabel=label)
+    axes.set_ylim(None, 1.01)
+    axes.legend(loc="lower left")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from eigenheads._parallel import advance, blocks
-from eigenheads._plotting._pca import draw_pca_laws
+from eigenheads._plotting.svg import BLUE, GREEN, GREY, INK, ORANGE, PURPLE
 from eigenheads._typing import FloatArray
 from eigenheads.experiments._claims import Claim, about, at_least, at_most
 from eigenheads.experiments._core import Experiment, Run, Table
@@ -190,9 +190,28 @@ def check(run: Run[Params]) -> list[Claim]:
 
 
 def draw(figure: "Figure", run: Run[Params]) -> None:
-    """Draw alignment, norm and explained share."""
-    params, table = run.params, run.table
-    draw_pca_laws(figure, table, names(params), HEADS)
+    """Draw alignment, norm and explained share for each law and head, as dots."""
+    table, laws, heads = run.table, names(run.params), HEADS
+    axes = figure.subplots(1, 3, sharey=True)
+    rows = np.arange(len(laws))[::-1]
+    for index, head in enumerate(heads):
+        color = (BLUE, ORANGE, GREEN, PURPLE, GREY)[index]
+        height = rows + 0.3 - 0.15 * index
+        for panel, name in zip(axes, ("alignment", "norm", "gain"), strict=True):
+            panel.plot(table[name][:, index], height, "o", color=color, markersize=4)
+        axes[0].plot([], [], "o", color=color, markersize=4, label=head)
+        if "theory_norm" in table:
+            spot = np.array([table["theory_norm"][index]]), height[:1]
+            axes[1].plot(*spot, "|", color=INK, markersize=9)
+            spot = np.array([table["theory_gain"][index]]), height[:1]
+            axes[2].plot(*spot, "|", color=INK, markersize=9)
+    axes[0].set_yticks(rows, list(laws))
+    axes[0].set(title="Alignment with u₁", xlim=(-0.03, 1.03))
+    axes[1].set(title="Norm of μ at the end")
+    axes[2].set(title="Share of σ₁ explained")
+    axes[2].axvline(1.0, color=INK, linestyle=":", linewidth=1)
+    axes[1].plot([], [], "|", color=INK, markersize=9, label="theory, L → ∞")
+    figure.legend(loc="outside lower center", ncols=len(heads) + 1)
 
 
 _PAPER = Params()

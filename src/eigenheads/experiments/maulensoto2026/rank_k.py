@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from eigenheads._plotting._pca import draw_pca_ranks
+from eigenheads._plotting.panels import show_steps
+from eigenheads._plotting.svg import BLUE, INK, ORANGE
 from eigenheads._rng import drawn_seed
 from eigenheads._typing import FloatArray
 from eigenheads.datasets import GaussianPrompts
@@ -150,9 +151,26 @@ def check(run: Run[Params]) -> list[Claim]:
 
 
 def draw(figure: "Figure", run: Run[Params]) -> None:
-    """Draw the subspace error against steps."""
-    params, table = run.params, run.table
-    draw_pca_ranks(figure, table, params.ranks)
+    """Draw the subspace error against steps for each rank, one panel per head."""
+    table, ranks = run.table, run.params.ranks
+    axes = figure.subplots(1, 2, sharey=True)
+    for panel, head in zip(axes, ("softmax", "linear"), strict=True):
+        shades = np.linspace(0.25, 1.0, len(ranks))
+        color = BLUE if head == "softmax" else ORANGE
+        for rank, shade in zip(ranks, shades, strict=True):
+            steps = table[f"{head}_steps"]
+            error = 1 - table[f"{head}_alignment_{rank}"] ** 2
+            mean = np.maximum(error.mean(axis=0), 1e-16)
+            panel.plot(steps, mean, color=color, alpha=shade)
+            theory = 1 - table[f"{head}_theory_{rank}"] ** 2
+            shown = np.maximum(theory.mean(axis=0), 1e-16)
+            panel.plot(steps, shown, "--", color=INK, linewidth=0.7, alpha=shade)
+            panel.plot([], [], color=color, alpha=shade, label=f"k = {rank}")
+        panel.plot([], [], "--", color=INK, linewidth=0.7, label="theory, same starts")
+        panel.set(title=f"{head} head", yscale="log", ylim=(1e-7, 1.5))
+        panel.legend(loc="lower left", ncols=2)
+        show_steps(panel)
+    axes[0].set_ylabel("subspace error, 1 − alignment²")
 
 
 _PAPER = Params()

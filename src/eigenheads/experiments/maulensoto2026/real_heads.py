@@ -1,7 +1,6 @@
 """Heads of trained models and the principal directions of their tokens."""
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,9 +9,10 @@ from eigenheads._parallel import weighing
 from eigenheads._plotting.heads import HeadStrip, draw_strips
 from eigenheads._typing import FloatArray
 from eigenheads.experiments import _models
-from eigenheads.experiments._claims import Claim, claim
+from eigenheads.experiments._claims import Claim, at_least, at_most
 from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.experiments._models import MINILM_HEADS, Text, ViT
+from eigenheads.experiments._statistics import mean_estimate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -90,34 +90,15 @@ def _probe(
     params: Params,
     seed: int,
 ) -> dict[str, FloatArray]:
-    from eigenheads.probes import covariance_probe
-
-    def arrays(one: Any) -> dict[str, Any]:
-        return {part: getattr(one, part) for part in ("tokens", "w_query", "w_key")}
-
-    captured = _models.capture(model, batch, layers)
-    alike = [_models.capture(twin, batch, layers) for twin in others]
-    rows: dict[str, list[FloatArray]] = {}
-    for index, one in enumerate(captured):
-        found = covariance_probe(
-            **arrays(one),
-            n_permutations=params.n_permutations,
-            untrained=[arrays(layer[index]) for layer in alike],
-            seed=seed + index,
-        )
-        for statistic in STATISTICS:
-            measured = found.statistics[statistic]
-            column = f"{name}_{statistic}"
-            rows.setdefault(column, []).append(measured.observed)
-            p_values = measured.p_value
-            for null, draws in measured.nulls.items():
-                for part, value in (
-                    ("mean", draws.mean(axis=1)),
-                    ("sd", draws.std(axis=1, ddof=1)),
-                    ("p", p_values[null]),
-                ):
-                    rows.setdefault(f"{column}_{null}_{part}", []).append(value)
-    table = {column: np.stack(values) for column, values in rows.items()}
+    table = _models.probe_columns(
+        name,
+        _models.capture(model, batch, layers),
+        [_models.capture(copy, batch, layers) for copy in others],
+        statistics=STATISTICS,
+        seed=seed,
+        unit=MINILM_HEADS if name != "vit" else ViT().n_heads,
+        n_permutations=params.n_permutations,
+    )
     table[f"{name}_layers"] = np.array([float(layer) for layer in layers])
     return table
 
@@ -132,52 +113,47 @@ def found_share(table: Table, name: str, statistic: str, null: str) -> float:
 def check(run: Run[Params]) -> list[Claim]:
     """Return how many heads stand out, and by how little."""
     table = run.table
-    ours = partial(claim, source=_SOURCE)
     cosine, overlap = STATISTICS[:2]
-    chance = table[f"minilm_{overlap}_rotated_mean"].mean()
+    chance = table[f"minilm_{overlap}_rotated_mean"]
     return [
-        ours(
+        at_least(
             "MiniLM: share of heads whose score form is closer to the tokens' "
             "covariance than turned forms (q ≤ 0.05)",
-            "≥",
-            0.5,
             found_share(table, "minilm", cosine, "rotated"),
-            0.0,
-            "most heads; what we see, with a margin",
-        ),
-        ours(
-            "MiniLM, untrained: the same share",
-            "≤",
-            0.05,
-            found_share(table, "twin", cosine, "rotated"),
-            0.1,
-            "nothing was learned: false discoveries alone, and few heads",
-        ),
-        ours(
-            "MiniLM: cosine of score form and covariance, average over heads",
-            "≥",
             0.5,
-            table[f"minilm_{cosine}"].mean(),
-            0.0,
+            "most heads; what we see, with a margin",
+            source=_SOURCE,
+        ),
+        at_most(
+            "MiniLM, untrained: the same share",
+            found_share(table, "twin", cosine, "rotated"),
+            0.05,
+            "nothing was learned: false discoveries alone, and few heads",
+            slack=0.1,
+            source=_SOURCE,
+        ),
+        at_least(
+            "MiniLM: cosine of score form and covariance, average over heads",
+            mean_estimate(table[f"minilm_{cosine}"].ravel()),
+            0.5,
             "a head that does PCA and nothing else has 0.5 or more if one direction "
             "carries half of the tokens' squared spectrum",
+            source=_SOURCE,
             on_record="contradicted",
         ),
-        ours(
+        at_least(
             "MiniLM: overlap of leading directions of form and covariance, over chance",
-            "≥",
+            mean_estimate((table[f"minilm_{overlap}"] / chance.mean()).ravel()),
             1.0,
-            table[f"minilm_{overlap}"].mean() / chance,
-            0.0,
             "above chance",
+            source=_SOURCE,
         ),
-        ours(
+        at_most(
             "MiniLM: effective rank of the score form over the head's width",
-            "≤",
+            mean_estimate(table["minilm_qk_rank"].ravel() / 32),
             0.5,
-            table["minilm_qk_rank"].mean() / 32,
-            0.0,
             "a rank-one head has 1/32; half the width would be a low rank still",
+            source=_SOURCE,
             on_record="contradicted",
         ),
     ]

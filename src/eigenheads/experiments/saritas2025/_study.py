@@ -137,53 +137,31 @@ def _probe(
     """Return observed numbers (layers, heads) and mean, sd and p-value by null."""
     captured = _models.capture(model, batch, params.layers)
     alike = [
-        _models.capture(twin, batch, params.layers)
-        for twin in _models.twins(model, params.n_untrained, seed)
+        _models.capture(copy, batch, params.layers)
+        for copy in _models.twins(model, params.n_untrained, seed)
     ]
-    rows = [
-        _layer(one, [layers[index] for layers in alike], params, seed + index)
-        for index, one in enumerate(captured)
-    ]
-    table = {
-        f"{name}_{column}": np.stack([row[column] for row in rows])
-        for column in rows[0]
-    }
-    table[f"{name}_layers"] = np.array([float(one.layer) for one in captured])
-    table[f"{name}_n_tokens"] = np.array([float(captured[0].keys.shape[2])])
-    table[f"{name}_n_sequences"] = np.array([float(len(captured[0].keys))])
-    return table
-
-
-def _layer(
-    captured: Any, alike: list[Any], params: Params, seed: int
-) -> dict[str, FloatArray]:
-    from eigenheads.probes import kernel_pca_probe
-
-    def arrays(one: Any) -> dict[str, Any]:
-        return {part: getattr(one, part) for part in ("queries", "keys", "values")}
-
-    found = kernel_pca_probe(
-        **arrays(captured),
-        tokens=captured.tokens,
-        outputs=captured.outputs,
-        scale=captured.scale,
+    n_sequences, n_heads, n_tokens, _ = next(iter(captured)).keys.shape
+    table = _models.probe_columns(
+        name,
+        captured,
+        alike,
+        statistics=STATISTICS,
+        seed=seed,
+        unit=n_sequences * n_heads * (1 + len(alike)),
         n_permutations=params.n_permutations,
         n_redraws=params.n_redraws,
-        untrained=[arrays(one) for one in alike],
-        seed=seed,
     )
-    row: dict[str, FloatArray] = {}
-    for name in STATISTICS:
-        statistic = found.statistics[name]
-        row[name] = statistic.observed
-        p_values = statistic.p_value
-        for null, draws in statistic.nulls.items():
-            row[f"{name}_{null}_mean"] = draws.mean(axis=1)
-            row[f"{name}_{null}_sd"] = draws.std(axis=1, ddof=1)
-            row[f"{name}_{null}_p"] = p_values[null]
-    gaps, random_gaps = absolute_gamma_gaps(captured, np.random.default_rng(seed))
-    row["gamma_gap"], row["gamma_gap_random"] = gaps, random_gaps
-    return row
+    gaps = [
+        absolute_gamma_gaps(one, np.random.default_rng(seed + index))
+        for index, one in enumerate(captured)
+    ]
+    own, random = zip(*gaps, strict=True)
+    table[f"{name}_gamma_gap"] = np.stack(own)
+    table[f"{name}_gamma_gap_random"] = np.stack(random)
+    table[f"{name}_layers"] = np.array([float(layer) for layer in captured.layers])
+    table[f"{name}_n_tokens"] = np.array([float(n_tokens)])
+    table[f"{name}_n_sequences"] = np.array([float(n_sequences)])
+    return table
 
 
 def absolute_gamma_gaps(

@@ -83,6 +83,7 @@ class CellStore:
             if path.name in self._seen:
                 continue
             self._seen.add(path.name)
+            # A damaged file is noted, not an error: its cells are computed again.
             try:
                 arrays = read_arrays(path)
                 if path.stem != _digest(arrays):
@@ -102,6 +103,8 @@ class CellStore:
         self._take(cells, path)
 
     def _take(self, cells: Sequence[tuple[Address, CellResult]], path: Path) -> None:
+        # Two processes may store the same cell. Equal values are the proof that cells
+        # do not depend on the process, so a difference must not pass.
         for address, outcome in cells:
             known = self._cells.setdefault(address, outcome)
             if known is not outcome and not _agree(known, outcome):
@@ -125,6 +128,7 @@ def _packed(cells: Sequence[tuple[Address, CellResult]]) -> dict[str, NDArray[An
 
     Cells may have different names of numbers: the columns are their union.
     """
+    # Names in order of appearance, so that the digest does not depend on a hash seed.
     names = list(dict.fromkeys(name for _, cell in cells for name in cell.values))
     shape = (len(cells), len(names))
     values, has = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
@@ -266,6 +270,8 @@ def run_jobs(
         Called once per job.
     """
     kept = _KEPT.get()
+    # joblib.hash reads arrays by content, so that equal data give equal addresses in
+    # every process.
     addresses = [joblib.hash((name, job)) for job in jobs] if kept else []
     found = {
         number: values
@@ -275,6 +281,7 @@ def run_jobs(
     for _ in found:
         done()
     missing = [number for number in range(len(jobs)) if number not in found]
+    # Jobs run side by side, so the time since the last one is the share of this one.
     last = time.perf_counter()
     with closing(
         run_cells(

@@ -121,6 +121,7 @@ def draw_map(
 
     Further axes give one panel per value, if these are few.
     """
+    # Axes with one value are constants of the map, not axes.
     long = [name for name, values in plan.axes.items() if len(values) > 1]
     shown, others = long[:2], long[2:]
     names = [name for name in cells.shows if _is_there(over_seeds, name)]
@@ -286,9 +287,11 @@ def _draw_contour(
     known = line[np.isfinite(line)]
     crosses = known.size > 0 and known.min() < 0 < known.max()
     if not crosses:
+        # No zero inside the map: the legend tells on which side all of it lies.
         where = "all above" if known.size and known.min() >= 0 else "all below"
         place.plot([], [], color=ORANGE, label=f"{label}: {where}")
         return
+    # A white line below the orange one keeps it visible on every colour.
     masked = np.ma.masked_invalid(line.T)
     for color, width in (("#ffffff", 3.2), (ORANGE, 1.8)):
         place.contour(*at, masked, levels=[0.0], colors=[color], linewidths=[width])

@@ -178,6 +178,8 @@ def sweep(  # noqa: PLR0913  (one parameter per option of the command)
         for point in plan.points
         if (point.digest, seed) not in store
     ]
+    # Workers look registered experiments up by key, and compare versions of the code.
+    # The function of another experiment is sent along.
     run = None if _is_registered(experiment) else cells.run
     blocks = run_cells(
         missing,
@@ -228,6 +230,8 @@ class _CellFunction:
 
     def __call__(self, cell: _Cell) -> CellResult | _Failure:
         run = self.run or self._registered()
+        # Experiment and parameters are the spawn key: a cell has its own stream, in
+        # whatever grid it appears.
         sequence = np.random.SeedSequence(cell.seed, spawn_key=cell.stream)
         began = time.perf_counter()
         try:
@@ -314,6 +318,8 @@ def _compute_missing(
                     _store(store, finished)
                     advance(len(finished))
                 failures += [pair for pair in results if isinstance(pair[1], _Failure)]
+                # One failure may be a bad point; many are a bug, and further cells
+                # would only repeat it.
                 if len(failures) >= _MAX_FAILURES:
                     break
         except CellsLost as lost:
@@ -405,6 +411,7 @@ def _write_plan(folder: Path, plan: SweepPlan) -> None:
 def _write_table(folder: Path, table: Mapping[str, NDArray[Any]]) -> None:
     """Write the table as ``.npz`` and as text; floats keep all their digits."""
     write_arrays(folder / "table.npz", table)
+    # `repr` of a float is the shortest text that reads back to the same float.
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table)

@@ -14,7 +14,13 @@ import time
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from functools import lru_cache, partial
 from importlib import import_module
 from itertools import islice
@@ -24,6 +30,7 @@ from joblib import Parallel, delayed, parallel_config
 from threadpoolctl import ThreadpoolController
 
 from eigenheads._checks import Got, check_choice, check_count, fail
+from eigenheads._errors import UsageRuntimeError
 from eigenheads._extras import how_to_get
 from eigenheads._parallel import n_threads, reporting, threads
 
@@ -312,10 +319,10 @@ def _open_dask(
         target = stack.enter_context(cluster)
     try:
         client = distributed.Client(target, set_as_default=False)
-    except OSError as error:
+    except (OSError, ValueError, TypeError, ImportError, AttributeError) as error:
         got = Got(f"{address!r} ({' '.join(str(error).split())})")
         fail("address", "the address of a running scheduler", got, owner=owner)
-    stack.enter_context(client)
+    stack.enter_context(_closing(client))
     client.wait_for_workers(1, timeout=_FIRST_WORKER_TIMEOUT)
     n_cores = sum(client.ncores().values())
     n_workers = jobs or n_cores
@@ -323,7 +330,40 @@ def _open_dask(
     # given. A larger one counts workers that have not started yet.
     limit = n_workers if n_workers < n_cores else 2 * n_workers
     compute = partial(_compute_block, run, 0, _block_seconds(n_workers))
-    return n_workers, partial(_dask_stream, client, compute, limit)
+    stream = partial(_dask_stream, client, compute, limit)
+    return n_workers, partial(_while_connected, client, stream, owner)
+
+
+@contextmanager
+def _closing(client: Any) -> Iterator[None]:
+    """Close a client at the end, also if its scheduler is gone."""
+    try:
+        yield
+    finally:
+        with suppress(Exception):
+            client.close(timeout=5)
+
+
+def _while_connected(
+    client: Any,
+    stream: _Stream,
+    owner: str,
+    blocks: Iterable[_Block],
+    ahead: int,
+) -> Iterator[_Done]:
+    """Yield what `stream` does; raise a UsageRuntimeError if the scheduler is gone."""
+    from concurrent.futures import CancelledError
+
+    try:
+        yield from stream(blocks, ahead)
+    except (OSError, CancelledError, RuntimeError) as error:
+        # A lost connection cancels all futures; the client then tries to reconnect.
+        if isinstance(error, RuntimeError) and client.status == "running":
+            raise
+        raise UsageRuntimeError(
+            f"{owner}: the connection to the scheduler was lost. All finished cells "
+            "are stored; the same call again computes the others."
+        ) from error
 
 
 def _dask_stream(

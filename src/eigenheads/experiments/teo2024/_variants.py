@@ -56,8 +56,8 @@ VARIANTS: Final[dict[str, AttentionVariant]] = {
     "softmax": _everywhere("softmax"),
     "symmetric": _everywhere("symmetric"),
     # The paper's settings: λ = 4 in the first layer, λ = 3 in all.
-    "RPC n=2": _first(2),
     "RPC n=4": _first(4),
+    "RPC n=5": _first(5),
     "RPC n=6": _first(6),
     "RPC n=2, all": _everywhere("rpc", n_iter=2, sparsity=3.0),
     "scaled scalar": _everywhere("scaled", kind="scalar"),
@@ -87,7 +87,7 @@ SPARSITIES: Final = {
 }
 # The temperature of the key follows the self-weight of the value, seed by seed.
 MATCHED: Final = {"temperature": "RPC n=4"}
-CLAIMED: Final = ("RPC n=2", "RPC n=4", "RPC n=6", "RPC n=2, all")
+CLAIMED: Final = ("RPC n=4", "RPC n=5", "RPC n=6", "RPC n=2, all")
 BASELINE: Final = "symmetric"
 # Models of the language and segmentation tasks.
 FEW: Final = (

@@ -312,7 +312,10 @@ experiments = (
             "attention loses at least 10 points. Controls: the same iterations with S "
             "= 0, symmetric attention at a temperature that follows the self-weight of "
             "RPC n=4, a first layer that does not mix, both threshold rules, λ down to "
-            "where S is active."
+            "where S is active. The hybrid has a convolutional stem and depthwise "
+            "convolutions; it is not FAN, whose MLP attends over channels. Attacks "
+            "perturb pixels; the authors perturb normalised images, so that their "
+            "1/255 is about 0.22/255 of pixels."
         ),
         presets={
             "smoke": replace(
@@ -322,7 +325,7 @@ experiments = (
                 n_test=50,
                 n_attack_steps=4,
                 n_blind=20,
-                variants=("softmax", "symmetric", "RPC n=2", "RPC n=4", "temperature"),
+                variants=("softmax", "symmetric", "RPC n=4", "RPC n=5", "temperature"),
                 n_train=300,
                 d_model=16,
                 severities=(5,),

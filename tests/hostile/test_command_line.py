@@ -1,0 +1,96 @@
+"""Odd environments and moments: one sentence and a status, never a traceback."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from eigenheads.cli import main
+
+
+def eigenheads(*arguments, shell="", **environment):
+    command = f"exec {sys.executable} -m eigenheads {' '.join(arguments)} {shell}"
+    return subprocess.run(
+        ["sh", "-c", command],
+        env=os.environ | environment,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_closed_output_is_no_error():
+    done = eigenheads("list", shell=">&-")
+    assert done.returncode == 0
+    assert done.stderr == b""
+    assert eigenheads("list", shell=">&- 2>&-").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("NUMBA_NUM_THREADS", "0"), ("MPLBACKEND", "nonsense")]
+)
+def test_a_wrong_variable_is_named(tmp_path, name, value):
+    out = ["--preset", "smoke", "--out", str(tmp_path)]
+    done = eigenheads("reproduce", "marion2025/fig4", *out, **{name: value})
+    assert done.returncode == 2
+    said = done.stderr.decode()
+    assert said.startswith(f"eigenheads: environment: `{name}` must be ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_an_encoding_that_lacks_a_character_loses_nothing(tmp_path, encoding):
+    out = ["--preset", "smoke", "--out", str(tmp_path)]
+    arguments = ["reproduce", "marion2025/bayes", *out]
+    done = eigenheads(*arguments, PYTHONIOENCODING=encoding)
+    assert done.returncode == 0
+    assert (tmp_path / "report.html").is_file()
+    assert b"Report: " in done.stdout
+
+
+def test_options_of_robustness_are_checked_before_the_users_code(
+    tmp_path, monkeypatch, capsys
+):
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "their_models.py").write_text(
+        "from pathlib import Path\ndef trained():\n    Path('ran').touch()\n"
+    )
+    for options, name in (
+        (["--attacks", "nonsense"], "attacks"),
+        (["--budgets", "a"], "budgets"),
+        (["--budgets", "-1"], "budgets"),
+        (["--severities", "9"], "severities"),
+        (["--corruptions", "x"], "corruptions"),
+        (["--shares", "2"], "shares"),
+        (["--batch-size", "0"], "batch_size"),
+        (["--seed", "-1"], "seed"),
+    ):
+        assert main(["robustness", "their_models:trained", *options]) == 2
+        assert f"`{name}` must be" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_traceback_has_its_own_status_and_no_control_characters(monkeypatch, capsys):
+    import eigenheads.experiments
+
+    def broken():
+        raise AssertionError("\x1b[2J")
+
+    monkeypatch.setattr(eigenheads.experiments, "experiment_keys", broken)
+    assert main(["list"]) == 70
+    said = capsys.readouterr().err
+    assert "Traceback" in said
+    assert "\x1b" not in said
+
+
+def test_an_interrupt_after_the_last_line_ends_in_its_sentence(monkeypatch, capsys):
+    from eigenheads.cli import _errors
+
+    def late(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_errors, "run_app", late)
+    assert main(["list"]) == 130
+    assert "Interrupted." in capsys.readouterr().err
