@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from tests.models import declared_models as declared
 
+from eigenheads.datasets import SingleLocation
 from eigenheads.models import Model, Token, critical_points, gaussian, risk
-from eigenheads.theory import location_risk
+from eigenheads.theory import LocationLandscape
 
 
 def test_risk_is_the_closed_form_of_single_location_regression():
@@ -17,17 +18,9 @@ def test_risk_is_the_closed_form_of_single_location_regression():
     }
     found = risk(model, points, d=40, n_samples=2**15)
     zero = np.zeros((2, 2))
-    expected = location_risk(
-        points["k.key"],
-        points["v.value"],
-        zero,
-        zero,
-        points["k.v"],
-        d=40,
-        n_tokens=3,
-        gamma=0.5,
-        inverse_temperature=0.6,
-        noise=0.2,
+    law = SingleLocation(d=40, n_tokens=3, gamma=0.5, noise=0.2)
+    expected = LocationLandscape(law, inverse_temperature=0.6).risk(
+        points["k.key"], points["v.value"], zero, zero, points["k.v"]
     )
     np.testing.assert_allclose(found, expected, rtol=0.05)
 
