@@ -410,6 +410,8 @@ def test_texts_are_read_with_the_tokenizer(monkeypatch):
     assert np.isfinite(found["induction"].observed).all()
     with pytest.raises(ValueError, match="`model` must be a Hugging Face model"):
         probe_model(encoder(), texts=texts)
+    with pytest.raises(ValueError, match="`texts` must be at least one text"):
+        probe_model(encoder(), texts=[])
 
 
 def test_progress_without_a_terminal_is_lines(capsys):

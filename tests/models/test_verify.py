@@ -10,7 +10,7 @@ from eigenheads.models import verify
     "name", ["location_model", "two_heads_model", "clustering_model"]
 )
 def test_declared_models_pass(name):
-    outcome = verify(getattr(declared, name)(), d=8, n_runs=200)
+    outcome = verify(getattr(declared, name)(), d=8, n_runs=120)
     assert outcome.passed, str(outcome)
     assert str(outcome).count("ok") == 3
 
@@ -21,7 +21,7 @@ def test_a_wrong_law_and_a_wrong_gradient_fail(monkeypatch):
     # The loss on real vectors is another one than the compiled.
     honest = model.loss
     monkeypatch.setattr(model, "loss", lambda *sample: 2.0 * honest(*sample))
-    outcome = verify(model, n_runs=200)
+    outcome = verify(model, n_runs=120)
     assert not outcome.passed
     assert outcome.gradient_error > 0.1
     assert outcome.p_value < 1e-3

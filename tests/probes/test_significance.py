@@ -5,7 +5,8 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import binom, false_discovery_control
 
-from eigenheads.probes import effect_sizes, permutation_p_values, q_values
+from eigenheads.probes import q_values
+from eigenheads.probes._significance import effect_sizes, permutation_p_values
 
 
 def test_p_values_by_hand():

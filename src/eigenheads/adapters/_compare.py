@@ -79,6 +79,7 @@ def compare_models(  # noqa: PLR0913 -- keyword-only, each with a default
             contract = "a model with the same sequences, heads and tokens per layer"
             fail("second", contract, got, owner=owner)
         names.append(one.name)
+        # Without draws: the null needs the numbers of each sequence only.
         numbers = [
             head_probe(
                 **head_arrays(x, ids), statistics=wanted, n_draws=0, layer=x.layer
@@ -108,7 +109,9 @@ def _paired(
     differences = numbers[1][wanted.name] - numbers[0][wanted.name]
     known = np.isfinite(differences)
     count = np.maximum(known.sum(axis=0), 1)
+    # Sequences in which a statistic is not defined do not count.
     clean = np.where(known, differences, 0.0) / count
+    # Swapping the models in a sequence changes the sign of its difference.
     signs = rng.choice([-1.0, 1.0], size=(n_draws, len(clean)))
     observed = np.where(known.any(axis=0), clean.sum(axis=0), np.nan)
     draws = (signs @ clean).T

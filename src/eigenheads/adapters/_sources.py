@@ -13,6 +13,7 @@ from eigenheads._extras import require
 from eigenheads.adapters._batch import longest_sequence
 from eigenheads.adapters._capture import CapturedLayer, capture_heads
 from eigenheads.adapters._layers import find_attention_layers, select_layers
+from eigenheads.adapters._load import read_pretrained
 
 _MAX_BYTES = 2**30
 _MAX_TOKENS = 128
@@ -110,6 +111,7 @@ class Capture:
         [0]
         """
         given = [layers] if isinstance(layers, Mapping) else list(layers)
+        # Arrays need no model to run: the layers are already there.
         made = object.__new__(cls)
         made.model = None
         made._kept = [_from_arrays(one, index) for index, one in enumerate(given)]
@@ -154,6 +156,7 @@ class Capture:
             max_bytes=self._max_bytes,
         ):
             size += captured.nbytes
+            # All layers are kept or none: a part would save nothing.
             if size <= self._max_bytes:
                 kept.append(captured)
             else:
@@ -182,6 +185,8 @@ def tokenize_texts(
     """Return a batch of texts, padded on the right and cut at 128 tokens."""
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         fail("texts", "a sequence of strings", texts, owner=owner, error=TypeError)
+    if not len(texts):
+        fail("texts", "at least one text", texts, owner=owner)
     if tokenizer is None:
         path = getattr(getattr(model, "config", None), "_name_or_path", "")
         if not path:
@@ -190,9 +195,15 @@ def tokenize_texts(
             contract = "a Hugging Face model with a tokenizer"
             fail("model", contract, got, owner=owner, hint=hint)
         transformers = require("transformers", "Transformers", extra="hf", owner=owner)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            path, local_files_only=True, trust_remote_code=False
+        tokenizer = read_pretrained(
+            transformers.AutoTokenizer,
+            path,
+            name="model",
+            owner=owner,
+            local_files_only=True,
+            trust_remote_code=False,
         )
+    # Decoders have no padding token; the mask hides it in any case.
     if getattr(tokenizer, "pad_token", "") is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
     longest = longest_sequence(model) or _MAX_TOKENS
@@ -254,6 +265,7 @@ def _from_cache(cache: Mapping[str, Any], number: int) -> dict[str, Any]:
                 return as_array(cache[key])
         return None
 
+    # Rotary models cache queries before and after the rotation; the latter attend.
     queries = read("attn.hook_rot_q", "attn.hook_q")
     keys = read("attn.hook_rot_k", "attn.hook_k")
     values = read("attn.hook_v")

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from eigenheads import __version__
 from eigenheads.cli._errors import EXIT_CHANGED, EXIT_OK, EXIT_STATUSES
-from eigenheads.cli._models import Out, probe, robustness
-from eigenheads.cli._recipes import evaluate, train
+from eigenheads.cli._models import Out, probe_command, robustness_command
+from eigenheads.cli._recipes import evaluate_command, train_command
 
 app = typer.Typer(
     name="eigenheads",
@@ -71,8 +71,8 @@ def list_command() -> None:
     Console().print(table)
 
 
-@app.command()
-def reproduce(
+@app.command("reproduce")
+def reproduce_command(
     keys: Annotated[
         list[str],
         typer.Argument(
@@ -119,12 +119,12 @@ def reproduce(
       eigenheads reproduce all --preset smoke --out first-look
     """
     from eigenheads._parallel import interrupted_between_blocks
-    from eigenheads.experiments import reproduce as reproduce_keys
+    from eigenheads.experiments import reproduce
     from eigenheads.report import write_report
     from eigenheads.report._terminal import ProgressDisplay, print_claims
 
     with interrupted_between_blocks(), ProgressDisplay() as listener:
-        results = reproduce_keys(
+        results = reproduce(
             keys,
             preset=preset,
             seed=seed,
@@ -142,8 +142,8 @@ def reproduce(
     return EXIT_CHANGED if changed else EXIT_OK
 
 
-@app.command()
-def demo(
+@app.command("demo")
+def demo_command(
     out: Out = Path("results"),
     preset: Annotated[
         str, typer.Option(help="Preset of the reproductions: smoke, demo or paper.")
@@ -165,8 +165,8 @@ def demo(
     return EXIT_CHANGED if any(result.changed for result in results) else EXIT_OK
 
 
-@app.command()
-def report(
+@app.command("report")
+def report_command(
     out: Out = Path("results"),
     preset: Annotated[
         str | None,
@@ -186,11 +186,11 @@ def report(
     print(f"Report: {write_report(out, preset=preset, seed=seed)}")
 
 
-app.command()(probe)
+app.command("probe")(probe_command)
 
 
-@app.command()
-def live(
+@app.command("live")
+def live_command(
     browser: Annotated[
         bool,
         typer.Option(help="Open the page in a web browser, or only print its path."),
@@ -207,8 +207,8 @@ def live(
         print("No web browser could be started. Open this file in one.")
 
 
-@app.command()
-def sweep(
+@app.command("sweep")
+def sweep_command(
     key: Annotated[
         str,
         typer.Argument(
@@ -264,7 +264,7 @@ def sweep(
           --grid strength=.1:1.5:8:log --seeds 30 --backend dask --address tcp://node:8786
     """
     from eigenheads._parallel import interrupted_between_blocks
-    from eigenheads.experiments import sweep as sweep_grid
+    from eigenheads.experiments import sweep
     from eigenheads.experiments.sweeps._grid import parse_grid
     from eigenheads.report._terminal import ProgressDisplay, print_sweep
 
@@ -272,7 +272,7 @@ def sweep(
     runs_here = backend == "threading" or (jobs == 1 and backend == "loky")
     calm = interrupted_between_blocks() if runs_here else nullcontext()
     with calm, ProgressDisplay(unit="cells") as listener:
-        result = sweep_grid(
+        result = sweep(
             key,
             grid=parse_grid(grid or []),
             seeds=seeds,
@@ -289,9 +289,9 @@ def sweep(
     print(f"Table and map: {result.folder}")
 
 
-app.command()(robustness)
-app.command()(train)
-app.command()(evaluate)
+app.command("robustness")(robustness_command)
+app.command("train")(train_command)
+app.command("evaluate")(evaluate_command)
 
 
 def _flowing(text: str) -> str:

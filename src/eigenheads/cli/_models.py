@@ -11,7 +11,7 @@ from eigenheads.cli._errors import EXIT_OK
 Out = Annotated[Path, typer.Option("--out", help="Folder of results.")]
 
 
-def probe(
+def probe_command(
     model: Annotated[
         str,
         typer.Argument(
@@ -118,7 +118,7 @@ def _ignored(text: str | None) -> str | list[int] | None:
     return [int(part) for part in parts] if is_positions else text
 
 
-def robustness(
+def robustness_command(
     source: Annotated[
         str,
         typer.Argument(

@@ -11,7 +11,7 @@ from eigenheads._checks import Got, fail
 from eigenheads.cli._errors import EXIT_OK, EXIT_TERMINATED
 
 
-def train(
+def train_command(
     recipe: Annotated[
         str, typer.Argument(help="imagenet or wikitext.", show_default=False)
     ],
@@ -132,7 +132,7 @@ def train(
     return EXIT_OK
 
 
-def evaluate(
+def evaluate_command(
     checkpoints: Annotated[
         list[Path],
         typer.Argument(

@@ -1,6 +1,6 @@
 """Statistics of attention heads given as plain arrays, with null distributions."""
 
-from eigenheads.probes._calibration import Calibration, calibrate
+from eigenheads.probes._calibration import calibrate
 from eigenheads.probes._controls import planted_heads
 from eigenheads.probes._covariance import covariance_probe
 from eigenheads.probes._head import Head
@@ -11,14 +11,9 @@ from eigenheads.probes._heads import NotAttentionWarning
 from eigenheads.probes._kernel import kernel_pca_probe
 from eigenheads.probes._model_probe import ModelProbe
 from eigenheads.probes._result import ProbeResult, Statistic
-from eigenheads.probes._significance import (
-    effect_sizes,
-    permutation_p_values,
-    q_values,
-)
+from eigenheads.probes._significance import q_values
 
 __all__ = [
-    "Calibration",
     "Head",
     "HeadStatistic",
     "ModelProbe",
@@ -28,10 +23,8 @@ __all__ = [
     "Statistic",
     "calibrate",
     "covariance_probe",
-    "effect_sizes",
     "head_probe",
     "kernel_pca_probe",
-    "permutation_p_values",
     "planted_heads",
     "q_values",
 ]

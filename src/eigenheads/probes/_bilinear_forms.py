@@ -52,9 +52,11 @@ def symmetric_form(left: FloatArray, right: FloatArray) -> BilinearForm:
     """
     d = left.shape[1]
     both = np.concatenate([left, right], axis=1)
+    # Reduce to the 2D directions in which the form lives.
     basis, triangle = np.linalg.qr(np.swapaxes(both, 1, 2))
     swapped = np.concatenate([triangle[..., d:], triangle[..., :d]], axis=-1)
     inner = triangle @ np.swapaxes(swapped, 1, 2) / 2
+    # Symmetrised against rounding errors; eigenvalues come in ascending order.
     values, vectors = np.linalg.eigh((inner + np.swapaxes(inner, 1, 2)) / 2)
     singular = product_singular_values(left, right)
     return BilinearForm(
@@ -67,6 +69,7 @@ def symmetric_form(left: FloatArray, right: FloatArray) -> BilinearForm:
 
 def product_singular_values(left: FloatArray, right: FloatArray) -> FloatArray:
     """Return the singular values of AᵀB, A and B of shape (..., D, d_model)."""
+    # AᵀB = Q₁ R₁ R₂ᵀ Q₂ᵀ has the singular values of the small matrix R₁ R₂ᵀ.
     first = np.linalg.qr(np.swapaxes(left, -1, -2), mode="r")
     second = np.linalg.qr(np.swapaxes(right, -1, -2), mode="r")
     return np.linalg.svd(first @ np.swapaxes(second, -1, -2), compute_uv=False)

@@ -133,6 +133,7 @@ def calibrate(
                 seed=int(rng.integers(2**31)),
             ).statistics[wanted.name]
             for null, p_values in found.p_value.items():
+                # Slack for p-values that equal the level, such as 5/100.
                 rejected = int(np.sum(p_values <= level + 1e-12))
                 counts[null] = counts.get(null, 0) + rejected
         for null, count in counts.items():
@@ -156,6 +157,7 @@ def _random_heads(
     """Return Gaussian heads, and token ids of which the second half repeats."""
     n_sequences, n_tokens, width = size
     q, k, v = rng.standard_normal((3, n_sequences, n_heads, n_tokens, width))
+    # Two equal halves: every token of the second half has an earlier copy.
     half = np.array(
         [rng.permutation(n_tokens)[: -(-n_tokens // 2)] for _ in range(n_sequences)]
     )
@@ -208,6 +210,7 @@ def _embedded(shift: int) -> Callable[..., Arrays]:
         strength: float,
         rng: np.random.Generator,
     ) -> Arrays:
+        # One embedding for all heads, as in a model.
         table = rng.standard_normal((int(ids.max()) + 1, k.shape[-1]))
         own = table[ids][:, None]
         before = np.roll(own, shift, axis=2)

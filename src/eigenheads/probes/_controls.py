@@ -59,6 +59,7 @@ def planted_heads(
     rng = stream(check_count("seed", seed, owner=owner, minimum=0))
     queries, keys, noise = rng.standard_normal((3, *shape))
     values = kernel_pca_values(kernel_pca(keys), shape[3])
+    # Columns of unit variance, so that `strength` is a share of variance.
     spread = values.std(axis=-2, keepdims=True)
     values = values / np.where(spread > 0, spread, 1.0)
     if is_mixed:

@@ -153,6 +153,7 @@ def _overlaps(layer: LayerForms, frames: FloatArray) -> dict[str, FloatArray]:
     for head in range(layer.n_heads):
         own = frames[head if len(frames) > 1 else 0]
         vectors, values = layer.ov.eigenvectors[head], layer.ov.eigenvalues[head]
+        # <S, T> of two forms: eigenvalues times squared cosines of eigenvectors.
         squares = np.square(np.swapaxes(own, -1, -2) @ vectors)
         inner = squares @ values @ layer.qk.eigenvalues[head]
         whole = layer.qk.norm[head] * layer.ov.norm[head]
@@ -212,6 +213,7 @@ def _permuted(layer: LayerForms, n_draws: int, seed: int) -> dict[str, FloatArra
         rows = orders[start : start + size]
         start += size
         found = _overlaps(layer, layer.qk.eigenvectors[:, rows])
+        # Permuting the form by P equals permuting the covariance by the inverse of P.
         back = np.argsort(rows, axis=1)
         matrices = layer.covariance[back[:, :, None], back[:, None, :]]
         found["qk_covariance_cosine"] = _cosines(layer.qk, matrices)
@@ -260,6 +262,7 @@ def _shifted_tokens(
     n, d = layer.tokens.shape
     rng = _null_draws.stream(seed, _null_draws.KEYS)
     columns = np.ascontiguousarray(layer.tokens.T)
+    # A cyclic shift is a window of the rows written twice.
     twice = np.concatenate([columns, columns], axis=1)
     moved = np.empty_like(columns)
     ranks = np.empty(min(n_draws, N_SHIFTS))
@@ -267,6 +270,7 @@ def _shifted_tokens(
         for row, start in enumerate(rng.integers(0, n, size=(d,))):
             moved[row] = twice[row, start : start + n]
         covariance = moved @ moved.T
+        # Participation ratio from traces: no eigenvalues are needed.
         squares = np.sum(covariance * covariance)
         ranks[draw] = np.trace(covariance) ** 2 / squares if squares > 0 else np.nan
     return {"token_rank": np.tile(ranks, (layer.n_heads, 1))}

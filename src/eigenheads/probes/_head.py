@@ -71,6 +71,7 @@ class Head:
             scores += self.bias
         if self.visible is not None:
             scores[..., ~self.visible] = -np.inf
+        # Shifted by the largest score, so that no exponential overflows.
         scores -= scores.max(axis=-1, keepdims=True)
         np.exp(scores, out=scores)
         scores /= scores.sum(axis=-1, keepdims=True)
@@ -95,6 +96,7 @@ class Head:
         """
         changed = replace(self, **arrays)
         if weights is not None:
+            # A cached property keeps its value here; the class itself is frozen.
             changed.__dict__["weights"] = weights
         return changed
 
@@ -105,6 +107,7 @@ class Head:
             for name in ("queries", "keys", "values")
             for array in (getattr(self, name),)
         }
+        # Weights that were not computed yet are left to the draw.
         weights = self.__dict__.get("weights")
         if weights is not None and weights.ndim == 3:
             weights = weights[index]

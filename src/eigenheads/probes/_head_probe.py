@@ -112,6 +112,7 @@ def head_probe(  # noqa: PLR0913 -- a head has as many arrays
         owner=_OWNER,
     )
     sequences = _measure(heads, wanted, n_draws, seed)
+    # Untrained models have no draws of their own: each of their heads is one draw.
     others = [_of_untrained(one, wanted, heads) for one in untrained]
     found = {}
     for one in wanted:
@@ -146,6 +147,7 @@ def subspace_affinity(
         return None
     k = min(d_model, width)
     basis = np.linalg.qr(np.asarray(w_output, dtype=np.float64))[0][..., :k]
+    # The overlap of a head with itself is 1 and does not count.
     pairs = overlap(basis[:, None], basis[None])
     observed = (pairs.sum(axis=1) - 1.0) / (n_heads - 1)
     rng = stream(seed, WEIGHTS, 1)
@@ -217,6 +219,7 @@ class _Layer:
         q, k, v = self.heads.sequences[i]
         real, place = self.heads.masks[i], self.heads.indices[i]
         n = k.shape[1]
+        # Padding was removed, so that causality is all that is left to hide.
         visible = np.tri(n, dtype=bool) if self.is_causal else None
         bias = None
         if self.bias is not None:
@@ -324,6 +327,8 @@ def _mean_over_sequences(
     sequences: Sequence[_Numbers], name: str, null: str | None
 ) -> FloatArray:
     """Return means over the sequences in which the statistic is defined."""
+    # A sequence counts if the observed statistic is defined there, for draws as well:
+    # otherwise observed numbers and draws would be means over different sequences.
     numbers = np.array([one[name, null] for one in sequences])
     observed = np.array([one[name, None] for one in sequences])
     defined = np.isfinite(observed)

@@ -77,6 +77,7 @@ class HeadStatistic:
 
     def observe_draws(self, head: Head, n_draws: int) -> FloatArray:
         """Return the statistic of each draw of a head, (draws,)."""
+        # A null that leaves the arrays of a statistic alone gives one number for all.
         if self.is_batched:
             return np.broadcast_to(self._numbers(self.measure(head), 1), (n_draws,))
         return np.array([self.observe(head.draw(index)) for index in range(n_draws)])
@@ -114,6 +115,7 @@ def entropy(head: Head) -> FloatArray:
     n = np.full(head.n_tokens, head.n_tokens)
     if head.visible is not None:
         n = head.visible.sum(axis=-1)
+    # The first query of a causal head attends to one key: its entropy says nothing.
     largest = np.where(n > 1, np.log(np.maximum(n, 2)), np.nan)
     return -np.einsum("...ij,...ij->...i", weights, logs) / largest
 
@@ -137,6 +139,7 @@ def induction(head: Head) -> FloatArray:
     """Return the weight on the tokens that follow earlier copies of the query's."""
 
     def after_copies(same: np.ndarray, earlier: np.ndarray) -> np.ndarray:
+        # Key j follows a copy of query i if token j - 1 is that copy.
         follows = np.zeros_like(same)
         follows[:, 1:] = (same & earlier)[:, :-1]
         return follows & earlier
@@ -149,6 +152,8 @@ def _on_pattern(head: Head, pattern: Callable[..., np.ndarray]) -> FloatArray:
     weights = head.weights
     if head.token_ids is None:
         return np.full(weights.shape[:-1], np.nan)
+    # The pattern depends on positions and ids, not on the draw: nulls that shuffle
+    # keys move weights away from it.
     same = head.token_ids[:, None] == head.token_ids
     keys = pattern(same, np.tri(head.n_tokens, k=-1, dtype=bool))
     found = np.einsum("...ij,ij->...i", weights, keys.astype(np.float64))
@@ -171,6 +176,7 @@ def value_outliers(head: Head) -> FloatArray:
 
 
 def _outliers(rows: FloatArray) -> FloatArray:
+    # A ratio of norms has no unit, so that layers and models can be compared.
     norms = np.linalg.norm(rows, axis=-1)
     median = np.median(norms, axis=-1)
     tiny = np.finfo(np.float64).tiny

@@ -14,7 +14,7 @@ from eigenheads._checks import (
 )
 from eigenheads._typing import Array, FloatArray
 from eigenheads.functional import log_feature_norms
-from eigenheads.probes._kernel_reading import attention_weights
+from eigenheads.probes._kernel_reading import softmax_weights
 
 # With two tokens a centred Gram matrix has rank one: all values are kernel PCA.
 MIN_TOKENS = 3
@@ -133,7 +133,7 @@ def check_outputs(heads: LayerHeads, outputs: Array, *, owner: str) -> None:
             contract = "of the shape of `values`"
             fail("outputs", contract, Got(np.shape(outputs)), owner=owner)
         given = np.asarray(outputs[i], dtype=np.float64)[:, real]
-        weights = attention_weights(q, k, scale=heads.scale, is_causal=heads.is_causal)
+        weights = softmax_weights(q, k, scale=heads.scale, is_causal=heads.is_causal)
         ours = weights @ v
         size = np.linalg.norm(ours, axis=(1, 2))
         gap = np.linalg.norm(given - ours, axis=(1, 2)) / np.where(size > 0, size, 1.0)

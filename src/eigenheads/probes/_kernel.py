@@ -159,12 +159,14 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
         is_causal=bool(is_causal),
         standardize=bool(standardize),
     )
+    # Values are compared with softmax attention: other attention would mislead.
     if outputs is not None:
         check_outputs(heads, outputs, owner=_OWNER)
     observed, nulls, spectra = kernel_nulls(heads, n_permutations, n_redraws, seed)
     if untrained:
         copies = [_untrained_statistics(copy, heads) for copy in untrained]
         for name in ABOUT:
+            # Each untrained head is one draw, and all trained heads share these draws.
             draws = np.concatenate([copy[name] for copy in copies])
             nulls[name]["untrained"] = np.tile(draws, (heads.n_heads, 1))
     statistics = {
@@ -196,6 +198,7 @@ def _untrained_statistics(
     heads = heads.with_options(
         scale=like.scale, is_causal=like.is_causal, standardize=like.standardize
     )
+    # Heads with grouped keys and values are equal in statistics without queries.
     apart = _apart(np.asarray(k), np.asarray(v))
     return {
         name: found if name in OF_QUERIES else found[apart]

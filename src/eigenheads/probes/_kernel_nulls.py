@@ -17,7 +17,7 @@ from eigenheads.probes._kernel_reading import (
     PAIRS,
     HeadReading,
     head_readings,
-    joined,
+    joined_draws,
     parts,
     rbf_of_permuted,
 )
@@ -236,7 +236,7 @@ def _of_random_keys(
                 _of_keys(heads, q[head], drawn[part])
                 for part in parts(n_draws, n * n, PAIRS)
             ]
-            for name, x in joined(blocks).items():
+            for name, x in joined_draws(blocks).items():
                 nulls[name]["random_keys"] = x
         return nulls
 

@@ -256,7 +256,7 @@ def head_readings(
     logs = log_feature_norms(
         queries, keys, scale=scale, is_causal=is_causal, standardize=standardize
     )
-    weights = attention_weights(queries, keys, scale=scale, is_causal=is_causal)
+    weights = softmax_weights(queries, keys, scale=scale, is_causal=is_causal)
     fields = ("log_normaliser", "gram", "trace", "eigenvalues", "eigenvectors")
     return [
         HeadReading(
@@ -293,7 +293,7 @@ def rbf_of_permuted(
     return found
 
 
-def attention_weights(
+def softmax_weights(
     queries: FloatArray, keys: FloatArray, *, scale: float, is_causal: bool
 ) -> FloatArray:
     """Return softmax(c q·k), rows of queries."""
@@ -311,7 +311,7 @@ def parts(count: int, size: int, block: int = _BLOCK) -> list[slice]:
     return [slice(start, start + step) for start in range(0, count, step)]
 
 
-def joined(blocks: Iterable[dict[str, FloatArray]]) -> dict[str, FloatArray]:
+def joined_draws(blocks: Iterable[dict[str, FloatArray]]) -> dict[str, FloatArray]:
     """Return the draws of all blocks."""
     found = list(blocks)
     return {name: np.concatenate([one[name] for one in found]) for name in found[0]}

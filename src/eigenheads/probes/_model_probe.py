@@ -76,6 +76,8 @@ class ModelProbe:
             for null, p_values in statistic.p_value.items():
                 by_null.setdefault(null, {})[name] = p_values
         method = self.settings.get("false_discovery", "bh")
+        # Tests against one null share its draws; different nulls are different
+        # hypotheses, and a finding must reject each of them.
         for null, family in by_null.items():
             together = q_values(np.stack(list(family.values())), method=method)
             by_null[null] = dict(zip(family, together, strict=True))
@@ -100,6 +102,7 @@ class ModelProbe:
         """
         one = self[statistic]
         least = least_p_value(one.nulls[null].shape[-1], alternative=one.alternative)
+        # The factor absorbs rounding errors of the quotient.
         at_least = one.p_value[null] <= least * (1 + 1e-9)
         return at_least & (self.q_value(statistic, null) > level)
 
@@ -125,6 +128,7 @@ class ModelProbe:
             level=level,
             method=self.settings.get("false_discovery", "bh"),
         )
+        # Benjamini-Hochberg: k tests at the least p-value need a k-th of the draws.
         return math.ceil((alone + 1) / max(1, n_extreme)) - 1
 
     def stands_out(self, statistic: str, level: float = 0.05) -> NDArray[np.bool_]:
@@ -191,6 +195,7 @@ class ModelProbe:
         for name, statistic in self.statistics.items():
             q = {null: self.q_value(name, null) for null in statistic.nulls}
             for row in statistic.to_records():
+                # Rows of single statistics count layers from 0; the model may not.
                 place, null = (row["layer"], row["head"]), row["null"]
                 if math.isnan(row["observed"]) and not self._has_head(*place):
                     continue

@@ -94,6 +94,7 @@ class Statistic:
             "p_value": self.p_value,
         }
         rows: list[dict[str, Any]] = []
+        # Numbers are computed once for all heads; the loop only picks them.
         for place in np.ndindex(self.observed.shape):
             first = {
                 "statistic": self.name,

@@ -23,7 +23,7 @@ from eigenheads.recipes._batches import shares
 from eigenheads.recipes._checkpoints import load_state, load_weights
 from eigenheads.recipes._images import ImageFolder, ImageReader
 from eigenheads.recipes._tasks import rebuild_model, score_classes, score_words
-from eigenheads.recipes._text import TextReader, read_words
+from eigenheads.recipes._text import TextReader, read_text_words
 from eigenheads.robustness import fgsm, pgd, spsa, square, swap_words
 
 _OWNER: Final = "evaluate"
@@ -440,7 +440,7 @@ class _Scorer:
         """Yield the perplexity of clean and of corrupted text."""
         vocabulary = self.record["vocabulary"]
         context = int(self.record["size"]["context"])
-        words = read_words(data / "test.txt", owner=_OWNER)
+        words = read_text_words(data / "test.txt", owner=_OWNER)
         reader = TextReader(words, vocabulary, context=context)
         for share in (0.0, *word_shares):
             sums = torch.zeros(2, dtype=torch.float64)

@@ -81,7 +81,7 @@ class FeedForward(nn.Module):
         return self.drop(self.fc2(hidden))
 
 
-class TransformerBlock(nn.Module):
+class PreNormBlock(nn.Module):
     """Attention and feed-forward branches, each normalised first."""
 
     def __init__(
@@ -143,7 +143,7 @@ class VisionTransformer(nn.Module):
         self.pos_embed = nn.Parameter(0.02 * torch.randn(1, size.n_tokens, d_model))
         rates = torch.linspace(0.0, drop_path, size.depth).tolist()
         self.blocks = nn.ModuleList(
-            TransformerBlock(
+            PreNormBlock(
                 d_model,
                 choice.build(kind, d_model, size.n_heads, n_tokens=size.n_tokens),
                 d_hidden=4 * d_model,
@@ -201,7 +201,7 @@ class LanguageModel(nn.Module):
         self.position = nn.Parameter(0.02 * torch.randn(size.context, d_model))
         self.drop = nn.Dropout(size.dropout)
         self.blocks = nn.ModuleList(
-            TransformerBlock(
+            PreNormBlock(
                 d_model,
                 choice.build(
                     kind,

@@ -21,7 +21,7 @@ from eigenheads.recipes._models import (
     VisionSize,
     VisionTransformer,
 )
-from eigenheads.recipes._text import TextReader, make_vocabulary, read_words
+from eigenheads.recipes._text import TextReader, make_vocabulary, read_text_words
 
 
 class Reader(Protocol):
@@ -174,11 +174,11 @@ class TextTask(AbstractTask):
         del n_threads  # text is in memory
         assert isinstance(preset.size, LanguageSize)
         self.preset, self.attention, self.size = preset, attention, preset.size
-        words = read_words(data / "train.txt", owner="train")
+        words = read_text_words(data / "train.txt", owner="train")
         self.vocabulary = make_vocabulary(words, at_most=preset.n_words)
         context = self.size.context
         self.train = TextReader(words, self.vocabulary, context=context)
-        held_out = read_words(data / "valid.txt", owner="train")
+        held_out = read_text_words(data / "valid.txt", owner="train")
         self.valid = TextReader(held_out, self.vocabulary, context=context)
 
     def build_model(self) -> nn.Module:

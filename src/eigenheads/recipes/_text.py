@@ -17,7 +17,7 @@ END_OF_LINE: Final = "<eos>"
 UNKNOWN: Final = "<unk>"
 
 
-def read_words(path: Path, *, owner: str) -> list[str]:
+def read_text_words(path: Path, *, owner: str) -> list[str]:
     """Return the words of a text file, with `END_OF_LINE` after each line of words."""
     if not path.is_file():
         contract = "a folder with train.txt, valid.txt and test.txt"

@@ -83,6 +83,7 @@ def render_probe(probe: "ModelProbe", *, title: str) -> str:
     )
     environment.filters["number"] = format_number
     environment.filters["found"] = found_text
+    # In the order of first use.
     nulls = dict.fromkeys(n for one in probe.statistics.values() for n in one.nulls)
     return environment.get_template("probe.html.jinja").render(
         probe=probe,
@@ -220,6 +221,7 @@ def _summary_lines(probe: "ModelProbe") -> list[str]:
 
 def _map_lines(probe: "ModelProbe") -> list[str]:
     """Return the number of statistics in which each head stands out, by layer."""
+    # One number per head replaces a table of all statistics, which the page has.
     total = np.sum([probe.stands_out(n, LEVEL) for n in probe.statistics], axis=0)
     lines = ["Statistics in which a head stands out from all nulls, by layer and head"]
     for layer, row in zip(probe.layers, total, strict=True):
