@@ -227,7 +227,7 @@ def run_musk(data, *, names, folds, repeats, with_peers, sink=None):
 
 def load_musk(path):
     table = np.loadtxt(path, delimiter=",")
-    grouped = group_bags(table[:, 2:], groups=table[:, 1])
+    grouped = group_bags(table[:, 2:], by=table[:, 1])
     return grouped.bags, table[grouped.first_rows, 0] > 0
 
 

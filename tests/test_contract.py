@@ -230,6 +230,7 @@ NAMES = {
         "SignalDirection",
         "SingleLocationClassifier",
         "SingleLocationRegressor",
+        "TokenTransformer",
     ],
     "experiments": ["reproduce", "sweep"],
 }

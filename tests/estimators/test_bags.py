@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
+from scipy.sparse import csr_array
 
 from eigenheads.estimators import SingleLocationRegressor, group_bags
 from eigenheads.estimators._bags import Bags, read_bags
@@ -98,7 +99,7 @@ def test_finite_tokens_whose_sum_overflows_are_read():
         (
             [ragged[0], np.array([[0.0, 1.0], [2.0, np.nan]])],
             "`X` must be finite numbers; got NaN in bag 1, token 1, column 1. Impute "
-            "it, or leave the token out.",
+            "it with `TokenTransformer(SimpleImputer())`, or leave the token out.",
         ),
         (np.array([[0.0], [-np.inf]]), "got -inf in bag 1, token 0, column 0."),
         ([[], []], "got an empty bag at index 0."),
@@ -144,7 +145,86 @@ def test_a_column_of_a_frame_can_name_the_bags():
     frame = pd.DataFrame({"a": [1.0, 2.0, 3.0], "molecule": ["x", "y", "x"]})
     grouped = group_bags(frame, "molecule")
     assert_array_equal(grouped.bags[0], [[1.0], [3.0]])
+    assert list(grouped.bags[0].columns) == ["a"]
     assert grouped.ids.tolist() == ["x", "y"]
+
+
+def patients():
+    return pd.DataFrame(
+        {
+            "patient": ["p", "q", "q", "r", "r", "r"],
+            "slide": [1, 2, 3, 4, 4, 4],
+            "sick": [True, False, False, True, True, True],
+            "seen": pd.to_datetime(["2024-01-01"] * 6),
+            "note": list("abcdef"),
+            "x": np.arange(6.0),
+            "y": np.arange(6),
+        }
+    )
+
+
+def test_labels_groups_and_dates_are_no_features():
+    grouped = group_bags(patients(), "slide", target="sick", groups="patient")
+    assert list(grouped.bags[0].columns) == ["x", "y"]
+    assert grouped.targets.tolist() == [True, False, False, True]
+    assert grouped.groups.tolist() == ["p", "q", "q", "r"]
+    chosen = group_bags(patients(), "slide", target="sick", features=["y"])
+    assert_array_equal(chosen.bags[-1], [[3], [4], [5]])
+    assert chosen.groups is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"target": "x"}, "`target` must be constant within bags; got 3.0 and 4.0 in"),
+        ({"target": "sik"}, "`target` must be one of"),
+        ({"features": ["z"]}, "`features` must be one of"),
+    ],
+)
+def test_bad_columns_are_named(settings, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        group_bags(patients(), "slide", **settings)
+
+
+def test_columns_are_kept_and_compared(rng):
+    bags = [pd.DataFrame(rng.standard_normal((3, 2)), columns=["a", "b"])] * 12
+    model = SingleLocationRegressor(alpha=0.1).fit(bags, np.arange(12.0))
+    assert model.feature_names_in_.tolist() == ["a", "b"]
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict([bag[["b", "a"]] for bag in bags])
+    mixed = [bags[0], bags[1][["b", "a"]]]
+    with pytest.raises(ValueError, match=r"equal columns; got \['b', 'a'\] in bag 1"):
+        SingleLocationRegressor(alpha=0.1).fit(mixed, [0.0, 1.0])
+    with pytest.raises(ValueError, match="bags of one type; got a ndarray among Data"):
+        SingleLocationRegressor(alpha=0.1).fit([bags[0], np.ones((2, 2))], [0.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (patients(), "got a DataFrame with the columns ['patient', 'seen', 'note']"),
+        (patients().groupby("slide"), "got a groupby. Use `group_bags(frame, by=...)"),
+        (np.ones((6, 2)), "got 4 targets for 6 bags. A table is read as bags of one"),
+    ],
+)
+def test_tables_get_a_sentence(X, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        SingleLocationRegressor().fit(X, np.arange(4.0))
+
+
+def test_one_bag_given_to_predict_gets_a_sentence(rng):
+    X = rng.standard_normal((12, 3, 2))
+    model = SingleLocationRegressor(alpha=0.1).fit(X, np.arange(12.0))
+    with pytest.raises(ValueError, match=re.escape("Pass `[bag]` for one bag.")):
+        model.predict(X[0])
+    assert model.predict([X[0]]).shape == (1,)
+
+
+def test_sparse_bags_are_read_as_dense_ones(rng):
+    dense = [np.round(rng.standard_normal((3, 4))) for _ in range(12)]
+    sparse = [csr_array(bag) for bag in dense]
+    model = SingleLocationRegressor(alpha=0.1).fit(sparse, np.arange(12.0))
+    assert_array_equal(model.predict(sparse), model.predict(dense))
 
 
 @pytest.mark.parametrize(
@@ -153,21 +233,21 @@ def test_a_column_of_a_frame_can_name_the_bags():
         (
             pd.DataFrame({"molecule": [1]}),
             "molecul",
-            "group_bags: `groups` must be one of 'molecule'; got 'molecul'. Did you "
+            "group_bags: `by` must be one of 'molecule'; got 'molecul'. Did you "
             "mean 'molecule'?",
         ),
         (
             np.ones((2, 1)),
             "molecule",
-            "`groups` must be one id per row, or the name of a column of a DataFrame; "
+            "`by` must be one id per row, or the name of a column of a DataFrame; "
             "got 'molecule'.",
         ),
-        (np.ones((2, 1)), [1], "`groups` must be one id per row, of shape (2,); got"),
+        (np.ones((2, 1)), [1], "`by` must be one id per row, of shape (2,); got"),
         (np.ones(2), [1, 2], "`table` must be of shape (n_tokens, n_features); got"),
         (
             np.ones((2, 1)),
             [1.0, np.nan],
-            "`groups` must be an id for every row; got NaN at row 1.",
+            "`by` must be an id for every row; got NaN at row 1.",
         ),
         (np.ones((2, 1)), [None, "a"], "an id for every row; got None at row 0."),
     ],

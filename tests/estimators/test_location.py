@@ -398,7 +398,7 @@ def test_bad_weights_are_named(weights, message):
     ("y", "message"),
     [
         ([1.0], "`y` must be one target per bag; got 1 targets for 2 bags."),
-        (np.ones(6), "got 6 targets for 2 bags. There is one for each token: `group_"),
+        (np.ones(6), "got 6 targets for 2 bags. There is one per token: use `group_"),
         (["a", "b"], "`y` must be numbers; got an array of shape (2,) and dtype <U1."),
     ],
 )

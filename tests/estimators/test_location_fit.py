@@ -152,3 +152,38 @@ def test_no_tolerance_leaves_a_bag_without_tokens(data, monkeypatch):
     SingleLocationRegressor(tol=100.0).fit(tokens, y)
     assert margins
     assert min(margins) >= 0
+
+
+@pytest.mark.parametrize("head", ["softmax", "erf"])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_more_features_than_tokens_are_fitted_in_their_span(
+    rng, monkeypatch, head, fit_intercept
+):
+    X, y = (
+        rng.standard_normal((12, 3, 50)) * np.linspace(1, 9, 50) + 2.0,
+        rng.random(12),
+    )
+    settings = {"head": head, "fit_intercept": fit_intercept, "alpha": 0.01}
+    settings |= {"tol": 1e-9, "extrapolation": None, "coherence": 0.0}
+    weights = np.arange(1.0, 13.0)
+    reduced = SingleLocationRegressor(**settings).fit(X, y, weights)
+    monkeypatch.setattr(_fit, "token_span", None)
+    monkeypatch.setattr(
+        "eigenheads.estimators._location._base.PREPARATION", _fit.PREPARATION[1:]
+    )
+    whole = SingleLocationRegressor(**settings).fit(X, y, weights)
+    # Two paths of the optimiser to one minimum.
+    assert_allclose(reduced.objective_, whole.objective_, rtol=1e-5)
+    assert_allclose(reduced.predict(X), whole.predict(X), atol=1e-3)
+    if head == "softmax":  # erf is odd: key and value may change their signs
+        assert_allclose(reduced.coef_value_, whole.coef_value_, atol=1e-4)
+
+
+def test_thousands_of_features_are_fitted(rng):
+    """200 tokens in 6 000 features: no matrix of 6 000 by 6 000 is made."""
+    X, y = rng.standard_normal((50, 4, 6000)), rng.standard_normal(50)
+    X[:, 1, :500] += 2.0
+    X[:, 1, 500:1000] += 2 * y[:, None]
+    model = SingleLocationRegressor(alpha=1e-3).fit(X, y)
+    assert model.coef_key_.shape == (6000,)
+    assert np.mean(model.locate(X) == 1) > 0.9

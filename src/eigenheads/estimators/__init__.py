@@ -10,6 +10,7 @@ from eigenheads.estimators._location import (
 from eigenheads.estimators._robust_pca import RobustPCA
 from eigenheads.estimators._signal_direction import SignalDirection
 from eigenheads.estimators._token_screen import TokenScreen
+from eigenheads.estimators._token_transformer import TokenTransformer
 
 __all__ = [
     "AttentionPCA",
@@ -19,6 +20,7 @@ __all__ = [
     "SingleLocationClassifier",
     "SingleLocationRegressor",
     "TokenScreen",
+    "TokenTransformer",
     "group_bags",
     "row_blocks",
 ]

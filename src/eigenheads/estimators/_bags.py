@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
 from sklearn.utils.validation import validate_data
 
 from eigenheads._checks import (
@@ -68,7 +69,9 @@ class Bags:
         return np.split(per_token, self.offsets[1:-1])
 
 
-def read_bags(estimator: Any, X: object, *, reset: bool) -> Bags:
+def read_bags(
+    estimator: Any, X: object, *, reset: bool, allow_nan: bool = False
+) -> Bags:
     """Read any of the accepted layouts, or raise an error that names the bag.
 
     Sets ``n_features_in_`` when `reset`, and compares with it otherwise.
@@ -86,13 +89,19 @@ def read_bags(estimator: Any, X: object, *, reset: bool) -> Bags:
     if lengths is None:  # rows are bags of one token
         lengths = np.ones(len(tokens), dtype=np.int64)
     bags = Bags(tokens, _offsets(lengths))
-    _check_finite(bags, owner)
+    if not allow_nan:
+        _check_finite(bags, owner)
     return bags
 
 
 def _table(X: Any, owner: str) -> tuple[Any, NDArray[np.int64] | None]:
     """Return rows and the lengths of bags; None if rows are bags of one token."""
     n_axes = getattr(X, "ndim", None)
+    if type(X).__name__.endswith("GroupBy"):
+        hint = "Use `group_bags(frame, by=...).bags`, or `[bag for _, bag in grouped]`."
+        fail("X", "a list of bags", Got("a groupby"), owner=owner, hint=hint)
+    if hasattr(X, "columns") and hasattr(X, "iloc"):
+        _check_frame(X, owner)
     if isinstance(X, dict) and n_axes is None:  # a sparse array may be a dict
         fail("X", "a list of bags, or an array", Got("a dict"), owner=owner, hint=_HINT)
     if (isinstance(X, list | tuple) and not X) or (n_axes == 3 and not len(X)):
@@ -106,10 +115,43 @@ def _table(X: Any, owner: str) -> tuple[Any, NDArray[np.int64] | None]:
         arrays = [_as_bag(bag, index, owner) for index, bag in enumerate(X)]
         _check_widths(arrays, owner)
         lengths = np.array([len(bag) for bag in arrays], dtype=np.int64)
-        return np.concatenate(arrays), lengths
+        return _with_names(X, np.concatenate(arrays), owner), lengths
     if isinstance(X, list | tuple):
         _check_rows(X, owner)
     return X, None
+
+
+def _check_frame(frame: Any, owner: str) -> None:
+    """Raise if a table has columns that are not numbers."""
+    text = [
+        str(name) for name in frame.columns if _kind(frame[name]).kind not in "biuf"
+    ]
+    if text:
+        got = Got(f"a DataFrame with the columns {text}, which are not numbers")
+        hint = (
+            "Cut a long table into bags with `group_bags(frame, by=..., target=...)`."
+        )
+        fail("X", "a list of bags, or an array", got, owner=owner, hint=hint)
+
+
+def _with_names(bags: Any, rows: NDArray[Any], owner: str) -> Any:
+    """Return the rows as a DataFrame if the bags are DataFrames with equal columns.
+
+    scikit-learn then records the names in `fit`, and compares them afterwards.
+    """
+    is_frame = [hasattr(bag, "columns") and hasattr(bag, "iloc") for bag in bags]
+    if not any(is_frame):
+        return rows
+    if not all(is_frame):
+        got = Got(f"a {type(bags[is_frame.index(False)]).__name__} among DataFrames")
+        fail("X", "bags of one type", got, owner=owner)
+    names = list(bags[0].columns)
+    for index, bag in enumerate(bags):
+        if list(bag.columns) != names:
+            got = Got(f"{list(bag.columns)} in bag {index}, {names} in bag 0")
+            hint = "Reorder them: `bag[names]`."
+            fail("X", "bags with equal columns", got, owner=owner, hint=hint)
+    return type(bags[0])(rows, columns=bags[0].columns)
 
 
 def _cube(array: NDArray[Any], owner: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -144,12 +186,21 @@ def _check_rows(rows: Sequence[Any], owner: str) -> None:
 class GroupedBags(NamedTuple):
     """Bags cut from a long table; see :func:`group_bags`."""
 
-    bags: list[NDArray[Any]]
+    bags: list[Any]
     ids: NDArray[Any]
     first_rows: NDArray[np.int64]
+    targets: NDArray[Any] | None
+    groups: NDArray[Any] | None
 
 
-def group_bags(table: Any, groups: ArrayLike | str) -> GroupedBags:
+def group_bags(
+    table: Any,
+    by: ArrayLike | str,
+    *,
+    target: str | None = None,
+    features: Sequence[str] | None = None,
+    groups: str | None = None,
+) -> GroupedBags:
     """Cut a long table, one row per token, into bags.
 
     Parameters
@@ -157,58 +208,137 @@ def group_bags(table: Any, groups: ArrayLike | str) -> GroupedBags:
     table : array-like or DataFrame of shape (n_tokens, n_features)
         One row per token, in any order of bags.
 
-    groups : array-like of shape (n_tokens,) or str
+    by : array-like of shape (n_tokens,) or str
         The bag of each row; or, for a DataFrame, the name of the column that contains
-        it, which is then not a feature.
+        it.
+
+    target : str, default=None
+        Column of a DataFrame with the target, which must be constant within bags.
+
+    features : list of str, default=None
+        Columns of a DataFrame to use as features. None means all columns of numbers
+        other than those named by `by`, `target` and `groups`; columns of text, dates
+        and times are never features.
+
+    groups : str, default=None
+        Column of a DataFrame with a group of bags, such as a patient, which must be
+        constant within bags; for ``GroupKFold``.
 
     Returns
     -------
     grouped : GroupedBags
-        ``bags``, a list of arrays in the order in which the ids first appear, rows in
-        their order within a bag; ``ids``, one per bag; ``first_rows``, the first row of
-        each bag, so that ``column[grouped.first_rows]`` reads a column that is
-        constant within bags, such as the target.
+        ``bags``, a list of arrays, or of DataFrames for a DataFrame, in the order in
+        which the ids first appear, rows in their order within a bag; ``ids``, one per
+        bag; ``first_rows``, the first row of each bag; ``targets`` and ``groups``, one
+        per bag, or None.
 
     Examples
     --------
-    >>> grouped = group_bags([[1.0], [2.0], [3.0]], groups=["b", "a", "b"])
+    >>> grouped = group_bags([[1.0], [2.0], [3.0]], by=["b", "a", "b"])
     >>> grouped.bags
     [array([[1.], [3.]]), array([[2.]])]
     >>> grouped.ids, grouped.first_rows
     (array(['b', 'a'], dtype='<U1'), array([0, 1]))
     """
-    if isinstance(groups, str):
-        columns = [str(name) for name in getattr(table, "columns", [])]
+    columns = [str(name) for name in getattr(table, "columns", [])]
+    named = {"by": by if isinstance(by, str) else None, "target": target}
+    named["groups"] = groups
+    for name, column in named.items():
+        if column is None:
+            continue
         if not columns:
-            contract = "one id per row, or the name of a column of a DataFrame"
-            fail("groups", contract, groups, owner="group_bags")
-        check_choice("groups", groups, columns, owner="group_bags")
-        table, groups = table.drop(columns=[groups]), table[groups]
-    rows, ids = np.asarray(table), np.asarray(groups)
-    if rows.ndim != 2:
-        fail("table", "of shape (n_tokens, n_features)", rows, owner="group_bags")
-    if ids.shape != rows.shape[:1]:
+            contract = "the name of a column, for a DataFrame"
+            if name == "by":
+                contract = "one id per row, or the name of a column of a DataFrame"
+            fail(name, contract, column, owner="group_bags")
+        check_choice(name, column, columns, owner="group_bags")
+    ids = np.asarray(table[by] if isinstance(by, str) else by)
+    rows = _feature_columns(table, columns, features, set(named.values()))
+    if np.ndim(rows) != 2:
+        contract = "of shape (n_tokens, n_features)"
+        fail("table", contract, np.asarray(rows), owner="group_bags")
+    if ids.shape != (len(rows),):
         contract = f"one id per row, of shape ({len(rows)},)"
-        fail("groups", contract, ids, owner="group_bags")
-    given = ids.tolist()
-    missing = [row for row, one in enumerate(given) if _is_missing(one)]
-    if missing:
-        got = Got(
-            f"{'None' if given[missing[0]] is None else 'NaN'} at row {missing[0]}"
-        )
-        fail("groups", "an id for every row", got, owner="group_bags")
-    return _grouped(rows, ids)
-
-
-def _grouped(rows: NDArray[Any], ids: NDArray[Any]) -> GroupedBags:
+        fail("by", contract, ids, owner="group_bags")
+    _check_present("by", ids)
     unique, first, member = np.unique(ids, return_index=True, return_inverse=True)
     appearance = np.argsort(first)
     rank = np.empty_like(appearance)
     rank[appearance] = np.arange(len(appearance))
     order = np.argsort(rank[member], kind="stable")
-    counts = np.bincount(rank[member], minlength=len(unique))
-    bags = np.split(rows[order], np.cumsum(counts)[:-1])
-    return GroupedBags(bags, unique[appearance], first[appearance])
+    cuts = np.cumsum(np.bincount(rank[member], minlength=len(unique)))[:-1]
+    parts = np.split(order, cuts)
+    bags = [rows.iloc[part] if columns else rows[part] for part in parts]
+    per_bag = {
+        name: _constant_within(
+            name, np.asarray(table[column]), parts, unique[appearance]
+        )
+        for name, column in named.items()
+        if column is not None and name != "by"
+    }
+    return GroupedBags(
+        bags,
+        unique[appearance],
+        first[appearance],
+        per_bag.get("target"),
+        per_bag.get("groups"),
+    )
+
+
+def _feature_columns(
+    table: Any, columns: list[str], features: Sequence[str] | None, other: set[Any]
+) -> Any:
+    """Return the columns of numbers, or the features that the caller names."""
+    if not columns:
+        if features is not None:
+            contract = "None, unless the table is a DataFrame"
+            fail("features", contract, list(features), owner="group_bags")
+        return np.asarray(table)
+    if features is not None:
+        for name in features:
+            check_choice("features", name, columns, owner="group_bags")
+        return table[list(features)]
+    # Numbers and booleans; dates have kind "M", durations "m", text "O" or "U".
+    chosen = [
+        name
+        for name in table.columns
+        if name not in other and np.dtype(_kind(table[name])).kind in "biuf"
+    ]
+    if not chosen:
+        got = Got(f"columns {columns}")
+        hint = "Name them with `features`."
+        fail("table", "with columns of numbers", got, owner="group_bags", hint=hint)
+    return table[chosen]
+
+
+def _kind(column: Any) -> Any:
+    """Return the NumPy dtype of a column; nullable columns count by their numbers."""
+    dtype = getattr(column.dtype, "numpy_dtype", column.dtype)
+    return dtype if isinstance(dtype, np.dtype) else np.dtype(object)
+
+
+def _constant_within(
+    name: str, column: NDArray[Any], parts: list[NDArray[Any]], ids: NDArray[Any]
+) -> NDArray[Any]:
+    """Return the value of each bag, or raise if it varies within one."""
+    _check_present(name, column)
+    for part, identity in zip(parts, ids, strict=True):
+        values = column[part]
+        if (values != values[0]).any():
+            other = values[values != values[0]][0]
+            got = Got(f"{shown(values[0])} and {shown(other)} in bag {shown(identity)}")
+            fail(name, "constant within bags", got, owner="group_bags")
+    return column[[part[0] for part in parts]]
+
+
+def _check_present(name: str, values: NDArray[Any]) -> None:
+    given = values.tolist()
+    missing = [row for row, one in enumerate(given) if _is_missing(one)]
+    if missing:
+        word = "None" if given[missing[0]] is None else "NaN"
+        got = Got(f"{word} at row {missing[0]}")
+        contract = "an id for every row" if name == "by" else "a value for every row"
+        fail(name, contract, got, owner="group_bags")
 
 
 def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -232,7 +362,9 @@ def _n_axes(bag: object) -> int:
     return 1 if isinstance(bag, list | tuple) else 0
 
 
-def _as_bag(bag: object, index: int, owner: str) -> NDArray[Any]:
+def _as_bag(bag: Any, index: int, owner: str) -> NDArray[Any]:
+    if issparse(bag):
+        bag = bag.toarray()
     try:
         array = _numbers(np.asarray(without_traps(f"X[{index}]", bag, owner=owner)))
     except ValueError:  # rows of several widths
@@ -291,7 +423,7 @@ def _check_finite(bags: Bags, owner: str) -> None:
     value = bags.tokens[row, column]
     word = "NaN" if np.isnan(value) else str(value)
     got = Got(f"{word} in bag {bag}, token {row - bags.offsets[bag]}, column {column}")
-    hint = "Impute it, or leave the token out."
+    hint = "Impute it with `TokenTransformer(SimpleImputer())`, or leave the token out."
     fail("X", "finite numbers", got, owner=owner, hint=hint)
 
 

@@ -16,10 +16,12 @@ from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
 from eigenheads._checks import (
+    Got,
     check_choice,
     check_count,
     check_number,
     check_positive,
+    fail,
 )
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags, read_bags
@@ -136,6 +138,10 @@ class AbstractSingleLocation(BaseEstimator):
 
     def _read_fitted(self, X: Any) -> Bags:
         check_is_fitted(self)
+        if not self._rows_are_bags and getattr(X, "ndim", 0) == 2:
+            got = Got(f"one array of shape {tuple(X.shape)}")
+            hint = "Pass `[bag]` for one bag."
+            fail("X", "a list of bags", got, owner=type(self).__name__, hint=hint)
         return read_bags(self, X, reset=False)
 
     def _scores(self, bags: Bags) -> NDArray[np.floating]:
@@ -195,6 +201,8 @@ class AbstractSingleLocation(BaseEstimator):
     ) -> tuple[Bags, NDArray[Any], FloatArray]:
         """Return bags, targets and weights, checked."""
         bags, owner = read_bags(self, X, reset=reset), type(self).__name__
+        if reset:
+            self._rows_are_bags = bool((bags.lengths == 1).all())
         targets = self._check_targets(read_targets(y, bags, owner=owner))
         return bags, targets, read_weights(sample_weight, bags, owner=owner)
 

@@ -18,12 +18,14 @@ from eigenheads.estimators._location._head import (
 )
 from eigenheads.estimators._location._objective import (
     PenalisedLoss,
+    TokenSpan,
     TokenWhitening,
     default_shrinkage,
     minimise,
     minimise_sparse,
     pooled_whitening,
     radius_moments,
+    token_span,
 )
 from eigenheads.estimators._location._problem import (
     HeadSettings,
@@ -69,6 +71,8 @@ class FitState:
     whitening, coordinates
         Whitening of the tokens, and the coordinates in which `flat` is expressed; they
         differ by the column of the radius.
+    span
+        Span of the tokens, if they are fewer than the features.
     precision
         Metric of the radius, for the radial head.
     directions
@@ -88,6 +92,7 @@ class FitState:
     shrinkage: float = 0.0
     whitening: TokenWhitening = _NO_WHITENING
     coordinates: TokenWhitening = _NO_WHITENING
+    span: TokenSpan | None = None
     precision: FloatArray | None = None
     directions: dict[str, list[FloatArray]] = field(default_factory=dict)
     attended: FloatArray | None = None
@@ -151,6 +156,9 @@ def run_stages(state: FitState, stages: tuple[Stage, ...]) -> FitState:
 def solution_of(state: FitState) -> HeadSolution:
     """Return the solution in the features as given."""
     rows, intercepts = state.objective().raw(state.flat)
+    if state.span is not None:
+        rows = state.span.raw(rows)
+        intercepts = intercepts - rows[1:] @ state.span.mean
     return HeadSolution(
         rows[0],
         rows[1:],
@@ -164,14 +172,47 @@ def solution_of(state: FitState) -> HeadSolution:
     )
 
 
+def reduce_features(state: FitState) -> FitState:
+    """More features than tokens: fit in the span of the tokens, with equal result.
+
+    Not for the radial head, whose radius has a part outside the span, nor for an L1
+    penalty, which is one on the features as given.
+    """
+    data, settings = state.data, state.settings
+    if data.is_stream or data.n_features <= data.n_tokens:
+        return state
+    if settings.head == "radial" or settings.l1_ratio > 0:
+        return state
+    (batch,) = data.read()
+    center = settings.head != "erf" and settings.has_intercept
+    span = token_span(batch, center=center)
+    if not len(span.variances):  # no feature varies
+        return state
+
+    def reduced(bags: Bags) -> Bags:
+        return replace(bags, tokens=span.reduced(bags.tokens))
+
+    width = len(span.variances)
+    return replace(
+        state,
+        data=replace(data.mapped(reduced), n_features=width),
+        random_directions=state.random_directions[:, :width],
+        span=span,
+    )
+
+
 def whiten_tokens(state: FitState) -> FitState:
     """Find coordinates in which the loss is well conditioned, whatever the units."""
-    settings, data = state.settings, state.data
+    settings, data, span = state.settings, state.data, state.span
     shrinkage = settings.shrinkage
     if shrinkage is None:
-        shrinkage = default_shrinkage(data.n_features, data.size)
-    center = settings.head != "erf" and settings.has_intercept
-    whitening = pooled_whitening(data, center=center, shrinkage=shrinkage)
+        width = data.n_features if span is None else len(span.scale)
+        shrinkage = default_shrinkage(width, data.size)
+    if span is not None:
+        whitening = span.whitening(shrinkage)
+    else:
+        center = settings.head != "erf" and settings.has_intercept
+        whitening = pooled_whitening(data, center=center, shrinkage=shrinkage)
     return replace(
         state, whitening=whitening, coordinates=whitening, shrinkage=shrinkage
     )
@@ -323,6 +364,7 @@ def choose_key_length(state: FitState) -> FitState:
 # penalty, then the optimiser. Each stage is described in its docstring; those that do
 # not apply (no radius, no L1 penalty, …) return their argument.
 PREPARATION: tuple[Stage, ...] = (
+    reduce_features,
     whiten_tokens,
     add_radius,
 )

@@ -142,6 +142,53 @@ def pooled_whitening(
     return TokenWhitening(mean, scale, whitening, None, vectors[:, -1])
 
 
+@dataclass(frozen=True)
+class TokenSpan:
+    r"""Coordinates in the span of the tokens, if features are more than tokens.
+
+    A token :math:`x` becomes :math:`Q^\top D^{-1} (x - m)`, with orthonormal columns
+    :math:`Q` that are the principal directions of the standardised tokens. Key and
+    values that minimise the penalised loss lie in this span: components outside change
+    no score and no readout, but the penalty.
+    """
+
+    mean: FloatArray
+    scale: FloatArray
+    basis: FloatArray
+    variances: FloatArray
+
+    def reduced(self, tokens: NDArray[Any]) -> NDArray[Any]:
+        """Return the coordinates of tokens."""
+        return np.asarray(((tokens - self.mean) / self.scale) @ self.basis)
+
+    def raw(self, rows: FloatArray) -> FloatArray:
+        """Map coefficients in the span to the features as given."""
+        return np.asarray(rows @ self.basis.T / self.scale)
+
+    def whitening(self, shrinkage: float) -> TokenWhitening:
+        """Return the whitening, which is diagonal in these coordinates."""
+        scale = np.sqrt(self.variances + shrinkage)
+        principal = np.eye(1, len(scale)).ravel()
+        return TokenWhitening(np.zeros(len(scale)), scale, None, None, principal)
+
+
+def token_span(batch: LabelledBags, *, center: bool) -> TokenSpan:
+    """Return the span of the tokens, from a matrix with one row per token."""
+    tokens = batch.bags.tokens.astype(np.float64)
+    weights = np.repeat(batch.weights, batch.bags.lengths)
+    weights = weights / weights.sum()
+    mean = weights @ tokens if center else np.zeros(tokens.shape[1])
+    variance = weights @ (tokens - mean) ** 2
+    is_constant = variance <= 1e-14 * (variance + mean**2)
+    scale = np.where(is_constant, 1.0, np.sqrt(variance))
+    rows = np.sqrt(weights)[:, None] * (tokens - mean) / scale
+    eigenvalues, vectors = np.linalg.eigh(rows @ rows.T)
+    kept = eigenvalues > 1e-10 * max(float(eigenvalues[-1]), 1e-300)
+    eigenvalues, vectors = eigenvalues[kept][::-1], vectors[:, kept][:, ::-1]
+    basis = rows.T @ (vectors / np.sqrt(eigenvalues))
+    return TokenSpan(mean, scale, basis, eigenvalues)
+
+
 def radius_moments(data: LocationData) -> tuple[float, float]:
     """Return mean and standard deviation of the radii over all tokens."""
     total = mean = square = 0.0

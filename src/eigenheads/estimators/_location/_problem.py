@@ -352,7 +352,11 @@ def read_targets(y: ArrayLike | None, bags: Bags, *, owner: str) -> NDArray[Any]
     if len(targets) != len(bags):
         hint = ""
         if len(targets) == len(bags.tokens):
-            hint = "There is one for each token: `group_bags(...).first_rows` helps."
+            hint = (
+                "There is one per token: use `group_bags(table, by=..., target=...)`."
+            )
+        elif len(bags) == len(bags.tokens):
+            hint = "A table is read as bags of one token: cut it with `group_bags`."
         got = Got(f"{len(targets)} targets for {len(bags)} bags")
         fail("y", "one target per bag", got, owner=owner, hint=hint)
     return targets

@@ -183,6 +183,9 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     the gradient over all tokens differs by less than `tol`; otherwise tokens are
     selected again, and after three rounds all are read.
 
+    With more features than tokens in all bags, the fit is done in the span of the
+    tokens, with equal result; its cost grows like n_tokens² n_features + n_tokens³.
+
     Starts of the optimiser: with whitened tokens and centred targets, ``moments`` takes
     :math:`v` from the regression of :math:`y` on the sum of the bag and :math:`k` from
     the mean of :math:`y (x \cdot v) x`;

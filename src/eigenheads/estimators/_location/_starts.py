@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve
+from scipy.sparse.linalg import eigsh
 
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
@@ -24,6 +25,8 @@ from eigenheads.estimators._location._problem import (
 
 # Standard deviations of the scores that a start may have.
 _INVERSE_TEMPERATURES = (1.5, 5.0)
+# Above this width a full eigendecomposition costs more than two eigenvectors.
+_WIDE = 500
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,12 @@ def _spectral(matrices: Any, coordinates: TokenWhitening) -> Iterator[FloatArray
     """
     for matrix in matrices:
         half = coordinates.pulled_back(matrix)
-        _, vectors = np.linalg.eigh(coordinates.pulled_back(half.T))
+        whitened = coordinates.pulled_back(half.T)
+        if len(whitened) > _WIDE:  # only the two extreme eigenvectors are needed
+            start = np.ones(len(whitened))
+            _, vectors = eigsh(whitened, k=2, which="BE", v0=start)
+        else:
+            _, vectors = np.linalg.eigh(whitened)
         yield vectors[:, -1] + vectors[:, 0]
         yield vectors[:, -1] - vectors[:, 0]
 
@@ -137,9 +145,17 @@ def ridge_values(
 
     With weights that count repetitions the result is that of repeated rows.
     """
-    equations = RidgeEquations()
-    equations.add(features, responses, weights)
-    return equations.solution()
+    n, width = features.shape
+    if n >= width:
+        equations = RidgeEquations()
+        equations.add(features, responses, weights)
+        return equations.solution()
+    # Fewer bags than features: the same solution from a matrix with one row per bag.
+    roots = np.sqrt(weights)[:, None]
+    rows = roots * features
+    gram = rows @ rows.T
+    gram[np.diag_indices_from(gram)] += np.trace(gram) / float(weights.sum()) or 1.0
+    return np.asarray((rows.T @ solve(gram, roots * responses, assume_a="pos")).T)
 
 
 def best_starts(

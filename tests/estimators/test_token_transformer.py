@@ -1,0 +1,60 @@
+"""TokenTransformer applies a transformer to tokens and keeps the bags."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.decomposition import PCA
+from sklearn.exceptions import NotFittedError
+from sklearn.impute import SimpleImputer
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import KBinsDiscretizer, StandardScaler
+
+from eigenheads.estimators import SingleLocationRegressor, TokenTransformer
+
+
+@pytest.fixture
+def bags(rng):
+    return [3 + 2 * rng.standard_normal((n, 4)) for n in rng.integers(1, 6, size=30)]
+
+
+def test_tokens_are_transformed_and_bags_kept(bags):
+    scaled = TokenTransformer(StandardScaler()).fit(bags).transform(bags)
+    rows = StandardScaler().fit_transform(np.concatenate(bags))
+    assert [len(bag) for bag in scaled] == [len(bag) for bag in bags]
+    assert_allclose(np.concatenate(scaled), rows)
+
+
+def test_other_widths_sparse_results_and_rows(bags, rng):
+    assert TokenTransformer(PCA(2)).fit_transform(bags)[0].shape[1] == 2
+    bins = KBinsDiscretizer(3, encode="onehot", quantile_method="averaged_inverted_cdf")
+    assert isinstance(TokenTransformer(bins).fit_transform(bags)[0], np.ndarray)
+    rows = rng.standard_normal((20, 3))
+    scaled = TokenTransformer(StandardScaler()).fit_transform(rows)
+    assert_allclose(scaled, StandardScaler().fit_transform(rows))
+    cube = rng.standard_normal((5, 2, 3))
+    assert len(TokenTransformer(StandardScaler()).fit_transform(cube)) == 5
+
+
+def test_missing_values_can_be_imputed(bags):
+    bags[0][0, 1] = np.nan
+    filled = TokenTransformer(SimpleImputer()).fit_transform(bags)
+    assert_allclose(filled[0][0, 1], np.nanmean(np.concatenate(bags)[:, 1]))
+    with pytest.raises(ValueError, match=r"Impute it with `TokenTransformer\(Simple"):
+        SingleLocationRegressor().fit(bags, np.arange(30.0))
+
+
+def test_pipelines_and_grid_search_reach_the_inner_transformer(bags):
+    y = np.array([bag[0, 0] for bag in bags])
+    pipeline = make_pipeline(
+        TokenTransformer(PCA()), SingleLocationRegressor(alpha=0.1)
+    )
+    name = "tokentransformer__transformer__n_components"
+    search = GridSearchCV(pipeline, {name: [1, 3]}, cv=3).fit(bags, y)
+    assert search.best_params_[name] in (1, 3)
+    assert search.predict(bags).shape == (30,)
+
+
+def test_unfitted_is_said(bags):
+    with pytest.raises(NotFittedError, match="TokenTransformer"):
+        TokenTransformer(StandardScaler()).transform(bags)
