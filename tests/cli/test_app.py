@@ -26,7 +26,7 @@ def test_reproduce_prints_claims_and_the_report_then_reuses(tmp_path, capsys):
     shown = capsys.readouterr()
     assert "best linear predictor at the largest d" in shown.out
     assert "≥ 0.9" in shown.out
-    assert "± 0.002" in shown.out
+    assert "≤ 0.002" in shown.out
     assert "ours: ≈ -0.5" in shown.out
     assert "held" in shown.out
     assert f"Report: {tmp_path / 'report.html'}" in shown.out
@@ -186,7 +186,7 @@ def test_paragraphs_of_help_flow_and_examples_keep_their_lines():
     assert _flowing(text) == "First.\n\nOne line and more.\n\n  a b\n  c d"
     texts = [command.help for command in app.registered_commands]
     assert all(texts)
-    assert len(texts) == 8
+    assert len(texts) == 10
 
 
 def test_an_internal_error_shows_a_traceback_and_status_70(monkeypatch, capsys):

@@ -34,7 +34,7 @@ def test_shows_every_claim_with_its_numbers_and_verdict(store, page):
         for claim in result.claims:
             assert str(escape(claim.statement)) in page
             assert f">{format_number(claim.measured)}</td>" in page
-    assert "± 0.002</td>" in page
+    assert "≤ 0.002</td>" in page
     assert page.count('class="held"') == sum(
         len(result.claims) for result in stored_results(store)
     )
