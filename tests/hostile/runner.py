@@ -1,5 +1,6 @@
 """Drives a worker: starts it, waits with a time limit, starts it again if it ends."""
 
+import contextlib
 import json
 import os
 import queue
@@ -78,8 +79,9 @@ class Runner:
             env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         )
         self._lines = queue.Queue()
-        reader = (self._process.stdout, self._lines)
-        threading.Thread(target=_read, args=reader, daemon=True).start()
+        arguments = (self._process.stdout, self._lines)
+        self._reader = threading.Thread(target=_read, args=arguments, daemon=True)
+        self._reader.start()
 
     def _receive(self, is_call: bool) -> list | None:
         """Return the next answer; None if the worker ended, or took too long."""
@@ -107,6 +109,10 @@ class Runner:
             status = None
             self._process.kill()
             self._process.wait()
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()
         self._process = None
         return None if status is None else f"exit status {status}"
 

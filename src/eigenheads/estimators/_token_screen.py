@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from eigenheads._checks import Got, check_count, check_number, fail
 from eigenheads._typing import FloatArray
-from eigenheads.functional._screening import flag_tokens, token_distances
+from eigenheads.functional._screening import flag_tokens, unchecked_distances
 
 _OWNER = "TokenScreen"
 _ROWS = 256  # rows per block, where all are in memory
@@ -151,7 +151,7 @@ class TokenScreen(BaseEstimator):
         self.precision_ = np.linalg.inv(moments)
         # Pass 3: thresholds from sequences that the covariance has not seen.
         distances = [
-            token_distances(self._coordinates(rows), self.precision_)
+            unchecked_distances(self._coordinates(rows), self.precision_)
             for rows in self._split(blocks, is_held_out=True)
         ]
         held = np.concatenate(distances) if distances else np.empty((0, n_tokens))
@@ -178,7 +178,7 @@ class TokenScreen(BaseEstimator):
             ``(n_samples, n_tokens)``.
         """
         coordinates = self._checked(X)
-        return -token_distances(coordinates, self.precision_) / self.thresholds_
+        return -unchecked_distances(coordinates, self.precision_) / self.thresholds_
 
     def predict(self, X: ArrayLike) -> NDArray[np.int64]:
         """Return -1 for tokens that do not fit, else 1.

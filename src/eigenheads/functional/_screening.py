@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float
 
 from eigenheads._checks import Got, fail
 from eigenheads._typing import Array
+from eigenheads.functional._kernel import check_floats
 
 # Conjugate gradients solve for at most this many steps: the systems are well
 # conditioned, because covariances have a ridge.
@@ -56,12 +57,34 @@ def token_distances(
     >>> token_distances(np.array([[1.0], [-1.0]]), precision).round(2)
     array([4.36, 4.36])
     """
-    xp = array_namespace(coordinates, precision)
+    owner = "token_distances"
+    xp = check_floats(owner, coordinates=coordinates, precision=precision)
     n_tokens, r = coordinates.shape[-2:]
     if tuple(precision.shape) != (n_tokens * r, n_tokens * r):
         contract = f"of shape {(n_tokens * r, n_tokens * r)}"
-        got = Got(tuple(precision.shape))
-        fail("precision", contract, got, owner="token_distances")
+        fail("precision", contract, Got(tuple(precision.shape)), owner=owner)
+    if not bool(xp.all(xp.linalg.diagonal(precision) > 0)):
+        got = Got("diagonal entries that are not positive")
+        fail("precision", "a positive definite matrix", got, owner=owner)
+    if hidden is not None:
+        is_fitting = (
+            type(hidden) is type(coordinates)
+            and tuple(hidden.shape) == tuple(coordinates.shape[:-1])
+            and hidden.dtype == xp.bool
+        )
+        if not is_fitting:
+            shape = tuple(coordinates.shape[:-1])
+            contract = f"booleans of shape {shape}, in the library of `coordinates`"
+            fail("hidden", contract, hidden, owner=owner)
+    return unchecked_distances(coordinates, precision, hidden)
+
+
+def unchecked_distances(
+    coordinates: Array, precision: Array, hidden: Array | None = None
+) -> Array:
+    """Return :func:`token_distances` of arrays that were checked, for inner loops."""
+    xp = array_namespace(coordinates, precision)
+    n_tokens, r = coordinates.shape[-2:]
     blocks = _diagonal_blocks(xp, precision, n_tokens, r)
     filled = coordinates
     if hidden is not None:
@@ -143,12 +166,12 @@ def flag_tokens(
     """
     xp = array_namespace(coordinates, precision)
     n_tokens = coordinates.shape[-2]
-    ratio = token_distances(coordinates, precision) / thresholds
+    ratio = unchecked_distances(coordinates, precision) / thresholds
     first = ratio > 1
     count = xp.sum(xp.astype(first, xp.int64), axis=-1, keepdims=True)
     rank = xp.argsort(xp.argsort(ratio, axis=-1, descending=True), axis=-1)
     worst = first & (rank < (count + 1) // 2)
-    again = token_distances(coordinates, precision, hidden=worst) / thresholds
+    again = unchecked_distances(coordinates, precision, worst) / thresholds
     flagged = again > 1
     count = xp.sum(xp.astype(flagged, xp.int64), axis=-1, keepdims=True)
     return flagged & (count <= int(max_share * n_tokens))

@@ -1,9 +1,7 @@
 """Workers return every cell once, on each backend and whatever worker is killed."""
 
-import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -206,48 +204,3 @@ def test_an_address_that_is_none_is_named(tmp_path, address):
         pytest.raises(ValueError, match=r"sweep: `address` must be the address of a"),
     ):
         swept(tmp_path, backend="dask", address=address)
-
-
-@pytest.mark.filterwarnings("default")
-def test_a_scheduler_that_is_killed_ends_the_sweep_in_a_sentence(tmp_path):
-    pytest.importorskip("distributed")
-    out, gate, file = tmp_path / "out", tmp_path / "gate", tmp_path / "scheduler.json"
-    options = {"env": os.environ, "stderr": subprocess.DEVNULL}
-    dask = [sys.executable, "-m", "dask"]
-    plain = ["--scheduler-file", str(file), "--no-dashboard"]
-    scheduler = subprocess.Popen(
-        [*dask, "scheduler", *plain, "--port", "0", "--host", "127.0.0.1"], **options
-    )
-    worker = subprocess.Popen(
-        [*dask, "worker", *plain, "--nthreads", "1", "--death-timeout", "20"], **options
-    )
-
-    def strike():
-        deadline = time.monotonic() + 60
-        while len(list(out.rglob("cells-*/*.npz"))) < 2:
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.01)
-        scheduler.kill()
-        gate.touch()
-
-    striker = threading.Thread(target=strike)
-    try:
-        while not file.exists() or not file.read_text().strip():
-            time.sleep(0.1)
-        address = json.loads(file.read_text())["address"]
-        striker.start()
-        with pytest.raises(RuntimeError, match="the connection to the scheduler was"):
-            swept(
-                out,
-                grid={**GRID, "gate": [str(gate)]},
-                backend="dask",
-                address=address,
-            )
-    finally:
-        gate.touch()
-        for process in (scheduler, worker):
-            process.kill()
-            process.wait()
-        striker.join()
-    assert list(out.rglob("cells-*/*.npz"))
