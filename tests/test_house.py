@@ -15,28 +15,9 @@ SOURCE = Path(__file__).parents[1] / "src" / "eigenheads"
 EXPERIMENT_PARTS = {"Params", "simulate", "check", "draw", "work", "files", "with_data"}
 # Names that several modules define today. Rename them and shorten this list; a new
 # homonym fails.
-KNOWN_HOMONYMS = {
-    "CriticalPoint",
-    "Tilt",
-    "TransformerBlock",
-    "attend",
-    "attention_weights",
-    "check_both",
-    "check_finite",
-    "check_gamma",
-    "check_population",
-    "digits",
-    "joined",
-    "landscape",
-    "read_words",
-    "shared",
-    "tilted",
-    "train",
-    "train_one",
-    "vit_of",
-}
+KNOWN_HOMONYMS: set[str] = set()
 # Modules whose docstrings still open with a question word, or say "a" for "per".
-KNOWN_RIDDLES = {"experiments/maulensoto2026/_method.py"}
+KNOWN_RIDDLES: set[str] = set()
 QUESTION = re.compile(r"(What|Who|Whose|Where|When|Why|How|Which|Whether)\b")
 # "one number a head": the plain word is "per".
 PER = re.compile(

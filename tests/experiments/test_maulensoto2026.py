@@ -179,7 +179,9 @@ def test_training_on_other_tokens_takes_the_gradient_of_autodiff(head):
     loss.backward()
     moved = mu.copy()
     index = _tokens.HEADS.index(head)
-    value = _tokens.train(prompts, moved, index, 1e-3, np.zeros(3), False)
+    value = _tokens.train_head_on_prompts(
+        prompts, moved, index, 1e-3, np.zeros(3), False
+    )
     gradient = leaf.grad.numpy()
     gradient = gradient / max(1.0, np.linalg.norm(gradient))
     np.testing.assert_allclose(value, loss.item(), rtol=1e-12)

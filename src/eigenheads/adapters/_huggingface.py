@@ -36,7 +36,7 @@ from eigenheads.adapters._variants import (
     SwapState,
     SymmetricVariant,
     attach,
-    attend,
+    attend_swapped,
     detach,
     swap_state,
 )
@@ -327,7 +327,7 @@ def _attend_swapped(
         dropout=dropout if module.training else 0.0,
         wants_weights=bool(options.get("output_attentions")),
     )
-    output, weights = attend(module, call.with_repeated_keys())
+    output, weights = attend_swapped(module, call.with_repeated_keys())
     return output.transpose(1, 2).contiguous(), weights
 
 

@@ -22,7 +22,7 @@ from eigenheads.adapters._family import (
 from eigenheads.adapters._variants import (
     AbstractVariant,
     SwappedModule,
-    attend,
+    attend_swapped,
     restore_class,
     swap_class,
 )
@@ -75,7 +75,7 @@ class SwappedMultihead(SwappedModule):
             is_causal=is_causal,
             wants_weights=need_weights,
         )
-        output, weights = attend(self, call)
+        output, weights = attend_swapped(self, call)
         merged = self.out_proj(output.transpose(1, 2).flatten(2))
         if weights is not None and average_attn_weights:
             weights = weights.mean(1)

@@ -28,7 +28,7 @@ from eigenheads.adapters._family import (
 from eigenheads.adapters._variants import (
     AbstractVariant,
     SwappedModule,
-    attend,
+    attend_swapped,
     plain_attention,
     restore_class,
     swap_class,
@@ -51,7 +51,7 @@ class SwappedLayout(SwappedModule):
         self: Any, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
     ) -> Tensor:
         """Attend like the original module, except for the heads' attention."""
-        output, _ = attend(self, _read_call(self, x, attn_mask, is_causal))
+        output, _ = attend_swapped(self, _read_call(self, x, attn_mask, is_causal))
         return _merge(self, output)
 
 

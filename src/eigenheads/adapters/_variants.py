@@ -298,7 +298,7 @@ def swap_state(module: nn.Module) -> SwapState:
     return state
 
 
-def attend(module: nn.Module, call: AttentionCall) -> Attended:
+def attend_swapped(module: nn.Module, call: AttentionCall) -> Attended:
     """Return the attention of a swapped module, by its variant."""
     dtype = call.values.dtype  # autocast may leave rotated queries and keys wider
     call = replace(call, queries=call.queries.to(dtype), keys=call.keys.to(dtype))

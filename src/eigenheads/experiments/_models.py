@@ -35,7 +35,7 @@ _SHARED: dict[tuple[str, Any, int], Table] = {}
 _KEPT = 4
 
 
-def shared(
+def shared_table(
     name: str,
     simulate: Callable[[Any, int], Table],
     params: Any,

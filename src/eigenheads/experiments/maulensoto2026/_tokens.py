@@ -66,7 +66,7 @@ def draw_from(data: FloatArray) -> tuple[Draw, FloatArray]:
     return draw, covariance / top
 
 
-def digits() -> FloatArray:
+def digit_images() -> FloatArray:
     """Return the 1 797 images of scikit-learn's digits, 64 pixels each."""
     from sklearn.datasets import load_digits
 
@@ -84,7 +84,7 @@ def mnist_patches(path: Path, *, size: int = 7, n_images: int = 2000) -> FloatAr
 
 
 @njit()
-def train(
+def train_head_on_prompts(
     prompts: Any, mu: Any, head: int, step_size: float, mean: Any, averaging: bool
 ) -> float:
     """Make one update a batch of (n_steps, B, L, d), λ = 1; return the losses' sum.

@@ -204,7 +204,7 @@ def _simulate_linear(params: Linear, rng: np.random.Generator) -> Table:
     }
 
 
-def check_population(run: Run[Curves]) -> list[Claim]:
+def _check_population(run: Run[Curves]) -> list[Claim]:
     """Return the claims on the infinite prompt."""
     table = run.table
     finals = table["covariance_alignments"]
@@ -234,7 +234,7 @@ def _low_quantile(sample: FloatArray, axis: int) -> Any:
     return np.quantile(sample, 0.05, axis=axis)
 
 
-def check_finite(run: Run[Curves]) -> list[Claim]:
+def _check_finite(run: Run[Curves]) -> list[Claim]:
     """Return the claims on finite prompts: theory on the same Σ, the same starts."""
     params, table = run.params, run.table
     gap = table["finite_alignment"] - table["theory_alignment"]
@@ -260,9 +260,9 @@ def check_finite(run: Run[Curves]) -> list[Claim]:
     ]
 
 
-def check_both(run: Run[Curves]) -> list[Claim]:
+def _check_both(run: Run[Curves]) -> list[Claim]:
     """Return the claims of both curves."""
-    return [*check_population(run), *check_finite(run)]
+    return [*_check_population(run), *_check_finite(run)]
 
 
 def check_linear_population(run: Run[Linear]) -> list[Claim]:
@@ -405,7 +405,7 @@ experiments = (
         source="Figure 1",
         about=_ABOUT
         + " Right: what changes with Σ, the alignment reached when descent stops.",
-        check=check_both,
+        check=_check_both,
         draw=partial(draw, parts=("population", "finite", "covariances")),
         size=(9.0, 6.5),
         cells=cells,
@@ -416,7 +416,7 @@ experiments = (
         title="Finite prompts, stochastic gradient descent",
         source="Figure 3a",
         about=_ABOUT + " Figure 1's second curve, from the same simulation.",
-        check=check_finite,
+        check=_check_finite,
         draw=partial(draw, parts=("finite", "loss")),
         size=(9.0, 3.6),
         **_SOFTMAX,
@@ -426,7 +426,7 @@ experiments = (
         title="Infinite prompts, descent of the exact risk",
         source="Figure 3b",
         about=_ABOUT + " Figure 1's first curve, from the same simulation.",
-        check=check_population,
+        check=_check_population,
         draw=partial(draw, parts=("population", "covariances")),
         size=(9.0, 3.6),
         **_SOFTMAX,

@@ -117,7 +117,7 @@ def _simulate(params: InContext, rng: np.random.Generator) -> Table:
     }
 
 
-def check_population(run: Run[InContext]) -> list[Claim]:
+def _check_population(run: Run[InContext]) -> list[Claim]:
     """Return the claims on infinite prompts."""
     table = run.table
     norms = table["population_norm"][:, -1] / table["population_best_norm"][0]
@@ -142,7 +142,7 @@ def check_population(run: Run[InContext]) -> list[Claim]:
     ]
 
 
-def check_finite(run: Run[InContext]) -> list[Claim]:
+def _check_finite(run: Run[InContext]) -> list[Claim]:
     """Return the claims on finite prompts."""
     params, table = run.params, run.table
     gap = table["finite_alignment"] - table["theory_alignment"]
@@ -166,9 +166,9 @@ def check_finite(run: Run[InContext]) -> list[Claim]:
     ]
 
 
-def check_both(run: Run[InContext]) -> list[Claim]:
+def _check_both(run: Run[InContext]) -> list[Claim]:
     """Return the claims of both curves."""
-    return [*check_population(run), *check_finite(run)]
+    return [*_check_population(run), *_check_finite(run)]
 
 
 def draw(figure: "Figure", run: Run[Any], parts: tuple[str, ...]) -> None:
@@ -309,7 +309,7 @@ experiments = (
         title="In context the head learns the direction that all prompts share",
         source="Figure 2",
         about=_ABOUT,
-        check=check_both,
+        check=_check_both,
         draw=partial(draw, parts=("population", "finite", "norm")),
         size=(9.0, 6.5),
         **_CURVES,
@@ -319,7 +319,7 @@ experiments = (
         title="In context, finite prompts",
         source="Figure 7a",
         about=_ABOUT + " Figure 2's second curve, from the same simulation.",
-        check=check_finite,
+        check=_check_finite,
         draw=partial(draw, parts=("finite", "loss")),
         size=(9.0, 3.6),
         **_CURVES,
@@ -329,7 +329,7 @@ experiments = (
         title="In context, infinite prompts",
         source="Figure 7b",
         about=_ABOUT + " Figure 2's first curve, from the same simulation.",
-        check=check_population,
+        check=_check_population,
         draw=partial(draw, parts=("population", "norm")),
         size=(9.0, 3.6),
         **_CURVES,

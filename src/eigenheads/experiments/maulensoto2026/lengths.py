@@ -47,7 +47,7 @@ def work(params: Lengths) -> float:
     return 2.0 * len(params.lengths) * params.n_runs * params.n_steps
 
 
-def landscape(params: Lengths, covariance: FloatArray, n_tokens: int) -> PCALandscape:
+def _landscape(params: Lengths, covariance: FloatArray, n_tokens: int) -> PCALandscape:
     """Return the population risk: exact for the linear head, L → ∞ for softmax."""
     sharp = params.inverse_temperature
     if params.head == "linear":
@@ -76,7 +76,7 @@ def simulate(params: Lengths, rng: np.random.Generator) -> Table:
             start=begin,
         )
         expected = descend(
-            landscape(params, covariance, n_tokens),
+            _landscape(params, covariance, n_tokens),
             begin,
             step_size=params.step_size,
             n_steps=params.n_steps,

@@ -57,7 +57,7 @@ def laws(params: Params) -> list[tuple[Draw, FloatArray]]:
     synthetic = _tokens.synthetic_laws(params.eigenvalues, params.dof)
     chosen = [(synthetic[name], covariance) for name in SYNTHETIC]
     if params.digits:
-        chosen.append(_tokens.draw_from(_tokens.digits()))
+        chosen.append(_tokens.draw_from(_tokens.digit_images()))
     if params.mnist:
         chosen.append(_tokens.draw_from(_tokens.mnist_patches(data_file(_MNIST))))
     return chosen
@@ -96,7 +96,9 @@ def _train(
         n_tokens = (stop - first) * params.batch_size * params.n_tokens
         prompts = draw(n_tokens, rng).reshape(stop - first, *shape)
         averaging = first >= late
-        losses = _tokens.train(prompts, mu, index, params.step_size, mean, averaging)
+        losses = _tokens.train_head_on_prompts(
+            prompts, mu, index, params.step_size, mean, averaging
+        )
         total += losses * averaging
     advance(params.n_steps)
     norm = float(np.linalg.norm(mean))

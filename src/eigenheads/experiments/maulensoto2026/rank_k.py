@@ -45,7 +45,7 @@ def covariance(params: Params) -> FloatArray:
     return np.diag(params.ratio ** np.arange(params.d))
 
 
-def landscape(params: Params, head: str, rank: int) -> PCALandscape:
+def _landscape(params: Params, head: str, rank: int) -> PCALandscape:
     """Return the population risk; λ makes the best squared lengths of order 1."""
     matrix = covariance(params)
     if head == "softmax":
@@ -68,7 +68,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
 def _one(
     params: Params, head: str, rank: int, rng: np.random.Generator
 ) -> dict[str, FloatArray]:
-    risk = landscape(params, head, rank)
+    risk = _landscape(params, head, rank)
     begin = pca_start(
         params.d,
         n_runs=params.n_runs,

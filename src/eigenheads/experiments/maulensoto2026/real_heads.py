@@ -58,7 +58,7 @@ def work(params: Params) -> float:
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
     """Measure the forms of MiniLM, of one untrained twin of it, and of the ViT."""
-    return _models.shared("real_heads", _measure, params, rng, work(params))
+    return _models.shared_table("real_heads", _measure, params, rng, work(params))
 
 
 def _measure(params: Params, entropy: int) -> Table:

@@ -92,7 +92,7 @@ def files(params: Params) -> tuple[str, ...]:
     return (_models.WIKITEXT,) if params.source == "wikitext2" else ()
 
 
-def vit_of(params: Params) -> ViT:
+def _vit_of(params: Params) -> ViT:
     """Return the small ViT."""
     return ViT(n_steps=params.vit_steps)
 
@@ -104,7 +104,7 @@ def trained_models(params: Params) -> tuple[str, ...]:
 
 def work(params: Params) -> float:
     """Return the units of progress, about heads times sequences."""
-    vit = vit_of(params)
+    vit = _vit_of(params)
     each = 1 + params.n_untrained
     heads = len(params.layers) * MINILM_HEADS * params.n_passages
     heads += vit.n_layers * vit.n_heads * params.n_images
@@ -113,7 +113,7 @@ def work(params: Params) -> float:
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
     """Measure every head of both models, or take what another key measured."""
-    return _models.shared("saritas2025", _measure, params, rng, work(params))
+    return _models.shared_table("saritas2025", _measure, params, rng, work(params))
 
 
 def _measure(params: Params, entropy: int) -> Table:
@@ -124,10 +124,10 @@ def _measure(params: Params, entropy: int) -> Table:
     encoder = _models.minilm()[0]
     table = _probe("minilm", encoder, _models.passages(text), params, seed)
     with weighing(_STEP):
-        body, head = _models.trained_vit(vit_of(params), entropy)
+        body, head = _models.trained_vit(_vit_of(params), entropy)
     table["vit_accuracy"] = np.array([_models.accuracy(body, head)])
     batch = _models.held_out(params.n_images)[0]
-    whole = replace(params, layers=tuple(range(vit_of(params).n_layers)))
+    whole = replace(params, layers=tuple(range(_vit_of(params).n_layers)))
     return table | _probe("vit", body, batch, whole, seed)
 
 

@@ -58,7 +58,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     )
     jobs = [(params, name, seed, words) for name in FEW for seed in seeds]
     steps = params.n_steps * len(jobs)
-    made = np.array(_training.train_all(train_one, jobs, units=1.0, steps=steps))
+    made = np.array(_training.train_all(_train_one, jobs, units=1.0, steps=steps))
     table = made.reshape(len(FEW), params.n_seeds, -1).transpose(0, 2, 1)
     return {
         # Logarithms, since differences of perplexities are ratios.
@@ -69,7 +69,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     }
 
 
-def train_one(
+def _train_one(
     params: Params, name: str, seed: int, words: "_inputs.Words"
 ) -> FloatArray:
     """Return perplexities (clean, then by share), share of S and self-weight."""

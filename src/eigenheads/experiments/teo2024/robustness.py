@@ -102,7 +102,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
             for cell, seed in chosen
         ]
         steps = params.n_steps * len(jobs)
-        made = _training.train_all(train_one, jobs, units=1.0, steps=steps)
+        made = _training.train_all(_train_one, jobs, units=1.0, steps=steps)
         found.update(zip(chosen, made, strict=True))
     table = np.array([[found[cell, seed] for seed in seeds] for cell in models(params)])
     n = len(conditions(params))
@@ -129,7 +129,7 @@ def _split(params: Params, seed: int) -> _inputs.Split:
     )
 
 
-def train_one(
+def _train_one(
     params: Params,
     cell: tuple[str, str],
     seed: int,

@@ -104,7 +104,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     seeds = [drawn_seed(rng) for _ in range(params.n_seeds)]
     jobs = [(params, name, seed) for name in FEW for seed in seeds]
     steps = params.n_steps * len(jobs)
-    made = np.array(_training.train_all(train_one, jobs, units=1.0, steps=steps))
+    made = np.array(_training.train_all(_train_one, jobs, units=1.0, steps=steps))
     table = made.reshape(len(FEW), params.n_seeds, -1).transpose(0, 2, 1)
     return {
         "clean": table[:, 0],
@@ -114,7 +114,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     }
 
 
-def train_one(params: Params, name: str, seed: int) -> FloatArray:
+def _train_one(params: Params, name: str, seed: int) -> FloatArray:
     """Return mean IoU clean and by corruption, share of S and self-weight."""
     import torch
     from torch.nn import functional as F
