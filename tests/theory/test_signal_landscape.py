@@ -417,3 +417,16 @@ def test_pca_alignment_is_that_of_a_large_sample(rng):
 def test_bad_arguments_get_a_sentence(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("duration", [5e-324, 1e-200, 1e-100, 1e-9])
+@pytest.mark.parametrize("infinite", [True, False])
+def test_flows_of_tiny_duration_end(duration, infinite):
+    # The integrator never returned for 1e-200.
+    law = SignalTokens(d=100, n_informative=10, n_nuisance=90, strength=0.5)
+    landscape = SignalLandscape(law, infinite=infinite)
+    path = landscape.flow(0.1, times=[0.0, duration])["alignment"][0]
+    # The velocity is (1 − t²) J'(t), at t = 0.1.
+    moved = 0.99 * duration * float(landscape.gradient(0.1))
+    assert path[1] == pytest.approx(0.1 + moved, rel=1e-12)

@@ -22,6 +22,8 @@ _LARGEST_INVERSE_TEMPERATURE, _LARGEST_AMPLITUDE = 5.0, 1e30
 # Relative and absolute tolerance of the integrator, far below what a figure or a claim
 # resolves: with infinitely many tokens, where the objective is exact, and without.
 _EXACT_TOLERANCE, _EXPANDED_TOLERANCE = (1e-10, 1e-14), (1e-8, 1e-12)
+# Durations below this are integrated in units of themselves.
+_TINY_DURATION = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -399,19 +401,23 @@ class SignalLandscape:
         )
 
     def _integrate(self, start: float, times: FloatArray, owner: str) -> FloatArray:
+        # The integrator never ends on a tiny interval: there, time counts in units of
+        # the whole duration. Elsewhere the unit is 1, which changes no digit.
+        unit = float(times[-1]) if times[-1] < _TINY_DURATION else 1.0
+
         def velocity(_: float, t: FloatArray) -> FloatArray:
             t = np.clip(t, -1.0, 1.0)
-            moved: FloatArray = (1 - t) * (1 + t) * self.slope(t)
+            moved: FloatArray = unit * (1 - t) * (1 + t) * self.slope(t)
             return moved
 
         rtol, atol = _EXACT_TOLERANCE if self.infinite else _EXPANDED_TOLERANCE
         # A large amplitude is stiff: its rates differ by factors like A.
         solution = solve_ivp(
             velocity,
-            (0.0, times[-1]),
+            (0.0, times[-1] / unit),
             [start],
             method="LSODA",
-            t_eval=times,
+            t_eval=times / unit,
             rtol=rtol,
             atol=atol,
         )
