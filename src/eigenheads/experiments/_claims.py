@@ -98,9 +98,12 @@ class Claim:
         """Verdict of this run."""
         if self.undecided or math.isnan(self.measured):
             return "undecided"
+        # A number without noise is an interval of length zero, so one rule serves both.
         low, high = self.interval or (self.measured, self.measured)
         least = -math.inf if self.relation == "≤" else self.expected - self.tolerance
         most = math.inf if self.relation == "≥" else self.expected + self.tolerance
+        # The order matters: an interval inside the range holds even if it lies below
+        # the effect that the paper prints. The note then says that it is smaller.
         if least <= low and high <= most:
             return "held"
         if high < least or most < low or self._is_below_printed:
@@ -231,6 +234,8 @@ def in_family(name: str, claims: Sequence[Claim]) -> list[Claim]:
     All verdicts of the family together are wrong with a probability of at most 5 %.
     Claims without an interval are left as they are, and do not count.
     """
+    # The bound of Bonferroni needs no independence, and claims of a family may rest on
+    # the same runs.
     level = family_level(sum(claim.estimate is not None for claim in claims))
     return [
         replace(_at_level(claim, level), family=name) if claim.estimate else claim
@@ -279,6 +284,7 @@ def _claim(
         estimate=estimate,
         **{"source": "ours", **options},
     )
+    # This is the level of a claim that stands alone; `in_family` may widen it later.
     return _at_level(made, LEVEL)
 
 

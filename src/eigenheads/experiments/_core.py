@@ -122,6 +122,8 @@ class Experiment(Generic[Params]):
     about: str
     presets: Mapping[str, Params]
     simulate: Callable[[Params, np.random.Generator], Table]
+    # Claims and drawings get a finished run only, so that both can be made again from a
+    # stored table without a new simulation.
     check: Callable[[Run[Params]], list[Claim]]
     draw: Callable[["Figure", Run[Params]], None]
     work: Callable[[Params], float] = field(default=lambda params: 1.0)

@@ -70,6 +70,8 @@ def _reached(functions: Iterable[Callable[..., Any]]) -> set[str]:
     waiting = [_place(function) for function in functions]
     seen: set[_Place] = set()
     found: set[str] = set()
+    # This searches the graph of definitions. The set of seen places ends cycles, and
+    # the result is a set, so the order of the search does not change the digest.
     while waiting:
         place = waiting.pop()
         if place in seen:
@@ -79,6 +81,7 @@ def _reached(functions: Iterable[Callable[..., Any]]) -> set[str]:
         for statement in module.statements(place[1]):
             found.add(f"{place[0]}\n{_plain(statement)}")
             waiting += module.references(statement)
+        # A module that only passes a name on leads to the module that defines the name.
         if place[1] in module.imports:
             waiting.append(module.imports[place[1]])
     return found
@@ -87,6 +90,9 @@ def _reached(functions: Iterable[Callable[..., Any]]) -> set[str]:
 def _place(function: Callable[..., Any]) -> _Place:
     while isinstance(function, partial):
         function = function.func
+    # The first part of the name is the top-level definition, which contains methods and
+    # inner functions. A lambda at the top level has no name, so its whole module stands
+    # for it.
     name: str = function.__qualname__.partition(".")[0]
     return function.__module__, None if name == "<lambda>" else name
 
@@ -114,6 +120,7 @@ class _Module:
         local = dict(self.imports)
         for node in ast.walk(statement):
             local |= _imported(node)  # imports inside functions
+        # These nodes stand left of a dot.
         owners = {
             id(node.value)
             for node in ast.walk(statement)
@@ -152,6 +159,7 @@ def _read(name: str) -> _Module:
             for one in names:
                 module.defined.setdefault(one, []).append(statement)
         else:
+            # A statement that binds no name counts for every name that it mentions.
             module.others.append(statement)
     return module
 
@@ -180,6 +188,8 @@ def _imported(node: ast.AST) -> dict[str, _Place]:
     bound: dict[str, _Place] = {}
     for alias in node.names:
         inner = f"{node.module}.{alias.name}"
+        # The imported name may be a submodule or a name in the file of the package;
+        # whether a file of that name exists decides.
         place = (inner, None) if _file(inner) else (str(node.module), alias.name)
         bound[alias.asname or alias.name] = place
     return bound

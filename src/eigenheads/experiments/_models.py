@@ -54,6 +54,7 @@ def shared_table(
         return _SHARED[key]
     with one_thread():
         table = simulate(params, entropy)
+    # Dictionaries keep the order of insertion, so the oldest table goes first.
     while len(_SHARED) >= _KEPT:
         _SHARED.pop(next(iter(_SHARED)))
     _SHARED[key] = table
@@ -128,6 +129,8 @@ def _passages(text: Text, path: Path | None) -> dict[str, Any]:
     tokenizer = minilm()[1]
     whole = _read(path)
     ids = tokenizer(whole, add_special_tokens=False, verbose=False)["input_ids"]
+    # The text is cut as one stream of tokens; each piece then gets its own [CLS] and
+    # [SEP].
     inner = text.n_tokens - 2
     count = min(text.n_passages, len(ids) // inner)
     rows = np.array(ids[: count * inner]).reshape(count, inner)
@@ -178,6 +181,7 @@ def vit_batch(images: FloatArray) -> Any:
 
     n = len(images)
     tokens = np.zeros((n, _IMAGE + 1, _IMAGE + 2), dtype=np.float32)
+    # The class token comes first and has no brightness.
     tokens[:, 1:, 0] = images
     tokens[:, range(_IMAGE + 1), range(1, _IMAGE + 2)] = 1
     return torch.from_numpy(tokens)
@@ -200,9 +204,12 @@ def train_vit(
     import torch
 
     images, labels = digits()
+    # This is the complement of `held_out`, which takes every fifth image.
     kept = np.arange(len(images)) % 5 != 0
     images, labels = images[kept], labels[kept]
     rng = np.random.default_rng(seed)
+    # PyTorch draws the weights and NumPy the batches. The fork leaves the random state
+    # of the caller as it was.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         body, head = _build(vit)
@@ -312,6 +319,7 @@ def twins(model: Any, count: int, seed: int) -> list[Any]:
     from eigenheads.adapters._untrained_copy import untrained_copy
 
     made = [untrained_copy(model, seed + index) for index in range(count)]
+    # A text instead of a model says why its weights could not be drawn.
     unmade = [one for one in made if isinstance(one, str)]
     if unmade:
         raise TypeError(f"an untrained model could not be drawn: {unmade[0]}")

@@ -143,12 +143,16 @@ def _choose(
     chosen = []
     for experiment in map(get_experiment, select_keys(keys)):
         params = preset_params(experiment, preset)
+        # Real data is used if all of its files are there. The parameters then differ,
+        # and so does the folder of the result.
         if experiment.with_data:
             fuller = experiment.with_data(params)
             params = fuller if has_data(*experiment.files(fuller)) else params
         reason = obstacle(experiment, params)
         if not reason:
             chosen.append((experiment, params))
+        # A key that the caller names must run or raise; one that only a pattern matches
+        # is left out with a notice.
         elif experiment.key in keys:
             raise Missing(f"reproduce: {experiment.key} {reason}")
         else:
@@ -177,6 +181,8 @@ def obstacle(experiment: Experiment[Any], params: Any) -> str:
 def _run(
     orders: list["_Order"], force: bool, jobs: int | None, listener: Listener
 ) -> list[Result]:
+    # All stored results are read before the first simulation: a damaged one stops the
+    # call at once, and the progress bar knows the whole work.
     stored = [None if force else order.load() for order in orders]
     missing = [
         order for order, result in zip(orders, stored, strict=True) if not result
@@ -248,6 +254,8 @@ class _Order:
             **_checked(self.experiment, Run(self.params, table)),
         )
         save_result(self.folder, result)
+        # The finished jobs are removed only now, so a kill before the result is stored
+        # does not lose them.
         finished.remove()
         return result
 
@@ -288,6 +296,8 @@ def current_figure(result: Result) -> bytes:
     is_current = result.code == code_version(experiment.key)
     if result.drawing == drawing_version(experiment.key) or not is_current:
         return result.figure
+    # All presets of an experiment have one class. JSON has turned its tuples into
+    # lists, so they are turned back.
     kind = type(next(iter(experiment.presets.values())))
     fields = {
         name: tuple(value) if isinstance(value, list) else value
@@ -298,6 +308,8 @@ def current_figure(result: Result) -> bytes:
 
 def experiment_rng(key: str, seed: int) -> np.random.Generator:
     """Return the generator of one experiment: it depends on key and seed alone."""
+    # A digest of the key separates the streams: adding or reordering experiments
+    # changes no result of another one.
     words = np.frombuffer(hashlib.sha256(key.encode()).digest()[:16], dtype=np.uint32)
     spawn_key = tuple(int(word) for word in words)
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=spawn_key))
@@ -329,6 +341,7 @@ def writable_folder(out: object, *, owner: str) -> Path:
     root = Path(out)
     try:
         root.mkdir(parents=True, exist_ok=True)
+        # Only a trial shows whether files can be written, such as on a read-only disk.
         trial = root / f".writable-{time.time_ns()}"
         trial.touch()
         trial.unlink()

@@ -64,6 +64,8 @@ def mean_estimate(sample: ArrayLike) -> Estimate:
     n, mean = len(numbers), float(np.mean(numbers))
     if n < ENOUGH:
         return Estimate(mean, n, lambda _: (-math.inf, math.inf), lambda _: math.inf)
+    # From here on there are enough observations. With fewer, the infinite interval
+    # above makes every verdict undecided.
     error = float(np.std(numbers, ddof=1)) / math.sqrt(n)
 
     def interval(level: float) -> tuple[float, float]:
@@ -92,6 +94,7 @@ def share_estimate(successes: int, n: int) -> Estimate:
         return float(ends.low), float(ends.high)
 
     # Normal approximation: precise enough to say what size could have been seen.
+    # The floor 1/n keeps the error positive if all trials have the same outcome.
     error = math.sqrt(max(share * (1 - share), 1 / n) / n)
     return Estimate(
         share, n, interval, lambda level: detectable_effect(error, n, level=level)
@@ -116,6 +119,7 @@ def bootstrap_estimate(
     n, value = len(numbers), float(statistic(numbers, axis=0))
     if n < ENOUGH:
         return Estimate(value, n, lambda _: (-math.inf, math.inf), lambda _: math.inf)
+    # All resamples are drawn once, so that intervals at different levels are nested.
     rows = np.random.default_rng(seed).integers(n, size=(_RESAMPLES, n))
     drawn = np.asarray(statistic(numbers[rows], axis=1), dtype=np.float64)
 
@@ -143,6 +147,8 @@ def equivalence_p_value(sample: ArrayLike, margin: float) -> float:
     numbers = np.asarray(sample, dtype=np.float64)
     above = stats.ttest_1samp(numbers, -margin, alternative="greater").pvalue
     below = stats.ttest_1samp(numbers, margin, alternative="less").pvalue
+    # Both tests must reject, so the larger p-value counts, and no correction for two
+    # tests is needed.
     return float(max(above, below))
 
 
@@ -174,6 +180,7 @@ def power_of_test(
 @lru_cache(maxsize=64)
 def _chi_quantiles(df: int) -> FloatArray:
     """Return evenly spaced quantiles of √(χ²/df)."""
+    # Midpoints avoid the quantiles at 0 and 1, of which the last is infinite.
     levels = (np.arange(4000) + 0.5) / 4000
     return np.asarray(np.sqrt(stats.chi2.ppf(levels, df) / df))
 
@@ -193,10 +200,12 @@ def detectable_effect(
     if error == 0:
         return 0.0
 
-    # In units of the standard error. A normal approximation brackets the root.
+    # The shift is in units of the standard error.
     def missing(shift: float) -> float:
         return power_of_test(shift, 1.0, n, level=level) - power
 
+    # At a shift of zero the power is the size of the test, which is below the power
+    # asked for. The power grows with the shift, so doubling brackets the root.
     high = 2.0
     while missing(high) < 0 and high < 1e6:
         high *= 2

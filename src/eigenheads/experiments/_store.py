@@ -36,6 +36,7 @@ FORMAT = "eigenheads-result/2"
 _LARGEST_TEXT, _LARGEST_FIGURE = 2**24, 2**25
 _MANIFEST, _TABLE, _FIGURE = "manifest.json", "table.npz", "figure.svg"
 _RELATIONS, _VERDICTS = get_args(Relation), get_args(Verdict)
+# A field of the wrong type or size can raise any of these while it is read.
 _WRONG_FIELD = (
     AttributeError,
     KeyError,
@@ -79,6 +80,7 @@ def save_result(folder: Path, result: Result) -> None:
     """Write a result; a reader sees all of it or nothing."""
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
+    # Without its manifest the folder counts as absent while its files are replaced.
     (folder / _MANIFEST).unlink(missing_ok=True)
     write_arrays(folder / _TABLE, result.table)
     write_atomically(folder / _FIGURE, lambda file: _write(file, result.figure))
@@ -107,6 +109,7 @@ def load_result(folder: Path) -> Result | None:
     if not path.is_file():
         return None
     manifest = _read_manifest(path)
+    # Digests come first, so that a damaged file is named before it is parsed.
     for name in (_TABLE, _FIGURE):
         _check_digest(folder / name, manifest)
     try:
@@ -210,6 +213,7 @@ def _read_json(path: Path) -> Any:
 
 
 def _damaged(path: Path, why: str) -> StoreError:
+    # The path ends in paper, figure, result and file: the first two are the key.
     key = "/".join(path.parts[-4:-2])
     return StoreError(
         f"store: `{path}` must be a whole file of a result; got a damaged or foreign "
@@ -249,12 +253,15 @@ def claim_from_json(fields: Mapping[str, Any]) -> Claim:
     for name in ("level", "printed", "detectable"):
         value = known.get(name)
         known[name] = None if value is None else float(value)
+    # The writer stores an infinite end as null, and the place in the pair tells its
+    # sign.
     if known.get("interval") is not None:
         low, high = known["interval"]
         known["interval"] = (
             -math.inf if low is None else float(low),
             math.inf if high is None else float(high),
         )
+        # Every claim with an interval has a detectable effect, so null is infinity.
         if known["detectable"] is None:
             known["detectable"] = math.inf
     return Claim(**known)

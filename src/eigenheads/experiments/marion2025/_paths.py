@@ -148,6 +148,8 @@ def draw_panels(
     end with key and value swapped are drawn one by one, beside the band.
     """
     axes: NDArray[Any] = figure.subplots(n_rows, 2)
+    # A mean over runs that end at different predictors would describe neither, so the
+    # swapped runs are kept apart.
     swapped = np.abs(table["eta"][:, -1]) > _SWAPPED
     _draw_excess_risk(axes[0, 0], table, _Runs(swapped, run_by_run))
     _draw_overlaps(axes[0, 1], table, _Runs(swapped, run_by_run))
@@ -223,6 +225,8 @@ def _draw_distance(axes: "Axes", table: Table, runs: "_Runs") -> None:
         band = table["band_steps"], table["band_distance"]
         axes.plot(*band, ":", color=INK, label="theory (rms)")
     axes.set(title="Distance to the manifold")
+    # If no run leaves the manifold, all values are the floor, for which a logarithmic
+    # axis has no useful range.
     if distance.max() > _FLOOR:
         axes.set_yscale("log")
     else:
@@ -254,4 +258,5 @@ class _Runs:
         for run in np.flatnonzero(self.one_by_one):
             style = ":" if self.swapped[run] else "-"
             axes.plot(steps, curves[run], style, color=color, linewidth=0.7, alpha=0.7)
+        # An empty curve gives the legend one entry for any number of runs.
         axes.plot([], [], color=color, label=label)

@@ -54,6 +54,7 @@ class Params:
 def n_steps(params: Params, d: int) -> int:
     """Return the updates at dimension d: `max_time`, or as many as we can afford."""
     wanted = min(params.max_steps, round(params.max_time * d / params.step))
+    # A multiple of the number of records puts the last record at the last update.
     return wanted - wanted % params.n_records
 
 
@@ -70,6 +71,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
         table[f"excess_{d}"] = _excess(params, d, runs)
         table[f"theory_excess_{d}"] = _excess(params, d, theory)[0]
         table[f"plain_excess_{d}"] = _excess(params, d, plain)[0]
+        # The fast phase starts off the manifold and takes few updates in any dimension.
         runs, theory, _ = _at_dimension(
             params, d, drawn_seed(rng), params.fast_steps, params.fast_start
         )
@@ -83,6 +85,8 @@ def _limit(params: Params) -> dict[str, FloatArray]:
     """Return theory's curve at the largest dimension, by its flow on the manifold."""
     landscape = _landscape(params, max(params.dimensions))
     start = np.array([[params.start, params.start]])
+    # The windows of large dimensions end at very small times, so the times are spaced
+    # evenly in logarithm.
     times = np.geomspace(1e-8, params.max_time, 400)
     # Within the first interval of this grid the flow is a straight line.
     flow = landscape.flow(start, duration=params.max_time, n_records=6001)
@@ -147,6 +151,8 @@ def check(run: Run[Params]) -> list[Claim]:
                 "of second order in the noise",
             )
         )
+    # In the smallest dimension the noise keeps θ from its path, so the two checks
+    # across dimensions leave it out.
     large = [d for d in params.dimensions if d >= 10**4]
     fast = [
         np.abs(table[f"fast_theta_{d}"] - table[f"theory_fast_theta_{d}"]).max()
@@ -192,9 +198,11 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
     for d, color, marker in zip(dimensions, COLORS, markers, strict=False):
         time, gain = table[f"time_{d}"], table[f"nu_{d}"].mean(axis=0) - start
         label = _power_of_ten(d)
+        # Markers are even on the logarithmic axis; rounding can make early ones equal.
         shown = np.unique(np.geomspace(1, len(time) - 1, 12).astype(int))
         style = {"color": color, "marker": marker, "markersize": 4, "linestyle": ""}
         axes[0].plot(time[shown], gain[shown], label=label, **style)
+        # The other dimensions reach only the beginning of the curve of the risk.
         if time[-1] > 0.5:
             axes[1].plot(time, table[f"excess_{d}"].mean(axis=0), color=color)
             axes[1].plot(time, table[f"theory_excess_{d}"], "--", color=INK, lw=1)

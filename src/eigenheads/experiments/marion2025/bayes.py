@@ -51,6 +51,8 @@ def paths(params: Params) -> dict[str, tuple[Any, Any, Any]]:
         "all": (d, few, falling),
         "sharpness_too_small": (d, few, 1 / np.sqrt(d)),
         "sharpness_too_large": (d, few, 1 / np.sqrt(few)),
+        # With as many tokens as dimensions no λ keeps both other conditions, so the
+        # path takes the best one.
         "too_many_tokens": (d, d, best_sharpness(d, d, params.gamma)),
     }
 
@@ -65,6 +67,7 @@ def best_sharpness(d: Any, n_tokens: Any, gamma: float) -> FloatArray:
     """Return the λ at which the oracle's risk is smallest, for each (d, L)."""
 
     def best(one_d: float, one_n: float) -> float:
+        # The search is over log λ, since d spans more than six orders of magnitude.
         found = minimize_scalar(
             lambda log: oracle_risk(one_d, one_n, gamma, math.exp(log)),
             bounds=(-20.0, 2.0),
@@ -112,9 +115,13 @@ def _direct_and_conditional(params: Params, rng: np.random.Generator) -> list[fl
     law = SingleLocation(params.check_d, params.check_n_tokens, params.gamma)
     tokens, targets, _ = law.sample(params.n_samples, rng)
     shift = math.sqrt(law.d / 2) * law.key_direction
+    # The logit of a location is the log ratio of two Gaussian densities of its token:
+    # the informative one, of mean `shift` and variance γ², and the standard one.
+    # Constants are equal at all locations and cancel in the softmax.
     own = ((tokens - shift) ** 2).sum(axis=-1) / (2 * law.gamma**2)
     logits = (tokens**2).sum(axis=-1) / 2 - own
     posterior = softmax(logits, axis=-1)
+    # The target is the coordinate of the informative token along v*, the second axis.
     errors = (targets - (posterior * tokens[..., 1]).sum(axis=-1)) ** 2
     theory = location_bayes_risk(law, n_samples=params.n_samples, rng=rng)
     direct_error = errors.std() / math.sqrt(len(errors))
@@ -125,6 +132,7 @@ def check(run: Run[Params]) -> list[Claim]:
     """Return the theorem's statement and the necessity of its conditions."""
     params, table = run.params, run.table
     d, excess = table["d"], table["oracle_all"] - table["bayes"]
+    # Rate and floors are statements on large d, so both use the second half only.
     half = len(d) // 2
     slope = float(np.polyfit(np.log(d[half:]), np.log(excess[half:]), 1)[0])
     rate = params.tokens_exponent + 2 * params.sharpness_exponent
@@ -195,6 +203,7 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw risks where all conditions hold, and the oracle where one is broken."""
     table, d = run.table, run.table["d"]
     keeps, breaks = figure.subplots(1, 2)
+    # The Bayes risk falls to zero; its smaller values would stretch the axis.
     floor = 1e-6
     for name, label, style, color in (
         ("null", "null", "-", GREY),

@@ -56,12 +56,18 @@ class Scheduled(Descent):
 def simulate_scheduled(params: Scheduled, rng: np.random.Generator) -> Table:
     """Descend; follow more starts until they decide; one run again, step by step."""
     table = simulate_descent(params, rng)
+    # A share needs many starts, but only until they have decided: each is followed for
+    # the first steps and recorded at its two ends alone.
     early = replace(
         params, n_runs=params.n_starts, n_steps=_DECIDED, record_every=_DECIDED
     )
     decided = simulate_descent(early, rng)
     start = np.array([[table[name][0, 0] for name in ORDER]])
+    # Every step is recorded here. Records at every 300th step, an even number, would
+    # hide a path of period two.
     close = replace(params, n_runs=1, n_steps=_N_CLOSE_UP, record_every=1)
+    # The swapped predictor is found by descent from a key at v* and a value near k*,
+    # with the inverse temperature held at the last one of the schedule.
     swapped = replace(
         close, inverse_temperature=_last_inverse_temperature(params), decay=0.0
     )
@@ -85,6 +91,7 @@ class SmallFixed(Descent):
 def simulate_small(params: SmallFixed, rng: np.random.Generator) -> Table:
     """Descend, and follow more starts for their share alone."""
     table = simulate_descent(params, rng)
+    # Only the ends of these runs are used, so nothing between is recorded.
     more = replace(params, n_runs=params.n_starts, record_every=params.n_steps)
     ends = simulate_descent(more, rng)
     return {**table, "end_kappa": ends["kappa"][:, -1], "end_nu": ends["nu"][:, -1]}
@@ -153,7 +160,9 @@ def check_scheduled(run: Run[Scheduled]) -> list[Claim]:
     params, table = run.params, run.table
     recovered = weakest_overlap(table) > _RECOVERED
     others = np.flatnonzero(~recovered)
+    # If every run has recovered there is no such gap, and the claim holds.
     swapped = 1 - np.abs(table["eta"][others, -1]).min() if others.size else 0.0
+    # A step turns back if its change has the opposite sign of the one before.
     changes = np.diff(table["close_up_rho"])[_WINDOW]
     alternating = np.mean(changes[1:] * changes[:-1] < 0)
     landscape = LocationLandscape(
@@ -246,6 +255,7 @@ def check_small(run: Run[SmallFixed]) -> list[Claim]:
         ),
         at_least(
             "the other runs: smallest distance to the manifold at the end",
+            # This is the smallest distance, or NaN, thus undecided, if no run is lost.
             -largest(-distance[lost]),
             1.0,
             "|η| = 1 there: key and value have swapped their roles (ours)",
@@ -312,6 +322,8 @@ def draw_scheduled(figure: "Figure", run: Run[Scheduled]) -> None:
 def _draw_step_changes(axes: Any, curve: FloatArray) -> None:
     """Draw how far one number moves in a step, and the steps themselves up close."""
     changes = np.abs(np.diff(curve))
+    # About 400 blocks are drawn by their largest change, since 40 000 single points
+    # would make a large file and no clearer curve.
     size = max(len(changes) // 400, 1)
     whole = len(changes) - len(changes) % size
     largest = changes[:whole].reshape(-1, size).max(axis=1)

@@ -45,6 +45,8 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     kappa, nu = np.meshgrid(axis, axis)
     field = landscape.velocity(kappa, nu)
     points = landscape.fixed_points()
+    # Theory lists the fixed points and their kinds. Searches from random starts test
+    # whether the list is complete, and differences of the field test the kinds.
     found = _search(landscape, rng.uniform(-1, 1, (params.n_searches, 2)))
     starts = rng.uniform(-1, 1, (params.n_flows, 2))
     flows = landscape.flow(starts, duration=params.duration, n_records=2)
@@ -73,6 +75,7 @@ def _measured_kind(landscape: LocationLandscape, kappa: float, nu: float) -> str
         side = -step if at > 0 else step
         moved = np.array([kappa, nu])
         moved[axis] += side
+        # The field is zero at the fixed point, so the difference needs one value only.
         columns.append(np.stack(landscape.velocity(*moved)) / side)
     rates = np.linalg.eigvals(np.stack(columns, axis=-1)).real
     if (rates < 0).all():
@@ -92,9 +95,12 @@ def _search(landscape: LocationLandscape, starts: FloatArray) -> FloatArray:
     for start in starts:
         solution = root(field, start, tol=1e-12)
         advance(1)
+        # A zero counts if it lies in the square, where the field is not continued, and
+        # if its residual confirms what the solver reports.
         inside = np.abs(solution.x).max() <= 1 + 1e-9
         if solution.success and inside and np.abs(solution.fun).max() < 1e-9:
             zeros.append(solution.x)
+    # Adding zero turns −0 into 0, so that equal points have equal bytes.
     rounded = np.round(np.array(zeros), 4) + 0.0
     return np.unique(rounded, axis=0)
 

@@ -70,6 +70,7 @@ def simulate(params: Online, rng: np.random.Generator) -> Table:
         record_every=params.record_every,
         seed=drawn_seed(rng),
     )
+    # Theory starts where the runs do, so that no gap is due to other starts.
     start = np.stack([paths[name][:, 0] for name in ORDER], axis=-1)
     with weighing(_MEAN_SHARE):
         mean = location_mean_dynamics(
@@ -97,6 +98,8 @@ def _band(params: Online, law: SingleLocation, theory: Table) -> dict[str, Float
     """Return theory's distance to the manifold at some records after the escape."""
     late = np.flatnonzero(theory["steps"] >= min(_ESCAPE_STEPS, params.n_steps // 2))
     chosen = np.unique(late[np.linspace(0, len(late) - 1, _N_BANDS).astype(int)])
+    # Runs end near (1, 1) or near (−1, −1), which is the same predictor; without
+    # absolute values they would cancel in the mean.
     kappa, nu = (
         np.abs(theory[name][:, chosen]).mean(axis=0) for name in ("kappa", "nu")
     )
@@ -123,6 +126,8 @@ def check(run: Run[Online]) -> list[Claim]:
     """Return the claims of the figure."""
     table = run.table
     gap = np.abs(table["excess_risk"] - table["theory_excess_risk"]).mean(axis=0)
+    # The first half contains the escape from random starts, which no mean path
+    # describes.
     late = len(gap) // 2
     return [
         at_least(
@@ -202,6 +207,7 @@ def run_online(params: Online, rng: np.random.Generator) -> dict[str, float]:
         params.task,
         inverse_temperature=inverse_temperatures(params)(params.n_steps),
     )
+    # The law of `task` has no noise on the targets, so this is the excess risk.
     risk = landscape.risk(**last)
     off = last["theta"] ** 2 + last["eta"] ** 2 + last["rho"] ** 2
     return {
@@ -255,6 +261,8 @@ cells = Cells(
     },
     run=run_online,
     shows=("kappa_squared", "nu_squared", "excess_risk"),
+    # A point of these lines costs a whole descent, so they are computed at the points
+    # of the grid only.
     boundaries={
         "kappa_squared": Boundary(
             label="descent without noise: κ² = 1/2", distance=_kappa, between=False

@@ -73,6 +73,8 @@ _TRAIN = SentenceTemplate(
     sizes=("short", "tall"),
     adjectives=_TRAIN_WORDS,
 )
+# This set changes neutral words alone. The sets below also change the adjectives, the
+# first sentence, or both, which tells apart what the probe has learned.
 _TEST = replace(
     _TRAIN,
     owners=("their", "your"),
@@ -96,6 +98,7 @@ def draw_sentences(
     """Draw `n` sentences, half of each label, in both orders; and the labels."""
     sentences, labels = [], []
     for index in range(n):
+        # Labels alternate, so that a set of even size is balanced.
         label = 1 if index % 2 else -1
         words = [word for word, sign in template.adjectives if sign == label]
         # The order of words and the label are independent of each other.
@@ -112,6 +115,8 @@ def _sentence(
 
     start = [one(template.first), one(template.owners), one(template.fillers)]
     noun, adverb = one(template.nouns), one(template.adverbs)
+    # The deciding adjective comes last or before the noun. In the second case a neutral
+    # size comes last, so that a fixed place does not give the label.
     if index % 2:
         rest = [noun, "is", adverb, adjective]
     else:
@@ -144,6 +149,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     table: dict[str, FloatArray] = {}
     with _models.one_thread():
         encoder = _models.minilm()[0]
+        # The twin has random weights and shows what needs no learning.
         twin = _models.twins(encoder, 1, seed)[0]
         for name, model in (("minilm", encoder), ("twin", twin)):
             states = {
@@ -163,6 +169,7 @@ def class_states(model: Any, sentences: list[str]) -> FloatArray:
     parts = []
     for first in range(0, len(sentences), _BATCH):
         piece = sentences[first : first + _BATCH]
+        # The mask of the tokenizer keeps padding out of attention.
         batch = tokenizer(piece, padding=True, return_tensors="pt")
         with torch.no_grad():
             states = model(**batch, output_hidden_states=True).hidden_states
@@ -192,6 +199,7 @@ def probe(
 def check(run: Run[Params]) -> list[Claim]:
     """Return the figure's bars as claims, and what random weights do."""
     table = run.table
+    # The first entry is the embedding, before any layer.
     first, *layers = table["minilm_train"]
     average = {
         (model, name): _share(table[column(model, name)], run.params.n_test)

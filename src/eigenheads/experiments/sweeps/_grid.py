@@ -77,6 +77,8 @@ class SweepPlan:
     def _point(self, values: dict[str, Value]) -> GridPoint:
         params = dataclasses.replace(self.base, **values)
         what = json.dumps([self.key, plain_params(params)], sort_keys=True)
+        # The stream leaves the code out, so that new code runs on the same draws. The
+        # digest includes it, so that cells of old code are not reused.
         words = np.frombuffer(_sha(what)[:16], dtype="<u4")
         digest = _sha(json.dumps([what, self.code])).hex()[:32]
         return GridPoint(params, digest, tuple(int(word) for word in words))
@@ -172,6 +174,7 @@ def parse_seeds(seeds: object) -> tuple[int, ...]:
         if len(seeds) > MAX_CELLS:
             fail("seeds", f"at most {MAX_CELLS}", Got(str(len(seeds))), owner=OWNER)
         chosen = [check_count("seeds", s, owner=OWNER, minimum=0) for s in seeds]
+        # The maximum with 1 also refuses an empty list.
         if len(set(chosen)) < max(len(chosen), 1) or max(chosen) > _MAX_WHOLE:
             fail("seeds", contract, seeds, owner=OWNER)
         return tuple(chosen)
@@ -195,6 +198,7 @@ def _axis(name: object, values: object, base: Any) -> tuple[Value, ...]:
         listed = ", ".join(names)
         fail("grid", f"values of one or more of {listed}", name, owner=OWNER, hint=hint)
     label, kind = str(name), type(getattr(base, str(name)))
+    # A colon in a value of a string parameter is text and makes no range.
     is_range = isinstance(values, str) and ":" in values and kind is not str
     if is_range:
         listed_values: list[object] = list(_range(label, str(values), kind))
@@ -251,6 +255,7 @@ def _coerced(label: str, value: object, kind: type) -> Value:
             value if isinstance(value, bool) else _refuse(label, "true or false", value)
         )
     number = _number(value) if isinstance(value, str) else value
+    # Booleans are integers in Python and would pass as 0 and 1.
     is_number = isinstance(number, int | float) and not isinstance(number, bool)
     if not is_number or not math.isfinite(number):  # type: ignore[arg-type]
         return _refuse(label, "finite numbers", value)

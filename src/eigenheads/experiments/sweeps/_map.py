@@ -67,6 +67,7 @@ class SweepAxis:
         """Edges of the cells of a heat map."""
         at = np.log(self.values) if self.is_log else self.values
         middle = (at[1:] + at[:-1]) / 2
+        # An outer cell extends as far beyond its value as on its inner side.
         edges = np.concatenate(
             [[2 * at[0] - middle[0]], middle, [2 * at[-1] - middle[-1]]]
         )
@@ -88,6 +89,8 @@ def _is_logarithmic(ordered: FloatArray) -> bool:
     steps, ratios = np.diff(ordered), np.diff(np.log(ordered))
     if ordered[-1] > _LOG_SPAN * ordered[0] or len(steps) < 2:
         return bool(ordered[-1] > _LOG_SPAN * ordered[0])
+    # Values with a small ratio get a logarithmic axis only if their ratios are even and
+    # their steps are not.
     return bool(np.ptp(ratios) / ratios.mean() < 0.1 < np.ptp(steps) / steps.mean())
 
 
@@ -163,6 +166,8 @@ def _panel(
     shown: list[str],
     at: dict[str, Value],
 ) -> SweepPanel:
+    # The axes of the map stay whole. A further axis takes the value of this panel, and
+    # an axis with one value takes that one.
     index: tuple[Any, ...] = tuple(
         slice(None)
         if axis in shown
@@ -192,6 +197,7 @@ def _lines(
     if any(isinstance(plan.axes[name][0], bool | str) for name in shown):
         return None
     places = [_places(plan.axes[name], boundary.between) for name in shown]
+    # These set the axes with a single value; those of the map are set point by point.
     fixed = {name: values[0] for name, values in plan.axes.items()}
     base = dataclasses.replace(plan.base, **{**fixed, **at})
     kinds = [type(plan.axes[name][0]) for name in shown]
@@ -305,6 +311,8 @@ def _draw_curve(place: "Axes", x: SweepAxis, panel: SweepPanel) -> None:
     else:
         place.errorbar(x.values, mean, panel.error[x.order], fmt="o-", color=BLUE)
     if panel.line is not None and panel.line_at is not None:
+        # The line crosses zero between neighbours of opposite sign. Where theory has no
+        # value there is NaN, whose comparison is false.
         signs = np.sign(panel.line)
         for index in np.flatnonzero(signs[1:] * signs[:-1] < 0):
             cross = _crossing(panel.line_at[0], panel.line, int(index))
@@ -313,5 +321,6 @@ def _draw_curve(place: "Axes", x: SweepAxis, panel: SweepPanel) -> None:
 
 
 def _crossing(at: FloatArray, line: FloatArray, index: int) -> float:
+    # The distance to the line is taken as linear between two neighbours.
     share = line[index] / (line[index] - line[index + 1])
     return float(at[index] + share * (at[index + 1] - at[index]))

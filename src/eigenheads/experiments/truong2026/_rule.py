@@ -80,6 +80,7 @@ def simulate_setting(
         seed=seed,
         averaging=True,
     )
+    # The time of the gradient flow after t updates is the sum of their step sizes.
     sizes = np.array([one.steps(index) for index in range(n_steps)])
     time = np.concatenate([[0.0], np.cumsum(sizes)])
     return {
@@ -92,6 +93,7 @@ def simulate_setting(
 
 def mean_path(one: Setting, start: FloatArray, steps: FloatArray) -> FloatArray:
     """Return theory's alignment, noise included, at the recorded steps."""
+    # Theory is recorded at the same steps as the runs.
     record_every = int(steps[1] - steps[0])
     path = signal_mean_dynamics(
         one.law,

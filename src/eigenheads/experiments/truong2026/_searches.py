@@ -41,17 +41,25 @@ def search_with_head(
     queries, objective = starts, np.zeros(starts.shape[1])
     pooled = tokens.reshape(-1, tokens.shape[-1])
     for _ in range(n_passes):
+        # This is the softmax over the tokens of each prompt, for all starts at once:
+        # weights are (n_prompts, n_tokens, n_starts), outputs (n_prompts, n_starts, d).
         weights = np.matmul(tokens, queries)
         weights *= np.float32(inverse_temperature)
         weights -= weights.max(axis=1, keepdims=True)
         np.exp(weights, out=weights)
         weights /= weights.sum(axis=1, keepdims=True)
         outputs = np.matmul(weights.transpose(0, 2, 1), tokens)
+        # With softmax weights w of tokens x and the output o, the gradient of the
+        # squared length of o is, up to a constant, the sum of w (x·o − m) x over
+        # tokens. Here m is the mean of x·o with the weights w. The constant does not
+        # matter, since the update is normalised.
         meetings = np.matmul(tokens, outputs.transpose(0, 2, 1))
         meetings -= np.sum(weights * meetings, axis=1, keepdims=True)
         meetings *= weights
         gradient = pooled.T @ meetings.reshape(len(pooled), -1)
         before, queries = queries, _normalised(gradient)
+        # This is the objective of the queries before the update; once they have
+        # converged the two agree.
         objective = np.mean(np.sum(outputs**2, axis=-1), axis=0)
         if _has_converged(before, queries):
             break
@@ -65,6 +73,8 @@ class Whitened:
         covariance = (pooled.T @ pooled / len(pooled)).astype(np.float64)
         values, vectors = np.linalg.eigh(covariance)
         self.top: FloatArray = vectors[:, -1]
+        # A component with direction a in token space has the direction C^(-1/2) a after
+        # whitening, so C^(1/2) leads from whitened weights back to it.
         self._colour = (vectors * np.sqrt(values)) @ vectors.T
         whiten = (vectors / np.sqrt(values)) @ vectors.T
         self.tokens: Tokens = pooled @ whiten.astype(np.float32)
@@ -85,12 +95,16 @@ def pursue_kurtosis(tokens: Tokens, starts: Tokens, *, n_passes: int) -> Tokens:
     for _ in range(n_passes):
         projected = tokens @ weights
         cubes = projected * projected
+        # The array holds squares up to here. Their mean is one on whitened tokens up to
+        # rounding; the measured mean accounts for that.
         mean = 3 * cubes.mean(axis=0)
         cubes *= projected
         before = weights
         weights = _normalised(tokens.T @ cubes / len(tokens) - weights * mean)
         if _has_converged(before, weights):
             break
+    # The sign of the kurtosis depends on the share of informative tokens, so the
+    # largest absolute value decides.
     kurtosis = np.mean((tokens @ weights) ** 4, axis=0) - 3
     return np.asarray(weights[:, np.argmax(np.abs(kurtosis))])
 

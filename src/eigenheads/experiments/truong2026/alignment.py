@@ -82,8 +82,10 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     for name, one in settings(params).items():
         runs = simulate_setting(one, n_records=params.n_records, seed=drawn_seed(rng))
         table |= {f"{key}_{name}": value for key, value in runs.items()}
+        # Other decays are judged by their ends alone and need no path of theory.
         if name in POWERS:
             continue
+        # Runs are judged by |q·u|, so theory starts from the same absolute values.
         start = np.abs(runs["alignment"][:, 0])
         table[f"theory_{name}"] = mean_path(one, start, runs["steps"])
         table[f"flow_{name}"] = SignalLandscape(one.law).flow(
@@ -97,6 +99,8 @@ def check(run: Run[Params]) -> list[Claim]:
     params, table = run.params, run.table
     first, *_ = params.dimensions
     ends = [table[f"alignment_{d}"][:, -1] > 0 for d in params.dimensions]
+    # Runs of all dimensions are pooled: if starts are symmetric, the sign of each is a
+    # fair coin.
     signs = np.concatenate(ends)
     claims = [
         at_least(
@@ -127,6 +131,8 @@ def _path_checks(d: int, table: Table) -> list[Claim]:
     theory = float(final_error(table[f"theory_{d}"]).mean())
     curve = np.abs(table[f"alignment_{d}"]).mean(axis=0)
     path = table[f"theory_{d}"].mean(axis=0)
+    # The first half contains the escape, which large dimensions reach before the path
+    # of theory does.
     gap = np.abs(curve - path)[len(path) // 2 :]
     label = f"d = {d:.0e}"
     return [
@@ -209,6 +215,7 @@ def _draw_alignment(axes: "Axes", table: Table, d: int) -> None:
     theory = table[f"theory_{d}"].mean(axis=0)
     axes.plot(steps, theory, ":", color=ORANGE, linewidth=1.8, label="mean path, noise")
     axes.set(title=f"Alignment |q·u|, {dimension_label(d)}", ylim=(-0.03, 1.05))
+    # The axis is linear up to step 10, so that the start has a place on it.
     axes.set_xscale("symlog", linthresh=10)
     axes.set_xlim(0, steps[-1])
     axes.set_xlabel("step")

@@ -89,6 +89,8 @@ def search(
     informative = max(1, round(share * n))
     bag = SignalTokens(params.d, informative, n - informative, theta)
     pooled = bag.sample(1, rng).tokens[0].astype(np.float32)
+    # Informative tokens stand anywhere in the bag, so prompts that are cut from it have
+    # random numbers of them.
     prompts = pooled.reshape(params.n_prompts, params.n_tokens, params.d)
     starts = random_starts(params.d, params.n_starts, rng)
     head = search_with_head(
@@ -102,6 +104,7 @@ def search(
         whitened.direction(pursue(whitened.tokens, starts, n_passes=params.n_passes))
         for pursue in (pursue_kurtosis, pursue_negentropy)
     ]
+    # The signal lies along the first axis, and its sign cannot be found.
     return [abs(float(unit[0])) for unit in (head, whitened.top, *units)]
 
 
@@ -159,6 +162,8 @@ def _mean_landscape(params: Any, share: float, strength: float) -> SignalLandsca
         strength,
         inverse_temperature=params.inverse_temperature,
     )
+    # The share replaces the counts of the law, so that lines of theory are not tied to
+    # whole numbers of informative tokens per prompt.
     return SignalLandscape(law, fraction=share)
 
 
@@ -180,6 +185,8 @@ class Params(TokenSearch):
 def simulate(params: Params, rng: np.random.Generator) -> Table:
     """Search by every method in every cell; median alignments over the repeats."""
     grid = [(share, theta) for share in params.shares for theta in params.strengths]
+    # Seeds are drawn before the threads start, so that their order does not change the
+    # result.
     seeds = [drawn_seed(rng) for _ in grid]
     found = np.empty((len(grid), params.n_repeats, len(METHODS)))
     one_pass = np.full(len(grid), np.nan)
@@ -220,6 +227,8 @@ def _outcomes(table: Table) -> FloatArray:
     found = {name: table[name] >= FOUND for name in METHODS}
     others = found["kurtosis"] | found["fastica"]
     head, pca = found["head"], found["pca"]
+    # The first condition that holds decides, so each may assume that those before it
+    # fail.
     return np.select(
         [head & pca & others, head & pca, head, pca, others],
         [1.0, 2.0, 3.0, 4.0, 5.0],
@@ -252,6 +261,7 @@ def check(run: Run[Params]) -> list[Claim]:
     """Return where the head wins and loses, and whether theory's lines hold."""
     params, table = run.params, run.table
     head, pca = table["head"], table["pca"]
+    # These corners, and the strengths 0.5 and 1, are in the grid of every preset.
     rare, common = 0, len(params.shares) - 1
     weak, strong = 0, len(params.strengths) - 1
     middle, one = params.strengths.index(0.5), params.strengths.index(1.0)
@@ -292,6 +302,8 @@ def check(run: Run[Params]) -> list[Claim]:
 def _theory_checks(params: Params, table: Table) -> list[Claim]:
     n = params.n_prompts * params.n_tokens
     shares, strengths = table["shares"][:, None], table["strengths"]
+    # The search rounds the informative tokens to a whole number, at least one; theory
+    # gets the rounded share.
     realised = np.maximum(np.round(shares * n), 1) / n
     theory = pooled_pca_alignment(
         fraction=realised,
@@ -300,10 +312,12 @@ def _theory_checks(params: Params, table: Table) -> list[Claim]:
         n_samples=n,
     )
     line = pooled_pca_threshold(fraction=realised, d=params.d, n_samples=n)
+    # Theory is a limit of large d; near its threshold PCA at d = 64 may be far from it.
     clear = strengths > 1.3 * line
     escape = np.array([escape_strength(params, share) for share in params.shares])
     ratio = strengths / escape[:, None]
     seen = ~np.isnan(table["one_pass"])
+    # Cells near the line are not judged, since random starts decide there.
     above, under = seen & (ratio > 2.0), seen & (ratio < 0.6)
     right = np.concatenate(
         [table["one_pass"][above] >= FOUND, table["one_pass"][under] < FOUND]
@@ -391,6 +405,7 @@ def _draw_outcomes(axes: "Axes", table: Table) -> None:
 
 
 def _edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    # Geometric means are the middles on logarithmic axes.
     middle = np.sqrt(values[1:] * values[:-1])
     first, last = values[0] ** 2 / middle[0], values[-1] ** 2 / middle[-1]
     return np.concatenate([[first], middle, [last]])

@@ -50,6 +50,7 @@ def simulate_sweep(
     for d, row in settings.items():
         final, averaged, theory = [], [], []
         for one in row:
+            # Only the start and the end of each run are recorded.
             runs = simulate_setting(one, n_records=1, seed=drawn_seed(rng))
             path = mean_path(one, np.abs(runs["alignment"][:, 0]), runs["steps"])
             final.append(runs["alignment"][:, -1])
@@ -93,6 +94,8 @@ def nuisance_settings(params: NuisanceParams) -> dict[int, list[Setting]]:
 def control(params: NuisanceParams) -> Setting:
     """Return the first setting with its informative tokens replaced by noise."""
     one = nuisance_settings(params)[params.dimensions[0]][0]
+    # Number of tokens, sharpness and steps stay those of the setting with a signal, so
+    # that only the signal can make a difference.
     law = SignalTokens(
         one.law.d,
         0,
@@ -161,6 +164,8 @@ def sweep_claims(
     ]
     for d in dimensions:
         alignment = np.abs(table[f"final_{d}"])
+        # Errors are compared as a factor: half and twice the error of theory are
+        # equally far off.
         ratio = (1 - alignment).mean(axis=1) / table[f"theory_{d}"]
         claims += [
             at_least(
@@ -215,6 +220,7 @@ def sphere_distance(alignments: FloatArray, d: int) -> Estimate:
     n = len(squares)
     distance = float(stats.kstest(squares, stats.beta(0.5, (d - 1) / 2).cdf).statistic)
 
+    # The inequality holds for every number of runs, so small presets need no other.
     def half(level: float) -> float:
         return math.sqrt(math.log(2 / (1 - level)) / (2 * n))
 
@@ -256,6 +262,8 @@ def _draw_sweep(
     values = table["values"]
     for shift, (d, color) in enumerate(zip(dimensions, (BLUE, GREEN), strict=True)):
         error = 1 - np.abs(table[f"final_{d}"])
+        # The points of the two dimensions are moved by 3 %, one to each side, so that
+        # they do not overlap.
         at = values * (1.0 + 0.03 * (2 * shift - 1))
         axes[0].plot(at, error, ".", color=color, markersize=3, alpha=0.5)
         name = dimension_label(d)
