@@ -42,11 +42,14 @@ def shared(
     """
     entropy = int(rng.bit_generator.seed_seq.entropy)  # type: ignore[attr-defined]
     key = (name, params, entropy)
+    # A table from the store costs nothing, but the progress of this figure still has to
+    # reach its announced total.
     if key in _SHARED:
         advance(work)
         return _SHARED[key]
     words = [*name.encode(), entropy]
     table = simulate(params, np.random.default_rng(np.random.SeedSequence(words)))
+    # A dictionary keeps the order of insertion, so the oldest table is dropped first.
     while len(_SHARED) >= _KEPT:
         _SHARED.pop(next(iter(_SHARED)))
     _SHARED[key] = table
@@ -72,8 +75,12 @@ def descend_to_the_end(landscape: PCALandscape, start: FloatArray) -> FloatArray
     one direction, and at most 300 000.
     """
     rates = landscape.descent_rates()
+    # Mode 0 is the length of μ along the top eigenvector, which has the largest
+    # curvature; the other modes turn μ and decide how long a descent takes.
     slowest = rates[1:].min() if len(rates) > 1 else rates[0]
     step = landscape.largest_stable_step() / 3
+    # Forty time constants of the slowest mode leave room for the time that a start next
+    # to a saddle needs to get away.
     n_steps = int(min(300_000, 40 / (slowest * step)))
     paths = descend(
         landscape, start, step_size=step, n_steps=n_steps, record_every=n_steps
@@ -89,7 +96,11 @@ def mode_rates(landscape: PCALandscape) -> tuple[FloatArray, FloatArray]:
     """
     vectors = landscape.subspace.eigenvectors
     minimiser = landscape.minimiser()
+    # The shift is small, so that the linear theory applies, but not so small that the
+    # squared sine, about 1e-8, is lost in rounding.
     shift = 1e-4 * np.linalg.norm(minimiser)
+    # The curvature times this step is at most 0.02, so the discrete decay is at most
+    # about 1 % faster than that of gradient flow.
     step, n_steps = landscape.largest_stable_step() / 100, 100
     theory = landscape.descent_rates()[1:]
     paths = descend(
@@ -99,6 +110,8 @@ def mode_rates(landscape: PCALandscape) -> tuple[FloatArray, FloatArray]:
         n_steps=n_steps,
         record_every=n_steps,
     )
+    # The sine of the angle to the top eigenvector is proportional to the displacement,
+    # whereas the alignment is flat at 1. Rounding may take the alignment above 1.
     sine = np.sqrt(1 - np.minimum(paths["alignment"], 1.0) ** 2)
     measured: FloatArray = -np.log(sine[:, -1] / sine[:, 0]) / (step * n_steps)
     return measured, theory
@@ -186,6 +199,8 @@ def _draw_norm(axes: "Axes", table: Table) -> None:
 
 def _draw_covariances(axes: "Axes", table: Table) -> None:
     finals = table["covariance_alignments"]
+    # The alignments arrive sorted, so this is their empirical distribution function, at
+    # the middle of each of its jumps.
     share = (np.arange(len(finals)) + 0.5) / len(finals)
     axes.plot(finals, share, color=GREEN, label=f"{len(finals)} draws of Σ")
     mine = float(table["population_alignment"][:, -1].mean())
@@ -202,6 +217,8 @@ def _draw_error(axes: "Axes", table: Table) -> None:
         ("finite", "SGD", ORANGE),
         ("theory", "theory for SGD's starts", INK),
     ):
+        # The mean over runs is taken before the logarithm; a run that is far off
+        # therefore shows, as it should. The floor keeps exact zeros on the axis.
         error = np.mean(1 - table[f"{part}_alignment"] ** 2, axis=0)
         style = "--" if part == "theory" else "-"
         axes.plot(steps, np.maximum(error, 1e-17), style, color=color, label=label)
@@ -235,6 +252,8 @@ def draw_against(axes: "Axes", table: Table, *, label: str) -> None:
         limit = float(table["limit"][0])
         axes.axhline(limit, color=INK, linestyle="--", linewidth=1, label="L → ∞")
     axes.set(title="Alignment when the run stops", xlabel=label)
+    # The axis starts a little below the worst run. The last summand keeps the limits
+    # apart if every alignment is 1.
     low = float(min(finals.min(), 1.0))
     axes.set_ylim(max(0.0, 1 - 1.15 * (1 - low)), 1 + 0.06 * (1 - low) + 1e-6)
     axes.legend(loc="lower right")

@@ -32,13 +32,19 @@ def synthetic_laws(eigenvalues: tuple[float, ...], dof: int) -> dict[str, Draw]:
         return roots * rng.standard_normal((n, d))
 
     def heavy(n: int, rng: np.random.Generator) -> FloatArray:
+        # The mean of 1/χ² is 1/(dof − 2), so this factor gives Student t tokens exactly
+        # the covariance of the Gaussian ones, and only the tails differ.
         radius = np.sqrt((dof - 2) / rng.chisquare(dof, size=(n, 1)))
         return roots * radius * rng.standard_normal((n, d))
 
     def skewed(n: int, rng: np.random.Generator) -> FloatArray:
+        # A standard exponential has mean 1 and variance 1: after centring, the
+        # covariance is again that of the Gaussian tokens.
         return roots * (rng.standard_exponential((n, d)) - 1)
 
     def across(n: int, rng: np.random.Generator) -> FloatArray:
+        # The reflection is orthogonal, so it leaves the unit covariance as it is and
+        # changes only the higher moments.
         return roots * ((rng.standard_exponential((n, d)) - 1) @ rotation)
 
     return {
@@ -60,6 +66,8 @@ def draw_from(data: FloatArray) -> tuple[Draw, FloatArray]:
     scaled = centred / math.sqrt(top)
 
     def draw(n: int, rng: np.random.Generator) -> FloatArray:
+        # Rows are drawn with replacement: tokens are then independent, and their
+        # covariance is exactly the one returned.
         rows: FloatArray = scaled[rng.integers(len(scaled), size=n)]
         return rows
 
@@ -78,6 +86,8 @@ def mnist_patches(path: Path, *, size: int = 7, n_images: int = 2000) -> FloatAr
     """Return the tiles of MNIST images, from one of the set's gzipped idx files."""
     images = read_idx(path)[:n_images] / 255.0
     height, width = images.shape[1:]
+    # The axes are image, row of tiles, row in the tile, column of tiles, column in the
+    # tile; the two axes inside a tile must be adjacent before they are merged.
     tiles = images.reshape(-1, height // size, size, width // size, size)
     patches: FloatArray = tiles.swapaxes(2, 3).reshape(-1, size * size)
     return patches
@@ -105,6 +115,8 @@ def train_head_on_prompts(
         gradient /= batch
         length = math.sqrt(np.sum(gradient * gradient))
         mu -= step_size / max(1.0, length) * gradient
+        # The vectors μ and −μ give the same scores. Without the choice of a side, a
+        # path that changes sign would average to zero.
         if averaging:
             mean += mu if np.sum(mu * mean) >= 0.0 else -mu
     return total / batch
@@ -117,14 +129,19 @@ def _add_gradient(
     """Add a prompt's gradient and return its loss; heads are numbered as in HEADS."""
     n_tokens = len(tokens)
     y, weights, slopes, t = work[0], work[1], work[2], work[3]
+    # The score of key k is the product of two projections, (μ·x₁)(μ·x_k).
     for token in range(n_tokens):
         y[token] = np.sum(tokens[token] * mu)
     for token in range(n_tokens):
         slopes[token] = y[0] * y[token]
+    # From here on the array holds the derivatives of the weights, not the scores.
     _attend(slopes, head, weights)
     error[:] = tokens[0]
     for token in range(n_tokens):
         error -= weights[token] * tokens[token]
+    # The loss changes with score k by −2 times the slope times x_k·error. Softmax also
+    # lowers the other weights when one rises, which subtracts the weighted mean of
+    # x·error.
     centre = 0.0
     for token in range(n_tokens):
         t[token] = np.sum(tokens[token] * error)
@@ -135,6 +152,8 @@ def _add_gradient(
             t[token] -= centre
         t[token] *= slopes[token]
         first += t[token] * y[token]
+    # The score depends on μ through both of its factors: through the key, which is the
+    # loop, and through the query, which is the line after it.
     for token in range(n_tokens):
         gradient -= 2.0 * y[0] * t[token] * tokens[token]
     gradient -= 2.0 * first * tokens[0]
@@ -178,10 +197,14 @@ def best_gain(head: str) -> tuple[float, float]:
     """
     if head in ("softmax", "linear"):
         return 1.0, 1.0
+    # Gauss-Hermite quadrature for the expectation over s, which is √a times a standard
+    # normal variable; its weights must therefore sum to 1.
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     weights = weights / weights.sum()
     c = np.linspace(0.02, 30.0, 3000)
     products = c[:, None] * nodes
+    # The mean slope E φ′(c z G) has a closed form for ReLU and erf; for the sigmoid a
+    # second quadrature runs over G.
     if head == "relu":
         slope = np.full_like(products, 0.5)
     elif head == "erf":

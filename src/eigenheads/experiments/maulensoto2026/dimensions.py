@@ -61,11 +61,15 @@ def simulate_dimensions(params: Dimensions, rng: np.random.Generator) -> Table:
         risk = _at_dimension(params, d, rng)
         begin = starts(rng, d, params.n_runs, None)
         finals.append(_final(params, risk, d, begin))
+        # One start per Σ is enough here: the spread over covariances is what these
+        # quantiles show, not the spread over starts.
         many = [
             _final(params, _at_dimension(params, d, rng), d, starts(rng, d, 1, None))[0]
             for _ in range(params.n_covariances)
         ]
         quantiles.append(np.quantile(many, LEVELS))
+        # New starts descend to the end on the first Σ of this dimension only, since
+        # that takes up to 300 000 steps.
         long = starts(rng, d, params.n_starts, None)
         gaps.append(np.abs(descend_to_the_end(risk, long)).max())
     return {
@@ -86,6 +90,7 @@ def _at_dimension(params: Dimensions, d: int, rng: np.random.Generator) -> PCALa
 def _final(
     params: Dimensions, risk: PCALandscape, d: int, begin: FloatArray
 ) -> FloatArray:
+    # Only the last state is used, so one record at the end is enough.
     paths = descend(
         risk,
         begin,
@@ -173,6 +178,8 @@ def simulate_context(params: ContextDimensions, rng: np.random.Generator) -> Tab
         )
         finals.append(paths.final("alignment"))
         norms.append(paths.final("norm") / np.linalg.norm(risk.minimiser()))
+        # The ratio to the largest stable step tells where the paper's step is too long;
+        # the claims on the norm leave those dimensions out.
         steps.append(params.step / d**2 / risk.largest_stable_step())
         gaps.append(np.abs(descend_to_the_end(risk, begin)).max())
     return {
@@ -187,6 +194,8 @@ def simulate_context(params: ContextDimensions, rng: np.random.Generator) -> Tab
 def check_context(run: Run[ContextDimensions]) -> list[Claim]:
     """Return the claims of the figure."""
     table = run.table
+    # With a step above the largest stable one the length cannot settle at the minimum,
+    # while the direction still can.
     stable = table["relative_step"] < 1
     norms = np.median(table["norm_ratio"], axis=1)[stable]
     source = "maulensoto2026, Figure 8b"
@@ -202,6 +211,8 @@ def check_context(run: Run[ContextDimensions]) -> list[Claim]:
         about(
             "where the step is stable: median norm over the minimiser's, "
             "the d farthest off",
+            # The signed ratio of the worst dimension is shown, so that a reader sees
+            # whether the norm is too large or too small.
             norms[np.argmax(np.abs(norms - 1))],
             1.0,
             1e-2,

@@ -83,6 +83,8 @@ def _simulate(params: Curves, rng: np.random.Generator) -> Table:
         "n_steps": params.n_steps,
         "record_every": params.record_every,
     }
+    # The paper's infinite-prompt curve has another λ, another step and other starts
+    # than its SGD, so it is no prediction for SGD.
     wide = softmax_landscape(
         covariance, inverse_temperature=params.population_inverse_temperature
     )
@@ -92,6 +94,8 @@ def _simulate(params: Curves, rng: np.random.Generator) -> Table:
         step_size=params.population_step_size,
         **schedule,
     )
+    # SGD and the theory that it is compared with share these starts; otherwise the
+    # spread over starts could hide the effect of finite prompts.
     begin = starts(rng, params.d, params.n_runs, params.start)
     finite = simulate_pca(
         GaussianPrompts(covariance, params.n_tokens),
@@ -103,6 +107,8 @@ def _simulate(params: Curves, rng: np.random.Generator) -> Table:
         start=begin,
         **schedule,
     )
+    # This second risk has the λ and the step of SGD. What remains between the two is
+    # the finite length of prompts and the noise of batches.
     sharp = softmax_landscape(
         covariance, inverse_temperature=params.inverse_temperature
     )
@@ -133,6 +139,8 @@ def quantiles_over_covariances(
 ) -> tuple[FloatArray, FloatArray]:
     """Return final alignments of descent, one random covariance each, and quantiles."""
     finals = []
+    # Every covariance has its own generator, so its draw does not depend on how many
+    # numbers the ones before it used.
     seeds = rng.integers(2**32, size=params.n_covariances)
     for seed in seeds:
         own = np.random.default_rng(seed)
@@ -176,6 +184,8 @@ def _simulate_linear(params: Linear, rng: np.random.Generator) -> Table:
         "record_every": params.record_every,
     }
     begin = starts(rng, params.d, params.n_runs, params.start)
+    # For the linear head the risk is exact at this L, so one descent is both the
+    # paper's population curve and the theory for SGD.
     population = descend(risk, begin, **schedule)
     finite = simulate_pca(
         GaussianPrompts(covariance, params.n_tokens),
@@ -237,6 +247,8 @@ def _low_quantile(sample: FloatArray, axis: int) -> Any:
 def _check_finite(run: Run[Curves]) -> list[Claim]:
     """Return the claims on finite prompts: theory on the same Σ, the same starts."""
     params, table = run.params, run.table
+    # The claim averages over runs before it takes absolute values: the noise of single
+    # runs averages out, and a systematic difference stays.
     gap = table["finite_alignment"] - table["theory_alignment"]
     norms = table["finite_norm"][:, -1] / table["theory_norm"][:, -1]
     return [
@@ -287,6 +299,8 @@ def check_linear_finite(run: Run[Linear]) -> list[Claim]:
     table = run.table
     gap = table["finite_alignment"] - table["theory_alignment"]
     norm = table["finite_norm"][:, -1] / table["theory_norm"][:, -1]
+    # The norm grows about a hundredfold. Logarithms weigh the early, exponential growth
+    # as much as the end.
     growth = np.log(table["finite_norm"] / table["theory_norm"]).mean(axis=0)
     return [
         at_most(
@@ -318,6 +332,8 @@ def check_linear_finite(run: Run[Linear]) -> list[Claim]:
 
 def run_finite(params: Curves, rng: np.random.Generator) -> dict[str, float]:
     """Return the alignments at the end of SGD and of theory for infinite prompts."""
+    # A cell draws a Σ of its own, unlike the figure: many cells together then show the
+    # spread over covariances.
     covariance = random_covariance(params.d, rng)
     begin = starts(rng, params.d, 1, params.start)
     schedule: dict[str, Any] = {
@@ -338,6 +354,7 @@ def run_finite(params: Curves, rng: np.random.Generator) -> dict[str, float]:
         covariance, inverse_temperature=params.inverse_temperature
     )
     theory = descend(landscape, begin, **schedule)
+    # The sign of μ is not identified, hence the absolute values.
     ends = [abs(float(path.final("alignment")[0])) for path in (finite, theory)]
     return {
         "alignment": ends[0],
@@ -382,6 +399,7 @@ _LINEAR_PRESETS = {
 }
 
 
+# A cell makes one run on one covariance, so both counts are set to 1.
 cells = Cells(
     presets={
         name: replace(params, n_runs=1, n_covariances=1)

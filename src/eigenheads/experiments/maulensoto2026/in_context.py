@@ -89,11 +89,15 @@ def _simulate(params: InContext, rng: np.random.Generator) -> Table:
         "n_steps": params.n_steps,
         "record_every": params.record_every,
     }
+    # Descent of the risk and SGD have the same λ, step and starts here, so the
+    # population curve also serves as the theory for SGD.
     begin = starts(rng, params.d, params.n_runs, None)
     population = descend(risk, begin, **schedule)
     finite = simulate_pca(
         law(params),
         inverse_temperature=params.inverse_temperature,
+        # A batch has several prompts per covariance. They are not independent, so the
+        # number of covariances limits how far a larger batch reduces the noise.
         batch_size=params.n_covariances * params.prompts_per_covariance,
         n_runs=params.n_runs,
         seed=drawn_seed(rng),
@@ -133,6 +137,8 @@ def _check_population(run: Run[InContext]) -> list[Claim]:
         ),
         about(
             "infinite prompts: final norm over the minimiser's, the run farthest off",
+            # This is the signed ratio of the worst run, not an average in which
+            # deviations could cancel.
             norms[np.argmax(np.abs(norms - 1))],
             1.0,
             0.05,
@@ -223,6 +229,8 @@ class LengthParams(InContext):
 
 def simulate_lengths(params: LengthParams, rng: np.random.Generator) -> Table:
     """Run SGD in context at each length, and theory from the same starts."""
+    # All lengths use the same starts, so differences between them come from the length
+    # and the noise alone.
     begin = starts(rng, params.d, params.n_runs, None)
     finals, norms = [], []
     for n_tokens in params.lengths:
@@ -239,6 +247,8 @@ def simulate_lengths(params: LengthParams, rng: np.random.Generator) -> Table:
         )
         finals.append(paths.final("alignment"))
         norms.append(paths.final("norm").mean())
+    # Theory is for L → ∞ and does not depend on the length: one descent serves all of
+    # them.
     theory = descend(
         landscape(params),
         begin,
@@ -259,6 +269,8 @@ def check_lengths(run: Run[LengthParams]) -> list[Claim]:
     """Return the claims of the figure."""
     table = run.table
     medians = np.median(table["alignment"], axis=1)
+    # Short prompts are off by order 1/L as expected; only lengths at which that is
+    # small are held against the limit.
     long = table["setting"] >= 40
     source = "maulensoto2026, Figure 8a"
     return [
@@ -300,6 +312,7 @@ _PRESETS = {
     "demo": InContext(n_runs=4, n_covariances=100, prompts_per_covariance=5),
     "paper": InContext(n_starts=1000),
 }
+# The recording interval of 73 divides 10 001, so the last step is recorded.
 _WEAK = InContext(spike=0.1, n_steps=10_001, record_every=73)
 _LENGTHS = LengthParams()
 _CURVES: dict[str, Any] = {"presets": _PRESETS, "simulate": simulate, "work": work}

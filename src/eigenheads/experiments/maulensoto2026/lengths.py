@@ -60,6 +60,8 @@ def _landscape(params: Lengths, covariance: FloatArray, n_tokens: int) -> PCALan
 def simulate(params: Lengths, rng: np.random.Generator) -> Table:
     """Run SGD at each length, and theory from the same starts on the same Σ."""
     covariance = random_covariance(params.d, rng)
+    # One Σ and one set of starts serve all lengths: otherwise the curve against L would
+    # mix the effect of L with that of the draws.
     begin = starts(rng, params.d, params.n_runs, params.start)
     finals, theory, norms = [], [], []
     for n_tokens in params.lengths:
@@ -91,6 +93,8 @@ def simulate(params: Lengths, rng: np.random.Generator) -> Table:
         "norm_ratio": np.array(norms),
         "eigenvalues": np.linalg.eigvalsh(covariance)[::-1].copy(),
     }
+    # The linear head has a risk of its own at each L. The softmax risk is the limit
+    # L → ∞, equal at all lengths, so its first entry is enough.
     if params.head == "linear":
         return {**table, "theory": np.array(theory)}
     return {**table, "limit": np.array(theory[:1])}
@@ -105,6 +109,7 @@ def draw(figure: "Figure", run: Run[Lengths]) -> None:
 def length_claims(table: Table, expected: FloatArray, source: str) -> list[Claim]:
     """Return the claims of figure 5: simulation against theory on the same Σ."""
     gaps = np.abs(np.median(table["alignment"], axis=1) - expected)
+    # Shorter prompts are left out: for softmax the theory is a limit in L.
     long = table["setting"] >= 20
     return [
         at_most(
@@ -129,6 +134,8 @@ def rate_in_length(table: Table, limit: float) -> Estimate:
 
     A straight line through the logarithms of gap and length, one slope per run.
     """
+    # The floor keeps the logarithm finite if a run meets the limit exactly. The fit
+    # takes all runs at once, one per column.
     logs = np.log(np.maximum(np.abs(table["alignment"] - limit), 1e-12))
     return mean_estimate(np.polyfit(np.log(table["setting"]), logs, 1)[0])
 

@@ -92,9 +92,12 @@ def _train(
     mean, total = np.zeros_like(mu), 0.0
     index, late = HEADS.index(head), params.n_steps // 2
     shape = (params.batch_size, params.n_tokens, len(mu))
+    # Tokens are drawn in blocks of updates, which bounds the memory and still keeps the
+    # number of calls small.
     for first, stop in blocks(params.n_steps, size=_BLOCK):
         n_tokens = (stop - first) * params.batch_size * params.n_tokens
         prompts = draw(n_tokens, rng).reshape(stop - first, *shape)
+        # A block counts as a whole, and only if it begins in the second half.
         averaging = first >= late
         losses = _tokens.train_head_on_prompts(
             prompts, mu, index, params.step_size, mean, averaging
@@ -102,7 +105,12 @@ def _train(
         total += losses * averaging
     advance(params.n_steps)
     norm = float(np.linalg.norm(mean))
+    # The number of averaged updates follows from that rule: the half is rounded up to
+    # the next start of a block.
     kept = params.n_steps - -(-late // _BLOCK) * _BLOCK
+    # The loss of a head that predicts zero is the trace of the covariance, so the
+    # difference is what the head explains. The top eigenvalue is 1, so it is in units
+    # of σ₁.
     gain = float(np.trace(covariance) - total / kept)
     return float(abs(mean @ top)) / norm, norm / kept, gain
 
@@ -112,6 +120,8 @@ def check(run: Run[Params]) -> list[Claim]:
     params, table = run.params, run.table
     row = {name: table["alignment"][i] for i, name in enumerate(names(params))}
     column = {head: i for i, head in enumerate(HEADS)}
+    # The activations of these two heads are odd functions of the score; the claims on
+    # skewed tokens set them against softmax and ReLU.
     straight = [column[head] for head in ("linear", "erf")]
     seen = [
         ("gaussian tokens: the worst head's", "≥", 0.9, row["gaussian"].min()),
@@ -135,6 +145,7 @@ def check(run: Run[Params]) -> list[Claim]:
             row["skewed"][[column["softmax"], column["relu"]]].max(),
         ),
     ]
+    # The first two heads are softmax and linear, in the order of the table.
     if params.digits:
         both = row["digits"][:2].min()
         seen.append(("digits: the worse of softmax and linear:", "≥", 0.8, both))

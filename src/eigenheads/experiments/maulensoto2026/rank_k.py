@@ -50,6 +50,7 @@ def _landscape(params: Params, head: str, rank: int) -> PCALandscape:
     matrix = covariance(params)
     if head == "softmax":
         return softmax_landscape(matrix, inverse_temperature=1.0, rank=rank)
+    # The linear head sums over keys where softmax averages, so its λ is divided by L.
     sharp = 1 / params.n_tokens
     return linear_landscape(
         matrix, n_tokens=params.n_tokens, inverse_temperature=sharp, rank=rank
@@ -76,6 +77,8 @@ def _one(
         rank=rank,
         scale=params.start,
     )
+    # The largest stable step depends on head and rank; a fixed fraction of it makes the
+    # panels comparable.
     schedule: dict[str, Any] = {
         "step_size": params.step * risk.largest_stable_step(),
         "n_steps": params.n_steps,
@@ -109,6 +112,8 @@ def check(run: Run[Params]) -> list[Claim]:
     """Return the claims, head by head."""
     params, table = run.params, run.table
     eigenvalues = params.ratio ** np.arange(params.d)
+    # By the theorem of Eckart and Young no rank-k projection leaves less than the sum
+    # of the other eigenvalues.
     pca_errors = np.array([eigenvalues[k:].sum() for k in params.ranks])
     minima = np.array([table[f"softmax_minimum_{k}"][0] for k in params.ranks])
     claims = [
@@ -121,6 +126,8 @@ def check(run: Run[Params]) -> list[Claim]:
         )
     ]
     for head in ("softmax", "linear"):
+        # The gaps are those of exact descent and concern the shape of the risk; the
+        # errors are those of SGD and include its noise.
         gaps = [
             np.abs(table[f"{head}_risk_{k}"] - table[f"{head}_minimum_{k}"]).max()
             for k in params.ranks

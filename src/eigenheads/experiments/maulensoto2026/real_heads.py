@@ -73,6 +73,7 @@ def _measure(params: Params, entropy: int) -> Table:
     for name, model in (("minilm", encoder), ("twin", first)):
         table |= _probe(name, model, others, batch, params.layers, params, seed)
     vit = ViT(n_steps=params.vit_steps)
+    # A step of training counts as a fraction of a head in the progress.
     with weighing(_STEP):
         body, _ = _models.trained_vit(vit, entropy)
     images = _models.held_out(params.n_images)[0]
@@ -107,6 +108,8 @@ def found_share(table: Table, name: str, statistic: str, null: str) -> float:
     """Return the share of heads with a q-value of at most 0.05."""
     from eigenheads.probes import q_values
 
+    # All heads of the model are one family of tests: with single p-values, one null
+    # head in twenty would stand out.
     return float(np.mean(q_values(table[f"{name}_{statistic}_{null}_p"]) <= _LEVEL))
 
 
@@ -114,6 +117,8 @@ def check(run: Run[Params]) -> list[Claim]:
     """Return how many heads stand out, and by how little."""
     table = run.table
     cosine, overlap = STATISTICS[:2]
+    # Random forms overlap with the leading directions by chance, and the more the wider
+    # the head is; the measured overlap is divided by that.
     chance = table[f"minilm_{overlap}_rotated_mean"]
     return [
         at_least(
@@ -150,6 +155,7 @@ def check(run: Run[Params]) -> list[Claim]:
         ),
         at_most(
             "MiniLM: effective rank of the score form over the head's width",
+            # The divisor is the width of a head of MiniLM.
             mean_estimate(table["minilm_qk_rank"].ravel() / 32),
             0.5,
             "a rank-one head has 1/32; half the width would be a low rank still",
@@ -177,6 +183,8 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
                         table[f"{name}_{statistic}_{null}_mean"],
                         table[f"{name}_{statistic}_{null}_sd"],
                     )
+                    # Turned forms and untrained models are drawn; the null of permuted
+                    # coordinates stays in the table.
                     for null in _NULLS[::2]
                 },
                 has_map=name == "minilm",

@@ -127,6 +127,8 @@ def _measure(params: Params, entropy: int) -> Table:
         body, head = _models.trained_vit(_vit_of(params), entropy)
     table["vit_accuracy"] = np.array([_models.accuracy(body, head)])
     batch = _models.held_out(params.n_images)[0]
+    # The layers in the settings are those of MiniLM; the small ViT is measured in all
+    # of its layers.
     whole = replace(params, layers=tuple(range(_vit_of(params).n_layers)))
     return table | _probe("vit", body, batch, whole, seed)
 
@@ -136,6 +138,8 @@ def _probe(
 ) -> dict[str, FloatArray]:
     """Return observed numbers (layers, heads) and mean, sd and p-value by null."""
     captured = _models.capture(model, batch, params.layers)
+    # Untrained twins see the same batch, so they differ from the model in the weights
+    # alone.
     alike = [
         _models.capture(copy, batch, params.layers)
         for copy in _models.twins(model, params.n_untrained, seed)
@@ -151,6 +155,7 @@ def _probe(
         n_permutations=params.n_permutations,
         n_redraws=params.n_redraws,
     )
+    # Each layer draws its random values from a generator of its own.
     gaps = [
         absolute_gamma_gaps(one, np.random.default_rng(seed + index))
         for index, one in enumerate(captured)
@@ -176,9 +181,13 @@ def absolute_gamma_gaps(
     values = np.asarray(captured.values[0], dtype=np.float64)
     cloud = kernel_pca(keys, scale=captured.scale)
     n = keys.shape[1]
+    # Sums of the centred values with Gaussian weights have, given the values, exactly
+    # their empirical covariance. The keys stay the same, so K̃ does too.
     mixing = rng.standard_normal((n, n)) / np.sqrt(n)
     centre = values.mean(axis=1, keepdims=True)
     drawn = centre + mixing @ (values - centre)
+    # Every pair of tokens is counted once, without the diagonal, whose zeros would
+    # lower the median.
     pairs = np.triu_indices(n, 1)
 
     def gap(v: FloatArray) -> FloatArray:
@@ -220,8 +229,13 @@ def share_claim(
         source="ours: the null of random projections",
         on_record=on_record,
     )
+    # The smallest p-value with n draws is 1/(n + 1). By the rule of Benjamini and
+    # Hochberg, m of M heads with that p-value have q-values of M/(m (n + 1)). Solved
+    # for m at the level, this is the least number of heads that can stand out.
     n_heads = table[f"{model}_{statistics[0]}"].size
     needed = math.ceil(n_heads / (_LEVEL * (params.n_redraws + 1)))
+    # A claim that fails was decided by heads that did stand out, so few draws are an
+    # excuse only for a claim that holds.
     if found.verdict != "held" or needed <= _UNSEEN * n_heads:
         return found
     why = f"with {params.n_redraws} draws it takes {needed} of {n_heads} heads"
@@ -253,6 +267,7 @@ def strip(
         nulls={
             words: (table[f"{name}_{null}_mean"], table[f"{name}_{null}_sd"])
             for null, words in nulls.items()
+            # Not every statistic has every null.
             if f"{name}_{null}_mean" in table
         },
         references=references,

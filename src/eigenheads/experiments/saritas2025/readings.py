@@ -39,6 +39,8 @@ _ROUGH = 0.1
 def check_values(run: Run[Params]) -> list[Claim]:
     """Return the study's three bounds, and differences from chance."""
     params, table = run.params, run.table
+    # The study's bounds are about trained models, so a ViT with few updates is left out
+    # here. Differences from random values are judged for both models.
     claimed = [
         at_most(
             f"{NAMES[model]}: average {words} with kernel-PCA values",
@@ -83,6 +85,8 @@ def check_values(run: Run[Params]) -> list[Claim]:
         )
         for model in MODELS
     ]
+    # Each family is judged at a joint level of 5 %: several statistics on two models
+    # would otherwise give a wrong verdict by chance too often.
     return [
         *in_family("averages over heads", claimed),
         *in_family("differences from random values", chance),
@@ -115,6 +119,7 @@ def check_norms(run: Run[Params]) -> list[Claim]:
         at_most(
             f"{NAMES[model]}: share of heads whose output is longer than the feature "
             "it would be a projection of",
+            # The ratio is a decimal logarithm: above 0 the output is the longer.
             share_estimate(int((ratio > 0).sum()), ratio.size),
             0.05,
             "a projection on unit axes shortens; averages over tokens are exact to "
@@ -125,6 +130,7 @@ def check_norms(run: Run[Params]) -> list[Claim]:
         for model in MODELS
         for ratio in [table[f"{model}_norm_ratio"]]
     ]
+    # If untrained models have the same ratio, training is not its cause.
     untrained = [
         about(
             f"{NAMES[model]}, untrained: log10 of |output|² over |feature|²",
@@ -145,9 +151,13 @@ def check_gamma(run: Run[Params]) -> list[Claim]:
     for model in MODELS:
         table, name = run.table, NAMES[model]
         gaps = table[f"{model}_gamma_gap"].ravel()
+        # Paired head by head: each head is compared with random values on its own keys.
         ratios = np.log10(gaps / table[f"{model}_gamma_gap_random"].ravel())
         relative = mean_estimate(table[f"{model}_gamma_difference"].ravel())
         statement = f"{name}: |γ_i − γ_j| over the larger of both, average over heads"
+        # The relative difference is what the reading is about. The absolute one is
+        # small for any values, because the eigenvalues of K̃ are small; the comparison
+        # with random values shows this.
         claims += [
             about(
                 statement,
@@ -262,6 +272,8 @@ def draw_gamma(figure: "Figure", run: Run[Params]) -> None:
     second = []
     for model in MODELS:
         chance = np.log10(table[f"{model}_gamma_gap_random"])
+        # There is one draw of random values per head, so the width of the box is taken
+        # over the heads of a layer.
         spread = chance.std(axis=1, keepdims=True)
         second.append(
             HeadStrip(

@@ -33,6 +33,8 @@ _SAID: Final = {
     "corruptions": "accuracy under corruptions",
     "attacks": "accuracy under attacks",
 }
+# Pairs of a model and its control. Each control of RPC n=4 lacks one part of it or
+# replaces that part by something simpler.
 _CONTROLS: Final = (
     ("RPC n=4", SHARPENED),
     ("RPC n=4", "temperature"),
@@ -99,6 +101,8 @@ def robustness_claims(
         compared = _Comparisons(kind, cells, families, table)
         claimed += compared.claims()
         controls += compared.controls(margin)
+    # The paper's claims and our controls are two families: the number of controls must
+    # not widen the intervals of the paper's claims.
     return [
         *_layer_claims(cells, table),
         *in_family("RPC-Attention against its baselines", claimed),
@@ -119,6 +123,7 @@ def _layer_claims(cells: Sequence[tuple[str, str]], table: Table) -> Iterator[Cl
     for control, source in MATCHED.items():
         if ("vit", control) in where and ("vit", source) in where:
             weight = table["self_weight"]
+            # Differences are per seed, because the temperature was matched per seed.
             gap = weight[where["vit", control]] - weight[where["vit", source]]
             yield about(
                 f"control at a matched temperature: self-weight less that of {source}, "
@@ -141,6 +146,8 @@ class _Comparisons:
         table: Table,
     ) -> None:
         self.at = {name: i for i, (own, name) in enumerate(cells) if own == kind}
+        # Plain attention alone selects the conditions, so the choice does not depend on
+        # how RPC-Attention or symmetric attention fares under them.
         plain = self.at["softmax"]
         counts = counting(table["accuracy"][plain], table["clean"][plain])
         self.means: Mapping[str, FloatArray] = {
@@ -151,6 +158,8 @@ class _Comparisons:
 
     def gap(self, family: str, one: str, other: str) -> Estimate:
         """Return the difference of two models, paired over seeds."""
+        # Both models of a pair share a seed, and with it data and batches; what varies
+        # between seeds for both cancels in the difference.
         means = self.means[family]
         return mean_estimate(means[self.at[one]] - means[self.at[other]])
 
@@ -178,6 +187,8 @@ class _Comparisons:
 
     def controls(self, margin: float) -> Iterator[Claim]:
         """Yield our controls: what of the layer makes a difference."""
+        # The paper compares with symmetric attention. If plain softmax is more robust,
+        # a gain over the symmetric baseline is a weaker result than it seems.
         if "attacks" in self.means and not self.prefix:
             yield difference(
                 "softmax: accuracy under attacks less symmetric attention's, in points",
@@ -200,6 +211,8 @@ def sparsity_claims(names: Sequence[str], table: Table, margin: float) -> list[C
     """Return the shares of S as λ falls, and the differences from S = 0."""
     at = {name: index for index, name in enumerate(names)}
     swept = {name: x for name, x in SPARSITIES.items() if name in at}
+    # The order is that of SPARSITIES, from the largest λ to the smallest; the claim on
+    # successive differences below relies on it.
     shares = {x: float(table["flagged"][at[name]].mean()) for name, x in swept.items()}
     claims = [
         at_least(
@@ -216,6 +229,8 @@ def sparsity_claims(names: Sequence[str], table: Table, margin: float) -> list[C
         ),
     ]
     counts = counting(table["accuracy"][at["softmax"]], table["clean"][at["softmax"]])
+    # A mean over no condition is undefined; models that hardly learned may have none
+    # that counts.
     if not counts.any():
         return claims
     kept = table["accuracy"][:, counts].mean(axis=1)

@@ -36,6 +36,7 @@ def load_split(
         from sklearn.datasets import load_digits
 
         images, classes = load_digits(return_X_y=True)
+        # One permutation for both parts keeps training and test images disjoint.
         order = rng.permutation(len(images))
         pixels = images[order].reshape(-1, 8, 8).astype(np.float32) / 16
         first, then = slice(n_train), slice(n_train, n_train + n_test)
@@ -43,6 +44,7 @@ def load_split(
             pixels[first], classes[order][first], pixels[then], classes[order][then]
         )
     parts: list[Any] = []
+    # The names come in pairs of images and labels: training first, then test.
     for start, count in ((0, n_train), (2, n_test)):
         images, classes = (
             read_idx(data_file(name)) for name in MNIST[start : start + 2]
@@ -91,11 +93,14 @@ def load_words(
     """Return the most frequent words of a text by id, or of a drawn language."""
     if data == "drawn":
         ids_drawn = _draw_words(n_words, 500 * length, rng)
+        # Both parts come from one chain, so the test text follows the same rules.
         train, test = ids_drawn[: 400 * length], ids_drawn[400 * length :]
     else:
         first, second = (
             data_file(name).read_text(encoding="utf-8").split() for name in TEXTS
         )
+        # The vocabulary is that of the training text alone; its last id stands for
+        # every other word, in the test text as well.
         common = Counter(word for word in first if word != _UNKNOWN)
         known = [word for word, _ in common.most_common(n_words - 1)]
         ids = {word: index for index, word in enumerate(known)}
@@ -114,9 +119,13 @@ def bigram_perplexity(words: Words, n_test: int) -> float:
     new with probability t / (n + t).
     """
     ids = words.train.ravel()
+    # The added 0.1 gives a positive probability to words that the training text lacks;
+    # otherwise one of them makes the perplexity infinite.
     alone = np.bincount(ids, minlength=words.n_words) + 0.1
     alone = alone / alone.sum()
     pairs = np.zeros((words.n_words, words.n_words))
+    # An indexed sum would count a repeated pair once. Sequences follow each other in
+    # the text, so pairs across their borders are real pairs.
     np.add.at(pairs, (ids[:-1], ids[1:]), 1)
     n, t = pairs.sum(axis=1, keepdims=True), (pairs > 0).sum(axis=1, keepdims=True)
     t = np.maximum(t, 1)  # after a word that was never seen, all are new

@@ -37,6 +37,8 @@ class PlainAttention(AbstractAttention):
         q, k, _ = self._heads(x)
         queries = k if self.symmetric else q
         scores = self.inverse_temperature * self.d_head**-0.5 * queries @ k.mT
+        # The mask has to be the one of the forward pass, or the self-weight would be
+        # that of another layer.
         if self.is_causal:
             ones = torch.ones(scores.shape[-2:], dtype=torch.bool)
             scores = scores.masked_fill(~ones.tril(), -torch.inf)
@@ -59,6 +61,8 @@ def make_attention(
     matched = options.pop("matched", False)
     if layer.kind == "softmax":
         return PlainAttention(d_model, n_heads, **options)
+    # A matched layer is plain attention with the keys as queries, because its
+    # temperature is set from outside along training.
     if layer.kind == "symmetric" and matched:
         return PlainAttention(d_model, n_heads, symmetric=True, **options)
     if layer.kind == "symmetric":
@@ -112,6 +116,7 @@ class Patches(nn.Module):
 
     def __init__(self, d_model: int, patch: int, *, overlap: bool) -> None:
         super().__init__()
+        # The padding offsets the wider kernel, so both kinds give one token per patch.
         around = patch // 2 if overlap else 0
         self.project = nn.Conv2d(
             1, d_model, patch + 2 * around, stride=patch, padding=around
@@ -211,6 +216,8 @@ class SmallLanguageModel(nn.Module):
     ) -> None:
         super().__init__()
         d_model = size.d_model
+        # One id more than there are words: the word that is swapped in can be read, but
+        # the head below never predicts it.
         self.embed = nn.Embedding(n_words + 1, d_model)
         self.position = nn.Parameter(0.5 * torch.randn(length, d_model))
         self.blocks = nn.ModuleList()
@@ -253,6 +260,7 @@ def look_inside(attention: nn.Module, tokens: Tensor) -> tuple[float, float]:
         seen = attention.diagnostics(tokens)
         return float(seen.flagged.mean(1).max()), float(seen.self_weight[-1].mean())
     if isinstance(attention, NoMixing):
+        # Each token sees itself alone, which is a self-weight of 1.
         return 0.0, 1.0
     assert isinstance(attention, PlainAttention | SymmetricAttention | ScaledAttention)
     weights = attention.attention_weights(tokens)
@@ -263,6 +271,7 @@ def match_self_weight(attention: PlainAttention, tokens: Tensor, target: float) 
     """Set the inverse temperature at which the mean self-weight is `target`."""
     # Bisection of its logarithm: the self-weight grows with it.
     low, high = 0.02, 50.0
+    # Twelve halvings of the range from 0.02 to 50 leave a factor of about 1.002.
     for _ in range(12):
         attention.inverse_temperature = (low * high) ** 0.5
         if look_inside(attention, tokens)[1] < target:

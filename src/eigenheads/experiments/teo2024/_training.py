@@ -56,6 +56,8 @@ def train(
     every, watch
         `watch` is called with the number of steps done, every `every` steps.
     """
+    # The batches depend on the seed alone, so all models of one seed see the same ones
+    # and their differences are paired.
     generator = torch.Generator().manual_seed(seed)
     # All parameters in one call: the same numbers, in two thirds of the time.
     optimizer = torch.optim.AdamW(
@@ -63,6 +65,8 @@ def train(
     )
     n_steps = how.n_steps
     warm = max(1, n_steps // 10)
+    # The rate rises over the first tenth of the steps and then falls to zero; the lower
+    # of the two lines applies.
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
         lambda step: min((step + 1) / warm, (n_steps - step) / max(1, n_steps - warm)),
@@ -77,6 +81,7 @@ def train(
             )
             optimizer.zero_grad()
             torch.autograd.backward(loss(model, [tensor[rows] for tensor in data]))
+            # Clipping bounds what a single batch contributes to the moments of AdamW.
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()

@@ -87,6 +87,8 @@ def _train_one(
     _training.train(
         model,
         (ids,),
+        # The logits at one position predict the next word, so the last logits and the
+        # first word have no partner.
         lambda model, batch: F.cross_entropy(
             model(batch[0])[:, :-1].flatten(0, 1), batch[0][:, 1:].flatten()
         ),
@@ -94,6 +96,7 @@ def _train_one(
         seed=seed % 2**32,
     )
     test = torch.tensor(words.test[: params.n_test])
+    # The intervals of the claims are over seeds, so no resampling is needed per model.
     found = evaluate_robustness(
         model, test, word=words.swapped_in, shares=params.shares, n_resamples=1
     )
@@ -106,6 +109,7 @@ def _train_one(
 def check(run: Run[Params]) -> list[Claim]:
     """Return whether the setting can show anything, the paper's claims, controls."""
     params, logs = run.params, run.table["log_perplexity"]
+    # Model 0 is softmax attention and condition 0 is clean text.
     lost = 100 * np.expm1(logs[0, 1:] - logs[0, :1])
     below = -100 * np.expm1(logs[0, 0] - run.table["bigram"][0])
     able = [
@@ -136,6 +140,8 @@ def check(run: Run[Params]) -> list[Claim]:
             source="teo2024, WikiText-103, clean and attacked: here on small models",
             on_record="undecided",
         )
+        # The clean condition always counts; a swap counts only where it costs softmax
+        # attention enough.
         for index, condition in enumerate(names)
         if index == 0 or lost[index - 1].mean() >= _MINIMAL_LOSS
     ]

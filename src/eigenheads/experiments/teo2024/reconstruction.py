@@ -73,7 +73,11 @@ def norms(body: Any, batch: Any) -> dict[str, FloatArray]:
     rows: dict[str, list[float]] = {}
     for one in _models.capture(body, batch):
         q, k = (x.astype(np.float64) for x in (one.queries, one.keys))
+        # Double precision, since the exponentials of the logarithms range over many
+        # orders of magnitude.
         feature = np.exp(log_feature_norms(q, k, scale=one.scale)).ravel()
+        # The authors' program standardises q and k first; this norm is kept to show how
+        # much that changes the ratio.
         scaled = log_feature_norms(q, k, scale=one.scale, standardize=True)
         output = (one.outputs.astype(np.float64) ** 2).sum(axis=-1).ravel()
         longest = np.sort(feature)[-max(1, len(feature) // 100) :]
@@ -96,6 +100,8 @@ def check(run: Run[Params]) -> list[Claim]:
     table = run.table
     is_trained = run.params.n_steps >= _TRAINED
     loss = table["loss"].mean(axis=1)
+    # The paper averages over tokens. A few tokens with very long features carry that
+    # mean, so the median token is judged as well.
     mean = (table["mean_feature_norm"] - table["mean_output_norm"]).mean(axis=1)
     ratio = np.log10(table["output_norm"] / table["feature_norm"]).mean(axis=1)
     order = "the study gives an order of magnitude, of other models"

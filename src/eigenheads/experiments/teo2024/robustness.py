@@ -151,11 +151,13 @@ def _train_one(
     attention = model.first_attention
 
     def match(step: int) -> None:
+        # Only the control with a matched temperature has a target other than 0.
         if isinstance(attention, _models.PlainAttention) and target:
             with torch.no_grad():
                 tokens = model.first_tokens(x[:128])
             _models.match_self_weight(attention, tokens, target)
 
+    # The keys change along training, so the match is repeated every 20 steps.
     match(0)
     _training.train(
         model,
@@ -179,6 +181,8 @@ def _measure(
     from eigenheads.robustness import evaluate_robustness
 
     x, y = split.test[:, None], split.test_classes
+    # The intervals of the claims are over seeds, not over images: one resample is
+    # enough.
     common: dict[str, Any] = {"budgets": params.budgets, "n_resamples": 1}
     found = evaluate_robustness(
         model,
@@ -191,6 +195,8 @@ def _measure(
         outliers=_inputs.scramble(split.test, rng)[:, None],
         **common,
     )
+    # Attacks without gradients need many forward passes per image, so they run on fewer
+    # images.
     few = slice(params.n_blind)
     blind = evaluate_robustness(
         model,
@@ -202,6 +208,8 @@ def _measure(
         },
         **common,
     )
+    # The order of the rows has to be that of the conditions: corruptions as means over
+    # severities, attacks by budget, shares of replaced tokens.
     rows = [
         1 - found.select(metric="mean corruption error", condition=name)[0].value
         for name in CORRUPTIONS

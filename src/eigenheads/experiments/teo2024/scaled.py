@@ -40,6 +40,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     from eigenheads.experiments.teo2024 import _training
 
     seeds = [drawn_seed(rng) for _ in range(params.n_seeds)]
+    # A split per seed, shared by all kinds of attention, pairs their differences.
     splits = [
         _inputs.load_split(
             params.data,
@@ -85,9 +86,12 @@ def train_one(params: Params, name: str, seed: int, split: _inputs.Split) -> Flo
     @torch.no_grad()
     def record(step: int) -> None:
         right = (model(x_test).argmax(1) == y_test).double().mean()
+        # The loss on the same 500 training images at every record is less noisy than
+        # that of the current batch.
         loss = F.cross_entropy(model(x[:500]), y[:500])
         learned = [p for n, p in model.named_parameters() if n.endswith("scaling")]
         total = sum(float(p.square().mean()) for p in learned)
+        # Softmax attention has no scaling; the maximum avoids a division by zero.
         root = (total / max(len(learned), 1)) ** 0.5
         rows.append((float(loss), 100 * float(right), root))
 
@@ -109,6 +113,8 @@ def check(run: Run[Params]) -> list[Claim]:
     claims = []
     for index, name in enumerate(NAMES[1:], 1):
         gain = table["accuracy"][index, :, -1] - table["accuracy"][0, :, -1]
+        # The mean of the gap over all records measures the speed of training; the final
+        # loss alone would not.
         faster = (table["loss"][0] - table["loss"][index]).mean(axis=1)
         claims += [
             difference(
@@ -140,6 +146,7 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
     ):
         for runs, label, color in zip(table[name], NAMES, colors, strict=True):
             n = runs.shape[0]
+            # There are few seeds, so the quantile is that of Student's t.
             half = stats.t.ppf(0.975, n - 1) * runs.std(axis=0, ddof=1) / np.sqrt(n)
             mean = runs.mean(axis=0)
             panel.fill_between(

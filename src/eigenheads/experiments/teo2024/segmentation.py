@@ -67,6 +67,8 @@ def draw_scenes(n: int, digits: slice, rng: np.random.Generator) -> Scenes:
     images, classes = load_digits(return_X_y=True)
     images, classes = images[digits].reshape(-1, 8, 8) / 16, classes[digits]
     noise = rng.standard_normal((n, _SIDE, _SIDE))
+    # The filter wraps around, so the texture is as rough at the border as elsewhere.
+    # The ground ends at half of the largest brightness of digits.
     texture = ndimage.gaussian_filter(noise, 1.0, axes=(1, 2), mode="wrap")
     scale = np.abs(texture).max(axis=(1, 2), keepdims=True)
     x = 0.25 + 0.25 * texture / scale
@@ -76,6 +78,8 @@ def draw_scenes(n: int, digits: slice, rng: np.random.Generator) -> Scenes:
     for index, (row, column) in enumerate(corners):
         digit = images[chosen[index]]
         place = (index, slice(row, row + 8), slice(column, column + 8))
+        # The brighter of digit and ground is visible. Faint pixels at the rim of a
+        # digit count as ground.
         x[place] = np.maximum(x[place], digit)
         y[place][digit > 0.4] = classes[chosen[index]]
     return Scenes(x[:, None].astype(np.float32), y)
@@ -89,11 +93,13 @@ def mean_iou(found: NDArray[np.int64], truth: NDArray[np.int64]) -> float:
     >>> mean_iou(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]))
     58.333...
     """
+    # The joint histogram of truth (rows) and answer (columns) in one pass.
     hits = np.bincount(
         N_CLASSES * truth.ravel() + found.ravel(), minlength=N_CLASSES**2
     ).reshape(N_CLASSES, N_CLASSES)
     both = np.diagonal(hits)
     union = hits.sum(axis=0) + hits.sum(axis=1) - both
+    # Classes in neither the truth nor the answer have no union and are left out.
     return float(100 * np.mean(both[union > 0] / union[union > 0]))
 
 
@@ -123,6 +129,8 @@ def _train_one(params: Params, name: str, seed: int) -> FloatArray:
     from eigenheads.robustness import corrupt
 
     rng = np.random.default_rng(seed)
+    # Training and test scenes show different digits. All of these draws come from the
+    # seed, so every kind of attention has the same scenes and the same corruptions.
     train = draw_scenes(params.n_train, slice(1200), rng)
     test = draw_scenes(params.n_test, slice(1200, None), rng)
     with _training.seeded(seed % 2**32):
@@ -177,6 +185,8 @@ def check(run: Run[Params]) -> list[Claim]:
             source="ours: can the comparison show anything?",
         ),
     ]
+    # A mean over no corruption is undefined; the two claims above then say why nothing
+    # else is judged.
     if not counts.any():
         return able
     at = {name: index for index, name in enumerate(FEW)}
