@@ -52,6 +52,7 @@ def chi(rng: np.random.Generator, dof: float) -> float:
         raise ValueError("chi: `dof` must be a finite number; got nan or infinity.")
     if dof <= 0.0:
         return 0.0
+    # Half the squared length is a gamma variable: one draw for any dimension.
     return math.sqrt(2.0 * rng.standard_gamma(0.5 * dof))
 
 
@@ -142,11 +143,15 @@ def combine(
         )
     if not math.isfinite(dof):
         raise ValueError("combine: `dof` must be a finite number; got nan or infinity.")
+    # Inside the frame the combinations are known. Outside they are Gaussian, with the
+    # Gram matrix of the weights as covariance, in each of dof directions. The new axes
+    # are free, so that only lengths and angles of the combinations are drawn.
     _gram(weights, coordinates, out[:, :r])
     factor = out[:, r:]
     if spent.shape[0] == 0:
         _gram(weights, weights, factor)
     else:
+        # Along spent vectors, nothing of Z is left outside the frame.
         left = weights.copy()
         for row in range(left.shape[0]):
             _project_off(spent, left[row])
@@ -207,6 +212,8 @@ def reveal_along(
     for token in range(n):
         unit[token] *= inverse
         out[token] = rng.standard_normal()
+    # The rows of spent now include the new unit vector. The product with it was fixed
+    # by the combination and replaces the one that was drawn.
     _project_off(spent, out)
     for token in range(n):
         out[token] += length * inverse * unit[token]
@@ -250,6 +257,8 @@ def reframe(vectors: Any, n_planted: int) -> None:
         sign = -1.0 if vectors[row, first] > 0.0 else 1.0
         vectors[row, first] -= sign * norm
         scale = -1.0 / (sign * norm * vectors[row, first])
+        # Rows below are reflected too. If this row fell on the negative axis, the axis
+        # is turned round (sign), so that the diagonal is never negative.
         for below in range(row + 1, m):
             product = 0.0
             for column in range(first, size):
@@ -333,6 +342,7 @@ def _cholesky(matrix: Any) -> None:
         pivot = matrix[b, b]
         for c in range(b):
             pivot -= matrix[b, c] ** 2
+        # A pivot of the size of rounding is zero: the row depends on earlier ones.
         root = math.sqrt(pivot) if pivot > _RELATIVE_PIVOT * matrix[b, b] else 0.0
         for a in range(b + 1, q):
             entry = matrix[a, b]
@@ -348,6 +358,8 @@ def _times_bartlett(rng: np.random.Generator, dof: float, factor: Any) -> None:
     """Replace the lower factor L by L A, column by column, A never stored."""
     q = factor.shape[0]
     for b in range(q):
+        # The b columns before have taken b dimensions: dof - b are left for the length.
+        # Columns after b still hold L, which the normals of A multiply.
         length = chi(rng, dof - b)
         for a in range(b, q):
             factor[a, b] *= length

@@ -54,6 +54,7 @@ def gradient_weights(
         argument = inverse_temperature * on_key[token]
         attention = math.erf(argument)
         value_weights[token] = attention
+        # The slope of erf up to a constant, which is part of for_key.
         key_weights[token] = math.exp(-argument * argument) * on_value[token]
         error += attention * on_value[token]
     for_value = 2.0 * share * error
@@ -92,6 +93,7 @@ def location_exact_block(
     on_key, on_value = np.empty(n), np.empty(n)
     gradient, spent = np.empty((2, 6)), np.empty((0, n))
     for index in range(len(step_sizes)):
+        # The loss meets the tokens only along k*, v* and the residuals of k and v.
         reveal(rng, spent, z)
         _project(state[0], z, on_key)
         _project(state[1], z, on_value)
@@ -110,10 +112,13 @@ def location_exact_block(
                 weights[0, start:stop],
                 weights[1, start:stop],
             )
+            # The deciding token is gamma z plus a known vector along k*: the vector is
+            # added to the gradients apart, and the weight of z has the factor gamma.
             key_shift += shift * weights[0, start]
             value_shift += shift * weights[1, start]
             weights[0, start] *= gamma
             weights[1, start] *= gamma
+        # Four directions are known, so that d - 4 degrees of freedom are left.
         combine(rng, z, weights, spent, d - 4.0, gradient)
         gradient[0, 0] += key_shift
         gradient[1, 0] += value_shift

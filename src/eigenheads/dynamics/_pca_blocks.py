@@ -136,6 +136,8 @@ def _add_group(
         times_transposed(factor, state[axis], work.on_z[axis])
     if is_exact:
         orthonormalise(work.on_z, work.basis, work.mixing)
+    # Prompts of one covariance share the factor: gradients are summed before it, and
+    # multiplied by it once.
     work.in_z[:] = 0.0
     loss = 0.0
     for _ in range(n_prompts):
@@ -215,6 +217,8 @@ def _alignment(state: Any, n_certain: int, n_candidates: int) -> float:
     basis, mixing = np.empty_like(state), np.empty((k, k))
     orthonormalise(state, basis, mixing)
     certain = np.sum(basis[:, :n_certain] ** 2)
+    # If eigenvalues coincide at the edge, any k - n_certain directions of their
+    # eigenspace are principal: not more than that many count.
     tied = np.sum(basis[:, n_certain:n_candidates] ** 2)
     share = (certain + min(tied, float(k - n_certain))) / k
     return math.sqrt(min(1.0, share))

@@ -61,6 +61,8 @@ def exact_prompt(
     on_u = u[0] - dot(p, u)
     norm = math.sqrt(max(1.0 - 2.0 * p[0] + dot(p, p), 0.0))
     inverse = 1.0 / norm if norm > 0.0 else 0.0
+    # Off q, the combination of tokens with weights c is its norm times a standard
+    # normal vector: attention has read the tokens along q alone.
     draw_off(rng, basis, zeta)
     for index in range(size):
         fresh[index] = on_u * unit[index] + norm * zeta[index]
@@ -71,6 +73,9 @@ def exact_prompt(
     add_scaled(-on_v, unit, v)
     sigma = residual_length(v, whole)
     draw_normals(rng, sigma, eta)
+    # Off q, the products of the tokens with v are normals of deviation sigma, but for
+    # their combination along c: ζ is known, so that it must be v · ζ. The shift puts
+    # that value in the place of the drawn one.
     c_eta = (eta[0] - dot(p, eta)) * inverse
     shift = (dot(v, zeta) - c_eta) * inverse
     for token in range(len(t)):
@@ -83,8 +88,12 @@ def exact_prompt(
     g_c = weight * inverse * (u[0] * (t[0] - t_p) + (1.0 - p[0]) * t_u)
     g_eta = weight * (u[0] * t_eta + eta[0] * t_u)
     g_g = weight**2 * (u[0] * (u[0] * t_t + 2.0 * t[0] * t_u) + t_u * t_u)
+    # The gradient is a third combination of tokens. It is known along q, along c and
+    # along v; what is left of its weights meets a fresh vector.
     rest = math.sqrt(max(g_g - g_c * g_c, 0.0))
     draw_off(rng, basis, fresh)
+    # The part of the fresh vector along v is taken off, because the products with v
+    # were drawn before.
     along = 0.0
     if sigma > 0.0:
         along = (g_eta - c_eta * g_c - rest * dot(fresh, v)) / sigma**2
@@ -191,6 +200,8 @@ def exact_prompt_k(
     _error_in_z(u, p, norm, zeta, basis, combined)
     times_factor(factor, combined, e)
     times_transposed(factor, e, v)
+    # As with one direction: the products with v are known on the basis, and are normals
+    # for what v has outside it, but for one combination.
     whole = dot(v, v)
     t[:] = 0.0
     for axis in range(len(basis)):

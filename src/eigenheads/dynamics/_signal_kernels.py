@@ -97,6 +97,8 @@ def _add_isotropic(
     size = out.shape[0]
     along = np.empty(size)
     squared = 0.0
+    # A uniform direction is a Gaussian vector over its length; the chi draw is the
+    # length on all directions that have no coordinate here.
     for axis in range(size):
         along[axis] = rng.standard_normal() if dof - axis > 0.0 else 0.0
         squared += along[axis] ** 2
@@ -141,22 +143,30 @@ def signal_exact_block(
         gradient[:] = 0.0
         for _ in range(batch_size):
             draw_shifts(rng, problem, shifts)
+            # Attention reads the tokens along u and the residual of q alone.
             reveal(rng, spent[:0], z[:2])
             _project(state[0], z[:2], shifts, meetings)
             for token in range(n):
                 meetings[token] *= inverse_temperature
             fast_softmax(meetings, weights[0], ascent[0])
+            # The output creates a third direction. The ascent needs the products of all
+            # tokens with the output, so their coordinates on it are revealed.
             combine(rng, z[:2], weights, spent[:0], d - 2.0, output)
             reveal_along(rng, weights[0], output[0, 2], spent, z[2])
             output[0, 0] += _shift_of(weights[0], shifts)
             _project(output[0], z, shifts, meetings)
             scale = 2.0 * inverse_temperature / batch_size
             ascent_weights(weights[0], meetings, scale, ascent[0])
+            # The second combination: three directions are known, and one unit vector
+            # over the tokens (the attention weights) is spent.
             combine(rng, z, ascent, spent, d - 3.0, part)
             gradient[0] += part[0, 0] + _shift_of(ascent[0], shifts)
             gradient[1] += part[0, 1]
+            # New directions belong to one prompt. Relative to those of the batch, the
+            # part outside u and q points uniformly into d - 2 dimensions.
             outside = math.hypot(part[0, 2], part[0, 3])
             _add_isotropic(rng, d - 2.0, outside, gradient[2:])
+        # A negative step size turns descent into ascent.
         if not sphere_step(state[0], gradient, -step_sizes[index]):
             return first + index
         _average(state, first + index + 1)

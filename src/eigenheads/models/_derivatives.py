@@ -10,6 +10,7 @@ from eigenheads.models._graph import COMPARISONS, Node
 from eigenheads.models._operations import apply, broadcast, number_of, reduced, view
 
 # Derivative of y = f(x) with respect to x, from x and y.
+# A slope that uses y reuses the value of the forward pass.
 _SLOPES: dict[str, Callable[[Any, Any], Any]] = {
     "absolute": lambda x, y: np.sign(x),
     "arctan": lambda x, y: 1.0 / (1.0 + x * x),
@@ -31,6 +32,10 @@ _SLOPES: dict[str, Callable[[Any, Any], Any]] = {
 def gradients(output: Node, inputs: Sequence[Node]) -> list[Node | None]:
     """Return the derivatives of a traced number, None where it does not depend."""
     graph = output.graph
+    # Reverse mode: nodes stand in order of creation, so in reverse order all users of a
+    # node have passed on their parts before the node itself is reached, and its slope
+    # is complete. The slice is a copy, because slopes are new nodes at the end of the
+    # same list.
     slopes = {output.index: graph.constant(1.0)}
     for node in reversed(graph.nodes[: output.index + 1]):
         if node.index not in slopes or not node.arguments:
@@ -51,12 +56,15 @@ def _pulled_back(node: Node, slope: Node) -> Sequence[Node | None]:
         return [slope * _SLOPES[name](arguments[0], node)]
     if name in _PULL_BACKS:
         return _PULL_BACKS[name](node, slope, *arguments)
+    # These are constant almost everywhere, or declared constant (stop).
     if name in COMPARISONS or name in ("sign", "stop"):
         return [None] * len(arguments)
     raise AssertionError(f"no derivative of {name}")
 
 
 def _from_view(node: Node, slope: Node, argument: Node) -> list[Node]:
+    # An entry that the view repeats is read several times: its derivative is the sum
+    # over the axes of the repetition.
     axes = node.detail
     repeated = tuple(a for a in range(node.ndim) if a not in axes)
     slope = reduced("sum", slope, repeated) if repeated else slope
@@ -74,12 +82,15 @@ def _from_reduction(node: Node, slope: Node, argument: Node) -> list[Node]:
     spread = view(slope, kept, argument.shape)
     if node.operation == "sum":
         return [spread]
+    # A maximum passes its slope to the entry that attains it. At a tie, every largest
+    # entry receives the full slope.
     largest = view(node, kept, argument.shape)
     is_largest = apply(node.graph, "greater_equal", argument, largest)
     return [apply(node.graph, "where", is_largest, spread, 0.0)]
 
 
 def _from_slice(node: Node, slope: Node, argument: Node) -> list[Node]:
+    # Reading entries and placing them among zeros are adjoint to each other.
     padding = "put" if node.operation == "pick" else "pad"
     return [node.graph.add(padding, [slope], node.detail, argument.shape)]
 
@@ -90,6 +101,7 @@ def _from_padding(node: Node, slope: Node, argument: Node) -> list[Node]:
 
 
 def _from_softmax(node: Node, slope: Node, argument: Node) -> list[Node]:
+    # The Jacobian diag(p) - p pᵀ is applied to the slope and never built.
     mean = reduced("sum", slope * node, axis=-1, keepdims=True)
     return [node * (slope - mean)]
 

@@ -89,6 +89,8 @@ class _Emitter:
         for node in self._needed(wanted):
             self._place(node)
         lines: list[str] = []
+        # Loops are sorted by level, then by depth, so that whatever a loop reads from
+        # another one is finished before it starts.
         for loop in sorted(self._loops):
             lines += self._loop_lines(loop)
         value = "0.0" if returned is None else self._read(returned, (), None)
@@ -98,6 +100,8 @@ class _Emitter:
 
     def _needed(self, wanted: list[Node]) -> list[Node]:
         """Return all nodes that the wanted ones depend on, arguments first."""
+        # The search stops at given nodes: another function has computed them. Indices
+        # grow from arguments to users, so sorting gives an order of evaluation.
         seen, waiting = {}, list(wanted)
         while waiting:
             node = waiting.pop()
@@ -123,6 +127,10 @@ class _Emitter:
             if self._is_known(root):
                 continue
             there = self._loop_of[root.index]
+            # A node may share the loop of its argument only if it reads the argument at
+            # the index at which it was just computed, and if the argument is no sum
+            # that the loop must finish first. A number at depth 0 is computed before
+            # all other loops of its level, so it delays nothing.
             ends_loop = root.operation in (*_REDUCTIONS, "softmax")
             fused = same and there[2] == shape and not ends_loop and not is_softmax
             number = there[2] == () and not ends_loop
@@ -171,6 +179,9 @@ class _Emitter:
             return place.format(_flat(node.shape, index) if flat else ", ".join(index))
         if name in _VIRTUAL:
             return self._read_virtual(node, index, loop)
+        # Inside its own loop and at the index of that loop, a node is a local variable.
+        # A number is a local variable of the whole function. All other nodes are read
+        # from the work space.
         if node.index in self._loop_of and self._loop_of[node.index] == loop:
             reduces = name in _REDUCTIONS
             if not reduces and index == tuple(_INDICES[: node.ndim]):
@@ -218,6 +229,8 @@ class _Emitter:
                 before += start
                 body.append(update)
                 continue
+            # Arguments are names, memory, literals or expressions in parentheses, so
+            # the templates need no parentheses around them.
             source = SOURCES[node.operation].format(*arguments)
             if node.index in self._targets:
                 place = ", ".join(index)
@@ -276,6 +289,7 @@ def _flat(shape: tuple[int, ...], index: Index) -> str:
 
 
 def _literal(value: float) -> str:
+    # Without parentheses, a negative base of a power would change its meaning.
     if math.isfinite(value):
         return repr(value) if value >= 0 else f"({value!r})"
     return "np.nan" if math.isnan(value) else ("np.inf" if value > 0 else "(-np.inf)")

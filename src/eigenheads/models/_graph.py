@@ -129,9 +129,15 @@ class Graph:
         shape: tuple[int, ...] = (),
     ) -> "Node":
         """Return the node of this expression, new or known."""
+        # Common subexpressions are merged here. Arguments were merged before, so two
+        # expressions are equal if the indices of their arguments, the operation, the
+        # detail and the shape agree. What the loss and its derivative share is computed
+        # once.
         key = (operation, tuple(node.index for node in arguments), detail, shape)
         if key not in self._known:
             node = self._node_type(self, operation, tuple(arguments), detail, shape)
+            # A node is appended after its arguments: the order of creation is an order
+            # of evaluation, and the reverse pass and the emitter rely on it.
             self._known[key] = node
             self.nodes.append(node)
         return self._known[key]
@@ -167,6 +173,8 @@ class Graph:
         return self._array(array)
 
     def _array(self, array: FloatArray) -> "Node":
+        # Equal arrays share one place. The mark <number> stands for an offset that is
+        # known only after the trace, when the sizes of all arrays are known.
         same = [np.array_equal(known, array, equal_nan=True) for known in self.arrays]
         number = same.index(True) if True in same else len(self.arrays)
         if number == len(self.arrays):

@@ -87,6 +87,9 @@ def _sample(
         _add_products_wide(slopes, tokens, gradient)
     if USES_OVERLAPS:
         _add_overlap_gradient(state, overlap_slopes, gradient)
+    # Outside the frame a token is its scale times standard normals, independent of all
+    # that was drawn so far. Given the scaled weights, the law of the gradient there is
+    # known, and its draw can wait for the end of the batch.
     _times_scale(scale, slopes)
     return value
 
@@ -101,6 +104,8 @@ def _add_outside(
     outside: Any,
 ) -> None:
     """Add the sample's weights to the Gram matrix of the batch, lower half."""
+    # Given their weights, the parts of the samples outside the frame are independent
+    # Gaussians, so their covariances add: one draw per batch is enough.
     _add_gram(slopes, outside)
 
 
@@ -121,6 +126,7 @@ def _write_outside(
             normal = rng.standard_normal()
             for a in range(b, N_WEIGHTS):
                 gradient[a, N_AXES + axis] += outside[a, b] * normal
+    # The axes of the auxiliary rows are taken from the degrees of freedom.
     _times_bartlett(rng, dof - n_extra, outside)
     for a in range(N_WEIGHTS):
         for b in range(N_WEIGHTS):
@@ -130,6 +136,7 @@ def _write_outside(
 @njit(fastmath=REORDER)
 def _add_outside_moment(dof: float, slopes: Any, outputs: Any, total: Any) -> None:
     """Add the conditional mean of the gradients' products outside the frame."""
+    # In the mean, each direction outside contributes the same product.
     for a in range(N_WEIGHTS):
         for b in range(N_WEIGHTS):
             product = 0.0

@@ -97,6 +97,9 @@ def _sample(
         _project(state, inside, fields)
     else:
         _project_wide(state, inside, fields)
+    # First round: the weights of the combinations need fields and latents, and no
+    # products. Given them, the coordinates on K new axes are drawn, and with these all
+    # products are known.
     _combination_weights(
         fields, tokens, latents, parameters, constants, overlaps, work, combinations
     )
@@ -108,6 +111,7 @@ def _sample(
     else:
         _write_outputs_wide(combinations, tokens, coordinates, meetings)
     _write_gram(coordinates, squares[1])
+    # Second round: the gradient, from fields, products and meetings.
     value = _loss_gradient(
         fields,
         tokens,
@@ -135,6 +139,8 @@ def _sample(
     if USES_OVERLAPS:
         _add_overlap_gradient(state, overlap_slopes, gradient)
     _times_scale(scale, slopes)
+    # Beyond the new axes the combinations have no part, so the weights of the gradients
+    # count there only off the units of the combinations.
     _project_off_units(units, slopes)
     return value
 
@@ -181,6 +187,8 @@ def _reveal_combinations(
         if dof - k <= 0.0:
             for i in range(N_TOKENS):
                 tokens[n_axes + k, i] = 0.0
+        # Replace the products of a fresh column with the units by the entries of
+        # Bartlett: the combinations have fixed these, and nothing else.
         for b in range(N_COMBINATIONS):
             product = 0.0
             for i in range(N_TOKENS):
@@ -236,6 +244,8 @@ def _add_outside(
     auxiliary axes, on the batch's axes, and on new ones; the last two are then turned
     into N_WEIGHTS axes again.
     """
+    # The gradient of the sample outside the frame: known on the K new axes, and drawn
+    # on the others, which have K fewer degrees of freedom.
     revealed = outputs[4]
     factor = np.empty((N_WEIGHTS, N_COMBINATIONS + N_WEIGHTS))
     for a in range(N_WEIGHTS):
@@ -249,6 +259,8 @@ def _add_outside(
     _write_gram(factor, gram)
     _cholesky(gram)
 
+    # The rows of a Gaussian matrix span a uniform subspace. Its entries are drawn on
+    # the axes that have a meaning; the factor of Bartlett stands for all others.
     size = n_extra + N_WEIGHTS
     wide = np.zeros((N_WEIGHTS, size + N_WEIGHTS))
     for a in range(N_WEIGHTS):
@@ -263,6 +275,8 @@ def _add_outside(
         for b in range(a):
             _add_row(-lengths[a, b], wide[b], wide[a])
         _scale_row(1.0 / lengths[a, a] if lengths[a, a] > 0.0 else 0.0, wide[a])
+    # From the last row upwards: row a of the product with a lower factor needs the
+    # orthonormal rows before it as they were.
     for a in range(N_WEIGHTS - 1, -1, -1):
         _scale_row(gram[a, a], wide[a])
         for b in range(a):

@@ -30,6 +30,7 @@ def _tilted_index(rng: np.random.Generator, strength: float, scores: Any) -> int
     """Draw an index with odds exp(strength · score), by Gumbel's maximum."""
     best, index = -math.inf, 0
     for i in range(scores.shape[0]):
+        # The negative logarithm of an exponential variable has the law of Gumbel.
         value = strength * scores[i] - math.log(rng.standard_exponential())
         if value > best:
             best, index = value, i
@@ -39,6 +40,7 @@ def _tilted_index(rng: np.random.Generator, strength: float, scores: Any) -> int
 @njit(fastmath=REORDER)
 def _project_wide(state: Any, tokens: Any, fields: Any) -> None:
     """Write the fields of all weights in a frame with any number of axes."""
+    # Tokens are the innermost loop, with unit stride, for vector instructions.
     for a in range(N_WEIGHTS):
         for i in range(N_TOKENS):
             fields[a, i] = 0.0
@@ -78,6 +80,7 @@ def _add_overlap_gradient(state: Any, overlap_slopes: Any, gradient: Any) -> Non
     for a in range(N_WEIGHTS):
         for j in range(N_PLANTED):
             gradient[a, j] += overlap_slopes[a, j]
+        # For b = a both additions meet one row: the derivative of w · w is 2 w.
         for b in range(a + 1):
             slope = overlap_slopes[a, N_PLANTED + b]
             if slope != 0.0:

@@ -73,6 +73,9 @@ def reuse_block(
     for sample in range(batch_size):
         _fixed_law(law, mean, scale[sample])
     for index in range(rules.shape[0]):
+        # A fresh batch is independent of all weights, so its frame is that of the
+        # planted directions and the rows. Until it is discarded, each update adds one
+        # axis per weight, and the coordinates of all tokens on these axes are kept.
         if (first + index) % reuse == 0:
             n_axes, n_spent = n_start, 0
             for sample in range(batch_size):
@@ -98,12 +101,17 @@ def reuse_block(
             )
             if USES_OVERLAPS:
                 _add_overlap_gradient(state, overlap_slopes, gradient)
+        # Weights are revealed one after the other. Each takes one dimension from the
+        # degrees of freedom, and one unit vector over the tokens from what is free in
+        # later coordinates.
         for a in range(N_WEIGHTS):
             _reveal_weight(
                 rng, d - n_axes, a, slopes, scale, spent[: n_spent + 1], tokens, n_axes
             )
             n_axes += 1
             n_spent += 1
+        # All axes that the gradients reach have coordinates now: a plain sum over
+        # tokens gives the gradients inside the frame and on the new axes.
         for sample in range(batch_size):
             _add_products_wide(slopes[sample], tokens[sample], gradient)
         for a in range(N_WEIGHTS):
@@ -145,6 +153,8 @@ def _reveal_weight(
         for i in range(N_TOKENS):
             place = sample * N_TOKENS + i
             weights[0, place] = slopes[sample, a, i] * scale[sample, i]
+    # Only the length outside the frame is drawn here, so combine gets no coordinates of
+    # the frame.
     combine(rng, np.empty((0, n)), weights, spent[:-1], dof, length)
     reveal_along(rng, weights[0], length[0, 0], spent, along)
     for sample in range(batch_size):

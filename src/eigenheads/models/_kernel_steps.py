@@ -52,6 +52,8 @@ def exact_block(
     d, batch_size, law, constants, is_tangent, has_velocity, has_average, pairs = (
         problem
     )
+    # No field reads velocities and averages. So tokens are not drawn along their
+    # residual axes; only the gradients are.
     n_extra = state.shape[0] - N_WEIGHTS
     dof, share = d - N_AXES, 1.0 / batch_size
     mean, scale = np.zeros((N_PLANTED, N_TOKENS)), np.ones(N_TOKENS)
@@ -66,6 +68,11 @@ def exact_block(
     tokens = outputs[0]
     gradient = np.zeros((N_WEIGHTS, state.shape[1]))
     outside = _new_outside(n_extra)
+    # Why the reduced step is exact in law: the loss meets the tokens only inside the
+    # frame and, in class B, on the axes of its combinations; given that, the Gram
+    # matrix of the gradients outside has a known law, which the chi draws follow; and
+    # the update commutes with rotations that fix the frame. So the overlaps are a
+    # Markov chain, and this is its transition.
     for index in range(rules.shape[0]):
         _clear(gradient)
         _clear(outside)
@@ -109,6 +116,8 @@ def exact_block(
             has_average,
         ):
             return first + index
+        # The update left the frame along N_WEIGHTS new axes. A rotation that fixes the
+        # planted directions brings the rows back, and changes no overlap.
         reframe(state, N_PLANTED)
         _record(state, pairs, first + index + 1, record_every, records)
     return -1
@@ -149,6 +158,8 @@ def _update(
             vector[axis] -= step_size * slope[axis]
             squared += vector[axis] * vector[axis]
         if ON_SPHERE[a]:
+            # NaN, infinity and zero all give the inverse 0, which counts as an
+            # overflow.
             inverse = 1.0 / math.sqrt(squared) if squared > 0.0 else 0.0
             for axis in range(size):
                 vector[axis] *= inverse
@@ -243,6 +254,8 @@ def gradient_moments(
             outputs,
             gradient,
         )
+        # Products outside the frame are not drawn: their mean given the weights takes
+        # their place, with the same expectation and a smaller variance.
         _add_outside_moment(d - m, slopes, outputs, products)
         for a in range(N_WEIGHTS):
             for b in range(N_WEIGHTS):

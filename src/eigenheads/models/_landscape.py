@@ -225,6 +225,8 @@ class _Surface:
         Left out are moves off the spheres, and turns of the residual axes, which
         change no overlap.
         """
+        # Turns leave the risk as it is: along them the equations of Newton would be
+        # singular.
         r, m = state.shape
         p = m - r
         idle = []
@@ -255,6 +257,8 @@ class _Surface:
             ]
             columns.append((ends[0] - ends[1]).ravel() / (2 * _DIFFERENCE))
         matrix = np.column_stack(columns)
+        # A move of length ε along a great circle changes w by -ε² w / 2 at second
+        # order, which adds -w · g to the curvature.
         radial = np.where(self.is_unit, np.sum(state * gradient, axis=1), 0.0)
         return 0.5 * (matrix + matrix.T) - np.diag(np.repeat(radial, m))
 
@@ -262,6 +266,8 @@ class _Surface:
         """Return the Hessian in a direction outside the frame, (r, r)."""
         r, m = state.shape
         columns = []
+        # One more axis, on which all weights are zero, stands for any direction outside
+        # the frame: by symmetry all of them have the same Hessian.
         for b in range(r):
             ends = []
             for sign in (1, -1):
@@ -320,6 +326,8 @@ def _newton(surface: _Surface, state: FloatArray) -> FloatArray | None:
         if not np.all(np.isfinite(state)):
             return None
         if length < 1e-6:
+            # A short step is no proof: least squares returns one also where the slope
+            # lies outside the range of the matrix.
             size = float(np.linalg.norm(matrix, 2))
             return state if np.linalg.norm(slope) <= 1e-5 * size else None
     return None

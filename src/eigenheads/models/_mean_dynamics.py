@@ -201,6 +201,8 @@ class _Flow:
         every = max(1, n_steps // stride // _JACOBIANS)
         taken, evaluation = 0, 0
         while taken < len(records[0]) * record_every - record_every:
+            # A stride ends at the next record at the latest. Each evaluation has a seed
+            # of its own, so that errors of sampling average out along the run.
             stop = (taken // record_every + 1) * record_every
             length = min(stride, stop - taken)
             if band:
@@ -260,6 +262,7 @@ class _Flow:
     ) -> FloatArray:
         """Return the overlaps after `length` updates: the map, or the midpoint rule."""
         with np.errstate(over="ignore", invalid="ignore"):
+            # Over a longer stride, the change per update acts as a time derivative.
             slope = self.change(y, update, (*seed, 0))
             if length > 1:
                 middle = y + 0.5 * length * slope
@@ -280,6 +283,7 @@ class _Flow:
             if width == 0.0:  # an isolated value: nothing fluctuates along it
                 columns.append(np.zeros(len(y)))
                 continue
+            # One seed for both ends: the errors of sampling nearly cancel.
             slopes = [self.change(end, update, seed) for end in ends]
             columns.append((slopes[0] - slopes[1]) / width)
         rule, parameters = self._rule_at(update)
@@ -320,6 +324,9 @@ def recorded_mean(
     gram = np.empty((r, r))
     for a in range(r):
         for b in range(r):
+            # Population descent has the product of the means. Noise adds the covariance
+            # over the batch size: a trace inside the frame, and the sum over all
+            # directions outside, which projections leave as they are.
             second = moved[a] @ moved[b]
             if rule.noise:
                 inside = projections[a] @ moments.covariance[a, :, b] @ projections[b]
@@ -328,6 +335,7 @@ def recorded_mean(
             first = state[b] @ moved[a] + state[a] @ moved[b]
             gram[a, b] = state[a] @ state[b] - rate * first + rate**2 * second
     on_sphere = np.array(model.on_sphere)
+    # On spheres, the mean of 1/N is replaced by the root of 1 over the mean of N².
     lengths = np.where(on_sphere, np.sqrt(np.maximum(np.diag(gram), 0.0)), 1.0)
     planted, gram = planted / lengths[:, None], gram / np.outer(lengths, lengths)
     return np.array([planted[a, -1 - b] if b < 0 else gram[a, b] for a, b in pairs])
@@ -398,6 +406,8 @@ def _spread(
 ) -> FloatArray:
     """Return the covariance after `length` linear updates, by doubling."""
     result, power, added = spread, np.eye(len(jacobian)) + jacobian, noise
+    # After j rounds, power is the matrix of 2^j updates, and added is the covariance of
+    # their noise; the bits of the length select what is applied.
     while length:
         if length & 1:
             result = power @ result @ power.T + added

@@ -41,6 +41,8 @@ _MARK = "# --- template"
 
 def template(name: str) -> str:
     """Return the code of a kernel template, without its imports."""
+    # The imports of a template serve editors and type checkers. In a generated module,
+    # the names come from the header and from the functions before.
     text = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
     return text[text.index("\n", text.index(_MARK)) :].strip() + "\n"
 
@@ -81,6 +83,8 @@ def load_module(source: str, custom: Callable[..., Any] | None = None) -> Module
     """
     if custom is not None:
         return _in_memory(source, custom)
+    # The name is a digest of the whole source: an edited model or a new version of a
+    # template gets a new file, and no file changes its meaning.
     name = "eigenheads_model_" + hashlib.sha256(source.encode()).hexdigest()[:20]
     if name not in _LOADED:
         path = _written(name, source)
@@ -96,10 +100,14 @@ def _written(name: str, source: str) -> Path | None:
         if path.exists() and path.read_text(encoding="utf-8") == source:
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Each writer has a temporary file of its own, in the same folder, so that the
+        # rename is atomic: readers see no file or a whole file. If two processes write
+        # at the same time, the last one wins, with the same bytes.
         handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(source)
         Path(temporary).replace(path)
+    # A folder that cannot be written is no error: the module lives in memory.
     except OSError:
         return None
     return path

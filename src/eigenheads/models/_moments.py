@@ -65,6 +65,8 @@ def moments_at(
     state, values = np.ascontiguousarray(state), np.append(parameters, 0.0)
 
     def work(chunk: int) -> None:
+        # Each chunk has a stream and memory of its own: threads may take chunks in any
+        # order, and the sums do not change.
         sequence = np.random.SeedSequence(seed[0], spawn_key=(*seed[1:], chunk))
         count = min(_CHUNK, n_samples - chunk * _CHUNK)
         losses[chunk] = kernel(

@@ -67,6 +67,8 @@ def apply(graph: Graph, name: str, *inputs: object) -> Node:
 
 def _simplified(graph: Graph, name: str, nodes: list[Node]) -> Any:
     """Return a simpler equal node, or None: constants folded, neutral ones dropped."""
+    # The reverse pass makes many factors 1 and terms 0. Without them the generated
+    # loops do less work, and more expressions are found to be equal.
     values = [number_of(node) for node in nodes]
     if None not in values and name in _FOLDED:
         return graph.constant(_FOLDED[name](*values))
@@ -86,6 +88,8 @@ def _simplified(graph: Graph, name: str, nodes: list[Node]) -> Any:
 
 def _put_product(left: Node, right: Node) -> Node:
     """Return the product with an array that is zero but for one index of an axis."""
+    # The slope of x[0] is zero but for one entry. Its product needs that entry of the
+    # other factor alone, and no loop over the axis.
     sparse, other = (left, right) if left.operation == "put" else (right, left)
     shape = np.broadcast_shapes(left.shape, right.shape)
     if shape != sparse.shape:  # the zeros are repeated: nothing to gain
@@ -229,6 +233,8 @@ def matrix_product(left: Node, right: Node) -> Node:
         raise NotTraceable(
             f"@ of shapes {left.shape} and {right.shape}", "The inner sizes must agree."
         )
+    # A matrix product is the sum of a broadcast product. Views cost nothing, and the
+    # emitter fuses the product with the loop of the sum.
     if right.ndim == 1:
         return reduced("sum", left * right, axis=-1)
     if left.ndim == 1:

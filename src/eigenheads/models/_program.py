@@ -151,6 +151,7 @@ class Program:
             numbers[:normals], dict(zip(latents, numbers[normals:], strict=True))
         )
         p = _Parameters(self.graph, self.parameters)
+        # The loss runs once, on symbols; from here on the graph stands for it.
         value = loss(TokenRows(self), _Names("w", w), _Names("u", u), g, p)
         self.loss = self._check_number(value)
         self._check_weights(list(weights))
@@ -203,6 +204,7 @@ class Program:
         return self._products[key]
 
     def _combination(self, weights: Node) -> int:
+        # Equal expressions are one node, so that identity decides.
         for number, known in enumerate(self._combinations):
             if known is weights:
                 return number
@@ -221,6 +223,10 @@ class Program:
         :math:`P_k` of the combinations: its derivative along :math:`P_{ki}` is
         :math:`x_i \cdot o_l`, which the engine reveals (``meetings``).
         """
+        # The surrogate has the same derivative along the fields as the loss. Each
+        # product contributes its slope times x_i · o_l, held fixed, as a coefficient of
+        # P_ki. Both factors of a product move, hence the two terms; for k = l they are
+        # equal and give the factor 2 of a square.
         pairs = list(self._products)
         bars = gradients(self.loss, [self._products[pair] for pair in pairs])
         surrogate = self.loss
@@ -258,6 +264,9 @@ class Program:
         given: dict[int, str] = {}
         if self._combinations:
             arguments += ", combinations, meetings, products"
+            # The engine draws the products between the calls of the two functions, and
+            # fields do not change meanwhile. So the second function reads from the work
+            # space what the first one has left there.
             text, size, given = emit(
                 "_combination_weights",
                 f"{_ARGUMENTS}, combinations",

@@ -84,6 +84,8 @@ class TracedArray(Node):
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: object, **options: object
     ) -> Node:
+        # NumPy hands every ufunc with a traced argument to this method: np.exp(node),
+        # an array times a node and the erf of SciPy all arrive here and become nodes.
         name = ufunc.__name__
         if method == "reduce" and name == "add":
             return reduced("sum", self, **options)  # type: ignore[arg-type]
@@ -103,6 +105,8 @@ class TracedArray(Node):
         arguments: tuple[Any, ...],
         options: dict[str, Any],
     ) -> Any:
+        # Functions that are no ufuncs (np.sum, np.where, np.clip) arrive here. One
+        # without a compiled form is refused now, while its name is known.
         name = function.__name__
         if name not in ARRAY_FUNCTIONS:
             raise NotTraceable(
@@ -132,6 +136,8 @@ class TracedArray(Node):
         return self @ other
 
     def __matmul__(self, other: object) -> Node:
+        # Tokens and directions are symbols, not arrays. Python then calls their
+        # reflected operator, which knows what a combination of tokens is.
         if hasattr(other, "is_vector"):
             return NotImplemented
         return matrix_product(self, self.graph.lift(other))
@@ -165,6 +171,8 @@ def _operator(name: str, *, swapped: bool = False) -> Callable[..., Any]:
     return method
 
 
+# Conditions are the numbers 0.0 and 1.0 in the graph, so that "and" is a product and
+# "or" is a maximum.
 for _method, _name in (
     ("add", "add"),
     ("sub", "subtract"),
@@ -175,6 +183,7 @@ for _method, _name in (
 ):
     setattr(TracedArray, f"__{_method}__", _operator(_name))
     setattr(TracedArray, f"__r{_method}__", _operator(_name, swapped=True))
+# Comparisons need no swapped form: Python reflects them by itself.
 for _method, _name in (
     ("gt", "greater"),
     ("ge", "greater_equal"),
