@@ -68,10 +68,12 @@ def draw_gaps(
 def draw_intervals(axes: "Axes", gaps: NDArray[np.float64]) -> None:
     """Draw mean differences with 95 % intervals over seeds, one row per model."""
     n = gaps.shape[1]
+    # A single seed has no spread, so its interval has no length.
     error = gaps.std(axis=1, ddof=1) / np.sqrt(n) if n > 1 else 0 * gaps[:, 0]
     half = stats.t.ppf(0.975, max(n - 1, 1)) * error
     at = np.arange(len(gaps))
     mean = gaps.mean(axis=1)
+    # The differences of the baseline from itself are exactly zero.
     baseline = (gaps == 0).all(axis=1)
     axes.plot(mean[baseline], at[baseline], "o", color=INK, **_HOLLOW)
     for sure, color in (

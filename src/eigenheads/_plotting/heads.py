@@ -89,6 +89,7 @@ def draw_head_map(
     limits: dict[str, Any] = {"cmap": _LEVEL}
     if one.is_effect:
         largest = float(np.abs(values).max()) if values.count() else 1.0
+        # Symmetric limits put zero, which is the null, at the pale middle colour.
         size = min(_FAR, max(1.0, largest))
         limits = {"cmap": _SIGNED, "vmin": -size, "vmax": size}
     # The colour of the page's text would replace INK on the cells' edges.
@@ -109,12 +110,14 @@ def draw_head_map(
 def _extend(one: HeadMap, values: Any) -> str:
     if not one.is_effect or not values.count():
         return "neither"
+    # Arrows at the ends of the bar show that values lie beyond its limits.
     low, high = float(values.min()) < -_FAR, float(values.max()) > _FAR
     return {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}[low, high]
 
 
 def _label(axes: "Axes", shape: tuple[int, int], layers: Sequence[int]) -> None:
     n_layers, n_heads = shape
+    # Negated floor division rounds up, so that the ticks are never too many.
     down = range(0, n_layers, -(-n_layers // _N_TICKS))
     across = range(0, n_heads, -(-n_heads // _N_TICKS))
     axes.set_yticks([i + 0.5 for i in down], [str(layers[i]) for i in down])
@@ -173,6 +176,7 @@ def draw_strips(figure: "Figure", rows: Sequence[Sequence[HeadStrip]]) -> None:
             _strip(free.pop(0), one)
         for axes in free:
             axes.set_visible(False)
+    # One legend serves all panels, so every label appears once.
     known: dict[str, Any] = {}
     for axes in panels.ravel():
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):

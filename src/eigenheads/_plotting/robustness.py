@@ -116,6 +116,7 @@ def _draw_curves(
             for r in rows
             if (r.model, r.condition, r.metric) == (model, "clean", metric)
         ]
+        # The clean value is the point of the curve at strength zero.
         shown = sorted(clean + own, key=lambda r: r.level or 0.0)
         at = np.array([r.level or 0.0 for r in shown])
         _draw_line(axes, at, shown, index, model)
@@ -142,6 +143,7 @@ def _draw_errors(
 ) -> None:
     """Draw a line a corruption, a point a model, with its interval."""
     for index, model in enumerate(models):
+        # Models are shifted within a line, so that their intervals do not overlap.
         shift = 0.6 * ((index + 0.5) / len(models) - 0.5)
         own = {
             r.condition: r
@@ -150,6 +152,7 @@ def _draw_errors(
         }
         at = np.array([conditions.index(name) + shift for name in own])
         value = np.array([r.value for r in own.values()])
+        # An interval need not contain its value, and negative lengths are an error.
         ends = np.array([[r.value - r.low, r.high - r.value] for r in own.values()])
         axes.errorbar(
             value,

@@ -79,6 +79,7 @@ def render_svg(draw: Callable[[Figure], None], *, size: tuple[float, float]) -> 
         FigureCanvasSVG(figure)
         draw(figure)
         buffer = io.BytesIO()
+        # A date or a version would make equal drawings differ.
         metadata = {"Date": None, "Creator": None}
         figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
     return buffer.getvalue().replace(b"<svg ", b"<svg " + _WHITE, 1)
@@ -159,10 +160,12 @@ class _Embedder:
         # Without the head of the file there is no document type, and no entity.
         parser = expat.ParserCreate("utf-8")
         parser.buffer_text = True
+        # The first pass collects the ids of paths, which a `use` may name in advance.
         parser.StartElementHandler = self._note_path
         self._parse(parser, svg[start:])
         parser = expat.ParserCreate("utf-8")
         parser.buffer_text = True
+        # The second pass copies what is allowed.
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
         parser.CharacterDataHandler = self._characters
@@ -185,6 +188,8 @@ class _Embedder:
             self._paths.add(attributes["id"])
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
+        # All that is inside an element that is left out is left out, too. The count
+        # tells which end tag closes that element.
         if self._n_left_out or not self._is_allowed(name, attributes):
             self._n_left_out += 1
             return
@@ -201,6 +206,7 @@ class _Embedder:
         self._is_start_open = True
 
     def _is_allowed(self, name: str, attributes: dict[str, str]) -> bool:
+        # The outermost element must be <svg>, and no other one may be.
         is_nested = (name == "svg") is bool(self._open)
         if name not in _ELEMENTS or is_nested or len(self._open) > _DEEPEST:
             return False

@@ -70,6 +70,7 @@ def kernel_facts(n_permutations: int = 99) -> Iterator[str]:
     n = 64
     keys = rng.standard_normal((n, 16))
     centred = kernel_pca(keys - keys.mean(axis=0))
+    # This bounds the trace, and so every eigenvalue, for keys of mean zero.
     bound = n * (4 * (n - 1)) ** (-(n - 1) / n)
     yield (
         f"Largest eigenvalue of {n} keys: {centred.eigenvalues[0]:.4f}; "
@@ -104,6 +105,7 @@ def pursuit_facts() -> Iterator[str]:
         f"flags {flagged[is_hit].mean():.1%} of those and "
         f"{flagged[~is_hit].mean():.1%} of the others."
     )
+    # The same comparison for plain attention: corrupted keys against clean ones.
     plain = _moved(softmax_head(keys, keys, clean), softmax_head(clean, clean, clean))
     yield (
         f"The corruption moves its output by {_moved(after.output, before.output):.2f} "
@@ -124,10 +126,12 @@ def _streams(
     images: FloatArray, digits: FloatArray, n: int, rng: np.random.Generator
 ) -> tuple[FloatArray, NDArray[np.bool_], NDArray[np.int64]]:
     """Return bags of frames, labels (an 8 or not), and places of the deciding frame."""
+    # Only a 3 or an 8 decides; frames of all other digits are fillers.
     decides = np.isin(digits, (3, 8))
     frames = rng.choice(np.flatnonzero(~decides), (n, _N_FRAMES))
     places = rng.integers(_N_FRAMES, size=n)
     chosen = rng.choice(np.flatnonzero(decides), n)
+    # The deciding frame replaces a filler at a random place.
     frames[np.arange(n), places] = chosen
     return images[frames], digits[chosen] == 8, places
 
@@ -149,6 +153,7 @@ def _features(points: FloatArray) -> FloatArray:
 
     There is one coordinate per monomial of the Taylor series, up to degree 60.
     """
+    # With this factor the inner product of two points is divided by √2.
     x, y = 2**-0.25 * points.T
     columns = [
         x**j * y ** (m - j) / math.sqrt(math.factorial(j) * math.factorial(m - j))

@@ -67,6 +67,7 @@ def run_tour(
         differ from the record.
     """
     check_choice("preset", preset, PRESETS, owner="demo")
+    # Outside a terminal, Rich would cut tables at 80 columns.
     console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
 
     def say(line: str) -> None:
@@ -114,6 +115,7 @@ def _say_all(say: Say, lines: Sequence[str] | Iterator[str]) -> None:
 def _program() -> str:
     """Return the command that runs this program from the current folder."""
     called = Path(sys.argv[0])
+    # A program that the shell does not find by its name is shown with its path.
     is_elsewhere = called.name == "eigenheads" and shutil.which("eigenheads") is None
     return str(called) if is_elsewhere else "eigenheads"
 

@@ -42,6 +42,7 @@ def swap_and_probe(
     x = torch.tensor(images[order].reshape(-1, 8, 8) / 16, dtype=torch.float32)
     y = torch.tensor(digits[order])
     x_test, y_test = x[-400:], y[-400:]
+    # The fork leaves the caller's random numbers as they were.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = _trained(RowReader(), x[:-400], y[:-400], n_steps)

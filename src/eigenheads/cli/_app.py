@@ -118,6 +118,7 @@ def reproduce_command(
       eigenheads reproduce 'marion2025/fig3*' --preset paper --seed 1
       eigenheads reproduce all --preset smoke --out first-look
     """
+    # These imports are local, so that other commands start without the modules.
     from eigenheads._parallel import interrupted_between_blocks
     from eigenheads.experiments import reproduce
     from eigenheads.report import write_report
@@ -136,6 +137,7 @@ def reproduce_command(
         )
     print_claims(results)
     print(f"Report: {write_report(out)}")
+    # The exit status tells scripts whether a verdict differs from the record.
     changed = sum(len(result.changed) for result in results)
     if changed:
         print(f"{changed} verdict(s) differ from the record.", file=sys.stderr)
@@ -297,6 +299,7 @@ app.command("evaluate")(evaluate_command)
 def _flowing(text: str) -> str:
     """Join the lines of paragraphs; Rich wraps them to the width of the terminal."""
     paragraphs = inspect.cleandoc(text).split("\n\n")
+    # An indented paragraph is a list of examples, whose line breaks must stay.
     return "\n\n".join(
         one if one.startswith(" ") else " ".join(one.split()) for one in paragraphs
     )

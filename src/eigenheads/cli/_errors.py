@@ -34,6 +34,7 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:
     """
     arguments = list(arguments)
     try:
+        # Outside the standalone mode, Typer raises its errors instead of exiting.
         status = app(arguments, prog_name="eigenheads", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         return interrupted(arguments)
@@ -97,9 +98,11 @@ def _in_our_grammar(message: str, error: Exception) -> str:
     """Return Typer's message with the command in front and a hint at the end."""
     if not message:
         return ""
+    # The command path is the program and the command; the latter is the owner.
     called = getattr(getattr(error, "ctx", None), "command_path", "eigenheads")
     owner = called.partition(" ")[2]
     who = f"{owner}: " if owner else ""
+    # The names that Typer suggests become a question.
     text = re.sub(r" \(Possible options: (.*)\)$", r". Did you mean \1?", message)
     end = "" if text.endswith((".", "?")) else "."
     return f"{who}{text}{end} `{called} --help` lists arguments and options."
@@ -108,7 +111,9 @@ def _in_our_grammar(message: str, error: Exception) -> str:
 def interrupted(arguments: Sequence[str]) -> int:
     """Print how to continue; return the status of an interrupted command."""
     called = Path(sys.argv[0])
+    # A suffix means that a file was run, as by `python -m`.
     program = ["python", "-m", "eigenheads"] if called.suffix else [str(called)]
+    # With --force the finished results would be computed again.
     again = shlex.join([*program, *(word for word in arguments if word != "--force")])
     print(
         f"\nInterrupted. All finished results are stored. To continue: {again}",

@@ -89,6 +89,7 @@ def probe_command(
     from eigenheads.cli._sources import load_model, parse_layers
     from eigenheads.report._probe import print_probe, write_probe
 
+    # Options are read before the model, which may take long to load.
     chosen = parse_layers(layers)
     loaded = load_model(model, data=data, max_length=max_length)
     with interrupted_between_blocks():

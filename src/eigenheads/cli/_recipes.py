@@ -118,6 +118,8 @@ def train_command(
         n_threads=threads,
         progress=True,
     )
+    # The status is that of a process that SIGTERM ended, so that a batch system can
+    # start the run again.
     if not result.is_finished:
         print(
             f"Stopped after update {result.step} of {result.n_steps}. "
@@ -125,6 +127,7 @@ def train_command(
             file=sys.stderr,
         )
         return EXIT_TERMINATED
+    # Every process comes here, but only one prints.
     if _is_first_process():
         for name, value in result.metrics.items():
             print(f"{name}: {value:.4f}")
@@ -207,6 +210,7 @@ def evaluate_command(
         seed=seed,
         progress=lambda line: print(line, file=sys.stderr),
     )
+    # All processes have the same numbers; one of them prints and stores them.
     if _is_first_process():
         print(result.to_markdown())
         print(f"Table: {result.save(out) / 'evaluation.md'}")

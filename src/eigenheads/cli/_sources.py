@@ -61,6 +61,8 @@ def _find(source: str, refuse: Callable[..., NoReturn]) -> Callable[[], Any]:
     try:
         found = getattr(importlib.import_module(module), name, None)
     except ModuleNotFoundError as error:
+        # Either this module or a package above it is missing. Otherwise the missing
+        # module is one that the user's code imports.
         if error.name and f"{module}.".startswith(f"{error.name}."):
             refuse(f", and there is no module {error.name!r} here")
         refuse(_describe_error(error))
@@ -78,12 +80,14 @@ def _describe_error(error: Exception) -> str:
     said = " ".join(str(error).split())
     frames = traceback.extract_tb(error.__traceback__)
     here = Path(__file__).parents[1]
+    # Frames of this package and of the import system do not help the user.
     theirs = [
         frame
         for frame in frames
         if here not in Path(frame.filename).parents
         and "importlib" not in frame.filename
     ]
+    # Code in the current folder is preferred to libraries that it calls.
     own = [
         frame
         for frame in theirs
@@ -99,6 +103,7 @@ def _current_folder() -> Iterator[None]:
     """Import from the current folder first, inside this context."""
     here = os.getcwd()  # noqa: PTH109 -- as Python puts it on the path
     sys.path.insert(0, here)
+    # The caches may lack a file that was written after the program started.
     importlib.invalidate_caches()
     try:
         yield
@@ -127,6 +132,7 @@ def load_model(
         hint = "Models are read from disk only. Download it first."
         got = Got(f"{spec!r}, which is not a folder")
         fail("MODEL", MODEL_CONTRACT, got, owner=_PROBE, hint=hint)
+    # A folder with a colon in its name is still a folder.
     if not is_callable or Path(spec).is_dir():
         return load_folder(Path(spec), data=data, max_length=max_length)
     for option, value in (("data", data), ("max_length", max_length)):
@@ -165,6 +171,7 @@ def parse_layers(text: str | None) -> list[int] | None:
             contract = "indices and ranges such as 0,3-5"
             fail("layers", contract, text, owner=_PROBE)
         stop = int(last) if dash else int(first)
+        # The limit keeps a mistyped range from filling the memory.
         if stop > 10_000 or stop < int(first):
             fail("layers", "ranges from a layer to a later one", text, owner=_PROBE)
         layers += range(int(first), stop + 1)

@@ -118,6 +118,7 @@ class SingleLocation:
         locations = rng.integers(self.n_tokens, size=n)
         tokens = rng.standard_normal((n, self.n_tokens, self.d))
         rows = np.arange(n)
+        # Scaling comes before the shift: gamma is the spread around the shifted mean.
         tokens[rows, locations] *= self.gamma
         tokens[rows, locations, 0] += math.sqrt(self.d / 2)
         targets = tokens[rows, locations, 1] + self.noise * rng.standard_normal(n)

@@ -44,7 +44,10 @@ class GaussianPrompts:
     def __post_init__(self) -> None:
         owner = type(self).__name__
         covariance = check_covariance("covariance", self.covariance, owner=owner)
+        # The factor below is computed once, so the covariance must not change.
         covariance.setflags(write=False)
+        # Unlike a Cholesky factor, this one exists for a singular covariance. Rounding
+        # may make eigenvalues of zero slightly negative.
         values, vectors = np.linalg.eigh(covariance)
         # The dataclass is frozen: this is how its fields are normalised, once.
         object.__setattr__(self, "covariance", covariance)
@@ -164,10 +167,14 @@ class SpikedWishartPrompts:
         numbers = (self.n_tokens + self.d) * width
         n = check_sample_size(n, numbers, owner=owner, hint=_HINT)
         rng = check_generator(rng, owner=owner)
+        # Negated floor division rounds up: the last group may be incomplete.
         n_groups = -(-n // self.prompts_per_covariance)
         normals = rng.standard_normal((n_groups, self.d, self.degrees_of_freedom))
+        # The scale matrix is diagonal, so its root scales each coordinate by itself.
         factors = np.sqrt(np.diag(self.scale_matrix))[:, None] * normals
         factors = np.repeat(factors, self.prompts_per_covariance, axis=0)[:n]
+        # A covariance is a factor times its transpose, so tokens are drawn from the
+        # factor, and no covariance is decomposed.
         transposed = np.swapaxes(factors, 1, 2)
         shape = (n, self.n_tokens, self.degrees_of_freedom)
         tokens = rng.standard_normal(shape) @ transposed

@@ -102,19 +102,26 @@ def descend_risk(
     """
     point, previous, best, age = start, None, -math.inf, 1.0
     for iteration in range(1, max_iter + 1):
+        # Stages of an iteration: whiten the head, test for convergence, make a gradient
+        # step, and add momentum.
         basis = np.linalg.qr(point)[0]
         head = whitened_head(basis, covariance_times(basis), rounding)
+        # The decoder is the encoder times Σ, which is one power iteration, so its span
+        # is the better estimate.
         span, mixing = np.linalg.qr(head.decoder)
         image = covariance_times(span)
         found = _rotated(span, image, iteration)
         report(iteration, found.variances, found.residuals)
         if np.all(found.residuals <= tolerances(found.variances)):
             return found._replace(converged=True)
+        # The risk of a whitened head is tr Σ minus this sum.
         value = float(head.lengths.sum())
         new = _step(head, image @ mixing)
         if previous is None or value < best:  # momentum led uphill: restart it
             point, age = new, 1.0
         else:
+            # Nesterov's momentum: the earlier encoder is brought into the chart of this
+            # head, because only bases in one chart may be subtracted.
             older = in_chart(head, previous)
             later = (1 + math.sqrt(1 + 4 * age * age)) / 2
             point = new + (age - 1) / later * (new - older)
@@ -128,6 +135,8 @@ def whitened_head(
 ) -> _WhitenedHead:
     """Return the best head whose encoder spans the basis; k × k decompositions only."""
     gram = basis.T @ image
+    # The first decomposition whitens the scores. The second makes the columns of the
+    # decoder orthogonal.
     values, vectors = np.linalg.eigh((gram + gram.T) / 2)
     values = np.maximum(values, _floor(values[-1], rounding))
     mixing = vectors / np.sqrt(values)
@@ -206,6 +215,7 @@ def train_on_prompts(
     mixing = now.decoder.T @ encoder
     change = gradient @ (mixing.T / now.lengths**2) @ mixing
     step = _PROMPT_STEP * (1 + state.n_updates / _UNTIL) ** -_POWER
+    # A long step is cut, so that a bad batch cannot destroy the head.
     size = step * float(np.linalg.norm(now.decoder.T @ change))
     new = encoder - step * min(1.0, _LONGEST / max(size, _LONGEST)) * change
     n = state.n_updates + 1
@@ -303,6 +313,7 @@ class PcaTraining:
                 for prompts in self.prompts(rows, random.permutation(len(rows))):
                     state = train_on_prompts(state, prompts, mean, head=self.head)
             after = np.linalg.qr(state.average)[0]
+            # This is the part of the new span outside the old one, column by column.
             moved = float(
                 np.linalg.norm(after - before @ (before.T @ after), axis=0).max()
             )
@@ -311,6 +322,7 @@ class PcaTraining:
             if moved <= self.tol:
                 converged = True
                 break
+        # One exact iteration orders the directions and measures their variances.
         found = self.descend(
             source.covariance(),
             state.average,
@@ -324,6 +336,7 @@ class PcaTraining:
     def prompts(self, rows: Rows, order: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
         """Yield batches (n_prompts, n_tokens, d) of whole prompts."""
         length = min(int(self.n_tokens or 0), len(rows))
+        # A batch holds whole prompts only; the rows that remain are left out.
         size = max(1, self.batch_size // length) * length
         usable = len(order) // length * length
         for first in range(0, usable, size):

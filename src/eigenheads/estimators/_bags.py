@@ -262,9 +262,11 @@ def group_bags(
         fail("by", contract, ids, owner="group_bags")
     _check_present("by", ids)
     unique, first, member = np.unique(ids, return_index=True, return_inverse=True)
+    # The ids are sorted by now; ranks restore the order of their first appearance.
     appearance = np.argsort(first)
     rank = np.empty_like(appearance)
     rank[appearance] = np.arange(len(appearance))
+    # A stable sort keeps the order of the rows within a bag.
     order = np.argsort(rank[member], kind="stable")
     cuts = np.cumsum(np.bincount(rank[member], minlength=len(unique)))[:-1]
     parts = np.split(order, cuts)
@@ -412,6 +414,7 @@ def _check_widths(arrays: list[NDArray[Any]], owner: str) -> None:
 
 
 def _check_finite(bags: Bags, owner: str) -> None:
+    # A finite sum shows that all numbers are finite, without an array of flags.
     with np.errstate(all="ignore"):
         if np.isfinite(bags.tokens.sum(dtype=np.float64)):
             return

@@ -110,6 +110,7 @@ class SparseSplitting:
 
     def keep(self, rows: NDArray[np.bool_]) -> None:
         """Continue with these rows only."""
+        # Arrays with one entry per row are found by their length.
         for name, value in vars(self).items():
             if isinstance(value, np.ndarray) and len(value) == len(rows):
                 setattr(self, name, value[rows])
@@ -190,6 +191,8 @@ def principal_component_pursuit(
 ) -> LowRankSplit:
     """Split a matrix with NaN where nothing is observed; see :class:`RobustPCA`."""
     observed = ~np.isnan(data)
+    # Complete data and a relative sparsity of 1 give one over the root of the longer
+    # side.
     sparsity = relative_sparsity / np.sqrt(observed.mean() * max(data.shape))
     # The mean is free, so any centre gives the same minimum. With a robust one the
     # residuals are relative to the variation of the data.
@@ -205,6 +208,7 @@ def principal_component_pursuit(
     while splitting.n_iter < max_iter and (not residual or residual[-1] > tol):
         splitting.step()
         assert prox.centred is not None
+        # The objective is that of a feasible pair, the structured part and the rest.
         errors = np.sum(splitting.weights * np.abs(x - splitting.structured))
         objective.append(float(prox.centred.singular_values.sum() + errors))
         residual.append(splitting.residual)
@@ -214,6 +218,7 @@ def principal_component_pursuit(
                 f"objective {unit * objective[-1]:.6g}, rank {prox.centred.rank}"
             )
     assert prox.centred is not None
+    # Signs of singular vectors are arbitrary; a convention makes fits comparable.
     signs = _signs(prox.centred.right)
     return LowRankSplit(
         low_rank=unit * splitting.structured + centre,
@@ -235,6 +240,7 @@ def pursue_rows(
     codes = np.zeros((len(rows), len(pursuit.components)))
     n_unfinished = 0
     size = max(1, _BLOCK_ENTRIES // rows.shape[1])
+    # Without components there is nothing to compute.
     for start in range(0, len(rows) if codes.size else 0, size):
         block = slice(start, start + size)
         codes[block], left = _pursue_block(rows[block], pursuit, tol, max_iter)
@@ -290,6 +296,7 @@ def _duality_gap(
     up to the residual.
     """
     y = np.where(observed, splitting.subgradient, 0.0)
+    # Division by the excess makes the subgradient feasible, so that the bound holds.
     excess = max(1.0, float(np.abs(y).max()) / sparsity)
     if not observed.all():
         excess = max(excess, float(np.linalg.norm(y, 2)))

@@ -225,10 +225,12 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         random = check_random_state(self.random_state)
         scaling = noise_scaling(tokens, whiten=bool(self.whiten))
         queries = self._search(tokens, scaling, random)
+        # Weights and patterns differ in direction only if the tokens are whitened.
         components = queries @ scaling.into.T
         patterns = queries @ scaling.out.T
         lengths = np.linalg.norm(patterns, axis=1, keepdims=True)
         patterns /= np.where(lengths > 0, lengths, 1.0)
+        # The sign of a query is arbitrary, so the largest entry is made positive.
         largest = np.argmax(np.abs(patterns), axis=1)
         signs = np.sign(patterns[np.arange(len(patterns)), largest])[:, None]
         signs = np.where(signs == 0, 1.0, signs)
@@ -333,6 +335,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         how = SearchSettings(self.n_starts, self.max_iter, self.tol, self.n_tokens)
         free = np.eye(z.shape[1])
         queries, all_found = np.zeros((self.n_components, z.shape[1])), []
+        # There are no more directions than dimensions; further queries stay zero.
         for index in range(min(self.n_components, z.shape[1])):
             reduced = z @ free.astype(z.dtype)
             found = search_direction(reduced, inverse_temperatures, how, random)

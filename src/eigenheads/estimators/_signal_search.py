@@ -193,6 +193,7 @@ def noise_scaling(tokens: NDArray[np.floating[Any]], *, whiten: bool) -> NoiseSc
     roots = np.sqrt(values[kept])
     basis = vectors[:, kept]
     if is_wide:
+        # From eigenvectors of the Gram matrix to unit eigenvectors of the covariance.
         basis = centred.T @ basis / (roots * math.sqrt(len(tokens)))
     return NoiseScaling(mean, basis / roots, basis * roots)
 

@@ -99,6 +99,7 @@ def kernel_pca(
     c = d**-0.5 if scale is None else check_positive("scale", scale, owner=owner)
     logs, plain = feature_gram(keys, c)
     gram = centred_gram(plain)
+    # Eigenvalues come in increasing order, and rounding may make zeros negative.
     eigenvalues, eigenvectors = xp.linalg.eigh(gram)
     eigenvalues = xp.flip(eigenvalues, axis=-1)
     return KernelPCA(
@@ -115,6 +116,7 @@ def feature_gram(keys: Array, c: float) -> tuple[Array, Array]:
     xp = array_namespace(keys)
     scores = c * xp.matmul(keys, xp.matrix_transpose(keys))
     logs = log_sum_exp(scores)
+    # The difference of the logarithms is never positive, so nothing overflows.
     return logs, xp.exp(scores - logs[..., :, None] - logs[..., None, :])
 
 
@@ -184,6 +186,8 @@ def kernel_pca_values(
     levels = cloud.eigenvalues[..., None, :kept]
     floor = n * xp.finfo(levels.dtype).eps * cloud.eigenvalues[..., None, :1]
     real = levels > floor
+    # Eigenvalues that rounding made are replaced before the division by their roots.
+    # Their columns become zero after it.
     safe = xp.where(real, levels, xp.ones_like(levels))
     if unit_axes:
         coefficients = coefficients / xp.sqrt(safe)
@@ -250,6 +254,7 @@ def log_feature_norms(
     xp = check_floats(owner, queries=queries, keys=keys)
     d = keys.shape[-1]
     c = d**-0.5 if scale is None else check_positive("scale", scale, owner=owner)
+    # Batch axes fit if they are equal or if one of them is 1.
     pairs = zip(reversed(queries.shape[:-2]), reversed(keys.shape[:-2]), strict=False)
     if queries.shape[-1] != d or any(
         1 not in pair and len({*pair}) > 1 for pair in pairs
@@ -293,6 +298,7 @@ def attention_scores(
     if not is_causal:
         return scores
     n, m = scores.shape[-2:]
+    # If there are fewer queries than keys, the queries are the last tokens.
     seen = xp.tril(xp.ones_like(scores), k=m - n)
     return xp.where(seen > 0, scores, xp.full_like(scores, -xp.inf))
 

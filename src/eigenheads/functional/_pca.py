@@ -71,6 +71,7 @@ def pca_head(
     )
     xp = check_tokens_and_directions(tokens, directions, owner=owner)
     matrix = directions if directions.ndim == 2 else directions[:, None]
+    # Projecting first avoids the matrix of features by features in the scores.
     projected = xp.matmul(tokens, matrix)
     scores = scale * xp.sum(projected * projected[..., :1, :], axis=-1)
     weights = _weights(xp, scores, head)
@@ -206,6 +207,7 @@ def _softmax_pull(
     weights = stable_softmax(scores)
     errors = tokens - xp.matmul(weights, tokens)
     meeting = xp.matmul(errors, _transposed(xp, tokens))
+    # The derivative of a softmax subtracts the weighted mean from each entry.
     mean = xp.sum(weights * meeting, axis=-1, keepdims=True)
     tangent = weights * (meeting - mean)
     by_query = xp.matmul(tangent, projected)

@@ -30,6 +30,7 @@ def check_covariance(name: str, value: object, *, owner: str) -> FloatArray:
         got = Got(f"entries that differ from their mirror image by up to {gap:.3g}")
         hint = "Pass (C + C.T) / 2 if the difference is rounding."
         fail(name, "a symmetric matrix", got, owner=owner, hint=hint)
+    # With exact symmetry it does not matter which triangle `eigh` reads.
     matrix = (matrix + matrix.T) / 2
     smallest = float(np.linalg.eigvalsh(matrix)[0])
     if smallest < -_ROUNDING * largest:
@@ -102,6 +103,7 @@ class PrincipalSubspace:
         share = squares.sum(axis=-2)
         certain = share[..., : self.n_certain].sum(axis=-1)
         tied = share[..., self.n_certain : self.n_candidates].sum(axis=-1)
+        # No more directions of the tied eigenspace can belong to the span.
         tied = np.minimum(tied, self.rank - self.n_certain)
         return np.sqrt(np.minimum(1.0, (certain + tied) / self.rank))
 

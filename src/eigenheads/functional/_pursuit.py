@@ -213,6 +213,7 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
         S, cleaned, L = step
         records.append(_record(xp, keys - L - S, S, weights, live))
     if queries is not None and every is None:
+        # A mask of one row holds for all queries; otherwise the last rows are theirs.
         rows = bias if bias.shape[-2] == 1 else bias[..., -queries.shape[-2] :, :]
         weights = stable_softmax(c * queries @ xp.matrix_transpose(cleaned) + rows)
         L = weights @ values

@@ -90,6 +90,7 @@ def unchecked_distances(
     if hidden is not None:
         filled = conditional_means(coordinates, precision, hidden)
     product = _apply(xp, precision, filled)
+    # This is each token minus its conditional mean given all the others.
     error = xp.linalg.solve(blocks, product[..., None])[..., 0]
     # A hidden token is compared with its imputed value.
     error = error + coordinates - filled
@@ -124,6 +125,8 @@ def conditional_means(
     found, direction = xp.zeros_like(residual), residual
     size = xp.sum(residual**2, axis=(-2, -1), keepdims=True)
     ones = xp.ones_like(size)
+    # A row that has converged has a direction of zero. Divisors of 1 keep its solution
+    # as it is, where 0/0 would give NaN.
     for _ in range(_N_STEPS):
         image = inside * _apply(xp, precision, direction)
         curvature = xp.sum(direction * image, axis=(-2, -1), keepdims=True)
@@ -169,6 +172,7 @@ def flag_tokens(
     ratio = unchecked_distances(coordinates, precision) / thresholds
     first = ratio > 1
     count = xp.sum(xp.astype(first, xp.int64), axis=-1, keepdims=True)
+    # Rank 0 is the worst token. Half of the flagged ones, rounded up, are imputed.
     rank = xp.argsort(xp.argsort(ratio, axis=-1, descending=True), axis=-1)
     worst = first & (rank < (count + 1) // 2)
     again = unchecked_distances(coordinates, precision, worst) / thresholds

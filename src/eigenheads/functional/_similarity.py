@@ -94,6 +94,7 @@ def rbf_gram(points: Float[Array, "*batch n d"]) -> Float[Array, "*batch n n"]:
     inner = points @ xp.matrix_transpose(points)
     square = xp.linalg.diagonal(inner)
     distance = square[..., :, None] + square[..., None, :] - 2 * inner
+    # Rounding may make small squared distances negative.
     distance = xp.where(distance > 0, distance, xp.zeros_like(distance))
     rows, columns = np.triu_indices(n, 1)
     pairs = distance[..., rows, columns]

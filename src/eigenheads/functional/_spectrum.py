@@ -176,6 +176,7 @@ def effective_rank(
         squares = xp.sum(p * p, axis=-1)
         rank = 1 / xp.where(none[..., 0], xp.ones_like(squares), squares)
     else:
+        # The limit of p log p at 0 is 0, but the logarithm alone is infinite there.
         logs = xp.log(xp.where(p > 0, p, xp.ones_like(p)))
         rank = xp.exp(-xp.sum(p * logs, axis=-1))
     return xp.where(none[..., 0], xp.full_like(rank, xp.nan), rank)

@@ -65,6 +65,7 @@ class Augmenter:
         images = self._pixels(images).clamp(0.0, 1.0)
         targets = smooth_targets(labels, self.n_classes, self.options.smoothing)
         choice = self._choose_mixing()
+        # A single image has no partner to mix with.
         if choice is None or len(images) < 2:
             return images, targets
         return _mix(images, targets, *choice)
@@ -117,6 +118,7 @@ def _mix(
     import kornia.augmentation as augmentation
 
     numbers = torch.arange(len(images), device=images.device)
+    # An interval of a single point makes kornia draw exactly this share.
     shares = torch.tensor([share, share], device=images.device)
     keys = ["input", "class"]
     if name == "mixup":

@@ -44,6 +44,7 @@ class Prefetch:
 
     def next(self) -> tuple[Tensor, Tensor]:
         """Return the next part of a batch, on the device."""
+        # The next part is requested before the wait, so that reading stays ahead.
         self._submit()
         inputs, targets = self._waiting.pop(0).result()
         return inputs.to(self._device), targets.to(self._device)
@@ -70,6 +71,7 @@ def epoch_order(n: int, *, seed: int, epoch: int, repeats: int) -> NDArray[np.in
 
 def shares(n: int, batch_size: int, accelerator: Accelerator) -> Iterator[list[int]]:
     """Yield batches of this process' share of n examples."""
+    # Interleaved shares differ by one example at most.
     mine = range(accelerator.process_index, n, accelerator.num_processes)
     for begin in range(0, len(mine), batch_size):
         yield list(mine[begin : begin + batch_size])

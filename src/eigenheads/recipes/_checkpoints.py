@@ -33,12 +33,15 @@ def save_checkpoint(
     """Write a checkpoint, and remove all but the last two."""
     final = folder / f"{_PREFIX}{state['step']:08d}"
     temporary = folder / f".{final.name}.tmp"
+    # A killed run may have left a part of this checkpoint.
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     save_file(_plain(model), temporary / "model.safetensors")
     save_file(_plain(average), temporary / "average.safetensors")
     torch.save(dict(optimizer), temporary / "optimizer.pt")
     (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
+    # The data must be on disk before the rename. Otherwise a crash of the machine could
+    # leave a checkpoint with its final name and empty files.
     for path in temporary.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())

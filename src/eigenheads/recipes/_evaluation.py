@@ -220,6 +220,8 @@ def evaluate_checkpoints(
             batch_size=batch_size,
             n_threads=n_threads,
         )
+        # Both branches return generators: a condition is measured when the loop below
+        # asks for it.
         if record["task"] == "wikitext":
             conditions: Iterable[tuple[str, dict[str, float], int]]
             conditions = scorer.text(_folder(data), word_shares, seed)
@@ -263,6 +265,8 @@ def load_checkpoint(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
     except (KeyError, TypeError, ValueError) as error:
         got = Got(f"{folder}, whose record is not that of a model ({error})")
         fail("checkpoint", contract, got, owner=_OWNER)
+    # A checkpoint holds current and averaged weights. The final model holds the
+    # averaged weights only, as model.safetensors.
     average = folder / "average.safetensors"
     weights = load_weights(
         average if average.is_file() else folder / "model.safetensors", owner=_OWNER
@@ -348,6 +352,8 @@ class _Scorer:
         sums = torch.zeros(4, dtype=torch.float64)
         for images, labels in self._batches(reader):
             logits = self.model(images)
+            # Classes without images here cannot be the answer, so they are never
+            # predicted.
             if present is not None:
                 hidden = ~present.to(logits.device)
                 logits = logits.masked_fill(hidden, -math.inf)
@@ -375,6 +381,8 @@ class _Scorer:
             size *= float(torch.as_tensor(self.model.std).mean())
         right = torch.zeros(2, dtype=torch.float64)
         for number, (images, labels) in enumerate(self._batches(reader)):
+            # Every batch has its own seed: its attack does not depend on the batches
+            # before.
             torch.manual_seed(seed + number)
             moved = _ATTACKS[name](self.model, images, labels, budget=size)
             with torch.no_grad():
@@ -401,6 +409,8 @@ class _Scorer:
                 scores.append(doubt)
                 labels.append(torch.full_like(doubt, label))
         gather = self.accelerator.gather_for_metrics
+        # Processes may hold different numbers of images. They pad with -1, which is
+        # neither a score nor a label, and the padding is removed after gathering.
         if self.accelerator.num_processes > 1:
             scores = [self.accelerator.pad_across_processes(torch.cat(scores), 0, -1)]
             labels = [self.accelerator.pad_across_processes(torch.cat(labels), 0, -1)]
@@ -424,6 +434,7 @@ class _Scorer:
                 _, found, n = self._accuracy("", self._open(severity))
                 errors.append(1.0 - found["top-1"])
                 count += n
+            # All severities count alike, whatever their numbers of images.
             error = float(np.mean(errors))
             ratios.append(error / ALEXNET_ERRORS[name])
             values = {"top-1": 1.0 - error, "corruption error": 100 * ratios[-1]}
@@ -455,4 +466,5 @@ class _Scorer:
                 sums += score_words(self.model(ids.to(device)), targets.to(device))
             loss, n = self._gathered(sums).tolist()
             condition = f"{share:.0%} of the words swapped" if share else "clean"
+            # The limit keeps the exponential finite for a model that diverged.
             yield condition, {"perplexity": math.exp(min(loss / n, 700.0))}, int(n)

@@ -114,6 +114,7 @@ def read_image(path: Path, *, owner: str) -> Image.Image:
 def centre_crop(image: Image.Image, size: int) -> Image.Image:
     """Resize the shorter side to 8/7 of `size`, as 256 to 224, and cut the centre."""
     shorter = min(image.width, image.height)
+    # The cut and the resize are one operation, without an intermediate image.
     side = shorter * 7 / 8
     left, top = (image.width - side) / 2, (image.height - side) / 2
     box = (left, top, left + side, top + side)

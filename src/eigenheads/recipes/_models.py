@@ -49,6 +49,7 @@ class DropPath(nn.Module):
         if not self.training or self.probability == 0.0:
             return x
         keep = 1.0 - self.probability
+        # There is one draw per example, broadcast over tokens and channels.
         kept = x.new_empty((len(x),) + (1,) * (x.ndim - 1)).bernoulli_(keep)
         return x * kept / keep
 
@@ -58,6 +59,7 @@ class PatchEmbedding(nn.Module):
 
     def __init__(self, patch: int, d_model: int) -> None:
         super().__init__()
+        # A convolution whose stride equals its kernel is one linear map per patch.
         self.proj = nn.Conv2d(3, d_model, patch, stride=patch)
 
     def forward(self, x: Tensor) -> Tensor:

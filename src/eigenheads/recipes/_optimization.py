@@ -18,6 +18,8 @@ def learning_rate(schedule: TrainingSchedule, step: int, steps_per_epoch: int) -
     n_steps = schedule.epochs * steps_per_epoch
     warmup = schedule.warmup_epochs * steps_per_epoch
     if step < warmup:
+        # The first step is positive, and the rise reaches its peak at the first update
+        # after it.
         return schedule.learning_rate * (step + 1) / (warmup + 1)
     done = (step - warmup) / max(n_steps - warmup, 1.0)
     span = schedule.learning_rate - schedule.final_learning_rate
@@ -58,4 +60,5 @@ def weight_average(
 
 def combined_seed(*parts: int) -> int:
     """Return one seed made of several numbers."""
+    # The shift keeps the seed within a signed integer of 64 bits.
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> 1)

@@ -36,6 +36,7 @@ def make_vocabulary(words: Sequence[str], *, at_most: int) -> list[str]:
     """Return the most frequent words, after the unknown word; ties by spelling."""
     check_count("n_words", at_most, owner="train", minimum=2)
     counts = Counter(words)
+    # The text may contain the unknown word itself, which has the first place already.
     counts.pop(UNKNOWN, None)
     ordered = sorted(counts, key=lambda word: (-counts[word], word))
     return [UNKNOWN, *ordered[: at_most - 1]]
@@ -59,6 +60,7 @@ class TextReader:
     ) -> None:
         index = {word: number for number, word in enumerate(vocabulary)}
         ids = torch.tensor([index.get(word, 0) for word in words])
+        # One word more than the inputs is needed: the target of the last input.
         n_windows = (len(ids) - 1) // context
         if n_windows < 1:
             contract = f"text of more than {context} words"

@@ -175,17 +175,24 @@ class _Run:
         self.metrics: dict[str, float] = {}
         schedule = task.preset.schedule
         self.batch_size = schedule.batch_size
+        # Every process takes an equal share of a batch and divides it into equal parts,
+        # so the batch must be divisible by both numbers.
         n_parts = accelerator.num_processes * accumulate
         if self.batch_size % n_parts:
             contract = f"a multiple of processes × accumulated parts = {n_parts}"
             fail("batch_size", contract, self.batch_size, owner=_OWNER)
+        # The last, incomplete batch of an epoch is left out.
         self.steps_per_epoch = len(task.train) // self.batch_size
         if not self.steps_per_epoch:
             contract = f"at least one batch of {self.batch_size} examples"
             fail("data", contract, Got(f"{len(task.train)} examples"), owner=_OWNER)
         self.n_steps = schedule.epochs * self.steps_per_epoch
+        # The seed is set before the model is built, so that all processes begin with
+        # the same weights.
         torch.manual_seed(seed)
         plain = task.build_model()
+        # The average copies the model before it is wrapped, so that the names of its
+        # tensors have no prefix of a wrapper.
         self.average = AveragedModel(
             plain, multi_avg_fn=weight_average(schedule.average_decay)
         ).to(accelerator.device)
@@ -230,6 +237,8 @@ class _Run:
         self.accelerator.unwrap_model(self.model).load_state_dict(weights)
         average = load_weights(checkpoint / "average.safetensors", owner=_OWNER)
         self.average.module.load_state_dict(average)
+        # The weight of the average depends on this count. Without it, a resumed run
+        # would average differently.
         self.average.n_averaged.fill_(state["step"])
         states = load_optimizer(checkpoint, owner=_OWNER)
         self.optimizer.load_state_dict(states["optimizer"])
@@ -272,6 +281,8 @@ class _Run:
             ) as batches,
         ):
             saved = self.step
+            # All processes must leave the loop at the same update. If one stopped
+            # alone, the others would wait for its gradients.
             while self.step < self.n_steps and not self._agreed(stop[0]):
                 begun = time.perf_counter()
                 loss, rate = self._update(batches)
@@ -289,6 +300,7 @@ class _Run:
                 if self.step % checkpoint_every == 0:
                     self.save()
                     saved = self.step
+            # SIGTERM may end the loop between two checkpoints.
             if saved != self.step:
                 self.save()
         if self.step == self.n_steps and self._is_main:
@@ -317,6 +329,7 @@ class _Run:
         )
         self.model.train()
         total = torch.zeros((), device=self.accelerator.device)
+        # Parts have equal sizes, so the mean over them is the loss of the whole share.
         for part in range(self.accumulate):
             inputs, targets = batches.next()
             is_last = part == self.accumulate - 1
@@ -328,6 +341,8 @@ class _Run:
                 torch.autograd.backward(self.scaler.scale(loss / self.accumulate))
             total += loss.detach() / self.accumulate
         if math.isfinite(schedule.clip):
+            # The clip value refers to the true gradient: remove the scale of the loss
+            # first.
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), schedule.clip)
         self.scaler.step(self.optimizer)
@@ -335,6 +350,7 @@ class _Run:
         self.optimizer.zero_grad()
         self.average.update_parameters(self.accelerator.unwrap_model(self.model))
         mean = float(self.accelerator.reduce(total, reduction="mean"))
+        # The mean is the same in every process, so all of them fail together.
         if not math.isfinite(mean):
             got = Got(f"loss {mean} at update {self.step + 1}")
             hint = "Lower the learning rate, or use precision bf16 or no."
@@ -378,6 +394,8 @@ class _Run:
         part = share // self.accumulate
         epoch, order = -1, np.empty(0, dtype=np.int64)
         for step in range(self.step, self.n_steps):
+            # A resumed run begins in the middle of an epoch, whose order is drawn
+            # again.
             if step // self.steps_per_epoch != epoch:
                 epoch = step // self.steps_per_epoch
                 order = epoch_order(n, seed=self.seed, epoch=epoch, repeats=repeats)
@@ -420,6 +438,7 @@ class _Run:
             name: value.detach().cpu().contiguous()
             for name, value in self.average.module.state_dict().items()
         }
+        # The rename replaces the file at once: nobody reads half of it.
         temporary = folder / ".model.safetensors.tmp"
         save_file(tensors, temporary)
         temporary.replace(folder / "model.safetensors")
@@ -465,10 +484,12 @@ class _Progress:
         if not self._shown or (now - self._last < self._every and step < self._n_steps):
             return
         self._last = now
+        # Updates of an earlier call took none of this time, so they do not count.
         per_step = (now - self._begun) / (step - self._first)
         left = round(per_step * (self._n_steps - step))
         text = f"update {step}/{self._n_steps}, loss {loss:.4f}, {_clock(left)} left"
         is_terminal = sys.stderr.isatty()
+        # On a terminal each line replaces the one before. Elsewhere every line is kept.
         end = "\n" if not is_terminal or step == self._n_steps else ""
         start = "\r\033[K" if is_terminal else ""
         sys.stderr.write(start + text + end)

@@ -89,6 +89,8 @@ def findings(probe: "ModelProbe", level: float = LEVEL) -> list[str]:
     for name, own in rows.items():
         n_found = int(probe.stands_out(name, level).sum())
         n_heads = int(np.isfinite(probe[name].observed).sum())
+        # A head that stands out from all nulls is a finding. Without one, a single null
+        # with too few draws leaves the case open.
         if n_found:
             found.append((n_found, n_heads, name, own))
         elif any(row["n_undecided"] or row["n_found"] is None for row in own):

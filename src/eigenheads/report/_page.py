@@ -127,6 +127,7 @@ def format_number(value: float) -> str:
     >>> format_number(0.99654), format_number(30.0), format_number(2.5e-9)
     ('0.9965', '30', '2.5e-09')
     """
+    # Only NaN differs from itself.
     return "not measured" if value != value else f"{value:.4g}"
 
 

@@ -131,6 +131,7 @@ def _questions(probe: "ModelProbe") -> list[dict[str, Any]]:
         rows[row["statistic"]].append(row)
     found = []
     for number, (question, names) in enumerate(questions(probe).items()):
+        # The prefix keeps the ids of several figures on the page apart.
         svg = embedded_svg(question_figure(probe, names), f"question-{number}")
         counts = "; ".join(
             f"{name.replace('_', ' ')}: {probe.stands_out(name, LEVEL).sum()} heads"
@@ -195,6 +196,7 @@ def _wrapped(text: str, *, first: str = "", rest: str = "") -> list[str]:
 
 def _summary_lines(probe: "ModelProbe") -> list[str]:
     """Return the table by statistic and null, at most 80 characters wide."""
+    # Long names are cut, so that the columns add up to 80 characters.
     layout = "{:<22.22} {:>9} {:<23.23} {:>9} {:>13}"
     lines = [
         layout.format("statistic", "median", "null", "median", f"q <= {LEVEL}"),
@@ -202,9 +204,12 @@ def _summary_lines(probe: "ModelProbe") -> list[str]:
     ]
     last = None
     for row in probe.summary(LEVEL):
+        # The name and the median of a statistic are shown in its first row only.
         is_new = row["statistic"] != last
         last = row["statistic"]
         text = found_text(row)
+        # Too few draws cannot decide, so the number of draws that could takes the place
+        # of the count.
         if row["n_undecided"]:
             text = f">= {row['n_needed']} draws"
         lines.append(

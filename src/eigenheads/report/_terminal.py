@@ -95,6 +95,7 @@ class ProgressDisplay(Listener):
         """Add `units` finished steps."""
         self._bar.advance(self._task, units)
         self._done += units
+        # The share is counted from the last line that was printed.
         share = (self._done - self._printed) / max(self._planned, 1.0)
         if self._unit and not self._console.is_terminal and share >= _LINE_SHARE:
             self._printed = self._done
@@ -103,6 +104,7 @@ class ProgressDisplay(Listener):
 
     def finish(self, result: Result) -> None:
         """Print a line about a stored result."""
+        # The bar moves to the planned end of this result, also if it was reused.
         self._bar.update(self._task, completed=self._planned)
         how = "reused" if result.reused else f"{result.seconds:.1f} s"
         line = f"{result.key}: {count_verdicts(result.claims)} ({how})"
@@ -155,6 +157,7 @@ def print_sweep(result: SweepResult) -> None:
         table.add_column(terminal_text(name), justify="right")
     means = [result.mean(name).ravel() for name in result.names]
     for point in range(min(n_points, _MAX_ROWS)):
+        # The rows of a point are consecutive, one per seed; the first names the point.
         row = point * len(result.seeds)
         at = [_value(result.table[name][row]) for name in result.axes]
         table.add_row(*at, *(format_number(float(mean[point])) for mean in means))

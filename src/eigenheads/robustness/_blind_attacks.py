@@ -112,6 +112,7 @@ def spsa(
     radius = read_budget(budget, bounds, owner="spsa")
     n_steps = check_count("n_steps", n_steps, owner="spsa")
     n_samples = check_count("n_samples", n_samples, owner="spsa")
+    # The probe has the unit of the budgets.
     unit = (bounds[1] - bounds[0]) / 255
     c = check_positive("probe", probe, owner="spsa") * unit
     at, first, second = x.clone(), torch.zeros_like(x), torch.zeros_like(x)
@@ -142,6 +143,7 @@ def _slope(
         # Both queries at once: half the calls, and less memory than one gradient.
         above, below = model(torch.cat([at + c * signs, at - c * signs])).chunk(2)
         gain = margin(above, y) - margin(below, y)
+        # There is one difference per input, broadcast over its entries.
         total += gain.view(-1, *[1] * (at.ndim - 1)) / (2 * c) * signs
     return total / n_samples
 
@@ -195,6 +197,7 @@ def square(
     share = check_positive("share", share, owner="square")
     stripes = _signs((*x.shape[:-2], 1, x.shape[-1]), x, generator)
     at = project(x + radius * stripes, x, radius, bounds)
+    # A positive margin means that the image is fooled.
     best = margin(model(at), y)
     for query in range(n_queries):
         open_ = (best <= 0).nonzero().squeeze(1)  # images that are not fooled yet
@@ -216,6 +219,7 @@ def _squares(
 ) -> tuple[Tensor, Tensor]:
     """Return one sign per channel, and one random square of this share per image."""
     height, width = x.shape[-2:]
+    # A square covers this share of the image: at least one pixel, at most all.
     side = (area * height * width) ** 0.5
     tall, wide = (min(max(1, round(side)), limit) for limit in (height, width))
     ones = [1] * (x.ndim - 3)

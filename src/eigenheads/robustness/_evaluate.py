@@ -224,6 +224,8 @@ def evaluate_robustness(
         ids, planned = read_words(data, owner=_OWNER), {}
         plan = plan_words(ids, word=word, shares=chosen, seed=seed)
         images = ImageSet(torch.arange(len(ids)), ids)
+    # Models of all names are measured together, on the same corrupted inputs. The
+    # outcomes are divided by name below.
     flat = [one for several in named.values() for one in several]
     n_units = len(plan.conditions) * len(flat)
     bar = progress_bar(n_units, description="conditions") if progress else nullcontext()
@@ -350,6 +352,7 @@ def _planned(name: str, value: object) -> PlannedAttack:
         fail(f"attacks[{name!r}]", contract, value, owner=_OWNER)
     function = _ATTACKS[name]
     known = set(inspect.signature(function).parameters)
+    # What the evaluation sets itself is no option of the user.
     own = sorted(known - {"model", "x", "y", "budget", "generator", "loss"})
     for option in value:
         check_choice(f"attacks[{name!r}]", option, own, owner=_OWNER)
@@ -400,6 +403,7 @@ def _warn_of_masking(name: str, outcomes: Outcomes, plan: EvaluationPlan) -> Non
         best = min(strong, key=mean_outcome)
         for other in (one for one in _WITHOUT if one in found):
             difference = best - found[other]
+            # The examples are the same, so this is the error of paired differences.
             error = float(np.std(difference)) / max(len(difference), 1) ** 0.5
             gap = float(difference.mean())
             if gap > max(_ONE_POINT, 2 * error):
@@ -425,6 +429,7 @@ def _rows(
         for one, arrays in zip(plan.conditions, outcomes, strict=True)
     ]
     for group in plan.means:
+        # The mean over severities is taken per example, so that examples are resampled.
         members = [outcomes[index] for index in group.members]
         errors = [1 - np.mean(arrays, axis=0) for arrays in zip(*members, strict=True)]
         measured.append((group.metric, group.condition, None, mean_outcome, errors))

@@ -326,6 +326,7 @@ class LocationLandscape:
     def _velocity(self, kappa: FloatArray, nu: FloatArray) -> tuple[FloatArray, ...]:
         order = (kappa, nu, 0.0, 0.0, 0.0)
         by_kappa, by_nu, *_ = risk_slopes(order, *self._arguments(kappa))
+        # The product of both factors is accurate near 1, where 1 - κ² would cancel.
         return -by_kappa * (1 - kappa) * (1 + kappa), -by_nu * (1 - nu) * (1 + nu)
 
     def _jacobian(self, kappa: float, nu: float) -> FloatArray:

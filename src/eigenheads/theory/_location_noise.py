@@ -81,6 +81,7 @@ def _token_moments(
             w -= scale * eta * g
             w_spread += variance * (1.0 - eta * eta) - 2.0 * a * with_target
         cross = a * spread - with_target
+        # Given g, the pair (b, w) is Gaussian: these are its moments up to order four.
         w2, b2 = w * w + w_spread, b * b + spread
         out[_KK, 0] += weight * slope * slope * b2
         out[_KK, 1] += weight * slope * slope * (w * b2 + 2.0 * b * cross)
@@ -136,6 +137,7 @@ def gradient_noise(
     mean_0, square_0 = first[3, 1], first[3, 2]
     mean_1, square_1 = other[3, 1], other[3, 2]
     noise = target_noise * target_noise
+    # Different tokens are independent, so their products have squared means.
     rest_0 = n * square_1 + n * (n - 1.0) * mean_1 * mean_1 + noise
     mean_rest = mean_0 + (n - 1.0) * mean_1
     rest_1 = square_0 + 2.0 * mean_0 * (n - 1.0) * mean_1 + (n - 1.0) * square_1
@@ -199,6 +201,7 @@ def location_mean_block(
         if share > 0.0:
             noise = gradient_noise(state, law, target_noise, previous, rule, scratch)
         state = projected_step(state, slopes, step_sizes[i], share, noise)
+        # The sum is not finite if one of the five numbers is not.
         if not math.isfinite(state[0] + state[1] + state[2] + state[3] + state[4]):
             return first + i
         n_updates = first + i + 1

@@ -84,6 +84,7 @@ def pca_descent_block(
     move = np.empty(rank)
     for index in range(len(rates)):
         _grams(state, sigma, one, two)
+        # The risk depends on the state through these four traces only.
         a, b, f, g = 0.0, 0.0, 0.0, 0.0
         for i in range(rank):
             a += one[i, i]
@@ -100,6 +101,8 @@ def pca_descent_block(
             record[0] = alignment(state, counted)
             record[1] = math.sqrt(np.sum(state * state))
             record[2] = risk
+        # Coefficients of ΣM and Σ²M in the gradient; the products of Gram matrices
+        # follow.
         for_one = -4.0 * scale * on_a + 2.0 * scale**2 * (2.0 * on_aa * a + on_ab * b)
         for_two = -4.0 * scale * on_b + 2.0 * scale**2 * on_ab * a
         square = 2.0 * scale**2
@@ -112,6 +115,7 @@ def pca_descent_block(
                     weight = 2.0 * on_f * one[j, i] + on_g * two[j, i]
                     mixed += state[row, j] * (weight + s * on_g * one[j, i])
                 move[i] = s * (total + square * mixed)
+            # All moves of a row use its old entries, so it is changed only now.
             for i in range(rank):
                 state[row, i] -= rates[index] * move[i]
     return -1

@@ -125,9 +125,12 @@ def signal_mean_dynamics(
     path = np.empty((len(t), len(steps)))
     path[:, 0] = t
     for index, a in enumerate(rates, start=1):
+        # The product of both factors is accurate near 1, where 1 - t² would cancel.
         tangent = np.sqrt((1 - t) * (1 + t))
         climb = a * tangent * landscape.slope(t)
         noise = a * a * landscape.squared_noise(t) / batch
+        # The divisor is the length of the moved query: the tangent step and the noise
+        # are orthogonal to the query.
         t = (t + tangent * climb) / np.sqrt(1 + climb**2 + noise)
         if index % counts.record_every == 0:
             path[:, index // counts.record_every] = t
@@ -194,6 +197,7 @@ def signal_steps(
         n_steps = check_count("n_steps", n_steps, owner=owner)
         return SignalSteps(first, _decay_steps(first, time, n_steps), n_steps)
     last = min(4 * back * delta / float(landscape.noise(1.0)), _HALF / back)
+    # The fastest stable step leaves a small enough error, so it need not decay.
     if first <= last:
         return SignalSteps(first, math.inf, math.ceil(time / first))
     ratio = first / last
@@ -205,8 +209,11 @@ def _decay_steps(first: float, time: float, n_steps: int) -> float:
     """Return t_0 for which the steps sum to `time`, or infinity if they cannot."""
 
     def missing(log_ratio: float) -> float:
+        # The steps, of which the first is e^log_ratio times the last, sum to about the
+        # first term. For small arguments `expm1` avoids cancellation.
         return n_steps * first * log_ratio / math.expm1(log_ratio) - time
 
+    # Even constant steps do not sum to more than the time.
     if missing(1e-9) <= 0:
         return math.inf
     return n_steps / math.expm1(brentq(missing, 1e-9, 700.0))

@@ -227,6 +227,7 @@ class SignalLandscape:
         rate, noise = self.escape_rate, float(self.noise(0.0))
         if rate == 0:
             return math.inf
+        # Without noise only the bound 1/r limits the step.
         a = min(rate / noise, 1 / rate) if noise > 0 else 1 / rate
         gain = a * rate - a * a * noise / 2
         return math.log(self.law.d) / 2 / gain
