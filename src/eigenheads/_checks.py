@@ -220,10 +220,10 @@ def check_flag(name: str, value: object, *, owner: str) -> bool:
 
     Examples
     --------
-    >>> check_flag("unit_axes", "no", owner="kernel_pca_values")
+    >>> check_flag("flag", "no", owner="f")
     Traceback (most recent call last):
     ...
-    ValueError: kernel_pca_values: `unit_axes` must be True or False; got 'no'.
+    eigenheads._errors.UsageValueError: f: `flag` must be True or False; got 'no'.
     """
     if isinstance(value, bool | np.bool_):
         return bool(value)
@@ -235,10 +235,10 @@ def check_instance(name: str, value: object, kind: type[_Kind], *, owner: str) -
 
     Examples
     --------
-    >>> check_instance("law", 3, dict, owner="simulate_location")
+    >>> check_instance("law", 3, dict, owner="f")
     Traceback (most recent call last):
     ...
-    TypeError: simulate_location: `law` must be an instance of dict; got 3.
+    eigenheads._errors.UsageTypeError: f: `law` must be an instance of dict; got 3.
     """
     if isinstance(value, kind):
         return value

@@ -6,7 +6,7 @@ import gzip
 import numpy as np
 import pytest
 
-from eigenheads.experiments import Experiment, Listener, _run, reproduce
+from eigenheads.experiments import Experiment, Listener, _digest, _run, reproduce
 from eigenheads.experiments._data import data_file, has_data, read_idx, using_data
 
 
@@ -68,8 +68,8 @@ def picky(monkeypatch):
             about="a",
             presets={"smoke": None},
             simulate=lambda params, rng: {"a": np.zeros(1)},
-            check=lambda params, table: [],
-            draw=lambda figure, params, table: None,
+            check=lambda run: [],
+            draw=lambda figure, run: None,
             **needs,
         )
 
@@ -78,6 +78,7 @@ def picky(monkeypatch):
         "marion2025/two": made("marion2025/two", files=lambda params: ("mnist/x",)),
     }
     monkeypatch.setattr(_run, "get_experiment", known.__getitem__)
+    monkeypatch.setattr(_digest, "get_experiment", known.__getitem__)
     monkeypatch.setattr(
         _run,
         "select_keys",

@@ -144,7 +144,8 @@ def test_every_cell_is_run_once(backend, jobs):
     sizes = list(blocks)
     assert collected(sizes) == {number: number for number in range(300)}
     assert sum(map(len, sizes)) == 300
-    assert len(sizes) < 100  # short cells share blocks
+    # Short cells share blocks; how many depends on the load of the machine.
+    assert len(sizes) < 250
 
 
 def test_no_cells_need_no_workers():

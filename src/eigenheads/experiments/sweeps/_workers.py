@@ -7,6 +7,7 @@ waits forever for a task whose worker died (seen with joblib 1.6).
 """
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -42,6 +43,8 @@ _BLOCK_SECONDS = 0.5
 _BLOCKS_PER_SECOND = 50
 # A cell whose worker died is run again; the third time it runs alone, and last.
 _MAX_LOSSES = 3
+# Protocols of distributed's schedulers; a bare host and port is TCP.
+_ADDRESS = re.compile(r"((tcp|tls|ucx|ws|wss)://)?[\w.\-\[\]:]+:\d+/?|inproc://\S+")
 # Seconds to wait for the first worker of a cluster: queues can be long.
 _FIRST_WORKER_TIMEOUT = 24 * 3600
 # Interval at which a worker checks that the process which started it is alive.
@@ -317,6 +320,11 @@ def _open_dask(
             n_workers=jobs or n_threads(), threads_per_worker=1, dashboard_address=None
         )
         target = stack.enter_context(cluster)
+    elif not _ADDRESS.fullmatch(address):
+        # Dask retries an address that it cannot parse for minutes.
+        hint = "Such as tcp://node:8786."
+        contract = "the address of a running scheduler"
+        fail("address", contract, address, owner=owner, hint=hint)
     try:
         client = distributed.Client(target, set_as_default=False)
     except (OSError, ValueError, TypeError, ImportError, AttributeError) as error:
