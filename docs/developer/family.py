@@ -21,7 +21,7 @@ from eigenheads.adapters._family import (
 from eigenheads.adapters._variants import (
     AbstractVariant,
     SwappedModule,
-    attend,
+    attend_swapped,
     restore_class,
     swap_class,
 )
@@ -66,7 +66,7 @@ class SwappedTriple(SwappedModule):
 
     def forward(self: Any, x: Tensor) -> Tensor:
         """Attend as the variant does."""
-        output, _ = attend(self, _read_call(self, x))
+        output, _ = attend_swapped(self, _read_call(self, x))
         return _merge(self, output)
 
 
