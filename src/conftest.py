@@ -11,6 +11,7 @@ collect_ignore_glob = (
         "eigenheads/nn/*.py",
         "eigenheads/adapters/*.py",
         "eigenheads/robustness/*.py",
+        "eigenheads/recipes/*.py",
         "eigenheads/experiments/teo2024/_models.py",
         "eigenheads/experiments/teo2024/_training.py",
     ]
