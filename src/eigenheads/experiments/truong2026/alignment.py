@@ -118,7 +118,6 @@ def check(run: Run[Params]) -> list[Claim]:
             0.25,
             "starts are symmetric; the margin excludes three runs in four on one side",
             source="ours: recovery up to the sign",
-            on_record="undecided",
         ),
     ]
     for d in params.dimensions:
