@@ -140,3 +140,11 @@ def test_a_statistic_without_numbers_has_no_median(probe):
     found = ModelProbe([0, 4], ["a", "b"], {"cka": blank})
     assert math.isnan(found.summary()[0]["median"])
     assert found.to_records() == []
+
+
+def test_a_compressed_file_is_refused(tmp_path):
+    # Our writer stores arrays; a small compressed file could need gigabytes.
+    path = tmp_path / "probe.npz"
+    np.savez_compressed(path, header=np.zeros(10**6))
+    with pytest.raises(ValueError, match="that ModelProbe.save wrote"):
+        ModelProbe.load(path)

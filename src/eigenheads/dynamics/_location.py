@@ -91,7 +91,7 @@ def simulate_location(
 
     Notes
     -----
-    An exact update draws four normals a token: its coordinates along k*, v* and the
+    An exact update draws four normals per token: its coordinates along k*, v* and the
     residuals of k and v. The parts of the two gradients outside these four directions
     have a 2 × 2 Gram matrix with a Wishart law (:func:`combine`). The two methods
     agree in law; for one seed they draw different numbers.

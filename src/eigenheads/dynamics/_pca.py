@@ -127,7 +127,7 @@ def simulate_pca(
         Run r depends on ``(seed, r)`` alone: not on how many runs stand beside it,
         nor on the number of threads.
     method
-        ``"exact"`` draws two normals a token (k + 1 for rank k > 1) and two or three
+        ``"exact"`` draws two normals per token (k + 1 for rank k > 1) and two or three
         vectors a prompt, whatever d is; ``"full"`` draws every coordinate.
     start
         (d,) or (n_runs, d); for rank k (d, k) or (n_runs, d, k). Default: directions

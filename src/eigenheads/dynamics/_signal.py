@@ -91,7 +91,7 @@ def simulate_signal(
 
     Notes
     -----
-    An exact update draws three normals a token: its coordinates along u, along the
+    An exact update draws three normals per token: its coordinates along u, along the
     residual of q, and along the part of o outside both.
 
     The average gives the iterate after t updates a weight that grows like

@@ -2,7 +2,6 @@
 
 import json
 import math
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from eigenheads._checks import Got, check_choice, fail
 from eigenheads._extras import require
-from eigenheads._files import write_atomically
+from eigenheads._files import read_arrays, write_arrays, write_atomically
 from eigenheads._typing import FloatArray
 from eigenheads.probes._result import Statistic
 from eigenheads.probes._significance import draws_needed, least_p_value, q_values
@@ -218,37 +217,31 @@ class ModelProbe:
         """
         target = Path(path)
         check_choice("path", target.suffix, (".json", ".npz"), owner="ModelProbe.save")
-        write_atomically(
-            target, self._write_json if target.suffix == ".json" else self._write_npz
-        )
+        if target.suffix == ".json":
+            write_atomically(target, self._write_json)
+        else:
+            write_arrays(target, self._arrays())
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "ModelProbe":
         """Read an ``.npz`` file that :meth:`save` wrote."""
         try:
-            # Opened here, because NumPy leaves a file open that is not a zip archive.
-            with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-                header = json.loads(str(file[_HEADER]))
-                if header["format"] != _FORMAT:
-                    raise ValueError(f"format {header['format']!r}")
-                statistics = {
-                    one["name"]: Statistic(
-                        name=one["name"],
-                        observed=file[one["name"]],
-                        nulls={n: file[f"{one['name']}/{n}"] for n in one["nulls"]},
-                        alternative=one["alternative"],
-                        about=one["about"],
-                    )
-                    for one in header["statistics"]
-                }
-        except (
-            OSError,
-            EOFError,
-            KeyError,
-            TypeError,
-            ValueError,
-            zipfile.BadZipFile,
-        ) as error:
+            # The reader checks sizes before it allocates, and takes stored arrays only.
+            file: dict[str, Any] = dict(read_arrays(Path(path)))
+            header = json.loads(str(file[_HEADER]))
+            if header["format"] != _FORMAT:
+                raise ValueError(f"format {header['format']!r}")
+            statistics = {
+                one["name"]: Statistic(
+                    name=one["name"],
+                    observed=file[one["name"]],
+                    nulls={n: file[f"{one['name']}/{n}"] for n in one["nulls"]},
+                    alternative=one["alternative"],
+                    about=one["about"],
+                )
+                for one in header["statistics"]
+            }
+        except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
             got = Got(f"{str(path)!r} ({error})")
             contract = "an .npz file that ModelProbe.save wrote"
             fail("path", contract, got, owner="ModelProbe.load")
@@ -262,7 +255,8 @@ class ModelProbe:
         text = json.dumps(content, indent=1, allow_nan=False)
         file.write(f"{text}\n".encode())
 
-    def _write_npz(self, file: IO[bytes]) -> None:
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all arrays, and a header with everything else as JSON."""
         header = self._description() | {
             "layers": list(self.layers),
             "names": list(self.names),
@@ -276,11 +270,11 @@ class ModelProbe:
                 for name, one in self.statistics.items()
             ],
         }
-        arrays = {_HEADER: np.array(json.dumps(header))}
+        arrays: dict[str, NDArray[Any]] = {_HEADER: np.array(json.dumps(header))}
         for name, one in self.statistics.items():
             arrays[name] = one.observed
             arrays |= {f"{name}/{null}": x for null, x in one.nulls.items()}
-        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+        return arrays
 
     def _description(self) -> dict[str, Any]:
         return {
