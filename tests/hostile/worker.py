@@ -43,9 +43,12 @@ NOT_SWEPT = {"owner", "name"}
 # Sizes of a computation: a large number is a valid request that takes long.
 WORK = re.compile(r"n_\w+|max_iter|batch_size|jobs|repeats|d|count|seeds")
 LARGE = {"10**9", "10**30", "1e308"}
-# What `len`, the hostile function, raises when it is called. Errors of functions that
-# a caller gives reach the caller.
-OWN_ERROR = re.compile(r"object of type '.+' has no len\(\)|len\(\) takes .+")
+# What `len` and `int`, the hostile function and class, raise when they are called.
+# Errors of functions that a caller gives reach the caller.
+OWN_ERROR = re.compile(
+    r"object of type '.+' has no len\(\)|len\(\) takes .+|int\(\) argument must be .+"
+    r"|invalid literal for int\(\) .+|only (one element|0-dim|length-1|integer).+"
+)
 # Frames of these packages may raise what they like about arguments of estimators:
 # scikit-learn's own checks prescribe these messages.
 SKLEARN = f"{os.sep}sklearn{os.sep}"
@@ -229,12 +232,15 @@ def outcome(case: Case) -> str:
             if inspect.isgenerator(result):
                 result = next(result, None)
     except Exception as error:
-        if case.hostile.label == "function" and OWN_ERROR.fullmatch(str(error)):
+        if case.hostile.label in ("function", "class") and OWN_ERROR.fullmatch(
+            str(error)
+        ):
             return ""
         return _judge_error(error)
     numbers = numbers_in(result)
     finite = [bool(np.isfinite(number).all()) for number in numbers]
-    if case.hostile.has_nan and numbers and all(finite):
+    is_blind = case.hostile.has_nan and numbers and all(finite)
+    if is_blind and not DOCUMENTED.search(_about_parameter(case)):
         return "finite numbers from NaN"
     if not all(finite) and not DOCUMENTED.search(_documentation(case)):
         return "a result that is not finite, and not documented"
@@ -249,6 +255,22 @@ def _documentation(case: Case) -> str:
         package = ".".join(call.__module__.split(".")[:2])
         text += importlib.import_module(package).__doc__ or ""
     return text
+
+
+def _about_parameter(case: Case) -> str:
+    """Return what the docstring says about the parameter that was replaced."""
+    call = _function(case.target)
+    docs = [inspect.getdoc(call) or ""]
+    if isinstance(call, type):
+        docs.append(inspect.getdoc(call.__init__) or "")
+    found, is_own = [], False
+    for line in "\n".join(docs).splitlines():
+        if line and not line.startswith(" "):
+            names = line.partition(" : ")[0].replace("*", "").split(", ")
+            is_own = case.parameter in names
+        elif is_own:
+            found.append(line)
+    return "\n".join(found)
 
 
 def _copied(arguments: dict[str, Any]) -> dict[str, Any]:

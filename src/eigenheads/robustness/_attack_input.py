@@ -64,8 +64,11 @@ def check_attack(
         got = shown(classes.detach().cpu().numpy())
         fail("y", contract, Got(got), owner=owner)
     classes = classes.long()
+    limits = check_bounds(bounds, owner=owner)
+    if max(map(abs, limits)) > torch.finfo(points.dtype).max:
+        fail("bounds", f"numbers of {points.dtype}", bounds, owner=owner)
     checked = _with_checked_logits(model, int(classes.max()) + 1, owner)
-    return AttackInput(checked, points, classes, check_bounds(bounds, owner=owner))
+    return AttackInput(checked, points, classes, limits)
 
 
 def check_bounded_attack(
