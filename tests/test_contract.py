@@ -34,7 +34,9 @@ def describe_package(package):
 def _methods(cls):
     # Inherited methods count if they are ours; scikit-learn's and PyTorch's are theirs.
     ours = [base for base in cls.__mro__ if base.__module__.startswith("eigenheads")]
-    members = {name: member for base in ours[::-1] for name, member in vars(base).items()}
+    members = {
+        name: member for base in ours[::-1] for name, member in vars(base).items()
+    }
     for name in sorted(name for name in members if not name.startswith("_")):
         member = members[name]
         if isinstance(member, classmethod | staticmethod):
