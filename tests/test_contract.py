@@ -1,7 +1,7 @@
 """Every public name and its signature, compared with the committed list.
 
-``docs/developer/public_names.txt`` is the contract: a change of a public signature shows
-as a change of that file. ``python tests/test_contract.py`` writes it anew.
+``docs/developer/public_names.txt`` is the contract: a change of a public signature
+shows as a change of that file. ``python tests/test_contract.py`` writes it anew.
 """
 
 import importlib
