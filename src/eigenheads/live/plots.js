@@ -293,7 +293,7 @@ function tree(canvas, session) {
 	const [low, high] = [0, 1].map((t) => signalObjective(t, law)),
 		J = (t) => cut - 16 - ((signalObjective(t, law) - low) / (high - low)) * (cut - 40);
 	write(c, "updates", 4, y1 - 14);
-	write(c, "what a query climbs: |output|²", X(0), 4, "center");
+	write(c, "objective: |output|²", X(0), 4, "center");
 	line(
 		c,
 		Array.from({ length: 161 }, (_, i) => [X(i / 80 - 1), J(i / 80 - 1)]),
