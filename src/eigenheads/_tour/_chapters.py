@@ -111,8 +111,9 @@ def pursuit_facts() -> Iterator[str]:
     # The same comparison for plain attention: corrupted keys against clean ones.
     plain = _moved(softmax_head(keys, keys, clean), softmax_head(clean, clean, clean))
     yield (
-        f"The corruption changes its output by {_moved(after.output, before.output):.2f}"
-        f" of its norm, and that of plain attention by {plain:.2f}."
+        "The corruption changes its output by "
+        f"{_moved(after.output, before.output):.2f} of its norm, "
+        f"and that of plain attention by {plain:.2f}."
     )
 
 
