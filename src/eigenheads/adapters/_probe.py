@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from eigenheads._checks import Got, check_choice, check_count, fail
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    check_count,
+    check_flag,
+    check_items,
+    fail,
+)
 from eigenheads._parallel import advance, reporting, threads, weighing
 from eigenheads.adapters._batch import read_batch
 from eigenheads.adapters._capture import CapturedLayer
@@ -135,6 +142,7 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
         n_redraws = check_count("n_redraws", n_redraws, owner=_OWNER, minimum=0)
     seed = check_count("seed", seed, owner=_OWNER, minimum=0, maximum=2**32 - 1)
     check_choice("false_discovery", false_discovery, ("bh", "by"), owner=_OWNER)
+    progress = check_flag("progress", progress, owner=_OWNER)
     wanted = _read_names(statistics)
     if isinstance(model, nn.Module):
         if texts is not None:
@@ -258,9 +266,11 @@ def _untrained_models(
 ) -> tuple[list[nn.Module], list[str]]:
     """Return untrained models, or a note with the reason why there are none."""
     if given is not None:
-        if not all(isinstance(one, nn.Module) for one in given):
-            fail("untrained", "a sequence of models", given, owner=_OWNER)
-        return list(given), []
+        contract = "a sequence of models"
+        models = check_items("untrained", given, contract, owner=_OWNER)
+        if not all(isinstance(one, nn.Module) for one in models):
+            fail("untrained", contract, given, owner=_OWNER)
+        return models, []
     count = check_count("n_untrained", count, owner=_OWNER, minimum=0)
     copies: list[nn.Module] = []
     for index in range(count):
@@ -397,6 +407,10 @@ def _without(captured: CapturedLayer, ignored: Any) -> CapturedLayer:
         if given.dtype == bool and given.shape == mask.shape:
             mask &= ~given
         elif given.dtype.kind == "i" and given.ndim == 1:
+            n = mask.shape[1]
+            if len(given) and not -n <= given.min() <= given.max() < n:
+                contract = f"positions from {-n} to {n - 1}"
+                fail("ignore_tokens", contract, ignored, owner=_OWNER)
             mask[:, given] = False
         else:
             contract = f"'first', 'outliers', positions, or booleans of {mask.shape}"
