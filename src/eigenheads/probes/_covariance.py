@@ -71,7 +71,8 @@ def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
         ``qk_covariance_cosine``, ``qk_covariance_overlap``, ``qk_rank``, and with
         values and outputs ``qk_ov_cosine``, ``qk_ov_overlap``,
         ``ov_covariance_cosine``, ``ov_rank``; ``token_rank`` is the same for all
-        heads. Spectra: ``tokens``, ``qk``, ``ov``.
+        heads. A cosine or rank is NaN where the covariance or the form is zero, also
+        by underflow. Spectra: ``tokens``, ``qk``, ``ov``.
 
     Notes
     -----

@@ -17,7 +17,15 @@ from accelerate import Accelerator
 from scipy import stats
 from torch import Tensor, nn
 
-from eigenheads._checks import Got, check_choice, check_count, fail
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    check_count,
+    check_items,
+    check_number,
+    check_path,
+    fail,
+)
 from eigenheads._files import write_atomically
 from eigenheads.recipes._batches import shares
 from eigenheads.recipes._checkpoints import load_state, load_weights
@@ -203,10 +211,11 @@ def evaluate_checkpoints(
     """
     check_choice("units", units, ("pixel", "normalised"), owner=_OWNER)
     check_count("batch_size", batch_size, owner=_OWNER)
-    for name in attacks:
-        check_choice("attacks", name, tuple(_ATTACKS), owner=_OWNER)
-    if not paths:
-        fail("checkpoint", "at least one folder", Got("none"), owner=_OWNER)
+    check_count("seed", seed, owner=_OWNER, minimum=0)
+    if n_attacked is not None:
+        check_count("n_attacked", n_attacked, owner=_OWNER)
+    _check_lists(attacks, budgets=budgets, word_shares=word_shares)
+    paths = _check_folders(paths, natural)
     if data is None and corrupted is None and not natural:
         fail("data", "a folder of examples", Got("none"), owner=_OWNER)
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
@@ -250,6 +259,24 @@ def evaluate_checkpoints(
             if progress is not None and accelerator.is_main_process:
                 progress(f"{path}: {condition} ({n} examples)")
     return Evaluation(tuple(rows))
+
+
+def _check_lists(attacks: object, **numbers: object) -> None:
+    for name in check_items("attacks", attacks, "a sequence of names", owner=_OWNER):
+        check_choice("attacks", name, tuple(_ATTACKS), owner=_OWNER)
+    for name, given in numbers.items():
+        for one in check_items(name, given, "a sequence of numbers", owner=_OWNER):
+            check_number(name, one, owner=_OWNER, minimum=0.0)
+
+
+def _check_folders(paths: object, natural: object) -> list[Any]:
+    if natural is not None and not isinstance(natural, Mapping):
+        fail("natural", "a mapping of names to folders", natural, owner=_OWNER)
+    contract = "a sequence of folders, at least one"
+    folders = check_items("checkpoint", paths, contract, owner=_OWNER)
+    if not folders:
+        fail("checkpoint", contract, Got("none"), owner=_OWNER)
+    return [check_path("checkpoint", path, owner=_OWNER) for path in folders]
 
 
 def load_checkpoint(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:

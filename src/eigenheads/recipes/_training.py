@@ -23,7 +23,15 @@ from accelerate import Accelerator
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from eigenheads._checks import Got, check_choice, check_count, fail
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    check_count,
+    check_flag,
+    check_instance,
+    check_path,
+    fail,
+)
 from eigenheads._files import write_atomically
 from eigenheads.recipes._attention import AttentionChoice
 from eigenheads.recipes._batches import Place, Prefetch, epoch_order, shares
@@ -126,6 +134,13 @@ def train_model(
     result
         Folder, updates made and metrics.
     """
+    folders = [
+        check_path(name, value, owner=_OWNER)
+        for name, value in (("data", data), ("out", out))
+    ]
+    choice = AttentionChoice() if attention is None else attention
+    check_instance("attention", choice, AttentionChoice, owner=_OWNER)
+    progress = check_flag("progress", progress, owner=_OWNER)
     check_choice("precision", precision, ("no", "bf16", "fp16"), owner=_OWNER)
     check_count("accumulate", accumulate, owner=_OWNER)
     check_count("seed", seed, owner=_OWNER, minimum=0)
@@ -135,9 +150,9 @@ def train_model(
         check_count(name, value, owner=_OWNER)
     task = open_task(
         recipe,
-        Path(data),
+        folders[0],
         preset=preset,
-        attention=attention or AttentionChoice(),
+        attention=choice,
         n_threads=check_count("n_threads", n_threads, owner=_OWNER),
         changes=changes,
     )
@@ -145,7 +160,7 @@ def train_model(
     run = _Run(
         task,
         accelerator,
-        Path(out),
+        folders[1],
         seed=seed,
         accumulate=accumulate,
         precision=precision,
