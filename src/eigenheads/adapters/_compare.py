@@ -53,7 +53,8 @@ def compare_models(  # noqa: PLR0913 -- keyword-only, each with a default
     probe
         Differences second minus first, mean over sequences, (layers, heads). In a draw
         of the null, each sequence swaps the roles of the models with probability 1/2:
-        exact if both models are exchangeable within a sequence.
+        exact if both models are exchangeable within a sequence. NaN where a statistic
+        is not defined.
 
     Examples
     --------

@@ -121,7 +121,8 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     Returns
     -------
     probe
-        Arrays (layers, heads) by statistic and null.
+        Arrays (layers, heads) by statistic and null; NaN where a statistic is not
+        defined, or overflows.
 
     Examples
     --------
@@ -144,6 +145,8 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     check_choice("false_discovery", false_discovery, ("bh", "by"), owner=_OWNER)
     progress = check_flag("progress", progress, owner=_OWNER)
     wanted = _read_names(statistics)
+    if texts is None and tokenizer is not None:
+        fail("tokenizer", "left out without `texts`", tokenizer, owner=_OWNER)
     if isinstance(model, nn.Module):
         if texts is not None:
             batch = tokenize_texts(model, texts, tokenizer, owner=_OWNER)

@@ -86,6 +86,8 @@ class Capture:
             fail("batch", contract, batch, owner="Capture")
         if texts is not None:
             batch = tokenize_texts(model, texts, tokenizer, owner="Capture")
+        elif tokenizer is not None:
+            fail("tokenizer", "left out without `texts`", tokenizer, owner="Capture")
         found = find_attention_layers(model, owner="Capture")
         self.model: nn.Module | None = model
         self.layers = [
@@ -129,6 +131,8 @@ class Capture:
         given: list[Any] = [layers]
         if not isinstance(layers, Mapping):
             given = check_items("layers", layers, contract, owner="Capture")
+        if not given:
+            fail("layers", contract, Got("none"), owner="Capture")
         for one in given:
             if not isinstance(one, Mapping):
                 fail("layers", contract, one, owner="Capture", error=TypeError)
