@@ -374,7 +374,7 @@ def _block_inputs(
         tokens = tokens if axis == 1 else tokens.transpose(0, 1)
         if n_tokens is not None and tokens.shape[1] != n_tokens:
             got = Got(f"{tokens.shape[1]} tokens after {n_tokens}")
-            contract = "inputs of one number of tokens"
+            contract = "inputs with the same number of tokens"
             fail("calibration", contract, got, owner=_OWNER)
         n_tokens = tokens.shape[1]
         yield tokens.double().cpu().numpy()

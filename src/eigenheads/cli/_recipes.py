@@ -35,8 +35,8 @@ def train_command(
     layers: Annotated[
         str | None,
         typer.Option(
-            help="Layers with this attention: first, all, or a number of leading ones.",
-            show_default="the paper's",
+            help="Layers with this attention: first, all, or a number of first layers.",
+            show_default="as in the paper",
         ),
     ] = None,
     rest: Annotated[
@@ -48,9 +48,7 @@ def train_command(
     ] = 4.0,
     threshold: Annotated[
         str,
-        typer.Option(
-            help="Threshold of rpc: reference (the authors' program) or paper (text)."
-        ),
+        typer.Option(help="Threshold of rpc: reference (authors' program) or paper."),
     ] = "reference",
     preset: Annotated[
         str,
@@ -60,23 +58,27 @@ def train_command(
     ] = "paper",
     epochs: Annotated[
         int | None,
-        typer.Option(help="Passes over the data.", show_default="the preset's"),
+        typer.Option(help="Passes over the data.", show_default="from the preset"),
     ] = None,
     batch_size: Annotated[
         int | None,
         typer.Option(
-            help="Examples per update, over all processes.", show_default="the preset's"
+            help="Examples per update, over all processes.",
+            show_default="from the preset",
         ),
     ] = None,
     accumulate: Annotated[
-        int, typer.Option(help="Parts of a process' share of a batch, to save memory.")
+        int,
+        typer.Option(
+            help="Parts into which a process splits its batch, to save memory."
+        ),
     ] = 1,
     precision: Annotated[str, typer.Option(help="no (float32), bf16 or fp16.")] = "no",
     checkpoint_every: Annotated[
         int | None,
         typer.Option(help="Updates between checkpoints.", show_default="one epoch"),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
     threads: Annotated[
         int, typer.Option(help="Images decoded at the same time, per process.")
     ] = 4,
@@ -158,7 +160,7 @@ def evaluate_command(
         typer.Option(
             metavar="NAME=FOLDER",
             help="Other images of some of the classes, such as imagenet-a=FOLDER. "
-            "Once per folder.",
+            "Repeat it for each folder.",
         ),
     ] = None,
     outliers: Annotated[
@@ -175,7 +177,7 @@ def evaluate_command(
     ] = "pixel",
     attacked: Annotated[
         int | None,
-        typer.Option(help="Images that are attacked.", show_default="all"),
+        typer.Option(help="Number of attacked images.", show_default="all"),
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Examples per batch.")] = 64,
     seed: Annotated[int, typer.Option(help="Seed of attacks and swapped words.")] = 0,
@@ -183,7 +185,7 @@ def evaluate_command(
         "results/evaluation"
     ),
 ) -> int:
-    """Evaluate trained models on clean, corrupted, attacked and foreign data.
+    """Evaluate trained models on clean, corrupted and attacked data and on outliers.
 
     Prints a table and writes OUT/evaluation.json and OUT/evaluation.md. Data are read
     batch by batch; memory does not grow with them.

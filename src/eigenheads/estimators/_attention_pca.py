@@ -279,7 +279,7 @@ class AttentionPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         if is_first:
             self._begin(rows)
         elif len(self.components_) != self.n_components:
-            contract = f"{len(self.components_)}, as in the calls before"
+            contract = f"{len(self.components_)}, as in earlier calls"
             fail("n_components", contract, self.n_components, owner=type(self).__name__)
         if self.n_tokens is None:
             self._remember(rows)
@@ -426,7 +426,7 @@ class AttentionPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                 contract,
                 got,
                 owner=type(self).__name__,
-                hint="Divide X by its size.",
+                hint="Rescale X.",
             )
         self._moments, self._variances = moments, found.variances
         self._directions = _signed(found.directions)

@@ -332,7 +332,7 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         if not rank:
             why = "no value varies"
             if pursuit.sparse.any():
-                why = "all that varies was taken for sparse errors. Raise `sparsity`"
+                why = "the sparse part contains all variation. Raise `sparsity`"
             warnings.warn(
                 f"{type(self).__name__}: no components; {why}.",
                 UserWarning,

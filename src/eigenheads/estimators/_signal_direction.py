@@ -351,8 +351,8 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         )
         if not all(found.converged for found in all_found):
             warnings.warn(
-                f"SignalDirection: a query still moved after {self.max_iter} updates. "
-                "Raise `max_iter` or `tol`.",
+                f"SignalDirection: no convergence in {self.max_iter} updates. Raise "
+                "`max_iter` or `tol`.",
                 ConvergenceWarning,
                 stacklevel=3,
             )
