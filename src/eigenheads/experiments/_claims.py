@@ -22,39 +22,39 @@ _PAPER = re.compile(r"[a-z]+\d{4}")
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A sentence as a number that is either met or not, or that nobody can tell yet.
+    """Claim about a number, with a verdict: held, contradicted or undecided.
 
     Attributes
     ----------
     statement
         What is claimed, in words.
     source
-        Starts with the key of the paper that makes the claim, then where in it; or
-        with "ours" for a check of our own.
+        Key of the paper that makes the claim, then the place in it; or "ours" for a
+        check of our own.
     relation
         ``≈`` within the tolerance, ``≥`` or ``≤`` up to the tolerance.
     expected, measured
-        The claim's number and ours.
+        Number of the claim and our number.
     tolerance
-        How far off the number may be. For claims of "no difference", the margin that
-        was fixed before the run.
+        Allowed deviation. For claims of "no difference", the margin that was fixed
+        before the run.
     reason
-        Why this bound or tolerance.
+        Reason for this bound or tolerance.
     on_record
-        Our standing verdict. A run that comes to another one is reported as changed.
+        Recorded verdict. A run with another verdict is reported as changed.
     interval, level
         Ends and confidence level of the interval, where the number has sampling noise.
     printed
-        The effect that the paper prints, if it does.
+        Effect reported in the paper, if any.
     own_setting
-        Whether the setting is the paper's own. Only then does an interval below the
-        printed effect contradict the claim.
+        Whether the setting is that of the paper. Only then does an interval below the
+        reported effect contradict the claim.
     detectable
         The smallest effect that this run would have found with a power of 80 %.
     family
         Name of the family of claims whose size sets the level.
     undecided
-        Why a run of this size cannot decide, where the interval does not say it.
+        Reason why a run of this size cannot decide, if the interval does not show it.
 
     Examples
     --------
@@ -84,13 +84,13 @@ class Claim:
 
     @property
     def paper(self) -> str:
-        """Key of the paper that makes the claim; empty for a check of ours."""
+        """Key of the paper that makes the claim; empty for our own checks."""
         found = _PAPER.match(self.source)
         return found[0] if found else ""
 
     @property
     def is_check(self) -> bool:
-        """True if it is a check of ours and no claim of a paper."""
+        """True if it is our own check and not a claim of a paper."""
         return not self.paper
 
     @property
@@ -119,10 +119,10 @@ class Claim:
 
     @property
     def is_changed(self) -> bool:
-        """True if this run's verdict differs from the one on record.
+        """True if the verdict of this run differs from the recorded one.
 
-        A run that cannot tell does not contradict the record; a number that could not
-        be measured does.
+        An undecided run does not contradict the record; a number that could not be
+        measured does.
         """
         if math.isnan(self.measured):
             return not self.undecided
@@ -130,7 +130,7 @@ class Claim:
 
     @property
     def note(self) -> str:
-        """Remark that a reader needs beside the verdict, or nothing."""
+        """Remark on the verdict, or an empty string."""
         if self.undecided:
             return self.undecided
         if self.verdict == "undecided" and self.detectable is not None:
@@ -164,11 +164,11 @@ def at_least(
     measured
         Our number, or an estimate with an interval.
     bound
-        The claim's number.
+        Number of the claim.
     why
-        Why this bound, or this slack.
+        Reason for this bound or slack.
     slack
-        How far below the bound still counts.
+        Allowed deviation below the bound.
     options
         Further fields of the claim; `source` is "ours" unless given.
 
@@ -203,8 +203,8 @@ def about(
 ) -> Claim:
     """Return the claim that a number is within a margin of the expected one.
 
-    With an estimate this is an equivalence test: two one-sided tests against the
-    margins, which a noisy run cannot pass.
+    With an estimate this is an equivalence test, made of two one-sided tests against
+    the margins. A noisy run cannot pass it.
     """
     return _claim(statement, "≈", measured, expected, within, why, options)
 
@@ -214,8 +214,8 @@ def difference(
 ) -> Claim:
     """Return the claim that a difference is positive, judged by its interval.
 
-    `printed` is the paper's own difference, `own_setting` whether the setting is its
-    own.
+    `printed` is the difference reported in the paper, and `own_setting` tells whether
+    the setting is that of the paper.
     """
     reason = why or "the whole interval is above zero"
     return _claim(statement, "≥", estimate, 0.0, 0.0, reason, options)

@@ -80,7 +80,7 @@ class EvaluationRow:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Numbers of one or several checkpoints, with intervals over the latter."""
+    """Metrics of one or several checkpoints, with intervals over checkpoints."""
 
     rows: tuple[EvaluationRow, ...]
     confidence: float = 0.95
