@@ -233,5 +233,7 @@ def test_a_stream_keeps_its_number_of_components():
 @pytest.mark.parametrize("read", ["fit", "partial_fit"])
 def test_numbers_whose_squares_overflow_are_refused(read):
     X = (data("wine") * 1e20).astype(np.float32)
-    with pytest.raises(ValueError, match=r"squares are finite; got .* float32\. Rescale"):
+    with pytest.raises(
+        ValueError, match=r"squares are finite; got .* float32\. Rescale"
+    ):
         getattr(AttentionPCA(2, random_state=0), read)(X)
