@@ -27,7 +27,10 @@ class Untested:
     instead: str = ""
 
 
-_IMAGENET = "needs ImageNet-1K and some GPU days; neither is shipped"
+_IMAGENET = (
+    "needs ImageNet-1K and some GPU days; neither is shipped. With both: `eigenheads "
+    "train imagenet`, then `eigenheads reproduce teo2024/imagenet`"
+)
 
 _UNTESTED = {
     "marion2025": (
@@ -112,7 +115,7 @@ _UNTESTED = {
         Untested(
             claim="accuracy under SLD, CW and noise attacks, and under AutoAttack",
             source="further attacks on ImageNet-1K",
-            why=_IMAGENET + "; SLD, CW and AutoAttack are not implemented",
+            why=_IMAGENET + ". AutoAttack as a whole is not implemented",
         ),
         Untested(
             claim="the same gains for SymViT-base",
@@ -138,7 +141,8 @@ _UNTESTED = {
         Untested(
             claim="perplexity of a 16-layer model, clean and with words swapped",
             source="WikiText-103",
-            why="needs the corpus of 103 million tokens and GPU days",
+            why="needs the corpus of 103 million tokens and GPU days. With both: "
+            "`eigenheads train wikitext`, then `eigenheads reproduce teo2024/wikitext`",
             instead="teo2024/language",
         ),
         Untested(
