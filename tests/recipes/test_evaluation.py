@@ -49,8 +49,8 @@ def test_attacks_in_normalised_units_are_smaller(miniature, run):
     normalised = evaluate_checkpoints(
         [run], **options, n_attacked=20, units="normalised"
     )
-    (strong,) = [row for row in pixel.rows if row.condition.startswith("pgd")]
-    (weak,) = [row for row in normalised.rows if row.condition.startswith("pgd")]
+    strong, _ = [row for row in pixel.rows if row.condition.startswith("pgd")]
+    weak, _ = [row for row in normalised.rows if row.condition.startswith("pgd")]
     assert strong.value <= weak.value and strong.n == weak.n == 20
 
 
@@ -140,7 +140,9 @@ def test_outliers_equal_to_the_clean_images_are_at_chance(miniature, run):
 
 
 def test_swapped_words_raise_the_perplexity(corpus, tmp_path):
-    train_model("wikitext", data=corpus, out=tmp_path, preset="smoke", epochs=4)
+    train_model(
+        "wikitext", data=corpus, out=tmp_path, preset="smoke", epochs=6, batch_size=16
+    )
     found = evaluate_checkpoints([tmp_path], data=corpus, word_shares=[0.3])
     table = values(found)
     assert 1 < table["clean", "perplexity"] < 15

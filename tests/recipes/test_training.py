@@ -131,6 +131,7 @@ def test_accumulated_parts_make_the_same_update(corpus, tmp_path):
             out=out,
             preset="smoke",
             epochs=1,
+            batch_size=32,
             accumulate=accumulate,
             attention=AttentionChoice(variant="rpc"),
         )
@@ -158,11 +159,10 @@ def test_language_model_learns_the_grammar(corpus, tmp_path, precision):
 
 
 def test_other_settings_do_not_overwrite_a_run(corpus, tmp_path):
-    train_model("wikitext", data=corpus, out=tmp_path, preset="smoke", epochs=1)
+    options = {"data": corpus, "out": tmp_path, "preset": "smoke", "epochs": 1}
+    train_model("wikitext", **options, batch_size=64)
     with pytest.raises(ValueError, match=r"train: `out` must be a new folder .* seed"):
-        train_model(
-            "wikitext", data=corpus, out=tmp_path, preset="smoke", epochs=1, seed=1
-        )
+        train_model("wikitext", **options, batch_size=64, seed=1)
 
 
 def test_indivisible_batches_are_refused(corpus, tmp_path):

@@ -1,6 +1,7 @@
 """Augmentation of batches of images in training, by kornia, and their soft targets."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -145,6 +146,7 @@ class ImagewiseRandAugment(nn.Module):
         # Images that skip this round have the number -1, which no choice has.
         drawn[torch.rand(len(images)) >= self.probability] = -1
         result = images.clone()
+        choice: Any
         for number, choice in enumerate(self.choices):
             rows = (drawn == number).nonzero().flatten().to(images.device)
             if not len(rows):
