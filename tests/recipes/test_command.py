@@ -26,14 +26,15 @@ def test_reproduce_judges_given_runs(corpus, tmp_path, capsys):
     for variant in ("symmetric", "rpc"):
         out = tmp_path / variant
         options = ["--preset", "smoke", "--epochs", "1", "--batch-size", "32"]
-        options += ["--variant", variant, "--layers", "all", "--out", str(out)]
+        options += ["--variant", variant, "--out", str(out)]
         assert main(["train", "wikitext", "--data", str(corpus), *options]) == 0
         runs += ["--runs", str(out)]
     command = ["reproduce", "teo2024/wikitext", "--data", str(corpus), *runs]
     capsys.readouterr()
-    # RPC-Attention in all layers is not the paper's model, so nothing is claimed.
     assert main([*command, "--out", str(tmp_path / "ledger")]) == 0
-    assert "no claims at this size" in capsys.readouterr().out
+    # At this size it is no claim of the paper, and one seed decides nothing.
+    shown = capsys.readouterr()
+    assert "our checks: 0 of 4" in shown.err and "undecided" in shown.out
     page = (tmp_path / "ledger" / "report.html").read_text()
     assert "Measured numbers" in page and "10% of the words swapped" in page
 

@@ -63,7 +63,7 @@ def test_all_attacks_in_both_units(miniature, run):
         attacks=ATTACKS,
         budgets=[2.0],
         units="both",
-        n_attacked=4,
+        n_attacked=2,
     )
     clean = values(found)["clean", "top-5"]
     attacked = [row for row in found.rows if row.table == "attack"]

@@ -44,6 +44,11 @@ _AUTHORS: Final[Mapping[str, Any]] = {
     "query_steps": "none",
     "rest": "symmetric",
 }
+_LEADING: Final = {"imagenet": 1, "wikitext": 4}
+_PAPERS_MODELS: Final = {
+    "imagenet": ((4, "first"), (5, "first"), (6, "first"), (2, "all")),
+    "wikitext": ((4, "first"),),
+}
 # Attacks of the paper's Table 2; ours are others, and budgets in pixels.
 _PAPERS_ATTACKS: Final = ("fgsm", "pgd", "spsa", "noise", "carlini-wagner", "sparse-l1")
 _VIT_TINY: Final = {"image": 224, "patch": 16, "d_model": 192, "depth": 12}
@@ -164,13 +169,12 @@ def _role(model: Mapping[str, Any], task: str) -> str:
         is_all = model["n_leading"] == model["size"]["depth"]
         return str(kind) if is_all else ""
     others = {name: attention[name] for name in _AUTHORS}
-    where = "all" if model["n_leading"] == model["size"]["depth"] else ""
-    leading = 4 if task == "wikitext" else 1
-    where = "first" if model["n_leading"] == leading and not where else where
+    n_leading, depth = model["n_leading"], model["size"]["depth"]
+    where = "all" if n_leading == depth else ""
+    # The paper has RPC-Attention in the first four layers of the language model.
+    where = "first" if n_leading == min(_LEADING[task], depth) else where
     if others == _AUTHORS:
-        known = {("first", 4), ("all", 2)}
-        known |= {("first", n) for n in (5, 6)} if task == "imagenet" else set()
-        is_papers = (where, n_iter) in known and (task == "imagenet" or where != "all")
+        is_papers = (n_iter, where) in _PAPERS_MODELS[task]
         return f"rpc {n_iter} {where}" if is_papers else ""
     without = {**others, "sparsity": 4.0} == _AUTHORS
     if without and float(attention["sparsity"]) == math.inf:
@@ -349,7 +353,7 @@ def _unit(metric: str) -> str:
 def _check_images(run: Run[Params]) -> list[Claim]:
     """Return the claims about ImageNet, in families by table."""
     judge = _Judge(run)
-    roles = [f"rpc {n} first" for n in (4, 5, 6)] + ["rpc 2 all"]
+    roles = [f"rpc {n} {where}" for n, where in _PAPERS_MODELS["imagenet"]]
     claims: list[Claim] = []
     for table in ("accuracy", "corruption", "attack"):
         made = list(judge.papers(roles, table))
