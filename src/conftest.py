@@ -12,6 +12,7 @@ collect_ignore_glob = (
         "eigenheads/adapters/*.py",
         "eigenheads/robustness/*.py",
         "eigenheads/recipes/*.py",
+        "eigenheads/experiments/marion2025/_transformer.py",
         "eigenheads/experiments/teo2024/_models.py",
         "eigenheads/experiments/teo2024/_training.py",
     ]

@@ -23,11 +23,13 @@ _MODULES = {
         "fig5": "flow",
         "any_dimension": "any_dimension",
         "bayes": "bayes",
+        "transformers": "transformers",
     },
     "truong2026": {
         "alignment": "alignment",
         "nuisance": "recovery",
         "strength": "recovery",
+        "readings": "readings",
         "phase_diagram": "phase_diagram",
     },
     "maulensoto2026": {
