@@ -14,6 +14,7 @@ collect_ignore_glob = (
         "eigenheads/recipes/*.py",
         "eigenheads/experiments/marion2025/_transformer.py",
         "eigenheads/experiments/teo2024/_models.py",
+        "eigenheads/experiments/teo2024/_program.py",
         "eigenheads/experiments/teo2024/_training.py",
     ]
 )

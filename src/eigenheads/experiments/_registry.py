@@ -65,6 +65,7 @@ _MODULES = {
         "norms": "readings",
         "eigenvalues": "eigenvalues",
         "gamma": "readings",
+        "reparameterised": "reparameterised",
     },
 }
 

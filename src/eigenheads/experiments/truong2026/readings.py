@@ -133,8 +133,7 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
     axes: Any = figure.subplots(1, 2, sharey=True)
     names = list(settings(run.params))
     for place, name in enumerate(names):
-        reading, signs, count = name.split("_")
-        color = BLUE if signs == "random" else ORANGE
+        color = BLUE if "random" in name else ORANGE
         error = final_error(run.table[name])
         axes[0].plot(error, np.full(len(error), place), ".", color=color, alpha=0.5)
         axes[0].plot(error.mean(), place, "o", color=color)
