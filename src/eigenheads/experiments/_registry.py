@@ -51,6 +51,7 @@ _MODULES = {
         "rank_k": "rank_k",
         "non_gaussian": "non_gaussian",
         "real_heads": "real_heads",
+        "finite_prompts": "finite_prompts",
     },
     "teo2024": {
         "robustness": "robustness",
