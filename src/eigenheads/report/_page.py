@@ -26,7 +26,7 @@ from eigenheads.experiments._registry import PRESETS, get_paper
 from eigenheads.experiments._run import current_figure
 from eigenheads.experiments._untested import untested_claims
 
-# Figures that are readable as thumbnails; of other papers the first one is shown.
+# Figures that are readable as thumbnails; for other papers the first figure is shown.
 _THUMBNAILS = (
     "marion2025/any_dimension",
     "truong2026/phase_diagram",
@@ -194,7 +194,7 @@ def _alt(title: str, claims: Iterable[Claim]) -> str:
 
 def _finding(title: str, claims: Sequence[Claim]) -> str:
     if not claims:
-        return f"{title} (on record; this run is too small for claims)"
+        return f"{title} (this run is too small to measure claims)"
     return f"{title}: {count_verdicts(claims)}"
 
 

@@ -160,7 +160,7 @@ def _section(
         "name": statistic.replace("_", " "),
         "about": probe[statistic].about,
         "rows": rows,
-        "svg": Markup(svg),  # drawn here, from numbers alone
+        "svg": Markup(svg),  # drawn here from numbers
         "alt": f"Heat maps of {statistic}. Heads that stand out: {counts}.",
         "n_found": int(probe.stands_out(statistic, LEVEL).sum()),
         "n_heads": int(np.isfinite(probe[statistic].observed).sum()),
@@ -187,7 +187,7 @@ def _rows_by_head(probe: "ModelProbe") -> list[dict[str, Any]]:
 
 
 def _wrapped(text: str, *, first: str = "", rest: str = "") -> list[str]:
-    # Titles and notes may hold names of files: controls are shown, not obeyed.
+    # Titles and notes may contain names of files, so control characters are escaped.
     lines = textwrap.wrap(
         escape_controls(text), _WIDTH, initial_indent=first, subsequent_indent=rest
     )
@@ -208,8 +208,8 @@ def _summary_lines(probe: "ModelProbe") -> list[str]:
         is_new = row["statistic"] != last
         last = row["statistic"]
         text = found_text(row)
-        # Too few draws cannot decide, so the number of draws that could takes the place
-        # of the count.
+        # If there are too few draws to decide, show the number needed instead of the
+        # count.
         if row["n_undecided"]:
             text = f">= {row['n_needed']} draws"
         lines.append(

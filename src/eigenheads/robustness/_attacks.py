@@ -145,8 +145,9 @@ def apgd(
 ) -> Tensor:
     r"""Attack by PGD with momentum and automatic steps (Croce and Hein 2020).
 
-    The step starts at twice the radius. At checkpoints it is halved for inputs whose
-    loss rarely rose since the last one, and these restart at their best point.
+    The first step size is twice the radius. At checkpoints it is halved for inputs
+    whose loss rarely increased since the last checkpoint, and these inputs restart at
+    their best point.
 
     Parameters
     ----------
@@ -165,7 +166,7 @@ def apgd(
     -------
     attacked
         Inputs within the budget and the bounds: a point that fools the model if one
-        was met, else the point with the largest loss.
+        was found, else the point with the largest loss.
 
     Examples
     --------
@@ -253,12 +254,12 @@ def carlini_wagner(
     n_steps, learning_rate
         Of Adam.
     max_distance
-        Largest Euclidean distance that counts, in units of the range; None for any.
+        Largest allowed Euclidean distance, in units of the range; None for any.
 
     Returns
     -------
     attacked
-        For each input the nearest fooling point that was met, or the input itself.
+        For each input the nearest point found that fools the model, or the input.
 
     Examples
     --------

@@ -25,7 +25,7 @@ def uniform_noise(
     bounds: Bounds = (0.0, 1.0),
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Add uniform noise: the baseline that every attack must beat.
+    """Add uniform noise, as a baseline for attacks.
 
     Parameters
     ----------
@@ -160,12 +160,13 @@ def square(
     bounds: Bounds = (0.0, 1.0),
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Attack by random squares, kept where they help (Andriushchenko et al. 2020).
+    """Attack by random search over squares (Andriushchenko et al. 2020).
 
     It starts with random vertical stripes at the edge of the ball. A query sets a
-    random square of each image to the edge of the ball, one sign per channel, and is
-    kept where the margin grows. Squares shrink on the published schedule, compressed
-    to `n_queries`. Images that are fooled already stay as they are.
+    random square of each image to the edge of the ball, one sign per channel; the
+    change is kept for images whose margin grows. The size of the squares follows the
+    published schedule, compressed to `n_queries`. Images that already fool the model
+    are not changed.
 
     Parameters
     ----------

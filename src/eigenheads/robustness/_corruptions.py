@@ -132,10 +132,10 @@ def corrupt(
     images
         Array or tensor of shape ``(n, …, height, width)``, entries from 0 to 1.
     kind
-        One of :data:`CORRUPTIONS`, with strengths of our own, or of
-        :data:`IMAGENET_C`, with the published ones.
+        One of :data:`CORRUPTIONS`, whose severities are our own, or of
+        :data:`IMAGENET_C`, with the published severities.
     severity
-        One (mild) to five.
+        From 1 (mild) to 5.
     rng
         Random numbers; some kinds use none. The kinds of ImageNet-C draw one seed per
         image from it.
@@ -151,10 +151,10 @@ def corrupt(
     Strengths of :data:`CORRUPTIONS` are fractions of the pixel range and of the image's
     side; on very small images (8 pixels) some severities of the geometric kinds
     coincide. The kinds of ImageNet-C are defined for 224 pixels and scale with the
-    smaller side. There, frost blends with a synthetic texture, since the published
-    photographs are not included: its numbers do not compare with published ones. The
-    others follow the published descriptions and settings; interpolation and random
-    numbers differ from the published program.
+    smaller side. Frost uses a synthetic texture instead of the published photographs,
+    so its results are not comparable with published ones. The others follow the
+    published descriptions and settings; interpolation and random numbers differ from
+    the published program.
 
     Examples
     --------

@@ -75,7 +75,7 @@ Attacks = Sequence[str] | Mapping[str, Mapping[str, Any] | Callable[..., Tensor]
 
 
 class GradientMaskingWarning(UserWarning):
-    """Attacks with gradients do worse than attacks without: accuracy is overrated."""
+    """Warning: gradient attacks are weaker than others; accuracy is overestimated."""
 
 
 def evaluate_robustness(
@@ -99,14 +99,14 @@ def evaluate_robustness(
     n_resamples: int = 500,
     progress: bool = False,
 ) -> Robustness:
-    """Measure the accuracy of models on corrupted, attacked and foreign input.
+    """Measure the accuracy of models on corrupted and attacked inputs and on outliers.
 
     Parameters
     ----------
     model
-        Function from inputs to logits (or to an output with ``.logits``). A list holds
-        one model trained several times, with different seeds; a mapping holds models to
-        compare, by name, each alone or as such a list.
+        Function from inputs to logits (or to an output with ``.logits``). A list means
+        one model trained several times with different seeds; a mapping from names to
+        models or lists compares them.
     data
         Images and classes ``(x, y)``, `x` of shape ``(n, …, height, width)`` with
         entries 0 to 1; a loader (any iterable) of such pairs, which is read once, batch
@@ -114,7 +114,7 @@ def evaluate_robustness(
     corruptions, severities
         Some of :data:`CORRUPTIONS` and :data:`IMAGENET_C`, and their severities.
     attacks
-        Names out of :data:`ATTACKS`; or a mapping from names to options, such as
+        Names from :data:`ATTACKS`; or a mapping from names to options, such as
         ``{"pgd": {"n_steps": 20}}``, or to your own attack: any callable
         ``attack(model, images, labels)`` that returns attacked images. It gets the
         model itself, and chooses its own budget.
@@ -163,15 +163,15 @@ def evaluate_robustness(
 
     Notes
     -----
-    Of a loader, only one batch and the outcomes are held in memory; of a pair, one
+    For a loader, one batch and the results are kept in memory; for a pair, one
     corrupted copy at a time. The random numbers of corruptions differ between the two.
 
     ``"mean corruption error"`` is the mean of the errors over severities, for each
     corruption and for all; it is not divided by the errors of AlexNet, as benchmarks on
-    ImageNet do. Under an attack, an example counts as right if it is right both before
-    and after. ``"AUPR"`` takes outliers for the positive class and one minus the
-    largest probability for the score. ``"perplexity"`` under swapped words counts only
-    words that were not swapped themselves.
+    ImageNet do. Under an attack, an example counts as correct if it is classified
+    correctly both before and after. ``"AUPR"`` uses outliers as the positive class and
+    one minus the largest probability as the score. ``"perplexity"`` under swapped words
+    includes only words that were not swapped.
 
     Examples
     --------

@@ -20,8 +20,9 @@ def corrupting_tokens(
 ) -> Iterator[None]:
     """Replace a share of the tokens that a layer of a model returns, in this context.
 
-    A replaced token comes from another place or example of the same batch: the marginal
-    law of tokens is kept, their information about the example is not.
+    A replaced token comes from another position or example of the same batch: the
+    marginal distribution of the tokens is unchanged, but they carry no information
+    about the example.
 
     Parameters
     ----------
@@ -91,9 +92,9 @@ def swap_words(
     replacement: int,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Return ids of words with a share of them swapped for one and the same word.
+    """Replace a share of the words by one fixed word.
 
-    The paper swaps words for "AAA".
+    The paper replaces words by "AAA".
 
     Parameters
     ----------

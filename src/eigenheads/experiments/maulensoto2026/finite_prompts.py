@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eigenheads._parallel import advance
 from eigenheads._plotting.svg import BLUE, GREEN, INK, ORANGE, PURPLE
@@ -11,7 +12,11 @@ from eigenheads._typing import FloatArray
 from eigenheads.datasets import GaussianPrompts, random_covariance
 from eigenheads.experiments._claims import Claim, about, at_least, in_family
 from eigenheads.experiments._core import Experiment, Run, Table
-from eigenheads.experiments._statistics import Estimate, mean_estimate
+from eigenheads.experiments._statistics import (
+    Estimate,
+    bootstrap_estimate,
+    mean_estimate,
+)
 from eigenheads.functional import pca_head
 from eigenheads.theory import pca_prompt_error
 
@@ -35,7 +40,7 @@ class Params:
     inverse_temperature: float = 0.1
     overlaps: tuple[float, ...] = (0.1, 0.25, 0.5, 1.0)
     lengths: tuple[int, ...] = (3, 5, 8, 13, 20, 32, 50, 100, 200, 400, 800, 1600)
-    n_tokens: int = 200_000
+    n_tokens: int = 600_000
     n_batches: int = 20
 
 
@@ -81,10 +86,20 @@ def _distance(
     return float(np.mean(np.sum((outputs - limit) ** 2, axis=-1)))
 
 
-def slope(table: Table, row: int, chosen: FloatArray) -> Estimate:
-    """Return the exponent of the distance in L over some lengths, over batches."""
-    logs = np.log(table["distance"][row, chosen])
-    return mean_estimate(np.polyfit(np.log(table["lengths"][chosen]), logs, 1)[0])
+def slope(table: Table, row: int, chosen: NDArray[np.bool_]) -> Estimate:
+    """Return the exponent of the distance in L over some lengths.
+
+    Rare queries carry the mean, so the logarithm is taken of the mean over all
+    batches, and batches are resampled.
+    """
+    logs = np.log(table["lengths"][chosen])
+    centred = (logs - logs.mean()) / np.sum((logs - logs.mean()) ** 2)
+
+    def fitted(distances: FloatArray, axis: int) -> FloatArray:
+        line: FloatArray = np.log(distances.mean(axis=axis)) @ centred
+        return line
+
+    return bootstrap_estimate(table["distance"][row, chosen].T, fitted)
 
 
 def check(run: Run[Params]) -> list[Claim]:
