@@ -21,9 +21,7 @@ class StandardizedAttention(nn.MultiheadAttention):
 
     kept: tuple[Tensor, Tensor, Tensor]
 
-    def forward(  # type: ignore[override]
-        self, query: Tensor, *_: Any, **__: Any
-    ) -> tuple[Tensor, None]:
+    def forward(self, query: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
         """Attend from the tokens to themselves; no masks, no dropout."""
         n, length, width = query.shape
         mixed = nn.functional.linear(query, self.in_proj_weight, self.in_proj_bias)

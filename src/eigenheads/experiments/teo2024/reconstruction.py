@@ -252,9 +252,7 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
             for name in ("feature_norm", "output_norm", "mean_feature_norm")
         )
         logs = np.log(np.abs(table["program"][..., layer]))
-        program.plot(
-            steps, logs.mean(axis=0), color=color, label=f"layer {layer}"
-        )
+        program.plot(steps, logs.mean(axis=0), color=color, label=f"layer {layer}")
         norms.plot(steps, output, color=color)
         norms.plot(steps, feature, color=color, linestyle="--")
         norms.plot(steps, mean_feature, ":", color=color)

@@ -247,8 +247,7 @@ _DEMO = Params()
 experiments = (
     Experiment(
         key="teo2024/segmentation",
-        title="Segmentation of small scenes: RPC-Attention against "
-        "symmetric attention",
+        title="Segmentation of small scenes: RPC-Attention against symmetric attention",
         source="ADE20K segmentation, on a small task",
         about=(
             "Every pixel of 16 × 16 scenes is a digit of some class or ground; digits "

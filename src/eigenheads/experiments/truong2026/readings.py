@@ -48,7 +48,7 @@ class Params:
     budget: int = 2_600_000
 
 
-def settings(params: Params) -> dict[str, Setting]:
+def reading_settings(params: Params) -> dict[str, Setting]:
     """Return one setting per reading, kind of signs and number of informative tokens.
 
     The inverse temperature is the one of `_SHARPNESSES` for which theory's rule needs
@@ -87,7 +87,7 @@ def _by_rule(law: SignalTokens, params: Params) -> Setting:
 def simulate(params: Params, rng: np.random.Generator) -> Table:
     """Return the final alignments of every setting, and the steps that it took."""
     table: dict[str, FloatArray] = {}
-    for name, one in settings(params).items():
+    for name, one in reading_settings(params).items():
         runs = simulate_setting(one, n_records=1, seed=drawn_seed(rng))
         table[name] = runs["alignment"][:, [-1]]
         table[f"steps_{name}"] = np.array([float(one.steps.n_steps)])
@@ -98,7 +98,7 @@ def check(run: Run[Params]) -> list[Claim]:
     """Return the claim under each reading at its fewest informative tokens."""
     params, table = run.params, run.table
     claims, checks = [], []
-    for name in settings(params):
+    for name in reading_settings(params):
         reading, signs, count = name.split("_")
         label = (
             f"θ = {params.strength:g} read as {_AMPLITUDES[reading]}, {signs} signs, "
@@ -131,7 +131,7 @@ def check(run: Run[Params]) -> list[Claim]:
 def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw the final errors and the steps of every reading."""
     axes: Any = figure.subplots(1, 2, sharey=True)
-    names = list(settings(run.params))
+    names = list(reading_settings(run.params))
     for place, name in enumerate(names):
         color = BLUE if "random" in name else ORANGE
         error = final_error(run.table[name])
@@ -181,7 +181,7 @@ experiments = (
         simulate=simulate,
         check=check,
         draw=draw,
-        work=lambda params: sum(one.work for one in settings(params).values()),
+        work=lambda params: sum(one.work for one in reading_settings(params).values()),
         size=(10.0, 4.0),
     ),
 )
