@@ -188,6 +188,7 @@ NAMES = {
     ],
     "nn": ["RPCAttention", "ScaledAttention", "SymmetricAttention", "rpc_attention"],
     "datasets": [
+        "BagLaw",
         "GaussianPrompts",
         "SignalTokens",
         "SingleLocation",
@@ -195,11 +196,18 @@ NAMES = {
     ],
     "estimators": [
         "AttentionPCA",
+        "BagPooling",
+        "PooledBagClassifier",
+        "PooledBagRegressor",
+        "RBFFeatures",
         "RobustPCA",
         "SignalDirection",
         "SingleLocationClassifier",
+        "SingleLocationClassifierCV",
         "SingleLocationRegressor",
+        "SingleLocationRegressorCV",
         "TokenTransformer",
+        "compare_bag_estimators",
     ],
     "experiments": ["reproduce", "sweep"],
 }

@@ -211,6 +211,4 @@ def _xor_ratio(x: FloatArray) -> FloatArray:
 
     equal = [density(1, 1), density(-1, -1)]
     opposite = [density(1, -1), density(-1, 1)]
-    return np.asarray(
-        logsumexp(equal, axis=(0, 2)) - logsumexp(opposite, axis=(0, 2))
-    )
+    return np.asarray(logsumexp(equal, axis=(0, 2)) - logsumexp(opposite, axis=(0, 2)))

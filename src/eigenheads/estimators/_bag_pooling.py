@@ -1,5 +1,6 @@
 """Baselines for bags: pool the tokens to one row, then use any tabular estimator."""
 
+import warnings
 from abc import abstractmethod
 from typing import Any, Self
 
@@ -13,8 +14,8 @@ from sklearn.base import (
     clone,
 )
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
-from sklearn.linear_model import LogisticRegression, RidgeCV
-from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, RidgeCV
+from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
 from sklearn.utils import Tags, check_array
@@ -39,11 +40,11 @@ _N_LANDMARKS = 300
 _MOST_TOKENS = 20_000
 # Penalties that the linear models choose from.
 _RIDGES = np.logspace(-3, 4, 15)
-_INVERSE_RIDGES = np.logspace(-4, 2, 7)
+_INVERSE_RIDGES = tuple(np.logspace(-4, 1, 6))
 _N_FOLDS = 5
 
 
-class BagPooling(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class BagPooling(TransformerMixin, BaseEstimator):
     r"""Pool the tokens of each bag to one row.
 
     Parameters
@@ -165,10 +166,7 @@ def _statistics(bags: Bags) -> FloatArray:
     for quantile in _QUANTILES:
         columns.append(
             np.stack(
-                [
-                    np.quantile(bag, quantile, axis=0)
-                    for bag in bags.split(bags.tokens)
-                ]
+                [np.quantile(bag, quantile, axis=0) for bag in bags.split(bags.tokens)]
             )
         )
     return np.column_stack([*columns, bags.lengths])
@@ -197,12 +195,14 @@ class AbstractPooledBags(BaseEstimator):
             model = self._default(targets)
         else:
             model = clone(self.estimator)
-        if sample_weight is None:
-            self.estimator_ = model.fit(rows, targets)
-            return
-        step = f"{model.steps[-1][0]}__" if hasattr(model, "steps") else ""
-        given = {f"{step}sample_weight": weights[weights > 0]}
-        self.estimator_ = model.fit(rows, targets, **given)
+        given = {}
+        if sample_weight is not None:
+            step = f"{model.steps[-1][0]}__" if hasattr(model, "steps") else ""
+            given = {f"{step}sample_weight": weights[weights > 0]}
+        with warnings.catch_warnings():
+            # Some versions of LogisticRegressionCV announce changes of attributes.
+            warnings.simplefilter("ignore", FutureWarning)
+            self.estimator_ = model.fit(rows, targets, **given)
 
     @abstractmethod
     def _check_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
@@ -229,7 +229,8 @@ class AbstractPooledBags(BaseEstimator):
         y_pred : ndarray of shape (n_bags,)
             Predictions.
         """
-        return np.asarray(self.estimator_.predict(self._rows(X)))
+        rows = self._rows(X)
+        return np.asarray(self.estimator_.predict(rows))
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -270,7 +271,8 @@ class PooledBagRegressor(RegressorMixin, AbstractPooledBags):
     >>> from eigenheads.estimators import PooledBagRegressor
     >>> rng = np.random.default_rng(0)
     >>> bags = [rng.standard_normal((n, 3)) for n in (2, 4, 3, 5, 6)]
-    >>> PooledBagRegressor("max").fit(bags, [1.0, 2.0, 0.0, 1.0, 2.0]).predict(bags).shape
+    >>> model = PooledBagRegressor("max").fit(bags, [1.0, 2.0, 0.0, 1.0, 2.0])
+    >>> model.predict(bags).shape
     (5,)
     """
 
@@ -378,13 +380,14 @@ class PooledBagClassifier(ClassifierMixin, AbstractPooledBags):
     def _default(self, targets: NDArray[Any]) -> Any:
         if self.pooling == "statistics":
             return RandomForestClassifier(_N_TREES, random_state=0)
-        logistic = LogisticRegression(max_iter=1000)
         fewest = int(np.unique(targets, return_counts=True)[1].min())
         if fewest < _N_FOLDS:
-            return make_pipeline(StandardScaler(), logistic)
-        folds = StratifiedKFold(_N_FOLDS, shuffle=True, random_state=0)
-        grid = {"C": _INVERSE_RIDGES}
-        search = GridSearchCV(logistic, grid, cv=folds, scoring="neg_log_loss")
+            return make_pipeline(StandardScaler(), LogisticRegression())
+        search = LogisticRegressionCV(
+            Cs=_INVERSE_RIDGES,
+            cv=StratifiedKFold(_N_FOLDS, shuffle=True, random_state=0),
+            scoring="neg_log_loss",
+        )
         return make_pipeline(StandardScaler(), search)
 
     def predict_proba(self, X: Any) -> NDArray[np.floating]:
@@ -400,4 +403,5 @@ class PooledBagClassifier(ClassifierMixin, AbstractPooledBags):
         probabilities : ndarray of shape (n_bags, n_classes)
             In the order of ``classes_``.
         """
-        return np.asarray(self.estimator_.predict_proba(self._rows(X)))
+        rows = self._rows(X)
+        return np.asarray(self.estimator_.predict_proba(rows))

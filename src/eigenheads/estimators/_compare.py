@@ -178,7 +178,8 @@ def compare_bag_estimators(
     >>> from eigenheads.datasets import SingleLocation
     >>> from eigenheads.estimators import compare_bag_estimators, PooledBagRegressor
     >>> from eigenheads.estimators import SingleLocationRegressor
-    >>> bags, y, _ = SingleLocation(d=8, n_tokens=5).sample(200, np.random.default_rng(0))
+    >>> law, rng = SingleLocation(d=8, n_tokens=5), np.random.default_rng(0)
+    >>> bags, y, _ = law.sample(200, rng)
     >>> named = {"one token": SingleLocationRegressor(), "mean": PooledBagRegressor()}
     >>> comparison = compare_bag_estimators(bags, y, estimators=named, cv=3)
     >>> [row["estimator"] for row in comparison.table()]
@@ -206,9 +207,7 @@ def compare_bag_estimators(
         for name, estimator in named.items():
             model = clone(estimator).fit(_taken(given, train), targets[train])
             score = check_scoring(model, scoring)
-            scores[name].append(
-                float(score(model, _taken(given, test), targets[test]))
-            )
+            scores[name].append(float(score(model, _taken(given, test), targets[test])))
     label = scoring if isinstance(scoring, str) else "score"
     return BagComparison(
         label,

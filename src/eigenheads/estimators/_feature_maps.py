@@ -1,6 +1,7 @@
 """Feature maps of tokens: nonlinear functions in which a linear head reads more."""
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ _N_BINS = 5
 _WIDEST_QUADRATIC = 100
 
 
-class RBFFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class RBFFeatures(TransformerMixin, BaseEstimator):
     r"""Standardised features, and beside them Gaussian kernel features.
 
     Scores and readouts that are linear in these features are, up to the approximation
@@ -147,8 +148,8 @@ def fit_feature_map(
         hint = 'Use `feature_map="rbf"`, or reduce the features first.'
         contract = f"at most {_WIDEST_QUADRATIC} features wide for the quadratic map"
         fail("X", contract, Got(f"{d} features"), owner=owner, hint=hint)
-    transformer = {
-        "rbf": RBFFeatures,
+    transformers: dict[str, Callable[[], Any]] = {
+        "rbf": lambda: RBFFeatures(),
         "quadratic": lambda: make_pipeline(
             StandardScaler(), PolynomialFeatures(2, include_bias=False)
         ),
@@ -167,5 +168,5 @@ def fit_feature_map(
                 subsample=None,
             ),
         ),
-    }[feature_map]()
-    return FittedFeatureMap(transformer, tokens)
+    }
+    return FittedFeatureMap(transformers[feature_map](), tokens)

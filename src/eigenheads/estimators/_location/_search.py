@@ -233,7 +233,7 @@ def _score(choice: PenaltyChoice) -> float:
 
 
 class SingleLocationRegressorCV(RegressorMixin, AbstractSingleLocationCV):
-    __doc__ = f"""Regression by one token, with feature map and head chosen from data.
+    __doc__ = f"""Regression by one token, with map and head chosen from data.
 {_PARAMETERS}
     See Also
     --------
@@ -244,7 +244,8 @@ class SingleLocationRegressorCV(RegressorMixin, AbstractSingleLocationCV):
     >>> import numpy as np
     >>> from eigenheads.datasets import SingleLocation
     >>> from eigenheads.estimators import SingleLocationRegressorCV
-    >>> bags, y, _ = SingleLocation(d=8, n_tokens=5).sample(150, np.random.default_rng(0))
+    >>> law, rng = SingleLocation(d=8, n_tokens=5), np.random.default_rng(0)
+    >>> bags, y, _ = law.sample(150, rng)
     >>> search = SingleLocationRegressorCV(feature_maps=(None, "quantile")).fit(bags, y)
     >>> len(search.predict(bags[:2])), sorted(search.best_params_)
     (2, ['feature_map', 'head'])
@@ -254,7 +255,7 @@ class SingleLocationRegressorCV(RegressorMixin, AbstractSingleLocationCV):
 
 
 class SingleLocationClassifierCV(ClassifierMixin, AbstractSingleLocationCV):
-    __doc__ = f"""Classification by one token, with feature map and head chosen from data.
+    __doc__ = f"""Classification by one token, with map and head chosen from data.
 {_PARAMETERS}
     classes_ : ndarray of shape (n_classes,)
         Labels.

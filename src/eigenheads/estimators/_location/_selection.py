@@ -445,10 +445,10 @@ def _scored(
     if not constant > least or best_scale < _LEAST_SCALE:
         return replace(candidate, scale=0.0, score=0.0), losses(0.0)
     # Twice the gain in log likelihood is t² for the hypothesis that the scale is zero.
-    # Under it t² is twice a χ² variable for a linear smoother, because each pair of bags
-    # enters t twice, and the candidate is the best of several: a t² of 8 is not
-    # rare. The scale is multiplied by 1 - (8/t²)², so that outputs that could be noise are left
-    # out, and clear ones hardly shrunk.
+    # Under it t² is twice a χ² variable for a linear smoother, because each pair of
+    # bags enters t twice, and the candidate is the best of several: a t² of 8 is not
+    # rare. The scale is multiplied by 1 - (8/t²)², so that outputs that could be noise
+    # are left out, and clear ones hardly shrunk.
     n = _size(sample)
     if state.settings.kind == SQUARED:
         squared_t = n * np.log(constant / max(least, 1e-300))
