@@ -87,7 +87,7 @@ def get_experiment(key: str, *, owner: str = "reproduce") -> Experiment[Any]:
     'Figure 4'
     """
     keys = experiment_keys()
-    if key not in keys:
+    if not isinstance(key, str) or key not in keys:
         names = [*(_MODULES if owner == "reproduce" else ()), *keys]  # or a whole paper
         close = difflib.get_close_matches(str(key), names, n=1, cutoff=0.3)
         hint = f"Did you mean {close[0]!r}? " if close else ""

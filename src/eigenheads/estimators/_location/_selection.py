@@ -59,7 +59,7 @@ _PATHS = {
     "classes": ((0.03, 0.1, 0.3), (0.03, 1e-2, 1e-3), (1e-2,)),
 }
 # Penalties of mean pooling, in units of the variance of pooled tokens.
-_POOLING = (0.03, 0.1, 0.3, 1.0, 3.0)
+_POOLING = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 # Ten folds for few bags, whose number decides whether the head is found; else five.
 _FEW_BAGS = 200
 # With fewer different bags the choice would be noise: the first penalty is taken.
@@ -73,6 +73,7 @@ _CAUTION = 8.0
 _LEAST_SCALE = 0.5
 # Fits to a fold need not be exact.
 _FOLD_TOLERANCE, _FOLD_ITERATIONS = 10.0, 100
+_TINY = 1e-300
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def choose_penalty(state: FitState) -> PenaltyChoice:
     if n_groups < _FEWEST_BAGS:
         first = _paths(state)[0][0]
         return PenaltyChoice(Candidate("attention", first), constant, [])
-    variance = _pooled_variance(sample, state)
+    penalties = _pooling_alphas(sample, state)
     outputs: dict[Candidate, FloatArray] = {}
     constants = np.zeros((len(member), state.data.n_outputs))
     for fold in range(int(member.max()) + 1):
@@ -126,7 +127,7 @@ def choose_penalty(state: FitState) -> PenaltyChoice:
         training = sample.take(np.flatnonzero(member != fold))
         held_out = sample.take(inside).bags
         constants[inside] = _best_constant(training, state)
-        for candidate, found in _candidates(_on_fold(state, training), variance):
+        for candidate, found in _candidates(_on_fold(state, training), penalties):
             kept = outputs.setdefault(candidate, np.zeros(constants.shape))
             bags = mean_bags(held_out) if candidate.pooling == "mean" else held_out
             kept[inside] = _head_outputs(found, bags) - constants[inside]
@@ -189,21 +190,34 @@ def _size(sample: LabelledBags) -> float:
 def _best(
     candidates: list[Candidate], losses: list[FloatArray], weights: FloatArray
 ) -> Candidate:
-    """Return the best candidate; attention must beat mean pooling by a standard error.
+    """Return the best candidate, or a simpler one that is hardly worse.
 
-    With few bags a difference below its standard error says nothing, and mean pooling
-    has fewer parameters.
+    A difference below its standard error says little. So attention must beat mean
+    pooling by one, and a larger penalty that is within one of the best is taken.
     """
+
+    def is_clearly_better(one: int, other: int) -> bool:
+        gain = losses[other] - losses[one]
+        mean = float(np.average(gain, weights=weights))
+        variance = float(np.average((gain - mean) ** 2, weights=weights))
+        n = max(float(weights.sum()), float(len(weights)))
+        return mean > np.sqrt(variance / n)
+
     ranked = sorted(range(len(candidates)), key=lambda i: -candidates[i].score)
     best = ranked[0]
     means = [i for i in ranked if candidates[i].pooling == "mean"]
-    if candidates[best].pooling == "mean" or not means:
+    if candidates[best].pooling == "mean" or candidates[best].scale == 0:
         return candidates[best]
-    gain = losses[means[0]] - losses[best]
-    mean = float(np.average(gain, weights=weights))
-    variance = float(np.average((gain - mean) ** 2, weights=weights))
-    n = max(float(weights.sum()), float(len(weights)))
-    return candidates[means[0] if mean < np.sqrt(variance / n) else best]
+    if means and not is_clearly_better(best, means[0]):
+        return candidates[means[0]]
+    similar = [
+        i
+        for i in ranked
+        if candidates[i].pooling == "attention"
+        and candidates[i].scale > 0
+        and not is_clearly_better(best, i)
+    ]
+    return candidates[max(similar, key=lambda i: candidates[i].alpha)]
 
 
 def fit_chosen(state: FitState, choice: PenaltyChoice) -> FitState:
@@ -265,9 +279,7 @@ def fit_mean_pooling(
     """
     # Not whitened: small eigenvalues of the few pooled tokens are noise.
     plain = replace(state.coordinates, whitening=None, metric=None)
-    if path == 1:
-        common = float(np.sqrt(np.mean(plain.scale**2)))
-        plain = replace(plain, scale=np.full(len(plain.scale), common))
+    plain = replace(plain, scale=_pooling_scale(plain.scale, path))
     state = replace(state, coordinates=plain, attended=None, start="mean")
     pooled = replace(state, data=state.data.mapped(mean_bags))
     if state.settings.kind == SQUARED:
@@ -384,7 +396,7 @@ def _on_fold(state: FitState, training: LabelledBags) -> FitState:
 
 
 def _candidates(
-    state: FitState, variance: float
+    state: FitState, penalties: tuple[tuple[float, ...], ...]
 ) -> Iterator[tuple[Candidate, FitState]]:
     """Yield every candidate fitted to the training bags of a fold."""
     begun: dict[float, FitState] = {}
@@ -398,18 +410,45 @@ def _candidates(
             yield Candidate("attention", alpha, index), finish(found)
     if state.settings.head == "erf":  # its weights do not sum to one
         return
-    alphas = tuple(factor * variance for factor in _POOLING)
-    for index in (0, 1):
+    for index, alphas in enumerate(penalties):
         for alpha, found in zip(
             alphas, fit_mean_pooling(state, alphas, index), strict=True
         ):
             yield Candidate("mean", alpha, index), found
 
 
-def _pooled_variance(batch: LabelledBags, state: FitState) -> float:
-    """Return the mean variance of pooled tokens in standardised features."""
+def _pooling_alphas(
+    batch: LabelledBags, state: FitState
+) -> tuple[tuple[float, ...], ...]:
+    """Return the penalties of mean pooling, per path, the largest last.
+
+    They are multiples of the mean variance of pooled features. A regression with nearly
+    as many effective parameters as bags nearly interpolates; its cross-validated error
+    then varies so much that it is useless. So at most half as many are allowed.
+    """
     pooled = mean_bags(batch.bags).tokens - state.whitening.mean
-    return float(np.mean((pooled / state.whitening.scale) ** 2))
+    weights = batch.weights / batch.weights.sum()
+    found = []
+    for path in (0, 1):
+        rows = pooled / _pooling_scale(state.whitening.scale, path)
+        rows = np.sqrt(weights)[:, None] * (rows - weights @ rows)
+        spectrum = np.linalg.svd(rows, compute_uv=False) ** 2
+        variance = float(spectrum.sum()) / rows.shape[1]
+        alphas = [factor * variance for factor in _POOLING]
+        kept = [
+            alpha
+            for alpha in alphas
+            if np.sum(spectrum / (spectrum + alpha + _TINY)) <= len(rows) / 2
+        ]
+        found.append(tuple(kept) or (alphas[-1],))
+    return tuple(found)
+
+
+def _pooling_scale(scale: FloatArray, path: int) -> FloatArray:
+    """Return the scale of features in mean pooling: their own, or one for all."""
+    if path == 0:
+        return scale
+    return np.full(len(scale), float(np.sqrt(np.mean(scale**2))))
 
 
 def _head_outputs(state: FitState, bags: Bags) -> FloatArray:

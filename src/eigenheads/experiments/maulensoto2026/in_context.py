@@ -72,14 +72,14 @@ def landscape(params: InContext) -> PCALandscape:
     )
 
 
-def work(params: InContext) -> float:
+def _work(params: InContext) -> float:
     """Return the updates over all runs."""
     return 2.0 * params.n_steps * params.n_runs
 
 
 def simulate(params: InContext, rng: np.random.Generator) -> Table:
     """Return the table of figures 2, 7a and 7b."""
-    return shared("in_context", _simulate, params, rng, work(params))
+    return shared("in_context", _simulate, params, rng, _work(params))
 
 
 def _simulate(params: InContext, rng: np.random.Generator) -> Table:
@@ -315,7 +315,7 @@ _PRESETS = {
 # The recording interval of 73 divides 10 001, so the last step is recorded.
 _WEAK = InContext(spike=0.1, n_steps=10_001, record_every=73)
 _LENGTHS = LengthParams()
-_CURVES: dict[str, Any] = {"presets": _PRESETS, "simulate": simulate, "work": work}
+_CURVES: dict[str, Any] = {"presets": _PRESETS, "simulate": simulate, "work": _work}
 experiments = (
     Experiment(
         key="maulensoto2026/fig2",

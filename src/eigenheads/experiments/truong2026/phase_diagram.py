@@ -411,7 +411,7 @@ def _edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.concatenate([[first], middle, [last]])
 
 
-def work(params: Params) -> float:
+def _work(params: Params) -> float:
     """Return the searches, and the updates of the one-pass heads."""
     n_cells = len(params.shares) * len(params.strengths)
     seen = sum(round(share * params.n_tokens) >= 1 for share in params.shares)
@@ -474,7 +474,7 @@ experiments = (
         simulate=simulate,
         check=check,
         draw=draw,
-        work=work,
+        work=_work,
         size=(10.0, 6.8),
         cells=cells,
     ),
