@@ -23,11 +23,13 @@ _MODULES = {
         "fig5": "flow",
         "any_dimension": "any_dimension",
         "bayes": "bayes",
+        "transformers": "transformers",
     },
     "truong2026": {
         "alignment": "alignment",
         "nuisance": "recovery",
         "strength": "recovery",
+        "readings": "readings",
         "phase_diagram": "phase_diagram",
     },
     "maulensoto2026": {
@@ -49,6 +51,7 @@ _MODULES = {
         "rank_k": "rank_k",
         "non_gaussian": "non_gaussian",
         "real_heads": "real_heads",
+        "finite_prompts": "finite_prompts",
     },
     "teo2024": {
         "robustness": "robustness",
@@ -63,6 +66,7 @@ _MODULES = {
         "norms": "readings",
         "eigenvalues": "eigenvalues",
         "gamma": "readings",
+        "reparameterised": "reparameterised",
     },
 }
 
