@@ -116,6 +116,11 @@ class Experiment(Generic[Params]):
     with_data
         Function from parameters to those of a run that also uses real data, if that is
         optional; `files` of the new parameters returns these files.
+    tabulate
+        Function of a run that returns a table of texts for the report, heads first;
+        None for none.
+    is_users
+        Whether it judges models of the user, so that no run of ours is on record.
     """
 
     key: str
@@ -134,6 +139,8 @@ class Experiment(Generic[Params]):
     needs: tuple[str, ...] = ()
     files: Callable[[Params], tuple[str, ...]] = field(default=lambda params: ())
     with_data: Callable[[Params], Params] | None = None
+    tabulate: Callable[[Run[Params]], list[list[str]]] | None = None
+    is_users: bool = False
 
     @property
     def paper(self) -> str:
