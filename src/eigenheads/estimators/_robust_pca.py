@@ -314,7 +314,7 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         sizes = pursuit.singular_values
         variances = sizes**2 / (len(pursuit.low_rank) - 1)
         shares = (sizes / np.linalg.norm(sizes)) ** 2 if rank else sizes
-        # `transform` cleans with all components, whatever number it returns.
+        # `transform` cleans with all components, also if it returns fewer.
         self._pursuit = pursuit.without_data()
         self.n_components_, self.rank_ = kept, rank
         self.components_ = pursuit.components[:kept].astype(dtype)

@@ -135,7 +135,7 @@ class SparseSplitting:
         is_off = np.maximum(ratio, 1 / ratio) > _IMBALANCE
         change = np.where(is_off & (self._n_changes < MAX_CHANGES), change, 1.0)
         self._n_changes += change != 1.0
-        # The multiplier mu (v - S) stays what it is.
+        # The multiplier mu (v - S) does not change.
         self.driver = self.sparse + (self.driver - self.sparse) / change
         self.penalty = self.penalty * change
 
