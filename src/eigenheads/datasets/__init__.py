@@ -1,4 +1,4 @@
-"""Laws: frozen dataclasses that draw synthetic data whose answer is known."""
+"""Laws: frozen dataclasses that draw synthetic data with a known solution."""
 
 from eigenheads.datasets._location import SingleLocation, SingleLocationSample
 from eigenheads.datasets._pca import (
