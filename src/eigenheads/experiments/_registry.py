@@ -60,6 +60,8 @@ _MODULES = {
         "language": "language",
         "segmentation": "segmentation",
         "reconstruction": "reconstruction",
+        "imagenet": "at_scale",
+        "wikitext": "at_scale",
     },
     "saritas2025": {
         "values": "readings",
