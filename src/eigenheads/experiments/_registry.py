@@ -57,6 +57,7 @@ _MODULES = {
         "language": "language",
         "segmentation": "segmentation",
         "reconstruction": "reconstruction",
+        "sign": "sign",
     },
     "saritas2025": {
         "values": "readings",
