@@ -15,11 +15,14 @@ from torch import nn
 from eigenheads._checks import Got, check_count, fail
 from eigenheads._errors import UsageError
 from eigenheads._extras import require
+from eigenheads._files import check_regular
 from eigenheads.adapters._batch import longest_sequence
 
 _OWNER = "probe"
 _IMPLEMENTATIONS = (None, "eager", "sdpa", "flex_attention")
 _MAX_LAYERS = 4096
+# Largest file of texts that is read: 1 GiB.
+_LARGEST_TEXT = 2**30
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 MODEL_CONTRACT = "a folder with a Hugging Face model, or module:callable"
 
@@ -45,12 +48,16 @@ def read_texts(path: Path | None) -> list[str]:
     """Return the texts of a file, one per line; None returns 12 passages."""
     source: Any = files("eigenheads.adapters") / "texts.txt" if path is None else path
     try:
+        if path is not None:
+            check_regular(path, _LARGEST_TEXT)
         content = source.read_text(encoding="utf-8")
     except OSError as error:
         got = Got(f"{str(path)!r} ({error.strerror or error})")
         fail("data", "a text file that can be read", got, owner=_OWNER)
     except UnicodeDecodeError:
         fail("data", "a text file in UTF-8", Got(repr(str(path))), owner=_OWNER)
+    except ValueError as error:
+        fail("data", "a text file that can be read", Got(str(error)), owner=_OWNER)
     texts = [line.strip() for line in content.splitlines() if line.strip()]
     if not texts:
         got = Got(f"{str(path)!r}, which has none")

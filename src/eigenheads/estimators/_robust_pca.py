@@ -276,6 +276,7 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
             ``X @ components_ + mean_``.
         """
         check_is_fitted(self)
+        X = without_traps("X", X, owner=type(self).__name__)
         codes = check_array(X, dtype=[np.float64, np.float32], ensure_min_features=0)
         if codes.shape[1] != self.n_components_:
             contract = f"codes of shape (n_samples, {self.n_components_})"

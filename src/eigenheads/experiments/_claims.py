@@ -9,9 +9,16 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, SupportsFloat, TypeAlias
 
+from eigenheads._checks import (
+    check_choice,
+    check_number,
+    check_numbers,
+    check_text,
+    fail,
+)
 from eigenheads.experiments._statistics import LEVEL, Estimate, family_level
 
 Relation: TypeAlias = Literal["≈", "≥", "≤"]
@@ -146,6 +153,9 @@ class Claim:
         return ""
 
 
+_OPTIONS = [one.name for one in fields(Claim)]
+
+
 def at_least(
     statement: str,
     measured: SupportsFloat | Estimate,
@@ -162,7 +172,8 @@ def at_least(
     statement
         What is claimed, in words.
     measured
-        Our number, or an estimate with an interval.
+        Our number, or an estimate with an interval; NaN if it could not be measured,
+        which leaves the claim undecided.
     bound
         The claim's number.
     why
@@ -189,7 +200,15 @@ def at_most(
     slack: float = 0.0,
     **options: Any,
 ) -> Claim:
-    """Return the claim that a number is at most `bound`; see :func:`at_least`."""
+    """Return the claim that a number is at most `bound`; see :func:`at_least`.
+
+    Examples
+    --------
+    >>> at_most("error", 0.7, 0.5, "half").verdict
+    'contradicted'
+    >>> at_most("error", float("nan"), 0.5, "NaN: not measured").verdict
+    'undecided'
+    """
     return _claim(statement, "≤", measured, bound, slack, why, options)
 
 
@@ -204,7 +223,12 @@ def about(
     """Return the claim that a number is within a margin of the expected one.
 
     With an estimate this is an equivalence test: two one-sided tests against the
-    margins, which a noisy run cannot pass.
+    margins, which a noisy run cannot pass. NaN means not measured.
+
+    Examples
+    --------
+    >>> about("share", 0.52, 0.5, 0.05, "binomial error").verdict
+    'held'
     """
     return _claim(statement, "≈", measured, expected, within, why, options)
 
@@ -215,16 +239,19 @@ def difference(
     """Return the claim that a difference is positive, judged by its interval.
 
     `printed` is the paper's own difference, `own_setting` whether the setting is its
-    own.
+    own. An estimate of NaN means not measured.
     """
-    reason = why or "the whole interval is above zero"
+    reason = "the whole interval is above zero" if why == "" else why
     return _claim(statement, "≥", estimate, 0.0, 0.0, reason, options)
 
 
 def no_difference(
     statement: str, estimate: Estimate, margin: float, why: str, **options: Any
 ) -> Claim:
-    """Return the claim that a difference is smaller than a margin fixed beforehand."""
+    """Return the claim that a difference is smaller than a margin fixed beforehand.
+
+    An estimate of NaN means not measured.
+    """
     return about(statement, estimate, 0.0, margin, why, **options)
 
 
@@ -273,19 +300,32 @@ def _claim(
     why: str,
     options: dict[str, Any],
 ) -> Claim:
+    owner = "Claim"
     estimate = measured if isinstance(measured, Estimate) else None
+    for option in options:
+        check_choice("options", option, _OPTIONS, owner=owner)
     made = Claim(
-        statement=statement,
+        statement=check_text("statement", statement, owner=owner),
         relation=relation,
-        expected=float(expected),
-        measured=float(measured.value if isinstance(measured, Estimate) else measured),
-        tolerance=float(tolerance),
-        reason=why,
+        expected=check_number("expected", expected, owner=owner),
+        measured=_number(
+            measured.value if isinstance(measured, Estimate) else measured
+        ),
+        tolerance=check_number("tolerance", tolerance, owner=owner, minimum=0.0),
+        reason=check_text("why", why, owner=owner),
         estimate=estimate,
         **{"source": "ours", **options},
     )
     # This is the level of a claim that stands alone; `in_family` may widen it later.
     return _at_level(made, LEVEL)
+
+
+def _number(measured: object) -> float:
+    """Return a measured number as a float; NaN says that it could not be measured."""
+    array = check_numbers("measured", measured, owner="Claim")
+    if array.ndim:
+        fail("measured", "one number", measured, owner="Claim")
+    return float(array)
 
 
 def _at_level(claim: Claim, level: float) -> Claim:

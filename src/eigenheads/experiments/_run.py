@@ -15,7 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from eigenheads._checks import Got, check_count, fail
+from eigenheads._checks import (
+    Got,
+    check_count,
+    check_flag,
+    fail,
+)
 from eigenheads._errors import UsageError
 from eigenheads._extras import how_to_get
 from eigenheads._parallel import advance, reporting, threads
@@ -77,6 +82,18 @@ class Listener:
         """Receive a key that a pattern matched and that cannot run here."""
 
 
+def check_listener(listener: Any, *, owner: str) -> Listener:
+    """Return the listener, one that does nothing for None, or raise."""
+    if listener is None:
+        return Listener()
+    for name in ("begin", "start", "advance", "finish", "leave_out"):
+        if not callable(getattr(listener, name, None)):
+            contract = f"a Listener, with a method {name}"
+            fail("listener", contract, listener, owner=owner, error=TypeError)
+    checked: Listener = listener
+    return checked
+
+
 def reproduce(
     keys: str | Sequence[str] = "all",
     *,
@@ -124,7 +141,8 @@ def reproduce(
     >>> result.changed
     ()
     """
-    listener = listener or Listener()
+    listener = check_listener(listener, owner="reproduce")
+    force = check_flag("force", force, owner="reproduce")
     keys = _patterns(keys)
     seed = check_count("seed", seed, owner="reproduce", minimum=0)
     root = writable_folder(out, owner="reproduce")

@@ -9,7 +9,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from eigenheads._checks import Got, as_float, check_count, check_number, fail
+from eigenheads._checks import (
+    Got,
+    as_float,
+    check_count,
+    check_flag,
+    check_number,
+    fail,
+)
 from eigenheads.functional._pursuit import (
     AUTO_MEDIANS,
     check_pursuit,
@@ -202,7 +209,7 @@ def rpc_attention(
             owner=owner,
         ),
         scale=check_number("scale", c, owner=owner),
-        measure=return_diagnostics,
+        measure=check_flag("return_diagnostics", return_diagnostics, owner=owner),
         owner=owner,
     )
     if found.diagnostics is None:

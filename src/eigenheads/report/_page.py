@@ -10,7 +10,14 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 import eigenheads
-from eigenheads._checks import Got, check_choice, fail
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    check_instance,
+    check_items,
+    check_path,
+    fail,
+)
 from eigenheads._files import write_atomically
 from eigenheads._plotting.svg import embedded_svg
 from eigenheads.experiments import (
@@ -57,7 +64,7 @@ def write_report(
     """
     if not isinstance(out, str | PathLike):
         fail("out", "the path of a folder", out, owner="report")
-    root = Path(out)
+    root = check_path("out", out, owner="report")
     if preset is not None:
         check_choice("preset", preset, PRESETS, owner="report")
     results = newest_results(stored_results(root), preset=preset, seed=seed)
@@ -97,7 +104,9 @@ def render_report(results: Iterable[Result]) -> str:
     environment.filters["expectation"] = format_expected
     environment.filters["measurement"] = format_measured
     papers: dict[str, list[dict[str, Any]]] = {}
-    results = list(results)
+    results = check_items("results", results, "results", owner="render_report")
+    for result in results:
+        check_instance("results", result, Result, owner="render_report")
     # A claim counts for the paper that makes it, whatever experiment measures it.
     made: dict[str, list[Claim]] = {}
     for claim in (claim for result in results for claim in result.claims):

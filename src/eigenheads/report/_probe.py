@@ -4,29 +4,32 @@ import sys
 import textwrap
 from os import PathLike
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 import eigenheads
-from eigenheads._checks import escape_controls
+from eigenheads._checks import (
+    check_instance,
+    check_path,
+    check_text,
+    escape_controls,
+)
 from eigenheads._files import write_atomically
 from eigenheads._plotting.heads import HeadMap, draw_head_maps, head_maps_size
 from eigenheads._plotting.svg import embedded_svg, render_svg
+from eigenheads.probes import ModelProbe
 from eigenheads.probes._head_nulls import NULL_TEXTS
 from eigenheads.report._findings import LEVEL, findings, found_text, questions
 from eigenheads.report._page import format_number
-
-if TYPE_CHECKING:
-    from eigenheads.probes import ModelProbe
 
 _WIDTH = 80
 _COMPARISONS = {"greater": ">", "less": "<", "two-sided": "≠"}
 
 
-def print_probe(probe: "ModelProbe", *, title: str) -> None:
+def print_probe(probe: ModelProbe, *, title: str) -> None:
     """Print findings, a table by statistic and null, and a map of heads.
 
     Lines have at most 80 characters.
@@ -42,7 +45,7 @@ def print_probe(probe: "ModelProbe", *, title: str) -> None:
 
 
 def write_probe(
-    probe: "ModelProbe", out: str | PathLike[str], *, title: str = "Probe of a model"
+    probe: ModelProbe, out: str | PathLike[str], *, title: str = "Probe of a model"
 ) -> Path:
     """Write ``probe.html``, ``probe.json`` and ``probe.npz`` into a folder.
 
@@ -60,7 +63,9 @@ def write_probe(
     path
         Path of the page, one self-contained file.
     """
-    root = Path(out)
+    check_instance("probe", probe, ModelProbe, owner="write_probe")
+    root = check_path("out", out, owner="write_probe")
+    check_text("title", title, owner="write_probe")
     probe.save(root / "probe.json")
     probe.save(root / "probe.npz")
     page = render_probe(probe, title=title).encode()
@@ -73,7 +78,7 @@ def write_probe(
     return path
 
 
-def render_probe(probe: "ModelProbe", *, title: str) -> str:
+def render_probe(probe: ModelProbe, *, title: str) -> str:
     """Return the page as text."""
     environment = Environment(
         loader=PackageLoader("eigenheads.report"),
@@ -98,7 +103,7 @@ def render_probe(probe: "ModelProbe", *, title: str) -> str:
     )
 
 
-def statistic_figure(probe: "ModelProbe", statistic: str) -> bytes:
+def statistic_figure(probe: ModelProbe, statistic: str) -> bytes:
     """Return heat maps of one statistic as SVG: observed, then effects by null."""
     measured = probe[statistic]
     maps = [HeadMap("observed", measured.observed)]
@@ -109,7 +114,7 @@ def statistic_figure(probe: "ModelProbe", statistic: str) -> bytes:
     return _drawn(probe, maps)
 
 
-def question_figure(probe: "ModelProbe", statistics: list[str]) -> bytes:
+def question_figure(probe: ModelProbe, statistics: list[str]) -> bytes:
     """Return heat maps as SVG, one per statistic; dots mark heads that stand out."""
     maps = [
         HeadMap(
@@ -120,12 +125,12 @@ def question_figure(probe: "ModelProbe", statistics: list[str]) -> bytes:
     return _drawn(probe, maps)
 
 
-def _drawn(probe: "ModelProbe", maps: list[HeadMap]) -> bytes:
+def _drawn(probe: ModelProbe, maps: list[HeadMap]) -> bytes:
     size, layers = head_maps_size(maps), probe.layers
     return render_svg(lambda figure: draw_head_maps(figure, maps, layers), size=size)
 
 
-def _questions(probe: "ModelProbe") -> list[dict[str, Any]]:
+def _questions(probe: ModelProbe) -> list[dict[str, Any]]:
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in probe.statistics}
     for row in probe.summary(LEVEL):
         rows[row["statistic"]].append(row)
@@ -150,7 +155,7 @@ def _questions(probe: "ModelProbe") -> list[dict[str, Any]]:
 
 
 def _section(
-    probe: "ModelProbe", statistic: str, rows: list[dict[str, Any]]
+    probe: ModelProbe, statistic: str, rows: list[dict[str, Any]]
 ) -> dict[str, Any]:
     name = statistic.replace("_", "-")
     counts = "; ".join(f"{row['null']} {found_text(row)}" for row in rows)
@@ -167,7 +172,7 @@ def _section(
     }
 
 
-def _rows_by_head(probe: "ModelProbe") -> list[dict[str, Any]]:
+def _rows_by_head(probe: ModelProbe) -> list[dict[str, Any]]:
     """Return one row per head: observed numbers, with marks of those that stand out."""
     tables = {name: one.observed for name, one in probe.statistics.items()}
     marks = {name: probe.stands_out(name, LEVEL) for name in probe.statistics}
@@ -194,7 +199,7 @@ def _wrapped(text: str, *, first: str = "", rest: str = "") -> list[str]:
     return lines or [""]
 
 
-def _summary_lines(probe: "ModelProbe") -> list[str]:
+def _summary_lines(probe: ModelProbe) -> list[str]:
     """Return the table by statistic and null, at most 80 characters wide."""
     # Long names are cut, so that the columns add up to 80 characters.
     layout = "{:<22.22} {:>9} {:<23.23} {:>9} {:>13}"
@@ -224,7 +229,7 @@ def _summary_lines(probe: "ModelProbe") -> list[str]:
     return lines
 
 
-def _map_lines(probe: "ModelProbe") -> list[str]:
+def _map_lines(probe: ModelProbe) -> list[str]:
     """Return the number of statistics in which each head stands out, by layer."""
     # One number per head replaces a table of all statistics, which the page has.
     total = np.sum([probe.stands_out(n, LEVEL) for n in probe.statistics], axis=0)

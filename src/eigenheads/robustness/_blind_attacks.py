@@ -4,14 +4,13 @@ import torch
 from torch import Tensor
 
 from eigenheads._checks import check_count, check_positive
-from eigenheads.robustness._attacks import (
+from eigenheads.robustness._attack_input import (
     Bounds,
     Budget,
     Model,
-    margin,
-    project,
-    read_budget,
+    check_bounded_attack,
 )
+from eigenheads.robustness._attacks import margin, project
 
 
 @torch.no_grad()
@@ -49,7 +48,10 @@ def uniform_noise(
     >>> bool(0 < (noisy - x).abs().max() <= 8 / 255)
     True
     """
-    radius = read_budget(budget, bounds, owner="uniform_noise")
+    data, radius = check_bounded_attack(
+        budget, model, x, y, bounds, owner="uniform_noise", generator=generator
+    )
+    model, x, y, bounds = data
     n_draws = check_count("n_draws", n_draws, owner="uniform_noise")
     best: Tensor | None = None
     for _ in range(n_draws):
@@ -109,7 +111,10 @@ def spsa(
     >>> (255 * (attacked - x)).round().tolist()
     [[-8.0, 8.0]]
     """
-    radius = read_budget(budget, bounds, owner="spsa")
+    data, radius = check_bounded_attack(
+        budget, model, x, y, bounds, owner="spsa", generator=generator
+    )
+    model, x, y, bounds = data
     n_steps = check_count("n_steps", n_steps, owner="spsa")
     n_samples = check_count("n_samples", n_samples, owner="spsa")
     # The probe has the unit of the budgets.
@@ -193,7 +198,10 @@ def square(
     >>> mean_of_rows(attacked).argmax(1).tolist()
     [1]
     """
-    radius = read_budget(budget, bounds, owner="square")
+    data, radius = check_bounded_attack(
+        budget, model, x, y, bounds, owner="square", generator=generator, least_axes=3
+    )
+    model, x, y, bounds = data
     n_queries = check_count("n_queries", n_queries, owner="square")
     share = check_positive("share", share, owner="square")
     stripes = _signs((*x.shape[:-2], 1, x.shape[-1]), x, generator)

@@ -12,9 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from eigenheads._checks import (
+    check_callable,
     check_choice,
     check_count,
+    check_flag,
     check_number,
+    check_positive,
     fail,
 )
 from eigenheads._parallel import progress_bar
@@ -209,7 +212,7 @@ def evaluate_robustness(
             severities=_check_severities(severities),
             attacks=planned,
             budgets=_read_budgets(budgets, budget_unit, pixel_std),
-            surrogate=surrogate,
+            surrogate=_check_surrogate(surrogate),
             tokens=tokens,
             shares=chosen,
             outliers=read_outliers(
@@ -228,7 +231,8 @@ def evaluate_robustness(
     # outcomes are divided by name below.
     flat = [one for several in named.values() for one in several]
     n_units = len(plan.conditions) * len(flat)
-    bar = progress_bar(n_units, description="conditions") if progress else nullcontext()
+    shows = check_flag("progress", progress, owner=_OWNER)
+    bar = progress_bar(n_units, description="conditions") if shows else nullcontext()
     with bar:
         if images is None:
             n_batches = len(data) if hasattr(data, "__len__") else None
@@ -274,6 +278,12 @@ def _named(models: Models) -> dict[str, list[Model]]:
         contract = "a model, a list of models, or a mapping of names to these"
         fail("model", contract, models, owner=_OWNER, error=TypeError)
     return lists
+
+
+def _check_surrogate(model: Model | None) -> Model | None:
+    if model is None:
+        return None
+    return check_callable("surrogate", model, "a model", owner=_OWNER)
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -322,7 +332,7 @@ def _each(name: str, given: object) -> list[Any]:
     is_listed = isinstance(given, Sequence | np.ndarray | Mapping) and not isinstance(
         given, str | bytes
     )
-    if not is_listed or np.ndim(given) > 1:  # type: ignore[arg-type]
+    if not is_listed or (isinstance(given, np.ndarray) and given.ndim != 1):
         fail(name, "a sequence", given, owner=_OWNER, error=TypeError)
     return list(given)  # type: ignore[call-overload]
 
@@ -337,7 +347,7 @@ def _read_attacks(attacks: Attacks) -> dict[str, PlannedAttack]:
     if isinstance(attacks, Mapping):
         given = attacks
     else:
-        listed = [attacks] if isinstance(attacks, str) else list(attacks)
+        listed = [attacks] if isinstance(attacks, str) else _each("attacks", attacks)
         given = {str(name): {} for name in _names("attacks", listed, ATTACKS)}
     return {name: _planned(name, value) for name, value in given.items()}
 
@@ -371,9 +381,12 @@ def _read_budgets(
         contract = "given for budget_unit='normalised'"
         fail("pixel_std", contract, pixel_std, owner=_OWNER)
     # A change of e in normalised units is a change of e times std in pixels.
-    std = torch.tensor([float(one) for one in pixel_std])
-    if not bool((std > 0).all()):
-        fail("pixel_std", "numbers > 0", pixel_std, owner=_OWNER)
+    std = torch.tensor(
+        [
+            check_positive("pixel_std", one, owner=_OWNER)
+            for one in _each("pixel_std", pixel_std)
+        ]
+    )
     return {number: number * std.view(-1, 1, 1) for number in numbers}
 
 

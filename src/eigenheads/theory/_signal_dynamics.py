@@ -170,7 +170,8 @@ def signal_steps(
     Returns
     -------
     steps
-        A schedule with its number of updates.
+        A schedule with its number of updates; :math:`t_0` is infinite if the step is
+        constant.
 
     Examples
     --------

@@ -145,7 +145,7 @@ class SignalLandscape:
 
             J' = 2 \beta m + 2 (\beta t + m) m'
         """
-        return np.asarray(self.slope(_check_alignment(alignment)))
+        return np.asarray(self.slope(alignment))
 
     def noise(self, alignment: ArrayLike) -> FloatArray:
         r"""Return the mean squared length of a prompt's gradient outside q and u.
@@ -173,7 +173,7 @@ class SignalLandscape:
         noise
             Of the shape of `alignment`. A batch of B prompts divides it by B.
         """
-        return np.asarray(self.squared_noise(_check_alignment(alignment)))
+        return np.asarray(self.squared_noise(alignment))
 
     @property
     def escape_rate(self) -> float:
@@ -239,7 +239,10 @@ class SignalLandscape:
 
             1 - t = \frac{a\, G(1)}{4 J_n'(1)}
         """
-        return step_size * float(self.noise(1.0)) / (4 * self.return_rate)
+        step = check_number(
+            "step_size", step_size, owner=f"{_OWNER}.error", minimum=0.0
+        )
+        return step * float(self.noise(1.0)) / (4 * self.return_rate)
 
     def flow(self, start: ArrayLike, *, times: ArrayLike) -> Trajectories:
         r"""Integrate the gradient flow on the sphere, :math:`\dot t = (1-t^2) J_n'(t)`.
@@ -328,8 +331,8 @@ class SignalLandscape:
         return np.array(times).reshape(starts.shape)
 
     def slope(self, t: ArrayLike) -> FloatArray:
-        """Return J_n′ at checked alignments."""
-        t = np.asarray(t)
+        """Return J_n′ at alignments of any shape."""
+        t = _check_alignment(t)
         tilt = self._tilt(t)
         output = self.law.inverse_temperature * t + tilt.shift
         population = 2 * (
@@ -338,8 +341,9 @@ class SignalLandscape:
         total: FloatArray = population + self._outside * tilt.spread_slope
         return total
 
-    def squared_noise(self, t: FloatArray) -> FloatArray:
-        """Return G at checked alignments."""
+    def squared_noise(self, t: ArrayLike) -> FloatArray:
+        """Return G at alignments of any shape."""
+        t = _check_alignment(t)
         d, pi, a = self.law.d, self.fraction, self.law.amplitude
         beta, per_token = self.law.inverse_temperature, self._per_token
         tilt = self._tilt(t)

@@ -9,7 +9,11 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_array
 from sklearn.utils.validation import column_or_1d
 
-from eigenheads._checks import Got, fail
+from eigenheads._checks import (
+    Got,
+    fail,
+    without_traps,
+)
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location._head import (
@@ -348,6 +352,7 @@ def read_targets(y: ArrayLike | None, bags: Bags, *, owner: str) -> NDArray[Any]
     """Return the targets, one per bag, or raise."""
     if y is None:
         raise ValueError(f"{owner} requires y to be passed, but the target y is None.")
+    y = without_traps("y", y, owner=owner)
     targets = np.asarray(column_or_1d(y, warn=True))
     if len(targets) != len(bags):
         hint = ""
