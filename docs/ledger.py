@@ -55,9 +55,15 @@ _MARK = re.compile(
 
 def pending():
     """Return the experiments whose run at preset paper is not committed yet."""
-    from eigenheads.experiments import experiment_keys
+    from eigenheads.experiments import experiment_keys, get_experiment
 
-    return [key for key in experiment_keys() if not (LEDGER / f"{key}.json").exists()]
+    return [
+        key
+        for key in experiment_keys()
+        if not (LEDGER / f"{key}.json").exists()
+        # These judge models of the user, and have no record.
+        and not get_experiment(key).is_users
+    ]
 
 
 def manifests(*, counted=True):

@@ -14,7 +14,12 @@ from rich.table import Table
 from eigenheads import __version__
 from eigenheads.cli._errors import EXIT_CHANGED, EXIT_OK, EXIT_STATUSES
 from eigenheads.cli._models import Out, probe_command, robustness_command
-from eigenheads.cli._recipes import evaluate_command, train_command
+from eigenheads.cli._recipes import (
+    evaluate_command,
+    evaluate_for_claims,
+    is_first_process,
+    train_command,
+)
 
 app = typer.Typer(
     name="eigenheads",
@@ -106,6 +111,13 @@ def reproduce_command(
             envvar="EIGENHEADS_DATA",
         ),
     ] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Folder that `train` wrote, for teo2024/imagenet or teo2024/wikitext; "
+            "once per run. DATA then holds the benchmarks.",
+        ),
+    ] = None,
 ) -> int:
     """Simulate figures of papers, check their claims, and store the results.
 
@@ -117,6 +129,8 @@ def reproduce_command(
       eigenheads reproduce marion2025/fig4
       eigenheads reproduce 'marion2025/fig3*' --preset paper --seed 1
       eigenheads reproduce all --preset smoke --out first-look
+      eigenheads reproduce teo2024/imagenet --data /data --runs runs/rpc-0
+          --runs runs/symmetric-0 --out my-ledger
     """
     # These imports are local, so that other commands start without the modules.
     from eigenheads._parallel import interrupted_between_blocks
@@ -124,6 +138,10 @@ def reproduce_command(
     from eigenheads.report import write_report
     from eigenheads.report._terminal import ProgressDisplay, print_claims
 
+    if runs:
+        data = evaluate_for_claims(runs, data, out)
+        if not is_first_process():
+            return EXIT_OK
     with interrupted_between_blocks(), ProgressDisplay() as listener:
         results = reproduce(
             keys,

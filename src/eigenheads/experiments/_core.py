@@ -114,6 +114,10 @@ class Experiment(Generic[Params]):
     with_data
         Parameters to those of a run that also uses real data, where that is optional
         (`files` of the new parameters says which).
+    tabulate
+        A run to a table of texts, heads first, that the report shows; None for none.
+    is_users
+        Whether it judges models of the user, so that no run of ours is on record.
     """
 
     key: str
@@ -132,6 +136,8 @@ class Experiment(Generic[Params]):
     needs: tuple[str, ...] = ()
     files: Callable[[Params], tuple[str, ...]] = field(default=lambda params: ())
     with_data: Callable[[Params], Params] | None = None
+    tabulate: Callable[[Run[Params]], list[list[str]]] | None = None
+    is_users: bool = False
 
     @property
     def paper(self) -> str:

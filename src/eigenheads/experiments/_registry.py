@@ -61,6 +61,8 @@ _MODULES = {
         "segmentation": "segmentation",
         "reconstruction": "reconstruction",
         "sign": "sign",
+        "imagenet": "at_scale",
+        "wikitext": "at_scale",
     },
     "saritas2025": {
         "values": "readings",

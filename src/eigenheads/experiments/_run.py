@@ -314,14 +314,19 @@ def current_figure(result: Result) -> bytes:
     is_current = result.code == code_version(experiment.key)
     if result.drawing == drawing_version(experiment.key) or not is_current:
         return result.figure
+    return draw_experiment(experiment, stored_run(result))
+
+
+def stored_run(result: Result) -> Run[Any]:
+    """Return the run of a result, with its parameters as an object again."""
     # All presets of an experiment have one class. JSON has turned its tuples into
     # lists, so they are turned back.
-    kind = type(next(iter(experiment.presets.values())))
+    kind = type(next(iter(get_experiment(result.key).presets.values())))
     fields = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in result.params.items()
     }
-    return draw_experiment(experiment, Run(kind(**fields), result.table))
+    return Run(kind(**fields), result.table)
 
 
 def experiment_rng(key: str, seed: int) -> np.random.Generator:
