@@ -105,14 +105,20 @@ def paper_params(key):
 
 
 def claims():
-    """Return the key and the claim of every line of the ledger."""
+    """Return the key and the claim of every line of the ledger.
+
+    Figures that show one simulation twice repeat its claims; a claim with the same
+    number is listed once, under the first of them.
+    """
     from eigenheads.experiments._store import claim_from_json
 
-    return [
-        (manifest["key"], claim_from_json(fields))
-        for manifest in manifests()
-        for fields in manifest["claims"]
-    ]
+    found = {}
+    for manifest in manifests():
+        for fields in manifest["claims"]:
+            claim = claim_from_json(fields)
+            line = (claim.paper, claim.statement, claim.relation, claim.measured)
+            found.setdefault(line, (manifest["key"], claim))
+    return list(found.values())
 
 
 def claims_table(paper):
