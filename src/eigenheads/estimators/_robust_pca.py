@@ -33,8 +33,8 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     r"""Principal components of data with some grossly wrong entries.
 
     Principal component pursuit [1]_ with a free mean splits the data into
-    :math:`X = L + S`, where :math:`L` has few principal components and :math:`S` few
-    entries that are not zero, however large:
+    :math:`X = L + S`, where :math:`L` has few principal components and :math:`S` has
+    few non-zero entries of any size:
 
     .. math::
 
@@ -62,10 +62,10 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         has. The pursuit itself finds the rank and does not depend on this number.
 
     sparsity : float, default=1.0
-        Price of an entry of :math:`S`: :math:`\lambda` is `sparsity` over
+        Penalty of :math:`S`: :math:`\lambda` is `sparsity` divided by
         :math:`\sqrt{q \max(n, d)}`, for `n` rows, `d` columns and the share `q` of
-        observed entries. 1.0 is the choice of [1]_ for which exact recovery is proved.
-        Larger ones leave more of the data in :math:`L`, for data with dense noise.
+        observed entries. With 1.0, the choice of [1]_, exact recovery is proved. Larger
+        values leave more of the data in :math:`L`, for data with dense noise.
 
     tol : float, default=1e-06
         The pursuit stops when both relative residuals are smaller; see Notes.
@@ -90,7 +90,7 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         :math:`L`, with its mean; also where values are missing.
 
     sparse_ : ndarray of shape (n_samples, n_features)
-        :math:`S`; exactly zero at entries taken to be correct, and at missing ones.
+        :math:`S`; exactly zero at entries considered correct, and at missing ones.
 
     singular_values_ : ndarray of shape (n_components,)
         Of the centred low-rank part.
@@ -131,8 +131,8 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     See Also
     --------
     sklearn.decomposition.PCA : For data without gross errors.
-    eigenheads.functional.singular_value_threshold : The step that lowers the rank.
-    eigenheads.functional.soft_threshold : The step that makes sparse.
+    eigenheads.functional.singular_value_threshold : The step that reduces the rank.
+    eigenheads.functional.soft_threshold : The step that yields the sparse part.
 
     Notes
     -----
@@ -333,7 +333,7 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         if not rank:
             why = "no value varies"
             if pursuit.sparse.any():
-                why = "all that varies was taken for sparse errors. Raise `sparsity`"
+                why = "the sparse part contains all variation. Raise `sparsity`"
             warnings.warn(
                 f"{type(self).__name__}: no components; {why}.",
                 UserWarning,
