@@ -34,8 +34,8 @@ class RobustPCA(RobustCodes):
     r"""Principal components of data with some grossly wrong entries.
 
     Principal component pursuit [1]_ with a free mean splits the data into
-    :math:`X = L + S`, where :math:`L` has few principal components and :math:`S` few
-    entries that are not zero, however large:
+    :math:`X = L + S`, where :math:`L` has few principal components and :math:`S` has
+    few non-zero entries of any size:
 
     .. math::
 
@@ -65,7 +65,7 @@ class RobustPCA(RobustCodes):
         finds the rank and does not depend on this number.
 
     sparsity : float or "auto", default="auto"
-        Price of an error: :math:`\lambda` is `sparsity` over
+        Penalty of :math:`S`: :math:`\lambda` is `sparsity` divided by
         :math:`\sqrt{q \max(n, d)}`, for `n` rows, `d` columns and the share `q` of
         observed entries (3 `sparsity` over :math:`\sqrt{q n}` for rows). 1.0 is the
         choice of [1]_ for which exact recovery is proved. Larger ones leave more of the
@@ -113,7 +113,7 @@ class RobustPCA(RobustCodes):
         factors on every access.
 
     sparse_ : ndarray of shape (n_samples, n_features)
-        :math:`S`; exactly zero at entries taken to be correct, and at missing ones.
+        :math:`S`; exactly zero at entries considered correct, and at missing ones.
 
     singular_values_ : ndarray of shape (n_components,)
         Of the centred low-rank part.
@@ -168,8 +168,8 @@ class RobustPCA(RobustCodes):
     See Also
     --------
     sklearn.decomposition.PCA : For data without gross errors.
-    eigenheads.functional.singular_value_threshold : The step that lowers the rank.
-    eigenheads.functional.soft_threshold : The step that makes sparse.
+    eigenheads.functional.singular_value_threshold : The step that reduces the rank.
+    eigenheads.functional.soft_threshold : The step that yields the sparse part.
 
     Notes
     -----
@@ -390,7 +390,7 @@ class RobustPCA(RobustCodes):
         if not rank:
             why = "no value varies"
             if split.sparse.any():
-                why = "all that varies was taken for sparse errors. Raise `sparsity`"
+                why = "the sparse part contains all variation. Raise `sparsity`"
             warnings.warn(
                 f"{type(self).__name__}: no components; {why}.",
                 UserWarning,

@@ -66,7 +66,7 @@ class RobustCodes(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         Returns
         -------
         sparse : ndarray of shape (n_samples, n_features)
-            Difference from the low-rank part; zero at entries taken to be correct, and
+            Difference from the low-rank part; zero at entries considered correct, and
             at missing ones.
         """
         return self._pursue(X)[1]
