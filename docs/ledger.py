@@ -27,6 +27,7 @@ FIGURES = {
     "marion2025/fig4",
     "marion2025/any_dimension",
     "teo2024/robustness",
+    "teo2024/sign",
 }
 VERDICTS = ("held", "contradicted", "undecided")
 # Only runs that took longer may be taken from an earlier commit, in seconds.
@@ -227,6 +228,9 @@ def table(name):
         return papers_table("docs/papers/")
     if name.startswith("untested/"):
         return untested_table(name.partition("/")[2])
+    if name.startswith("key/"):  # all rows of one experiment
+        own = name.removeprefix("key/")
+        return _table((key, claim) for key, claim in claims() if key == own)
     if name.startswith("checks/"):
         return checks_table(name.partition("/")[2])
     return figures_table() if name == "figures" else claims_table(name)

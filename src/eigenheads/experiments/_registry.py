@@ -60,6 +60,7 @@ _MODULES = {
         "language": "language",
         "segmentation": "segmentation",
         "reconstruction": "reconstruction",
+        "sign": "sign",
         "imagenet": "at_scale",
         "wikitext": "at_scale",
     },
