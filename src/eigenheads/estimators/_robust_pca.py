@@ -363,10 +363,6 @@ class RobustPCA(RobustCodes):
         rank = len(sizes)
         variances = sizes**2 / max(n_rows - 1, 1e-300)
         shares = (sizes / np.linalg.norm(sizes)) ** 2 if rank else sizes
-<<<<<<< HEAD
-        # `transform` cleans with all components, also if it returns fewer.
-        self._pursuit = pursuit.without_data()
-=======
         kept = rank
         if isinstance(self.n_components, str):
             kept = rank if chosen is None else min(rank, chosen)
@@ -376,10 +372,9 @@ class RobustPCA(RobustCodes):
         elif self.n_components is not None:
             kept = min(rank, int(self.n_components))
         self._codes, self._sparse = split.left.astype(dtype), stored(split.sparse)
-        # `transform` cleans with all components, whatever number it returns.
+        # `transform` cleans with all components, also if it returns fewer.
         nothing = np.empty((0, 0))
         self._split = replace(split, left=nothing, sparse=nothing)
->>>>>>> main
         self.n_components_, self.rank_ = kept, rank
         self.components_ = split.components[:kept].astype(dtype)
         self.mean_ = split.mean.astype(dtype)
