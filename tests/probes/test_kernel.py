@@ -279,7 +279,13 @@ def test_controls_are_checked():
 
 @pytest.mark.parametrize(
     ("n_permutations", "n_redraws", "expected"),
-    [(100, None, (100, 20)), (30, None, (30, 19)), (7, None, (7, 7)), (3, 50, (3, 50))],
+    [
+        (300, None, (300, 60)),
+        (30, None, (30, 30)),
+        (60, None, (60, 39)),
+        (7, None, (7, 7)),
+        (3, 50, (3, 50)),
+    ],
 )
 def test_costly_nulls_have_draws_of_their_own(
     heads, n_permutations, n_redraws, expected

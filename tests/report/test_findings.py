@@ -29,15 +29,19 @@ def test_sentences_count_heads(probe):
         "3 of 6 heads attend to the previous token (previous_token:"
     )
     assert none == "No head stands out in sink_mass."
-    assert unknown == "Too few draws to tell: my_own."
+    assert unknown == "Cannot tell: my_own (needs 19 draws)."
 
 
 def test_undecided_heads_need_draws(rng):
     observed = np.array([[9.0] + [0.0] * 9])
-    draws = {"a_null": rng.standard_normal((1, 10, 99)) + 3}
+    draws = {"untrained": rng.standard_normal((1, 10, 99)) + 3}
     one = Statistic("entropy", observed, draws, "greater", "")
-    (sentence,) = findings(ModelProbe([0], ["a"], {"entropy": one}))
-    assert sentence == "Too few draws to tell: entropy (needs 199 draws)."
+    probe = ModelProbe([0], ["a"], {"entropy": one}, {"n_untrained": 9})
+    assert findings(probe) == ["Cannot tell: entropy (needs 19 copies)."]
+    few = {"a": draws["untrained"][..., :38]}
+    one = Statistic("entropy", 0 * observed, few, "greater", "")
+    probe = ModelProbe([0], ["a"], {"entropy": one})
+    assert findings(probe) == ["Cannot tell: entropy (needs 39 draws)."]
 
 
 def test_statistics_are_grouped_by_question(probe):
@@ -50,5 +54,6 @@ def test_lines_have_at_most_80_characters(probe, capsys):
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
     assert "\x1b" not in shown
-    assert "3 of 6" in shown
+    assert "      3\n" in shown
+    assert "?     19 draws" in shown
     assert "  layer   7   .  .  ." in shown

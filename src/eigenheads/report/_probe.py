@@ -197,30 +197,30 @@ def _wrapped(text: str, *, first: str = "", rest: str = "") -> list[str]:
 def _summary_lines(probe: "ModelProbe") -> list[str]:
     """Return the table by statistic and null, at most 80 characters wide."""
     # Long names are cut, so that the columns add up to 80 characters.
-    layout = "{:<22.22} {:>9} {:<23.23} {:>9} {:>13}"
+    layout = "{:<21.21} {:>8} {:<22.22} {:>8} {:>5} {:>11}"
     lines = [
-        layout.format("statistic", "median", "null", "median", f"q <= {LEVEL}"),
+        layout.format("statistic", "median", "null", "median", "heads", "needs"),
         "-" * _WIDTH,
     ]
-    last = None
+    last, n_heads = None, 0
     for row in probe.summary(LEVEL):
         # The name and the median of a statistic are shown in its first row only.
         is_new = row["statistic"] != last
-        last = row["statistic"]
-        text = found_text(row)
-        # Too few draws cannot decide, so the number of draws that could takes the place
-        # of the count.
-        if row["n_undecided"]:
-            text = f">= {row['n_needed']} draws"
+        last, n_heads = row["statistic"], max(n_heads, row["n_heads"])
         lines.append(
             layout.format(
                 last if is_new else "",
-                format_number(row["median"]) if is_new else "",
+                f"{row['median']:.3g}" if is_new else "",
                 f"{_COMPARISONS[row['alternative']]} {row['null']}",
-                format_number(row["null_median"]),
-                text,
-            )
+                f"{row['null_median']:.3g}",
+                "?" if row["n_found"] is None else row["n_found"],
+                row["needs"],
+            ).rstrip()
         )
+    lines += _wrapped(
+        f"heads: those with q <= {LEVEL} against the null, of {n_heads}. needs: some "
+        "heads are beyond all draws, and so many draws (or untrained copies) can tell."
+    )
     return lines
 
 
