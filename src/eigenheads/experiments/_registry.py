@@ -63,6 +63,7 @@ _MODULES = {
         "norms": "readings",
         "eigenvalues": "eigenvalues",
         "gamma": "readings",
+        "heads": "heads",
     },
 }
 
