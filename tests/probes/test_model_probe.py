@@ -29,7 +29,9 @@ def probe(rng):
         }
         for n_heads in (3, 2)
     ]
-    return ModelProbe([0, 4], ["a", "b"], stack_layers(layers), {"seed": 1}, ["Note."])
+    stacked = stack_layers(layers)
+    others = {"without the first token": {"cka": 2 * stacked["cka"].observed}}
+    return ModelProbe([0, 4], ["a", "b"], stacked, {"seed": 1}, ["Note."], others)
 
 
 def test_layers_of_different_sizes_are_padded(probe):
@@ -151,6 +153,10 @@ def test_saved_and_loaded_it_is_the_same(probe, tmp_path):
     np.testing.assert_array_equal(
         loaded["cka"].nulls["untrained"], probe["cka"].nulls["untrained"]
     )
+    assert loaded.contrast_rows() == probe.contrast_rows()
+    (row,) = loaded.contrast_rows()
+    assert row["other_median"] == 2 * row["median"]
+    assert row["correlation"] == pytest.approx(1)
 
 
 @pytest.mark.parametrize("content", [b"{}", b"PK\x03\x04cut", b""])

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import spearmanr
 
 from eigenheads._checks import Got, check_choice, fail
 from eigenheads._extras import require
@@ -28,7 +29,7 @@ from eigenheads.probes._significance import (
 if TYPE_CHECKING:
     import pandas as pd
 
-_FORMAT = "eigenheads probe 2"
+_FORMAT = "eigenheads probe 3"
 # Entry of the .npz file that holds everything except arrays, as JSON.
 _HEADER = "header"
 _LEVEL = 0.05
@@ -51,6 +52,9 @@ class ModelProbe:
     notes
         Remarks on what the numbers cannot show: nulls that were not available, too few
         draws, sequences that are too short.
+    contrasts
+        By name of a set of tokens, such as ``"without the first token"``, and by
+        statistic: the observed numbers on these tokens, (layers, heads).
 
     Examples
     --------
@@ -68,6 +72,7 @@ class ModelProbe:
     statistics: Mapping[str, Statistic]
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    contrasts: Mapping[str, Mapping[str, FloatArray]] = field(default_factory=dict)
 
     def __getitem__(self, statistic: str) -> Statistic:
         """Return a statistic by name; an error lists the names."""
@@ -286,6 +291,26 @@ class ModelProbe:
                 rows.append(row)
         return rows
 
+    def contrast_rows(self) -> list[dict[str, Any]]:
+        """Return one row per statistic and other set of tokens.
+
+        ``median`` is that of the statistic, ``other_median`` the one on these tokens,
+        and ``correlation`` the rank correlation over heads between the two.
+        """
+        return [
+            {
+                "statistic": statistic,
+                "tokens": name,
+                "median": _median(self[statistic].observed),
+                "other_median": _median(numbers[statistic]),
+                "correlation": _rank_correlation(
+                    self[statistic].observed, numbers[statistic]
+                ),
+            }
+            for statistic in self.statistics
+            for name, numbers in self.contrasts.items()
+        ]
+
     def to_frame(self) -> "pd.DataFrame":
         """Return the rows as a pandas table (extra ``frame``)."""
         pd = require("pandas", "pandas", extra="frame", owner="ModelProbe.to_frame")
@@ -323,17 +348,23 @@ class ModelProbe:
                 )
                 for one in header["statistics"]
             }
+            contrasts = {
+                name: {one: file[f"{name}: {one}"] for one in measured}
+                for name, measured in header["contrasts"].items()
+            }
         except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
             got = Got(f"{str(path)!r} ({error})")
             contract = "an .npz file that ModelProbe.save wrote"
             fail("path", contract, got, owner="ModelProbe.load")
         kept = ("layers", "names", "settings", "notes")
-        return cls(statistics=statistics, **{name: header[name] for name in kept})
+        others = {name: header[name] for name in kept}
+        return cls(statistics=statistics, contrasts=contrasts, **others)
 
     def _write_json(self, file: IO[bytes]) -> None:
         about = {name: one.about for name, one in self.statistics.items()}
         rows = [_without_nan(row) for row in self.to_records()]
         content = {**self._description(), "about": about, "records": rows}
+        content["contrasts"] = [_without_nan(row) for row in self.contrast_rows()]
         text = json.dumps(content, indent=1, allow_nan=False)
         file.write(f"{text}\n".encode())
 
@@ -352,7 +383,10 @@ class ModelProbe:
                 for name, one in self.statistics.items()
             ],
         }
+        header["contrasts"] = {name: list(one) for name, one in self.contrasts.items()}
         arrays: dict[str, NDArray[Any]] = {_HEADER: np.array(json.dumps(header))}
+        for name, numbers in self.contrasts.items():
+            arrays |= {f"{name}: {statistic}": x for statistic, x in numbers.items()}
         for name, one in self.statistics.items():
             arrays[name] = one.observed
             arrays |= {f"{name}/{null}": x for null, x in one.nulls.items()}
@@ -375,6 +409,15 @@ class ModelProbe:
 def _median(numbers: FloatArray) -> float:
     known = numbers[np.isfinite(numbers)]
     return float(np.median(known)) if known.size else math.nan
+
+
+def _rank_correlation(one: FloatArray, other: FloatArray) -> float:
+    known = np.isfinite(one) & np.isfinite(other)
+    first, second = one[known], other[known]
+    # Constant numbers have no ranks.
+    if known.sum() < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
+        return math.nan
+    return float(spearmanr(first, second).statistic)
 
 
 def _without_nan(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from eigenheads.probes import ModelProbe
 
 LEVEL = 0.05
+# Medians that differ by this share of the larger one are listed, the first few by name.
+_CHANGE = 0.1
+_N_CHANGES = 4
 # Question -> statistics, in the order of the page.
 _QUESTIONS = {
     "Which tokens do the heads attend to?": (
@@ -103,7 +106,36 @@ def findings(probe: "ModelProbe", level: float = LEVEL) -> list[str]:
         sentences.append(f"No head stands out in {_listed(none)}.")
     if open_cases:
         sentences.append(f"Cannot tell: {_listed(open_cases)}.")
-    return sentences or ["No statistic was compared with a null."]
+    sentences = sentences or ["No statistic was compared with a null."]
+    return sentences + _changes(probe)
+
+
+def _changes(probe: "ModelProbe") -> list[str]:
+    """Return which medians other sets of tokens change by more than a tenth."""
+    changed: dict[str, list[str]] = {}
+    for row in probe.contrast_rows():
+        if is_change(row):
+            numbers = f"{format_number(row['other_median'])}"
+            text = f"{row['statistic']} {numbers} instead of "
+            text += format_number(row["median"])
+            changed.setdefault(row["tokens"], []).append(text)
+    sentences = []
+    for tokens in probe.contrasts:
+        texts = changed.get(tokens, [])
+        if not texts:
+            found = "no median changes by more than a tenth"
+        else:
+            n_more = len(texts) - _N_CHANGES
+            more = [f"{n_more} more"] if n_more > 0 else []
+            found = f"medians change: {_listed([*texts[:_N_CHANGES], *more])}"
+        sentences.append(f"{tokens.capitalize()}, {found}.")
+    return sentences
+
+
+def is_change(row: Mapping[str, Any]) -> bool:
+    """Return whether a median differs by more than a tenth on other tokens."""
+    before, after = row["median"], row["other_median"]
+    return bool(abs(after - before) > _CHANGE * max(abs(before), abs(after)))
 
 
 def found_text(row: Mapping[str, Any]) -> str:

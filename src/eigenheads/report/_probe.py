@@ -16,7 +16,13 @@ from eigenheads._files import write_atomically
 from eigenheads._plotting.heads import HeadMap, draw_head_maps, head_maps_size
 from eigenheads._plotting.svg import embedded_svg, render_svg
 from eigenheads.probes._head_nulls import NULL_TEXTS
-from eigenheads.report._findings import LEVEL, findings, found_text, questions
+from eigenheads.report._findings import (
+    LEVEL,
+    findings,
+    found_text,
+    is_change,
+    questions,
+)
 from eigenheads.report._page import format_number
 
 if TYPE_CHECKING:
@@ -37,7 +43,10 @@ def print_probe(probe: "ModelProbe", *, title: str) -> None:
     lines += ["Findings"]
     for sentence in findings(probe):
         lines += _wrapped(sentence, first="  - ", rest="    ")
-    lines += ["", *_summary_lines(probe), "", *_map_lines(probe)]
+    lines += ["", *_summary_lines(probe), ""]
+    if probe.contrasts:
+        lines += [*_contrast_lines(probe), ""]
+    lines += _map_lines(probe)
     sys.stdout.write("\n".join(lines) + "\n")
 
 
@@ -93,6 +102,7 @@ def render_probe(probe: "ModelProbe", *, title: str) -> str:
         findings=findings(probe),
         nulls={null: NULL_TEXTS.get(null, "") for null in nulls},
         questions=_questions(probe),
+        contrasts=_contrasts(probe),
         heads=_rows_by_head(probe),
         version=eigenheads.__version__,
     )
@@ -147,6 +157,19 @@ def _questions(probe: "ModelProbe") -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _contrasts(probe: "ModelProbe") -> list[dict[str, Any]]:
+    """Return medians by statistic: those of the probe, then on other tokens."""
+    rows: dict[str, dict[str, Any]] = {}
+    for row in probe.contrast_rows():
+        name = row["statistic"]
+        own = rows.setdefault(
+            name,
+            {"name": name.replace("_", " "), "median": row["median"], "others": []},
+        )
+        own["others"].append({**row, "is_change": is_change(row)})
+    return list(rows.values())
 
 
 def _section(
@@ -220,6 +243,25 @@ def _summary_lines(probe: "ModelProbe") -> list[str]:
     lines += _wrapped(
         f"heads: those with q <= {LEVEL} against the null, of {n_heads}. needs: some "
         "heads are beyond all draws, and so many draws (or untrained copies) can tell."
+    )
+    return lines
+
+
+def _contrast_lines(probe: "ModelProbe") -> list[str]:
+    """Return the medians that change on other sets of tokens."""
+    layout = "{:<22.22} {:>9} {:>9} {:>12}  {:<23.23}"
+    lines = [
+        layout.format("statistic", "median", "then", "rank corr.", "tokens").rstrip(),
+        "-" * _WIDTH,
+    ]
+    rows = [row for row in probe.contrast_rows() if is_change(row)]
+    for row in rows:
+        numbers = (row["median"], row["other_median"], row["correlation"])
+        shown = [f"{number:.3g}" for number in numbers]
+        lines.append(layout.format(row["statistic"], *shown, row["tokens"]).rstrip())
+    lines += _wrapped(
+        "Medians over heads that change by more than a tenth without these tokens"
+        + (", and rank correlations over heads." if rows else ": none.")
     )
     return lines
 
