@@ -9,7 +9,12 @@ import torch
 from eigenheads.adapters import Capture, probe_model
 from eigenheads.probes import Head
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.slow,
+    # Version 3 announces the end of its own models.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 lens = pytest.importorskip("transformer_lens")
 IDS = torch.randint(0, 50, (3, 20), generator=torch.Generator().manual_seed(0))
 

@@ -64,7 +64,7 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     layers: Sequence[int] | int | None = None,
     n_permutations: int = 200,
     n_redraws: int | None = None,
-    n_untrained: int = 4,
+    n_untrained: int = 8,
     untrained: Sequence[nn.Module] | None = None,
     false_discovery: str = "bh",
     batch_size: int | None = 8,
@@ -100,7 +100,9 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
         without outliers (:attr:`eigenheads.probes.ModelProbe.contrasts`).
     n_permutations, n_redraws
         Draws of each null; nulls of the kernel-PCA probe that redraw values or keys
-        have `n_redraws`, by default a fifth.
+        have `n_redraws`, by default a fifth, but at least 39. With 39 draws a single
+        head can stand out among any number of heads and statistics (see
+        :meth:`eigenheads.probes.ModelProbe.q_value`).
     n_untrained
         Number of untrained copies of the model that give the null ``untrained``; 0 for
         none. With `m` copies of `h` heads per layer, no p-value is below 1/(mh + 1), or
@@ -190,7 +192,7 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     )
 
 
-def probe_captured(
+def probe_captured(  # noqa: PLR0913 -- keyword-only but two
     capture: Iterable[CapturedLayer],
     untrained: Sequence[Iterable[CapturedLayer]],
     *,

@@ -19,7 +19,9 @@ WITHOUT = {"without the first token": "first", "without outlier tokens": "outlie
 WITH_ALL = {"with all tokens": None}
 
 
-def without_tokens(captured: CapturedLayer, ignored: Any, *, owner: str) -> CapturedLayer:
+def without_tokens(
+    captured: CapturedLayer, ignored: Any, *, owner: str
+) -> CapturedLayer:
     """Return a layer in which some tokens count as padding.
 
     `ignored` is ``"first"``, ``"outliers"``, positions, a boolean array (sequences,
