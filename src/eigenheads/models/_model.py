@@ -8,7 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from eigenheads._checks import Got, as_float, check_choice, check_count, fail, shown
+from eigenheads._checks import (
+    Got,
+    as_float,
+    check_choice,
+    check_count,
+    fail,
+    shown,
+)
 from eigenheads._typing import FloatArray
 from eigenheads.models._graph import NotTraceable
 from eigenheads.models._law_source import LawSource
@@ -19,6 +26,8 @@ from eigenheads.models._unrolled import unrolled_outputs, unrolled_sums
 
 _OWNER = "Model"
 _GEOMETRIES = ("sphere", "free")
+# Each normal of a sample is a leaf of the traced loss.
+_MAX_NORMALS = 10_000
 
 
 class Model:
@@ -86,16 +95,19 @@ class Model:
             fail("loss", contract, loss, owner=_OWNER, error=TypeError)
         self.loss = loss
         self.weights = _check_weights(weights)
+        own = _check_latents({} if latents is None else latents)
         self.planted = _check_names("planted", planted, taken=tuple(self.weights))
         self.law = TokenLaw(
-            _check_tokens(tokens, self.planted, latents or {}),
+            _check_tokens(tokens, self.planted, own),
             self.planted,
-            check_count("normals", normals, owner=_OWNER, minimum=0),
-            _check_latents(latents or {}),
+            check_count(
+                "normals", normals, owner=_OWNER, minimum=0, maximum=_MAX_NORMALS
+            ),
+            own,
             _check_draw(draw),
         )
         self._program = self._traced()
-        self.defaults = self._check_parameters(parameters or {})
+        self.defaults = self._check_parameters({} if parameters is None else parameters)
 
     @property
     def name(self) -> str:
@@ -246,6 +258,8 @@ class Model:
             fail("loss", contract, got, owner=_OWNER)
 
     def _check_parameters(self, defaults: Mapping[str, float]) -> dict[str, float]:
+        if not isinstance(defaults, Mapping):
+            fail("parameters", "a mapping", defaults, owner=_OWNER, error=TypeError)
         values = {}
         for name, value in defaults.items():
             check_choice("parameters", name, self.parameters, owner=_OWNER)

@@ -149,8 +149,12 @@ def simulate(
     rules = {
         "step_size": check_schedule("step_size", step_size, owner=_OWNER),
         "weight_decay": check_schedule("weight_decay", weight_decay, owner=_OWNER),
-        "momentum": check_schedule("momentum", momentum or 0.0, owner=_OWNER),
-        "average": check_schedule("average", average or 0.0, owner=_OWNER),
+        "momentum": check_schedule(
+            "momentum", 0.0 if momentum is None else momentum, owner=_OWNER
+        ),
+        "average": check_schedule(
+            "average", 0.0 if average is None else average, owner=_OWNER
+        ),
     }
     values = check_parameters(model, parameters, owner=_OWNER)
     generators = run_generators(seed, counts.n_runs, owner=_OWNER)

@@ -15,7 +15,7 @@ N_SAMPLED_TOKENS = 128
 
 
 class PursuitWarning(UserWarning):
-    """A pursuit that removes no corruption, or that no longer mixes tokens."""
+    """Warning: a pursuit flags no corruption, or it no longer mixes tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -142,7 +142,7 @@ def q_values(p_values: ArrayLike, *, method: str = "bh") -> FloatArray:
     """
     owner = "q_values"
     check_choice("method", method, _METHODS, owner=owner)
-    p = np.asarray(p_values, dtype=np.float64)
+    p = check_numbers("p_values", p_values, owner=owner)
     if np.any((p < 0) | (p > 1)):
         fail("p_values", "numbers from 0 to 1", p_values, owner=owner)
     adjusted = np.full(p.shape, np.nan)

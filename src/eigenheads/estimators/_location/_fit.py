@@ -159,9 +159,12 @@ def solution_of(state: FitState) -> HeadSolution:
     if state.span is not None:
         rows = state.span.raw(rows)
         intercepts = intercepts - rows[1:] @ state.span.mean
+    values = rows[1:]
+    if state.precision is not None:
+        values = values[:, :-1]  # values do not read the radius
     return HeadSolution(
         rows[0],
-        rows[1:],
+        values,
         intercepts,
         objective=state.value,
         n_iter=max(state.n_iter, 1),
