@@ -1,4 +1,4 @@
-"""Each prompt with a covariance of its own: Figures 2, 7 and 8a."""
+"""Prompts with different covariances: Figures 2, 7 and 8a."""
 
 from dataclasses import dataclass, replace
 from functools import partial
