@@ -23,11 +23,13 @@ _MODULES = {
         "fig5": "flow",
         "any_dimension": "any_dimension",
         "bayes": "bayes",
+        "transformers": "transformers",
     },
     "truong2026": {
         "alignment": "alignment",
         "nuisance": "recovery",
         "strength": "recovery",
+        "readings": "readings",
         "phase_diagram": "phase_diagram",
     },
     "maulensoto2026": {
@@ -49,6 +51,7 @@ _MODULES = {
         "rank_k": "rank_k",
         "non_gaussian": "non_gaussian",
         "real_heads": "real_heads",
+        "finite_prompts": "finite_prompts",
     },
     "teo2024": {
         "robustness": "robustness",
@@ -57,12 +60,17 @@ _MODULES = {
         "language": "language",
         "segmentation": "segmentation",
         "reconstruction": "reconstruction",
+        "sign": "sign",
+        "imagenet": "at_scale",
+        "wikitext": "at_scale",
     },
     "saritas2025": {
         "values": "readings",
         "norms": "readings",
         "eigenvalues": "eigenvalues",
         "gamma": "readings",
+        "reparameterised": "reparameterised",
+        "heads": "heads",
     },
 }
 

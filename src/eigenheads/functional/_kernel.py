@@ -18,7 +18,7 @@ from eigenheads._checks import (
 from eigenheads._typing import Array
 from eigenheads.functional._arrays import log_sum_exp
 
-# More columns of zeros than this serve nobody.
+# Largest useful number of columns of zeros.
 _MAX_COMPONENTS = 10**6
 
 
@@ -224,9 +224,10 @@ def log_feature_norms(
         Whether query :math:`i` sees keys :math:`j \le i` only; then each row has its
         own normaliser.
     standardize
-        Whether to do as the authors' program: standardise queries and keys token by
-        token (mean 0, variance 1 over the width), and omit :math:`c` in
-        :math:`q \cdot q`.
+        Whether to standardise queries and keys token by token (mean 0, variance 1
+        over the width), and to leave :math:`c` out of :math:`q \cdot q`. Close to the
+        authors' program, but not equal to it: that one divides by D - 1 in the
+        variance and takes the normaliser from the first key's score without the scale.
 
     Returns
     -------

@@ -75,7 +75,7 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
     scale
         :math:`c`; :math:`D^{-1/2}` unless given.
     standardize
-        Whether features are normalised as in the authors' program; see
+        Whether queries and keys are standardised for the features; see
         :func:`eigenheads.functional.log_feature_norms`. Affects ``norm_ratio`` and
         ``feature_norm`` only.
     n_permutations

@@ -55,7 +55,7 @@ from eigenheads.robustness._result import (
 )
 
 _OWNER = "evaluate_robustness"
-_ATTACKS: Final[dict[str, Callable[..., Tensor]]] = {
+ATTACK_FUNCTIONS: Final[dict[str, Callable[..., Tensor]]] = {
     "fgsm": fgsm,
     "pgd": pgd,
     "spsa": spsa,
@@ -66,7 +66,7 @@ _ATTACKS: Final[dict[str, Callable[..., Tensor]]] = {
     "carlini-wagner": carlini_wagner,
     "sparse-l1": sparse_l1_descent,
 }
-ATTACKS: Final = tuple(_ATTACKS)
+ATTACKS: Final = tuple(ATTACK_FUNCTIONS)
 _USUAL: Final = ("fgsm", "pgd", "spsa", "square")
 # Attacks in the same norm, with and without gradients: the former should be stronger.
 _WITH_GRADIENT = ("fgsm", "pgd", "apgd-ce", "apgd-dlr")
@@ -360,7 +360,7 @@ def _planned(name: str, value: object) -> PlannedAttack:
     if not isinstance(value, Mapping):
         contract = "a mapping of options, or a callable attack(model, images, labels)"
         fail(f"attacks[{name!r}]", contract, value, owner=_OWNER)
-    function = _ATTACKS[name]
+    function = ATTACK_FUNCTIONS[name]
     known = set(inspect.signature(function).parameters)
     # What the evaluation sets itself is no option of the user.
     own = sorted(known - {"model", "x", "y", "budget", "generator", "loss"})

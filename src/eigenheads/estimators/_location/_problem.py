@@ -54,12 +54,16 @@ class HeadSettings:
 
 @dataclass(frozen=True)
 class LabelledBags:
-    """Bags in memory with one target, one row of responses and one weight per bag."""
+    """Bags in memory with one target, one row of responses and one weight per bag.
+
+    `folds` are the folds in which the caller wants the bags to be held out, if any.
+    """
 
     bags: Bags
     targets: FloatArray
     responses: FloatArray
     weights: FloatArray
+    folds: NDArray[np.int64] | None = None
 
     def take(self, chosen: NDArray[np.int64]) -> "LabelledBags":
         """Return the chosen bags."""
@@ -68,6 +72,7 @@ class LabelledBags:
             targets=self.targets[chosen],
             responses=self.responses[chosen],
             weights=self.weights[chosen],
+            folds=None if self.folds is None else self.folds[chosen],
         )
 
 
