@@ -46,7 +46,8 @@ class AttentionChoice:
         Attention of the remaining layers: ``symmetric`` or ``softmax``.
     n_iter, sparsity, threshold, multiplier
         Options of ``rpc``, as in :class:`~eigenheads.nn.RPCAttention`. The default
-        threshold is that of the authors' program, which made the printed numbers.
+        threshold is that of the authors' program, which made the printed numbers. With
+        an infinite `sparsity` nothing is flagged.
     query_steps
         Softmaxes of ``rpc`` that queries enter: ``none`` (the cleaned keys serve as
         queries, as in the paper's symmetric models), ``last`` or ``every`` (its
