@@ -60,7 +60,7 @@ def moments_at(
     n_chunks, size = math.ceil(n_samples / _CHUNK), r * m + r * r
     means, seconds = np.zeros((n_chunks, size)), np.zeros((n_chunks, size, size))
     outsides, losses = np.zeros((n_chunks, r, r)), np.zeros(n_chunks)
-    law, constants = model.law_numbers(d), model.constants
+    law, constants, sizes = model.law_numbers(d), model.constants, model.sizes
     kernel = model.compiled.gradient_moments
     state, values = np.ascontiguousarray(state), np.append(parameters, 0.0)
 
@@ -76,6 +76,9 @@ def moments_at(
             float(d),
             law,
             constants,
+            sizes,
+            model.memory(n_axes=m, n_extra=0),
+            model.work(),
             count,
             means[chunk],
             seconds[chunk],

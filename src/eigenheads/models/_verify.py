@@ -154,16 +154,16 @@ def compiled_gradient(
         np.append(latents, 0.0),
         np.append(parameters, 0.0),
         model.constants,
+        model.sizes,
         overlaps,
-        np.empty(module.WORK_SIZE),
+        model.work(),
     )
-    more: tuple[Any, ...] = ()
+    combinations = np.empty((model.n_combinations, model.n_tokens))
     if model.n_combinations:
-        combinations = np.empty((model.n_combinations, model.n_tokens))
-        module._combination_weights(*arguments, combinations)
-        outputs = combinations @ tokens
-        more = (combinations, outputs @ tokens.T, outputs @ outputs.T)
-    module._loss_gradient(*arguments, slopes, overlap_slopes, *more)
+        module.combination_weights(*arguments, combinations)
+    outputs = combinations @ tokens
+    meetings, products = outputs @ tokens.T, outputs @ outputs.T
+    module.loss_gradient(*arguments, slopes, overlap_slopes, meetings, products)
     gradient = slopes @ tokens
     gradient[:, :p] += overlap_slopes[:, :p]
     among = overlap_slopes[:, p:]
