@@ -1,4 +1,4 @@
-"""What the kernels of principal components share with the starts: one draw."""
+"""Length of a Gaussian vector, for the kernels of principal components."""
 
 import math
 
