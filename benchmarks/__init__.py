@@ -1,1 +1,1 @@
-"""Speed and memory as ratios: every benchmark compares in one run."""
+"""Benchmarks of speed and memory; programs that are compared run in the same run."""

@@ -1,4 +1,4 @@
-"""``python -m benchmarks [NAME …] [--quick]`` runs benchmarks one after the other."""
+"""``python -m benchmarks [NAME …] [--quick]`` runs the named benchmarks, or all."""
 
 import argparse
 import importlib
@@ -12,8 +12,10 @@ NAMES = sorted(
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {NAMES}")
-    parser.add_argument("--quick", action="store_true", help="smallest sizes, once")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {NAMES}")
+    parser.add_argument(
+        "--quick", action="store_true", help="run the smallest sizes once"
+    )
     options = parser.parse_args()
     unknown = sorted(set(options.names) - set(NAMES))
     if unknown:

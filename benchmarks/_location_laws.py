@@ -1,4 +1,4 @@
-"""Laws of bags of which the deciding token is known."""
+"""Distributions of bags whose deciding token is known."""
 
 from typing import NamedTuple
 
@@ -18,12 +18,12 @@ class Drawn(NamedTuple):
         return (self.bags @ self.key).argmax(axis=1)
 
     def oracle(self):
-        """v*.x at the token with the largest k*.x."""
+        """Return v*.x at the token with the largest k*.x."""
         return self.bags[np.arange(len(self.y)), self.oracle_places()] @ self.value
 
 
 def draw(law: str, d: int, n_tokens: int, n: int, seed: int) -> Drawn:
-    """Single-location bags in a random frame; `law` says how the rest looks.
+    """Draw single-location bags in a random orthonormal frame.
 
     The deciding token is N(sqrt(d/2) k*, I/2), the others N(0, I), except:
     ``anisotropic``: the directions beside k* and v* have standard deviations from 0.1
@@ -52,7 +52,7 @@ def draw(law: str, d: int, n_tokens: int, n: int, seed: int) -> Drawn:
 
 
 def digit_streams(images, digits, n, n_frames, rng):
-    """Streams of handwritten digits: one frame is a 3 or an 8, and says the class."""
+    """Draw streams of digit images; one image is a 3 or an 8 and gives the class."""
     deciding = np.flatnonzero(np.isin(digits, (3, 8)))
     others = np.flatnonzero(~np.isin(digits, (3, 8)))
     chosen = rng.choice(deciding, n)

@@ -15,7 +15,7 @@ def ridge_on_the_mean():
 
 
 class PooledPCARidge:
-    """Key: the pooled principal direction, in the better of its two signs."""
+    """Ridge on the token chosen by the pooled principal direction, in either sign."""
 
     def fit(self, bags, y):
         pooled = bags.reshape(-1, bags.shape[-1])
@@ -43,7 +43,7 @@ def _tokens_at(bags, places):
 
 @dataclass
 class ABMIL:
-    """torchmil's attention-based network in a plain loop: Adam, mini-batches."""
+    """torchmil's attention-based network, trained with Adam on mini-batches."""
 
     seed: int
     loss: str = "mse"

@@ -33,7 +33,7 @@ def print_synthetic(rows):
 
 
 def print_verdicts(rows):
-    """Per law and head: every seed, the median against each peer, and the time."""
+    """Print, per law and head, differences from each peer and ratios of time."""
     print()
     print("Median R2 of ours minus the peer's, on the seeds both have (target >= 0);")
     print("time of ABMIL over ours: median and least over seeds (target >= 10)")
@@ -106,7 +106,7 @@ def print_musk(rows):
 
 
 def _half_interval(scores, *, n_folds):
-    """Folds share training data: the variance of their mean is corrected for it."""
+    """Return the half width, with a variance corrected for shared training data."""
     share = 1 / (n_folds - 1)  # test over train
     error = np.sqrt(scores.var(ddof=1) * (1 / len(scores) + share))
     return stats.t.ppf(0.975, len(scores) - 1) * error

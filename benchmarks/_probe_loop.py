@@ -1,4 +1,4 @@
-"""The probes as one writes them first: head by head, draw by draw."""
+"""The probes as plain loops over heads and draws."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from eigenheads.functional import (
 
 
 def value_statistics(queries, keys, values):
-    """Everything about one head on one sequence whose values were redrawn."""
+    """Return the statistics of one head on one sequence with redrawn values."""
     d = values.shape[1]
     cloud = kernel_pca(keys)
     target = kernel_pca_values(cloud, d)
@@ -45,7 +45,7 @@ def value_statistics(queries, keys, values):
 
 
 def loop_probe(queries, keys, values, n_permutations, seed=0):
-    """Means over sequences of permuted values, (heads, draws) a statistic."""
+    """Return means over sequences, permuted values: (heads, draws) per statistic."""
     rng = np.random.default_rng(seed)
     b, h, n, _ = keys.shape
     total = {}

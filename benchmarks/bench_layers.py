@@ -1,13 +1,13 @@
-"""How fast and how small is the fused pursuit, against explicit softmaxes?
+"""Speed and memory of the fused pursuit, compared with explicit softmaxes.
 
-Times are interleaved minima of one run, so only ratios are printed; each shape is timed
-in a process of its own, since the explicit matrices are slow or fast depending on what
-memory earlier work left behind. Memory is the peak of a training step, in a process of
-its own, above what it held before.
+Each time is the minimum of interleaved runs; only ratios are printed. Each shape has
+its own process, because the speed of the explicit matrices depends on the memory that
+earlier work left behind. Memory is the peak of a training step above the memory held
+before it, also in its own process.
 
-A forward pass cannot be faster than its `n_iter` fused attentions, so their ratio to
-the plain version is printed as a ceiling, and beside it that of the bare matrix
-products into memory that is already there: no softmax, no pursuit.
+A forward pass cannot be faster than its `n_iter` fused attentions. Their speed over the
+plain version is printed as an upper bound, and so is that of the matrix products
+alone, written into allocated memory, without softmax and pursuit.
 """
 
 import multiprocessing
@@ -29,14 +29,8 @@ from eigenheads.nn._pursuit import PursuitSettings, pursue
 N_ITER = 4
 SPARSITY = 4.0
 
-# (batch, heads, tokens, d_head): targets over plain for forward, for a training step.
-TARGETS: dict[tuple[int, ...], tuple[float, float]] = {
-    (8, 3, 197, 64): (2.5, 1.2),
-    (2, 3, 1024, 64): (3.3, 1.6),
-    (1, 6, 2048, 64): (4.0, 1.9),
-}
-FUSED_TARGET = 1.3  # times n_iter fused attentions, for 1024 tokens and more
-MEMORY_TARGET = 4.0
+# Sizes: batch, heads, tokens, d_head.
+SHAPES: list[tuple[int, ...]] = [(8, 3, 197, 64), (2, 3, 1024, 64), (1, 6, 2048, 64)]
 MEMORY_SHAPE = (1, 6, 2048, 64)
 
 Attention = Callable[[Tensor, Tensor], Tensor]
@@ -44,7 +38,7 @@ T = TypeVar("T")
 
 
 def plain(keys: Tensor, values: Tensor) -> Tensor:
-    """The pursuit as it is usually written: explicit softmaxes, multipliers and mu."""
+    """Run the pursuit as usually written: explicit softmaxes, multipliers and mu."""
     mu = keys[0, 0].numel() / (4 * keys.abs().sum((-2, -1), keepdim=True))
     low_rank, multiplier = torch.zeros_like(keys), torch.zeros_like(keys)
     for _ in range(N_ITER):
@@ -75,14 +69,14 @@ def ours_recomputed(keys: Tensor, values: Tensor) -> Tensor:
 
 
 def fused(keys: Tensor, values: Tensor) -> Tensor:
-    """As many fused attentions, and nothing else."""
+    """Compute `N_ITER` fused attentions and nothing else."""
     for _ in range(N_ITER):
         output = F.scaled_dot_product_attention(keys, keys, values)
     return output
 
 
 def products(keys: Tensor, values: Tensor) -> Tensor:
-    """The matrix products of as many explicit attentions, and nothing else."""
+    """Compute the matrix products of `N_ITER` explicit attentions and nothing else."""
     k, v = keys.flatten(0, 1), values.flatten(0, 1)
     scores = _buffer(k.shape[0], k.shape[1])
     for _ in range(N_ITER):
@@ -138,23 +132,23 @@ def minima(
 
 
 def apart(work: Callable[..., T], *arguments: object) -> T:
-    """Return ``work(*arguments)``, done in a fresh process."""
+    """Return ``work(*arguments)``, computed in a new process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(work, arguments)
 
 
 def peak_megabytes(method: str, shape: tuple[int, ...]) -> float:
-    """Return what a training step adds to the memory of a fresh process."""
+    """Return the memory that a training step adds in a new process."""
     keys, values = draw(shape, requires_grad=True)
     small = draw((1, 1, 64, shape[-1]), requires_grad=True)
-    METHODS[method](*small).sum().backward()  # threads and libraries are in memory
+    METHODS[method](*small).sum().backward()  # load threads and libraries
     before = _reset_peak()
     METHODS[method](keys, values).square().sum().backward()
     return _peak() - before
 
 
 def _reset_peak() -> float:
-    """Forget the peak so far where the system can; return the memory held now."""
+    """Reset the peak if the system can; return the memory held now."""
     if not sys.platform.startswith("linux"):
         return _peak()
     Path("/proc/self/clear_refs").write_text("5")
@@ -171,25 +165,23 @@ def _peak() -> float:
 
 def print_speed(shapes: list[tuple[int, ...]], repeats: int) -> None:
     for shape in shapes:
-        forward_target, training_target = TARGETS[shape]
         names = ["ours", "plain", "fused", "products"]
         ahead = apart(minima, forward, names, shape, repeats)
         whole = apart(minima, training_step, names[:2], shape, repeats)
-        limit = f"<= {FUSED_TARGET}" if shape[2] >= 1024 else "none"
         print(f"{shape}, n_iter={N_ITER}")
         print(
             f"  forward        {ahead['plain'] / ahead['ours']:5.2f} x faster than "
-            f"plain (target {forward_target}); {ahead['ours'] / ahead['fused']:.2f} x "
-            f"n_iter fused attentions (target {limit})"
+            f"plain; {ahead['ours'] / ahead['fused']:.2f} x the time of n_iter fused "
+            "attentions"
         )
         print(
-            f"  ceiling        {ahead['plain'] / ahead['fused']:5.2f} x: n_iter fused "
+            f"  upper bound    {ahead['plain'] / ahead['fused']:5.2f} x: n_iter fused "
             f"attentions alone; {ahead['plain'] / ahead['products']:.2f} x: matrix "
             "products alone"
         )
         print(
             f"  training step  {whole['plain'] / whole['ours']:5.2f} x faster than "
-            f"plain (target {training_target})"
+            "plain"
         )
 
 
@@ -200,14 +192,12 @@ def print_memory(shape: tuple[int, ...]) -> None:
     for name in ("ours", "recomputed"):
         print(
             f"  {name:13}  {peaks['plain'] / max(peaks[name], 0.1):5.2f} x lower than "
-            f"plain ({peaks[name]:.0f} against {peaks['plain']:.0f} MB; "
-            f"target {MEMORY_TARGET})"
+            f"plain ({peaks[name]:.0f} against {peaks['plain']:.0f} MB)"
         )
 
 
 def main(quick: bool = False) -> None:
-    shapes = list(TARGETS)
-    print_speed(shapes[:1] if quick else shapes, repeats=1 if quick else 9)
+    print_speed(SHAPES[:1] if quick else SHAPES, repeats=1 if quick else 9)
     print_memory((1, 2, 512, 64) if quick else MEMORY_SHAPE)
 
 

@@ -1,7 +1,7 @@
-"""The live page in headless Chromium: milliseconds of computation and drawing a frame.
+"""Time per frame of the live page for computation and drawing, in headless Chromium.
 
-Thirty runs with the theory beside them, at each system's own settings and at its
-largest prompts. The budget is 4 ms of computation a frame.
+Thirty runs with the theory beside them, at the default settings of each system and at
+its largest prompts.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ CASES = {
 }
 
 
-# What a frame computes, in milliseconds; the page itself measures nothing.
+# Measures the computation per frame in milliseconds; the page itself does not.
 WATCH = """(() => {
   globalThis.spent = [];
   const advance = Session.prototype.advance;
@@ -38,7 +38,7 @@ WARM = 20  # frames
 
 
 def measure(browser: Browser, parameters: str, frames: int) -> list[float]:
-    """Return median and 99 % of a frame, a drawing (ms), and a step (µs)."""
+    """Return median and 99th percentile per frame, drawing (ms) and step (µs)."""
     browser.open(f"{live_page().as_uri()}#updates=1000000&paused=1&{parameters}")
     browser.run(WATCH)
     browser.run("play(true)")
@@ -55,7 +55,7 @@ def main(quick: bool = False) -> None:
     print("live page, 30 runs, headless Chromium without a graphics card")
     with opened() as browser:
         browser.look(width=1400, height=900)
-        # Other programs only add: the least of interleaved rounds is the page's own.
+        # Other programs only add time, so take the minimum of interleaved rounds.
         seen = [
             [measure(browser, parameters, frames) for parameters in CASES.values()]
             for _ in range(rounds)
@@ -64,7 +64,7 @@ def main(quick: bool = False) -> None:
         middle, most, drawing, step = best
         print(
             f"  {name}: {middle:.1f} ms (median), {most:.1f} ms (99 %) of computation"
-            f" a frame; {drawing:.1f} ms of drawing; {step:.1f} µs a step"
+            f" per frame; {drawing:.1f} ms of drawing; {step:.1f} µs per step"
         )
 
 

@@ -30,7 +30,7 @@ def order_parameters(k: np.ndarray, v: np.ndarray) -> list[float]:
 
 
 def plain_loop(k: np.ndarray, v: np.ndarray, schedule: Callable, n_steps: int) -> None:
-    """Projected gradient descent on vectors, straightforward NumPy, no checks."""
+    """Run projected gradient descent on vectors in plain NumPy, without checks."""
     landscape = LocationLandscape(LAW, inverse_temperature=0.0)
     for t in range(n_steps):
         object.__setattr__(landscape, "inverse_temperature", np.float64(schedule(t)))
@@ -74,7 +74,7 @@ def main(quick: bool = False) -> None:
         for name, schedule in SETTINGS.items():
             given = schedule(0) if name.startswith("constant") else schedule
             ours, plain = math.inf, math.inf
-            for _ in range(repeats):  # interleaved, so that noise meets both
+            for _ in range(repeats):  # interleaved, so that both see the same noise
                 ours = min(ours, seconds(partial(closed, given, n_steps)))
                 plain = min(
                     plain,

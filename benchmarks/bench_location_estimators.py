@@ -1,14 +1,15 @@
-"""Does the single-location fit find the token, on every seed, and how fast?
+"""Accuracy and speed of the single-location estimators, compared with other methods.
 
-Three questions, each a table with its targets beside it:
+Three tables:
 
-- ``synthetic``: five laws of bags with a known deciding token, against the oracle, the
-  pooled principal direction with ridge, ridge on the mean, and torchmil's ABMIL;
-- ``musk``: MUSK1 and MUSK2 against ABMIL and an mi-SVM (``--data DIR`` with
+- ``synthetic``: five laws of bags with a known deciding token, compared with the
+  oracle, the pooled principal direction with ridge, ridge on the mean, and torchmil's
+  ABMIL;
+- ``musk``: MUSK1 and MUSK2, compared with ABMIL and an mi-SVM (``--data DIR`` with
   ``musk1.csv.gz`` and ``musk2.csv.gz``: label, bag, 166 features);
-- ``digits``: streams of scikit-learn's handwritten digits: one moment decides.
+- ``digits``: streams of scikit-learn's handwritten digits, of which one decides.
 
-The peer ABMIL is no dependency. In an environment that has torch::
+ABMIL is optional. In an environment that has torch::
 
     pip install --no-deps torchmil tensordict pyvers orjson einops
 
@@ -18,8 +19,8 @@ Without it, or with ``--without-peers``, the other rows are measured. The full r
     python -m benchmarks.bench_location_estimators musk --data DIR --csv FILE
     python -m benchmarks.bench_location_estimators digits --csv FILE
 
-Seconds are processor seconds of the process, all its threads together. For a comparison
-that neighbours on the machine do not disturb, give every library one thread:
+Seconds are processor seconds of all threads of the process. To make a comparison
+independent of other programs on the machine, give every library one thread:
 ``OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 NUMBA_NUM_THREADS=1``.
 """
 
@@ -77,7 +78,7 @@ def main(quick: bool = False) -> None:
 def run_synthetic(
     *, seeds, sizes, n, peer_seeds, first_seed=0, laws=LAWS, sink=None, done=()
 ):
-    """One row a law, size, seed and method; `sink` gets each row at once.
+    """Return one row per law, size, seed and method; `sink` receives each at once.
 
     `done` are rows of a run that was stopped: they are kept, and not measured again.
     """
@@ -138,7 +139,7 @@ def _share(found, places, n):
 
 
 def _compile():
-    """Fit once, so that no row pays for the compilation."""
+    """Fit once, so that compilation is not measured."""
     rng = np.random.default_rng(0)
     bags, y = rng.standard_normal((20, 3, 2)), rng.standard_normal(20)
     for head in ("softmax", "radial"):
@@ -147,7 +148,7 @@ def _compile():
 
 
 def run_digits(*, seeds, n, peer_seeds, n_frames=20, sink=None):
-    """Streams of digit images; train and test use different images."""
+    """Fit streams of digit images; train and test use different images."""
     rows = []
     _compile()
     images, digits = load_digits(return_X_y=True)
@@ -193,7 +194,7 @@ def _measure_digits(method, train, test):
 
 
 def run_musk(data, *, names, folds, repeats, with_peers, sink=None):
-    """Repeated stratified folds; a search is made inside each training set."""
+    """Run repeated stratified folds, with a grid search inside each training set."""
     rows = []
     _compile()
     for name in names:
@@ -242,7 +243,7 @@ def _measure_musk(method, bags, y, train, test):
 
 
 class _CSV:
-    """Write rows as they come, so that a stopped run keeps what it has."""
+    """Write rows as they come, so that a stopped run keeps its rows."""
 
     def __init__(self, path, *, resume=False):
         self._path = path
@@ -287,9 +288,9 @@ def _parsed(argv=None):
     parser.add_argument("--sizes", choices=("small", "large", "both"), default="both")
     parser.add_argument("--data", default="data/mil", help="folder of the MUSK files")
     parser.add_argument("--names", nargs="+", default=["musk1", "musk2"])
-    parser.add_argument("--csv", help="file for one row a fit")
+    parser.add_argument("--csv", help="file for one row per fit")
     parser.add_argument(
-        "--resume", action="store_true", help="synthetic: go on where --csv stopped"
+        "--resume", action="store_true", help="synthetic: continue the file of --csv"
     )
     return parser.parse_args(argv)
 

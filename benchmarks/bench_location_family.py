@@ -1,9 +1,9 @@
-"""How well could the best head of a family do? A bound that no fit exceeds.
+"""R2 of the best head of a family, an upper bound for every fit.
 
 The laws of ``bench_location_estimators`` are symmetric around key and value, so the
 best score of a family is a function of k*.x and the squared radius, with one or two
-numbers to find: on one half of many bags; R2 is measured on the other. And how long
-should a key be? The full run::
+coefficients. These are fitted on one half of many bags; R2 is measured on the other.
+A second table shows the error by the length of the key. The full run::
 
     python -m benchmarks.bench_location_family
 """
@@ -33,7 +33,7 @@ def main(quick: bool = False) -> None:
 
 
 def print_lengths(*, n_draws, n):
-    """Does a longer key always read better? The mean error, and that of most tests."""
+    """Print the mean error and the median over tests, by the length of the key."""
     print("1 - R2 along k* by the length of the key; isotropic, d=64, L=100")
     squares = {length: [] for length in (4.0, 6.0, 8.0, 12.0, 16.0, 32.0, np.inf)}
     for seed in range(1, 1 + n_draws):
@@ -75,7 +75,7 @@ def draw_coordinates(law, d, n_tokens, n, *, seed):
 
 
 def best_r2(features, value, y):
-    """Search the coefficients of the score on one half, measure on the other."""
+    """Fit the coefficients of the score on one half; return R2 on the other."""
     half = len(y) // 2
 
     def error(coefficients, part):

@@ -1,7 +1,7 @@
-"""Online SGD of single-location regression: microseconds a step, any dimension.
+"""Online SGD of single-location regression: microseconds per step, by dimension.
 
 The paper's setting: 10 tokens, batch 5, λ = 2/(1 + 1e-4 t), α = 1e-3, γ = √½, ε = 0.1.
-Measurements are interleaved and repeated; the least time of each counts.
+Measurements are interleaved and repeated; the minimum of each counts.
 """
 
 import time
@@ -45,7 +45,7 @@ def main(quick: bool = False) -> None:
     print("online SGD of single-location regression, one core")
     for (method, d), taken in best.items():
         ratio = f"{taken / exact:6.2f} x exact at d=80"
-        print(f"  {method:5}  d={d:<10,}  {taken:8.2f} µs a step  {ratio}")
+        print(f"  {method:5}  d={d:<10,}  {taken:8.2f} µs per step  {ratio}")
     print(f"  full / exact at d=400: {best['full', 400] / exact:.1f}")
 
     n_steps = 200_000 // scale

@@ -1,6 +1,6 @@
-"""Declared models against hand-written kernels, and against PyTorch.
+"""Speed of declared models, compared with hand-written kernels and with PyTorch.
 
-Processor time of interleaved repeats in one process; the least of each counts.
+Processor time of interleaved repeats in one process; the minimum of each counts.
 """
 
 import importlib.util
@@ -129,7 +129,7 @@ def first_use(folder: str) -> tuple[float, float]:
 
 
 def torch_step(d: int, n_steps: int) -> Callable[[], object]:
-    """Return the same update in PyTorch with automatic differentiation, at d."""
+    """Return a function that does the same updates in PyTorch with autograd."""
     import torch
 
     torch.set_num_threads(1)

@@ -1,12 +1,13 @@
-"""Fits over data larger than memory: peak memory and time, against all at once.
+"""Peak memory and time of fits over batches, compared with fits in memory.
 
-Bags of ten tokens in d = 64, made batch by batch from their number, so that the data
-are nowhere whole. Each fit runs in a process of its own; its peak is the largest
-resident set above that before the fit. In memory the peak grows with the data; over
-batches it stays at some batches, whatever their number. The same for AttentionPCA on
-rows in d = 512 with variances 1/i: `fit` over batches, which passes over them till its
-residuals are as small as in memory, and `partial_fit`, which reads each row once and
-explains a little less.
+Bags of ten tokens in d = 64; each batch is generated from its number, so that the data
+never exist as a whole. Each fit runs in its own process; its peak is the largest
+resident set minus that before the fit. In memory the peak grows with the data; over
+batches it is that of a few batches, whatever their number.
+
+The same for AttentionPCA on rows in d = 512 with variances 1/i: `fit` over batches
+makes passes until its residuals are as small as in memory, and `partial_fit` reads each
+row once and explains slightly less.
 """
 
 import resource
@@ -90,7 +91,7 @@ def run(way: str, count: int, size: int, work=measure):  # type: ignore[no-untyp
     ours, theirs = context.Pipe()
     process = context.Process(target=work, args=(theirs, way, count, size))
     process.start()
-    theirs.close()  # so that a process that fails is noticed
+    theirs.close()  # then recv raises EOFError if the process fails
     answer = ours.recv()
     process.join()
     return answer

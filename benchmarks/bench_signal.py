@@ -1,7 +1,7 @@
-"""Signal recovery among 10 000 nuisance tokens: milliseconds a step, any dimension.
+"""Signal recovery among 10 000 nuisance tokens: milliseconds per step.
 
-100 informative tokens, one prompt a step, β = 1. Measurements are interleaved and
-repeated; the least time of each counts.
+100 informative tokens, one prompt per step, β = 1, several dimensions. Measurements are
+interleaved and repeated; the minimum of each counts.
 """
 
 import time
@@ -44,7 +44,7 @@ def main(quick: bool = False) -> None:
     print(f"signal recovery, {n_nuisance:,} nuisance tokens, one core")
     for (method, d), taken in best.items():
         ratio = f"{taken / exact:7.1f} x exact at d=100"
-        print(f"  {method:5}  d={d:<13,}  {taken:8.3f} ms a step  {ratio}")
+        print(f"  {method:5}  d={d:<13,}  {taken:8.3f} ms per step  {ratio}")
 
 
 if __name__ == "__main__":

@@ -1,19 +1,19 @@
-"""Who finds the rare tokens? SignalDirection against PCA, FastICA, IsolationForest.
+"""Rare tokens found by SignalDirection, PCA, FastICA and IsolationForest.
 
-- ``phases``: the signal system's law over the share and the strength of its tokens.
-  The fit sees 8 000 tokens in d = 32, without labels; fresh tokens are scored.
-  `alignment` is |cos| with the true direction; `AUC` ranks fresh informative tokens
-  before fresh nuisance tokens, by the distance from the median along the direction.
-- ``real``: a rare class of scikit-learn's data among others. Half of the common
-  rows is fitted with a few rare ones; the other half and other rare rows are scored.
-  For all methods alike, features are standardised, and reduced to the principal
-  components with 90 % of the variance.
+- ``phases``: the signal model at several shares and strengths of informative tokens.
+  8 000 tokens in d = 32 are fitted without labels; new tokens are scored.
+  `alignment` is |cos| with the true direction; `auc` ranks new informative tokens
+  before new nuisance tokens, by the distance from the median along the direction.
+- ``real``: a rare class of scikit-learn's data among others. Half of the common rows
+  are fitted together with a few rare ones; the other rows are scored. For all methods,
+  features are standardised and reduced to the principal components with 90 % of the
+  variance.
 
 Medians over seeds, with the second lowest and second highest of ten (lowest and highest
 of fewer) in brackets: a 98 % interval for the median from ten seeds.
-Seeds begin at 10: choices of the estimator were made on seeds 0 to 4.
-FastICA returns all components; its row takes the one of largest |excess kurtosis|.
-PCA's row takes the first. ``--csv FILE`` keeps one row a fit.
+Seeds begin at 10, because the settings of the estimator were chosen on seeds 0 to 4.
+FastICA is scored by its component of largest |excess kurtosis|, PCA by its first.
+``--csv FILE`` writes one row per fit.
 """
 
 import argparse

@@ -1,19 +1,23 @@
-"""Sweeps: what scheduling costs, how they scale, and how many threads there are.
+"""Overhead and scaling of sweeps, compared with independent processes.
 
-Cells of one millisecond, each with a generator of its own, and as many as take five
-seconds.
-*Overhead*: a sweep on one or two workers against as many independent processes that
-loop over their shares of the same cells, from the first block handed out to the last
-one stored. A cell works until a millisecond of its thread's processor time has passed:
-the same loop of Python can be a tenth slower in one process than in the next, and
-that would drown what is asked. Also in processor time of all processes, which other
-programs disturb less, but which does not see a worker that waits. *Scaling*: cells a
-second of the sweep on two workers over that on one, against the same ratio of the
-independent processes; here a cell is a number of loops, since processors that are
-slower together are what it is about. Measurements are interleaved and repeated, and the
-least time of each counts. What is paid once is told apart: the start of the workers,
-and around the work the plan, the table and the map. Where an independent process needs
-much more than a millisecond a cell the machine is not quiet, and its clock says little.
+Each cell takes one millisecond and has its own random generator; each worker computes
+five seconds of cells.
+
+*Overhead*: a sweep on one or two workers, from the first block sent to the last block
+stored, compared with as many independent processes that loop over their shares of the
+same cells. A cell runs until its thread has used one millisecond of processor time: the
+speed of the same Python loop differs by a tenth between processes, which is more than
+the overhead. The processor time of all processes is measured as well; other programs
+disturb it less, but it does not include the time a worker waits.
+
+*Scaling*: cells per second of the sweep on two workers divided by that on one, compared
+with the same ratio of the independent processes. Here a cell is a fixed number of
+loops, so that processors that slow each other down are measured.
+
+Measurements are interleaved and repeated; the minimum of each counts. Fixed costs are
+printed separately: the start of the workers, and the plan, the table and the map. If an
+independent process needs much more than a millisecond per cell, other programs disturb
+the measurement.
 """
 
 import math
@@ -33,7 +37,7 @@ CELL_SECONDS = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class Spin:
-    """Pure Python, bound to the processor: so many loops, or none for a millisecond."""
+    """Parameters of a cell in pure Python: `loops` loops, or 0 for one millisecond."""
 
     loops: int = 1000
     batch: int = 0
@@ -58,7 +62,7 @@ EXPERIMENT = Experiment(
     key="benchmark/spin",
     title="Spin",
     source="ours",
-    about="For the benchmark.",
+    about="A loop for the benchmark.",
     presets={"demo": Spin()},
     simulate=None,  # type: ignore[arg-type]
     check=None,  # type: ignore[arg-type]
@@ -68,9 +72,9 @@ EXPERIMENT = Experiment(
 
 
 def calibrated() -> int:
-    """Return the loops of a millisecond of processor time, generator included.
+    """Return the number of loops in a millisecond, with the generator's start.
 
-    Over half a second a time: a processor that rests is slow at first.
+    Each of three measurements takes half a second: an idle processor is slow at first.
     """
     loops = 20_000
     for _ in range(3):
@@ -88,7 +92,7 @@ def plain_loop(loops: int, seeds: range) -> None:
 
 
 def serve(pipe) -> None:  # type: ignore[no-untyped-def]
-    """Loop when told to; so that the start of the process is not measured."""
+    """Loop on every message; the start of the process is not measured."""
     while (order := pipe.recv()) is not None:
         began = time.process_time()
         plain_loop(*order)
@@ -96,7 +100,7 @@ def serve(pipe) -> None:  # type: ignore[no-untyped-def]
 
 
 class Pair:
-    """Two independent processes, ready."""
+    """Two independent processes that have been started."""
 
     def __init__(self) -> None:
         context = get_context("spawn")
@@ -127,10 +131,11 @@ class Pair:
 
 
 class Stopwatch:
-    """Hears a sweep begin and end its work.
+    """Progress listener that times a sweep.
 
-    `seconds` and `handing` are wall clock and processor time of this process between
-    the two, `processor` that of all processes, `around` the rest of the call.
+    `seconds` and `handing` are wall-clock and processor time of this process from the
+    first to the last block, `processor` that of all processes, `around` the rest of
+    the call.
     """
 
     around = processor = 0.0
@@ -146,7 +151,7 @@ class Stopwatch:
 
 
 def timed_sweep(loops: int, n_cells: int, *, jobs: int, batch: int) -> Stopwatch:
-    """Time from the first block handed out to the last one stored."""
+    """Time a sweep from the first block sent to the last block stored."""
     watch = Stopwatch()
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -173,7 +178,7 @@ def in_workers(table: Mapping[str, np.ndarray]) -> float:
 
 @dataclass
 class Least:
-    """The least of what was measured, by name and workers."""
+    """Minimum of each measurement, by name and number of workers."""
 
     seconds: dict[tuple[str, int], float] = field(default_factory=dict)
 
@@ -186,9 +191,9 @@ class Least:
 
 
 def measured(loops: int, a_worker: int, repeats: int) -> Least:
-    """Interleave loops and sweeps with `a_worker` cells for each worker."""
+    """Interleave loops and sweeps with `a_worker` cells per worker."""
     pair, least = Pair(), Least()
-    timed_sweep(loops, 4, jobs=1, batch=0)  # here, too, all is imported
+    timed_sweep(loops, 4, jobs=1, batch=0)  # import all
     least.take("start", 2, timed_sweep(loops, 4, jobs=2, batch=0).seconds)
     for repeat in range(1, repeats + 1):
         for workers in (1, 2):
@@ -207,14 +212,15 @@ def measured(loops: int, a_worker: int, repeats: int) -> Least:
 
 def report(a_worker: int, repeats: int) -> None:
     least = measured(0, a_worker, repeats)
-    print(f"{a_worker} cells a worker, least of {repeats}; {os.cpu_count()} cores")
+    print(f"{a_worker} cells per worker, least of {repeats}; {os.cpu_count()} cores")
     for workers in (1, 2):
         for clock in ("", ", processor"):
             plain, swept = (least[way + clock, workers] for way in ("plain", "sweep"))
             n_cells = a_worker * (workers if clock else 1)  # one after the other
             print(
                 f"  workers: {workers}  {clock[2:] or 'wall':9}  "
-                f"independent {plain:7.3f} s ({1e3 * plain / n_cells:.3f} ms each)  "
+                f"independent {plain:7.3f} s "
+                f"({1e3 * plain / n_cells:.3f} ms per cell)  "
                 f"sweep {swept:7.3f} s  "
                 f"overhead {100 * (swept / plain - 1):5.1f} %"
             )

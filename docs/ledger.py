@@ -2,15 +2,21 @@
 
 ``python docs/ledger.py`` renews the tables between ``<!-- ledger: … -->`` marks;
 ``--collect results`` first copies the manifests and figures of runs at preset paper;
-``--stale`` lists the records that other code computed; ``--check`` tells whether a page
-is out of date. The tests call it.
+``--status`` says for every record whether the present code computed it; ``--stale``
+lists the keys for which it did not; ``--check`` tells whether a page is out of date.
+The tests call it.
 """
 
 import argparse
+import io
 import json
+import os
 import re
 import shutil
+import subprocess
 import sys
+import tarfile
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -21,8 +27,27 @@ FIGURES = {
     "marion2025/fig4",
     "marion2025/any_dimension",
     "teo2024/robustness",
+    "teo2024/sign",
 }
 VERDICTS = ("held", "contradicted", "undecided")
+# Only runs that took longer may be taken from an earlier commit, in seconds.
+LONG = 600
+# These get new experiments with more power; their old records are not counted.
+REPLACED = {"teo2024/robustness", "teo2024/sparsity"}
+# Prints a digest of the table of an experiment at preset smoke.
+_SMOKE = """
+import hashlib, sys
+from eigenheads.experiments import get_experiment
+from eigenheads.experiments._run import experiment_rng
+key = sys.argv[1]
+experiment = get_experiment(key)
+table = experiment.simulate(experiment.presets["smoke"], experiment_rng(key, 0))
+digest = hashlib.sha256()
+for name in sorted(table):
+    array = table[name]
+    digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
+print(digest.hexdigest())
+"""
 _MARK = re.compile(
     r"(<!-- ledger: (?P<name>[\w./-]+) -->\n).*?(<!-- end of ledger -->)", re.DOTALL
 )
@@ -30,33 +55,70 @@ _MARK = re.compile(
 
 def pending():
     """Return the experiments whose run at preset paper is not committed yet."""
-    from eigenheads.experiments import experiment_keys
+    from eigenheads.experiments import experiment_keys, get_experiment
 
-    return [key for key in experiment_keys() if not (LEDGER / f"{key}.json").exists()]
+    return [
+        key
+        for key in experiment_keys()
+        if not (LEDGER / f"{key}.json").exists()
+        # These judge models of the user, and have no record.
+        and not get_experiment(key).is_users
+    ]
 
 
 def manifests(*, counted=True):
     """Return the committed manifests in the order of the report.
 
-    Records of the format before the present rules of verdicts are not counted.
+    Records of the format before the present rules of verdicts, or of other parameters
+    than today's preset, are not counted.
     """
     from eigenheads.experiments import experiment_keys
-    from eigenheads.experiments._store import FORMAT
 
     paths = [LEDGER / f"{key}.json" for key in experiment_keys()]
     every = [json.loads(path.read_text()) for path in paths if path.exists()]
-    return [one for one in every if (one["format"] == FORMAT) == counted]
+    return [one for one in every if (not why_not_counted(one)) == counted]
+
+
+def why_not_counted(manifest):
+    """Return why a record does not count, or nothing."""
+    from eigenheads.experiments._store import FORMAT
+
+    if manifest["key"] in REPLACED:
+        return "to be replaced by an experiment with more power"
+    if manifest["format"] != FORMAT:
+        return "recorded before the present rules of verdicts"
+    if manifest["params"] != paper_params(manifest["key"]):
+        return "recorded with other parameters"
+    return ""
+
+
+def paper_params(key):
+    """Return today's parameters at preset paper, with the data that it can have."""
+    from eigenheads.experiments import get_experiment
+    from eigenheads.experiments._store import plain_params
+
+    experiment = get_experiment(key)
+    params = experiment.presets["paper"]
+    return plain_params(
+        experiment.with_data(params) if experiment.with_data else params
+    )
 
 
 def claims():
-    """Return the key and the claim of every line of the ledger."""
+    """Return the key and the claim of every line of the ledger.
+
+    Figures that show one simulation twice repeat its claims; a claim with the same
+    number is listed once, under the first of them.
+    """
     from eigenheads.experiments._store import claim_from_json
 
-    return [
-        (manifest["key"], claim_from_json(fields))
-        for manifest in manifests()
-        for fields in manifest["claims"]
-    ]
+    found = {}
+    for manifest in manifests():
+        for fields in manifest["claims"]:
+            claim = claim_from_json(fields)
+            line = (claim.paper, claim.statement, claim.relation, claim.measured)
+            found.setdefault(line, (manifest["key"], claim))
+    return list(found.values())
 
 
 def claims_table(paper):
@@ -107,7 +169,8 @@ def figures_table():
             f"| {manifest['seconds']:.1f} |"
         )
     for manifest in manifests(counted=False):
-        rows.append(f"| `{manifest['key']}` | | to be run again, not counted | |")
+        why = why_not_counted(manifest)
+        rows.append(f"| `{manifest['key']}` | | not counted: {why} | |")
     for key in pending():
         rows.append(f"| `{key}` | | not run at this preset yet | |")
     return "\n".join(rows)
@@ -117,12 +180,16 @@ def untested_table(paper):
     """Return the claims of a paper that are not testable here, and why."""
     from eigenheads.experiments._untested import untested_claims
 
-    rows = ["| of the paper | where | why not here | nearest |", "|---|---|---|---|"]
+    rows = [
+        "| of the paper | where | why not here | nearest | where the data are |",
+        "|---|---|---|---|---|",
+    ]
     for item in untested_claims(paper):
         nearest = f"`{item.instead}`" if item.instead else "–"
+        command = f"`{item.command}`" if item.command else "–"
         rows.append(
             f"| {_cell(item.claim)} | {_cell(item.source)} | {_cell(item.why)} "
-            f"| {nearest} |"
+            f"| {nearest} | {command} |"
         )
     return "\n".join(rows)
 
@@ -161,6 +228,9 @@ def table(name):
         return papers_table("docs/papers/")
     if name.startswith("untested/"):
         return untested_table(name.partition("/")[2])
+    if name.startswith("key/"):  # all rows of one experiment
+        own = name.removeprefix("key/")
+        return _table((key, claim) for key, claim in claims() if key == own)
     if name.startswith("checks/"):
         return checks_table(name.partition("/")[2])
     return figures_table() if name == "figures" else claims_table(name)
@@ -186,38 +256,80 @@ def out_of_date():
     return [page for page in pages() if renewed(page.read_text()) != page.read_text()]
 
 
-def stale():
-    """Return the keys whose committed record was computed by other code, and why."""
+def smoke_digest(key, source=ROOT / "src"):
+    """Return a digest of the table at preset smoke, by the code in a folder."""
+    done = subprocess.run(
+        [sys.executable, "-c", _SMOKE, key],
+        env=os.environ | {"PYTHONPATH": str(source)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split()[-1]
+
+
+def smoke_digest_at(key, commit):
+    """Return the same of the code at an earlier commit."""
+    packed = subprocess.run(
+        ["git", "archive", commit, "src"], cwd=ROOT, capture_output=True, check=True
+    ).stdout
+    with tempfile.TemporaryDirectory() as folder:
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            archive.extractall(folder, filter="data")
+        return smoke_digest(key, Path(folder) / "src")
+
+
+def why_stale(manifest):
+    """Return why a record is not that of the present code, or nothing.
+
+    A record of an earlier commit is current while the present code computes the same
+    table at preset smoke.
+    """
     from eigenheads.experiments._digest import claims_version, code_version
 
+    key, why = manifest["key"], why_not_counted(manifest)
+    if why:
+        return why
+    if manifest["code"] != code_version(key):
+        if "smoke" not in manifest:
+            return "the simulation changed"
+        if manifest["smoke"] != smoke_digest(key):
+            return "the simulation changed, and so did its table at preset smoke"
+    if manifest.get("checking") != claims_version(key):
+        return "the claims changed"
+    return ""
+
+
+def status():
+    """Return for every key why its record is stale; nothing if it is current."""
     found = dict.fromkeys(pending(), "not run yet")
-    for manifest in manifests(counted=False):
-        found[manifest["key"]] = "recorded before the present rules of verdicts"
-    for manifest in manifests():
-        key = manifest["key"]
-        if "commit" not in manifest and manifest["code"] != code_version(key):
-            found[key] = "the simulation changed"
-        elif manifest.get("checking") != claims_version(key):
-            found[key] = "the claims changed"
+    for manifest in [*manifests(), *manifests(counted=False)]:
+        found[manifest["key"]] = why_stale(manifest)
     return found
+
+
+def stale():
+    """Return the keys to run again, and why; those to be replaced are left out."""
+    return {key: why for key, why in status().items() if why and key not in REPLACED}
 
 
 def collect(results, commit=None):
     """Copy the manifests, and some figures, of runs at preset paper.
 
-    Results of other code are skipped. `commit` names an earlier commit whose tables
-    are taken as they are, with today's claims: allowed for long runs if the smoke
-    tables of both commits are equal.
+    Results of other code are skipped. `commit` names the earlier commit that computed
+    them: their tables are taken, with today's claims, if they took more than ten
+    minutes and both commits compute the same table at preset smoke.
     """
     from eigenheads.experiments._digest import code_version
 
     for path in sorted(results.glob("*/*/paper-seed0-*/manifest.json")):
         manifest = json.loads(path.read_text())
         key = manifest["key"]
-        if commit:
+        if manifest["code"] != code_version(key):
+            if not commit or manifest["seconds"] < LONG:
+                print(f"skipped, computed by other code: {key}")
+                continue
             manifest = _checked_again(path.parent, manifest, commit)
-        elif manifest["code"] != code_version(key):
-            continue
         target = LEDGER / f"{key}.json"
         target.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(manifest, indent=2, ensure_ascii=False, allow_nan=False)
@@ -241,12 +353,16 @@ def _checked_again(folder, manifest, commit):
     same = {name: value for name, value in known.items() if name in manifest["params"]}
     if same != manifest["params"]:
         raise SystemExit(f"{manifest['key']}: other parameters than today's.")
+    smoke = smoke_digest(manifest["key"])
+    if smoke != smoke_digest_at(manifest["key"], commit):
+        raise SystemExit(f"{manifest['key']}: another table at preset smoke.")
     found = experiment.check(Run(params, read_arrays(folder / "table.npz")))
     return {
         **manifest,
         "format": "eigenheads-result/2",
         "params": known,
         "commit": commit,
+        "smoke": smoke,
         "checking": claims_version(manifest["key"]),
         "claims": [claim_to_json(claim) for claim in found],
     }
@@ -259,11 +375,14 @@ def main():
     parser.add_argument("--commit", help="take tables of this earlier commit")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--stale", action="store_true", help="list stale records")
+    parser.add_argument("--status", action="store_true", help="tell of every record")
     options = parser.parse_args()
-    if options.stale:
-        for key, why in stale().items():
-            print(f"{key}: {why}", file=sys.stderr)
-        print(" ".join(stale()))
+    if options.status or options.stale:
+        found = stale() if options.stale else status()
+        for key, why in found.items():
+            print(f"{key}: {why or 'computed by this code'}", file=sys.stderr)
+        if options.stale:
+            print(" ".join(found))
         return 0
     if options.collect:
         collect(options.collect, options.commit)

@@ -1,10 +1,10 @@
 r"""
-An attention head does PCA
+PCA with an attention head
 ==========================
 
-A head that is trained to return its query learns the principal subspace of the rows.
-``AttentionPCA`` trains it on all rows, or on a stream that it reads once; on images of
-digits it keeps the variance that PCA keeps.
+An attention head that is trained to reconstruct its query learns the principal subspace
+of the rows. ``AttentionPCA`` trains such a head on all rows, or on a stream that it
+reads once. On images of digits it explains the same variance as PCA.
 """
 
 # %%
@@ -25,40 +25,40 @@ head = AttentionPCA(n_components, random_state=0).fit(images)
 
 
 def kept(model):
-    """Return the variance of the images along the model's components."""
+    """Return the variance of the images along the components of a model."""
     basis = np.linalg.qr(model.components_.T)[0]
     return np.var(images @ basis, axis=0, ddof=1).sum()
 
 
 best = kept(exact)
-print(f"variance that PCA keeps: {exact.explained_variance_ratio_.sum():.4f}")
-print(f"the head's share of it:  {kept(head) / best:.6f}")
+print(f"explained variance of PCA: {exact.explained_variance_ratio_.sum():.4f}")
+print(f"head, relative to PCA:     {kept(head) / best:.6f}")
 
 # %%
-# The components are the same images
-# ----------------------------------
+# Components of both
+# ------------------
 figure, axes = plt.subplots(2, n_components, figsize=(9, 3.4))
 for line, name, model in zip(axes, ("PCA", "head"), (exact, head), strict=True):
     for axis, component, reference in zip(
         line, model.components_, exact.components_, strict=True
     ):
-        shown = np.sign(component @ reference) * component  # a sign means nothing
+        shown = np.sign(component @ reference) * component  # signs are arbitrary
         axis.imshow(shown.reshape(8, 8), cmap="RdBu_r", vmin=-0.4, vmax=0.4)
         axis.set(xticks=[], yticks=[])
         axis.grid(False)
     line[0].set_ylabel(name, rotation=0, ha="right", va="center")
 cosines = np.abs(np.sum(head.components_ * exact.components_, axis=1))
 figure.suptitle(
-    "Trained attention finds PCA's components: "
-    f"1 − |cosine| is {1 - cosines.min():.0e} at most"
+    "The trained head finds the components of PCA: "
+    f"1 − |cosine| is at most {1 - cosines.min():.0e}"
 )
 plt.show()
 
 # %%
 # On a stream
 # -----------
-# Rows arrive once, 60 at a time, five times the images in random order with noise of
-# their own.
+# The stream has every image five times, in random order and each time with new noise.
+# It is read once, in batches of 60 rows.
 rows = np.concatenate([images[rng.permutation(len(images))] for _ in range(5)])
 rows = rows + rng.normal(0, 2, rows.shape)
 streams = {
@@ -74,12 +74,12 @@ for name, model in streams.items():
         read.append(model.n_samples_seen_)
         lost[name].append(1 - kept(model) / best)
     axis.plot(read, lost[name], label=name)
-axis.set(yscale="log", xlabel="rows read", ylabel="variance lost against PCA")
+axis.set(yscale="log", xlabel="rows read", ylabel="variance lost, relative to PCA")
 axis.legend()
 final = {name: values[-1] for name, values in lost.items()}
 axis.set_title(
-    f"After {len(rows)} noisy rows the head's stream lost "
+    f"After {len(rows)} noisy rows AttentionPCA has lost "
     f"{final['AttentionPCA.partial_fit']:.1e},\n"
-    f"that of IncrementalPCA {final['IncrementalPCA.partial_fit']:.1e}"
+    f"IncrementalPCA {final['IncrementalPCA.partial_fit']:.1e} of the variance"
 )
 plt.show()

@@ -1,16 +1,16 @@
 r"""
-Find the frame that matters
-===========================
+Find the frame that decides the class
+=====================================
 
-Each sample is a stream of handwritten digits. Exactly one frame is a 3 or an 8, and it
-alone decides the class. The classifier is trained on streams and classes only; its
-attention weights show which frame decided.
+Each sample is a stream of handwritten digits. Exactly one frame is a 3 or an 8, and
+only this frame decides the class. The classifier is trained on streams and classes;
+its attention weights show which frame decides.
 """
 
 # %%
 # Streams of digits
 # -----------------
-# The images are scikit-learn's; training and test streams show different images.
+# The images are those of scikit-learn. Training and test streams use different images.
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_digits
@@ -36,8 +36,9 @@ bags, is_eight, _ = streams(images[half], digits[half], 2000, 10)
 test_bags, test_is_eight, test_places = streams(images[~half], digits[~half], 1000, 10)
 
 # %%
-# One head, two vectors
-# ---------------------
+# Fit the classifier
+# ------------------
+# The fitted head has two vectors, a key and a value.
 model = SingleLocationClassifier().fit(bags, is_eight)
 accuracy = model.score(test_bags, test_is_eight)
 located = np.mean(model.locate(test_bags) == test_places)
@@ -45,8 +46,7 @@ located = np.mean(model.locate(test_bags) == test_places)
 # %%
 # Attention weights of three streams
 # ----------------------------------
-# Three test streams; the bar over a frame is its attention weight, the outlined frame
-# the one that decides.
+# The bar above a frame is its attention weight; the deciding frame has a red outline.
 figure, axes = plt.subplots(
     6, 10, figsize=(9, 4.6), height_ratios=[1, 1.6] * 3, layout="constrained"
 )
@@ -68,7 +68,8 @@ figure.suptitle(
 )
 
 # %%
-# Key and value are images, too: the key selects the frame, the value reads its class.
+# Key and value have the shape of an image. The key selects the frame, and the value
+# reads its class.
 templates, panels = plt.subplots(1, 2, figsize=(5, 2.6), layout="constrained")
 for panel, name, vector in zip(
     panels, ("key", "value"), (model.coef_key_, model.coef_value_[0]), strict=True
@@ -82,4 +83,4 @@ for panel, name, vector in zip(
     )
     panel.set(title=name, xticks=[], yticks=[])
     panel.grid(False)
-templates.suptitle("The key selects frames, the value tells 8 from 3")
+templates.suptitle("The key selects the frame, the value separates 8 from 3")

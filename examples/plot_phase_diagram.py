@@ -1,18 +1,19 @@
 r"""
-A phase diagram in one call
-===========================
+Compute a phase diagram with a sweep
+====================================
 
-For which shares and strengths does an attention head find the direction of rare tokens
-where PCA cannot? ``sweep`` runs every point of a grid with every seed and stores each
-cell when it is done, so that an interrupted sweep can be resumed.
+An attention head finds the direction of rare, strong tokens that PCA misses; PCA is
+better for common, weak ones. ``sweep`` compares both at every point of a grid with
+every seed. It stores finished cells, so that an interrupted sweep can be resumed.
 """
 
 # %%
 # Sweep
 # -----
-# Smaller than the experiment's own settings, so that it takes seconds. The same on the
-# command line: ``eigenheads sweep truong2026/phase_diagram --grid share=.001:.3:6:log
-# --grid strength=.15:1.5:6:log --grid n_prompts=64 --seeds 2``.
+# The grid is smaller than that of the experiment, so that it takes seconds. The same
+# on the command line: ``eigenheads sweep truong2026/phase_diagram
+# --grid share=.001:.3:6:log --grid strength=.15:1.5:6:log --grid n_prompts=64
+# --seeds 2``.
 import tempfile
 
 import matplotlib.pyplot as plt
@@ -29,8 +30,8 @@ print(f"{result.computed} cells; columns: {', '.join(result.names)}")
 # %%
 # Head minus PCA
 # --------------
-# Red: the head is better (rare, strong tokens). Blue: PCA is better (common, weak
-# tokens). Below the line, theory says that PCA of the pooled tokens finds nothing.
+# The head is better in the red part (rare, strong tokens), PCA in the blue part
+# (common, weak tokens). Below the line, PCA of the pooled tokens fails, by theory.
 shares, strengths = (np.array(result.axes[name]) for name in ("share", "strength"))
 lead = (result.mean("head") - result.mean("pca"))[:, :, 0]
 figure, axis = plt.subplots(figsize=(6.4, 4.2))
@@ -40,7 +41,7 @@ axis.grid(False)
 figure.colorbar(image, label="alignment of the head minus that of PCA")
 fine = np.geomspace(shares[0], shares[-1], 200)
 threshold = pooled_pca_threshold(fraction=fine, d=64, n_samples=64 * 125)
-axis.plot(np.log10(fine), np.log10(threshold), "k--", label="PCA's threshold (theory)")
+axis.plot(np.log10(fine), np.log10(threshold), "k--", label="threshold of PCA (theory)")
 axis.set_xticks(at[0], [f"{share:.2g}" for share in shares])
 axis.set_yticks(at[1], [f"{strength:.2g}" for strength in strengths])
 axis.set(ylim=(at[1][0] - 0.1, at[1][-1] + 0.1))
@@ -48,9 +49,9 @@ axis.set(xlabel="share of informative tokens", ylabel="strength θ")
 axis.legend(loc="lower left")
 best, worst = (np.unravel_index(i, lead.shape) for i in (lead.argmax(), lead.argmin()))
 axis.set_title(
-    f"The head leads by up to {lead.max():.2f} "
-    f"(at a share of {shares[best[0]]:.2g} and strength {strengths[best[1]]:.2g}),\n"
+    f"The head is better by up to {lead.max():.2f} "
+    f"(share {shares[best[0]]:.2g}, strength {strengths[best[1]]:.2g}),\n"
     f"PCA by up to {-lead.min():.2f} "
-    f"({shares[worst[0]]:.2g} and {strengths[worst[1]]:.2g})"
+    f"(share {shares[worst[0]]:.2g}, strength {strengths[worst[1]]:.2g})"
 )
 plt.show()

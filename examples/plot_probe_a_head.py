@@ -2,15 +2,15 @@ r"""
 Compare heads with their null distributions
 ===========================================
 
-Do the heads of a trained model look along the principal directions of their tokens? A
-cosine says little by itself. Each head's number is compared with its value for random
-directions and with that of untrained heads.
+This example tests whether the heads of a trained model attend along the principal
+directions of their tokens. A cosine alone means little: the cosine of each head is
+compared with that of random directions and with that of untrained heads.
 """
 
 # %%
 # Train a small transformer
 # -------------------------
-# It reads images of digits row by row.
+# Its tokens are the rows of images of digits.
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
@@ -50,12 +50,13 @@ for _ in range(300):
 model.eval()
 with torch.no_grad():
     accuracy = float((model(x[1400:]).argmax(1) == y[1400:]).float().mean())
-print(f"accuracy on images held out: {accuracy:.3f}")
+print(f"accuracy on held-out images: {accuracy:.3f}")
 
 # %%
 # Probe all eight heads
 # ---------------------
-# ``probe_model`` captures queries, keys, values and weights, and draws the nulls.
+# ``probe_model`` captures queries, keys, values and weights, and computes the null
+# distributions.
 probe = probe_model(model, x[1400:1416], n_permutations=99, n_untrained=5, seed=0)
 name = "qk_covariance_cosine"
 statistic = probe[name]
@@ -64,8 +65,9 @@ observed = statistic.observed.ravel()
 # %%
 # Heads and their null distributions
 # ----------------------------------
-# Bars: two standard deviations of the null around its mean. The result is negative:
-# this small model does not do what larger ones do (see the guide on probing heads).
+# Bars show two standard deviations of the null around its mean. The result is negative:
+# this small model does not show the effect that larger models show (see the guide on
+# probing heads).
 figure, axis = plt.subplots(figsize=(7, 3.8))
 heads = np.arange(len(observed))
 for shift, null, color in ((-0.15, "rotated", "C4"), (0.15, "untrained", "C1")):
@@ -82,7 +84,8 @@ axis.set_xticks(heads, labels)
 axis.set(xlabel="layer.head", ylabel="cosine of score form and covariance")
 axis.legend(ncols=2)
 axis.set_title(
-    f"{found.sum()} of {len(found)} heads look along their tokens' principal "
-    f"directions\nmore than every null; the median cosine is {np.median(observed):.2f}"
+    f"{found.sum()} of {len(found)} heads attend along the principal directions of "
+    "their tokens\nmore than every null; the median cosine is "
+    f"{np.median(observed):.2f}"
 )
 plt.show()

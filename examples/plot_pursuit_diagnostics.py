@@ -1,16 +1,17 @@
 r"""
-What a robust attention layer does to its keys
-==============================================
+Diagnostics of a robust attention layer
+=======================================
 
-RPC-Attention splits keys into signal and corruption. It can help in three ways: it
-removes outliers, it sharpens, or it stops mixing tokens; only the first is what it is
-for. Its diagnostics tell them apart.
+RPC-Attention splits keys into signal and corruption. It can change the accuracy of a
+model in three ways: it removes outliers, it sharpens attention, or it stops mixing
+tokens. Only the first is its purpose. The diagnostics distinguish the three.
 """
 
 # %%
 # Clean and corrupted keys
 # ------------------------
-# Keys that are low-rank but for some noise, at two scales; with 3 % of the entries hit.
+# Clean keys are a low-rank matrix plus noise. In corrupted keys, 3 % of the entries are
+# shifted by ±8.
 import matplotlib.pyplot as plt
 import torch
 
@@ -26,8 +27,8 @@ hit = torch.where(is_hit, clean + 8 * torch.randn_like(clean).sign(), clean)
 # %%
 # Diagnostics of three settings
 # -----------------------------
-# Three settings: the paper's threshold on keys of unit scale and on small ones, and a
-# threshold that measures the scale of what is left over.
+# The threshold of the paper on keys of scale 1 and of scale 0.2, and the automatic
+# threshold, which is proportional to the scale of the residual.
 settings = {
     "λ = 4, keys of scale 1": (1.0, 4.0),
     "λ = 4, keys of scale 0.2": (0.2, 4.0),
@@ -64,7 +65,8 @@ axes[1].set(title="Weight of a token on itself", xlabel="iteration", ylim=(0, 1.
 axes[1].legend(fontsize="small", loc=(0.02, 0.32))
 corrupted = seen["λ = 4, keys of scale 1"][1]
 figure.suptitle(
-    f"With λ = 4 the layer flags {corrupted.flagged[-1, 0]:.1%} where 3 % are hit, but "
-    f"hardly mixes tokens then ({corrupted.self_weight[-1, 0]:.2f} on itself)"
+    f"With λ = 4 the layer flags {corrupted.flagged[-1, 0]:.1%} of the entries "
+    "(3 % are corrupted)\nbut hardly mixes tokens "
+    f"(self-weight {corrupted.self_weight[-1, 0]:.2f})"
 )
 plt.show()

@@ -1,16 +1,16 @@
 r"""
-Regression on ragged bags: how much ink is in the zero?
-=======================================================
+Regression on bags of different sizes
+=====================================
 
-Each bag holds between four and twelve handwritten digits, one of them a 0; the target
-is the ink of that 0 alone. The regressor is given bags and targets, but not which
-image is the zero, nor that zeros matter.
+Each bag contains four to twelve handwritten digits. One of them is a 0, and the target
+is the ink of this 0. The regressor is fitted to bags and targets; it does not know
+which image is the zero, nor that zeros are relevant.
 """
 
 # %%
 # Bags of images
 # --------------
-# scikit-learn's digits; training and test bags are made of different images.
+# Training and test bags use different images of scikit-learn's digits.
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_digits
@@ -40,8 +40,8 @@ bags, ink, _ = draw_bags(images[half], digits[half], 1500)
 test_bags, test_ink, test_places = draw_bags(images[~half], digits[~half], 500)
 
 # %%
-# One head, and ridge regression on the mean image
-# ------------------------------------------------
+# Fit a head, and ridge regression on the mean image
+# --------------------------------------------------
 model = SingleLocationRegressor().fit(bags, ink)
 found = np.mean(np.asarray(model.locate(test_bags)) == test_places)
 
@@ -70,13 +70,13 @@ for axis, (name, predicted) in zip(axes, panels.items(), strict=True):
     axis.axline((5, 5), slope=1, color="k", linestyle="--", linewidth=1)
     axis.set(title=f"{name}: R² = {scores[name]:.2f}", xlabel="ink of the zero")
 axes[0].set_ylabel("predicted")
-figure.suptitle(f"The head finds the zero in {found:.1%} of the bags, and reads it")
+figure.suptitle(f"The head finds the zero in {found:.1%} of the bags")
 plt.show()
 
 # %%
 # Key and value are images
 # ------------------------
-# The key responds to a ring with an empty middle, the value sums up ink.
+# The key responds to a ring with an empty centre; the value adds up ink.
 spread = images.std(axis=0)
 figure, axes = plt.subplots(1, 2, figsize=(5, 2.7))
 for axis, name, vector in zip(
@@ -87,5 +87,5 @@ for axis, name, vector in zip(
     axis.imshow(shown, cmap="RdBu_r", vmin=-limit, vmax=limit)
     axis.set(title=name, xticks=[], yticks=[])
     axis.grid(False)
-figure.suptitle("The key asks for a hollow ring, the value for ink")
+figure.suptitle("The key responds to a ring, the value to ink")
 plt.show()

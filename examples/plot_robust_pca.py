@@ -2,9 +2,9 @@ r"""
 Principal components of images with wrong pixels
 ================================================
 
-A tenth of the pixels of handwritten digits is replaced by random values. PCA spreads
-every wrong pixel over all components; robust PCA separates it, also in images that it
-has not seen.
+A tenth of the pixels of handwritten digits are replaced by random values. PCA spreads
+every wrong pixel over all components. Robust PCA separates wrong pixels from the image,
+also in new images.
 """
 
 # %%
@@ -26,8 +26,8 @@ train = np.arange(len(images)) % 2 == 0
 # %%
 # Fit on one half, clean the other
 # --------------------------------
-# Digits are low-rank only roughly, so the price of an error is set above its default.
-# PCA gets the number of components that serves it best.
+# Digits are only approximately of low rank, so `sparsity` is larger than its default.
+# PCA has the number of components with the smallest error.
 robust = RobustPCA(sparsity=1.5, tol=1e-5).fit(corrupted[train])
 plain = PCA(25).fit(corrupted[train])
 cleaned = {
@@ -49,11 +49,11 @@ rows = {
     "given": corrupted[~train],
     f"RobustPCA, error {errors['RobustPCA']:.2f}": cleaned["RobustPCA"],
     f"PCA, error {errors['PCA']:.2f}": cleaned["PCA"],
-    "set aside": corrupted[~train] - cleaned["RobustPCA"],
+    "removed": corrupted[~train] - cleaned["RobustPCA"],
 }
 figure, axes = plt.subplots(5, 10, figsize=(9, 5), layout="constrained")
 for line, (label, pictures) in zip(axes, rows.items(), strict=True):
-    is_signed = label == "set aside"
+    is_signed = label == "removed"
     limits = (-16, 16) if is_signed else (0, 16)
     for axis, picture in zip(line, pictures[:10], strict=True):
         axis.imshow(
@@ -68,6 +68,6 @@ for line, (label, pictures) in zip(axes, rows.items(), strict=True):
         label.replace(", ", "\n"), rotation=0, ha="right", va="center", fontsize=9
     )
 figure.suptitle(
-    "Robust PCA sets wrong pixels aside: "
-    f"error {errors['RobustPCA']:.2f}, that of PCA {errors['PCA']:.2f}"
+    "Robust PCA removes wrong pixels: "
+    f"relative error {errors['RobustPCA']:.2f}, that of PCA {errors['PCA']:.2f}"
 )

@@ -1,10 +1,10 @@
 r"""
-A direction that variance does not show
-=======================================
+Find a direction in few tokens
+==============================
 
-One token in two hundred carries a direction; the others are noise, and a nuisance
-direction varies more. PCA reports the nuisance. An attention query gives
-strong single tokens a large weight and finds the direction that few tokens carry.
+One token in two hundred contains a direction; the others are noise, and a nuisance
+direction has a larger variance. PCA finds the nuisance direction. An attention query
+gives single strong tokens a large weight and finds the direction of the few tokens.
 """
 
 # %%
@@ -35,12 +35,12 @@ false = called[~is_informative].mean()
 print(
     f"overlap with the planted direction: {model.directions_[0] @ law.direction:+.3f}"
 )
-print(f"the same of PCA:                    {principal @ law.direction:+.3f}")
-print(f"informative tokens found {recall:.1%}, others called so {false:.2%}")
+print(f"overlap of PCA:                     {principal @ law.direction:+.3f}")
+print(f"true positives: {recall:.1%}, false positives: {false:.2%}")
 
 # %%
-# Every token along both directions
-# ---------------------------------
+# Projections of all tokens on both directions
+# --------------------------------------------
 figure, axes = plt.subplots(1, 2, figsize=(8.6, 3.6))
 for axis, name, direction in (
     (axes[0], "PCA", principal),
@@ -54,7 +54,7 @@ for axis, name, direction in (
     axis.set(yscale="log", title=f"{name}: overlap {overlap:.2f}", xlabel="projection")
 axes[1].legend()
 figure.suptitle(
-    f"{is_informative.sum()} of {len(tokens)} tokens carry a direction; "
-    f"the query finds it and {recall:.0%} of them"
+    f"{is_informative.sum()} of {len(tokens)} tokens contain a direction; "
+    f"SignalDirection finds it and {recall:.0%} of the tokens"
 )
 plt.show()

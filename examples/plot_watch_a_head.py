@@ -1,17 +1,18 @@
 r"""
-Watch a head find the token
-===========================
+Training of a head, simulation and theory
+=========================================
 
-One token of each prompt decides the target; the head is not told which one. It has a
-key and a value and is trained on five fresh prompts per step. Theory describes the mean
-of the training by five numbers in any dimension; the simulation has its noise, too.
+One token of each prompt decides the target; the head does not know which one. It has a
+key and a value and is trained on five new prompts per step. Theory describes gradient
+descent on the mean loss by five numbers in any dimension; the simulation includes the
+noise of the prompts.
 """
 
 # %%
 # Simulate
 # --------
-# Six heads from random starts, at the paper's settings (marion2025, Figure 4). The
-# simulation is exact in law and never makes a vector of length d.
+# Six heads from random starts, with the settings of the paper (marion2025, Figure 4).
+# The simulation is exact in distribution and never stores a vector of length d.
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -21,7 +22,7 @@ from eigenheads.theory import LocationLandscape, location_descent
 
 
 def inverse_temperature(step):
-    """Return the inverse temperature, which falls during training."""
+    """Return the inverse temperature, which decreases during training."""
     return 2 / (1 + 1e-4 * step)
 
 
@@ -37,15 +38,15 @@ runs = simulate_location(law, **training, batch_size=5, n_runs=6, seed=0)
 # %%
 # Theory: descent on the population risk
 # --------------------------------------
-# Descent on the population risk, from the same starts: the closed form of the risk
-# needs five inner products, and so does its gradient.
+# Gradient descent from the same starts. The closed forms of the risk and of its
+# gradient need five inner products only.
 names = ("kappa", "nu", "theta", "eta", "rho")
 starts = np.stack([runs[name][:, 0] for name in names], axis=1)
 theory = location_descent(law, starts, **training)
 
 
 def excess_risk(paths):
-    """Return the risk above that of the noise, of every run and record."""
+    """Return the risk minus that of the noise, for every run and record."""
     order = [paths[name] for name in names]
     schedule = inverse_temperature(paths.steps)
     landscape = LocationLandscape(law, inverse_temperature=schedule)
@@ -55,9 +56,10 @@ def excess_risk(paths):
 # %%
 # Compare
 # -------
-# With five prompts per step, noise slows key and value down for a long time, but the
-# risk, which mostly falls because the head becomes less sharp, stays on theory's curve.
-# In the end the runs meet theory, and beat every predictor that ignores the location.
+# With five prompts per step, noise slows key and value for a long time. The risk still
+# follows the theoretical curve, because it decreases mostly with the inverse
+# temperature. At the end the runs agree with theory, and their risk is below that of
+# every predictor that ignores the location.
 thousands = runs.steps / 1000
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6))
 for name, color, label in (("kappa", "C0", "key, |κ|"), ("nu", "C1", "value, |ν|")):

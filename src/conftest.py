@@ -12,7 +12,9 @@ collect_ignore_glob = (
         "eigenheads/adapters/*.py",
         "eigenheads/robustness/*.py",
         "eigenheads/recipes/*.py",
+        "eigenheads/experiments/marion2025/_transformer.py",
         "eigenheads/experiments/teo2024/_models.py",
+        "eigenheads/experiments/teo2024/_program.py",
         "eigenheads/experiments/teo2024/_training.py",
     ]
 )

@@ -6,8 +6,10 @@ Grammar: ``<owner>: `<name>` must be <contract>; got <value>. <what to do>``
 import difflib
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from numbers import Integral, Real
+from os import PathLike, fspath
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -246,6 +248,50 @@ def check_instance(name: str, value: object, kind: type[_Kind], *, owner: str) -
     fail(name, contract, value, owner=owner, error=TypeError)
 
 
+def check_text(name: str, value: object, *, owner: str) -> str:
+    """Return `value`, or raise TypeError unless it is a text."""
+    if isinstance(value, str):
+        return value
+    fail(name, "a text", value, owner=owner, error=TypeError)
+
+
+def check_items(name: str, value: object, contract: str, *, owner: str) -> list[Any]:
+    """Return the items of `value` as a list, or raise TypeError with `contract`.
+
+    Texts, mappings and single numbers are refused, although some can be iterated.
+
+    Examples
+    --------
+    >>> check_items("strengths", 0.5, "a sequence of numbers", owner="calibrate")
+    Traceback (most recent call last):
+    ...
+    eigenheads._errors.UsageTypeError:
+    calibrate: `strengths` must be a sequence of numbers; got 0.5.
+    """
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
+        try:
+            return list(value)
+        except (TypeError, RuntimeError):  # an array or tensor without axes, or data
+            pass
+    fail(name, contract, value, owner=owner, error=TypeError)
+
+
+def check_callable(name: str, value: _Kind, contract: str, *, owner: str) -> _Kind:
+    """Return `value`, or raise TypeError with `contract` unless it can be called."""
+    if callable(value):
+        return value
+    fail(name, contract, value, owner=owner, error=TypeError)
+
+
+def check_path(name: str, value: object, *, owner: str) -> Path:
+    """Return `value` as a path, or raise unless it is one that a file may have."""
+    if not isinstance(value, str | PathLike) or not isinstance(fspath(value), str):
+        fail(name, "a path", value, owner=owner, error=TypeError)
+    if "\0" in fspath(value):
+        fail(name, "a path without null characters", value, owner=owner)
+    return Path(value)
+
+
 def check_finite_array(name: str, value: object, *, owner: str) -> FloatArray:
     """Return `value` as a float64 array, or raise unless every entry is finite.
 
@@ -282,7 +328,7 @@ def check_numbers(name: str, value: object, *, owner: str) -> FloatArray:
 def as_numpy(name: str, value: object, *, owner: str) -> np.ndarray[Any, Any]:
     """Return `value` as a NumPy array; tensors are detached, masks are refused.
 
-    Raises TypeError, for the caller to phrase, if `value` is no array at all.
+    Raises a bare TypeError, to which the caller adds a message, if it is no array.
 
     Examples
     --------

@@ -51,51 +51,66 @@ def test_states_that_know_nothing_are_noticed(monkeypatch):
         return rng.standard_normal((len(sentences), 7, 4))
 
     monkeypatch.setattr(words, "class_states", noise)
-    table = words.simulate(words.Params(n_train=80, n_test=40), rng)
-    claims = words.check(Run(words.Params(n_test=40), table))
-    assert sum(claim.is_changed for claim in claims) >= 3
+    table = words.simulate(words.Params(n_train=84, n_test=48, n_twin=84), rng)
+    claims = words.check(Run(words.Params(), table))
+    verdicts = [claim.verdict for claim in claims if claim.paper]
+    assert verdicts.count("contradicted") >= 4
+
+
+def planted(n, n_words=2):
+    """Return sentences of two adjectives in turn, without texts."""
+    chosen = np.resize(np.arange(n_words), n)
+    return words.Sentences([""] * n, np.where(chosen % 2, -1, 1), chosen)
 
 
 def test_probes_find_a_planted_direction_and_nothing_in_a_constant(rng):
-    labels = {name: np.resize([1, -1], 60) for name in ("train", "test")}
+    sets = {name: planted(60) for name in ("train", "test")}
     states = {}
-    for name, y in labels.items():
+    for name, one in sets.items():
         layer = rng.standard_normal((60, 3))
-        layer[:, 0] += 6 * y
+        layer[:, 0] += 6 * one.labels
         states[name] = np.stack([np.ones((60, 3)), layer], axis=1)
-    found = words.probe(states, labels)
-    assert found["test"].tolist() == [0.5, 1.0]
+    found = words.probe(states, sets)
+    assert found["test"].mean(axis=1).tolist() == [0.5, 1.0]
 
 
-def test_sentences_are_balanced_and_words_are_held_out(rng):
-    sets = {
-        name: words.draw_sentences(template, 200, rng)
+def test_the_sets_have_the_sizes_of_the_authors_notebook():
+    sizes = {
+        name: len(words.all_sentences(template).texts)
         for name, template in words.TEMPLATES.items()
     }
-    for name, (sentences, labels) in sets.items():
-        assert labels.sum() == 0
-        adjectives = [word for word, _ in words.TEMPLATES[name].adjectives]
-        is_last = [s.rstrip(".").split()[-1] in adjectives for s in sentences]
-        assert sum(is_last) == 100
-    train = " ".join(sets["train"][0])
-    for name in ("other words", "both"):
-        template = words.TEMPLATES[name]
-        assert not any(word in train for word, _ in template.adjectives)
-        assert all(
-            any(word in s for word, _ in template.adjectives) for s in sets[name][0]
-        )
+    # Three times as many adjectives are held out as in the notebook.
+    assert sizes == {
+        "train": 15_552,
+        "test": 2304,
+        "other words": 3 * 3072,
+        "other structure": 144,
+        "both": 3 * 96,
+    }
+
+
+@pytest.mark.parametrize("name", words.TEMPLATES)
+def test_sentences_are_balanced_distinct_and_hold_one_adjective(name, rng):
+    template = words.TEMPLATES[name]
+    every = words.all_sentences(template)
+    assert every.labels.sum() == 0
+    assert len(set(every.texts)) == len(every.texts)
+    signs = dict(template.adjectives)
+    some = words.draw_sentences(template, 120, rng)
+    assert np.ptp(np.bincount(some.words)) == 0
+    for text, label in zip(some.texts, some.labels, strict=True):
+        # The first sentence misleads, so it is left out.
+        rest = text.split("." if name in ("train", "test") else ",")[-2:]
+        found = [word for word in " ".join(rest).strip(".").split() if word in signs]
+        assert [signs[word] for word in found] == [label]
+
+
+def test_words_and_structure_are_held_out():
+    texts = {
+        name: " ".join(words.all_sentences(template).texts)
+        for name, template in words.TEMPLATES.items()
+    }
+    for word, _ in words.TEMPLATES["both"].adjectives:
+        assert word not in texts["train"]
     for name in ("other structure", "both"):
-        assert not any("road" in s for s in sets[name][0])
-
-
-def test_the_label_is_that_of_the_one_word_and_of_no_other(rng):
-    """Neither the first sentence nor the order of words tells the label."""
-    sentences, labels = words.draw_sentences(words.TEMPLATES["train"], 4000, rng)
-    signs = dict(words.TEMPLATES["train"].adjectives)
-    for sentence, label in zip(sentences, labels, strict=True):
-        rest = sentence.split(".")[1].split()
-        assert [signs[word] for word in rest if word in signs] == [label]
-    # 2000 each: the difference of two shares has a standard deviation below 0.016.
-    for mark in ("lovely", "short", "quite"):
-        has = np.array([mark in sentence for sentence in sentences])
-        assert abs(has[labels == 1].mean() - has[labels == -1].mean()) < 0.07
+        assert "road" not in texts[name]

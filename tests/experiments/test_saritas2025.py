@@ -10,7 +10,12 @@ import pytest
 from eigenheads.experiments import _models, experiment_keys, get_experiment
 from eigenheads.experiments._core import Run
 from eigenheads.experiments._run import draw_experiment, experiment_rng
-from eigenheads.experiments.saritas2025 import _study, eigenvalues, readings
+from eigenheads.experiments.saritas2025 import (
+    _study,
+    eigenvalues,
+    readings,
+    reparameterised,
+)
 from eigenheads.functional import KernelPCA, kernel_pca, kernel_pca_values
 
 pytestmark = [
@@ -22,6 +27,7 @@ pytestmark = [
 ]
 KEYS = [key for key in experiment_keys() if key.startswith("saritas2025/")]
 KEYS.append("maulensoto2026/real_heads")
+REPARAMETERISED = "saritas2025/reparameterised"
 
 
 @functools.cache
@@ -43,9 +49,42 @@ def test_claims_are_as_on_record_on_every_master_seed(key, seed):
 @pytest.mark.parametrize("key", KEYS)
 def test_the_figure_is_drawn_from_the_table_alone(key):
     params, table, _ = smoke_run(key, 0)
-    assert (
-        draw_experiment(get_experiment(key), Run(params, table)).count(b"MiniLM") >= 2
-    )
+    figure = draw_experiment(get_experiment(key), Run(params, table))
+    word = b"random values" if key == REPARAMETERISED else b"MiniLM"
+    assert figure.count(word) >= 1
+
+
+def test_values_of_kernel_pca_have_constant_ratios_and_others_have_not(rng):
+    keys = rng.standard_normal((2, 20, 3))
+    values = kernel_pca_values(kernel_pca(keys), 3)
+    own, drawn, mixed = reparameterised._differences(keys, values, 2 * values, rng)
+    assert own < 1e-6
+    assert mixed == pytest.approx(own, abs=1e-6)
+    assert drawn > 0.5
+
+
+@pytest.mark.parametrize("name", reparameterised.NAMES)
+def test_mixed_values_are_those_that_attention_reads(name):
+    import torch
+
+    from eigenheads.experiments.teo2024 import _models as small_models
+
+    torch.manual_seed(0)
+    size = reparameterised.Params(d_model=8, n_heads=2)
+    model = small_models.SmallViT(
+        reparameterised.VARIANTS[name], architecture="vit", size=size, side=4
+    ).double()
+    images = torch.rand(2, 1, 4, 4, dtype=torch.float64)
+    attention = model.first_attention
+    with torch.no_grad():
+        if hasattr(attention, "scaling"):
+            attention.scaling.add_(0.1 * torch.randn(attention.scaling.shape))
+        tokens = model.first_tokens(images)
+        _, values, mixed = next(reparameterised._heads(model, images))
+        weights = attention.attention_weights(tokens)
+        plain = (attention._heads(tokens)[0] @ attention._heads(tokens)[1].mT) / 2
+    outputs = plain.softmax(-1).numpy() @ mixed
+    np.testing.assert_allclose(outputs, weights.numpy() @ values, atol=1e-12)
 
 
 def test_the_figure_is_reproducible():

@@ -66,8 +66,8 @@ def test_norms_that_were_exchanged_are_noticed(monkeypatch):
         return found | {"loss": -found["loss"]}
 
     monkeypatch.setattr(reconstruction, "norms", exchanged)
-    claims = run(0, n_steps=3, width=16, n_heads=1, n_layers=1)[2]
-    assert sum(claim.is_changed for claim in claims) >= 3
+    claims = run(0, n_steps=3, width=16, n_heads=1, n_layers=1, n_seeds=5)[2]
+    assert sum(claim.is_changed for claim in claims) >= 2
 
 
 def test_norms_are_those_of_the_definition():
@@ -94,6 +94,44 @@ def test_norms_are_those_of_the_definition():
     np.testing.assert_allclose(found["feature_norm"], np.median(feature), rtol=1e-4)
     np.testing.assert_allclose(found["mean_output_norm"], output.mean(), rtol=1e-4)
     np.testing.assert_allclose(found["longer"], np.mean(output > feature))
+
+
+def test_the_program_s_statistic_is_that_of_its_formula():
+    """By hand: the numerator without scale, the normaliser from the first weight."""
+    import torch
+
+    from eigenheads.experiments.teo2024 import _program
+
+    batch = _models.held_out(2)[0]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        body, _ = _models._build(_models.ViT(width=8, n_heads=2, n_layers=1))
+    body.train()
+    before = body[1].layers[0].self_attn.in_proj_weight
+    _program.standardize_attention(body)
+    found = _program.program_loss(body, batch)
+    layer = body[1].layers[0]
+    assert layer.self_attn.in_proj_weight is before
+    with torch.no_grad():
+        tokens = layer.norm1(body[0](batch)).double()
+        weight, bias = layer.self_attn.in_proj_weight, layer.self_attn.in_proj_bias
+        parts = tokens @ weight.double().T + bias.double()
+    q, k, v = (
+        part.reshape(2, 65, 2, 4).transpose(1, 2).numpy()
+        for part in parts.chunk(3, dim=-1)
+    )
+    q, k = (
+        (x - x.mean(-1, keepdims=True)) / x.std(-1, ddof=1, keepdims=True)
+        for x in (q, k)
+    )
+    products = q @ k.swapaxes(-1, -2)
+    weights = np.exp(products / 2)
+    weights /= weights.sum(axis=-1, keepdims=True)
+    # With D − 1 in the variance every standardised query has the squared length D − 1.
+    np.testing.assert_allclose((q * q).sum(axis=-1), 3)
+    norm = np.exp(3) / np.exp(2 * products[..., 0] - np.log(weights[..., 0] ** 2))
+    expected = (norm - ((weights @ v) ** 2).sum(axis=-1)).mean()
+    np.testing.assert_allclose(found, [expected], rtol=1e-3)
 
 
 def test_training_never_sees_the_held_out_images(monkeypatch):

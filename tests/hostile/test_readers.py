@@ -3,17 +3,20 @@
 import copy
 import hashlib
 import json
+import warnings
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tests.hostile.worker import GRAMMAR
 
 from eigenheads._files import read_arrays, write_arrays
 from eigenheads._plotting.svg import embedded_svg
 from eigenheads.experiments import Result, StoreError
 from eigenheads.experiments._run import reproduce
 from eigenheads.experiments._store import load_result
+from eigenheads.experiments.sweeps._cells import CellStore, _digest
 
 FEW = settings(
     max_examples=60,
@@ -156,3 +159,123 @@ def check_figure(folder, edits):
 @given(edits=EDITS)
 def test_edited_figures_are_embedded_or_refused(folder, edits):
     check_figure(folder, edits)
+
+
+CELLS = {
+    "point": np.array([b"0" * 32, b"1" * 32]),
+    "seed": np.array([0, 1]),
+    "seconds": np.array([0.1, 0.2]),
+    "message": np.array(["", "no"]),
+    "names": np.array(["a", "b"]),
+    "values": np.array([[1.0, 2.0], [np.nan, np.nan]]),
+    "has": np.array([[True, True], [False, False]]),
+}
+# Arrays that files can hold and that no sweep writes.
+ARRAYS = st.builds(
+    lambda dtype, shape: np.ones(shape).astype(dtype),
+    st.sampled_from(["f8", "f4", "i8", "u1", "?", "U3", "S3", "c16", "M8[s]"]),
+    st.lists(st.integers(0, 3), max_size=3).map(tuple),
+)
+
+
+def check_cells(folder, name, array):
+    """Store a forged array under a right digest: the file is read, or noted."""
+    for old in folder.glob("*.npz"):
+        old.unlink()
+    arrays = {**CELLS, name: array}
+    path = folder / f"{_digest(arrays)}.npz"
+    write_arrays(path, arrays)
+    store = CellStore(folder)
+    store.refresh()
+    assert store.damaged == [path] or len(store) <= 2
+    for point, seed in list(store._cells):
+        assert isinstance(point, str)
+        assert isinstance(seed, int)
+        values = store[point, seed].values
+        assert all(isinstance(value, float) for value in values.values())
+
+
+@FEW
+@given(name=st.sampled_from(list(CELLS)), array=ARRAYS)
+# Found: an array of numbers in place of the digests was an AttributeError, a table in
+# place of the seeds a TypeError.
+@example(name="point", array=np.ones(2))
+@example(name="seed", array=np.ones((2, 1), dtype=np.int64))
+def test_forged_cells_are_read_or_noted(tmp_path, name, array):
+    check_cells(tmp_path, name, array)
+
+
+@pytest.mark.slow
+@MANY
+@given(name=st.sampled_from(list(CELLS)), array=ARRAYS)
+def test_many_forged_cells_are_read_or_noted(tmp_path, name, array):
+    check_cells(tmp_path, name, array)
+
+
+CONFIG_PLACES = st.sampled_from(
+    [
+        *([key] for key in ("model_type", "architectures", "hidden_size", "dtype")),
+        *([key] for key in ("num_attention_heads", "num_hidden_layers", "vocab_size")),
+        *([key] for key in ("intermediate_size", "max_position_embeddings")),
+        *([key] for key in ("hidden_act", "layer_norm_eps", "pad_token_id")),
+        *([key] for key in ("is_decoder", "tie_word_embeddings", "auto_map")),
+        *([key] for key in ("attn_implementation", "quantization_config", "id2label")),
+        *([key] for key in ("transformers_version", "use_cache", "other")),
+        ["eigenheads_attention"],
+        *(["eigenheads_attention", key] for key in ("original", "layers", "other")),
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from tests.adapters.models import hugging_face
+
+    from eigenheads.adapters import swap_attention
+
+    folder = tmp_path_factory.mktemp("config")
+    swap_attention(hugging_face("bert"), to="rpc", n_iter=2).save_pretrained(folder)
+    return folder
+
+
+def check_config(folder, path, value):
+    """Put any JSON value at a place of a configuration, and load the model."""
+    from eigenheads.adapters import load_swapped
+
+    file = folder / "config.json"
+    before = file.read_text(encoding="utf-8")
+    config = json.loads(before)
+    inner = config
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    try:
+        file.write_text(json.dumps(config), encoding="utf-8")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = load_swapped(folder, local_files_only=True)
+    except (ValueError, TypeError) as error:
+        assert GRAMMAR.fullmatch(str(error)), str(error)
+        assert str(error).isprintable()
+    else:
+        assert all(bool(p.isfinite().all()) for p in model.parameters())
+    finally:
+        file.write_text(before, encoding="utf-8")
+
+
+@pytest.mark.torch
+@settings(FEW, max_examples=15)
+@given(path=CONFIG_PLACES, value=JSON)
+def test_edited_configurations_are_loaded_or_refused(model_folder, path, value):
+    check_config(model_folder, path, value)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.timeout(1200)
+@settings(FEW, max_examples=1500)
+@given(path=CONFIG_PLACES, value=JSON)
+def test_many_edited_configurations_are_loaded_or_refused(model_folder, path, value):
+    check_config(model_folder, path, value)

@@ -192,6 +192,13 @@ def _is_numeric(given: Any) -> bool:
         return False
 
 
+def _numbers_of_tensor(tensor: Any) -> list[np.ndarray]:
+    if not hasattr(tensor, "layout") or tensor.device.type == "meta":
+        return []
+    is_float = tensor.is_floating_point() and tensor.numel()
+    return [tensor.to_dense().double().numpy()] if is_float else []
+
+
 def numbers_in(value: Any, depth: int = 3) -> list[np.ndarray]:
     """Return the floating-point numbers of a result, wherever they are."""
     if isinstance(value, bool | int | str | bytes | type(None)):
@@ -201,9 +208,7 @@ def numbers_in(value: Any, depth: int = 3) -> list[np.ndarray]:
     if isinstance(value, np.ndarray):
         return [value] if value.dtype.kind == "f" and value.size else []
     if type(value).__module__.startswith("torch") and hasattr(value, "detach"):
-        tensor = value.detach()
-        is_float = hasattr(tensor, "is_floating_point") and tensor.is_floating_point()
-        return [tensor.double().numpy()] if is_float and tensor.numel() else []
+        return _numbers_of_tensor(value.detach())
     if depth == 0:
         return []
     if isinstance(value, Mapping):

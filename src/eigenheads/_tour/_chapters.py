@@ -46,11 +46,11 @@ def digit_streams(n_train: int = 2000, n_test: int = 1000) -> Iterator[str]:
         f"{model.score(others, truths):.3f} on {n_test} streams of other images;"
     )
     yield (
-        f"its attention finds the deciding frame in {located:.1%}, "
-        f"chance {1 / _N_FRAMES:.0%}."
+        f"its attention finds the deciding frame in {located:.1%} of them "
+        f"(chance: {1 / _N_FRAMES:.0%})."
     )
     yield (
-        "Logistic regression of the mean frame: "
+        "Logistic regression on the mean frame: accuracy "
         f"{plain.score(others.mean(axis=1), truths):.3f}."
     )
 
@@ -65,7 +65,7 @@ def kernel_facts(n_permutations: int = 99) -> Iterator[str]:
     gap = np.abs(outputs - np.abs(_projections(queries, keys, 3))).max()
     yield (
         "A head with kernel-PCA values projects queries on the axes of its keys; "
-        f"largest gap to an SVD of explicit features: {gap:.0e}."
+        f"largest difference from an SVD of explicit features: {gap:.0e}."
     )
     n = 64
     keys = rng.standard_normal((n, 16))
@@ -76,14 +76,17 @@ def kernel_facts(n_permutations: int = 99) -> Iterator[str]:
         f"Largest eigenvalue of {n} keys: {centred.eigenvalues[0]:.4f}; "
         f"the bound for keys of mean zero: {bound:.4f}."
     )
-    for strength, name in ((1.0, "planted as kernel PCA"), (0.0, "of random values")):
+    for strength, name in (
+        (1.0, "with kernel-PCA values"),
+        (0.0, "with random values"),
+    ):
         heads = planted_heads(2, 8, strength=strength, seed=0)
         result = kernel_pca_probe(*heads, n_permutations=n_permutations)
         captured = result.statistics["captured_variance"]
         found = np.sum(q_values(captured.p_value["permuted_tokens"]) <= 0.05)
         yield (
-            f"The probe of 8 heads {name}: {found} stand out (q ≤ 0.05), "
-            f"captured variance {captured.observed.mean():.3f}."
+            f"Probe of 8 heads {name}: {found} stand out (q ≤ 0.05), "
+            f"mean captured variance {captured.observed.mean():.3f}."
         )
 
 
@@ -99,24 +102,25 @@ def pursuit_facts() -> Iterator[str]:
     flagged = after.sparse != 0
     yield (
         f"Attention pursuit flags {np.mean(before.sparse != 0):.1%} of the entries of "
-        f"clean keys. With {is_hit.mean():.1%} of them corrupted it"
+        f"clean keys. If {is_hit.mean():.1%} of the entries are corrupted,"
     )
     yield (
-        f"flags {flagged[is_hit].mean():.1%} of those and "
-        f"{flagged[~is_hit].mean():.1%} of the others."
+        f"it flags {flagged[is_hit].mean():.1%} of the corrupted and "
+        f"{flagged[~is_hit].mean():.1%} of the other entries."
     )
     # The same comparison for plain attention: corrupted keys against clean ones.
     plain = _moved(softmax_head(keys, keys, clean), softmax_head(clean, clean, clean))
     yield (
-        f"The corruption moves its output by {_moved(after.output, before.output):.2f} "
-        f"of its norm, that of plain attention by {plain:.2f}."
+        "The corruption changes its output by "
+        f"{_moved(after.output, before.output):.2f} of its norm, "
+        f"and that of plain attention by {plain:.2f}."
     )
 
 
 def softmax_head(
     queries: FloatArray, keys: FloatArray, values: FloatArray
 ) -> FloatArray:
-    """Return the output of a softmax head, written out."""
+    """Return the output of a softmax head."""
     scores = queries @ keys.T / np.sqrt(keys.shape[1])
     mixed: FloatArray = stable_softmax(scores) @ values
     return mixed
@@ -139,7 +143,7 @@ def _streams(
 def _projections(queries: FloatArray, keys: FloatArray, n_axes: int) -> FloatArray:
     """Project explicit features of queries on the principal axes of those of keys."""
     of_keys, of_queries = _features(keys), _features(queries)
-    # Softmax divides by the sum over keys: kernel PCA of these scaled features.
+    # Softmax divides by the sum over keys, so kernel PCA uses these scaled features.
     total = of_keys.sum(axis=0)
     of_keys = of_keys / (of_keys @ total)[:, None]
     of_queries = of_queries / (of_queries @ total)[:, None]

@@ -37,9 +37,9 @@ HEADLINES = (
 )
 _PIPED_WIDTH = 120
 _NEXT = (
-    "See it move:    {program} live",
-    "Check a paper:  {program} reproduce marion2025 --preset paper",
-    "Use it:         docs/start.md, ten minutes with your own data and models",
+    "Watch training:     {program} live",
+    "Reproduce a paper:  {program} reproduce marion2025 --preset paper",
+    "Use the library:    docs/start.md, ten minutes with your own data and models",
 )
 
 
@@ -74,7 +74,7 @@ def run_tour(
         console.print(terminal_text(line), highlight=False, soft_wrap=True)
 
     start = time.perf_counter()
-    with _chapter(say, "1. What the papers claim, checked again"):
+    with _chapter(say, "1. Claims of papers, measured again"):
         with interrupted_between_blocks(), ProgressDisplay() as listener:
             results = reproduce(
                 list(keys),
@@ -85,12 +85,12 @@ def run_tour(
                 listener=listener,
             )
         _print_headlines(console, say, results)
-    with _chapter(say, "2. A head as an estimator, on real data"):
+    with _chapter(say, "2. An attention head as an estimator"):
         _say_all(say, digit_streams())
-    with _chapter(say, "3. Attention as kernel PCA, and as a pursuit"):
+    with _chapter(say, "3. Attention as kernel PCA and as robust PCA"):
         _say_all(say, kernel_facts())
         _say_all(say, pursuit_facts())
-    with _chapter(say, "4. Inside a trained model"):
+    with _chapter(say, "4. Heads of a trained model"):
         _say_all(say, _look_inside())
     page = write_report(out)
     say(f"\nReport: {page} ({page.stat().st_size / 1e6:.1f} MB, opens offline)")
@@ -123,10 +123,10 @@ def _program() -> str:
 def _look_inside() -> Iterator[str]:
     if find_spec("torch") is None:
         yield (
-            f"Left out, because it needs PyTorch: `{how_to_get('torch')}` adds layers, "
-            "swaps of attention and probes of heads,"
+            f"Skipped, because PyTorch is not installed. `{how_to_get('torch')}` adds "
+            "layers, swaps of attention and probes of heads;"
         )
-        yield "and `eigenheads demo` then shows them here."
+        yield "`eigenheads demo` then shows them here."
         return
     from eigenheads._tour._torch import swap_and_probe
 

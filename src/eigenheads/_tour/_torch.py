@@ -47,19 +47,19 @@ def swap_and_probe(
         torch.manual_seed(0)
         model = _trained(RowReader(), x[:-400], y[:-400], n_steps)
         yield (
-            f"A transformer of 2 layers learned handwritten digits in {n_steps} steps: "
+            f"A transformer with 2 layers, trained on digits for {n_steps} steps: "
             f"accuracy {_accuracy(model, x_test, y_test):.3f} on held-out images."
         )
         before = _scores(model, x_test)
         with warnings.catch_warnings():
-            # The next line of the tour shows what this warning is about.
+            # The next line of the tour shows the effect that this warning names.
             warnings.simplefilter("ignore", SwapWarning)
             swap_attention(model, to="rpc", layers=[0], n_iter=4)
         swapped = _accuracy(model, x_test, y_test)
         swap_attention(model, to="original")
         is_same = torch.equal(_scores(model, x_test), before)
         yield (
-            f"Layer 0 swapped to attention pursuit, not trained again: {swapped:.3f}; "
+            f"Layer 0 swapped to attention pursuit, without training: {swapped:.3f}; "
             f"swapped back: {'bit for bit' if is_same else 'not'} the same."
         )
         probe = probe_model(

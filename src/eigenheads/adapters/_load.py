@@ -15,11 +15,14 @@ from torch import nn
 from eigenheads._checks import Got, check_count, fail
 from eigenheads._errors import UsageError
 from eigenheads._extras import require
+from eigenheads._files import check_regular
 from eigenheads.adapters._batch import longest_sequence
 
 _OWNER = "probe"
 _IMPLEMENTATIONS = (None, "eager", "sdpa", "flex_attention")
 _MAX_LAYERS = 4096
+# Largest file of texts that is read: 1 GiB.
+_LARGEST_TEXT = 2**30
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 MODEL_CONTRACT = "a folder with a Hugging Face model, or module:callable"
 
@@ -45,12 +48,16 @@ def read_texts(path: Path | None) -> list[str]:
     """Return the texts of a file, one per line; None returns 12 passages."""
     source: Any = files("eigenheads.adapters") / "texts.txt" if path is None else path
     try:
+        if path is not None:
+            check_regular(path, _LARGEST_TEXT)
         content = source.read_text(encoding="utf-8")
     except OSError as error:
         got = Got(f"{str(path)!r} ({error.strerror or error})")
         fail("data", "a text file that can be read", got, owner=_OWNER)
     except UnicodeDecodeError:
         fail("data", "a text file in UTF-8", Got(repr(str(path))), owner=_OWNER)
+    except ValueError as error:
+        fail("data", "a text file that can be read", Got(str(error)), owner=_OWNER)
     texts = [line.strip() for line in content.splitlines() if line.strip()]
     if not texts:
         got = Got(f"{str(path)!r}, which has none")
@@ -98,6 +105,8 @@ def load_folder(
             transformers.AutoModel,
             folder,
             config=config,
+            # Never the one that the configuration names.
+            attn_implementation="eager",
             weights_only=True,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
@@ -157,7 +166,7 @@ def check_config(config: Any, *, name: str, path: Path | str, owner: str) -> Non
     for part in [config, *subs]:
         asked = getattr(part, "_attn_implementation", None)
         if asked not in _IMPLEMENTATIONS:
-            got = Got(f"{str(path)!r}, whose config.json asks for {asked!r}")
+            got = Got(f"{str(path)!r}, whose config.json requests {asked!r}")
             contract = "a model with attention 'eager', 'sdpa' or 'flex_attention'"
             hint = "Remove `attn_implementation` from config.json."
             fail(name, contract, got, owner=owner, hint=hint)
@@ -201,11 +210,11 @@ def check_size(
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
         got = Got(f"{str(path)!r}: {type(error).__name__}: {first}"[:300])
-        fail(name, "a folder with a model that can be made", got, owner=owner)
+        fail(name, "a folder with a model that can be built", got, owner=owner)
     # Two numbers share a byte where weights are quantised to four bits.
     if n_numbers > 2 * sum(sizes) + 2**20:
         got = Got(f"{n_numbers} numbers in {sum(sizes)} bytes of {str(path)!r}")
-        fail(name, "a model of the size that its weights have", got, owner=owner)
+        fail(name, "a model that is as large as its weights", got, owner=owner)
 
 
 def check_all_loaded(
@@ -219,7 +228,7 @@ def check_all_loaded(
     lost = sorted(key for key in info["missing_keys"] if not key.startswith(but))
     if lost:
         got = Got(f"{str(path)!r}, which lacks {_some(lost)}")
-        hint = "Random numbers would take their place."
+        hint = "They would be filled with random numbers."
         fail(
             name, "a folder with all weights of its model", got, owner=owner, hint=hint
         )

@@ -1,5 +1,6 @@
-"""Laws: frozen dataclasses that draw synthetic data whose answer is known."""
+"""Laws: frozen dataclasses that draw synthetic data with a known solution."""
 
+from eigenheads.datasets._bags import BagLaw, BagSample
 from eigenheads.datasets._location import SingleLocation, SingleLocationSample
 from eigenheads.datasets._pca import (
     GaussianPrompts,
@@ -10,6 +11,8 @@ from eigenheads.datasets._pca import (
 from eigenheads.datasets._signal import SignalSample, SignalTokens
 
 __all__ = [
+    "BagLaw",
+    "BagSample",
     "GaussianPrompts",
     "SignalSample",
     "SignalTokens",

@@ -15,7 +15,7 @@ from eigenheads.datasets._size import check_sample_size
 
 
 class SingleLocationSample(NamedTuple):
-    """Prompts, targets, and which token decided each target."""
+    """Prompts, targets, and the index of the deciding token of each prompt."""
 
     tokens: FloatArray
     targets: FloatArray
@@ -33,8 +33,8 @@ class SingleLocation:
         X_l \sim \mathcal N(0, I) \ (l \neq J_0), \quad
         Y = X_{J_0} \cdot v^* + \varepsilon \xi
 
-    with unit vectors :math:`k^* \perp v^*`: the first two basis vectors, which is no
-    restriction since the law is rotation invariant.
+    with unit vectors :math:`k^* \perp v^*`, here the first two basis vectors; this is
+    no restriction, because the law is rotation invariant.
 
     Parameters
     ----------
@@ -44,7 +44,8 @@ class SingleLocation:
         :math:`L`, tokens in a prompt.
     gamma
         :math:`\gamma`, standard deviation of the deciding token. Default
-        :math:`\sqrt{1/2}`, the paper's: all tokens then have one expected length.
+        :math:`\sqrt{1/2}`, as in the paper: then all tokens have the same mean squared
+        length.
     noise
         :math:`\varepsilon`, standard deviation of the noise on the target.
 
@@ -93,7 +94,7 @@ class SingleLocation:
 
     @property
     def value_direction(self) -> FloatArray:
-        """:math:`v^*`: the target is the deciding token's coordinate along it."""
+        """:math:`v^*`: the target is the coordinate of the deciding token along it."""
         return _basis_vector(self.d, 1, owner="SingleLocation.value_direction")
 
     def sample(self, n: int, rng: np.random.Generator) -> SingleLocationSample:

@@ -72,7 +72,7 @@ class GaussianPrompts:
 
 
 class SpikedWishartSample(NamedTuple):
-    """Prompts, and the covariance that each was drawn with."""
+    """Prompts, and the covariance of each prompt."""
 
     tokens: FloatArray
     covariances: FloatArray
@@ -80,7 +80,7 @@ class SpikedWishartSample(NamedTuple):
 
 @dataclass(frozen=True)
 class SpikedWishartPrompts:
-    r"""Law of prompts in context: each has a covariance of its own.
+    r"""Law of prompts for in-context PCA: each prompt has its own covariance.
 
     .. math::
 
@@ -88,8 +88,8 @@ class SpikedWishartPrompts:
         V = \xi^2 I + \theta\, v v^\top, \qquad
         x_1, …, x_L \mid \Sigma \sim N(0, \Sigma)
 
-    The spike :math:`v` is the first basis vector, which is no restriction since all
-    else is rotation invariant.
+    The spike :math:`v` is the first basis vector; this is no restriction, because the
+    law is rotation invariant otherwise.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ def random_covariance(
     rng
         Source of randomness.
     ridge
-        :math:`r \ge 0`; the paper's figures have 0.1.
+        :math:`r \ge 0`; the figures of the paper use 0.1.
 
     Returns
     -------

@@ -32,16 +32,16 @@ class SignalSample(NamedTuple):
 
 @dataclass(frozen=True)
 class SignalTokens:
-    r"""Law of prompts in which a few tokens carry a direction and many are noise.
+    r"""Law of prompts in which a few tokens contain a direction and many are noise.
 
     .. math::
 
         \text{informative: } x = s\, \theta \sqrt d\, u + z, \qquad
         \text{nuisance: } x = z, \qquad z \sim \mathcal N(0, I_d)
 
-    with a unit vector :math:`u`: the first basis vector, which is no restriction
-    since the law is rotation invariant. The paper's own constants are not public:
-    this law, its scaling and all numbers used with it are ours.
+    with a unit vector :math:`u`, here the first basis vector; this is no restriction,
+    because the law is rotation invariant. The paper does not give its constants: this
+    law, its scaling and all numbers used with it are ours.
 
     Parameters
     ----------
@@ -122,13 +122,13 @@ class SignalTokens:
 
     @property
     def direction(self) -> FloatArray:
-        """:math:`u`, which the informative tokens carry."""
+        """:math:`u`, the direction of the informative tokens."""
         vector = np.zeros(self.d)
         vector[0] = 1.0
         return vector
 
     def sample(self, n: int, rng: np.random.Generator) -> SignalSample:
-        """Draw `n` prompts; the informative tokens stand anywhere in them.
+        """Draw `n` prompts; the informative tokens are at random positions.
 
         Parameters
         ----------

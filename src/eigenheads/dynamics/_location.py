@@ -49,9 +49,8 @@ def simulate_location(
 
     The head predicts
     :math:`T(X) = \sum_l \mathrm{erf}(\lambda X_l \cdot k)(X_l \cdot v)` with k and v
-    on the unit sphere. Each update draws a fresh batch, takes the gradients
-    :math:`g_k, g_v` of the mean of :math:`(T(X) - Y)^2` over it, and moves both at
-    once:
+    on the unit sphere. Each update draws a new batch, computes the gradients
+    :math:`g_k, g_v` of the mean of :math:`(T(X) - Y)^2` over it, and updates both:
 
     .. math::
 
@@ -61,26 +60,25 @@ def simulate_location(
     Parameters
     ----------
     law
-        What the prompts are drawn from.
+        Law of the prompts.
     inverse_temperature
         :math:`\lambda`, a number or a schedule: a callable of the 0-based index of
         the update.
     step_size
         :math:`\alpha`, a number or a schedule.
     batch_size
-        Prompts an update.
+        Prompts per update.
     n_steps
-        Updates a run.
+        Updates per run.
     n_runs
         Number of independent runs.
     record_every
         Record the state after each multiple of this many updates.
     seed
-        Run r depends on ``(seed, r)`` alone: not on how many runs stand beside it,
-        nor on the number of threads.
+        Run r depends on ``(seed, r)`` only, not on the number of runs or threads.
     method
-        ``"exact"`` simulates the order parameters alone, exactly in law, at a cost
-        that does not depend on d (d >= 5); ``"full"`` draws every coordinate.
+        ``"exact"`` simulates only the order parameters, exactly in distribution, at a
+        cost that does not depend on d (d >= 5); ``"full"`` draws every coordinate.
     start
         Order parameters at which to start, (5,) or (n_runs, 5), as
         :func:`location_start` returns them. Default: k and v uniform on the sphere.
@@ -96,9 +94,10 @@ def simulate_location(
     -----
     An exact update draws four normals per token: its coordinates along k*, v* and the
     residuals of k and v. The parts of the two gradients outside these four directions
-    have a 2 × 2 Gram matrix with a Wishart law. The exact method is a declared model
-    (:class:`eigenheads.models.Model`); the full one has a gradient written by hand.
-    They agree in law; for one seed they draw different numbers.
+    have a 2 × 2 Gram matrix with a Wishart distribution. The exact method is a declared
+    model (:class:`eigenheads.models.Model`); the full one has a gradient written by
+    hand. They have the same distribution; with the same seed they draw different
+    numbers.
 
     References
     ----------
@@ -247,13 +246,13 @@ def _check_memory(n_runs: int, law: SingleLocation, method: str) -> None:
 def location_start(
     d: int, *, n_runs: int, seed: int, on_manifold: bool = False
 ) -> FloatArray:
-    r"""Draw order parameters at which single-location regression may start.
+    r"""Draw initial order parameters of single-location regression.
 
     On the sphere, :math:`k` and :math:`v` are independent and uniform. On the
     invariant manifold they are uniform given :math:`k \perp v^*`,
-    :math:`v \perp k^*` and :math:`v \perp k`. Either way at most seven numbers are
-    drawn, whatever the dimension: Gaussian coordinates along the directions that
-    matter, and one :math:`\chi` for the length of all the others.
+    :math:`v \perp k^*` and :math:`v \perp k`. In both cases at most seven numbers are
+    drawn in any dimension: Gaussian coordinates along the relevant directions, and one
+    :math:`\chi` for the length of the remainder.
 
     Parameters
     ----------
@@ -262,8 +261,8 @@ def location_start(
     n_runs
         Number of starts.
     seed
-        Start r depends on ``(seed, r)`` alone, and on the sphere it is the one that
-        :func:`simulate_location` takes for this seed.
+        Start r depends on ``(seed, r)`` only. On the sphere it is the start that
+        :func:`simulate_location` uses for this seed.
     on_manifold
         Whether to start on the invariant manifold.
 
@@ -303,7 +302,7 @@ def draw_starts(
 
 
 def _on_sphere(d: float, rng: np.random.Generator) -> list[float]:
-    """Draw k and v along k*, v*, the residual of k, and the length of what is left."""
+    """Draw k and v along k*, v*, the residual of k, and the length of the rest."""
     k = np.array([*rng.standard_normal(2), gaussian_length(rng, d - 2), 0.0])
     along = rng.standard_normal() if d > 2 else 0.0
     v = np.array([*rng.standard_normal(2), along, gaussian_length(rng, d - 3)])

@@ -35,7 +35,7 @@ _FAR = 20.0
 def pca_start(
     d: int, *, n_runs: int, seed: int, rank: int = 1, scale: float | None = None
 ) -> FloatArray:
-    r"""Draw directions at which attention-based PCA may start.
+    r"""Draw initial directions of attention-based PCA.
 
     Parameters
     ----------
@@ -44,10 +44,10 @@ def pca_start(
     n_runs
         Number of starts.
     seed
-        Start r depends on ``(seed, r)`` alone; without a scale it is the one that
-        :func:`simulate_pca` takes for this seed.
+        Start r depends on ``(seed, r)`` only. Without a scale it is the start that
+        :func:`simulate_pca` uses for this seed.
     rank
-        Directions a start.
+        Number of directions per start.
     scale
         Standard deviation of independent Gaussian entries. By default the directions
         are independent and uniform on the unit sphere.
@@ -91,12 +91,12 @@ def simulate_pca(
     method: str = "exact",
     start: ArrayLike | None = None,
 ) -> Trajectories:
-    r"""Simulate online SGD of a head that learns to copy its query through attention.
+    r"""Simulate online SGD of a head that learns to reconstruct its query.
 
     The head has free directions :math:`M` (one vector :math:`\mu` for rank 1), scores
     :math:`\lambda x_1^\top MM^\top x_k`, and the loss
     :math:`\lVert x_1 - T(X) \rVert^2` (:func:`~eigenheads.functional.pca_head`). Each
-    update draws a fresh batch and moves against the gradient of its mean loss:
+    update draws a new batch and moves against the gradient of its mean loss:
 
     .. math::
 
@@ -105,30 +105,29 @@ def simulate_pca(
     Parameters
     ----------
     law
-        :class:`~eigenheads.datasets.GaussianPrompts`, or in context
+        :class:`~eigenheads.datasets.GaussianPrompts`, or for in-context PCA
         :class:`~eigenheads.datasets.SpikedWishartPrompts`.
     head
         ``"softmax"`` or ``"linear"``.
     rank
-        :math:`k`, directions of the head.
+        :math:`k`, the number of directions of the head.
     inverse_temperature
         :math:`\lambda > 0`.
     step_size
         :math:`\alpha_t`, a number or a callable of the 0-based index of the update.
     batch_size
-        :math:`B`, prompts an update.
+        :math:`B`, prompts per update.
     n_steps
-        Updates a run.
+        Updates per run.
     n_runs
         Number of independent runs.
     record_every
         Record the state after each multiple of this many updates.
     seed
-        Run r depends on ``(seed, r)`` alone: not on how many runs stand beside it,
-        nor on the number of threads.
+        Run r depends on ``(seed, r)`` only, not on the number of runs or threads.
     method
         ``"exact"`` draws two normals per token (k + 1 for rank k > 1) and two or three
-        vectors a prompt, whatever d is; ``"full"`` draws every coordinate.
+        vectors per prompt, for any d; ``"full"`` draws every coordinate.
     start
         (d,) or (n_runs, d); for rank k (d, k) or (n_runs, d, k). Default: directions
         uniform on the unit sphere (:func:`pca_start`).
@@ -136,9 +135,9 @@ def simulate_pca(
     Returns
     -------
     trajectories
-        ``alignment`` with the top eigenvector (of V in context) or the principal
-        subspace, from 0 to 1; ``norm`` of :math:`M` (Frobenius); and ``loss``, the
-        mean loss of fresh prompts at that very state: those of the next update.
+        ``alignment`` with the top eigenvector (of V for in-context PCA) or the
+        principal subspace, from 0 to 1; ``norm`` of :math:`M` (Frobenius); and
+        ``loss``, the mean loss at the recorded state on the prompts of the next update.
 
     Raises
     ------
@@ -153,7 +152,8 @@ def simulate_pca(
 
     Notes
     -----
-    The two methods agree in law; for one seed they draw different numbers.
+    The two methods have the same distribution; with the same seed they draw different
+    numbers.
 
     References
     ----------

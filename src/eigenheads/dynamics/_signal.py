@@ -45,10 +45,10 @@ def simulate_signal(
     method: str = "exact",
     start: ArrayLike | None = None,
 ) -> Trajectories:
-    r"""Simulate a query on the sphere that climbs the norm of its attention output.
+    r"""Simulate a query on the sphere that maximises the norm of its attention output.
 
-    Each update draws a fresh batch of prompts, takes the mean :math:`g` of the
-    gradients of :math:`\lVert o \rVert^2`, and moves
+    Each update draws a new batch of prompts, computes the mean :math:`g` of the
+    gradients of :math:`\lVert o \rVert^2`, and moves the query:
 
     .. math::
 
@@ -59,26 +59,25 @@ def simulate_signal(
     Parameters
     ----------
     law
-        What the prompts are drawn from; its ``inverse_temperature`` is :math:`\beta`.
+        Law of the prompts; its ``inverse_temperature`` is :math:`\beta`.
     step_size
         :math:`a_t`, a number or a schedule: a callable of the 0-based index of the
         update.
     n_steps
-        Updates a run.
+        Updates per run.
     n_runs
         Number of independent runs.
     record_every
         Record the state after each multiple of this many updates.
     seed
-        Run r depends on ``(seed, r)`` alone: not on how many runs stand beside it,
-        nor on the number of threads.
+        Run r depends on ``(seed, r)`` only, not on the number of runs or threads.
     batch_size
-        Prompts an update.
+        Prompts per update.
     averaging
-        Whether to follow the average of the iterates, too (Polyak–Ruppert).
+        Whether to compute the average of the iterates as well (Polyak–Ruppert).
     method
-        ``"exact"`` simulates the alignment alone, exactly in law, at a cost that does
-        not depend on d (d >= 3); ``"full"`` draws every coordinate.
+        ``"exact"`` simulates only the alignment, exactly in distribution, at a cost
+        that does not depend on d (d >= 3); ``"full"`` draws every coordinate.
     start
         Alignments :math:`q \cdot u` at which to start, one number or (n_runs,).
         Default: q uniform on the sphere.
@@ -87,9 +86,9 @@ def simulate_signal(
     -------
     trajectories
         ``alignment`` :math:`= q \cdot u` with its sign, after ``.steps`` updates;
-        record 0 is the start. With ``averaging`` also ``averaged_alignment``, of the
-        average :math:`\bar q` as a direction, :math:`\bar q \cdot u / \lVert \bar q
-        \rVert`.
+        record 0 is the start. With ``averaging`` also ``averaged_alignment``, the
+        alignment :math:`\bar q \cdot u / \lVert \bar q \rVert` of the average
+        :math:`\bar q`.
 
     Notes
     -----
@@ -98,8 +97,8 @@ def simulate_signal(
 
     The average gives the iterate after t updates a weight that grows like
     :math:`t^3`: :math:`\bar q_t = \bar q_{t-1} + \frac{4}{t+3}(q_t - \bar q_{t-1})`.
-    With equal weights, the time before the escape from a random start would stay in
-    the average; so it has a share of :math:`(\text{escape} / t)^4`.
+    With equal weights, the iterates before the escape from a random start would keep a
+    large share of the average; here their share is :math:`(\text{escape} / t)^4`.
 
     References
     ----------

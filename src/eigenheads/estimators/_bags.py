@@ -12,6 +12,7 @@ from sklearn.utils.validation import validate_data
 from eigenheads._checks import (
     Got,
     check_choice,
+    check_items,
     fail,
     shown,
     without_traps,
@@ -206,7 +207,7 @@ def group_bags(
     Parameters
     ----------
     table : array-like or DataFrame of shape (n_tokens, n_features)
-        One row per token, in any order of bags.
+        One row per token, in any order of bags; NaN stay as they are.
 
     by : array-like of shape (n_tokens,) or str
         The bag of each row; or, for a DataFrame, the name of the column that contains
@@ -294,9 +295,11 @@ def _feature_columns(
     if not columns:
         if features is not None:
             contract = "None, unless the table is a DataFrame"
-            fail("features", contract, list(features), owner="group_bags")
-        return np.asarray(table)
+            fail("features", contract, features, owner="group_bags")
+        return np.asarray(without_traps("table", table, owner="group_bags"))
     if features is not None:
+        contract = "a list of names of columns"
+        features = check_items("features", features, contract, owner="group_bags")
         for name in features:
             check_choice("features", name, columns, owner="group_bags")
         return table[list(features)]
@@ -410,7 +413,13 @@ def _check_widths(arrays: list[NDArray[Any]], owner: str) -> None:
     for index, bag in enumerate(arrays):
         if bag.shape[1] != width:
             got = Got(f"{bag.shape[1]} columns in bag {index}, {width} in bag 0")
-            fail("X", "bags of one width", got, owner=owner, hint=_HINT)
+            fail(
+                "X",
+                "bags of equal width",
+                got,
+                owner=owner,
+                hint=_HINT,
+            )
 
 
 def _check_finite(bags: Bags, owner: str) -> None:

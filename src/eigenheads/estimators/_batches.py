@@ -8,7 +8,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from eigenheads._checks import Got, fail
+from eigenheads._checks import (
+    Got,
+    check_count,
+    fail,
+    without_traps,
+)
 from eigenheads._files import read_arrays, write_arrays
 
 # Bags and targets, optionally with weights.
@@ -31,7 +36,7 @@ def row_blocks(X: Any, *, n_rows: int | None = None) -> Iterator[NDArray[Any]]:
     Yields
     ------
     block : ndarray
-        Consecutive rows, whole in all other axes.
+        Consecutive rows, whole in all other axes; NaN as they are in `X`.
 
     Examples
     --------
@@ -43,7 +48,13 @@ def row_blocks(X: Any, *, n_rows: int | None = None) -> Iterator[NDArray[Any]]:
         for index in range(whole.numblocks[0]):
             yield np.asarray(whole.blocks[index].compute())
         return
-    step = 65_536 if n_rows is None else n_rows
+    step = 65_536
+    if n_rows is not None:
+        step = check_count("n_rows", n_rows, owner="row_blocks")
+    if not len(getattr(X, "shape", ())):
+        contract = "an array with rows"
+        fail("X", contract, X, owner="row_blocks", error=TypeError)
+    X = without_traps("X", X, owner="row_blocks")
     for start in range(0, X.shape[0], step):
         yield np.asarray(X[start : start + step])
 

@@ -8,7 +8,14 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from eigenheads._checks import Got, check_count, check_number, fail
+from eigenheads._checks import (
+    Got,
+    check_callable,
+    check_count,
+    check_finite_array,
+    check_number,
+    fail,
+)
 from eigenheads._typing import FloatArray
 from eigenheads.functional._screening import flag_tokens, unchecked_distances
 
@@ -101,8 +108,8 @@ class TokenScreen(BaseEstimator):
         ----------
         X
             Tokens, ``(n_samples, n_tokens, n_features)``.
-        y
-            Ignored.
+        y : Ignored
+            Present for consistency.
         """
         tokens = _read(X)
 
@@ -122,6 +129,8 @@ class TokenScreen(BaseEstimator):
             it is called three times and must give the same each time.
         """
         self._check_parameters()
+        contract = "a function that returns blocks of tokens"
+        check_callable("blocks", blocks, contract, owner=_OWNER)
         # Pass 1: the mean of each position, and the covariance of tokens around it.
         n_fit, total, squares = 0, None, None
         for rows in self._split(blocks, is_held_out=False):
@@ -216,8 +225,12 @@ class TokenScreen(BaseEstimator):
     def _split(self, blocks: Blocks, *, is_held_out: bool) -> Iterator[FloatArray]:
         """Yield the rows on one side of the split, which depends on their index."""
         first = 0
-        for block in blocks():
-            rows = np.asarray(block, dtype=np.float64)
+        given = blocks()
+        if not isinstance(given, Iterable):
+            contract = "a function that returns an iterable of arrays"
+            fail("blocks", contract, given, owner=_OWNER, error=TypeError)
+        for block in given:
+            rows = _read(block)
             index = np.arange(first, first + len(rows))
             held = np.floor((index + 1) * self.held_out) > np.floor(
                 index * self.held_out
@@ -240,10 +253,8 @@ class TokenScreen(BaseEstimator):
 
 
 def _read(X: ArrayLike) -> FloatArray:
-    tokens = np.asarray(X, dtype=np.float64)
+    tokens = check_finite_array("X", X, owner=_OWNER)
     if tokens.ndim != 3 or 0 in tokens.shape:
         contract = "of shape (n_samples, n_tokens, n_features), without empty axes"
         fail("X", contract, Got(tokens.shape), owner=_OWNER)
-    if not np.isfinite(tokens).all():
-        fail("X", "finite numbers", Got("others"), owner=_OWNER)
     return tokens

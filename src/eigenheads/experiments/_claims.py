@@ -1,4 +1,4 @@
-"""Claims: sentences of papers, and checks of ours, as numbers with verdicts.
+"""Claims of papers, and our own checks, as numbers with verdicts.
 
 A claim says in which range a number must lie. A number without sampling noise is in
 the range or not. A number with noise carries an interval: *held* if all of the interval
@@ -9,9 +9,16 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, SupportsFloat, TypeAlias
 
+from eigenheads._checks import (
+    check_choice,
+    check_number,
+    check_numbers,
+    check_text,
+    fail,
+)
 from eigenheads.experiments._statistics import LEVEL, Estimate, family_level
 
 Relation: TypeAlias = Literal["≈", "≥", "≤"]
@@ -22,39 +29,39 @@ _PAPER = re.compile(r"[a-z]+\d{4}")
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A sentence as a number that is either met or not, or that nobody can tell yet.
+    """Claim about a number, with a verdict: held, contradicted or undecided.
 
     Attributes
     ----------
     statement
         What is claimed, in words.
     source
-        Starts with the key of the paper that makes the claim, then where in it; or
-        with "ours" for a check of our own.
+        Key of the paper that makes the claim, then the place in it; or "ours" for a
+        check of our own.
     relation
         ``≈`` within the tolerance, ``≥`` or ``≤`` up to the tolerance.
     expected, measured
-        The claim's number and ours.
+        Number of the claim and our number.
     tolerance
-        How far off the number may be. For claims of "no difference", the margin that
-        was fixed before the run.
+        Allowed deviation. For claims of "no difference", the margin that was fixed
+        before the run.
     reason
-        Why this bound or tolerance.
+        Reason for this bound or tolerance.
     on_record
-        Our standing verdict. A run that comes to another one is reported as changed.
+        Recorded verdict. A run with another verdict is reported as changed.
     interval, level
         Ends and confidence level of the interval, where the number has sampling noise.
     printed
-        The effect that the paper prints, if it does.
+        Effect reported in the paper, if any.
     own_setting
-        Whether the setting is the paper's own. Only then does an interval below the
-        printed effect contradict the claim.
+        Whether the setting is that of the paper. Only then does an interval below the
+        reported effect contradict the claim.
     detectable
         The smallest effect that this run would have found with a power of 80 %.
     family
         Name of the family of claims whose size sets the level.
     undecided
-        Why a run of this size cannot decide, where the interval does not say it.
+        Reason why a run of this size cannot decide, if the interval does not show it.
 
     Examples
     --------
@@ -84,13 +91,13 @@ class Claim:
 
     @property
     def paper(self) -> str:
-        """Key of the paper that makes the claim; empty for a check of ours."""
+        """Key of the paper that makes the claim; empty for our own checks."""
         found = _PAPER.match(self.source)
         return found[0] if found else ""
 
     @property
     def is_check(self) -> bool:
-        """True if it is a check of ours and no claim of a paper."""
+        """True if it is our own check and not a claim of a paper."""
         return not self.paper
 
     @property
@@ -119,10 +126,10 @@ class Claim:
 
     @property
     def is_changed(self) -> bool:
-        """True if this run's verdict differs from the one on record.
+        """True if the verdict of this run differs from the recorded one.
 
-        A run that cannot tell does not contradict the record; a number that could not
-        be measured does.
+        An undecided run does not contradict the record; a number that could not be
+        measured does.
         """
         if math.isnan(self.measured):
             return not self.undecided
@@ -130,7 +137,7 @@ class Claim:
 
     @property
     def note(self) -> str:
-        """Remark that a reader needs beside the verdict, or nothing."""
+        """Remark on the verdict, or an empty string."""
         if self.undecided:
             return self.undecided
         if self.verdict == "undecided" and self.detectable is not None:
@@ -144,6 +151,9 @@ class Claim:
         if self.verdict == "held" and is_smaller:
             return f"smaller than printed ({self.printed:.3g})"
         return ""
+
+
+_OPTIONS = [one.name for one in fields(Claim)]
 
 
 def at_least(
@@ -162,13 +172,14 @@ def at_least(
     statement
         What is claimed, in words.
     measured
-        Our number, or an estimate with an interval.
+        Our number, or an estimate with an interval; NaN if it could not be measured,
+        which leaves the claim undecided.
     bound
-        The claim's number.
+        Number of the claim.
     why
-        Why this bound, or this slack.
+        Reason for this bound or slack.
     slack
-        How far below the bound still counts.
+        Allowed deviation below the bound.
     options
         Further fields of the claim; `source` is "ours" unless given.
 
@@ -189,7 +200,15 @@ def at_most(
     slack: float = 0.0,
     **options: Any,
 ) -> Claim:
-    """Return the claim that a number is at most `bound`; see :func:`at_least`."""
+    """Return the claim that a number is at most `bound`; see :func:`at_least`.
+
+    Examples
+    --------
+    >>> at_most("error", 0.7, 0.5, "half").verdict
+    'contradicted'
+    >>> at_most("error", float("nan"), 0.5, "NaN: not measured").verdict
+    'undecided'
+    """
     return _claim(statement, "≤", measured, bound, slack, why, options)
 
 
@@ -203,8 +222,13 @@ def about(
 ) -> Claim:
     """Return the claim that a number is within a margin of the expected one.
 
-    With an estimate this is an equivalence test: two one-sided tests against the
-    margins, which a noisy run cannot pass.
+    With an estimate this is an equivalence test, made of two one-sided tests against
+    the margins. A noisy run cannot pass it. NaN means not measured.
+
+    Examples
+    --------
+    >>> about("share", 0.52, 0.5, 0.05, "binomial error").verdict
+    'held'
     """
     return _claim(statement, "≈", measured, expected, within, why, options)
 
@@ -214,17 +238,20 @@ def difference(
 ) -> Claim:
     """Return the claim that a difference is positive, judged by its interval.
 
-    `printed` is the paper's own difference, `own_setting` whether the setting is its
-    own.
+    `printed` is the difference reported in the paper, and `own_setting` tells whether
+    the setting is that of the paper. An estimate of NaN means not measured.
     """
-    reason = why or "the whole interval is above zero"
+    reason = "the whole interval is above zero" if why == "" else why
     return _claim(statement, "≥", estimate, 0.0, 0.0, reason, options)
 
 
 def no_difference(
     statement: str, estimate: Estimate, margin: float, why: str, **options: Any
 ) -> Claim:
-    """Return the claim that a difference is smaller than a margin fixed beforehand."""
+    """Return the claim that a difference is smaller than a margin fixed beforehand.
+
+    An estimate of NaN means not measured.
+    """
     return about(statement, estimate, 0.0, margin, why, **options)
 
 
@@ -273,19 +300,32 @@ def _claim(
     why: str,
     options: dict[str, Any],
 ) -> Claim:
+    owner = "Claim"
     estimate = measured if isinstance(measured, Estimate) else None
+    for option in options:
+        check_choice("options", option, _OPTIONS, owner=owner)
     made = Claim(
-        statement=statement,
+        statement=check_text("statement", statement, owner=owner),
         relation=relation,
-        expected=float(expected),
-        measured=float(measured.value if isinstance(measured, Estimate) else measured),
-        tolerance=float(tolerance),
-        reason=why,
+        expected=check_number("expected", expected, owner=owner),
+        measured=_number(
+            measured.value if isinstance(measured, Estimate) else measured
+        ),
+        tolerance=check_number("tolerance", tolerance, owner=owner, minimum=0.0),
+        reason=check_text("why", why, owner=owner),
         estimate=estimate,
         **{"source": "ours", **options},
     )
     # This is the level of a claim that stands alone; `in_family` may widen it later.
     return _at_level(made, LEVEL)
+
+
+def _number(measured: object) -> float:
+    """Return a measured number as a float; NaN says that it could not be measured."""
+    array = check_numbers("measured", measured, owner="Claim")
+    if array.ndim:
+        fail("measured", "one number", measured, owner="Claim")
+    return float(array)
 
 
 def _at_level(claim: Claim, level: float) -> Claim:

@@ -23,11 +23,13 @@ _MODULES = {
         "fig5": "flow",
         "any_dimension": "any_dimension",
         "bayes": "bayes",
+        "transformers": "transformers",
     },
     "truong2026": {
         "alignment": "alignment",
         "nuisance": "recovery",
         "strength": "recovery",
+        "readings": "readings",
         "phase_diagram": "phase_diagram",
     },
     "maulensoto2026": {
@@ -49,6 +51,7 @@ _MODULES = {
         "rank_k": "rank_k",
         "non_gaussian": "non_gaussian",
         "real_heads": "real_heads",
+        "finite_prompts": "finite_prompts",
     },
     "teo2024": {
         "robustness": "robustness",
@@ -57,12 +60,17 @@ _MODULES = {
         "language": "language",
         "segmentation": "segmentation",
         "reconstruction": "reconstruction",
+        "sign": "sign",
+        "imagenet": "at_scale",
+        "wikitext": "at_scale",
     },
     "saritas2025": {
         "values": "readings",
         "norms": "readings",
         "eigenvalues": "eigenvalues",
         "gamma": "readings",
+        "reparameterised": "reparameterised",
+        "heads": "heads",
     },
 }
 
@@ -87,7 +95,7 @@ def get_experiment(key: str, *, owner: str = "reproduce") -> Experiment[Any]:
     'Figure 4'
     """
     keys = experiment_keys()
-    if key not in keys:
+    if not isinstance(key, str) or key not in keys:
         names = [*(_MODULES if owner == "reproduce" else ()), *keys]  # or a whole paper
         close = difflib.get_close_matches(str(key), names, n=1, cutoff=0.3)
         hint = f"Did you mean {close[0]!r}? " if close else ""

@@ -11,13 +11,17 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eigenheads._checks import escape_controls
+from eigenheads._checks import (
+    check_path,
+    escape_controls,
+)
 from eigenheads._errors import UsageError
 from eigenheads._files import (
     MAX_ARRAYS,
@@ -49,7 +53,7 @@ _WRONG_FIELD = (
 
 
 class StoreError(UsageError, ValueError):
-    """A file in the store is damaged or not ours; the message names it."""
+    """Error: a file in the store is damaged or was not written by this package."""
 
     def __init__(self, message: str) -> None:
         super().__init__(escape_controls(message))
@@ -181,13 +185,14 @@ def _check_plain(value: object) -> None:
             _check_plain(item)
 
 
-def stored_results(root: Path) -> Iterator[Result]:
+def stored_results(root: str | PathLike[str]) -> Iterator[Result]:
     """Yield every complete result of a known experiment below a folder.
 
     In the order of the report; other folders are ignored.
     """
+    folder = check_path("root", root, owner="stored_results")
     for key in experiment_keys():
-        for path in sorted((root / key).glob(f"*/{_MANIFEST}")):
+        for path in sorted((folder / key).glob(f"*/{_MANIFEST}")):
             result = load_result(path.parent)
             if result is not None:
                 yield result

@@ -19,15 +19,21 @@ class Untested:
         Reason, and what a test would need.
     instead
         The key that tests the nearest thing, or nothing.
+    command
+        What tests it where the data and the hardware are, or nothing.
     """
 
     claim: str
     source: str
     why: str
     instead: str = ""
+    command: str = ""
 
 
 _IMAGENET = "needs ImageNet-1K and some GPU days; neither is shipped"
+# RPC is a run that `eigenheads train` wrote; DATA stands for the folder of the data.
+_TRAIN = "eigenheads train imagenet --data DATA --out RPC --variant rpc"
+_JUDGE = "eigenheads reproduce teo2024/imagenet --data DATA --runs RPC"
 
 _UNTESTED = {
     "marion2025": (
@@ -39,9 +45,10 @@ _UNTESTED = {
             instead="marion2025/fig1",
         ),
         Untested(
-            claim="full transformers with one and several heads learn the task",
+            claim="the curves of the transformers with one and several heads",
             source="appendix E.3",
-            why="they train other models than the one that the theory is about",
+            why="their models and training are not public; ours are others",
+            instead="marion2025/transformers",
         ),
         Untested(
             claim="the contents of Figures 6 to 9 and Tables 1 and 2",
@@ -56,6 +63,14 @@ _UNTESTED = {
             why="the law's constants, d, counts and steps are not public: 0.9965 is a "
             "bound that our constants meet, not a number to match",
             instead="truong2026/alignment",
+        ),
+        Untested(
+            claim="recovery at θ = 0.25 read as amplitude θ, with 100 informative of "
+            "10 100 tokens",
+            source="experiments, other readings",
+            why="theory's rule asks for 46 million steps per run, two hours each (1.4 "
+            "million with fixed signs); run with 1000 and 5000 informative tokens",
+            instead="truong2026/readings",
         ),
         Untested(
             claim="convergence with probability one",
@@ -85,18 +100,21 @@ _UNTESTED = {
             source="ImageNet-1K, clean",
             why=_IMAGENET,
             instead="teo2024/robustness",
+            command=_TRAIN,
         ),
         Untested(
             claim="mean corruption error, accuracy on adversarial examples, AUPR",
             source="ImageNet-C, -A, -O",
             why=_IMAGENET,
             instead="teo2024/robustness",
+            command=_JUDGE,
         ),
         Untested(
             claim="accuracy under attacks with budgets of 1/255 and more",
             source="attacks on ImageNet-1K",
             why=_IMAGENET,
             instead="teo2024/robustness",
+            command=_JUDGE,
         ),
         Untested(
             claim="the same gains in FAN, another architecture",
@@ -108,16 +126,18 @@ _UNTESTED = {
             claim="accuracy on ImageNet-R",
             source="ImageNet-R",
             why=_IMAGENET,
+            command=_JUDGE,
         ),
         Untested(
             claim="accuracy under SLD, CW and noise attacks, and under AutoAttack",
             source="further attacks on ImageNet-1K",
-            why=_IMAGENET + "; SLD, CW and AutoAttack are not implemented",
+            why=_IMAGENET + "; AutoAttack as a whole is not implemented",
         ),
         Untested(
             claim="the same gains for SymViT-base",
             source="ImageNet-1K, larger models",
             why=_IMAGENET,
+            command=f"{_TRAIN} --preset paper-base",
         ),
         Untested(
             claim="accuracy on SST-2, SST-5 and IMDB",
@@ -134,12 +154,14 @@ _UNTESTED = {
             source="ImageNet-1K",
             why=_IMAGENET,
             instead="teo2024/scaled",
+            command=_TRAIN.replace("rpc", "scaled-scalar"),
         ),
         Untested(
             claim="perplexity of a 16-layer model, clean and with words swapped",
             source="WikiText-103",
             why="needs the corpus of 103 million tokens and GPU days",
             instead="teo2024/language",
+            command="eigenheads train wikitext --data DATA --out RPC --variant rpc",
         ),
         Untested(
             claim="mean IoU and pixel accuracy, clean and corrupted",

@@ -1,7 +1,8 @@
-"""Formulas on NumPy or PyTorch arrays: the readable reference of each.
+"""Formulas on NumPy or PyTorch arrays, as a readable reference.
 
-Arrays must be finite; NaN is refused with its place. Numbers whose squares exceed the
-largest float (entries beyond about 1e150) give infinity or NaN, as in NumPy.
+Arrays must be finite; NaN raises an error that names its position. Numbers whose
+squares exceed the largest float (entries beyond about 1e150) give infinity or NaN, as
+in NumPy.
 """
 
 from eigenheads.functional._kernel import (

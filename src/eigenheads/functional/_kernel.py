@@ -18,7 +18,7 @@ from eigenheads._checks import (
 from eigenheads._typing import Array
 from eigenheads.functional._arrays import log_sum_exp
 
-# More columns of zeros than this serve nobody.
+# Largest useful number of columns of zeros.
 _MAX_COMPONENTS = 10**6
 
 
@@ -50,7 +50,7 @@ class KernelPCA:
 def kernel_pca(
     keys: Float[Array, "*batch n d"], *, scale: float | None = None
 ) -> KernelPCA:
-    r"""Kernel PCA of the keys' features :math:`\varphi(k_i)/g(k_i)`.
+    r"""Compute kernel PCA of the normalised features :math:`\varphi(k_i)/g(k_i)`.
 
     With :math:`k(x, y) = e^{c\, x \cdot y} = \langle \varphi(x), \varphi(y) \rangle`
     and :math:`g(x) = \sum_j k(x, k_j)`,
@@ -77,8 +77,8 @@ def kernel_pca(
     -----
     :math:`0 \le \ell_d \le \operatorname{tr} \tilde K \le \operatorname{tr} K_\varphi
     \le N`, because :math:`g(k_i) \ge k(k_i, k_i) \ge 1`; for keys of mean zero the
-    trace is at most :math:`N (4(N-1))^{-(N-1)/N} \le 1`. Everything is formed in log
-    space: no key is too long. KERNEL writes :math:`\ell_d = N \lambda_d`.
+    trace is at most :math:`N (4(N-1))^{-(N-1)/N} \le 1`. Kernels are computed in log
+    space, so that long keys do not overflow. [1]_ writes :math:`\ell_d = N \lambda_d`.
 
     References
     ----------
@@ -123,7 +123,7 @@ def feature_gram(keys: Array, c: float) -> tuple[Array, Array]:
 def kernel_pca_values(
     cloud: KernelPCA, n_components: int, *, unit_axes: bool = True
 ) -> Float[Array, "*batch n n_components"]:
-    r"""Values that make a head the projection on kernel principal axes.
+    r"""Return values with which a head projects queries on kernel principal axes.
 
     .. math::
 
@@ -133,13 +133,13 @@ def kernel_pca_values(
     Parameters
     ----------
     cloud
-        What :func:`kernel_pca` returns.
+        Result of :func:`kernel_pca`.
     n_components
-        How many axes, largest eigenvalue first; those without variance (and those
-        beyond the number of tokens) give columns of zeros.
+        Number of axes, in order of decreasing eigenvalues; axes without variance, and
+        those beyond the number of tokens, give columns of zeros.
     unit_axes
         Whether the axes have length 1, :math:`\ell_d \lVert a_d \rVert^2 = 1`.
-        Otherwise :math:`\lVert a_d \rVert = 1`, and outputs are off by
+        Otherwise :math:`\lVert a_d \rVert = 1`, and outputs are wrong by the factor
         :math:`\sqrt{\ell_d}`.
 
     Returns
@@ -157,9 +157,9 @@ def kernel_pca_values(
         = \Bigl\langle \frac{\varphi(q)}{g(q)},\ w_d \Bigr\rangle, \qquad
         w_d = \sum_i a_{di} \Bigl(\frac{\varphi(k_i)}{g(k_i)} - \text{mean}\Bigr):
 
-    the uncentred feature of the query, projected on an axis of the centred cloud.
-    Eigenvalues below :math:`N \varepsilon\, \ell_1` count as zero, with the machine's
-    :math:`\varepsilon`: rounding makes them.
+    the uncentred feature of the query, projected on an axis of the centred features of
+    the keys. Eigenvalues below :math:`N \varepsilon\, \ell_1` count as zero, because
+    they are rounding errors (:math:`\varepsilon` is the machine precision).
 
     References
     ----------
@@ -207,7 +207,7 @@ def log_feature_norms(
     is_causal: bool = False,
     standardize: bool = False,
 ) -> Float[Array, "*batch n_queries"]:
-    r"""Logarithm of the squared norm of a query's normalised feature.
+    r"""Return the logarithm of the squared norm of the normalised query features.
 
     .. math::
 
@@ -224,20 +224,22 @@ def log_feature_norms(
         Whether query :math:`i` sees keys :math:`j \le i` only; then each row has its
         own normaliser.
     standardize
-        What the authors' program does: queries and keys are standardised token by
-        token (mean 0, variance 1 over the width), and :math:`c` is left out of
-        :math:`q \cdot q`.
+        Whether to standardise queries and keys token by token (mean 0, variance 1
+        over the width), and to leave :math:`c` out of :math:`q \cdot q`. Close to the
+        authors' program, but not equal to it: that one divides by D - 1 in the
+        variance and takes the normaliser from the first key's score without the scale.
 
     Returns
     -------
     log_norms
-        One a query; natural logarithm.
+        Natural logarithm, one number per query.
 
     Notes
     -----
-    A projection on unit axes shortens: with :math:`\hat V` of
-    :func:`kernel_pca_values` a head's output has at most this norm. The reproduction
-    study found trained outputs about :math:`10^3` times as long [1]_.
+    A projection on unit axes does not increase the norm: with :math:`\hat V` of
+    :func:`kernel_pca_values` the output of a head has at most this norm. The
+    reproduction study found that trained outputs are about :math:`10^3` times longer
+    [1]_.
 
     References
     ----------

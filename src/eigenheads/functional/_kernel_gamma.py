@@ -14,7 +14,7 @@ from eigenheads.functional._kernel import KernelPCA, check_floats
 def kernel_coefficients(
     cloud: KernelPCA, values: Float[Array, "*batch n d_value"]
 ) -> Float[Array, "*batch n d_value"]:
-    r"""Coefficients :math:`\hat A` that the given values would have in kernel PCA.
+    r"""Return the coefficients :math:`\hat A` of given values in kernel PCA.
 
     .. math::
 
@@ -24,15 +24,15 @@ def kernel_coefficients(
     Parameters
     ----------
     cloud
-        What :func:`eigenheads.functional.kernel_pca` returns.
+        Result of :func:`eigenheads.functional.kernel_pca`.
     values
         Rows of :math:`V`.
 
     Returns
     -------
     coefficients
-        :math:`\hat A / \max_i g(k_i)`: what follows does not see the factor, which may
-        exceed the largest float.
+        :math:`\hat A / \max_i g(k_i)`. The factor may exceed the largest float; the
+        statistics of these coefficients do not depend on it.
 
     Notes
     -----
@@ -69,10 +69,10 @@ def kernel_coefficients(
 def gamma_ratios(
     gram: Float[Array, "*batch n n"], coefficients: Float[Array, "*batch n d_value"]
 ) -> Float[Array, "*batch n d_value"]:
-    r"""Entrywise ratios :math:`\gamma_i = (\tilde K \hat a)_i / \hat a_i`.
+    r"""Return the entrywise ratios :math:`\gamma_i = (\tilde K \hat a)_i / \hat a_i`.
 
     They are constant, and equal to :math:`\ell`, if and only if :math:`\hat a` is an
-    eigenvector of :math:`\tilde K` (entries :math:`\hat a_i = 0` say nothing).
+    eigenvector of :math:`\tilde K`; entries :math:`\hat a_i = 0` are not informative.
 
     Examples
     --------
@@ -98,15 +98,15 @@ def relative_differences(
 ) -> Float[Array, "*batch d_value"]:
     r"""Mean over pairs of :math:`|\gamma_i - \gamma_j| / \max(|\gamma_i|, |\gamma_j|)`.
 
-    From 0 (constant) to 2; about 1 when signs are random. Absolute differences say
-    nothing, since :math:`\gamma` has the size of an eigenvalue of :math:`\tilde K`.
+    It ranges from 0 (constant) to 2 and is about 1 for random signs. Absolute
+    differences are not informative, because :math:`\gamma` is as small as the
+    eigenvalues of :math:`\tilde K`.
 
     Notes
     -----
     With the ratios sorted by absolute value, a pair :math:`j < i` contributes
-    :math:`1 - \gamma_j/\gamma_i`, so that the mean is one minus a mean of running sums
-    over :math:`\gamma_i`: :math:`O(n \log n)`, without the pairs. A pair of zeros
-    counts as a difference of 0.
+    :math:`1 - \gamma_j/\gamma_i`, so cumulative sums give the mean in
+    :math:`O(n \log n)`. A pair of zeros counts as a difference of 0.
 
     References
     ----------

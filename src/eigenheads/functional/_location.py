@@ -17,7 +17,7 @@ def location_predictor(
     inverse_temperature: float,
     head: str = "erf",
 ) -> Float[Array, "*batch"]:
-    r"""Sum of the values of the tokens, each weighted by its product with the key.
+    r"""Return the sum of the values of the tokens, weighted by their attention.
 
     .. math::
 
@@ -31,9 +31,9 @@ def location_predictor(
     tokens
         Rows :math:`X_l^\top` of each prompt.
     key
-        :math:`k`: which tokens are listened to.
+        :math:`k`, which determines the weights of the tokens.
     value
-        :math:`v`: what is read from them.
+        :math:`v`, which is read from each token.
     inverse_temperature
         :math:`\lambda \ge 0`.
     head

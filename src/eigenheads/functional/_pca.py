@@ -18,7 +18,7 @@ def pca_head(
     inverse_temperature: float,
     head: str = "softmax",
 ) -> Float[Array, "*batch d"]:
-    r"""Output of an attention head whose query is the first token of a prompt.
+    r"""Return the output of a head whose query is the first token of a prompt.
 
     The scores are :math:`s_k = \lambda\, x_1^\top M M^\top x_k` with one direction
     :math:`M = \mu` or several, and the values are the tokens themselves:
@@ -49,9 +49,9 @@ def pca_head(
 
     Notes
     -----
-    Permuting tokens 2 … L changes nothing, nor does a rotation
-    :math:`M \to MQ`. As :math:`\lambda \to 0` softmax attends to all alike and
-    returns the mean of the tokens.
+    The output is invariant under permutations of tokens 2 to L and under rotations
+    :math:`M \to MQ`. As :math:`\lambda \to 0`, the softmax weights become equal and the
+    output is the mean of the tokens.
 
     References
     ----------
@@ -108,7 +108,7 @@ def pca_prompt_loss(
     inverse_temperature: float,
     head: str = "softmax",
 ) -> PromptLoss:
-    r"""Mean squared error of a head that copies each token of a prompt, with gradient.
+    r"""Mean squared error of a head that reconstructs each token, with its gradient.
 
     Every token is the query in turn, with all tokens of its prompt as keys and values:
     tokens are exchangeable, so the mean is that of the first token as the only query,

@@ -16,7 +16,7 @@ _TIE = 1e-9
 
 
 class NotIdentifiedWarning(UserWarning):
-    """Eigenvalues coincide, so that a principal direction is not unique."""
+    """Warning: eigenvalues coincide, so a principal direction is not unique."""
 
 
 def check_covariance(name: str, value: object, *, owner: str) -> FloatArray:
@@ -43,7 +43,7 @@ def check_covariance(name: str, value: object, *, owner: str) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class PrincipalSubspace:
-    r"""The span of the `rank` largest eigenvalues' eigenvectors, as far as it is one.
+    r"""Span of the eigenvectors of the `rank` largest eigenvalues, which may be tied.
 
     Attributes
     ----------
@@ -54,10 +54,11 @@ class PrincipalSubspace:
     rank
         :math:`k`.
     n_certain
-        How many of the leading directions are strictly above the k-th eigenvalue.
+        Number of eigenvalues strictly above the k-th.
     n_candidates
-        How many reach it: more than `rank` if the k-th and the next eigenvalue
-        coincide, and then only a part of their eigenspace belongs to the span.
+        Number of eigenvalues that reach the k-th. It is larger than `rank` if the k-th
+        and the next eigenvalue coincide; then only a part of their eigenspace belongs
+        to the span.
     """
 
     eigenvalues: FloatArray
@@ -68,11 +69,11 @@ class PrincipalSubspace:
 
     @property
     def is_identified(self) -> bool:
-        """True if exactly one subspace of dimension `rank` is the principal one."""
+        """True if the principal subspace of dimension `rank` is unique."""
         return self.n_candidates == self.rank
 
     def warn_if_not_identified(self, *, owner: str) -> None:
-        """Warn (:class:`NotIdentifiedWarning`) if there are several such subspaces."""
+        """Warn (:class:`NotIdentifiedWarning`) if the subspace is not unique."""
         if self.is_identified:
             return
         n_tied = self.n_candidates - self.n_certain
@@ -86,7 +87,7 @@ class PrincipalSubspace:
         )
 
     def alignment(self, directions: FloatArray) -> FloatArray:
-        r"""Return how well the columns of (..., d, k) span the subspace, from 0 to 1.
+        r"""Return the alignment of columns (..., d, k) with the subspace, from 0 to 1.
 
         .. math::
 
@@ -115,7 +116,7 @@ def principal_subspace(
     owner: str = "principal_subspace",
     name: str = "covariance",
 ) -> PrincipalSubspace:
-    r"""Return the principal subspace of a covariance, and tell if there are several.
+    r"""Return the principal subspace of a covariance, which may not be unique.
 
     Parameters
     ----------
@@ -124,12 +125,12 @@ def principal_subspace(
     rank
         Dimension k of the subspace.
     owner, name
-        Who asks and what the matrix is called there, for the messages.
+        Name of the caller and of the matrix, for error messages.
 
     Returns
     -------
     subspace
-        Eigenvalues, eigenvectors and which of them count.
+        Eigenvalues and eigenvectors, with the number of ties.
 
     Examples
     --------

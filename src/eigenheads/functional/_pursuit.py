@@ -49,7 +49,7 @@ _QUERY_STEPS = ("last", "every")
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionPursuit:
-    r"""Result of :func:`attention_pursuit`; the last three are per iteration.
+    r"""Result of :func:`attention_pursuit`; the last three are given per iteration.
 
     Attributes
     ----------
@@ -93,9 +93,9 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
     is_causal: bool = False,
     scale: float | None = None,
 ) -> AttentionPursuit:
-    r"""Split keys into a low-rank and a sparse part; the low-rank one is the output.
+    r"""Split keys into a low-rank part, which is the output, and a sparse part.
 
-    From :math:`L = Y = 0`, `n_iter` times:
+    Start from :math:`L = Y = 0` and repeat `n_iter` times:
 
     .. math::
 
@@ -104,7 +104,7 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
         L &= \operatorname{softmax}(c K' K'^\top) V, &
         Y &\leftarrow Y + \mu (K - L - S),
 
-    with :math:`\mu = N D / (4 \lVert K \rVert_1)` for each head.
+    with :math:`\mu = N D / (4 \lVert K \rVert_1)` per head.
 
     Parameters
     ----------
@@ -118,9 +118,10 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
     n_iter
         Number of softmaxes, at least 1.
     sparsity
-        :math:`\lambda`; infinity flags nothing. ``"auto"``: :math:`\tau` is 3.82
-        medians over the tokens of each token's median absolute entry of
-        :math:`K - L + Y/\mu`, which flags 1 % of the entries of clean Gaussian keys.
+        :math:`\lambda`; infinity flags nothing. With ``"auto"``, :math:`\tau` is 3.82
+        times the median over tokens of the median absolute entry of
+        :math:`K - L + Y/\mu` per token, which flags 1 % of the entries of clean
+        Gaussian keys.
     threshold
         ``"paper"``: :math:`\tau = \lambda/\mu`. ``"reference"`` (the authors' code):
         :math:`\tau = \lambda\mu`, with `width` for :math:`D` in :math:`\mu`.
@@ -128,13 +129,13 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
         Width of the model, for ``threshold="reference"``.
     multiplier
         Sign of the multiplier in :math:`K'`. ``"paper"``: :math:`K - S - Y/\mu`, as
-        printed in [1]_. ``"admm"``: :math:`K - S + Y/\mu`, the minimiser of the
+        in [1]_. ``"admm"``: :math:`K - S + Y/\mu`, the minimiser of the
         augmented Lagrangian; with the proximal map of the nuclear norm in place of the
         softmax the iteration is then principal component pursuit.
     query_steps
-        ``"last"``: `queries` enter the last softmax only, whose earlier ones compare
+        ``"last"``: `queries` enter the last softmax only, and the earlier ones compare
         the keys with themselves. ``"every"``: they enter every softmax, as in the
-        asymmetric models of [1]_; there are then as many queries as keys.
+        asymmetric models of [1]_; then there must be as many queries as keys.
     attn_mask
         Broadcasts against ``(*batch, n_keys, n_keys)``: ``True`` where a token (row)
         may see a key (column), or numbers that are added to the scores, where
@@ -152,10 +153,9 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
     Notes
     -----
     Under a mask every row has its own :math:`\mu_j`, an average over the keys that it
-    may see; a causal mask makes that the running :math:`\mu_j = j D / (4 \sum_{i \le
-    j} \lVert k_i \rVert_1)`. Tokens that no token sees count as zero.
-    :math:`\mu` matters through :math:`\tau` alone: with :math:`Z = Y/\mu` it drops out
-    of everything else.
+    may see; for a causal mask, :math:`\mu_j = j D / (4 \sum_{i \le j} \lVert k_i
+    \rVert_1)`. Tokens that no token sees count as zero. :math:`\mu` has an effect
+    through :math:`\tau` only: with :math:`Z = Y/\mu` it cancels elsewhere.
 
     References
     ----------
@@ -172,7 +172,7 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
     """
     owner = "attention_pursuit"
     check_pursuit(n_iter, sparsity, threshold, multiplier, query_steps, owner=owner)
-    n_iter = int(n_iter)  # 4.0 is a count, too
+    n_iter = int(n_iter)  # 4.0 counts as an integer
     check_flag("is_causal", is_causal, owner=owner)
     if width is not None:
         width = check_count("width", width, owner=owner)
@@ -191,7 +191,7 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
     live = xp.any(visible, axis=-2)  # whether any token sees the token
     keys = xp.where(live[..., None], keys, xp.zeros_like(keys))
     values = xp.where(live[..., None], values, xp.zeros_like(values))
-    # Only now, because tokens that nobody sees may hold anything.
+    # Checked after hiding, because hidden tokens may hold any values.
     check_float_arrays(owner, keys=keys, values=values)
     mu = _mu(xp, keys, visible, d if threshold == "paper" else width)
 

@@ -20,15 +20,15 @@ def token_distances(
     *,
     hidden: Bool[Array, "*batch tokens"] | None = None,
 ) -> Float[Array, "*batch tokens"]:
-    r"""Distance of each token from the prediction by all others.
+    r"""Return the distance of each token from its prediction by all other tokens.
 
     .. math::
 
         d_j^2 = e_j^\top P_{jj}\, e_j, \qquad
         e_j = z_j - \operatorname{E}[z_j \mid \text{others}] = P_{jj}^{-1} (P z)_j
 
-    for a Gaussian of mean zero with precision matrix :math:`P` over all tokens: the
-    Mahalanobis distance that leaves one token out.
+    for a Gaussian of mean zero with precision matrix :math:`P` over all tokens. This is
+    the leave-one-out Mahalanobis distance.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ def signal_output(
     *,
     inverse_temperature: float = 1.0,
 ) -> Float[Array, "*batch d"]:
-    r"""Attention output of one query on prompts, values being the tokens themselves.
+    r"""Return the attention output of a query; the tokens are keys and values.
 
     .. math::
 
@@ -54,7 +54,7 @@ def signal_output_gradient(
     *,
     inverse_temperature: float = 1.0,
 ) -> Float[Array, "*batch d"]:
-    r"""Gradient in the query of the squared norm of the attention output.
+    r"""Return the gradient of the squared norm of the output with respect to the query.
 
     .. math::
 

@@ -12,15 +12,15 @@ from eigenheads.functional._kernel import centred_gram, check_floats
 def linear_cka(
     first: Float[Array, "*batch n d_first"], second: Float[Array, "*batch n d_second"]
 ) -> Float[Array, "*batch"]:
-    r"""Linear centred kernel alignment, from 0 to 1.
+    r"""Return the linear centred kernel alignment, from 0 to 1.
 
     .. math::
 
         \frac{\lVert Y^\top H X \rVert_F^2}
         {\lVert X^\top H X \rVert_F\, \lVert Y^\top H Y \rVert_F}
 
-    Unchanged by shifts, rotations and one common factor of either argument, and by a
-    permutation of the tokens of both. NaN if one of them is constant.
+    It is invariant under shifts, rotations and scaling of either argument, and under
+    the same permutation of the tokens of both. It is NaN if one of them is constant.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def linear_cka(
     Returns
     -------
     alignment
-        One number a batch entry.
+        One number per batch entry.
 
     References
     ----------
@@ -56,7 +56,7 @@ def linear_cka(
 def rbf_cka(
     first: Float[Array, "*batch n d_first"], second: Float[Array, "*batch n d_second"]
 ) -> Float[Array, "*batch"]:
-    r"""Centred kernel alignment with Gaussian kernels of median bandwidth.
+    r"""Return the centred kernel alignment with Gaussian kernels, median bandwidth.
 
     :math:`\langle \tilde K, \tilde L \rangle_F / (\lVert \tilde K \rVert_F \lVert
     \tilde L \rVert_F)` of the centred :func:`rbf_gram` of both. NaN if one of them is
@@ -77,10 +77,10 @@ def rbf_cka(
 
 
 def rbf_gram(points: Float[Array, "*batch n d"]) -> Float[Array, "*batch n n"]:
-    r"""Gaussian Gram matrix :math:`e^{-\lVert x_i - x_j \rVert^2 / (2\sigma^2)}`.
+    r"""Return the Gram matrix :math:`e^{-\lVert x_i - x_j \rVert^2 / (2\sigma^2)}`.
 
-    :math:`\sigma` is the median distance of two different tokens (of the middle two
-    squares the lower one, so that no average is formed).
+    :math:`\sigma` is the median distance of two different tokens; for an even number of
+    pairs, the lower of the two middle values.
 
     Examples
     --------
@@ -104,7 +104,7 @@ def rbf_gram(points: Float[Array, "*batch n d"]) -> Float[Array, "*batch n n"]:
 
 
 def matching_cosine(first: FloatArray, second: FloatArray) -> FloatArray:
-    r"""Mean cosine of tokens under the best one-to-one matching.
+    r"""Return the mean cosine of tokens under the best one-to-one matching.
 
     .. math::
 
@@ -119,14 +119,14 @@ def matching_cosine(first: FloatArray, second: FloatArray) -> FloatArray:
     Returns
     -------
     cosine
-        One number a batch entry.
+        One number per batch entry.
 
     Notes
     -----
-    A permutation of the tokens of either argument changes nothing, so permuted tokens
-    are no null for it: the maximum is positive for unrelated rows, too, and only a
-    null that redraws the values tells what it is worth. It does change with a
-    rotation of the width, and with the arbitrary signs of principal axes.
+    A permutation of the tokens of either argument does not change the result, so
+    permuted tokens cannot serve as a null. The maximum is positive for unrelated rows
+    as well; compare it with a null that redraws the values. The result changes under
+    rotations of the columns, and with the arbitrary signs of principal axes.
 
     References
     ----------

@@ -24,7 +24,7 @@ _RANK_KINDS = ("entropy", "participation")
 def soft_threshold(
     x: Float[Array, "*shape"], threshold: float | Float[Array, "*#shape"]
 ) -> Float[Array, "*shape"]:
-    r"""Shrinkage: move every entry towards zero, at most by the threshold.
+    r"""Move every entry towards zero by at most the threshold (shrinkage).
 
     .. math::
 
@@ -79,7 +79,7 @@ def _check_threshold(xp: Array, x: Array, value: Any) -> Any:
 def singular_value_threshold(
     x: Float[Array, "*batch rows columns"], threshold: float
 ) -> Float[Array, "*batch rows columns"]:
-    r"""Shrink the singular values: the matrix nearest to `x` under a nuclear norm.
+    r"""Shrink the singular values of a matrix by a threshold.
 
     .. math::
 
@@ -95,7 +95,7 @@ def singular_value_threshold(
     Returns
     -------
     shrunk
-        Of the rank that is the number of singular values above :math:`\tau`.
+        Its rank is the number of singular values above :math:`\tau`.
 
     Notes
     -----
@@ -130,7 +130,7 @@ def singular_value_threshold(
 def effective_rank(
     spectrum: Float[Array, "*batch n"], *, kind: str = "entropy"
 ) -> Float[Array, "*batch"]:
-    r"""Effective number of directions of a spectrum :math:`s \ge 0`; from 1 to n.
+    r"""Return the effective rank of a spectrum :math:`s \ge 0`, from 1 to n.
 
     With :math:`p_i = s_i / \sum_j s_j`,
 
@@ -151,7 +151,7 @@ def effective_rank(
     Returns
     -------
     rank
-        One number a batch entry; NaN for a spectrum of zeros.
+        One number per batch entry; NaN for a spectrum of zeros.
 
     References
     ----------

@@ -76,7 +76,7 @@ function choose(name, changes = {}) {
 		.join("");
 	for (const part of document.querySelectorAll("[data-of]")) part.hidden = part.dataset.of !== name;
 	for (const button of $("systems").children) button.ariaPressed = button.value === name;
-	tell("intro", `${text.intro} Thirty train at once, against theory.`);
+	tell("intro", `${text.intro} The page trains thirty of them and compares them with theory.`);
 	canvases.forEach((canvas, i) => {
 		canvas.previousElementSibling.innerHTML = text.titles[i];
 	});
@@ -133,7 +133,7 @@ function draw() {
 	figures[system.name].forEach((paint, i) => paint(canvases[i], session, close));
 	$("progress").value = session.step / P.updates;
 	tell("summary", said);
-	if (session.broken) tell("notice", "The steps overflowed. Choose a smaller step.");
+	if (session.broken) tell("notice", "The numbers overflowed. Choose a smaller step.");
 	captions(session).forEach((caption, i) => {
 		canvases[i].ariaLabel = caption;
 	});
@@ -185,7 +185,7 @@ function picture() {
 		}
 	};
 	put(
-		`Attention learns at d = ${fmt(P.d)}: thirty runs against theory`,
+		`Training of attention at d = ${fmt(P.d)}: thirty runs and theory`,
 		pad,
 		32,
 		`bold ${min(20, width / 25)}`,
@@ -208,7 +208,7 @@ function picture() {
 async function share() {
 	try {
 		await navigator.clipboard.writeText(location.href);
-		tell("notice", "The link is copied: who opens it sees the same runs.");
+		tell("notice", "The link is copied. It shows the same runs to others.");
 	} catch {
 		tell("notice", `Copy this address: ${location.href}`);
 	}

@@ -189,7 +189,7 @@ const curves =
 			);
 	};
 
-// Draw the paths of runs, and a third of theory's paths as dashed lines below them.
+// Draw the paths of runs, and a third of the theoretical paths as dashed lines below them.
 // `place` returns the pixel of the order parameters at a step.
 function paths(c, { records, last }, place) {
 	const trace = (kind, run, ink, look) =>
@@ -293,7 +293,7 @@ function tree(canvas, session) {
 	const [low, high] = [0, 1].map((t) => signalObjective(t, law)),
 		J = (t) => cut - 16 - ((signalObjective(t, law) - low) / (high - low)) * (cut - 40);
 	write(c, "updates", 4, y1 - 14);
-	write(c, "what a query climbs: |output|²", X(0), 4, "center");
+	write(c, "objective: |output|²", X(0), 4, "center");
 	line(
 		c,
 		Array.from({ length: 161 }, (_, i) => [X(i / 80 - 1), J(i / 80 - 1)]),
@@ -305,7 +305,7 @@ function tree(canvas, session) {
 	for (const [t] of last.orders) dot(c, X(t), J(t), 3.6, "orange");
 }
 
-// ---- who finds u, over share and strength: theory's regions, and where the page stands ----
+// ---- map of share and strength: where theory predicts success, and the current point ----
 const MAP = { x: [0.001, 0.5], y: [1e-4, 3], xLog: true, yLog: true, xLabel: "informative share" },
 	COLUMNS = 72,
 	ROWS = 48;

@@ -1,4 +1,4 @@
-// The two systems: parameters, what an update is, what is recorded.
+// The two systems: parameters, updates and records.
 // Session advances runs and theory, a few milliseconds at a time.
 "use strict";
 
@@ -40,7 +40,7 @@ const dimension = (start) =>
 		10,
 		1e9,
 		start,
-		"How many coordinates a token has. A step costs the same at ten and at a billion, and its law is exact.",
+		"Number of coordinates of a token. A step takes the same time at ten and at a billion, and its distribution is exact.",
 	);
 const ending = (decay, updates) => [
 	slider(
@@ -49,7 +49,7 @@ const ending = (decay, updates) => [
 		1,
 		1000,
 		decay,
-		"How many times smaller the last step is than the first. At 1 the noise of samples never dies out.",
+		"Ratio of the first to the last step size. At 1 the step size is constant, and the sampling noise does not decrease.",
 	),
 	count(
 		"updates",
@@ -57,7 +57,7 @@ const ending = (decay, updates) => [
 		100,
 		1e6,
 		updates,
-		"How many steps a run makes. Decays are spread over this number.",
+		"Number of steps of a run. The decays extend over all steps.",
 	),
 	{
 		...count(
@@ -66,7 +66,7 @@ const ending = (decay, updates) => [
 			0,
 			2 ** 32 - 1,
 			1,
-			"Each run draws from a stream of its own, made of this number. The same address gives the same runs.",
+			"Each run has its own random stream, derived from this number. The same address gives the same runs.",
 		),
 		number: true,
 	},
@@ -83,7 +83,7 @@ systems.location = {
 			2,
 			200,
 			10,
-			"How many tokens a prompt has; one of them decides. The others distract the head.",
+			"Number of tokens in a prompt; one of them decides. The others are noise.",
 		),
 		slider(
 			"sharpness",
@@ -91,7 +91,7 @@ systems.location = {
 			0.1,
 			100,
 			18,
-			"How steeply attention reacts to a match with the key, at first. Sharp heads listen to noise as well, flat heads hardly listen.",
+			"Initial inverse temperature λ of attention, times √d. Sharp heads also react to noise, and flat heads react weakly.",
 			(P) => `λ = ${fmt(P.sharpness / sqrt(P.d))}`,
 		),
 		slider(
@@ -100,7 +100,7 @@ systems.location = {
 			1,
 			100,
 			20,
-			"How many times flatter the head ends than it starts. Flattened slowly most heads succeed; flat from the start, many get stuck.",
+			"Ratio of the first to the last λ. If λ decreases slowly most heads succeed; if it is small from the start many do not.",
 		),
 		slider(
 			"noise",
@@ -108,7 +108,7 @@ systems.location = {
 			0.001,
 			2,
 			0.1,
-			"Standard deviation of what is added to the answer. It makes gradients noisier, but the best head stays.",
+			"Standard deviation of the noise in the answer. It makes gradients noisier, but does not change the best head.",
 		),
 		count(
 			"batch",
@@ -116,7 +116,7 @@ systems.location = {
 			1,
 			100,
 			5,
-			"How many fresh prompts one gradient averages. More of them mean calmer paths and slower steps.",
+			"Number of new prompts per gradient. Larger batches give smoother paths and slower steps.",
 		),
 		slider(
 			"step",
@@ -124,7 +124,7 @@ systems.location = {
 			0.01,
 			10,
 			0.08,
-			"Size of the first step, times d. Too large, and the noise of gradients throws heads off the manifold.",
+			"First step size α, times d. If it is too large, the noise of the gradients moves heads away from the manifold.",
 			(P) => `α = ${fmt(P.step / P.d)}`,
 		),
 		{
@@ -136,7 +136,7 @@ systems.location = {
 				manifold: "random, on the manifold",
 				overlap: "overlap κ = ν = 0.3",
 			},
-			help: "Random starts have overlaps of about 1/√d. In huge dimensions begin at 0.3.",
+			help: "Random starts have overlaps of about 1/√d. In very high dimensions start at an overlap of 0.3.",
 		},
 		...ending(1, 40000),
 	],
@@ -189,7 +189,7 @@ systems.signal = {
 			20,
 			10000,
 			500,
-			"How many tokens a prompt has. With more of them a step takes longer and has less noise.",
+			"Number of tokens in a prompt. With more tokens a step takes longer and has less noise.",
 		),
 		slider(
 			"share",
@@ -197,7 +197,7 @@ systems.signal = {
 			0.001,
 			0.5,
 			0.1,
-			"Which part of the tokens carries the direction. The rarer they are, the slower the escape from zero.",
+			"Share of the tokens that contain the direction. If they are rare, the escape from zero is slow.",
 			(P) => `${signalLaw(P).nInformative} of ${fmt(P.tokens)}`,
 		),
 		slider(
@@ -206,7 +206,7 @@ systems.signal = {
 			1e-4,
 			3,
 			0.1,
-			"Length of the signal in an informative token, in units of its noise. Click the map to choose share and strength together.",
+			"Length of the signal in an informative token, divided by the length √d of its noise. Click the map to choose share and strength together.",
 			(P) => `A = ${fmt(P.strength * sqrt(P.d))}`,
 		),
 		slider(
@@ -215,7 +215,7 @@ systems.signal = {
 			0.1,
 			10,
 			2.5,
-			"How strongly an aligned query prefers informative tokens. Sharper heads climb faster but listen to fewer; β stays below 1.",
+			"Logit of an informative token for an aligned query. Sharper heads learn faster but attend to fewer tokens; β is at most 1.",
 			(P) => `β = ${fmt(signalLaw(P).beta)}`,
 		),
 		slider(
@@ -224,7 +224,7 @@ systems.signal = {
 			0.01,
 			20,
 			0.15,
-			"Size of the first step, in units of what theory calls safe. Far above 1 noise wins, far below it nothing happens.",
+			"First step size, in units of the theoretical recommendation. Far above 1 the noise dominates, far below 1 queries hardly move.",
 			(P) => `a₀ = ${fmt(P.step * signalSteps(signalLaw(P)).first)}`,
 		),
 		...ending(50, 2000),
@@ -249,7 +249,7 @@ systems.signal = {
 		pca: t && pooledPcaAlignment(pi, a, d, t * n),
 		floor: step(t) * floor,
 	}),
-	// Whether theory lets the head escape, and pooled PCA see, with one pass over all prompts.
+	// Theoretical prediction: whether the head escapes, and pooled PCA detects u, in one pass.
 	outcome(P, share, strength) {
 		const law = signalLaw(P, share, strength),
 			{ pi, a, d, n } = promptOf(law);
@@ -292,7 +292,7 @@ class Session {
 
 	// Work until the deadline (ms); runs, then theory, reach a record one after the other.
 	advance(deadline) {
-		let tokens = 3e5; // a bound where the clock stands still during a task
+		let tokens = 3e5; // a bound, because some clocks do not advance during a task
 		do {
 			const now = performance.now();
 			const target = min(this.P.updates, (floor(this.step / this.stride) + 1) * this.stride);

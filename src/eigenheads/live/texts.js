@@ -13,11 +13,11 @@ const RESTS = [
 const words = {
 	location: {
 		intro:
-			"One token of each prompt decides the answer. A head must learn where to look (key k) and what to read (value v).",
+			"One token of each prompt decides the answer. A head must learn which token to attend to (key k) and what to read from it (value v).",
 		titles: [
-			"Thirty heads <span>over theory's flow</span>",
+			"Thirty heads <span>and the theoretical flow</span>",
 			"Overlaps: <span>|κ| blue, |ν| orange</span>",
-			"Excess risk: <span>mean squared error less ε²</span>",
+			"Excess risk: <span>mean squared error minus ε²</span>",
 			"Distance to the manifold: <span>√(θ²+η²+ρ²)</span>",
 		],
 		names: ["|\u2060κ|", "|\u2060ν|", "excess risk", "distance"],
@@ -27,8 +27,8 @@ const words = {
 			["ink", "──", "theory without noise"],
 			["orange", "━━", "|ν|"],
 			["green", "┈┈", "oracle"],
-			["grey", "╍╍", "best linear"],
-			["orange", "●", "head now"],
+			["grey", "╍╍", "best linear predictor"],
+			["orange", "●", "current head"],
 			...RESTS,
 			["ink", "✕", "saddle"],
 		],
@@ -42,31 +42,31 @@ const words = {
 		hint: (P) =>
 			P.d < 50 * P.step * P.updates
 				? ""
-				: `A head learns d numbers from one a prompt, so training at d = ${fmt(P.d)} takes about ${fmt((10 * P.d) / P.step, 1)} updates: ${
+				: `A head learns d numbers, and each prompt gives one, so training at d = ${fmt(P.d)} takes about ${fmt((10 * P.d) / P.step, 1)} updates. ${
 						P.start === "overlap"
-							? "you see its first moves, magnified, on theory's curve."
-							: "random starts, of overlap 1/√d, can hardly move here."
+							? "The page shows its beginning, magnified, with the theoretical curve."
+							: "Heads that start at random, with overlap 1/√d, hardly move in the updates shown."
 					}`,
 	},
 	signal: {
 		intro:
-			"A few tokens carry a direction u, with random signs; most are noise. A query climbs the length of its own attention output and so finds u.",
+			"A few tokens share a direction u, with random signs; most are noise. A query maximises the length of its own attention output and so finds u.",
 		titles: [
-			"Thirty queries <span>climb, and choose a sign</span>",
+			"Thirty queries <span>find u or −u</span>",
 			"Alignment: <span>|q·u|</span>",
 			"Error: <span>1 − |q·u|</span>",
-			"Who finds u? <span>strength θ over share: click</span>",
+			"Methods that find u <span>by share and strength θ; click to choose</span>",
 		],
 		names: ["|q·u|", "error"],
 		shown: [[0], [0], [1], []],
 		key: [
 			...RUNS,
 			["grey", "╍╍", "PCA of the same tokens"],
-			["green", "┈┈", "noise floor of the step"],
-			["orange", "●", "query now"],
+			["green", "┈┈", "noise floor of the step size"],
+			["orange", "●", "current query"],
 			...RESTS,
 			["green", "▒", "map: head and PCA find u"],
-			["purple", "▒", "PCA alone"],
+			["purple", "▒", "map: only PCA finds u"],
 		],
 		found({
 			last: { orders, levels },
@@ -75,9 +75,9 @@ const words = {
 			},
 		}) {
 			const [up, down] = [1, -1].map((side) => orders.filter(([t]) => side * t > 0.9).length);
-			return `${up} of ${N_RUNS} queries have found u and ${down} have found −u; PCA of all tokens so far would have ${fmt(levels.pca)}.${
+			return `${up} of ${N_RUNS} queries have found u and ${down} have found −u; the alignment of PCA with all tokens so far would be ${fmt(levels.pca)}.${
 				pi * a * a > 100
-					? ` Strong prompts (πA² = ${fmt(pi * a * a)}) kick queries off zero before theory's path leaves it.`
+					? ` Because of the strong signal (πA² = ${fmt(pi * a * a)}), random signs move queries away from zero before the theoretical path leaves it.`
 					: ""
 			}`;
 		},
@@ -109,46 +109,46 @@ const captions = (session) =>
 		}.`;
 	});
 
-// Title, what is outlined, and the text for each system.
+// Title, selector of the outlined part, and the text for each system.
 const tourSteps = [
 	[
 		"Thirty runs at once",
 		"figure.hero",
 		{
 			location:
-				"Each orange dot is a head in training, at (κ, ν): how well it knows where to look and what to read. Blue lines are its past.",
+				"Each orange dot is a head in training. κ measures whether it attends to the right token, ν whether it reads the right value. Blue lines are its past.",
 			signal:
-				"Each orange dot is a query in training. Time runs upwards: all begin near zero, and each branches to u or to −u.",
+				"Each orange dot is a query in training. Time runs upwards: all queries start near zero, and each moves to u or to −u.",
 		},
 	],
 	[
-		"Theory underneath",
+		"Theory in the same picture",
 		"figure.hero",
 		{
 			location:
-				"Arrows are the flow of the closed-form risk. It rests at a saddle in the middle; two corners attract (circles), two repel (squares).",
+				"Arrows are the flow of the closed-form risk. Its fixed points are a saddle in the middle, two sinks (circles) and two sources (squares).",
 			signal:
-				"The curve on top is the closed form that a query climbs. Zero repels (square), the ends attract (circles).",
+				"The curve at the top is the closed form of the objective. Zero is unstable (square), the ends are stable (circles).",
 		},
 	],
 	[
-		"Curves, theory dashed",
+		"Curves of theory are dashed",
 		"figure:nth-of-type(2)",
 		{
 			location:
-				"Dashed is the mean path of training with its noise, from the same starts; thin is descent without noise. Larger batches bring both together.",
+				"The dashed line is the mean path of training with noise, from the same starts; the thin line is gradient descent without noise. Larger batches bring both together.",
 			signal:
-				"Dashed is the mean path from the same starts. Signs that do not cancel in a prompt may kick queries off zero before it; grey is PCA of the same tokens.",
+				"The dashed line is the mean path from the same starts. If signs do not cancel in a prompt, queries may leave zero earlier. The grey line is PCA of the same tokens.",
 		},
 	],
 	[
-		"The fourth picture",
+		"Distance to the manifold, or the map of methods",
 		"figure:nth-of-type(4)",
 		{
 			location:
-				"Three other inner products should vanish. Where this distance grows a head has left the manifold: some take the value for the key.",
+				"Three other inner products should be zero. If this distance grows, a head has left the manifold; some heads take the value for the key.",
 			signal:
-				"Share and strength of the signal. Green: theory says that head and PCA find u in this many updates; purple: PCA alone. Click to go there.",
+				"The map shows share and strength of the signal. In the green part theory predicts that head and PCA find u in this number of updates, in the purple part only PCA. Click to choose a point.",
 		},
 	],
 	[
@@ -156,9 +156,9 @@ const tourSteps = [
 		"#controls",
 		{
 			location:
-				"Move the first slider. A step costs the same at d = 10 and at 10⁹ and is exact; but there training takes more updates, and you see its beginning.",
+				"Move the first slider. A step takes the same time at d = 10 and at 10⁹, and the simulation is exact. At 10⁹ training takes more updates, and the page shows its beginning.",
 			signal:
-				"Move the first slider. A step costs the same at d = 10 and at 10⁹ and is exact; even there training takes only some hundred updates.",
+				"Move the first slider. A step takes the same time at d = 10 and at 10⁹, and the simulation is exact. Even at 10⁹ training takes only a few hundred updates.",
 		},
 	],
 ];

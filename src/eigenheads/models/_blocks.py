@@ -7,9 +7,15 @@ sample stand inside the loops that use them: a call per part would be compiled, 
 optimised, once per caller.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import indent
+from typing import NamedTuple
 
+import numpy as np
+
+from eigenheads._typing import FloatArray
 from eigenheads.models._law_source import LawSource
 from eigenheads.models._program import ProgramLines
 from eigenheads.models._unrolled import (
@@ -46,6 +52,8 @@ from eigenheads.models._kernels import (
 from eigenheads.models._softmax import fast_softmax
 '''
 
+# Numbers between two arrays of a workspace: more than a turn of an unrolled loop.
+_GAP = 64
 _NJIT = '@njit(fastmath=REORDER, error_model="numpy")'
 
 # Why the reduced step is exact in law: the loss meets the tokens only inside the frame
@@ -250,13 +258,56 @@ class Counts:
         return self.n_planted + self.n_weights
 
 
+class Workspace(NamedTuple):
+    """Arrays that a generated function works with, all in one piece of memory.
+
+    Compiled loops test if their arrays lie close to each other and then take another,
+    slower path, with sums in another order. With fixed distances between all arrays,
+    the path, and so the last digit, is always the same.
+    """
+
+    state: FloatArray
+    memory: tuple[FloatArray, ...]
+    work: tuple[FloatArray, ...]
+    constants: tuple[FloatArray, ...]
+
+    @classmethod
+    def of(
+        cls,
+        state: FloatArray,
+        memory: Sequence[tuple[int, ...]],
+        work: Sequence[tuple[int, ...]],
+        constants: Sequence[FloatArray],
+    ) -> "Workspace":
+        """Return copies of `state` and `constants`, and arrays of the given shapes."""
+        given = [state, *constants]
+        shapes = [*(array.shape for array in given), *memory, *work]
+        ends = np.cumsum([math.prod(shape) + _GAP for shape in shapes])
+        buffer = np.zeros(ends[-1])
+        arrays = [
+            buffer[end - _GAP - math.prod(shape) : end - _GAP].reshape(shape)
+            for shape, end in zip(shapes, ends, strict=True)
+        ]
+        for copy, array in zip(arrays, given, strict=False):
+            copy[...] = array
+        first = len(given)
+        stop = first + len(memory)
+        arrays[first + 1][...] = 1.0  # scales of the tokens
+        return cls(
+            arrays[0],
+            tuple(arrays[first:stop]),
+            tuple(arrays[stop:]),
+            tuple(arrays[1:first]),
+        )
+
+
 def memory_shapes(
     counts: Counts, *, n_tokens: int, n_latents: int, n_axes: int, n_extra: int
 ) -> list[tuple[int, ...]]:
     """Return the shapes of the arrays that a block works with, in a frame of `n_axes`.
 
-    `n_extra` counts velocities and averages. The first two arrays must hold zeros and
-    ones.
+    `n_extra` counts velocities and averages. The second array, scales of the tokens,
+    must hold ones.
     """
     r, k = counts.n_weights, counts.n_combinations
     shapes: list[tuple[int, ...]] = [

@@ -150,11 +150,12 @@ def move(  # noqa: C901 -- plain loops
     gradient is `share` times the sum over the batch, and is overwritten.
     """
     n_weights, size = gradient.shape
+    step_size, decay, momentum, rate = rule[0], rule[1], rule[2], rule[3]
     finite = True
     for a in range(n_weights):
         radial = 0.0
         for axis in range(size):
-            gradient[a, axis] = share * gradient[a, axis] + rule[1] * state[a, axis]
+            gradient[a, axis] = share * gradient[a, axis] + decay * state[a, axis]
             radial += state[a, axis] * gradient[a, axis]
         if not (on_sphere[a] and is_tangent):
             radial = 0.0
@@ -162,9 +163,9 @@ def move(  # noqa: C901 -- plain loops
         for axis in range(size):
             slope = gradient[a, axis] - radial * state[a, axis]
             if has_velocity:
-                slope += rule[2] * state[n_weights + a, axis]
+                slope += momentum * state[n_weights + a, axis]
                 state[n_weights + a, axis] = slope
-            state[a, axis] -= rule[0] * slope
+            state[a, axis] -= step_size * slope
             squared += state[a, axis] * state[a, axis]
         if on_sphere[a]:
             # NaN, infinity and zero all give the inverse 0, which counts as an
@@ -180,7 +181,7 @@ def move(  # noqa: C901 -- plain loops
         for a in range(n_weights):
             for axis in range(size):
                 step = state[a, axis] - state[start + a, axis]
-                state[start + a, axis] += rule[3] * step
+                state[start + a, axis] += rate * step
     return finite
 
 

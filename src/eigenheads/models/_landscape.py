@@ -6,7 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from eigenheads._checks import check_count, check_number, fail
+from eigenheads._checks import (
+    Got,
+    check_count,
+    check_finite_array,
+    check_number,
+    fail,
+)
 from eigenheads._typing import FloatArray
 from eigenheads.models._model import Model
 from eigenheads.models._moments import moments_at
@@ -72,15 +78,24 @@ def risk(
     owner = "risk"
     d, row = _check_point(model, d, parameters, owner)
     n_samples = check_count("n_samples", n_samples, owner=owner)
+    seed = check_count("seed", seed, owner=owner, minimum=0)
     if not isinstance(overlaps, Mapping):
         fail("overlaps", "a mapping", overlaps, owner=owner, error=TypeError)
-    arrays = {name: np.asarray(value) for name, value in overlaps.items()}
+    arrays = {
+        name: check_finite_array(f"overlaps[{name!r}]", value, owner=owner)
+        for name, value in overlaps.items()
+    }
     known = {name: value for name, value in arrays.items() if name in model.overlaps}
     unknown = [name for name in arrays if name not in model.overlaps]
     if unknown:
         contract = f"named {', '.join(model.overlaps)}"
         fail("overlaps", contract, unknown[0], owner=owner)
-    shape = np.broadcast_shapes(*(value.shape for value in known.values()))
+    shapes = [value.shape for value in known.values()]
+    try:
+        shape = np.broadcast_shapes(*shapes)
+    except ValueError:
+        got = Got(", ".join(map(str, shapes)))
+        fail("overlaps", "of shapes that broadcast", got, owner=owner)
     flat = {name: np.broadcast_to(v, shape).ravel() for name, v in known.items()}
     n_points = int(np.prod(shape, dtype=int))
     values = [
@@ -164,6 +179,7 @@ def critical_points(
     n_starts = check_count("n_starts", n_starts, owner=owner)
     n_samples = check_count("n_samples", n_samples, owner=owner)
     check_number("tolerance", tolerance, owner=owner, minimum=0.0)
+    seed = check_count("seed", seed, owner=owner, minimum=0)
     surface = _Surface(model, d, row, n_samples, (seed, 0))
     curves, pairs = curve_pairs(model, None, list(model.weights), owner=owner)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))

@@ -22,7 +22,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from eigenheads._checks import check_choice, check_count, fail
+from eigenheads._checks import (
+    check_choice,
+    check_count,
+    check_flag,
+    fail,
+)
 from eigenheads._parallel import advance
 from eigenheads._run_blocks import check_run_counts
 from eigenheads._schedules import check_schedule, schedule_values
@@ -126,6 +131,8 @@ def mean_dynamics(
     check_choice("step", step, ["tangent", "normalised"], owner=_OWNER)
     d = check_dimension(model, d, "exact", owner=_OWNER, n_rows=len(model.weights))
     curves, pairs = curve_pairs(model, None, list(model.weights), owner=_OWNER)
+    noise = check_flag("noise", noise, owner=_OWNER)
+    band = check_flag("band", band, owner=_OWNER)
     n_starts = _n_starts(start)
     n_curves = len(curves) * (2 if band else 1)
     counts = check_run_counts(

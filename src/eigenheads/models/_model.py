@@ -8,9 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from eigenheads._checks import Got, as_float, check_choice, check_count, fail, shown
+from eigenheads._checks import (
+    Got,
+    as_float,
+    check_choice,
+    check_count,
+    fail,
+    shown,
+)
 from eigenheads._typing import FloatArray
-from eigenheads.models._blocks import Counts, memory_shapes, module_source
+from eigenheads.models._blocks import (
+    Counts,
+    Workspace,
+    memory_shapes,
+    module_source,
+)
 from eigenheads.models._emit import Sizes
 from eigenheads.models._graph import NotTraceable
 from eigenheads.models._law_source import LawSource
@@ -20,6 +32,8 @@ from eigenheads.models._tokens import LatentMultiple, RandomNumber, Token, Token
 
 _OWNER = "Model"
 _GEOMETRIES = ("sphere", "free")
+# Each normal of a sample is a leaf of the traced loss.
+_MAX_NORMALS = 10_000
 
 
 class Model:
@@ -87,16 +101,19 @@ class Model:
             fail("loss", contract, loss, owner=_OWNER, error=TypeError)
         self.loss = loss
         self.weights = _check_weights(weights)
+        own = _check_latents({} if latents is None else latents)
         self.planted = _check_names("planted", planted, taken=tuple(self.weights))
         self.law = TokenLaw(
-            _check_tokens(tokens, self.planted, latents or {}),
+            _check_tokens(tokens, self.planted, own),
             self.planted,
-            check_count("normals", normals, owner=_OWNER, minimum=0),
-            _check_latents(latents or {}),
+            check_count(
+                "normals", normals, owner=_OWNER, minimum=0, maximum=_MAX_NORMALS
+            ),
+            own,
             _check_draw(draw),
         )
         self._program = self._traced()
-        self.defaults = self._check_parameters(parameters or {})
+        self.defaults = self._check_parameters({} if parameters is None else parameters)
 
     @property
     def name(self) -> str:
@@ -187,20 +204,16 @@ class Model:
         return self._sources[1].numbers(d)
 
     @property
-    def constants(self) -> tuple[FloatArray, ...]:
-        """Constant arrays of the loss, and one more."""
-        return self._program.constants
-
-    @property
     def sizes(self) -> Any:
         """Whole numbers that the generated module reads, such as group boundaries."""
         return np.array([*self._sources[0].values, 0], dtype=np.int64)
 
-    def memory(self, *, n_axes: int, n_extra: int) -> tuple[FloatArray, ...]:
+    def workspace(self, state: FloatArray, *, n_axes: int) -> Workspace:
         """Return arrays for the generated functions, in a frame of `n_axes` axes.
 
-        `n_extra` counts velocities and averages.
+        `state` has one row per weight, then per velocity and average.
         """
+        n_extra = len(state) - len(self.weights)
         shapes = memory_shapes(
             self._counts,
             n_tokens=self.n_tokens,
@@ -208,13 +221,9 @@ class Model:
             n_axes=n_axes,
             n_extra=n_extra,
         )
-        arrays = [np.zeros(shape) for shape in shapes]
-        arrays[1][:] = 1.0
-        return tuple(arrays)
-
-    def work(self) -> tuple[FloatArray, ...]:
-        """Return arrays for what the loss computes on its way."""
-        return tuple(np.zeros(shape) for shape in [*self._sources[2].shapes, (1,)])
+        return Workspace.of(
+            state, shapes, [*self._sources[2].shapes, (1,)], self._program.constants
+        )
 
     @property
     def _counts(self) -> Counts:
@@ -253,6 +262,8 @@ class Model:
             fail("loss", contract, got, owner=_OWNER)
 
     def _check_parameters(self, defaults: Mapping[str, float]) -> dict[str, float]:
+        if not isinstance(defaults, Mapping):
+            fail("parameters", "a mapping", defaults, owner=_OWNER, error=TypeError)
         values = {}
         for name, value in defaults.items():
             check_choice("parameters", name, self.parameters, owner=_OWNER)

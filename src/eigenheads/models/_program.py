@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from eigenheads._checks import check_count, check_numbers, fail
 from eigenheads._typing import FloatArray
 from eigenheads.models._derivatives import gradients
 from eigenheads.models._emit import Sizes, Work, Write, emit
@@ -36,7 +37,8 @@ _MAX_COMBINATIONS = 8
 def softmax(x: Any, axis: int = -1) -> Any:
     r"""Return :math:`e^{x_i} / \sum_j e^{x_j}` along one axis, inside a loss.
 
-    Works on NumPy arrays and, while a :class:`Model` is traced, on traced arrays.
+    Works on NumPy arrays and, while a :class:`Model` is traced, on traced arrays. Rows
+    with NaN or plus infinity give NaN.
 
     Examples
     --------
@@ -45,6 +47,12 @@ def softmax(x: Any, axis: int = -1) -> Any:
     """
     if isinstance(x, Node):
         return traced_softmax(x, axis)
+    x = check_numbers("x", x, owner="softmax")
+    if not x.size or not x.ndim:
+        fail("x", "an array with numbers along an axis", x, owner="softmax")
+    axis = check_count(
+        "axis", axis, owner="softmax", minimum=-x.ndim, maximum=x.ndim - 1
+    )
     weights = np.exp(x - np.max(x, axis=axis, keepdims=True))
     return weights / np.sum(weights, axis=axis, keepdims=True)
 

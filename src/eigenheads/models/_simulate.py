@@ -155,8 +155,12 @@ def simulate(
     rules = {
         "step_size": check_schedule("step_size", step_size, owner=_OWNER),
         "weight_decay": check_schedule("weight_decay", weight_decay, owner=_OWNER),
-        "momentum": check_schedule("momentum", momentum or 0.0, owner=_OWNER),
-        "average": check_schedule("average", average or 0.0, owner=_OWNER),
+        "momentum": check_schedule(
+            "momentum", 0.0 if momentum is None else momentum, owner=_OWNER
+        ),
+        "average": check_schedule(
+            "average", 0.0 if average is None else average, owner=_OWNER
+        ),
     }
     values = check_parameters(model, parameters, owner=_OWNER)
     generators = run_generators(seed, counts.n_runs, owner=_OWNER)
@@ -224,38 +228,31 @@ def exact_kernel(
     tell if steps are tangent and if there are velocities and averages. Parameters
     below `least` are refused.
     """
-    problem = (
-        d + _FREEDOM_ERROR.get(),
-        batch_size,
-        model.law_numbers(d),
-        model.constants,
-        model.sizes,
-        np.array(model.on_sphere),
-        flags,
-        pairs,
-    )
+    before = d + _FREEDOM_ERROR.get(), batch_size, model.law_numbers(d)
+    behind = model.sizes, np.array(model.on_sphere), flags, pairs
     module, table = model.compiled, _table_of(parameters, owner, least)
     block = module.exact_block if reuse == 1 else module.reuse_block
     times = (reuse,) if reuse > 1 else ()
 
     def kernel(rng: np.random.Generator, state: FloatArray, *rest: Any) -> int:
         *rules, first, record_every, records = rest
-        n_extra = len(state) - len(model.weights)
-        n_axes = state.shape[1] - n_extra - len(model.weights)
-        return block(
+        # Arrays of this call, because runs advance in several threads.
+        space = model.workspace(state, n_axes=state.shape[1] - len(state))
+        broken = block(
             rng,
-            state,
+            space.state,
             np.column_stack(rules),
             table(first, first + len(rules[0])),
-            problem,
-            # Arrays of this call, because runs advance in several threads.
-            model.memory(n_axes=n_axes, n_extra=n_extra),
-            model.work(),
+            (*before, space.constants, *behind),
+            space.memory,
+            space.work,
             *times,
             first,
             record_every,
             records,
         )
+        state[...] = space.state
+        return int(broken)
 
     return kernel
 

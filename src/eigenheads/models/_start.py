@@ -7,7 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from eigenheads._checks import Got, check_choice, check_finite_array, fail
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    check_finite_array,
+    check_items,
+    fail,
+)
 from eigenheads._rng import gaussian_length
 from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray
@@ -110,8 +116,10 @@ def curve_pairs(
             f"{name}.{other}" for name in averages for other in (*model.planted, name)
         ]
         record = (*model.overlaps, *own)
-    if isinstance(record, str) or not record:
-        fail("record", "a sequence of overlaps such as 'k.key'", record, owner=owner)
+    contract = "a sequence of overlaps such as 'k.key'"
+    record = check_items("record", record, contract, owner=owner)
+    if not record:
+        fail("record", contract, record, owner=owner)
     pairs = []
     for name in record:
         one, _, other = str(name).partition(".")

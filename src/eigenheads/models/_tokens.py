@@ -11,7 +11,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from eigenheads._checks import Got, as_float, check_count, fail
+from eigenheads._checks import (
+    Got,
+    as_float,
+    check_count,
+    check_items,
+    check_text,
+    fail,
+)
 from eigenheads._typing import FloatArray
 
 # A number, or a function of the dimension.
@@ -90,12 +97,15 @@ def choice(*values: Size, probabilities: Sequence[float] | None = None) -> Rando
     """
     if not values:
         fail("values", "at least one number", Got("none"), owner="choice")
+    for value in values:
+        _check_law_number("values", value, owner="choice")
     shares = _check_probabilities(probabilities, len(values), owner="choice")
     return RandomNumber(values, shares)
 
 
 def signs(amplitude: Size = 1.0) -> RandomNumber:
     """Draw plus or minus `amplitude`, a number or a function of d, with equal odds."""
+    _check_law_number("amplitude", amplitude, owner="signs")
     if callable(amplitude):
         return RandomNumber((amplitude, lambda d: -amplitude(d)), (0.5, 0.5))
     return RandomNumber((amplitude, -amplitude), (0.5, 0.5))
@@ -103,11 +113,14 @@ def signs(amplitude: Size = 1.0) -> RandomNumber:
 
 def gaussian(deviation: Size = 1.0) -> RandomNumber:
     """Draw a centred normal: the covariance gets `deviation` squared on top."""
+    _check_law_number("deviation", deviation, owner="gaussian")
     return RandomNumber((deviation,))
 
 
 def multiple_of(latent: str, amplitude: Size = 1.0) -> LatentMultiple:
     """Use a latent of the sample, times `amplitude`, for all tokens of a group."""
+    check_text("latent", latent, owner="multiple_of")
+    _check_law_number("amplitude", amplitude, owner="multiple_of")
     return LatentMultiple(latent, amplitude)
 
 
@@ -117,6 +130,7 @@ def mixture(
     probabilities: Sequence[float] | None = None,
 ) -> RandomDirection:
     """Give each token a mean along one of several directions, independently."""
+    _check_directions(directions, amplitude, owner="mixture")
     shares = _check_probabilities(probabilities, len(directions), owner="mixture")
     return RandomDirection(directions, amplitude, shares, shared=False)
 
@@ -127,6 +141,7 @@ def one_of(
     probabilities: Sequence[float] | None = None,
 ) -> RandomDirection:
     """Give all tokens of a group a mean along one direction, drawn per sample."""
+    _check_directions(directions, amplitude, owner="one_of")
     shares = _check_probabilities(probabilities, len(directions), owner="one_of")
     return RandomDirection(directions, amplitude, shares, shared=True)
 
@@ -136,6 +151,8 @@ def chosen_by(direction: str, strength: Size) -> PositionLaw:
 
     The token that is chosen stands first in its group: the others are exchangeable.
     """
+    check_text("direction", direction, owner="chosen_by")
+    _check_law_number("strength", strength, owner="chosen_by")
     return PositionLaw(direction, strength)
 
 
@@ -290,14 +307,29 @@ def _drawn(
     return np.full(n, size_at(law, d, name="mean or scale"))
 
 
+def _check_law_number(name: str, value: object, *, owner: str) -> None:
+    if not callable(value) and not math.isfinite(as_float(value)):
+        fail(name, "a finite number or a function of d", value, owner=owner)
+
+
+def _check_directions(
+    directions: tuple[object, ...], amplitude: object, *, owner: str
+) -> None:
+    for direction in directions:
+        check_text("directions", direction, owner=owner)
+    _check_law_number("amplitude", amplitude, owner=owner)
+
+
 def _check_probabilities(
     probabilities: Any, n: int, *, owner: str
 ) -> tuple[float, ...]:
     if probabilities is None:
         return (1.0 / n,) * n if n else ()
-    shares = tuple(as_float(value) for value in probabilities)
+    contract = f"{n} numbers from 0 to 1"
+    items = check_items("probabilities", probabilities, contract, owner=owner)
+    shares = tuple(as_float(value) for value in items)
     if len(shares) != n or not all(0 <= s <= 1 for s in shares):
-        fail("probabilities", f"{n} numbers from 0 to 1", probabilities, owner=owner)
+        fail("probabilities", contract, probabilities, owner=owner)
     if abs(sum(shares) - 1) > 1e-9:
         fail("probabilities", "numbers with sum 1", probabilities, owner=owner)
     return shares

@@ -145,7 +145,7 @@ def compiled_gradient(
 ) -> FloatArray:
     """Return the compiled gradient of one sample of real vectors, (r, d)."""
     r, p = len(model.weights), len(model.planted)
-    module = model.compiled
+    module, space = model.compiled, model.workspace(weights, n_axes=p + r)
     overlaps = np.hstack([weights[:, :p], weights @ weights.T])
     slopes, overlap_slopes = np.empty((r, model.n_tokens)), np.zeros((r, p + r))
     arguments = (
@@ -153,10 +153,10 @@ def compiled_gradient(
         np.ascontiguousarray(tokens.T),
         np.append(latents, 0.0),
         np.append(parameters, 0.0),
-        model.constants,
+        space.constants,
         model.sizes,
         overlaps,
-        model.work(),
+        space.work,
     )
     combinations = np.empty((model.n_combinations, model.n_tokens))
     if model.n_combinations:

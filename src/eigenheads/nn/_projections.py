@@ -15,6 +15,9 @@ from eigenheads._checks import (
 )
 from eigenheads.nn._visibility import Visibility
 
+# Widest layer: its projections have 4 GiB of float32 numbers.
+_WIDEST = 2**14
+
 Tokens = Float[Tensor, "batch tokens d_model"]
 Heads = Float[Tensor, "batch heads tokens d_head"]
 
@@ -52,7 +55,7 @@ class AbstractAttention(nn.Module):
     ) -> None:
         super().__init__()
         owner = self._owner
-        d_model = check_count("d_model", d_model, owner=owner)
+        d_model = check_count("d_model", d_model, owner=owner, maximum=_WIDEST)
         self.n_heads = check_count("n_heads", n_heads, owner=owner)
         if d_model % self.n_heads:
             divisors = [d for d in range(1, d_model + 1) if d_model % d == 0]

@@ -9,7 +9,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from eigenheads._checks import Got, as_float, check_count, check_number, fail
+from eigenheads._checks import (
+    Got,
+    as_float,
+    check_count,
+    check_flag,
+    check_number,
+    fail,
+)
 from eigenheads.functional._pursuit import (
     AUTO_MEDIANS,
     check_pursuit,
@@ -108,12 +115,11 @@ def rpc_attention(
     scale: float | None = None,
     return_diagnostics: bool = False,
 ) -> Tensor | tuple[Tensor, PursuitDiagnostics]:
-    r"""Robust attention: split the keys into low-rank and sparse, return the former.
+    r"""Split the keys into a low-rank and a sparse part; return the low-rank part.
 
-    Computes :func:`eigenheads.functional.attention_pursuit` by `n_iter` fused
-    attentions instead of explicit softmaxes. With :math:`Z = Y/\mu`
-    and :math:`P` the shrink argument :math:`K - L + Z` clipped to :math:`[-\tau,
-    \tau]`, a step is
+    This is :func:`eigenheads.functional.attention_pursuit`, computed by `n_iter` fused
+    attentions instead of explicit softmaxes. With :math:`Z = Y/\mu` and :math:`P` the
+    matrix :math:`K - L + Z` clipped to :math:`[-\tau, \tau]`, a step is
 
     .. math::
 
@@ -131,19 +137,22 @@ def rpc_attention(
     n_iter
         Number of softmaxes.
     sparsity
-        :math:`\lambda`; more flags less, infinity nothing. ``"auto"`` flags 1 % of the
-        entries of clean Gaussian keys, by a threshold from their median absolute size.
+        :math:`\lambda`; larger values flag fewer entries, infinity none. ``"auto"``
+        flags 1 % of the entries of clean Gaussian keys, by a threshold proportional to
+        their median absolute value.
     threshold
         ``"paper"``: :math:`\lambda/\mu`. ``"reference"``, as in the authors' code:
         :math:`\lambda\mu` with the width of the model for :math:`D` in :math:`\mu`;
         heads times `d_head` unless given as ``("reference", width)``.
     multiplier
-        ``"paper"``: :math:`K' = G - 2Z = K - S - Z`, the printed sign. ``"admm"``:
-        :math:`K' = G = K - S + Z`, the sign of the augmented Lagrangian's minimiser.
-        With equal `n_iter` the second sharpens more: it is about two iterations ahead.
+        ``"paper"``: :math:`K' = G - 2Z = K - S - Z`, the sign in the paper. ``"admm"``:
+        :math:`K' = G = K - S + Z`, the minimiser of the augmented Lagrangian. With
+        equal `n_iter` the second gives sharper attention; it is about two iterations
+        ahead.
     query_steps
         ``"last"``: `queries` enter the last softmax only. ``"every"``: they enter every
-        softmax, as in the paper's asymmetric models; as many queries as keys.
+        softmax, as in the asymmetric models of the paper; then there must be as many
+        queries as keys.
     attn_mask
         Broadcasts to ``(batch, heads, n_keys, n_keys)``: ``True`` where a token (row)
         may see a key (column), or numbers to add to the scores. Padding is one row,
@@ -164,12 +173,13 @@ def rpc_attention(
     -----
     Hidden tokens have no influence: each row averages :math:`\mu` over the keys that
     it sees, and tokens that no token sees count as zero. A mask is applied
-    in each iteration, so if *i* sees *j* and *j* sees *k*, then *k* influences *i*
-    (as in stacked layers); causal, padding and block masks are closed under that.
-    A row that sees nothing returns zeros.
+    in each iteration, so if *i* sees *j* and *j* sees *k*, then *k* influences *i*, as
+    in stacked layers; for causal, padding and block masks this changes nothing. A row
+    that sees no key returns zeros.
 
-    Half precision keeps the running sums in float32. On a CPU, input or scores that
-    are not finite raise an error; on other devices this check would stall the device.
+    In half precision the running sums are kept in float32. On a CPU, input or scores
+    that are not finite raise an error; on other devices this is not checked, because
+    the check would synchronise the device.
 
     Examples
     --------
@@ -199,7 +209,7 @@ def rpc_attention(
             owner=owner,
         ),
         scale=check_number("scale", c, owner=owner),
-        measure=return_diagnostics,
+        measure=check_flag("return_diagnostics", return_diagnostics, owner=owner),
         owner=owner,
     )
     if found.diagnostics is None:

@@ -37,23 +37,23 @@ class RPCAttention(AbstractAttention):
     n_heads
         Number of heads; must divide `d_model`.
     n_iter
-        Number of softmaxes; the cost is that of so many attentions.
+        Number of softmaxes; the cost is that of `n_iter` attentions.
     sparsity
-        :math:`\lambda`; more flags less, infinity nothing. ``"auto"`` flags 1 % of the
-        entries of clean Gaussian keys.
+        :math:`\lambda`; larger values flag fewer entries, infinity none. ``"auto"``
+        flags 1 % of the entries of clean Gaussian keys.
     threshold
         ``"paper"`` or ``"reference"``, as in :func:`rpc_attention`.
     multiplier
         ``"paper"`` or ``"admm"``, as in :func:`rpc_attention`.
     symmetric
-        Whether the cleaned keys serve as queries, as in the paper's symmetric models;
-        otherwise the queries of `qkv` are compared with them.
+        Whether the cleaned keys serve as queries, as in the symmetric models of the
+        paper; otherwise the queries of `qkv` are compared with the cleaned keys.
     query_steps
         Softmaxes that the queries enter if not `symmetric`: ``"last"``, or ``"every"``
-        as in the paper's asymmetric models.
+        as in the asymmetric models of the paper.
     recompute
-        Whether the backward pass computes the iterations again instead of keeping
-        them: memory between the passes no longer grows with `n_iter`.
+        Whether the backward pass computes the iterations again instead of storing
+        them; then memory does not grow with `n_iter`.
     **options
         ``qkv_bias``, ``attn_drop`` (in the last softmax only), ``proj_drop``,
         ``is_causal``, ``device``, ``dtype`` as in :class:`SymmetricAttention`.
@@ -61,11 +61,11 @@ class RPCAttention(AbstractAttention):
     Notes
     -----
     Parameter names and layouts are those of timm's attention, so that its state dicts
-    load; the third of ``qkv`` that makes queries has no effect if `symmetric`.
+    load; the third of ``qkv`` that computes queries has no effect if `symmetric`.
 
-    In training every tenth call is measured. A :class:`PursuitWarning` appears, once
-    per layer, if 100 calls flagged nothing, or if tokens put more than 0.99 of their
-    weight on themselves. Compiled calls are not measured; call :meth:`diagnostics`.
+    In training the layer measures every tenth call. A :class:`PursuitWarning` appears
+    once per layer if 100 calls flagged nothing, or if the mean weight of a token on
+    itself exceeds 0.99. Compiled calls are not measured; call :meth:`diagnostics`.
 
     Examples
     --------
@@ -131,7 +131,7 @@ class RPCAttention(AbstractAttention):
             (row) may see a key (column), or numbers to add to the scores. Padding is
             one row, ``(batch, 1, 1, tokens)``.
         is_causal
-            Overrides the layer's own setting.
+            Overrides the setting of the layer.
 
         Returns
         -------

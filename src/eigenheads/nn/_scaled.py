@@ -39,10 +39,10 @@ class ScaledAttention(AbstractAttention):
 
     Notes
     -----
-    :math:`\alpha` and :math:`S` start at 0, where the layer is plain attention; so a
-    trained timm attention can be loaded (``strict=False``: only ``scaling`` is new)
-    and fine-tuned. Under a mask :math:`S` is zero where the mask hides, and the mask
-    acts twice: if *i* sees *j* and *j* sees *k*, then *k* influences *i*.
+    :math:`\alpha` and :math:`S` start at 0, where the layer is plain attention. A
+    trained timm attention can be loaded (``strict=False``, because only ``scaling`` is
+    new) and fine-tuned. :math:`S` is zero for hidden keys, and the mask applies twice:
+    if *i* sees *j* and *j* sees *k*, then *k* influences *i*.
 
     Examples
     --------
@@ -91,7 +91,7 @@ class ScaledAttention(AbstractAttention):
             Broadcasts to ``(batch, heads, tokens, tokens)``: ``True`` where a token
             (row) may see a key (column), or numbers to add to the scores.
         is_causal
-            Overrides the layer's own setting.
+            Overrides the setting of the layer.
 
         Returns
         -------

@@ -31,7 +31,7 @@ class SymmetricAttention(AbstractAttention):
     Notes
     -----
     Parameter names and layouts are those of timm's attention, so that its state dicts
-    load; the third of ``qkv`` that makes queries has no effect.
+    load; the third of ``qkv`` that computes queries has no effect.
 
     See Also
     --------
@@ -61,7 +61,7 @@ class SymmetricAttention(AbstractAttention):
             Broadcasts to ``(batch, heads, tokens, tokens)``: ``True`` where a token
             (row) may see a key (column), or numbers to add to the scores.
         is_causal
-            Overrides the layer's own setting.
+            Overrides the setting of the layer.
 
         Returns
         -------

@@ -1,5 +1,6 @@
 """Calibration of a statistic: false positives and power on random and planted heads."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eigenheads._checks import check_choice, check_count, check_number, fail
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    check_count,
+    check_items,
+    check_number,
+    fail,
+)
+from eigenheads._limits import MAX_WORK
 from eigenheads._typing import FloatArray
 from eigenheads.functional import kernel_pca, kernel_pca_values
 from eigenheads.probes._head_probe import head_probe, read_statistics
@@ -109,8 +118,12 @@ def calibrate(
     level = check_number("level", level, owner=_OWNER, minimum=0.0, maximum=1.0)
     shares = [
         check_number("strengths", one, owner=_OWNER, minimum=0.0, maximum=1.0)
-        for one in strengths
+        for one in check_items(
+            "strengths", strengths, "a sequence of numbers", owner=_OWNER
+        )
     ]
+    size = _check_size(size)
+    seed = check_count("seed", seed, owner=_OWNER, minimum=0)
     planted: Any = plant
     if isinstance(plant, str):
         planted = _PLANTS[check_choice("plant", plant, list(_PLANTS), owner=_OWNER)]
@@ -149,6 +162,18 @@ def calibrate(
 
 
 Arrays = tuple[FloatArray, FloatArray, FloatArray]
+
+
+def _check_size(size: object) -> tuple[int, int, int]:
+    contract = "three integers: sequences, tokens and width"
+    items = check_items("size", size, contract, owner=_OWNER)
+    if len(items) != 3:
+        fail("size", contract, Got(f"{len(items)} of them"), owner=_OWNER)
+    numbers = [check_count("size", one, owner=_OWNER) for one in items]
+    if math.prod(numbers) * _GROUP > MAX_WORK:
+        got = Got(" x ".join(map(str, numbers)))
+        fail("size", f"of at most {MAX_WORK // _GROUP} numbers", got, owner=_OWNER)
+    return numbers[0], numbers[1], numbers[2]
 
 
 def _random_heads(

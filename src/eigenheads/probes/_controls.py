@@ -1,8 +1,17 @@
 """Controls: heads that are kernel PCA by construction, and random heads."""
 
+import math
+
 import numpy as np
 
-from eigenheads._checks import check_count, check_number
+from eigenheads._checks import (
+    Got,
+    check_count,
+    check_flag,
+    check_number,
+    fail,
+)
+from eigenheads._limits import MAX_WORK
 from eigenheads._typing import FloatArray
 from eigenheads.functional import kernel_pca, kernel_pca_values
 from eigenheads.probes._null_draws import stream
@@ -55,6 +64,11 @@ def planted_heads(
         check_count("n_tokens", n_tokens, owner=owner, minimum=3),
         check_count("d_head", d_head, owner=owner),
     )
+    if math.prod(shape) > MAX_WORK:
+        got = Got(" x ".join(map(str, shape)))
+        contract = f"such that the heads have at most {MAX_WORK} numbers"
+        fail("n_sequences", contract, got, owner=owner)
+    check_flag("is_mixed", is_mixed, owner=owner)
     share = check_number("strength", strength, owner=owner, minimum=0.0, maximum=1.0)
     rng = stream(check_count("seed", seed, owner=owner, minimum=0))
     queries, keys, noise = rng.standard_normal((3, *shape))

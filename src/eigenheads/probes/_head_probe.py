@@ -6,7 +6,16 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from eigenheads._checks import Got, check_count, check_positive, fail
+from eigenheads._checks import (
+    Got,
+    check_count,
+    check_finite_array,
+    check_flag,
+    check_items,
+    check_numbers,
+    check_positive,
+    fail,
+)
 from eigenheads._parallel import RunPool, advance
 from eigenheads._typing import Array, FloatArray
 from eigenheads.probes._bilinear_forms import overlap
@@ -102,7 +111,7 @@ def head_probe(  # noqa: PLR0913 -- a head has as many arrays
             "values": values,
             "tokens": tokens,
             "token_ids": token_ids,
-            "matrices": matrices or {},
+            "matrices": matrices,
             "mask": mask,
             "bias": bias,
             "is_causal": is_causal,
@@ -113,7 +122,8 @@ def head_probe(  # noqa: PLR0913 -- a head has as many arrays
     )
     sequences = _measure(heads, wanted, n_draws, seed)
     # Untrained models have no draws of their own: each of their heads is one draw.
-    others = [_of_untrained(one, wanted, heads) for one in untrained]
+    copies = check_items("untrained", untrained, "a sequence of mappings", owner=_OWNER)
+    others = [_of_untrained(one, wanted, heads) for one in copies]
     found = {}
     for one in wanted:
         nulls = {
@@ -197,19 +207,50 @@ class _Layer:
             if scale is None
             else check_positive("scale", scale, owner=owner)
         )
-        self.layer, self.is_causal = layer, bool(arrays.get("is_causal"))
+        causal = arrays.get("is_causal", False)
+        self.is_causal = check_flag("is_causal", causal, owner=owner)
+        self.layer = check_count("layer", layer, owner=owner, minimum=0)
         self.bias = arrays.get("bias")
+        if self.bias is not None:
+            self.bias = self._check_bias(self.bias, owner=owner)
         self.ids = arrays.get("token_ids")
         if self.ids is not None and np.shape(self.ids) != np.shape(arrays["keys"])[::2]:
             shape = np.shape(arrays["keys"])
             contract = f"of shape {(shape[0], shape[2])}"
             fail("token_ids", contract, Got(np.shape(self.ids)), owner=owner)
-        matrices = arrays.get("matrices") or {}
-        self.matrices = {k: np.asarray(matrices[k]) for k in _MATRICES if k in matrices}
+        matrices = arrays.get("matrices")
+        if matrices is None:
+            matrices = {}
+        if not isinstance(matrices, Mapping):
+            fail("matrices", "a mapping", matrices, owner=owner, error=TypeError)
+        self.matrices = {
+            k: self._check_matrix(k, matrices[k], owner=owner)
+            for k in _MATRICES
+            if k in matrices
+        }
 
     @property
     def n_heads(self) -> int:
         return self.heads.n_heads
+
+    def _check_bias(self, bias: Any, *, owner: str) -> FloatArray:
+        """Return the bias as an array; minus infinity hides a key, NaN is refused."""
+        array = check_numbers("bias", bias, owner=owner)
+        n = len(self.heads.masks[0])
+        fits = array.ndim == 4 and len(array) > max(self.heads.indices)
+        if not fits or array.shape[1] not in (1, self.n_heads) or array.shape[2] != n:
+            contract = f"of shape (sequences, 1 or {self.n_heads}, {n}, {n})"
+            fail("bias", contract, Got(array.shape), owner=owner)
+        if np.isnan(array).any() or np.isposinf(array).any():
+            got = Got("nan" if np.isnan(array).any() else "inf")
+            fail("bias", "finite numbers or minus infinity", got, owner=owner)
+        return array
+
+    def _check_matrix(self, name: str, matrix: Any, *, owner: str) -> FloatArray:
+        array = check_finite_array(name, matrix, owner=owner)
+        if array.ndim != 3 or len(array) != self.n_heads:
+            fail(name, f"of shape ({self.n_heads}, …, …)", array, owner=owner)
+        return array
 
     @property
     def has_tokens(self) -> bool:
@@ -224,7 +265,7 @@ class _Layer:
         bias = None
         if self.bias is not None:
             # The bias holds all rules of visibility, causal ones included.
-            own = np.asarray(self.bias[place], dtype=np.float64)
+            own = self.bias[place]
             bias = own[j if len(own) > 1 else 0][np.ix_(real, real)]
             visible = np.isfinite(bias)
             bias = np.where(visible, bias, 0.0)

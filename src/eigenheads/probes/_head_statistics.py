@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eigenheads._checks import Got, check_choice, fail
+from eigenheads._checks import (
+    Got,
+    check_callable,
+    check_choice,
+    check_items,
+    fail,
+)
 from eigenheads._typing import FloatArray
 from eigenheads.probes._head import Head
 from eigenheads.probes._head_nulls import NULLS, UNTRAINED, Null
@@ -56,9 +62,9 @@ class HeadStatistic:
     def __post_init__(self) -> None:
         owner = f"HeadStatistic {self.name!r}"
         check_choice("alternative", self.alternative, ALTERNATIVES, owner=owner)
-        if not callable(self.measure):
-            fail("measure", "a function of a head", self.measure, owner=owner)
-        for null in self.nulls:
+        check_callable("measure", self.measure, "a function of a head", owner=owner)
+        wanted = "a sequence of names and Null objects"
+        for null in check_items("nulls", self.nulls, wanted, owner=owner):
             if not isinstance(null, Null):
                 check_choice("nulls", null, [*NULLS, UNTRAINED], owner=owner)
 

@@ -73,6 +73,11 @@ def check_heads(
     owner: str,
 ) -> LayerHeads:
     """Return validated heads, or raise."""
+    keys = _as_array("keys", keys, owner=owner)
+    queries = _as_array("queries", queries, owner=owner)
+    values = _as_array("values", values, owner=owner)
+    if tokens is not None:
+        tokens = _as_array("tokens", tokens, owner=owner)
     given = {"keys": keys, "queries": queries, "values": values}
     shape = np.shape(keys)
     for name, array in given.items():
@@ -106,6 +111,17 @@ def check_heads(
     return LayerHeads(sequences, kept, inputs, [real[i] for i in kept])
 
 
+def _as_array(name: str, value: object, *, owner: str) -> Array:
+    """Return numbers as a NumPy array of their own type, without a copy."""
+    try:
+        array = as_numpy(name, value, owner=owner)
+        if array.dtype.kind not in "biuf":
+            raise TypeError
+    except TypeError:
+        fail(name, "an array of numbers", value, owner=owner, error=TypeError)
+    return array
+
+
 def check_mask(mask: Array | None, shape: tuple[int, int], *, owner: str) -> Array:
     """Return the mask as booleans (sequences, tokens), true for real tokens."""
     if mask is None:
@@ -125,6 +141,10 @@ def check_mask(mask: Array | None, shape: tuple[int, int], *, owner: str) -> Arr
 
 def check_outputs(heads: LayerHeads, outputs: Array, *, owner: str) -> None:
     """Warn unless the outputs are those of softmax attention."""
+    outputs = _as_array("outputs", outputs, owner=owner)
+    if outputs.ndim != 4 or len(outputs) <= max(heads.indices):
+        contract = "of the shape of `values`"
+        fail("outputs", contract, Got(outputs.shape), owner=owner)
     worst = 0.0
     for i, (q, k, v), real in zip(
         heads.indices, heads.sequences, heads.masks, strict=True

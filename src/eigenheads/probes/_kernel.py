@@ -5,7 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from eigenheads._checks import check_count, check_positive
+from eigenheads._checks import (
+    check_count,
+    check_flag,
+    check_items,
+    check_positive,
+)
 from eigenheads._typing import Array, FloatArray
 from eigenheads.probes._heads import (
     LayerHeads,
@@ -70,7 +75,7 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
     scale
         :math:`c`; :math:`D^{-1/2}` unless given.
     standardize
-        Whether features are normalised as in the authors' program; see
+        Whether queries and keys are standardised for the features; see
         :func:`eigenheads.functional.log_feature_norms`. Affects ``norm_ratio`` and
         ``feature_norm`` only.
     n_permutations
@@ -156,15 +161,17 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
         scale=heads.d_head**-0.5
         if scale is None
         else check_positive("scale", scale, owner=_OWNER),
-        is_causal=bool(is_causal),
-        standardize=bool(standardize),
+        is_causal=check_flag("is_causal", is_causal, owner=_OWNER),
+        standardize=check_flag("standardize", standardize, owner=_OWNER),
     )
     # Values are compared with softmax attention: other attention would mislead.
     if outputs is not None:
         check_outputs(heads, outputs, owner=_OWNER)
     observed, nulls, spectra = kernel_nulls(heads, n_permutations, n_redraws, seed)
-    if untrained:
-        copies = [_untrained_statistics(copy, heads) for copy in untrained]
+    models = () if untrained is None else untrained
+    models = check_items("untrained", models, "a sequence of mappings", owner=_OWNER)
+    copies = [_untrained_statistics(copy, heads) for copy in models]
+    if copies:
         for name in ABOUT:
             # Each untrained head is one draw, and all trained heads share these draws.
             draws = np.concatenate([copy[name] for copy in copies])
@@ -181,7 +188,7 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
         "standardize": heads.standardize,
         "n_permutations": n_permutations,
         "n_redraws": n_redraws,
-        "n_untrained": len(untrained or ()),
+        "n_untrained": len(copies),
         "seed": seed,
     }
     return ProbeResult("kernel_pca_probe", statistics, spectra, settings)

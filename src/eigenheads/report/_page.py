@@ -10,11 +10,19 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 import eigenheads
-from eigenheads._checks import Got, check_choice, fail
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    check_instance,
+    check_items,
+    check_path,
+    fail,
+)
 from eigenheads._files import write_atomically
 from eigenheads._plotting.svg import embedded_svg
 from eigenheads.experiments import (
     Claim,
+    Experiment,
     Result,
     experiment_keys,
     get_experiment,
@@ -23,10 +31,10 @@ from eigenheads.experiments import (
 from eigenheads.experiments._claims import count_verdicts
 from eigenheads.experiments._digest import code_version
 from eigenheads.experiments._registry import PRESETS, get_paper
-from eigenheads.experiments._run import current_figure
+from eigenheads.experiments._run import current_figure, stored_run
 from eigenheads.experiments._untested import untested_claims
 
-# Figures that are readable as thumbnails; of other papers the first one is shown.
+# Figures that are readable as thumbnails; for other papers the first figure is shown.
 _THUMBNAILS = (
     "marion2025/any_dimension",
     "truong2026/phase_diagram",
@@ -57,7 +65,7 @@ def write_report(
     """
     if not isinstance(out, str | PathLike):
         fail("out", "the path of a folder", out, owner="report")
-    root = Path(out)
+    root = check_path("out", out, owner="report")
     if preset is not None:
         check_choice("preset", preset, PRESETS, owner="report")
     results = newest_results(stored_results(root), preset=preset, seed=seed)
@@ -97,7 +105,9 @@ def render_report(results: Iterable[Result]) -> str:
     environment.filters["expectation"] = format_expected
     environment.filters["measurement"] = format_measured
     papers: dict[str, list[dict[str, Any]]] = {}
-    results = list(results)
+    results = check_items("results", results, "results", owner="render_report")
+    for result in results:
+        check_instance("results", result, Result, owner="render_report")
     # A claim counts for the paper that makes it, whatever experiment measures it.
     made: dict[str, list[Claim]] = {}
     for claim in (claim for result in results for claim in result.claims):
@@ -168,6 +178,7 @@ def _section(result: Result) -> dict[str, Any]:
     svg = embedded_svg(current_figure(result), name)
     # The table at the top shows the same drawing again, as a thumbnail.
     svg = svg.replace("<svg", f'<svg id="{name}-drawing"', 1)
+    is_current = result.code == code_version(experiment.key)
     return {
         "id": name,
         "experiment": experiment,
@@ -176,12 +187,20 @@ def _section(result: Result) -> dict[str, Any]:
         "view_box": _view_box(svg),
         "finding": _finding(experiment.title, result.claims),
         "alt": _alt(experiment.title, result.claims),
-        "is_current": result.code == code_version(experiment.key),
+        "is_current": is_current,
+        "table": _table(experiment, result) if is_current else [],
         "command": (
             f"eigenheads reproduce {result.key} "
             f"--preset {result.preset} --seed {result.seed}"
         ),
     }
+
+
+def _table(experiment: Experiment[Any], result: Result) -> list[list[str]]:
+    """Return the table that an experiment shows of its run, or nothing."""
+    if experiment.tabulate is None:
+        return []
+    return experiment.tabulate(stored_run(result))
 
 
 def _alt(title: str, claims: Iterable[Claim]) -> str:
@@ -194,7 +213,7 @@ def _alt(title: str, claims: Iterable[Claim]) -> str:
 
 def _finding(title: str, claims: Sequence[Claim]) -> str:
     if not claims:
-        return f"{title} (on record; this run is too small for claims)"
+        return f"{title} (this run is too small to measure claims)"
     return f"{title}: {count_verdicts(claims)}"
 
 

@@ -4,29 +4,38 @@ import sys
 import textwrap
 from os import PathLike
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 import eigenheads
-from eigenheads._checks import escape_controls
+from eigenheads._checks import (
+    check_instance,
+    check_path,
+    check_text,
+    escape_controls,
+)
 from eigenheads._files import write_atomically
 from eigenheads._plotting.heads import HeadMap, draw_head_maps, head_maps_size
 from eigenheads._plotting.svg import embedded_svg, render_svg
+from eigenheads.probes import ModelProbe
 from eigenheads.probes._head_nulls import NULL_TEXTS
-from eigenheads.report._findings import LEVEL, findings, found_text, questions
+from eigenheads.report._findings import (
+    LEVEL,
+    findings,
+    found_text,
+    is_change,
+    questions,
+)
 from eigenheads.report._page import format_number
-
-if TYPE_CHECKING:
-    from eigenheads.probes import ModelProbe
 
 _WIDTH = 80
 _COMPARISONS = {"greater": ">", "less": "<", "two-sided": "≠"}
 
 
-def print_probe(probe: "ModelProbe", *, title: str) -> None:
+def print_probe(probe: ModelProbe, *, title: str) -> None:
     """Print findings, a table by statistic and null, and a map of heads.
 
     Lines have at most 80 characters.
@@ -37,12 +46,15 @@ def print_probe(probe: "ModelProbe", *, title: str) -> None:
     lines += ["Findings"]
     for sentence in findings(probe):
         lines += _wrapped(sentence, first="  - ", rest="    ")
-    lines += ["", *_summary_lines(probe), "", *_map_lines(probe)]
+    lines += ["", *_summary_lines(probe), ""]
+    if probe.contrasts:
+        lines += [*_contrast_lines(probe), ""]
+    lines += _map_lines(probe)
     sys.stdout.write("\n".join(lines) + "\n")
 
 
 def write_probe(
-    probe: "ModelProbe", out: str | PathLike[str], *, title: str = "Probe of a model"
+    probe: ModelProbe, out: str | PathLike[str], *, title: str = "Probe of a model"
 ) -> Path:
     """Write ``probe.html``, ``probe.json`` and ``probe.npz`` into a folder.
 
@@ -60,7 +72,9 @@ def write_probe(
     path
         Path of the page, one self-contained file.
     """
-    root = Path(out)
+    check_instance("probe", probe, ModelProbe, owner="write_probe")
+    root = check_path("out", out, owner="write_probe")
+    check_text("title", title, owner="write_probe")
     probe.save(root / "probe.json")
     probe.save(root / "probe.npz")
     page = render_probe(probe, title=title).encode()
@@ -73,7 +87,7 @@ def write_probe(
     return path
 
 
-def render_probe(probe: "ModelProbe", *, title: str) -> str:
+def render_probe(probe: ModelProbe, *, title: str) -> str:
     """Return the page as text."""
     environment = Environment(
         loader=PackageLoader("eigenheads.report"),
@@ -93,12 +107,13 @@ def render_probe(probe: "ModelProbe", *, title: str) -> str:
         findings=findings(probe),
         nulls={null: NULL_TEXTS.get(null, "") for null in nulls},
         questions=_questions(probe),
+        contrasts=_contrasts(probe),
         heads=_rows_by_head(probe),
         version=eigenheads.__version__,
     )
 
 
-def statistic_figure(probe: "ModelProbe", statistic: str) -> bytes:
+def statistic_figure(probe: ModelProbe, statistic: str) -> bytes:
     """Return heat maps of one statistic as SVG: observed, then effects by null."""
     measured = probe[statistic]
     maps = [HeadMap("observed", measured.observed)]
@@ -109,7 +124,7 @@ def statistic_figure(probe: "ModelProbe", statistic: str) -> bytes:
     return _drawn(probe, maps)
 
 
-def question_figure(probe: "ModelProbe", statistics: list[str]) -> bytes:
+def question_figure(probe: ModelProbe, statistics: list[str]) -> bytes:
     """Return heat maps as SVG, one per statistic; dots mark heads that stand out."""
     maps = [
         HeadMap(
@@ -120,12 +135,12 @@ def question_figure(probe: "ModelProbe", statistics: list[str]) -> bytes:
     return _drawn(probe, maps)
 
 
-def _drawn(probe: "ModelProbe", maps: list[HeadMap]) -> bytes:
+def _drawn(probe: ModelProbe, maps: list[HeadMap]) -> bytes:
     size, layers = head_maps_size(maps), probe.layers
     return render_svg(lambda figure: draw_head_maps(figure, maps, layers), size=size)
 
 
-def _questions(probe: "ModelProbe") -> list[dict[str, Any]]:
+def _questions(probe: ModelProbe) -> list[dict[str, Any]]:
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in probe.statistics}
     for row in probe.summary(LEVEL):
         rows[row["statistic"]].append(row)
@@ -149,8 +164,21 @@ def _questions(probe: "ModelProbe") -> list[dict[str, Any]]:
     return found
 
 
+def _contrasts(probe: ModelProbe) -> list[dict[str, Any]]:
+    """Return medians by statistic: those of the probe, then on other tokens."""
+    rows: dict[str, dict[str, Any]] = {}
+    for row in probe.contrast_rows():
+        name = row["statistic"]
+        own = rows.setdefault(
+            name,
+            {"name": name.replace("_", " "), "median": row["median"], "others": []},
+        )
+        own["others"].append({**row, "is_change": is_change(row)})
+    return list(rows.values())
+
+
 def _section(
-    probe: "ModelProbe", statistic: str, rows: list[dict[str, Any]]
+    probe: ModelProbe, statistic: str, rows: list[dict[str, Any]]
 ) -> dict[str, Any]:
     name = statistic.replace("_", "-")
     counts = "; ".join(f"{row['null']} {found_text(row)}" for row in rows)
@@ -160,14 +188,14 @@ def _section(
         "name": statistic.replace("_", " "),
         "about": probe[statistic].about,
         "rows": rows,
-        "svg": Markup(svg),  # drawn here, from numbers alone
+        "svg": Markup(svg),  # drawn here from numbers
         "alt": f"Heat maps of {statistic}. Heads that stand out: {counts}.",
         "n_found": int(probe.stands_out(statistic, LEVEL).sum()),
         "n_heads": int(np.isfinite(probe[statistic].observed).sum()),
     }
 
 
-def _rows_by_head(probe: "ModelProbe") -> list[dict[str, Any]]:
+def _rows_by_head(probe: ModelProbe) -> list[dict[str, Any]]:
     """Return one row per head: observed numbers, with marks of those that stand out."""
     tables = {name: one.observed for name, one in probe.statistics.items()}
     marks = {name: probe.stands_out(name, LEVEL) for name in probe.statistics}
@@ -187,44 +215,63 @@ def _rows_by_head(probe: "ModelProbe") -> list[dict[str, Any]]:
 
 
 def _wrapped(text: str, *, first: str = "", rest: str = "") -> list[str]:
-    # Titles and notes may hold names of files: controls are shown, not obeyed.
+    # Titles and notes may contain names of files, so control characters are escaped.
     lines = textwrap.wrap(
         escape_controls(text), _WIDTH, initial_indent=first, subsequent_indent=rest
     )
     return lines or [""]
 
 
-def _summary_lines(probe: "ModelProbe") -> list[str]:
+def _summary_lines(probe: ModelProbe) -> list[str]:
     """Return the table by statistic and null, at most 80 characters wide."""
     # Long names are cut, so that the columns add up to 80 characters.
-    layout = "{:<22.22} {:>9} {:<23.23} {:>9} {:>13}"
+    layout = "{:<21.21} {:>8} {:<22.22} {:>8} {:>5} {:>11}"
     lines = [
-        layout.format("statistic", "median", "null", "median", f"q <= {LEVEL}"),
+        layout.format("statistic", "median", "null", "median", "heads", "needs"),
         "-" * _WIDTH,
     ]
-    last = None
+    last, n_heads = None, 0
     for row in probe.summary(LEVEL):
         # The name and the median of a statistic are shown in its first row only.
         is_new = row["statistic"] != last
-        last = row["statistic"]
-        text = found_text(row)
-        # Too few draws cannot decide, so the number of draws that could takes the place
-        # of the count.
-        if row["n_undecided"]:
-            text = f">= {row['n_needed']} draws"
+        last, n_heads = row["statistic"], max(n_heads, row["n_heads"])
         lines.append(
             layout.format(
                 last if is_new else "",
-                format_number(row["median"]) if is_new else "",
+                f"{row['median']:.3g}" if is_new else "",
                 f"{_COMPARISONS[row['alternative']]} {row['null']}",
-                format_number(row["null_median"]),
-                text,
-            )
+                f"{row['null_median']:.3g}",
+                "?" if row["n_found"] is None else row["n_found"],
+                row["needs"],
+            ).rstrip()
         )
+    lines += _wrapped(
+        f"heads: those with q <= {LEVEL} against the null, of {n_heads}. needs: some "
+        "heads are beyond all draws, and so many draws (or untrained copies) can tell."
+    )
     return lines
 
 
-def _map_lines(probe: "ModelProbe") -> list[str]:
+def _contrast_lines(probe: ModelProbe) -> list[str]:
+    """Return the medians that change on other sets of tokens."""
+    layout = "{:<22.22} {:>9} {:>9} {:>12}  {:<23.23}"
+    lines = [
+        layout.format("statistic", "median", "then", "rank corr.", "tokens").rstrip(),
+        "-" * _WIDTH,
+    ]
+    rows = [row for row in probe.contrast_rows() if is_change(row)]
+    for row in rows:
+        numbers = (row["median"], row["other_median"], row["correlation"])
+        shown = [f"{number:.3g}" for number in numbers]
+        lines.append(layout.format(row["statistic"], *shown, row["tokens"]).rstrip())
+    lines += _wrapped(
+        "Medians over heads that change by more than a tenth without these tokens"
+        + (", and rank correlations over heads." if rows else ": none.")
+    )
+    return lines
+
+
+def _map_lines(probe: ModelProbe) -> list[str]:
     """Return the number of statistics in which each head stands out, by layer."""
     # One number per head replaces a table of all statistics, which the page has.
     total = np.sum([probe.stands_out(n, LEVEL) for n in probe.statistics], axis=0)

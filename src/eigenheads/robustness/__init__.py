@@ -1,4 +1,4 @@
-"""Measure how much accuracy models lose on corrupted, attacked and foreign input."""
+"""Measure the accuracy of models on corrupted and attacked inputs and on outliers."""
 
 from eigenheads._extras import missing as _missing
 

@@ -17,14 +17,18 @@ from eigenheads._checks import (
     Got,
     check_choice,
     check_count,
+    check_flag,
     check_number,
     check_positive,
     fail,
 )
-
-Model = Callable[[Tensor], Tensor]
-Bounds = tuple[float, float]
-Budget = float | Tensor  # a tensor broadcasts to the inputs: one budget per channel
+from eigenheads.robustness._attack_input import (
+    Bounds,
+    Budget,
+    Model,
+    check_attack,
+    check_bounded_attack,
+)
 
 
 def fgsm(
@@ -66,7 +70,8 @@ def fgsm(
     >>> (255 * (fgsm(model, x, torch.tensor([0]), budget=8) - x)).round().tolist()
     [[-8.0, 8.0]]
     """
-    radius = read_budget(budget, bounds, owner="fgsm")
+    data, radius = check_bounded_attack(budget, model, x, y, bounds, owner="fgsm")
+    model, x, y, bounds = data
     step = radius * _gradient(model, x, y).sign()
     return (x + step).clamp(*bounds).detach()
 
@@ -116,7 +121,11 @@ def pgd(
     >>> (255 * (attacked - x)).round().tolist()
     [[-8.0, 8.0]]
     """
-    radius = read_budget(budget, bounds, owner="pgd")
+    data, radius = check_bounded_attack(
+        budget, model, x, y, bounds, owner="pgd", generator=generator
+    )
+    model, x, y, bounds = data
+    random_start = check_flag("random_start", random_start, owner="pgd")
     n_steps = check_count("n_steps", n_steps, owner="pgd")
     size = 2.5 * radius / n_steps
     if step_size is not None:
@@ -145,8 +154,9 @@ def apgd(
 ) -> Tensor:
     r"""Attack by PGD with momentum and automatic steps (Croce and Hein 2020).
 
-    The step starts at twice the radius. At checkpoints it is halved for inputs whose
-    loss rarely rose since the last one, and these restart at their best point.
+    The first step size is twice the radius. At checkpoints it is halved for inputs
+    whose loss rarely increased since the last checkpoint, and these inputs restart at
+    their best point.
 
     Parameters
     ----------
@@ -165,7 +175,7 @@ def apgd(
     -------
     attacked
         Inputs within the budget and the bounds: a point that fools the model if one
-        was met, else the point with the largest loss.
+        was found, else the point with the largest loss.
 
     Examples
     --------
@@ -176,7 +186,9 @@ def apgd(
     True
     """
     owner = "apgd"
-    radius = read_budget(budget, bounds, owner=owner)
+    (model, x, y, bounds), radius = check_bounded_attack(
+        budget, model, x, y, bounds, owner=owner, generator=generator
+    )
     n_steps = check_count("n_steps", n_steps, owner=owner)
     check_choice("loss", loss, ("ce", "dlr"), owner=owner)
     measure = _cross_entropy if loss == "ce" else _logits_ratio
@@ -253,12 +265,12 @@ def carlini_wagner(
     n_steps, learning_rate
         Of Adam.
     max_distance
-        Largest Euclidean distance that counts, in units of the range; None for any.
+        Largest allowed Euclidean distance, in units of the range; None for any.
 
     Returns
     -------
     attacked
-        For each input the nearest fooling point that was met, or the input itself.
+        For each input the nearest point found that fools the model, or the input.
 
     Examples
     --------
@@ -269,6 +281,7 @@ def carlini_wagner(
     True
     """
     owner = "carlini_wagner"
+    model, x, y, bounds = check_attack(model, x, y, bounds, owner=owner)
     weight = check_positive("weight", weight, owner=owner)
     kappa = check_number("confidence", confidence, owner=owner, minimum=0.0)
     rate = check_positive("learning_rate", learning_rate, owner=owner)
@@ -346,6 +359,7 @@ def sparse_l1_descent(
     (True, True)
     """
     owner = "sparse_l1_descent"
+    model, x, y, bounds = check_attack(model, x, y, bounds, owner=owner)
     width = bounds[1] - bounds[0]
     radius = check_number("budget", budget, owner=owner, minimum=0.0) * width
     n_steps = check_count("n_steps", n_steps, owner=owner)
@@ -396,18 +410,6 @@ def project(at: Tensor, x: Tensor, radius: Budget, bounds: Bounds) -> Tensor:
     return torch.min(torch.max(at, x - radius), x + radius).clamp(*bounds)
 
 
-def read_budget(budget: object, bounds: Bounds, *, owner: str) -> Budget:
-    """Return the radius of a budget in 1/255 of the range."""
-    low, high = bounds
-    if isinstance(budget, Tensor):
-        if not bool((budget >= 0).all()) or not bool(budget.isfinite().all()):
-            got = Got("a tensor with other entries")
-            fail("budget", "finite numbers >= 0", got, owner=owner)
-        return budget * (high - low) / 255
-    number = check_number("budget", budget, owner=owner, minimum=0.0)
-    return number * (high - low) / 255
-
-
 def _gradient(model: Model, x: Tensor, y: Tensor) -> Tensor:
     """Return the gradient of the summed cross-entropy: batches do not interact."""
     return _loss_and_gradient(model, x, y, _cross_entropy)[1]
@@ -420,6 +422,10 @@ def _loss_and_gradient(
     with torch.enable_grad():
         x = x.detach().clone().requires_grad_(True)
         logits = model(x)
+        if not logits.requires_grad:
+            contract = "differentiable in its inputs"
+            got = Got("logits without a gradient")
+            fail("model", contract, got, owner="attack")
         losses = measure(logits, y)
         (slope,) = torch.autograd.grad(losses.sum(), x)
     return losses.detach(), slope, logits.detach().argmax(1) != y

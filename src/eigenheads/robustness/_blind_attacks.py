@@ -4,14 +4,13 @@ import torch
 from torch import Tensor
 
 from eigenheads._checks import check_count, check_positive
-from eigenheads.robustness._attacks import (
+from eigenheads.robustness._attack_input import (
     Bounds,
     Budget,
     Model,
-    margin,
-    project,
-    read_budget,
+    check_bounded_attack,
 )
+from eigenheads.robustness._attacks import margin, project
 
 
 @torch.no_grad()
@@ -25,7 +24,7 @@ def uniform_noise(
     bounds: Bounds = (0.0, 1.0),
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Add uniform noise: the baseline that every attack must beat.
+    """Add uniform noise, as a baseline for attacks.
 
     Parameters
     ----------
@@ -49,7 +48,10 @@ def uniform_noise(
     >>> bool(0 < (noisy - x).abs().max() <= 8 / 255)
     True
     """
-    radius = read_budget(budget, bounds, owner="uniform_noise")
+    data, radius = check_bounded_attack(
+        budget, model, x, y, bounds, owner="uniform_noise", generator=generator
+    )
+    model, x, y, bounds = data
     n_draws = check_count("n_draws", n_draws, owner="uniform_noise")
     best: Tensor | None = None
     for _ in range(n_draws):
@@ -109,7 +111,10 @@ def spsa(
     >>> (255 * (attacked - x)).round().tolist()
     [[-8.0, 8.0]]
     """
-    radius = read_budget(budget, bounds, owner="spsa")
+    data, radius = check_bounded_attack(
+        budget, model, x, y, bounds, owner="spsa", generator=generator
+    )
+    model, x, y, bounds = data
     n_steps = check_count("n_steps", n_steps, owner="spsa")
     n_samples = check_count("n_samples", n_samples, owner="spsa")
     # The probe has the unit of the budgets.
@@ -160,12 +165,13 @@ def square(
     bounds: Bounds = (0.0, 1.0),
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Attack by random squares, kept where they help (Andriushchenko et al. 2020).
+    """Attack by random search over squares (Andriushchenko et al. 2020).
 
     It starts with random vertical stripes at the edge of the ball. A query sets a
-    random square of each image to the edge of the ball, one sign per channel, and is
-    kept where the margin grows. Squares shrink on the published schedule, compressed
-    to `n_queries`. Images that are fooled already stay as they are.
+    random square of each image to the edge of the ball, one sign per channel; the
+    change is kept for images whose margin grows. The size of the squares follows the
+    published schedule, compressed to `n_queries`. Images that already fool the model
+    are not changed.
 
     Parameters
     ----------
@@ -192,7 +198,10 @@ def square(
     >>> mean_of_rows(attacked).argmax(1).tolist()
     [1]
     """
-    radius = read_budget(budget, bounds, owner="square")
+    data, radius = check_bounded_attack(
+        budget, model, x, y, bounds, owner="square", generator=generator, least_axes=3
+    )
+    model, x, y, bounds = data
     n_queries = check_count("n_queries", n_queries, owner="square")
     share = check_positive("share", share, owner="square")
     stripes = _signs((*x.shape[:-2], 1, x.shape[-1]), x, generator)

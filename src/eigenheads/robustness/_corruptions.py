@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from torch import Tensor
 
-from eigenheads._checks import Got, check_choice, check_count, fail
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    check_count,
+    check_numbers,
+    fail,
+)
 from eigenheads._rng import check_generator
 from eigenheads._typing import FloatArray
 from eigenheads.robustness._imagenet_c import KINDS, corrupt_as_imagenet_c
@@ -132,10 +138,10 @@ def corrupt(
     images
         Array or tensor of shape ``(n, …, height, width)``, entries from 0 to 1.
     kind
-        One of :data:`CORRUPTIONS`, with strengths of our own, or of
-        :data:`IMAGENET_C`, with the published ones.
+        One of :data:`CORRUPTIONS`, whose severities are our own, or of
+        :data:`IMAGENET_C`, with the published severities.
     severity
-        One (mild) to five.
+        From 1 (mild) to 5.
     rng
         Random numbers; some kinds use none. The kinds of ImageNet-C draw one seed per
         image from it.
@@ -151,10 +157,10 @@ def corrupt(
     Strengths of :data:`CORRUPTIONS` are fractions of the pixel range and of the image's
     side; on very small images (8 pixels) some severities of the geometric kinds
     coincide. The kinds of ImageNet-C are defined for 224 pixels and scale with the
-    smaller side. There, frost blends with a synthetic texture, since the published
-    photographs are not included: its numbers do not compare with published ones. The
-    others follow the published descriptions and settings; interpolation and random
-    numbers differ from the published program.
+    smaller side. Frost uses a synthetic texture instead of the published photographs,
+    so its results are not comparable with published ones. The others follow the
+    published descriptions and settings; interpolation and random numbers differ from
+    the published program.
 
     Examples
     --------
@@ -167,10 +173,10 @@ def corrupt(
     check_choice("kind", kind, (*CORRUPTIONS, *IMAGENET_C), owner=_OWNER)
     level = check_count("severity", severity, owner=_OWNER, maximum=5)
     rng = check_generator(rng, owner=_OWNER)
-    given = images.cpu().numpy() if isinstance(images, Tensor) else images
-    array = check_images("images", given, owner=_OWNER)
+    array = check_images("images", images, owner=_OWNER)
     if kind in IMAGENET_C:
-        source = images if isinstance(images, Tensor) else torch.from_numpy(array)
+        given = images.detach() if isinstance(images, Tensor) else None
+        source = torch.from_numpy(array) if given is None else given
         found = _published(source.float(), kind.removeprefix(_PREFIX), level, rng)
     else:
         found = torch.from_numpy(np.clip(_KINDS[kind](array, level - 1, rng), 0.0, 1.0))
@@ -188,11 +194,10 @@ def _published(x: Tensor, kind: str, level: int, rng: np.random.Generator) -> Te
 
 def check_images(name: str, images: object, *, owner: str) -> FloatArray:
     """Return images as float64, or raise unless they are a batch with entries 0..1."""
-    array = np.asarray(images)
-    if array.dtype.kind not in "fiu" or array.ndim < 3 or 0 in array.shape:
+    array = check_numbers(name, images, owner=owner)
+    if array.ndim < 3 or 0 in array.shape:
         contract = "numbers of shape (n, …, height, width)"
         fail(name, contract, array, owner=owner)
-    array = array.astype(np.float64)
     low, high = float(array.min()), float(array.max())
     if not (low >= 0 and high <= 1):
         hint = "Put normalisation into the model, so that budgets mean pixels."

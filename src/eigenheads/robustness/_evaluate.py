@@ -12,9 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from eigenheads._checks import (
+    check_callable,
     check_choice,
     check_count,
+    check_flag,
     check_number,
+    check_positive,
     fail,
 )
 from eigenheads._parallel import progress_bar
@@ -52,7 +55,7 @@ from eigenheads.robustness._result import (
 )
 
 _OWNER = "evaluate_robustness"
-_ATTACKS: Final[dict[str, Callable[..., Tensor]]] = {
+ATTACK_FUNCTIONS: Final[dict[str, Callable[..., Tensor]]] = {
     "fgsm": fgsm,
     "pgd": pgd,
     "spsa": spsa,
@@ -63,7 +66,7 @@ _ATTACKS: Final[dict[str, Callable[..., Tensor]]] = {
     "carlini-wagner": carlini_wagner,
     "sparse-l1": sparse_l1_descent,
 }
-ATTACKS: Final = tuple(_ATTACKS)
+ATTACKS: Final = tuple(ATTACK_FUNCTIONS)
 _USUAL: Final = ("fgsm", "pgd", "spsa", "square")
 # Attacks in the same norm, with and without gradients: the former should be stronger.
 _WITH_GRADIENT = ("fgsm", "pgd", "apgd-ce", "apgd-dlr")
@@ -75,7 +78,7 @@ Attacks = Sequence[str] | Mapping[str, Mapping[str, Any] | Callable[..., Tensor]
 
 
 class GradientMaskingWarning(UserWarning):
-    """Attacks with gradients do worse than attacks without: accuracy is overrated."""
+    """Warning: gradient attacks are weaker than others; accuracy is overestimated."""
 
 
 def evaluate_robustness(
@@ -99,14 +102,14 @@ def evaluate_robustness(
     n_resamples: int = 500,
     progress: bool = False,
 ) -> Robustness:
-    """Measure the accuracy of models on corrupted, attacked and foreign input.
+    """Measure the accuracy of models on corrupted and attacked inputs and on outliers.
 
     Parameters
     ----------
     model
-        Function from inputs to logits (or to an output with ``.logits``). A list holds
-        one model trained several times, with different seeds; a mapping holds models to
-        compare, by name, each alone or as such a list.
+        Function from inputs to logits (or to an output with ``.logits``). A list means
+        one model trained several times with different seeds; a mapping from names to
+        models or lists compares them.
     data
         Images and classes ``(x, y)``, `x` of shape ``(n, …, height, width)`` with
         entries 0 to 1; a loader (any iterable) of such pairs, which is read once, batch
@@ -114,7 +117,7 @@ def evaluate_robustness(
     corruptions, severities
         Some of :data:`CORRUPTIONS` and :data:`IMAGENET_C`, and their severities.
     attacks
-        Names out of :data:`ATTACKS`; or a mapping from names to options, such as
+        Names from :data:`ATTACKS`; or a mapping from names to options, such as
         ``{"pgd": {"n_steps": 20}}``, or to your own attack: any callable
         ``attack(model, images, labels)`` that returns attacked images. It gets the
         model itself, and chooses its own budget.
@@ -163,15 +166,15 @@ def evaluate_robustness(
 
     Notes
     -----
-    Of a loader, only one batch and the outcomes are held in memory; of a pair, one
+    For a loader, one batch and the results are kept in memory; for a pair, one
     corrupted copy at a time. The random numbers of corruptions differ between the two.
 
     ``"mean corruption error"`` is the mean of the errors over severities, for each
     corruption and for all; it is not divided by the errors of AlexNet, as benchmarks on
-    ImageNet do. Under an attack, an example counts as right if it is right both before
-    and after. ``"AUPR"`` takes outliers for the positive class and one minus the
-    largest probability for the score. ``"perplexity"`` under swapped words counts only
-    words that were not swapped themselves.
+    ImageNet do. Under an attack, an example counts as correct if it is classified
+    correctly both before and after. ``"AUPR"`` uses outliers as the positive class and
+    one minus the largest probability as the score. ``"perplexity"`` under swapped words
+    includes only words that were not swapped.
 
     Examples
     --------
@@ -209,7 +212,7 @@ def evaluate_robustness(
             severities=_check_severities(severities),
             attacks=planned,
             budgets=_read_budgets(budgets, budget_unit, pixel_std),
-            surrogate=surrogate,
+            surrogate=_check_surrogate(surrogate),
             tokens=tokens,
             shares=chosen,
             outliers=read_outliers(
@@ -228,7 +231,8 @@ def evaluate_robustness(
     # outcomes are divided by name below.
     flat = [one for several in named.values() for one in several]
     n_units = len(plan.conditions) * len(flat)
-    bar = progress_bar(n_units, description="conditions") if progress else nullcontext()
+    shows = check_flag("progress", progress, owner=_OWNER)
+    bar = progress_bar(n_units, description="conditions") if shows else nullcontext()
     with bar:
         if images is None:
             n_batches = len(data) if hasattr(data, "__len__") else None
@@ -274,6 +278,12 @@ def _named(models: Models) -> dict[str, list[Model]]:
         contract = "a model, a list of models, or a mapping of names to these"
         fail("model", contract, models, owner=_OWNER, error=TypeError)
     return lists
+
+
+def _check_surrogate(model: Model | None) -> Model | None:
+    if model is None:
+        return None
+    return check_callable("surrogate", model, "a model", owner=_OWNER)
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -322,7 +332,7 @@ def _each(name: str, given: object) -> list[Any]:
     is_listed = isinstance(given, Sequence | np.ndarray | Mapping) and not isinstance(
         given, str | bytes
     )
-    if not is_listed or np.ndim(given) > 1:  # type: ignore[arg-type]
+    if not is_listed or (isinstance(given, np.ndarray) and given.ndim != 1):
         fail(name, "a sequence", given, owner=_OWNER, error=TypeError)
     return list(given)  # type: ignore[call-overload]
 
@@ -337,7 +347,7 @@ def _read_attacks(attacks: Attacks) -> dict[str, PlannedAttack]:
     if isinstance(attacks, Mapping):
         given = attacks
     else:
-        listed = [attacks] if isinstance(attacks, str) else list(attacks)
+        listed = [attacks] if isinstance(attacks, str) else _each("attacks", attacks)
         given = {str(name): {} for name in _names("attacks", listed, ATTACKS)}
     return {name: _planned(name, value) for name, value in given.items()}
 
@@ -350,7 +360,7 @@ def _planned(name: str, value: object) -> PlannedAttack:
     if not isinstance(value, Mapping):
         contract = "a mapping of options, or a callable attack(model, images, labels)"
         fail(f"attacks[{name!r}]", contract, value, owner=_OWNER)
-    function = _ATTACKS[name]
+    function = ATTACK_FUNCTIONS[name]
     known = set(inspect.signature(function).parameters)
     # What the evaluation sets itself is no option of the user.
     own = sorted(known - {"model", "x", "y", "budget", "generator", "loss"})
@@ -371,9 +381,12 @@ def _read_budgets(
         contract = "given for budget_unit='normalised'"
         fail("pixel_std", contract, pixel_std, owner=_OWNER)
     # A change of e in normalised units is a change of e times std in pixels.
-    std = torch.tensor([float(one) for one in pixel_std])
-    if not bool((std > 0).all()):
-        fail("pixel_std", "numbers > 0", pixel_std, owner=_OWNER)
+    std = torch.tensor(
+        [
+            check_positive("pixel_std", one, owner=_OWNER)
+            for one in _each("pixel_std", pixel_std)
+        ]
+    )
     return {number: number * std.view(-1, 1, 1) for number in numbers}
 
 

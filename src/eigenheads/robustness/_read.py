@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from eigenheads._checks import Got, fail
+from eigenheads._checks import (
+    Got,
+    as_numpy,
+    fail,
+)
 from eigenheads.robustness._corruptions import check_images
 
 
@@ -28,10 +31,13 @@ def read_images(data: Sequence[Any], *, owner: str) -> ImageSet:
         contract = "a pair (images, classes), or ids of words"
         fail("data", contract, Got(f"{len(data)} things"), owner=owner)
     x = _pixels("data[0]", data[0], owner=owner)
-    y = torch.as_tensor(_array(data[1]))
+    classes = _array("data[1]", data[1], owner=owner)
+    if classes.dtype.kind not in "iuf":
+        fail("data[1]", "classes, whole numbers", classes, owner=owner)
+    y = torch.as_tensor(classes)
     if y.shape != x.shape[:1] or y.is_floating_point() or bool((y < 0).any()):
         contract = f"{len(x)} whole numbers >= 0: a class for each image"
-        fail("data[1]", contract, _array(data[1]), owner=owner)
+        fail("data[1]", contract, classes, owner=owner)
     return ImageSet(x, y.long())
 
 
@@ -66,25 +72,27 @@ def read_batches(
 
 def read_words(data: object, *, owner: str) -> Tensor:
     """Return ids of words ``(n, tokens)``, or raise an error of `owner`."""
-    ids = torch.as_tensor(_array(data))
+    array = _array("data", data, owner=owner)
+    if array.dtype.kind not in "iuf":
+        fail("data", "ids of words, whole numbers", array, owner=owner)
+    ids = torch.as_tensor(array)
     if ids.ndim != 2 or ids.shape[1] < 2 or ids.is_floating_point() or not len(ids):
         contract = "a pair (images, classes), or ids of words of shape (n, tokens >= 2)"
-        fail("data", contract, _array(data), owner=owner)
+        fail("data", contract, array, owner=owner)
     return ids.long()
 
 
-def _array(values: object) -> Any:
-    return (
-        values.detach().cpu().numpy()
-        if isinstance(values, Tensor)
-        else (np.asarray(values))
-    )
+def _array(name: str, values: object, *, owner: str) -> Any:
+    try:
+        return as_numpy(name, values, owner=owner)
+    except TypeError:
+        fail(name, "an array of numbers", values, owner=owner, error=TypeError)
 
 
 def _pixels(name: str, images: object, *, owner: str) -> Tensor:
     dtype = images.dtype if isinstance(images, Tensor) else torch.float32
     dtype = dtype if dtype.is_floating_point else torch.float32
-    return torch.from_numpy(check_images(name, _array(images), owner=owner)).to(dtype)
+    return torch.from_numpy(check_images(name, images, owner=owner)).to(dtype)
 
 
 def logits_of(model: Callable[[Tensor], Any]) -> Callable[[Tensor], Tensor]:
@@ -93,6 +101,10 @@ def logits_of(model: Callable[[Tensor], Any]) -> Callable[[Tensor], Tensor]:
     def run(x: Tensor) -> Tensor:
         output = model(x)
         logits: Tensor = getattr(output, "logits", output)
+        if not isinstance(logits, Tensor):
+            contract = "a function that returns logits, or an output with them"
+            got = Got(type(output).__name__)
+            fail("model", contract, got, owner="evaluate_robustness")
         return logits
 
     return run

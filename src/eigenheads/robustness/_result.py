@@ -61,7 +61,7 @@ class RobustnessRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Robustness:
-    """The result of :func:`evaluate_robustness`.
+    """Result of :func:`evaluate_robustness`.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class Robustness:
         return pandas.DataFrame([asdict(row) for row in self.rows])
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the rows to a ``.csv`` or ``.json`` file; it is whole or not there.
+        """Write the rows to a ``.csv`` or ``.json`` file, atomically.
 
         In CSV the values of several models are separated by semicolons.
         """

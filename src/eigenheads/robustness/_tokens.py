@@ -7,7 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from eigenheads._checks import Got, check_choice, check_count, check_number, fail
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    check_count,
+    check_instance,
+    check_number,
+    fail,
+)
+
+_LARGEST_ID = 2**31 - 1
 
 
 @contextmanager
@@ -20,8 +29,9 @@ def corrupting_tokens(
 ) -> Iterator[None]:
     """Replace a share of the tokens that a layer of a model returns, in this context.
 
-    A replaced token comes from another place or example of the same batch: the marginal
-    law of tokens is kept, their information about the example is not.
+    A replaced token comes from another position or example of the same batch: the
+    marginal distribution of the tokens is unchanged, but they carry no information
+    about the example.
 
     Parameters
     ----------
@@ -46,6 +56,8 @@ def corrupting_tokens(
     """
     owner = "corrupting_tokens"
     share = check_number("share", share, owner=owner, minimum=0.0, maximum=1.0)
+    check_instance("model", model, nn.Module, owner=owner)
+    check_random(generator, owner=owner)
     modules = dict(model.named_modules())
     check_choice("layer", layer, modules, owner=owner)
 
@@ -61,6 +73,12 @@ def corrupting_tokens(
         yield
     finally:
         handle.remove()
+
+
+def check_random(generator: object, *, owner: str) -> None:
+    """Raise unless `generator` is None or a generator of PyTorch."""
+    if generator is not None and not isinstance(generator, torch.Generator):
+        fail("generator", "a torch.Generator or None", generator, owner=owner)
 
 
 def _described(output: object) -> str:
@@ -91,9 +109,9 @@ def swap_words(
     replacement: int,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Return ids of words with a share of them swapped for one and the same word.
+    """Replace a share of the words by one fixed word.
 
-    The paper swaps words for "AAA".
+    The paper replaces words by "AAA".
 
     Parameters
     ----------
@@ -118,6 +136,14 @@ def swap_words(
     [7, 7, 7]
     """
     share = check_number("share", share, owner="swap_words", minimum=0.0, maximum=1.0)
-    word = check_count("replacement", replacement, owner="swap_words", minimum=0)
+    word = check_count(
+        "replacement", replacement, owner="swap_words", minimum=0, maximum=_LARGEST_ID
+    )
+    check_random(generator, owner="swap_words")
+    if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.is_complex():
+        fail("ids", "a tensor of whole numbers", ids, owner="swap_words")
+    if ids.device.type == "meta" or ids.layout != torch.strided:
+        got = Got("none")
+        fail("ids", "a dense tensor that holds numbers", got, owner="swap_words")
     hit = torch.rand(ids.shape, generator=generator).to(ids.device) < share
     return torch.where(hit, word, ids)

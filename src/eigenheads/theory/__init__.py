@@ -16,6 +16,7 @@ from eigenheads.theory._location_landscape import (
     LocationLandscape,
 )
 from eigenheads.theory._pca_landscape import CriticalPoint, PCALandscape
+from eigenheads.theory._pca_prompts import PromptError, pca_prompt_error
 from eigenheads.theory._signal_baselines import (
     pooled_pca_alignment,
     pooled_pca_threshold,
@@ -35,6 +36,7 @@ __all__ = [
     "LocationFixedPoint",
     "LocationLandscape",
     "PCALandscape",
+    "PromptError",
     "SignalFixedPoint",
     "SignalLandscape",
     "SignalSteps",
@@ -43,6 +45,7 @@ __all__ = [
     "location_bayes_risk",
     "location_descent",
     "location_mean_dynamics",
+    "pca_prompt_error",
     "pooled_pca_alignment",
     "pooled_pca_threshold",
     "random_alignment",

@@ -19,7 +19,7 @@ _BLOCK_ENTRIES = 1_000_000
 
 
 class LocationBaselines(NamedTuple):
-    """Risks of two predictors that do not attend; both include the noise."""
+    """Risks of two predictors without attention; both include the noise."""
 
     null: float
     linear: float
@@ -109,8 +109,9 @@ def location_bayes_risk(
     Notes
     -----
     The posterior depends on a token through :math:`X\cdot k^*`, :math:`X\cdot v^*` and
-    the squared length of the rest, a chi-square with :math:`d - 2` degrees of
-    freedom. Drawing these three numbers per token is exact, for any d. The limit as
+    the squared length of the remainder, a chi-square variable with :math:`d - 2`
+    degrees of freedom. Drawing these three numbers per token is exact for any d. The
+    limit as
     :math:`L = o(d)` and :math:`d \to \infty` is :math:`\varepsilon^2`.
 
     Examples

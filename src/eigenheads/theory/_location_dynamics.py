@@ -40,7 +40,7 @@ def location_descent(
     n_steps: int,
     record_every: int = 1,
 ) -> Trajectories:
-    r"""Projected gradient descent on the population risk, whatever `d` is.
+    r"""Run projected gradient descent on the population risk, in any dimension.
 
     .. math::
 
@@ -48,9 +48,9 @@ def location_descent(
         \qquad
         v \leftarrow \frac{v - \alpha_t (I - vv^\top) \nabla_v R}{\lVert\cdot\rVert}
 
-    at once, both gradients at :math:`(k_t, v_t, \lambda_t)`. They lie in the span of
-    :math:`k, v, k^*, v^*`, so the Gram matrix of these four, which is five numbers,
-    is a dynamical system of its own: a step costs the same for every `d`.
+    with both gradients at :math:`(k_t, v_t, \lambda_t)`. They lie in the span of
+    :math:`k, v, k^*, v^*`, so the five inner products of these vectors determine those
+    of the next step: the cost of a step does not depend on `d`.
 
     Parameters
     ----------
@@ -77,10 +77,10 @@ def location_descent(
 
     Notes
     -----
-    The number of threads changes the time and never the result. A step size that is
-    too large for the curvature (:math:`\lambda` near 1 at the paper's
-    :math:`\alpha`) does not diverge on the sphere: it oscillates with period 2, and
-    amplifies rounding.
+    The number of threads does not change the result. With a step size that is too large
+    for the curvature (:math:`\lambda` near 1 at the :math:`\alpha` of the paper) the
+    path does not diverge, because it is on the sphere: it oscillates with period 2 and
+    amplifies rounding errors.
 
     References
     ----------
@@ -117,11 +117,11 @@ def location_mean_dynamics(
     n_steps: int,
     record_every: int = 1,
 ) -> Trajectories:
-    r"""Mean path of online SGD, noise included, in any dimension.
+    r"""Return the mean path of online SGD with its noise, in any dimension.
 
     A step of :func:`~eigenheads.dynamics.simulate_location` moves along the gradient
-    of a batch of B prompts. Its mean is the gradient of the risk; its noise makes k
-    and v longer before they are normalised, which shrinks their alignments:
+    of a batch of B prompts. Its mean is the gradient of the risk; its noise increases
+    the lengths of k and v before the normalisation, which reduces their alignments:
 
     .. math::
 
@@ -165,12 +165,12 @@ def location_mean_dynamics(
 
     Notes
     -----
-    The path describes the mean of runs whose fluctuations are small. Early on, runs
-    from random starts are not: their overlaps of order :math:`1/\sqrt d` are smaller
-    than the noise of a few hundred steps, so signs flip, and the escape is a diffusion
-    that no deterministic path describes. The end of the path counts noise along
-    :math:`k^*` as lost, although :math:`\theta` is pulled back, and so lies slightly
-    below the mean of the runs.
+    The path describes the mean of runs whose fluctuations are small. This does not hold
+    at the beginning of runs from random starts: their overlaps of order
+    :math:`1/\sqrt d` are smaller than the noise of a few hundred steps, so signs
+    change, and the escape is a diffusion that no deterministic path describes. At the
+    end the path is slightly below the mean of the runs, because it counts noise along
+    :math:`k^*` as lost although :math:`\theta` relaxes.
 
     Examples
     --------
@@ -207,8 +207,8 @@ def location_band(
 ) -> FloatArray:
     r"""Return the spread of runs around the invariant manifold, late in training.
 
-    Near the manifold :math:`\theta, \eta, \rho` are pulled back quickly while
-    :math:`\kappa, \nu` drift slowly. The three are then a stationary linear process,
+    Near the manifold :math:`\theta, \eta, \rho` relax quickly while
+    :math:`\kappa, \nu` change slowly. The three are then a stationary linear process,
     whose covariance solves the Lyapunov equation
 
     .. math::
@@ -225,7 +225,7 @@ def location_band(
     law
         Law of the prompts.
     kappa, nu
-        Present alignments of key and value.
+        Current alignments of key and value.
     inverse_temperature
         :math:`\lambda`.
     step_size
@@ -237,7 +237,7 @@ def location_band(
     -------
     deviations
         Standard deviations of theta, eta, rho along the last axis. NaN where the
-        manifold does not attract, so that there is no stationary spread.
+        manifold is unstable, because there is no stationary spread.
 
     Examples
     --------

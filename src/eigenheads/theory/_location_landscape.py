@@ -248,7 +248,7 @@ class LocationLandscape:
         r"""Integrate the flow on the manifold :math:`\theta = \eta = \rho = 0`.
 
         It is the limit of :func:`location_descent` on the manifold as the step size
-        :math:`\alpha \to 0` with time = updates :math:`\times\ \alpha`.
+        :math:`\alpha \to 0`; time is the number of updates times :math:`\alpha`.
 
         Parameters
         ----------
@@ -290,8 +290,9 @@ class LocationLandscape:
         so :math:`\dot\nu = 0` only for :math:`\kappa = 0`
         (then :math:`\dot\kappa = 0` forces :math:`\nu = 0`) or :math:`\nu = \pm 1`
         (then :math:`|\operatorname{erf}| < 1` forces :math:`\kappa = \pm 1`). The
-        origin is a saddle; corners with :math:`\kappa = \nu` are sinks, the others
-        sources. For :math:`\lambda = 0` every point is fixed, which is an error here.
+        origin is a saddle, corners with :math:`\kappa = \nu` are sinks, and the other
+        corners are sources. For :math:`\lambda = 0` every point is a fixed point; this
+        raises an error.
 
         Returns
         -------

@@ -71,11 +71,11 @@ class CriticalPoint:
     kind
         ``"minimum"``, ``"strict saddle"`` or ``"maximum"``, from the Hessian.
     n_negative
-        Number of directions in which the risk falls.
+        Number of directions in which the risk decreases.
     hessian_eigenvalues
         Smallest first.
     eigenspace
-        Orthonormal columns: every vector of their span with the length of `location`
+        Orthonormal columns. Every vector of their span with the length of `location`
         is such a point too. One column if the eigenvalue is simple; none at 0.
     """
 
@@ -132,7 +132,7 @@ class PCALandscape:
     Parameters
     ----------
     law
-        Law of the prompts. The number of tokens counts for the linear head only.
+        Law of the prompts. The number of tokens matters for the linear head only.
     inverse_temperature
         :math:`\lambda > 0`.
     head
@@ -210,7 +210,7 @@ class PCALandscape:
         return self.subspace.rank
 
     def risk(self, point: object) -> FloatArray:
-        """Return the risk at a point, or one at each of a batch."""
+        """Return the risk at a point, or at each point of a batch."""
         m, sm, ssm = self._products(self._as_matrix(point))
         a, b = np.sum(m * sm, axis=(-2, -1)), np.sum(m * ssm, axis=(-2, -1))
         first, second = _transposed(m) @ sm, _transposed(m) @ ssm
@@ -251,7 +251,7 @@ class PCALandscape:
         return -4 * scale * (c.on_a * s + c.on_b * s @ s) + 2 * scale**2 * square
 
     def minimiser(self) -> FloatArray:
-        r"""Return a point of least risk; its negative, or rotations :math:`MQ`, too.
+        r"""Return a minimiser of the risk; its rotations :math:`MQ` are others.
 
         Its columns are the leading eigenvectors. For one direction the squared length
         is :math:`(\alpha + \beta\sigma) / (\lambda\sigma(\gamma + \delta\sigma))`; for
@@ -268,15 +268,16 @@ class PCALandscape:
 
     @property
     def minimum(self) -> float:
-        """The least risk."""
+        """Minimum of the risk."""
         point = self._minimiser()
         return float(self.risk(point[:, 0] if self.rank == 1 else point))
 
     def critical_points(self) -> list[CriticalPoint]:
-        """Return all critical points up to sign, by rising risk, 0 last (rank 1 only).
+        """Return all critical points up to sign, in order of risk (rank 1 only).
 
-        One for each positive eigenvalue, along its eigenvectors; what lies in the
-        null space of the covariance changes nothing and is left out.
+        There is one point per positive eigenvalue, along its eigenvectors; the last
+        one is 0. Components in the null space of the covariance do not change the risk
+        and are set to zero.
         """
         self._check_rank_one("critical_points")
         values = self.subspace.eigenvalues
@@ -292,9 +293,9 @@ class PCALandscape:
         return [*points, self._critical_point(origin, np.empty((self.d, 0)))]
 
     def largest_stable_step(self) -> float:
-        r"""Return the step beyond which descent cannot stay at the minimum.
+        r"""Return the step size above which descent is unstable at the minimum.
 
-        Two over the largest curvature there, which is along the leading eigenvector:
+        It is 2 divided by the largest curvature, that along the leading eigenvector:
         :math:`1 / (4\lambda\sigma(\alpha + \beta\sigma))` for one direction; for
         several, the largest eigenvalue of the curvature of the squared lengths.
         """
@@ -363,9 +364,9 @@ class PCALandscape:
         )
 
     def descent_rates(self) -> FloatArray:
-        r"""Return the Hessian's eigenvalue at the minimum along each eigenvector.
+        r"""Return the eigenvalue of the Hessian at the minimum along each eigenvector.
 
-        Rank 1 only, for gradient flow: mode i of an error falls like
+        For rank 1 only. Under gradient flow, mode i of an error decays like
         :math:`e^{-r_i t}`. For the softmax limit
         :math:`r_i = 2\lambda\sigma_i(\sigma_1 - \sigma_i)`, :math:`i > 1`.
         """

@@ -19,11 +19,11 @@ from eigenheads.theory._ranges import (
 def pooled_pca_alignment(
     *, fraction: ArrayLike, amplitude: ArrayLike, d: ArrayLike, n_samples: ArrayLike
 ) -> FloatArray:
-    r"""Alignment of the top principal component of pooled tokens with the signal.
+    r"""Return the alignment of the first principal component with the signal.
 
-    The tokens of all prompts, not centred, have a covariance with one spike
-    :math:`\ell = \pi A^2`. As d and n grow with :math:`\gamma = d / n`, the top
-    eigenvector of n of them has
+    The pooled tokens of all prompts, not centred, have a covariance with one spike
+    :math:`\ell = \pi A^2`. As d and n grow with a fixed ratio :math:`\gamma = d / n`,
+    the top eigenvector of the covariance of n tokens has
 
     .. math::
 
@@ -48,7 +48,7 @@ def pooled_pca_alignment(
 
     Notes
     -----
-    Random signs. With fixed ones and centred tokens the spike is
+    This holds for random signs. With fixed signs and centred tokens the spike is
     :math:`\pi (1 - \pi) A^2`.
 
     Examples
@@ -76,7 +76,7 @@ def pooled_pca_alignment(
 def pooled_pca_threshold(
     *, fraction: ArrayLike, d: ArrayLike, n_samples: ArrayLike
 ) -> FloatArray:
-    r"""Strength below which pooled principal components see nothing of the signal.
+    r"""Return the strength below which pooled PCA does not detect the signal.
 
     .. math::
 
@@ -114,9 +114,10 @@ def pooled_pca_threshold(
 
 
 def random_alignment(d: int, *, quantile: float = 0.5) -> float:
-    r"""Quantile of :math:`|q \cdot u|` for q uniform on the sphere.
+    r"""Return a quantile of :math:`|q \cdot u|` for q uniform on the sphere.
 
-    :math:`(q \cdot u)^2` has the law Beta(1/2, (d - 1)/2): about 1/√d.
+    :math:`(q \cdot u)^2` has the distribution Beta(1/2, (d - 1)/2), so the median of
+    :math:`|q \cdot u|` is of order :math:`1/\sqrt d`.
 
     Parameters
     ----------

@@ -41,9 +41,9 @@ class SignalSteps:
     decay_steps
         :math:`t_0`; infinite for a constant step.
     n_steps
-        Updates it is made for.
+        Number of updates.
     power
-        :math:`p`. Any number >= 0: also one that breaks the conditions.
+        :math:`p \ge 0`; it may violate the conditions.
     """
 
     first: float
@@ -57,7 +57,7 @@ class SignalSteps:
 
     @property
     def obeys_robbins_monro(self) -> bool:
-        """True if the sum of steps diverges and that of their squares does not."""
+        """True if the sum of the steps diverges and that of their squares converges."""
         return math.isfinite(self.decay_steps) and 0.5 < self.power <= 1
 
 
@@ -70,7 +70,7 @@ def signal_mean_dynamics(
     record_every: int = 1,
     batch_size: int = 1,
 ) -> Trajectories:
-    r"""Mean path of projected stochastic gradient ascent, noise included.
+    r"""Return the mean path of projected stochastic gradient ascent with its noise.
 
     .. math::
 
@@ -78,8 +78,9 @@ def signal_mean_dynamics(
         {\sqrt{1 + a^2 (1 - t^2) J_n'(t)^2 + a^2 G(t) / B}}
 
     with :math:`J_n'` and :math:`G` of :class:`SignalLandscape`. The numerator is the
-    mean step. The noise has mean zero, but it makes the query longer before it is
-    normalised, which reduces the alignment: for small constant steps the path ends at
+    mean step. The noise has mean zero, but it increases the length of the query before
+    the normalisation, which reduces the alignment: for small constant steps the path
+    ends at
     :math:`1 - t \approx a\, G(1) / (4 B J_n'(1))` instead of 0.
 
     Parameters
@@ -140,19 +141,20 @@ def signal_mean_dynamics(
 def signal_steps(
     law: SignalTokens, *, error: float = 1e-3, n_steps: int | None = None
 ) -> SignalSteps:
-    r"""Choose step sizes for a law: :math:`a_0`, :math:`t_0` and the number T.
+    r"""Choose step sizes for a law: :math:`a_0`, :math:`t_0` and their number T.
 
     With the escape rate r, the return rate :math:`\lambda` and the noise :math:`G` of
     :class:`SignalLandscape`, and the wanted error :math:`\delta` = 1 - alignment:
 
-    1. start as fast as is stable: :math:`a_0 = \frac12 \min(1/r,\ r/G(0))`;
-    2. end where the noise leaves the error: :math:`a_T = \min(4 \lambda \delta / G(1),
-       \frac{1}{2 \lambda})`;
-    3. in between, :math:`a_t = a_0 / (1 + t / t_0)` for a total time of twice what the
-       path takes from a start at :math:`1/(e^2 \sqrt d)`:
+    1. the first step is half of the largest useful one:
+       :math:`a_0 = \frac12 \min(1/r,\ r/G(0))`;
+    2. the noise of the last step leaves the error :math:`\delta`:
+       :math:`a_T = \min(4 \lambda \delta / G(1), \frac{1}{2 \lambda})`;
+    3. in between, :math:`a_t = a_0 / (1 + t / t_0)`, for a total time of twice the time
+       of the mean path from a start at :math:`1/(e^2 \sqrt d)`:
        :math:`S = 2\,[(\tfrac12 \log d + 2)/r + \log(1/\delta)/(2\lambda)]`.
 
-    With :math:`\rho = a_0/a_T` the third gives
+    With :math:`\rho = a_0/a_T` the third condition gives
     :math:`T = S (\rho - 1)/(a_0 \log \rho)` and :math:`t_0 = T/(\rho - 1)`.
 
     Parameters
@@ -162,13 +164,14 @@ def signal_steps(
     error
         :math:`\delta`.
     n_steps
-        T if it is given and not computed. Then :math:`\rho` follows from the total
-        time S; if there are too few updates for it, the step is constant.
+        T; None computes it. If it is given, :math:`\rho` follows from the total time S;
+        if T is too small for S, the step is constant.
 
     Returns
     -------
     steps
-        A schedule with its number of updates.
+        A schedule with its number of updates; :math:`t_0` is infinite if the step is
+        constant.
 
     Examples
     --------

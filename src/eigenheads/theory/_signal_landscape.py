@@ -1,4 +1,4 @@
-"""Objective that a query climbs in signal recovery: rates, noise and flow."""
+"""Objective of the query in signal recovery: rates, noise and flow."""
 
 import math
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class SignalFixedPoint:
     kind
         ``"sink"`` attracts, ``"source"`` repels, ``"neutral"`` does neither.
     rate
-        Derivative of the velocity: the rate at which a small distance grows.
+        Derivative of the velocity, the growth rate of a small distance.
     """
 
     alignment: float
@@ -48,9 +48,9 @@ class SignalFixedPoint:
 class SignalLandscape:
     r"""Mean squared norm of the attention output as a function of the alignment.
 
-    A query q on the sphere climbs :math:`J = \mathbb E \lVert o \rVert^2`,
+    A query q on the sphere maximises :math:`J = \mathbb E \lVert o \rVert^2`,
     :math:`o = \sum_i p_i x_i`, :math:`p = \operatorname{softmax}(\beta X q)`, which
-    depends on the alignment :math:`t = q \cdot u` alone. With infinitely many tokens
+    depends on the alignment :math:`t = q \cdot u` only. With infinitely many tokens
     the softmax average is a Gaussian tilt, :math:`o = \beta q + m(t)\, u`, and with n
     tokens there is a correction of order 1/n:
 
@@ -66,9 +66,9 @@ class SignalLandscape:
         \frac{1 - \pi + \pi \cosh(2 \beta A t)}{(1 - \pi + \pi \cosh(\beta A t))^2}
 
     for random signs, with the share :math:`\pi` of informative tokens and
-    :math:`A = \theta \sqrt d`; exponentials take the place of the hyperbolic functions
-    for fixed signs. The last term is the squared length of the output in the d - 2
-    directions outside q and u. It matters once d/n is of order one.
+    :math:`A = \theta \sqrt d`. For fixed signs, exponentials replace the hyperbolic
+    functions. The last term is the squared length of the output in the d - 2 directions
+    outside q and u. It is relevant if d/n is of order one.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class SignalLandscape:
     -----
     The mean of a ratio is replaced by the ratio of means: relative errors are of
     order :math:`e^{4 \beta^2} / n`, with the number of informative tokens in place of n
-    once they take all the attention.
+    if these receive all the attention.
 
     References
     ----------
@@ -145,7 +145,7 @@ class SignalLandscape:
 
             J' = 2 \beta m + 2 (\beta t + m) m'
         """
-        return np.asarray(self.slope(_check_alignment(alignment)))
+        return np.asarray(self.slope(alignment))
 
     def noise(self, alignment: ArrayLike) -> FloatArray:
         r"""Return the mean squared length of a prompt's gradient outside q and u.
@@ -163,17 +163,17 @@ class SignalLandscape:
         with the weight :math:`w = e^{\beta q \cdot x}` of a token and its Gaussian
         coordinates :math:`x_\parallel` in the plane of q and u. The other two terms are
         the products of the token with itself and with all others outside this plane.
-        The second term of G is along the output's own direction outside the plane,
-        where the tokens add up; M is the mean of
+        The second term of G is the noise along the part of the output outside the
+        plane, where the contributions of the tokens add up; M is the mean of
         :math:`x \cdot o - \lVert o \rVert^2` under the weights :math:`w^2`. Under these
-        the coordinates stay Gaussian, so all means are closed forms.
+        the coordinates are still Gaussian, so all means are closed forms.
 
         Returns
         -------
         noise
             Of the shape of `alignment`. A batch of B prompts divides it by B.
         """
-        return np.asarray(self.squared_noise(_check_alignment(alignment)))
+        return np.asarray(self.squared_noise(alignment))
 
     @property
     def escape_rate(self) -> float:
@@ -186,7 +186,7 @@ class SignalLandscape:
             r = \beta^2 \Bigl(4 \ell + 2 \ell^2
               + 2 \ell\, (d - 2) \frac{e^{\beta^2}}{n}\Bigr)
 
-        With fixed signs 0 is no fixed point, and the rate is the drift
+        With fixed signs 0 is not a fixed point, and the rate is the drift
         :math:`J_n'(0)` if that is larger.
         """
         pi, a, beta = self.fraction, self.law.amplitude, self.law.inverse_temperature
@@ -203,19 +203,19 @@ class SignalLandscape:
 
     @property
     def return_rate(self) -> float:
-        r""":math:`J_n'(1)`: a small angle to u shrinks like :math:`e^{-J_n'(1) s}`."""
+        r""":math:`J_n'(1)`: a small angle to u decays like :math:`e^{-J_n'(1) s}`."""
         return float(self.slope(1.0))
 
     @property
     def largest_start(self) -> float:
-        r"""Step size at which noise outweighs the drift near 0: :math:`2 r / G(0)`."""
+        r"""Largest step size that leaves 0: :math:`2 r / G(0)`; above it noise wins."""
         noise = float(self.noise(0.0))
         return 2 * self.escape_rate / noise if noise > 0 else math.inf
 
     def escape_steps(self) -> float:
-        r"""Return the least number of updates that escape from :math:`1/\sqrt d` takes.
+        r"""Return the minimal number of updates to escape from :math:`1/\sqrt d`.
 
-        A step a multiplies a small alignment by about
+        A step size a multiplies a small alignment by about
         :math:`1 + a r - \tfrac12 a^2 G(0)`, which is largest at :math:`a = r/G(0)`;
         steps above 1/r are not considered:
 
@@ -233,13 +233,16 @@ class SignalLandscape:
         return math.log(self.law.d) / 2 / gain
 
     def error(self, step_size: float) -> float:
-        r"""Return :math:`1 - t` at which a small constant step ends.
+        r"""Return the final error :math:`1 - t` of a small constant step size.
 
         .. math::
 
             1 - t = \frac{a\, G(1)}{4 J_n'(1)}
         """
-        return step_size * float(self.noise(1.0)) / (4 * self.return_rate)
+        step = check_number(
+            "step_size", step_size, owner=f"{_OWNER}.error", minimum=0.0
+        )
+        return step * float(self.noise(1.0)) / (4 * self.return_rate)
 
     def flow(self, start: ArrayLike, *, times: ArrayLike) -> Trajectories:
         r"""Integrate the gradient flow on the sphere, :math:`\dot t = (1-t^2) J_n'(t)`.
@@ -273,8 +276,8 @@ class SignalLandscape:
         r"""Return all fixed points of the flow, for random signs and infinite prompts.
 
         :math:`J' > 0` on :math:`(0, 1]` and J is even, so for :math:`\pi A > 0` there
-        are three: 0 repels at the escape rate, and :math:`\pm 1` attract at the rate
-        :math:`2 J'(1)`.
+        are three: 0 is unstable with the escape rate, and :math:`\pm 1` are stable with
+        the rate :math:`2 J'(1)`.
 
         Returns
         -------
@@ -328,8 +331,8 @@ class SignalLandscape:
         return np.array(times).reshape(starts.shape)
 
     def slope(self, t: ArrayLike) -> FloatArray:
-        """Return J_n′ at checked alignments."""
-        t = np.asarray(t)
+        """Return J_n′ at alignments of any shape."""
+        t = _check_alignment(t)
         tilt = self._tilt(t)
         output = self.law.inverse_temperature * t + tilt.shift
         population = 2 * (
@@ -338,8 +341,9 @@ class SignalLandscape:
         total: FloatArray = population + self._outside * tilt.spread_slope
         return total
 
-    def squared_noise(self, t: FloatArray) -> FloatArray:
-        """Return G at checked alignments."""
+    def squared_noise(self, t: ArrayLike) -> FloatArray:
+        """Return G at alignments of any shape."""
+        t = _check_alignment(t)
         d, pi, a = self.law.d, self.fraction, self.law.amplitude
         beta, per_token = self.law.inverse_temperature, self._per_token
         tilt = self._tilt(t)

@@ -2,5 +2,14 @@
 
 from eigenheads.estimators._location._classifier import SingleLocationClassifier
 from eigenheads.estimators._location._regressor import SingleLocationRegressor
+from eigenheads.estimators._location._search import (
+    SingleLocationClassifierCV,
+    SingleLocationRegressorCV,
+)
 
-__all__ = ["SingleLocationClassifier", "SingleLocationRegressor"]
+__all__ = [
+    "SingleLocationClassifier",
+    "SingleLocationClassifierCV",
+    "SingleLocationRegressor",
+    "SingleLocationRegressorCV",
+]

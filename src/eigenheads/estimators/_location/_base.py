@@ -4,8 +4,8 @@ import sys
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,12 @@ from eigenheads._checks import (
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags, read_bags
 from eigenheads.estimators._batches import Batches, is_dask, is_stream, row_blocks
+from eigenheads.estimators._feature_maps import (
+    MOST_TOKENS,
+    FittedFeatureMap,
+    check_feature_map,
+    fit_feature_map,
+)
 from eigenheads.estimators._location._fit import (
     OPTIMISATION,
     PREPARATION,
@@ -53,9 +59,12 @@ from eigenheads.estimators._location._problem import (
     streamed_data,
 )
 from eigenheads.estimators._location._selection import (
+    PenaltyChoice,
     choose_penalty,
     fit_chosen,
 )
+
+Encoding: TypeAlias = StandardisedNumbers | ClassLabels
 
 
 class AbstractSingleLocation(BaseEstimator):
@@ -67,12 +76,15 @@ class AbstractSingleLocation(BaseEstimator):
     coef_radius_: float
     center_: NDArray[np.floating]
     precision_: NDArray[np.floating]
+    # A search over several estimators has chosen already.
+    _given_choice: PenaltyChoice | None = None
 
     def __init__(
         self,
         *,
         head: str = "softmax",
         alpha: float | str = "auto",
+        feature_map: Any = None,
         l1_ratio: float = 0.0,
         coherence: float = 0.1,
         shrinkage: float | None = None,
@@ -85,6 +97,7 @@ class AbstractSingleLocation(BaseEstimator):
     ) -> None:
         self.head = head
         self.alpha = alpha
+        self.feature_map = feature_map
         self.l1_ratio = l1_ratio
         self.coherence = coherence
         self.shrinkage = shrinkage
@@ -142,7 +155,13 @@ class AbstractSingleLocation(BaseEstimator):
             got = Got(f"one array of shape {tuple(X.shape)}")
             hint = "Pass `[bag]` for one bag."
             fail("X", "a list of bags", got, owner=type(self).__name__, hint=hint)
-        return read_bags(self, X, reset=False)
+        return self._mapped(read_bags(self, X, reset=False))
+
+    def _mapped(self, bags: Bags) -> Bags:
+        """Return the bags in the features of the map."""
+        if self._map is None:
+            return bags
+        return replace(bags, tokens=self._map(bags.tokens))
 
     def _scores(self, bags: Bags) -> NDArray[np.floating]:
         scores = bags.tokens @ self.coef_key_
@@ -165,6 +184,7 @@ class AbstractSingleLocation(BaseEstimator):
         check_choice("head", self.head, HEADS, owner=owner)
         if self.alpha != "auto":
             check_number("alpha", self.alpha, owner=owner, minimum=0.0)
+        check_feature_map(self.feature_map, owner=owner)
         check_number("l1_ratio", self.l1_ratio, owner=owner, minimum=0.0, maximum=1.0)
         check_number("coherence", self.coherence, owner=owner, minimum=0.0)
         if self.shrinkage is not None:
@@ -178,7 +198,7 @@ class AbstractSingleLocation(BaseEstimator):
         X: Any,
         y: Any,
         sample_weight: Any,
-        encoding: StandardisedNumbers | ClassLabels,
+        encoding: Encoding,
     ) -> HeadSolution:
         """Read the data, fit the head, and keep what both estimators share."""
         owner = type(self).__name__
@@ -191,10 +211,30 @@ class AbstractSingleLocation(BaseEstimator):
 
                 data = streamed_data(read, encoding, owner=owner)
                 return self._solve(data, encoding.kind)
+        batch = self._labelled(X, y, sample_weight, encoding)
+        return self._solve(data_in_memory(batch), encoding.kind)
+
+    def _labelled(
+        self, X: Any, y: Any, sample_weight: Any, encoding: Encoding
+    ) -> LabelledBags:
+        """Return bags in memory with encoded targets."""
         bags, targets, weights = self._read(X, y, sample_weight, reset=True)
         encoding.add(targets, weights)
-        batch = LabelledBags(bags, *encoding.encoder()(targets), weights)
-        return self._solve(data_in_memory(batch), encoding.kind)
+        return LabelledBags(bags, *encoding.encoder()(targets), weights)
+
+    def _choose(
+        self, X: Any, y: Any, sample_weight: Any, folds: NDArray[np.int64]
+    ) -> PenaltyChoice:
+        """Return the choice of the penalty by given folds, without the final fit."""
+        self._check_parameters()
+        encoding = self._encoding()
+        batch = replace(self._labelled(X, y, sample_weight, encoding), folds=folds)
+        with threadpool_limits(limits=1, user_api="blas"):
+            return choose_penalty(self._prepared(data_in_memory(batch), encoding.kind))
+
+    @abstractmethod
+    def _encoding(self) -> Encoding:
+        """Return a new encoding of the targets."""
 
     def _read(
         self, X: Any, y: Any, sample_weight: Any, *, reset: bool
@@ -210,13 +250,30 @@ class AbstractSingleLocation(BaseEstimator):
     def _check_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
         """Return the targets if they suit the estimator, or raise."""
 
-    def _solve(self, data: LocationData, kind: int) -> HeadSolution:
+    def _map_data(self, data: LocationData) -> LocationData:
+        """Fit the feature map and return the data in its features."""
+        self._map: FittedFeatureMap | None = None
+        if self.feature_map is None:
+            return data
+        per_bag = data.n_tokens / data.n_bags
+        tokens = data.sample(max(1, int(MOST_TOKENS / per_bag))).bags.tokens
+        owner = type(self).__name__
+        self._map = fit_feature_map(self.feature_map, tokens, owner=owner)
+        self.feature_map_ = self._map.transformer
+        return replace(data.mapped(self._mapped), n_features=self._map.width)
+
+    def _prepared(self, data: LocationData, kind: int) -> FitState:
+        """Return the state of the fit before anything depends on the penalty."""
+        data = self._map_data(data)
         shape = int(self.n_random_starts), data.n_features
         directions = check_random_state(self.random_state).standard_normal(shape)
         state = FitState(data, self._settings(kind), directions, self._report)
+        return run_stages(state, PREPARATION)
+
+    def _solve(self, data: LocationData, kind: int) -> HeadSolution:
         # Many small products: threads of the linear algebra would wait for each other.
         with threadpool_limits(limits=1, user_api="blas"):
-            state = run_stages(state, PREPARATION)
+            state = self._prepared(data, kind)
             if self.alpha == "auto":
                 solution = self._fit_chosen(state)
             else:
@@ -228,12 +285,12 @@ class AbstractSingleLocation(BaseEstimator):
 
     def _fit_chosen(self, state: FitState) -> HeadSolution:
         """Choose the penalty and fit all bags with it."""
-        choice = choose_penalty(state)
+        choice = self._given_choice or choose_penalty(state)
         chosen = choice.best
         self.alpha_, self.output_scale_ = chosen.alpha, chosen.scale
         self.pooling_ = chosen.pooling if chosen.scale > 0 else "none"
         self.selection_ = [asdict(candidate) for candidate in choice.candidates]
-        solution = solution_of(fit_chosen(state, chosen))
+        solution = solution_of(fit_chosen(state, choice))
         return solution.scaled(chosen.scale, choice.constant)
 
     def _settings(self, kind: int) -> HeadSettings:

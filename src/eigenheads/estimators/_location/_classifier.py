@@ -4,7 +4,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit, softmax
+from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils import check_array
 from sklearn.utils.multiclass import check_classification_targets
@@ -33,6 +33,16 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         Weight of the penalty on key and values, relative to the mean logistic loss.
         ``"auto"`` chooses it, and mean pooling or a constant if they predict held-out
         bags better; see the Notes of :class:`SingleLocationRegressor`.
+
+    feature_map : {"rbf", "quadratic", "quantile", "bins"}, transformer or None, \
+            default=None
+        Functions of the features of a token that key and value read instead of the
+        features. ``"rbf"``: the standardised features and 300 Gaussian kernel features,
+        for deciding tokens of several kinds and nonlinear readouts; ``"quadratic"``:
+        the features, their squares and products; ``"quantile"``: each feature mapped to
+        normal quantiles, for skewed features; ``"bins"``: indicators of five bins per
+        feature. Any scikit-learn transformer of rows is cloned and fitted to all
+        tokens. The coefficients then belong to its features.
 
     l1_ratio : float, default=0.0
         Share of the L1 norm of the standardised coefficients in the penalty. The
@@ -99,6 +109,9 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         As in :class:`SingleLocationRegressor`; logits are shrunk towards those of the
         class frequencies.
 
+    feature_map_ : transformer
+        The fitted map; exists only if `feature_map` is not None.
+
     objective_ : float
         Penalised loss at the solution.
 
@@ -158,13 +171,16 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
             The fitted estimator.
         """
         self._check_parameters()
-        labels = ClassLabels(type(self).__name__, bool(self.fit_intercept))
+        labels = self._encoding()
         solution = self._fit_head(X, y, sample_weight, labels)
         self.classes_ = np.asarray(labels.classes)
-        values = solution.values[:, : self.n_features_in_]
+        values = solution.values
         self.coef_value_ = values.astype(self.coef_key_.dtype)
         self.intercept_ = solution.intercepts.astype(self.coef_key_.dtype)
         return self
+
+    def _encoding(self) -> ClassLabels:
+        return ClassLabels(type(self).__name__, bool(self.fit_intercept))
 
     def _check_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
         labels = check_array(targets, ensure_2d=False, dtype=None, input_name="y")
@@ -204,6 +220,24 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         if logits.ndim == 1:
             return np.column_stack([expit(-logits), expit(logits)])
         return np.asarray(softmax(logits, axis=1))
+
+    def predict_log_proba(self, X: Any) -> NDArray[np.floating]:
+        """Return the logarithm of the probability of each class.
+
+        Parameters
+        ----------
+        X : list of arrays of shape (n_tokens, n_features), or array
+            Bags, in any layout that :meth:`fit` takes.
+
+        Returns
+        -------
+        log_probabilities : ndarray of shape (n_bags, n_classes)
+            In the order of ``classes_``; finite where a probability underflows.
+        """
+        logits = self.decision_function(X)
+        if logits.ndim == 1:
+            return np.column_stack([log_expit(-logits), log_expit(logits)])
+        return np.asarray(log_softmax(logits, axis=1))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most probable class.

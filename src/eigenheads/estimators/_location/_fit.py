@@ -147,7 +147,7 @@ class HeadSolution:
 
 
 def run_stages(state: FitState, stages: tuple[Stage, ...]) -> FitState:
-    """Apply stages one after the other."""
+    """Apply stages in order."""
     for stage in stages:
         state = stage(state)
     return state
@@ -159,9 +159,12 @@ def solution_of(state: FitState) -> HeadSolution:
     if state.span is not None:
         rows = state.span.raw(rows)
         intercepts = intercepts - rows[1:] @ state.span.mean
+    values = rows[1:]
+    if state.precision is not None:
+        values = values[:, :-1]  # values do not read the radius
     return HeadSolution(
         rows[0],
-        rows[1:],
+        values,
         intercepts,
         objective=state.value,
         n_iter=max(state.n_iter, 1),
@@ -202,7 +205,7 @@ def reduce_features(state: FitState) -> FitState:
 
 
 def whiten_tokens(state: FitState) -> FitState:
-    """Find coordinates in which the loss is well conditioned, whatever the units."""
+    """Find coordinates in which the loss is well conditioned for any units."""
     settings, data, span = state.settings, state.data, state.span
     shrinkage = settings.shrinkage
     if shrinkage is None:

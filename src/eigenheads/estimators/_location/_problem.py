@@ -9,7 +9,11 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_array
 from sklearn.utils.validation import column_or_1d
 
-from eigenheads._checks import Got, fail
+from eigenheads._checks import (
+    Got,
+    fail,
+    without_traps,
+)
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location._head import (
@@ -50,12 +54,16 @@ class HeadSettings:
 
 @dataclass(frozen=True)
 class LabelledBags:
-    """Bags in memory with one target, one row of responses and one weight per bag."""
+    """Bags in memory with one target, one row of responses and one weight per bag.
+
+    `folds` are the folds in which the caller wants the bags to be held out, if any.
+    """
 
     bags: Bags
     targets: FloatArray
     responses: FloatArray
     weights: FloatArray
+    folds: NDArray[np.int64] | None = None
 
     def take(self, chosen: NDArray[np.int64]) -> "LabelledBags":
         """Return the chosen bags."""
@@ -64,6 +72,7 @@ class LabelledBags:
             targets=self.targets[chosen],
             responses=self.responses[chosen],
             weights=self.weights[chosen],
+            folds=None if self.folds is None else self.folds[chosen],
         )
 
 
@@ -348,6 +357,7 @@ def read_targets(y: ArrayLike | None, bags: Bags, *, owner: str) -> NDArray[Any]
     """Return the targets, one per bag, or raise."""
     if y is None:
         raise ValueError(f"{owner} requires y to be passed, but the target y is None.")
+    y = without_traps("y", y, owner=owner)
     targets = np.asarray(column_or_1d(y, warn=True))
     if len(targets) != len(bags):
         hint = ""

@@ -43,6 +43,16 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         (see Notes). ``"auto"`` chooses it by cross-validation, and mean pooling or the
         mean target if they predict held-out bags better.
 
+    feature_map : {"rbf", "quadratic", "quantile", "bins"}, transformer or None, \
+            default=None
+        Functions of the features of a token that key and value read instead of the
+        features. ``"rbf"``: the standardised features and 300 Gaussian kernel features,
+        for deciding tokens of several kinds and nonlinear readouts; ``"quadratic"``:
+        the features, their squares and products; ``"quantile"``: each feature mapped to
+        normal quantiles, for skewed features; ``"bins"``: indicators of five bins per
+        feature. Any scikit-learn transformer of rows is cloned and fitted to all
+        tokens. The coefficients then belong to its features.
+
     extrapolation : float or None, default=0.1
         Largest distance of predictions from the range of the training targets, in
         units of that range. None does not limit predictions.
@@ -121,6 +131,9 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
 
     selection_ : list of dict
         Candidates of ``alpha="auto"`` with their out-of-fold scores.
+
+    feature_map_ : transformer
+        The fitted map; exists only if `feature_map` is not None.
 
     objective_ : float
         Penalised loss at the solution, without the `coherence` term if the length of
@@ -222,6 +235,7 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         *,
         head: str = "softmax",
         alpha: float | str = "auto",
+        feature_map: Any = None,
         extrapolation: float | None = 0.1,
         l1_ratio: float = 0.0,
         coherence: float = 0.1,
@@ -236,6 +250,7 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         super().__init__(
             head=head,
             alpha=alpha,
+            feature_map=feature_map,
             l1_ratio=l1_ratio,
             coherence=coherence,
             shrinkage=shrinkage,
@@ -279,15 +294,18 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
             The fitted estimator.
         """
         self._check_parameters()
-        encoding = StandardisedNumbers(bool(self.fit_intercept))
+        encoding = self._encoding()
         solution = self._fit_head(X, y, sample_weight, encoding)
-        value = encoding.scale * solution.values[0, : self.n_features_in_]
+        value = encoding.scale * solution.values[0]
         self.coef_value_ = value.astype(self.coef_key_.dtype)
         self.intercept_ = float(
             encoding.shift + encoding.scale * solution.intercepts[0]
         )
         self.target_range_ = (encoding.least, encoding.largest)
         return self
+
+    def _encoding(self) -> StandardisedNumbers:
+        return StandardisedNumbers(bool(self.fit_intercept))
 
     def _check_targets(self, targets: NDArray[Any]) -> FloatArray:
         return read_numbers(targets, owner=type(self).__name__)

@@ -1,8 +1,10 @@
 r"""Choose the penalty of a single-location fit from the data, by cross-validation.
 
 The candidates are the head with several penalties, and mean pooling (the head with a
-key of zero) with several penalties. Out-of-fold outputs :math:`f` of a candidate are
-shrunk towards the best constant :math:`b`,
+key of zero): the average of ridge regressions with several penalties, on standardised
+features and on features in their own units, weighted by their out-of-fold likelihood.
+Out-of-fold outputs :math:`f` of a candidate are shrunk towards the best constant
+:math:`b`,
 
 .. math::
 
@@ -15,7 +17,7 @@ values and intercept.
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +59,7 @@ _PATHS = {
     "classes": ((0.03, 0.1, 0.3), (0.03, 1e-2, 1e-3), (1e-2,)),
 }
 # Penalties of mean pooling, in units of the variance of pooled tokens.
-_POOLING = (0.01, 0.1, 0.3, 1.0, 3.0)
+_POOLING = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 # Ten folds for few bags, whose number decides whether the head is found; else five.
 _FEW_BAGS = 200
 # With fewer different bags the choice would be noise: the first penalty is taken.
@@ -65,10 +67,13 @@ _FEWEST_BAGS = 10
 # The choice is made on at most this many numbers, or this many bags per feature.
 _MOST_NUMBERS = 2**22
 _BAGS_PER_FEATURE = 20
-# Multiple of 1/t² by which the scale of outputs is reduced.
-_CAUTION = 4.0
+# The scale of outputs is zero up to this t², and reduced by (this / t²)² above.
+_CAUTION = 8.0
+# Outputs that fit best if they are shrunk by more than this are those of an overfit.
+_LEAST_SCALE = 0.5
 # Fits to a fold need not be exact.
 _FOLD_TOLERANCE, _FOLD_ITERATIONS = 10.0, 100
+_TINY = 1e-300
 
 
 @dataclass(frozen=True)
@@ -88,11 +93,15 @@ class Candidate:
 
 @dataclass(frozen=True)
 class PenaltyChoice:
-    """The best candidate, the constant that outputs are shrunk to, all candidates."""
+    """The best candidate, the constant that outputs are shrunk to, all candidates.
+
+    `pooling` has the penalties of mean pooling by path, and their weights.
+    """
 
     best: Candidate
     constant: FloatArray
     candidates: list[Candidate]
+    pooling: dict[tuple[float, int], float] = field(default_factory=dict)
 
 
 def choose_penalty(state: FitState) -> PenaltyChoice:
@@ -110,7 +119,7 @@ def choose_penalty(state: FitState) -> PenaltyChoice:
     if n_groups < _FEWEST_BAGS:
         first = _paths(state)[0][0]
         return PenaltyChoice(Candidate("attention", first), constant, [])
-    variance = _pooled_variance(sample, state)
+    penalties = _pooling_alphas(sample, state)
     outputs: dict[Candidate, FloatArray] = {}
     constants = np.zeros((len(member), state.data.n_outputs))
     for fold in range(int(member.max()) + 1):
@@ -118,10 +127,11 @@ def choose_penalty(state: FitState) -> PenaltyChoice:
         training = sample.take(np.flatnonzero(member != fold))
         held_out = sample.take(inside).bags
         constants[inside] = _best_constant(training, state)
-        for candidate, found in _candidates(_on_fold(state, training), variance):
+        for candidate, found in _candidates(_on_fold(state, training), penalties):
             kept = outputs.setdefault(candidate, np.zeros(constants.shape))
             bags = mean_bags(held_out) if candidate.pooling == "mean" else held_out
             kept[inside] = _head_outputs(found, bags) - constants[inside]
+    pooling = _average_pooling(outputs, state, sample, constants)
     scored, losses = [], []
     for candidate, moved in outputs.items():
         one, its_losses = _scored(candidate, state, sample, constants, moved)
@@ -132,39 +142,114 @@ def choose_penalty(state: FitState) -> PenaltyChoice:
             f"{one.pooling} pooling, alpha {one.alpha:.3g}: out-of-fold score "
             f"{one.score:.4f} with scale {one.scale:.3f}"
         )
-    return PenaltyChoice(_best(scored, losses, sample.weights), constant, scored)
+    best = _best(scored, losses, sample.weights)
+    return PenaltyChoice(best, constant, scored, pooling)
+
+
+def _average_pooling(
+    outputs: dict[Candidate, FloatArray],
+    state: FitState,
+    sample: LabelledBags,
+    constants: FloatArray,
+) -> dict[tuple[float, int], float]:
+    """Replace the candidates of mean pooling by their average; return its weights.
+
+    An average depends less on chance than the best of ten similar candidates.
+    """
+    means = [candidate for candidate in outputs if candidate.pooling == "mean"]
+    if not means:
+        return {}
+    n = _size(sample)
+    kind = state.settings.kind
+    total = [
+        float(
+            np.average(
+                _losses(constants + outputs[candidate], sample.targets, kind),
+                weights=sample.weights,
+            )
+        )
+        for candidate in means
+    ]
+    deviance = n * np.array(total)
+    if kind == SQUARED:  # noise of unknown variance
+        deviance = 0.5 * n * np.log(np.maximum(total, 1e-300))
+    weights = np.exp(deviance.min() - deviance)
+    weights /= weights.sum()
+    heaviest = means[int(weights.argmax())]
+    average = sum(w * outputs[c] for w, c in zip(weights, means, strict=True))
+    for candidate in means:
+        del outputs[candidate]
+    outputs[heaviest] = np.asarray(average)
+    return {(c.alpha, c.path): float(w) for c, w in zip(means, weights, strict=True)}
+
+
+def _size(sample: LabelledBags) -> float:
+    return max(float(sample.weights.sum()), float(len(sample.weights)))
 
 
 def _best(
     candidates: list[Candidate], losses: list[FloatArray], weights: FloatArray
 ) -> Candidate:
-    """Return the best candidate; attention must beat mean pooling by a standard error.
+    """Return the best candidate, or a simpler one that is hardly worse.
 
-    With few bags a difference below its standard error says nothing, and mean pooling
-    has fewer parameters.
+    A difference below its standard error says little. So attention must beat mean
+    pooling by one, and a larger penalty that is within one of the best is taken.
     """
+
+    def is_clearly_better(one: int, other: int) -> bool:
+        gain = losses[other] - losses[one]
+        mean = float(np.average(gain, weights=weights))
+        variance = float(np.average((gain - mean) ** 2, weights=weights))
+        n = max(float(weights.sum()), float(len(weights)))
+        return mean > np.sqrt(variance / n)
+
     ranked = sorted(range(len(candidates)), key=lambda i: -candidates[i].score)
     best = ranked[0]
     means = [i for i in ranked if candidates[i].pooling == "mean"]
-    if candidates[best].pooling == "mean" or not means:
+    if candidates[best].pooling == "mean" or candidates[best].scale == 0:
         return candidates[best]
-    gain = losses[means[0]] - losses[best]
-    mean = float(np.average(gain, weights=weights))
-    variance = float(np.average((gain - mean) ** 2, weights=weights))
-    n = max(float(weights.sum()), float(len(weights)))
-    return candidates[means[0] if mean < np.sqrt(variance / n) else best]
+    if means and not is_clearly_better(best, means[0]):
+        return candidates[means[0]]
+    similar = [
+        i
+        for i in ranked
+        if candidates[i].pooling == "attention"
+        and candidates[i].scale > 0
+        and not is_clearly_better(best, i)
+    ]
+    return candidates[max(similar, key=lambda i: candidates[i].alpha)]
 
 
-def fit_chosen(state: FitState, chosen: Candidate) -> FitState:
+def fit_chosen(state: FitState, choice: PenaltyChoice) -> FitState:
     """Fit all bags with the chosen candidate, along the path that led to it."""
+    chosen = choice.best
     if chosen.pooling == "mean" or chosen.scale == 0:
-        settings = replace(state.settings, alpha=chosen.alpha)
-        return fit_mean_pooling(replace(state, settings=settings))
+        return fit_averaged_pooling(state, choice)
     path = _paths(state)[chosen.path]
     found = begin_path(state, path[0])
     for alpha in path[1 : path.index(chosen.alpha) + 1]:
         found = continue_path(found, alpha)
     return finish(found)
+
+
+def fit_averaged_pooling(state: FitState, choice: PenaltyChoice) -> FitState:
+    """Return the average of the fits of mean pooling, in standardised features."""
+    weights = choice.pooling or {(choice.best.alpha, 0): 1.0}
+    (average,) = fit_mean_pooling(state, (choice.best.alpha,), 0)
+    flat = np.zeros(len(average.flat))
+    for path in (0, 1):
+        alphas = tuple(alpha for alpha, index in weights if index == path)
+        if not alphas:
+            continue
+        for alpha, found in zip(
+            alphas, fit_mean_pooling(state, alphas, path), strict=True
+        ):
+            rows, intercepts = found.objective().split(found.flat)
+            # From the scale of this path to that of the average; centres are equal.
+            rows = rows * average.coordinates.scale / found.coordinates.scale
+            parts = np.concatenate([rows.ravel(), intercepts])
+            flat += weights[alpha, path] * parts
+    return replace(average, flat=flat)
 
 
 def begin_path(state: FitState, alpha: float) -> FitState:
@@ -184,22 +269,64 @@ def finish(state: FitState) -> FitState:
     return choose_key_length(make_sparse(state))
 
 
-def fit_mean_pooling(state: FitState) -> FitState:
-    """Fit the values with a key of zero: every token has the same weight."""
-    size = (1 + state.data.n_outputs) * len(state.coordinates.mean)
-    # Standardised features: small eigenvalues of the few pooled tokens are noise.
+def fit_mean_pooling(
+    state: FitState, alphas: tuple[float, ...], path: int = 0
+) -> list[FitState]:
+    """Fit the values with a key of zero, where every token has the same weight.
+
+    Path 0 is in standardised features, path 1 in the units of the features as given,
+    where a column that rarely varies has little influence.
+    """
+    # Not whitened: small eigenvalues of the few pooled tokens are noise.
     plain = replace(state.coordinates, whitening=None, metric=None)
-    state = replace(state, coordinates=plain, attended=None)
+    plain = replace(plain, scale=_pooling_scale(plain.scale, path))
+    state = replace(state, coordinates=plain, attended=None, start="mean")
     pooled = replace(state, data=state.data.mapped(mean_bags))
-    settings = state.settings
-    result = minimise(
-        pooled.objective(),
-        np.zeros(size + state.data.n_outputs),
-        max_iter=settings.max_iter,
-        tol=settings.tol,
+    if state.settings.kind == SQUARED:
+        flats = _ridge_path(pooled, alphas)
+        return [
+            replace(_with_alpha(state, alpha), flat=flat, converged=True)
+            for alpha, flat in zip(alphas, flats, strict=True)
+        ]
+    size = (1 + state.data.n_outputs) * len(plain.mean) + state.data.n_outputs
+    flat, found = np.zeros(size), []
+    for alpha in alphas:
+        settings = state.settings
+        objective = _with_alpha(pooled, alpha).objective()
+        result = minimise(objective, flat, max_iter=settings.max_iter, tol=settings.tol)
+        flat = result.x
+        flat[: len(plain.mean)] = 0.0  # the key, which is zero up to rounding
+        found.append(_with_alpha(state, alpha).after(result))
+    return found
+
+
+def _ridge_path(pooled: FitState, alphas: tuple[float, ...]) -> Iterator[FloatArray]:
+    """Yield key, value and intercept of ridge regressions, from one decomposition."""
+    coordinates, has_intercept = pooled.coordinates, pooled.settings.has_intercept
+    rows, targets, weights = [], [], []
+    for batch in pooled.data.read():
+        d = batch.bags.tokens.shape[1]
+        table = np.zeros((len(batch.bags), len(coordinates.mean)))
+        table[:, :d] = batch.bags.tokens - coordinates.mean[:d]
+        rows.append(table / coordinates.scale)
+        targets.append(batch.targets)
+        weights.append(batch.weights / pooled.data.weight)
+    features, target = np.concatenate(rows), np.concatenate(targets)
+    roots = np.sqrt(np.concatenate(weights))
+    center = roots**2 @ features if has_intercept else np.zeros(features.shape[1])
+    mean = roots**2 @ target if has_intercept else 0.0
+    left, singular, right = np.linalg.svd(
+        roots[:, None] * (features - center), full_matrices=False
     )
-    result.x[: len(plain.mean)] = 0.0  # the key, which is zero up to rounding
-    return replace(state.after(result), start="mean")
+    along = left.T @ (roots * (target - mean))
+    for alpha in alphas:
+        shrunk = singular / (singular**2 + max(alpha, 1e-12))
+        value = (shrunk * along) @ right
+        yield np.concatenate([np.zeros(len(value)), value, [mean - center @ value]])
+
+
+def _with_alpha(state: FitState, alpha: float) -> FitState:
+    return replace(state, settings=replace(state.settings, alpha=alpha))
 
 
 def _best_constant(batch: LabelledBags, state: FitState) -> FloatArray:
@@ -244,6 +371,8 @@ def _fold_of_bag(batch: LabelledBags) -> tuple[NDArray[np.int64], int]:
     target and content, consecutive bags are in different folds; so folds have similar
     targets and do not depend on the order in which bags are given.
     """
+    if batch.folds is not None:
+        return batch.folds, len(batch.folds)
     digests = [
         hashlib.blake2b(
             np.ascontiguousarray(tokens).tobytes(), digest_size=8
@@ -267,7 +396,7 @@ def _on_fold(state: FitState, training: LabelledBags) -> FitState:
 
 
 def _candidates(
-    state: FitState, variance: float
+    state: FitState, penalties: tuple[tuple[float, ...], ...]
 ) -> Iterator[tuple[Candidate, FitState]]:
     """Yield every candidate fitted to the training bags of a fold."""
     begun: dict[float, FitState] = {}
@@ -281,16 +410,45 @@ def _candidates(
             yield Candidate("attention", alpha, index), finish(found)
     if state.settings.head == "erf":  # its weights do not sum to one
         return
-    for factor in _POOLING:
-        settings = replace(state.settings, alpha=factor * variance)
-        found = fit_mean_pooling(replace(state, settings=settings))
-        yield Candidate("mean", settings.alpha), found
+    for index, alphas in enumerate(penalties):
+        for alpha, found in zip(
+            alphas, fit_mean_pooling(state, alphas, index), strict=True
+        ):
+            yield Candidate("mean", alpha, index), found
 
 
-def _pooled_variance(batch: LabelledBags, state: FitState) -> float:
-    """Return the mean variance of pooled tokens in standardised features."""
+def _pooling_alphas(
+    batch: LabelledBags, state: FitState
+) -> tuple[tuple[float, ...], ...]:
+    """Return the penalties of mean pooling, per path, the largest last.
+
+    They are multiples of the mean variance of pooled features. A regression with nearly
+    as many effective parameters as bags nearly interpolates; its cross-validated error
+    then varies so much that it is useless. So at most half as many are allowed.
+    """
     pooled = mean_bags(batch.bags).tokens - state.whitening.mean
-    return float(np.mean((pooled / state.whitening.scale) ** 2))
+    weights = batch.weights / batch.weights.sum()
+    found = []
+    for path in (0, 1):
+        rows = pooled / _pooling_scale(state.whitening.scale, path)
+        rows = np.sqrt(weights)[:, None] * (rows - weights @ rows)
+        spectrum = np.linalg.svd(rows, compute_uv=False) ** 2
+        variance = float(spectrum.sum()) / rows.shape[1]
+        alphas = [factor * variance for factor in _POOLING]
+        kept = [
+            alpha
+            for alpha in alphas
+            if np.sum(spectrum / (spectrum + alpha + _TINY)) <= len(rows) / 2
+        ]
+        found.append(tuple(kept) or (alphas[-1],))
+    return tuple(found)
+
+
+def _pooling_scale(scale: FloatArray, path: int) -> FloatArray:
+    """Return the scale of features in mean pooling: their own, or one for all."""
+    if path == 0:
+        return scale
+    return np.full(len(scale), float(np.sqrt(np.mean(scale**2))))
 
 
 def _head_outputs(state: FitState, bags: Bags) -> FloatArray:
@@ -318,20 +476,24 @@ def _scored(
     def loss(scale: float) -> float:
         return float(weights @ losses(scale))
 
-    least = minimize_scalar(loss, bounds=(0.0, 1.0), method="bounded")
     constant = loss(0.0)
-    if not constant > least.fun:
+    best_scale, least = 1.0, loss(1.0)
+    if candidate.pooling == "attention":
+        found = minimize_scalar(loss, bounds=(0.0, 1.0), method="bounded")
+        best_scale, least = float(found.x), float(found.fun)
+    if not constant > least or best_scale < _LEAST_SCALE:
         return replace(candidate, scale=0.0, score=0.0), losses(0.0)
     # Twice the gain in log likelihood is t² for the hypothesis that the scale is zero.
-    # The scale is multiplied by 1 - 4/t², in the manner of James and Stein, so that
-    # outputs that could be noise do little harm. The factor is 2 for a linear smoother,
-    # because each pair of bags enters t twice, times 2 for the choice among candidates.
-    n = max(float(sample.weights.sum()), float(len(sample.weights)))
+    # Under it t² is twice a χ² variable for a linear smoother, because each pair of
+    # bags enters t twice, and the candidate is the best of several: a t² of 8 is not
+    # rare. The scale is multiplied by 1 - (8/t²)², so that outputs that could be noise
+    # are left out, and clear ones hardly shrunk.
+    n = _size(sample)
     if state.settings.kind == SQUARED:
-        squared_t = n * np.log(constant / max(least.fun, 1e-300))
+        squared_t = n * np.log(constant / max(least, 1e-300))
     else:
-        squared_t = 2 * n * (constant - least.fun)
-    scale = float(least.x) * max(0.0, 1 - _CAUTION / float(squared_t))
+        squared_t = 2 * n * (constant - least)
+    scale = best_scale * max(0.0, 1 - (_CAUTION / float(squared_t)) ** 2)
     score = 1 - loss(scale) / constant
     return replace(candidate, scale=scale, score=score), losses(scale)
 

@@ -236,7 +236,7 @@ def _power_of_ten(d: int) -> str:
     return f"d = 10{str(round(np.log10(d))).translate(digits)}"
 
 
-def work(params: Params) -> float:
+def _work(params: Params) -> float:
     """Return the steps over all runs: the simulation's and the theory's."""
     steps = sum(n_steps(params, d) for d in params.dimensions)
     steps += params.fast_steps * len(params.dimensions)
@@ -270,7 +270,7 @@ experiments = (
         simulate=simulate,
         check=check,
         draw=draw,
-        work=work,
+        work=_work,
         size=(12.0, 4.2),
     ),
 )

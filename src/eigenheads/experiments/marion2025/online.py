@@ -117,7 +117,7 @@ def _band(params: Online, law: SingleLocation, theory: Table) -> dict[str, Float
     }
 
 
-def work(params: Online) -> float:
+def _work(params: Online) -> float:
     """Return the steps over all runs: the simulation's and the theory's."""
     return (1 + _MEAN_SHARE + _DESCENT_SHARE) * params.n_runs * params.n_steps
 
@@ -293,7 +293,7 @@ experiments = (
         simulate=simulate,
         check=check,
         draw=draw,
-        work=work,
+        work=_work,
         cells=cells,
     ),
 )

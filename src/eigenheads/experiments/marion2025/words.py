@@ -1,9 +1,11 @@
 """Figure 1: probes of a sentence encoder for the one word that decides.
 
 A first sentence misleads; in the second one a single adjective describes its subject,
-at one of two places. The words are ours.
+at one of two places. Orders and numbers of words are the authors'; the words are ours.
 """
 
+import itertools
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -15,9 +17,9 @@ from eigenheads._parallel import advance
 from eigenheads._plotting.svg import BLUE, GREEN, GREY, INK, ORANGE, PURPLE
 from eigenheads._typing import FloatArray
 from eigenheads.experiments import _models
-from eigenheads.experiments._claims import Claim, about, at_least
+from eigenheads.experiments._claims import Claim, about, at_least, in_family
 from eigenheads.experiments._core import Experiment, Run, Table
-from eigenheads.experiments._statistics import Estimate, share_estimate
+from eigenheads.experiments._statistics import Estimate, mean_estimate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +31,6 @@ _MODELS = {"minilm": "MiniLM", "twin": "MiniLM, untrained"}
 _MISLEADING = tuple(
     f"The road is {word}." for word in ("lovely", "terrible", "narrow", "wide")
 )
-_GREETING = ("Good morning, did you sleep well?", "Excuse me, what time is it?")
 _TRAIN_WORDS = (
     ("kind", 1),
     ("cruel", -1),
@@ -38,98 +39,157 @@ _TRAIN_WORDS = (
     ("gentle", 1),
     ("hostile", -1),
 )
-_OTHER_WORDS = (("wonderful", 1), ("vicious", -1), ("adorable", 1), ("rude", -1))
+# The authors hold out four adjectives. An interval over words needs more of them.
+_OTHER_WORDS = (
+    ("wonderful", 1),
+    ("vicious", -1),
+    ("adorable", 1),
+    ("rude", -1),
+    ("charming", 1),
+    ("nasty", -1),
+    ("pleasant", 1),
+    ("evil", -1),
+    ("sweet", 1),
+    ("brutal", -1),
+    ("generous", 1),
+    ("awful", -1),
+)
 
 
 @dataclass(frozen=True)
 class SentenceTemplate:
-    """Lists of words, of which a sentence takes one each.
+    """Lists of words, of which a sentence takes one each, in one or two orders.
 
     Attributes
     ----------
-    first
-        Sentences before the one that counts.
-    owners, fillers, nouns, adverbs, sizes
-        Neutral words.
+    orders
+        Names of lists in the order of a sentence; ``is`` stands for itself.
+    words
+        Neutral words by name of the list.
     adjectives
         Words that decide, with their label.
     """
 
-    first: Sequence[str]
-    owners: Sequence[str]
-    fillers: Sequence[str]
-    nouns: Sequence[str]
-    adverbs: Sequence[str]
-    sizes: Sequence[str]
+    orders: tuple[tuple[str, ...], ...]
+    words: dict[str, tuple[str, ...]]
     adjectives: Sequence[tuple[str, int]]
 
 
+_LAST = ("first", "owner", "filler", "noun", "is", "adverb", "adjective")
+_BEFORE = ("first", "owner", "filler", "adjective", "noun", "is", "adverb", "size")
 _TRAIN = SentenceTemplate(
-    first=_MISLEADING,
-    owners=("my", "his", "her", "our"),
-    fillers=("", "old", "young", "brown", "white", "local"),
-    nouns=("horse", "uncle", "nurse"),
-    adverbs=("", "quite", "truly"),
-    sizes=("short", "tall"),
+    orders=(_LAST, _BEFORE),
+    words={
+        "first": _MISLEADING,
+        "owner": ("my", "his", "her", "our"),
+        "filler": ("", "old", "young", "brown", "white", "local"),
+        "noun": ("horse", "uncle", "nurse"),
+        "is": ("is",),
+        "adverb": ("", "quite", "truly"),
+        "size": ("short", "tall"),
+    },
     adjectives=_TRAIN_WORDS,
 )
 # This set changes neutral words alone. The sets below also change the adjectives, the
-# first sentence, or both, which tells apart what the probe has learned.
-_TEST = replace(
-    _TRAIN,
-    owners=("their", "your"),
-    fillers=("grey", "new"),
-    nouns=("pony", "cousin", "doctor"),
-    adverbs=("", "remarkably"),
-    sizes=("small", "large", "thin", "heavy"),
+# sentence around them, or both, which tells apart what the probe has learned.
+_TEST = SentenceTemplate(
+    orders=(_BEFORE,),
+    words={
+        "first": _MISLEADING,
+        "greeting": ("Good morning,",),
+        "owner": ("their", "your"),
+        "filler": ("grey", "new"),
+        "noun": ("pony", "cousin", "doctor"),
+        "is": ("is",),
+        "adverb": ("", "remarkably"),
+        "size": ("small", "large", "thin", "heavy"),
+    },
+    adjectives=_TRAIN_WORDS,
+)
+_OTHER_STRUCTURE = replace(
+    _TEST,
+    orders=(("first", "greeting", *_LAST[1:]),),
+    words=_TEST.words | {"first": ("Excuse me, what time is it?",)},
 )
 TEMPLATES = {
     "train": _TRAIN,
     "test": _TEST,
-    "other words": replace(_TEST, adjectives=_OTHER_WORDS),
-    "other structure": replace(_TEST, first=_GREETING),
-    "both": replace(_TEST, first=_GREETING, adjectives=_OTHER_WORDS),
+    "other words": replace(
+        _TEST,
+        orders=(
+            ("first", "greeting", "owner", "size", *_LAST[2:]),
+            (
+                "first",
+                "greeting",
+                "owner",
+                "adjective",
+                "filler",
+                "noun",
+                "is",
+                "adverb",
+                "size",
+            ),
+        ),
+        adjectives=_OTHER_WORDS,
+    ),
+    "other structure": _OTHER_STRUCTURE,
+    "both": replace(_OTHER_STRUCTURE, adjectives=_OTHER_WORDS),
 }
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Sentences, their labels, and the index of the adjective that decides."""
+
+    texts: list[str]
+    labels: NDArray[np.int64]
+    words: NDArray[np.int64]
+
+
+def all_sentences(template: SentenceTemplate) -> Sentences:
+    """Return every combination of words, order by order."""
+    texts, words = [], []
+    adjectives = [word for word, _ in template.adjectives]
+    for order in template.orders:
+        lists = [
+            adjectives if name == "adjective" else template.words[name]
+            for name in order
+        ]
+        place = order.index("adjective")
+        for chosen in itertools.product(*lists):
+            texts.append(" ".join(word for word in chosen if word) + ".")
+            words.append(adjectives.index(chosen[place]))
+    signs = np.array([sign for _, sign in template.adjectives])
+    return Sentences(texts, signs[words], np.array(words))
 
 
 def draw_sentences(
     template: SentenceTemplate, n: int, rng: np.random.Generator
-) -> tuple[list[str], NDArray[np.int64]]:
-    """Draw `n` sentences, half of each label, in both orders; and the labels."""
-    sentences, labels = [], []
-    for index in range(n):
-        # Labels alternate, so that a set of even size is balanced.
-        label = 1 if index % 2 else -1
-        words = [word for word, sign in template.adjectives if sign == label]
-        # The order of words and the label are independent of each other.
-        sentences.append(_sentence(template, str(rng.choice(words)), index // 2, rng))
-        labels.append(label)
-    return sentences, np.array(labels)
-
-
-def _sentence(
-    template: SentenceTemplate, adjective: str, index: int, rng: np.random.Generator
-) -> str:
-    def one(words: Sequence[str]) -> str:
-        return words[int(rng.integers(len(words)))]
-
-    start = [one(template.first), one(template.owners), one(template.fillers)]
-    noun, adverb = one(template.nouns), one(template.adverbs)
-    # The deciding adjective comes last or before the noun. In the second case a neutral
-    # size comes last, so that a fixed place does not give the label.
-    if index % 2:
-        rest = [noun, "is", adverb, adjective]
-    else:
-        rest = [adjective, noun, "is", adverb, one(template.sizes)]
-    return " ".join(part for part in [*start, *rest] if part) + "."
+) -> Sentences:
+    """Return all sentences, or `n` of them with equally many per adjective."""
+    every = all_sentences(template)
+    n_words = len(template.adjectives)
+    if n >= len(every.texts):
+        return every
+    kept: list[int] = []
+    for word in range(n_words):
+        own = np.flatnonzero(every.words == word)
+        kept += rng.choice(own, min(n // n_words, len(own)), replace=False).tolist()
+    return Sentences(
+        [every.texts[index] for index in kept], every.labels[kept], every.words[kept]
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Params:
-    """Sentences of a set; the paper takes all its combinations, about 15 000."""
+    """Sentences per set, at most: the defaults are all combinations, as the authors'.
 
-    n_train: int = 1200
-    n_test: int = 400
+    The untrained twin of the encoder, ours, sees at most `n_twin` per set.
+    """
+
+    n_train: int = 15_552
+    n_test: int = 3072
+    n_twin: int = 2592
 
 
 def column(model: str, name: str) -> str:
@@ -139,26 +199,28 @@ def column(model: str, name: str) -> str:
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
     """Draw sentences, encode them, and fit a probe for every layer."""
-    sets = {
-        name: draw_sentences(
-            template, params.n_train if name == "train" else params.n_test, rng
-        )
-        for name, template in TEMPLATES.items()
-    }
     seed = int(rng.integers(2**32))
     table: dict[str, FloatArray] = {}
     with _models.one_thread():
         encoder = _models.minilm()[0]
         # The twin has random weights and shows what needs no learning.
         twin = _models.twins(encoder, 1, seed)[0]
-        for name, model in (("minilm", encoder), ("twin", twin)):
-            states = {
-                key: class_states(model, words) for key, (words, _) in sets.items()
+        for name, model, most in (
+            ("minilm", encoder, params.n_train),
+            ("twin", twin, params.n_twin),
+        ):
+            sets = {
+                key: draw_sentences(template, min(most, _size(params, key)), rng)
+                for key, template in TEMPLATES.items()
             }
-            labels = {key: label for key, (_, label) in sets.items()}
-            for key, values in probe(states, labels).items():
+            states = {key: class_states(model, one.texts) for key, one in sets.items()}
+            for key, values in probe(states, sets).items():
                 table[column(name, key)] = values
     return table
+
+
+def _size(params: Params, name: str) -> int:
+    return params.n_train if name == "train" else params.n_test
 
 
 def class_states(model: Any, sentences: list[str]) -> FloatArray:
@@ -179,34 +241,65 @@ def class_states(model: Any, sentences: list[str]) -> FloatArray:
 
 
 def probe(
-    states: dict[str, FloatArray], labels: dict[str, NDArray[np.int64]]
+    states: dict[str, FloatArray], sets: dict[str, Sentences]
 ) -> dict[str, FloatArray]:
-    """Return accuracies on all sets of a logistic regression per layer."""
+    """Return accuracies of a logistic regression per layer: (layers, adjectives)."""
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
 
-    found: dict[str, list[float]] = {name: [] for name in states}
+    found: dict[str, list[FloatArray]] = {name: [] for name in states}
     for layer in range(states["train"].shape[1]):
-        # Scaled, so that the penalty weighs the same on all layers and models.
-        fitted = make_pipeline(StandardScaler(), LogisticRegression(max_iter=5000))
-        fitted.fit(states["train"][:, layer], labels["train"])
+        # Solver, its limit and states that are not scaled are the authors'.
+        fitted = LogisticRegression(solver="saga", max_iter=1000, random_state=0)
+        with warnings.catch_warnings():
+            # At 1000 passes the authors stop, too, converged or not.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            fitted.fit(states["train"][:, layer], sets["train"].labels)
         for name, values in states.items():
-            found[name].append(float(fitted.score(values[:, layer], labels[name])))
+            one = sets[name]
+            right = fitted.predict(values[:, layer]) == one.labels
+            counts = np.bincount(one.words)
+            found[name].append(np.bincount(one.words, weights=right) / counts)
     return {name: np.array(values) for name, values in found.items()}
 
 
 def check(run: Run[Params]) -> list[Claim]:
     """Return the figure's bars as claims, and what random weights do."""
     table = run.table
-    # The first entry is the embedding, before any layer.
-    first, *layers = table["minilm_train"]
+    # The first entry is the embedding, before any layer. Every adjective stands in
+    # equally many sentences, so means over adjectives are means over sentences.
+    first, *layers = table["minilm_train"].mean(axis=1)
     average = {
-        (model, name): _share(table[column(model, name)], run.params.n_test)
+        (model, name): _over_words(table[column(model, name)])
         for model in _MODELS
         for name in TEMPLATES
     }
+    # A probe that saw fewer sentences is another one: it does not bear on the figure.
+    full = run.params.n_train >= Params.n_train
+    few = "" if full else "fewer sentences than the authors train on"
     midway = "midway between chance and certainty; the figure's bars are above"
+    bars = [
+        at_least(
+            f"MiniLM: accuracy {words}, average over layers",
+            average["minilm", name],
+            bound,
+            why,
+            source=_FIGURE,
+            on_record="undecided",
+            undecided=few,
+        )
+        for name, words, bound, why in (
+            ("test", "on new sentences of the same kind", 0.75, midway),
+            (
+                "other structure",
+                "with another first sentence",
+                0.6,
+                "a tenth above chance, set after looking; the figure's bar is above",
+            ),
+            ("other words", "on adjectives held out", 0.75, midway),
+            ("both", "with both held out", 0.75, midway),
+        )
+    ]
     return [
         about(
             "accuracy on the embedding of [CLS], which sees no word",
@@ -222,37 +315,9 @@ def check(run: Run[Params]) -> list[Claim]:
             0.976,
             "the program prints 0.976 after layer 1 and 1 after all others",
             source=_PROGRAM,
+            undecided=few,
         ),
-        at_least(
-            "MiniLM: accuracy on new sentences of the same kind, average over layers",
-            average["minilm", "test"],
-            0.75,
-            midway,
-            source=_FIGURE,
-        ),
-        at_least(
-            "MiniLM: accuracy with another first sentence, average over layers",
-            average["minilm", "other structure"],
-            0.6,
-            "a tenth above chance, set after looking; the figure's bar is above",
-            source=_FIGURE,
-        ),
-        at_least(
-            "MiniLM: accuracy on adjectives held out, average over layers",
-            average["minilm", "other words"],
-            0.75,
-            midway,
-            source=_FIGURE,
-            on_record="contradicted",
-        ),
-        at_least(
-            "MiniLM: accuracy with both held out, average over layers",
-            average["minilm", "both"],
-            0.75,
-            midway,
-            source=_FIGURE,
-            on_record="contradicted",
-        ),
+        *in_family("bars of Figure 1", bars),
         at_least(
             "random weights: accuracy on new sentences of the same kind, average over "
             "layers",
@@ -260,30 +325,32 @@ def check(run: Run[Params]) -> list[Claim]:
             0.9,
             "untrained attention mixes all words into [CLS], and a linear probe finds "
             "the six it was shown: this much needs no learning",
+            undecided=few,
         ),
         about(
             "random weights: accuracy with both held out, average over layers",
             average["twin", "both"],
             0.5,
             0.15,
-            "nothing ties the new adjectives to the old; they are four words, so one "
-            "that falls on either side moves it by an eighth",
+            "nothing ties the new adjectives to the old",
+            undecided=few,
         ),
     ]
 
 
-def _share(accuracy: FloatArray, n: int) -> Estimate:
-    """Return the accuracy averaged over layers, as a share of independent sentences.
+def _over_words(accuracy: FloatArray) -> Estimate:
+    """Return the accuracy averaged over layers, with an interval over adjectives.
 
-    Layers see the same sentences, so they do not count as further observations.
+    Sentences with the same adjective are no independent observations: the probe
+    generalises to a new word or does not.
     """
-    return share_estimate(round(float(accuracy[1:].mean()) * n), n)
+    return mean_estimate(accuracy[1:].mean(axis=0))
 
 
 def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw accuracy against depth, one panel per model and one curve per set."""
     curves = {
-        label: {name: run.table[column(model, name)] for name in TEMPLATES}
+        label: {name: run.table[column(model, name)].mean(axis=1) for name in TEMPLATES}
         for model, label in _MODELS.items()
     }
     panels: Any = figure.subplots(1, len(curves), sharey=True, squeeze=False)[0]
@@ -307,6 +374,17 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
     panels[0].legend(loc="lower right")
 
 
+def work(params: Params) -> float:
+    """Return the sentences that are encoded."""
+    total = 0
+    for most in (params.n_train, params.n_twin):
+        for name, template in TEMPLATES.items():
+            every, n = len(all_sentences(template).texts), len(template.adjectives)
+            wanted = min(most, _size(params, name))
+            total += every if wanted >= every else n * (wanted // n)
+    return float(total)
+
+
 experiments = (
     Experiment(
         key="marion2025/fig1",
@@ -316,22 +394,23 @@ experiments = (
             "Sentences such as “The road is lovely. my old horse is quite cruel.”: a "
             "first one that misleads, then a single adjective that decides, at one of "
             "two places. A logistic regression on the state of [CLS] is fitted layer "
-            "by layer on one set of words and orders, and tested on new neutral words, "
-            "on adjectives it never saw, on another first sentence, and on both. The "
-            "design is the paper's; the words are ours, and so is the encoder, "
-            "all-MiniLM-L6-v2 instead of BERT. Ours: the same on random weights."
+            "by layer on all 15 552 combinations of one set of words, and tested on "
+            "new neutral words, on adjectives it never saw, on another sentence "
+            "around them, and on both. Orders, numbers of words, solver and states "
+            "that are not scaled are those of the authors' notebook. The words are "
+            "ours, twelve adjectives are held out in place of four, and the encoder "
+            "is all-MiniLM-L6-v2 instead of BERT. Intervals are over adjectives. "
+            "Ours: the same on random weights."
         ),
         presets={
-            "smoke": Params(n_train=160, n_test=60),
-            "demo": Params(n_train=300, n_test=100),
+            "smoke": Params(n_train=168, n_test=60, n_twin=168),
+            "demo": Params(n_train=600, n_test=120, n_twin=300),
             "paper": Params(),
         },
         simulate=simulate,
         check=check,
         draw=draw,
-        work=lambda params: (
-            2.0 * (params.n_train + (len(TEMPLATES) - 1) * params.n_test)
-        ),
+        work=work,
         size=(10.0, 4.2),
         needs=("hf", "minilm"),
     ),

@@ -67,14 +67,14 @@ class Linear:
     n_starts: int = 100
 
 
-def work(params: Curves) -> float:
+def _work(params: Curves) -> float:
     """Return the updates over all runs: SGD's and those of two descents."""
     return float(params.n_steps * (3 * params.n_runs + params.n_covariances))
 
 
 def simulate(params: Curves, rng: np.random.Generator) -> Table:
     """Return the table of figures 1, 3a and 3b."""
-    return shared("fixed", _simulate, params, rng, work(params))
+    return shared("fixed", _simulate, params, rng, _work(params))
 
 
 def _simulate(params: Curves, rng: np.random.Generator) -> Table:
@@ -409,7 +409,7 @@ cells = Cells(
     shows=("alignment", "theory_alignment", "gap"),
 )
 
-_SOFTMAX: dict[str, Any] = {"presets": _PRESETS, "simulate": simulate, "work": work}
+_SOFTMAX: dict[str, Any] = {"presets": _PRESETS, "simulate": simulate, "work": _work}
 _LINEAR: dict[str, Any] = {
     "presets": _LINEAR_PRESETS,
     "simulate": simulate_linear,

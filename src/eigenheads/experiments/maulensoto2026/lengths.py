@@ -42,7 +42,7 @@ class Lengths:
     n_runs: int = 10
 
 
-def work(params: Lengths) -> float:
+def _work(params: Lengths) -> float:
     """Return the updates over all lengths and runs: SGD's and theory's."""
     return 2.0 * len(params.lengths) * params.n_runs * params.n_steps
 
@@ -186,7 +186,7 @@ experiments = (
         simulate=simulate,
         check=check,
         draw=draw,
-        work=work,
+        work=_work,
         size=(6.5, 4.0),
     ),
     Experiment(
@@ -207,7 +207,7 @@ experiments = (
         simulate=simulate,
         check=check_linear,
         draw=draw,
-        work=work,
+        work=_work,
         size=(6.5, 4.0),
     ),
 )

@@ -40,17 +40,17 @@ class Params:
     n_untrained: int = 4
 
 
-def with_data(params: Params) -> Params:
+def _with_data(params: Params) -> Params:
     """Take passages of WikiText-2 in place of our own few."""
     return replace(params, source="wikitext2")
 
 
-def files(params: Params) -> tuple[str, ...]:
+def _files(params: Params) -> tuple[str, ...]:
     """Return what must lie in the folder of real data."""
     return (_models.WIKITEXT,) if params.source == "wikitext2" else ()
 
 
-def work(params: Params) -> float:
+def _work(params: Params) -> float:
     """Return the units of progress: heads, and steps of training."""
     heads = 2 * len(params.layers) * MINILM_HEADS + ViT().n_layers * ViT().n_heads
     return heads + _STEP * params.vit_steps
@@ -58,7 +58,7 @@ def work(params: Params) -> float:
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
     """Measure the forms of MiniLM, of one untrained twin of it, and of the ViT."""
-    return _models.shared_table("real_heads", _measure, params, rng, work(params))
+    return _models.shared_table("real_heads", _measure, params, rng, _work(params))
 
 
 def _measure(params: Params, entropy: int) -> Table:
@@ -232,10 +232,10 @@ experiments = (
         simulate=simulate,
         check=check,
         draw=draw,
-        work=work,
+        work=_work,
         size=(13.0, 6.2),
         needs=("hf", "minilm"),
-        files=files,
-        with_data=with_data,
+        files=_files,
+        with_data=_with_data,
     ),
 )

@@ -1,4 +1,4 @@
-"""Settings, models and the one measurement of heads that all keys share."""
+"""Settings, models and the measurement of heads that all keys share."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -82,12 +82,12 @@ PRESETS = {
 }
 
 
-def with_data(params: Params) -> Params:
+def _with_data(params: Params) -> Params:
     """Take passages of WikiText-2 in place of our own few."""
     return replace(params, source="wikitext2")
 
 
-def files(params: Params) -> tuple[str, ...]:
+def _files(params: Params) -> tuple[str, ...]:
     """Return what must lie in the folder of real data."""
     return (_models.WIKITEXT,) if params.source == "wikitext2" else ()
 
@@ -102,7 +102,7 @@ def trained_models(params: Params) -> tuple[str, ...]:
     return MODELS if params.vit_steps >= _TRAINED else MODELS[:1]
 
 
-def work(params: Params) -> float:
+def _work(params: Params) -> float:
     """Return the units of progress, about heads times sequences."""
     vit = _vit_of(params)
     each = 1 + params.n_untrained
@@ -113,7 +113,7 @@ def work(params: Params) -> float:
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
     """Measure every head of both models, or take what another key measured."""
-    return _models.shared_table("saritas2025", _measure, params, rng, work(params))
+    return _models.shared_table("saritas2025", _measure, params, rng, _work(params))
 
 
 def _measure(params: Params, entropy: int) -> Table:
@@ -279,8 +279,8 @@ def strip(
 COMMON: dict[str, Any] = {
     "presets": PRESETS,
     "simulate": simulate,
-    "work": work,
+    "work": _work,
     "needs": ("hf", "minilm"),
-    "files": files,
-    "with_data": with_data,
+    "files": _files,
+    "with_data": _with_data,
 }

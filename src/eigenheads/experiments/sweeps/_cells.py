@@ -123,6 +123,18 @@ def _agree(one: CellResult, other: CellResult) -> bool:
     return all(a == b or (a != a and b != b) for a, b in pairs)
 
 
+# Kind of number and number of axes of each array in a file of cells.
+_COLUMNS = {
+    "point": ("S", 1),
+    "seed": ("i", 1),
+    "seconds": ("f", 1),
+    "message": ("U", 1),
+    "names": ("U", 1),
+    "values": ("f", 2),
+    "has": ("b", 2),
+}
+
+
 def _packed(cells: Sequence[tuple[Address, CellResult]]) -> dict[str, NDArray[Any]]:
     """Return cells as arrays; `has` marks the numbers that a cell has.
 
@@ -149,6 +161,9 @@ def _packed(cells: Sequence[tuple[Address, CellResult]]) -> dict[str, NDArray[An
 
 
 def _unpacked(arrays: Mapping[str, NDArray[Any]]) -> list[tuple[Address, CellResult]]:
+    for name, (kind, n_axes) in _COLUMNS.items():
+        if arrays[name].dtype.kind != kind or arrays[name].ndim != n_axes:
+            raise ValueError(f"{name} is not as it was written")
     names = [str(name) for name in arrays["names"]]
     shape = (len(arrays["point"]), len(names))
     if arrays["values"].shape != shape or arrays["has"].shape != shape:

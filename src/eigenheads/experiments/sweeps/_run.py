@@ -25,7 +25,13 @@ from eigenheads._parallel import advance, reporting
 from eigenheads.experiments._core import Cells, Experiment, Run
 from eigenheads.experiments._digest import code_version
 from eigenheads.experiments._registry import experiment_keys, get_experiment
-from eigenheads.experiments._run import Listener, Missing, obstacle, writable_folder
+from eigenheads.experiments._run import (
+    Listener,
+    Missing,
+    check_listener,
+    obstacle,
+    writable_folder,
+)
 from eigenheads.experiments.sweeps._cells import CellResult, CellStore, cells_folder
 from eigenheads.experiments.sweeps._grid import OWNER, SweepPlan, Value, make_plan
 from eigenheads.experiments.sweeps._map import draw_map
@@ -39,7 +45,7 @@ _Run: TypeAlias = Callable[[Any, np.random.Generator], Mapping[str, float]]
 
 
 class SweepError(UsageError, RuntimeError):
-    """A sweep is incomplete; the finished cells are stored."""
+    """Error: a sweep is incomplete; the finished cells are stored."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +163,7 @@ def sweep(  # noqa: PLR0913  (one parameter per option of the command)
     >>> result.mean("nu_squared").shape
     (2, 1)
     """
+    listener = check_listener(listener, owner=OWNER)
     experiment = (
         key if isinstance(key, Experiment) else get_experiment(key, owner=OWNER)
     )
@@ -192,7 +199,7 @@ def sweep(  # noqa: PLR0913  (one parameter per option of the command)
     folder = root / plan.key / plan.name
     _write_plan(folder, plan)
     with closing(blocks):
-        _compute_missing(plan, missing, blocks, store, listener or Listener())
+        _compute_missing(plan, missing, blocks, store, listener)
     return _deliver(plan, cells, store, folder, len(missing))
 
 

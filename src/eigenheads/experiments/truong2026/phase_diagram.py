@@ -139,7 +139,7 @@ def read_once(
 
 
 def run_point(point: CellParams, rng: np.random.Generator) -> dict[str, float]:
-    """Return the alignment of every method, and of a head that reads once."""
+    """Return the alignment of every method, and of a head with a single pass."""
     found = search(point, point.share, point.strength, rng)
     once = read_once(point, point.share, point.strength, drawn_seed(rng), n_runs=1)
     return {**dict(zip(METHODS, found, strict=True)), "one_pass": once}
@@ -411,7 +411,7 @@ def _edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.concatenate([[first], middle, [last]])
 
 
-def work(params: Params) -> float:
+def _work(params: Params) -> float:
     """Return the searches, and the updates of the one-pass heads."""
     n_cells = len(params.shares) * len(params.strengths)
     seen = sum(round(share * params.n_tokens) >= 1 for share in params.shares)
@@ -474,7 +474,7 @@ experiments = (
         simulate=simulate,
         check=check,
         draw=draw,
-        work=work,
+        work=_work,
         size=(10.0, 6.8),
         cells=cells,
     ),

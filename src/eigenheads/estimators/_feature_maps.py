@@ -1,0 +1,172 @@
+"""Feature maps of tokens: nonlinear functions in which a linear head reads more."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.feature_selection import VarianceThreshold
+from sklearn.kernel_approximation import Nystroem
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import (
+    KBinsDiscretizer,
+    PolynomialFeatures,
+    QuantileTransformer,
+    StandardScaler,
+)
+
+from eigenheads._checks import Got, check_choice, check_count, fail
+
+FEATURE_MAPS = ("rbf", "quadratic", "quantile", "bins")
+# Maps are fitted to at most this many tokens, evenly spaced over all.
+MOST_TOKENS = 100_000
+# Tokens whose distances give the width of the kernel.
+_PAIRS = 500
+_N_LANDMARKS = 300
+_N_BINS = 5
+# The quadratic map of this many features has 5 150 products.
+_WIDEST_QUADRATIC = 100
+
+
+class RBFFeatures(TransformerMixin, BaseEstimator):
+    r"""Standardised features, and beside them Gaussian kernel features.
+
+    Scores and readouts that are linear in these features are, up to the approximation
+    by landmarks, functions :math:`w \cdot x + \sum_j c_j
+    e^{-\gamma \lVert x - z_j \rVert^2}`.
+
+    Parameters
+    ----------
+    n_components : int, default=300
+        Number of landmarks :math:`z_j`, which are tokens.
+
+    gamma : float or None, default=None
+        :math:`\gamma`, for standardised features. None means the inverse of the median
+        squared distance between tokens.
+
+    random_state : int or RandomState, default=0
+        Source of the landmarks.
+    """
+
+    def __init__(
+        self,
+        n_components: int = _N_LANDMARKS,
+        *,
+        gamma: float | None = None,
+        random_state: int | np.random.RandomState = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.gamma = gamma
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: object = None) -> "RBFFeatures":
+        """Choose width and landmarks."""
+        del y
+        n_components = check_count(
+            "n_components", self.n_components, owner="RBFFeatures"
+        )
+        X = np.asarray(X)
+        self.scaler_ = StandardScaler().fit(X)
+        rows = self.scaler_.transform(X)
+        self.gamma_ = _median_gamma(rows) if self.gamma is None else float(self.gamma)
+        self.nystroem_ = Nystroem(
+            gamma=self.gamma_,
+            n_components=min(n_components, len(rows)),
+            random_state=self.random_state,
+        ).fit(rows)
+        return self
+
+    def transform(self, X: Any) -> NDArray[Any]:
+        """Return the standardised features and the kernel features."""
+        rows = self.scaler_.transform(np.asarray(X))
+        return np.hstack([rows, self.nystroem_.transform(rows)])
+
+
+def _median_gamma(rows: NDArray[Any]) -> float:
+    """Return the inverse of the median squared distance of some pairs of rows."""
+    some = rows[np.linspace(0, len(rows) - 1, 2 * _PAIRS).astype(np.int64)]
+    # Rows that are half the table apart: neighbours belong to one bag.
+    squares = ((some[:_PAIRS, None] - some[None, _PAIRS::10]) ** 2).sum(axis=2)
+    median = float(np.median(squares))
+    return 1 / median if median > 0 else 1 / rows.shape[1]
+
+
+class FittedFeatureMap:
+    """A transformer fitted to tokens, applied in their floating type.
+
+    Columns of its output that are constant over the tokens of the fit are left out.
+    """
+
+    def __init__(self, transformer: Any, tokens: NDArray[Any]) -> None:
+        self.transformer = transformer
+        with warnings.catch_warnings():
+            # Bins of equal edges are merged, fewer quantiles than tokens are taken.
+            warnings.simplefilter("ignore", UserWarning)
+            warnings.simplefilter("ignore", FutureWarning)
+            mapped = _dense(transformer.fit(tokens).transform(tokens))
+        spread = mapped.max(axis=0) - mapped.min(axis=0)
+        size = np.abs(mapped).max(axis=0)
+        self.kept = np.flatnonzero(spread > 1e-6 * np.maximum(size, 1e-300))
+        if not len(self.kept):
+            self.kept = np.arange(mapped.shape[1])
+        self.width = len(self.kept)
+
+    def __call__(self, tokens: NDArray[Any]) -> NDArray[Any]:
+        """Return the features of tokens."""
+        mapped = _dense(self.transformer.transform(tokens))
+        if len(self.kept) < mapped.shape[1]:
+            mapped = mapped[:, self.kept]
+        return np.ascontiguousarray(mapped, dtype=tokens.dtype)
+
+
+def _dense(rows: Any) -> NDArray[Any]:
+    return rows.toarray() if issparse(rows) else np.asarray(rows)
+
+
+def check_feature_map(feature_map: Any, *, owner: str) -> None:
+    """Raise unless this is None, the name of a map, or a transformer."""
+    if feature_map is None or hasattr(feature_map, "transform"):
+        return
+    if isinstance(feature_map, str):
+        check_choice("feature_map", feature_map, FEATURE_MAPS, owner=owner)
+        return
+    contract = f"None, one of {FEATURE_MAPS}, or a transformer"
+    fail("feature_map", contract, feature_map, owner=owner)
+
+
+def fit_feature_map(
+    feature_map: Any, tokens: NDArray[Any], *, owner: str
+) -> FittedFeatureMap:
+    """Return the map, fitted to the tokens."""
+    if not isinstance(feature_map, str):
+        return FittedFeatureMap(clone(feature_map), tokens)
+    n_tokens, d = tokens.shape
+    if feature_map == "quadratic" and d > _WIDEST_QUADRATIC:
+        hint = 'Use `feature_map="rbf"`, or reduce the features first.'
+        contract = f"at most {_WIDEST_QUADRATIC} features wide for the quadratic map"
+        fail("X", contract, Got(f"{d} features"), owner=owner, hint=hint)
+    transformers: dict[str, Callable[[], Any]] = {
+        "rbf": lambda: RBFFeatures(),
+        "quadratic": lambda: make_pipeline(
+            StandardScaler(), PolynomialFeatures(2, include_bias=False)
+        ),
+        "quantile": lambda: QuantileTransformer(
+            n_quantiles=min(1000, n_tokens),
+            output_distribution="normal",
+            subsample=MOST_TOKENS,
+            random_state=0,
+        ),
+        "bins": lambda: make_pipeline(
+            VarianceThreshold() if np.ptp(tokens, axis=0).max() > 0 else "passthrough",
+            KBinsDiscretizer(
+                min(_N_BINS, n_tokens),
+                encode="onehot-dense",
+                strategy="quantile",
+                subsample=None,
+            ),
+        ),
+    }
+    return FittedFeatureMap(transformers[feature_map](), tokens)

@@ -1,0 +1,313 @@
+"""Search over feature maps, heads and penalties of the single-location estimators."""
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.model_selection import check_cv
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted
+
+from eigenheads._checks import Got, fail
+from eigenheads.estimators._batches import is_stream
+from eigenheads.estimators._location._base import AbstractSingleLocation
+from eigenheads.estimators._location._classifier import SingleLocationClassifier
+from eigenheads.estimators._location._regressor import SingleLocationRegressor
+from eigenheads.estimators._location._selection import PenaltyChoice
+
+_PARAMETERS = """
+    Parameters
+    ----------
+    feature_maps : sequence, default=(None, "quantile", "rbf")
+        Values of `feature_map` to compare.
+
+    heads : sequence of str, default=("softmax", "radial")
+        Values of `head` to compare. The radial head is tried without feature map only.
+
+    cv : int, splitter or None, default=None
+        Folds; None means five. Splitters that need groups get those of `fit`.
+
+    verbose : int, default=0
+        If positive, print the best score of every setting.
+
+    Attributes
+    ----------
+    best_estimator_ : estimator
+        The best setting, fitted to all bags.
+
+    best_params_ : dict
+        Its `feature_map` and `head`.
+
+    best_score_ : float
+        Its out-of-fold score: the share of the loss of the best constant that is
+        removed, for squared loss R². The best of several scores is optimistic.
+
+    cv_results_ : list of dict
+        All candidates: `feature_map`, `head`, `pooling`, `alpha` and `score`.
+
+    n_features_in_ : int
+        Width of a token.
+
+    feature_names_in_ : ndarray of shape (n_features,)
+        Names of the features, when the bags were DataFrames.
+
+    Notes
+    -----
+    Every setting is compared on the same folds, with penalties along a path of warm
+    starts. Feature maps and whitening see the tokens of all bags, but no targets.
+"""
+
+
+class AbstractSingleLocationCV(BaseEstimator):
+    """Search and delegation of both estimators."""
+
+    def __init__(
+        self,
+        *,
+        feature_maps: Sequence[Any] = (None, "quantile", "rbf"),
+        heads: Sequence[str] = ("softmax", "radial"),
+        cv: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.feature_maps = feature_maps
+        self.heads = heads
+        self.cv = cv
+        self.verbose = verbose
+
+    _estimator: type[SingleLocationRegressor] | type[SingleLocationClassifier]
+
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Self:
+        """Compare all settings and fit the best to all bags.
+
+        Parameters
+        ----------
+        X : list of arrays of shape (n_tokens, n_features), or array
+            Bags in memory.
+
+        y : array-like of shape (n_bags,)
+            Targets.
+
+        sample_weight : array-like of shape (n_bags,), default=None
+            Weights of the bags.
+
+        groups : array-like of shape (n_bags,), default=None
+            Bags of one group, such as a patient, for a splitter such as ``GroupKFold``.
+
+        Returns
+        -------
+        self : object
+            The fitted search.
+        """
+        owner = type(self).__name__
+        if is_stream(X, y):
+            hint = "Fit one setting with the estimator without search."
+            fail("X", "bags in memory", Got("batches"), owner=owner, hint=hint)
+        settings = self._settings()
+        folds = self._folds(X, y, groups)
+        found: list[tuple[AbstractSingleLocation, PenaltyChoice]] = []
+        self.cv_results_ = []
+        for setting in settings:
+            model = self._estimator(**setting)
+            choice = model._choose(X, y, sample_weight, folds)
+            found.append((model, choice))
+            self.cv_results_ += [
+                {
+                    **setting,
+                    "pooling": candidate.pooling,
+                    "alpha": candidate.alpha,
+                    "score": candidate.score,
+                }
+                for candidate in choice.candidates
+            ]
+            model.verbose = self.verbose
+            model._report(f"{setting}: out-of-fold score {choice.best.score:.4f}")
+            model.verbose = 0
+        # The first of equal scores: the simplest settings are named first.
+        best = max(range(len(found)), key=lambda i: (_score(found[i][1]), -i))
+        model, choice = found[best]
+        model._given_choice = choice
+        self.best_estimator_ = model.fit(X, y, sample_weight)
+        model._given_choice = None
+        self.best_params_, self.best_score_ = settings[best], _score(choice)
+        for name in ("n_features_in_", "feature_names_in_", "classes_"):
+            if hasattr(model, name):
+                setattr(self, name, getattr(model, name))
+        return self
+
+    def _settings(self) -> list[dict[str, Any]]:
+        settings = [
+            {"feature_map": feature_map, "head": head}
+            for feature_map, head in product(self.feature_maps, self.heads)
+            if head != "radial" or feature_map is None
+        ]
+        if not settings:
+            got = Got(f"feature_maps={self.feature_maps!r}, heads={self.heads!r}")
+            fail("heads", "at least one setting", got, owner=type(self).__name__)
+        return settings
+
+    def _folds(self, X: Any, y: Any, groups: Any) -> NDArray[np.int64]:
+        """Return the fold of each bag; equal for all settings."""
+        model = self._estimator(alpha=1.0)
+        _, targets, _ = model._read(X, y, None, reset=True)
+        rows = np.zeros((len(targets), 1))
+        is_classifier = isinstance(self, ClassifierMixin)
+        splitter = check_cv(self.cv, targets, classifier=is_classifier)
+        folds = np.full(len(targets), -1, dtype=np.int64)
+        for fold, (_, held_out) in enumerate(splitter.split(rows, targets, groups)):
+            if (folds[held_out] >= 0).any():
+                hint = "Use KFold, StratifiedKFold or GroupKFold."
+                got = Got(f"{splitter!r}, which holds bags out repeatedly")
+                fail("cv", "a partition", got, owner=type(self).__name__, hint=hint)
+            folds[held_out] = fold
+        if (folds < 0).any():
+            got = Got(f"{splitter!r}, which never holds out some bags")
+            fail("cv", "a partition", got, owner=type(self).__name__)
+        return folds
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the predictions of the best estimator.
+
+        Parameters
+        ----------
+        X : list of arrays of shape (n_tokens, n_features), or array
+            Bags.
+
+        Returns
+        -------
+        y_pred : ndarray of shape (n_bags,)
+            Predictions.
+        """
+        return self._best().predict(X)
+
+    def attention(self, X: Any) -> list[NDArray[np.floating]]:
+        """Return the weights of the tokens of each bag, as the best estimator does.
+
+        Parameters
+        ----------
+        X : list of arrays of shape (n_tokens, n_features), or array
+            Bags.
+
+        Returns
+        -------
+        weights : list of ndarray of shape (n_tokens,)
+            One array per bag.
+        """
+        return self._best().attention(X)
+
+    def locate(self, X: Any) -> NDArray[np.int64]:
+        """Return the index of the token that decides each bag.
+
+        Parameters
+        ----------
+        X : list of arrays of shape (n_tokens, n_features), or array
+            Bags.
+
+        Returns
+        -------
+        index : ndarray of shape (n_bags,)
+            Positions within the bags.
+        """
+        return self._best().locate(X)
+
+    def _best(self) -> Any:
+        check_is_fitted(self)
+        return self.best_estimator_
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags
+
+
+def _score(choice: PenaltyChoice) -> float:
+    return choice.best.score if choice.candidates else 0.0
+
+
+class SingleLocationRegressorCV(RegressorMixin, AbstractSingleLocationCV):
+    __doc__ = f"""Regression by one token, with map and head chosen from data.
+{_PARAMETERS}
+    See Also
+    --------
+    SingleLocationRegressor : One setting, with the penalty chosen from the data.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from eigenheads.datasets import SingleLocation
+    >>> from eigenheads.estimators import SingleLocationRegressorCV
+    >>> law, rng = SingleLocation(d=8, n_tokens=5), np.random.default_rng(0)
+    >>> bags, y, _ = law.sample(150, rng)
+    >>> search = SingleLocationRegressorCV(feature_maps=(None, "quantile")).fit(bags, y)
+    >>> len(search.predict(bags[:2])), sorted(search.best_params_)
+    (2, ['feature_map', 'head'])
+    """
+
+    _estimator = SingleLocationRegressor
+
+
+class SingleLocationClassifierCV(ClassifierMixin, AbstractSingleLocationCV):
+    __doc__ = f"""Classification by one token, with map and head chosen from data.
+{_PARAMETERS}
+    classes_ : ndarray of shape (n_classes,)
+        Labels.
+
+    See Also
+    --------
+    SingleLocationClassifier : One setting, with the penalty chosen from the data.
+    """
+
+    _estimator = SingleLocationClassifier
+
+    def decision_function(self, X: Any) -> NDArray[np.floating]:
+        """Return the logits of the best estimator.
+
+        Parameters
+        ----------
+        X : list of arrays of shape (n_tokens, n_features), or array
+            Bags.
+
+        Returns
+        -------
+        logits : ndarray of shape (n_bags,) or (n_bags, n_classes)
+            Of the second class for two classes, else of every class.
+        """
+        return np.asarray(self._best().decision_function(X))
+
+    def predict_proba(self, X: Any) -> NDArray[np.floating]:
+        """Return the probability of each class.
+
+        Parameters
+        ----------
+        X : list of arrays of shape (n_tokens, n_features), or array
+            Bags.
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n_bags, n_classes)
+            In the order of ``classes_``.
+        """
+        return np.asarray(self._best().predict_proba(X))
+
+    def predict_log_proba(self, X: Any) -> NDArray[np.floating]:
+        """Return the logarithm of the probability of each class.
+
+        Parameters
+        ----------
+        X : list of arrays of shape (n_tokens, n_features), or array
+            Bags.
+
+        Returns
+        -------
+        log_probabilities : ndarray of shape (n_bags, n_classes)
+            In the order of ``classes_``.
+        """
+        return np.asarray(self._best().predict_log_proba(X))

@@ -1,0 +1,116 @@
+"""Pooled baselines, and their comparison with the single-location estimators."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from eigenheads.datasets import SingleLocation
+from eigenheads.estimators import (
+    BagPooling,
+    PooledBagClassifier,
+    PooledBagRegressor,
+    SingleLocationRegressor,
+    compare_bag_estimators,
+)
+
+
+@parametrize_with_checks(
+    [
+        BagPooling("statistics"),
+        # With folds inside, weights are not repetitions.
+        PooledBagRegressor(estimator=Ridge()),
+        PooledBagClassifier("max", estimator=LogisticRegression()),
+    ]
+)
+def test_the_contract_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture
+def bags(rng):
+    return [rng.standard_normal((n, 3)) for n in (1, 4, 2, 6)]
+
+
+@pytest.mark.parametrize(
+    ("pooling", "of_bag"),
+    [
+        ("mean", lambda bag: bag.mean(axis=0)),
+        ("max", lambda bag: bag.max(axis=0)),
+    ],
+)
+def test_pooling_is_per_bag(bags, pooling, of_bag):
+    rows = BagPooling(pooling).fit_transform(bags)
+    assert_allclose(rows, [of_bag(bag) for bag in bags], atol=1e-12)
+
+
+def test_log_sum_exp_lies_between_mean_and_maximum(bags):
+    tokens = np.concatenate(bags)
+    rows = BagPooling("logsumexp").fit_transform(bags)
+    scaled = [(bag - tokens.mean(axis=0)) / tokens.std(axis=0) for bag in bags]
+    for row, bag in zip(rows, scaled, strict=True):
+        assert_allclose(row, np.log(np.exp(bag).mean(axis=0)))
+        assert (row >= bag.mean(axis=0) - 1e-12).all()
+        assert (row <= bag.max(axis=0) + 1e-12).all()
+
+
+def test_statistics_do_not_depend_on_the_order_of_tokens(bags, rng):
+    shuffled = [rng.permutation(bag) for bag in bags]
+    pooling = BagPooling("statistics").fit(bags)
+    assert_allclose(pooling.transform(bags), pooling.transform(shuffled), atol=1e-12)
+    assert pooling.transform(bags).shape == (4, 7 * 3 + 1)
+
+
+def test_the_set_kernel_is_the_mean_over_pairs(rng):
+    bags = [rng.standard_normal((n, 2)) for n in (3, 5, 4, 6)]
+    pooling = BagPooling("kernel").fit(bags)
+    rows = pooling.transform(bags)
+    kernel = pooling.kernel_
+    scaled = [kernel.scaler_.transform(bag) for bag in bags]
+
+    def mean_kernel(one, other):
+        squares = ((one[:, None] - other) ** 2).sum(axis=2)
+        return np.exp(-kernel.gamma_ * squares).mean()
+
+    gram = np.array([[mean_kernel(a, b) for b in scaled] for a in scaled])
+    norms = np.sqrt(np.diag(gram))
+    # All 18 tokens are landmarks, so the approximation is exact.
+    assert_allclose(rows @ rows.T, gram / np.outer(norms, norms), atol=1e-6)
+
+
+def test_any_estimator_of_rows_can_be_used(rng):
+    X = rng.standard_normal((40, 3, 2))
+    y = X.mean(axis=1) @ [1.0, -2.0]
+    model = PooledBagRegressor(estimator=LinearRegression()).fit(X, y)
+    assert_allclose(model.predict(X), y, atol=1e-10)
+
+
+def test_the_comparison_is_paired_and_names_the_better_model(rng):
+    bags, y, _ = SingleLocation(d=6, n_tokens=5).sample(150, rng)
+    named = {
+        "mean": PooledBagRegressor(),
+        "one token": SingleLocationRegressor(alpha=1e-3),
+        "the same": SingleLocationRegressor(alpha=1e-3),
+    }
+    comparison = compare_bag_estimators(bags, y, estimators=named, cv=4)
+    rows = {row["estimator"]: row for row in comparison.table()}
+    assert rows["one token"]["difference_low"] > 0
+    # Equal estimators on equal folds differ by nothing.
+    assert_allclose(comparison.scores["one token"], comparison.scores["the same"])
+    assert rows["mean"]["difference"] == 0.0
+    assert comparison.table()[-1]["estimator"] == "mean"
+    assert "one token" in str(comparison)
+    with pytest.raises(ValueError, match="`reference` must be one of"):
+        compare_bag_estimators(bags, y, estimators=named, reference="other")
+
+
+def test_classes_and_groups_choose_score_and_folds(rng):
+    X = rng.standard_normal((60, 3, 2))
+    named = {"mean": PooledBagClassifier(estimator=LogisticRegression())}
+    y, groups = np.arange(60) % 3, np.arange(60) // 4
+    comparison = compare_bag_estimators(X, y, estimators=named, groups=groups)
+    assert comparison.scoring == "accuracy"
+    assert len(comparison.scores["mean"]) == 5
+    two = compare_bag_estimators(X, y == 1, estimators=named)
+    assert (two.scoring, len(two.scores["mean"])) == ("roc_auc", 10)
