@@ -29,7 +29,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help=(
         "Attention heads as statistical estimators: reproduce the claims of papers, "
-        "with theory on top of simulation.\n\n"
+        "and compare theory with simulation.\n\n"
         "Start with [bold]eigenheads demo[/], or [bold]eigenheads list[/] and then "
         "[bold]eigenheads reproduce marion2025/fig4[/]."
     ),
@@ -94,15 +94,17 @@ def reproduce_command(
         ),
     ] = "demo",
     seed: Annotated[
-        int, typer.Option(help="Master seed. The same seed gives the same bytes.")
+        int, typer.Option(help="Master seed. The same seed gives identical results.")
     ] = 0,
     out: Out = Path("results"),
     jobs: Annotated[
         int | None,
-        typer.Option(help="Threads; never changes a result.", show_default="all cores"),
+        typer.Option(
+            help="Number of threads; does not change results.", show_default="all cores"
+        ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Compute again results that are stored.")
+        bool, typer.Option("--force", help="Recompute stored results.")
     ] = False,
     data: Annotated[
         Path | None,
@@ -171,7 +173,9 @@ def demo_command(
     seed: Annotated[int, typer.Option(help="Master seed of the reproductions.")] = 0,
     jobs: Annotated[
         int | None,
-        typer.Option(help="Threads; never changes a result.", show_default="all cores"),
+        typer.Option(
+            help="Number of threads; does not change results.", show_default="all cores"
+        ),
     ] = None,
 ) -> int:
     """Run a tour: check headline claims, fit real data, inspect a model.
@@ -243,7 +247,7 @@ def sweep_command(
             "--grid",
             metavar="NAME=VALUES",
             help="Values of one parameter: a,b,c or low:high:count or "
-            "low:high:count:log. Give it once per parameter.",
+            "low:high:count:log. Repeat it for each parameter.",
         ),
     ] = None,
     seeds: Annotated[
@@ -262,13 +266,15 @@ def sweep_command(
         str | None,
         typer.Option(
             help="Scheduler of a cluster, such as tcp://node:8786. Both sides run code "
-            "that the other sends: name only a cluster that you trust.",
+            "that the other sends: use only a cluster that you trust.",
             show_default="workers on this machine",
         ),
     ] = None,
     jobs: Annotated[
         int | None,
-        typer.Option(help="Cores; never changes a result.", show_default="all cores"),
+        typer.Option(
+            help="Number of cores; does not change results.", show_default="all cores"
+        ),
     ] = None,
     out: Out = Path("results"),
 ) -> None:

@@ -35,8 +35,8 @@ Variant = Annotated[
 Layers = Annotated[
     str | None,
     typer.Option(
-        help="Layers with this attention: first, all, or a number of leading ones.",
-        show_default="the paper's",
+        help="Layers with this attention: first, all, or a number of first layers.",
+        show_default="as in the paper",
     ),
 ]
 Rest = Annotated[
@@ -46,13 +46,11 @@ Iterations = Annotated[int, typer.Option(help="Iterations of rpc.")]
 Sparsity = Annotated[float, typer.Option(help="Sparsity of rpc; inf flags nothing.")]
 ThresholdRule = Annotated[
     str,
-    typer.Option(
-        help="Threshold of rpc: reference (the authors' program) or paper (text)."
-    ),
+    typer.Option(help="Threshold of rpc: reference (authors' program) or paper."),
 ]
 MultiplierSign = Annotated[
     str,
-    typer.Option(help="Sign of rpc's multiplier: paper (as printed) or admm."),
+    typer.Option(help="Sign of rpc's multiplier: paper or admm."),
 ]
 Queries = Annotated[
     str,
@@ -65,23 +63,25 @@ PresetName = Annotated[
     typer.Option(help="paper; paper-base (ViT-base); small: minutes; smoke: seconds."),
 ]
 Epochs = Annotated[
-    int | None, typer.Option(help="Passes over the data.", show_default="the preset's")
+    int | None,
+    typer.Option(help="Passes over the data.", show_default="from the preset"),
 ]
 UpdateSize = Annotated[
     int | None,
     typer.Option(
-        help="Examples per update, over all processes.", show_default="the preset's"
+        help="Examples per update, over all processes.", show_default="from the preset"
     ),
 ]
 Parts = Annotated[
-    int, typer.Option(help="Parts of a process' share of a batch, to save memory.")
+    int,
+    typer.Option(help="Parts into which a process splits its batch, to save memory."),
 ]
 Precision = Annotated[str, typer.Option(help="no (float32), bf16 or fp16.")]
 CheckpointEvery = Annotated[
     int | None,
     typer.Option(help="Updates between checkpoints.", show_default="one epoch"),
 ]
-TrainingSeed = Annotated[int, typer.Option(help="Seed of everything random.")]
+TrainingSeed = Annotated[int, typer.Option(help="Seed of all random numbers.")]
 Threads = Annotated[
     int, typer.Option(help="Images decoded at the same time, per process.")
 ]
@@ -107,8 +107,8 @@ Natural = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=FOLDER",
-        help="Other images of some of the classes, such as imagenet-a=FOLDER. Once per "
-        "folder.",
+        help="Other images of some of the classes, such as imagenet-a=FOLDER. "
+        "Repeat it for each folder.",
     ),
 ]
 Outliers = Annotated[
@@ -128,7 +128,7 @@ Units = Annotated[
     str, typer.Option(help="Units of budgets: pixel, normalised or both.")
 ]
 Attacked = Annotated[
-    int | None, typer.Option(help="Images that are attacked.", show_default="all")
+    int | None, typer.Option(help="Number of attacked images.", show_default="all")
 ]
 Screened = Annotated[
     bool,
@@ -232,11 +232,11 @@ def evaluate_command(
     seed: EvaluationSeed = 0,
     out: Results = Path("results/evaluation"),
 ) -> int:
-    """Evaluate trained models on clean, corrupted, attacked and foreign data.
+    """Evaluate trained models on clean, corrupted and attacked data and on outliers.
 
     Prints tables and writes OUT/evaluation.json and OUT/evaluation.md. Data are read
     batch by batch; memory does not grow with them. `eigenheads reproduce
-    teo2024/imagenet --data OUT` judges the paper's claims by the tables.
+    teo2024/imagenet --data OUT` checks the claims of the paper with the tables.
     """
     from eigenheads.recipes import evaluate_checkpoints
 

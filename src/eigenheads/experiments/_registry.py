@@ -60,6 +60,7 @@ _MODULES = {
         "language": "language",
         "segmentation": "segmentation",
         "reconstruction": "reconstruction",
+        "sign": "sign",
         "imagenet": "at_scale",
         "wikitext": "at_scale",
     },
@@ -69,6 +70,7 @@ _MODULES = {
         "eigenvalues": "eigenvalues",
         "gamma": "readings",
         "reparameterised": "reparameterised",
+        "heads": "heads",
     },
 }
 

@@ -30,7 +30,7 @@ class SoftmaxAttention(AbstractAttention):
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionChoice:
-    """The attention of every layer of a model.
+    """Attention of every layer of a model.
 
     Attributes
     ----------

@@ -29,7 +29,7 @@ def train_model(
     n_threads: int = 4,
     progress: bool = False,
 ) -> TrainingResult:
-    """Train a model, or go on with the run that `out` holds.
+    """Train a model, or continue the run in the folder `out`.
 
     Start it plainly for one process, or by ``torchrun`` or ``accelerate launch`` for
     several: processes share each batch.
