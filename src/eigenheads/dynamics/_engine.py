@@ -1,23 +1,23 @@
-r"""The exact engine: a Gaussian matrix that is never built.
+r"""Primitives of the exact simulation: products with a matrix that is never built.
 
-Online training meets a fresh matrix :math:`Z` of standard normals (tokens × d) only
-through a few products. What is known of :math:`Z` at any moment is
+Online training depends on a new matrix :math:`Z` of standard normals (tokens × d) only
+through a few products. At any moment, the known properties of :math:`Z` are
 
 - the columns :math:`Z e_1, …, Z e_r` along an orthonormal frame of :math:`\mathbb R^d`
-  (``coordinates``, one row a direction), and
+  (``coordinates``, one row per direction), and
 - that :math:`Z^\top \hat c_1, …, Z^\top \hat c_p` lie inside the frame, for
   orthonormal vectors :math:`\hat c_j` over the tokens (``spent``, one row each).
 
 Given this, :math:`Z` is its known part plus
 :math:`(I - \sum \hat c_j \hat c_j^\top) G (I - \sum e_j e_j^\top)` with a fresh
-Gaussian :math:`G`, whatever was computed from the known part before. Each primitive
-below draws the next product from this conditional law, exactly, at a cost that does
-not depend on :math:`d`.
+Gaussian :math:`G` that is independent of the known part. Each primitive draws the next
+product from this conditional distribution, exactly, at a cost that does not depend on
+:math:`d`.
 
-All are compiled (Numba), take a NumPy ``Generator``, write into their last argument
-and may be called from other compiled functions. They take arrays of float64, of the
-number of axes that is said, and no lists: else Numba's TypingError. Shapes that do
-not fit get a sentence.
+All primitives are compiled (Numba), take a NumPy ``Generator``, write into their last
+argument and may be called from other compiled functions. They take arrays of float64
+with the documented number of axes; other types raise Numba's TypingError, and shapes
+that do not fit raise a ValueError.
 """
 
 import math
@@ -187,7 +187,7 @@ def reveal_along(
     spent
         (p + 1, n): the first p rows are the :math:`\hat c_j` of earlier calls; the
         last row is written: :math:`\hat c = c' / \lVert c' \rVert`, or 0 if
-        :math:`c' = 0`. Give all rows to whatever is drawn from now on.
+        :math:`c' = 0`. Pass all rows to all later draws.
     out
         :math:`Z e`, (n,): written.
     """
@@ -232,12 +232,12 @@ def reframe(vectors: Any, n_planted: int) -> None:
     Parameters
     ----------
     vectors
-        One vector a row, coordinates in the present frame, (m, >= n_planted + m):
+        One vector per row, coordinates in the current frame, (m, >= n_planted + m):
         rewritten; the columns after n_planted + m become 0. A vector inside the span
         of those before it (k = ±k*) is fine: its diagonal entry is 0, and the new
         direction is any.
     n_planted
-        Number of leading coordinates that must stay as they are.
+        Number of leading coordinates that must not change.
     """
     m, size = vectors.shape
     if n_planted < 0 or n_planted > size - m:

@@ -261,7 +261,7 @@ def draw_starts(
 
 
 def _on_sphere(d: float, rng: np.random.Generator) -> list[float]:
-    """Draw k and v along k*, v*, the residual of k, and the length of what is left."""
+    """Draw k and v along k*, v*, the residual of k, and the length of the rest."""
     k = np.array([*rng.standard_normal(2), chi(rng, d - 2), 0.0])
     along = rng.standard_normal() if d > 2 else 0.0
     v = np.array([*rng.standard_normal(2), along, chi(rng, d - 3)])

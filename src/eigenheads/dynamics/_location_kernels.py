@@ -93,7 +93,7 @@ def location_exact_block(
     on_key, on_value = np.empty(n), np.empty(n)
     gradient, spent = np.empty((2, 6)), np.empty((0, n))
     for index in range(len(step_sizes)):
-        # The loss meets the tokens only along k*, v* and the residuals of k and v.
+        # The loss depends on the tokens only along k*, v* and the residuals of k and v.
         reveal(rng, spent, z)
         _project(state[0], z, on_key)
         _project(state[1], z, on_value)
