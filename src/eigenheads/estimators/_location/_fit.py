@@ -333,7 +333,9 @@ def _with_next_head(state: FitState) -> FitState:
     raw, intercepts = objective.raw(state.flat)
 
     def unexplained(batch: LabelledBags) -> LabelledBags:
-        outputs = head_outputs(batch.bags, raw, intercepts, head=settings.head)
+        outputs = np.asarray(
+            head_outputs(batch.bags, raw, intercepts, head=settings.head), np.float64
+        )
         return replace(batch, responses=settings.kind.residuals(outputs, batch.targets))
 
     rest = find_directions(replace(state, data=state.data.changed(unexplained)))

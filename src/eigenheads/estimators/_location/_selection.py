@@ -444,7 +444,8 @@ def _pooling_scale(scale: FloatArray, path: int) -> FloatArray:
 
 def _outputs_of(state: FitState, bags: Bags) -> FloatArray:
     rows, intercepts = state.objective().raw(state.flat)
-    return head_outputs(bags, rows, intercepts, head=state.settings.head)
+    outputs = head_outputs(bags, rows, intercepts, head=state.settings.head)
+    return np.asarray(outputs, dtype=np.float64)
 
 
 def _scored(

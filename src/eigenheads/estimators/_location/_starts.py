@@ -175,7 +175,7 @@ def best_starts(
     """
     bags, head = screen.bags, settings.head
     for name, candidates in directions.items():
-        profiles = []
+        profiles: list[HeadStart] = []
         for direction in candidates:
             length = float(np.linalg.norm(direction))
             unit = direction / length if length > 0 else direction
