@@ -243,7 +243,8 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
 
     def _encoding(self, y: Any) -> ClassLabels | LabelIndicators:
         is_centred = bool(self.fit_intercept)
-        if y is not None and np.ndim(y) == 2 and np.shape(y)[1] > 1:
+        given = None if y is None else np.asarray(y)
+        if given is not None and given.ndim == 2 and given.shape[1] > 1:
             return LabelIndicators(is_centred)
         return ClassLabels(type(self).__name__, is_centred)
 
