@@ -27,6 +27,7 @@ FIGURES = {
     "marion2025/fig4",
     "marion2025/any_dimension",
     "teo2024/robustness",
+    "teo2024/sign",
 }
 VERDICTS = ("held", "contradicted", "undecided")
 # Only runs that took longer may be taken from an earlier commit, in seconds.
@@ -54,9 +55,15 @@ _MARK = re.compile(
 
 def pending():
     """Return the experiments whose run at preset paper is not committed yet."""
-    from eigenheads.experiments import experiment_keys
+    from eigenheads.experiments import experiment_keys, get_experiment
 
-    return [key for key in experiment_keys() if not (LEDGER / f"{key}.json").exists()]
+    return [
+        key
+        for key in experiment_keys()
+        if not (LEDGER / f"{key}.json").exists()
+        # These judge models of the user, and have no record.
+        and not get_experiment(key).is_users
+    ]
 
 
 def manifests(*, counted=True):
@@ -98,14 +105,20 @@ def paper_params(key):
 
 
 def claims():
-    """Return the key and the claim of every line of the ledger."""
+    """Return the key and the claim of every line of the ledger.
+
+    Figures that show one simulation twice repeat its claims; a claim with the same
+    number is listed once, under the first of them.
+    """
     from eigenheads.experiments._store import claim_from_json
 
-    return [
-        (manifest["key"], claim_from_json(fields))
-        for manifest in manifests()
-        for fields in manifest["claims"]
-    ]
+    found = {}
+    for manifest in manifests():
+        for fields in manifest["claims"]:
+            claim = claim_from_json(fields)
+            line = (claim.paper, claim.statement, claim.relation, claim.measured)
+            found.setdefault(line, (manifest["key"], claim))
+    return list(found.values())
 
 
 def claims_table(paper):
@@ -215,6 +228,9 @@ def table(name):
         return papers_table("docs/papers/")
     if name.startswith("untested/"):
         return untested_table(name.partition("/")[2])
+    if name.startswith("key/"):  # all rows of one experiment
+        own = name.removeprefix("key/")
+        return _table((key, claim) for key, claim in claims() if key == own)
     if name.startswith("checks/"):
         return checks_table(name.partition("/")[2])
     return figures_table() if name == "figures" else claims_table(name)

@@ -178,7 +178,7 @@ def test_text_swapped_models_and_odd_calibrations_are_refused():
         screen_tokens(encoder(), iter([tokens()]))
     with pytest.raises(ValueError, match="at least 20 sequences"):
         screen_tokens(encoder(), tokens(10))
-    with pytest.raises(ValueError, match="one number of tokens"):
+    with pytest.raises(ValueError, match="the same number of tokens"):
         screen_tokens(encoder(), [tokens(), tokens(n_tokens=5)])
     model = screen_tokens(encoder(), tokens())
     with pytest.raises(ValueError, match="of 9 tokens, as in calibration"):

@@ -222,7 +222,7 @@ def test_bad_parameters_are_named(parameters, message):
 
 def test_a_stream_keeps_its_number_of_components():
     model = AttentionPCA(2, random_state=0).partial_fit(data("wine"))
-    with pytest.raises(ValueError, match="as in the calls before"):
+    with pytest.raises(ValueError, match="as in earlier calls"):
         model.set_params(n_components=3).partial_fit(data("wine"))
     with pytest.raises(ValueError, match=r"of shape \(n_samples, 2\)"):
         model.inverse_transform(np.zeros((3, 4)))
@@ -233,5 +233,7 @@ def test_a_stream_keeps_its_number_of_components():
 @pytest.mark.parametrize("read", ["fit", "partial_fit"])
 def test_numbers_whose_squares_overflow_are_refused(read):
     X = (data("wine") * 1e20).astype(np.float32)
-    with pytest.raises(ValueError, match=r"squares are finite; got .* float32\. Div"):
+    with pytest.raises(
+        ValueError, match=r"squares are finite; got .* float32\. Rescale"
+    ):
         getattr(AttentionPCA(2, random_state=0), read)(X)

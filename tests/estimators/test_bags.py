@@ -85,7 +85,7 @@ def test_finite_tokens_whose_sum_overflows_are_read():
         (np.empty((3, 0, 2)), "got an empty bag at index 0."),
         (
             [ragged[0], np.ones((2, 3))],
-            "`X` must be bags of one width; got 3 columns in bag 1, 2 in bag 0.",
+            "`X` must be bags of equal width; got 3 columns in bag 1, 2 in bag 0.",
         ),
         (
             [ragged[0], np.ones(2)],

@@ -232,4 +232,6 @@ def test_warns_when_it_did_not_converge_and_when_nothing_is_left(rng):
 def test_prints_progress_on_request(rng, capsys):
     RobustPCA(verbose=1).fit(draw(rng)[1])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("RobustPCA: iteration 10, residual ")
+    assert lines[0].startswith("RobustPCA: sparsity 1: error of hidden entries ")
+    steps = [line for line in lines if "iteration" in line]
+    assert steps[0].startswith("RobustPCA: iteration 1, residual ")

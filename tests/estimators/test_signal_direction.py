@@ -157,7 +157,7 @@ def test_degenerate_tokens_are_read():
 
 def test_a_query_that_still_moves_is_told(capsys):
     tokens, _ = drawn(0.01, 0.5, n=1000, d=10)
-    with pytest.warns(ConvergenceWarning, match="still moved after 2 updates"):
+    with pytest.warns(ConvergenceWarning, match="no convergence in 2 updates"):
         SignalDirection(max_iter=2, verbose=1, random_state=0).fit(tokens)
     assert "direction 0: inverse temperature" in capsys.readouterr().out
 

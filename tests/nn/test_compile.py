@@ -77,6 +77,16 @@ def test_all_layers_compile_into_one_graph():
     assert n_graphs() == 1
 
 
+def test_all_layers_can_be_exported_for_any_batch():
+    block, x = Block().eval(), torch.randn(2, 6, 8)
+    mask = (torch.arange(6) < 5).view(1, 1, 1, 6)
+    batch = torch.export.Dim("batch", min=2, max=64)
+    shapes = {"x": {0: batch}, "mask": None}
+    exported = torch.export.export(block, (x, mask), dynamic_shapes=shapes).module()
+    other = torch.randn(7, 6, 8)
+    torch.testing.assert_close(exported(other, mask), block(other, mask))
+
+
 # The compiler itself imports modules that PyTorch has deprecated.
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_inductor_gives_the_same_outputs():

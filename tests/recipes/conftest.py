@@ -27,6 +27,16 @@ def write_images(folder: Path, *, per_class: int, seed: int, classes=range(N_CLA
                 image.save(sub / f"{name}.png")
 
 
+@pytest.fixture(autouse=True, scope="package")
+def one_thread():
+    """Compute with one thread: these models are too small to share."""
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def miniature(tmp_path_factory) -> Path:
     """An ImageNet of 20 classes."""

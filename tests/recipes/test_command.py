@@ -21,6 +21,24 @@ def test_train_then_evaluate(corpus, tmp_path, capsys):
     assert [row["metric"] for row in rows] == ["perplexity"] * 4
 
 
+def test_reproduce_judges_given_runs(corpus, tmp_path, capsys):
+    runs = []
+    for variant in ("symmetric", "rpc"):
+        out = tmp_path / variant
+        options = ["--preset", "smoke", "--epochs", "1", "--batch-size", "32"]
+        options += ["--variant", variant, "--out", str(out)]
+        assert main(["train", "wikitext", "--data", str(corpus), *options]) == 0
+        runs += ["--runs", str(out)]
+    command = ["reproduce", "teo2024/wikitext", "--data", str(corpus), *runs]
+    capsys.readouterr()
+    assert main([*command, "--out", str(tmp_path / "ledger")]) == 0
+    # At this size it is no claim of the paper, and one seed decides nothing.
+    shown = capsys.readouterr()
+    assert "our checks: 0 of 4" in shown.err and "undecided" in shown.out
+    page = (tmp_path / "ledger" / "report.html").read_text()
+    assert "Measured numbers" in page and "10% of the words swapped" in page
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

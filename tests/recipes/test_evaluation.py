@@ -10,15 +10,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from eigenheads.recipes import (  # noqa: E402
+    AttentionChoice,
     Evaluation,
+    VisionTransformer,
     evaluate_checkpoints,
     train_model,
 )
-from eigenheads.recipes._evaluation import (  # noqa: E402
-    ALEXNET_ERRORS,
-    EvaluationRow,
-    load_checkpoint,
-)
+from eigenheads.recipes._evaluation import load_checkpoint  # noqa: E402
+from eigenheads.recipes._models import VisionSize  # noqa: E402
+from eigenheads.recipes._scoring import ALEXNET_ERRORS  # noqa: E402
+from eigenheads.recipes._tables import EvaluatedModel, EvaluationRow  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -48,9 +49,71 @@ def test_attacks_in_normalised_units_are_smaller(miniature, run):
     normalised = evaluate_checkpoints(
         [run], **options, n_attacked=20, units="normalised"
     )
-    (strong,) = [row for row in pixel.rows if row.condition.startswith("pgd")]
-    (weak,) = [row for row in normalised.rows if row.condition.startswith("pgd")]
+    strong, _ = [row for row in pixel.rows if row.condition.startswith("pgd")]
+    weak, _ = [row for row in normalised.rows if row.condition.startswith("pgd")]
     assert strong.value <= weak.value and strong.n == weak.n == 20
+
+
+def test_all_attacks_in_both_units(miniature, run):
+    from eigenheads.robustness import ATTACKS
+
+    found = evaluate_checkpoints(
+        [run],
+        data=miniature,
+        attacks=ATTACKS,
+        budgets=[2.0],
+        units="both",
+        n_attacked=2,
+    )
+    clean = values(found)["clean", "top-5"]
+    attacked = [row for row in found.rows if row.table == "attack"]
+    # Each attack in both units, top-1 and top-5; Carlini and Wagner's has no budget.
+    assert len(attacked) == 2 * (2 * len(ATTACKS) - 1)
+    assert all(0 <= row.value <= 1 for row in attacked) and 0 <= clean <= 1
+
+
+def test_variants_are_columns(miniature, run, tmp_path):
+    other = AttentionChoice(variant="rpc", n_iter=2, multiplier="admm")
+    train_model(
+        "imagenet",
+        data=miniature,
+        out=tmp_path,
+        preset="smoke",
+        epochs=1,
+        attention=other,
+    )
+    found = evaluate_checkpoints(
+        [run, tmp_path], data=miniature, screened=True, n_calibration=75
+    )
+    names = ("softmax", "rpc n=2, 1 of 2 layers, multiplier admm")
+    assert found.variants == tuple(
+        name for one in names for name in (one, f"{one} + screen")
+    )
+    head = "| condition | metric | " + " | ".join(found.variants) + " |"
+    assert head in found.to_markdown()
+    assert found.models[0].seed == 0
+
+
+def test_screen_hides_what_does_not_fit(miniature):
+    from eigenheads.recipes._screened import ScreenedTransformer
+
+    torch.manual_seed(0)
+    size = VisionSize(image=8, patch=4, d_model=16, depth=2, n_heads=2)
+    batches = [torch.rand(100, 3, 8, 8) * 0.1 for _ in range(3)]
+    for variant in ("softmax", "symmetric", "rpc"):
+        choice = AttentionChoice(variant=variant, layers="all", n_iter=2)
+        model = VisionTransformer(5, size=size, attention=choice).eval()
+        screened = ScreenedTransformer(model, batches).eval()
+        image = torch.rand(1, 3, 8, 8) * 0.1
+        spoiled = image.clone()
+        spoiled[:, :, :4, :4] = 1.0  # the first patch
+        flags = screened.screen(model.embed(spoiled))
+        assert flags[0].tolist() == [False, True, False, False, False]
+        # A hidden token cannot reach the class token, whatever it is.
+        worse = spoiled.clone()
+        worse[:, 1, :4, :4] = 0.5
+        torch.testing.assert_close(screened(spoiled), screened(worse))
+        assert (model(spoiled) - model(worse)).abs().max() > 1e-5
 
 
 def test_corruption_errors_are_divided_by_alexnets(miniature, run, tmp_path):
@@ -77,7 +140,9 @@ def test_outliers_equal_to_the_clean_images_are_at_chance(miniature, run):
 
 
 def test_swapped_words_raise_the_perplexity(corpus, tmp_path):
-    train_model("wikitext", data=corpus, out=tmp_path, preset="smoke", epochs=4)
+    train_model(
+        "wikitext", data=corpus, out=tmp_path, preset="smoke", epochs=6, batch_size=16
+    )
     found = evaluate_checkpoints([tmp_path], data=corpus, word_shares=[0.3])
     table = values(found)
     assert 1 < table["clean", "perplexity"] < 15
@@ -87,15 +152,36 @@ def test_swapped_words_raise_the_perplexity(corpus, tmp_path):
 
 def test_intervals_are_students_over_checkpoints(tmp_path):
     rows = tuple(
-        EvaluationRow(checkpoint=k, condition="clean", metric="top-1", value=v, n=10)
+        EvaluationRow(
+            checkpoint=k,
+            table="accuracy",
+            condition="clean",
+            metric="top-1",
+            value=v,
+            n=10,
+        )
         for k, v in enumerate([0.7, 0.8, 0.9])
     )
-    (entry,) = Evaluation(rows).summary()
+    models = tuple(
+        EvaluatedModel(
+            name=str(k),
+            variant="rpc",
+            seed=k,
+            task="imagenet",
+            attention={"sparsity": math.inf},
+            size={},
+            n_leading=1,
+            n_classes=10,
+        )
+        for k in range(3)
+    )
+    (entry,) = Evaluation(rows, models).summary()
     # t quantile 4.3027 at 2 degrees of freedom, standard error 0.1 / √3.
     assert entry["half_width"] == pytest.approx(4.302653 * 0.1 / math.sqrt(3))
-    folder = Evaluation(rows[:1]).save(tmp_path)
+    folder = Evaluation(rows[:1], models[:1]).save(tmp_path)
     saved = json.loads((folder / "evaluation.json").read_text())
     assert saved["summary"][0]["half_width"] is None
+    assert saved["models"][0]["attention"] == {"sparsity": "inf"}
     assert "| clean | top-1 | 70.00 % |" in (folder / "evaluation.md").read_text()
 
 

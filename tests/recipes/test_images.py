@@ -12,6 +12,8 @@ torch = pytest.importorskip("torch")
 from eigenheads.recipes._augment import (  # noqa: E402
     Augmentation,
     Augmenter,
+    ImagewiseRandAugment,
+    NoiseErasing,
     smooth_targets,
 )
 from eigenheads.recipes._images import (  # noqa: E402
@@ -132,3 +134,30 @@ def test_paths_are_of_this_folder(miniature):
     folder = ImageFolder.open(miniature / "val", owner="train")
     assert all(Path(path).is_file() for path in folder.paths)
     assert len(folder.subset([3, 5])) == 2
+
+
+def test_rand_augment_draws_per_image():
+    torch.manual_seed(0)
+    # The same image many times: what differs between them was drawn per image.
+    images = torch.rand(1, 3, 16, 16).expand(256, -1, -1, -1).contiguous()
+    augment = ImagewiseRandAugment(1, 9.0, 0.5)
+    result = augment(images)
+    changed = (result != images).flatten(1).any(1).float().mean()
+    # Half of the images skip; a few transformations may change nothing.
+    assert 0.35 < changed < 0.6
+    assert len(torch.unique(result.flatten(1), dim=0)) > 15
+    assert result.min() >= 0 and result.max() <= 1
+    never = ImagewiseRandAugment(2, 9.0, 0.5, probability=0.0)
+    torch.testing.assert_close(never(images), images, rtol=0, atol=0)
+
+
+def test_erased_rectangles_have_the_noise_of_normalised_images():
+    torch.manual_seed(0)
+    images = torch.full((200, 3, 24, 24), 0.5)
+    erased = NoiseErasing(0.25)(images)
+    hit = (erased != images).any(1)
+    assert 0.15 < hit.flatten(1).any(1).float().mean() < 0.35
+    red = erased[:, 0][hit]
+    # Mean and standard deviation of ImageNet's red channel.
+    assert red.mean() == pytest.approx(0.485, abs=0.01)
+    assert red.std() == pytest.approx(0.229, abs=0.01)

@@ -4,6 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch import nn  # noqa: E402
+
 from eigenheads.nn import (  # noqa: E402
     RPCAttention,
     ScaledAttention,
@@ -22,6 +24,7 @@ from eigenheads.recipes._models import (  # noqa: E402
 )
 
 pytestmark = pytest.mark.torch
+SLOW = pytest.mark.slow
 SMALL = VisionSize(image=8, patch=4, d_model=16, depth=3, n_heads=2)
 
 
@@ -103,11 +106,99 @@ def test_language_model_does_not_see_the_future():
         torch.testing.assert_close(model(ids)[:, :4], model(changed)[:, :4])
 
 
-@pytest.mark.parametrize("variant", ["rpc", "symmetric", "scaled-scalar"])
-def test_layers_can_be_exported(variant):
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_models_can_be_exported(variant):
     torch.manual_seed(0)
     choice = AttentionChoice(variant=variant, layers="all", n_iter=2)
     model = VisionTransformer(5, size=SMALL, attention=choice).eval()
     images = torch.rand(2, 3, 8, 8)
     exported = torch.export.export(model, (images,)).module()
     torch.testing.assert_close(exported(images), model(images))
+
+
+class TimmsAttention(nn.Module):
+    """Attention under timm's names, written without our layers."""
+
+    def __init__(self, d, n_heads):
+        super().__init__()
+        self.num_heads = n_heads
+        self.qkv, self.proj = nn.Linear(d, 3 * d), nn.Linear(d, d)
+
+    def forward(self, x):
+        qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        return self.proj(mixed.transpose(1, 2).flatten(2))
+
+
+class TimmsTransformer(nn.Module):
+    """A vision transformer with the names of timm's modules."""
+
+    def __init__(self, n_classes, size):
+        super().__init__()
+        d = size.d_model
+        self.cls_token = nn.Parameter(torch.randn(1, 1, d))
+        self.pos_embed = nn.Parameter(torch.randn(1, size.n_tokens, d))
+        self.patch_embed = nn.Module()
+        self.patch_embed.proj = nn.Conv2d(3, d, size.patch, stride=size.patch)
+        self.blocks = nn.Sequential()
+        for _ in range(size.depth):
+            block = nn.Module()
+            block.norm1 = nn.LayerNorm(d, eps=1e-6)
+            block.attn = TimmsAttention(d, size.n_heads)
+            block.norm2 = nn.LayerNorm(d, eps=1e-6)
+            block.mlp = nn.Module()
+            block.mlp.fc1, block.mlp.fc2 = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+            self.blocks.append(block)
+        self.norm = nn.LayerNorm(d, eps=1e-6)
+        self.head = nn.Linear(d, n_classes)
+
+    def forward(self, x):
+        x = self.patch_embed.proj(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1) + self.pos_embed
+        for block in self.blocks:
+            x = x + block.attn(block.norm1(x))
+            hidden = torch.nn.functional.gelu(block.mlp.fc1(block.norm2(x)))
+            x = x + block.mlp.fc2(hidden)
+        return self.head(self.norm(x)[:, 0])
+
+
+def exchange(theirs, ours):
+    """Load the weights of each into the other; outputs must agree."""
+    size = ours.pos_embed.shape[1], ours.patch_embed.proj.kernel_size[0]
+    side = int((size[0] - 1) ** 0.5) * size[1]
+    images = torch.rand(2, 3, side, side)
+    normalised = (images - ours.mean) / ours.std
+    fresh = {name: value.clone() for name, value in ours.state_dict().items()}
+    with torch.no_grad():
+        ours.load_state_dict(theirs.state_dict())
+        torch.testing.assert_close(ours(images), theirs(normalised))
+        theirs.load_state_dict(fresh)
+        ours.load_state_dict(fresh)
+        torch.testing.assert_close(ours(images), theirs(normalised))
+
+
+def test_weights_are_exchanged_with_timms_layout():
+    torch.manual_seed(0)
+    exchange(TimmsTransformer(5, SMALL).eval(), VisionTransformer(5, size=SMALL).eval())
+
+
+def test_weights_are_exchanged_with_timm():
+    timm = pytest.importorskip("timm", exc_type=ImportError)
+    theirs = timm.create_model("vit_tiny_patch16_224", num_classes=5).eval()
+    exchange(theirs, VisionTransformer(5).eval())
+
+
+# The layers themselves are compiled in tests/nn; the others take as long.
+@pytest.mark.parametrize(
+    "variant",
+    [one if one == "rpc" else pytest.param(one, marks=SLOW) for one in VARIANTS],
+)
+def test_models_compile_into_one_graph(variant):
+    torch.manual_seed(0)
+    choice = AttentionChoice(variant=variant, layers="all", n_iter=2)
+    model = VisionTransformer(5, size=SMALL, attention=choice).eval()
+    images = torch.rand(2, 3, 8, 8)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(images), model(images))
+    torch._dynamo.reset()

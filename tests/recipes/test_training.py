@@ -50,9 +50,7 @@ def script(data: Path, out: Path, **options) -> list[str]:
 def test_killed_run_resumes_to_the_same_weights(miniature, tmp_path):
     options = {"epochs": 3, "checkpoint_every": 4}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run(
-        [sys.executable, *script(miniature, whole, **options)], check=True, timeout=120
-    )
+    train_model("imagenet", data=miniature, out=whole, preset="smoke", **options)
     command = [sys.executable, *script(miniature, killed, **options)]
     process = subprocess.Popen(command)
     deadline = time.monotonic() + 100
@@ -62,7 +60,7 @@ def test_killed_run_resumes_to_the_same_weights(miniature, tmp_path):
     process.kill()
     process.wait()
     assert not (killed / "model").exists()
-    subprocess.run(command, check=True, timeout=120)
+    train_model("imagenet", data=miniature, out=killed, preset="smoke", **options)
     assert largest_gap(weights(whole), weights(killed)) == 0.0
     losses = [_losses(folder) for folder in (whole, killed)]
     assert losses[0] == losses[1] and len(losses[0]) == 30
@@ -75,26 +73,31 @@ def _losses(folder: Path) -> list[float]:
 
 def test_two_processes_train_as_one(miniature, tmp_path, monkeypatch):
     # Augmentation of batches and drop path differ between processes: without them.
-    one = tmp_path / "one"
-    two = tmp_path / "two"
-    code = (
-        "import sys, torch; torch.set_num_threads(1)\n"
+    one, two = tmp_path / "one", tmp_path / "two"
+    change = (
         "from dataclasses import replace\n"
-        "from eigenheads.recipes import _tasks, train_model\n"
+        "from eigenheads.recipes import _tasks\n"
         "from eigenheads.recipes._augment import Augmentation\n"
         "smoke = _tasks.PRESETS['imagenet']['smoke']\n"
         "plain = replace(Augmentation.none(), smallest_crop=0.5, repeats=3)\n"
-        "_tasks.PRESETS['imagenet']['smoke'] = "
-        "replace(smoke, augmentation=plain, drop_path=0.0)\n"
+        "changed = replace(smoke, augmentation=plain, drop_path=0.0)\n"
+    )
+    code = (
+        "import sys, torch; torch.set_num_threads(1)\n"
+        "from eigenheads.recipes import train_model\n"
+        f"{change}"
+        "_tasks.PRESETS['imagenet']['smoke'] = changed\n"
         f"train_model('imagenet', data={str(miniature)!r}, out=sys.argv[1], "
         "preset='smoke', epochs=1)\n"
     )
+    names: dict = {}
+    exec(change, names)
+    monkeypatch.setitem(names["_tasks"].PRESETS["imagenet"], "smoke", names["changed"])
+    train_model("imagenet", data=miniature, out=one, preset="smoke", epochs=1)
     (tmp_path / "train.py").write_text(code)
-    arguments = [str(tmp_path / "train.py")]
-    subprocess.run([sys.executable, *arguments, str(one)], check=True, timeout=120)
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     subprocess.run(
-        [sys.executable, *launch, *arguments, str(two)],
+        [sys.executable, *launch, str(tmp_path / "train.py"), str(two)],
         check=True,
         timeout=200,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -131,6 +134,7 @@ def test_accumulated_parts_make_the_same_update(corpus, tmp_path):
             out=out,
             preset="smoke",
             epochs=1,
+            batch_size=32,
             accumulate=accumulate,
             attention=AttentionChoice(variant="rpc"),
         )
@@ -158,11 +162,10 @@ def test_language_model_learns_the_grammar(corpus, tmp_path, precision):
 
 
 def test_other_settings_do_not_overwrite_a_run(corpus, tmp_path):
-    train_model("wikitext", data=corpus, out=tmp_path, preset="smoke", epochs=1)
+    options = {"data": corpus, "out": tmp_path, "preset": "smoke", "epochs": 1}
+    train_model("wikitext", **options, batch_size=64)
     with pytest.raises(ValueError, match=r"train: `out` must be a new folder .* seed"):
-        train_model(
-            "wikitext", data=corpus, out=tmp_path, preset="smoke", epochs=1, seed=1
-        )
+        train_model("wikitext", **options, batch_size=64, seed=1)
 
 
 def test_indivisible_batches_are_refused(corpus, tmp_path):

@@ -67,7 +67,7 @@ def render_svg(draw: Callable[[Figure], None], *, size: tuple[float, float]) -> 
     Returns
     -------
     svg
-        A file of its own, on a white ground; equal drawings give equal bytes.
+        A complete file with a white background; equal drawings give equal bytes.
 
     Examples
     --------
@@ -188,7 +188,7 @@ class _Embedder:
             self._paths.add(attributes["id"])
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
-        # All that is inside an element that is left out is left out, too. The count
+        # The contents of a removed element are removed as well. The count
         # tells which end tag closes that element.
         if self._n_left_out or not self._is_allowed(name, attributes):
             self._n_left_out += 1

@@ -65,10 +65,9 @@ class CapturedLayer:
 
     Notes
     -----
-    Rows of padding tokens hold whatever the model computed; select with `mask`. For
-    layers of :mod:`eigenheads.nn` queries, keys and values are those of their last
-    softmax: the cleaned keys of RPC-Attention, the corrected values of scaled
-    attention.
+    Rows of padding tokens are not meaningful; select others with `mask`. For layers of
+    :mod:`eigenheads.nn`, queries, keys and values are those of their last softmax: the
+    cleaned keys of RPC-Attention, the corrected values of scaled attention.
     """
 
     name: str

@@ -105,6 +105,8 @@ def load_folder(
             transformers.AutoModel,
             folder,
             config=config,
+            # Never the one that the configuration names.
+            attn_implementation="eager",
             weights_only=True,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
@@ -164,7 +166,7 @@ def check_config(config: Any, *, name: str, path: Path | str, owner: str) -> Non
     for part in [config, *subs]:
         asked = getattr(part, "_attn_implementation", None)
         if asked not in _IMPLEMENTATIONS:
-            got = Got(f"{str(path)!r}, whose config.json asks for {asked!r}")
+            got = Got(f"{str(path)!r}, whose config.json requests {asked!r}")
             contract = "a model with attention 'eager', 'sdpa' or 'flex_attention'"
             hint = "Remove `attn_implementation` from config.json."
             fail(name, contract, got, owner=owner, hint=hint)
@@ -208,11 +210,11 @@ def check_size(
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
         got = Got(f"{str(path)!r}: {type(error).__name__}: {first}"[:300])
-        fail(name, "a folder with a model that can be made", got, owner=owner)
+        fail(name, "a folder with a model that can be built", got, owner=owner)
     # Two numbers share a byte where weights are quantised to four bits.
     if n_numbers > 2 * sum(sizes) + 2**20:
         got = Got(f"{n_numbers} numbers in {sum(sizes)} bytes of {str(path)!r}")
-        fail(name, "a model of the size that its weights have", got, owner=owner)
+        fail(name, "a model that is as large as its weights", got, owner=owner)
 
 
 def check_all_loaded(
@@ -226,7 +228,7 @@ def check_all_loaded(
     lost = sorted(key for key in info["missing_keys"] if not key.startswith(but))
     if lost:
         got = Got(f"{str(path)!r}, which lacks {_some(lost)}")
-        hint = "Random numbers would take their place."
+        hint = "They would be filled with random numbers."
         fail(
             name, "a folder with all weights of its model", got, owner=owner, hint=hint
         )

@@ -179,12 +179,12 @@ def screen_tokens(
 
     Notes
     -----
-    It helps where some tokens are replaced or saturated, and where the model can do
-    without them: measure with :func:`eigenheads.robustness.evaluate_robustness` before
-    you rely on it. It does not help against adversarial attacks. Under dense noise more
-    than `max_share` of the tokens look odd, and then none is hidden.
+    It helps if some tokens are replaced or saturated and if the model tolerates missing
+    tokens: measure with :func:`eigenheads.robustness.evaluate_robustness` before you
+    rely on it. It does not help against adversarial attacks. Under dense noise more
+    than `max_share` of the tokens are flagged, and then none is hidden.
 
-    Positions must have a fixed meaning: models of text are refused.
+    Positions must have a fixed meaning: models of text raise an error.
 
     The screen is a submodule of the first block: it moves between devices and is saved
     with the model (state dict, pickle, ``save_pretrained`` with :func:`load_swapped`).
@@ -374,7 +374,7 @@ def _block_inputs(
         tokens = tokens if axis == 1 else tokens.transpose(0, 1)
         if n_tokens is not None and tokens.shape[1] != n_tokens:
             got = Got(f"{tokens.shape[1]} tokens after {n_tokens}")
-            contract = "inputs of one number of tokens"
+            contract = "inputs with the same number of tokens"
             fail("calibration", contract, got, owner=_OWNER)
         n_tokens = tokens.shape[1]
         yield tokens.double().cpu().numpy()

@@ -22,7 +22,7 @@ _OWNER = "swap_attention"
 
 
 class SwapWarning(UserWarning):
-    """A swap that changes a model in evaluation mode, which may be trained already."""
+    """Warning: a swap changes a model in evaluation mode, which may be trained."""
 
 
 def swap_attention(
@@ -43,8 +43,9 @@ def swap_attention(
     to
         ``"rpc"``: RPC-Attention; the pursuit cleans the keys, and the last softmax
         compares the queries with the cleaned keys. ``"symmetric"``: the keys serve as
-        queries. ``"scaled"``: values minus a learned multiple of their average; starts
-        as the original. ``"original"``: the layer before the swap, bit for bit.
+        queries. ``"scaled"``: values minus a learned multiple of their average; equal
+        to the original until it is trained. ``"original"``: the layer before the swap,
+        bit for bit.
     layers
         Indices (negative ones count from the end), names as in
         :func:`attention_summary`, or a range; None means all.
@@ -53,8 +54,8 @@ def swap_attention(
         ``sparsity`` (4.0, or ``"auto"``; infinity flags nothing), ``threshold``
         (``"paper"``), ``multiplier`` (``"paper"``), ``query_steps`` (``"last"``),
         ``recompute`` (False), and ``queries``: ``"own"`` keeps the model's queries in
-        the last softmax; ``"keys"`` drops them, as in the paper's symmetric models,
-        which are trained that way. For ``"scaled"``, as in
+        the last softmax; ``"keys"`` drops them, as in the symmetric models of the
+        paper, which are trained that way. For ``"scaled"``, as in
         :class:`eigenheads.nn.ScaledAttention`: ``kind`` (``"scalar"``), ``n_tokens``.
 
     Returns
@@ -72,8 +73,8 @@ def swap_attention(
     Warns
     -----
     SwapWarning
-        If the model is in evaluation mode and the new attention computes something that
-        its weights were not trained for.
+        If the model is in evaluation mode and its weights were not trained for the new
+        attention.
 
     See Also
     --------
@@ -83,19 +84,20 @@ def swap_attention(
 
     Notes
     -----
-    With ``n_iter=1``, ``sparsity=inf`` and own queries, ``"rpc"`` is the original up to
-    rounding. With more iterations, and for ``"symmetric"``, the weights were not
-    trained for what the layer computes: fine-tune before you measure.
-    Dropout of attention weights acts in the last softmax only.
+    With ``n_iter=1``, ``sparsity=inf`` and own queries, ``"rpc"`` equals the original
+    up to rounding. With more iterations, and for ``"symmetric"``, the weights were not
+    trained for the new attention: fine-tune before you measure.
+    Dropout of attention weights applies in the last softmax only.
 
     Masks keep their meaning, and hidden tokens have no influence: see
-    :func:`eigenheads.nn.rpc_attention`. Tokens that see nothing, such as padding at
-    the start of a sequence, get zeros where the original returns an average of padding.
+    :func:`eigenheads.nn.rpc_attention`. For tokens that see no key, such as padding at
+    the start of a sequence, the heads return zeros; the original returns an average of
+    padding.
     Decoding with and without a cache gives equal results; the keys of all cached tokens
     are cleaned again at each step, so each step costs as much as a forward pass over
     the cache in that layer.
 
-    ``"scaled"`` adds a parameter ``attention_scaling`` to each layer: make the
+    ``"scaled"`` adds a parameter ``attention_scaling`` to each layer: create the
     optimizer afterwards.
 
     Examples
@@ -207,7 +209,7 @@ def attention_summary(model: nn.Module) -> AttentionSummary:
     Parameters
     ----------
     model
-        Any model that :func:`swap_attention` takes, swapped or not.
+        Any model that :func:`swap_attention` accepts, swapped or not.
 
     Returns
     -------

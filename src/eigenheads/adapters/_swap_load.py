@@ -36,19 +36,19 @@ def load_swapped(
 ) -> nn.Module:
     """Load a Hugging Face model that was saved after :func:`swap_attention`.
 
-    Weights, variants and their learned parameters come back as they were saved.
+    Weights, variants and their learned parameters are those that were saved.
 
     Parameters
     ----------
     path
         Folder that ``save_pretrained`` wrote, or the name of a repository.
     model_class
-        Class to load; the one that was saved unless given. Automatic classes such as
-        ``AutoModelForCausalLM`` do, too.
+        Class to load; None loads the saved class. Automatic classes such as
+        ``AutoModelForCausalLM`` are allowed.
     **options
-        Forwarded to ``from_pretrained``; ``attn_implementation`` is what layers that
-        are not swapped use, as saved unless given. ``trust_remote_code`` is False
-        unless given: code that comes with a model is not run.
+        Forwarded to ``from_pretrained``. ``attn_implementation`` is the attention of
+        layers that are not swapped; by default the saved one. ``trust_remote_code`` is
+        False by default: code in the folder of the model is not run.
 
     Returns
     -------
@@ -57,10 +57,11 @@ def load_swapped(
 
     Notes
     -----
-    A plain ``from_pretrained`` never gives the plain model silently: it stops at the
-    unknown attention implementation ``eigenheads.adapters.load_swapped``, or, once
-    that is registered in the process, the model stops at its first call. To load it
-    plain on purpose, name an implementation:
+    A plain ``from_pretrained`` never loads the unswapped model silently: it raises an
+    error for the unknown attention implementation
+    ``eigenheads.adapters.load_swapped``; if that is registered in the process, the
+    first call of the model raises an error. To load the unswapped model, name an
+    implementation:
     ``from_pretrained(path, attn_implementation="sdpa")``.
 
     Examples

@@ -14,7 +14,12 @@ from rich.table import Table
 from eigenheads import __version__
 from eigenheads.cli._errors import EXIT_CHANGED, EXIT_OK, EXIT_STATUSES
 from eigenheads.cli._models import Out, probe_command, robustness_command
-from eigenheads.cli._recipes import evaluate_command, train_command
+from eigenheads.cli._recipes import (
+    evaluate_command,
+    evaluate_for_claims,
+    is_first_process,
+    train_command,
+)
 
 app = typer.Typer(
     name="eigenheads",
@@ -24,7 +29,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help=(
         "Attention heads as statistical estimators: reproduce the claims of papers, "
-        "with theory on top of simulation.\n\n"
+        "and compare theory with simulation.\n\n"
         "Start with [bold]eigenheads demo[/], or [bold]eigenheads list[/] and then "
         "[bold]eigenheads reproduce marion2025/fig4[/]."
     ),
@@ -89,21 +94,30 @@ def reproduce_command(
         ),
     ] = "demo",
     seed: Annotated[
-        int, typer.Option(help="Master seed. The same seed gives the same bytes.")
+        int, typer.Option(help="Master seed. The same seed gives identical results.")
     ] = 0,
     out: Out = Path("results"),
     jobs: Annotated[
         int | None,
-        typer.Option(help="Threads; never changes a result.", show_default="all cores"),
+        typer.Option(
+            help="Number of threads; does not change results.", show_default="all cores"
+        ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Compute again results that are stored.")
+        bool, typer.Option("--force", help="Recompute stored results.")
     ] = False,
     data: Annotated[
         Path | None,
         typer.Option(
             help="Folder of real data that is not shipped, such as mnist/*-ubyte.gz.",
             envvar="EIGENHEADS_DATA",
+        ),
+    ] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Folder that `train` wrote, for teo2024/imagenet or teo2024/wikitext; "
+            "once per run. DATA then holds the benchmarks.",
         ),
     ] = None,
 ) -> int:
@@ -117,6 +131,8 @@ def reproduce_command(
       eigenheads reproduce marion2025/fig4
       eigenheads reproduce 'marion2025/fig3*' --preset paper --seed 1
       eigenheads reproduce all --preset smoke --out first-look
+      eigenheads reproduce teo2024/imagenet --data /data --runs runs/rpc-0
+          --runs runs/symmetric-0 --out my-ledger
     """
     # These imports are local, so that other commands start without the modules.
     from eigenheads._parallel import interrupted_between_blocks
@@ -124,6 +140,10 @@ def reproduce_command(
     from eigenheads.report import write_report
     from eigenheads.report._terminal import ProgressDisplay, print_claims
 
+    if runs:
+        data = evaluate_for_claims(runs, data, out)
+        if not is_first_process():
+            return EXIT_OK
     with interrupted_between_blocks(), ProgressDisplay() as listener:
         results = reproduce(
             keys,
@@ -153,7 +173,9 @@ def demo_command(
     seed: Annotated[int, typer.Option(help="Master seed of the reproductions.")] = 0,
     jobs: Annotated[
         int | None,
-        typer.Option(help="Threads; never changes a result.", show_default="all cores"),
+        typer.Option(
+            help="Number of threads; does not change results.", show_default="all cores"
+        ),
     ] = None,
 ) -> int:
     """Run a tour: check headline claims, fit real data, inspect a model.
@@ -225,7 +247,7 @@ def sweep_command(
             "--grid",
             metavar="NAME=VALUES",
             help="Values of one parameter: a,b,c or low:high:count or "
-            "low:high:count:log. Give it once per parameter.",
+            "low:high:count:log. Repeat it for each parameter.",
         ),
     ] = None,
     seeds: Annotated[
@@ -244,13 +266,15 @@ def sweep_command(
         str | None,
         typer.Option(
             help="Scheduler of a cluster, such as tcp://node:8786. Both sides run code "
-            "that the other sends: name only a cluster that you trust.",
+            "that the other sends: use only a cluster that you trust.",
             show_default="workers on this machine",
         ),
     ] = None,
     jobs: Annotated[
         int | None,
-        typer.Option(help="Cores; never changes a result.", show_default="all cores"),
+        typer.Option(
+            help="Number of cores; does not change results.", show_default="all cores"
+        ),
     ] = None,
     out: Out = Path("results"),
 ) -> None:

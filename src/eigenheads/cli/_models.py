@@ -39,7 +39,7 @@ def probe_command(
     ignore_tokens: Annotated[
         str | None,
         typer.Option(
-            help="Tokens to leave out: 'first', 'outliers', or positions by commas.",
+            help="Tokens to ignore: 'first', 'outliers', or positions such as 0,5.",
             show_default="none",
         ),
     ] = None,
@@ -51,12 +51,12 @@ def probe_command(
         typer.Option(
             help="Draws of the expensive null distributions: random values, keys and "
             "projections.",
-            show_default="a fifth of --permutations",
+            show_default="a fifth of --permutations, at least 39",
         ),
     ] = None,
     untrained: Annotated[
         int, typer.Option(help="Number of untrained copies to compare with.")
-    ] = 4,
+    ] = 8,
     max_length: Annotated[
         int | None,
         typer.Option(
@@ -154,7 +154,8 @@ def robustness_command(
     severities: Annotated[
         str | None,
         typer.Option(
-            help="Severities of corruptions, 1 to 5, by commas.", show_default="all"
+            help="Severities of corruptions, 1 to 5, separated by commas.",
+            show_default="all",
         ),
     ] = None,
     tokens: Annotated[

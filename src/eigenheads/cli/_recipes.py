@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,76 +11,158 @@ import typer
 from eigenheads._checks import Got, fail
 from eigenheads.cli._errors import EXIT_OK, EXIT_TERMINATED
 
+# Options of `train`.
+Recipe = Annotated[
+    str, typer.Argument(help="imagenet or wikitext.", show_default=False)
+]
+TrainingData = Annotated[
+    Path,
+    typer.Option(
+        help="Folder with train/<class>/* and val/<class>/*, or with train.txt and "
+        "valid.txt.",
+        show_default=False,
+    ),
+]
+RunFolder = Annotated[
+    Path, typer.Option("--out", help="Folder of the run.", show_default=False)
+]
+Variant = Annotated[
+    str,
+    typer.Option(
+        help="Attention: softmax, symmetric, rpc, scaled-scalar, scaled-matrix."
+    ),
+]
+Layers = Annotated[
+    str | None,
+    typer.Option(
+        help="Layers with this attention: first, all, or a number of first layers.",
+        show_default="as in the paper",
+    ),
+]
+Rest = Annotated[
+    str, typer.Option(help="Attention of the other layers: symmetric or softmax.")
+]
+Iterations = Annotated[int, typer.Option(help="Iterations of rpc.")]
+Sparsity = Annotated[float, typer.Option(help="Sparsity of rpc; inf flags nothing.")]
+ThresholdRule = Annotated[
+    str,
+    typer.Option(help="Threshold of rpc: reference (authors' program) or paper."),
+]
+MultiplierSign = Annotated[
+    str,
+    typer.Option(help="Sign of rpc's multiplier: paper or admm."),
+]
+Queries = Annotated[
+    str,
+    typer.Option(
+        help="Softmaxes of rpc that queries enter: none (symmetric), last or every."
+    ),
+]
+PresetName = Annotated[
+    str,
+    typer.Option(help="paper; paper-base (ViT-base); small: minutes; smoke: seconds."),
+]
+Epochs = Annotated[
+    int | None,
+    typer.Option(help="Passes over the data.", show_default="from the preset"),
+]
+UpdateSize = Annotated[
+    int | None,
+    typer.Option(
+        help="Examples per update, over all processes.", show_default="from the preset"
+    ),
+]
+Parts = Annotated[
+    int,
+    typer.Option(help="Parts into which a process splits its batch, to save memory."),
+]
+Precision = Annotated[str, typer.Option(help="no (float32), bf16 or fp16.")]
+CheckpointEvery = Annotated[
+    int | None,
+    typer.Option(help="Updates between checkpoints.", show_default="one epoch"),
+]
+TrainingSeed = Annotated[int, typer.Option(help="Seed of all random numbers.")]
+Threads = Annotated[
+    int, typer.Option(help="Images decoded at the same time, per process.")
+]
+
+# Options of `evaluate`.
+Runs = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUNS...",
+        help="Folders of runs or checkpoints that `train` wrote; several that differ "
+        "in their seeds give intervals.",
+        show_default=False,
+    ),
+]
+CleanData = Annotated[
+    Path | None, typer.Option(help="Folder with val/<class>/*, or with test.txt.")
+]
+Corrupted = Annotated[
+    Path | None,
+    typer.Option(help="Folder in ImageNet-C's layout: <corruption>/<severity>/…"),
+]
+Natural = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=FOLDER",
+        help="Other images of some of the classes, such as imagenet-a=FOLDER. "
+        "Repeat it for each folder.",
+    ),
+]
+Outliers = Annotated[
+    Path | None, typer.Option(help="Folder of images of other classes.")
+]
+AttackNames = Annotated[
+    str,
+    typer.Option(
+        help="Attacks, separated by commas: fgsm, pgd, spsa, square, noise, apgd-ce, "
+        "apgd-dlr, carlini-wagner, sparse-l1."
+    ),
+]
+Budgets = Annotated[
+    str, typer.Option(help="Budgets of attacks in 1/255, separated by commas.")
+]
+Units = Annotated[
+    str, typer.Option(help="Units of budgets: pixel, normalised or both.")
+]
+Attacked = Annotated[
+    int | None, typer.Option(help="Number of attacked images.", show_default="all")
+]
+Screened = Annotated[
+    bool,
+    typer.Option(
+        "--screened",
+        help="Evaluate each model also behind a screen of its tokens, fitted to "
+        "DATA/train.",
+    ),
+]
+BatchSize = Annotated[int, typer.Option(help="Examples per batch.")]
+EvaluationSeed = Annotated[int, typer.Option(help="Seed of attacks and swapped words.")]
+Results = Annotated[Path, typer.Option("--out", help="Folder of results.")]
+
 
 def train_command(
-    recipe: Annotated[
-        str, typer.Argument(help="imagenet or wikitext.", show_default=False)
-    ],
-    data: Annotated[
-        Path,
-        typer.Option(
-            help="Folder with train/<class>/* and val/<class>/*, or with train.txt and "
-            "valid.txt.",
-            show_default=False,
-        ),
-    ],
-    out: Annotated[
-        Path, typer.Option("--out", help="Folder of the run.", show_default=False)
-    ],
-    variant: Annotated[
-        str,
-        typer.Option(
-            help="Attention: softmax, symmetric, rpc, scaled-scalar, scaled-matrix."
-        ),
-    ] = "softmax",
-    layers: Annotated[
-        str | None,
-        typer.Option(
-            help="Layers with this attention: first, all, or a number of leading ones.",
-            show_default="the paper's",
-        ),
-    ] = None,
-    rest: Annotated[
-        str, typer.Option(help="Attention of the other layers: symmetric or softmax.")
-    ] = "symmetric",
-    n_iter: Annotated[int, typer.Option(help="Iterations of rpc.")] = 4,
-    sparsity: Annotated[
-        float, typer.Option(help="Sparsity of rpc; inf flags nothing.")
-    ] = 4.0,
-    threshold: Annotated[
-        str,
-        typer.Option(
-            help="Threshold of rpc: reference (the authors' program) or paper (text)."
-        ),
-    ] = "reference",
-    preset: Annotated[
-        str,
-        typer.Option(
-            help="paper; paper-base (ViT-base); small: minutes; smoke: seconds."
-        ),
-    ] = "paper",
-    epochs: Annotated[
-        int | None,
-        typer.Option(help="Passes over the data.", show_default="the preset's"),
-    ] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Examples per update, over all processes.", show_default="the preset's"
-        ),
-    ] = None,
-    accumulate: Annotated[
-        int, typer.Option(help="Parts of a process' share of a batch, to save memory.")
-    ] = 1,
-    precision: Annotated[str, typer.Option(help="no (float32), bf16 or fp16.")] = "no",
-    checkpoint_every: Annotated[
-        int | None,
-        typer.Option(help="Updates between checkpoints.", show_default="one epoch"),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
-    threads: Annotated[
-        int, typer.Option(help="Images decoded at the same time, per process.")
-    ] = 4,
+    recipe: Recipe,
+    data: TrainingData,
+    out: RunFolder,
+    variant: Variant = "softmax",
+    layers: Layers = None,
+    rest: Rest = "symmetric",
+    n_iter: Iterations = 4,
+    sparsity: Sparsity = 4.0,
+    threshold: ThresholdRule = "reference",
+    multiplier: MultiplierSign = "paper",
+    query_steps: Queries = "none",
+    preset: PresetName = "paper",
+    epochs: Epochs = None,
+    batch_size: UpdateSize = None,
+    accumulate: Parts = 1,
+    precision: Precision = "no",
+    checkpoint_every: CheckpointEvery = None,
+    seed: TrainingSeed = 0,
+    threads: Threads = 4,
 ) -> int:
     """Train a model with a chosen attention, or continue the run in OUT.
 
@@ -102,6 +185,8 @@ def train_command(
         n_iter=n_iter,
         sparsity=sparsity,
         threshold=threshold,
+        multiplier=multiplier,
+        query_steps=query_steps,
     )
     result = train_model(
         recipe,
@@ -121,14 +206,11 @@ def train_command(
     # The status is that of a process that SIGTERM ended, so that a batch system can
     # start the run again.
     if not result.is_finished:
-        print(
-            f"Stopped after update {result.step} of {result.n_steps}. "
-            "The same command continues.",
-            file=sys.stderr,
-        )
+        done = f"Stopped after update {result.step} of {result.n_steps}."
+        print(f"{done} The same command continues.", file=sys.stderr)
         return EXIT_TERMINATED
     # Every process comes here, but only one prints.
-    if _is_first_process():
+    if is_first_process():
         for name, value in result.metrics.items():
             print(f"{name}: {value:.4f}")
         print(f"Model: {result.folder / 'model'}")
@@ -136,57 +218,25 @@ def train_command(
 
 
 def evaluate_command(
-    checkpoints: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RUNS...",
-            help="Folders of runs or checkpoints that `train` wrote; several of one "
-            "kind give intervals.",
-            show_default=False,
-        ),
-    ],
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Folder with val/<class>/*, or with test.txt."),
-    ] = None,
-    corrupted: Annotated[
-        Path | None,
-        typer.Option(help="Folder in ImageNet-C's layout: <corruption>/<severity>/…"),
-    ] = None,
-    natural: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=FOLDER",
-            help="Other images of some of the classes, such as imagenet-a=FOLDER. "
-            "Once per folder.",
-        ),
-    ] = None,
-    outliers: Annotated[
-        Path | None, typer.Option(help="Folder of images of other classes.")
-    ] = None,
-    attacks: Annotated[
-        str, typer.Option(help="Attacks, separated by commas: fgsm, pgd, spsa, square.")
-    ] = "",
-    budgets: Annotated[
-        str, typer.Option(help="Budgets of attacks in 1/255, separated by commas.")
-    ] = "1",
-    units: Annotated[
-        str, typer.Option(help="Units of budgets: pixel or normalised.")
-    ] = "pixel",
-    attacked: Annotated[
-        int | None,
-        typer.Option(help="Images that are attacked.", show_default="all"),
-    ] = None,
-    batch_size: Annotated[int, typer.Option(help="Examples per batch.")] = 64,
-    seed: Annotated[int, typer.Option(help="Seed of attacks and swapped words.")] = 0,
-    out: Annotated[Path, typer.Option("--out", help="Folder of results.")] = Path(
-        "results/evaluation"
-    ),
+    checkpoints: Runs,
+    data: CleanData = None,
+    corrupted: Corrupted = None,
+    natural: Natural = None,
+    outliers: Outliers = None,
+    attacks: AttackNames = "",
+    budgets: Budgets = "1",
+    units: Units = "pixel",
+    attacked: Attacked = None,
+    screened: Screened = False,
+    batch_size: BatchSize = 64,
+    seed: EvaluationSeed = 0,
+    out: Results = Path("results/evaluation"),
 ) -> int:
-    """Evaluate trained models on clean, corrupted, attacked and foreign data.
+    """Evaluate trained models on clean, corrupted and attacked data and on outliers.
 
-    Prints a table and writes OUT/evaluation.json and OUT/evaluation.md. Data are read
-    batch by batch; memory does not grow with them.
+    Prints tables and writes OUT/evaluation.json and OUT/evaluation.md. Data are read
+    batch by batch; memory does not grow with them. `eigenheads reproduce
+    teo2024/imagenet --data OUT` checks the claims of the paper with the tables.
     """
     from eigenheads.recipes import evaluate_checkpoints
 
@@ -206,20 +256,73 @@ def evaluate_command(
         budgets=_numbers(budgets),
         units=units,
         n_attacked=attacked,
+        screened=screened,
         batch_size=batch_size,
         seed=seed,
-        progress=lambda line: print(line, file=sys.stderr),
+        progress=_print_progress,
     )
     # All processes have the same numbers; one of them prints and stores them.
-    if _is_first_process():
+    if is_first_process():
         print(result.to_markdown())
         print(f"Table: {result.save(out) / 'evaluation.md'}")
     return EXIT_OK
 
 
-def _is_first_process() -> bool:
+# The paper's attacks, as far as they are implemented, and three of ours.
+_ATTACKS = ("fgsm", "pgd", "spsa", "noise", "carlini-wagner", "square", "apgd-ce")
+_N_ATTACKED = 1000
+
+
+def evaluate_for_claims(runs: Sequence[Path], data: Path | None, out: Path) -> Path:
+    """Evaluate runs on every benchmark of a folder; return the folder of the tables.
+
+    Parameters
+    ----------
+    runs
+        Folders that `train` wrote.
+    data
+        Folder with ``imagenet``, ``imagenet-c``, ``imagenet-a``, ``imagenet-r``,
+        ``imagenet-o`` or ``wikitext``, those that there are; or ImageNet's own, with
+        ``val``, or a text's, with ``test.txt``.
+    out
+        Folder of results.
+    """
+    from eigenheads.recipes import evaluate_checkpoints
+
+    if data is None or not data.is_dir():
+        fail("data", "the folder of the benchmarks", Got(str(data)), owner="reproduce")
+    clean = next(
+        (data / name for name in ("imagenet", "wikitext") if (data / name).is_dir()),
+        data,
+    )
+    there = {
+        name: data / name
+        for name in ("imagenet-c", "imagenet-a", "imagenet-r", "imagenet-o")
+        if (data / name).is_dir()
+    }
+    result = evaluate_checkpoints(
+        list(runs),
+        data=clean,
+        corrupted=there.get("imagenet-c"),
+        natural={k: there[k] for k in ("imagenet-a", "imagenet-r") if k in there},
+        outliers=there.get("imagenet-o"),
+        attacks=_ATTACKS,
+        budgets=(1.0, 4.0),
+        units="both",
+        n_attacked=_N_ATTACKED,
+        screened=(clean / "train").is_dir(),
+        progress=_print_progress,
+    )
+    return result.save(out / "evaluation") if is_first_process() else out
+
+
+def is_first_process() -> bool:
     """Return True in the only process, or in the first one that torchrun started."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def _print_progress(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def _numbers(text: str) -> list[float]:

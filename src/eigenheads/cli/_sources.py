@@ -137,7 +137,7 @@ def load_model(
         return load_folder(Path(spec), data=data, max_length=max_length)
     for option, value in (("data", data), ("max_length", max_length)):
         if value is not None:
-            hint = "The callable makes its own batch."
+            hint = "The callable returns its own batch."
             contract = "left out for module:callable"
             fail(option, contract, str(value), owner=_PROBE, hint=hint)
     return _from_callable(spec)

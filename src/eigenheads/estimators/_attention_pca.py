@@ -56,15 +56,15 @@ _HEADS = ("softmax", "linear")
 
 
 class AttentionPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    r"""Principal components, learned by an attention head that copies its query.
+    r"""Principal components, learned by an attention head that reconstructs its query.
 
-    A head with scores :math:`x^\top M M^\top x_j` and the tokens themselves as values
-    is trained to return its query, on prompts drawn from the rows. At the minimum its
-    outputs span the first principal components, and its error is that of PCA [1]_.
+    A head with scores :math:`x^\top M M^\top x_j` and the tokens as values is trained
+    to reconstruct its query, on prompts drawn from the rows. At the minimum its outputs
+    span the first principal components, and its error is that of PCA [1]_.
 
     Memory is O(n_features · n_components + batch_size · n_features) beside the data,
-    and no matrix larger than (n_components, n_components) is decomposed. Where the
-    data fit in memory, :class:`sklearn.decomposition.PCA` is exact and often faster.
+    and no matrix larger than (n_components, n_components) is decomposed. If the data
+    fit in memory, :class:`sklearn.decomposition.PCA` is exact and often faster.
 
     Parameters
     ----------
@@ -76,12 +76,12 @@ class AttentionPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     n_tokens : int or None, default=None
         Length of the prompts. None is the limit of long prompts, in which the head is
-        :math:`T(x) = \Sigma M M^\top x` with the rows' covariance :math:`\Sigma`, and
-        training is descent on its risk. With a number, training is stochastic descent
-        on prompts of that many random rows, each row being the query in turn. This is
-        less accurate, and starts from the limit's solution for the first batch. A
-        softmax over few tokens copies the query from itself: keep `n_tokens` well above
-        ``exp(n_components)``.
+        :math:`T(x) = \Sigma M M^\top x` with the covariance :math:`\Sigma` of the rows,
+        and training is gradient descent on its risk. With a number, training is
+        stochastic gradient descent on prompts of that many random rows, with each row
+        as the query in turn. This is less accurate; it starts from the solution of the
+        limit for the first batch. A softmax over few tokens gives most weight to the
+        query itself: keep `n_tokens` well above ``exp(n_components)``.
 
     batch_size : int, default=1024
         Number of rows read at once.
@@ -107,16 +107,16 @@ class AttentionPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         value is positive.
 
     explained_variance_ : ndarray of shape (n_components,)
-        Variance along each (of ``n_samples_seen_ - 1`` degrees of freedom).
+        Variance along each component, with ``n_samples_seen_ - 1`` degrees of freedom.
 
     explained_variance_ratio_ : ndarray of shape (n_components,)
-        The same as a share of the variance of all features.
+        Share of each component in the variance of all features.
 
     mean_ : ndarray of shape (n_features,)
         Mean of the rows.
 
     total_variance_ : float
-        Sum of the features' variances.
+        Sum of the variances of the features.
 
     n_samples_seen_ : int
         Rows read by :meth:`fit` or by all calls of :meth:`partial_fit`.
@@ -279,7 +279,7 @@ class AttentionPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         if is_first:
             self._begin(rows)
         elif len(self.components_) != self.n_components:
-            contract = f"{len(self.components_)}, as in the calls before"
+            contract = f"{len(self.components_)}, as in earlier calls"
             fail("n_components", contract, self.n_components, owner=type(self).__name__)
         if self.n_tokens is None:
             self._remember(rows)
@@ -310,7 +310,7 @@ class AttentionPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return projected
 
     def inverse_transform(self, X: ArrayLike) -> NDArray[np.floating[Any]]:
-        """Return the rows that have given coordinates: the head's reconstruction.
+        """Return the rows that have given coordinates.
 
         Parameters
         ----------
@@ -426,7 +426,7 @@ class AttentionPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                 contract,
                 got,
                 owner=type(self).__name__,
-                hint="Divide X by its size.",
+                hint="Rescale X.",
             )
         self._moments, self._variances = moments, found.variances
         self._directions = _signed(found.directions)

@@ -413,7 +413,13 @@ def _check_widths(arrays: list[NDArray[Any]], owner: str) -> None:
     for index, bag in enumerate(arrays):
         if bag.shape[1] != width:
             got = Got(f"{bag.shape[1]} columns in bag {index}, {width} in bag 0")
-            fail("X", "bags of one width", got, owner=owner, hint=_HINT)
+            fail(
+                "X",
+                "bags of equal width",
+                got,
+                owner=owner,
+                hint=_HINT,
+            )
 
 
 def _check_finite(bags: Bags, owner: str) -> None:

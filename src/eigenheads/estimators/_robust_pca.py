@@ -1,40 +1,41 @@
 """Principal components of data with gross errors and missing values."""
 
-import sys
 import warnings
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import (
-    BaseEstimator,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-)
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags, check_array
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from eigenheads._checks import (
     Got,
+    check_choice,
     check_count,
+    check_number,
     check_positive,
     fail,
-    without_traps,
 )
-from eigenheads.estimators._robust_pca_pursuit import (
-    LowRankSplit,
-    principal_component_pursuit,
-    pursue_rows,
+from eigenheads._typing import FloatArray
+from eigenheads.estimators._robust_pca_codes import RobustCodes, stored
+from eigenheads.estimators._robust_pca_pursuit import LowRankSplit, Pursuit, prepare
+from eigenheads.estimators._robust_pca_selection import (
+    Selection,
+    central_rows,
+    estimate_noise,
+    fitting_rows,
+    noise_penalty,
+    select,
 )
+from eigenheads.estimators._robust_pca_splitting import ErrorPenalty
+from eigenheads.estimators._row_weights import read_row_weights
 
 
-class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class RobustPCA(RobustCodes):
     r"""Principal components of data with some grossly wrong entries.
 
     Principal component pursuit [1]_ with a free mean splits the data into
-    :math:`X = L + S`, where :math:`L` has few principal components and :math:`S` few
-    entries that are not zero, however large:
+    :math:`X = L + S`, where :math:`L` has few principal components and :math:`S` has
+    few non-zero entries of any size:
 
     .. math::
 
@@ -57,25 +58,46 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 
     Parameters
     ----------
-    n_components : int or None, default=None
+    n_components : int, float, "auto" or None, default=None
         Largest number of components to keep; None keeps as many as the low-rank part
-        has. The pursuit itself finds the rank and does not depend on this number.
+        has. A number between 0 and 1 keeps as many as explain this share of its
+        variance, ``"auto"`` as many as predict hidden entries best. The pursuit itself
+        finds the rank and does not depend on this number.
 
-    sparsity : float, default=1.0
-        Price of an entry of :math:`S`: :math:`\lambda` is `sparsity` over
+    sparsity : float or "auto", default="auto"
+        Penalty of :math:`S`: :math:`\lambda` is `sparsity` divided by
         :math:`\sqrt{q \max(n, d)}`, for `n` rows, `d` columns and the share `q` of
-        observed entries. 1.0 is the choice of [1]_ for which exact recovery is proved.
-        Larger ones leave more of the data in :math:`L`, for data with dense noise.
+        observed entries (3 `sparsity` over :math:`\sqrt{q n}` for rows). 1.0 is the
+        choice of [1]_ for which exact recovery is proved. Larger ones leave more of the
+        data in :math:`L`. ``"auto"`` hides a tenth of the entries, predicts them with
+        different values and takes the smallest whose mean absolute error is within 2 %
+        of the least; it is 1.0 for errors in rows and for fewer than 2000 entries.
 
-    tol : float, default=1e-06
+    errors : {"entries", "rows"}, default="entries"
+        Whether single entries are wrong, or whole rows. For rows :math:`\lVert S
+        \rVert_1` is replaced by the sum of the lengths of the rows (outlier pursuit
+        [3]_), and outlying rows are left out of the last fit. They are found by the
+        lengths of their errors under a first fit to the three quarters of the rows that
+        are least outlying (Stahel and Donoho), so at most a quarter may be outlying.
+
+    noise : float or "auto", default=0.0
+        Standard deviation of dense noise in all entries, beside the errors. If it is
+        positive, :math:`X = L + S + E` with :math:`\lVert E \rVert_F^2 / (2 \nu)` in
+        the objective (stable pursuit); :math:`\nu` is this number times
+        :math:`\sqrt n + \sqrt d`, so that pure noise has no components. ``"auto"``
+        estimates it robustly.
+
+    tol : float or "auto", default="auto"
         The pursuit stops when both relative residuals are smaller; see Notes.
+        ``"auto"`` is 1e-6, but stops earlier on data that are not low-rank up to errors
+        if ten iterations change the objective by less than 0.05 %.
 
     max_iter : int, default=1000
         Largest number of iterations of `fit`. `transform`, whose iterations are cheap
         and stop row by row, may take ten times as many.
 
     verbose : int, default=0
-        If positive, print the residuals every 10 iterations.
+        If positive, print the residuals at least every 10 iterations.
 
     Attributes
     ----------
@@ -87,10 +109,11 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         Column means of the low-rank part.
 
     low_rank_ : ndarray of shape (n_samples, n_features)
-        :math:`L`, with its mean; also where values are missing.
+        :math:`L`, with its mean; also where values are missing. It is computed from its
+        factors on every access.
 
     sparse_ : ndarray of shape (n_samples, n_features)
-        :math:`S`; exactly zero at entries taken to be correct, and at missing ones.
+        :math:`S`; exactly zero at entries considered correct, and at missing ones.
 
     singular_values_ : ndarray of shape (n_components,)
         Of the centred low-rank part.
@@ -107,8 +130,22 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     rank_ : int
         Rank of the centred low-rank part.
 
+    relative_sparsity_ : float
+        `sparsity`, given or chosen.
+
     sparsity_ : float
         :math:`\lambda`.
+
+    noise_ : float
+        Standard deviation of the noise, given or estimated.
+
+    support_ : ndarray of shape (n_samples,)
+        Which rows the fit used: not those of weight zero and, for errors in rows, not
+        the outlying ones.
+
+    candidates_ : ndarray of shape (n_candidates, 2)
+        Values of `sparsity` that were tried, and their errors of hidden entries. Empty
+        if nothing was chosen.
 
     objective_ : ndarray of shape (n_iter,)
         The objective at every iterate :math:`L`, with :math:`S = X - L`.
@@ -131,8 +168,8 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     See Also
     --------
     sklearn.decomposition.PCA : For data without gross errors.
-    eigenheads.functional.singular_value_threshold : The step that lowers the rank.
-    eigenheads.functional.soft_threshold : The step that makes sparse.
+    eigenheads.functional.singular_value_threshold : The step that reduces the rank.
+    eigenheads.functional.soft_threshold : The step that yields the sparse part.
 
     Notes
     -----
@@ -143,17 +180,19 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     one of :math:`z`. So ``fit_transform(X)`` and ``fit(X).transform(X)`` agree up to
     `tol`.
 
-    *Convergence.* Both problems are solved by Douglas-Rachford splitting, which
-    converges to a minimum for every fixed penalty, with a residual that never grows
-    [2]_; the penalty is balanced finitely often. The two residuals are
+    *Convergence.* Both problems are solved by over-relaxed Douglas-Rachford splitting,
+    which converges to a minimum for every fixed penalty, with a residual that never
+    grows [2]_; the penalty is balanced finitely often. The two residuals are
     :math:`\lVert X - L - S \rVert_F / \lVert L \rVert_F` and the relative step of
     :math:`S` in units of the multiplier; both vanish only at a minimum. A rule that
     uses the first alone, as is common with growing penalties, stops at points that are
     not a minimum. See the theory page on the pursuit.
 
-    An iteration costs O(n d min(n, d)). Computations are in double precision, results
-    have the precision of `X`. The result scales with `X`, but depends on the units of
-    the features relative to each other, as that of PCA does.
+    *Cost.* While the rank is below an eighth of the shorter side, an iteration costs
+    O(n d rank): the singular vectors of the last iteration are improved. Otherwise it
+    costs O(n d min(n, d)). Beside `X`, three arrays of its size are held, in its
+    precision. The result scales with `X`, but depends on the units of the features
+    relative to each other, as that of PCA does.
 
     References
     ----------
@@ -162,6 +201,8 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     .. [2] Eckstein, Bertsekas, On the Douglas-Rachford splitting method and the
        proximal point algorithm for maximal monotone operators, Math. Program. 55
        (1992), Theorem 8.
+    .. [3] Xu, Caramanis, Sanghavi, Robust PCA via outlier pursuit, IEEE Trans. Inf.
+       Theory 58 (2012).
 
     Examples
     --------
@@ -180,25 +221,26 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     True
     """
 
-    components_: NDArray[np.floating]
-    mean_: NDArray[np.floating]
-
     def __init__(
         self,
-        n_components: int | None = None,
+        n_components: int | float | str | None = None,
         *,
-        sparsity: float = 1.0,
-        tol: float = 1e-6,
+        sparsity: float | str = "auto",
+        errors: str = "entries",
+        noise: float | str = 0.0,
+        tol: float | str = "auto",
         max_iter: int = 1000,
         verbose: int = 0,
     ) -> None:
         self.n_components = n_components
         self.sparsity = sparsity
+        self.errors = errors
+        self.noise = noise
         self.tol = tol
         self.max_iter = max_iter
         self.verbose = verbose
 
-    def fit(self, X: ArrayLike, y: object = None) -> Self:
+    def fit(self, X: ArrayLike, y: object = None, sample_weight: Any = None) -> Self:
         """Split the data and keep the principal components of the low-rank part.
 
         Parameters
@@ -209,15 +251,20 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         y : Ignored
             Not used, present for consistency.
 
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of rows: a weight of 2 counts like two equal rows.
+
         Returns
         -------
         self : object
             The fitted estimator.
         """
-        self._fit(X)
+        self._fit(X, sample_weight)
         return self
 
-    def fit_transform(self, X: ArrayLike, y: object = None) -> NDArray[np.floating]:
+    def fit_transform(
+        self, X: ArrayLike, y: object = None, sample_weight: Any = None
+    ) -> NDArray[np.floating]:
         """Fit, and return the codes of the training rows.
 
         Parameters
@@ -228,151 +275,144 @@ class RobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         y : Ignored
             Not used, present for consistency.
 
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of rows.
+
         Returns
         -------
         codes : ndarray of shape (n_samples, n_components)
             Codes of the low-rank part.
         """
-        self._fit(X)
-        return (self.low_rank_ - self.mean_) @ self.components_.T
+        self._fit(X, sample_weight)
+        return self._codes[:, : self.n_components_].copy()
 
-    def transform(self, X: ArrayLike) -> NDArray[np.floating]:
-        """Return the codes of rows, robust to wrong and missing entries.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows; NaN where a value is missing. A row without any value gets the code 0.
-
-        Returns
-        -------
-        codes : ndarray of shape (n_samples, n_components)
-            The minimisers :math:`z` that the class describes.
-        """
-        check_is_fitted(self)
-        rows = self._read(X, reset=False)
-        codes, n_unfinished = pursue_rows(
-            rows.astype(np.float64),
-            self._pursuit,
-            tol=float(self.tol),
-            max_iter=10 * int(self.max_iter),
-        )
-        if n_unfinished:
-            what = f"{n_unfinished} of {len(rows)} rows did not converge"
-            self._warn(what, 10 * int(self.max_iter), stacklevel=4)
-        return codes[:, : self.n_components_].astype(rows.dtype)
-
-    def inverse_transform(self, X: ArrayLike) -> NDArray[np.floating]:
-        """Return the rows without errors that have the given codes.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_components)
-            Codes.
-
-        Returns
-        -------
-        rows : ndarray of shape (n_samples, n_features)
-            ``X @ components_ + mean_``.
-        """
-        check_is_fitted(self)
-        X = without_traps("X", X, owner=type(self).__name__)
-        codes = check_array(X, dtype=[np.float64, np.float32], ensure_min_features=0)
-        if codes.shape[1] != self.n_components_:
-            contract = f"codes of shape (n_samples, {self.n_components_})"
-            fail("X", contract, Got(codes.shape), owner=type(self).__name__)
-        return codes @ self.components_ + self.mean_
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
-
-    @property
-    def _n_features_out(self) -> int:
-        return self.n_components_
-
-    def _fit(self, X: ArrayLike) -> None:
+    def _fit(self, X: ArrayLike, sample_weight: Any) -> None:
         self._check_parameters()
         data = self._read(X, reset=True)
-        if self.n_components is not None:
-            largest, owner = min(data.shape), type(self).__name__
-            check_count("n_components", self.n_components, owner=owner, maximum=largest)
-        pursuit = principal_component_pursuit(
-            data.astype(np.float64),
-            relative_sparsity=float(self.sparsity),
-            tol=float(self.tol),
-            max_iter=int(self.max_iter),
-            report=self._report,
-        )
-        self._keep(pursuit, data.dtype)
+        self._check_n_components(min(data.shape))
+        owner = type(self).__name__
+        weights = read_row_weights(sample_weight, len(data), owner=owner)
+        used = np.ones(len(data), dtype=bool) if weights is None else weights > 0
+        if used.sum() < 2:
+            got = Got(f"{used.sum()} positive weights")
+            fail("sample_weight", "at least 2 positive weights", got, owner=owner)
+        if self.errors == "rows":
+            # Many outlying rows would attract components, so the first fit is to the
+            # central rows. It then decides about all.
+            core = used.copy()
+            core[used] = central_rows(data[used])
+            self._pursue_all(data, core, weights)
+            lengths = np.linalg.norm(self._pursue(data)[1], axis=1)
+            used &= fitting_rows(lengths, core, 1e-5 * float(np.median(lengths)))
+            self._report(f"{used.sum()} of {len(used)} rows are not outlying")
+        self._pursue_all(data, used, weights)
+        self.support_ = used
+        if not used.all():
+            # Rows that were left out are coded as new ones are.
+            codes, sparse = self._pursue(data)
+            codes[used], sparse[used] = self._codes, self.sparse_
+            self._codes, self._sparse = codes, stored(sparse)
 
-    def _keep(self, pursuit: LowRankSplit, dtype: np.dtype[Any]) -> None:
-        rank = len(pursuit.singular_values)
-        kept = rank if self.n_components is None else min(rank, int(self.n_components))
-        sizes = pursuit.singular_values
-        variances = sizes**2 / (len(pursuit.low_rank) - 1)
+    def _pursue_all(
+        self,
+        data: NDArray[np.floating],
+        used: NDArray[np.bool_],
+        weights: FloatArray | None,
+    ) -> None:
+        if not used.all():
+            data = data[used]
+        prepared = prepare(data, None if weights is None else weights[used])
+        of_rows = self.errors == "rows"
+        is_chosen = self.n_components == "auto"
+        given = None if self.sparsity == "auto" else float(self.sparsity)
+        if given is None and of_rows:
+            given = 1.0  # hidden entries of outlying rows would speak for keeping them
+        level = None if self.noise == "auto" else float(self.noise) / prepared.unit
+        if level is None:
+            start = 1.0 if given is None else given
+            level = estimate_noise(prepared, sparsity=start, of_rows=of_rows)
+            self._report(f"noise of standard deviation {level * prepared.unit:.4g}")
+        chosen = Selection(given or 1.0, None, np.empty((0, 2)))
+        if given is None or is_chosen:
+            chosen = select(
+                prepared,
+                sparsity=given,
+                noise=level,
+                of_rows=of_rows,
+                report=self._report,
+            )
+        price = chosen.sparsity * prepared.price(of_rows)
+        errors = ErrorPenalty(price, noise_penalty(level, prepared), of_rows)
+        pursuit = Pursuit(prepared, errors, self._report)
+        tol, settled = self._tolerances()
+        split = pursuit.result(pursuit.run(tol, int(self.max_iter), settled))
+        self.relative_sparsity_, self.candidates_ = chosen.sparsity, chosen.candidates
+        self.noise_ = level * prepared.unit
+        n_rows = prepared.n_rows
+        del prepared, pursuit
+        self._keep(split, data.dtype, n_rows, chosen.n_components)
+
+    def _keep(
+        self,
+        split: LowRankSplit,
+        dtype: np.dtype[Any],
+        n_rows: float,
+        chosen: int | None,
+    ) -> None:
+        sizes = split.singular_values
+        rank = len(sizes)
+        variances = sizes**2 / max(n_rows - 1, 1e-300)
         shares = (sizes / np.linalg.norm(sizes)) ** 2 if rank else sizes
-        # `transform` cleans with all components, whatever number it returns.
-        self._pursuit = pursuit.without_data()
+        kept = rank
+        if isinstance(self.n_components, str):
+            kept = rank if chosen is None else min(rank, chosen)
+        elif self.n_components is not None and self.n_components < 1:
+            within = np.cumsum(shares) < self.n_components
+            kept = min(rank, int(within.sum()) + 1)
+        elif self.n_components is not None:
+            kept = min(rank, int(self.n_components))
+        self._codes, self._sparse = split.left.astype(dtype), stored(split.sparse)
+        # `transform` cleans with all components, also if it returns fewer.
+        nothing = np.empty((0, 0))
+        self._split = replace(split, left=nothing, sparse=nothing)
         self.n_components_, self.rank_ = kept, rank
-        self.components_ = pursuit.components[:kept].astype(dtype)
-        self.mean_ = pursuit.mean.astype(dtype)
-        self.low_rank_ = pursuit.low_rank.astype(dtype)
-        self.sparse_ = pursuit.sparse.astype(dtype)
-        self.singular_values_ = pursuit.singular_values[:kept].astype(dtype)
+        self.components_ = split.components[:kept].astype(dtype)
+        self.mean_ = split.mean.astype(dtype)
+        self.singular_values_ = sizes[:kept].astype(dtype)
         self.explained_variance_ = variances[:kept].astype(dtype)
         self.explained_variance_ratio_ = shares[:kept].astype(dtype)
-        self.sparsity_ = pursuit.sparsity
-        self.objective_, self.residual_ = pursuit.objective, pursuit.residual
-        self.duality_gap_, self.n_iter_ = pursuit.duality_gap, len(pursuit.residual)
-        if pursuit.residual[-1] > self.tol:
-            what = f"the residual is {pursuit.residual[-1]:.1e}"
-            self._warn(what, self.n_iter_, stacklevel=5)
+        self.sparsity_ = split.errors.sparsity
+        self.objective_, self.residual_ = split.objective, split.residual
+        self.duality_gap_, self.n_iter_ = split.duality_gap, len(split.residual)
+        if not split.has_converged:
+            what = f"the residual is {split.residual[-1]:.1e}"
+            self._warn(what, self.n_iter_, stacklevel=6)
         if not rank:
             why = "no value varies"
-            if pursuit.sparse.any():
-                why = "all that varies was taken for sparse errors. Raise `sparsity`"
+            if split.sparse.any():
+                why = "the sparse part contains all variation. Raise `sparsity`"
             warnings.warn(
                 f"{type(self).__name__}: no components; {why}.",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
-    def _read(self, X: ArrayLike, *, reset: bool) -> NDArray[np.floating]:
-        X = without_traps("X", X, owner=type(self).__name__)
-        data: NDArray[np.floating] = validate_data(
-            self,
-            X,
-            dtype=[np.float64, np.float32],
-            ensure_all_finite="allow-nan",
-            ensure_min_samples=2 if reset else 1,
-            reset=reset,
-        )
-        if reset:
-            empty = np.flatnonzero(np.isnan(data).all(axis=0))
-            if len(empty):
-                got = Got(f"no value at all in column {empty[0]}")
-                owner, hint = type(self).__name__, "Drop such columns."
-                contract = "data with a value in every column"
-                fail("X", contract, got, owner=owner, hint=hint)
-        return data
+    def _check_n_components(self, largest: int) -> None:
+        owner, value = type(self).__name__, self.n_components
+        if value is None or (isinstance(value, str) and value == "auto"):
+            return
+        is_share = isinstance(value, float | np.floating) and 0 < value < 1
+        if not is_share:
+            hint = 'A number between 0 and 1 is a share of the variance; also "auto".'
+            check_count("n_components", value, owner=owner, maximum=largest, hint=hint)
 
     def _check_parameters(self) -> None:
         owner = type(self).__name__
-        check_positive("sparsity", self.sparsity, owner=owner)
-        check_positive("tol", self.tol, owner=owner)
+        for name in ("sparsity", "tol"):
+            value = getattr(self, name)
+            if not (isinstance(value, str) and value == "auto"):
+                check_positive(name, value, owner=owner)
+        if not (isinstance(self.noise, str) and self.noise == "auto"):
+            check_number("noise", self.noise, owner=owner, minimum=0.0)
+        check_choice("errors", self.errors, ("entries", "rows"), owner=owner)
         check_count("max_iter", self.max_iter, owner=owner)
-
-    def _report(self, message: str) -> None:
-        if self.verbose:
-            sys.stdout.write(f"{type(self).__name__}: {message}\n")
-
-    def _warn(self, what: str, n_iter: int, *, stacklevel: int) -> None:
-        warnings.warn(
-            f"{type(self).__name__}: {what} after {n_iter} iterations, "
-            f"above tol={self.tol:g}. Raise `max_iter` or `tol`.",
-            ConvergenceWarning,
-            stacklevel=stacklevel,
-        )

@@ -1,310 +1,363 @@
-r"""Principal component pursuit by Douglas-Rachford splitting.
+r"""Principal component pursuit: the fit of robust PCA, and the codes of new rows."""
 
-The splitting minimises :math:`f(A) + \lambda \lVert S \rVert_1` subject to
-:math:`A + S = X`, for any convex :math:`f` whose proximal map is known. The fit of
-robust PCA takes the nuclear norm for :math:`f`, its transform a quadratic on a fixed
-subspace. ``docs/theory/pursuit.md`` has the convergence theorem.
-"""
-
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eigenheads._numerics._thresholded_svd import ThresholdedSVD, thresholded_svd
+from eigenheads._numerics._warm_svd import WarmThresholdedSVD
 from eigenheads._typing import FloatArray
-from eigenheads.functional import soft_threshold
+from eigenheads.estimators._robust_pca_splitting import (
+    ErrorPenalty,
+    RowFactors,
+    SparseSplitting,
+)
 
 # Rows that `transform` works on together: a few arrays of this many entries.
 _BLOCK_ENTRIES = 2_000_000
-# (matrix, penalties mu as a column) -> argmin f(A) + mu/2 |A - matrix|^2
-Prox: TypeAlias = Callable[[FloatArray, FloatArray], FloatArray]
-
-# The first penalty is this many times entries / sum|X|. [Candès et al. 2011] take 1/4
-# and keep it; a small one begins with few singular values, which is cheaper.
-_FIRST_PENALTY = 1 / 20
-# Residual balancing [Boyd et al. 2011, 3.4.1; the square root: Wohlberg 2017]: look
-# every so many iterations, act if the residuals differ by this factor, change by at
-# most this factor, and only so often: after the last change the theorem applies.
-_LOOK_EVERY = 10
-_IMBALANCE = 5.0
-_LARGEST_CHANGE = 5.0
-MAX_CHANGES = 50
-# The low-rank part is the yardstick of the residual (errors may be a thousand times
-# larger), unless it is smaller than this share of the data.
-_FLOOR = 1e-3
-_TINY = np.finfo(np.float64).tiny
+# ``tol="auto"``: residuals of data that are low-rank up to their errors. Other data
+# have settled if ten steps change the objective by less than the second number.
+AUTO_TOL, SETTLED = 1e-6, 5e-4
+_LOOK_BACK = 10
+_ROW_PRICE = 3.0
+# The median of so many rows is centre enough: the mean is free in the pursuit.
+_CENTRE_ROWS = 1000
 
 
-class SparseSplitting:
-    r"""Iterates of the splitting; :meth:`step` makes one.
-
-    With :math:`S = \operatorname{shrink}(v, \lambda/\mu)` one step is
-
-    .. math::
-
-        A = \operatorname{prox}_{f/\mu}(X + v - 2S), \qquad v \leftarrow v + X - A - S.
-
-    Parameters
-    ----------
-    data
-        :math:`X`, anything finite where nothing was observed.
-    observed
-        Where `data` was observed.
-    prox
-        Of :math:`f/\mu`.
-    sparsity
-        :math:`\lambda`.
-    by_row
-        Whether each row is a separate problem with its own :math:`\mu`.
-    is_balanced
-        Whether :math:`\mu` is adapted to the residuals. With a fixed :math:`\mu` the
-        residual never grows.
-    """
-
-    def __init__(
-        self,
-        data: FloatArray,
-        observed: NDArray[np.bool_],
-        *,
-        prox: Prox,
-        sparsity: float,
-        by_row: bool,
-        is_balanced: bool = True,
-    ) -> None:
-        self.data = data
-        # Entries that were not observed are free, so they cost nothing in S.
-        self.weights = sparsity * observed
-        self._prox = prox
-        self._axis = 1 if by_row else None
-        self._is_balanced = is_balanced
-        self._size = self._norm(data)
-        total = np.abs(data).sum(axis=self._axis, keepdims=True)
-        count = data.size / total.size
-        mean = total / count
-        # Rows of zeros have no scale; any penalty solves them.
-        self.penalty = _FIRST_PENALTY / np.where(mean > 1e-300, mean, 1.0)
-        self.driver = np.zeros_like(data)
-        self.sparse = np.zeros_like(data)
-        self.structured = np.zeros_like(data)
-        self.n_iter = 0
-        self._n_changes = np.zeros(total.shape, dtype=np.int64)
-
-    def step(self) -> None:
-        """Make one step and measure its residuals."""
-        # Reflect at the sparse part, project on the structured one, average.
-        argument = self.data + self.driver - 2 * self.sparse
-        self.structured = self._prox(argument, self.penalty)
-        self.subgradient = self.penalty * (argument - self.structured)
-        #: X - A - S of the theorem, whose norm never grows while the penalty is fixed.
-        self.move = self.data - self.structured - self.sparse
-        self.driver = self.driver + self.move
-        before = self.sparse
-        self.sparse = soft_threshold(self.driver, self.weights / self.penalty)
-        self._measure(before)
-        self.n_iter += 1
-        if self._is_balanced and self.n_iter % _LOOK_EVERY == 0:
-            self._balance()
-
-    def keep(self, rows: NDArray[np.bool_]) -> None:
-        """Continue with these rows only."""
-        # Arrays with one entry per row are found by their length.
-        for name, value in vars(self).items():
-            if isinstance(value, np.ndarray) and len(value) == len(rows):
-                setattr(self, name, value[rows])
-
-    @property
-    def residual(self) -> Any:
-        """The larger of the two relative residuals: a number, or one per row."""
-        larger = np.maximum(self.primal, self.dual)
-        return larger if self._axis else float(larger[0, 0])
-
-    def _measure(self, before: FloatArray) -> None:
-        yardstick = np.maximum(self._norm(self.structured), _FLOOR * self._size)
-        left = self._norm(self.data - self.structured - self.sparse)
-        self.primal = left / np.maximum(yardstick, _TINY)
-        moved = self._norm(self.sparse - before)
-        multiplier = self._norm(self.driver - self.sparse)
-        self.dual = moved / np.maximum(multiplier, _TINY)
-
-    def _balance(self) -> None:
-        ratio = np.maximum(self.primal, _TINY) / np.maximum(self.dual, _TINY)
-        change = np.clip(np.sqrt(ratio), 1 / _LARGEST_CHANGE, _LARGEST_CHANGE)
-        is_off = np.maximum(ratio, 1 / ratio) > _IMBALANCE
-        change = np.where(is_off & (self._n_changes < MAX_CHANGES), change, 1.0)
-        self._n_changes += change != 1.0
-        # The multiplier mu (v - S) stays what it is.
-        self.driver = self.sparse + (self.driver - self.sparse) / change
-        self.penalty = self.penalty * change
-
-    def _norm(self, x: FloatArray) -> FloatArray:
-        return np.sqrt(np.sum(np.square(x), axis=self._axis, keepdims=True))
-
-
-@dataclass(frozen=True)
-class LowRankSplit:
-    """Result of the pursuit; ``low_rank`` includes the mean."""
-
-    low_rank: FloatArray
-    sparse: FloatArray
-    mean: FloatArray
-    components: FloatArray
-    singular_values: FloatArray
-    sparsity: float
-    objective: FloatArray
-    residual: FloatArray
-    duality_gap: float
-
-    def without_data(self) -> "LowRankSplit":
-        """Return the part that further rows need."""
-        nothing = np.empty((0, 0))
-        return replace(self, low_rank=nothing, sparse=nothing)
-
-
-@dataclass
 class CentredNuclearNorm:
     r"""Proximal map of the nuclear norm of the centred matrix.
 
     The column means are not penalised and stay as they are; the singular values of the
     centred argument are shrunk. (The mean is orthogonal to the centred argument, which
     has the least nuclear norm of all matrices that differ from it by equal rows.)
+
+    Parameters
+    ----------
+    roots
+        Square roots of the weights of rows, as a column, by which the matrix was
+        multiplied; None is ones.
     """
 
-    mean: FloatArray = field(default_factory=lambda: np.empty(0))
-    centred: ThresholdedSVD | None = None
+    def __init__(self, roots: FloatArray | None = None) -> None:
+        self._svd = WarmThresholdedSVD(roots)
+        self._roots = roots
+        self.singular_values: FloatArray = np.empty(0)
 
-    def __call__(self, x: FloatArray, penalty: FloatArray) -> FloatArray:
-        self.mean = x.mean(axis=0)
-        self.centred = thresholded_svd(x - self.mean, 1 / float(penalty[0, 0]))
-        return self.centred.matrix() + self.mean
+    def __call__(self, x: FloatArray, penalty: FloatArray) -> RowFactors:
+        self.threshold = 1 / float(penalty[0, 0])
+        found = self._svd(x, self.threshold)
+        self.singular_values = found.singular_values
+        self.mean, self.right = self._svd.mean, found.right
+        self.left = found.left * found.singular_values
+        ones = np.ones((len(x), 1)) if self._roots is None else self._roots
+        return RowFactors(
+            np.concatenate([self.left, ones], axis=1),
+            np.concatenate([found.right, self.mean[None]]),
+        )
 
 
-def principal_component_pursuit(
-    data: FloatArray,
-    *,
-    relative_sparsity: float,
-    tol: float,
-    max_iter: int,
-    report: Callable[[str], None],
-) -> LowRankSplit:
-    """Split a matrix with NaN where nothing is observed; see :class:`RobustPCA`."""
-    observed = ~np.isnan(data)
-    # Complete data and a relative sparsity of 1 give one over the root of the longer
-    # side.
-    sparsity = relative_sparsity / np.sqrt(observed.mean() * max(data.shape))
+class PreparedData(NamedTuple):
+    """Data about a centre, in units of the largest entry; zero where not observed."""
+
+    x: FloatArray
+    observed: NDArray[np.bool_] | None
+    centre: FloatArray
+    unit: float
+    roots: FloatArray | None = None
+
+    @property
+    def n_rows(self) -> float:
+        """Number of rows, counted with their weights."""
+        return len(self.x) if self.roots is None else float(np.sum(self.roots**2))
+
+    @property
+    def seen_share(self) -> float:
+        """Share of observed entries."""
+        if self.observed is None:
+            return 1.0
+        shares = self.observed.mean(axis=1)
+        weights = None if self.roots is None else self.roots[:, 0] ** 2
+        return float(np.average(shares, weights=weights))
+
+    def price(self, of_rows: bool) -> float:
+        r"""Return :math:`\lambda` for a relative sparsity of 1."""
+        # Complete data give one over the root of the longer side. For whole rows the
+        # number is 3 / (7 sqrt(share n)) with a share of 2 % of outlying rows.
+        if of_rows:
+            return _ROW_PRICE / float(np.sqrt(self.seen_share * self.n_rows))
+        longer = max(self.n_rows, self.x.shape[1])
+        return 1 / float(np.sqrt(self.seen_share * longer))
+
+
+def prepare(data: NDArray[Any], weights: FloatArray | None = None) -> PreparedData:
+    """Centre and scale a matrix with NaN where nothing is observed, in a copy."""
+    missing = np.isnan(data)
+    observed = ~missing if missing.any() else None
     # The mean is free, so any centre gives the same minimum. With a robust one the
     # residuals are relative to the variation of the data.
-    centre = np.nanmedian(data, axis=0)
-    # The Gram matrix squares: keep it away from overflow and underflow.
-    largest = float(np.nanmax(np.abs(data - centre)))
+    if weights is None:
+        some = data[:: max(1, len(data) // _CENTRE_ROWS)]
+        is_seen = ~np.isnan(some).all(axis=0)
+        centre = np.empty(data.shape[1], dtype=data.dtype)
+        median = np.median if observed is None else np.nanmedian
+        centre[is_seen] = median(some[:, is_seen], axis=0)
+        if not is_seen.all():
+            centre[~is_seen] = np.nanmedian(data[:, ~is_seen], axis=0)
+    else:
+        centre = _weighted_medians(data, weights)
+    x = data - centre
+    if observed is not None:
+        x[missing] = 0.0
+    # Squares of the data must not overflow or underflow.
+    largest = max(float(x.max()), -float(x.min()))
     unit = largest if largest > 0 else 1.0
-    x = np.where(observed, (data - centre) / unit, 0.0)
-    prox = CentredNuclearNorm()
-    splitting = SparseSplitting(x, observed, prox=prox, sparsity=sparsity, by_row=False)
-    objective: list[float] = []
-    residual: list[float] = []
-    while splitting.n_iter < max_iter and (not residual or residual[-1] > tol):
-        splitting.step()
-        assert prox.centred is not None
-        # The objective is that of a feasible pair, the structured part and the rest.
-        errors = np.sum(splitting.weights * np.abs(x - splitting.structured))
-        objective.append(float(prox.centred.singular_values.sum() + errors))
-        residual.append(splitting.residual)
-        if splitting.n_iter % 10 == 0:
-            report(
-                f"iteration {splitting.n_iter}, residual {residual[-1]:.2e}, "
-                f"objective {unit * objective[-1]:.6g}, rank {prox.centred.rank}"
-            )
-    assert prox.centred is not None
-    # Signs of singular vectors are arbitrary; a convention makes fits comparable.
-    signs = _signs(prox.centred.right)
-    return LowRankSplit(
-        low_rank=unit * splitting.structured + centre,
-        sparse=unit * np.where(observed, splitting.sparse, 0.0),
-        mean=unit * prox.mean + centre,
-        components=signs * prox.centred.right,
-        singular_values=unit * prox.centred.singular_values,
-        sparsity=float(sparsity),
-        objective=unit * np.array(objective),
-        residual=np.array(residual),
-        duality_gap=_duality_gap(splitting, x, observed, objective[-1], sparsity),
-    )
+    x /= x.dtype.type(unit)
+    roots = None
+    if weights is not None:
+        roots = np.sqrt(weights)[:, None]
+        x *= roots.astype(x.dtype)
+    return PreparedData(x, observed, centre.astype(np.float64), unit, roots)
+
+
+def _weighted_medians(data: FloatArray, weights: FloatArray) -> FloatArray:
+    """Return medians of columns, as if rows were repeated as often as they weigh."""
+    centre = np.empty(data.shape[1], dtype=data.dtype)
+    for index, column in enumerate(data.T):
+        seen = ~np.isnan(column)
+        order = np.argsort(column[seen], kind="stable")
+        values, mass = column[seen][order], np.cumsum(weights[seen][order])
+        half = mass[-1] / 2
+        lower = values[np.searchsorted(mass, half * (1 - 1e-12))]
+        place = np.searchsorted(mass, half * (1 + 1e-12))
+        centre[index] = (lower + values[min(place, len(values) - 1)]) / 2
+    return centre
+
+
+@dataclass(frozen=True)
+class LowRankSplit:
+    """Result of the pursuit; the low-rank part is ``left @ components + mean``."""
+
+    left: FloatArray
+    sparse: FloatArray
+    mean: FloatArray
+    components: FloatArray
+    singular_values: FloatArray
+    errors: ErrorPenalty
+    objective: FloatArray
+    residual: FloatArray
+    duality_gap: float
+    has_converged: bool
+
+
+class Pursuit:
+    """A pursuit of prepared data, which can go on with another penalty of errors.
+
+    Parameters
+    ----------
+    data
+        Prepared data.
+    errors
+        Penalty in the units of the prepared data.
+    report
+        Called with a line of progress.
+    """
+
+    def __init__(
+        self,
+        data: PreparedData,
+        errors: ErrorPenalty,
+        report: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.data, self._report = data, report
+        self.prox = CentredNuclearNorm(data.roots)
+        self.splitting = SparseSplitting(
+            data.x,
+            data.observed,
+            prox=self.prox,
+            errors=errors,
+            by_row=False,
+            roots=data.roots,
+        )
+        # Noise of the size of the data would have this largest singular value. A first
+        # threshold above it begins with few singular values, which is cheaper.
+        n, d = data.n_rows, data.x.shape[1]
+        largest = (n**0.5 + d**0.5) * self.splitting.size / (n * d) ** 0.5
+        if largest > 0:
+            self.splitting.penalty = np.full((1, 1), 1 / largest)
+        self.objective: list[float] = []
+        self.residual: list[float] = []
+
+    def run(self, tol: float, max_iter: int, settled: float | None = None) -> bool:
+        """Step until both residuals are at most `tol`; return whether they are.
+
+        With `settled`, data that are not low-rank up to their errors are done when ten
+        steps change the objective by less than this share.
+        """
+        splitting, told = self.splitting, time.monotonic()
+        first = splitting.n_iter
+        while splitting.n_iter < first + max_iter:
+            splitting.step()
+            nuclear = float(self.prox.singular_values.sum())
+            # The objective is that of a feasible pair, the low-rank part and the rest.
+            self.objective.append(nuclear + float(splitting.error_value[0, 0]))
+            self.residual.append(splitting.residual)
+            count = splitting.n_iter
+            if count == 1 or count % 10 == 0 or time.monotonic() > told + 1:
+                told = time.monotonic()
+                self._say()
+            if self.residual[-1] <= max(tol, float(splitting.rounding[0, 0])):
+                return True
+            is_due = (count - first) % 5 == 0 and count - first >= _LOOK_BACK
+            if settled and is_due and self._has_settled(settled):
+                return True
+        return False
+
+    def _has_settled(self, settled: float) -> bool:
+        before = self.objective[-min(_LOOK_BACK + 1, len(self.objective))]
+        now = self.objective[-1]
+        if abs(before - now) > settled * now or self.splitting.primal[0, 0] > 0.1:
+            return False
+        if self.splitting.errors.noise or self.splitting.errors.of_rows:
+            return True
+        # Low-rank matrices of this rank can fit as many entries as they have degrees of
+        # freedom. More entries without errors mean that the data are low-rank, and
+        # that the exact solution is worth the remaining steps.
+        n, d = self.data.n_rows, self.data.x.shape[1]
+        rank = len(self.prox.singular_values) + 1
+        return self.splitting.count_zeros() < 2 * rank * (n + d - rank)
+
+    def _say(self) -> None:
+        self._report(
+            f"iteration {self.splitting.n_iter}, residual {self.residual[-1]:.2e}, "
+            f"objective {self.data.unit * self.objective[-1]:.6g}, "
+            f"rank {len(self.prox.singular_values)}"
+        )
+
+    def result(self, has_converged: bool) -> LowRankSplit:
+        """Return the split in the units of the data; the pursuit ends."""
+        data, splitting, prox = self.data, self.splitting, self.prox
+        gap = self._duality_gap()
+        unit, errors = data.unit, splitting.errors
+        for rows in splitting.blocks():
+            sparse = splitting.remainder(rows)
+            if data.roots is not None:
+                sparse /= data.roots[rows]
+            sparse = errors.sparse(sparse)
+            sparse *= sparse.dtype.type(unit)
+            if data.observed is not None:
+                sparse *= data.observed[rows]
+            splitting.driver[rows] = sparse
+        # Signs of singular vectors are arbitrary; a convention makes fits comparable.
+        signs = largest_signs(prox.right)
+        left = prox.left if data.roots is None else prox.left / data.roots
+        return LowRankSplit(
+            left=unit * left * signs.T,
+            sparse=splitting.driver,
+            mean=unit * prox.mean + data.centre,
+            components=signs * prox.right,
+            singular_values=unit * prox.singular_values,
+            errors=ErrorPenalty(errors.sparsity, unit * errors.noise, errors.of_rows),
+            objective=unit * np.array(self.objective),
+            residual=np.array(self.residual),
+            duality_gap=gap,
+            has_converged=has_converged,
+        )
+
+    def _duality_gap(self) -> float:
+        r"""Return (objective - lower bound) / objective.
+
+        Every :math:`Y` with zero column sums, zero where nothing is observed, spectral
+        norm at most 1 and entries (or rows) at most :math:`\lambda` bounds the minimum
+        from below by :math:`\langle Y, X \rangle - \nu \lVert Y \rVert_F^2 / 2`. The
+        subgradient of the low-rank step is scaled to be one; without missing values
+        that is exact, with them its column sums are zero only up to the residual.
+        """
+        splitting, data = self.splitting, self.data
+        errors, penalty = splitting.errors, 1 / self.prox.threshold
+        excess, product, square = 1.0, 0.0, 0.0
+        y = splitting.argument
+        for rows in splitting.blocks():
+            block = y[rows]
+            block -= splitting.low_rank.block(rows)
+            block *= block.dtype.type(penalty)
+            if data.observed is not None:
+                block *= data.observed[rows]
+            sizes = np.linalg.norm(block, axis=1) if errors.of_rows else np.abs(block)
+            if data.roots is not None:
+                roots = data.roots[rows]
+                sizes = sizes / (roots[:, 0] if errors.of_rows else roots)
+            excess = max(excess, float(sizes.max()) / errors.sparsity)
+            product += float(np.vdot(block, data.x[rows]))
+            square += float(np.vdot(block, block))
+        if data.observed is not None:
+            excess = max(excess, float(np.linalg.norm(y, 2)))
+        # Division by the excess makes the subgradient feasible.
+        bound = product / excess - errors.noise * square / excess**2 / 2
+        value = self.objective[-1]
+        return (value - bound) / value if value > 0 else 0.0
 
 
 def pursue_rows(
-    rows: FloatArray, pursuit: LowRankSplit, *, tol: float, max_iter: int
-) -> tuple[FloatArray, int]:
-    """Return the codes of rows (NaN: not observed) and the number not converged."""
-    codes = np.zeros((len(rows), len(pursuit.components)))
+    rows: NDArray[Any], split: LowRankSplit, *, tol: float, max_iter: int
+) -> tuple[FloatArray, FloatArray, int]:
+    """Return codes and sparse parts of rows, and the number not converged.
+
+    NaN is an entry that was not observed.
+    """
+    codes = np.zeros((len(rows), len(split.components)))
+    sparse = np.empty(rows.shape)
     n_unfinished = 0
     size = max(1, _BLOCK_ENTRIES // rows.shape[1])
-    # Without components there is nothing to compute.
-    for start in range(0, len(rows) if codes.size else 0, size):
-        block = slice(start, start + size)
-        codes[block], left = _pursue_block(rows[block], pursuit, tol, max_iter)
+    for start in range(0, len(rows), size):
+        part = slice(start, start + size)
+        block = rows[part].astype(np.float64)
+        codes[part], sparse[part], left = _pursue_block(block, split, tol, max_iter)
         n_unfinished += left
-    return codes, n_unfinished
+    return codes, sparse, n_unfinished
 
 
 def _pursue_block(
-    rows: FloatArray, pursuit: LowRankSplit, tol: float, max_iter: int
-) -> tuple[FloatArray, int]:
+    rows: FloatArray, split: LowRankSplit, tol: float, max_iter: int
+) -> tuple[FloatArray, FloatArray, int]:
     observed = ~np.isnan(rows)
-    w, sizes = pursuit.components, pursuit.singular_values
+    w, sizes = split.components, split.singular_values
+    centred = np.where(observed, rows - split.mean, 0.0)
+    codes, rest = np.zeros((len(rows), len(w))), centred.copy()
+    if not len(w):  # without components all that differs from the mean is an error
+        return codes, split.errors.sparse(rest), 0
 
-    def prox(x: FloatArray, penalty: FloatArray) -> FloatArray:
+    def prox(x: FloatArray, penalty: FloatArray) -> RowFactors:
         """Of half the sum of squared codes over singular values, in the subspace."""
         shrunk = penalty * sizes / (1 + penalty * sizes)
-        return (shrunk * (x @ w.T)) @ w
+        return RowFactors(shrunk * (x @ w.T), w)
 
     splitting = SparseSplitting(
-        np.where(observed, rows - pursuit.mean, 0.0),
-        observed,
+        centred,
+        None if observed.all() else observed,
         prox=prox,
-        sparsity=pursuit.sparsity,
+        errors=split.errors,
         by_row=True,
     )
-    codes = np.empty((len(rows), len(w)))
-    going = np.arange(len(rows))
-    while len(going) and splitting.n_iter < max_iter:
+    going, n_left = np.arange(len(rows)), 0
+    while len(going):
         splitting.step()
+        is_open = splitting.residual[:, 0] > tol
+        is_going = is_open & (splitting.n_iter < max_iter)
         # Rows that have converged leave the block, so that the others cost less.
-        is_going = splitting.residual[:, 0] > tol
         if not is_going.all():
-            codes[going[~is_going]] = splitting.structured[~is_going] @ w.T
+            n_left = int(np.count_nonzero(is_open & ~is_going))
+            done = going[~is_going]
+            codes[done] = splitting.low_rank.left[~is_going]
+            rest[done] = splitting.remainder(slice(None))[~is_going]
             going = going[is_going]
             splitting.keep(is_going)
-    codes[going] = splitting.structured @ w.T
-    return codes, len(going)
+    return codes, split.errors.sparse(rest * observed), n_left
 
 
-def _duality_gap(
-    splitting: SparseSplitting,
-    x: FloatArray,
-    observed: NDArray[np.bool_],
-    objective: float,
-    sparsity: float,
-) -> float:
-    r"""Return (objective - lower bound) / objective.
-
-    Every :math:`Y` with zero column sums, zero where nothing is observed, spectral norm
-    at most 1 and entries at most :math:`\lambda` bounds the minimum from below by
-    :math:`\langle Y, X \rangle`. The subgradient of the low-rank step is scaled to be
-    one; without missing values that is exact, with them its column sums are zero only
-    up to the residual.
-    """
-    y = np.where(observed, splitting.subgradient, 0.0)
-    # Division by the excess makes the subgradient feasible, so that the bound holds.
-    excess = max(1.0, float(np.abs(y).max()) / sparsity)
-    if not observed.all():
-        excess = max(excess, float(np.linalg.norm(y, 2)))
-    bound = float(np.sum(y * x)) / excess
-    return (objective - bound) / objective if objective > 0 else 0.0
-
-
-def _signs(components: FloatArray) -> FloatArray:
+def largest_signs(components: FloatArray) -> FloatArray:
     """Return a column of signs that make the largest entry of each row positive."""
     if not components.size:
         return np.ones((len(components), 1))

@@ -42,9 +42,9 @@ _CALIBRATIONS = ("gaussian", "empirical")
 
 
 class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    r"""Directions carried by a few tokens among many noise tokens.
+    r"""Directions that a few tokens share, among many noise tokens.
 
-    One query on the unit sphere climbs the mean squared length of its attention
+    A query on the unit sphere maximises the mean squared length of its attention
     output over prompts of tokens,
 
     .. math::
@@ -54,7 +54,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     by projected gradient ascent [1]_. Softmax gives single strong tokens a large
     weight, so a direction that is too rare to change the variance still changes J.
-    Tokens that stand out along it are called informative.
+    Tokens that stand out along a direction are classified as informative.
 
     Parameters
     ----------
@@ -64,28 +64,27 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     inverse_temperature : float or None, default=None
         :math:`\beta` for tokens of unit noise. None tries 0.2, 0.4, 0.8 and 1.2, and
-        takes the value whose objective exceeds by most what the same search finds in
-        Gaussian noise of the same size.
+        chooses the value whose objective exceeds that of the same search in Gaussian
+        noise of the same size by most.
 
     whiten : bool, default=False
-        Whether to whiten the tokens first. The noise is then the same in every
-        direction whatever the data, but a direction must differ in its shape, not in
-        its variance, and many tokens per feature are needed. If False, all directions
-        share one scale, for which the median eigenvalue of the covariance is that of
-        unit noise.
+        Whether to whiten the tokens first. Then the variance is the same in all
+        directions, a direction is found by the shape of its distribution only, and many
+        tokens per feature are needed. If False, tokens are divided by one scale, so
+        that the median eigenvalue of the covariance is that of unit noise.
 
     n_tokens : int, default=128
         Length of the prompts, which are drawn at random from all tokens.
 
     false_positive_rate : float, default=0.01
-        Share of nuisance tokens that :meth:`predict` may call informative.
+        Share of nuisance tokens that :meth:`predict` may classify as informative.
 
     calibration : {"gaussian", "empirical"}, default="gaussian"
         Assumption behind the threshold. ``"gaussian"``: nuisance tokens are Gaussian
         along each direction (centre and scale are the median and the median absolute
         deviation, on which informative tokens have little influence). ``"empirical"``:
-        none; the threshold is a quantile of the scores of all tokens, so at most this
-        share is called informative, even if more tokens are.
+        no assumption; the threshold is a quantile of the scores of all tokens, so at
+        most this share is classified as informative, even if more tokens are.
 
     n_starts : int, default=8
         Starts per inverse temperature: the longest tokens and random directions, half
@@ -110,16 +109,16 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         each, nuisance tokens have about unit variance.
 
     directions_ : ndarray of shape (n_components, n_features)
-        Unit vectors that informative tokens carry: equal to the components up to
-        their length unless the tokens are whitened. The entry of largest absolute
-        value is positive.
+        Unit vectors of the informative tokens; equal to the components up to their
+        length unless the tokens are whitened. The entry of largest absolute value is
+        positive.
 
     centers_, scales_ : ndarray of shape (n_components,)
         Median, and median absolute deviation times 1.4826, of the fitted tokens along
         the components.
 
     threshold_ : float
-        Score above which a token is called informative.
+        Score above which a token is classified as informative.
 
     inverse_temperatures_ : ndarray of shape (n_components,)
         :math:`\beta` with which each direction was found.
@@ -139,9 +138,9 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     See Also
     --------
     eigenheads.functional.signal_output : The head on plain arrays.
-    eigenheads.dynamics.simulate_signal : The query's training, simulated.
-    sklearn.decomposition.FastICA : From whitened data; misses directions that about a
-        third of the tokens carry.
+    eigenheads.dynamics.simulate_signal : Simulation of the training of the query.
+    sklearn.decomposition.FastICA : Directions of whitened data; misses those that about
+        a third of the tokens share.
 
     Notes
     -----
@@ -264,7 +263,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return answer
 
     def score_samples(self, X: Any) -> Any:
-        """Return how far each token stands out; larger is more informative.
+        """Return a score per token; larger is more informative.
 
         Parameters
         ----------
@@ -351,8 +350,8 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         )
         if not all(found.converged for found in all_found):
             warnings.warn(
-                f"SignalDirection: a query still moved after {self.max_iter} updates. "
-                "Raise `max_iter` or `tol`.",
+                f"SignalDirection: no convergence in {self.max_iter} updates. Raise "
+                "`max_iter` or `tol`.",
                 ConvergenceWarning,
                 stacklevel=3,
             )

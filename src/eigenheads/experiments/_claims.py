@@ -1,4 +1,4 @@
-"""Claims: sentences of papers, and checks of ours, as numbers with verdicts.
+"""Claims of papers, and our own checks, as numbers with verdicts.
 
 A claim says in which range a number must lie. A number without sampling noise is in
 the range or not. A number with noise carries an interval: *held* if all of the interval
@@ -29,39 +29,39 @@ _PAPER = re.compile(r"[a-z]+\d{4}")
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A sentence as a number that is either met or not, or that nobody can tell yet.
+    """Claim about a number, with a verdict: held, contradicted or undecided.
 
     Attributes
     ----------
     statement
         What is claimed, in words.
     source
-        Starts with the key of the paper that makes the claim, then where in it; or
-        with "ours" for a check of our own.
+        Key of the paper that makes the claim, then the place in it; or "ours" for a
+        check of our own.
     relation
         ``≈`` within the tolerance, ``≥`` or ``≤`` up to the tolerance.
     expected, measured
-        The claim's number and ours.
+        Number of the claim and our number.
     tolerance
-        How far off the number may be. For claims of "no difference", the margin that
-        was fixed before the run.
+        Allowed deviation. For claims of "no difference", the margin that was fixed
+        before the run.
     reason
-        Why this bound or tolerance.
+        Reason for this bound or tolerance.
     on_record
-        Our standing verdict. A run that comes to another one is reported as changed.
+        Recorded verdict. A run with another verdict is reported as changed.
     interval, level
         Ends and confidence level of the interval, where the number has sampling noise.
     printed
-        The effect that the paper prints, if it does.
+        Effect reported in the paper, if any.
     own_setting
-        Whether the setting is the paper's own. Only then does an interval below the
-        printed effect contradict the claim.
+        Whether the setting is that of the paper. Only then does an interval below the
+        reported effect contradict the claim.
     detectable
         The smallest effect that this run would have found with a power of 80 %.
     family
         Name of the family of claims whose size sets the level.
     undecided
-        Why a run of this size cannot decide, where the interval does not say it.
+        Reason why a run of this size cannot decide, if the interval does not show it.
 
     Examples
     --------
@@ -91,13 +91,13 @@ class Claim:
 
     @property
     def paper(self) -> str:
-        """Key of the paper that makes the claim; empty for a check of ours."""
+        """Key of the paper that makes the claim; empty for our own checks."""
         found = _PAPER.match(self.source)
         return found[0] if found else ""
 
     @property
     def is_check(self) -> bool:
-        """True if it is a check of ours and no claim of a paper."""
+        """True if it is our own check and not a claim of a paper."""
         return not self.paper
 
     @property
@@ -126,10 +126,10 @@ class Claim:
 
     @property
     def is_changed(self) -> bool:
-        """True if this run's verdict differs from the one on record.
+        """True if the verdict of this run differs from the recorded one.
 
-        A run that cannot tell does not contradict the record; a number that could not
-        be measured does.
+        An undecided run does not contradict the record; a number that could not be
+        measured does.
         """
         if math.isnan(self.measured):
             return not self.undecided
@@ -137,7 +137,7 @@ class Claim:
 
     @property
     def note(self) -> str:
-        """Remark that a reader needs beside the verdict, or nothing."""
+        """Remark on the verdict, or an empty string."""
         if self.undecided:
             return self.undecided
         if self.verdict == "undecided" and self.detectable is not None:
@@ -175,11 +175,11 @@ def at_least(
         Our number, or an estimate with an interval; NaN if it could not be measured,
         which leaves the claim undecided.
     bound
-        The claim's number.
+        Number of the claim.
     why
-        Why this bound, or this slack.
+        Reason for this bound or slack.
     slack
-        How far below the bound still counts.
+        Allowed deviation below the bound.
     options
         Further fields of the claim; `source` is "ours" unless given.
 
@@ -222,8 +222,8 @@ def about(
 ) -> Claim:
     """Return the claim that a number is within a margin of the expected one.
 
-    With an estimate this is an equivalence test: two one-sided tests against the
-    margins, which a noisy run cannot pass. NaN means not measured.
+    With an estimate this is an equivalence test, made of two one-sided tests against
+    the margins. A noisy run cannot pass it. NaN means not measured.
 
     Examples
     --------
@@ -238,8 +238,8 @@ def difference(
 ) -> Claim:
     """Return the claim that a difference is positive, judged by its interval.
 
-    `printed` is the paper's own difference, `own_setting` whether the setting is its
-    own. An estimate of NaN means not measured.
+    `printed` is the difference reported in the paper, and `own_setting` tells whether
+    the setting is that of the paper. An estimate of NaN means not measured.
     """
     reason = "the whole interval is above zero" if why == "" else why
     return _claim(statement, "≥", estimate, 0.0, 0.0, reason, options)

@@ -19,7 +19,7 @@ Params = TypeVar("Params")
 
 @dataclass(frozen=True)
 class Run(Generic[Params]):
-    """One simulation that was done: its parameters and its table."""
+    """Parameters and table of one simulation."""
 
     params: Params
     table: Table
@@ -38,16 +38,16 @@ class Paper:
 
 @dataclass(frozen=True, kw_only=True)
 class Boundary(Generic[Params]):
-    """A line of theory in the plane of two parameters.
+    """Theoretical line in the plane of two parameters.
 
     Attributes
     ----------
     label
         Name of the line, for the legend.
     distance
-        Parameters to a number that is zero on the line and changes its sign there.
+        Function of the parameters that is zero on the line and changes its sign there.
     between
-        Whether it is cheap enough to be evaluated between the points of a grid, too.
+        Whether it is cheap enough to be evaluated between the points of a grid.
     """
 
     label: str
@@ -57,18 +57,19 @@ class Boundary(Generic[Params]):
 
 @dataclass(frozen=True, kw_only=True)
 class Cells(Generic[Params]):
-    """One run at one point of parameters, as named numbers: the unit of a sweep.
+    """Unit of a sweep: one run at one point of the parameters, as named numbers.
 
     Attributes
     ----------
     presets
         Parameters by name of the preset; a sweep varies fields of these.
     run
-        Parameters and randomness to named numbers. No input or output.
+        Function of parameters and random generator that returns named numbers, without
+        input or output.
     shows
         The numbers that the map shows, the most important one first.
     boundaries
-        Theory's lines, by the number whose map they belong to.
+        Theoretical lines, by the number whose map they belong to.
     """
 
     presets: Mapping[str, Params]
@@ -90,30 +91,36 @@ class Experiment(Generic[Params]):
     source
         The figure or table of the paper, or "ours".
     about
-        Description of the figure, and which settings are ours and not the paper's.
+        Description of the figure, and the settings that differ from the paper.
     presets
         Parameters by name: ``"smoke"`` (seconds), ``"demo"`` and ``"paper"``.
     simulate
-        Parameters and randomness to a table. No input or output.
+        Function of parameters and random generator that returns a table, without input
+        or output.
     check
-        A run to its claims.
+        Function of a run that returns its claims.
     draw
-        Figure and run to a drawing. No simulation.
+        Function of a figure and a run that draws, without simulation.
     work
-        Steps over all runs that `simulate` reports, for the progress bar.
+        Number of steps over all runs that `simulate` reports, for the progress bar.
     size
         Width and height of the figure in inches.
     cells
-        The unit of a sweep; without it, a sweep takes the measured numbers of the
-        claims.
+        Unit of a sweep; without it, a sweep records the measured numbers of the claims.
     needs
         Extras of the package that `simulate` imports, such as ``"torch"``, and
         ``"minilm"`` for the packaged sentence encoder.
     files
-        Parameters to the files of real data that `simulate` reads.
+        Function of the parameters that returns the files of real data that `simulate`
+        reads.
     with_data
-        Parameters to those of a run that also uses real data, where that is optional
-        (`files` of the new parameters says which).
+        Function from parameters to those of a run that also uses real data, if that is
+        optional; `files` of the new parameters returns these files.
+    tabulate
+        Function of a run that returns a table of texts for the report, heads first;
+        None for none.
+    is_users
+        Whether it judges models of the user, so that no run of ours is on record.
     """
 
     key: str
@@ -132,6 +139,8 @@ class Experiment(Generic[Params]):
     needs: tuple[str, ...] = ()
     files: Callable[[Params], tuple[str, ...]] = field(default=lambda params: ())
     with_data: Callable[[Params], Params] | None = None
+    tabulate: Callable[[Run[Params]], list[list[str]]] | None = None
+    is_users: bool = False
 
     @property
     def paper(self) -> str:
@@ -156,13 +165,13 @@ class Result:
     seconds
         Time of the simulation.
     created
-        When it was finished (ISO 8601, UTC).
+        Time of completion (ISO 8601, UTC).
     versions
         Of Python and the libraries.
     figure
         The drawing as SVG.
     checking, drawing
-        Digests of the code that made the claims and the drawing.
+        Digests of the code that computed the claims and the drawing.
     reused
         Whether it was read from the store instead of computed.
     """

@@ -60,6 +60,9 @@ _MODULES = {
         "language": "language",
         "segmentation": "segmentation",
         "reconstruction": "reconstruction",
+        "sign": "sign",
+        "imagenet": "at_scale",
+        "wikitext": "at_scale",
     },
     "saritas2025": {
         "values": "readings",
@@ -67,6 +70,7 @@ _MODULES = {
         "eigenvalues": "eigenvalues",
         "gamma": "readings",
         "reparameterised": "reparameterised",
+        "heads": "heads",
     },
 }
 

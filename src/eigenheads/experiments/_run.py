@@ -64,7 +64,7 @@ class Missing(UsageError, RuntimeError):
 
 
 class Listener:
-    """Callbacks on the progress of `reproduce`; these do nothing."""
+    """Callbacks on the progress of `reproduce`; by default they do nothing."""
 
     def begin(self, total: float) -> None:
         """Receive the total number of steps of all results, once."""
@@ -112,16 +112,16 @@ def reproduce(
     keys
         A key, a glob, ``"all"``, or a list of these.
     preset
-        ``"smoke"`` (seconds), ``"demo"``, or ``"paper"`` (the paper's settings).
+        ``"smoke"`` (seconds), ``"demo"``, or ``"paper"`` (the settings of the paper).
     seed
-        Master seed; every experiment draws from a stream of its own.
+        Master seed; every experiment has its own random stream.
     out
-        Folder of results. Complete results are reused; of experiments that train many
-        models, also the models that an interrupted call finished.
+        Folder of results. Complete results are reused. Experiments that train many
+        models also reuse the models that an interrupted call finished.
     jobs
-        Threads; by default the cores of this machine. Never changes a result.
+        Number of threads; by default the number of cores. Does not change results.
     force
-        Compute again also results that are stored or damaged.
+        Whether to recompute results that are stored or damaged.
     data
         Folder of real data that is not shipped (MNIST as ``mnist/*-ubyte.gz``, …).
         Experiments that need it are left out without it.
@@ -314,14 +314,19 @@ def current_figure(result: Result) -> bytes:
     is_current = result.code == code_version(experiment.key)
     if result.drawing == drawing_version(experiment.key) or not is_current:
         return result.figure
+    return draw_experiment(experiment, stored_run(result))
+
+
+def stored_run(result: Result) -> Run[Any]:
+    """Return the run of a result, with its parameters as an object again."""
     # All presets of an experiment have one class. JSON has turned its tuples into
     # lists, so they are turned back.
-    kind = type(next(iter(experiment.presets.values())))
+    kind = type(next(iter(get_experiment(result.key).presets.values())))
     fields = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in result.params.items()
     }
-    return draw_experiment(experiment, Run(kind(**fields), result.table))
+    return Run(kind(**fields), result.table)
 
 
 def experiment_rng(key: str, seed: int) -> np.random.Generator:

@@ -53,7 +53,7 @@ _WRONG_FIELD = (
 
 
 class StoreError(UsageError, ValueError):
-    """A file in the store is damaged or not ours; the message names it."""
+    """Error: a file in the store is damaged or was not written by this package."""
 
     def __init__(self, message: str) -> None:
         super().__init__(escape_controls(message))

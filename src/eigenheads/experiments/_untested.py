@@ -33,7 +33,7 @@ class Untested:
 _IMAGENET = "needs ImageNet-1K and some GPU days; neither is shipped"
 # RPC is a run that `eigenheads train` wrote; DATA stands for the folder of the data.
 _TRAIN = "eigenheads train imagenet --data DATA --out RPC --variant rpc"
-_EVALUATE = "eigenheads evaluate RPC --data DATA"
+_JUDGE = "eigenheads reproduce teo2024/imagenet --data DATA --runs RPC"
 
 _UNTESTED = {
     "marion2025": (
@@ -107,14 +107,14 @@ _UNTESTED = {
             source="ImageNet-C, -A, -O",
             why=_IMAGENET,
             instead="teo2024/robustness",
-            command=f"{_EVALUATE} --corrupted C --natural imagenet-a=A --outliers O",
+            command=_JUDGE,
         ),
         Untested(
             claim="accuracy under attacks with budgets of 1/255 and more",
             source="attacks on ImageNet-1K",
             why=_IMAGENET,
             instead="teo2024/robustness",
-            command=f"{_EVALUATE} --attacks fgsm,pgd --units normalised",
+            command=_JUDGE,
         ),
         Untested(
             claim="the same gains in FAN, another architecture",
@@ -126,12 +126,12 @@ _UNTESTED = {
             claim="accuracy on ImageNet-R",
             source="ImageNet-R",
             why=_IMAGENET,
-            command=f"{_EVALUATE} --natural imagenet-r=R",
+            command=_JUDGE,
         ),
         Untested(
             claim="accuracy under SLD, CW and noise attacks, and under AutoAttack",
             source="further attacks on ImageNet-1K",
-            why=_IMAGENET + "; SLD and AutoAttack are not implemented",
+            why=_IMAGENET + "; AutoAttack as a whole is not implemented",
         ),
         Untested(
             claim="the same gains for SymViT-base",

@@ -12,9 +12,11 @@ except ImportError as error:
     raise _missing(_what, extra="train", owner="eigenheads.recipes") from error
 
 from eigenheads.recipes._attention import AttentionChoice
-from eigenheads.recipes._evaluation import Evaluation, evaluate_checkpoints
+from eigenheads.recipes._evaluation import evaluate_checkpoints
 from eigenheads.recipes._models import LanguageModel, VisionTransformer
-from eigenheads.recipes._training import TrainingResult, train_model
+from eigenheads.recipes._run import TrainingResult
+from eigenheads.recipes._tables import Evaluation
+from eigenheads.recipes._training import train_model
 
 __all__ = [
     "AttentionChoice",

@@ -17,10 +17,10 @@ _OWNER: Final = "train"
 class SoftmaxAttention(AbstractAttention):
     """Multi-head softmax self-attention with timm's parameter names."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Mix tokens."""
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+        """Mix tokens; of a mask, ``True`` lets a token see a key."""
         queries, keys, values = self._heads(x)
-        visibility = self._visibility(keys, None, None)
+        visibility = self._visibility(keys, attn_mask, None)
         scale = self.d_head**-0.5
         mixed = visibility.attend(
             queries, keys, values, scale=scale, dropout=self._dropout
@@ -30,7 +30,7 @@ class SoftmaxAttention(AbstractAttention):
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionChoice:
-    """The attention of every layer of a model.
+    """Attention of every layer of a model.
 
     Attributes
     ----------
@@ -43,9 +43,13 @@ class AttentionChoice:
         model and the first four of a language model; for the others all layers.
     rest
         Attention of the remaining layers: ``symmetric`` or ``softmax``.
-    n_iter, sparsity, threshold
+    n_iter, sparsity, threshold, multiplier
         Options of ``rpc``, as in :class:`~eigenheads.nn.RPCAttention`. The default
         threshold is that of the authors' program, which made the printed numbers.
+    query_steps
+        Softmaxes of ``rpc`` that queries enter: ``none`` (the cleaned keys serve as
+        queries, as in the paper's symmetric models), ``last`` or ``every`` (its
+        asymmetric models).
     """
 
     variant: str = "softmax"
@@ -54,12 +58,17 @@ class AttentionChoice:
     n_iter: int = 4
     sparsity: float = 4.0
     threshold: str = "reference"
+    multiplier: str = "paper"
+    query_steps: str = "none"
 
     def __post_init__(self) -> None:
         """Check the options."""
         check_choice("variant", self.variant, VARIANTS, owner=_OWNER)
         check_choice("rest", self.rest, ("symmetric", "softmax"), owner=_OWNER)
         check_choice("threshold", self.threshold, ("paper", "reference"), owner=_OWNER)
+        check_choice("multiplier", self.multiplier, ("paper", "admm"), owner=_OWNER)
+        steps = ("none", "last", "every")
+        check_choice("query_steps", self.query_steps, steps, owner=_OWNER)
         check_count("n_iter", self.n_iter, owner=_OWNER)
         if self.sparsity != math.inf:  # with which nothing is flagged
             check_positive("sparsity", self.sparsity, owner=_OWNER)
@@ -90,6 +99,26 @@ class AttentionChoice:
             return depth
         return 1 if self.layers == "first" else min(int(self.layers), depth)
 
+    def label(self, depth: int, default: int) -> str:
+        """Return a short name of the attention of a whole model.
+
+        Models with equal labels differ in nothing but their seeds and sizes.
+        """
+        if self.variant != "rpc":
+            n_leading = self.n_leading(depth, default)
+            where = "" if n_leading == depth else f", {n_leading} of {depth} layers"
+            return self.variant + where
+        n_leading = self.n_leading(depth, default)
+        where = "all layers" if n_leading == depth else f"{n_leading} of {depth} layers"
+        parts = [f"rpc n={self.n_iter}", where]
+        # Only options that differ from the defaults are named.
+        for name in ("sparsity", "threshold", "multiplier", "query_steps", "rest"):
+            value = getattr(self, name)
+            if value != getattr(type(self), name):
+                shown = f"{value:g}" if isinstance(value, float) else value
+                parts.append(f"{name} {shown}")
+        return ", ".join(parts)
+
     def kinds(self, depth: int, default: int) -> list[str]:
         """Return the kind of attention of every layer."""
         n_leading = self.n_leading(depth, default)
@@ -106,6 +135,9 @@ class AttentionChoice:
                 n_iter=self.n_iter,
                 sparsity=self.sparsity,
                 threshold=self.threshold,  # type: ignore[arg-type]
+                multiplier=self.multiplier,  # type: ignore[arg-type]
+                symmetric=self.query_steps == "none",
+                query_steps="every" if self.query_steps == "every" else "last",
                 **options,
             )
         if kind == "symmetric":

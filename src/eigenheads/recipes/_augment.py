@@ -1,9 +1,12 @@
 """Augmentation of batches of images in training, by kornia, and their soft targets."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from eigenheads.recipes._models import IMAGENET_MEAN, IMAGENET_STD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,10 +19,12 @@ class Augmentation:
         Smallest share of an image's area that a random crop keeps.
     flip
         Probability of a horizontal flip.
-    n_policies, magnitude
-        Transformations per batch and their strength (RandAugment), 0 to 30.
+    n_policies, magnitude, magnitude_noise
+        RandAugment: transformations per image, each drawn on its own and skipped with
+        probability 1/2; their strength, above 0 and below 10; and the standard
+        deviation of the strength.
     erasing
-        Probability of erasing a rectangle.
+        Probability of replacing a rectangle by noise, per image.
     mixup, cutmix
         Parameters of the Beta laws of the mixing shares; 0 switches one off.
     smoothing
@@ -31,7 +36,8 @@ class Augmentation:
     smallest_crop: float = 0.08
     flip: float = 0.5
     n_policies: int = 2
-    magnitude: int = 9
+    magnitude: float = 9.0
+    magnitude_noise: float = 0.5
     erasing: float = 0.25
     mixup: float = 0.8
     cutmix: float = 1.0
@@ -62,7 +68,7 @@ class Augmenter:
 
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return augmented images and target probabilities of the classes."""
-        images = self._pixels(images).clamp(0.0, 1.0)
+        images = self._pixels(images)
         targets = smooth_targets(labels, self.n_classes, self.options.smoothing)
         choice = self._choose_mixing()
         # A single image has no partner to mix with.
@@ -84,16 +90,97 @@ class Augmenter:
 def _pixel_pipeline(options: Augmentation) -> nn.Module:
     """Return flips, RandAugment and erasing in one module."""
     import kornia.augmentation as augmentation
-    from kornia.augmentation.auto import RandAugment
 
     parts: list[nn.Module] = []
     if options.flip:
         parts.append(augmentation.RandomHorizontalFlip(p=options.flip))
     if options.n_policies:
-        parts.append(RandAugment(n=options.n_policies, m=options.magnitude))
+        parts.append(
+            ImagewiseRandAugment(
+                options.n_policies, options.magnitude, options.magnitude_noise
+            )
+        )
     if options.erasing:
-        parts.append(augmentation.RandomErasing(p=options.erasing))
+        parts.append(NoiseErasing(options.erasing))
     return nn.Sequential(*parts)
+
+
+class ImagewiseRandAugment(nn.Module):
+    """RandAugment with transformations drawn per image.
+
+    kornia's own class draws the transformations once per batch. Here each image draws
+    its own, and kornia applies every transformation to the images that drew it.
+
+    Parameters
+    ----------
+    n
+        Transformations per image, drawn with replacement.
+    magnitude, noise
+        Mean and standard deviation of their strength, on a scale from 0 to 10.
+    probability
+        Probability that a drawn transformation is applied.
+    """
+
+    def __init__(
+        self, n: int, magnitude: float, noise: float, probability: float = 0.5
+    ) -> None:
+        from kornia.augmentation.auto import RandAugment
+        from kornia.augmentation.auto.rand_augment.rand_augment import default_policy
+
+        super().__init__()
+        self.n, self.magnitude, self.noise = n, magnitude, noise
+        self.probability = probability
+        # One RandAugment per transformation: its policy has this one only.
+        self.choices = nn.ModuleList(
+            RandAugment(n=1, m=15, policy=[policy]) for policy in default_policy
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return transformed images, entries 0 to 1."""
+        for _ in range(self.n):
+            images = self._transform_once(images)
+        return images
+
+    def _transform_once(self, images: Tensor) -> Tensor:
+        drawn = torch.randint(len(self.choices), (len(images),))
+        # Images that skip this round have the number -1, which no choice has.
+        drawn[torch.rand(len(images)) >= self.probability] = -1
+        result = images.clone()
+        choice: Any
+        for number, choice in enumerate(self.choices):
+            rows = (drawn == number).nonzero().flatten().to(images.device)
+            if not len(rows):
+                continue
+            # kornia's scale ends at 30, which it excludes, as it does 0.
+            strength = self.magnitude + self.noise * float(torch.randn(()))
+            choice.m = min(max(3.0 * strength, 0.03), 29.97)
+            result[rows] = choice(images[rows]).clamp(0.0, 1.0).to(images)
+        return result
+
+
+class NoiseErasing(nn.Module):
+    """Replace a random rectangle by noise of ImageNet's mean and deviation.
+
+    kornia draws the images and the rectangles: areas from 2 % to 1/3 of the image.
+    """
+
+    def __init__(self, probability: float) -> None:
+        import kornia.augmentation as augmentation
+
+        super().__init__()
+        self.erase = augmentation.RandomErasing(
+            p=probability, scale=(0.02, 1 / 3), ratio=(0.3, 3.3), value=0.0
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return images of which some have a rectangle of noise."""
+        # Erasing ones shows where kornia erases. The noise is not cut off at 0 and 1:
+        # it is standard normal after the model has normalised it.
+        erased = self.erase(torch.ones_like(images)) == 0.0
+        mean = images.new_tensor(IMAGENET_MEAN).view(1, 3, 1, 1)
+        deviation = images.new_tensor(IMAGENET_STD).view(1, 3, 1, 1)
+        noise = mean + deviation * torch.randn_like(images)
+        return torch.where(erased, noise, images)
 
 
 def smooth_targets(labels: Tensor, n_classes: int, smoothing: float) -> Tensor:

@@ -1,8 +1,9 @@
-"""Checkpoints of a training run: whole or not there, and read as data.
+"""Files of a training run: whole or not there, and read as data.
 
 A checkpoint is a folder ``step-00001234`` with ``model.safetensors``,
 ``average.safetensors``, ``optimizer.pt`` and ``state.json``. It is written under a
-temporary name and renamed, so a killed run leaves whole checkpoints only.
+temporary name and renamed, so a killed run leaves whole checkpoints only. The folder
+of a run has ``checkpoints/``, ``log.jsonl`` and at the end ``model/``.
 """
 
 import json
@@ -18,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from eigenheads._checks import Got, fail
+from eigenheads._files import write_atomically
 
 _PREFIX = "step-"
 
@@ -89,6 +91,49 @@ def load_optimizer(checkpoint: Path, *, owner: str) -> dict[str, Any]:
         got = Got(f"{path} ({type(error).__name__})")
         fail("checkpoint", "a file of plain tensors", got, owner=owner)
     return states
+
+
+class RunFolder:
+    """The log of a run and its final model."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def log(self, entry: Mapping[str, Any]) -> None:
+        """Append a line to ``log.jsonl``."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "log.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def cut_log(self, step: int) -> None:
+        """Remove lines of updates after the checkpoint: they are made again."""
+        path = self.folder / "log.jsonl"
+        if not path.is_file():
+            return
+        kept = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:  # the last line of a killed run may be cut
+                continue
+            if isinstance(entry, dict) and entry.get("step", 0) <= step:
+                kept.append(line + "\n")
+        write_atomically(path, lambda file: _write_text(file, kept))
+
+    def write_model(self, weights: Mapping[str, Tensor], state: Any) -> None:
+        """Write the averaged weights under ``model/``, for evaluation and timm."""
+        folder = self.folder / "model"
+        folder.mkdir(exist_ok=True)
+        # The rename is atomic, so no reader sees half of the file.
+        temporary = folder / ".model.safetensors.tmp"
+        save_file(_plain(weights), temporary)
+        temporary.replace(folder / "model.safetensors")
+        text = json.dumps(state, indent=1)
+        write_atomically(folder / "state.json", lambda file: _write_text(file, [text]))
+
+
+def _write_text(file: Any, lines: list[str]) -> None:
+    file.write("".join(lines).encode("utf-8"))
 
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

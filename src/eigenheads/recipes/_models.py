@@ -102,9 +102,9 @@ class PreNormBlock(nn.Module):
         self.mlp = FeedForward(d_model, d_hidden, dropout)
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None) -> Tensor:
         """Mix tokens, then channels."""
-        x = x + self.drop_path(self.attn(self.norm1(x)))
+        x = x + self.drop_path(self.attn(self.norm1(x), attn_mask))
         return x + self.drop_path(self.mlp(self.norm2(x)))
 
 
@@ -165,11 +165,18 @@ class VisionTransformer(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits of images ``(batch, 3, height, width)``."""
+        return self.classify(self.embed(images))
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Return the tokens that enter the first block."""
         tokens = self.patch_embed((images - self.mean) / self.std)
         first = self.cls_token.expand(len(tokens), -1, -1)
-        tokens = torch.cat([first, tokens], 1) + self.pos_embed
+        return torch.cat([first, tokens], 1) + self.pos_embed
+
+    def classify(self, tokens: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+        """Return the logits of embedded tokens; a mask holds in all layers."""
         for block in self.blocks:
-            tokens = block(tokens)
+            tokens = block(tokens, attn_mask)
         logits: Tensor = self.head(self.norm(tokens)[:, 0])
         return logits
 

@@ -238,7 +238,7 @@ _TINY = Preset(
     size=VIT_TINY, schedule=_DEIT, augmentation=Augmentation(), drop_path=0.1
 )
 _LIGHT = replace(
-    Augmentation.none(), smallest_crop=0.6, smoothing=0.1, n_policies=1, magnitude=3
+    Augmentation.none(), smallest_crop=0.6, smoothing=0.1, n_policies=1, magnitude=1.0
 )
 _SMALL_VIT = VisionSize(image=28, patch=4, d_model=64, depth=4, n_heads=4)
 _WIKITEXT = TrainingSchedule(

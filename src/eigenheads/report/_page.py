@@ -22,6 +22,7 @@ from eigenheads._files import write_atomically
 from eigenheads._plotting.svg import embedded_svg
 from eigenheads.experiments import (
     Claim,
+    Experiment,
     Result,
     experiment_keys,
     get_experiment,
@@ -30,7 +31,7 @@ from eigenheads.experiments import (
 from eigenheads.experiments._claims import count_verdicts
 from eigenheads.experiments._digest import code_version
 from eigenheads.experiments._registry import PRESETS, get_paper
-from eigenheads.experiments._run import current_figure
+from eigenheads.experiments._run import current_figure, stored_run
 from eigenheads.experiments._untested import untested_claims
 
 # Figures that are readable as thumbnails; for other papers the first figure is shown.
@@ -177,6 +178,7 @@ def _section(result: Result) -> dict[str, Any]:
     svg = embedded_svg(current_figure(result), name)
     # The table at the top shows the same drawing again, as a thumbnail.
     svg = svg.replace("<svg", f'<svg id="{name}-drawing"', 1)
+    is_current = result.code == code_version(experiment.key)
     return {
         "id": name,
         "experiment": experiment,
@@ -185,12 +187,20 @@ def _section(result: Result) -> dict[str, Any]:
         "view_box": _view_box(svg),
         "finding": _finding(experiment.title, result.claims),
         "alt": _alt(experiment.title, result.claims),
-        "is_current": result.code == code_version(experiment.key),
+        "is_current": is_current,
+        "table": _table(experiment, result) if is_current else [],
         "command": (
             f"eigenheads reproduce {result.key} "
             f"--preset {result.preset} --seed {result.seed}"
         ),
     }
+
+
+def _table(experiment: Experiment[Any], result: Result) -> list[list[str]]:
+    """Return the table that an experiment shows of its run, or nothing."""
+    if experiment.tabulate is None:
+        return []
+    return experiment.tabulate(stored_run(result))
 
 
 def _alt(title: str, claims: Iterable[Claim]) -> str:

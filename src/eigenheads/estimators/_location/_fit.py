@@ -159,7 +159,7 @@ class HeadSolution:
 
 
 def run_stages(state: FitState, stages: tuple[Stage, ...]) -> FitState:
-    """Apply stages one after the other."""
+    """Apply stages in order."""
     for stage in stages:
         state = stage(state)
     return state
@@ -239,7 +239,7 @@ def reduce_features(state: FitState) -> FitState:
 
 
 def whiten_tokens(state: FitState) -> FitState:
-    """Find coordinates in which the loss is well conditioned, whatever the units."""
+    """Find coordinates in which the loss is well conditioned for any units."""
     settings, data, span = state.settings, state.data, state.span
     shrinkage = settings.shrinkage
     if shrinkage is None:

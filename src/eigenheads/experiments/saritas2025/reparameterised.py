@@ -1,4 +1,4 @@
-"""The γ-test on models trained with values (I − S)V, which its authors ask for."""
+"""The γ-test on models trained with values (I − S)V, as its authors suggest."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any

@@ -45,7 +45,7 @@ _Run: TypeAlias = Callable[[Any, np.random.Generator], Mapping[str, float]]
 
 
 class SweepError(UsageError, RuntimeError):
-    """A sweep is incomplete; the finished cells are stored."""
+    """Error: a sweep is incomplete; the finished cells are stored."""
 
 
 @dataclass(frozen=True, kw_only=True)

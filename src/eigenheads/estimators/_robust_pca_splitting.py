@@ -1,0 +1,323 @@
+r"""Douglas-Rachford splitting into a structured part and errors, in place.
+
+The splitting minimises :math:`f(L) + h(X - L)` for any convex :math:`f` whose proximal
+map is known and a penalty :math:`h` of errors. It holds two arrays of the size of the
+data and works on blocks of rows. ``docs/theory/pursuit.md`` has the convergence
+theorem.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eigenheads._typing import FloatArray
+
+# Entries of a block of rows: its temporaries stay in the processor's cache.
+_BLOCK_ENTRIES = 32_768
+# The first penalty is this many times entries / sum|X|. [Candès et al. 2011] take 1/4
+# and keep it; a small one begins with few singular values, which is cheaper.
+_FIRST_PENALTY = 1 / 20
+# Over-relaxation: every step is this many times as long.
+RELAXATION = 1.6
+# Residual balancing [Boyd et al. 2011, 3.4.1; the square root: Wohlberg 2017]: look
+# every so many iterations, act if the residuals differ by this factor, change by at
+# most this factor, and only so often: after the last change the theorem applies.
+_LOOK_EVERY = 5
+_IMBALANCE = 2.0
+_LARGEST_CHANGE = 3.0
+# (of a single row fewer, so that rounding errors do not decide between changes).
+MAX_CHANGES, _MAX_ROW_CHANGES = 50, 20
+# The structured part is the yardstick of the residual (errors may be a thousand times
+# larger), unless it is smaller than this share of the data.
+_FLOOR = 1e-3
+_TINY = np.finfo(np.float64).tiny
+
+
+class RowFactors(NamedTuple):
+    """The matrix ``left @ right``."""
+
+    left: FloatArray
+    right: FloatArray
+
+    def block(self, rows: slice) -> FloatArray:
+        """Return some rows of the matrix."""
+        found: FloatArray = self.left[rows] @ self.right
+        return found
+
+
+# (matrix, penalties mu as a column) -> argmin f(A) + mu/2 |A - matrix|^2
+Prox: TypeAlias = Callable[[FloatArray, FloatArray], RowFactors]
+
+
+@dataclass(frozen=True)
+class ErrorPenalty:
+    r"""Penalty :math:`h` of errors, in entries or in whole rows.
+
+    :math:`h(R) = \min_S \lambda \lVert S \rVert + \lVert R - S \rVert_F^2 / (2 \nu)`
+    with the sum of absolute entries, or of lengths of rows; without noise
+    (:math:`\nu = 0`) it is :math:`\lambda \lVert R \rVert`.
+
+    Attributes
+    ----------
+    sparsity
+        :math:`\lambda`.
+    noise
+        :math:`\nu`.
+    of_rows
+        Whether errors are whole rows.
+    """
+
+    sparsity: float
+    noise: float = 0.0
+    of_rows: bool = False
+
+    def dual(
+        self, driver: FloatArray, penalty: Any, observed: Any, roots: Any
+    ) -> FloatArray:
+        r"""Return :math:`v - \operatorname{prox}_{h/\mu}(v)`; zero if not observed.
+
+        `roots` are the square roots of the weights of rows, which scale
+        :math:`\lambda`.
+        """
+        limit = self.sparsity / penalty * (1.0 if roots is None else roots)
+        scaled = driver * (1 / (1 + penalty * self.noise)) if self.noise else driver
+        if self.of_rows:
+            if observed is not None:
+                scaled = scaled * observed
+            lengths = np.sqrt(squares(scaled))
+            factor = limit / np.maximum(lengths, np.maximum(limit, _TINY))
+            found: FloatArray = scaled * factor
+            return found.astype(driver.dtype, copy=False)
+        found = np.clip(scaled, -limit, limit).astype(driver.dtype, copy=False)
+        if observed is not None:
+            found *= observed
+        return found
+
+    def value(self, rest: FloatArray, observed: Any, roots: Any) -> FloatArray:
+        """Return the penalty of each row, as a column."""
+        if observed is not None:
+            rest = rest * observed
+        sizes = np.sqrt(squares(rest)) if self.of_rows else np.abs(rest)
+        price = self.sparsity * (1.0 if roots is None else roots)
+        if self.noise:
+            inner = np.minimum(sizes, price * self.noise)
+            sizes = inner * (sizes - inner / 2) / self.noise
+            price = 1.0
+        total: FloatArray = price * sizes.sum(axis=1, keepdims=True, dtype=np.float64)
+        return total
+
+    def sparse(self, rest: FloatArray) -> FloatArray:
+        """Return the sparse part of a remainder that may also hold noise."""
+        edge = self.sparsity * self.noise
+        if not edge:
+            return rest
+        sizes = np.sqrt(squares(rest)) if self.of_rows else np.abs(rest)
+        kept = np.maximum(sizes - edge, 0) / np.maximum(sizes, _TINY)
+        found: FloatArray = (rest * kept).astype(rest.dtype, copy=False)
+        return found
+
+
+class SparseSplitting:
+    r"""Iterates of the splitting; :meth:`step` makes one.
+
+    With :math:`R = \operatorname{prox}_{h/\mu}(v)` and the relaxation :math:`\alpha`
+    one step is
+
+    .. math::
+
+        L = \operatorname{prox}_{f/\mu}(X + v - 2R), \qquad
+        v \leftarrow v + \alpha (X - L - R).
+
+    Parameters
+    ----------
+    data
+        :math:`X`, anything finite where nothing was observed.
+    observed
+        Where `data` was observed; None is everywhere.
+    prox
+        Of :math:`f/\mu`.
+    errors
+        :math:`h`.
+    by_row
+        Whether each row is a separate problem with its own :math:`\mu`.
+    roots
+        Square roots of the weights of rows, as a column.
+    is_balanced
+        Whether :math:`\mu` is adapted to the residuals. With a fixed :math:`\mu` the
+        length of :math:`X - L - R` never grows.
+    """
+
+    def __init__(
+        self,
+        data: FloatArray,
+        observed: NDArray[np.bool_] | None,
+        *,
+        prox: Prox,
+        errors: ErrorPenalty,
+        by_row: bool,
+        roots: FloatArray | None = None,
+        is_balanced: bool = True,
+    ) -> None:
+        self.data, self.observed, self.errors = data, observed, errors
+        self.roots = roots
+        self._prox = prox
+        self._by_row = by_row
+        self._is_balanced = is_balanced
+        self._block_rows = max(1, _BLOCK_ENTRIES // max(data.shape[1], 1))
+        lengths, total = self._sums(2)
+        for rows in self.blocks():
+            block = data[rows]
+            self._add(lengths, rows, squares(block))
+            sums = np.abs(block).sum(axis=1, keepdims=True, dtype=np.float64)
+            self._add(total, rows, sums)
+        self._size = np.sqrt(lengths)
+        mean = total / (data.size / total.size)
+        # Rows of zeros have no scale; any penalty solves them.
+        self.penalty = _FIRST_PENALTY / np.where(mean > 1e-300, mean, 1.0)
+        self.driver = np.zeros_like(data)
+        self.argument = np.empty_like(data)
+        self.low_rank = RowFactors(np.empty((0, 0)), np.empty((0, 0)))
+        self.n_iter = 0
+        self._n_changes = np.zeros(total.shape, dtype=np.int64)
+
+    def step(self) -> None:
+        """Make one step and measure its residuals."""
+        # Reflect at the errors, project on the structured part, average.
+        for rows in self.blocks():
+            driver = self.driver[rows]
+            block = self._dual(driver, rows)
+            block *= 2
+            block -= driver
+            np.add(block, self.data[rows], out=self.argument[rows])
+        found = self._prox(self.argument, self.penalty)
+        dtype = self.data.dtype
+        self.low_rank = RowFactors(
+            found.left.astype(dtype, copy=False), found.right.astype(dtype, copy=False)
+        )
+        sums = self._sums(6)
+        for rows in self.blocks():
+            for total, here in zip(sums, self._update(rows), strict=True):
+                self._add(total, rows, here)
+        left, moved, multiplier, structured, move, value = sums
+        yardstick = np.maximum(np.sqrt(structured), _FLOOR * self._size)
+        self.primal = np.sqrt(left) / np.maximum(yardstick, _TINY)
+        self.dual = np.sqrt(moved) / np.maximum(np.sqrt(multiplier), _TINY)
+        #: Length of X - L - R, which never grows while the penalty is fixed.
+        self.move = np.sqrt(move)
+        #: h(X - L), the second half of the objective.
+        self.error_value = value
+        eps = np.finfo(dtype).eps
+        #: Residuals below this are rounding errors.
+        self.rounding = 2 * eps * self._size / np.maximum(yardstick, _TINY)
+        self.n_iter += 1
+        if self._is_balanced and self.n_iter % _LOOK_EVERY == 0:
+            self._balance()
+
+    def keep(self, rows: NDArray[np.bool_]) -> None:
+        """Continue with these rows only."""
+        names = ("data", "observed", "driver", "argument", "penalty", "_n_changes")
+        for name in (*names, "_size", "primal", "dual"):
+            value = getattr(self, name)
+            if value is not None:
+                setattr(self, name, value[rows])
+
+    def blocks(self) -> Iterator[slice]:
+        """Yield slices of rows that together are all."""
+        for start in range(0, len(self.data), self._block_rows):
+            yield slice(start, min(start + self._block_rows, len(self.data)))
+
+    @property
+    def size(self) -> float:
+        """Frobenius norm of the data."""
+        return float(np.linalg.norm(self._size))
+
+    @property
+    def residual(self) -> Any:
+        """The larger of the two relative residuals: a number, or one per row."""
+        larger = np.maximum(self.primal, self.dual)
+        return larger if self._by_row else float(larger[0, 0])
+
+    def remainder(self, rows: slice) -> FloatArray:
+        """Return R of some rows: the errors, with the noise."""
+        driver = self.driver[rows]
+        found: FloatArray = driver - self._dual(driver, rows)
+        return found
+
+    def count_zeros(self) -> float:
+        """Return the number of observed entries without an error, with weights."""
+        count = 0.0
+        for rows in self.blocks():
+            is_zero = self.remainder(rows) == 0
+            if self.observed is not None:
+                is_zero &= self.observed[rows]
+            counts = np.count_nonzero(is_zero, axis=1)
+            if self.roots is not None:
+                counts = counts * self.roots[rows, 0] ** 2
+            count += float(counts.sum())
+        return count
+
+    def _dual(self, driver: FloatArray, rows: slice) -> FloatArray:
+        penalty = self.penalty[rows] if self._by_row else float(self.penalty[0, 0])
+        seen = None if self.observed is None else self.observed[rows]
+        roots = None if self.roots is None else self.roots[rows]
+        return self.errors.dual(driver, penalty, seen, roots)
+
+    def _update(self, rows: slice) -> tuple[FloatArray, ...]:
+        """Update the driver of some rows; return sums of squares per row."""
+        driver = self.driver[rows]
+        before = self._dual(driver, rows)
+        low = self.low_rank.block(rows)
+        rest = self.data[rows] - low
+        move = rest - driver
+        move += before
+        length = squares(move)
+        move *= RELAXATION
+        driver += move
+        after = self._dual(driver, rows)
+        seen = None if self.observed is None else self.observed[rows]
+        roots = None if self.roots is None else self.roots[rows]
+        value = self.errors.value(rest, seen, roots)
+        rest -= driver
+        rest += after
+        multiplier = squares(after)
+        before -= after
+        before += move  # the change of R
+        left, moved = squares(rest), squares(before)
+        return left, moved, multiplier, squares(low), length, value
+
+    def _balance(self) -> None:
+        ratio = np.maximum(self.primal, _TINY) / np.maximum(self.dual, _TINY)
+        change = np.clip(np.sqrt(ratio), 1 / _LARGEST_CHANGE, _LARGEST_CHANGE)
+        is_off = np.maximum(ratio, 1 / ratio) > _IMBALANCE
+        most = _MAX_ROW_CHANGES if self._by_row else MAX_CHANGES
+        change = np.where(is_off & (self._n_changes < most), change, 1.0)
+        if np.all(change == 1.0):
+            return
+        self._n_changes += change != 1.0
+        # The multiplier mu (v - R) stays what it is.
+        factor = 1 / change - 1
+        for rows in self.blocks():
+            driver = self.driver[rows]
+            dual = self._dual(driver, rows)
+            dual *= factor[rows] if self._by_row else float(factor[0, 0])
+            driver += dual
+        self.penalty = self.penalty * change
+
+    def _sums(self, count: int) -> list[FloatArray]:
+        shape = (len(self.data), 1) if self._by_row else (1, 1)
+        return [np.zeros(shape) for _ in range(count)]
+
+    def _add(self, total: FloatArray, rows: slice, here: FloatArray) -> None:
+        if self._by_row:
+            total[rows] = here
+        else:
+            total += here.sum()
+
+
+def squares(x: FloatArray) -> FloatArray:
+    """Return the sums of squares of rows as a column, in double precision."""
+    sums = np.einsum("ij,ij->i", x, x)
+    return sums.astype(np.float64)[:, None]
