@@ -2,8 +2,8 @@
 
 - ``laws``: the laws of ``datasets.BagLaw`` against their oracles;
 - ``assumptions``: unit tests after Raff and Holt (2023, arXiv 2310.17867): training
-  data offer an easy signal that standard multiple-instance learning must not use, and in
-  the test it points the other way;
+  data have an easy signal that standard multiple-instance learning must not use, and
+  in the test it points the other way;
 - ``musk``: ``compare_bag_estimators`` on MUSK1 and MUSK2 (``--data DIR``);
 - ``speed``: processor seconds of one fit, of RBF features and of the choice of penalty.
 
