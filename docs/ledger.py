@@ -368,6 +368,31 @@ def _checked_again(folder, manifest, commit):
     }
 
 
+def write_catalogue(results):
+    """Write columns and durations of the experiments for ``eigenheads describe``.
+
+    Columns are those of the stored results, of any preset; seconds are those of the
+    committed records.
+    """
+    import numpy as np
+
+    from eigenheads.experiments import experiment_keys
+
+    path = ROOT / "src" / "eigenheads" / "experiments" / "catalogue.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    catalogue = {}
+    for key in experiment_keys():
+        entry = dict(known.get(key, {}))
+        for table in sorted(results.glob(f"{key}/*/table.npz")):
+            with np.load(table) as arrays:
+                entry["columns"] = sorted(arrays.files)
+        record = LEDGER / f"{key}.json"
+        if record.exists():
+            entry["seconds"] = round(json.loads(record.read_text())["seconds"], 1)
+        catalogue[key] = entry
+    path.write_text(json.dumps(catalogue, indent=1) + "\n")
+
+
 def main():
     """Renew, collect or check."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -376,7 +401,13 @@ def main():
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--stale", action="store_true", help="list stale records")
     parser.add_argument("--status", action="store_true", help="tell of every record")
+    parser.add_argument(
+        "--catalogue", type=Path, metavar="RESULTS", help="renew catalogue.json"
+    )
     options = parser.parse_args()
+    if options.catalogue:
+        write_catalogue(options.catalogue)
+        return 0
     if options.status or options.stale:
         found = stale() if options.stale else status()
         for key, why in found.items():
