@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from eigenheads.robustness import TEXT_CORRUPTIONS, evaluate_robustness  # noqa: E402
-from eigenheads.robustness._text import corrupt_texts, read_texts  # noqa: E402
+from eigenheads.robustness._text import corrupt_texts, read_labelled_texts  # noqa: E402
 
 pytestmark = pytest.mark.torch
 VOCABULARY = [
@@ -135,7 +135,7 @@ def test_forms_of_data_agree():
 @pytest.mark.parametrize("kind", TEXT_CORRUPTIONS)
 def test_corruptions_hit_their_share_and_spare_special_tokens(kind):
     made, labels = texts(300)
-    data, _ = read_texts((made, labels), Tokenizer(), None)
+    data, _ = read_labelled_texts((made, labels), Tokenizer(), None)
     clean, found = data.clean, corrupt_texts(data, kind, 0.3, seed=1)
     assert (found.ids[:, 0] == CLS).all()
     assert ((found.ids == PAD) == (found.mask == 0)).all()

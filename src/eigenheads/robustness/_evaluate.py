@@ -54,7 +54,11 @@ from eigenheads.robustness._result import (
     RobustnessRow,
     interval,
 )
-from eigenheads.robustness._text import TEXT_CORRUPTIONS, plan_texts, read_texts
+from eigenheads.robustness._text import (
+    TEXT_CORRUPTIONS,
+    plan_texts,
+    read_labelled_texts,
+)
 
 _OWNER = "evaluate_robustness"
 _ALL_KINDS: Final = (*CORRUPTIONS, *IMAGENET_C, *TEXT_CORRUPTIONS)
@@ -209,7 +213,7 @@ def evaluate_robustness(
     )
     chosen = _check_shares(shares)
     n_batches = len(data) if hasattr(data, "__len__") else None
-    texts, data = read_texts(data, tokenizer, special_ids)
+    texts, data = read_labelled_texts(data, tokenizer, special_ids)
     # Forms of data: texts, a pair in memory, a loader of pairs, ids of words.
     is_loader = not isinstance(data, Sequence | Tensor | np.ndarray)
     if is_loader and not isinstance(data, Iterable):

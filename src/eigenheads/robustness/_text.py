@@ -69,7 +69,7 @@ class TextSet:
 # --- Reading -------------------------------------------------------------------------
 
 
-def read_texts(
+def read_labelled_texts(
     data: Any, tokenizer: Callable[..., Any] | None, special_ids: Sequence[int] | None
 ) -> tuple[TextSet | None, Any]:
     """Return texts with classes, or None and the data if it is of another kind.
