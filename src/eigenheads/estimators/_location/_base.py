@@ -33,14 +33,7 @@ from eigenheads.estimators._feature_maps import (
     check_feature_map,
     fit_feature_map,
 )
-from eigenheads.estimators._location._fit import (
-    OPTIMISATION,
-    PREPARATION,
-    FitState,
-    HeadSolution,
-    run_stages,
-    solution_of,
-)
+from eigenheads.estimators._location._fit import OPTIMISATION, PREPARATION
 from eigenheads.estimators._location._head import (
     HEADS,
     RELATIVE,
@@ -62,6 +55,12 @@ from eigenheads.estimators._location._selection import (
     PenaltyChoice,
     choose_penalty,
     fit_chosen,
+)
+from eigenheads.estimators._location._state import (
+    FitState,
+    HeadSolution,
+    run_stages,
+    solution_of,
 )
 from eigenheads.estimators._location._targets import (
     Encoding,
