@@ -85,6 +85,20 @@ def render_svg(draw: Callable[[Figure], None], *, size: tuple[float, float]) -> 
     return buffer.getvalue().replace(b"<svg ", b"<svg " + _WHITE, 1)
 
 
+def render_figure(
+    draw: Callable[[Figure], None], *, size: tuple[float, float], kind: str
+) -> bytes:
+    """Return what `draw` puts on an empty figure as ``"pdf"`` or ``"png"``."""
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=size)
+        draw(figure)
+        buffer = io.BytesIO()
+        # A date would make equal drawings differ.
+        metadata = {"CreationDate": None} if kind == "pdf" else None
+        figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
+    return buffer.getvalue()
+
+
 def embedded_svg(svg: bytes, name: str) -> str:
     """Return a figure for the inside of a page.
 

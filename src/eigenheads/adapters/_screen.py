@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from eigenheads._checks import Got, fail
 from eigenheads.adapters._attention_call import OWNER, AttentionCall, with_key_rows
-from eigenheads.adapters._batch import read_batch
+from eigenheads.adapters._batch import read_batch, run_model
 from eigenheads.adapters._family import (
     AttentionLayer,
     first_tensor,
@@ -333,12 +333,15 @@ def _find_block(
 
         return before
 
-    first = next(iter(batches))
+    first = next(iter(batches), None)
+    if first is None:
+        contract = "a loader with at least one batch"
+        fail("calibration", contract, Got("none"), owner=_OWNER)
     with ExitStack() as stack:
         stack.enter_context(_evaluating(model))
         for name in around:
             stack.enter_context(hooked(model.get_submodule(name), keep(name)))
-        model(*first.args, **first.kwargs)
+        run_model(model, first, owner=_OWNER)
     width = linear_parts(layers[0].output)[0].shape[0]
     fitting = [
         name
@@ -369,7 +372,7 @@ def _block_inputs(
             hooked(model.get_submodule(block), before),
             suppress(_Reached),
         ):
-            model(*batch.args, **batch.kwargs)
+            run_model(model, batch, owner=_OWNER)
         tokens = seen.pop()
         tokens = tokens if axis == 1 else tokens.transpose(0, 1)
         if n_tokens is not None and tokens.shape[1] != n_tokens:

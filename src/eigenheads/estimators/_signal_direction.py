@@ -225,8 +225,8 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         scaling = noise_scaling(tokens, whiten=bool(self.whiten))
         queries = self._search(tokens, scaling, random)
         # Weights and patterns differ in direction only if the tokens are whitened.
-        components = queries @ scaling.into.T
-        patterns = queries @ scaling.out.T
+        components = scaling.components(queries)
+        patterns = scaling.patterns(queries)
         lengths = np.linalg.norm(patterns, axis=1, keepdims=True)
         patterns /= np.where(lengths > 0, lengths, 1.0)
         # The sign of a query is arbitrary, so the largest entry is made positive.
@@ -332,18 +332,20 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         if self.inverse_temperature is not None:
             inverse_temperatures = (float(self.inverse_temperature),)
         how = SearchSettings(self.n_starts, self.max_iter, self.tol, self.n_tokens)
-        free = np.eye(z.shape[1])
+        free = None  # basis of what is left: everything
         queries, all_found = np.zeros((self.n_components, z.shape[1])), []
         # There are no more directions than dimensions; further queries stay zero.
         for index in range(min(self.n_components, z.shape[1])):
-            reduced = z @ free.astype(z.dtype)
+            reduced = z if free is None else z @ free.astype(z.dtype)
             found = search_direction(reduced, inverse_temperatures, how, random)
-            queries[index] = free @ found.query
+            query = found.query
+            queries[index] = query if free is None else free @ query
             all_found.append(found)
             self._say(index, found)
             if index + 1 < self.n_components:
                 # Basis of the complement of all queries so far.
-                free = free @ _complement(found.query)
+                rest = _complement(query)
+                free = rest if free is None else free @ rest
         self.n_iter_ = max(found.n_iter for found in all_found)
         self.inverse_temperatures_ = np.array(
             [found.inverse_temperature for found in all_found]

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads._typing import FloatArray
-from eigenheads.functional._signal import unchecked_gradient, unchecked_output
+from eigenheads.functional._arrays import stable_softmax
+from eigenheads.functional._signal import unchecked_output
 
 Tokens = NDArray[np.floating[Any]]
 # Directions along which the objective is measured to know how it varies by chance.
@@ -113,32 +114,56 @@ def mean_square(
 def _climb_all(
     prompts: Tokens, starts: FloatArray, inverse_temperature: float, how: SearchSettings
 ) -> FoundQuery:
-    climbs = (_climb(prompts, start, inverse_temperature, how) for start in starts)
-    return max(climbs, key=lambda found: found.objective)
-
-
-def _climb(
-    prompts: Tokens, query: FloatArray, inverse_temperature: float, how: SearchSettings
-) -> FoundQuery:
-    r"""Ascend from one start.
+    r"""Ascend from all starts, and return the best query.
 
     The step is :math:`1 / (q \cdot g)`, for which the projected update
-    :math:`q + a (I - q q^\top) g` is along the gradient :math:`g` itself.
+    :math:`q + a (I - q q^\top) g` is along the gradient :math:`g` itself. Queries that
+    still move share each pass over the tokens.
     """
-    iteration, converged = 0, False
-    while iteration < how.max_iter and not converged:
-        iteration += 1
-        gradient = unchecked_gradient(
-            np, prompts, query.astype(prompts.dtype), inverse_temperature
-        ).mean(axis=0, dtype=np.float64)
-        length = float(np.linalg.norm(gradient))
-        if not length > 0:  # all tokens are equal along q: no direction is better
-            converged = True
+    queries = np.array(starts, dtype=np.float64)
+    n_iter = np.zeros(len(queries), dtype=np.int64)
+    moving = np.arange(len(queries))
+    for iteration in range(1, how.max_iter + 1):
+        gradients = _gradients(prompts, queries[moving], inverse_temperature)
+        lengths = np.linalg.norm(gradients, axis=1, keepdims=True)
+        n_iter[moving] = iteration
+        # Without a gradient all tokens are equal along q: no direction is better.
+        rises = lengths[:, 0] > 0
+        before = queries[moving]
+        after = np.where(
+            rises[:, None], gradients / np.maximum(lengths, 1e-300), before
+        )
+        queries[moving] = after
+        cosines = np.abs(np.einsum("ij,ij->i", before, after))
+        moving = moving[rises & ~(1 - cosines <= how.tol)]
+        if not len(moving):
             break
-        before, query = query, gradient / length
-        converged = 1 - abs(float(before @ query)) <= how.tol
-    value = mean_square(prompts, query, inverse_temperature)
-    return FoundQuery(query, value, inverse_temperature, iteration, converged)
+    values = [mean_square(prompts, query, inverse_temperature) for query in queries]
+    best = int(np.argmax(values))
+    return FoundQuery(
+        queries[best],
+        values[best],
+        inverse_temperature,
+        int(n_iter[best]),
+        best not in moving,
+    )
+
+
+def _gradients(
+    prompts: Tokens, queries: FloatArray, inverse_temperature: float
+) -> FloatArray:
+    """Return the mean over prompts of the gradient of the squared output, per query.
+
+    The formula is that of :func:`eigenheads.functional.signal_output_gradient`.
+    """
+    rows = queries.astype(prompts.dtype)
+    across = prompts.swapaxes(-1, -2)
+    weights = stable_softmax(inverse_temperature * (rows @ across))
+    meeting = (weights @ prompts) @ across
+    excess = meeting - np.sum(weights * meeting, axis=-1, keepdims=True)
+    gradients = 2 * inverse_temperature * ((weights * excess) @ prompts)
+    mean: FloatArray = gradients.mean(axis=0, dtype=np.float64)
+    return mean
 
 
 def _starts(tokens: Tokens, n: int, random: np.random.RandomState) -> FloatArray:
@@ -160,7 +185,10 @@ def _normalised(rows: FloatArray) -> FloatArray:
 
 
 class NoiseScaling(NamedTuple):
-    """``z = (x - mean) @ into``; a pattern in z is ``out @ pattern`` in x."""
+    """``z = (x - mean) @ into``; a pattern in z is ``out @ pattern`` in x.
+
+    `into` and `out` are numbers if all directions have one scale.
+    """
 
     mean: FloatArray
     into: FloatArray
@@ -169,8 +197,20 @@ class NoiseScaling(NamedTuple):
     def apply(self, tokens: NDArray[Any]) -> NDArray[Any]:
         """Return z, in the tokens' dtype."""
         dtype = tokens.dtype
-        z: NDArray[Any] = (tokens - self.mean.astype(dtype)) @ self.into.astype(dtype)
-        return z
+        return _times(tokens - self.mean.astype(dtype), self.into.astype(dtype))
+
+    def components(self, queries: FloatArray) -> FloatArray:
+        """Return weights of x that give the coordinates of z along queries."""
+        return _times(queries, self.into.T)
+
+    def patterns(self, queries: FloatArray) -> FloatArray:
+        """Return the directions of x that queries of z stand for."""
+        return _times(queries, self.out.T)
+
+
+def _times(rows: NDArray[Any], factor: NDArray[Any]) -> NDArray[Any]:
+    product: NDArray[Any] = rows @ factor if factor.ndim else rows * factor
+    return product
 
 
 def noise_scaling(tokens: NDArray[np.floating[Any]], *, whiten: bool) -> NoiseScaling:
@@ -186,10 +226,10 @@ def noise_scaling(tokens: NDArray[np.floating[Any]], *, whiten: bool) -> NoiseSc
     values = np.maximum(values, 0.0)
     kept = values > max(values[-1] * d * np.finfo(tokens.dtype).eps, 0.0)
     if not kept.any():  # all tokens are equal
-        return NoiseScaling(mean, np.eye(d), np.eye(d))
+        return NoiseScaling(mean, np.ones(()), np.ones(()))
     if not whiten:
         scale = math.sqrt(_noise_level(values[kept], len(tokens)))
-        return NoiseScaling(mean, np.eye(d) / scale, np.eye(d) * scale)
+        return NoiseScaling(mean, np.array(1 / scale), np.array(scale))
     roots = np.sqrt(values[kept])
     basis = vectors[:, kept]
     if is_wide:

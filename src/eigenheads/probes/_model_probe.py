@@ -84,7 +84,6 @@ class ModelProbe:
         """Q-values by null and statistic; a null with all heads is one family."""
         by_null: dict[str, dict[str, FloatArray]] = {}
         for null, names in self._families.items():
-            tests = [self.statistics[name] for name in names]
             p_values = [self._p_values[name][null] for name in names]
             q = q_values(np.stack(p_values), method=self._method)
             if self._takes_largest(null):
@@ -103,13 +102,17 @@ class ModelProbe:
         tests = [self.statistics[name] for name in self._families[null]]
         enough = [2 / (1 + one.nulls[null].shape[-1]) <= _LEVEL for one in tests]
         found = np.full((len(tests), *tests[0].observed.shape), np.nan)
-        found[enough] = max_statistic_p_values(
-            [
-                (one.observed, one.nulls[null], one.alternative)
-                for one, takes_part in zip(tests, enough, strict=True)
-                if takes_part
-            ]
-        ) if any(enough) else np.nan
+        found[enough] = (
+            max_statistic_p_values(
+                [
+                    (one.observed, one.nulls[null], one.alternative)
+                    for one, takes_part in zip(tests, enough, strict=True)
+                    if takes_part
+                ]
+            )
+            if any(enough)
+            else np.nan
+        )
         return found
 
     @cached_property

@@ -136,8 +136,8 @@ def _columns(
     return columns
 
 
-# Statistic, measurement, reason. The predictions were set before the first run at preset
-# paper and stay; what came out is on record below. Two were known from other passages.
+# Statistic, measurement, reason. The predictions were set before the first run at
+# preset paper, and stay; what came out is on record below. Two were known before.
 _MOST = (
     ("entropy", "minilm", "training sharpens or spreads most heads"),
     (
