@@ -67,12 +67,10 @@ class ProbeProgress:
         self.n_done += 1
         if self.is_terminal:
             return
-        left = (time.perf_counter() - self.began) / self.n_done
-        left *= self.n_layers - self.n_done
-        sys.stderr.write(
-            f"probe: layer {self.n_done} of {self.n_layers} done, "
-            f"{_duration(left)} left\n"
-        )
+        n_left = self.n_layers - self.n_done
+        left = n_left * (time.perf_counter() - self.began) / self.n_done
+        more = f", {_duration(left)} left" if n_left else ""
+        sys.stderr.write(f"probe: layer {self.n_done} of {self.n_layers} done{more}\n")
         sys.stderr.flush()
 
 
