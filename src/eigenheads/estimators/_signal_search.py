@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import chdtri
 
 from eigenheads._typing import FloatArray
 from eigenheads.functional._signal import unchecked_gradient, unchecked_output
@@ -13,16 +14,27 @@ from eigenheads.functional._signal import unchecked_gradient, unchecked_output
 Tokens = NDArray[np.floating[Any]]
 # Directions along which the objective is measured to know how it varies by chance.
 _N_RANDOM = 16
+# Updates from every start, and the number of starts that are then followed further.
+_TRIAL, _FINALISTS = 25, 2
+# Steps may become shorter every so many updates, and so often.
+_LOOK_EVERY, _HALVINGS = 5, 5
+# Whitening is robust from this many tokens per feature on, in so many steps.
+_ROBUST_RATIO, _ROBUST_STEPS = 5, 10
 
 
 class FoundQuery(NamedTuple):
-    """The best query of a search, and how it was found."""
+    """The best query of a search, and how it was found.
+
+    `excess` is how far its objective exceeds the best one in Gaussian noise, in units
+    of the spread over random queries; NaN if it was not measured.
+    """
 
     query: FloatArray
     objective: float
     inverse_temperature: float
     n_iter: int
     converged: bool
+    excess: float = math.nan
 
 
 class SearchSettings(NamedTuple):
@@ -32,6 +44,7 @@ class SearchSettings(NamedTuple):
     max_iter: int
     tol: float
     prompt_length: int
+    measures_excess: bool = False
 
 
 def cut_into_prompts(
@@ -52,8 +65,12 @@ def search_direction(
     inverse_temperatures: Sequence[float],
     how: SearchSettings,
     random: np.random.RandomState,
+    n_free: int | None = None,
 ) -> FoundQuery:
     """Return the query that stands out most, over all inverse temperatures.
+
+    `n_free` is the dimension of the space that the tokens come from; None is that of
+    their coordinates.
 
     An inverse temperature is judged by how far its objective exceeds the best one on
     Gaussian tokens of the same number and width, in units of its spread over random
@@ -62,25 +79,42 @@ def search_direction(
     prompts = cut_into_prompts(tokens, how.prompt_length, random)
     starts = _starts(tokens, how.n_starts, random)
     prompts, (starts,), back = _within_span(prompts, starts)
-    if len(inverse_temperatures) == 1:
+    if len(inverse_temperatures) == 1 and not how.measures_excess:
         found = _climb_all(prompts, starts, inverse_temperatures[0], how)
         return found._replace(query=back(found.query))
-    noise = random.standard_normal(tokens.shape).astype(tokens.dtype)
+    noise, shorten = gaussian_tokens(len(tokens), n_free or tokens.shape[1], random)
+    noise = noise.astype(tokens.dtype)
     in_noise = cut_into_prompts(noise, how.prompt_length, random)
-    from_noise = _starts(noise, min(2, how.n_starts), random)
-    lines = _normalised(random.standard_normal((_N_RANDOM, tokens.shape[1])))
-    in_noise, (from_noise, lines), _ = _within_span(in_noise, from_noise, lines)
-    best, most = None, -np.inf
+    from_noise = shorten * _starts(noise, min(2, how.n_starts), random)
+    drawn = random.standard_normal((_N_RANDOM, noise.shape[1]))
+    lines = shorten * _normalised(drawn)
+    best = None
     for inverse_temperature in inverse_temperatures:
         found = _climb_all(prompts, starts, inverse_temperature, how)
         chance = _climb_all(in_noise, from_noise, inverse_temperature, how)
         squares = [mean_square(in_noise, line, inverse_temperature) for line in lines]
         spread = float(np.std(squares))
         excess = (found.objective - chance.objective) / max(spread, 1e-300)
-        if best is None or excess > most:
-            best, most = found, excess
+        if best is None or excess > best.excess:
+            best = found._replace(excess=excess)
     assert best is not None
     return best._replace(query=back(best.query))
+
+
+def gaussian_tokens(
+    n: int, d: int, random: np.random.RandomState
+) -> tuple[FloatArray, float]:
+    """Return `n` Gaussian tokens in coordinates of their span, and a length.
+
+    Fewer tokens than dimensions span a random subspace. There they have a triangular
+    matrix of coordinates (Bartlett's decomposition), which needs no array of `d`
+    columns. The length is that of a random unit vector after its projection.
+    """
+    if n >= d:
+        return random.standard_normal((n, d)), 1.0
+    tokens = np.tril(random.standard_normal((n, n)), -1)
+    tokens[np.diag_indices(n)] = np.sqrt(random.chisquare(d - np.arange(n)))
+    return tokens, math.sqrt(n / d)
 
 
 def _within_span(
@@ -113,7 +147,15 @@ def mean_square(
 def _climb_all(
     prompts: Tokens, starts: FloatArray, inverse_temperature: float, how: SearchSettings
 ) -> FoundQuery:
-    climbs = (_climb(prompts, start, inverse_temperature, how) for start in starts)
+    """Climb from all starts for a while, and from the best of them to the end."""
+    short = how._replace(max_iter=min(how.max_iter, _TRIAL))
+    climbs = [_climb(prompts, start, inverse_temperature, short) for start in starts]
+    climbs.sort(key=lambda found: -found.objective)
+    rest = how._replace(max_iter=how.max_iter - short.max_iter)
+    for index, found in enumerate(climbs[:_FINALISTS]):
+        if not found.converged and rest.max_iter:
+            further = _climb(prompts, found.query, inverse_temperature, rest)
+            climbs[index] = further._replace(n_iter=found.n_iter + further.n_iter)
     return max(climbs, key=lambda found: found.objective)
 
 
@@ -125,7 +167,7 @@ def _climb(
     The step is :math:`1 / (q \cdot g)`, for which the projected update
     :math:`q + a (I - q q^\top) g` is along the gradient :math:`g` itself.
     """
-    iteration, converged = 0, False
+    iteration, converged, halvings, turn = 0, False, 0, np.inf
     while iteration < how.max_iter and not converged:
         iteration += 1
         gradient = unchecked_gradient(
@@ -135,8 +177,15 @@ def _climb(
         if not length > 0:  # all tokens are equal along q: no direction is better
             converged = True
             break
-        before, query = query, gradient / length
-        converged = 1 - abs(float(before @ query)) <= how.tol
+        target = gradient / length
+        before, turn = turn, 1 - abs(float(query @ target))
+        converged = turn <= how.tol
+        # A query that turns by more and more jumps between tokens. Shorter steps end
+        # that; the convergence is still measured by the full one.
+        if iteration % _LOOK_EVERY == 0 and turn >= before and halvings < _HALVINGS:
+            halvings += 1
+        query = (2**halvings - 1) * query + target
+        query /= np.linalg.norm(query)
     value = mean_square(prompts, query, inverse_temperature)
     return FoundQuery(query, value, inverse_temperature, iteration, converged)
 
@@ -160,42 +209,102 @@ def _normalised(rows: FloatArray) -> FloatArray:
 
 
 class NoiseScaling(NamedTuple):
-    """``z = (x - mean) @ into``; a pattern in z is ``out @ pattern`` in x."""
+    """``z = (x - mean) @ into``; a pattern in z is ``out @ pattern`` in x.
+
+    A number instead of a matrix multiplies all features. `n_free` is the number of
+    dimensions of the noise.
+    """
 
     mean: FloatArray
-    into: FloatArray
-    out: FloatArray
+    into: FloatArray | float
+    out: FloatArray | float
+    n_free: int
 
     def apply(self, tokens: NDArray[Any]) -> NDArray[Any]:
-        """Return z, in the tokens' dtype."""
+        """Return z, in the dtype of the tokens."""
         dtype = tokens.dtype
-        z: NDArray[Any] = (tokens - self.mean.astype(dtype)) @ self.into.astype(dtype)
+        centred = tokens - self.mean.astype(dtype)
+        if isinstance(self.into, float):
+            return centred * dtype.type(self.into)
+        z: NDArray[Any] = centred @ self.into.astype(dtype)
         return z
+
+    def weights(self, queries: FloatArray) -> FloatArray:
+        """Return rows w with ``z @ query == (x - mean) @ w``."""
+        return (
+            queries * self.into
+            if isinstance(self.into, float)
+            else (queries @ self.into.T)
+        )
+
+    def patterns(self, queries: FloatArray) -> FloatArray:
+        """Return the queries as directions of tokens, of unit length."""
+        found = queries if isinstance(self.out, float) else queries @ self.out.T
+        lengths = np.linalg.norm(found, axis=1, keepdims=True)
+        unit: FloatArray = found / np.where(lengths > 0, lengths, 1.0)
+        return unit
 
 
 def noise_scaling(tokens: NDArray[np.floating[Any]], *, whiten: bool) -> NoiseScaling:
-    """Return coordinates of unit noise: one scale for all directions, or whitened."""
-    d = tokens.shape[1]
+    """Return coordinates of unit noise: one scale for all directions, or whitened.
+
+    Fewer tokens than features are given coordinates in their span, so that no matrix
+    of features by features is made.
+    """
+    n, d = tokens.shape
     mean = tokens.mean(axis=0, dtype=np.float64)
-    centred = tokens - mean.astype(tokens.dtype)
-    # With fewer tokens than features, their Gram matrix is the smaller one of the two
-    # with these eigenvalues.
-    is_wide = d > len(tokens)
-    square = centred @ centred.T if is_wide else centred.T @ centred
-    values, vectors = np.linalg.eigh(square.astype(np.float64) / len(tokens))
+    is_wide = d > n
+    if whiten and n >= _ROBUST_RATIO * d:
+        mean, covariance = _robust_covariance(tokens.astype(np.float64))
+        values, vectors = np.linalg.eigh(covariance)
+    else:
+        centred = tokens - mean.astype(tokens.dtype)
+        # With fewer tokens than features, their Gram matrix is the smaller one of the
+        # two with these eigenvalues.
+        square = centred @ centred.T if is_wide else centred.T @ centred
+        values, vectors = np.linalg.eigh(square.astype(np.float64) / n)
     values = np.maximum(values, 0.0)
     kept = values > max(values[-1] * d * np.finfo(tokens.dtype).eps, 0.0)
     if not kept.any():  # all tokens are equal
-        return NoiseScaling(mean, np.eye(d), np.eye(d))
-    if not whiten:
-        scale = math.sqrt(_noise_level(values[kept], len(tokens)))
-        return NoiseScaling(mean, np.eye(d) / scale, np.eye(d) * scale)
+        return NoiseScaling(mean, 1.0, 1.0, d)
+    scale = math.sqrt(_noise_level(values[kept], n))
+    if not (whiten or is_wide):
+        return NoiseScaling(mean, 1 / scale, scale, d)
     roots = np.sqrt(values[kept])
     basis = vectors[:, kept]
     if is_wide:
         # From eigenvectors of the Gram matrix to unit eigenvectors of the covariance.
-        basis = centred.T @ basis / (roots * math.sqrt(len(tokens)))
-    return NoiseScaling(mean, basis / roots, basis * roots)
+        basis = centred.T @ basis / (roots * math.sqrt(n))
+    if not whiten:
+        return NoiseScaling(mean, basis / scale, basis * scale, d)
+    return NoiseScaling(mean, basis / roots, basis * roots, basis.shape[1])
+
+
+def _robust_covariance(tokens: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return mean and covariance in which far tokens have small weights.
+
+    Squared distances beyond the 0.9 quantile of the chi-squared law, in units of their
+    median, are cut to it (an M-estimator after Huber). The covariance is scaled so that
+    the median distance is that of Gaussian tokens.
+    """
+    d = tokens.shape[1]
+    middle, most = chdtri(d, 0.5), chdtri(d, 0.1)
+    mean = np.median(tokens, axis=0)
+    covariance = np.cov(tokens.T).reshape(d, d)
+    result = mean, covariance
+    for _ in range(_ROBUST_STEPS):
+        centred = tokens - mean
+        inverse = np.linalg.pinv(covariance, hermitian=True)
+        squares = np.einsum("ij,ij->i", centred @ inverse, centred)
+        unit = float(np.median(squares)) / middle
+        if not unit > 0:
+            break
+        weights = np.minimum(1.0, most * unit / np.maximum(squares, 1e-300))
+        result = mean, covariance * unit
+        mean = weights @ tokens / weights.sum()
+        centred = tokens - mean
+        covariance = (weights[:, None] * centred).T @ centred / weights.sum()
+    return result
 
 
 def _noise_level(values: FloatArray, n: int) -> float:
