@@ -40,6 +40,13 @@ help:  ## list the targets
 	@.venv/bin/python $(PIP_INSTALL) --editable ".[torch,hf,dask,frame,train,dev,docs]"
 	@touch $@
 
+# The development environment with TransformerLens, which it does not need otherwise.
+.venv-lens/.lens: $(SPEC)
+	@echo "Installing TransformerLens into .venv-lens …"
+	@$(PYTHON) -m venv .venv-lens
+	@.venv-lens/bin/python $(PIP_INSTALL) --editable ".[torch,hf]" pytest pytest-timeout hypothesis transformer_lens
+	@touch $@
+
 # The core is enough; with the development environment the tour also shows a model.
 DEMO_READY = $(or $(wildcard .venv/.dev),.venv-core/.core)
 
@@ -67,9 +74,10 @@ test: check .venv-core/.test  ## check, the suite, and the core without torch
 test-core: .venv-core/.test  ## the tests that need no torch, alone
 	.venv-core/bin/python -m pytest -n $(WORKERS) -m "not slow and not torch and not browser"
 
-test-all: check .venv-core/.test  ## also what is too long for every change
+test-all: check .venv-core/.test .venv-lens/.lens  ## also what is too long for every change
 	.venv/bin/python -m pytest -n $(WORKERS) -m "slow or not slow $(NO_BROWSER)"
 	.venv-core/bin/python -m pytest -n $(WORKERS) -m "not torch and not browser" --quiet
+	.venv-lens/bin/python -m pytest -m slow --quiet tests/adapters/test_transformer_lens.py
 
 bench: .venv/.dev  ## speed and memory as ratios, measured in one run
 	.venv/bin/python -m benchmarks
@@ -77,7 +85,7 @@ bench: .venv/.dev  ## speed and memory as ratios, measured in one run
 # DATA is the folder of real data; without it, experiments that need it are left out.
 ledger: .venv/.dev  ## renew the stale numbers of README and docs (preset paper)
 	.venv/bin/python docs/ledger.py --status
-	stale=$$(.venv/bin/python docs/ledger.py --stale); test -z "$$stale" || \
+	stale=$$(.venv/bin/python docs/ledger.py --stale $(if $(DATA),--data $(DATA))); test -z "$$stale" || \
 	.venv/bin/eigenheads reproduce $$stale --preset paper --out $(OUT) $(if $(DATA),--data $(DATA))
 	.venv/bin/python docs/ledger.py --collect $(OUT)
 

@@ -15,20 +15,20 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import erf
 
+from benchmarks._location_kernel import LocationProblem, location_exact_block
+from eigenheads._location_order import ORDER_PARAMETERS
 from eigenheads._parallel import threads
+from eigenheads._rng import run_generators
+from eigenheads._run_blocks import run_blocks
 from eigenheads.datasets import SignalTokens, SingleLocation
-from eigenheads.dynamics import simulate_location, simulate_signal
-from eigenheads.models import Model, Token, signs, simulate, softmax
+from eigenheads.dynamics import location_start, simulate_location, simulate_signal
+from eigenheads.dynamics._location import frame_coordinates
+from eigenheads.models import Model, Token, simulate, softmax
 
 
 def location(X, w, u, g, p):
     T = np.sum(erf(p.inverse_temperature * (X @ w.k)) * (X @ w.v))
     return (T - X[0] @ u.value - p.noise * g[0]) ** 2
-
-
-def signal(X, w, u, g, p):
-    o = softmax(p.inverse_temperature * (X @ w.q)) @ X
-    return -(o @ o)
 
 
 def positional(X, w, u, g, p):
@@ -54,32 +54,43 @@ def location_model(n_tokens: int) -> Model:
 
 
 def location_pair(n_tokens: int, n_steps: int) -> tuple[Callable[[], object], ...]:
-    options = {"step_size": 1e-3, "batch_size": 5, "n_steps": n_steps, "n_runs": 1}
-    options |= {"record_every": n_steps, "seed": 0}
-    model = location_model(n_tokens)
+    """Return the hand-written kernel and the declared model, at equal settings."""
     law = SingleLocation(d=80, n_tokens=n_tokens, noise=0.1)
-    return (
-        lambda: simulate_location(law, inverse_temperature=1.0, **options),
-        lambda: simulate(model, d=80, **options),
-    )
+    options = {"step_size": 1e-3, "batch_size": 5, "n_steps": n_steps, "n_runs": 1}
+    options |= {"record_every": n_steps, "seed": 0, "inverse_temperature": 1.0}
+
+    def by_hand() -> object:
+        starts = location_start(law.d, n_runs=1, seed=0)
+        return run_blocks(
+            location_exact_block,
+            [np.pad(frame_coordinates(row), ((0, 0), (0, 2))) for row in starts],
+            curves=ORDER_PARAMETERS,
+            start=starts,
+            schedules={"inverse_temperature": 1.0, "step_size": 1e-3},
+            constants=(LocationProblem(80.0, n_tokens, law.gamma, law.noise, 5),),
+            generators=run_generators(0, 1, owner="benchmark"),
+            n_steps=n_steps,
+            record_every=n_steps,
+            nanoseconds=180.0 * n_tokens,
+            owner="benchmark",
+        )
+
+    return by_hand, lambda: simulate_location(law, **options)
 
 
 def signal_pair(n_tokens: int, n_steps: int) -> tuple[Callable[[], object], ...]:
+    """Return a loop that only draws the normals, and the declared model."""
     few = max(1, n_tokens // 100)
     law = SignalTokens(100, few, n_tokens - few, 0.25, inverse_temperature=1.0)
     options = {"step_size": 1e-3, "n_steps": n_steps, "n_runs": 1, "seed": 0}
     options |= {"record_every": n_steps}
-    model = Model(
-        signal,
-        weights={"q": "sphere"},
-        planted=("u",),
-        tokens=[Token(few, mean={"u": signs(law.amplitude)}), Token(n_tokens - few)],
-        parameters={"inverse_temperature": 1.0},
-    )
-    return (
-        lambda: simulate_signal(law, **options),
-        lambda: simulate(model, d=100, **options),
-    )
+    rng, row = np.random.Generator(np.random.SFC64(0)), np.empty(3 * n_tokens)
+
+    def draws() -> None:
+        for _ in range(n_steps):
+            rng.standard_normal(out=row)
+
+    return draws, lambda: simulate_signal(law, **options)
 
 
 def least(functions: tuple[Callable[[], object], ...], repeats: int) -> list[float]:
@@ -147,16 +158,16 @@ def torch_step(d: int, n_steps: int) -> Callable[[], object]:
 
 def main(quick: bool = False) -> None:
     repeats, scale = (1, 50) if quick else (9, 1)
-    pairs = {"location, 10 tokens": location_pair(10, 20_000 // scale)}
-    if not quick:
-        pairs["location, 1 000 tokens"] = location_pair(1000, 300)
-        pairs["signal, 50 tokens"] = signal_pair(50, 20_000)
-        pairs["signal, 10 000 tokens"] = signal_pair(10_000, 300)
-    print("declared model / hand-written kernel, processor time, one core")
+    print("processor time, one core")
     with threads(1):
-        for name, pair in pairs.items():
-            hand, declared = least(pair, repeats)
-            print(f"  {name:24} {declared / hand:5.2f}")
+        for n_tokens, n_steps in ((10, 20_000 // scale), (1000, 300 // scale)):
+            hand, declared = least(location_pair(n_tokens, n_steps), repeats)
+            label = f"location, {n_tokens} tokens: declared / by hand"
+            print(f"  {label:48} {declared / hand:5.2f}")
+        for n_tokens, n_steps in ((50, 20_000 // scale), (10_000, 300 // scale)):
+            draws, declared = least(signal_pair(n_tokens, n_steps), repeats)
+            label = f"signal, {n_tokens} tokens: whole update / its normals"
+            print(f"  {label:48} {declared / draws:5.2f}")
         model = location_model(10)
         options = {"step_size": 1e-12, "n_runs": 1, "seed": 0, "batch_size": 5}
         options |= {"n_steps": 20_000 // scale, "record_every": 20_000 // scale}

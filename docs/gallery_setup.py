@@ -6,6 +6,7 @@ import warnings
 ORDER = (
     "watch_a_head",
     "any_dimension",
+    "your_model",
     "find_the_token",
     "regress_on_bags",
     "attention_pca",

@@ -308,9 +308,30 @@ def status():
     return found
 
 
-def stale():
-    """Return the keys to run again, and why; those to be replaced are left out."""
-    return {key: why for key, why in status().items() if why and key not in REPLACED}
+def stale(data=None):
+    """Return the keys to run again here, and why; and those that cannot run here.
+
+    Records that are to be replaced are left out.
+    """
+    from eigenheads.experiments import get_experiment
+    from eigenheads.experiments._data import using_data
+    from eigenheads.experiments._run import obstacle
+
+    again, elsewhere = {}, {}
+    with using_data(data):
+        for key, why in status().items():
+            if not why or key in REPLACED:
+                continue
+            experiment = get_experiment(key)
+            params = experiment.presets["paper"]
+            if experiment.with_data:
+                params = experiment.with_data(params)
+            reason = obstacle(experiment, params)
+            if reason:
+                elsewhere[key] = f"{why}, and {reason}"
+            else:
+                again[key] = why
+    return again, elsewhere
 
 
 def collect(results, commit=None):
@@ -368,6 +389,31 @@ def _checked_again(folder, manifest, commit):
     }
 
 
+def write_catalogue(results):
+    """Write columns and durations of the experiments for ``eigenheads describe``.
+
+    Columns are those of the stored results, of any preset; seconds are those of the
+    committed records.
+    """
+    import numpy as np
+
+    from eigenheads.experiments import experiment_keys
+
+    path = ROOT / "src" / "eigenheads" / "experiments" / "catalogue.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    catalogue = {}
+    for key in experiment_keys():
+        entry = dict(known.get(key, {}))
+        for table in sorted(results.glob(f"{key}/*/table.npz")):
+            with np.load(table) as arrays:
+                entry["columns"] = sorted(arrays.files)
+        record = LEDGER / f"{key}.json"
+        if record.exists():
+            entry["seconds"] = round(json.loads(record.read_text())["seconds"], 1)
+        catalogue[key] = entry
+    path.write_text(json.dumps(catalogue, indent=1) + "\n")
+
+
 def main():
     """Renew, collect or check."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -375,14 +421,21 @@ def main():
     parser.add_argument("--commit", help="take tables of this earlier commit")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--stale", action="store_true", help="list stale records")
+    parser.add_argument("--data", help="folder of real data, with --stale")
     parser.add_argument("--status", action="store_true", help="tell of every record")
+    parser.add_argument(
+        "--catalogue", type=Path, metavar="RESULTS", help="renew catalogue.json"
+    )
     options = parser.parse_args()
+    if options.catalogue:
+        write_catalogue(options.catalogue)
+        return 0
     if options.status or options.stale:
-        found = stale() if options.stale else status()
-        for key, why in found.items():
+        again, elsewhere = stale(options.data) if options.stale else (status(), {})
+        for key, why in (again | elsewhere).items():
             print(f"{key}: {why or 'computed by this code'}", file=sys.stderr)
         if options.stale:
-            print(" ".join(found))
+            print(" ".join(again))
         return 0
     if options.collect:
         collect(options.collect, options.commit)

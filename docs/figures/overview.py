@@ -4,7 +4,6 @@
 for the verdicts, which are those of the committed runs (docs/papers/ledger).
 """
 
-import json
 import sys
 from collections import Counter
 from pathlib import Path
@@ -17,13 +16,13 @@ from eigenheads._tour._chapters import _streams
 from eigenheads.datasets import SignalTokens
 from eigenheads.dynamics import simulate_signal
 from eigenheads.estimators import SingleLocationClassifier
-from eigenheads.experiments import experiment_keys
-from eigenheads.experiments._store import FORMAT, claim_from_json
 from eigenheads.experiments._untested import untested_claims
 from eigenheads.theory import signal_mean_dynamics, signal_steps
 
 HERE = Path(__file__).resolve().parent
-LEDGER = HERE.parent / "papers" / "ledger"
+sys.path.insert(0, str(HERE.parent))
+import ledger  # noqa: E402
+
 NAMES = {
     "marion2025": "one token decides",
     "truong2026": "signal recovery",
@@ -89,15 +88,14 @@ def draw_training(axes):
 
 
 def draw_verdicts(axes):
-    """Draw the claims of each paper by verdict."""
+    """Draw the claims of each paper by verdict, and write our checks beside them."""
     counts = {paper: Counter() for paper in NAMES}
-    for key in experiment_keys():
-        path = LEDGER / f"{key}.json"
-        manifest = json.loads(path.read_text()) if path.exists() else {"format": ""}
-        for fields in manifest["claims"] if manifest["format"] == FORMAT else []:
-            claim = claim_from_json(fields)
-            if not claim.is_check:
-                counts[claim.paper][claim.verdict] += 1
+    checks = {paper: [] for paper in NAMES}
+    for key, claim in ledger.claims():
+        if claim.is_check:
+            checks[key.partition("/")[0]].append(claim.verdict == "held")
+        else:
+            counts[claim.paper][claim.verdict] += 1
     colors = {"held": GREEN, "contradicted": ORANGE, "undecided": BLUE}
     left = np.zeros(len(NAMES))
     for verdict, color in colors.items():
@@ -108,8 +106,13 @@ def draw_verdicts(axes):
     axes.barh(
         list(NAMES.values()), width, left=left, color=GREY, label="not testable here"
     )
+    for place, paper in enumerate(NAMES):
+        own = checks[paper]
+        text = f" checks of ours: {sum(own)} of {len(own)}" if own else ""
+        end = left[place] + width[place]
+        axes.text(end, place, text, va="center", fontsize="x-small", color=INK)
     axes.invert_yaxis()
-    axes.set(xlabel="claims of the papers", xlim=(0, 1.5 * (left + width).max()))
+    axes.set(xlabel="claims of the papers", xlim=(0, 1.7 * (left + width).max()))
     axes.set_title("Know: five papers, measured again")
     axes.legend(loc="lower right")
 

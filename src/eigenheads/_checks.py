@@ -328,7 +328,7 @@ def check_numbers(name: str, value: object, *, owner: str) -> FloatArray:
 def as_numpy(name: str, value: object, *, owner: str) -> np.ndarray[Any, Any]:
     """Return `value` as a NumPy array; tensors are detached, masks are refused.
 
-    Raises TypeError, for the caller to phrase, if `value` is no array at all.
+    Raises a bare TypeError, to which the caller adds a message, if it is no array.
 
     Examples
     --------

@@ -127,7 +127,9 @@ def njit(**options: Any) -> Callable[[Function], Function]:
     """
 
     def compiled(function: Function) -> Function:
-        dispatcher = numba.njit(nogil=True, **options)(function)
+        # Nothing takes the address of a kernel, so no wrapper for C is compiled.
+        chosen: dict[str, Any] = {"nogil": True, "no_cfunc_wrapper": True} | options
+        dispatcher = numba.njit(**chosen)(function)
         if dispatcher is not function:  # as it is under NUMBA_DISABLE_JIT
             try:
                 dispatcher._cache = _PackageCache(function)

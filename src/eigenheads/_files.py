@@ -52,7 +52,7 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        # A full disk names no file, and a temporary name would tell nobody anything.
+        # The error of a full disk has no file name; a temporary name would not help.
         error.filename = str(path)
         raise
     finally:

@@ -1,5 +1,7 @@
 """Random generators from seeds; no other module turns seeds into generators."""
 
+import math
+
 import numpy as np
 
 from eigenheads._checks import check_count, fail
@@ -39,3 +41,12 @@ def check_generator(rng: object, *, owner: str) -> np.random.Generator:
 def drawn_seed(rng: np.random.Generator) -> int:
     """Draw a seed, for functions that take a seed instead of a generator."""
     return int(rng.integers(2**63))
+
+
+def gaussian_length(rng: np.random.Generator, dof: float) -> float:
+    r"""Draw the length of a standard Gaussian vector in :math:`\mathbb R^{dof}`.
+
+    Half its square is a gamma variable: one draw for any dimension. Nothing is drawn,
+    and 0 returned, if `dof` <= 0.
+    """
+    return math.sqrt(2.0 * rng.standard_gamma(0.5 * dof)) if dof > 0 else 0.0

@@ -108,7 +108,7 @@ def run_blocks(  # noqa: PLR0913 -- one argument per part of a system
     owner
         Public function that the user called, for error messages.
     is_lost
-        Tells after each block if a state has diverged although it is finite.
+        Whether a state has diverged although it is finite; called after each block.
     diverged
         Raises the error for ``(run, update, step_size)``. The default names all three.
 
@@ -146,7 +146,7 @@ def run_blocks(  # noqa: PLR0913 -- one argument per part of a system
                 if index < 0 and is_lost is not None and is_lost(state):
                     index = last
                 if index >= 0:
-                    # A kernel that records first meets the damage one update later.
+                    # A kernel that records first shows the overflow one update later.
                     update = index if is_late else max(index - 1, 0)
                     value = float(values[_STEP_SIZE][max(update - first, 0)])
                     stop_with_error(run, update, value)

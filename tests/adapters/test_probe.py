@@ -371,6 +371,33 @@ def test_ignored_tokens_are_as_if_absent():
             )
 
 
+def test_statistics_are_also_shown_without_sinks_and_outliers():
+    rng = np.random.default_rng(0)
+    names = ("queries", "keys", "values")
+    arrays = dict(zip(names, rng.normal(size=(3, 2, 2, 9, 4)), strict=True))
+    arrays["keys"][:, :, 4] *= 100
+    options = {"n_permutations": 9, "statistics": ["entropy", "key_outliers"]}
+    found = probe_model(arrays, **options)
+    sets = {"without the first token": "first", "without outlier tokens": "outliers"}
+    assert list(found.contrasts) == list(sets)
+    for name, ignored in sets.items():
+        alone = probe_model(arrays, ignore_tokens=ignored, **options)
+        assert list(alone.contrasts) == ["with all tokens"]
+        for statistic in options["statistics"]:
+            np.testing.assert_array_equal(
+                found.contrasts[name][statistic], alone[statistic].observed
+            )
+            np.testing.assert_array_equal(
+                alone.contrasts["with all tokens"][statistic],
+                found[statistic].observed,
+            )
+    # Without outliers in any sequence, or with too few tokens, a set is left out.
+    arrays["keys"][:, :, 4] /= 100
+    assert list(probe_model(arrays, **options).contrasts) == list(sets)[:1]
+    short = {name: array[:, :, :3] for name, array in arrays.items()}
+    assert not probe_model(short, **options).contrasts
+
+
 def test_two_models_are_compared_head_by_head():
     model, x = encoder(), torch.randn(12, 9, 16)
     other = encoder()

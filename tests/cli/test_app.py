@@ -186,7 +186,7 @@ def test_paragraphs_of_help_flow_and_examples_keep_their_lines():
     assert _flowing(text) == "First.\n\nOne line and more.\n\n  a b\n  c d"
     texts = [command.help for command in app.registered_commands]
     assert all(texts)
-    assert len(texts) == 10
+    assert len(texts) == 11
 
 
 def test_an_internal_error_shows_a_traceback_and_status_70(monkeypatch, capsys):
@@ -206,3 +206,25 @@ def test_the_help_lists_the_exit_statuses(capsys):
     shown = " ".join(capsys.readouterr().out.split())
     for status in ("0 all verdicts", "1 a verdict", "2 a mistake", "70 an internal"):
         assert status in shown
+
+
+def test_describe_shows_meaning_presets_and_time(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["describe", "marion2025/fig4"]) == 0
+    shown = capsys.readouterr().out
+    assert "dimension of the tokens" in shown
+    assert "Columns of the table: " in shown
+    assert "paper 5 min" in shown
+
+
+def test_settings_and_figures_of_reproduce(tmp_path, capsys):
+    options = ["--preset", "smoke", "--set", "d=300", "--figure", "png"]
+    key = "marion2025/large_lambda"
+    assert main(["reproduce", key, *options, "--out", str(tmp_path)]) == 0
+    (figure,) = tmp_path.glob(f"{key}/*/figure.png")
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    # Rich breaks the sentence into lines.
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "undecided" in shown
+    assert main(["reproduce", key, "--set", "lambda=3"]) == 2
+    assert "Did you mean 'inverse_temperature'?" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """`eigenheads probe` as a user meets it: a folder, a callable, mistakes."""
 
+import json
 import shutil
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from tests.adapters.models import VOCABULARY, hugging_face, vision
 
 from eigenheads._plotting.svg import render_svg
-from eigenheads.adapters._load import read_texts
+from eigenheads.adapters._load import load_folder, read_texts
 from eigenheads.cli import main
 from eigenheads.cli._sources import load_model, parse_layers
 from eigenheads.probes import ModelProbe
@@ -44,7 +45,7 @@ def test_a_folder_is_probed(folder, texts, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "tiny-bert: BertModel on 3 texts" in shown
     assert "by layer and head" in shown
-    assert "Too few draws to tell" in shown
+    assert "Cannot tell: " in shown
     assert max(len(line) for line in shown.splitlines() if "Page:" not in line) <= 80
     assert f"Page: {out / 'probe.html'}" in shown
     page = (out / "probe.html").read_text()
@@ -167,6 +168,16 @@ def test_a_pickle_is_never_run(folder, tmp_path, capsys):
     assert main(["probe", str(copy)]) == 2
     assert not ran.exists()
     assert "whose weights are a pickle of more than tensors" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("named", ["sdpa", "flex_attention"])
+def test_the_attention_of_the_configuration_is_not_used(folder, tmp_path, named):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(
+        json.dumps({**config, "attn_implementation": named})
+    )
+    assert load_folder(copy).model.config._attn_implementation == "eager"
 
 
 def test_long_texts_are_cut_and_it_is_said(folder, tmp_path):

@@ -12,11 +12,9 @@ from scipy import special
 from eigenheads._location_order import are_feasible
 from eigenheads.datasets import SingleLocation
 from eigenheads.dynamics import location_start, simulate_location
-from eigenheads.dynamics._location_kernels import (
-    LocationProblem,
-    add_location_gradient,
-    location_exact_block,
-)
+from eigenheads.dynamics._location import location_model
+from eigenheads.dynamics._location_kernels import add_location_gradient
+from eigenheads.models._simulate import exact_kernel
 
 NAMES = ("kappa", "nu", "theta", "eta", "rho")
 SMALL = {
@@ -64,16 +62,19 @@ def test_start_in_a_plane_stays_in_it():
 def test_unit_vectors_stay_so_over_a_million_updates():
     state = np.zeros((2, 6))
     state[0, 2] = state[1, 3] = 1.0
-    n_steps, records = 10**6, np.zeros((2, 5))
+    n_steps, records = 10**6, np.zeros((2, 1))
     rng = np.random.Generator(np.random.SFC64(1))
-    problem = LocationProblem(50.0, 2, 0.7, 0.1, 1)
-    ones = np.ones(n_steps)
-    assert (
-        location_exact_block(
-            rng, state, ones, 0.01 * ones, problem, 0, n_steps, records
-        )
-        < 0
+    kernel = exact_kernel(
+        location_model(2, 0.7),
+        d=50,
+        batch_size=1,
+        parameters={"inverse_temperature": 1.0, "noise": 0.1},
+        pairs=np.array([[0, 1]]),
+        owner="test",
     )
+    zeros = np.zeros(n_steps)
+    rules = (zeros + 0.01, zeros, zeros, zeros)
+    assert kernel(rng, state, *rules, 0, n_steps, records) < 0
     # One update rounds a few times, and renormalises: errors do not add up.
     np.testing.assert_allclose(np.sum(state**2, axis=1), 1.0, atol=2e-15)
     np.testing.assert_array_equal(state[0, 3:], 0.0)

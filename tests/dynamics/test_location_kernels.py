@@ -4,23 +4,21 @@ Each test makes many comparisons and divides one false-alarm probability among t
 the same comparison rejects engines that were made wrong on purpose.
 """
 
-import inspect
+import copy
 import math
-import re
 from functools import lru_cache
 
 import numpy as np
 import pytest
-from numba import njit
 from scipy import special, stats
 
 from eigenheads.datasets import SingleLocation
 from eigenheads.dynamics import (
     _location,
-    _location_kernels,
     location_start,
     simulate_location,
 )
+from eigenheads.models._module import load_module
 
 # Of a whole test, for all its comparisons together.
 FALSE_ALARM = 1e-4
@@ -92,27 +90,30 @@ def test_exact_and_full_agree_in_law_from_the_corners(rng_seed, start):
 
 
 MUTATIONS = {
-    "two degrees of freedom too many": [("d - 4.0, gradient", "d - 2.0, gradient")],
-    "the deciding token's scale forgotten outside the frame": [
-        ("weights[0, start] *= gamma", "pass"),
-        ("weights[1, start] *= gamma", "pass"),
+    "two degrees of freedom too many": [
+        ("draw_outside(rng, d - n_axes,", "draw_outside(rng, d - n_axes + 2.0,")
     ],
-    "frame not turned back": [("reframe(state, 2)", "pass")],
-    "gradient without the planted shift": [("gradient[1, 0] += value_shift", "pass")],
+    "the deciding token's scale forgotten": [("tokens[row, i] *= scale[i]", "pass")],
+    "frame not turned back": [("reframe(state, n_planted)", "pass")],
+    "tokens without the planted shift": [("tokens[0, i] += mean[0, i]", "pass")],
     "loss summed over the batch": [("1.0 / batch_size", "1.0")],
+    "fields without the residual of v": [(" + s6 * tokens[3, i]", "")],
 }
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_comparison_rejects_a_wrong_engine(rng_seed, name, monkeypatch):
-    source = inspect.getsource(_location_kernels.location_exact_block.py_func)
+    model = _location.location_model(3, 0.3)
+    wrong = copy.copy(model)
+    start = model.source.index("def exact_block")
+    stop = model.source.index("@njit", start)
+    source = model.source[start:stop]
     for old, new in MUTATIONS[name]:
         assert source.count(old) == 1
         source = source.replace(old, new)
-    namespace = dict(vars(_location_kernels))
-    exec(re.sub(r"^@njit.*\n", "", source), namespace)
-    wrong = njit(nogil=True)(namespace["location_exact_block"])
-    monkeypatch.setitem(_location._KERNELS, "exact", wrong)
+    head = model.source[:start]
+    wrong.__dict__["compiled"] = load_module(head + source)
+    monkeypatch.setattr(_location, "location_model", lambda *args: wrong)
     # Over seeds, the p-values of the mutations lie between 1e-200 and 1e-7.
     wrong_runs = simulated(6, seed=rng_seed)
     assert corrected_p_value(wrong_runs, generic_full(rng_seed)) < FALSE_ALARM

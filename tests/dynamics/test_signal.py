@@ -7,12 +7,10 @@ from hypothesis import strategies as st
 
 from eigenheads.datasets import SignalTokens
 from eigenheads.dynamics import simulate_signal
-from eigenheads.dynamics._signal_kernels import (
-    SignalProblem,
-    add_signal_gradient,
-    signal_exact_block,
-)
+from eigenheads.dynamics._signal import signal_model
+from eigenheads.dynamics._signal_kernels import add_signal_gradient
 from eigenheads.functional import signal_output_gradient
+from eigenheads.models._simulate import exact_kernel
 
 LAW = {"n_informative": 3, "n_nuisance": 5, "strength": 0.8}
 SMALL = {
@@ -79,11 +77,20 @@ def test_corners_start_without_a_residual(corner, d, averaging):
 def test_unit_vectors_stay_so_over_many_updates():
     state = np.zeros((2, 4))
     state[:, 1] = 1.0
-    n_steps, records = 10**5, np.zeros((2, 2))
+    n_steps, records = 10**5, np.zeros((2, 1))
     rng = np.random.Generator(np.random.SFC64(1))
-    problem = SignalProblem(50.0, 2, 2, 3.0, True, 0.5, 1)
-    steps = np.full(n_steps, 0.01)
-    assert signal_exact_block(rng, state, steps, problem, 0, n_steps, records) < 0
+    kernel = exact_kernel(
+        signal_model(2, 2, 3.0, True),
+        d=50,
+        batch_size=1,
+        parameters={"inverse_temperature": 0.5},
+        pairs=np.array([[0, -1]]),
+        flags=(True, False, True),
+        owner="test",
+    )
+    zeros = np.zeros(n_steps)
+    rules = (zeros + 0.01, zeros, zeros, 4 / (4 + np.arange(n_steps)))
+    assert kernel(rng, state, *rules, 0, n_steps, records) < 0
     # One update rounds a few times, and renormalises: errors do not add up.
     assert np.sum(state[0] ** 2) == pytest.approx(1.0, abs=2e-15)
     np.testing.assert_array_equal(state[0, 2:], 0.0)

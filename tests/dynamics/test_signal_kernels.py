@@ -4,18 +4,17 @@ Each test makes many comparisons and divides one false-alarm probability among t
 the same comparison rejects engines that were made wrong on purpose.
 """
 
-import inspect
-import re
+import copy
 from functools import lru_cache
 
 import numpy as np
 import pytest
-from numba import njit
 from scipy import stats
 
 from eigenheads.datasets import SignalTokens
-from eigenheads.dynamics import _signal, _signal_kernels, simulate_signal
+from eigenheads.dynamics import _signal, simulate_signal
 from eigenheads.functional import signal_output_gradient
+from eigenheads.models._module import load_module
 
 # Of a whole test, for all its comparisons together.
 FALSE_ALARM = 1e-4
@@ -99,30 +98,35 @@ def test_exact_and_full_agree_in_law_in_the_corners(rng_seed, changes):
 
 
 MUTATIONS = {
-    "two degrees of freedom too many": [("d - 3.0, part", "d - 1.0, part")],
-    "output without the signal": [("output[0, 0] += _shift", "pass; 0 * _shift")],
-    "gradient without the signal": [(" + _shift_of(ascent[0], shifts)", "")],
-    "frame not turned back": [("reframe(state, 1)", "pass")],
-    "descent": [("-step_sizes[index])", "step_sizes[index])")],
-    "doubled inverse temperature": [
-        ("meetings[token] *= inverse_temp", "meetings[token] *= 2.0 * inverse_temp"),
-        ("scale = 2.0", "scale = 4.0"),
+    "two degrees of freedom too many": [
+        ("    rng, d - n_axes, n_extra", "    rng, d - n_axes + 2.0, n_extra")
     ],
-    "what is outside the frame forgotten": [("_add_isotropic(rng, d", "0 * (d")],
+    "tokens without the signal": [("tokens[0, i] += mean[0, i]", "pass")],
+    "output without its new axis": [
+        ("coordinates[0, 2] = t2", "coordinates[0, 2] = 0.0")
+    ],
+    "frame not turned back": [("reframe(state, n_planted)", "pass")],
+    "ascent instead of descent on minus the energy": [
+        ("share = 1.0 / batch_size", "share = -1.0 / batch_size")
+    ],
+    "doubled inverse temperature": [("q0 = parameters[0]", "q0 = 2.0 * parameters[0]")],
+    "what is outside the frame forgotten": [("= outside[a, axis]", "= 0.0")],
 }
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_comparison_rejects_a_wrong_engine(rng_seed, name, monkeypatch):
-    source = inspect.getsource(_signal_kernels.signal_exact_block.py_func)
+    setting = law(5)
+    model = _signal.signal_model(2, 4, setting.amplitude, True)
+    start = model.source.index("def exact_block")
+    stop = model.source.index("@njit", start)
+    source = model.source[start:stop]
     for old, new in MUTATIONS[name]:
         assert source.count(old) == 1
         source = source.replace(old, new)
-    source = source.replace("0 * (d - 2.0, outside, gradient[2:])", "pass")
-    namespace = dict(vars(_signal_kernels))
-    exec(re.sub(r"^@njit.*\n", "", source), namespace)
-    wrong = njit(nogil=True)(namespace["signal_exact_block"])
-    monkeypatch.setitem(_signal._KERNELS, "exact", wrong)
+    wrong = copy.copy(model)
+    wrong.__dict__["compiled"] = load_module(model.source[:start] + source)
+    monkeypatch.setattr(_signal, "signal_model", lambda *args: wrong)
     wrong_runs = simulated(5, seed=rng_seed)
     assert corrected_p_value(wrong_runs, generic_full(rng_seed)) < FALSE_ALARM
 

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 from scipy import special
 
-from eigenheads.dynamics._vectors import attend, fast_softmax
+from eigenheads.dynamics._vectors import attend
 from eigenheads.functional._arrays import stable_softmax as reference
+from eigenheads.models._softmax import fast_softmax
 
 
 def weights(logits):

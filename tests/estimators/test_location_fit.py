@@ -169,7 +169,7 @@ def test_more_features_than_tokens_are_fitted_in_their_span(
     reduced = SingleLocationRegressor(**settings).fit(X, y, weights)
     monkeypatch.setattr(_fit, "token_span", None)
     monkeypatch.setattr(
-        "eigenheads.estimators._location._base.PREPARATION", _fit.PREPARATION[1:]
+        "eigenheads.estimators._location._base.PREPARATION", _fit.PREPARATION[2:]
     )
     whole = SingleLocationRegressor(**settings).fit(X, y, weights)
     # Two paths of the optimiser to one minimum.

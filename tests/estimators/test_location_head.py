@@ -9,14 +9,12 @@ from scipy.special import erf, log_softmax
 from eigenheads._parallel import threads
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location._head import (
-    LOGISTIC,
-    MULTINOMIAL,
-    SQUARED,
     HeadLoss,
     attended_readouts,
     attention_weights,
     pool_tokens,
 )
+from eigenheads.estimators._location._losses import LOGISTIC, MULTINOMIAL, SQUARED
 from eigenheads.estimators._location._objective import PenalisedLoss, pooled_whitening
 from eigenheads.estimators._location._problem import (
     HeadSettings,
@@ -101,7 +99,7 @@ def test_softmax_weights_do_not_overflow():
 
 
 @pytest.mark.parametrize("head", ["softmax", "erf"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: type(kind).__name__)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_fused_loss_is_the_plain_one(rng, head, kind, dtype):
     bags = ragged_bags(rng, dtype=dtype)
@@ -127,7 +125,7 @@ def test_fused_loss_is_the_plain_one(rng, head, kind, dtype):
 
 
 @pytest.mark.parametrize("head", ["softmax", "erf"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: type(kind).__name__)
 @pytest.mark.parametrize("is_whitened", [True, False])
 def test_gradient_is_the_finite_difference(rng, head, kind, is_whitened):
     data = data_in_memory(labelled_bags(rng, kind))

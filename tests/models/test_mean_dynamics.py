@@ -106,3 +106,22 @@ def test_bad_input_gets_a_sentence(regression, options, sentence):
     with pytest.raises((ValueError, TypeError), match=sentence) as caught:
         mean_dynamics(regression, **(setting | options))
     assert str(caught.value).startswith("mean_dynamics: ")
+
+
+def test_a_long_stride_stays_among_overlaps_that_vectors_have():
+    # Strides of 0.2 units of time are far too long, and must not run away.
+    model = declared.location_model()
+    start = {"k.key": 0.8, "v.value": 0.9}
+    paths = mean_dynamics(
+        model,
+        d=100,
+        start=start,
+        step_size=0.01,
+        n_steps=2000,
+        record_every=500,
+        stride=20,
+        noise=False,
+        n_samples=1000,
+    )
+    assert np.all(np.abs(paths["v.value"]) <= 1 + 1e-9)
+    assert np.all(np.abs(paths["k.v"]) <= 1 + 1e-9)

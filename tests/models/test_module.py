@@ -4,10 +4,8 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 from eigenheads.models import Model, Token
-from eigenheads.models._module import cache_folder, load_module, template
+from eigenheads.models._module import cache_folder, load_module
 
 CODE = """
 import sys
@@ -93,10 +91,3 @@ def test_the_folder_is_the_own_the_compilers_or_the_users(monkeypatch, tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     if sys.platform != "win32":
         assert cache_folder() == tmp_path / "xdg" / "eigenheads" / "models"
-
-
-@pytest.mark.parametrize("name", ["fields", "outputs", "parts", "reuse", "steps"])
-def test_templates_hold_functions_and_no_imports(name):
-    text = template(f"_kernel_{name}")
-    assert text.startswith("@njit(")
-    assert "import" not in text

@@ -11,46 +11,46 @@ import pytest
 from tests.models import declared_models as losses
 
 from eigenheads.models import Model, Token, choice, signs, softmax
+from eigenheads.models._emit import Sizes
 from eigenheads.models._program import Program
 
 D = 9
 
 
-def interpreted(program):
-    """Return the generated functions without Numba."""
-
-    def vector_softmax(logits, out, scratch):
-        out[:] = softmax(logits)
-
-    names = {
-        "math": math,
-        "np": np,
-        "njit": lambda **options: lambda function: function,
-        "REORDER": None,
-        "vector_softmax": vector_softmax,
-    }
-    source, size = program.source()
-    exec(source, names)
-    return names, size
+def fast_softmax(logits, out, scratch):
+    out[:] = softmax(logits)
 
 
 def value_and_gradient(program, X, W, U, latents, parameters):
     """Return loss and gradient by the generated code, on real vectors."""
-    names, size = interpreted(program)
+    sizes = Sizes(program.n_tokens)
+    lines = program.lines(sizes)
     r, p, n = len(W), len(U), len(X)
-    slopes, overlap_slopes = np.full((r, n), np.nan), np.zeros((r, p + r))
-    overlaps = np.hstack([W @ U.T, W @ W.T])
-    common = (W @ X.T, U @ X.T, latents, parameters, program.constants, overlaps)
-    work, more = np.full(size, np.nan), ()
-    if program.n_combinations:
-        P = np.full((program.n_combinations, n), np.nan)
-        names["_combination_weights"](*common, work, P)
-        outputs = P @ X
-        more = (P, outputs @ X.T, outputs @ outputs.T)
-    value = names["_loss_gradient"](*common, work, slopes, overlap_slopes, *more)
-    among = overlap_slopes[:, p:]
-    gradient = slopes @ X + overlap_slopes[:, :p] @ U + (among + among.T) @ W
-    return value, gradient
+    names = {
+        "math": math,
+        "np": np,
+        "fast_softmax": fast_softmax,
+        "n_tokens": n,
+        "sizes": sizes.values,
+        "fields": W @ X.T,
+        "tokens": U @ X.T,
+        "latents": latents,
+        "parameters": parameters,
+        "constants": program.constants,
+        "overlaps": np.hstack([W @ U.T, W @ W.T]),
+        "work": [np.full(shape, np.nan) for shape in lines.shapes],
+        "slopes": np.full((r, n), np.nan),
+        "overlap_slopes": np.zeros((r, p + r)),
+        "combinations": np.full((program.n_combinations, n), np.nan),
+    }
+    head = [*sizes.lines(), *lines.names]
+    exec("\n".join([*head, *lines.combinations]), names)
+    outputs = names["combinations"] @ X
+    names |= {"meetings": outputs @ X.T, "products": outputs @ outputs.T}
+    exec("\n".join([*head, *lines.gradient, f"value = {lines.value}"]), names)
+    among = names["overlap_slopes"][:, p:]
+    gradient = names["slopes"] @ X + names["overlap_slopes"][:, :p] @ U
+    return names["value"], gradient + (among + among.T) @ W
 
 
 CASES = {
@@ -113,20 +113,33 @@ def test_equal_subexpressions_are_computed_once():
     def loss(X, w, u, g, p):
         return np.sum(np.exp(X @ w.k)) + np.sum(np.exp(X @ w.k)) ** 2
 
-    source, _ = Program(loss, n_tokens=3, weights=("k",), planted=()).source()
-    assert source.count("math.exp") == 1
+    program = Program(loss, n_tokens=3, weights=("k",), planted=())
+    assert "\n".join(program.lines(Sizes(3)).gradient).count("math.exp") == 1
 
 
 def test_elementwise_operations_share_a_loop():
-    source, _ = Program(
+    program = Program(
         losses.location,
         n_tokens=7,
         weights=("k", "v"),
         planted=("a", "value"),
         normals=1,
-    ).source()
+    )
+    source = "\n".join(program.lines(Sizes(7)).gradient)
     # One loop until the sum is known, one for the derivatives.
-    assert source.count("for i in range(7)") == 2
+    assert source.count("for i in range(n_tokens)") == 2
+
+
+def test_number_of_tokens_is_not_part_of_the_source():
+    assert losses.location_model(5).source == losses.location_model(9).source
+
+    def loss(X, w, u, g, p):
+        a = X @ w.k
+        return np.mean(a[1:] ** 2) + a[-1] * np.max(a[:-2])
+
+    two = [Model(loss, weights={"k": "free"}, tokens=Token(n)) for n in (6, 9)]
+    assert two[0].source == two[1].source
+    assert list(two[0].sizes) != list(two[1].sizes)
 
 
 def model_of(loss, **options):
@@ -214,8 +227,10 @@ def test_bad_declarations_get_a_sentence(options, sentence):
 
 
 def test_bad_token_laws_get_a_sentence():
-    with pytest.raises(ValueError, match="`n` must be an integer >= 1"):
-        Token(0)
+    with pytest.raises(ValueError, match="`n` must be an integer >= 0"):
+        Token(-1)
+    with pytest.raises(ValueError, match="`tokens` must be at least one token"):
+        model_of(lambda X, w, u, g, p: 0.0, tokens=[Token(0), Token(0)])
     with pytest.raises(ValueError, match="made of finite numbers"):
         Token(scale=math.nan)
     with pytest.raises(ValueError, match="numbers with sum 1"):

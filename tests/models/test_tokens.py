@@ -16,7 +16,8 @@ from eigenheads.models import (
     one_of,
     signs,
 )
-from eigenheads.models import _kernel_parts as parts
+from eigenheads.models import _kernels as kernels
+from eigenheads.models._emit import Sizes
 from eigenheads.models._law_source import LawSource
 from eigenheads.models._tokens import TokenLaw
 
@@ -45,22 +46,28 @@ def law_of(name):
 
 def generated(law, rng, n):
     """Return planted coordinates and latents, drawn by the source code in Python."""
-    source = LawSource(law)
+    sizes = Sizes(law.n_tokens)
+    source = LawSource(law, sizes)
+    fixed, draw = (
+        "\n".join([*sizes.lines(), *lines]) for lines in (source.fixed(), source.draw())
+    )
     names = {
-        "njit": lambda **options: lambda function: function,
-        "REORDER": None,
-        "_drawn_index": parts._drawn_index.py_func,
-        "_tilted_index": parts._tilted_index.py_func,
+        "drawn_index": kernels.drawn_index.py_func,
+        "tilted_index": kernels.tilted_index.py_func,
+        "sizes": sizes.values,
+        "law": source.numbers(D),
+        "mean": np.zeros((2, law.n_tokens)),
+        "scale": np.ones(law.n_tokens),
+        "n_tokens": law.n_tokens,
+        "n_axes": 3,
+        "rng": rng,
     }
-    exec(source.source(), names)
-    numbers = source.numbers(D)
-    mean, scale = np.zeros((2, law.n_tokens)), np.ones(law.n_tokens)
-    names["_fixed_law"](numbers, mean, scale)
-    rows = []
+    exec(fixed, names)
+    rows, code = [], compile(draw, "<draw>", "exec")
     for _ in range(n):
-        tokens, latents = np.empty((3, law.n_tokens)), np.zeros(2)
-        names["_draw_tokens"](rng, float(D), numbers, mean, scale, latents, tokens)
-        rows.append(np.concatenate([tokens.ravel(), latents]))
+        names |= {"tokens": np.empty((3, law.n_tokens)), "latents": np.zeros(2)}
+        exec(code, names)
+        rows.append(np.concatenate([names["tokens"].ravel(), names["latents"]]))
     return np.array(rows)
 
 

@@ -210,8 +210,8 @@ def test_records_are_one_row_a_statistic_null_and_head(heads):
     kinds = {(r["statistic"], r["null"]): r["n_draws"] for r in rows}
     assert len(rows) == 2 * len(kinds)
     assert kinds["linear_cka", "permuted_tokens"] == 40
-    assert kinds["linear_cka", "random_values"] == 19
-    assert kinds["top_eigenvalue", "random_keys"] == 19
+    assert kinds["linear_cka", "random_values"] == 39
+    assert kinds["top_eigenvalue", "random_keys"] == 39
     assert kinds["top_eigenvalue", "untrained"] == 4  # two models of two heads
     row = next(r for r in rows if r["null"] == "untrained" and r["head"] == 1)
     draws = result.statistics[row["statistic"]].nulls["untrained"][1]
@@ -279,7 +279,13 @@ def test_controls_are_checked():
 
 @pytest.mark.parametrize(
     ("n_permutations", "n_redraws", "expected"),
-    [(100, None, (100, 20)), (30, None, (30, 19)), (7, None, (7, 7)), (3, 50, (3, 50))],
+    [
+        (300, None, (300, 60)),
+        (30, None, (30, 30)),
+        (60, None, (60, 39)),
+        (7, None, (7, 7)),
+        (3, 50, (3, 50)),
+    ],
 )
 def test_costly_nulls_have_draws_of_their_own(
     heads, n_permutations, n_redraws, expected

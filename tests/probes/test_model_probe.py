@@ -8,6 +8,7 @@ import pytest
 
 from eigenheads.probes import ModelProbe, Statistic, q_values
 from eigenheads.probes._result import stack_layers
+from eigenheads.probes._significance import max_statistic_p_values
 
 
 @pytest.fixture
@@ -28,7 +29,9 @@ def probe(rng):
         }
         for n_heads in (3, 2)
     ]
-    return ModelProbe([0, 4], ["a", "b"], stack_layers(layers), {"seed": 1}, ["Note."])
+    stacked = stack_layers(layers)
+    others = {"without the first token": {"cka": 2 * stacked["cka"].observed}}
+    return ModelProbe([0, 4], ["a", "b"], stacked, {"seed": 1}, ["Note."], others)
 
 
 def test_layers_of_different_sizes_are_padded(probe):
@@ -42,8 +45,16 @@ def test_layers_of_different_sizes_are_padded(probe):
 
 def test_q_values_count_all_heads_and_no_gaps(probe):
     p_values = probe["cka"].p_value["permuted_tokens"]
+    largest = max_statistic_p_values(
+        [(probe["cka"].observed, probe["cka"].nulls["permuted_tokens"], "greater")]
+    )[0]
     np.testing.assert_array_equal(
-        probe.q_value("cka", "permuted_tokens"), q_values(p_values)
+        probe.q_value("cka", "permuted_tokens"),
+        np.minimum(1, 2 * np.minimum(q_values(p_values), largest)),
+    )
+    untrained = probe["cka"].p_value["untrained"]
+    np.testing.assert_array_equal(
+        probe.q_value("cka", "untrained"), q_values(untrained)
     )
 
 
@@ -54,7 +65,7 @@ def test_nulls_of_too_few_draws_do_not_decide(probe):
 
 
 def test_statistics_with_one_null_are_one_family(rng):
-    draws = rng.standard_normal((1, 4, 99))
+    draws = rng.standard_normal((1, 4, 159))  # enough for Benjamini-Hochberg alone
     one = Statistic("one", np.full((1, 4), 9.0), {"n": draws}, "greater", "")
     other = Statistic("other", np.zeros((1, 4)), {"n": draws}, "greater", "")
     found = ModelProbe([0], ["a"], {"one": one, "other": other})
@@ -64,24 +75,49 @@ def test_statistics_with_one_null_are_one_family(rng):
     assert (alone.q_value("one", "n") < found.q_value("one", "n")).all()
 
 
-def test_heads_beyond_all_draws_are_undecided_until_there_are_enough(rng):
-    """One of 30 heads is far out: it takes 599 draws to find it."""
+def one_far_out(rng, null, n_draws, n_heads=30):
+    """Return a probe in which head 7 is far beyond all draws, and no other head."""
+    observed = np.zeros((1, n_heads))
+    observed[0, 7] = 50.0
+    draws = {null: rng.standard_normal((1, n_heads, n_draws)) + 3.0}
+    statistic = Statistic("one", observed, draws, "greater", "")
+    settings = {"n_untrained": n_draws // 3}
+    return ModelProbe([0], ["a"], {"one": statistic}, settings)
 
-    def probe_of(n_draws):
-        observed = np.zeros((1, 30))
-        observed[0, 7] = 50.0
-        draws = {"n": rng.standard_normal((1, 30, n_draws)) + 3.0}
-        statistic = Statistic("one", observed, draws, "greater", "")
-        return ModelProbe([0], ["a"], {"one": statistic})
 
-    few = probe_of(99)
+def test_heads_beyond_untrained_ones_are_undecided_until_there_are_enough(rng):
+    """One of 30 heads is far out: it takes 599 draws, three per copy, to find it."""
+    few = one_far_out(rng, "untrained", 99)
     (row,) = few.summary()
     assert (row["n_found"], row["n_undecided"], row["n_needed"]) == (0, 1, 599)
-    assert np.argwhere(few.is_undecided("one", "n")).tolist() == [[0, 7]]
-    assert probe_of(598).is_undecided("one", "n").sum() == 1
-    enough = probe_of(599)
+    assert row["needs"] == "200 copies"
+    assert np.argwhere(few.is_undecided("one", "untrained")).tolist() == [[0, 7]]
+    (row,) = one_far_out(rng, "untrained", 598).summary()
+    assert row["n_undecided"] == 1
+    enough = one_far_out(rng, "untrained", 599)
     assert enough.stands_out("one").sum() == 1
     assert enough.summary()[0]["n_undecided"] == 0
+
+
+@pytest.mark.parametrize("n_heads", [30, 3000])
+def test_39_draws_find_one_head_among_many(rng, n_heads):
+    enough = one_far_out(rng, "n", 39, n_heads)
+    assert np.argwhere(enough.stands_out("one")).tolist() == [[0, 7]]
+    assert enough.q_value("one", "n")[0, 7] == 2 / 40
+    (row,) = one_far_out(rng, "n", 38, n_heads).summary()
+    assert row["n_found"] is None
+    assert row["needs"].endswith(" draws")
+
+
+def test_heads_beyond_their_own_draws_only_are_undecided(rng):
+    """Other heads have draws with larger scores: that takes more draws, it is said."""
+    draws = rng.standard_normal((1, 500, 99))
+    observed = np.zeros((1, 500))
+    observed[0, 3] = draws[0, 3].max() + 0.1
+    one = Statistic("one", observed, {"n": draws}, "greater", "")
+    (row,) = ModelProbe([0], ["a"], {"one": one}).summary()
+    assert (row["n_found"], row["n_undecided"]) == (0, 1)
+    assert row["n_needed"] == 20 * 500 - 1
 
 
 def test_rows_are_of_heads_that_exist(probe):
@@ -117,6 +153,10 @@ def test_saved_and_loaded_it_is_the_same(probe, tmp_path):
     np.testing.assert_array_equal(
         loaded["cka"].nulls["untrained"], probe["cka"].nulls["untrained"]
     )
+    assert loaded.contrast_rows() == probe.contrast_rows()
+    (row,) = loaded.contrast_rows()
+    assert row["other_median"] == 2 * row["median"]
+    assert row["correlation"] == pytest.approx(1)
 
 
 @pytest.mark.parametrize("content", [b"{}", b"PK\x03\x04cut", b""])

@@ -6,7 +6,11 @@ from numpy.testing import assert_allclose
 from scipy.stats import binom, false_discovery_control
 
 from eigenheads.probes import q_values
-from eigenheads.probes._significance import effect_sizes, permutation_p_values
+from eigenheads.probes._significance import (
+    effect_sizes,
+    max_statistic_p_values,
+    permutation_p_values,
+)
 
 
 def test_p_values_by_hand():
@@ -71,6 +75,39 @@ def test_false_discoveries_are_controlled(rng):
         shares.append(found[:80].sum() / max(1, found.sum()))
         assert found[80:].all()
     assert 0.04 < np.mean(shares) < 0.102
+
+
+@pytest.mark.parametrize("alternative", ["greater", "less", "two-sided"])
+def test_largest_scores_err_in_a_tenth_of_all_families(rng, alternative):
+    """P(any p <= 0.1) = 0.1 with 19 draws for 40 dependent tests of a true null.
+
+    Laws of different tails and scales; the count is within its 1e-6 quantiles.
+    """
+    n_families = 2000
+    shared = rng.standard_normal((n_families, 1, 20))
+    normal = (shared + rng.standard_normal((n_families, 20, 20))) * 7
+    skewed = rng.standard_exponential((n_families, 20, 20)) ** 2
+    wrong = 0
+    for one, other in zip(normal, skewed, strict=True):
+        tests = [(x[:, 0], x[:, 1:], alternative) for x in (one, other)]
+        wrong += min(p.min() for p in max_statistic_p_values(tests)) <= 0.1 + 1e-12
+    low, high = binom.ppf([5e-7, 1 - 5e-7], n_families, 0.1)
+    assert low <= wrong <= high
+
+
+def test_largest_scores_find_one_test_among_thousands(rng):
+    draws = rng.standard_normal((3000, 39))
+    observed = rng.standard_normal(3000)
+    observed[17] = 30.0
+    flat = (np.ones(2), np.ones((2, 60)), "greater")
+    unknown = (np.array([np.nan]), np.zeros((1, 39)), "greater")
+    found, no, nan = max_statistic_p_values(
+        [(observed, draws, "greater"), flat, unknown]
+    )
+    assert np.flatnonzero(found <= 0.025).tolist() == [17]
+    assert found[17] == 1 / 40
+    assert no.tolist() == [1, 1]
+    assert np.isnan(nan).all()
 
 
 @pytest.mark.parametrize(

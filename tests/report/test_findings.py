@@ -1,5 +1,7 @@
 """Findings in plain words: counts, absences, open cases."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -29,15 +31,42 @@ def test_sentences_count_heads(probe):
         "3 of 6 heads attend to the previous token (previous_token:"
     )
     assert none == "No head stands out in sink_mass."
-    assert unknown == "Too few draws to tell: my_own."
+    assert unknown == "Cannot tell: my_own (needs 19 draws)."
 
 
 def test_undecided_heads_need_draws(rng):
     observed = np.array([[9.0] + [0.0] * 9])
-    draws = {"a_null": rng.standard_normal((1, 10, 99)) + 3}
+    draws = {"untrained": rng.standard_normal((1, 10, 99)) + 3}
     one = Statistic("entropy", observed, draws, "greater", "")
-    (sentence,) = findings(ModelProbe([0], ["a"], {"entropy": one}))
-    assert sentence == "Too few draws to tell: entropy (needs 199 draws)."
+    probe = ModelProbe([0], ["a"], {"entropy": one}, {"n_untrained": 9})
+    assert findings(probe) == ["Cannot tell: entropy (needs 19 copies)."]
+    few = {"a": draws["untrained"][..., :38]}
+    one = Statistic("entropy", 0 * observed, few, "greater", "")
+    probe = ModelProbe([0], ["a"], {"entropy": one})
+    assert findings(probe) == ["Cannot tell: entropy (needs 39 draws)."]
+
+
+def test_medians_that_a_few_tokens_carry_are_said(rng, capsys):
+    draws = {"a_null": rng.standard_normal((1, 4, 99))}
+    made = {
+        name: Statistic(name, np.array([[0.5, 0.4, 0.6, 0.5]]), draws, "greater", "")
+        for name in ("entropy", "largest_share")
+    }
+    other = {
+        "entropy": 0.5 * made["entropy"].observed,
+        "largest_share": 0.95 * made["entropy"].observed,
+    }
+    sets = {"without the first token": other, "without outlier tokens": {**other}}
+    sets["without outlier tokens"]["entropy"] = other["largest_share"]
+    probe = ModelProbe([0], ["a"], made, contrasts=sets)
+    assert findings(probe)[-2:] == [
+        "Without the first token, medians change: entropy 0.25 instead of 0.5.",
+        "Without outlier tokens, no median changes by more than a tenth.",
+    ]
+    print_probe(probe, title="A model")
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert re.search(r"entropy +0.5 +0.25 +1  without the first token", shown)
 
 
 def test_statistics_are_grouped_by_question(probe):
@@ -50,5 +79,6 @@ def test_lines_have_at_most_80_characters(probe, capsys):
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
     assert "\x1b" not in shown
-    assert "3 of 6" in shown
+    assert re.search(r"a_null +-?[\d.e-]+ +3\n", shown)
+    assert re.search(r"\? +19 draws\n", shown)
     assert "  layer   7   .  .  ." in shown

@@ -1,4 +1,4 @@
-"""Numerical routines of ours, each at least 1.5 times faster than the library's.
+"""Numerical routines that are at least 1.5 times faster than the library function.
 
 The first line of each module names the library function that it equals and the factor:
 processor time on one core, on the sizes that this package uses. A routine below a

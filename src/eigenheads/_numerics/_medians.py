@@ -61,9 +61,33 @@ def lower_medians(rows: FloatArray, guess: float) -> FloatArray:
             n_near += 1 if (row[i] >= low) & (row[i] < high) else 0
         place = middle - n_low
         # NaN and infinities are never below a bound, so that `place` may not exist.
-        found[index] = np.sort(near[:n_near])[place] if place < n_near else np.nan
+        if place < n_near:
+            _sort(near, n_near)
+            found[index] = near[place]
+        else:
+            found[index] = np.nan
         guess = found[index]
     return found
+
+
+@njit(error_model="numpy")
+def _sort(numbers: FloatArray, n: int) -> None:
+    """Sort the first `n` numbers in place, by insertion at falling distances.
+
+    There are few numbers, or many that are almost equal; numpy.sort would take seconds
+    to compile.
+    """
+    gap = 1
+    while gap < n // 3:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for i in range(gap, n):
+            number, j = numbers[i], i
+            while j >= gap and numbers[j - gap] > number:
+                numbers[j] = numbers[j - gap]
+                j -= gap
+            numbers[j] = number
+        gap //= 3
 
 
 @njit(error_model="numpy")

@@ -67,7 +67,7 @@ def render_svg(draw: Callable[[Figure], None], *, size: tuple[float, float]) -> 
     Returns
     -------
     svg
-        A file of its own, on a white ground; equal drawings give equal bytes.
+        A complete file with a white background; equal drawings give equal bytes.
 
     Examples
     --------
@@ -83,6 +83,20 @@ def render_svg(draw: Callable[[Figure], None], *, size: tuple[float, float]) -> 
         metadata = {"Date": None, "Creator": None}
         figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
     return buffer.getvalue().replace(b"<svg ", b"<svg " + _WHITE, 1)
+
+
+def render_figure(
+    draw: Callable[[Figure], None], *, size: tuple[float, float], kind: str
+) -> bytes:
+    """Return what `draw` puts on an empty figure as ``"pdf"`` or ``"png"``."""
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=size)
+        draw(figure)
+        buffer = io.BytesIO()
+        # A date would make equal drawings differ.
+        metadata = {"CreationDate": None} if kind == "pdf" else None
+        figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
+    return buffer.getvalue()
 
 
 def embedded_svg(svg: bytes, name: str) -> str:
@@ -188,7 +202,7 @@ class _Embedder:
             self._paths.add(attributes["id"])
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
-        # All that is inside an element that is left out is left out, too. The count
+        # The contents of a removed element are removed as well. The count
         # tells which end tag closes that element.
         if self._n_left_out or not self._is_allowed(name, attributes):
             self._n_left_out += 1

@@ -1,4 +1,4 @@
-"""Find the self-attention layers of a model, whatever its family."""
+"""Find the self-attention layers of a model of any family."""
 
 from collections.abc import Sequence
 from typing import Final

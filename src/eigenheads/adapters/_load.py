@@ -105,6 +105,8 @@ def load_folder(
             transformers.AutoModel,
             folder,
             config=config,
+            # Never the one that the configuration names.
+            attn_implementation="eager",
             weights_only=True,
             ignore_mismatched_sizes=True,
             output_loading_info=True,

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,18 @@ from torch import nn
 
 from eigenheads._checks import Got, check_choice, check_count, fail
 from eigenheads._parallel import advance, reporting, threads, weighing
+from eigenheads._typing import FloatArray
 from eigenheads.adapters._batch import read_batch
 from eigenheads.adapters._capture import CapturedLayer
 from eigenheads.adapters._layers import find_attention_layers, select_layers
 from eigenheads.adapters._probe_progress import ProbeProgress
-from eigenheads.adapters._sources import Capture, as_array, as_capture, tokenize_texts
+from eigenheads.adapters._sources import Capture, as_capture, tokenize_texts
+from eigenheads.adapters._token_sets import (
+    WITH_ALL,
+    WITHOUT,
+    Contrasts,
+    without_tokens,
+)
 from eigenheads.adapters._untrained_copy import untrained_copy
 from eigenheads.probes import (
     HeadStatistic,
@@ -43,8 +51,6 @@ _AFFINITY = "subspace_affinity"
 STATISTICS = (*KERNEL_STATISTICS, *COVARIANCE_STATISTICS, *BUILT_IN, _AFFINITY)
 # Statistics that need token ids.
 _OF_REPEATED = ("duplicate_token", "induction")
-# A token is an outlier if its norm exceeds this multiple of the sequence's median.
-_OUTLIER = 3.0
 
 
 def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
@@ -58,7 +64,7 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     layers: Sequence[int] | int | None = None,
     n_permutations: int = 200,
     n_redraws: int | None = None,
-    n_untrained: int = 4,
+    n_untrained: int = 8,
     untrained: Sequence[nn.Module] | None = None,
     false_discovery: str = "bh",
     batch_size: int | None = 8,
@@ -89,10 +95,14 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
         Tokens to leave out, as if the model had not seen them: ``"first"``,
         ``"outliers"`` (input norm above three times the median of the sequence),
         positions, or a boolean array (sequences, tokens). Use it where a few tokens
-        carry the norms or the attention.
+        carry the norms or the attention. The result also has the observed statistics
+        with all tokens; without `ignore_tokens`, those without the first token and
+        without outliers (:attr:`eigenheads.probes.ModelProbe.contrasts`).
     n_permutations, n_redraws
         Draws of each null; nulls of the kernel-PCA probe that redraw values or keys
-        have `n_redraws`, by default a fifth.
+        have `n_redraws`, by default a fifth, but at least 39. With 39 draws a single
+        head can stand out among any number of heads and statistics (see
+        :meth:`eigenheads.probes.ModelProbe.q_value`).
     n_untrained
         Number of untrained copies of the model that give the null ``untrained``; 0 for
         none. With `m` copies of `h` heads per layer, no p-value is below 1/(mh + 1), or
@@ -153,12 +163,15 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
         capture, others, notes = as_capture(model, owner=_OWNER), [], []
     if statistics is None and capture.token_ids is None:
         wanted = [name for name in wanted if name not in _OF_REPEATED]
+    contrasts = WITHOUT if ignore_tokens is None else WITH_ALL
     with threads(jobs) if jobs is not None else nullcontext():
         found = probe_captured(
             capture,
             others,
             statistics=wanted,
             ignore_tokens=ignore_tokens,
+            # Without nulls, a quick look at the numbers is wanted.
+            contrasts=contrasts if n_permutations else {},
             n_permutations=n_permutations,
             n_redraws=n_redraws,
             seed_of_layer=lambda layer: _derived(seed, layer, 0),
@@ -179,19 +192,25 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     )
 
 
-def probe_captured(
+def probe_captured(  # noqa: PLR0913 -- keyword-only but two
     capture: Iterable[CapturedLayer],
     untrained: Sequence[Iterable[CapturedLayer]],
     *,
     seed_of_layer: Callable[[int], int],
     statistics: Sequence[object] = STATISTICS,
     ignore_tokens: Any = None,
+    contrasts: Mapping[str, Any] = MappingProxyType({}),
     n_permutations: int = 200,
     n_redraws: int | None = None,
     progress: bool = False,
 ) -> ModelProbe:
-    """Run probes on captured layers; `untrained` are captures of other models."""
+    """Run probes on captured layers; `untrained` are captures of other models.
+
+    `contrasts` are names and tokens to ignore: the observed statistics are also
+    measured without these.
+    """
     wanted = _read_names(statistics)
+    compared = Contrasts(contrasts)
     ids = getattr(capture, "token_ids", None)
     layers: list[int] = []
     names: list[str] = []
@@ -202,10 +221,13 @@ def probe_captured(
     reporter = ProbeProgress(n_layers) if progress else None
     with reporter.bar() if reporter else nullcontext():
         for captured, *alike in zip(capture, *untrained, strict=True):
-            if ignore_tokens is not None:
-                captured, *alike = (
-                    _without(one, ignore_tokens) for one in (captured, *alike)
-                )
+            plain = LayerProbe(wanted, ids, 0, None, 0)
+            with reporting(lambda units: None):
+                compared.add(captured, plain.observe, owner=_OWNER)
+            captured, *alike = (
+                without_tokens(one, ignore_tokens, owner=_OWNER)
+                for one in (captured, *alike)
+            )
             layers.append(captured.layer)
             names.append(captured.name)
             run = LayerProbe(
@@ -224,7 +246,9 @@ def probe_captured(
     ordered = [
         {name: one[name] for name in _names(wanted) if name in one} for one in found
     ]
-    return ModelProbe(layers, names, stack_layers(ordered), used, notes)
+    stacked = stack_layers(ordered)
+    others = compared.stacked({name: one.observed for name, one in stacked.items()})
+    return ModelProbe(layers, names, stacked, used, notes, others)
 
 
 def _read_names(statistics: Sequence[object] | None) -> list[object]:
@@ -332,6 +356,14 @@ class LayerProbe:
             advance(1.0)
         return results
 
+    def observe(self, captured: CapturedLayer) -> dict[str, FloatArray]:
+        """Return the statistics of a layer by name, without nulls, (heads,) each."""
+        return {
+            name: one.observed
+            for result in self(captured, [])
+            for name, one in result.statistics.items()
+        }
+
     def _kernel(
         self,
         captured: CapturedLayer,
@@ -376,34 +408,6 @@ def head_arrays(captured: CapturedLayer, ids: NDArray[Any] | None) -> dict[str, 
         "is_causal": captured.is_causal,
         "scale": captured.scale,
     }
-
-
-def _without(captured: CapturedLayer, ignored: Any) -> CapturedLayer:
-    """Return a layer in which some tokens count as padding."""
-    mask = captured.mask.copy()
-    if isinstance(ignored, str):
-        check_choice("ignore_tokens", ignored, ("first", "outliers"), owner=_OWNER)
-    if isinstance(ignored, str) and ignored == "first":
-        mask[np.arange(len(mask)), mask.argmax(axis=1)] = False
-    elif isinstance(ignored, str):
-        rows = captured.keys.swapaxes(1, 2).reshape(*mask.shape, -1)
-        norms = np.linalg.norm(
-            rows if captured.tokens is None else captured.tokens, axis=-1
-        )
-        for row, own in zip(mask, norms, strict=True):
-            row &= own <= _OUTLIER * np.median(own[row])
-    else:
-        given = as_array(ignored)
-        if given.dtype == bool and given.shape == mask.shape:
-            mask &= ~given
-        elif given.dtype.kind == "i" and given.ndim == 1:
-            mask[:, given] = False
-        else:
-            contract = f"'first', 'outliers', positions, or booleans of {mask.shape}"
-            fail("ignore_tokens", contract, ignored, owner=_OWNER, error=TypeError)
-    unknown: Any = None
-    # Outputs were computed with the ignored tokens: they are no check any more.
-    return replace(captured, mask=mask, outputs=unknown)
 
 
 def _hides_the_future(captured: CapturedLayer) -> bool:

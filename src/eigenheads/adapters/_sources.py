@@ -18,7 +18,7 @@ from eigenheads.adapters._load import read_pretrained
 _MAX_BYTES = 2**30
 _MAX_TOKENS = 128
 _REQUIRED = ("queries", "keys", "values")
-_OPTIONAL = ("tokens", "bias", "w_query", "w_key", "w_value", "w_output")
+_OPTIONAL = ("outputs", "tokens", "bias", "w_query", "w_key", "w_value", "w_output")
 # Names of activations in the caches of TransformerLens.
 _BLOCK = re.compile(r"blocks\.(\d+)\.attn\.hook_q")
 
@@ -97,9 +97,9 @@ class Capture:
         ----------
         layers
             Mappings with ``queries``, ``keys``, ``values`` of shape (sequences, heads,
-            tokens, width) and, where known, ``tokens``, ``mask``, ``bias``,
-            ``is_causal``, ``scale``, ``w_query``, ``w_key``, ``w_value``, ``w_output``
-            (see :class:`CapturedLayer`).
+            tokens, width) and, where known, ``outputs``, ``tokens``, ``mask``,
+            ``bias``, ``is_causal``, ``scale``, ``w_query``, ``w_key``, ``w_value``,
+            ``w_output`` (see :class:`CapturedLayer`).
         token_ids
             (sequences, tokens).
 
@@ -252,7 +252,7 @@ def _from_arrays(given: Mapping[str, Any], index: int) -> CapturedLayer:
         mask=np.ones((shape[0], shape[2]), bool) if mask is None else as_array(mask),
         is_causal=bool(given.get("is_causal", False)),
         scale=float(given.get("scale") or shape[-1] ** -0.5),
-        **dict.fromkeys(("weights", "outputs", *_OPTIONAL), unknown) | arrays,
+        **dict.fromkeys(("weights", *_OPTIONAL), unknown) | arrays,
     )
 
 
@@ -278,7 +278,12 @@ def _from_cache(cache: Mapping[str, Any], number: int) -> dict[str, Any]:
         for name, array in (("queries", queries), ("keys", keys), ("values", values))
     }
     found |= {"layer": number, "name": f"blocks.{number}.attn"}
-    found["tokens"] = read("ln1.hook_normalized", "hook_resid_pre")
+    # Version 4 caches the input of the attention apart from the normalised one.
+    found["tokens"] = read("ln1.hook_out", "ln1.hook_normalized", "hook_resid_pre")
+    # The probes warn if these are not the softmax attention of the arrays above.
+    outputs = read("attn.hook_z")
+    if outputs is not None and outputs.ndim == 4:
+        found["outputs"] = np.swapaxes(outputs, 1, 2)
     pattern = read("attn.hook_pattern")
     if pattern is not None:
         hidden = ~np.tri(n_tokens, dtype=bool)
@@ -295,9 +300,11 @@ def _from_cache(cache: Mapping[str, Any], number: int) -> dict[str, Any]:
             matrix = as_array(getattr(model, f"W_{theirs}")[number])
             repeated = np.repeat(matrix, n_heads // len(matrix), axis=0)
             found[f"w_{name}"] = np.swapaxes(repeated, 1, 2)
-        found["scale"] = 1 / float(
-            getattr(model.cfg, "attn_scale", queries.shape[3] ** 0.5)
-        )
+        # The configuration has -1 where scores are divided by the root of the width.
+        divisor = float(getattr(model.cfg, "attn_scale", -1.0) or -1.0)
+        if not getattr(model.cfg, "use_attn_scale", True):
+            divisor = 1.0
+        found["scale"] = 1 / (divisor if divisor > 0 else queries.shape[3] ** 0.5)
         direction = getattr(model.cfg, "attention_dir", None)
         found["is_causal"] = (
             direction == "causal" if direction else found.get("is_causal")

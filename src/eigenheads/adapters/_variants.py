@@ -155,7 +155,7 @@ class PursuitVariant(AbstractVariant):
         )
         if found.diagnostics is not None:
             state.add(found.diagnostics, call, module.training)
-        # With cached keys only the last rows were asked for.
+        # With cached keys only the last rows are needed.
         last = slice(-call.n_queries, None)
         weights = None
         if call.wants_weights:

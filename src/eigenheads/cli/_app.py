@@ -1,25 +1,21 @@
 """Commands of the command line; commands on models are in ``_models``."""
 
 import inspect
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from eigenheads import __version__
 from eigenheads.cli._errors import EXIT_CHANGED, EXIT_OK, EXIT_STATUSES
-from eigenheads.cli._models import Out, probe_command, robustness_command
-from eigenheads.cli._recipes import (
-    evaluate_command,
-    evaluate_for_claims,
-    is_first_process,
-    train_command,
+from eigenheads.cli._experiments import (
+    describe_command,
+    list_command,
+    reproduce_command,
 )
+from eigenheads.cli._models import Out, probe_command, robustness_command
+from eigenheads.cli._recipes import evaluate_command, train_command
 
 app = typer.Typer(
     name="eigenheads",
@@ -56,112 +52,9 @@ def _common(
     pass
 
 
-@app.command("list")
-def list_command() -> None:
-    """List the experiments: key, figure of the paper, and title.
-
-    If the output is not a terminal, print one key per line and nothing else.
-    """
-    from eigenheads.experiments import experiment_keys, get_experiment
-
-    # For scripts: `eigenheads list | xargs ...`.
-    if not sys.stdout.isatty():
-        print(*experiment_keys(), sep="\n")
-        return
-    table = Table(box=box.SIMPLE)
-    for column in ("key", "source", "shows"):
-        table.add_column(column)
-    for experiment in map(get_experiment, experiment_keys()):
-        table.add_row(experiment.key, experiment.source, experiment.title)
-    Console().print(table)
-
-
-@app.command("reproduce")
-def reproduce_command(
-    keys: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="KEYS...",
-            help="Keys, a paper's name, globs such as 'marion2025/fig3*', or 'all'.",
-            show_default=False,
-        ),
-    ],
-    preset: Annotated[
-        str,
-        typer.Option(
-            help="smoke: seconds, for a first look. demo: as in `make demo`. "
-            "paper: the settings of the paper (equal to demo if these are fast)."
-        ),
-    ] = "demo",
-    seed: Annotated[
-        int, typer.Option(help="Master seed. The same seed gives identical results.")
-    ] = 0,
-    out: Out = Path("results"),
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of threads; does not change results.", show_default="all cores"
-        ),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Recompute stored results.")
-    ] = False,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of real data that is not shipped, such as mnist/*-ubyte.gz.",
-            envvar="EIGENHEADS_DATA",
-        ),
-    ] = None,
-    runs: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Folder that `train` wrote, for teo2024/imagenet or teo2024/wikitext; "
-            "once per run. DATA then holds the benchmarks.",
-        ),
-    ] = None,
-) -> int:
-    """Simulate figures of papers, check their claims, and store the results.
-
-    Stored results are reused, so an interrupted call continues where it stopped.
-    Prints a table of claims and writes OUT/report.html.
-
-    For example:
-
-      eigenheads reproduce marion2025/fig4
-      eigenheads reproduce 'marion2025/fig3*' --preset paper --seed 1
-      eigenheads reproduce all --preset smoke --out first-look
-      eigenheads reproduce teo2024/imagenet --data /data --runs runs/rpc-0
-          --runs runs/symmetric-0 --out my-ledger
-    """
-    # These imports are local, so that other commands start without the modules.
-    from eigenheads._parallel import interrupted_between_blocks
-    from eigenheads.experiments import reproduce
-    from eigenheads.report import write_report
-    from eigenheads.report._terminal import ProgressDisplay, print_claims
-
-    if runs:
-        data = evaluate_for_claims(runs, data, out)
-        if not is_first_process():
-            return EXIT_OK
-    with interrupted_between_blocks(), ProgressDisplay() as listener:
-        results = reproduce(
-            keys,
-            preset=preset,
-            seed=seed,
-            out=out,
-            jobs=jobs,
-            force=force,
-            data=data,
-            listener=listener,
-        )
-    print_claims(results)
-    print(f"Report: {write_report(out)}")
-    # The exit status tells scripts whether a verdict differs from the record.
-    changed = sum(len(result.changed) for result in results)
-    if changed:
-        print(f"{changed} verdict(s) differ from the record.", file=sys.stderr)
-    return EXIT_CHANGED if changed else EXIT_OK
+app.command("list")(list_command)
+app.command("describe")(describe_command)
+app.command("reproduce")(reproduce_command)
 
 
 @app.command("demo")

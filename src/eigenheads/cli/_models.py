@@ -51,12 +51,12 @@ def probe_command(
         typer.Option(
             help="Draws of the expensive null distributions: random values, keys and "
             "projections.",
-            show_default="a fifth of --permutations",
+            show_default="a fifth of --permutations, at least 39",
         ),
     ] = None,
     untrained: Annotated[
         int, typer.Option(help="Number of untrained copies to compare with.")
-    ] = 4,
+    ] = 8,
     max_length: Annotated[
         int | None,
         typer.Option(

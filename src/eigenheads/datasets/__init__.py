@@ -2,6 +2,7 @@
 
 from eigenheads.datasets._bags import BagLaw, BagSample
 from eigenheads.datasets._location import SingleLocation, SingleLocationSample
+from eigenheads.datasets._musk import MuskBags, load_musk
 from eigenheads.datasets._pca import (
     GaussianPrompts,
     SpikedWishartPrompts,
@@ -14,11 +15,13 @@ __all__ = [
     "BagLaw",
     "BagSample",
     "GaussianPrompts",
+    "MuskBags",
     "SignalSample",
     "SignalTokens",
     "SingleLocation",
     "SingleLocationSample",
     "SpikedWishartPrompts",
     "SpikedWishartSample",
+    "load_musk",
     "random_covariance",
 ]

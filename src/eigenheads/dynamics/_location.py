@@ -2,31 +2,34 @@
 
 import math
 from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import erf
 
 from eigenheads._checks import Got, check_choice, check_count, fail
 from eigenheads._limits import MAX_DIMENSION, MAX_RUNS, MAX_WORK
 from eigenheads._location_order import ORDER_PARAMETERS, check_order_parameters
-from eigenheads._rng import run_generators
+from eigenheads._rng import gaussian_length, run_generators
 from eigenheads._run_blocks import check_run_counts, run_blocks
 from eigenheads._schedules import check_schedule
 from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray, Schedule
 from eigenheads.datasets import SingleLocation
-from eigenheads.dynamics._engine import chi
 from eigenheads.dynamics._location_kernels import (
     LocationProblem,
-    location_exact_block,
     location_full_block,
 )
+from eigenheads.models import Model, Token
+from eigenheads.models._simulate import NO_EXTRAS, exact_kernel
 
 _OWNER = "simulate_location"
-_KERNELS: dict[str, Callable[..., int]] = {
-    "exact": location_exact_block,
-    "full": location_full_block,
-}
+_METHODS = ["exact", "full"]
+# Rows of k and v, 0 and 1, and the planted directions k* and v*, -1 and -2, behind the
+# order parameters.
+_PAIRS = np.array([[0, -1], [1, -2], [1, -1], [0, -2], [0, 1]])
 
 
 def simulate_location(
@@ -91,8 +94,10 @@ def simulate_location(
     -----
     An exact update draws four normals per token: its coordinates along k*, v* and the
     residuals of k and v. The parts of the two gradients outside these four directions
-    have a 2 × 2 Gram matrix with a Wishart distribution (:func:`combine`). The two
-    methods have the same distribution; with the same seed they draw different numbers.
+    have a 2 × 2 Gram matrix with a Wishart distribution. The exact method is a declared
+    model (:class:`eigenheads.models.Model`); the full one has a gradient written by
+    hand. They have the same distribution; with the same seed they draw different
+    numbers.
 
     References
     ----------
@@ -110,14 +115,10 @@ def simulate_location(
     if not isinstance(law, SingleLocation):
         hint = "Import it from eigenheads.datasets."
         fail("law", "a SingleLocation", law, owner=_OWNER, hint=hint, error=TypeError)
-    method = check_choice("method", method, list(_KERNELS), owner=_OWNER)
+    method = check_choice("method", method, _METHODS, owner=_OWNER)
     _check_dimension(law, method)
-    schedules = {
-        "inverse_temperature": check_schedule(
-            "inverse_temperature", inverse_temperature, owner=_OWNER
-        ),
-        "step_size": check_schedule("step_size", step_size, owner=_OWNER),
-    }
+    attention = check_schedule("inverse_temperature", inverse_temperature, owner=_OWNER)
+    steps = check_schedule("step_size", step_size, owner=_OWNER)
     batch_size = _check_batch(batch_size, law, method)
     counts = check_run_counts(
         n_steps, n_runs, record_every, n_curves=len(ORDER_PARAMETERS), owner=_OWNER
@@ -130,22 +131,62 @@ def simulate_location(
         starts = check_order_parameters(
             start, d=law.d, owner=_OWNER, n_runs=counts.n_runs
         )
-    problem = LocationProblem(
-        float(law.d), law.n_tokens, law.gamma, law.noise, batch_size
-    )
+    kernel: Callable[..., int]
+    if method == "exact":
+        kernel = exact_kernel(
+            location_model(law.n_tokens, law.gamma),
+            d=law.d,
+            batch_size=batch_size,
+            parameters={"inverse_temperature": attention, "noise": law.noise},
+            pairs=_PAIRS,
+            least=0.0,
+            owner=_OWNER,
+        )
+        schedules = {"step_size": steps, **NO_EXTRAS}
+        constants: tuple[LocationProblem, ...] = ()
+    else:
+        kernel = location_full_block
+        schedules = {"inverse_temperature": attention, "step_size": steps}
+        constants = (
+            LocationProblem(
+                float(law.d), law.n_tokens, law.gamma, law.noise, batch_size
+            ),
+        )
     return run_blocks(
-        _KERNELS[method],
+        kernel,
         _initial_states(starts, law.d, method),
         curves=ORDER_PARAMETERS,
         start=starts,
         schedules=schedules,
-        constants=(problem,),
+        constants=constants,
         generators=generators,
         n_steps=counts.n_steps,
         record_every=counts.record_every,
-        nanoseconds=_update_nanoseconds(problem, method),
+        nanoseconds=_update_nanoseconds(law, batch_size, method),
         owner=_OWNER,
     )
+
+
+def _squared_error(X: Any, w: Any, u: Any, g: Any, p: Any) -> Any:
+    """Return the loss of one prompt; the deciding token stands first."""
+    prediction = np.sum(erf(p.inverse_temperature * (X @ w.k)) * (X @ w.v))
+    return (prediction - X[0] @ u.value - p.noise * g[0]) ** 2
+
+
+@lru_cache(maxsize=16)
+def location_model(n_tokens: int, gamma: float) -> Model:
+    """Return single-location regression as a declared model."""
+    return Model(
+        _squared_error,
+        weights={"k": "sphere", "v": "sphere"},
+        planted=("key", "value"),
+        tokens=[Token(mean={"key": _amplitude}, scale=gamma), Token(n_tokens - 1)],
+        normals=1,
+    )
+
+
+def _amplitude(d: int) -> float:
+    return math.sqrt(d / 2)
 
 
 def _initial_states(starts: FloatArray, d: int, method: str) -> list[FloatArray]:
@@ -165,10 +206,10 @@ def _initial_states(starts: FloatArray, d: int, method: str) -> list[FloatArray]
     return states
 
 
-def _update_nanoseconds(problem: LocationProblem, method: str) -> float:
+def _update_nanoseconds(law: SingleLocation, batch_size: int, method: str) -> float:
     """Estimate: 4 ns per normal, 20 ns per token for erf and exp."""
-    normals = 4.0 if method == "exact" else problem.d
-    return problem.n_tokens * problem.batch_size * (4.0 * normals + 20.0)
+    normals = 4.0 if method == "exact" else law.d
+    return law.n_tokens * batch_size * (4.0 * normals + 20.0)
 
 
 def _check_dimension(law: SingleLocation, method: str) -> None:
@@ -261,10 +302,10 @@ def draw_starts(
 
 
 def _on_sphere(d: float, rng: np.random.Generator) -> list[float]:
-    """Draw k and v along k*, v*, the residual of k, and the length of what is left."""
-    k = np.array([*rng.standard_normal(2), chi(rng, d - 2), 0.0])
+    """Draw k and v along k*, v*, the residual of k, and the length of the rest."""
+    k = np.array([*rng.standard_normal(2), gaussian_length(rng, d - 2), 0.0])
     along = rng.standard_normal() if d > 2 else 0.0
-    v = np.array([*rng.standard_normal(2), along, chi(rng, d - 3)])
+    v = np.array([*rng.standard_normal(2), along, gaussian_length(rng, d - 3)])
     k /= np.linalg.norm(k)
     v /= np.linalg.norm(v)
     return [float(number) for number in (k[0], v[1], v[0], k[1], k @ v)]
@@ -278,8 +319,8 @@ def _on_manifold(d: float, rng: np.random.Generator) -> list[float]:
     v* lies (it is orthogonal to both).
     """
     first, second = rng.standard_normal(2)
-    kappa = first / math.hypot(first, chi(rng, d - 2))
-    nu = second / math.hypot(second, chi(rng, d - 3))
+    kappa = first / math.hypot(first, gaussian_length(rng, d - 2))
+    nu = second / math.hypot(second, gaussian_length(rng, d - 3))
     return [float(kappa), float(nu), 0.0, 0.0, 0.0]
 
 

@@ -1,4 +1,4 @@
-"""Compiled steps of online SGD for single-location regression."""
+"""Online SGD of single-location regression on real vectors, every coordinate drawn."""
 
 import math
 from typing import Any, NamedTuple
@@ -6,13 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from eigenheads._compile import njit
-from eigenheads.dynamics._engine import (
-    REORDER,
-    combine,
-    reframe,
-    reveal,
-    sphere_step,
-)
+from eigenheads.models._engine import REORDER, sphere_step
 
 _ERF_SLOPE = 2.0 / math.sqrt(math.pi)
 
@@ -65,83 +59,6 @@ def gradient_weights(
 
 
 @njit()
-def location_exact_block(
-    rng: np.random.Generator,
-    state: Any,
-    inverse_temperatures: Any,
-    step_sizes: Any,
-    problem: LocationProblem,
-    first: int,
-    record_every: int,
-    records: Any,
-) -> int:
-    r"""Advance one run by a block of updates, in frame coordinates.
-
-    ``state`` (2, 6) holds k and v along k*, v*, the residual of k, the residual of v,
-    and two directions that a step creates and removes again. The deciding token
-    stands first in its prompt: the sums over tokens do not see the order.
-
-    Returns
-    -------
-    broken
-        Index of the update that overflowed, or -1.
-    """
-    d, n_tokens, gamma, noise, batch_size = problem
-    n = batch_size * n_tokens
-    shift, share = math.sqrt(0.5 * d), 1.0 / batch_size
-    z, weights = np.empty((4, n)), np.empty((2, n))
-    on_key, on_value = np.empty(n), np.empty(n)
-    gradient, spent = np.empty((2, 6)), np.empty((0, n))
-    for index in range(len(step_sizes)):
-        # The loss meets the tokens only along k*, v* and the residuals of k and v.
-        reveal(rng, spent, z)
-        _project(state[0], z, on_key)
-        _project(state[1], z, on_value)
-        key_shift, value_shift = 0.0, 0.0
-        for start in range(0, n, n_tokens):
-            stop = start + n_tokens
-            on_key[start] = gamma * on_key[start] + shift * state[0, 0]
-            on_value[start] = gamma * on_value[start] + shift * state[1, 0]
-            target = gamma * z[1, start] + noise * rng.standard_normal()
-            gradient_weights(
-                on_key[start:stop],
-                on_value[start:stop],
-                target,
-                inverse_temperatures[index],
-                share,
-                weights[0, start:stop],
-                weights[1, start:stop],
-            )
-            # The deciding token is gamma z plus a known vector along k*: the vector is
-            # added to the gradients apart, and the weight of z has the factor gamma.
-            key_shift += shift * weights[0, start]
-            value_shift += shift * weights[1, start]
-            weights[0, start] *= gamma
-            weights[1, start] *= gamma
-        # Four directions are known, so that d - 4 degrees of freedom are left.
-        combine(rng, z, weights, spent, d - 4.0, gradient)
-        gradient[0, 0] += key_shift
-        gradient[1, 0] += value_shift
-        finite = sphere_step(state[0], gradient[0], step_sizes[index])
-        finite &= sphere_step(state[1], gradient[1], step_sizes[index])
-        if not finite:
-            return first + index
-        reframe(state, 2)
-        _record(state, first + index + 1, record_every, records)
-    return -1
-
-
-@njit(fastmath=REORDER)
-def _project(vector: Any, z: Any, out: Any) -> None:
-    """Write the tokens' inner products with a vector of four frame coordinates."""
-    for token in range(out.shape[0]):
-        total = 0.0
-        for axis in range(4):
-            total += vector[axis] * z[axis, token]
-        out[token] = total
-
-
-@njit()
 def location_full_block(
     rng: np.random.Generator,
     state: Any,
@@ -155,7 +72,11 @@ def location_full_block(
     """Advance one run by a block of updates, drawing every coordinate.
 
     ``state`` (2, d) holds k and v; k* and v* are the first two basis vectors.
-    Returns as :func:`location_exact_block` does.
+
+    Returns
+    -------
+    broken
+        Index of the update that overflowed, or -1.
     """
     _, n_tokens, gamma, noise, batch_size = problem
     d = state.shape[1]

@@ -2,30 +2,32 @@
 
 import math
 from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from eigenheads._checks import Got, check_choice, check_count, check_finite_array, fail
 from eigenheads._limits import MAX_DIMENSION, MAX_WORK
-from eigenheads._rng import run_generators
+from eigenheads._rng import gaussian_length, run_generators
 from eigenheads._run_blocks import check_run_counts, run_blocks
 from eigenheads._schedules import check_schedule
 from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray, Schedule
 from eigenheads.datasets import SignalTokens
-from eigenheads.dynamics._engine import chi
 from eigenheads.dynamics._signal_kernels import (
     SignalProblem,
-    signal_exact_block,
+    average_rate,
     signal_full_block,
 )
+from eigenheads.models import Model, Token, signs, softmax
+from eigenheads.models._simulate import NO_EXTRAS, exact_kernel
 
 _OWNER = "simulate_signal"
-_KERNELS: dict[str, Callable[..., int]] = {
-    "exact": signal_exact_block,
-    "full": signal_full_block,
-}
+_METHODS = ["exact", "full"]
+# Rows of q and its average, 0 and 1, and the planted direction u, -1.
+_PAIRS = np.array([[0, -1], [1, -1], [1, 1]])
 # Slack for rounded input.
 _ROUNDING = 1e-9
 
@@ -117,7 +119,7 @@ def simulate_signal(
     if not isinstance(law, SignalTokens):
         hint = "Import it from eigenheads.datasets."
         fail("law", "a SignalTokens", law, owner=_OWNER, hint=hint, error=TypeError)
-    method = check_choice("method", method, list(_KERNELS), owner=_OWNER)
+    method = check_choice("method", method, _METHODS, owner=_OWNER)
     _check_law(law, method)
     schedule = check_schedule("step_size", step_size, owner=_OWNER)
     batch_size = check_count("batch_size", batch_size, owner=_OWNER)
@@ -132,28 +134,82 @@ def simulate_signal(
     starts = _draw_starts(law.d, generators)
     if start is not None:
         starts = _check_start(start, counts.n_runs)
-    problem = SignalProblem(
-        float(law.d),
-        law.n_informative,
-        law.n_nuisance,
-        law.amplitude,
-        law.signs == "random",
-        law.inverse_temperature,
-        batch_size,
-    )
-    return run_blocks(
-        _KERNELS[method],
-        _initial_states(starts, len(names), law.d, method),
-        curves=names,
-        start=starts[:, None],
-        schedules={"step_size": schedule},
-        constants=(problem,),
+    kernel: Callable[..., int]
+    if method == "exact":
+        kernel = exact_kernel(
+            signal_model(
+                law.n_informative, law.n_nuisance, law.amplitude, law.signs == "random"
+            ),
+            d=law.d,
+            batch_size=batch_size,
+            parameters={"inverse_temperature": law.inverse_temperature},
+            pairs=_PAIRS[: 3 if averaging else 1],
+            flags=(True, False, bool(averaging)),
+            owner=_OWNER,
+        )
+        schedules = {"step_size": schedule, **NO_EXTRAS, "average": average_rate}
+        constants: tuple[SignalProblem, ...] = ()
+        curves = ("alignment", "along", "squared")[: 3 if averaging else 1]
+    else:
+        kernel, schedules, curves = signal_full_block, {"step_size": schedule}, names
+        problem = SignalProblem(
+            float(law.d),
+            law.n_informative,
+            law.n_nuisance,
+            law.amplitude,
+            law.signs == "random",
+            law.inverse_temperature,
+            batch_size,
+        )
+        constants = (problem,)
+    states = _initial_states(starts, len(names), law.d, method)
+    paths = run_blocks(
+        kernel,
+        states,
+        curves=curves,
+        start=np.array([_first_record(state, len(curves)) for state in states]),
+        schedules=schedules,
+        constants=constants,
         generators=generators,
         n_steps=counts.n_steps,
         record_every=counts.record_every,
-        nanoseconds=_update_nanoseconds(problem, method),
+        nanoseconds=_update_nanoseconds(law, batch_size, method),
         owner=_OWNER,
     )
+    if "squared" not in curves:
+        return paths
+    # The average of unit vectors is 0 only by accident: then its direction is none.
+    lengths = np.sqrt(paths["squared"])
+    averaged = np.divide(
+        paths["along"], lengths, out=np.zeros_like(lengths), where=lengths > 0
+    )
+    table = {"alignment": paths["alignment"], "averaged_alignment": averaged}
+    return Trajectories(paths.steps, table)
+
+
+def _negative_energy(X: Any, w: Any, u: Any, g: Any, p: Any) -> Any:
+    """Return minus the squared norm of the attention output: descent climbs it."""
+    output = softmax(p.inverse_temperature * (X @ w.q)) @ X
+    return -(output @ output)
+
+
+@lru_cache(maxsize=16)
+def signal_model(
+    n_informative: int, n_nuisance: int, amplitude: float, random_signs: bool
+) -> Model:
+    """Return signal recovery as a declared model."""
+    shift = signs(amplitude) if random_signs else amplitude
+    return Model(
+        _negative_energy,
+        weights={"q": "sphere"},
+        planted=("u",),
+        tokens=[Token(n_informative, mean={"u": shift}), Token(n_nuisance)],
+    )
+
+
+def _first_record(state: FloatArray, n_curves: int) -> list[float]:
+    """Return the start's alignment, of the average as well, and the squared length."""
+    return [float(state[0, 0]), float(state[-1, 0]), 1.0][:n_curves]
 
 
 def _draw_starts(d: int, generators: Iterable[np.random.Generator]) -> FloatArray:
@@ -161,7 +217,7 @@ def _draw_starts(d: int, generators: Iterable[np.random.Generator]) -> FloatArra
     starts = []
     for rng in generators:
         along = rng.standard_normal()
-        starts.append(along / math.hypot(along, chi(rng, d - 1.0)))
+        starts.append(along / math.hypot(along, gaussian_length(rng, d - 1)))
     return np.array(starts)
 
 
@@ -183,11 +239,10 @@ def _initial_states(
     return states
 
 
-def _update_nanoseconds(problem: SignalProblem, method: str) -> float:
+def _update_nanoseconds(law: SignalTokens, batch_size: int, method: str) -> float:
     """Estimate: 4 ns per normal, 10 ns per token for exp and the sums."""
-    normals = 3.0 if method == "exact" else problem.d
-    tokens = (problem.n_informative + problem.n_nuisance) * problem.batch_size
-    return tokens * (4.0 * normals + 10.0)
+    normals = 3.0 if method == "exact" else law.d
+    return law.n_tokens * batch_size * (4.0 * normals + 10.0)
 
 
 def _check_law(law: SignalTokens, method: str) -> None:

@@ -1,4 +1,4 @@
-"""Compiled steps of projected stochastic gradient ascent for signal recovery."""
+"""Gradient ascent of signal recovery on real vectors, every coordinate drawn."""
 
 import math
 from typing import Any, NamedTuple
@@ -6,19 +6,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from eigenheads._compile import njit
-from eigenheads.dynamics._engine import (
-    REORDER,
-    chi,
-    combine,
-    reframe,
-    reveal,
-    reveal_along,
-    sphere_step,
-)
-from eigenheads.dynamics._vectors import fast_softmax
+from eigenheads.models._engine import REORDER, sphere_step
+from eigenheads.models._softmax import fast_softmax
 
 # The average's weights grow like t³ (see simulate_signal).
 _AVERAGE_POWER = 3.0
+
+
+def average_rate(index: int) -> float:
+    """Return how far update `index` moves the average towards the query."""
+    return (_AVERAGE_POWER + 1.0) / (_AVERAGE_POWER + index + 1.0)
 
 
 class SignalProblem(NamedTuple):
@@ -59,122 +56,6 @@ def ascent_weights(weights: Any, meetings: Any, scale: float, out: Any) -> None:
         out[token] = scale * weights[token] * (meetings[token] - squared_norm)
 
 
-@njit(fastmath=REORDER)
-def _project(vector: Any, z: Any, shifts: Any, out: Any) -> None:
-    """Write the tokens' inner products with a vector in frame coordinates."""
-    rows, n = z.shape
-    first, second = vector[0], vector[1]
-    third = vector[2] if rows > 2 else 0.0
-    if rows > 2:
-        for token in range(n):
-            out[token] = first * z[0, token] + second * z[1, token]
-            out[token] += third * z[2, token]
-    else:
-        for token in range(n):
-            out[token] = first * z[0, token] + second * z[1, token]
-    for token in range(shifts.shape[0]):
-        out[token] += first * shifts[token]
-
-
-@njit()
-def _shift_of(weights: Any, shifts: Any) -> float:
-    total = 0.0
-    for token in range(shifts.shape[0]):
-        total += weights[token] * shifts[token]
-    return total
-
-
-@njit()
-def _add_isotropic(
-    rng: np.random.Generator, dof: float, length: float, out: Any
-) -> None:
-    r"""Add a vector of this length and uniform direction in :math:`\mathbb R^{dof}`.
-
-    ``out`` holds a vector's coordinates along orthonormal directions of that space.
-    All but the last have a meaning; the last is turned into the plane of itself and
-    of what the new vector has outside the others, so that it takes all of that.
-    """
-    size = out.shape[0]
-    along = np.empty(size)
-    squared = 0.0
-    # A uniform direction is a Gaussian vector over its length; the chi draw is the
-    # length on all directions that have no coordinate here.
-    for axis in range(size):
-        along[axis] = rng.standard_normal() if dof - axis > 0.0 else 0.0
-        squared += along[axis] ** 2
-    rest = chi(rng, dof - size)
-    squared += rest * rest
-    scale = length / math.sqrt(squared) if squared > 0.0 else 0.0
-    for axis in range(size):
-        out[axis] += scale * along[axis]
-    out[size - 1] = math.hypot(out[size - 1], scale * rest)
-
-
-@njit()
-def signal_exact_block(
-    rng: np.random.Generator,
-    state: Any,
-    step_sizes: Any,
-    problem: SignalProblem,
-    first: int,
-    record_every: int,
-    records: Any,
-) -> int:
-    r"""Advance one run by a block of updates, in frame coordinates.
-
-    ``state`` holds q along u, its own residual, and (without an average) one
-    direction that a step creates and removes again: (1, 3). With an average, its
-    second row, there is one more direction, the average's residual: (2, 4).
-
-    Returns
-    -------
-    broken
-        Index of the update that overflowed, or -1.
-    """
-    d, n_informative, n_nuisance, _, _, inverse_temperature, batch_size = problem
-    n = n_informative + n_nuisance
-    size = state.shape[1]
-    z, spent = np.empty((3, n)), np.empty((1, n))
-    shifts, meetings = np.empty(n_informative), np.empty(n)
-    weights, ascent = np.empty((1, n)), np.empty((1, n))
-    output, part = np.empty((1, 3)), np.empty((1, 4))
-    gradient = np.empty(size)
-    for index in range(len(step_sizes)):
-        gradient[:] = 0.0
-        for _ in range(batch_size):
-            draw_shifts(rng, problem, shifts)
-            # Attention reads the tokens along u and the residual of q alone.
-            reveal(rng, spent[:0], z[:2])
-            _project(state[0], z[:2], shifts, meetings)
-            for token in range(n):
-                meetings[token] *= inverse_temperature
-            fast_softmax(meetings, weights[0], ascent[0])
-            # The output creates a third direction. The ascent needs the products of all
-            # tokens with the output, so their coordinates on it are revealed.
-            combine(rng, z[:2], weights, spent[:0], d - 2.0, output)
-            reveal_along(rng, weights[0], output[0, 2], spent, z[2])
-            output[0, 0] += _shift_of(weights[0], shifts)
-            _project(output[0], z, shifts, meetings)
-            scale = 2.0 * inverse_temperature / batch_size
-            ascent_weights(weights[0], meetings, scale, ascent[0])
-            # The second combination: three directions are known, and one unit vector
-            # over the tokens (the attention weights) is spent.
-            combine(rng, z, ascent, spent, d - 3.0, part)
-            gradient[0] += part[0, 0] + _shift_of(ascent[0], shifts)
-            gradient[1] += part[0, 1]
-            # New directions belong to one prompt. Relative to those of the batch, the
-            # part outside u and q points uniformly into d - 2 dimensions.
-            outside = math.hypot(part[0, 2], part[0, 3])
-            _add_isotropic(rng, d - 2.0, outside, gradient[2:])
-        # A negative step size turns descent into ascent.
-        if not sphere_step(state[0], gradient, -step_sizes[index]):
-            return first + index
-        _average(state, first + index + 1)
-        reframe(state, 1)
-        _record(state, first + index + 1, record_every, records)
-    return -1
-
-
 @njit()
 def signal_full_block(
     rng: np.random.Generator,
@@ -188,7 +69,12 @@ def signal_full_block(
     """Advance one run by a block of updates, drawing every coordinate.
 
     ``state`` (1 or 2, d) holds q and, if asked for, the average; u is the first basis
-    vector. Returns as :func:`signal_exact_block` does.
+    vector.
+
+    Returns
+    -------
+    broken
+        Index of the update that overflowed, or -1.
     """
     _, n_informative, n_nuisance, _, _, _, batch_size = problem
     n, d = n_informative + n_nuisance, state.shape[1]

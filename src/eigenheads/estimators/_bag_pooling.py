@@ -27,7 +27,7 @@ from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags, read_bags
 from eigenheads.estimators._feature_maps import RBFFeatures
 from eigenheads.estimators._location._head import pool_tokens
-from eigenheads.estimators._location._problem import (
+from eigenheads.estimators._location._targets import (
     read_numbers,
     read_targets,
     read_weights,

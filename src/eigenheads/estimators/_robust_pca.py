@@ -372,7 +372,7 @@ class RobustPCA(RobustCodes):
         elif self.n_components is not None:
             kept = min(rank, int(self.n_components))
         self._codes, self._sparse = split.left.astype(dtype), stored(split.sparse)
-        # `transform` cleans with all components, whatever number it returns.
+        # `transform` cleans with all components, also if it returns fewer.
         nothing = np.empty((0, 0))
         self._split = replace(split, left=nothing, sparse=nothing)
         self.n_components_, self.rank_ = kept, rank

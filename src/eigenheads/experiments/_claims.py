@@ -1,4 +1,4 @@
-"""Claims: sentences of papers, and checks of ours, as numbers with verdicts.
+"""Claims of papers, and our own checks, as numbers with verdicts.
 
 A claim says in which range a number must lie. A number without sampling noise is in
 the range or not. A number with noise carries an interval: *held* if all of the interval

@@ -70,6 +70,7 @@ _MODULES = {
         "eigenvalues": "eigenvalues",
         "gamma": "readings",
         "reparameterised": "reparameterised",
+        "heads": "heads",
     },
 }
 

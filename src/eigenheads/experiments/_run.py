@@ -3,10 +3,11 @@
 import hashlib
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from os import PathLike
@@ -17,15 +18,17 @@ import numpy as np
 
 from eigenheads._checks import (
     Got,
+    check_choice,
     check_count,
     check_flag,
     fail,
 )
 from eigenheads._errors import UsageError
 from eigenheads._extras import how_to_get
+from eigenheads._files import write_atomically
 from eigenheads._parallel import advance, reporting, threads
-from eigenheads._plotting.svg import render_svg
-from eigenheads.experiments._core import Experiment, Result, Run
+from eigenheads._plotting.svg import render_figure, render_svg
+from eigenheads.experiments._core import Experiment, Result, Run, Table
 from eigenheads.experiments._data import has_data, using_data
 from eigenheads.experiments._digest import (
     claims_version,
@@ -37,6 +40,7 @@ from eigenheads.experiments._registry import (
     preset_params,
     select_keys,
 )
+from eigenheads.experiments._settings import change_params
 from eigenheads.experiments._store import (
     StoreError,
     load_result,
@@ -104,6 +108,7 @@ def reproduce(
     force: bool = False,
     data: str | PathLike[str] | None = None,
     listener: Listener | None = None,
+    **settings: Any,
 ) -> list[Result]:
     """Reproduce figures of papers and check their claims.
 
@@ -127,6 +132,10 @@ def reproduce(
         Experiments that need it are left out without it.
     listener
         Receives progress.
+    **settings
+        Parameters of the experiments to change, such as ``d=400``; see
+        ``eigenheads describe KEY``. With other settings than the paper's, claims are
+        measured but stay undecided.
 
     Returns
     -------
@@ -148,7 +157,7 @@ def reproduce(
     root = writable_folder(out, owner="reproduce")
     with using_data(data):
         orders = [
-            _Order(experiment, params, preset, seed, root)
+            _Order(experiment, params, preset, seed, root, settings)
             for experiment, params in _choose(keys, preset, listener)
         ]
         return _run(orders, force, jobs, listener)
@@ -224,17 +233,20 @@ class _Order:
         preset: str,
         seed: int,
         root: Path,
+        settings: Mapping[str, Any],
     ) -> None:
-        self.experiment, self.params = experiment, params
+        changed = change_params(params, settings, owner="reproduce")
+        self.is_changed = changed != params
+        self.experiment, self.params = experiment, changed
         self.request: dict[str, Any] = {
             "key": experiment.key,
             "preset": preset,
             "seed": seed,
-            "params": plain_params(params),
+            "params": plain_params(changed),
             "code": code_version(experiment.key),
         }
         self.folder = result_folder(root, **self.request)
-        self.work = experiment.work(params)
+        self.work = experiment.work(changed)
 
     def load(self) -> Result | None:
         """Return the stored result, or None; raise if the folder has another one."""
@@ -250,8 +262,7 @@ class _Order:
             )
         if result.checking != claims_version(result.key):
             # The table is current, the claims are not: no simulation is needed.
-            run = Run(self.params, result.table)
-            result = replace(result, **_checked(self.experiment, run))
+            result = replace(result, **self._checked(result.table))
             save_result(self.folder, result)
             result = replace(result, reused=True)
         return result
@@ -269,7 +280,7 @@ class _Order:
             seconds=seconds,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             versions=_versions(),
-            **_checked(self.experiment, Run(self.params, table)),
+            **self._checked(table),
         )
         save_result(self.folder, result)
         # The finished jobs are removed only now, so a kill before the result is stored
@@ -277,15 +288,21 @@ class _Order:
         finished.remove()
         return result
 
-
-def _checked(experiment: Experiment[Any], run: Run[Any]) -> dict[str, Any]:
-    """Return what a result has beside its table: claims, drawing, their digests."""
-    return {
-        "claims": tuple(experiment.check(run)),
-        "figure": draw_experiment(experiment, run),
-        "checking": claims_version(experiment.key),
-        "drawing": drawing_version(experiment.key),
-    }
+    def _checked(self, table: Table) -> dict[str, Any]:
+        """Return what a result has beside its table: claims, drawing, their digests."""
+        experiment, run = self.experiment, Run(self.params, table)
+        claims = tuple(experiment.check(run))
+        if self.is_changed:
+            claims = tuple(
+                replace(claim, undecided="not the setting of this preset")
+                for claim in claims
+            )
+        return {
+            "claims": claims,
+            "figure": draw_experiment(experiment, run),
+            "checking": claims_version(experiment.key),
+            "drawing": drawing_version(experiment.key),
+        }
 
 
 def _deliver(
@@ -297,6 +314,49 @@ def _deliver(
         result = order.compute(afresh=force)
     listener.finish(result)
     return result
+
+
+def save_figures(
+    results: Sequence[Result], out: str | PathLike[str], kind: str
+) -> list[Path]:
+    """Write the figure of each result as ``figure.pdf`` or ``figure.png``.
+
+    Parameters
+    ----------
+    results
+        What :func:`reproduce` returned.
+    out
+        The folder that it wrote to.
+    kind
+        ``"pdf"`` or ``"png"``; ``"svg"`` is there already.
+
+    Returns
+    -------
+    paths
+        The files.
+    """
+    check_choice("figure", kind, ("pdf", "png", "svg"), owner="reproduce")
+    paths = []
+    for result in results:
+        names = ("key", "preset", "seed", "params", "code")
+        request = {name: getattr(result, name) for name in names}
+        path = result_folder(Path(out), **request) / f"figure.{kind}"
+        if kind != "svg":
+            experiment, run = get_experiment(result.key), stored_run(result)
+            drawn = render_figure(
+                partial(_draw_on, experiment, run), size=experiment.size, kind=kind
+            )
+            write_atomically(path, partial(_fill, drawn))
+        paths.append(path)
+    return paths
+
+
+def _draw_on(experiment: Experiment[Any], run: Run[Any], figure: Any) -> None:
+    experiment.draw(figure, run)
+
+
+def _fill(content: bytes, file: Any) -> None:
+    file.write(content)
 
 
 def draw_experiment(experiment: Experiment[Any], run: Run[Any]) -> bytes:
@@ -318,9 +378,11 @@ def current_figure(result: Result) -> bytes:
 
 
 def stored_run(result: Result) -> Run[Any]:
-    """Return the run of a result, with its parameters as an object again."""
-    # All presets of an experiment have one class. JSON has turned its tuples into
-    # lists, so they are turned back.
+    """Return the run of a result, with its parameters as an object again.
+
+    All presets of an experiment have one class. JSON has turned its tuples into lists,
+    so they are turned back.
+    """
     kind = type(next(iter(get_experiment(result.key).presets.values())))
     fields = {
         name: tuple(value) if isinstance(value, list) else value

@@ -21,7 +21,7 @@ from eigenheads._typing import FloatArray
 LEVEL = 0.95
 # Power at which the smallest detectable effect is stated.
 POWER = 0.8
-# Fewer observations exclude nothing: their spread says too little.
+# With fewer observations the spread is too uncertain for an interval.
 ENOUGH = 5
 _RESAMPLES = 4999
 

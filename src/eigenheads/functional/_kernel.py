@@ -18,7 +18,7 @@ from eigenheads._checks import (
 from eigenheads._typing import Array
 from eigenheads.functional._arrays import log_sum_exp
 
-# More columns of zeros than this serve nobody.
+# Largest useful number of columns of zeros.
 _MAX_COMPONENTS = 10**6
 
 

@@ -108,7 +108,7 @@ def pca_prompt_loss(
     inverse_temperature: float,
     head: str = "softmax",
 ) -> PromptLoss:
-    r"""Mean squared error of a head that copies each token of a prompt, with gradient.
+    r"""Mean squared error of a head that reconstructs each token, with its gradient.
 
     Every token is the query in turn, with all tokens of its prompt as keys and values:
     tokens are exchangeable, so the mean is that of the first token as the only query,

@@ -172,7 +172,7 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
     """
     owner = "attention_pursuit"
     check_pursuit(n_iter, sparsity, threshold, multiplier, query_steps, owner=owner)
-    n_iter = int(n_iter)  # 4.0 is a count, too
+    n_iter = int(n_iter)  # 4.0 counts as an integer
     check_flag("is_causal", is_causal, owner=owner)
     if width is not None:
         width = check_count("width", width, owner=owner)
@@ -191,7 +191,7 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
     live = xp.any(visible, axis=-2)  # whether any token sees the token
     keys = xp.where(live[..., None], keys, xp.zeros_like(keys))
     values = xp.where(live[..., None], values, xp.zeros_like(values))
-    # Only now, because tokens that nobody sees may hold anything.
+    # Checked after hiding, because hidden tokens may hold any values.
     check_float_arrays(owner, keys=keys, values=values)
     mu = _mu(xp, keys, visible, d if threshold == "paper" else width)
 

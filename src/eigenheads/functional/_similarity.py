@@ -30,7 +30,7 @@ def linear_cka(
     Returns
     -------
     alignment
-        One number a batch entry.
+        One number per batch entry.
 
     References
     ----------
@@ -119,7 +119,7 @@ def matching_cosine(first: FloatArray, second: FloatArray) -> FloatArray:
     Returns
     -------
     cosine
-        One number a batch entry.
+        One number per batch entry.
 
     Notes
     -----

@@ -4,11 +4,14 @@ Nodes with the same shape are computed in one loop, unless one needs a sum that 
 loop must finish first. ``level`` counts the loops that must have ended before a node
 can be computed; nodes of one level and one shape share a loop. Views, slices and their
 adjoints are never computed: they only change the index at which a node is read.
+
+Lengths of axes and first indices of slices are variables of the generated code, so that
+models that differ in their number of tokens alone share one compiled module.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from eigenheads.models._graph import SOURCES, Node
 
@@ -29,57 +32,101 @@ class Write:
     node: Node
 
 
-def emit(
-    name: str,
-    parameters: str,
-    *,
-    writes: Sequence[Write] = (),
-    returned: Node | None = None,
-    given: dict[int, str] | None = None,
-    size: int = 0,
-) -> tuple[str, int, dict[int, str]]:
-    """Return a function's source, the work space in use, and what it leaves there.
+class Sizes:
+    """Whole numbers that the generated code reads from an array at run time.
 
     Parameters
     ----------
-    name, parameters
-        Of the generated function; it must have a parameter ``work``.
+    n_tokens
+        Tokens per sample; the generated code calls it ``n_tokens``.
+    """
+
+    def __init__(self, n_tokens: int) -> None:
+        self._n_tokens = n_tokens
+        self._slots: dict[object, int] = {}
+        self.values: list[int] = []
+
+    def name(self, value: int, key: object = None) -> str:
+        """Return the variable of a number; numbers with different keys differ."""
+        if key is None and value in (0, self._n_tokens):
+            return "n_tokens" if value else "0"
+        slot = self._slots.setdefault(key or value, len(self.values))
+        if slot == len(self.values):
+            self.values.append(value)
+        return f"n{slot}"
+
+    def lines(self) -> list[str]:
+        """Return the lines that read all numbers."""
+        return [f"n{slot} = sizes[{slot}]" for slot in range(len(self.values))]
+
+
+@dataclass
+class Work:
+    """Shapes of the arrays ``work`` that the generated code uses."""
+
+    shapes: list[tuple[int, ...]] = field(default_factory=list)
+
+    def add(self, shape: tuple[int, ...]) -> str:
+        """Return the name of a new array."""
+        self.shapes.append(shape)
+        return f"w{len(self.shapes) - 1}"
+
+    def lines(self) -> list[str]:
+        """Return the lines that name all arrays."""
+        return [f"w{number} = work[{number}]" for number in range(len(self.shapes))]
+
+
+def emit(
+    *,
+    sizes: Sizes,
+    work: Work,
+    writes: Sequence[Write] = (),
+    returned: Node | None = None,
+    given: dict[int, str] | None = None,
+) -> tuple[list[str], str, dict[int, str]]:
+    """Return lines of source, the result's expression, and what they leave in `work`.
+
+    Parameters
+    ----------
+    sizes, work
+        Numbers and arrays that the lines read and write; new ones are added.
     writes
         Results that are written to memory.
     returned
-        Result that is returned (default: 0.0).
+        Result whose expression is returned (default: 0.0).
     given
         Memory of nodes that are known already, by node index.
-    size
-        Numbers of the work space that are taken already.
     """
-    emitter = _Emitter(given or {}, size)
-    source = emitter.function(name, parameters, writes, returned)
-    return source, emitter.size, emitter.memory()
+    emitter = _Emitter(given or {}, sizes, work)
+    lines, value = emitter.lines(writes, returned)
+    return lines, value, emitter.memory()
 
 
 class _Emitter:
-    def __init__(self, given: dict[int, str], size: int) -> None:
-        self._given, self.size = given, size
+    def __init__(self, given: dict[int, str], sizes: Sizes, work: Work) -> None:
+        self._given, self._sizes, self._work = given, sizes, work
         self._level: dict[int, int] = {}
         self._loop_of: dict[int, Loop] = {}
         self._loops: dict[Loop, list[Node]] = {}
-        self._offset: dict[int, int] = {}  # of nodes that are stored
+        self._stored: dict[int, str] = {}  # memory of nodes that are stored
+        self._numbers: dict[str, str] = {}  # variables of inputs that are numbers
         self._targets: dict[int, list[str]] = {}
 
     def memory(self) -> dict[int, str]:
         """Return where nodes lie in the work space after a call."""
-        return {index: f"work[{at} + {{}}]" for index, at in self._offset.items()}
+        return self._stored
 
-    def function(
-        self,
-        name: str,
-        parameters: str,
-        writes: Sequence[Write],
-        returned: Node | None,
-    ) -> str:
+    def lines(
+        self, writes: Sequence[Write], returned: Node | None
+    ) -> tuple[list[str], str]:
         results = []
         for write in writes:
+            if write.node.operation == "softmax" and not self._is_known(write.node):
+                # Computed where it is to be.
+                self._stored.setdefault(write.node.index, write.target)
+                if self._stored[write.node.index] == write.target:
+                    results.append(write.node)
+                    continue
             # A copy has a loop of its own shape, where the result is written.
             graph, shape = write.node.graph, write.node.shape
             copy = graph.add("copy", [write.node], write.target, shape)
@@ -94,9 +141,9 @@ class _Emitter:
         for loop in sorted(self._loops):
             lines += self._loop_lines(loop)
         value = "0.0" if returned is None else self._read(returned, (), None)
-        head = f"def {name}({parameters}):\n"
-        body = "".join(f"    {line}\n" for line in [*lines, f"return {value}"])
-        return head + body
+        # Numbers are read once, not in every turn of a loop.
+        read = [f"{name} = {place}" for place, name in self._numbers.items()]
+        return read + lines, value
 
     def _needed(self, wanted: list[Node]) -> list[Node]:
         """Return all nodes that the wanted ones depend on, arguments first."""
@@ -151,11 +198,8 @@ class _Emitter:
             self._store(node)
 
     def _store(self, node: Node) -> None:
-        if node.index not in self._offset:
-            self._offset[node.index] = self.size
-            # The vectorised softmax needs one row of scratch behind its result.
-            scratch = node.shape[-1] if node.operation == "softmax" else 0
-            self.size += node.size + scratch
+        if node.index not in self._stored:
+            self._stored[node.index] = self._work.add(node.shape) + "[{}]"
 
     def _root(self, node: Node) -> tuple[Node, bool]:
         """Return the node behind views, and whether they leave the index as it is."""
@@ -175,8 +219,9 @@ class _Emitter:
             return _literal(detail)
         place = self._given.get(node.index, detail if name == "input" else None)
         if place is not None:
-            flat = place.startswith(("constants[", "work["))
-            return place.format(_flat(node.shape, index) if flat else ", ".join(index))
+            if node.shape:
+                return place.format(", ".join(index))
+            return self._numbers.setdefault(place, f"q{len(self._numbers)}")
         if name in _VIRTUAL:
             return self._read_virtual(node, index, loop)
         # Inside its own loop and at the index of that loop, a node is a local variable.
@@ -188,7 +233,7 @@ class _Emitter:
                 return f"v{node.index}"
         if not node.shape:
             return f"v{node.index}"
-        return f"work[{self._offset[node.index]} + {_flat(node.shape, index)}]"
+        return self._stored[node.index].format(", ".join(index))
 
     def _read_virtual(self, node: Node, index: Index, loop: Loop | None) -> str:
         argument, detail = node.arguments[0], node.detail
@@ -197,13 +242,14 @@ class _Emitter:
         if node.operation == "view":
             inner = tuple("0" if axis is None else index[axis] for axis in detail)
             return self._read(argument, inner, loop)
-        axis, start = detail
+        axis, first = detail
+        start = self._sizes.name(first)
         if node.operation == "pick":
-            inner = (*index[:axis], str(start), *index[axis:])
+            inner = (*index[:axis], start, *index[axis:])
             return self._read(argument, inner, loop)
         at = index[axis]
         if node.operation == "slice":
-            shifted = f"({at} + {start})" if start else at
+            shifted = f"({at} + {start})" if first else at
             inner = (*index[:axis], shifted, *index[axis + 1 :])
             return self._read(argument, inner, loop)
         # The adjoints of pick and slice: zero outside the entries that were read.
@@ -211,7 +257,7 @@ class _Emitter:
             inner = (*index[:axis], *index[axis + 1 :])
             return f"({self._read(argument, inner, loop)} if {at} == {start} else 0.0)"
         inner = (*index[:axis], f"({at} - {start})", *index[axis + 1 :])
-        stop = start + argument.shape[axis]
+        stop = self._sizes.name(first + argument.shape[axis])
         value = self._read(argument, inner, loop)
         return f"({value} if {start} <= {at} < {stop} else 0.0)"
 
@@ -239,25 +285,28 @@ class _Emitter:
                 ]
                 continue
             body.append(f"v{node.index} = {source}")
-            if node.index in self._offset and node.shape:
-                at = f"{self._offset[node.index]} + {_flat(shape, index)}"
-                body.append(f"work[{at}] = v{node.index}")
+            if node.index in self._stored and node.shape:
+                place = self._stored[node.index].format(", ".join(index))
+                body.append(f"{place} = v{node.index}")
+        return before + self._nested(shape, body)
+
+    def _nested(self, shape: Sequence[int], body: list[str]) -> list[str]:
+        """Return lines inside loops over all entries of a shape."""
         heads = [
-            "    " * axis + f"for {letter} in range({shape[axis]}):"
-            for axis, letter in enumerate(index)
+            "    " * axis
+            + f"for {_INDICES[axis]} in range({self._sizes.name(length)}):"
+            for axis, length in enumerate(shape)
         ]
-        return before + heads + ["    " * depth + line for line in body]
+        return heads + ["    " * len(shape) + line for line in body]
 
     def _reduction(self, node: Node, index: Index, value: str) -> tuple[list[str], str]:
         zero = _REDUCTIONS[node.operation]
         kept = [letter for axis, letter in enumerate(index) if axis not in node.detail]
         if kept:
-            offset = self._offset[node.index]
-            place = f"work[{offset} + {_flat(node.shape, tuple(kept))}]"
-            before = [
-                f"for i in range({node.size}):",
-                f"    work[{offset} + i] = {zero}",
-            ]
+            memory = self._stored[node.index]
+            place = memory.format(", ".join(kept))
+            entry = memory.format(", ".join(_INDICES[: node.ndim]))
+            before = self._nested(node.shape, [f"{entry} = {zero}"])
         else:
             place, before = f"v{node.index}", [f"v{node.index} = {zero}"]
         if node.operation == "sum":
@@ -266,26 +315,14 @@ class _Emitter:
 
     def _softmax(self, node: Node) -> list[str]:
         """Return calls of the vectorised softmax, one per row."""
-        length, rows = node.shape[-1], node.size // node.shape[-1]
-        source, result = self._offset[node.arguments[0].index], self._offset[node.index]
-        scratch = result + node.size
-        row = f"i * {length}"
-        return [
-            f"for i in range({rows}):",
-            "    vector_softmax(",
-            f"        work[{source} + {row} : {source + length} + {row}],",
-            f"        work[{result} + {row} : {result + length} + {row}],",
-            f"        work[{scratch} : {scratch + length}],",
-            "    )",
+        row = ", ".join([*_INDICES[: node.ndim - 1], ":"])
+        rows = [
+            self._stored[one.index].format(row).replace("[:]", "")
+            for one in (node.arguments[0], node)
         ]
-
-
-def _flat(shape: tuple[int, ...], index: Index) -> str:
-    """Return the position in an array that is stored row by row."""
-    position = ""
-    for length, letter in zip(shape, index, strict=True):
-        position = f"({position}) * {length} + {letter}" if position else letter
-    return position or "0"
+        scratch = self._work.add(node.shape[-1:])
+        call = f"fast_softmax({rows[0]}, {rows[1]}, {scratch})"
+        return self._nested(node.shape[:-1], [call])
 
 
 def _literal(value: float) -> str:

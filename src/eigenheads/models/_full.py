@@ -36,7 +36,16 @@ def difference_gradient(
     return gradient
 
 
-def full_block(model: Model, *, d: int, reuse: int) -> Callable[..., int]:
+def full_block(
+    model: Model,
+    *,
+    d: int,
+    batch_size: int,
+    reuse: int,
+    table: Callable[[int, int], FloatArray],
+    flags: tuple[bool, bool, bool],
+    pairs: Any,
+) -> Callable[..., int]:
     """Return a kernel with the arguments of the compiled one, for real vectors.
 
     The state of a run is the array of its rows (n_rows, d) and a list that holds the
@@ -46,16 +55,12 @@ def full_block(model: Model, *, d: int, reuse: int) -> Callable[..., int]:
     def kernel(
         rng: np.random.Generator,
         run: tuple[FloatArray, list[Any]],
-        rules: FloatArray,
-        parameters: FloatArray,
-        problem: tuple[Any, ...],
-        first: int,
-        record_every: int,
-        records: FloatArray,
+        *rest: Any,
     ) -> int:
+        *rules, first, record_every, records = rest
         state, batch = run
-        _, batch_size, _, _, *flags, pairs = problem
-        for index, rule in enumerate(rules):
+        parameters = table(first, first + len(rules[0]))
+        for index, rule in enumerate(np.column_stack(rules)):
             if (first + index) % reuse == 0:
                 batch[:] = [model.law.sample(rng, d) for _ in range(batch_size)]
             gradient = np.mean(

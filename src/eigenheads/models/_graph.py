@@ -173,10 +173,9 @@ class Graph:
         return self._array(array)
 
     def _array(self, array: FloatArray) -> "Node":
-        # Equal arrays share one place. The mark <number> stands for an offset that is
-        # known only after the trace, when the sizes of all arrays are known.
+        # Equal arrays share one place.
         same = [np.array_equal(known, array, equal_nan=True) for known in self.arrays]
         number = same.index(True) if True in same else len(self.arrays)
         if number == len(self.arrays):
             self.arrays.append(array)
-        return self.memory(f"constants[<{number}> + {{}}]", array.shape)
+        return self.memory(f"c{number}[{{}}]", array.shape)

@@ -9,6 +9,7 @@ from itertools import accumulate
 import numpy as np
 
 from eigenheads._typing import FloatArray
+from eigenheads.models._emit import Sizes
 from eigenheads.models._tokens import (
     Coefficient,
     LatentMultiple,
@@ -23,15 +24,17 @@ from eigenheads.models._tokens import (
 
 
 class LawSource:
-    """The generated functions of a law, and the numbers that they read.
+    """Lines of source that draw a sample of a law, and the numbers that they read.
 
-    ``_fixed_law(law, mean, scale)`` writes what never changes; ``_draw_tokens(rng, d,
-    law, mean, scale, latents, tokens)`` draws a sample's latents and the coordinates of
-    its tokens; ``_times_scale(scale, rows)`` multiplies rows over the tokens by the
-    tokens' scales.
+    Parameters
+    ----------
+    law
+        The law.
+    sizes
+        Gets the boundaries of the groups of tokens.
     """
 
-    def __init__(self, law: TokenLaw) -> None:
+    def __init__(self, law: TokenLaw, sizes: Sizes) -> None:
         self._law = law
         self._sizes: list[Size] = []
         self._fixed: list[str] = []
@@ -43,35 +46,48 @@ class LawSource:
         if law.custom is not None:
             self._write_custom()
             return
-        start = 0
-        for group in law.groups:
-            self._write_group(group, start, start + group.n)
-            start += group.n
+        bounds, total = ["0"], 0
+        for number, group in enumerate(law.groups[:-1]):
+            total += group.n
+            bounds.append(sizes.name(total, key=("group", number)))
+        bounds.append("n_tokens")
+        for group, start, stop in zip(law.groups, bounds, bounds[1:], strict=False):
+            self._write_group(group, start, stop)
 
     def numbers(self, d: int) -> FloatArray:
         """Return the entries of ``law`` in dimension `d`."""
         sizes = [size_at(size, d, name="mean or scale") for size in self._sizes]
         return np.array([*sizes, 0.0])
 
-    def source(self) -> str:
-        """Return the three functions."""
+    @property
+    def is_scaled(self) -> bool:
+        """True if some tokens have a scale other than 1."""
+        return bool(self._scaled)
+
+    def fixed(self) -> list[str]:
+        """Return lines that write what never changes to ``mean`` and ``scale``."""
+        return self._fixed
+
+    def draw(self) -> list[str]:
+        """Return lines that draw ``latents`` and `n_axes` rows of ``tokens``."""
         normals = [
-            "for row in range(tokens.shape[0]):",
-            f"    for i in range({self._law.n_tokens}):",
+            "for row in range(n_axes):",
+            "    for i in range(n_tokens):",
             "        tokens[row, i] = rng.standard_normal()",
         ]
-        draw = [*self._random, *normals, *self._scale_tokens(), *self._place]
-        return "\n\n".join(
-            [
-                _function("_fixed_law", "law, mean, scale", self._fixed),
-                _function(
-                    "_draw_tokens",
-                    "rng, d, law, mean, scale, latents, tokens",
-                    [*draw, *self._last],
-                ),
-                _function("_times_scale", "scale, rows", self._scale_rows()),
+        scaled = self.times_scale("tokens", "n_axes")
+        return [*self._random, *normals, *scaled, *self._place, *self._last]
+
+    def times_scale(self, rows: str, n_rows: str) -> list[str]:
+        """Return lines that multiply rows over the tokens by the tokens' scales."""
+        lines: list[str] = []
+        for tokens in self._scaled:
+            lines += [
+                f"for row in range({n_rows}):",
+                f"    for i in {tokens}:",
+                f"        {rows}[row, i] *= scale[i]",
             ]
-        )
+        return lines
 
     def _size(self, size: Size) -> str:
         self._sizes.append(size)
@@ -84,11 +100,10 @@ class LawSource:
             self._random.append(f"latents[{index}] = {self._number(law)}")
 
     def _write_custom(self) -> None:
-        n_tokens, n_planted = self._law.n_tokens, len(self._law.planted)
         self._random.append("custom_draw(rng, d, mean, scale, latents)")
-        self._scaled.append(f"range({n_tokens})")
-        for row in range(n_planted):
-            self._add_mean(row, 0, n_tokens)
+        self._scaled.append("range(n_tokens)")
+        for row in range(len(self._law.planted)):
+            self._add_mean(row, "0", "n_tokens")
 
     def _number(self, law: Coefficient) -> str:
         """Return an expression that draws a coefficient."""
@@ -111,9 +126,9 @@ class LawSource:
         """Return an expression that draws an index."""
         first = len(self._sizes)
         self._sizes += list(accumulate(probabilities))[:-1]
-        return f"_drawn_index(rng, law[{first} : {len(self._sizes)}])"
+        return f"drawn_index(rng, law[{first} : {len(self._sizes)}])"
 
-    def _write_group(self, group: Token, start: int, stop: int) -> None:
+    def _write_group(self, group: Token, start: str, stop: str) -> None:
         tokens = f"range({start}, {stop})"
         if group.scale != 1.0:
             self._scaled.append(tokens)
@@ -134,7 +149,7 @@ class LawSource:
         value = self._number(law)
         lines += [f"for i in {tokens}:", f"    {target.format('i')} = {value}"]
 
-    def _write_direction(self, law: RandomDirection, start: int, stop: int) -> None:
+    def _write_direction(self, law: RandomDirection, start: str, stop: str) -> None:
         rows = [self._law.planted.index(name) for name in law.directions]
         amplitude, drawn = self._size(law.amplitude), self._choice(law.probabilities)
         lines = [f"for i in range({start}, {stop}):"]
@@ -148,48 +163,23 @@ class LawSource:
             self._add_mean(row, start, stop)
         self._random += lines
 
-    def _add_mean(self, row: int, start: int, stop: int) -> None:
+    def _add_mean(self, row: int, start: str, stop: str) -> None:
         self._place += [
             f"for i in range({start}, {stop}):",
             f"    tokens[{row}, i] += mean[{row}, i]",
         ]
 
-    def _write_tilt(self, tilt: PositionLaw, start: int, stop: int) -> None:
+    def _write_tilt(self, tilt: PositionLaw, start: str, stop: str) -> None:
         row, strength = (
             self._law.planted.index(tilt.direction),
             self._size(tilt.strength),
         )
         scores = f"tokens[{row}, {start}:{stop}]"
         self._last += [
-            f"i = {start} + _tilted_index(rng, {strength}, {scores})",
+            f"i = {start} + tilted_index(rng, {strength}, {scores})",
             f"scale[{start}], scale[i] = scale[i], scale[{start}]",
-            "for row in range(tokens.shape[0]):",
+            "for row in range(n_axes):",
             f"    tokens[row, {start}], tokens[row, i] = (",
             f"        tokens[row, i], tokens[row, {start}]",
             "    )",
         ]
-
-    def _scale_tokens(self) -> list[str]:
-        lines: list[str] = []
-        for tokens in self._scaled:
-            lines += [
-                "for row in range(tokens.shape[0]):",
-                f"    for i in {tokens}:",
-                "        tokens[row, i] *= scale[i]",
-            ]
-        return lines
-
-    def _scale_rows(self) -> list[str]:
-        lines: list[str] = []
-        for tokens in self._scaled:
-            lines += [
-                "for row in range(rows.shape[0]):",
-                f"    for i in {tokens}:",
-                "        rows[row, i] *= scale[i]",
-            ]
-        return lines
-
-
-def _function(name: str, parameters: str, lines: list[str]) -> str:
-    body = "".join(f"    {line}\n" for line in lines or ["return"])
-    return f"@njit(fastmath=REORDER)\ndef {name}({parameters}):\n{body}"

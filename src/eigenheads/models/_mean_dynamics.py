@@ -48,6 +48,8 @@ _EVALUATIONS = 400
 _JACOBIANS = 50
 # Differences of overlaps. With common random numbers it need not be small.
 _DIFFERENCE = 1e-3
+# Excess of a squared length that counts as rounding.
+_ROUNDING = 1e-12
 
 
 class _Rule(NamedTuple):
@@ -238,19 +240,27 @@ class _Flow:
                 planted[a, -1 - b] = value
             else:
                 gram[a, b] = gram[b, a] = value
-        # Overlaps that no vectors have (after a long stride): shorten the planted part.
+        # Overlaps that no vectors have (after a long stride): shorten the planted part,
+        # and then what the other weights make too long.
         for a in range(r):
             length = np.sum(planted[a] ** 2)
             if length > gram[a, a] > 0:
                 planted[a] *= np.sqrt(gram[a, a] / length)
-        return weights_in_frame(planted, gram, columns=p + r)
+        rows = weights_in_frame(planted, gram, columns=p + r)
+        for a, row in enumerate(rows):
+            length = np.sum(row**2)
+            if length > (1 + _ROUNDING) * gram[a, a] > 0:
+                row *= np.sqrt(gram[a, a] / length)
+        return rows
 
     def change(self, y: FloatArray, update: int, seed: tuple[int, ...]) -> FloatArray:
         """Return the mean change of the overlaps in one update."""
         rule, parameters = self._rule_at(update)
         state = self.state(y)
         moments = self._moments(state, parameters, seed)
-        return recorded_mean(self._model, state, moments, rule, self._pairs) - y
+        moved = recorded_mean(self._model, state, moments, rule, self._pairs)
+        # From where the state is: overlaps that no vectors have were moved to it.
+        return moved - recorded(state, self._pairs)
 
     def _moments(
         self, state: FloatArray, parameters: FloatArray, seed: tuple[int, ...]
@@ -274,7 +284,11 @@ class _Flow:
             if length > 1:
                 middle = y + 0.5 * length * slope
                 slope = self.change(middle, update + length // 2, (*seed, 1))
-            return y + length * slope
+            end = y + length * slope
+            if not np.all(np.isfinite(end)):
+                return end
+            # A long stride may leave the overlaps that vectors can have.
+            return recorded(self.state(end), self._pairs)
 
     def linearised(
         self, y: FloatArray, update: int, seed: tuple[int, ...]

@@ -17,12 +17,18 @@ from eigenheads._checks import (
     shown,
 )
 from eigenheads._typing import FloatArray
+from eigenheads.models._blocks import (
+    Counts,
+    Workspace,
+    memory_shapes,
+    module_source,
+)
+from eigenheads.models._emit import Sizes
 from eigenheads.models._graph import NotTraceable
 from eigenheads.models._law_source import LawSource
-from eigenheads.models._module import load_module, module_source, template
-from eigenheads.models._program import Program
+from eigenheads.models._module import load_module
+from eigenheads.models._program import Program, ProgramLines
 from eigenheads.models._tokens import LatentMultiple, RandomNumber, Token, TokenLaw
-from eigenheads.models._unrolled import unrolled_outputs, unrolled_sums
 
 _OWNER = "Model"
 _GEOMETRIES = ("sphere", "free")
@@ -189,48 +195,46 @@ class Model:
         )
 
     @cached_property
-    def _law_source(self) -> LawSource:
-        return LawSource(self.law)
+    def _sources(self) -> tuple[Sizes, LawSource, ProgramLines]:
+        sizes = Sizes(self.n_tokens)
+        return sizes, LawSource(self.law, sizes), self._program.lines(sizes)
 
     def law_numbers(self, d: int) -> FloatArray:
         """Return the numbers of the token law in dimension `d`."""
-        return self._law_source.numbers(d)
+        return self._sources[1].numbers(d)
 
     @property
-    def constants(self) -> FloatArray:
-        """Constant arrays of the loss, one after the other."""
-        return self._program.constants
+    def sizes(self) -> Any:
+        """Whole numbers that the generated module reads, such as group boundaries."""
+        return np.array([*self._sources[0].values, 0], dtype=np.int64)
+
+    def workspace(self, state: FloatArray, *, n_axes: int) -> Workspace:
+        """Return arrays for the generated functions, in a frame of `n_axes` axes.
+
+        `state` has one row per weight, then per velocity and average.
+        """
+        n_extra = len(state) - len(self.weights)
+        shapes = memory_shapes(
+            self._counts,
+            n_tokens=self.n_tokens,
+            n_latents=self.law.normals + len(self.law.latents) + 1,
+            n_axes=n_axes,
+            n_extra=n_extra,
+        )
+        return Workspace.of(
+            state, shapes, [*self._sources[2].shapes, (1,)], self._program.constants
+        )
+
+    @property
+    def _counts(self) -> Counts:
+        return Counts(len(self.planted), len(self.weights), self.n_combinations)
 
     @cached_property
     def source(self) -> str:
         """Source of the generated module: law, gradient and simulation."""
-        gradient, work_size = self._program.source()
-        sizes: dict[str, object] = {
-            "N_TOKENS": self.n_tokens,
-            "N_PLANTED": len(self.planted),
-            "N_WEIGHTS": len(self.weights),
-            "N_AXES": self.n_axes,
-            "N_LATENTS": self.law.normals + len(self.law.latents) + 1,
-            "N_COMBINATIONS": self.n_combinations,
-            "WORK_SIZE": work_size,
-            "USES_OVERLAPS": self._program.uses_overlaps,
-            "ON_SPHERE": self.on_sphere,
-        }
-        kernel = "_kernel_outputs" if self.n_combinations else "_kernel_fields"
-        n_weights = len(self.weights)
-        outputs = unrolled_outputs(self.n_axes, n_weights, self.n_combinations)
-        parts = [
-            template("_kernel_parts"),
-            unrolled_sums(len(self.planted), n_weights),
-            outputs if self.n_combinations else "",
-            self._law_source.source(),
-            gradient,
-            template(kernel),
-            template("_kernel_steps"),
-        ]
-        if not self.n_combinations:
-            parts.append(template("_kernel_reuse"))
-        return module_source(sizes, parts)
+        sizes, law, program = self._sources
+        uses_overlaps = self._program.uses_overlaps
+        return module_source(self._counts, sizes.lines(), law, program, uses_overlaps)
 
     @cached_property
     def compiled(self) -> ModuleType:
@@ -335,6 +339,8 @@ def _check_tokens(
             if isinstance(law, LatentMultiple) and law.latent not in latents:
                 contract = "laws of declared latents"
                 fail("tokens", contract, law.latent, owner=_OWNER)
+    if not sum(group.n for group in groups):
+        fail("tokens", "at least one token", Got("0 tokens"), owner=_OWNER)
     return tuple(groups)
 
 

@@ -60,22 +60,26 @@ def moments_at(
     n_chunks, size = math.ceil(n_samples / _CHUNK), r * m + r * r
     means, seconds = np.zeros((n_chunks, size)), np.zeros((n_chunks, size, size))
     outsides, losses = np.zeros((n_chunks, r, r)), np.zeros(n_chunks)
-    law, constants = model.law_numbers(d), model.constants
+    law, sizes = model.law_numbers(d), model.sizes
     kernel = model.compiled.gradient_moments
-    state, values = np.ascontiguousarray(state), np.append(parameters, 0.0)
+    values = np.append(parameters, 0.0)
 
     def work(chunk: int) -> None:
         # Each chunk has a stream and memory of its own: threads may take chunks in any
         # order, and the sums do not change.
         sequence = np.random.SeedSequence(seed[0], spawn_key=(*seed[1:], chunk))
         count = min(_CHUNK, n_samples - chunk * _CHUNK)
+        space = model.workspace(state, n_axes=m)
         losses[chunk] = kernel(
             np.random.Generator(np.random.SFC64(sequence)),
-            state,
+            space.state,
             values,
             float(d),
             law,
-            constants,
+            space.constants,
+            sizes,
+            space.memory,
+            space.work,
             count,
             means[chunk],
             seconds[chunk],

@@ -222,7 +222,8 @@ def reduced(kind: str, node: Node, axis: Any = None, keepdims: bool = False) -> 
 def mean(graph: Graph, value: object, axis: Any = None, keepdims: bool = False) -> Node:
     node = graph.lift(value)
     total = reduced("sum", node, axis, keepdims)
-    return total / (node.size / total.size)
+    # As an entry of a constant array, so that the source does not depend on the size.
+    return total / graph.lift(np.array([node.size / total.size]))[0]
 
 
 def matrix_product(left: Node, right: Node) -> Node:

@@ -12,14 +12,14 @@ symbols, and only the products that a loss takes of them are arrays:
 
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from eigenheads._checks import check_count, check_numbers, fail
 from eigenheads._typing import FloatArray
 from eigenheads.models._derivatives import gradients
-from eigenheads.models._emit import Write, emit
+from eigenheads.models._emit import Sizes, Work, Write, emit
 from eigenheads.models._graph import Graph, Node, NotTraceable
 from eigenheads.models._operations import (
     broadcast,
@@ -32,7 +32,6 @@ from eigenheads.models._traced import traced_graph
 
 # Each combination costs one more normal per token, and a K × K factor per sample.
 _MAX_COMBINATIONS = 8
-_ARGUMENTS = "fields, planted, latents, parameters, constants, overlaps, work"
 
 
 def softmax(x: Any, axis: int = -1) -> Any:
@@ -100,6 +99,30 @@ class _Parameters:
         return self._graph.memory(f"parameters[{self._found.index(name)}]")
 
 
+class ProgramLines(NamedTuple):
+    """Source of a traced loss and its gradient.
+
+    Attributes
+    ----------
+    combinations
+        Lines that write the weights of token combinations (class B).
+    gradient
+        Lines that write the derivatives along fields and overlaps.
+    value
+        Expression of the loss after these lines.
+    names
+        Lines that name constant arrays and work space, to stand before both.
+    shapes
+        Shapes of the arrays of the work space.
+    """
+
+    combinations: list[str]
+    gradient: list[str]
+    value: str
+    names: list[str]
+    shapes: list[tuple[int, ...]]
+
+
 class Program:
     """A traced loss: its graph, and the source of its gradient.
 
@@ -139,7 +162,7 @@ class Program:
             for row in range(len(weights))
         ]
         on_planted = [
-            self.graph.memory(f"planted[{row}, {{}}]", shape)
+            self.graph.memory(f"tokens[{row}, {{}}]", shape)
             for row in range(len(planted))
         ]
         # Planted directions count from -1 downwards, weights from 0 upwards.
@@ -248,12 +271,11 @@ class Program:
                 surrogate = surrogate + reduced("sum", self._combinations[one] * seed)
         return gradients(surrogate, self._fields)
 
-    def source(self) -> tuple[str, int]:
-        """Return the generated functions, and the size of their work space.
+    def lines(self, sizes: Sizes) -> "ProgramLines":
+        """Return the generated source, as lines for the body of a function.
 
-        ``_combination_weights`` (class B) writes the weights of the combinations;
-        ``_loss_gradient`` writes the derivatives along the fields and returns the
-        loss; ``_add_overlap_gradient`` adds the derivatives along the overlaps.
+        They read ``fields``, ``tokens``, ``latents``, ``parameters``, ``overlaps``
+        and, in class B, ``meetings`` and ``products``.
         """
         shape, zero = (self.n_tokens,), self.graph.constant(0.0)
         slopes = [
@@ -267,51 +289,30 @@ class Program:
                 continue
             column = -1 - other if other < 0 else self.n_planted + other
             writes.append(Write(f"overlap_slopes[{row}, {column}]", slope))
-        arguments = f"{_ARGUMENTS}, slopes, overlap_slopes"
-        parts, size = [], 1
-        given: dict[int, str] = {}
-        if self._combinations:
-            arguments += ", combinations, meetings, products"
-            # The engine draws the products between the calls of the two functions, and
-            # fields do not change meanwhile. So the second function reads from the work
-            # space what the first one has left there.
-            text, size, given = emit(
-                "_combination_weights",
-                f"{_ARGUMENTS}, combinations",
-                writes=[
-                    Write(f"combinations[{k}, {{}}]", broadcast(node, shape))
-                    for k, node in enumerate(self._combinations)
-                ],
-                size=size,
-            )
-            parts.append(text)
-        text, size, _ = emit(
-            "_loss_gradient",
-            arguments,
-            writes=writes,
-            returned=self.loss,
-            given=given,
-            size=size,
+        work = Work()
+        # The engine draws the products between the two parts, and fields do not change
+        # meanwhile. So the second part reads what the first one has left in `work`.
+        first, _, given = emit(
+            sizes=sizes,
+            work=work,
+            writes=[
+                Write(f"combinations[{k}, {{}}]", broadcast(node, shape))
+                for k, node in enumerate(self._combinations)
+            ],
         )
-        parts.append(text)
-        head = '@njit(fastmath=REORDER, error_model="numpy")'
-        source = "\n\n".join(f"{head}\n{part}" for part in parts)
-        for number, offset in enumerate(self._array_offsets()):
-            source = source.replace(f"<{number}>", str(offset))
-        return source, size
-
-    def _array_offsets(self) -> list[int]:
-        offsets, total = [], 0
-        for array in self.graph.arrays:
-            offsets.append(total)
-            total += array.size
-        return offsets
+        second, value, _ = emit(
+            sizes=sizes, work=work, writes=writes, returned=self.loss, given=given
+        )
+        names = [
+            f"c{number} = constants[{number}]"
+            for number in range(len(self.graph.arrays))
+        ]
+        return ProgramLines(first, second, value, names + work.lines(), work.shapes)
 
     @property
-    def constants(self) -> FloatArray:
-        """All constant arrays of the loss, one after the other."""
-        arrays = [array.ravel() for array in self.graph.arrays]
-        return np.concatenate([*arrays, np.zeros(1)])
+    def constants(self) -> tuple[FloatArray, ...]:
+        """All constant arrays of the loss, and one more."""
+        return (*self.graph.arrays, np.zeros(1))
 
     @property
     def uses_overlaps(self) -> bool:

@@ -24,6 +24,12 @@ from eigenheads.models._start import check_start, curve_pairs, drawn_start, reco
 _OWNER = "simulate"
 # Updates of one batch: the frame grows with each.
 _MOST_REUSE = 64
+# Schedules of an exact kernel behind the step size: no decay, momentum and average.
+NO_EXTRAS: dict[str, Schedule] = {
+    "weight_decay": 0.0,
+    "momentum": 0.0,
+    "average": 0.0,
+}
 _FREEDOM_ERROR: ContextVar[float] = ContextVar("freedom_error", default=0.0)
 
 
@@ -167,24 +173,34 @@ def simulate(
         _initial_state(model, rows, at, d if method == "full" else None, reuse)
         for at in starts
     ]
-    problem = (
-        d + _FREEDOM_ERROR.get(),
-        batch_size,
-        model.law_numbers(d),
-        model.constants,
-        step == "tangent",
-        momentum is not None,
-        average is not None,
-        pairs,
-    )
-    kernel = _kernel(model, method, d, reuse)
+    flags = step == "tangent", momentum is not None, average is not None
+    if method == "exact":
+        kernel = exact_kernel(
+            model,
+            d=d,
+            batch_size=batch_size,
+            parameters=values,
+            pairs=pairs,
+            flags=flags,
+            reuse=reuse,
+            owner=_OWNER,
+        )
+    else:
+        kernel = full_block(
+            model,
+            d=d,
+            batch_size=batch_size,
+            reuse=reuse,
+            table=_table_of(values, _OWNER),
+            flags=flags,
+            pairs=pairs,
+        )
     return run_blocks(
-        _with_tables(kernel, values, reuse if method == "exact" else 0),
+        kernel,
         [(state, []) for state in states] if method == "full" else states,
         curves=curves,
         start=np.array([recorded(state, pairs) for state in states]),
         schedules=rules,
-        constants=(problem,),
         generators=generators,
         n_steps=counts.n_steps,
         record_every=counts.record_every,
@@ -194,48 +210,77 @@ def simulate(
     )
 
 
-def _kernel(model: Model, method: str, d: int, reuse: int) -> Callable[..., int]:
-    if method == "full":
-        return full_block(model, d=d, reuse=reuse)
-    return model.compiled.exact_block if reuse == 1 else model.compiled.reuse_block
-
-
-def _with_tables(
-    kernel: Callable[..., int], parameters: dict[str, Schedule], reuse: int
+def exact_kernel(
+    model: Model,
+    *,
+    d: int,
+    batch_size: int,
+    parameters: Mapping[str, Schedule],
+    pairs: Any,
+    flags: tuple[bool, bool, bool] = (True, False, False),
+    reuse: int = 1,
+    least: float = -math.inf,
+    owner: str,
 ) -> Callable[..., int]:
-    """Return the kernel with schedules as arguments, packed into two tables."""
+    """Return a kernel for :func:`run_blocks` that advances a run exactly in law.
 
-    @lru_cache(maxsize=2)  # the same for all runs of a block
-    def table(first: int, stop: int) -> FloatArray:
-        return parameter_table(parameters, first, stop, owner=_OWNER)
+    Its schedules are step size, weight decay, momentum and the average's rate; `flags`
+    tell if steps are tangent and if there are velocities and averages. Parameters
+    below `least` are refused.
+    """
+    before = d + _FREEDOM_ERROR.get(), batch_size, model.law_numbers(d)
+    behind = model.sizes, np.array(model.on_sphere), flags, pairs
+    module, table = model.compiled, _table_of(parameters, owner, least)
+    block = module.exact_block if reuse == 1 else module.reuse_block
+    times = (reuse,) if reuse > 1 else ()
 
-    def packed(rng: np.random.Generator, state: Any, *rest: Any) -> int:
-        *rules, problem, first, record_every, records = rest
-        rule_table = np.column_stack(rules)
-        values = table(first, first + len(rule_table))
-        times = (reuse,) if reuse > 1 else ()
-        return kernel(
+    def kernel(rng: np.random.Generator, state: FloatArray, *rest: Any) -> int:
+        *rules, first, record_every, records = rest
+        # Arrays of this call, because runs advance in several threads.
+        space = model.workspace(state, n_axes=state.shape[1] - len(state))
+        broken = block(
             rng,
-            state,
-            rule_table,
-            values,
-            problem,
+            space.state,
+            np.column_stack(rules),
+            table(first, first + len(rules[0])),
+            (*before, space.constants, *behind),
+            space.memory,
+            space.work,
             *times,
             first,
             record_every,
             records,
         )
+        state[...] = space.state
+        return int(broken)
 
-    return packed
+    return kernel
+
+
+def _table_of(
+    parameters: Mapping[str, Schedule], owner: str, least: float = -math.inf
+) -> Callable[[int, int], FloatArray]:
+    """Return a function that gives the parameters of a block of updates."""
+
+    @lru_cache(maxsize=2)  # the same for all runs of a block
+    def table(first: int, stop: int) -> FloatArray:
+        return parameter_table(parameters, first, stop, owner=owner, least=least)
+
+    return table
 
 
 def parameter_table(
-    parameters: Mapping[str, Schedule], first: int, stop: int, *, owner: str
+    parameters: Mapping[str, Schedule],
+    first: int,
+    stop: int,
+    *,
+    owner: str,
+    least: float = -math.inf,
 ) -> FloatArray:
     """Return the parameters at updates `first` … ``stop - 1``, one column each."""
     columns = [
         schedule_values(
-            name, schedule, first, stop, owner=owner, maximum=LARGEST, minimum=-math.inf
+            name, schedule, first, stop, owner=owner, maximum=LARGEST, minimum=least
         )
         for name, schedule in parameters.items()
     ]

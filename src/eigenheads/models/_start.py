@@ -14,9 +14,9 @@ from eigenheads._checks import (
     check_items,
     fail,
 )
+from eigenheads._rng import gaussian_length
 from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray
-from eigenheads.dynamics._engine import chi
 from eigenheads.models._model import Model, weights_in_frame
 
 # Rounding of overlaps that were computed from unit vectors.
@@ -34,7 +34,7 @@ def drawn_start(model: Model, d: int, rng: np.random.Generator) -> FloatArray:
     # Bartlett: row a has normals on the residuals before it, and the rest's length.
     for row in range(r):
         rows[row, p : p + row] = rng.standard_normal(row)
-        rows[row, p + row] = chi(rng, float(d - p - row))
+        rows[row, p + row] = gaussian_length(rng, d - p - row)
     lengths = np.linalg.norm(rows, axis=1)
     divisors = np.where(model.on_sphere, lengths, math.sqrt(d))
     return rows / divisors[:, None]

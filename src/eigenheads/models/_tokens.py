@@ -163,7 +163,7 @@ class Token:
     Parameters
     ----------
     n
-        Number of tokens in the group.
+        Number of tokens in the group; 0 for none.
     mean
         Coefficients :math:`m_j` by planted direction: numbers, functions of d,
         :func:`signs`, :func:`gaussian`, :func:`choice`, :func:`multiple_of`; or a
@@ -186,7 +186,7 @@ class Token:
     first: PositionLaw | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "n", check_count("n", self.n, owner=_OWNER))
+        object.__setattr__(self, "n", check_count("n", self.n, owner=_OWNER, minimum=0))
         if not isinstance(self.mean, Mapping | RandomDirection):
             contract = "a mapping of planted directions to coefficients, or a mixture"
             fail("mean", contract, self.mean, owner=_OWNER, error=TypeError)

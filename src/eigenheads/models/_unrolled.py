@@ -6,20 +6,58 @@ sums in one loop each token is read once, and long loops still become vector cod
 
 # Sums in one loop: beyond it, registers spill.
 _MOST_SUMS = 12
-_HEAD = "@njit(fastmath=REORDER)"
 
 
-def unrolled_outputs(n_axes: int, n_weights: int, n_combinations: int) -> str:
-    """Return the source of sums for combinations of tokens (class B).
+def field_lines(n_planted: int, n_weights: int) -> list[str]:
+    """Return lines that write ``fields`` from ``state`` and ``tokens``."""
+    # Weight a has coordinates on the planted axes and on a + 1 more.
+    fields = [
+        (
+            f"fields[{a}, i]",
+            [(f"state[{a}, {j}]", f"tokens[{j}, i]") for j in range(n_planted + a + 1)],
+        )
+        for a in range(n_weights)
+    ]
+    return _projection(fields)
 
-    ``_add_outputs(combinations, tokens, coordinates)`` adds the coordinates of the
-    combinations, ``_write_meetings(coordinates, tokens, meetings)`` their products with
-    all tokens, ``_add_gradient(slopes, tokens, gradient)`` adds sums of tokens with
-    weights, on the frame and on the axes of the combinations.
+
+def gradient_lines(n_weights: int, n_axes: int, n_combinations: int) -> list[str]:
+    """Return lines that add sums of ``tokens`` with ``slopes`` to ``gradient``.
+
+    The coordinates on the axes of combinations go to ``revealed``.
+    """
+    sums = [
+        (f"gradient[{a}, {j}] +", f"slopes[{a}, i]", f"tokens[{j}, i]")
+        for a in range(n_weights)
+        for j in range(n_axes)
+    ]
+    sums += [
+        (f"revealed[{a}, {k}] ", f"slopes[{a}, i]", f"tokens[{n_axes + k}, i]")
+        for a in range(n_weights)
+        for k in range(n_combinations)
+    ]
+    return _sums(sums)
+
+
+def gram_lines(n_weights: int) -> list[str]:
+    """Return lines that add products of ``slopes`` to ``outside``, lower half."""
+    return _sums(
+        [
+            (f"outside[{a}, {b}] +", f"slopes[{a}, i]", f"slopes[{b}, i]")
+            for a in range(n_weights)
+            for b in range(a + 1)
+        ]
+    )
+
+
+def output_lines(n_axes: int, n_combinations: int) -> list[str]:
+    """Return lines that write coordinates of combinations, and ``meetings``.
+
+    Meetings are the products of all tokens with the combinations (class B).
     """
     size = n_axes + n_combinations
     outputs = [
-        (f"coordinates[{k}, {j}]", f"combinations[{k}, i]", f"tokens[{j}, i]")
+        (f"coordinates[{k}, {j}] ", f"combinations[{k}, i]", f"tokens[{j}, i]")
         for k in range(n_combinations)
         for j in range(size)
     ]
@@ -30,77 +68,29 @@ def unrolled_outputs(n_axes: int, n_weights: int, n_combinations: int) -> str:
         )
         for k in range(n_combinations)
     ]
-    gradient = [
-        (f"gradient[{a}, {j}]", f"slopes[{a}, i]", f"tokens[{j}, i]")
-        for a in range(n_weights)
-        for j in range(size)
-    ]
-    return "\n\n".join(
-        [
-            _sums("_add_outputs", "combinations, tokens, coordinates", outputs),
-            _projection("_write_meetings", "coordinates, tokens, meetings", meetings),
-            _sums("_add_gradient", "slopes, tokens, gradient", gradient),
-        ]
-    )
+    return _sums(outputs) + _projection(meetings)
 
 
-def unrolled_sums(n_planted: int, n_weights: int) -> str:
-    """Return the source of ``_project``, ``_add_products`` and ``_add_gram``.
-
-    ``_project(state, tokens, fields)`` writes all fields, ``_add_products(slopes,
-    tokens, gradient)`` adds sums of tokens with weights, ``_add_gram(slopes, outside)``
-    adds inner products of weights, lower half.
-    """
-    n_axes = n_planted + n_weights
-    # Weight a has coordinates on the planted axes and on a + 1 more.
-    fields = [
-        (
-            f"fields[{a}, i]",
-            [(f"state[{a}, {j}]", f"tokens[{j}, i]") for j in range(n_planted + a + 1)],
-        )
-        for a in range(n_weights)
-    ]
-    products = [
-        (f"gradient[{a}, {j}]", f"slopes[{a}, i]", f"tokens[{j}, i]")
-        for a in range(n_weights)
-        for j in range(n_axes)
-    ]
-    gram = [
-        (f"outside[{a}, {b}]", f"slopes[{a}, i]", f"slopes[{b}, i]")
-        for a in range(n_weights)
-        for b in range(a + 1)
-    ]
-    return "\n\n".join(
-        [
-            _projection("_project", "state, tokens, fields", fields),
-            _sums("_add_products", "slopes, tokens, gradient", products),
-            _sums("_add_gram", "slopes, outside", gram),
-        ]
-    )
-
-
-def _projection(
-    name: str, parameters: str, fields: list[tuple[str, list[tuple[str, str]]]]
-) -> str:
-    lines = [_HEAD, f"def {name}({parameters}):"]
+def _projection(fields: list[tuple[str, list[tuple[str, str]]]]) -> list[str]:
     names: dict[str, str] = {}
     for _, terms in fields:
         for coordinate, _ in terms:
             names[coordinate] = f"s{len(names)}"
-    lines += [f"    {name} = {coordinate}" for coordinate, name in names.items()]
-    lines.append("    for i in range(N_TOKENS):")
+    lines = [f"{name} = {coordinate}" for coordinate, name in names.items()]
+    lines.append("for i in range(n_tokens):")
     for target, terms in fields:
         total = " + ".join(f"{names[one]} * {other}" for one, other in terms)
-        lines.append(f"        {target} = {total}")
-    return "\n".join(lines) + "\n"
+        lines.append(f"    {target} = {total}")
+    return lines
 
 
-def _sums(name: str, parameters: str, sums: list[tuple[str, str, str]]) -> str:
-    lines = [_HEAD, f"def {name}({parameters}):"]
+def _sums(sums: list[tuple[str, str, str]]) -> list[str]:
+    """Return lines for sums of products; a target ends in ``+`` to be added to."""
+    lines: list[str] = []
     for start in range(0, len(sums), _MOST_SUMS):
         part = sums[start : start + _MOST_SUMS]
-        lines += [f"    t{k} = 0.0" for k in range(len(part))]
-        lines.append("    for i in range(N_TOKENS):")
-        lines += [f"        t{k} += {a} * {b}" for k, (_, a, b) in enumerate(part)]
-        lines += [f"    {target} += t{k}" for k, (target, _, _) in enumerate(part)]
-    return "\n".join(lines) + "\n"
+        lines += [f"t{k} = 0.0" for k in range(len(part))]
+        lines.append("for i in range(n_tokens):")
+        lines += [f"    t{k} += {a} * {b}" for k, (_, a, b) in enumerate(part)]
+        lines += [f"{target}= t{k}" for k, (target, _, _) in enumerate(part)]
+    return lines

@@ -145,7 +145,7 @@ def compiled_gradient(
 ) -> FloatArray:
     """Return the compiled gradient of one sample of real vectors, (r, d)."""
     r, p = len(model.weights), len(model.planted)
-    module = model.compiled
+    module, space = model.compiled, model.workspace(weights, n_axes=p + r)
     overlaps = np.hstack([weights[:, :p], weights @ weights.T])
     slopes, overlap_slopes = np.empty((r, model.n_tokens)), np.zeros((r, p + r))
     arguments = (
@@ -153,17 +153,17 @@ def compiled_gradient(
         np.ascontiguousarray(tokens.T),
         np.append(latents, 0.0),
         np.append(parameters, 0.0),
-        model.constants,
+        space.constants,
+        model.sizes,
         overlaps,
-        np.empty(module.WORK_SIZE),
+        space.work,
     )
-    more: tuple[Any, ...] = ()
+    combinations = np.empty((model.n_combinations, model.n_tokens))
     if model.n_combinations:
-        combinations = np.empty((model.n_combinations, model.n_tokens))
-        module._combination_weights(*arguments, combinations)
-        outputs = combinations @ tokens
-        more = (combinations, outputs @ tokens.T, outputs @ outputs.T)
-    module._loss_gradient(*arguments, slopes, overlap_slopes, *more)
+        module.combination_weights(*arguments, combinations)
+    outputs = combinations @ tokens
+    meetings, products = outputs @ tokens.T, outputs @ outputs.T
+    module.loss_gradient(*arguments, slopes, overlap_slopes, meetings, products)
     gradient = slopes @ tokens
     gradient[:, :p] += overlap_slopes[:, :p]
     among = overlap_slopes[:, p:]

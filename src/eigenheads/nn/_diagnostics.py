@@ -115,7 +115,7 @@ class PursuitMonitor:
                 f"the pursuit flagged no key entry in {self.n_calls} training steps: "
                 "it removes no corruption. Lower `sparsity`, or set it to 'auto'.",
             )
-        # One token alone has weight 1 on itself, whatever the layer does.
+        # A single token always has weight 1 on itself.
         own = float(diagnostics.self_weight[-1].mean())
         if own > 0.99 and n_tokens > 1:
             self._warn(

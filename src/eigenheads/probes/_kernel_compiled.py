@@ -167,7 +167,9 @@ def captured_traces(
     for draw in range(count):
         for column in range(width):
             _coefficients(drawn[column, draw], normaliser, a[column])
-            image[column] = products[column, draw]
+            # Assigning a whole row would compile code for errors of shape, for seconds.
+            for i in range(n):
+                image[column, i] = products[column, draw, i]
         _inner_products(a, image, gram, form)
         trace = 0.0
         for i in range(width):

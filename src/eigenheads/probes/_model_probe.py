@@ -11,20 +11,28 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import spearmanr
 
 from eigenheads._checks import Got, check_choice, fail
 from eigenheads._extras import require
 from eigenheads._files import read_arrays, write_arrays, write_atomically
 from eigenheads._typing import FloatArray
+from eigenheads.probes._head_nulls import UNTRAINED
 from eigenheads.probes._result import Statistic
-from eigenheads.probes._significance import draws_needed, least_p_value, q_values
+from eigenheads.probes._significance import (
+    draws_needed,
+    least_p_value,
+    max_statistic_p_values,
+    q_values,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_FORMAT = "eigenheads probe 2"
+_FORMAT = "eigenheads probe 3"
 # Entry of the .npz file that holds everything except arrays, as JSON.
 _HEADER = "header"
+_LEVEL = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +52,9 @@ class ModelProbe:
     notes
         Remarks on what the numbers cannot show: nulls that were not available, too few
         draws, sequences that are too short.
+    contrasts
+        By name of a set of tokens, such as ``"without the first token"``, and by
+        statistic: the observed numbers on these tokens, (layers, heads).
 
     Examples
     --------
@@ -61,6 +72,7 @@ class ModelProbe:
     statistics: Mapping[str, Statistic]
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    contrasts: Mapping[str, Mapping[str, FloatArray]] = field(default_factory=dict)
 
     def __getitem__(self, statistic: str) -> Statistic:
         """Return a statistic by name; an error lists the names."""
@@ -71,66 +83,109 @@ class ModelProbe:
     def _q_values(self) -> dict[str, dict[str, FloatArray]]:
         """Q-values by null and statistic; a null with all heads is one family."""
         by_null: dict[str, dict[str, FloatArray]] = {}
-        for name, statistic in self.statistics.items():
-            for null, p_values in statistic.p_value.items():
-                by_null.setdefault(null, {})[name] = p_values
-        method = self.settings.get("false_discovery", "bh")
-        # Tests against one null share its draws; different nulls are different
-        # hypotheses, and a finding must reject each of them.
-        for null, family in by_null.items():
-            together = q_values(np.stack(list(family.values())), method=method)
-            by_null[null] = dict(zip(family, together, strict=True))
+        for null, names in self._families.items():
+            tests = [self.statistics[name] for name in names]
+            p_values = [self._p_values[name][null] for name in names]
+            q = q_values(np.stack(p_values), method=self._method)
+            if self._takes_largest(null):
+                # Each method has half of the level, so that the shares of false
+                # discoveries that they allow add up to it.
+                family = [
+                    (one.observed, one.nulls[null], one.alternative) for one in tests
+                ]
+                largest = np.stack(max_statistic_p_values(family))
+                q = np.minimum(1.0, 2 * np.fmin(q, largest))
+            by_null[null] = dict(zip(names, q, strict=True))
         return by_null
 
-    def q_value(self, statistic: str, null: str) -> FloatArray:
-        """Return q-values (layers, heads).
+    @cached_property
+    def _p_values(self) -> dict[str, dict[str, FloatArray]]:
+        return {name: one.p_value for name, one in self.statistics.items()}
 
-        They are adjusted for all heads and all statistics with the same null.
+    @cached_property
+    def _families(self) -> dict[str, list[str]]:
+        """Names of the statistics with each null.
+
+        Tests against one null share its draws; different nulls are different
+        hypotheses, and a finding must reject each of them.
+        """
+        families: dict[str, list[str]] = {}
+        for name, statistic in self.statistics.items():
+            for null in statistic.nulls:
+                families.setdefault(null, []).append(name)
+        return families
+
+    @property
+    def _method(self) -> str:
+        return str(self.settings.get("false_discovery", "bh"))
+
+    def _n_alone(self, null: str, level: float) -> int:
+        """Return the draws with which a single test of a family can have q <= level."""
+        members = [self.statistics[name] for name in self._families[null]]
+        n_tests = sum(int(np.isfinite(one.observed).sum()) for one in members)
+        sides = {one.alternative for one in members}
+        alternative = "two-sided" if "two-sided" in sides else "greater"
+        return draws_needed(
+            max(1, n_tests), alternative=alternative, level=level, method=self._method
+        )
+
+    def _takes_largest(self, null: str) -> bool:
+        """Return whether largest scores help: with enough draws they do not.
+
+        Heads of untrained models are no joint draws of all heads.
+        """
+        n_draws = min(
+            self.statistics[name].nulls[null].shape[-1] for name in self._families[null]
+        )
+        return null != UNTRAINED and 0 < n_draws < self._n_alone(null, _LEVEL)
+
+    def q_value(self, statistic: str, null: str) -> FloatArray:
+        r"""Return q-values (layers, heads).
+
+        All heads and statistics with the same null are one family. Rejecting q-values
+        up to :math:`\alpha` keeps the false-discovery rate below :math:`\alpha`.
+
+        Notes
+        -----
+        With :math:`B` draws no p-value is below :math:`1/(B + 1)`, so that
+        Benjamini-Hochberg needs :math:`20 m` draws to find one head in :math:`m` tests.
+        With fewer draws the q-value is :math:`2 \min(q, p)`, with the q-value of
+        :func:`q_values` and the p-value :math:`p` of the largest standard score over
+        the family (Westfall and Young, 1993), for which 39 draws suffice. If :math:`V`
+        false ones are among :math:`R` discoveries, then
+        :math:`V/R \le V_q/R_q + 1\{V_p > 0\}`, with expectation at most
+        :math:`\alpha/2 + \alpha/2`. The null ``untrained`` has no joint draws of all
+        heads and uses :func:`q_values` only.
         """
         nulls = list(self[statistic].nulls)
         check_choice("null", null, nulls, owner="ModelProbe.q_value")
         return self._q_values[null][statistic]
 
     def is_undecided(
-        self, statistic: str, null: str, level: float = 0.05
+        self, statistic: str, null: str, level: float = _LEVEL
     ) -> NDArray[np.bool_]:
         """Return the heads beyond all draws for which the draws are still too few.
 
         Such a head has the smallest p-value that the number of draws allows, and yet
         its q-value exceeds `level`.
         """
-        one = self[statistic]
-        least = least_p_value(one.nulls[null].shape[-1], alternative=one.alternative)
-        # The factor absorbs rounding errors of the quotient.
-        at_least = one.p_value[null] <= least * (1 + 1e-9)
-        return at_least & (self.q_value(statistic, null) > level)
+        q = self.q_value(statistic, null)
+        return self._is_extreme(statistic, null) & (q > level)
 
-    def draws_needed(self, null: str, level: float = 0.05) -> int:
+    def draws_needed(self, null: str, level: float = _LEVEL) -> int:
         """Return the number of draws with which the undecided heads can be decided.
 
         It is the least number of draws for which the heads that are beyond all draws
         now would have q <= `level` if they stayed so.
         """
-        names = [name for name, one in self.statistics.items() if null in one.nulls]
-        n_tests = sum(np.isfinite(self._q_values[null][name]).sum() for name in names)
-        n_extreme, is_two_sided = 0, False
-        for name in names:
-            one = self.statistics[name]
-            least = least_p_value(
-                one.nulls[null].shape[-1], alternative=one.alternative
-            )
-            n_extreme += int(np.sum(one.p_value[null] <= least * (1 + 1e-9)))
-            is_two_sided |= one.alternative == "two-sided"
-        alone = draws_needed(
-            int(n_tests),
-            alternative="two-sided" if is_two_sided else "greater",
-            level=level,
-            method=self.settings.get("false_discovery", "bh"),
-        )
+        names = self._families[null]
+        n_extreme = sum(int(self._is_extreme(name, null).sum()) for name in names)
+        alone = self._n_alone(null, level)
+        share = 1 if null == UNTRAINED else 2
         # Benjamini-Hochberg: k tests at the least p-value need a k-th of the draws.
-        return math.ceil((alone + 1) / max(1, n_extreme)) - 1
+        return min(alone, math.ceil(share * (alone + 1) / max(1, n_extreme)) - 1)
 
-    def stands_out(self, statistic: str, level: float = 0.05) -> NDArray[np.bool_]:
+    def stands_out(self, statistic: str, level: float = _LEVEL) -> NDArray[np.bool_]:
         """Return the heads with q <= `level` against every null that can decide.
 
         A null with so few draws that no p-value reaches `level` cannot decide.
@@ -142,18 +197,21 @@ class ModelProbe:
             heads &= self.q_value(statistic, null) <= level
         return heads
 
-    def can_decide(self, statistic: str, null: str, level: float = 0.05) -> bool:
-        """Return whether the draws suffice for any p-value up to `level`."""
+    def can_decide(self, statistic: str, null: str, level: float = _LEVEL) -> bool:
+        """Return whether the draws suffice for any q-value up to `level`."""
         found = self[statistic]
         n_draws = found.nulls[null].shape[-1]
+        if self._takes_largest(null):
+            return 2 / (1 + n_draws) <= level
         return least_p_value(n_draws, alternative=found.alternative) <= level
 
-    def summary(self, level: float = 0.05) -> list[dict[str, Any]]:
+    def summary(self, level: float = _LEVEL) -> list[dict[str, Any]]:
         """Return one row per statistic and null with the number of heads found.
 
         ``n_found`` is None where the draws are so few that no head could be found;
         ``n_undecided`` counts heads that are beyond all draws and not found, and
-        ``n_needed`` is the number of draws that can decide them.
+        ``n_needed`` is the number of draws that can decide, or None if these do;
+        ``needs`` has it in words, in copies for the null of untrained models.
 
         Parameters
         ----------
@@ -167,6 +225,11 @@ class ModelProbe:
                 q = self.q_value(name, null)
                 n_undecided = int(self.is_undecided(name, null, level).sum())
                 is_decided = self.can_decide(name, null, level)
+                needed = None
+                if n_undecided:
+                    needed = self.draws_needed(null, level)
+                elif not is_decided:
+                    needed = self._least_draws(name, null, level)
                 rows.append(
                     {
                         "statistic": name,
@@ -177,12 +240,36 @@ class ModelProbe:
                         "n_found": int(np.sum(q <= level)) if is_decided else None,
                         "n_heads": int(np.sum(np.isfinite(q))),
                         "n_undecided": n_undecided,
-                        "n_needed": self.draws_needed(null, level)
-                        if n_undecided
-                        else None,
+                        "n_needed": needed,
+                        "needs": self._in_words(name, null, needed),
                     }
                 )
         return rows
+
+    def _is_extreme(self, statistic: str, null: str) -> NDArray[np.bool_]:
+        """Return the heads with the least p-value that the number of draws allows."""
+        one = self.statistics[statistic]
+        n_draws = one.nulls[null].shape[-1]
+        least = least_p_value(n_draws, alternative=one.alternative)
+        # The factor absorbs rounding errors of the quotient.
+        return np.asarray(self._p_values[statistic][null] <= least * (1 + 1e-9))
+
+    def _least_draws(self, statistic: str, null: str, level: float) -> int:
+        """Return the draws with which a null can decide at all."""
+        if self._takes_largest(null):
+            return math.ceil(round(2 / level, 6)) - 1
+        alternative = self[statistic].alternative
+        return draws_needed(1, alternative=alternative, level=level)
+
+    def _in_words(self, statistic: str, null: str, n_draws: int | None) -> str:
+        if n_draws is None:
+            return ""
+        n_copies = self.settings.get("n_untrained")
+        if null != UNTRAINED or not n_copies:
+            return f"{n_draws} draws"
+        # Each untrained copy gives the same number of draws.
+        each = self[statistic].nulls[null].shape[-1] / n_copies
+        return f"{math.ceil(n_draws / each)} copies"
 
     def to_records(self) -> list[dict[str, Any]]:
         """Return one row per head, statistic and null.
@@ -203,6 +290,26 @@ class ModelProbe:
                 row["q_value"] = math.nan if null is None else float(q[null][place])
                 rows.append(row)
         return rows
+
+    def contrast_rows(self) -> list[dict[str, Any]]:
+        """Return one row per statistic and other set of tokens.
+
+        ``median`` is that of the statistic, ``other_median`` the one on these tokens,
+        and ``correlation`` the rank correlation over heads between the two.
+        """
+        return [
+            {
+                "statistic": statistic,
+                "tokens": name,
+                "median": _median(self[statistic].observed),
+                "other_median": _median(numbers[statistic]),
+                "correlation": _rank_correlation(
+                    self[statistic].observed, numbers[statistic]
+                ),
+            }
+            for statistic in self.statistics
+            for name, numbers in self.contrasts.items()
+        ]
 
     def to_frame(self) -> "pd.DataFrame":
         """Return the rows as a pandas table (extra ``frame``)."""
@@ -241,17 +348,23 @@ class ModelProbe:
                 )
                 for one in header["statistics"]
             }
+            contrasts = {
+                name: {one: file[f"{name}: {one}"] for one in measured}
+                for name, measured in header["contrasts"].items()
+            }
         except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
             got = Got(f"{str(path)!r} ({error})")
             contract = "an .npz file that ModelProbe.save wrote"
             fail("path", contract, got, owner="ModelProbe.load")
         kept = ("layers", "names", "settings", "notes")
-        return cls(statistics=statistics, **{name: header[name] for name in kept})
+        others = {name: header[name] for name in kept}
+        return cls(statistics=statistics, contrasts=contrasts, **others)
 
     def _write_json(self, file: IO[bytes]) -> None:
         about = {name: one.about for name, one in self.statistics.items()}
         rows = [_without_nan(row) for row in self.to_records()]
         content = {**self._description(), "about": about, "records": rows}
+        content["contrasts"] = [_without_nan(row) for row in self.contrast_rows()]
         text = json.dumps(content, indent=1, allow_nan=False)
         file.write(f"{text}\n".encode())
 
@@ -270,7 +383,10 @@ class ModelProbe:
                 for name, one in self.statistics.items()
             ],
         }
+        header["contrasts"] = {name: list(one) for name, one in self.contrasts.items()}
         arrays: dict[str, NDArray[Any]] = {_HEADER: np.array(json.dumps(header))}
+        for name, numbers in self.contrasts.items():
+            arrays |= {f"{name}: {statistic}": x for statistic, x in numbers.items()}
         for name, one in self.statistics.items():
             arrays[name] = one.observed
             arrays |= {f"{name}/{null}": x for null, x in one.nulls.items()}
@@ -293,6 +409,15 @@ class ModelProbe:
 def _median(numbers: FloatArray) -> float:
     known = numbers[np.isfinite(numbers)]
     return float(np.median(known)) if known.size else math.nan
+
+
+def _rank_correlation(one: FloatArray, other: FloatArray) -> float:
+    known = np.isfinite(one) & np.isfinite(other)
+    first, second = one[known], other[known]
+    # Constant numbers have no ranks.
+    if known.sum() < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
+        return math.nan
+    return float(spearmanr(first, second).statistic)
 
 
 def _without_nan(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """P-values of Monte Carlo tests, effect sizes, and false-discovery control."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -149,6 +150,76 @@ def q_values(p_values: ArrayLike, *, method: str = "bh") -> FloatArray:
     if known.any():
         adjusted[known] = false_discovery_control(p[known], method=method)
     return adjusted
+
+
+def max_statistic_p_values(
+    tests: Sequence[tuple[ArrayLike, ArrayLike, str]],
+) -> list[FloatArray]:
+    r"""Return p-values adjusted by the largest standard score of each draw.
+
+    With the standard scores :math:`z_{t0}` of the observed number of test :math:`t` and
+    :math:`z_{tb}` of its draws, over mean and standard deviation of all :math:`B + 1`
+    numbers together,
+
+    .. math::
+
+        p_t = \frac{1 + \#\{b : \max_s z_{sb} \ge z_{t0}\}}{1 + B} .
+
+    Parameters
+    ----------
+    tests
+        Observed numbers, draws and alternative of each family member, with shapes as in
+        :func:`permutation_p_values`. Draws of the same index belong together.
+
+    Returns
+    -------
+    p_values
+        One array per member. Rejecting those up to :math:`\alpha` makes any false
+        rejection with probability at most :math:`\alpha` (Westfall and Young, 1993),
+        however many tests there are, if the numbers of the true nulls and their draws
+        are jointly exchangeable.
+
+    Examples
+    --------
+    >>> draws = [[0.0, 1.0, 2.0, 1.5], [1.0, 0.0, 1.0, 2.0]]
+    >>> max_statistic_p_values([([9.0, 1.0], draws, "greater")])[0]
+    array([0.2, 1. ])
+    """
+    # Members may have more draws than others; the first ones serve all.
+    n_draws = min((np.shape(draws)[-1] for _, draws, _ in tests), default=0)
+    largest = np.full(n_draws, -np.inf)
+    own = []
+    for observed, draws, alternative in tests:
+        value, null = _pair(observed, draws, "max_statistic_p_values")
+        scores = _standard_scores(value, null[..., :n_draws], alternative)
+        own.append(scores[..., 0])
+        if n_draws:
+            rows = scores[..., 1:].reshape(-1, n_draws)
+            largest = np.fmax(largest, np.fmax.reduce(rows, axis=0, initial=-np.inf))
+    ordered = np.sort(largest)
+    p_values = []
+    for score in own:
+        slack = _TIE * np.abs(np.nan_to_num(score))
+        n_above = n_draws - np.searchsorted(ordered, score - slack, side="left")
+        p_values.append(
+            np.where(np.isnan(score), np.nan, (1 + n_above) / (1 + n_draws))
+        )
+    return p_values
+
+
+def _standard_scores(
+    value: FloatArray, null: FloatArray, alternative: str
+) -> FloatArray:
+    """Return scores of the observed number, then of its draws; large ones reject."""
+    # The observed number counts as one of the draws: scores stay exchangeable.
+    numbers = np.concatenate([value[..., None], null], axis=-1)
+    away = numbers - numbers.mean(axis=-1, keepdims=True)
+    spread = np.sqrt(np.square(away).mean(axis=-1, keepdims=True))
+    is_flat = spread <= _TIE * np.abs(numbers).max(axis=-1, keepdims=True)
+    scores = np.where(is_flat, 0.0, away / np.where(is_flat, 1.0, spread))
+    if alternative == "two-sided":
+        return np.abs(scores)
+    return -scores if alternative == "less" else scores
 
 
 def least_p_value(n_draws: int, *, alternative: str) -> float:

@@ -62,7 +62,7 @@ def epoch_order(n: int, *, seed: int, epoch: int, repeats: int) -> NDArray[np.in
     """Return the numbers of the examples of an epoch, in order.
 
     With `repeats` > 1, each of the first ``n / repeats`` examples of a random order
-    comes that many times in a row (repeated augmentation), so that an epoch still has
+    is repeated that many times in a row (repeated augmentation); an epoch still has
     n examples.
     """
     shuffled = np.random.default_rng((seed, epoch)).permutation(n)

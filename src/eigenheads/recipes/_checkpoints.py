@@ -124,7 +124,7 @@ class RunFolder:
         """Write the averaged weights under ``model/``, for evaluation and timm."""
         folder = self.folder / "model"
         folder.mkdir(exist_ok=True)
-        # The rename replaces the file at once: nobody reads half of it.
+        # The rename is atomic, so no reader sees half of the file.
         temporary = folder / ".model.safetensors.tmp"
         save_file(_plain(weights), temporary)
         temporary.replace(folder / "model.safetensors")

@@ -19,7 +19,7 @@ def noticing_sigterm() -> Iterator[list[bool]]:
 
     try:
         before = signal.signal(signal.SIGTERM, notice)
-    except ValueError:  # not in the main thread: there is nobody to notice
+    except ValueError:  # signals can only be handled in the main thread
         yield flag
         return
     try:

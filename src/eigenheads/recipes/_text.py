@@ -1,6 +1,6 @@
 """Tokenised text in a folder: ``train.txt``, ``valid.txt`` and ``test.txt``.
 
-Words are separated by white space, as in WikiText; the end of a line is a word, too.
+Words are separated by white space, as in WikiText; the end of a line is also a word.
 """
 
 from collections import Counter

@@ -1,6 +1,14 @@
-"""Reports: self-contained HTML pages of results and of probed models."""
+"""Reports: self-contained HTML pages of results, of probed models and of fits."""
 
+from eigenheads._plotting.bags import AttentionDisplay
+from eigenheads.report._bags import write_bag_summary
 from eigenheads.report._page import render_report, write_report
 from eigenheads.report._probe import write_probe
 
-__all__ = ["render_report", "write_probe", "write_report"]
+__all__ = [
+    "AttentionDisplay",
+    "render_report",
+    "write_bag_summary",
+    "write_probe",
+    "write_report",
+]

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from eigenheads.probes import ModelProbe
 
 LEVEL = 0.05
+# Medians that differ by this share of the larger one are listed, the first few by name.
+_CHANGE = 0.1
+_N_CHANGES = 4
 # Question -> statistics, in the order of the page.
 _QUESTIONS = {
     "Which tokens do the heads attend to?": (
@@ -93,9 +96,8 @@ def findings(probe: "ModelProbe", level: float = LEVEL) -> list[str]:
         # with too few draws leaves the case open.
         if n_found:
             found.append((n_found, n_heads, name, own))
-        elif any(row["n_undecided"] or row["n_found"] is None for row in own):
-            needed = max((row["n_needed"] or 0 for row in own), default=0)
-            open_cases.append(name + (f" (needs {needed} draws)" if needed else ""))
+        elif any(row["n_needed"] for row in own):
+            open_cases.append(f"{name} (needs {_listed(_needs(own))})")
         elif own and n_heads:
             none.append(name)
     found.sort(key=lambda one: -one[0])
@@ -103,27 +105,68 @@ def findings(probe: "ModelProbe", level: float = LEVEL) -> list[str]:
     if none:
         sentences.append(f"No head stands out in {_listed(none)}.")
     if open_cases:
-        sentences.append(f"Too few draws to tell: {_listed(open_cases)}.")
-    return sentences or ["No statistic was compared with a null."]
+        sentences.append(f"Cannot tell: {_listed(open_cases)}.")
+    sentences = sentences or ["No statistic was compared with a null."]
+    return sentences + _changes(probe)
+
+
+def _changes(probe: "ModelProbe") -> list[str]:
+    """Return which medians other sets of tokens change by more than a tenth."""
+    changed: dict[str, list[str]] = {}
+    for row in probe.contrast_rows():
+        if is_change(row):
+            numbers = f"{format_number(row['other_median'])}"
+            text = f"{row['statistic']} {numbers} instead of "
+            text += format_number(row["median"])
+            changed.setdefault(row["tokens"], []).append(text)
+    sentences = []
+    for tokens in probe.contrasts:
+        texts = changed.get(tokens, [])
+        if not texts:
+            found = "no median changes by more than a tenth"
+        else:
+            n_more = len(texts) - _N_CHANGES
+            more = [f"{n_more} more"] if n_more > 0 else []
+            found = f"medians change: {_listed([*texts[:_N_CHANGES], *more])}"
+        sentences.append(f"{tokens.capitalize()}, {found}.")
+    return sentences
+
+
+def is_change(row: Mapping[str, Any]) -> bool:
+    """Return whether a median differs by more than a tenth on other tokens."""
+    before, after = row["median"], row["other_median"]
+    return bool(abs(after - before) > _CHANGE * max(abs(before), abs(after)))
 
 
 def found_text(row: Mapping[str, Any]) -> str:
-    """Return the number of heads found, or the number of draws that would decide.
+    """Return the number of heads found, and the draws that would decide open cases.
 
     Examples
     --------
-    >>> found_text({"n_found": 3, "n_heads": 12, "n_undecided": 0})
+    >>> row = {"n_found": 3, "n_heads": 12, "n_undecided": 0, "needs": ""}
+    >>> found_text(row)
     '3 of 12'
-    >>> found_text({"n_found": None, "n_heads": 12, "n_undecided": 0})
-    'too few draws'
-    >>> found_text({"n_found": 0, "n_heads": 9, "n_undecided": 2, "n_needed": 89})
-    'cannot tell: 89 draws'
+    >>> found_text({**row, "n_undecided": 2, "needs": "89 draws"})
+    '3 of 12; cannot tell for 2, needs 89 draws'
+    >>> found_text({**row, "n_found": None, "needs": "39 draws"})
+    'cannot tell, needs 39 draws'
     """
     if row["n_found"] is None:
-        return "too few draws"
+        return f"cannot tell, needs {row['needs']}"
+    text = f"{row['n_found']} of {row['n_heads']}"
     if row["n_undecided"]:
-        return f"cannot tell: {row['n_needed']} draws"
-    return f"{row['n_found']} of {row['n_heads']}"
+        text += f"; cannot tell for {row['n_undecided']}, needs {row['needs']}"
+    return text
+
+
+def _needs(rows: list[dict[str, Any]]) -> list[str]:
+    """Return what would decide: the largest number of draws, and that of copies."""
+    most: dict[str, int] = {}
+    for row in rows:
+        if row["needs"]:
+            number, unit = row["needs"].split()
+            most[unit] = max(int(number), most.get(unit, 0))
+    return [f"{number} {unit}" for unit, number in most.items()]
 
 
 def _sentence(n_found: int, n_heads: int, name: str, rows: list[dict[str, Any]]) -> str:

@@ -22,7 +22,13 @@ from eigenheads._plotting.heads import HeadMap, draw_head_maps, head_maps_size
 from eigenheads._plotting.svg import embedded_svg, render_svg
 from eigenheads.probes import ModelProbe
 from eigenheads.probes._head_nulls import NULL_TEXTS
-from eigenheads.report._findings import LEVEL, findings, found_text, questions
+from eigenheads.report._findings import (
+    LEVEL,
+    findings,
+    found_text,
+    is_change,
+    questions,
+)
 from eigenheads.report._page import format_number
 
 _WIDTH = 80
@@ -40,7 +46,10 @@ def print_probe(probe: ModelProbe, *, title: str) -> None:
     lines += ["Findings"]
     for sentence in findings(probe):
         lines += _wrapped(sentence, first="  - ", rest="    ")
-    lines += ["", *_summary_lines(probe), "", *_map_lines(probe)]
+    lines += ["", *_summary_lines(probe), ""]
+    if probe.contrasts:
+        lines += [*_contrast_lines(probe), ""]
+    lines += _map_lines(probe)
     sys.stdout.write("\n".join(lines) + "\n")
 
 
@@ -98,6 +107,7 @@ def render_probe(probe: ModelProbe, *, title: str) -> str:
         findings=findings(probe),
         nulls={null: NULL_TEXTS.get(null, "") for null in nulls},
         questions=_questions(probe),
+        contrasts=_contrasts(probe),
         heads=_rows_by_head(probe),
         version=eigenheads.__version__,
     )
@@ -154,6 +164,19 @@ def _questions(probe: ModelProbe) -> list[dict[str, Any]]:
     return found
 
 
+def _contrasts(probe: ModelProbe) -> list[dict[str, Any]]:
+    """Return medians by statistic: those of the probe, then on other tokens."""
+    rows: dict[str, dict[str, Any]] = {}
+    for row in probe.contrast_rows():
+        name = row["statistic"]
+        own = rows.setdefault(
+            name,
+            {"name": name.replace("_", " "), "median": row["median"], "others": []},
+        )
+        own["others"].append({**row, "is_change": is_change(row)})
+    return list(rows.values())
+
+
 def _section(
     probe: ModelProbe, statistic: str, rows: list[dict[str, Any]]
 ) -> dict[str, Any]:
@@ -202,30 +225,49 @@ def _wrapped(text: str, *, first: str = "", rest: str = "") -> list[str]:
 def _summary_lines(probe: ModelProbe) -> list[str]:
     """Return the table by statistic and null, at most 80 characters wide."""
     # Long names are cut, so that the columns add up to 80 characters.
-    layout = "{:<22.22} {:>9} {:<23.23} {:>9} {:>13}"
+    layout = "{:<21.21} {:>8} {:<22.22} {:>8} {:>5} {:>11}"
     lines = [
-        layout.format("statistic", "median", "null", "median", f"q <= {LEVEL}"),
+        layout.format("statistic", "median", "null", "median", "heads", "needs"),
         "-" * _WIDTH,
     ]
-    last = None
+    last, n_heads = None, 0
     for row in probe.summary(LEVEL):
         # The name and the median of a statistic are shown in its first row only.
         is_new = row["statistic"] != last
-        last = row["statistic"]
-        text = found_text(row)
-        # If there are too few draws to decide, show the number needed instead of the
-        # count.
-        if row["n_undecided"]:
-            text = f">= {row['n_needed']} draws"
+        last, n_heads = row["statistic"], max(n_heads, row["n_heads"])
         lines.append(
             layout.format(
                 last if is_new else "",
-                format_number(row["median"]) if is_new else "",
+                f"{row['median']:.3g}" if is_new else "",
                 f"{_COMPARISONS[row['alternative']]} {row['null']}",
-                format_number(row["null_median"]),
-                text,
-            )
+                f"{row['null_median']:.3g}",
+                "?" if row["n_found"] is None else row["n_found"],
+                row["needs"],
+            ).rstrip()
         )
+    lines += _wrapped(
+        f"heads: those with q <= {LEVEL} against the null, of {n_heads}. needs: some "
+        "heads are beyond all draws, and so many draws (or untrained copies) can tell."
+    )
+    return lines
+
+
+def _contrast_lines(probe: ModelProbe) -> list[str]:
+    """Return the medians that change on other sets of tokens."""
+    layout = "{:<22.22} {:>9} {:>9} {:>12}  {:<23.23}"
+    lines = [
+        layout.format("statistic", "median", "then", "rank corr.", "tokens").rstrip(),
+        "-" * _WIDTH,
+    ]
+    rows = [row for row in probe.contrast_rows() if is_change(row)]
+    for row in rows:
+        numbers = (row["median"], row["other_median"], row["correlation"])
+        shown = [f"{number:.3g}" for number in numbers]
+        lines.append(layout.format(row["statistic"], *shown, row["tokens"]).rstrip())
+    lines += _wrapped(
+        "Medians over heads that change by more than a tenth without these tokens"
+        + (", and rank correlations over heads." if rows else ": none.")
+    )
     return lines
 
 

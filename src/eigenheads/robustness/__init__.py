@@ -16,20 +16,20 @@ from eigenheads.robustness._attacks import (
 )
 from eigenheads.robustness._blind_attacks import spsa, square, uniform_noise
 from eigenheads.robustness._corruptions import CORRUPTIONS, IMAGENET_C, corrupt
-from eigenheads.robustness._evaluate import (
-    ATTACKS,
-    GradientMaskingWarning,
-    evaluate_robustness,
-)
-from eigenheads.robustness._result import Robustness
+from eigenheads.robustness._evaluate import ATTACKS, evaluate_robustness
+from eigenheads.robustness._masking import GradientMaskingWarning
+from eigenheads.robustness._result import Robustness, RobustnessDifference
+from eigenheads.robustness._text import TEXT_CORRUPTIONS
 from eigenheads.robustness._tokens import corrupting_tokens, swap_words
 
 __all__ = [
     "ATTACKS",
     "CORRUPTIONS",
     "IMAGENET_C",
+    "TEXT_CORRUPTIONS",
     "GradientMaskingWarning",
     "Robustness",
+    "RobustnessDifference",
     "apgd",
     "carlini_wagner",
     "corrupt",

@@ -1,7 +1,6 @@
 """Evaluate how robust models are: one call, one tidy table."""
 
 import inspect
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -30,6 +29,8 @@ from eigenheads.robustness._attacks import (
 )
 from eigenheads.robustness._blind_attacks import spsa, square, uniform_noise
 from eigenheads.robustness._corruptions import CORRUPTIONS, IMAGENET_C, SEVERITIES
+from eigenheads.robustness._differences import compare_outcomes
+from eigenheads.robustness._masking import warn_of_masking
 from eigenheads.robustness._plan import (
     EvaluationPlan,
     Outcomes,
@@ -53,8 +54,14 @@ from eigenheads.robustness._result import (
     RobustnessRow,
     interval,
 )
+from eigenheads.robustness._text import (
+    TEXT_CORRUPTIONS,
+    plan_texts,
+    read_labelled_texts,
+)
 
 _OWNER = "evaluate_robustness"
+_ALL_KINDS: Final = (*CORRUPTIONS, *IMAGENET_C, *TEXT_CORRUPTIONS)
 ATTACK_FUNCTIONS: Final[dict[str, Callable[..., Tensor]]] = {
     "fgsm": fgsm,
     "pgd": pgd,
@@ -68,17 +75,9 @@ ATTACK_FUNCTIONS: Final[dict[str, Callable[..., Tensor]]] = {
 }
 ATTACKS: Final = tuple(ATTACK_FUNCTIONS)
 _USUAL: Final = ("fgsm", "pgd", "spsa", "square")
-# Attacks in the same norm, with and without gradients: the former should be stronger.
-_WITH_GRADIENT = ("fgsm", "pgd", "apgd-ce", "apgd-dlr")
-_WITHOUT = ("noise", "spsa", "square", *(f"{n} transferred" for n in _WITH_GRADIENT))
-_ONE_POINT = 0.01
 Model = nn.Module | Callable[[Tensor], Any]
 Models = Model | Sequence[Model] | Mapping[str, Model | Sequence[Model]]
 Attacks = Sequence[str] | Mapping[str, Mapping[str, Any] | Callable[..., Tensor]]
-
-
-class GradientMaskingWarning(UserWarning):
-    """Warning: gradient attacks are weaker than others; accuracy is overestimated."""
 
 
 def evaluate_robustness(
@@ -96,6 +95,8 @@ def evaluate_robustness(
     tokens: str | None = None,
     shares: Sequence[float] = (0.1, 0.2, 0.4),
     word: int | None = None,
+    tokenizer: Callable[..., Any] | None = None,
+    special_ids: Sequence[int] | None = None,
     batch_size: int = 256,
     seed: int = 0,
     confidence: float = 0.95,
@@ -113,9 +114,15 @@ def evaluate_robustness(
     data
         Images and classes ``(x, y)``, `x` of shape ``(n, …, height, width)`` with
         entries 0 to 1; a loader (any iterable) of such pairs, which is read once, batch
-        by batch; or, for a causal language model, ids of words ``(n, tokens)``.
+        by batch; for a causal language model, ids of words ``(n, tokens)``; or, for a
+        classifier of texts, texts and classes ``(texts, y)`` with a `tokenizer`, ids
+        and classes, or one or several batches as Hugging Face's models take them
+        (mappings with ``input_ids``, ``attention_mask`` and ``labels``).
     corruptions, severities
-        Some of :data:`CORRUPTIONS` and :data:`IMAGENET_C`, and their severities.
+        For texts, some of :data:`TEXT_CORRUPTIONS`: typing mistakes; words left out,
+        exchanged with the next one, or inserted; tokens replaced by others. For
+        images, some of :data:`CORRUPTIONS` and :data:`IMAGENET_C`, and their
+        severities.
     attacks
         Names from :data:`ATTACKS`; or a mapping from names to options, such as
         ``{"pgd": {"n_steps": 20}}``, or to your own attack: any callable
@@ -138,9 +145,15 @@ def evaluate_robustness(
         Name of the module whose output ``(batch, tokens, d)`` are embedded tokens, for
         the corruption of tokens (:func:`corrupting_tokens`).
     shares
-        Shares of tokens to replace, or of words to swap.
+        Shares of tokens to replace, or of words to corrupt.
     word
         Id of the word that replaces others (:func:`swap_words`).
+    tokenizer
+        Callable ``tokenizer(texts, padding=True, truncation=True,
+        return_tensors="pt")`` to a mapping with ``input_ids``, as Hugging Face's.
+    special_ids
+        Ids that are never corrupted, such as those of class tokens, for data without
+        texts; by default the tokenizer's ``all_special_ids``.
     batch_size
         Examples per batch; a loader has its own.
     seed
@@ -156,7 +169,9 @@ def evaluate_robustness(
     Returns
     -------
     robustness
-        Tidy rows, with ``.to_frame()``, ``.save(path)`` and a readable ``str``.
+        Tidy rows, with ``.to_frame()``, ``.save(path)`` and a readable ``str``. Of
+        several models, ``.differences`` has each one less the first, paired, with one
+        of the verdicts better, worse, cannot tell; ``str`` ends with their sentence.
 
     Warns
     -----
@@ -197,12 +212,19 @@ def evaluate_robustness(
         level, check_count("n_resamples", n_resamples, owner=_OWNER), seed
     )
     chosen = _check_shares(shares)
-    # Three forms of data: a pair in memory, a loader of pairs, ids of words.
+    n_batches = len(data) if hasattr(data, "__len__") else None
+    texts, data = read_labelled_texts(data, tokenizer, special_ids)
+    # Forms of data: texts, a pair in memory, a loader of pairs, ids of words.
     is_loader = not isinstance(data, Sequence | Tensor | np.ndarray)
     if is_loader and not isinstance(data, Iterable):
         contract = "a pair (images, classes), a loader of such pairs, or ids of words"
         fail("data", contract, data, owner=_OWNER, error=TypeError)
-    if isinstance(data, Sequence) or is_loader:
+    planned: dict[str, PlannedAttack] = {}
+    images: ImageSet | None
+    if texts is not None:
+        plan = plan_texts(texts, _text_kinds(corruptions), chosen, seed)
+        images = ImageSet(torch.arange(len(texts.y)), texts.y)
+    elif isinstance(data, Sequence) or is_loader:
         if word is not None:
             _fail_useless("word", word, "images", "(n, tokens)")
         images = None if is_loader else read_images(data, owner=_OWNER)
@@ -224,37 +246,55 @@ def evaluate_robustness(
     else:
         if tokens is not None:
             _fail_useless("tokens", tokens, "ids of words", "(x, y)")
-        ids, planned = read_words(data, owner=_OWNER), {}
+        ids = read_words(data, owner=_OWNER)
         plan = plan_words(ids, word=word, shares=chosen, seed=seed)
         images = ImageSet(torch.arange(len(ids)), ids)
     # Models of all names are measured together, on the same corrupted inputs. The
     # outcomes are divided by name below.
     flat = [one for several in named.values() for one in several]
-    n_units = len(plan.conditions) * len(flat)
-    shows = check_flag("progress", progress, owner=_OWNER)
-    bar = progress_bar(n_units, description="conditions") if shows else nullcontext()
-    with bar:
+    with (
+        progress_bar(len(plan.conditions) * len(flat), description="conditions")
+        if check_flag("progress", progress, owner=_OWNER)
+        else nullcontext()
+    ):
         if images is None:
-            n_batches = len(data) if hasattr(data, "__len__") else None
             batches = read_batches(data, owner=_OWNER)
             outcomes = measure_batches(batches, flat, plan, n_batches)
         else:
             outcomes = measure_set(images, flat, plan, size)
-    rows: list[RobustnessRow] = []
-    done = 0
-    for name, several in named.items():
-        own = [by_model[done : done + len(several)] for by_model in outcomes]
-        done += len(several)
-        rows += _rows(name, own, plan, resampling)
-        _warn_of_masking(name, own, plan)
+    counts = {name: len(several) for name, several in named.items()}
     return Robustness(
-        rows=tuple(rows),
+        rows=tuple(_all_rows(counts, outcomes, plan, resampling)),
+        differences=tuple(compare_outcomes(counts, outcomes, plan, level)),
         confidence=level,
         interval="Student's t over models"
         if len(flat) > len(named)
         else "bootstrap over examples",
         budget_unit=_unit_text(budget_unit, pixel_std) if planned else "",
     )
+
+
+def _all_rows(
+    counts: Mapping[str, int],
+    outcomes: Outcomes,
+    plan: EvaluationPlan,
+    resampling: Resampling,
+) -> Iterator[RobustnessRow]:
+    """Yield the rows of all models; warn of those whose gradients may be masked."""
+    done = 0
+    for name, count in counts.items():
+        own = [by_model[done : done + count] for by_model in outcomes]
+        done += count
+        yield from _rows(name, own, plan, resampling)
+        warn_of_masking(name, own, plan)
+
+
+def _text_kinds(corruptions: Sequence[str]) -> list[str] | None:
+    """Return names of corruptions of texts, or None for all."""
+    # The default of the argument names corruptions of images.
+    if corruptions is CORRUPTIONS:
+        return None
+    return _names("corruptions", corruptions, TEXT_CORRUPTIONS)
 
 
 def _fail_useless(name: str, value: object, got: str, wanted: str) -> NoReturn:
@@ -295,9 +335,7 @@ def check_options(options: Mapping[str, Any]) -> None:
         "attacks": _read_attacks,
         "batch_size": lambda value: check_count("batch_size", value, owner=_OWNER),
         "budgets": _check_budgets,
-        "corruptions": lambda value: _names(
-            "corruptions", value, (*CORRUPTIONS, *IMAGENET_C)
-        ),
+        "corruptions": lambda value: _names("corruptions", value, _ALL_KINDS),
         "seed": lambda value: check_count("seed", value, owner=_OWNER, minimum=0),
         "severities": _check_severities,
         "shares": _check_shares,
@@ -395,40 +433,6 @@ def _unit_text(unit: str, pixel_std: Sequence[float] | None) -> str:
         return "1/255 of the pixel range"
     listed = ", ".join(f"{one:g}" for one in pixel_std)
     return f"1/255 of normalised images (pixels divided by {listed})"
-
-
-def _warn_of_masking(name: str, outcomes: Outcomes, plan: EvaluationPlan) -> None:
-    """Warn if the best attack with gradients is weaker than one without.
-
-    Compared are the same examples; the difference must exceed one point and two
-    standard errors.
-    """
-    by_level: dict[float | None, dict[str, np.ndarray[Any, Any]]] = {}
-    for condition, arrays in zip(plan.conditions, outcomes, strict=True):
-        if condition.condition in (*_WITH_GRADIENT, *_WITHOUT):
-            own = by_level.setdefault(condition.level, {})
-            own[condition.condition] = np.mean(arrays, axis=0)
-    for level, found in by_level.items():
-        # FGSM alone may be weak without any masking, so the strongest one counts.
-        strong = [found[one] for one in _WITH_GRADIENT if one in found]
-        if not strong:
-            continue
-        best = min(strong, key=mean_outcome)
-        for other in (one for one in _WITHOUT if one in found):
-            difference = best - found[other]
-            # The examples are the same, so this is the error of paired differences.
-            error = float(np.std(difference)) / max(len(difference), 1) ** 0.5
-            gap = float(difference.mean())
-            if gap > max(_ONE_POINT, 2 * error):
-                warnings.warn(
-                    f"evaluate_robustness: {name!r} keeps {100 * gap:.1f} points more "
-                    f"accuracy under the strongest attack with gradients than under "
-                    f"{other!r} at budget {level:g}. Its gradients may be masked: do "
-                    "not take its accuracy under these attacks for robustness.",
-                    GradientMaskingWarning,
-                    stacklevel=3,
-                )
-                break
 
 
 def _rows(

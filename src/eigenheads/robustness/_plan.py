@@ -113,7 +113,7 @@ class Condition:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorMean:
-    """A row of its own: one minus the mean over conditions."""
+    """Separate row: one minus the mean over conditions."""
 
     metric: str
     condition: str

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from os import PathLike
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pandas
 
 RowStatistic = Callable[[FloatArray], float]
+Comparison = Literal["better", "worse", "cannot tell"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,40 @@ class RobustnessRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RobustnessDifference:
+    """A model less the first one, under one condition.
+
+    Attributes
+    ----------
+    model, baseline
+        Names of the two models.
+    metric, condition, level
+        As in the rows of the table.
+    value, low, high
+        Mean difference and its interval, in the unit of the metric.
+    verdict
+        ``"better"`` or ``"worse"`` if zero is outside the interval, else ``"cannot
+        tell"``. Of errors and perplexities, less is better.
+    detectable
+        Difference that so many pairs show with a probability of about 80 %.
+    n_pairs
+        Number of pairs: of training runs if each model is a list, else of examples.
+    """
+
+    model: str
+    baseline: str
+    metric: str
+    condition: str
+    level: float | None
+    value: float
+    low: float
+    high: float
+    verdict: Comparison
+    detectable: float
+    n_pairs: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Robustness:
     """Result of :func:`evaluate_robustness`.
 
@@ -73,12 +108,15 @@ class Robustness:
         Method of the intervals, as text.
     budget_unit
         Unit of the attacks' budgets, as text; empty without attacks.
+    differences
+        Each further model less the first one, paired over training runs or examples.
     """
 
     rows: tuple[RobustnessRow, ...]
     confidence: float
     interval: str
     budget_unit: str = ""
+    differences: tuple[RobustnessDifference, ...] = ()
 
     def select(
         self,
@@ -162,7 +200,43 @@ class Robustness:
         ]
         if self.budget_unit:
             lines.append(f"budgets: {self.budget_unit}")
+        if self.differences:
+            lines.append(conclude(self.differences, self.confidence))
         return "\n".join(lines)
+
+
+def conclude(differences: Sequence[RobustnessDifference], confidence: float) -> str:
+    """Return one sentence per model: corrupted inputs first, then clean ones."""
+    sentences = []
+    for model in dict.fromkeys(one.model for one in differences):
+        own = [one for one in differences if one.model == model]
+        parts = []
+        for condition, where in (
+            ("all corruptions", "corrupted inputs"),
+            ("clean", "clean inputs"),
+        ):
+            found = [one for one in own if one.condition == condition]
+            # Top-1 stands before top-5 among clean conditions.
+            found = found[:1]
+            if found:
+                parts.append(f"on {where} {_told(found[-1], confidence)}")
+        if parts:
+            sentences.append(f"{model} against {own[0].baseline}: {'; '.join(parts)}.")
+    return "\n".join(sentences)
+
+
+def _told(one: RobustnessDifference, confidence: float) -> str:
+    unit, factor = ("points", 100.0) if one.metric != "perplexity" else ("", 1.0)
+    # An error of less is an accuracy of more.
+    sign = -factor if one.metric == "mean corruption error" else factor
+    # Adding zero turns a negative zero into a positive one.
+    low, high = sorted((sign * one.low + 0.0, sign * one.high + 0.0))
+    value = f"{sign * one.value + 0.0:+.1f} {unit}".rstrip()
+    interval = f"{100 * confidence:g} %: {low:+.1f} to {high:+.1f}"
+    if one.verdict != "cannot tell":
+        return f"{one.verdict} ({value}, {interval})"
+    seen = f"{factor * one.detectable:.1f} {unit}".rstrip()
+    return f"cannot tell ({value}, {interval}; {seen} would have been seen)"
 
 
 def _corruptions(rows: Sequence[RobustnessRow]) -> set[str]:

@@ -1,4 +1,4 @@
-"""Objective that a query climbs in signal recovery: rates, noise and flow."""
+"""Objective of the query in signal recovery: rates, noise and flow."""
 
 import math
 from dataclasses import dataclass

@@ -5,7 +5,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,20 +42,19 @@ from eigenheads.estimators._location._fit import (
 )
 from eigenheads.estimators._location._head import (
     HEADS,
-    attended_readouts,
+    RELATIVE,
     attention_weights,
     deciding_tokens,
+    head_outputs,
     squared_radii,
+    token_scores,
 )
+from eigenheads.estimators._location._losses import AbstractLoss
 from eigenheads.estimators._location._problem import (
-    ClassLabels,
     HeadSettings,
     LabelledBags,
     LocationData,
-    StandardisedNumbers,
     data_in_memory,
-    read_targets,
-    read_weights,
     streamed_data,
 )
 from eigenheads.estimators._location._selection import (
@@ -63,8 +62,12 @@ from eigenheads.estimators._location._selection import (
     choose_penalty,
     fit_chosen,
 )
-
-Encoding: TypeAlias = StandardisedNumbers | ClassLabels
+from eigenheads.estimators._location._targets import (
+    Encoding,
+    class_weights,
+    read_targets,
+    read_weights,
+)
 
 
 class AbstractSingleLocation(BaseEstimator):
@@ -73,11 +76,14 @@ class AbstractSingleLocation(BaseEstimator):
     coef_key_: NDArray[np.floating]
     coef_value_: NDArray[np.floating]
     intercept_: Any
-    coef_radius_: float
+    coef_radius_: Any
+    coef_offset_: NDArray[np.floating]
     center_: NDArray[np.floating]
     precision_: NDArray[np.floating]
     # A search over several estimators has chosen already.
     _given_choice: PenaltyChoice | None = None
+    _heads: tuple[str, ...] = HEADS
+    class_weight: Any = None
 
     def __init__(
         self,
@@ -85,6 +91,7 @@ class AbstractSingleLocation(BaseEstimator):
         head: str = "softmax",
         alpha: float | str = "auto",
         feature_map: Any = None,
+        n_heads: int = 1,
         l1_ratio: float = 0.0,
         coherence: float = 0.1,
         shrinkage: float | None = None,
@@ -98,6 +105,7 @@ class AbstractSingleLocation(BaseEstimator):
         self.head = head
         self.alpha = alpha
         self.feature_map = feature_map
+        self.n_heads = n_heads
         self.l1_ratio = l1_ratio
         self.coherence = coherence
         self.shrinkage = shrinkage
@@ -118,12 +126,13 @@ class AbstractSingleLocation(BaseEstimator):
 
         Returns
         -------
-        weights : list of ndarray of shape (n_tokens,)
-            For ``head="erf"`` between -1 and 1; else non-negative with sum 1 in every
-            bag.
+        weights : list of ndarray of shape (n_tokens,) or (n_tokens, n_heads)
+            For ``head="erf"`` between -1 and 1, for ``head="sigmoid"`` between 0 and 1;
+            else non-negative with sum 1 in every bag.
         """
         bags = self._read_fitted(X)
-        return bags.split(attention_weights(bags, self._scores(bags), head=self.head))
+        weights = self._weights(bags)
+        return bags.split(weights[:, 0] if weights.shape[1] == 1 else weights)
 
     def locate(self, X: Any) -> NDArray[np.int64]:
         """Return the index of the token that decides each bag.
@@ -135,14 +144,62 @@ class AbstractSingleLocation(BaseEstimator):
 
         Returns
         -------
-        index : ndarray of shape (n_bags,)
+        index : ndarray of shape (n_bags,) or (n_bags, n_heads)
             Position within the bag of the token with the largest weight; for
             ``head="erf"``, largest in absolute value.
         """
         if is_dask(X):
             return np.concatenate([self.locate(block) for block in row_blocks(X)])
         bags = self._read_fitted(X)
-        return deciding_tokens(bags, self._scores(bags), head=self.head)
+        found = [
+            deciding_tokens(bags, scores, head=self.head)
+            for scores in self._scores(bags)
+        ]
+        return found[0] if len(found) == 1 else np.column_stack(found)
+
+    def contributions(self, X: Any) -> list[NDArray[np.floating]]:
+        """Return what each token adds to the outputs of its bag.
+
+        Parameters
+        ----------
+        X : list of arrays of shape (n_tokens, n_features), or array
+            Bags, in any layout that :meth:`fit` takes.
+
+        Returns
+        -------
+        contributions : list of ndarray of shape (n_tokens,) or (n_tokens, n_outputs)
+            Weight times readout of each token, relative to an average token; summed
+            over the tokens of a bag and added to ``baseline_`` they give the
+            prediction, before it is limited, or the logits.
+        """
+        bags = self._read_fitted(X)
+        rows = self._rows()
+        weights = self._weights(bags)
+        n_outputs = len(np.atleast_1d(self.intercept_))
+        parts = np.zeros((len(bags.tokens), n_outputs), dtype=bags.tokens.dtype)
+        center, d = self._center(), bags.tokens.shape[1]
+        lengths = np.repeat(bags.lengths, bags.lengths)
+        for head in range(weights.shape[1]):
+            base = head * (1 + n_outputs)
+            values = rows[base + 1 : base + 1 + n_outputs, :d]
+            readouts = bags.tokens @ values.T - (values @ center).astype(parts.dtype)
+            if self.head == "logsumexp":
+                # A mean of scores and their entropy give the log mean exponential.
+                shares = np.maximum(weights[:, head] * lengths, 1e-300)
+                readouts = readouts - np.log(shares)[:, None]
+            parts += weights[:, [head]] * readouts
+        return bags.split(parts[:, 0] if n_outputs == 1 else parts)
+
+    @property
+    def baseline_(self) -> Any:
+        """Outputs of a bag whose contributions are zero."""
+        check_is_fitted(self)
+        intercepts = np.atleast_1d(self.intercept_)
+        rows = np.delete(self._rows(), slice(None, None, 1 + len(intercepts)), axis=0)
+        center = self._center()
+        moved = (rows[:, : len(center)] @ center).reshape(-1, len(intercepts))
+        outputs = intercepts + moved.sum(axis=0)
+        return float(outputs[0]) if np.ndim(self.intercept_) == 0 else outputs
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -155,7 +212,14 @@ class AbstractSingleLocation(BaseEstimator):
             got = Got(f"one array of shape {tuple(X.shape)}")
             hint = "Pass `[bag]` for one bag."
             fail("X", "a list of bags", got, owner=type(self).__name__, hint=hint)
-        return self._mapped(read_bags(self, X, reset=False))
+        bags = self._mapped(read_bags(self, X, reset=False))
+        if self.head == "radial":
+            radii = squared_radii(bags.tokens, self.center_, self.precision_)
+            return replace(bags, radii=-0.5 * radii)
+        if self.head == "sigmoid":
+            ones = np.ones((len(bags.tokens), 1), dtype=bags.tokens.dtype)
+            return replace(bags, tokens=np.hstack([bags.tokens, ones]))
+        return bags
 
     def _mapped(self, bags: Bags) -> Bags:
         """Return the bags in the features of the map."""
@@ -163,25 +227,54 @@ class AbstractSingleLocation(BaseEstimator):
             return bags
         return replace(bags, tokens=self._map(bags.tokens))
 
-    def _scores(self, bags: Bags) -> NDArray[np.floating]:
-        scores = bags.tokens @ self.coef_key_
+    def _rows(self) -> NDArray[np.floating]:
+        """Return keys and values as compiled code has them, head after head."""
+        keys = np.atleast_2d(self.coef_key_)
+        n_outputs, (n_heads, d) = len(np.atleast_1d(self.intercept_)), keys.shape
+        values = self.coef_value_.reshape(n_heads, n_outputs, d)
+        rows = np.concatenate([keys[:, None], values], axis=1)
         if self.head == "radial":
-            radii = squared_radii(bags.tokens, self.center_, self.precision_)
-            scores -= scores.dtype.type(0.5 * self.coef_radius_) * radii
-        return np.asarray(scores)
+            rows = np.pad(rows, ((0, 0), (0, 0), (0, 1)))
+            rows[:, 0, -1] = self.coef_radius_
+        if self.head == "sigmoid":
+            offsets = np.atleast_2d(self.coef_offset_)
+            rows = np.concatenate([rows, offsets.reshape(n_heads, -1, 1)], axis=2)
+        return rows.reshape(n_heads * (1 + n_outputs), -1)
+
+    def _center(self) -> NDArray[np.floating]:
+        """Return the token that contributions are relative to, or zero."""
+        if self.head in RELATIVE:
+            return self.center_
+        return np.zeros(self._rows().shape[1])
+
+    def _scores(self, bags: Bags) -> list[NDArray[np.floating]]:
+        """Return the scores of all tokens, per head."""
+        per_head = 1 + len(np.atleast_1d(self.intercept_))
+        return [
+            token_scores(bags, key.astype(bags.tokens.dtype))
+            for key in self._rows()[::per_head]
+        ]
+
+    def _weights(self, bags: Bags) -> NDArray[np.floating]:
+        return np.column_stack(
+            [
+                attention_weights(bags, scores, head=self.head)
+                for scores in self._scores(bags)
+            ]
+        )
 
     def _outputs(self, X: Any) -> NDArray[np.floating]:
         if is_dask(X):  # one chunk in memory at a time
             return np.concatenate([self._outputs(block) for block in row_blocks(X)])
         bags = self._read_fitted(X)
-        values = np.atleast_2d(self.coef_value_)
-        weights = attention_weights(bags, self._scores(bags), head=self.head)
-        outputs = attended_readouts(bags, weights, values)
-        return outputs + np.atleast_1d(self.intercept_).astype(outputs.dtype)
+        intercepts = np.atleast_1d(self.intercept_)
+        rows = self._rows().astype(bags.tokens.dtype)
+        return head_outputs(bags, rows, intercepts, head=self.head)
 
     def _check_parameters(self) -> None:
         owner = type(self).__name__
-        check_choice("head", self.head, HEADS, owner=owner)
+        check_choice("head", self.head, self._heads, owner=owner)
+        check_count("n_heads", self.n_heads, owner=owner)
         if self.alpha != "auto":
             check_number("alpha", self.alpha, owner=owner, minimum=0.0)
         check_feature_map(self.feature_map, owner=owner)
@@ -209,7 +302,9 @@ class AbstractSingleLocation(BaseEstimator):
                     for index, (bags, targets, weights) in enumerate(batches):
                         yield self._read(bags, targets, weights, reset=index == 0)
 
-                data = streamed_data(read, encoding, owner=owner)
+                data = streamed_data(
+                    read, encoding, owner=owner, class_weight=self.class_weight
+                )
                 return self._solve(data, encoding.kind)
         batch = self._labelled(X, y, sample_weight, encoding)
         return self._solve(data_in_memory(batch), encoding.kind)
@@ -220,20 +315,22 @@ class AbstractSingleLocation(BaseEstimator):
         """Return bags in memory with encoded targets."""
         bags, targets, weights = self._read(X, y, sample_weight, reset=True)
         encoding.add(targets, weights)
-        return LabelledBags(bags, *encoding.encoder()(targets), weights)
+        encoded = encoding.encoder()(targets)
+        weights = class_weights(targets, weights, self.class_weight, encoding)
+        return LabelledBags(bags, *encoded, weights)
 
     def _choose(
         self, X: Any, y: Any, sample_weight: Any, folds: NDArray[np.int64]
     ) -> PenaltyChoice:
         """Return the choice of the penalty by given folds, without the final fit."""
         self._check_parameters()
-        encoding = self._encoding()
+        encoding = self._encoding(y)
         batch = replace(self._labelled(X, y, sample_weight, encoding), folds=folds)
         with threadpool_limits(limits=1, user_api="blas"):
             return choose_penalty(self._prepared(data_in_memory(batch), encoding.kind))
 
     @abstractmethod
-    def _encoding(self) -> Encoding:
+    def _encoding(self, y: Any) -> Encoding:
         """Return a new encoding of the targets."""
 
     def _read(
@@ -243,7 +340,7 @@ class AbstractSingleLocation(BaseEstimator):
         bags, owner = read_bags(self, X, reset=reset), type(self).__name__
         if reset:
             self._rows_are_bags = bool((bags.lengths == 1).all())
-        targets = self._check_targets(read_targets(y, bags, owner=owner))
+        targets = self._check_targets(read_targets(y, bags, owner=owner, several=True))
         return bags, targets, read_weights(sample_weight, bags, owner=owner)
 
     @abstractmethod
@@ -262,15 +359,20 @@ class AbstractSingleLocation(BaseEstimator):
         self.feature_map_ = self._map.transformer
         return replace(data.mapped(self._mapped), n_features=self._map.width)
 
-    def _prepared(self, data: LocationData, kind: int) -> FitState:
+    def _prepared(self, data: LocationData, kind: AbstractLoss) -> FitState:
         """Return the state of the fit before anything depends on the penalty."""
+        if self.head == "logsumexp" and data.n_outputs > 1:
+            got = Got(f"{data.n_outputs} outputs")
+            hint = 'Use head="softmax" for more classes or labels.'
+            contract = 'two classes for head="logsumexp"'
+            fail("y", contract, got, owner=type(self).__name__, hint=hint)
         data = self._map_data(data)
         shape = int(self.n_random_starts), data.n_features
         directions = check_random_state(self.random_state).standard_normal(shape)
         state = FitState(data, self._settings(kind), directions, self._report)
         return run_stages(state, PREPARATION)
 
-    def _solve(self, data: LocationData, kind: int) -> HeadSolution:
+    def _solve(self, data: LocationData, kind: AbstractLoss) -> HeadSolution:
         # Many small products: threads of the linear algebra would wait for each other.
         with threadpool_limits(limits=1, user_api="blas"):
             state = self._prepared(data, kind)
@@ -280,8 +382,7 @@ class AbstractSingleLocation(BaseEstimator):
                 solution = solution_of(run_stages(state, OPTIMISATION))
                 self.alpha_, self.output_scale_ = float(self.alpha), 1.0
                 self.pooling_ = "attention"
-        self._keep(solution, data.dtype)
-        return solution
+        return self._keep(solution, data.dtype)
 
     def _fit_chosen(self, state: FitState) -> HeadSolution:
         """Choose the penalty and fit all bags with it."""
@@ -293,7 +394,7 @@ class AbstractSingleLocation(BaseEstimator):
         solution = solution_of(fit_chosen(state, choice))
         return solution.scaled(chosen.scale, choice.constant)
 
-    def _settings(self, kind: int) -> HeadSettings:
+    def _settings(self, kind: AbstractLoss) -> HeadSettings:
         return HeadSettings(
             head=self.head,
             kind=kind,
@@ -304,16 +405,28 @@ class AbstractSingleLocation(BaseEstimator):
             has_intercept=bool(self.fit_intercept),
             max_iter=int(self.max_iter),
             tol=float(self.tol),
+            n_heads=int(self.n_heads),
         )
 
-    def _keep(self, solution: HeadSolution, dtype: np.dtype[Any]) -> None:
-        key = solution.key
+    def _keep(self, solution: HeadSolution, dtype: np.dtype[Any]) -> HeadSolution:
+        """Keep what both estimators share; return all heads without added columns."""
+        n_missing = int(self.n_heads) - len(solution.keys)
+        keys = np.pad(solution.keys, ((0, n_missing), (0, 0)))
+        values = np.pad(solution.values, ((0, n_missing), (0, 0), (0, 0)))
+        self.center_ = solution.center.astype(dtype)
         if solution.precision is not None:
-            self.coef_radius_ = float(key[-1])
-            self.center_ = solution.center.astype(dtype)
+            radius = keys[:, -1].astype(dtype)
+            self.coef_radius_ = float(radius[0]) if len(radius) == 1 else radius
             self.precision_ = solution.precision.astype(dtype)
-            key = key[:-1]
-        self.coef_key_ = key.astype(dtype)
+            keys = keys[:, :-1]
+        if self.head == "sigmoid":
+            offsets = np.column_stack([keys[:, -1], values[:, :, -1]]).astype(dtype)
+            self.coef_offset_ = offsets[0] if len(offsets) == 1 else offsets
+            keys, values = keys[:, :-1], values[:, :, :-1]
+            self.center_ = self.center_[:-1]
+        if self.head == "logsumexp":
+            keys = values[:, 0]
+        self.coef_key_ = (keys[0] if len(keys) == 1 else keys).astype(dtype)
         self.n_iter_ = solution.n_iter
         self.objective_ = solution.objective
         self.start_ = solution.start
@@ -325,6 +438,7 @@ class AbstractSingleLocation(BaseEstimator):
                 ConvergenceWarning,
                 stacklevel=5,
             )
+        return replace(solution, keys=keys, values=values)
 
     def _report(self, message: str) -> None:
         if self.verbose:

@@ -6,11 +6,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.base import ClassifierMixin
-from sklearn.utils import check_array
+from sklearn.utils import Tags, check_array
 from sklearn.utils.multiclass import check_classification_targets
 
+from eigenheads._checks import fail
 from eigenheads.estimators._location._base import AbstractSingleLocation
-from eigenheads.estimators._location._problem import ClassLabels
+from eigenheads.estimators._location._targets import (
+    ClassLabels,
+    LabelIndicators,
+    check_class_weight,
+)
 
 
 class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
@@ -22,12 +27,16 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
 
         z_c = \sum_l p_l \; x_l \cdot v_c + b_c,
 
-    with one key for all classes. Two classes have one logit, that of the second class.
+    with one key for all classes. Two classes have one logit, that of the second class;
+    labels of which a bag may have several have one logit each.
 
     Parameters
     ----------
-    head : {"softmax", "radial", "erf"}, default="softmax"
-        Weights of the tokens; see :class:`SingleLocationRegressor`.
+    head : {"softmax", "radial", "erf", "sigmoid", "logsumexp"}, default="softmax"
+        Weights of the tokens; see :class:`SingleLocationRegressor`. ``"logsumexp"``,
+        for two classes, is standard multiple-instance learning: the logit is
+        :math:`\log \frac1L \sum_l e^{x_l \cdot v} + b`, so that a token can make the
+        second class more probable, but hardly less; key and value are equal.
 
     alpha : float or "auto", default="auto"
         Weight of the penalty on key and values, relative to the mean logistic loss.
@@ -43,6 +52,15 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         normal quantiles, for skewed features; ``"bins"``: indicators of five bins per
         feature. Any scikit-learn transformer of rows is cloned and fitted to all
         tokens. The coefficients then belong to its features.
+
+    n_heads : int, default=1
+        Number of heads, whose outputs are added: for targets that depend on several
+        tokens, each found by its own key. Heads are added one by one, each started on
+        what the others leave unexplained, and then fitted together.
+
+    class_weight : dict, "balanced" or None, default=None
+        Factors of the weights of bags by class; ``"balanced"`` gives every class the
+        same total weight. Not for several labels per bag.
 
     l1_ratio : float, default=0.0
         Share of the L1 norm of the standardised coefficients in the penalty. The
@@ -84,22 +102,20 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
-        Labels.
+        Labels; the numbers of the columns if bags have several labels.
 
-    coef_key_ : ndarray of shape (n_features,)
+    coef_key_ : ndarray of shape (n_features,) or (n_heads, n_features)
         :math:`k`.
 
-    coef_value_ : ndarray of shape (1, n_features) or (n_classes, n_features)
+    coef_value_ : ndarray of shape (1, n_features) or (n_classes, n_features), with an \
+            axis for heads before it if there are several
         Rows :math:`v_c`; one row for two classes.
 
     intercept_ : ndarray of shape (1,) or (n_classes,)
         :math:`b_c`.
 
-    coef_radius_ : float
-        :math:`c`. This attribute and the next two exist only for ``head="radial"``.
-
-    center_ : ndarray of shape (n_features,)
-        :math:`m`, the pooled mean of the tokens; 0 without intercept.
+    baseline_, center_, coef_offset_, coef_radius_
+        As in :class:`SingleLocationRegressor`.
 
     precision_ : ndarray of shape (n_features, n_features) or (n_features,)
         :math:`P`, the inverse of the pooled covariance with `shrinkage` times its
@@ -145,6 +161,41 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
     True
     """
 
+    def __init__(
+        self,
+        *,
+        head: str = "softmax",
+        alpha: float | str = "auto",
+        feature_map: Any = None,
+        n_heads: int = 1,
+        class_weight: Any = None,
+        l1_ratio: float = 0.0,
+        coherence: float = 0.1,
+        shrinkage: float | None = None,
+        fit_intercept: bool = True,
+        n_random_starts: int = 0,
+        max_iter: int = 500,
+        tol: float = 1e-4,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(
+            head=head,
+            alpha=alpha,
+            feature_map=feature_map,
+            n_heads=n_heads,
+            l1_ratio=l1_ratio,
+            coherence=coherence,
+            shrinkage=shrinkage,
+            fit_intercept=fit_intercept,
+            n_random_starts=n_random_starts,
+            max_iter=max_iter,
+            tol=tol,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.class_weight = class_weight
+
     def fit(
         self,
         X: Any,
@@ -159,8 +210,9 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
             Bags; see the Notes of :class:`SingleLocationRegressor`, also for data
             larger than memory. A first pass finds the classes.
 
-        y : array-like of shape (n_bags,)
-            Labels; None when batches bring their own.
+        y : array-like of shape (n_bags,) or (n_bags, n_labels)
+            Labels, or zeros and ones with one column per label; None when batches bring
+            their own.
 
         sample_weight : array-like of shape (n_bags,), default=None
             Weights of the bags.
@@ -171,20 +223,38 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
             The fitted estimator.
         """
         self._check_parameters()
-        labels = self._encoding()
+        labels = self._encoding(y)
         solution = self._fit_head(X, y, sample_weight, labels)
-        self.classes_ = np.asarray(labels.classes)
-        values = solution.values
+        n_heads, n_outputs, d = solution.values.shape
+        if isinstance(labels, LabelIndicators):
+            self.classes_ = np.arange(n_outputs)
+        else:
+            self.classes_ = np.asarray(labels.classes)
+        self._has_several_labels = isinstance(labels, LabelIndicators)
+        shape = (n_outputs, d) if n_heads == 1 else (n_heads, n_outputs, d)
+        values = solution.values.reshape(shape)
         self.coef_value_ = values.astype(self.coef_key_.dtype)
         self.intercept_ = solution.intercepts.astype(self.coef_key_.dtype)
         return self
 
-    def _encoding(self) -> ClassLabels:
-        return ClassLabels(type(self).__name__, bool(self.fit_intercept))
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_class_weight(self.class_weight, owner=type(self).__name__)
+
+    def _encoding(self, y: Any) -> ClassLabels | LabelIndicators:
+        is_centred = bool(self.fit_intercept)
+        given = None if y is None else np.asarray(y)
+        if given is not None and given.ndim == 2 and given.shape[1] > 1:
+            return LabelIndicators(is_centred)
+        return ClassLabels(type(self).__name__, is_centred)
 
     def _check_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
         labels = check_array(targets, ensure_2d=False, dtype=None, input_name="y")
         check_classification_targets(labels)
+        if labels.ndim == 2 and not np.isin(labels, (0, 1)).all():
+            hint = "Encode several labels with `MultiLabelBinarizer`."
+            contract = "of zeros and ones, if it has a column per label"
+            fail("y", contract, labels, owner=type(self).__name__, hint=hint)
         return np.asarray(labels)
 
     def decision_function(self, X: Any) -> NDArray[np.floating]:
@@ -217,6 +287,8 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
             In the order of ``classes_``.
         """
         logits = self.decision_function(X)
+        if self._has_several_labels:
+            return np.asarray(expit(logits))
         if logits.ndim == 1:
             return np.column_stack([expit(-logits), expit(logits)])
         return np.asarray(softmax(logits, axis=1))
@@ -235,6 +307,8 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
             In the order of ``classes_``; finite where a probability underflows.
         """
         logits = self.decision_function(X)
+        if self._has_several_labels:
+            return np.asarray(log_expit(logits))
         if logits.ndim == 1:
             return np.column_stack([log_expit(-logits), log_expit(logits)])
         return np.asarray(log_softmax(logits, axis=1))
@@ -253,5 +327,12 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
             Entries of ``classes_``.
         """
         logits = self.decision_function(X)
+        if self._has_several_labels:
+            return (logits > 0).astype(np.int64)
         chosen = logits > 0 if logits.ndim == 1 else logits.argmax(axis=1)
         return np.asarray(self.classes_[chosen.astype(np.int64)])
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags

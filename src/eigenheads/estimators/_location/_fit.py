@@ -11,11 +11,13 @@ from scipy.optimize import OptimizeResult
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location._head import (
-    SQUARED,
+    RELATIVE,
     attention_weights,
+    head_outputs,
     squared_radii,
     token_scores,
 )
+from eigenheads.estimators._location._losses import SQUARED, columns
 from eigenheads.estimators._location._objective import (
     PenalisedLoss,
     TokenSpan,
@@ -29,6 +31,7 @@ from eigenheads.estimators._location._objective import (
 )
 from eigenheads.estimators._location._problem import (
     HeadSettings,
+    LabelledBags,
     LocationData,
     data_in_memory,
 )
@@ -78,9 +81,12 @@ class FitState:
     directions
         Candidates for the direction of the key, by name.
     attended
-        Unit vector of the mean attended token, or None before it is known.
+        Unit vectors of the mean attended token, one per head, or None before they are
+        known.
+    n_heads
+        Number of heads so far.
     flat
-        Key, values and intercepts as one vector.
+        Keys, values and intercepts as one vector.
     start, value, n_iter, converged
         Name of the start, penalised loss, iterations so far, success of the last stage.
     """
@@ -96,6 +102,7 @@ class FitState:
     precision: FloatArray | None = None
     directions: dict[str, list[FloatArray]] = field(default_factory=dict)
     attended: FloatArray | None = None
+    n_heads: int = 1
     flat: FloatArray = field(default_factory=lambda: np.zeros(0))
     start: str = ""
     value: float = np.inf
@@ -110,7 +117,9 @@ class FitState:
     def objective(self) -> PenalisedLoss:
         """Return the smooth penalised loss, in the present coordinates."""
         smooth = replace(self.settings, l1_ratio=0.0)
-        return PenalisedLoss(self.data, smooth, self.coordinates, self.attended)
+        return PenalisedLoss(
+            self.data, smooth, self.coordinates, self.attended, self.n_heads
+        )
 
     def after(self, result: OptimizeResult) -> "FitState":
         """Return the state after a run of the optimiser."""
@@ -128,9 +137,12 @@ Stage: TypeAlias = Callable[[FitState], FitState]
 
 @dataclass(frozen=True)
 class HeadSolution:
-    """Coefficients in the features as given, and how they were found."""
+    """Coefficients in the features as given, and how they were found.
 
-    key: FloatArray
+    `keys` has one row per head, `values` one row per head and output.
+    """
+
+    keys: FloatArray
     values: FloatArray
     intercepts: FloatArray
     objective: float
@@ -147,7 +159,7 @@ class HeadSolution:
 
 
 def run_stages(state: FitState, stages: tuple[Stage, ...]) -> FitState:
-    """Apply stages one after the other."""
+    """Apply stages in order."""
     for stage in stages:
         state = stage(state)
     return state
@@ -155,24 +167,46 @@ def run_stages(state: FitState, stages: tuple[Stage, ...]) -> FitState:
 
 def solution_of(state: FitState) -> HeadSolution:
     """Return the solution in the features as given."""
-    rows, intercepts = state.objective().raw(state.flat)
+    objective = state.objective()
+    rows, intercepts = objective.raw(state.flat)
+    n_outputs = objective.n_outputs
     if state.span is not None:
         rows = state.span.raw(rows)
-        intercepts = intercepts - rows[1:] @ state.span.mean
-    values = rows[1:]
+        moved = rows[objective.values] @ state.span.mean
+        intercepts = intercepts - moved.reshape(-1, n_outputs).sum(axis=0)
+    values = rows[objective.values]
     if state.precision is not None:
         values = values[:, :-1]  # values do not read the radius
+    center = state.whitening.mean if state.span is None else state.span.mean
     return HeadSolution(
-        rows[0],
-        values,
+        rows[objective.keys],
+        values.reshape(state.n_heads, n_outputs, -1),
         intercepts,
         objective=state.value,
         n_iter=max(state.n_iter, 1),
         converged=state.converged,
         start=state.start,
-        center=state.whitening.mean,
+        center=center,
         precision=state.precision,
     )
+
+
+def add_constant(state: FitState) -> FitState:
+    """Sigmoid head: give every token a feature that is one.
+
+    Its coefficient in the key is the threshold of the weights, that in the value lets
+    the head count tokens.
+    """
+    if state.settings.head != "sigmoid":
+        return state
+
+    def with_one(bags: Bags) -> Bags:
+        ones = np.ones((len(bags.tokens), 1), dtype=bags.tokens.dtype)
+        return replace(bags, tokens=np.hstack([bags.tokens, ones]))
+
+    directions = np.pad(state.random_directions, ((0, 0), (0, 1)))
+    data = replace(state.data.mapped(with_one), n_features=state.data.n_features + 1)
+    return replace(state, data=data, random_directions=directions)
 
 
 def reduce_features(state: FitState) -> FitState:
@@ -184,10 +218,10 @@ def reduce_features(state: FitState) -> FitState:
     data, settings = state.data, state.settings
     if data.is_stream or data.n_features <= data.n_tokens:
         return state
-    if settings.head == "radial" or settings.l1_ratio > 0:
+    if settings.head in ("radial", "sigmoid") or settings.l1_ratio > 0:
         return state
     (batch,) = data.read()
-    center = settings.head != "erf" and settings.has_intercept
+    center = settings.head in RELATIVE and settings.has_intercept
     span = token_span(batch, center=center)
     if not len(span.variances):  # no feature varies
         return state
@@ -205,7 +239,7 @@ def reduce_features(state: FitState) -> FitState:
 
 
 def whiten_tokens(state: FitState) -> FitState:
-    """Find coordinates in which the loss is well conditioned, whatever the units."""
+    """Find coordinates in which the loss is well conditioned for any units."""
     settings, data, span = state.settings, state.data, state.span
     shrinkage = settings.shrinkage
     if shrinkage is None:
@@ -214,7 +248,7 @@ def whiten_tokens(state: FitState) -> FitState:
     if span is not None:
         whitening = span.whitening(shrinkage)
     else:
-        center = settings.head != "erf" and settings.has_intercept
+        center = settings.head in RELATIVE and settings.has_intercept
         whitening = pooled_whitening(data, center=center, shrinkage=shrinkage)
     return replace(
         state, whitening=whitening, coordinates=whitening, shrinkage=shrinkage
@@ -257,13 +291,22 @@ def find_directions(state: FitState) -> FitState:
 
 def screen_starts(state: FitState) -> FitState:
     """Compare the starts after a few iterations on some bags; keep the best."""
-    settings, screen = state.settings, state.data.screen()
+    screen = state.data.screen()
     starts = {
         start.name: np.concatenate(
             [start.key, start.values.ravel(), np.zeros(state.data.n_outputs)]
         )
-        for start in best_starts(state.directions, screen, state.coordinates, settings)
+        for start in best_starts(
+            state.directions, screen, state.coordinates, state.settings
+        )
     }
+    return _best_screened(state, screen, starts)
+
+
+def _best_screened(
+    state: FitState, screen: LabelledBags, starts: dict[str, FloatArray]
+) -> FitState:
+    settings = state.settings
     objective = replace(state, data=data_in_memory(screen)).objective()
     for iterations in _SCREEN_ITERATIONS:
         max_iter = min(iterations, settings.max_iter)
@@ -278,11 +321,40 @@ def screen_starts(state: FitState) -> FitState:
     return replace(state, flat=results[ranked[0]].x, start=ranked[0])
 
 
+def add_heads(state: FitState) -> FitState:
+    """Add heads one by one, each started on what the others leave unexplained."""
+    while state.n_heads < state.settings.n_heads:
+        state = hold_to_attended(refine(_with_next_head(state)))
+    return state
+
+
+def _with_next_head(state: FitState) -> FitState:
+    objective, settings = state.objective(), state.settings
+    raw, intercepts = objective.raw(state.flat)
+
+    def unexplained(batch: LabelledBags) -> LabelledBags:
+        outputs = np.asarray(
+            head_outputs(batch.bags, raw, intercepts, head=settings.head), np.float64
+        )
+        return replace(batch, responses=settings.kind.residuals(outputs, batch.targets))
+
+    rest = find_directions(replace(state, data=state.data.changed(unexplained)))
+    screen = rest.data.screen()
+    rows, own = objective.split(state.flat)
+    starts = {
+        start.name: np.concatenate([rows.ravel(), start.key, start.values.ravel(), own])
+        for start in best_starts(rest.directions, screen, state.coordinates, settings)
+    }
+    # The directions of the first head are kept for the next path.
+    more = replace(state, n_heads=state.n_heads + 1, attended=None)
+    return _best_screened(more, screen, starts)
+
+
 def refine(state: FitState) -> FitState:
     """Minimise the penalised loss over all bags."""
     # If a stage with the attended mean follows, this one needs only be good enough to
     # tell which tokens are attended to.
-    tol = state.settings.tol * (10 if state.settings.coherence > 0 else 1)
+    tol = state.settings.tol * (10 if is_held(state) else 1)
     return state.after(_minimise_attentively(state, tol))
 
 
@@ -294,18 +366,29 @@ def hold_to_attended(state: FitState) -> FitState:
     :math:`\Sigma k`. It is a mean over all bags, so it varies less than a key that the
     targets alone determine.
     """
-    if state.settings.coherence == 0:
+    if not is_held(state):
         return state
     objective, coordinates = state.objective(), state.coordinates
-    total, weight = objective.loss.attended(objective.raw(state.flat)[0][0])
-    mean = np.zeros(len(coordinates.mean))  # the entry of the radius stays zero
-    mean[: len(total)] = total - weight * coordinates.mean[: len(total)]
-    attended = coordinates.pulled_back(mean)
-    length = float(np.linalg.norm(attended))
-    if length <= 1e-8:
-        return state
-    state = replace(state, attended=attended / length)
+    raw, units = objective.raw(state.flat)[0], []
+    for key in objective.keys:
+        total, weight = objective.loss.attended(raw[key])
+        mean = np.zeros(len(coordinates.mean))  # the entry of the radius stays zero
+        mean[: len(total)] = total - weight * coordinates.mean[: len(total)]
+        attended = coordinates.pulled_back(mean)
+        length = float(np.linalg.norm(attended))
+        if length <= 1e-8:
+            return state
+        units.append(attended / length)
+    state = replace(state, attended=np.stack(units))
     return state.after(_minimise_attentively(state, state.settings.tol))
+
+
+def is_held(state: FitState) -> bool:
+    """Return whether the coherence penalty applies."""
+    return state.settings.coherence > 0 and state.settings.head not in (
+        "sigmoid",
+        "logsumexp",
+    )
 
 
 def make_sparse(state: FitState) -> FitState:
@@ -320,7 +403,7 @@ def make_sparse(state: FitState) -> FitState:
         attended = plain.measured(coordinates.standardised(attended))
     state = replace(state, coordinates=plain, attended=attended)
     settings = state.settings
-    objective = PenalisedLoss(state.data, settings, plain, attended)
+    objective = PenalisedLoss(state.data, settings, plain, attended, state.n_heads)
     return state.after(
         minimise_sparse(objective, flat, max_iter=settings.max_iter, tol=settings.tol)
     )
@@ -341,16 +424,19 @@ def choose_key_length(state: FitState) -> FitState:
         f"refined {state.start}: objective {state.value:.6g} after "
         f"{state.n_iter} iterations"
     )
-    if settings.kind != SQUARED or settings.head == "erf" or state.is_sparse:
+    if settings.kind != SQUARED or state.is_sparse or state.n_heads > 1:
+        return state
+    if not settings.has_relative_weights:
         return state
     rows, _ = state.objective().split(state.flat)
+    n_outputs = state.data.n_outputs
     strength = settings.alpha / (_UNIT_ALPHA * state.data.size)
     length = 0.5 * strength * float(rows[0] @ rows[0])
     best = np.inf, 1.0, rows[1:].ravel()
     # The criterion falls, then rises: stop at the first length that does not improve.
     for factor, gram in _attended_grams(state):
-        loss, fitted = _ridge(gram, settings.alpha)
-        cost = np.log(loss + _TINY) + factor**2 * length
+        loss, fitted = _ridge(gram, settings.alpha, n_outputs)
+        cost = n_outputs * np.log(loss + _TINY) + factor**2 * length
         if cost >= best[0]:
             break
         best = cost, factor, fitted
@@ -367,6 +453,7 @@ def choose_key_length(state: FitState) -> FitState:
 # penalty, then the optimiser. Each stage is described in its docstring; those that do
 # not apply (no radius, no L1 penalty, …) return their argument.
 PREPARATION: tuple[Stage, ...] = (
+    add_constant,
     reduce_features,
     whiten_tokens,
     add_radius,
@@ -376,6 +463,7 @@ OPTIMISATION: tuple[Stage, ...] = (
     screen_starts,
     refine,
     hold_to_attended,
+    add_heads,
     make_sparse,
     choose_key_length,
 )
@@ -391,8 +479,9 @@ def _minimise_attentively(state: FitState, tol: float) -> OptimizeResult:
     objective, settings, flat = state.objective(), state.settings, state.flat
     n_iter = 0
     for _ in range(_ROUNDS):
-        key, margin = objective.raw(flat)[0][0], max(0.0, _MARGIN - np.log(tol))
-        some = state.data.attentive(key, margin, head=settings.head)
+        keys = objective.raw(flat)[0][objective.keys]
+        margin = max(0.0, _MARGIN - np.log(tol))
+        some = state.data.attentive(keys, margin, head=settings.head)
         if some is None:
             break
         small = replace(state, data=some).objective()
@@ -424,7 +513,7 @@ def _attended_grams(state: FitState) -> Iterator[tuple[float, FloatArray]]:
 def _grams_of_lengths(state: FitState, factors: tuple[float, ...]) -> list[FloatArray]:
     coordinates, settings = state.coordinates, state.settings
     raw = state.objective().raw(state.flat)[0][0]
-    size = len(coordinates.mean) + 2
+    size = len(coordinates.mean) + 1 + state.data.n_outputs
     grams = [np.zeros((size, size)) for _ in factors]
     for batch in state.data.read():
         bags = batch.bags
@@ -434,19 +523,24 @@ def _grams_of_lengths(state: FitState, factors: tuple[float, ...]) -> list[Float
         for factor, gram in zip(factors, grams, strict=True):
             weights = attention_weights(bags, factor * scores, head=settings.head)
             features = pooled_features(bags, weights, coordinates)
-            table = np.column_stack([features, ones, batch.targets])
+            table = np.column_stack([features, ones, columns(batch.targets)])
             gram += (table * shares).T @ table
     return grams
 
 
-def _ridge(gram: FloatArray, alpha: float) -> tuple[float, FloatArray]:
-    """Return penalised loss and coefficients; the last two columns are not shrunk."""
-    matrix = gram[:-1, :-1].copy()
+def _ridge(gram: FloatArray, alpha: float, n_outputs: int) -> tuple[float, FloatArray]:
+    """Return penalised loss and coefficients: values, then intercepts.
+
+    The last columns are a one, whose coefficient is not shrunk, and the targets.
+    """
+    size = len(gram) - n_outputs
+    matrix = gram[:size, :size].copy()
     # The floor gives columns of zeros the coefficient zero.
     floor = 1e-12 * np.trace(matrix) or 1.0
     matrix[np.diag_indices_from(matrix)] += floor
-    slopes = np.arange(len(matrix) - 1)
+    slopes = np.arange(size - 1)
     matrix[slopes, slopes] += alpha
-    fitted = np.asarray(solve(matrix, gram[:-1, -1], assume_a="pos"))
-    residual = np.append(-fitted, 1.0)
-    return max(0.5 * float(residual @ gram @ residual), 0.0), fitted
+    fitted = np.asarray(solve(matrix, gram[:size, size:], assume_a="pos"))
+    residual = np.vstack([-fitted, np.eye(n_outputs)])
+    loss = 0.5 * float(np.einsum("ij,ik,kj->", residual, gram, residual))
+    return max(loss, 0.0), np.concatenate([fitted[:-1].T.ravel(), fitted[-1]])

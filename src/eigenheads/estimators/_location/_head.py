@@ -12,15 +12,23 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erf
+from scipy.special import erf, expit
 
 from eigenheads._compile import njit
 from eigenheads._parallel import RunPool
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
+from eigenheads.estimators._location._losses import (
+    AbstractLoss,
+    columns,
+    loss_and_slope,
+)
 
-HEADS = ("softmax", "radial", "erf")
-SQUARED, LOGISTIC, MULTINOMIAL = 0, 1, 2
+HEADS = ("softmax", "radial", "erf", "sigmoid", "logsumexp")
+# Heads whose weights sum to one in each bag: only their outputs move with the tokens.
+RELATIVE = ("softmax", "radial", "logsumexp")
+# How compiled code weighs tokens.
+_MODES = {"softmax": 0, "radial": 0, "erf": 1, "sigmoid": 2, "logsumexp": 3}
 
 # Rows per chunk of radii: a few hundred kB, so that a chunk stays in the cache.
 _CHUNK = 1_024
@@ -42,7 +50,8 @@ def attention_weights(
     .. math::
 
         p_l = \frac{e^{s_l}}{\sum_m e^{s_m}} \ (\text{softmax}), \qquad
-        p_l = \operatorname{erf}(s_l) \ (\text{erf}).
+        p_l = \operatorname{erf}(s_l) \ (\text{erf}), \qquad
+        p_l = \frac{1}{1 + e^{-s_l}} \ (\text{sigmoid}).
 
     Examples
     --------
@@ -52,6 +61,8 @@ def attention_weights(
     """
     if head == "erf":
         return np.asarray(erf(scores))
+    if head == "sigmoid":
+        return np.asarray(expit(scores))
     peaks = np.maximum.reduceat(scores, bags.starts)
     weights = np.exp(scores - np.repeat(peaks, bags.lengths))
     weights /= np.repeat(np.add.reduceat(weights, bags.starts), bags.lengths)
@@ -73,6 +84,37 @@ def attended_readouts(
     """Return the weighted sum of readouts per bag (row) and value vector (column)."""
     readouts = bags.tokens @ values.T
     return np.add.reduceat(weights[:, None] * readouts, bags.starts, axis=0)
+
+
+def head_outputs(
+    bags: Bags, rows: NDArray[Any], intercepts: NDArray[Any], *, head: str
+) -> NDArray[np.floating]:
+    """Return the outputs of all heads together, one row per bag.
+
+    `rows` has, for each head, its key and then one value per output. The head
+    ``logsumexp`` reads the value only: its output is the logarithm of the mean
+    exponential of the readouts.
+    """
+    n_outputs = len(intercepts)
+    outputs = np.zeros((len(bags), n_outputs), dtype=bags.tokens.dtype)
+    d = bags.tokens.shape[1]
+    for base in range(0, len(rows), 1 + n_outputs):
+        values = rows[base + 1 : base + 1 + n_outputs, :d]
+        if head == "logsumexp":
+            outputs += log_mean_exp(bags, bags.tokens @ values[0])[:, None]
+            continue
+        weights = attention_weights(bags, token_scores(bags, rows[base]), head=head)
+        outputs += attended_readouts(bags, weights, values)
+    return outputs + np.asarray(intercepts).astype(outputs.dtype)
+
+
+def log_mean_exp(bags: Bags, scores: NDArray[Any]) -> NDArray[np.floating]:
+    r"""Return :math:`\log \frac1L \sum_l e^{s_l}` of each bag."""
+    tops = np.maximum.reduceat(scores, bags.starts)
+    powers = np.exp(scores - np.repeat(tops, bags.lengths))
+    return np.asarray(
+        tops + np.log(np.add.reduceat(powers, bags.starts) / bags.lengths)
+    )
 
 
 def squared_radii(
@@ -115,9 +157,8 @@ def deciding_tokens(
 class HeadLoss:
     r"""Weighted mean loss of :math:`T(X) = \sum_l p_l \, x_l \cdot v_c + b_c`.
 
-    ``kind`` is ``SQUARED``, :math:`(T - y)^2 / 2`; ``LOGISTIC``, for targets 0 and 1;
-    or ``MULTINOMIAL``, for targets that are the index of a class. ``total`` is the
-    weight of all bags; it differs from the sum of `weights` for a batch of a stream.
+    Several heads are added. ``kind`` is the loss; ``total`` is the weight of all bags,
+    which differs from the sum of `weights` for a batch of a stream.
     """
 
     def __init__(
@@ -127,13 +168,13 @@ class HeadLoss:
         weights: FloatArray,
         *,
         head: str,
-        kind: int,
+        kind: AbstractLoss,
         total: float,
     ) -> None:
         self.bags = bags
         # Compiled code needs an array; an empty one stands for no radii.
         self._radii = bags.tokens[:0, 0] if bags.radii is None else bags.radii
-        self.targets = targets
+        self.targets = columns(np.asarray(targets, dtype=np.float64))
         self.weights = weights / total
         self.head = head
         self.kind = kind
@@ -169,8 +210,8 @@ class HeadLoss:
                 intercepts,
                 self.targets,
                 self.weights,
-                self.head == "erf",
-                self.kind,
+                _MODES[self.head],
+                self.kind.code,
                 by_rows[block],
                 by_intercepts[block],
             )
@@ -190,33 +231,6 @@ def _block_bounds(bags: Bags) -> NDArray[np.int64]:
     return np.unique(np.searchsorted(bags.offsets, cuts)).astype(np.int64)
 
 
-@njit()
-def _loss_and_slope(
-    kind: int, outputs: FloatArray, target: float, slope: FloatArray
-) -> float:
-    """Return the loss of one bag; write its derivative by the outputs."""
-    if kind == 0:
-        slope[0] = outputs[0] - target
-        return 0.5 * slope[0] ** 2
-    if kind == 1:
-        # log(1 + e^-m), m = +-output, without overflow.
-        margin = outputs[0] if target > 0.5 else -outputs[0]
-        small = math.exp(-abs(margin))
-        wrong = small / (1 + small) if margin > 0 else 1 / (1 + small)
-        slope[0] = -wrong if target > 0.5 else wrong
-        return math.log1p(small) + max(-margin, 0.0)
-    top = outputs.max()
-    total = 0.0
-    for c in range(outputs.size):
-        slope[c] = math.exp(outputs[c] - top)
-        total += slope[c]
-    for c in range(outputs.size):
-        slope[c] /= total
-    chosen = int(target)
-    slope[chosen] -= 1.0
-    return math.log(total) + top - outputs[chosen]
-
-
 # Rows are passed as (matrix, index): a slice would cost a reference count per token.
 @njit(fastmath=_FASTMATH)
 def _dot(tokens: Any, row: int, matrix: FloatArray, output: int) -> float:
@@ -227,22 +241,24 @@ def _dot(tokens: Any, row: int, matrix: FloatArray, output: int) -> float:
 
 
 @njit(fastmath=_FASTMATH)
-def _two_dots(tokens: Any, row: int, matrix: FloatArray) -> tuple[float, float]:
-    """Return the products with the first two rows of `matrix`, reading once."""
+def _two_dots(
+    tokens: Any, row: int, matrix: FloatArray, base: int
+) -> tuple[float, float]:
+    """Return the products with two consecutive rows of `matrix`, reading once."""
     first, second = 0.0, 0.0
     for j in range(tokens.shape[1]):
-        first += tokens[row, j] * matrix[0, j]
-        second += tokens[row, j] * matrix[1, j]
+        first += tokens[row, j] * matrix[base, j]
+        second += tokens[row, j] * matrix[base + 1, j]
     return first, second
 
 
 @njit(fastmath=_FASTMATH)
 def _add_two_scaled(
-    sums: FloatArray, first: float, second: float, tokens: Any, row: int
+    sums: FloatArray, base: int, first: float, second: float, tokens: Any, row: int
 ) -> None:
     for j in range(tokens.shape[1]):
-        sums[0, j] += first * tokens[row, j]
-        sums[1, j] += second * tokens[row, j]
+        sums[base, j] += first * tokens[row, j]
+        sums[base + 1, j] += second * tokens[row, j]
 
 
 @njit(fastmath=_FASTMATH)
@@ -254,11 +270,17 @@ def _add_scaled(
 
 
 @njit()
-def _weigh(scores: FloatArray, length: int, is_erf: bool, weights: FloatArray) -> None:
-    if is_erf:
+def _weigh(scores: FloatArray, length: int, mode: int, weights: FloatArray) -> float:
+    """Write the weights; return the log mean exponential of the scores."""
+    if mode == 1:
         for i in range(length):
             weights[i] = math.erf(scores[i])
-        return
+        return 0.0
+    if mode == 2:
+        for i in range(length):
+            small = math.exp(-abs(scores[i]))
+            weights[i] = 1 / (1 + small) if scores[i] > 0 else small / (1 + small)
+        return 0.0
     # As functional._arrays.stable_softmax: the maximum is subtracted against overflow.
     top = scores[:length].max()
     total = 0.0
@@ -267,6 +289,7 @@ def _weigh(scores: FloatArray, length: int, is_erf: bool, weights: FloatArray) -
         total += weights[i]
     for i in range(length):
         weights[i] /= total
+    return top + math.log(total / length)
 
 
 @njit()
@@ -276,32 +299,29 @@ def _read(
     first: int,
     length: int,
     rows: FloatArray,
+    base: int,
     scores: FloatArray,
     readouts: FloatArray,
 ) -> None:
-    """Write score and readouts of the tokens of one bag."""
+    """Write score and readouts of the tokens of one bag, for the head at row `base`."""
     for i in range(length):
-        scores[i], readouts[i, 0] = _two_dots(tokens, first + i, rows)
-        for c in range(1, len(rows) - 1):
-            readouts[i, c] = _dot(tokens, first + i, rows, 1 + c)
+        scores[i], readouts[i, 0] = _two_dots(tokens, first + i, rows, base)
+        for c in range(1, readouts.shape[1]):
+            readouts[i, c] = _dot(tokens, first + i, rows, base + 1 + c)
     if radii.size:
         for i in range(length):
-            scores[i] += rows[0, -1] * radii[first + i]
+            scores[i] += rows[base, -1] * radii[first + i]
 
 
 @njit()
 def _attend(
-    weights: FloatArray,
-    length: int,
-    readouts: FloatArray,
-    intercepts: FloatArray,
-    outputs: FloatArray,
+    weights: FloatArray, length: int, readouts: FloatArray, part: FloatArray
 ) -> None:
-    """Write the outputs of one bag."""
-    outputs[:] = intercepts
+    """Write the contribution of one head to the outputs of one bag."""
+    part[:] = 0.0
     for i in range(length):
-        for c in range(outputs.size):
-            outputs[c] += weights[i] * readouts[i, c]
+        for c in range(part.size):
+            part[c] += weights[i] * readouts[i, c]
 
 
 @njit()
@@ -310,34 +330,41 @@ def _push_back(
     radii: Any,
     first: int,
     length: int,
+    base: int,
     scores: FloatArray,
     weights: FloatArray,
     readouts: FloatArray,
     slope: FloatArray,
     centre: float,
-    is_erf: bool,
+    mode: int,
     by_rows: FloatArray,
 ) -> None:
-    """Add the gradient of one bag.
+    """Add the gradient of one head on one bag.
 
     The derivative of a softmax weight is proportional to the token's readout minus
     `centre`, the attended readout of the bag.
     """
     for i in range(length):
-        if not is_erf and weights[i] < _NEGLIGIBLE:
+        if mode != 1 and weights[i] < _NEGLIGIBLE:
+            continue
+        if mode == 3:
+            _add_scaled(by_rows, base + 1, slope[0] * weights[i], tokens, first + i)
             continue
         pull = -centre
         for c in range(slope.size):
             pull += slope[c] * readouts[i, c]
-        if is_erf:
+        if mode == 1:
             pull *= 2 / math.sqrt(math.pi) * math.exp(-(scores[i] ** 2))
+        elif mode == 2:
+            pull *= weights[i] * (1 - weights[i])
         else:
             pull *= weights[i]
-        _add_two_scaled(by_rows, pull, slope[0] * weights[i], tokens, first + i)
+        _add_two_scaled(by_rows, base, pull, slope[0] * weights[i], tokens, first + i)
         for c in range(1, slope.size):
-            _add_scaled(by_rows, 1 + c, slope[c] * weights[i], tokens, first + i)
+            row = base + 1 + c
+            _add_scaled(by_rows, row, slope[c] * weights[i], tokens, first + i)
         if radii.size:
-            by_rows[0, -1] += pull * radii[first + i]
+            by_rows[base, -1] += pull * radii[first + i]
 
 
 @njit()
@@ -350,49 +377,61 @@ def accumulate(
     intercepts: FloatArray,
     targets: FloatArray,
     bag_weights: FloatArray,
-    is_erf: bool,
-    kind: int,
+    mode: int,
+    code: int,
     by_rows: FloatArray,
     by_intercepts: FloatArray,
 ) -> float:
     """Add the bags from ``bounds[0]`` to ``bounds[1]`` to loss and gradients.
 
-    ``rows[0]`` is the key, the other rows are the values. With radii, the last entry
+    `rows` has, for each head, its key and then its values. With radii, the last entry
     of the key weighs the radius, and the last entry of a value is not read.
     """
-    n_outputs = len(rows) - 1
+    n_outputs = intercepts.size
+    n_heads = len(rows) // (1 + n_outputs)
     longest = np.diff(offsets[bounds[0] : bounds[1] + 1]).max()
-    scores, weights = np.empty(longest), np.empty(longest)
-    readouts = np.empty((longest, n_outputs))
+    scores, weights = np.empty((n_heads, longest)), np.empty((n_heads, longest))
+    readouts = np.empty((n_heads, longest, n_outputs))
+    parts = np.empty((n_heads, n_outputs))
     outputs, slope = np.empty(n_outputs), np.empty(n_outputs)
     loss = 0.0
     for bag in range(bounds[0], bounds[1]):
         first, length = offsets[bag], offsets[bag + 1] - offsets[bag]
         # Forward: scores and readouts of the tokens, weights, outputs of the bag.
-        _read(tokens, radii, first, length, rows, scores, readouts)
-        _weigh(scores, length, is_erf, weights)
-        _attend(weights, length, readouts, intercepts, outputs)
-        loss += bag_weights[bag] * _loss_and_slope(kind, outputs, targets[bag], slope)
-        # Backward: from the outputs to key and values, token by token.
-        centre = 0.0
-        for c in range(n_outputs):
-            slope[c] *= bag_weights[bag]
-            by_intercepts[c] += slope[c]
-            if not is_erf:
-                centre += slope[c] * (outputs[c] - intercepts[c])
-        _push_back(
-            tokens,
-            radii,
-            first,
-            length,
-            scores,
-            weights,
-            readouts,
-            slope,
-            centre,
-            is_erf,
-            by_rows,
-        )
+        outputs[:] = intercepts
+        for h in range(n_heads):
+            base = h * (1 + n_outputs)
+            _read(tokens, radii, first, length, rows, base, scores[h], readouts[h])
+            if mode == 3:
+                scores[h, :length] = readouts[h, :length, 0]
+            top = _weigh(scores[h], length, mode, weights[h])
+            _attend(weights[h], length, readouts[h], parts[h])
+            if mode == 3:
+                parts[h, 0] = top
+            outputs += parts[h]
+        loss += bag_weights[bag] * loss_and_slope(code, outputs, targets, bag, slope)
+        # Backward: from the outputs to keys and values, token by token.
+        slope *= bag_weights[bag]
+        by_intercepts += slope
+        for h in range(n_heads):
+            centre = 0.0
+            if mode == 0:
+                for c in range(n_outputs):
+                    centre += slope[c] * parts[h, c]
+            _push_back(
+                tokens,
+                radii,
+                first,
+                length,
+                h * (1 + n_outputs),
+                scores[h],
+                weights[h],
+                readouts[h],
+                slope,
+                centre,
+                mode,
+                by_rows,
+            )
     return loss
 
 

@@ -298,9 +298,9 @@ class PenalisedLoss:
 
     with :math:`D` the pooled scale of the features, :math:`W` the whitened metric,
     :math:`r` the `l1_ratio`, :math:`c` the `coherence` and :math:`t` the unit vector
-    `attended`, without which the last term is left out. The L1 norm is added by
-    :func:`minimise_sparse`. For ``head="radial"`` the last coordinate is that of the
-    radius: values do not read it, and the last term does not include it.
+    `attended` of each key, without which the last term is left out. The L1 norm is
+    added by :func:`minimise_sparse`. For ``head="radial"`` the last coordinate is that
+    of the radius: values do not read it, and the last term does not include it.
     """
 
     def __init__(
@@ -309,6 +309,7 @@ class PenalisedLoss:
         settings: HeadSettings,
         coordinates: TokenWhitening,
         attended: FloatArray | None = None,
+        n_heads: int = 1,
     ) -> None:
         self.coordinates = coordinates
         self.has_intercept = settings.has_intercept
@@ -316,9 +317,13 @@ class PenalisedLoss:
         self.ridge = settings.alpha * (1 - settings.l1_ratio)
         self.lasso = settings.alpha * settings.l1_ratio
         self.coherence = settings.coherence * (1 - settings.l1_ratio)
-        self.attended = attended
+        self.attended = None if attended is None else np.atleast_2d(attended)
         self.has_radius = settings.head == "radial"
-        self.shape = (1 + data.n_outputs, len(coordinates.mean))
+        per_head = 1 + data.n_outputs
+        self.shape = (n_heads * per_head, len(coordinates.mean))
+        self.keys = np.arange(0, self.shape[0], per_head)
+        self.values = np.delete(np.arange(self.shape[0]), self.keys)
+        self.n_outputs = data.n_outputs
 
     def split(self, flat: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return key and values as rows, and the intercepts."""
@@ -329,28 +334,30 @@ class PenalisedLoss:
         """Return rows and intercepts in the features as given."""
         whitened, centred = self.split(flat)
         rows = self.coordinates.raw(whitened)
-        return rows, centred - rows[1:] @ self.coordinates.mean
+        moved = (rows[self.values] @ self.coordinates.mean).reshape(-1, self.n_outputs)
+        return rows, centred - moved.sum(axis=0)
 
     def __call__(self, flat: FloatArray) -> tuple[float, FloatArray]:
         """Return value and gradient."""
         rows, intercepts = self.raw(flat)
         loss, by_raw, by_intercepts = self.loss(rows, intercepts)
         # Intercepts are those of centred tokens: the chain rule moves them by the mean.
-        by_raw[1:] -= np.outer(by_intercepts, self.coordinates.mean)
+        moved = np.outer(by_intercepts, self.coordinates.mean)
+        by_raw[self.values] -= np.tile(moved, (len(self.keys), 1))
         by_rows = self.coordinates.pulled_back(by_raw)
         whitened = self.split(flat)[0]
         measured = self.coordinates.measured(whitened)
         loss += 0.5 * self.ridge * float((measured * whitened).sum())
         by_rows += self.ridge * measured
         if self.attended is not None:
-            along = whitened[0] @ self.attended
-            off = measured[0] - along * self.attended
-            if self.has_radius:
-                off[-1] = 0.0
-            loss += 0.5 * self.coherence * float(whitened[0] @ off)
-            by_rows[0] += self.coherence * off
+            for key, mean in zip(self.keys, self.attended, strict=True):
+                off = measured[key] - (whitened[key] @ mean) * mean
+                if self.has_radius:
+                    off[-1] = 0.0
+                loss += 0.5 * self.coherence * float(whitened[key] @ off)
+                by_rows[key] += self.coherence * off
         if self.has_radius:
-            by_rows[1:, -1] = 0.0
+            by_rows[self.values, -1] = 0.0
         if not self.has_intercept:
             by_intercepts[:] = 0.0
         return loss, np.concatenate([by_rows.ravel(), by_intercepts])

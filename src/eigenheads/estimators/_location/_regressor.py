@@ -5,11 +5,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
+from sklearn.utils import Tags
 
 from eigenheads._checks import check_number
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._location._base import AbstractSingleLocation
-from eigenheads.estimators._location._problem import StandardisedNumbers, read_numbers
+from eigenheads.estimators._location._targets import StandardisedNumbers, read_numbers
 
 
 class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
@@ -29,13 +30,16 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
 
     Parameters
     ----------
-    head : {"softmax", "radial", "erf"}, default="softmax"
+    head : {"softmax", "radial", "erf", "sigmoid"}, default="softmax"
         Weights of the tokens. ``"radial"`` is a softmax of scores that also depend on
         the distance of a token from the mean (see Notes): for deciding tokens with a
         smaller or larger spread than the others, or that no direction separates from
         them. ``"erf"`` is the head of [1]_, for tokens centred at 0. Its weights do not
         sum to 1, and for small scores it is a bilinear form that does not change if key
-        and value are exchanged; use ``"softmax"`` to locate tokens.
+        and value are exchanged; use ``"softmax"`` to locate tokens. ``"sigmoid"`` is
+        for sums and counts over the tokens that are marked: its weights are
+        :math:`1 / (1 + e^{-x_l \cdot k - a})` and its values :math:`x_l \cdot v + c`,
+        with :math:`(a, c)` in ``coef_offset_``.
 
     alpha : float or "auto", default="auto"
         Weight of the penalty on key and value, relative to the mean loss of the
@@ -52,6 +56,11 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         normal quantiles, for skewed features; ``"bins"``: indicators of five bins per
         feature. Any scikit-learn transformer of rows is cloned and fitted to all
         tokens. The coefficients then belong to its features.
+
+    n_heads : int, default=1
+        Number of heads, whose outputs are added: for targets that depend on several
+        tokens, each found by its own key. Heads are added one by one, each started on
+        what the others leave unexplained, and then fitted together.
 
     extrapolation : float or None, default=0.1
         Largest distance of predictions from the range of the training targets, in
@@ -96,27 +105,35 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
 
     Attributes
     ----------
-    coef_key_ : ndarray of shape (n_features,)
+    coef_key_ : ndarray of shape (n_features,) or (n_heads, n_features)
         :math:`k`; its length is the inverse temperature.
 
-    coef_value_ : ndarray of shape (n_features,)
+    coef_value_ : ndarray of shape (n_features,), or with axes before it for heads and \
+            outputs if there are several
         :math:`v`.
 
-    intercept_ : float
+    intercept_ : float or ndarray of shape (n_outputs,)
         :math:`b`.
 
-    coef_radius_ : float
-        :math:`c`. This attribute and the next two exist only for ``head="radial"``.
+    baseline_ : float or ndarray of shape (n_outputs,)
+        Prediction of a bag whose :meth:`contributions` are zero.
 
     center_ : ndarray of shape (n_features,)
-        :math:`m`, the pooled mean of the tokens; 0 without intercept.
+        :math:`m`, the pooled mean of the tokens; 0 without intercept and for the heads
+        ``"erf"`` and ``"sigmoid"``.
+
+    coef_offset_ : ndarray of shape (1 + n_outputs,) or (n_heads, 1 + n_outputs)
+        Only for ``head="sigmoid"``: :math:`a` and :math:`c`.
+
+    coef_radius_ : float or ndarray of shape (n_heads,)
+        :math:`c`. This attribute and the next exist only for ``head="radial"``.
 
     precision_ : ndarray of shape (n_features, n_features) or (n_features,)
         :math:`P`, the inverse of the pooled covariance with `shrinkage` times its
         diagonal added; above 2 000 features, the inverse of the variances.
 
-    target_range_ : tuple of float
-        Least and largest training target.
+    target_range_ : tuple of float or ndarray
+        Least and largest training target, per output.
 
     alpha_ : float
         Penalty of the fit.
@@ -230,12 +247,16 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     True
     """
 
+    _heads = ("softmax", "radial", "erf", "sigmoid")
+    target_range_: tuple[Any, Any]
+
     def __init__(
         self,
         *,
         head: str = "softmax",
         alpha: float | str = "auto",
         feature_map: Any = None,
+        n_heads: int = 1,
         extrapolation: float | None = 0.1,
         l1_ratio: float = 0.0,
         coherence: float = 0.1,
@@ -251,6 +272,7 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
             head=head,
             alpha=alpha,
             feature_map=feature_map,
+            n_heads=n_heads,
             l1_ratio=l1_ratio,
             coherence=coherence,
             shrinkage=shrinkage,
@@ -282,7 +304,7 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         X : list of arrays of shape (n_tokens, n_features), array, or batches
             Bags; see Notes.
 
-        y : array-like of shape (n_bags,)
+        y : array-like of shape (n_bags,) or (n_bags, n_outputs)
             Targets; None when batches bring their own.
 
         sample_weight : array-like of shape (n_bags,), default=None
@@ -294,17 +316,25 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
             The fitted estimator.
         """
         self._check_parameters()
-        encoding = self._encoding()
+        encoding = self._encoding(y)
         solution = self._fit_head(X, y, sample_weight, encoding)
-        value = encoding.scale * solution.values[0]
-        self.coef_value_ = value.astype(self.coef_key_.dtype)
-        self.intercept_ = float(
-            encoding.shift + encoding.scale * solution.intercepts[0]
-        )
+        scale, shift = encoding.scale, encoding.shift
+        values = (scale[:, None] * solution.values).astype(self.coef_key_.dtype)
+        if self.head == "sigmoid":  # the offset of the key, then those of the values
+            self.coef_offset_ = self.coef_offset_ * np.append(1.0, scale)
+        intercepts = shift + scale * solution.intercepts
+        # Axes of heads and of outputs exist only if there are several.
+        n_heads, n_outputs, d = values.shape
+        shape = [n for n in (n_heads, n_outputs) if n > 1]
+        self.coef_value_ = values.reshape(*shape, d)
+        self.intercept_ = float(intercepts[0]) if n_outputs == 1 else intercepts
         self.target_range_ = (encoding.least, encoding.largest)
+        if n_outputs == 1:
+            self.target_range_ = (float(encoding.least[0]), float(encoding.largest[0]))
         return self
 
-    def _encoding(self) -> StandardisedNumbers:
+    def _encoding(self, y: Any) -> StandardisedNumbers:
+        del y
         return StandardisedNumbers(bool(self.fit_intercept))
 
     def _check_targets(self, targets: NDArray[Any]) -> FloatArray:
@@ -320,12 +350,19 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
 
         Returns
         -------
-        y_pred : ndarray of shape (n_bags,)
+        y_pred : ndarray of shape (n_bags,) or (n_bags, n_outputs)
             Predictions.
         """
-        outputs = self._outputs(X)[:, 0]
+        outputs = self._outputs(X)
+        if outputs.shape[1] == 1:
+            outputs = outputs[:, 0]
         if self.extrapolation is None:
             return outputs
         low, high = self.target_range_
         room = float(self.extrapolation) * (high - low)
         return np.clip(outputs, low - room, high + room)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags

@@ -22,27 +22,22 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax
 
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location._fit import (
     FitState,
+    add_heads,
     choose_key_length,
     find_directions,
     hold_to_attended,
+    is_held,
     make_sparse,
     refine,
     screen_starts,
 )
-from eigenheads.estimators._location._head import (
-    LOGISTIC,
-    SQUARED,
-    attended_readouts,
-    attention_weights,
-    pool_tokens,
-    token_scores,
-)
+from eigenheads.estimators._location._head import head_outputs, pool_tokens
+from eigenheads.estimators._location._losses import SQUARED, columns
 from eigenheads.estimators._location._objective import minimise
 from eigenheads.estimators._location._problem import (
     LabelledBags,
@@ -130,7 +125,7 @@ def choose_penalty(state: FitState) -> PenaltyChoice:
         for candidate, found in _candidates(_on_fold(state, training), penalties):
             kept = outputs.setdefault(candidate, np.zeros(constants.shape))
             bags = mean_bags(held_out) if candidate.pooling == "mean" else held_out
-            kept[inside] = _head_outputs(found, bags) - constants[inside]
+            kept[inside] = _outputs_of(found, bags) - constants[inside]
     pooling = _average_pooling(outputs, state, sample, constants)
     scored, losses = [], []
     for candidate, moved in outputs.items():
@@ -164,16 +159,14 @@ def _average_pooling(
     total = [
         float(
             np.average(
-                _losses(constants + outputs[candidate], sample.targets, kind),
+                kind.per_bag(constants + outputs[candidate], sample.targets),
                 weights=sample.weights,
             )
         )
         for candidate in means
     ]
-    deviance = n * np.array(total)
-    if kind == SQUARED:  # noise of unknown variance
-        deviance = 0.5 * n * np.log(np.maximum(total, 1e-300))
-    weights = np.exp(deviance.min() - deviance)
+    deviance = np.array([kind.deviance(loss, n) for loss in total])
+    weights = np.exp(0.5 * (deviance.min() - deviance))
     weights /= weights.sum()
     heaviest = means[int(weights.argmax())]
     average = sum(w * outputs[c] for w, c in zip(weights, means, strict=True))
@@ -193,7 +186,7 @@ def _best(
     """Return the best candidate, or a simpler one that is hardly worse.
 
     A difference below its standard error says little. So attention must beat mean
-    pooling by one, and a larger penalty that is within one of the best is taken.
+    pooling by one, and for few bags a larger penalty within one of the best is taken.
     """
 
     def is_clearly_better(one: int, other: int) -> bool:
@@ -210,6 +203,8 @@ def _best(
         return candidates[best]
     if means and not is_clearly_better(best, means[0]):
         return candidates[means[0]]
+    if len(weights) >= _FEW_BAGS:
+        return candidates[best]
     similar = [
         i
         for i in ranked
@@ -255,13 +250,15 @@ def fit_averaged_pooling(state: FitState, choice: PenaltyChoice) -> FitState:
 def begin_path(state: FitState, alpha: float) -> FitState:
     """Fit the head from screened starts."""
     state = replace(state, settings=replace(state.settings, alpha=alpha))
-    return hold_to_attended(refine(screen_starts(find_directions(state))))
+    found = hold_to_attended(refine(screen_starts(find_directions(state))))
+    return add_heads(found)
 
 
 def continue_path(state: FitState, alpha: float) -> FitState:
     """Fit the head with another penalty, starting at the present solution."""
     settings = replace(state.settings, alpha=alpha)
-    return hold_to_attended(replace(state, settings=settings, attended=None))
+    state = replace(state, settings=settings, attended=None)
+    return hold_to_attended(state) if is_held(state) else refine(state)
 
 
 def finish(state: FitState) -> FitState:
@@ -309,20 +306,21 @@ def _ridge_path(pooled: FitState, alphas: tuple[float, ...]) -> Iterator[FloatAr
         table = np.zeros((len(batch.bags), len(coordinates.mean)))
         table[:, :d] = batch.bags.tokens - coordinates.mean[:d]
         rows.append(table / coordinates.scale)
-        targets.append(batch.targets)
+        targets.append(columns(batch.targets))
         weights.append(batch.weights / pooled.data.weight)
     features, target = np.concatenate(rows), np.concatenate(targets)
     roots = np.sqrt(np.concatenate(weights))
     center = roots**2 @ features if has_intercept else np.zeros(features.shape[1])
-    mean = roots**2 @ target if has_intercept else 0.0
+    mean = roots**2 @ target if has_intercept else np.zeros(target.shape[1])
     left, singular, right = np.linalg.svd(
         roots[:, None] * (features - center), full_matrices=False
     )
-    along = left.T @ (roots * (target - mean))
+    along = left.T @ (roots[:, None] * (target - mean))
     for alpha in alphas:
         shrunk = singular / (singular**2 + max(alpha, 1e-12))
-        value = (shrunk * along) @ right
-        yield np.concatenate([np.zeros(len(value)), value, [mean - center @ value]])
+        values = (shrunk[:, None] * along).T @ right
+        key = np.zeros(features.shape[1])
+        yield np.concatenate([key, values.ravel(), mean - values @ center])
 
 
 def _with_alpha(state: FitState, alpha: float) -> FitState:
@@ -333,15 +331,8 @@ def _best_constant(batch: LabelledBags, state: FitState) -> FloatArray:
     """Return the constant outputs of least loss; zero without intercept."""
     if not state.settings.has_intercept:
         return np.zeros(state.data.n_outputs)
-    if state.settings.kind == SQUARED:
-        return np.average(batch.targets[:, None], weights=batch.weights, axis=0)
-    n_classes = max(2, state.data.n_outputs)
-    codes = batch.targets.astype(np.int64)
-    counts = np.bincount(codes, batch.weights, n_classes) + 0.5  # no class at minus ∞
-    logits = np.log(counts / counts.sum())
-    if state.settings.kind == LOGISTIC:
-        return logits[1:] - logits[:1]
-    return np.asarray(logits)
+    kind = state.settings.kind
+    return kind.constant(batch.targets, batch.weights, state.data.n_outputs)
 
 
 def mean_bags(bags: Bags) -> Bags:
@@ -379,7 +370,7 @@ def _fold_of_bag(batch: LabelledBags) -> tuple[NDArray[np.int64], int]:
         ).hexdigest()
         for tokens in batch.bags.split(batch.bags.tokens)
     ]
-    keys = np.rec.fromarrays([batch.targets, np.array(digests)])
+    keys = np.rec.fromarrays([*columns(batch.targets).T, np.array(digests)])
     unique, group = np.unique(keys, return_inverse=True)
     n_folds = 10 if len(unique) < _FEW_BAGS else 5
     return group.ravel() % n_folds, len(unique)
@@ -408,7 +399,7 @@ def _candidates(
         for alpha in path[1:]:
             found = continue_path(found, alpha)
             yield Candidate("attention", alpha, index), finish(found)
-    if state.settings.head == "erf":  # its weights do not sum to one
+    if not state.settings.has_relative_weights:  # a key of zero is no mean
         return
     for index, alphas in enumerate(penalties):
         for alpha, found in zip(
@@ -451,12 +442,10 @@ def _pooling_scale(scale: FloatArray, path: int) -> FloatArray:
     return np.full(len(scale), float(np.sqrt(np.mean(scale**2))))
 
 
-def _head_outputs(state: FitState, bags: Bags) -> FloatArray:
+def _outputs_of(state: FitState, bags: Bags) -> FloatArray:
     rows, intercepts = state.objective().raw(state.flat)
-    scores = token_scores(bags, rows[0])
-    weights = attention_weights(bags, scores, head=state.settings.head)
-    values = rows[1:, : bags.tokens.shape[1]]
-    return attended_readouts(bags, weights, values) + intercepts
+    outputs = head_outputs(bags, rows, intercepts, head=state.settings.head)
+    return np.asarray(outputs, dtype=np.float64)
 
 
 def _scored(
@@ -471,14 +460,14 @@ def _scored(
 
     def losses(scale: float) -> FloatArray:
         outputs = constants + scale * moved
-        return _losses(outputs, sample.targets, state.settings.kind)
+        return state.settings.kind.per_bag(outputs, sample.targets)
 
     def loss(scale: float) -> float:
         return float(weights @ losses(scale))
 
     constant = loss(0.0)
     best_scale, least = 1.0, loss(1.0)
-    if candidate.pooling == "attention":
+    if candidate.pooling == "attention" and state.settings.head != "logsumexp":
         found = minimize_scalar(loss, bounds=(0.0, 1.0), method="bounded")
         best_scale, least = float(found.x), float(found.fun)
     if not constant > least or best_scale < _LEAST_SCALE:
@@ -488,25 +477,13 @@ def _scored(
     # bags enters t twice, and the candidate is the best of several: a t² of 8 is not
     # rare. The scale is multiplied by 1 - (8/t²)², so that outputs that could be noise
     # are left out, and clear ones hardly shrunk.
-    n = _size(sample)
-    if state.settings.kind == SQUARED:
-        squared_t = n * np.log(constant / max(least, 1e-300))
-    else:
-        squared_t = 2 * n * (constant - least)
+    n, kind = _size(sample), state.settings.kind
+    squared_t = kind.deviance(constant, n) - kind.deviance(least, n)
     scale = best_scale * max(0.0, 1 - (_CAUTION / float(squared_t)) ** 2)
+    if state.settings.head == "logsumexp":  # not linear in its value: all or nothing
+        scale = float(scale > 0)
     score = 1 - loss(scale) / constant
     return replace(candidate, scale=scale, score=score), losses(scale)
-
-
-def _losses(outputs: FloatArray, targets: FloatArray, kind: int) -> FloatArray:
-    """Return the loss of each bag, as the compiled loss does."""
-    if kind == SQUARED:
-        return 0.5 * (outputs[:, 0] - targets) ** 2
-    if kind == LOGISTIC:
-        return np.asarray(np.logaddexp(0.0, (1 - 2 * targets) * outputs[:, 0]))
-    codes = targets.astype(np.int64)
-    logs = log_softmax(outputs, axis=1)
-    return np.asarray(-logs[np.arange(len(codes)), codes])
 
 
 def _silent(message: str) -> None:

@@ -13,6 +13,7 @@ from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location._head import (
     attention_weights,
+    log_mean_exp,
     pool_tokens,
     token_scores,
 )
@@ -25,6 +26,8 @@ from eigenheads.estimators._location._problem import (
 
 # Standard deviations of the scores that a start may have.
 _INVERSE_TEMPERATURES = (1.5, 5.0)
+# Shares of tokens that a sigmoid start leaves out.
+_LEVELS = (0.5, 0.8, 0.95)
 # Above this width a full eigendecomposition costs more than two eigenvectors.
 _WIDE = 500
 
@@ -171,23 +174,72 @@ def best_starts(
     the key does not matter, it is zero.
     """
     bags, head = screen.bags, settings.head
-    signs = (1.0,) if head == "erf" else (1.0, -1.0)  # erf is odd
     for name, candidates in directions.items():
-        profiles = []
+        profiles: list[HeadStart] = []
         for direction in candidates:
             length = float(np.linalg.norm(direction))
             unit = direction / length if length > 0 else direction
             scores = token_scores(bags, coordinates.raw(unit)).astype(np.float64)
-            factors = [sign * size for sign in signs for size in _INVERSE_TEMPERATURES]
-            if name == "value" and head != "erf":
-                factors.append(0.0)  # the mean of the bag
-            for factor in factors:
-                weighed = attention_weights(bags, factor * scores, head=head)
+            if head == "logsumexp":
+                profiles += _tied_profiles(name, screen, unit, scores)
+                continue
+            for factor, shift in _lengths(name, scores, head):
+                weighed = attention_weights(bags, factor * (scores - shift), head=head)
                 features = pooled_features(bags, weighed, coordinates)
                 error, values = _profile(features, screen.responses, screen.weights)
                 error += 0.5 * settings.alpha * factor**2
-                profiles.append(HeadStart(name, error, factor * unit, values))
+                key = factor * unit
+                if shift:
+                    key = key - factor * shift * _constant_direction(coordinates)
+                profiles.append(HeadStart(name, error, key, values))
         yield min(profiles, key=lambda start: start.error)
+
+
+def _lengths(name: str, scores: FloatArray, head: str) -> list[tuple[float, float]]:
+    """Return the factors and shifts of scores to try."""
+    if head == "sigmoid":
+        # A token counts if its score is above a quantile.
+        spread = float(scores.std()) or 1.0
+        return [
+            (sign * size / spread, float(np.quantile(sign * scores, level)) * sign)
+            for sign in (1.0, -1.0)
+            for size in _INVERSE_TEMPERATURES
+            for level in _LEVELS
+        ]
+    signs = (1.0,) if head == "erf" else (1.0, -1.0)  # erf is odd
+    factors = [sign * size for sign in signs for size in _INVERSE_TEMPERATURES]
+    if name == "value" and head != "erf":
+        factors.append(0.0)  # the mean of the bag
+    return [(factor, 0.0) for factor in factors]
+
+
+def _constant_direction(coordinates: TokenWhitening) -> FloatArray:
+    """Return the coordinates of the last feature, which is one for every token."""
+    last = np.zeros(len(coordinates.mean))
+    last[-1] = coordinates.scale[-1]
+    if coordinates.whitening is None:
+        return last
+    return np.asarray(solve(coordinates.whitening, last))
+
+
+def _tied_profiles(
+    name: str, screen: LabelledBags, unit: FloatArray, scores: FloatArray
+) -> Iterator[HeadStart]:
+    """Yield starts of the log-sum-exp head, whose value is its key.
+
+    The output must rise with the readout of a token, so a falling fit does not count.
+    """
+    response = screen.responses[:, 0] - np.average(
+        screen.responses[:, 0], weights=screen.weights
+    )
+    for factor in [sign * size for sign in (1, -1) for size in _INVERSE_TEMPERATURES]:
+        outputs = log_mean_exp(screen.bags, factor * scores)
+        outputs = outputs - np.average(outputs, weights=screen.weights)
+        square = float(np.average(outputs**2, weights=screen.weights)) or 1.0
+        slope = float(np.average(outputs * response, weights=screen.weights)) / square
+        residuals = response - max(slope, 0.0) * outputs
+        error = 0.5 * float(np.average(residuals**2, weights=screen.weights))
+        yield HeadStart(name, error, 0 * unit, (factor * unit)[None])
 
 
 def pooled_features(

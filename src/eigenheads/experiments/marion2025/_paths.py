@@ -144,7 +144,7 @@ def draw_panels(
     """Draw the paper's four panels and return all axes, `n_rows` rows of two.
 
     Curves are means over runs with bands from the 2.5 to the 97.5 percentile, or
-    every run by itself; where the table has theory, it is dashed on top. Runs that
+    each run separately; theory is a dashed line if the table has it. Runs that
     end with key and value swapped are drawn one by one, beside the band.
     """
     axes: NDArray[Any] = figure.subplots(n_rows, 2)

@@ -309,7 +309,7 @@ def draw(figure: "Figure", run: Run[Descent]) -> None:
 
 
 def draw_run_by_run(figure: "Figure", run: Run[SmallFixed]) -> None:
-    """Draw the four panels, every run by itself."""
+    """Draw the four panels, each run separately."""
     draw_panels(figure, run.table, run_by_run=True)
 
 
@@ -320,7 +320,7 @@ def draw_scheduled(figure: "Figure", run: Run[Scheduled]) -> None:
 
 
 def _draw_step_changes(axes: Any, curve: FloatArray) -> None:
-    """Draw how far one number moves in a step, and the steps themselves up close."""
+    """Draw the change of one number per step, and a magnified part of the path."""
     changes = np.abs(np.diff(curve))
     # About 400 blocks are drawn by their largest change, since 40 000 single points
     # would make a large file and no clearer curve.

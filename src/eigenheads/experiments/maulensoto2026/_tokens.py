@@ -97,7 +97,7 @@ def mnist_patches(path: Path, *, size: int = 7, n_images: int = 2000) -> FloatAr
 def train_head_on_prompts(
     prompts: Any, mu: Any, head: int, step_size: float, mean: Any, averaging: bool
 ) -> float:
-    """Make one update a batch of (n_steps, B, L, d), λ = 1; return the losses' sum.
+    """Make one update per batch of (n_steps, B, L, d), λ = 1; return the sum of losses.
 
     ``mu`` is rewritten; if `averaging`, each new one is added to ``mean``, on its side
     (the sign is not identified). A gradient longer than 1 is shortened to 1: heavy

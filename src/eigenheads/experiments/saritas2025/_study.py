@@ -1,4 +1,4 @@
-"""Settings, models and the one measurement of heads that all keys share."""
+"""Settings, models and the measurement of heads that all keys share."""
 
 import math
 from collections.abc import Mapping, Sequence

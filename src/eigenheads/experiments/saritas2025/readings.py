@@ -146,7 +146,7 @@ def check_norms(run: Run[Params]) -> list[Claim]:
 
 
 def check_gamma(run: Run[Params]) -> list[Claim]:
-    """Return what the reading needs of γ, what the study says, and random values."""
+    """Return claims on γ: of the reading, of the study, and for random values."""
     claims = []
     for model in MODELS:
         table, name = run.table, NAMES[model]

@@ -1,7 +1,6 @@
 """Grids of parameter values and seeds, and the cells that they define."""
 
 import dataclasses
-import difflib
 import hashlib
 import itertools
 import json
@@ -9,19 +8,24 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from eigenheads._checks import Got, check_count, fail
+from eigenheads.experiments._settings import (
+    MAX_WHOLE,
+    Value,
+    coerce_value,
+    parse_settings,
+    read_number,
+    suggest_name,
+)
 from eigenheads.experiments._store import plain_params
 
 OWNER = "sweep"
 # A cell takes about 300 bytes of memory in this process.
 MAX_CELLS = 10**6
-# Tables hold integers of 64 bits.
-_MAX_WHOLE = 2**63 - 1
-Value: TypeAlias = float | bool | str
 _FORMS = "a,b,c or low:high:count or low:high:count:log"
 
 
@@ -140,17 +144,8 @@ def parse_grid(texts: Sequence[str]) -> dict[str, str]:
     >>> parse_grid(["d=1e2,1e4", "noise=0:1:3"])
     {'d': '1e2,1e4', 'noise': '0:1:3'}
     """
-    grid: dict[str, str] = {}
-    for text in texts:
-        name, equals, values = text.partition("=")
-        name = name.strip()
-        if not equals or not name:
-            fail("grid", f"NAME=VALUES with VALUES {_FORMS}", text, owner=OWNER)
-        if name in grid:
-            got = Got(f"{name!r} twice")
-            fail("grid", "each parameter once", got, owner=OWNER)
-        grid[name] = values
-    return grid
+    contract = f"NAME=VALUES with VALUES {_FORMS}"
+    return parse_settings(texts, option="grid", owner=OWNER, contract=contract)
 
 
 def parse_seeds(seeds: object) -> tuple[int, ...]:
@@ -167,7 +162,7 @@ def parse_seeds(seeds: object) -> tuple[int, ...]:
             numbers = [int(word) for word in seeds.split(":")]
         except ValueError:
             fail("seeds", contract, seeds, owner=OWNER)
-        if len(numbers) > 2 or max(map(abs, numbers)) > _MAX_WHOLE:
+        if len(numbers) > 2 or max(map(abs, numbers)) > MAX_WHOLE:
             fail("seeds", contract, seeds, owner=OWNER)
         seeds = numbers[0] if len(numbers) == 1 else range(*numbers)
     if isinstance(seeds, Sequence | np.ndarray):
@@ -175,7 +170,7 @@ def parse_seeds(seeds: object) -> tuple[int, ...]:
             fail("seeds", f"at most {MAX_CELLS}", Got(str(len(seeds))), owner=OWNER)
         chosen = [check_count("seeds", s, owner=OWNER, minimum=0) for s in seeds]
         # The maximum with 1 also refuses an empty list.
-        if len(set(chosen)) < max(len(chosen), 1) or max(chosen) > _MAX_WHOLE:
+        if len(set(chosen)) < max(len(chosen), 1) or max(chosen) > MAX_WHOLE:
             fail("seeds", contract, seeds, owner=OWNER)
         return tuple(chosen)
     return tuple(range(check_count("seeds", seeds, owner=OWNER, maximum=MAX_CELLS)))
@@ -193,8 +188,7 @@ def sweepable(base: Any) -> list[str]:
 def _axis(name: object, values: object, base: Any) -> tuple[Value, ...]:
     names = sweepable(base)
     if name not in names:
-        close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.4)
-        hint = f"Did you mean {close[0]!r}?" if close else ""
+        hint = suggest_name(name, names)
         listed = ", ".join(names)
         fail("grid", f"values of one or more of {listed}", name, owner=OWNER, hint=hint)
     label, kind = str(name), type(getattr(base, str(name)))
@@ -208,7 +202,9 @@ def _axis(name: object, values: object, base: Any) -> tuple[Value, ...]:
         listed_values = list(values)
     else:
         listed_values = [values]
-    axis = tuple(_coerced(label, value, kind) for value in listed_values)
+    axis = tuple(
+        coerce_value(label, value, kind, owner=OWNER) for value in listed_values
+    )
     if not axis:
         fail(label, "at least one value", values, owner=OWNER)
     if len(set(axis)) < len(axis):
@@ -221,7 +217,7 @@ def _axis(name: object, values: object, base: Any) -> tuple[Value, ...]:
 def _range(label: str, text: str, kind: type) -> Sequence[float]:
     words = text.split(":")
     is_log = words[-1].strip() == "log"
-    numbers = [_number(word) for word in (words[:-1] if is_log else words)]
+    numbers = [read_number(word) for word in (words[:-1] if is_log else words)]
     if len(numbers) != 3 or not all(map(math.isfinite, numbers)):
         fail(label, _FORMS, text, owner=OWNER)
     low, high, count = numbers
@@ -233,41 +229,3 @@ def _range(label: str, text: str, kind: type) -> Sequence[float]:
         spaced = np.round(spaced)
     # Twelve digits give 0.15 instead of 0.15000000000000002, on every machine.
     return [float(f"{number:.12g}") for number in spaced]
-
-
-def _number(word: str) -> float:
-    try:
-        return float(word)
-    except ValueError:
-        return math.nan
-
-
-def _coerced(label: str, value: object, kind: type) -> Value:
-    """Return a value with the type of the parameter."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if kind is str:
-        return value if isinstance(value, str) else _refuse(label, "strings", value)
-    if kind is bool:
-        if isinstance(value, str):
-            value = {"true": True, "false": False}.get(value.lower(), value)
-        return (
-            value if isinstance(value, bool) else _refuse(label, "true or false", value)
-        )
-    number = _number(value) if isinstance(value, str) else value
-    # Booleans are integers in Python and would pass as 0 and 1.
-    is_number = isinstance(number, int | float) and not isinstance(number, bool)
-    if not is_number or not math.isfinite(number):  # type: ignore[arg-type]
-        return _refuse(label, "finite numbers", value)
-    if kind is int:
-        if not float(number).is_integer():  # type: ignore[arg-type]
-            return _refuse(label, "integers", value)
-        whole = int(number)  # type: ignore[call-overload]
-        if abs(whole) > _MAX_WHOLE:
-            return _refuse(label, "integers below 2**63", value)
-        return int(whole)
-    return float(number)  # type: ignore[arg-type]
-
-
-def _refuse(label: str, contract: str, value: object) -> Value:
-    fail(label, contract, value, owner=OWNER)

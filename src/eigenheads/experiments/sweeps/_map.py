@@ -14,7 +14,8 @@ from eigenheads._checks import shown
 from eigenheads._plotting.svg import BLUE, INK, ORANGE, render_svg
 from eigenheads._typing import FloatArray
 from eigenheads.experiments._core import Boundary, Cells
-from eigenheads.experiments.sweeps._grid import SweepPlan, Value
+from eigenheads.experiments._settings import Value
+from eigenheads.experiments.sweeps._grid import SweepPlan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -32,8 +32,9 @@ from eigenheads.experiments._run import (
     obstacle,
     writable_folder,
 )
+from eigenheads.experiments._settings import Value
 from eigenheads.experiments.sweeps._cells import CellResult, CellStore, cells_folder
-from eigenheads.experiments.sweeps._grid import OWNER, SweepPlan, Value, make_plan
+from eigenheads.experiments.sweeps._grid import OWNER, SweepPlan, make_plan
 from eigenheads.experiments.sweeps._map import draw_map
 from eigenheads.experiments.sweeps._workers import CellsLost, run_cells
 

@@ -60,7 +60,7 @@ _CLEAN_GAIN, _SCALED_GAIN, _SOFTMAX, _PERPLEXITY_GAIN = 1.0, 0.84, 72.18, 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Params:
-    """What an evaluation holds; empty without one.
+    """Contents of an evaluation; empty without one.
 
     Attributes
     ----------

@@ -60,7 +60,7 @@ def vit_of(params: Params) -> ViT:
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
-    """Train with every seed, as it is and as the authors' program has it."""
+    """Train with every seed, as in the paper and as in the authors' program."""
     seeds = [drawn_seed(rng) % 2**32 for _ in range(params.n_seeds)]
     jobs = [(params, kind, seed) for seed in seeds for kind in ("plain", "program")]
     is_long = params.n_steps * len(jobs) >= _WORTH_PROCESSES

@@ -139,7 +139,7 @@ def read_once(
 
 
 def run_point(point: CellParams, rng: np.random.Generator) -> dict[str, float]:
-    """Return the alignment of every method, and of a head that reads once."""
+    """Return the alignment of every method, and of a head with a single pass."""
     found = search(point, point.share, point.strength, rng)
     once = read_once(point, point.share, point.strength, drawn_seed(rng), n_runs=1)
     return {**dict(zip(METHODS, found, strict=True)), "one_pass": once}

@@ -1,0 +1,185 @@
+"""Which rule of bags does each setting read, which assumptions does it obey, how fast?
+
+- ``laws``: the laws of ``datasets.BagLaw`` against their oracles;
+- ``assumptions``: unit tests after Raff and Holt (2023, arXiv 2310.17867): training
+  data have an easy signal that standard multiple-instance learning must not use, and
+  in the test it points the other way;
+- ``musk``: ``compare_bag_estimators`` on MUSK1 and MUSK2 (``--data DIR``);
+- ``speed``: processor seconds of one fit, of RBF features and of the choice of penalty.
+
+    python -m benchmarks.bench_bags laws
+"""
+
+import argparse
+import time
+
+import numpy as np
+from sklearn.metrics import r2_score, roc_auc_score
+
+from eigenheads.datasets import BagLaw, SingleLocation, load_musk
+from eigenheads.estimators import (
+    PooledBagClassifier,
+    PooledBagRegressor,
+    SingleLocationClassifier,
+    SingleLocationRegressor,
+    compare_bag_estimators,
+)
+
+# Law, dimension, tokens per bag.
+LAWS = (
+    ("witness", 20, 20),
+    ("two kinds", 20, 20),
+    ("ring", 10, 20),
+    ("xor", 10, 10),
+    ("both", 20, 20),
+    ("sum", 20, 20),
+)
+CLASSIFIERS = {
+    "softmax": SingleLocationClassifier(),
+    "quadratic": SingleLocationClassifier(feature_map="quadratic"),
+    "rbf": SingleLocationClassifier(feature_map="rbf"),
+    "2 heads": SingleLocationClassifier(n_heads=2),
+    "logsumexp": SingleLocationClassifier(head="logsumexp"),
+    "mean pooling": PooledBagClassifier(),
+}
+REGRESSORS = {
+    "softmax": SingleLocationRegressor(),
+    "2 heads": SingleLocationRegressor(n_heads=2),
+    "sigmoid": SingleLocationRegressor(head="sigmoid"),
+    "mean pooling": PooledBagRegressor(),
+}
+TESTS = ("presence", "both present", "frequency")
+SETTINGS = {
+    "softmax": SingleLocationClassifier(),
+    "radial": SingleLocationClassifier(head="radial"),
+    "sigmoid": SingleLocationClassifier(head="sigmoid"),
+    "softmax, 2 heads": SingleLocationClassifier(n_heads=2),
+    "logsumexp": SingleLocationClassifier(head="logsumexp"),
+    "logsumexp, 2 heads": SingleLocationClassifier(head="logsumexp", n_heads=2),
+    "mean pooling": PooledBagClassifier(),
+    "max pooling": PooledBagClassifier("max"),
+}
+
+
+def main(quick: bool = False) -> None:
+    n = 150 if quick else 2000
+    run_laws(n, laws=LAWS[-1:] if quick else LAWS)
+    run_assumptions(150 if quick else 500, tests=TESTS[:1] if quick else TESTS)
+
+
+def run_laws(n, *, laws=LAWS, seed=11):
+    """Score on 2 000 new bags: accuracy, or R² for the sum."""
+    print(f"{n} bags to fit, 2 000 to test; penalty chosen inside")
+    for name, d, n_tokens in laws:
+        law = BagLaw(name, d=d, n_tokens=n_tokens, frame_seed=seed)
+        bags, y, _ = law.sample(n + 2000, np.random.default_rng(seed))
+        known = law.oracle(bags[n:])
+        best = r2_score(y[n:], known)
+        if not law.is_regression:
+            best = np.mean((known > 0.5) == y[n:])
+        print(f"{name:10s} d={d} L={n_tokens} oracle {best:.3f}", flush=True)
+        methods = REGRESSORS if law.is_regression else CLASSIFIERS
+        for label, method in methods.items():
+            start = time.process_time()
+            score = method.fit(bags[:n], y[:n]).score(bags[n:], y[n:])
+            seconds = time.process_time() - start
+            line = f"    {label:14s} {score:.3f}  gap {best - score:+.3f}"
+            print(f"{line}  {seconds:.1f} s", flush=True)
+
+
+def unit_test(name, n, rng, *, is_test):
+    """Bags with a signal that points the other way in the test.
+
+    ``presence``: class 1 has a token A; bags of class 0 have a token P in training,
+    those of class 1 in the test. ``both present``: the same, but class 1 needs A and B,
+    and class 0 has one of them. ``frequency``: class 1 has A and B once, class 0 one of
+    them once in training, and six times in the test.
+    """
+    d, length = 6, 12
+    bags = rng.standard_normal((n, length, d))
+    y = rng.permutation(np.arange(n) % 2)
+    kind = rng.integers(2, size=n)
+    for bag in range(n):
+        if name == "presence":
+            if y[bag]:
+                bags[bag, 0, 0] += 5.0
+        elif y[bag]:
+            bags[bag, 0, 0] += 5.0
+            bags[bag, 1, 1] += 5.0
+        else:
+            repeats = 6 if name == "frequency" and is_test else 1
+            bags[bag, :repeats, kind[bag]] += 5.0
+        if name != "frequency" and bool(y[bag]) == is_test:
+            bags[bag, -1, 2] += 5.0
+    return bags, y
+
+
+def run_assumptions(n, *, tests=TESTS, seed=7):
+    """Area under the ROC curve in training's law, and with the signal reversed."""
+    print(f"{n} bags to fit; AUC in the same law / with the easy signal reversed")
+    for name in tests:
+        rng = np.random.default_rng(seed)
+        train = unit_test(name, n, rng, is_test=False)
+        same = unit_test(name, 1000, rng, is_test=False)
+        other = unit_test(name, 1000, rng, is_test=True)
+        for label, method in SETTINGS.items():
+            model = method.fit(*train)
+            scores = [
+                roc_auc_score(y, model.predict_proba(bags)[:, 1])
+                for bags, y in (same, other)
+            ]
+            verdict = "obeys" if scores[1] > 0.5 else "violates"
+            line = f"{name:13s} {label:20s} {scores[0]:.3f} / {scores[1]:.3f}"
+            print(f"{line}  {verdict}", flush=True)
+
+
+def run_musk(folder):
+    for version in (1, 2):
+        musk = load_musk(folder, version=version)
+        print(f"MUSK{version}")
+        print(compare_bag_estimators(musk.bags, musk.targets), flush=True)
+
+
+def run_speed(n=3000, n_tokens=100, d=64):
+    """Processor seconds of one thread, the least of two."""
+    rng = np.random.default_rng(0)
+    bags, y, _ = SingleLocation(d=d, n_tokens=n_tokens, noise=0.3).sample(n, rng)
+    from eigenheads.estimators import RBFFeatures
+
+    settings = {
+        "one fit": SingleLocationRegressor(alpha=1e-3),
+        "penalty chosen": SingleLocationRegressor(),
+        "100 RBF features": SingleLocationRegressor(
+            alpha=1e-3, feature_map=RBFFeatures(100)
+        ),
+        "300 RBF features": SingleLocationRegressor(
+            alpha=1e-3, feature_map=RBFFeatures(300)
+        ),
+    }
+    SingleLocationRegressor(alpha=1e-3).fit(bags[:50], y[:50])
+    found = dict.fromkeys(settings, np.inf)
+    for _ in range(2):
+        for name, model in settings.items():
+            start = time.process_time()
+            model.fit(bags, y)
+            found[name] = min(found[name], time.process_time() - start)
+    for name, seconds in found.items():
+        ratio = seconds / found["one fit"]
+        print(f"{name:20s} {seconds:7.2f} s  {ratio:5.1f} x", flush=True)
+
+
+def run(argv=None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("question", choices=("laws", "assumptions", "musk", "speed"))
+    parser.add_argument("--data", default="data/mil", help="folder of the MUSK files")
+    args = parser.parse_args(argv)
+    {
+        "laws": lambda: run_laws(2000),
+        "assumptions": lambda: run_assumptions(500),
+        "musk": lambda: run_musk(args.data),
+        "speed": run_speed,
+    }[args.question]()
+
+
+if __name__ == "__main__":
+    run()

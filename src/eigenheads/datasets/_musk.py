@@ -1,0 +1,95 @@
+"""The MUSK data, read from a folder."""
+
+import csv
+import gzip
+from collections.abc import Iterator
+from os import PathLike
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eigenheads._checks import Got, check_path, fail
+from eigenheads._typing import FloatArray
+
+_OWNER = "load_musk"
+_N_FEATURES = 166
+_HINT = (
+    "Download it from the UCI Machine Learning Repository, data sets 74 and 75, and "
+    "pass the folder with `clean1.data` or `clean2.data`."
+)
+
+
+class MuskBags(NamedTuple):
+    """Molecules as bags of conformations."""
+
+    bags: list[FloatArray]
+    targets: NDArray[np.bool_]
+    molecules: list[str]
+
+
+def load_musk(folder: str | PathLike[str], *, version: int = 1) -> MuskBags:
+    """Read MUSK1 or MUSK2: molecules as bags of conformations, musk or not [1]_.
+
+    Parameters
+    ----------
+    folder
+        Folder with ``clean1.data`` or ``clean2.data`` of the UCI repository, or with
+        ``musk1.csv.gz`` or ``musk2.csv.gz``, whose columns are the label, the number of
+        the molecule and 166 features.
+    version
+        1 for 92 molecules with 476 conformations, 2 for 102 with 6 598.
+
+    Returns
+    -------
+    musk
+        ``bags``, arrays (n_conformations, 166); ``targets``, whether the molecule is a
+        musk; ``molecules``, their names.
+
+    References
+    ----------
+    .. [1] Dietterich, Lathrop, Lozano-Pérez (1997). Solving the multiple instance
+       problem with axis-parallel rectangles.
+    """
+    if version not in (1, 2):
+        fail("version", "1 or 2", version, owner=_OWNER)
+    root = check_path("folder", folder, owner=_OWNER)
+    names = (f"clean{version}.data", f"musk{version}.csv.gz")
+    paths = [root / name for name in names if (root / name).is_file()]
+    if not paths:
+        contract = f"a folder with the file of MUSK{version}"
+        fail("folder", contract, Got(repr(str(root))), owner=_OWNER, hint=_HINT)
+    return _grouped(paths[0])
+
+
+def _grouped(path: Path) -> MuskBags:
+    rows: dict[str, list[list[float]]] = {}
+    labels: dict[str, bool] = {}
+    for molecule, features, is_musk in _lines(path):
+        rows.setdefault(molecule, []).append(features)
+        labels[molecule] = is_musk
+    if not rows:
+        fail("folder", "data of MUSK", Got(f"no rows in {path.name}"), owner=_OWNER)
+    return MuskBags(
+        [np.array(bag) for bag in rows.values()],
+        np.array(list(labels.values())),
+        list(rows),
+    )
+
+
+def _lines(path: Path) -> Iterator[tuple[str, list[float], bool]]:
+    """Yield molecule, features and label of each conformation."""
+    is_compressed = path.suffix == ".gz"
+    with gzip.open(path, "rt") if is_compressed else path.open() as file:
+        for number, row in enumerate(csv.reader(file), start=1):
+            if not row:
+                continue
+            if len(row) < _N_FEATURES + 2:
+                got = Got(f"{len(row)} columns in line {number} of {path.name}")
+                fail("folder", "data of MUSK", got, owner=_OWNER, hint=_HINT)
+            if is_compressed:
+                yield row[1], [float(x) for x in row[2:]], float(row[0]) > 0
+            else:  # molecule, conformation, features, label with a full stop
+                label = float(row[-1].rstrip("."))
+                yield row[0], [float(x) for x in row[2:-1]], label > 0

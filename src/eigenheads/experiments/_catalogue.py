@@ -1,0 +1,193 @@
+"""Descriptions of the experiments: meanings of parameters, columns, durations.
+
+``catalogue.json`` holds the columns of each table and the seconds of the committed run
+at preset paper on two cores. ``python docs/ledger.py --catalogue`` writes it.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from eigenheads.experiments._core import Experiment
+
+# One meaning per name: an experiment that needs another one uses another name.
+MEANINGS: Final[Mapping[str, str]] = {
+    "batch_size": "samples per gradient step",
+    "budget": "tokens per run, which sets the number of steps",
+    "budgets": "sizes of the attacks, in 1/255 of the pixel range",
+    "check_d": "dimension of the check against samples",
+    "check_n_tokens": "tokens per sample in the check against samples",
+    "counts": "numbers of nuisance tokens",
+    "d": "dimension of the tokens",
+    "d_head": "width of a head",
+    "d_model": "width of the model",
+    "data": "data set",
+    "decay": "decay rate of the inverse temperature",
+    "degrees_of_freedom": "degrees of freedom of the Wishart covariances",
+    "depth": "number of layers",
+    "digits": "whether to include images of digits",
+    "dimensions": "dimensions of the tokens",
+    "dof": "degrees of freedom of Student's t",
+    "duration": "end time of the gradient flow",
+    "eigenvalues": "eigenvalues of the covariance",
+    "error": "size of the planted errors",
+    "evaluation": "file with the evaluation of trained models",
+    "fast_start": "overlap at the start of the fast runs",
+    "fast_steps": "steps of the fast runs",
+    "first_power": "smallest dimension, as a power of two",
+    "gamma": "standard deviation of the deciding token",
+    "hard": "numbers of nuisance tokens under the hard reading of the strength",
+    "head": "softmax or linear",
+    "heads": "numbers of heads",
+    "hidden": "width of the hidden layer",
+    "hybrid": "variants to train in the hybrid architecture, too",
+    "inverse_temperature": "inverse temperature of the head, the λ of the papers",
+    "key_scales": "standard deviations of the clean keys",
+    "last_power": "largest dimension, as a power of two",
+    "layers": "layers of the model to measure",
+    "learning_rate": "largest learning rate",
+    "least": "smallest agreement that counts as learned",
+    "length": "words per sequence",
+    "lengths": "numbers of tokens per prompt",
+    "margin": "difference that counts as none, fixed before the run",
+    "max_steps": "largest number of steps",
+    "max_time": "end of the time axis",
+    "measures": "measures to judge",
+    "mnist": "whether to include MNIST",
+    "most": "largest error that counts as learned",
+    "n_attack_steps": "gradient steps of an attack",
+    "n_batches": "batches that estimate an error",
+    "n_blind": "images for attacks without gradients",
+    "n_broken": "runs with a condition of the theorem broken",
+    "n_classes": "number of classes",
+    "n_controls": "runs without a signal",
+    "n_covariances": "random covariances",
+    "n_flows": "gradient flows to draw",
+    "n_grid": "points per axis of the map",
+    "n_heads": "heads per layer",
+    "n_images": "images to measure",
+    "n_informative": "informative tokens per prompt",
+    "n_iter": "iterations of the pursuit",
+    "n_layers": "number of layers",
+    "n_nuisance": "nuisance tokens per prompt",
+    "n_passages": "passages of text to measure",
+    "n_passes": "passes over the prompts",
+    "n_permutations": "draws of each permutation null",
+    "n_planted": "tokens per sequence with planted errors",
+    "n_prompts": "prompts of the training set",
+    "n_records": "recorded points along training",
+    "n_redraws": "draws of each null that redraws matrices",
+    "n_repeats": "repetitions of each point",
+    "n_runs": "independent runs",
+    "n_samples": "samples that estimate a risk",
+    "n_searches": "starts of the search for fixed points",
+    "n_seeds": "training runs per variant",
+    "n_sequences": "sequences with planted errors",
+    "n_shown": "iterations to show",
+    "n_starts": "random starts",
+    "n_steps": "training steps",
+    "n_test": "test samples",
+    "n_tokens": "tokens per sample or prompt",
+    "n_train": "training samples",
+    "n_twin": "sentences for the untrained twin of the encoder",
+    "n_untrained": "untrained copies of the model",
+    "n_words": "size of the vocabulary",
+    "noise": "standard deviation of the noise of the target",
+    "on_manifold": "whether to start on the invariant manifold",
+    "overlaps": "overlaps of head and principal direction",
+    "own_setting": "whether the models were trained in the paper's setting",
+    "patch": "width of a patch in pixels",
+    "population_inverse_temperature": "inverse temperature of the population descent",
+    "population_step_size": "step size of the population descent",
+    "prompts_per_covariance": "prompts that share a covariance",
+    "rank": "rank of the clean keys",
+    "ranks": "numbers of directions to learn",
+    "ratio": "ratio of successive eigenvalues",
+    "record_every": "steps between records",
+    "roles": "role of each model in the comparisons",
+    "scale": "scale of the Wishart covariances",
+    "severities": "severities of the corruptions, 1 to 5",
+    "share": "share of the key entries that are replaced",
+    "shares": "shares of informative, or of replaced tokens",
+    "sharpness": "inverse temperature before its scaling with the dimension",
+    "sharpness_exponent": "exponent of the inverse temperature in the dimension",
+    "shift": "distance of the classes",
+    "soft": "numbers of nuisance tokens under the soft reading of the strength",
+    "source": "text: the shipped sentences, or wikitext2",
+    "sparsity": "the λ of RPC-Attention",
+    "spike": "size of the spike of the covariance",
+    "start": "size of the weights, or of the overlaps, at the start",
+    "step": "step size before its scaling with the dimension",
+    "step_size": "step size",
+    "strength": "strength of the signal, the θ of the paper",
+    "strengths": "strengths of the signal",
+    "tokens_exponent": "exponent of the number of tokens in the dimension",
+    "variants": "kinds of attention to compare",
+    "vit_steps": "training steps of the small vision transformer",
+    "width": "width of the model, or of the keys",
+}
+
+
+@cache
+def _recorded() -> dict[str, Any]:
+    text = files("eigenheads.experiments").joinpath("catalogue.json").read_text("utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def table_columns(key: str) -> list[str]:
+    """Return the names of the arrays that an experiment stores."""
+    columns: list[str] = _recorded().get(key, {}).get("columns", [])
+    return columns
+
+
+def estimated_seconds(experiment: Experiment[Any], params: Any) -> float | None:
+    """Return how long a run takes on two cores, or None if that is not known.
+
+    The committed run at preset paper took a known time; the work of other settings is
+    compared with its work.
+    """
+    seconds = _recorded().get(experiment.key, {}).get("seconds")
+    whole = experiment.work(experiment.presets["paper"])
+    if seconds is None or not whole > 0:
+        return None
+    return float(seconds) * experiment.work(params) / whole
+
+
+def told_duration(seconds: float | None) -> str:
+    """Return a duration in words, rounded.
+
+    Examples
+    --------
+    >>> told_duration(0.4), told_duration(48), told_duration(550)
+    ('1 s', '50 s', '9 min')
+    """
+    if seconds is None:
+        return "–"
+    if seconds < 60:
+        rounded = max(1, round(seconds)) if seconds < 10 else 10 * round(seconds / 10)
+        return f"{rounded} s"
+    if seconds < 5400:
+        return f"{round(seconds / 60)} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def parameter_rows(experiment: Experiment[Any]) -> list[tuple[str, ...]]:
+    """Return name, meaning, and the value at each preset, of every parameter."""
+    rows = []
+    presets = experiment.presets.values()
+    for field in dataclasses.fields(next(iter(presets))):
+        values = [_shown(getattr(params, field.name)) for params in presets]
+        rows.append((field.name, MEANINGS.get(field.name, ""), *values))
+    return rows
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(_shown(part) for part in value) or "–"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value)

@@ -1,0 +1,67 @@
+"""Displays of attention, and the page on a fit to bags."""
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from eigenheads.datasets import SingleLocation
+from eigenheads.estimators import SingleLocationRegressor
+from eigenheads.report import AttentionDisplay, write_bag_summary
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    law = SingleLocation(d=4, n_tokens=6, noise=0.1)
+    X, y, _ = law.sample(90, np.random.default_rng(0))
+    return SingleLocationRegressor(alpha=1e-3).fit(X, y), X, y
+
+
+def axes():
+    return Figure().subplots()
+
+
+def test_bars_have_the_height_of_the_weights(fitted):
+    model, X, _ = fitted
+    display = AttentionDisplay.from_estimator(model, X[0], ax=axes())
+    heights = [bar.get_height() for bar in display.ax_.patches]
+    np.testing.assert_allclose(heights, model.attention(X[:1])[0])
+    assert f"token {model.locate(X[:1])[0]}" in display.ax_.get_title()
+
+
+def test_words_and_patches(fitted):
+    model, X, _ = fitted
+    words = ["one", "two", "three", "four", "five", "six"]
+    text = AttentionDisplay.from_estimator(
+        model, X[0], kind="text", labels=words, ax=axes()
+    )
+    assert [drawn.get_text() for drawn in text.ax_.texts] == words
+    image = AttentionDisplay.from_estimator(
+        model, X[0], kind="image", patches=(2, 3), ax=axes()
+    )
+    (heat,) = image.ax_.get_images()
+    np.testing.assert_allclose(heat.get_array().ravel(), image.weights)
+
+
+def test_errors_say_what_is_missing(fitted):
+    model, X, _ = fitted
+    with pytest.raises(ValueError, match="`labels` must be the words"):
+        AttentionDisplay.from_estimator(model, X[0], kind="text", ax=axes())
+    with pytest.raises(ValueError, match="`patches` must be rows and columns of 6"):
+        AttentionDisplay.from_estimator(
+            model, X[0], kind="image", patches=(2, 2), ax=axes()
+        )
+    with pytest.raises(ValueError, match="`head` must be"):
+        AttentionDisplay.from_estimator(model, X[0], head=1, ax=axes())
+    with pytest.raises(ValueError, match="`estimator` must be a fitted"):
+        AttentionDisplay.from_estimator(object(), X[0], ax=axes())
+
+
+def test_the_page_compares_with_mean_pooling_and_shuffled_targets(fitted, tmp_path):
+    model, X, y = fitted
+    path = write_bag_summary(model, X, y, tmp_path / "fit.html", n_shuffles=2, cv=3)
+    page = path.read_text()
+    assert "mean pooling" in page
+    assert page.count("targets shuffled") == 2
+    assert "Does one token decide?" in page
+    assert "<svg" in page
+    assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org", "")
