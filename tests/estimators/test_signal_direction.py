@@ -202,7 +202,7 @@ def test_few_wide_tokens_have_coordinates_in_their_span(rng, whiten):
     if whiten:
         assert_allclose(z.T @ z / 40, np.eye(39), atol=1e-8)
         # Projection weights give the coordinates, and patterns the tokens.
-        assert_allclose(centred @ scaling.weights(np.eye(39)).T, z, atol=1e-8)
+        assert_allclose(centred @ scaling.components(np.eye(39)).T, z, atol=1e-8)
         assert_allclose(z @ scaling.out.T, centred, atol=1e-8)
     else:
         ratio = (z @ z.T) / (centred @ centred.T)

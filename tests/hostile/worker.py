@@ -46,7 +46,7 @@ LARGE = {"10**9", "10**30", "1e308"}
 # What `len` and `int`, the hostile function and class, raise when they are called.
 # Errors of functions that a caller gives reach the caller.
 OWN_ERROR = re.compile(
-    r"object of type '.+' has no len\(\)|len\(\) takes .+|int\(\) argument must be .+"
+    r"object of type '.+' has no len\(\)|len\(\) takes .+|int\(\) (argument|takes) .+"
     r"|invalid literal for int\(\) .+|only (one element|0-dim|length-1|integer).+"
 )
 # Frames of these packages may raise what they like about arguments of estimators:

@@ -8,7 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from eigenheads._checks import Got, fail
+from eigenheads._checks import (
+    Got,
+    as_numpy,
+    fail,
+)
 from eigenheads._errors import UsageError
 
 # Masks of PyTorch's transformers that all rows share when they have two axes.
@@ -65,16 +69,27 @@ class ModelBatch:
         return x.narrow(rows[0], start * times, (stop - start) * times)
 
 
+# What models raise at input that they cannot take.
+_OF_MODELS = (
+    TypeError,
+    ValueError,
+    RuntimeError,
+    IndexError,
+    AttributeError,
+    AssertionError,
+)
+
+
 def read_batch(model: nn.Module, batch: Any, *, owner: str) -> ModelBatch:
     """Return a batch as arguments of the model, on its device, or raise."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
     if isinstance(batch, Mapping):
-        kwargs = {str(k): _tensor(x, device) for k, x in batch.items()}
+        kwargs = {str(k): _tensor(x, device, owner=owner) for k, x in batch.items()}
     else:
         n_times = 3 if isinstance(model, nn.MultiheadAttention) else 1
-        args = (_tensor(batch, device),) * n_times
+        args = (_tensor(batch, device, owner=owner),) * n_times
     tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.ndim]
     if not tensors:
         contract = "a tensor, an array, or a mapping of them by the model's arguments"
@@ -100,15 +115,25 @@ def run_model(model: nn.Module, batch: ModelBatch, *, owner: str) -> None:
             model(*batch.args, **batch.kwargs)
     except UsageError:
         raise
-    except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
+    except _OF_MODELS as error:
         got = Got(f"one at which {type(model).__name__} raised {error!r}"[:400])
         fail("batch", "input that the model takes", got, owner=owner)
 
 
-def _tensor(value: Any, device: torch.device) -> Any:
+def _tensor(value: Any, device: torch.device, *, owner: str) -> Any:
     if isinstance(value, np.ndarray):
-        value = torch.from_numpy(value)
-    return value.to(device) if isinstance(value, Tensor) else value
+        array = as_numpy("batch", value, owner=owner)
+        if array.dtype.kind not in "biuf" or array.dtype == np.longdouble:
+            fail("batch", "arrays of numbers", array, owner=owner, error=TypeError)
+        # PyTorch reads neither foreign byte orders nor backward strides.
+        plain = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+        return torch.from_numpy(plain).to(device)
+    if not isinstance(value, Tensor):
+        return value
+    if value.device.type == "meta" or value.layout != torch.strided:
+        got = Got("a tensor on meta, or a sparse one")
+        fail("batch", "dense tensors that hold numbers", got, owner=owner)
+    return value.detach().to(device)
 
 
 def _row_axis(model: nn.Module) -> int:

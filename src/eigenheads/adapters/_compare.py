@@ -6,7 +6,12 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from eigenheads._checks import Got, check_count, fail
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    check_count,
+    fail,
+)
 from eigenheads._typing import FloatArray
 from eigenheads.adapters._probe import head_arrays
 from eigenheads.adapters._sources import Capture, as_capture
@@ -48,7 +53,8 @@ def compare_models(  # noqa: PLR0913 -- keyword-only, each with a default
     probe
         Differences second minus first, mean over sequences, (layers, heads). In a draw
         of the null, each sequence swaps the roles of the models with probability 1/2:
-        exact if both models are exchangeable within a sequence.
+        exact if both models are exchangeable within a sequence. NaN where a statistic
+        is not defined.
 
     Examples
     --------
@@ -62,6 +68,7 @@ def compare_models(  # noqa: PLR0913 -- keyword-only, each with a default
     owner = "compare_models"
     n_permutations = check_count("n_permutations", n_permutations, owner=owner)
     seed = check_count("seed", seed, owner=owner, minimum=0, maximum=2**32 - 1)
+    check_choice("false_discovery", false_discovery, ("bh", "by"), owner=owner)
     wanted = read_statistics(statistics, owner=owner)
     pair = [
         Capture(one, batch, layers=layers, batch_size=batch_size)

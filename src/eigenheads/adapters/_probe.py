@@ -10,7 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from eigenheads._checks import Got, check_choice, check_count, fail
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    check_count,
+    check_flag,
+    check_items,
+    fail,
+)
 from eigenheads._parallel import advance, reporting, threads, weighing
 from eigenheads._typing import FloatArray
 from eigenheads.adapters._batch import read_batch
@@ -124,7 +131,8 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     Returns
     -------
     probe
-        Arrays (layers, heads) by statistic and null.
+        Arrays (layers, heads) by statistic and null; NaN where a statistic is not
+        defined, or overflows.
 
     Examples
     --------
@@ -145,7 +153,10 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
         n_redraws = check_count("n_redraws", n_redraws, owner=_OWNER, minimum=0)
     seed = check_count("seed", seed, owner=_OWNER, minimum=0, maximum=2**32 - 1)
     check_choice("false_discovery", false_discovery, ("bh", "by"), owner=_OWNER)
+    progress = check_flag("progress", progress, owner=_OWNER)
     wanted = _read_names(statistics)
+    if texts is None and tokenizer is not None:
+        fail("tokenizer", "left out without `texts`", tokenizer, owner=_OWNER)
     if isinstance(model, nn.Module):
         if texts is not None:
             batch = tokenize_texts(model, texts, tokenizer, owner=_OWNER)
@@ -282,9 +293,11 @@ def _untrained_models(
 ) -> tuple[list[nn.Module], list[str]]:
     """Return untrained models, or a note with the reason why there are none."""
     if given is not None:
-        if not all(isinstance(one, nn.Module) for one in given):
-            fail("untrained", "a sequence of models", given, owner=_OWNER)
-        return list(given), []
+        contract = "a sequence of models"
+        models = check_items("untrained", given, contract, owner=_OWNER)
+        if not all(isinstance(one, nn.Module) for one in models):
+            fail("untrained", contract, given, owner=_OWNER)
+        return models, []
     count = check_count("n_untrained", count, owner=_OWNER, minimum=0)
     copies: list[nn.Module] = []
     for index in range(count):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from eigenheads._checks import Got, fail
 from eigenheads.adapters._attention_call import OWNER, AttentionCall, with_key_rows
-from eigenheads.adapters._batch import read_batch
+from eigenheads.adapters._batch import read_batch, run_model
 from eigenheads.adapters._family import (
     AttentionLayer,
     first_tensor,
@@ -307,6 +307,18 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+def blocks_around_first(layers: list[AttentionLayer]) -> list[str]:
+    """Return the modules around the first layer and no other one, outermost first."""
+    parts = layers[0].name.split(".")
+    names = [".".join(parts[:i]) for i in range(len(parts) + 1)]
+    others = [layer.name for layer in layers[1:]]
+    return [
+        name
+        for name in dict.fromkeys(names)
+        if not any(not name or other.startswith(f"{name}.") for other in others)
+    ]
+
+
 def _find_block(
     model: nn.Module, layers: list[AttentionLayer], batches: Iterable[Any]
 ) -> tuple[str, int]:
@@ -314,14 +326,7 @@ def _find_block(
 
     Its input is the residual stream: embedded tokens with positions, before any norm.
     """
-    parts = layers[0].name.split(".")
-    names = [".".join(parts[:i]) for i in range(len(parts) + 1)]
-    others = [layer.name for layer in layers[1:]]
-    around = [
-        name
-        for name in dict.fromkeys(names)
-        if not any(not name or other.startswith(f"{name}.") for other in others)
-    ]
+    around = blocks_around_first(layers)
     axis = 1 if getattr(layers[0].module, "batch_first", True) else 0
     seen: dict[str, tuple[int, ...]] = {}
 
@@ -333,12 +338,15 @@ def _find_block(
 
         return before
 
-    first = next(iter(batches))
+    first = next(iter(batches), None)
+    if first is None:
+        contract = "a loader with at least one batch"
+        fail("calibration", contract, Got("none"), owner=_OWNER)
     with ExitStack() as stack:
         stack.enter_context(_evaluating(model))
         for name in around:
             stack.enter_context(hooked(model.get_submodule(name), keep(name)))
-        model(*first.args, **first.kwargs)
+        run_model(model, first, owner=_OWNER)
     width = linear_parts(layers[0].output)[0].shape[0]
     fitting = [
         name
@@ -369,7 +377,7 @@ def _block_inputs(
             hooked(model.get_submodule(block), before),
             suppress(_Reached),
         ):
-            model(*batch.args, **batch.kwargs)
+            run_model(model, batch, owner=_OWNER)
         tokens = seen.pop()
         tokens = tokens if axis == 1 else tokens.transpose(0, 1)
         if n_tokens is not None and tokens.shape[1] != n_tokens:

@@ -6,11 +6,23 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
-from eigenheads._checks import Got, fail
+from eigenheads._checks import (
+    Got,
+    as_numpy,
+    check_callable,
+    check_count,
+    check_flag,
+    check_items,
+    check_positive,
+    fail,
+)
 from eigenheads._extras import require
-from eigenheads.adapters._batch import longest_sequence
+from eigenheads.adapters._batch import (
+    longest_sequence,
+    read_batch,
+)
 from eigenheads.adapters._capture import CapturedLayer, capture_heads
 from eigenheads.adapters._layers import find_attention_layers, select_layers
 from eigenheads.adapters._load import read_pretrained
@@ -70,18 +82,23 @@ class Capture:
         max_bytes: int = _MAX_BYTES,
     ) -> None:
         if (batch is None) == (texts is None):
-            fail(
-                "batch", "given, or `texts`, but not both", Got(batch), owner="Capture"
-            )
+            contract = "given, or `texts`, but not both"
+            fail("batch", contract, batch, owner="Capture")
         if texts is not None:
             batch = tokenize_texts(model, texts, tokenizer, owner="Capture")
+        elif tokenizer is not None:
+            fail("tokenizer", "left out without `texts`", tokenizer, owner="Capture")
         found = find_attention_layers(model, owner="Capture")
         self.model: nn.Module | None = model
         self.layers = [
             layer.index for layer in select_layers(found, layers, owner="Capture")
         ]
+        read_batch(model, batch, owner="Capture")
         self.token_ids = _token_ids(batch)
-        self._batch, self._batch_size, self._max_bytes = batch, batch_size, max_bytes
+        if batch_size is not None:
+            batch_size = check_count("batch_size", batch_size, owner="Capture")
+        self._batch, self._batch_size = batch, batch_size
+        self._max_bytes = check_count("max_bytes", max_bytes, owner="Capture")
         self._kept: list[CapturedLayer] = []
 
     @classmethod
@@ -110,7 +127,15 @@ class Capture:
         >>> Capture.of_arrays({"queries": q, "keys": q, "values": q}).layers
         [0]
         """
-        given = [layers] if isinstance(layers, Mapping) else list(layers)
+        contract = "mappings with queries, keys and values"
+        given: list[Any] = [layers]
+        if not isinstance(layers, Mapping):
+            given = check_items("layers", layers, contract, owner="Capture")
+        if not given:
+            fail("layers", contract, Got("none"), owner="Capture")
+        for one in given:
+            if not isinstance(one, Mapping):
+                fail("layers", contract, one, owner="Capture", error=TypeError)
         # Arrays need no model to run: the layers are already there.
         made = object.__new__(cls)
         made.model = None
@@ -127,6 +152,8 @@ class Capture:
         tokens, heads, width). If it has an attribute ``model`` with ``W_Q``, ``W_K``,
         ``W_V``, ``W_O`` and ``cfg``, matrices and scale are taken from there.
         """
+        if not hasattr(cache, "keys"):
+            fail("cache", "a mapping", cache, owner="Capture", error=TypeError)
         numbers = sorted(int(m[1]) for m in map(_BLOCK.fullmatch, cache) if m)
         if not numbers:
             got = Got(f"keys {sorted(map(str, cache))[:4]}")
@@ -183,10 +210,12 @@ def tokenize_texts(
     model: nn.Module, texts: Sequence[str], tokenizer: Any, *, owner: str
 ) -> dict[str, Any]:
     """Return a batch of texts, padded on the right and cut at 128 tokens."""
-    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-        fail("texts", "a sequence of strings", texts, owner=owner, error=TypeError)
-    if not len(texts):
-        fail("texts", "at least one text", texts, owner=owner)
+    texts = check_items("texts", texts, "a sequence of strings", owner=owner)
+    if not texts or not all(isinstance(text, str) for text in texts):
+        contract = "strings, at least one"
+        fail("texts", contract, texts, owner=owner, error=TypeError)
+    if tokenizer is not None:
+        check_callable("tokenizer", tokenizer, "a tokenizer", owner=owner)
     if tokenizer is None:
         path = getattr(getattr(model, "config", None), "_name_or_path", "")
         if not path:
@@ -209,7 +238,7 @@ def tokenize_texts(
     longest = longest_sequence(model) or _MAX_TOKENS
     return dict(
         tokenizer(
-            list(texts),
+            texts,
             padding=True,
             truncation=True,
             max_length=min(_MAX_TOKENS, longest),
@@ -219,10 +248,14 @@ def tokenize_texts(
 
 
 def as_array(value: Any) -> NDArray[Any]:
-    """Return a tensor or array as a NumPy array."""
-    if isinstance(value, Tensor):
-        return value.detach().cpu().numpy()
-    return np.asarray(value)
+    """Return a tensor or array of numbers as a NumPy array, or raise."""
+    try:
+        array = as_numpy("layers", value, owner="Capture")
+        if array.dtype.kind not in "biuf":
+            raise TypeError
+    except TypeError:
+        fail("layers", "arrays of numbers", value, owner="Capture", error=TypeError)
+    return array
 
 
 def _token_ids(batch: Any) -> NDArray[Any] | None:
@@ -248,12 +281,24 @@ def _from_arrays(given: Mapping[str, Any], index: int) -> CapturedLayer:
     mask = given.get("mask")
     return CapturedLayer(
         name=str(given.get("name", f"layer {index}")),
-        layer=int(given.get("layer", index)),
+        layer=check_count(
+            "layer", given.get("layer", index), owner="Capture", minimum=0
+        ),
         mask=np.ones((shape[0], shape[2]), bool) if mask is None else as_array(mask),
-        is_causal=bool(given.get("is_causal", False)),
-        scale=float(given.get("scale") or shape[-1] ** -0.5),
+        is_causal=_flag(given.get("is_causal")),
+        scale=_scale(given.get("scale"), shape[-1]),
         **dict.fromkeys(("weights", *_OPTIONAL), unknown) | arrays,
     )
+
+
+def _flag(value: object) -> bool:
+    return value is not None and check_flag("is_causal", value, owner="Capture")
+
+
+def _scale(value: object, width: int) -> float:
+    if value is None:
+        return float(width**-0.5)
+    return check_positive("scale", value, owner="Capture")
 
 
 def _from_cache(cache: Mapping[str, Any], number: int) -> dict[str, Any]:

@@ -46,6 +46,10 @@ def without_tokens(
         if given.dtype == bool and given.shape == mask.shape:
             mask &= ~given
         elif given.dtype.kind == "i" and given.ndim == 1:
+            n = mask.shape[1]
+            if len(given) and not -n <= given.min() <= given.max() < n:
+                contract = f"positions from {-n} to {n - 1}"
+                fail("ignore_tokens", contract, ignored, owner=owner)
             mask[:, given] = False
         else:
             contract = f"'first', 'outliers', positions, or booleans of {mask.shape}"

@@ -243,7 +243,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         scaling = noise_scaling(fitted, whiten=bool(self.whiten))
         queries = self._search(fitted, scaling, random)
         # Weights and patterns differ in direction only if the tokens are whitened.
-        components = scaling.weights(queries)
+        components = scaling.components(queries)
         patterns = scaling.patterns(queries)
         # The sign of a query is arbitrary, so the largest entry is made positive.
         largest = np.argmax(np.abs(patterns), axis=1)

@@ -9,13 +9,12 @@ from numpy.typing import NDArray
 from scipy.special import chdtri
 
 from eigenheads._typing import FloatArray
-from eigenheads.functional._signal import unchecked_gradient, unchecked_output
+from eigenheads.functional._arrays import stable_softmax
+from eigenheads.functional._signal import unchecked_output
 
 Tokens = NDArray[np.floating[Any]]
 # Directions along which the objective is measured to know how it varies by chance.
 _N_RANDOM = 16
-# Updates from every start, and the number of starts that are then followed further.
-_TRIAL, _FINALISTS = 25, 2
 # Steps may become shorter every so many updates, and so often.
 _LOOK_EVERY, _HALVINGS = 5, 5
 # Whitening is robust from this many tokens per feature on, in so many steps.
@@ -147,47 +146,65 @@ def mean_square(
 def _climb_all(
     prompts: Tokens, starts: FloatArray, inverse_temperature: float, how: SearchSettings
 ) -> FoundQuery:
-    """Climb from all starts for a while, and from the best of them to the end."""
-    short = how._replace(max_iter=min(how.max_iter, _TRIAL))
-    climbs = [_climb(prompts, start, inverse_temperature, short) for start in starts]
-    climbs.sort(key=lambda found: -found.objective)
-    rest = how._replace(max_iter=how.max_iter - short.max_iter)
-    for index, found in enumerate(climbs[:_FINALISTS]):
-        if not found.converged and rest.max_iter:
-            further = _climb(prompts, found.query, inverse_temperature, rest)
-            climbs[index] = further._replace(n_iter=found.n_iter + further.n_iter)
-    return max(climbs, key=lambda found: found.objective)
-
-
-def _climb(
-    prompts: Tokens, query: FloatArray, inverse_temperature: float, how: SearchSettings
-) -> FoundQuery:
-    r"""Ascend from one start.
+    r"""Ascend from all starts, and return the best query.
 
     The step is :math:`1 / (q \cdot g)`, for which the projected update
-    :math:`q + a (I - q q^\top) g` is along the gradient :math:`g` itself.
+    :math:`q + a (I - q q^\top) g` is along the gradient :math:`g` itself. Queries that
+    still move share each pass over the tokens.
     """
-    iteration, converged, halvings, turn = 0, False, 0, np.inf
-    while iteration < how.max_iter and not converged:
-        iteration += 1
-        gradient = unchecked_gradient(
-            np, prompts, query.astype(prompts.dtype), inverse_temperature
-        ).mean(axis=0, dtype=np.float64)
-        length = float(np.linalg.norm(gradient))
-        if not length > 0:  # all tokens are equal along q: no direction is better
-            converged = True
-            break
-        target = gradient / length
-        before, turn = turn, 1 - abs(float(query @ target))
-        converged = turn <= how.tol
+    queries = np.array(starts, dtype=np.float64)
+    n_iter = np.zeros(len(queries), dtype=np.int64)
+    halvings, turns = np.zeros(len(queries)), np.full(len(queries), np.inf)
+    moving = np.arange(len(queries))
+    for iteration in range(1, how.max_iter + 1):
+        gradients = _gradients(prompts, queries[moving], inverse_temperature)
+        lengths = np.linalg.norm(gradients, axis=1, keepdims=True)
+        n_iter[moving] = iteration
+        # Without a gradient all tokens are equal along q: no direction is better.
+        rises = lengths[:, 0] > 0
+        before = queries[moving]
+        targets = np.where(
+            rises[:, None], gradients / np.maximum(lengths, 1e-300), before
+        )
+        turn = 1 - np.abs(np.einsum("ij,ij->i", before, targets))
         # A query that turns by more and more jumps between tokens. Shorter steps end
         # that; the convergence is still measured by the full one.
-        if iteration % _LOOK_EVERY == 0 and turn >= before and halvings < _HALVINGS:
-            halvings += 1
-        query = (2**halvings - 1) * query + target
-        query /= np.linalg.norm(query)
-    value = mean_square(prompts, query, inverse_temperature)
-    return FoundQuery(query, value, inverse_temperature, iteration, converged)
+        if iteration % _LOOK_EVERY == 0:
+            jumps = (turn >= turns[moving]) & (halvings[moving] < _HALVINGS)
+            halvings[moving] += jumps
+        turns[moving] = turn
+        after = (2.0 ** halvings[moving] - 1)[:, None] * before + targets
+        lengths = np.linalg.norm(after, axis=1, keepdims=True)
+        queries[moving] = after / np.maximum(lengths, 1e-300)
+        moving = moving[rises & ~(turn <= how.tol)]
+        if not len(moving):
+            break
+    values = [mean_square(prompts, query, inverse_temperature) for query in queries]
+    best = int(np.argmax(values))
+    return FoundQuery(
+        queries[best],
+        values[best],
+        inverse_temperature,
+        int(n_iter[best]),
+        best not in moving,
+    )
+
+
+def _gradients(
+    prompts: Tokens, queries: FloatArray, inverse_temperature: float
+) -> FloatArray:
+    """Return the mean over prompts of the gradient of the squared output, per query.
+
+    The formula is that of :func:`eigenheads.functional.signal_output_gradient`.
+    """
+    rows = queries.astype(prompts.dtype)
+    across = prompts.swapaxes(-1, -2)
+    weights = stable_softmax(inverse_temperature * (rows @ across))
+    meeting = (weights @ prompts) @ across
+    excess = meeting - np.sum(weights * meeting, axis=-1, keepdims=True)
+    gradients = 2 * inverse_temperature * ((weights * excess) @ prompts)
+    mean: FloatArray = gradients.mean(axis=0, dtype=np.float64)
+    return mean
 
 
 def _starts(tokens: Tokens, n: int, random: np.random.RandomState) -> FloatArray:
@@ -229,7 +246,7 @@ class NoiseScaling(NamedTuple):
         z: NDArray[Any] = centred @ self.into.astype(dtype)
         return z
 
-    def weights(self, queries: FloatArray) -> FloatArray:
+    def components(self, queries: FloatArray) -> FloatArray:
         """Return rows w with ``z @ query == (x - mean) @ w``."""
         return (
             queries * self.into

@@ -145,7 +145,7 @@ class TokenScreen(BaseEstimator):
         self.mean_ = total / n_fit
         covariance = squares / (n_fit * n_tokens) - self.mean_.T @ self.mean_ / n_tokens
         values, vectors = np.linalg.eigh(covariance)
-        r = min(self.n_components, width)
+        r = min(int(self.n_components), width)
         top = np.maximum(values[-r:], _CONSTANT * max(values[-1], 1e-300))
         self.components_ = vectors[:, -r:] / np.sqrt(top)
         # Pass 2: the covariance between all positions.

@@ -241,7 +241,8 @@ def difference(
     `printed` is the difference reported in the paper, and `own_setting` tells whether
     the setting is that of the paper. An estimate of NaN means not measured.
     """
-    reason = "the whole interval is above zero" if why == "" else why
+    is_empty = isinstance(why, str) and not why
+    reason = "the whole interval is above zero" if is_empty else why
     return _claim(statement, "≥", estimate, 0.0, 0.0, reason, options)
 
 

@@ -162,6 +162,8 @@ def simulate(
             "average", 0.0 if average is None else average, owner=_OWNER
         ),
     }
+    if not callable(rules["average"]) and rules["average"] > 1:
+        fail("average", "a rate from 0 to 1, or a schedule", average, owner=_OWNER)
     values = check_parameters(model, parameters, owner=_OWNER)
     generators = run_generators(seed, counts.n_runs, owner=_OWNER)
     # Starts are drawn even if they are given, so that a given start changes no batch.

@@ -103,11 +103,21 @@ class AbstractAttention(nn.Module):
         if x.ndim != 3 or x.shape[-1] != self.d_model or 0 in x.shape:
             contract = f"of shape (batch, tokens, {self.d_model}), without empty axes"
             fail("x", contract, Got(tuple(x.shape)), owner=self._owner)
+        if not torch.compiler.is_compiling():
+            self._check_place(x)
         batch, n_tokens, _ = x.shape
         # timm's layout: queries, keys and values one after the other, each by head.
         qkv = self.qkv(x).view(batch, n_tokens, 3, self.n_heads, self.d_head)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (batch, head, tokens, d_head)
         return q, k, v
+
+    def _check_place(self, x: Tokens) -> None:
+        """Raise unless `x` is where the weights are, in their dtype or autocast."""
+        weight = self.qkv.weight
+        is_cast = torch.is_autocast_enabled(x.device.type)
+        if x.device != weight.device or (x.dtype != weight.dtype and not is_cast):
+            contract = f"{weight.dtype} on {weight.device}, as the weights"
+            fail("x", contract, Got(f"{x.dtype} on {x.device}"), owner=self._owner)
 
     def _merge(self, heads: Heads) -> Tokens:
         """Return the heads side by side, projected."""

@@ -332,6 +332,10 @@ def check_head_tensors(
         if x.ndim != 4 or 0 in x.shape:
             contract = "of shape (batch, heads, tokens, d_head), without empty axes"
             fail(name, contract, Got(tuple(x.shape)), owner=owner)
+        if x.layout != torch.strided or x.device != keys.device:
+            contract = f"a dense tensor on {keys.device}, as the keys"
+            got = Got(f"layout {x.layout} on {x.device}")
+            fail(name, contract, got, owner=owner)
         if x.dtype != keys.dtype:
             fail(name, f"of the keys' dtype {keys.dtype}", Got(x.dtype), owner=owner)
     if values.shape != keys.shape:

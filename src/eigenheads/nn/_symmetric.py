@@ -56,7 +56,7 @@ class SymmetricAttention(AbstractAttention):
         Parameters
         ----------
         x
-            Tokens.
+            Tokens. NaN or infinity in a token make the outputs that see it NaN.
         attn_mask
             Broadcasts to ``(batch, heads, tokens, tokens)``: ``True`` where a token
             (row) may see a key (column), or numbers to add to the scores.

@@ -16,7 +16,12 @@ from eigenheads.probes._covariance_nulls import (
     covariance_nulls,
     covariance_statistics,
 )
-from eigenheads.probes._heads import check_mask, check_untrained
+from eigenheads.probes._heads import (
+    as_number_array,
+    check_mask,
+    check_size,
+    check_untrained,
+)
 from eigenheads.probes._result import ProbeResult, Statistic
 
 _OWNER = "covariance_probe"
@@ -71,7 +76,8 @@ def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
         ``qk_covariance_cosine``, ``qk_covariance_overlap``, ``qk_rank``, and with
         values and outputs ``qk_ov_cosine``, ``qk_ov_overlap``,
         ``ov_covariance_cosine``, ``ov_rank``; ``token_rank`` is the same for all
-        heads. Spectra: ``tokens``, ``qk``, ``ov``.
+        heads. A cosine or rank is NaN where the covariance or the form is zero, also
+        by underflow. Spectra: ``tokens``, ``qk``, ``ov``.
 
     Notes
     -----
@@ -112,7 +118,8 @@ def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
     if not isinstance(untrained, Sequence | None) or isinstance(untrained, str | bytes):
         fail("untrained", "a sequence of mappings", untrained, owner=_OWNER)
     # For products of this size, threads cost more than they save on a busy machine.
-    limit = 1 if np.shape(tokens)[-1:] < (_WIDE,) else None
+    tokens = as_number_array("tokens", tokens, owner=_OWNER)
+    limit = 1 if tokens.shape[-1:] < (_WIDE,) else None
     with threadpool_limits(limit, user_api="blas"):
         layer = _check_layer(
             tokens, w_query, w_key, w_value, w_output, mask, n_components, owner=_OWNER
@@ -178,12 +185,14 @@ def _check_layer(
     *,
     owner: str,
 ) -> LayerForms:
+    tokens = as_number_array("tokens", tokens, owner=owner)
     shape = np.shape(tokens)
     if len(shape) != 3 or 0 in shape:
         contract = "of shape (sequences, tokens, d_model)"
         fail("tokens", contract, Got(shape), owner=owner)
     real = check_mask(mask, shape[:2], owner=owner)
-    rows = check_finite_array("tokens", np.asarray(tokens)[real], owner=owner)
+    rows = check_finite_array("tokens", tokens[real], owner=owner)
+    check_size("tokens", rows, owner)
     if len(rows) < 2:
         fail("mask", "two real tokens or more", Got(len(rows)), owner=owner)
     query = _weights("w_query", w_query, shape[2], None, owner)
@@ -213,7 +222,7 @@ def _check_layer(
 def _weights(
     name: str, value: Array, d_model: int, like: tuple[int, ...] | None, owner: str
 ) -> FloatArray:
-    array = check_finite_array(name, value, owner=owner)
+    array = check_size(name, check_finite_array(name, value, owner=owner), owner)
     if array.ndim != 3 or 0 in array.shape or array.shape[2] != d_model:
         contract = f"of shape (heads, width, {d_model}), the last the tokens' width"
         if name == "w_output":

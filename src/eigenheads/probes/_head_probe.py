@@ -214,6 +214,8 @@ class _Layer:
         if self.bias is not None:
             self.bias = self._check_bias(self.bias, owner=owner)
         self.ids = arrays.get("token_ids")
+        if self.ids is not None:
+            self.ids = check_numbers("token_ids", self.ids, owner=owner)
         if self.ids is not None and np.shape(self.ids) != np.shape(arrays["keys"])[::2]:
             shape = np.shape(arrays["keys"])
             contract = f"of shape {(shape[0], shape[2])}"

@@ -12,6 +12,7 @@ from eigenheads._checks import (
     check_finite_array,
     fail,
 )
+from eigenheads._limits import LARGEST
 from eigenheads._typing import Array, FloatArray
 from eigenheads.functional import log_feature_norms
 from eigenheads.probes._kernel_reading import softmax_weights
@@ -73,11 +74,11 @@ def check_heads(
     owner: str,
 ) -> LayerHeads:
     """Return validated heads, or raise."""
-    keys = _as_array("keys", keys, owner=owner)
-    queries = _as_array("queries", queries, owner=owner)
-    values = _as_array("values", values, owner=owner)
+    keys = as_number_array("keys", keys, owner=owner)
+    queries = as_number_array("queries", queries, owner=owner)
+    values = as_number_array("values", values, owner=owner)
     if tokens is not None:
-        tokens = _as_array("tokens", tokens, owner=owner)
+        tokens = as_number_array("tokens", tokens, owner=owner)
     given = {"keys": keys, "queries": queries, "values": values}
     shape = np.shape(keys)
     for name, array in given.items():
@@ -101,7 +102,7 @@ def check_heads(
 
     def rows(name: str, array: Array, i: int) -> FloatArray:
         part = np.asarray(array[i])[..., real[i], :]
-        return check_finite_array(name, part, owner=owner)
+        return check_size(name, check_finite_array(name, part, owner=owner), owner)
 
     sequences = [
         (rows("queries", queries, i), rows("keys", keys, i), rows("values", values, i))
@@ -111,7 +112,16 @@ def check_heads(
     return LayerHeads(sequences, kept, inputs, [real[i] for i in kept])
 
 
-def _as_array(name: str, value: object, *, owner: str) -> Array:
+def check_size(name: str, array: FloatArray, owner: str) -> FloatArray:
+    """Return numbers whose products do not overflow, or raise."""
+    largest = float(np.abs(array).max(initial=0.0))
+    if largest > LARGEST:
+        contract = f"numbers of at most {LARGEST:g}"
+        fail(name, contract, Got(f"{largest:g}"), owner=owner)
+    return array
+
+
+def as_number_array(name: str, value: object, *, owner: str) -> Array:
     """Return numbers as a NumPy array of their own type, without a copy."""
     try:
         array = as_numpy(name, value, owner=owner)
@@ -141,7 +151,7 @@ def check_mask(mask: Array | None, shape: tuple[int, int], *, owner: str) -> Arr
 
 def check_outputs(heads: LayerHeads, outputs: Array, *, owner: str) -> None:
     """Warn unless the outputs are those of softmax attention."""
-    outputs = _as_array("outputs", outputs, owner=owner)
+    outputs = as_number_array("outputs", outputs, owner=owner)
     if outputs.ndim != 4 or len(outputs) <= max(heads.indices):
         contract = "of the shape of `values`"
         fail("outputs", contract, Got(outputs.shape), owner=owner)

@@ -9,8 +9,9 @@ from eigenheads._checks import (
     check_count,
     check_flag,
     check_items,
-    check_positive,
+    check_number,
 )
+from eigenheads._limits import LARGEST
 from eigenheads._typing import Array, FloatArray
 from eigenheads.probes._heads import (
     LayerHeads,
@@ -100,7 +101,9 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
         ``norm_ratio``, ``output_norm``, ``feature_norm`` (decimal logarithms),
         ``gamma_difference``, ``eigen_residual``, ``captured_variance``,
         ``linear_cka``, ``rbf_cka``, ``matching_cosine``, ``kernel_trace``,
-        ``top_eigenvalue``, ``kernel_rank``; and the mean ``eigenvalues``.
+        ``top_eigenvalue``, ``kernel_rank``; and the mean ``eigenvalues``. NaN where a
+        statistic is not defined: for equal keys or values, and where the kernel is
+        constant or overflows.
 
     Notes
     -----
@@ -160,7 +163,7 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
     heads = heads.with_options(
         scale=heads.d_head**-0.5
         if scale is None
-        else check_positive("scale", scale, owner=_OWNER),
+        else check_number("scale", scale, owner=_OWNER, minimum=1e-50, maximum=LARGEST),
         is_causal=check_flag("is_causal", is_causal, owner=_OWNER),
         standardize=check_flag("standardize", standardize, owner=_OWNER),
     )

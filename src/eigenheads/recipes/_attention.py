@@ -1,6 +1,7 @@
 """Attention layers that a recipe can build a model with."""
 
 import math
+import re
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
@@ -45,7 +46,8 @@ class AttentionChoice:
         Attention of the remaining layers: ``symmetric`` or ``softmax``.
     n_iter, sparsity, threshold, multiplier
         Options of ``rpc``, as in :class:`~eigenheads.nn.RPCAttention`. The default
-        threshold is that of the authors' program, which made the printed numbers.
+        threshold is that of the authors' program, which made the printed numbers. With
+        an infinite `sparsity` nothing is flagged.
     query_steps
         Softmaxes of ``rpc`` that queries enter: ``none`` (the cleaned keys serve as
         queries, as in the paper's symmetric models), ``last`` or ``every`` (its
@@ -70,11 +72,15 @@ class AttentionChoice:
         steps = ("none", "last", "every")
         check_choice("query_steps", self.query_steps, steps, owner=_OWNER)
         check_count("n_iter", self.n_iter, owner=_OWNER)
-        if self.sparsity != math.inf:  # with which nothing is flagged
+        is_endless = isinstance(self.sparsity, float) and self.sparsity == math.inf
+        if not is_endless:  # with infinity nothing is flagged
             check_positive("sparsity", self.sparsity, owner=_OWNER)
         layers = self.layers
-        if layers not in (None, "first", "all") and not (
-            layers.isdigit() and int(layers)
+        if layers is None:
+            return
+        number = "0*[1-9][0-9]{0,8}"
+        if not isinstance(layers, str) or not re.fullmatch(
+            f"first|all|{number}", layers
         ):
             contract = "'first', 'all' or a number of layers"
             fail("layers", contract, layers, owner=_OWNER)

@@ -12,7 +12,15 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from eigenheads._checks import Got, check_choice, check_count, check_number, fail
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    check_count,
+    check_items,
+    check_number,
+    check_path,
+    fail,
+)
 from eigenheads.recipes._attention import AttentionChoice
 from eigenheads.recipes._checkpoints import load_state, load_weights
 from eigenheads.recipes._scoring import AttackPlan, Outcome, Scorer
@@ -86,12 +94,11 @@ def evaluate_checkpoints(
     check_choice("units", units, ("pixel", "normalised", "both"), owner=_OWNER)
     check_count("batch_size", batch_size, owner=_OWNER)
     check_count("n_calibration", n_calibration, owner=_OWNER)
-    for name in attacks:
-        check_choice("attacks", name, ATTACKS, owner=_OWNER)
-    for budget in budgets:
-        check_number("budgets", budget, owner=_OWNER, minimum=0.0)
-    if not paths:
-        fail("checkpoint", "at least one folder", Got("none"), owner=_OWNER)
+    check_count("seed", seed, owner=_OWNER, minimum=0)
+    if n_attacked is not None:
+        check_count("n_attacked", n_attacked, owner=_OWNER)
+    _check_lists(attacks, budgets=budgets, word_shares=word_shares)
+    paths = _check_folders(paths, natural)
     if data is None and (screened or (corrupted is None and not natural)):
         fail("data", "a folder of examples", Got("none"), owner=_OWNER)
     plan = AttackPlan(
@@ -177,6 +184,24 @@ def describe_model(name: str, state: Mapping[str, Any]) -> EvaluatedModel:
         n_leading=attention.n_leading(depth, default),
         n_classes=len(record["vocabulary" if is_text else "classes"]),
     )
+
+
+def _check_lists(attacks: object, **numbers: object) -> None:
+    for name in check_items("attacks", attacks, "a sequence of names", owner=_OWNER):
+        check_choice("attacks", name, ATTACKS, owner=_OWNER)
+    for name, given in numbers.items():
+        for one in check_items(name, given, "a sequence of numbers", owner=_OWNER):
+            check_number(name, one, owner=_OWNER, minimum=0.0)
+
+
+def _check_folders(paths: object, natural: object) -> list[Any]:
+    if natural is not None and not isinstance(natural, Mapping):
+        fail("natural", "a mapping of names to folders", natural, owner=_OWNER)
+    contract = "a sequence of folders, at least one"
+    folders = check_items("checkpoint", paths, contract, owner=_OWNER)
+    if not folders:
+        fail("checkpoint", contract, Got("none"), owner=_OWNER)
+    return [check_path("checkpoint", path, owner=_OWNER) for path in folders]
 
 
 def load_checkpoint(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:

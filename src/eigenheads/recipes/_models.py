@@ -10,7 +10,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from eigenheads._checks import (
+    Got,
+    check_count,
+    check_instance,
+    check_items,
+    check_number,
+    fail,
+)
 from eigenheads.recipes._attention import AttentionChoice
+
+# Most classes or words: the weights of the last layer stay below some GiB.
+_MAX_OUTPUTS = 10**6
 
 # Mean and standard deviation of the colour channels of ImageNet.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -108,6 +119,19 @@ class PreNormBlock(nn.Module):
         return x + self.drop_path(self.mlp(self.norm2(x)))
 
 
+def _check_choice(attention: AttentionChoice | None, *, owner: str) -> AttentionChoice:
+    if attention is None:
+        return AttentionChoice()
+    return check_instance("attention", attention, AttentionChoice, owner=owner)
+
+
+def _check_channels(name: str, values: object, *, owner: str) -> list[float]:
+    items = check_items(name, values, "three numbers", owner=owner)
+    if len(items) != 3:
+        fail(name, "three numbers", Got(f"{len(items)} of them"), owner=owner)
+    return [check_number(name, one, owner=owner) for one in items]
+
+
 class VisionTransformer(nn.Module):
     """A vision transformer with a class token, in timm's layout.
 
@@ -138,7 +162,17 @@ class VisionTransformer(nn.Module):
         std: Sequence[float] = IMAGENET_STD,
     ) -> None:
         super().__init__()
-        choice = attention or AttentionChoice()
+        owner = "VisionTransformer"
+        n_classes = check_count(
+            "n_classes", n_classes, owner=owner, maximum=_MAX_OUTPUTS
+        )
+        check_instance("size", size, VisionSize, owner=owner)
+        choice = _check_choice(attention, owner=owner)
+        drop_path = check_number(
+            "drop_path", drop_path, owner=owner, minimum=0.0, maximum=1.0
+        )
+        mean = _check_channels("mean", mean, owner=owner)
+        std = _check_channels("std", std, owner=owner)
         d_model = size.d_model
         self.patch_embed = PatchEmbedding(size.patch, d_model)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, d_model))
@@ -204,7 +238,11 @@ class LanguageModel(nn.Module):
         attention: AttentionChoice | None = None,
     ) -> None:
         super().__init__()
-        size, choice = size or LanguageSize(), attention or AttentionChoice()
+        owner = "LanguageModel"
+        size = LanguageSize() if size is None else size
+        check_instance("size", size, LanguageSize, owner=owner)
+        choice = _check_choice(attention, owner=owner)
+        n_words = check_count("n_words", n_words, owner=owner, maximum=_MAX_OUTPUTS)
         d_model = size.d_model
         self.embed = nn.Embedding(n_words, d_model)
         self.position = nn.Parameter(0.02 * torch.randn(size.context, d_model))

@@ -5,7 +5,13 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 
-from eigenheads._checks import check_choice, check_count
+from eigenheads._checks import (
+    check_choice,
+    check_count,
+    check_flag,
+    check_instance,
+    check_path,
+)
 from eigenheads.recipes._attention import AttentionChoice
 from eigenheads.recipes._run import TrainingResult, TrainingRun
 from eigenheads.recipes._tasks import open_task
@@ -69,6 +75,13 @@ def train_model(
     result
         Folder, updates made and metrics.
     """
+    folders = [
+        check_path(name, value, owner=_OWNER)
+        for name, value in (("data", data), ("out", out))
+    ]
+    choice = AttentionChoice() if attention is None else attention
+    check_instance("attention", choice, AttentionChoice, owner=_OWNER)
+    progress = check_flag("progress", progress, owner=_OWNER)
     check_choice("precision", precision, ("no", "bf16", "fp16"), owner=_OWNER)
     check_count("accumulate", accumulate, owner=_OWNER)
     check_count("seed", seed, owner=_OWNER, minimum=0)
@@ -78,9 +91,9 @@ def train_model(
         check_count(name, value, owner=_OWNER)
     task = open_task(
         recipe,
-        Path(data),
+        folders[0],
         preset=preset,
-        attention=attention or AttentionChoice(),
+        attention=choice,
         n_threads=check_count("n_threads", n_threads, owner=_OWNER),
         changes=changes,
     )
@@ -88,7 +101,7 @@ def train_model(
     run = TrainingRun(
         task,
         accelerator,
-        Path(out),
+        folders[1],
         seed=seed,
         accumulate=accumulate,
         precision=precision,

@@ -30,6 +30,9 @@ from eigenheads.robustness._attack_input import (
     check_bounded_attack,
 )
 
+# Larger numbers overflow in single precision.
+_LARGEST = 1e30
+
 
 def fgsm(
     model: Model,
@@ -283,8 +286,11 @@ def carlini_wagner(
     owner = "carlini_wagner"
     model, x, y, bounds = check_attack(model, x, y, bounds, owner=owner)
     weight = check_positive("weight", weight, owner=owner)
-    kappa = check_number("confidence", confidence, owner=owner, minimum=0.0)
+    kappa = check_number(
+        "confidence", confidence, owner=owner, minimum=0.0, maximum=_LARGEST
+    )
     rate = check_positive("learning_rate", learning_rate, owner=owner)
+    check_number("learning_rate", rate, owner=owner, maximum=_LARGEST)
     n_steps = check_count("n_steps", n_steps, owner=owner)
     limit = math.inf
     if max_distance is not None:

@@ -24,17 +24,17 @@ from scipy.optimize import nnls
 from eigenheads._checks import (
     Got,
     check_choice,
-    check_finite_array,
     check_positive,
     fail,
 )
+from eigenheads._limits import LARGEST
 from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray, Schedule
 from eigenheads.datasets import GaussianPrompts, SpikedWishartPrompts
 from eigenheads.functional import PrincipalSubspace, principal_subspace
 from eigenheads.functional._pca_subspace import check_covariance
 from eigenheads.theory._pca_descent import descend_pca_risk
-from eigenheads.theory._ranges import check_law
+from eigenheads.theory._ranges import check_law, check_range
 
 Kind: TypeAlias = Literal["minimum", "strict saddle", "maximum"]
 _OWNER = "PCALandscape"
@@ -420,7 +420,7 @@ class PCALandscape:
         return m, sm, self.matrix @ sm
 
     def _as_matrix(self, point: object) -> FloatArray:
-        array = check_finite_array("point", point, owner=_OWNER)
+        array = check_range("point", point, -LARGEST, LARGEST, owner=_OWNER)
         shape = (self.d,) if self.rank == 1 else (self.d, self.rank)
         if array.shape[-len(shape) :] != shape:
             contract = f"of shape (..., {', '.join(map(str, shape))})"
@@ -428,7 +428,7 @@ class PCALandscape:
         return array[..., None] if self.rank == 1 else array
 
     def _check_start(self, start: ArrayLike, owner: str) -> FloatArray:
-        array = check_finite_array("start", start, owner=owner)
+        array = check_range("start", start, -LARGEST, LARGEST, owner=owner)
         shape = (self.d,) if self.rank == 1 else (self.d, self.rank)
         if array.ndim not in (len(shape), len(shape) + 1) or not array.size:
             array = np.empty(0)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -25,6 +26,65 @@ def bytes_of(result):
 def swept(out, *, grid=GRID, **options):
     return bytes_of(
         sweep(EXPERIMENT, grid=grid, seeds=12, preset="slow", out=out, **options)
+    )
+
+
+# A scheduler and its worker in a process of their own; the address is its output.
+CLUSTER = """
+from distributed import LocalCluster
+cluster = LocalCluster(n_workers=1, threads_per_worker=1, processes=False,
+                       host="127.0.0.1", protocol="tcp", dashboard_address=None)
+print(cluster.scheduler_address, flush=True)
+input()
+"""
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_scheduler_that_is_killed_ends_the_sweep_in_a_sentence(tmp_path):
+    pytest.importorskip("distributed")
+    out, gate = tmp_path / "out", tmp_path / "gate"
+    # The worker imports the cells of this folder.
+    path = os.pathsep.join(
+        [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    )
+    cluster = subprocess.Popen(
+        [sys.executable, "-c", CLUSTER],
+        env=os.environ | {"PYTHONPATH": path},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+    def strike():
+        deadline = time.monotonic() + 60
+        while not list(out.rglob("cells-*/*.npz")) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        cluster.kill()
+
+    striker = threading.Thread(target=strike)
+    try:
+        address = cluster.stdout.readline().strip()
+        striker.start()
+        # Cells wait at the gate, which stays closed: none finishes after the kill.
+        with pytest.raises(RuntimeError, match="the connection to the scheduler was"):
+            swept(
+                out,
+                grid={**GRID, "gate": [str(gate)]},
+                backend="dask",
+                address=address,
+            )
+    finally:
+        cluster.kill()
+        striker.join()
+        cluster.communicate()
+    stored = len(list(out.rglob("cells-*/*.npz")))
+    assert stored
+    # The same call on other workers computes what is missing.
+    gate.touch()
+    again = swept(out, grid={**GRID, "gate": [str(gate)]}, jobs=1)
+    assert again == swept(
+        tmp_path / "whole", grid={**GRID, "gate": [str(gate)]}, jobs=1
     )
 
 

@@ -331,8 +331,11 @@ def _open_dask(
         got = Got(f"{address!r} ({' '.join(str(error).split())})")
         fail("address", "the address of a running scheduler", got, owner=owner)
     stack.enter_context(_closing(client))
-    client.wait_for_workers(1, timeout=_FIRST_WORKER_TIMEOUT)
-    n_cores = sum(client.ncores().values())
+    try:
+        client.wait_for_workers(1, timeout=_FIRST_WORKER_TIMEOUT)
+        n_cores = sum(client.ncores().values())
+    except (OSError, RuntimeError) as error:
+        raise _disconnected(owner) from error
     n_workers = jobs or n_cores
     # Dask runs all that it is given at once, so a smaller `jobs` limits what it is
     # given. A larger one counts workers that have not started yet.
@@ -368,10 +371,14 @@ def _while_connected(
         # A lost connection cancels all futures; the client then tries to reconnect.
         if isinstance(error, RuntimeError) and client.status == "running":
             raise
-        raise UsageRuntimeError(
-            f"{owner}: the connection to the scheduler was lost. All finished cells "
-            "are stored; the same call again computes the others."
-        ) from error
+        raise _disconnected(owner) from error
+
+
+def _disconnected(owner: str) -> UsageRuntimeError:
+    return UsageRuntimeError(
+        f"{owner}: the connection to the scheduler was lost. All finished cells are "
+        "stored; the same call again computes the others."
+    )
 
 
 def _dask_stream(
