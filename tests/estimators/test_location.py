@@ -359,7 +359,7 @@ def test_verbose_prints_the_starts(sample, capsys):
     [
         (
             {"head": "sofmax"},
-            "`head` must be one of 'softmax', 'radial', 'erf'; got 'sofmax'.",
+            "`head` must be one of 'softmax', 'radial', 'erf', 'sigmoid'",
         ),
         ({"alpha": -1.0}, "`alpha` must be a finite number >= 0; got -1.0."),
         ({"alpha": "best"}, "`alpha` must be a finite number >= 0; got 'best'."),

@@ -58,3 +58,28 @@ def test_pipelines_and_grid_search_reach_the_inner_transformer(bags):
 def test_unfitted_is_said(bags):
     with pytest.raises(NotFittedError, match="TokenTransformer"):
         TokenTransformer(StandardScaler()).transform(bags)
+
+
+@pytest.mark.parametrize("transformer", [StandardScaler(), PCA(2)])
+def test_batches_pass_through_a_pipeline(bags, transformer):
+    y = np.array([bag[0, 0] for bag in bags])
+
+    def batches():
+        return ((bags[i : i + 12], y[i : i + 12]) for i in range(0, 30, 12))
+
+    pipeline = make_pipeline(
+        TokenTransformer(transformer), SingleLocationRegressor(alpha=0.1)
+    )
+    streamed = pipeline.fit(batches).predict(bags)
+    assert_allclose(streamed, pipeline.fit(bags, y).predict(bags), atol=1e-3)
+
+
+def test_bags_can_be_frames(bags):
+    pd = pytest.importorskip("pandas")
+    named = [pd.DataFrame(bag, columns=list("abcd")) for bag in bags]
+    transformer = TokenTransformer(StandardScaler()).set_output(transform="pandas")
+    framed = transformer.fit(named).transform(named)
+    assert list(framed[0].columns) == list("abcd")
+    assert list(transformer.get_feature_names_out()) == list("abcd")
+    plain = TokenTransformer(StandardScaler()).fit(named).transform(named)
+    assert_allclose(framed[3].to_numpy(), plain[3])

@@ -7,6 +7,7 @@ try:
 except ImportError as error:
     raise _missing("PyTorch", extra="torch", owner="eigenheads.adapters") from error
 
+from eigenheads.adapters._augment_tokens import TokenAugmentation, augment_tokens
 from eigenheads.adapters._capture import CapturedLayer, capture_heads
 from eigenheads.adapters._compare import compare_models
 from eigenheads.adapters._probe import probe_model
@@ -24,7 +25,9 @@ __all__ = [
     "Capture",
     "CapturedLayer",
     "SwapWarning",
+    "TokenAugmentation",
     "attention_summary",
+    "augment_tokens",
     "capture_heads",
     "compare_models",
     "load_swapped",

@@ -307,6 +307,18 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+def blocks_around_first(layers: list[AttentionLayer]) -> list[str]:
+    """Return the modules around the first layer and no other one, outermost first."""
+    parts = layers[0].name.split(".")
+    names = [".".join(parts[:i]) for i in range(len(parts) + 1)]
+    others = [layer.name for layer in layers[1:]]
+    return [
+        name
+        for name in dict.fromkeys(names)
+        if not any(not name or other.startswith(f"{name}.") for other in others)
+    ]
+
+
 def _find_block(
     model: nn.Module, layers: list[AttentionLayer], batches: Iterable[Any]
 ) -> tuple[str, int]:
@@ -314,14 +326,7 @@ def _find_block(
 
     Its input is the residual stream: embedded tokens with positions, before any norm.
     """
-    parts = layers[0].name.split(".")
-    names = [".".join(parts[:i]) for i in range(len(parts) + 1)]
-    others = [layer.name for layer in layers[1:]]
-    around = [
-        name
-        for name in dict.fromkeys(names)
-        if not any(not name or other.startswith(f"{name}.") for other in others)
-    ]
+    around = blocks_around_first(layers)
     axis = 1 if getattr(layers[0].module, "batch_first", True) else 0
     seen: dict[str, tuple[int, ...]] = {}
 

@@ -1,5 +1,6 @@
 """Apply a scikit-learn transformer to the tokens of bags."""
 
+from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -8,7 +9,11 @@ from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
+from eigenheads._checks import check_choice
+from eigenheads._extras import require
 from eigenheads.estimators._bags import as_given, read_bags
+from eigenheads.estimators._batches import is_stream
+from eigenheads.estimators._feature_maps import MOST_TOKENS
 
 
 class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):  # type: ignore[call-arg]
@@ -45,6 +50,13 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
     list of arrays. An array with two axes, whose rows are bags of one token, stays one.
     Targets belong to bags and not to tokens, so the transformer is fitted without them.
 
+    Batches ``(bags, targets)`` or ``(bags, targets, weights)``, from a callable or an
+    object that can be iterated repeatedly, are transformed to such a callable. A
+    transformer with ``partial_fit`` sees all of them, another one the first 100 000
+    tokens.
+
+    With ``set_output(transform="pandas")`` bags are DataFrames.
+
     Examples
     --------
     >>> import numpy as np
@@ -59,6 +71,8 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
     >>> model.fit(bags, [0, 1, 0, 1]).predict(bags).shape
     (4,)
     """
+
+    _is_framed = False
 
     def __init__(self, transformer: Any) -> None:
         self.transformer = transformer
@@ -79,9 +93,27 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
         self : object
             The fitted transformer.
         """
+        transformer = clone(self.transformer)
+        if is_stream(X, y):
+            self.transformer_ = self._fit_batches(transformer, X)
+            return self
         tokens = read_bags(self, X, reset=True, allow_nan=True).tokens
-        self.transformer_ = clone(self.transformer).fit(tokens)
+        self.transformer_ = transformer.fit(tokens)
         return self
+
+    def _fit_batches(self, transformer: Any, X: Any) -> Any:
+        """Fit to all batches, or to the first tokens if the transformer must."""
+        kept, n_kept = [], 0
+        for index, (given, *_) in enumerate(X() if callable(X) else X):
+            bags = read_bags(self, given, reset=index == 0, allow_nan=True)
+            if hasattr(transformer, "partial_fit"):
+                transformer.partial_fit(bags.tokens)
+                continue
+            kept.append(bags.tokens)
+            n_kept += len(bags.tokens)
+            if n_kept >= MOST_TOKENS:
+                break
+        return transformer.fit(np.concatenate(kept)) if kept else transformer
 
     def transform(self, X: Any) -> Any:
         """Transform the tokens of each bag.
@@ -97,11 +129,62 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
             Transformed bags.
         """
         check_is_fitted(self)
+        if is_stream(X, None):
+            return lambda: self._transformed_batches(X)
         bags = read_bags(self, X, reset=False, allow_nan=True)
         transformed = self.transformer_.transform(bags.tokens)
         if issparse(transformed):
             transformed = transformed.toarray()
-        return as_given(X, bags, np.asarray(transformed))
+        split = as_given(X, bags, np.asarray(transformed))
+        if not self._is_framed:
+            return split
+        owner = type(self).__name__
+        frame = require("pandas", "pandas", extra="frame", owner=owner).DataFrame
+        names = list(self.get_feature_names_out())
+        if not isinstance(split, list):
+            return frame(split, columns=names)
+        return [frame(bag, columns=names) for bag in split]
+
+    def _transformed_batches(self, X: Any) -> Iterator[tuple[Any, ...]]:
+        for bags, *rest in X() if callable(X) else X:
+            yield (self.transform(bags), *rest)
+
+    def set_output(self, *, transform: str | None = None) -> Self:
+        """Choose whether bags are returned as arrays or as DataFrames.
+
+        Parameters
+        ----------
+        transform : {"default", "pandas"} or None, default=None
+            ``"pandas"`` returns DataFrames; None changes nothing.
+
+        Returns
+        -------
+        self : object
+            The transformer.
+        """
+        if transform is not None:
+            owner = type(self).__name__
+            check_choice("transform", transform, ("default", "pandas"), owner=owner)
+            self._is_framed = transform == "pandas"
+        return self
+
+    def get_feature_names_out(self, input_features: Any = None) -> Any:
+        """Return the names of the features of transformed tokens.
+
+        Parameters
+        ----------
+        input_features : array-like of str or None, default=None
+            Names of the features; None means those of `fit`.
+
+        Returns
+        -------
+        names : ndarray of str
+            Names that the transformer gives.
+        """
+        check_is_fitted(self)
+        if input_features is None:
+            input_features = getattr(self, "feature_names_in_", None)
+        return self.transformer_.get_feature_names_out(input_features)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

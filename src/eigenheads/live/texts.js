@@ -136,7 +136,7 @@ const tourSteps = [
 		"figure:nth-of-type(2)",
 		{
 			location:
-				"The dashed line is the mean path of training with noise, from the same starts; the thin line is gradient descent without noise. Larger batches bring both together.",
+				"The dashed line is the mean path of training with noise, from the same starts; heads that take the value for the key fall below it. The thin line is gradient descent without noise. Larger batches bring both together.",
 			signal:
 				"The dashed line is the mean path from the same starts. If signs do not cancel in a prompt, queries may leave zero earlier. The grey line is PCA of the same tokens.",
 		},

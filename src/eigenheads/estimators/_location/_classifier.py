@@ -43,8 +43,7 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         ``"auto"`` chooses it, and mean pooling or a constant if they predict held-out
         bags better; see the Notes of :class:`SingleLocationRegressor`.
 
-    feature_map : {"rbf", "quadratic", "quantile", "bins"}, transformer or None, \
-            default=None
+    feature_map : str, transformer or None, default=None
         Functions of the features of a token that key and value read instead of the
         features. ``"rbf"``: the standardised features and 300 Gaussian kernel features,
         for deciding tokens of several kinds and nonlinear readouts; ``"quadratic"``:

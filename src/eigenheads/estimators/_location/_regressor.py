@@ -47,8 +47,7 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         (see Notes). ``"auto"`` chooses it by cross-validation, and mean pooling or the
         mean target if they predict held-out bags better.
 
-    feature_map : {"rbf", "quadratic", "quantile", "bins"}, transformer or None, \
-            default=None
+    feature_map : str, transformer or None, default=None
         Functions of the features of a token that key and value read instead of the
         features. ``"rbf"``: the standardised features and 300 Gaussian kernel features,
         for deciding tokens of several kinds and nonlinear readouts; ``"quadratic"``:
