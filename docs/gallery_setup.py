@@ -12,6 +12,7 @@ ORDER = (
     "attention_pca",
     "signal_direction",
     "robust_pca",
+    "video_background",
     "phase_diagram",
     "pursuit_diagnostics",
     "probe_a_head",

@@ -8,6 +8,7 @@ import math
 import os
 import socket
 import stat
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,7 @@ _DAMAGE = (
     MemoryError,
     OverflowError,
     RuntimeError,
+    UserWarning,  # Python 3.13 warns of members that overlap
     zipfile.BadZipFile,
     zlib.error,
 )
@@ -106,7 +108,8 @@ def read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
     is unpacked: reading needs at most twice the size of the file.
     """
     size = check_regular(path, MAX_ARRAYS)
-    with path.open("rb") as file:
+    with path.open("rb") as file, warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
         try:
             with zipfile.ZipFile(file) as archive:
                 entries = archive.infolist()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 from numpy.testing import assert_allclose
+from scipy.sparse import csr_array
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.decomposition import PCA, IncrementalPCA
 from sklearn.exceptions import ConvergenceWarning
@@ -237,3 +238,43 @@ def test_numbers_whose_squares_overflow_are_refused(read):
         ValueError, match=r"squares are finite; got .* float32\. Rescale"
     ):
         getattr(AttentionPCA(2, random_state=0), read)(X)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_sparse_rows_are_those_of_the_dense_array(dtype):
+    X = load_digits().data[:500].astype(dtype)
+    dense = AttentionPCA(4, tol=1e-4, random_state=0).fit(X)
+    sparse = AttentionPCA(4, tol=1e-4, random_state=0).fit(csr_array(X))
+    assert_allclose(np.abs(sparse.components_), np.abs(dense.components_), atol=1e-2)
+    ratio = dense.explained_variance_ratio_
+    assert_allclose(sparse.explained_variance_ratio_, ratio, rtol=1e-4)
+    codes = dense.transform(csr_array(X))
+    assert codes.dtype == dtype
+    assert_allclose(codes, dense.transform(X), atol=1e-3)
+
+
+def test_weights_count_rows(rng):
+    X = rng.standard_normal((60, 5)) * [4, 3, 2, 1, 1] + 2.0
+    weights = rng.integers(0, 4, 60)
+    weighed = AttentionPCA(2, tol=1e-7, random_state=0).fit(X, sample_weight=weights)
+    exact = PCA(2).fit(np.repeat(X, weights, axis=0))
+    assert_allclose(np.abs(weighed.components_), np.abs(exact.components_), atol=1e-5)
+    assert_allclose(weighed.explained_variance_, exact.explained_variance_, rtol=1e-9)
+    assert_allclose(weighed.mean_, exact.mean_)
+    sparse = AttentionPCA(2, tol=1e-7, random_state=0)
+    sparse.fit(csr_array(X), sample_weight=weights)
+    assert_allclose(sparse.components_, weighed.components_, atol=1e-6)
+    with pytest.raises(ValueError, match="None for finite prompts"):
+        AttentionPCA(2, n_tokens=20).fit(X, sample_weight=weights)
+    with pytest.raises(ValueError, match="None for batches"):
+        AttentionPCA(2).fit(lambda: iter([X]), sample_weight=weights)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.8, 0.999])
+def test_a_share_of_the_variance(share):
+    X = load_digits().data[:600]
+    model, exact = AttentionPCA(share, random_state=0).fit(X), PCA(share).fit(X)
+    assert abs(len(model.components_) - exact.n_components_) <= 1
+    assert model.explained_variance_ratio_.sum() >= share
+    with pytest.raises(ValueError, match="an integer for `partial_fit`"):
+        AttentionPCA(share).partial_fit(X)

@@ -33,7 +33,11 @@ from tests.hostile.values import Hostile, numbers_in, values_for
 MEMORY = 4 * 2**30
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 GRAMMAR = re.compile(r"[\w.() :/'-]+: `[^`]+`.* must .+; got .+\.(?: .+)?")
-OTHER_SENTENCES = re.compile(r".+ is not installed\. Run `.+`\.|store: .+")
+OTHER_SENTENCES = re.compile(
+    r".+ is not installed\. Run `.+`\.|store: .+"
+    # This sentence is what scikit-learn's checks of estimators demand.
+    r"|.+ requires y to be passed, but the target y is None\."
+)
 DOCUMENTED = re.compile(r"\bNaN\b|\bnan\b|infinit|\binf\b")
 OUT_OF_RANGE = {"huge", "tiny", "1e308", "1e-300", "inf", "-inf"}
 # The command line has tests of its own.
@@ -251,6 +255,8 @@ def _documentation(case: Case) -> str:
     """Return the docstring and, for values out of range, that of the package."""
     call = _function(case.target)
     text = inspect.getdoc(call) or ""
+    if isinstance(case.target.call, functools.partial):  # attributes that a fit sets
+        text += inspect.getdoc(type(case.target.call.args[1])) or ""
     if case.hostile.label in OUT_OF_RANGE:
         package = ".".join(call.__module__.split(".")[:2])
         text += importlib.import_module(package).__doc__ or ""

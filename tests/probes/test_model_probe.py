@@ -109,6 +109,14 @@ def test_39_draws_find_one_head_among_many(rng, n_heads):
     assert row["needs"].endswith(" draws")
 
 
+def test_a_statistic_with_few_draws_does_not_hinder_the_others(rng):
+    plenty = one_far_out(rng, "n", 99)["one"]
+    few = Statistic("few", np.zeros((1, 30)), {"n": np.ones((1, 30, 5))}, "greater", "")
+    found = ModelProbe([0], ["a"], {"one": plenty, "few": few})
+    assert np.argwhere(found.stands_out("one")).tolist() == [[0, 7]]
+    assert found.summary()[1]["needs"] == "39 draws"
+
+
 def test_heads_beyond_their_own_draws_only_are_undecided(rng):
     """Other heads have draws with larger scores: that takes more draws, it is said."""
     draws = rng.standard_normal((1, 500, 99))

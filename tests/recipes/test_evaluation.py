@@ -2,7 +2,10 @@
 
 import json
 import math
+import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -218,3 +221,27 @@ def test_rows_are_finite(miniature, run):
     found = evaluate_checkpoints([run, run], data=miniature)
     assert np.isfinite([row.value for row in found.rows]).all()
     assert {row.checkpoint for row in found.rows} == {0, 1}
+
+
+@pytest.mark.slow  # two processes import everything
+def test_two_processes_evaluate_as_one(miniature, run, tmp_path):
+    options = ["--data", str(miniature), "--outliers", str(miniature / "train")]
+    options += ["--attacks", "fgsm", "--budgets", "8", "--out", str(tmp_path)]
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    subprocess.run(
+        [sys.executable, *launch, "-m", "eigenheads", "evaluate", str(run), *options],
+        check=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    rows = json.loads((tmp_path / "evaluation.json").read_text())["rows"]
+    one = evaluate_checkpoints(
+        [run],
+        data=miniature,
+        outliers=miniature / "train",
+        attacks=["fgsm"],
+        budgets=[8.0],
+    )
+    found = {(row["condition"], row["metric"]): row["value"] for row in rows}
+    assert found == pytest.approx(values(one), abs=1e-6)
+    assert [row["n"] for row in rows] == [row.n for row in one.rows]

@@ -102,9 +102,10 @@ def draw_head_map(
     _label(axes, values.shape, layers)
     if one.found is not None:
         down, across = np.nonzero(one.found)
-        axes.plot(
-            across + 0.5, down + 0.5, "o", color="#101419", markersize=3, linestyle=""
-        )
+        # A pale edge shows the dot on dark cells, too.
+        edge: dict[str, Any] = {"markeredgecolor": "#ffffff", "markeredgewidth": 0.6}
+        place = (across + 0.5, down + 0.5)
+        axes.plot(*place, "o", color="#101419", markersize=3.6, linestyle="", **edge)
 
 
 def _extend(one: HeadMap, values: Any) -> str:

@@ -13,7 +13,7 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads._typing import FloatArray
-from eigenheads.adapters._probe import head_arrays
+from eigenheads.adapters._layer_probe import head_arrays
 from eigenheads.adapters._sources import Capture, as_capture
 from eigenheads.probes import HeadStatistic, ModelProbe, Statistic, head_probe
 from eigenheads.probes._head_probe import read_statistics

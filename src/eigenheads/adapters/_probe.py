@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
 from eigenheads._checks import (
@@ -18,10 +17,10 @@ from eigenheads._checks import (
     check_items,
     fail,
 )
-from eigenheads._parallel import advance, reporting, threads, weighing
-from eigenheads._typing import FloatArray
+from eigenheads._parallel import reporting, threads
 from eigenheads.adapters._batch import read_batch
 from eigenheads.adapters._capture import CapturedLayer
+from eigenheads.adapters._layer_probe import STATISTICS, LayerProbe, statistic_names
 from eigenheads.adapters._layers import find_attention_layers, select_layers
 from eigenheads.adapters._probe_progress import ProbeProgress
 from eigenheads.adapters._sources import Capture, as_capture, tokenize_texts
@@ -33,29 +32,14 @@ from eigenheads.adapters._token_sets import (
 )
 from eigenheads.adapters._untrained_copy import untrained_copy
 from eigenheads.probes import (
-    HeadStatistic,
     ModelProbe,
-    ProbeResult,
     Statistic,
-    covariance_probe,
-    head_probe,
-    kernel_pca_probe,
 )
-from eigenheads.probes._covariance_nulls import ABOUT as COVARIANCE_STATISTICS
-from eigenheads.probes._head_probe import read_statistics, subspace_affinity
-from eigenheads.probes._head_statistics import BUILT_IN
-from eigenheads.probes._kernel_nulls import ABOUT as KERNEL_STATISTICS
+from eigenheads.probes._head_probe import read_statistics
 from eigenheads.probes._result import stack_layers
 
 _OWNER = "probe_model"
 _MAX_BYTES = 2**30
-# Arrays of a captured layer that each probe takes.
-_KERNEL_ARRAYS = ("queries", "keys", "values", "tokens", "mask")
-_COVARIANCE_ARRAYS = ("tokens", "w_query", "w_key", "w_value", "w_output", "mask")
-_HEAD_ARRAYS = ("queries", "keys", "values", "tokens", "mask", "bias")
-_MATRICES = ("query", "key", "value", "output")
-_AFFINITY = "subspace_affinity"
-STATISTICS = (*KERNEL_STATISTICS, *COVARIANCE_STATISTICS, *BUILT_IN, _AFFINITY)
 # Statistics that need token ids.
 _OF_REPEATED = ("duplicate_token", "induction")
 
@@ -255,7 +239,8 @@ def probe_captured(  # noqa: PLR0913 -- keyword-only but two
             if reporter:
                 reporter.layer_done()
     ordered = [
-        {name: one[name] for name in _names(wanted) if name in one} for one in found
+        {name: one[name] for name in statistic_names(wanted) if name in one}
+        for one in found
     ]
     stacked = stack_layers(ordered)
     others = compared.stacked({name: one.observed for name, one in stacked.items()})
@@ -277,15 +262,11 @@ def _read_names(statistics: Sequence[object] | None) -> list[object]:
             wanted.append(one)
         else:
             wanted += read_statistics([one], owner=_OWNER)
-    names = _names(wanted)
+    names = statistic_names(wanted)
     if len(set(names)) < len(names):
         hint = "Give HeadStatistic objects a name."
         fail("statistics", "of different names", Got(names), owner=_OWNER, hint=hint)
     return wanted
-
-
-def _names(wanted: Sequence[object]) -> list[str]:
-    return [one.name if isinstance(one, HeadStatistic) else str(one) for one in wanted]
 
 
 def _untrained_models(
@@ -310,124 +291,6 @@ def _untrained_models(
             ]
         copies.append(copy)
     return copies, []
-
-
-class LayerProbe:
-    """Runs the wanted statistics on one captured layer."""
-
-    def __init__(
-        self,
-        wanted: Sequence[object],
-        ids: NDArray[Any] | None,
-        n_permutations: int,
-        n_redraws: int | None,
-        seed: int,
-    ) -> None:
-        names = set(_names(wanted))
-        self.uses_kernel = not names.isdisjoint(KERNEL_STATISTICS)
-        self.uses_covariance = not names.isdisjoint(COVARIANCE_STATISTICS)
-        self.uses_affinity = _AFFINITY in names
-        self.of_heads = [
-            one for one in wanted if isinstance(one, HeadStatistic) or one in BUILT_IN
-        ]
-        self.ids, self.seed = ids, seed
-        self.n_permutations, self.n_redraws = n_permutations, n_redraws
-
-    def __call__(
-        self, captured: CapturedLayer, alike: Sequence[CapturedLayer]
-    ) -> list[ProbeResult]:
-        options: dict[str, Any] = {
-            "n_permutations": self.n_permutations,
-            "seed": self.seed,
-        }
-        results = []
-        # Probes report a unit per head and sequence; all parts add up to one layer.
-        units = captured.n_heads * len(captured.mask) * (1 + len(alike))
-        has_matrices = captured.w_query is not None and captured.tokens is not None
-        with weighing((0.6 if self.of_heads else 1.0) / units):
-            if self.uses_kernel:
-                results.append(self._kernel(captured, alike, options))
-        with weighing((0.4 if self.uses_kernel else 1.0) / units):
-            if self.of_heads:
-                results.append(self._heads(captured, alike))
-        with reporting(lambda units: None):
-            if self.uses_covariance and has_matrices:
-                results.append(
-                    covariance_probe(
-                        **_arrays(captured, _COVARIANCE_ARRAYS),
-                        untrained=[_arrays(x, _COVARIANCE_ARRAYS) for x in alike]
-                        or None,
-                        **options,
-                    )
-                )
-        if self.uses_affinity and captured.w_output is not None:
-            matrices = np.asarray(captured.w_output, dtype=np.float64)
-            found = subspace_affinity(matrices, self.n_permutations, self.seed)
-            if found is not None:
-                results.append(ProbeResult(_AFFINITY, {_AFFINITY: found}))
-        if not self.uses_kernel and not self.of_heads:
-            advance(1.0)
-        return results
-
-    def observe(self, captured: CapturedLayer) -> dict[str, FloatArray]:
-        """Return the statistics of a layer by name, without nulls, (heads,) each."""
-        return {
-            name: one.observed
-            for result in self(captured, [])
-            for name, one in result.statistics.items()
-        }
-
-    def _kernel(
-        self,
-        captured: CapturedLayer,
-        alike: Sequence[CapturedLayer],
-        options: dict[str, Any],
-    ) -> ProbeResult:
-        return kernel_pca_probe(
-            **_arrays(captured, _KERNEL_ARRAYS),
-            outputs=None if captured.bias is not None else captured.outputs,
-            is_causal=_hides_the_future(captured),
-            scale=captured.scale,
-            untrained=[_arrays(one, _KERNEL_ARRAYS) for one in alike] or None,
-            n_redraws=self.n_redraws,
-            **options,
-        )
-
-    def _heads(
-        self, captured: CapturedLayer, alike: Sequence[CapturedLayer]
-    ) -> ProbeResult:
-        return head_probe(
-            **head_arrays(captured, self.ids),
-            statistics=self.of_heads,
-            untrained=[head_arrays(one, self.ids) for one in alike],
-            n_draws=self.n_permutations,
-            layer=captured.layer,
-            seed=self.seed,
-        )
-
-
-def _arrays(captured: CapturedLayer, names: Sequence[str]) -> dict[str, Any]:
-    return {name: getattr(captured, name) for name in names}
-
-
-def head_arrays(captured: CapturedLayer, ids: NDArray[Any] | None) -> dict[str, Any]:
-    arrays = _arrays(captured, _HEAD_ARRAYS)
-    matrices = {name: getattr(captured, f"w_{name}") for name in _MATRICES}
-    known = {name: matrix for name, matrix in matrices.items() if matrix is not None}
-    shape = captured.keys.shape
-    return arrays | {
-        "matrices": known,
-        "token_ids": None if ids is None or ids.shape != shape[::2] else ids,
-        "is_causal": captured.is_causal,
-        "scale": captured.scale,
-    }
-
-
-def _hides_the_future(captured: CapturedLayer) -> bool:
-    if captured.bias is None:
-        return captured.is_causal
-    n = captured.mask.shape[1]
-    return bool(np.isneginf(captured.bias[..., ~np.tri(n, dtype=bool)]).all())
 
 
 def _remarks(captured: CapturedLayer, found: Mapping[str, Statistic]) -> list[str]:

@@ -2,15 +2,21 @@
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from eigenheads._parallel import n_threads, progress_bar, reporting
 from eigenheads.adapters._capture import CapturedLayer
+
+if TYPE_CHECKING:
+    from eigenheads.adapters._layer_probe import LayerProbe
+
+# Numbers of draws with which the parts of whole layers are timed.
+_FEW = (1, 9)
 
 
 class ProbeProgress:
@@ -29,20 +35,26 @@ class ProbeProgress:
 
     def estimate(
         self,
-        run: Callable[..., object],
+        run: "LayerProbe",
         captured: CapturedLayer,
         alike: Sequence[CapturedLayer],
     ) -> None:
-        """Time one head on one sequence, and write the time of the whole."""
+        """Time small parts of the work on a layer, and write the time of the whole."""
+        by_head, by_layer = run.split()
+        units = captured.n_heads * len(captured.mask)
+        n_parallel = min(n_threads(), len(captured.mask))
         small, *others = (_one_head(one) for one in (captured, *alike))
         with reporting(lambda units: None):
-            # The first call loads compiled code; the second one is timed.
-            for _ in range(2):
-                began = time.perf_counter()
-                run(small, others)
-        seconds = time.perf_counter() - began
-        units = captured.n_heads * len(captured.mask) * self.n_layers
-        total = seconds * units / min(n_threads(), len(captured.mask))
+            # One head on one sequence is a unit; the parts of whole layers are timed
+            # with few draws, in which their time is linear.
+            each = _seconds(by_head, small, others) * units / n_parallel
+            n_draws = by_layer.n_permutations
+            few, more = (min(n, n_draws) for n in _FEW)
+            times = [
+                _seconds(by_layer.with_draws(n), captured, alike) for n in (few, more)
+            ]
+        slope = max(0.0, times[1] - times[0]) / max(1, more - few)
+        total = self.n_layers * (each + times[0] + slope * (n_draws - few))
         sys.stderr.write(
             f"probe: {self.n_layers} layers, {captured.n_heads} heads per layer, "
             f"{len(captured.mask)} sequences; about {_duration(total)}\n"
@@ -55,13 +67,19 @@ class ProbeProgress:
         self.n_done += 1
         if self.is_terminal:
             return
-        left = (time.perf_counter() - self.began) / self.n_done
-        left *= self.n_layers - self.n_done
-        sys.stderr.write(
-            f"probe: layer {self.n_done} of {self.n_layers} done, "
-            f"{_duration(left)} left\n"
-        )
+        n_left = self.n_layers - self.n_done
+        left = n_left * (time.perf_counter() - self.began) / self.n_done
+        more = f", {_duration(left)} left" if n_left else ""
+        sys.stderr.write(f"probe: layer {self.n_done} of {self.n_layers} done{more}\n")
         sys.stderr.flush()
+
+
+def _seconds(run: "LayerProbe", *layers: Any) -> float:
+    # The first call loads compiled code; the second one is timed.
+    run(*layers)
+    began = time.perf_counter()
+    run(*layers)
+    return time.perf_counter() - began
 
 
 def _one_head(captured: CapturedLayer) -> CapturedLayer:

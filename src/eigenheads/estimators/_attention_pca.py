@@ -1,21 +1,15 @@
 """Principal components from a trained attention head."""
 
 import math
-import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import (
-    BaseEstimator,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-)
+from numpy.typing import ArrayLike
+from scipy.sparse import issparse
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags, check_array, check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils import check_random_state
 
 from eigenheads._checks import (
     Got,
@@ -23,15 +17,16 @@ from eigenheads._checks import (
     check_count,
     check_positive,
     fail,
-    without_traps,
 )
 from eigenheads._typing import FloatArray
+from eigenheads.estimators._attention_pca_coordinates import PrincipalCoordinates
 from eigenheads.estimators._attention_pca_rows import (
     RowMoments,
     Rows,
     RowsInMemory,
     StreamedRows,
     StreamMemory,
+    WeightedRows,
     moments_of,
     no_moments,
 )
@@ -42,20 +37,17 @@ from eigenheads.estimators._attention_pca_training import (
     TrainedHead,
     train_on_prompts,
 )
-from eigenheads.estimators._batches import (
-    RowBatches,
-    batches_of_rows,
-    is_dask,
-    is_stream,
-    row_blocks,
-)
+from eigenheads.estimators._batches import RowBatches, batches_of_rows, is_stream
+from eigenheads.estimators._row_weights import read_row_weights
 
 # Iterations per batch of a stream: one batch changes little after many.
 _STREAM_ITERATIONS = 20
 _HEADS = ("softmax", "linear")
+# Rank at which the search for a share of the variance begins.
+_FIRST_RANK = 8
 
 
-class AttentionPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class AttentionPCA(PrincipalCoordinates):
     r"""Principal components, learned by an attention head that reconstructs its query.
 
     A head with scores :math:`x^\top M M^\top x_j` and the tokens as values is trained
@@ -68,8 +60,10 @@ class AttentionPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     Parameters
     ----------
-    n_components : int, default=2
-        Rank of the head.
+    n_components : int or float, default=2
+        Rank of the head. A number between 0 and 1 is the share of the variance that the
+        components explain: the rank is doubled until it is reached, and the components
+        beyond are dropped (not with :meth:`partial_fit`).
 
     head : {"softmax", "linear"}, default="softmax"
         Map from scores to weights. In the limit of long prompts both are the same.
@@ -174,12 +168,9 @@ class AttentionPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     0.9924
     """
 
-    components_: NDArray[np.floating[Any]]
-    mean_: NDArray[np.floating[Any]]
-
     def __init__(
         self,
-        n_components: int = 2,
+        n_components: int | float = 2,
         *,
         head: str = "softmax",
         n_tokens: int | None = None,
@@ -198,28 +189,43 @@ class AttentionPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: object = None) -> Self:
+    def fit(self, X: Any, y: object = None, sample_weight: Any = None) -> Self:
         """Train the head on the rows of `X`.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features), Dask array or batches
-            Rows; see Notes for rows that do not fit in memory.
+        X : array-like or sparse matrix (n_samples, n_features), Dask array or batches
+            Rows; see Notes for rows that do not fit in memory. A sparse matrix is not
+            made dense.
 
         y : Ignored
             For scikit-learn's pipelines.
+
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of rows in memory: a weight of 2 counts like two equal rows. Not
+            with `n_tokens`.
 
         Returns
         -------
         self : object
             The fitted estimator.
         """
+        owner = type(self).__name__
         if is_stream(X, None):
+            if sample_weight is not None:
+                got = Got("weights of a stream")
+                fail("sample_weight", "None for batches", got, owner=owner)
             with RowBatches(X) as batches:
                 return self._fit(self._streamed(batches))
-        rows = self._read(X, reset=True, ensure_min_samples=2)
+        rows = self._read(X, reset=True, ensure_min_samples=2, accept_sparse="csr")
         self._check_parameters(*rows.shape)
-        return self._fit(RowsInMemory(rows, self.batch_size))
+        weights = read_row_weights(sample_weight, rows.shape[0], owner=owner)
+        if weights is None and not issparse(rows):
+            return self._fit(RowsInMemory(rows, self.batch_size))
+        if weights is not None and self.n_tokens is not None:
+            got = Got("weights with `n_tokens`")
+            fail("sample_weight", "None for finite prompts", got, owner=owner)
+        return self._fit(WeightedRows(rows, weights))
 
     def _streamed(self, batches: RowBatches) -> StreamedRows:
         def read() -> Iterator[Rows]:
@@ -237,8 +243,25 @@ class AttentionPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def _fit(self, source: RowSource) -> Self:
         random = check_random_state(self.random_state)
-        start = random.standard_normal((len(source.moments.mean), self.n_components))
-        found = self._training().fit(source, start, random)
+        d = len(source.moments.mean)
+        share = float(self.n_components) if self._is_share() else None
+        total = source.moments.squares / source.moments.n
+        most = min(d, int(source.n))
+        rank = int(self.n_components) if share is None else min(_FIRST_RANK, most)
+        start = random.standard_normal((d, rank))
+        while True:
+            found = self._training().fit(source, start, random)
+            reached = np.cumsum(found.variances) >= (share or 0.0) * total
+            if share is None or reached.any() or rank == most:
+                break
+            rank = min(2 * rank, most)
+            fresh = random.standard_normal((d, rank - found.directions.shape[1]))
+            start = np.concatenate([found.directions, fresh / math.sqrt(d)], axis=1)
+        if share is not None:
+            kept = int(np.argmax(reached)) + 1 if reached.any() else rank
+            found = found._replace(
+                directions=found.directions[:, :kept], variances=found.variances[:kept]
+            )
         self.n_iter_ = found.n_iter
         if not found.converged:
             warnings.warn(
@@ -249,6 +272,10 @@ class AttentionPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             )
         self._keep(found, source.moments, source.dtype)
         return self
+
+    def _is_share(self) -> bool:
+        value = self.n_components
+        return isinstance(value, float | np.floating) and 0 < value < 1
 
     def partial_fit(self, X: Any, y: object = None) -> Self:
         """Read one more batch of a stream, or a stream.
@@ -274,7 +301,12 @@ class AttentionPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def _partial_fit(self, X: ArrayLike) -> None:
         is_first = not hasattr(self, "components_")
-        rows = self._read(X, reset=is_first)
+        rows = self._read(X, reset=is_first, accept_sparse="csr")
+        if issparse(rows):
+            rows = rows.toarray()  # one batch of a stream
+        if self._is_share():
+            owner, contract = type(self).__name__, "an integer for `partial_fit`"
+            fail("n_components", contract, self.n_components, owner=owner)
         self._check_parameters(None, rows.shape[1])
         if is_first:
             self._begin(rows)
@@ -287,61 +319,6 @@ class AttentionPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             self._train_on(rows)
         self.n_iter_ += 1
 
-    def transform(self, X: Any) -> NDArray[np.floating[Any]]:
-        """Return the coordinates of rows along the components.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features) or Dask array
-            Rows; of a Dask array one chunk is in memory at a time.
-
-        Returns
-        -------
-        X_new : ndarray of shape (n_samples, n_components)
-            Coordinates.
-        """
-        if is_dask(X):
-            return np.concatenate([self.transform(block) for block in row_blocks(X)])
-        check_is_fitted(self)
-        rows = self._read(X, reset=False)
-        projected: NDArray[np.floating[Any]] = (
-            rows - self.mean_.astype(rows.dtype)
-        ) @ self.components_.T.astype(rows.dtype)
-        return projected
-
-    def inverse_transform(self, X: ArrayLike) -> NDArray[np.floating[Any]]:
-        """Return the rows that have given coordinates.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_components)
-            Coordinates.
-
-        Returns
-        -------
-        X_original : ndarray of shape (n_samples, n_features)
-            Points of the span of the components.
-        """
-        check_is_fitted(self)
-        scores = check_array(X, dtype=[np.float64, np.float32], input_name="X")
-        k = len(self.components_)
-        if scores.shape[1] != k:
-            contract = f"of shape (n_samples, {k})"
-            fail("X", contract, Got(scores.shape), owner=type(self).__name__)
-        back: NDArray[np.floating[Any]] = scores @ self.components_.astype(
-            scores.dtype
-        ) + self.mean_.astype(scores.dtype)
-        return back
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.components_)
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
-
     def _training(self) -> PcaTraining:
         return PcaTraining(
             head=self.head,
@@ -352,19 +329,20 @@ class AttentionPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             report=self._report,
         )
 
-    def _report(self, message: str) -> None:
-        if self.verbose:
-            sys.stdout.write(f"{type(self).__name__}: {message}\n")
-
     def _check_parameters(self, n_samples: int | None, d: int) -> None:
         owner = type(self).__name__
         hint = f"The data have n_features={d}."
         maximum = d
         if n_samples is not None and n_samples < d:
             maximum, hint = n_samples, f"The data have n_samples={n_samples}."
-        check_count(
-            "n_components", self.n_components, owner=owner, maximum=maximum, hint=hint
-        )
+        if not self._is_share():
+            check_count(
+                "n_components",
+                self.n_components,
+                owner=owner,
+                maximum=maximum,
+                hint=hint,
+            )
         check_choice("head", self.head, _HEADS, owner=owner)
         if self.n_tokens is not None:
             hint = "None is the limit of long prompts."
@@ -373,19 +351,12 @@ class AttentionPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         check_count("max_iter", self.max_iter, owner=owner)
         check_positive("tol", self.tol, owner=owner)
 
-    def _read(self, X: ArrayLike, *, reset: bool, **options: Any) -> Rows:
-        X = without_traps("X", X, owner=type(self).__name__)
-        rows: Rows = validate_data(
-            self, X, dtype=[np.float64, np.float32], reset=reset, **options
-        )
-        return rows
-
     def _begin(self, rows: Rows) -> None:
         random = check_random_state(self.random_state)
-        start = random.standard_normal((rows.shape[1], self.n_components))
+        start = random.standard_normal((rows.shape[1], int(self.n_components)))
         self.n_iter_ = 0
         self._moments = no_moments(rows.shape[1])
-        self._variances = np.zeros(self.n_components)
+        self._variances = np.zeros(int(self.n_components))
         self._directions = np.linalg.qr(start)[0]
         self._trained = TrainedHead(start, start, 0)
 
@@ -439,7 +410,7 @@ class AttentionPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.explained_variance_ratio_ = share.astype(dtype)
         self.total_variance_ = unbiased * total
         self.mean_ = moments.mean.astype(dtype)
-        self.n_samples_seen_ = moments.n
+        self.n_samples_seen_ = round(moments.n)
 
 
 def _signed(directions: FloatArray) -> FloatArray:

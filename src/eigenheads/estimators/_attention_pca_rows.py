@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 
 from eigenheads._typing import FloatArray
 
@@ -17,9 +18,9 @@ CovarianceProduct: TypeAlias = Callable[[FloatArray], FloatArray]
 
 
 class RowMoments(NamedTuple):
-    """Number of rows, their mean, and the sum of squared distances from it."""
+    """Number or weight of rows, their mean, the sum of squared distances from it."""
 
-    n: int
+    n: float
     mean: FloatArray
     squares: float
 
@@ -127,6 +128,59 @@ class RowsInMemory:
             yield n, covariance_of(prompt, self.moments.mean)
 
 
+class WeightedRows:
+    """Rows with weights, or in a sparse matrix; a counterpart of `RowsInMemory`.
+
+    A sparse matrix stays one: the mean is subtracted from products.
+
+    Parameters
+    ----------
+    rows
+        Dense array or CSR matrix.
+    weights
+        Weights of the rows; None is ones.
+    """
+
+    def __init__(self, rows: Any, weights: FloatArray | None) -> None:
+        self._rows = rows
+        self._weights = np.ones(rows.shape[0]) if weights is None else weights
+        self.n, self.dtype = float(self._weights.sum()), rows.dtype
+        mean = np.asarray(rows.T @ self._weights, dtype=np.float64).ravel() / self.n
+        if issparse(rows):
+            lengths = np.asarray(rows.multiply(rows).sum(axis=1)).ravel()
+            total = float(self._weights @ lengths) - self.n * float(mean @ mean)
+        else:
+            self._rows = rows - mean.astype(rows.dtype)
+            total = float(self._weights @ np.einsum("ij,ij->i", *(self._rows,) * 2))
+        self.moments = RowMoments(self.n, mean, max(total, 0.0))
+
+    def parts(self) -> Iterator[Rows]:
+        """Yield arrays that together are all rows."""
+        rows = self._rows
+        dense = rows.toarray() if issparse(rows) else rows + self.moments.mean
+        yield dense.astype(self.dtype, copy=False)
+
+    def covariance(self) -> CovarianceProduct:
+        """Return V ↦ ΣV for all rows."""
+        rows, weights, mean = self._rows, self._weights[:, None], self.moments.mean
+        shift = mean if issparse(rows) else np.zeros_like(mean)
+
+        def times(vectors: FloatArray) -> FloatArray:
+            product = np.asarray(rows @ vectors.astype(rows.dtype), dtype=np.float64)
+            product = weights * (product - shift @ vectors)
+            back = np.asarray(rows.T @ product.astype(rows.dtype), dtype=np.float64)
+            found: FloatArray = (back - np.outer(shift, product.sum(axis=0))) / self.n
+            return found
+
+        return times
+
+    def growing(
+        self, random: np.random.RandomState
+    ) -> Iterator[tuple[float, CovarianceProduct]]:
+        """Yield the weight and the covariance of all rows."""
+        yield self.n, self.covariance()
+
+
 class StreamedRows:
     """Rows to train on, in batches; the counterpart of :class:`RowsInMemory`.
 
@@ -147,7 +201,7 @@ class StreamedRows:
             moments = moments.merged(here) if moments.n else here
             self._largest = max(self._largest, len(batch))
             dtypes.add(batch.dtype)
-        self.n, self.moments = moments.n, moments
+        self.n, self.moments = int(moments.n), moments
         self.dtype = np.result_type(*dtypes) if dtypes else np.dtype(float)
 
     def parts(self) -> Iterator[Rows]:

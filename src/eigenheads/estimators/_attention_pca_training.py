@@ -37,6 +37,7 @@ from eigenheads.estimators._attention_pca_rows import (
     Rows,
     RowsInMemory,
     StreamedRows,
+    WeightedRows,
     covariance_of,
 )
 from eigenheads.functional._pca import pca_prompt_loss
@@ -49,7 +50,7 @@ _PROMPT_STEP, _UNTIL, _POWER = 0.2, 10.0, 2.0 / 3.0
 # No update changes the scores by more than this share of their spread.
 _LONGEST = 0.5
 
-RowSource: TypeAlias = RowsInMemory | StreamedRows
+RowSource: TypeAlias = RowsInMemory | StreamedRows | WeightedRows
 
 
 class PrincipalSpan(NamedTuple):
@@ -268,7 +269,7 @@ class PcaTraining:
         start: FloatArray,
         moments: RowMoments,
         dtype: np.dtype[Any],
-        n: int,
+        n: float,
         max_iter: int | None = None,
     ) -> PrincipalSpan:
         """Descend until the residual is below the noise of `n` of all rows."""
@@ -285,8 +286,8 @@ class PcaTraining:
             worst = float(np.max(residuals / np.maximum(variances, 1e-300)))
             share = float(variances.sum()) / max(total, 1e-300)
             self.report(
-                f"{n} rows, iteration {step}: explained variance ratio {share:.6f}, "
-                f"relative residual {worst:.2e}"
+                f"{n:.0f} rows, iteration {step}: explained variance ratio "
+                f"{share:.6f}, relative residual {worst:.2e}"
             )
 
         return descend_risk(

@@ -4,7 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from eigenheads._checks import Got, fail
+from eigenheads._checks import (
+    Got,
+    fail,
+    without_traps,
+)
 from eigenheads._typing import FloatArray
 
 
@@ -22,6 +26,7 @@ def read_row_weights(sample_weight: Any, n: int, *, owner: str) -> FloatArray | 
     """
     if sample_weight is None:
         return None
+    sample_weight = without_traps("sample_weight", sample_weight, owner=owner)
     try:
         weights = np.asarray(sample_weight, dtype=np.float64)
     except (TypeError, ValueError):

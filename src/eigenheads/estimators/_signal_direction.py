@@ -33,12 +33,17 @@ from eigenheads.estimators._signal_search import (
     noise_scaling,
     search_direction,
 )
+from eigenheads.estimators._signal_threshold import (
+    conformal_threshold,
+    hold_out,
+    robust_scales,
+)
 
 # For tokens of unit noise: each suits amplitudes of about 2.5 over itself.
 _INVERSE_TEMPERATURES = (0.2, 0.4, 0.8, 1.2)
-# Median absolute deviation of a standard normal.
-_NORMAL_MAD = float(ndtri(0.75))
-_CALIBRATIONS = ("gaussian", "empirical")
+_CALIBRATIONS = ("conformal", "gaussian", "empirical")
+# Largest number of directions that are searched by default.
+_MOST_DIRECTIONS = 3
 
 
 class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -58,17 +63,21 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     Parameters
     ----------
-    n_components : int, default=1
+    n_components : int or "auto", default="auto"
         Number of directions. Each is searched in the orthogonal complement of those
-        before, in the coordinates of the search.
+        before, in the coordinates of the search. ``"auto"`` searches at most three, and
+        stops if Gaussian noise of the same size has a direction with as large an
+        objective.
 
     inverse_temperature : float or None, default=None
-        :math:`\beta` for tokens of unit noise. None tries 0.2, 0.4, 0.8 and 1.2, and
-        chooses the value whose objective exceeds that of the same search in Gaussian
-        noise of the same size by most.
+        :math:`\beta` for tokens of unit noise. None tries 0.2, 0.4, 0.8 and 1.2
+        (smaller ones if there are more features than tokens), and chooses the value
+        whose objective exceeds that of the same search in Gaussian noise of the same
+        size by most.
 
     whiten : bool, default=False
-        Whether to whiten the tokens first. Then the variance is the same in all
+        Whether to whiten the tokens first, with a robust covariance if there are at
+        least five tokens per feature. Then the variance is the same in all
         directions, a direction is found by the shape of its distribution only, and many
         tokens per feature are needed. If False, tokens are divided by one scale, so
         that the median eigenvalue of the covariance is that of unit noise.
@@ -79,12 +88,17 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     false_positive_rate : float, default=0.01
         Share of nuisance tokens that :meth:`predict` may classify as informative.
 
-    calibration : {"gaussian", "empirical"}, default="gaussian"
-        Assumption behind the threshold. ``"gaussian"``: nuisance tokens are Gaussian
+    calibration : {"conformal", "gaussian", "empirical"}, default="conformal"
+        Origin of the threshold. ``"conformal"``: a fifth of the tokens is held out of
+        the search (up to half, if fewer than ``1 / false_positive_rate``), and the
+        threshold is a quantile of their scores. A further token exceeds it with at most
+        the stated probability under any distribution. With too few tokens it is
+        infinite. As the quantile is over all kinds of tokens, at most this share is
+        classified as informative, even if more tokens are; :meth:`calibrate` with known
+        nuisance tokens has no such limit. ``"gaussian"``: nuisance tokens are Gaussian
         along each direction (centre and scale are the median and the median absolute
         deviation, on which informative tokens have little influence). ``"empirical"``:
-        no assumption; the threshold is a quantile of the scores of all tokens, so at
-        most this share is classified as informative, even if more tokens are.
+        a quantile of the scores of all fitted tokens.
 
     n_starts : int, default=8
         Starts per inverse temperature: the longest tokens and random directions, half
@@ -118,7 +132,8 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         the components.
 
     threshold_ : float
-        Score above which a token is classified as informative.
+        Score above which a token is classified as informative. The score is two-sided,
+        because the sign of a direction is arbitrary.
 
     inverse_temperatures_ : ndarray of shape (n_components,)
         :math:`\beta` with which each direction was found.
@@ -163,7 +178,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     >>> import numpy as np
     >>> from eigenheads.datasets import SignalTokens
     >>> from eigenheads.estimators import SignalDirection
-    >>> law = SignalTokens(d=30, n_informative=30, n_nuisance=2970, strength=1.0)
+    >>> law = SignalTokens(d=30, n_informative=20, n_nuisance=2980, strength=1.2)
     >>> tokens, signs = law.sample(1, np.random.default_rng(0))
     >>> model = SignalDirection(random_state=0).fit(tokens[0])
     >>> bool(abs(model.directions_[0] @ law.direction) > 0.95)
@@ -178,13 +193,13 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def __init__(
         self,
-        n_components: int = 1,
+        n_components: int | str = "auto",
         *,
         inverse_temperature: float | None = None,
         whiten: bool = False,
         n_tokens: int = 128,
         false_positive_rate: float = 0.01,
-        calibration: str = "gaussian",
+        calibration: str = "conformal",
         n_starts: int = 8,
         max_iter: int = 500,
         tol: float = 1e-5,
@@ -222,13 +237,14 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         tokens = read_bags(self, X, reset=True).tokens
         self._check_parameters(*tokens.shape)
         random = check_random_state(self.random_state)
-        scaling = noise_scaling(tokens, whiten=bool(self.whiten))
-        queries = self._search(tokens, scaling, random)
+        fitted, held = tokens, tokens
+        if self.calibration == "conformal":
+            fitted, held = hold_out(tokens, float(self.false_positive_rate), random)
+        scaling = noise_scaling(fitted, whiten=bool(self.whiten))
+        queries = self._search(fitted, scaling, random)
         # Weights and patterns differ in direction only if the tokens are whitened.
         components = scaling.components(queries)
         patterns = scaling.patterns(queries)
-        lengths = np.linalg.norm(patterns, axis=1, keepdims=True)
-        patterns /= np.where(lengths > 0, lengths, 1.0)
         # The sign of a query is arbitrary, so the largest entry is made positive.
         largest = np.argmax(np.abs(patterns), axis=1)
         signs = np.sign(patterns[np.arange(len(patterns)), largest])[:, None]
@@ -236,7 +252,30 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         self.components_ = (signs * components).astype(tokens.dtype)
         self.directions_ = (signs * patterns).astype(tokens.dtype)
         self.mean_ = scaling.mean.astype(tokens.dtype)
-        self._calibrate(tokens)
+        projected = self._projected(fitted).astype(np.float64)
+        self.centers_, self.scales_ = robust_scales(projected)
+        self._set_threshold(held)
+        return self
+
+    def calibrate(self, X: Any) -> Self:
+        """Set the threshold from tokens that are known to be nuisance.
+
+        A new nuisance token from the same distribution is then classified as
+        informative with at most the probability `false_positive_rate`, whatever the
+        distribution is. The tokens must not have been used in :meth:`fit`.
+
+        Parameters
+        ----------
+        X : array of shape (n_tokens, n_features), or bags
+            Nuisance tokens.
+
+        Returns
+        -------
+        self : object
+            The estimator with another `threshold_`.
+        """
+        scores = self._scores(self._read_fitted(X).tokens)
+        self.threshold_ = conformal_threshold(scores, float(self.false_positive_rate))
         return self
 
     def transform(self, X: Any) -> Any:
@@ -328,24 +367,35 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     ) -> FloatArray:
         """Return one unit query per direction, each orthogonal to those before."""
         z = scaling.apply(tokens)
-        inverse_temperatures: tuple[float, ...] = _INVERSE_TEMPERATURES
+        # Tokens with more features than their number are long, and a softmax of their
+        # scores must not be sharper for that.
+        wide = min(1.0, float(np.sqrt(len(z) / scaling.n_free)))
+        inverse_temperatures = tuple(wide * beta for beta in _INVERSE_TEMPERATURES)
         if self.inverse_temperature is not None:
             inverse_temperatures = (float(self.inverse_temperature),)
-        how = SearchSettings(self.n_starts, self.max_iter, self.tol, self.n_tokens)
-        free = None  # basis of what is left: everything
-        queries, all_found = np.zeros((self.n_components, z.shape[1])), []
-        # There are no more directions than dimensions; further queries stay zero.
-        for index in range(min(self.n_components, z.shape[1])):
-            reduced = z if free is None else z @ free.astype(z.dtype)
-            found = search_direction(reduced, inverse_temperatures, how, random)
+        is_auto = self.n_components == "auto"
+        how = SearchSettings(
+            self.n_starts, self.max_iter, self.tol, self.n_tokens, is_auto
+        )
+        wanted = _MOST_DIRECTIONS if is_auto else int(self.n_components)
+        queries: list[FloatArray] = []
+        all_found: list[FoundQuery] = []
+        # Further queries than dimensions stay zero.
+        for index in range(min(wanted, z.shape[1])):
+            n_free = scaling.n_free - index
+            found = search_direction(z, inverse_temperatures, how, random, n_free)
+            if is_auto and queries and not (found.excess > 0 and found.converged):
+                break  # Gaussian noise has as good a direction
             query = found.query
-            queries[index] = query if free is None else free @ query
+            for before in queries:
+                query = query - before * float(before @ query)
+            queries.append(query / max(float(np.linalg.norm(query)), 1e-300))
             all_found.append(found)
             self._say(index, found)
-            if index + 1 < self.n_components:
-                # Basis of the complement of all queries so far.
-                rest = _complement(query)
-                free = rest if free is None else free @ rest
+            narrow = queries[-1].astype(z.dtype)
+            z = z - np.outer(z @ narrow, narrow)
+        rows = np.zeros((len(queries) if is_auto else wanted, z.shape[1]))
+        rows[: len(queries)] = queries
         self.n_iter_ = max(found.n_iter for found in all_found)
         self.inverse_temperatures_ = np.array(
             [found.inverse_temperature for found in all_found]
@@ -357,7 +407,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        return queries
+        return rows
 
     def _say(self, index: int, found: FoundQuery) -> None:
         if self.verbose:
@@ -367,27 +417,24 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 f"objective {found.objective:.6g}, {found.n_iter} updates\n"
             )
 
-    def _calibrate(self, tokens: NDArray[Any]) -> None:
-        projected = self._projected(tokens).astype(np.float64)
-        self.centers_ = np.median(projected, axis=0)
-        deviations = np.median(np.abs(projected - self.centers_), axis=0) / _NORMAL_MAD
-        # If half of the tokens coincide: the standard deviation, or any scale.
-        deviations = np.where(deviations > 0, deviations, projected.std(axis=0))
-        self.scales_ = np.where(deviations > 0, deviations, 1.0)
+    def _set_threshold(self, held: NDArray[Any]) -> None:
         alpha = float(self.false_positive_rate)
-        if self.calibration == "empirical":
-            self.threshold_ = float(np.quantile(self._scores(tokens), 1 - alpha))
-            return
-        # The largest of k independent scores is below with probability 1 - alpha.
-        one = -np.expm1(np.log1p(-alpha) / self.n_components)
-        self.threshold_ = float(-ndtri(one / 2))
+        if self.calibration == "conformal":
+            self.threshold_ = conformal_threshold(self._scores(held), alpha)
+        elif self.calibration == "empirical":
+            self.threshold_ = float(np.quantile(self._scores(held), 1 - alpha))
+        else:
+            # The largest of k independent scores is below with probability 1 - alpha.
+            one = -np.expm1(np.log1p(-alpha) / len(self.components_))
+            self.threshold_ = float(-ndtri(one / 2))
 
     def _check_parameters(self, n: int, d: int) -> None:
         owner = type(self).__name__
         hint = f"The tokens have n_features={d}."
-        check_count(
-            "n_components", self.n_components, owner=owner, maximum=d, hint=hint
-        )
+        if not (isinstance(self.n_components, str) and self.n_components == "auto"):
+            check_count(
+                "n_components", self.n_components, owner=owner, maximum=d, hint=hint
+            )
         if n < 2:
             got = Got("n_samples=1")
             fail("X", "at least 2 tokens", got, owner=owner)
@@ -403,9 +450,3 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         check_count("n_starts", self.n_starts, owner=owner)
         check_count("max_iter", self.max_iter, owner=owner)
         check_positive("tol", self.tol, owner=owner)
-
-
-def _complement(query: FloatArray) -> FloatArray:
-    """Return an orthonormal basis (d, d - 1) of the complement of a unit vector."""
-    basis: FloatArray = np.linalg.qr(query[:, None], mode="complete")[0][:, 1:]
-    return basis

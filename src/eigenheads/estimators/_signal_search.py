@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import chdtri
 
 from eigenheads._typing import FloatArray
 from eigenheads.functional._arrays import stable_softmax
@@ -14,16 +15,25 @@ from eigenheads.functional._signal import unchecked_output
 Tokens = NDArray[np.floating[Any]]
 # Directions along which the objective is measured to know how it varies by chance.
 _N_RANDOM = 16
+# Steps may become shorter every so many updates, and so often.
+_LOOK_EVERY, _HALVINGS = 5, 5
+# Whitening is robust from this many tokens per feature on, in so many steps.
+_ROBUST_RATIO, _ROBUST_STEPS = 5, 10
 
 
 class FoundQuery(NamedTuple):
-    """The best query of a search, and how it was found."""
+    """The best query of a search, and how it was found.
+
+    `excess` is how far its objective exceeds the best one in Gaussian noise, in units
+    of the spread over random queries; NaN if it was not measured.
+    """
 
     query: FloatArray
     objective: float
     inverse_temperature: float
     n_iter: int
     converged: bool
+    excess: float = math.nan
 
 
 class SearchSettings(NamedTuple):
@@ -33,6 +43,7 @@ class SearchSettings(NamedTuple):
     max_iter: int
     tol: float
     prompt_length: int
+    measures_excess: bool = False
 
 
 def cut_into_prompts(
@@ -53,8 +64,12 @@ def search_direction(
     inverse_temperatures: Sequence[float],
     how: SearchSettings,
     random: np.random.RandomState,
+    n_free: int | None = None,
 ) -> FoundQuery:
     """Return the query that stands out most, over all inverse temperatures.
+
+    `n_free` is the dimension of the space that the tokens come from; None is that of
+    their coordinates.
 
     An inverse temperature is judged by how far its objective exceeds the best one on
     Gaussian tokens of the same number and width, in units of its spread over random
@@ -63,25 +78,42 @@ def search_direction(
     prompts = cut_into_prompts(tokens, how.prompt_length, random)
     starts = _starts(tokens, how.n_starts, random)
     prompts, (starts,), back = _within_span(prompts, starts)
-    if len(inverse_temperatures) == 1:
+    if len(inverse_temperatures) == 1 and not how.measures_excess:
         found = _climb_all(prompts, starts, inverse_temperatures[0], how)
         return found._replace(query=back(found.query))
-    noise = random.standard_normal(tokens.shape).astype(tokens.dtype)
+    noise, shorten = gaussian_tokens(len(tokens), n_free or tokens.shape[1], random)
+    noise = noise.astype(tokens.dtype)
     in_noise = cut_into_prompts(noise, how.prompt_length, random)
-    from_noise = _starts(noise, min(2, how.n_starts), random)
-    lines = _normalised(random.standard_normal((_N_RANDOM, tokens.shape[1])))
-    in_noise, (from_noise, lines), _ = _within_span(in_noise, from_noise, lines)
-    best, most = None, -np.inf
+    from_noise = shorten * _starts(noise, min(2, how.n_starts), random)
+    drawn = random.standard_normal((_N_RANDOM, noise.shape[1]))
+    lines = shorten * _normalised(drawn)
+    best = None
     for inverse_temperature in inverse_temperatures:
         found = _climb_all(prompts, starts, inverse_temperature, how)
         chance = _climb_all(in_noise, from_noise, inverse_temperature, how)
         squares = [mean_square(in_noise, line, inverse_temperature) for line in lines]
         spread = float(np.std(squares))
         excess = (found.objective - chance.objective) / max(spread, 1e-300)
-        if best is None or excess > most:
-            best, most = found, excess
+        if best is None or excess > best.excess:
+            best = found._replace(excess=excess)
     assert best is not None
     return best._replace(query=back(best.query))
+
+
+def gaussian_tokens(
+    n: int, d: int, random: np.random.RandomState
+) -> tuple[FloatArray, float]:
+    """Return `n` Gaussian tokens in coordinates of their span, and a length.
+
+    Fewer tokens than dimensions span a random subspace. There they have a triangular
+    matrix of coordinates (Bartlett's decomposition), which needs no array of `d`
+    columns. The length is that of a random unit vector after its projection.
+    """
+    if n >= d:
+        return random.standard_normal((n, d)), 1.0
+    tokens = np.tril(random.standard_normal((n, n)), -1)
+    tokens[np.diag_indices(n)] = np.sqrt(random.chisquare(d - np.arange(n)))
+    return tokens, math.sqrt(n / d)
 
 
 def _within_span(
@@ -122,6 +154,7 @@ def _climb_all(
     """
     queries = np.array(starts, dtype=np.float64)
     n_iter = np.zeros(len(queries), dtype=np.int64)
+    halvings, turns = np.zeros(len(queries)), np.full(len(queries), np.inf)
     moving = np.arange(len(queries))
     for iteration in range(1, how.max_iter + 1):
         gradients = _gradients(prompts, queries[moving], inverse_temperature)
@@ -130,12 +163,20 @@ def _climb_all(
         # Without a gradient all tokens are equal along q: no direction is better.
         rises = lengths[:, 0] > 0
         before = queries[moving]
-        after = np.where(
+        targets = np.where(
             rises[:, None], gradients / np.maximum(lengths, 1e-300), before
         )
-        queries[moving] = after
-        cosines = np.abs(np.einsum("ij,ij->i", before, after))
-        moving = moving[rises & ~(1 - cosines <= how.tol)]
+        turn = 1 - np.abs(np.einsum("ij,ij->i", before, targets))
+        # A query that turns by more and more jumps between tokens. Shorter steps end
+        # that; the convergence is still measured by the full one.
+        if iteration % _LOOK_EVERY == 0:
+            jumps = (turn >= turns[moving]) & (halvings[moving] < _HALVINGS)
+            halvings[moving] += jumps
+        turns[moving] = turn
+        after = (2.0 ** halvings[moving] - 1)[:, None] * before + targets
+        lengths = np.linalg.norm(after, axis=1, keepdims=True)
+        queries[moving] = after / np.maximum(lengths, 1e-300)
+        moving = moving[rises & ~(turn <= how.tol)]
         if not len(moving):
             break
     values = [mean_square(prompts, query, inverse_temperature) for query in queries]
@@ -187,55 +228,100 @@ def _normalised(rows: FloatArray) -> FloatArray:
 class NoiseScaling(NamedTuple):
     """``z = (x - mean) @ into``; a pattern in z is ``out @ pattern`` in x.
 
-    `into` and `out` are numbers if all directions have one scale.
+    A number instead of a matrix multiplies all features. `n_free` is the number of
+    dimensions of the noise.
     """
 
     mean: FloatArray
-    into: FloatArray
-    out: FloatArray
+    into: FloatArray | float
+    out: FloatArray | float
+    n_free: int
 
     def apply(self, tokens: NDArray[Any]) -> NDArray[Any]:
-        """Return z, in the tokens' dtype."""
+        """Return z, in the dtype of the tokens."""
         dtype = tokens.dtype
-        return _times(tokens - self.mean.astype(dtype), self.into.astype(dtype))
+        centred = tokens - self.mean.astype(dtype)
+        if isinstance(self.into, float):
+            return centred * dtype.type(self.into)
+        z: NDArray[Any] = centred @ self.into.astype(dtype)
+        return z
 
     def components(self, queries: FloatArray) -> FloatArray:
-        """Return weights of x that give the coordinates of z along queries."""
-        return _times(queries, self.into.T)
+        """Return rows w with ``z @ query == (x - mean) @ w``."""
+        return (
+            queries * self.into
+            if isinstance(self.into, float)
+            else (queries @ self.into.T)
+        )
 
     def patterns(self, queries: FloatArray) -> FloatArray:
-        """Return the directions of x that queries of z stand for."""
-        return _times(queries, self.out.T)
-
-
-def _times(rows: NDArray[Any], factor: NDArray[Any]) -> NDArray[Any]:
-    product: NDArray[Any] = rows @ factor if factor.ndim else rows * factor
-    return product
+        """Return the queries as directions of tokens, of unit length."""
+        found = queries if isinstance(self.out, float) else queries @ self.out.T
+        lengths = np.linalg.norm(found, axis=1, keepdims=True)
+        unit: FloatArray = found / np.where(lengths > 0, lengths, 1.0)
+        return unit
 
 
 def noise_scaling(tokens: NDArray[np.floating[Any]], *, whiten: bool) -> NoiseScaling:
-    """Return coordinates of unit noise: one scale for all directions, or whitened."""
-    d = tokens.shape[1]
+    """Return coordinates of unit noise: one scale for all directions, or whitened.
+
+    Fewer tokens than features are given coordinates in their span, so that no matrix
+    of features by features is made.
+    """
+    n, d = tokens.shape
     mean = tokens.mean(axis=0, dtype=np.float64)
-    centred = tokens - mean.astype(tokens.dtype)
-    # With fewer tokens than features, their Gram matrix is the smaller one of the two
-    # with these eigenvalues.
-    is_wide = d > len(tokens)
-    square = centred @ centred.T if is_wide else centred.T @ centred
-    values, vectors = np.linalg.eigh(square.astype(np.float64) / len(tokens))
+    is_wide = d > n
+    if whiten and n >= _ROBUST_RATIO * d:
+        mean, covariance = _robust_covariance(tokens.astype(np.float64))
+        values, vectors = np.linalg.eigh(covariance)
+    else:
+        centred = tokens - mean.astype(tokens.dtype)
+        # With fewer tokens than features, their Gram matrix is the smaller one of the
+        # two with these eigenvalues.
+        square = centred @ centred.T if is_wide else centred.T @ centred
+        values, vectors = np.linalg.eigh(square.astype(np.float64) / n)
     values = np.maximum(values, 0.0)
     kept = values > max(values[-1] * d * np.finfo(tokens.dtype).eps, 0.0)
     if not kept.any():  # all tokens are equal
-        return NoiseScaling(mean, np.ones(()), np.ones(()))
-    if not whiten:
-        scale = math.sqrt(_noise_level(values[kept], len(tokens)))
-        return NoiseScaling(mean, np.array(1 / scale), np.array(scale))
+        return NoiseScaling(mean, 1.0, 1.0, d)
+    scale = math.sqrt(_noise_level(values[kept], n))
+    if not (whiten or is_wide):
+        return NoiseScaling(mean, 1 / scale, scale, d)
     roots = np.sqrt(values[kept])
     basis = vectors[:, kept]
     if is_wide:
         # From eigenvectors of the Gram matrix to unit eigenvectors of the covariance.
-        basis = centred.T @ basis / (roots * math.sqrt(len(tokens)))
-    return NoiseScaling(mean, basis / roots, basis * roots)
+        basis = centred.T @ basis / (roots * math.sqrt(n))
+    if not whiten:
+        return NoiseScaling(mean, basis / scale, basis * scale, d)
+    return NoiseScaling(mean, basis / roots, basis * roots, basis.shape[1])
+
+
+def _robust_covariance(tokens: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return mean and covariance in which far tokens have small weights.
+
+    Squared distances beyond the 0.9 quantile of the chi-squared law, in units of their
+    median, are cut to it (an M-estimator after Huber). The covariance is scaled so that
+    the median distance is that of Gaussian tokens.
+    """
+    d = tokens.shape[1]
+    middle, most = chdtri(d, 0.5), chdtri(d, 0.1)
+    mean = np.median(tokens, axis=0)
+    covariance = np.cov(tokens.T).reshape(d, d)
+    result = mean, covariance
+    for _ in range(_ROBUST_STEPS):
+        centred = tokens - mean
+        inverse = np.linalg.pinv(covariance, hermitian=True)
+        squares = np.einsum("ij,ij->i", centred @ inverse, centred)
+        unit = float(np.median(squares)) / middle
+        if not unit > 0:
+            break
+        weights = np.minimum(1.0, most * unit / np.maximum(squares, 1e-300))
+        result = mean, covariance * unit
+        mean = weights @ tokens / weights.sum()
+        centred = tokens - mean
+        covariance = (weights[:, None] * centred).T @ centred / weights.sum()
+    return result
 
 
 def _noise_level(values: FloatArray, n: int) -> float:

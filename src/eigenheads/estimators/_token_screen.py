@@ -144,6 +144,10 @@ class TokenScreen(BaseEstimator):
         n_tokens, width = total.shape
         self.mean_ = total / n_fit
         covariance = squares / (n_fit * n_tokens) - self.mean_.T @ self.mean_ / n_tokens
+        if not np.isfinite(covariance).all() or not covariance.any():
+            contract = "tokens that vary, and whose squares are finite"
+            got = Got("a covariance that is zero or overflows")
+            fail("X", contract, got, owner=_OWNER)
         values, vectors = np.linalg.eigh(covariance)
         r = min(int(self.n_components), width)
         top = np.maximum(values[-r:], _CONSTANT * max(values[-1], 1e-300))

@@ -153,7 +153,7 @@ def reproduce(
     listener = check_listener(listener, owner="reproduce")
     force = check_flag("force", force, owner="reproduce")
     keys = _patterns(keys)
-    seed = check_count("seed", seed, owner="reproduce", minimum=0)
+    seed = check_count("seed", seed, owner="reproduce", minimum=0, maximum=2**63 - 1)
     root = writable_folder(out, owner="reproduce")
     with using_data(data):
         orders = [

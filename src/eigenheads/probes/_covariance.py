@@ -18,8 +18,8 @@ from eigenheads.probes._covariance_nulls import (
 )
 from eigenheads.probes._heads import (
     as_number_array,
+    check_magnitude,
     check_mask,
-    check_size,
     check_untrained,
 )
 from eigenheads.probes._result import ProbeResult, Statistic
@@ -192,7 +192,7 @@ def _check_layer(
         fail("tokens", contract, Got(shape), owner=owner)
     real = check_mask(mask, shape[:2], owner=owner)
     rows = check_finite_array("tokens", tokens[real], owner=owner)
-    check_size("tokens", rows, owner)
+    check_magnitude("tokens", rows, owner)
     if len(rows) < 2:
         fail("mask", "two real tokens or more", Got(len(rows)), owner=owner)
     query = _weights("w_query", w_query, shape[2], None, owner)
@@ -222,7 +222,7 @@ def _check_layer(
 def _weights(
     name: str, value: Array, d_model: int, like: tuple[int, ...] | None, owner: str
 ) -> FloatArray:
-    array = check_size(name, check_finite_array(name, value, owner=owner), owner)
+    array = check_magnitude(name, check_finite_array(name, value, owner=owner), owner)
     if array.ndim != 3 or 0 in array.shape or array.shape[2] != d_model:
         contract = f"of shape (heads, width, {d_model}), the last the tokens' width"
         if name == "w_output":

@@ -19,8 +19,9 @@ from eigenheads.probes._bilinear_forms import (
 Nulls = dict[str, dict[str, FloatArray]]
 # Numbers held at once by a block of draws: 32 MiB of doubles.
 _BLOCK = 2**22
-# Each shift requires a covariance matrix, and the null hardly varies.
-N_SHIFTS = 19
+# Each shift requires a covariance matrix, and the null hardly varies. With 39 draws a
+# single test of many can be decided.
+N_SHIFTS = 39
 
 ABOUT = {
     "qk_covariance_cosine": (

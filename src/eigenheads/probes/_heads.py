@@ -102,7 +102,7 @@ def check_heads(
 
     def rows(name: str, array: Array, i: int) -> FloatArray:
         part = np.asarray(array[i])[..., real[i], :]
-        return check_size(name, check_finite_array(name, part, owner=owner), owner)
+        return check_magnitude(name, check_finite_array(name, part, owner=owner), owner)
 
     sequences = [
         (rows("queries", queries, i), rows("keys", keys, i), rows("values", values, i))
@@ -112,7 +112,7 @@ def check_heads(
     return LayerHeads(sequences, kept, inputs, [real[i] for i in kept])
 
 
-def check_size(name: str, array: FloatArray, owner: str) -> FloatArray:
+def check_magnitude(name: str, array: FloatArray, owner: str) -> FloatArray:
     """Return numbers whose products do not overflow, or raise."""
     largest = float(np.abs(array).max(initial=0.0))
     if largest > LARGEST:

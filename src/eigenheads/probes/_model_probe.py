@@ -84,19 +84,36 @@ class ModelProbe:
         """Q-values by null and statistic; a null with all heads is one family."""
         by_null: dict[str, dict[str, FloatArray]] = {}
         for null, names in self._families.items():
-            tests = [self.statistics[name] for name in names]
             p_values = [self._p_values[name][null] for name in names]
             q = q_values(np.stack(p_values), method=self._method)
             if self._takes_largest(null):
                 # Each method has half of the level, so that the shares of false
                 # discoveries that they allow add up to it.
-                family = [
-                    (one.observed, one.nulls[null], one.alternative) for one in tests
-                ]
-                largest = np.stack(max_statistic_p_values(family))
-                q = np.minimum(1.0, 2 * np.fmin(q, largest))
+                q = np.minimum(1.0, 2 * np.fmin(q, self._largest_p_values(null)))
             by_null[null] = dict(zip(names, q, strict=True))
         return by_null
+
+    def _largest_p_values(self, null: str) -> FloatArray:
+        """Return p-values by the largest scores, (statistics, layers, heads).
+
+        Statistics with so few draws that these decide nothing are NaN and do not take
+        part: the test uses as many draws as all of its members have.
+        """
+        tests = [self.statistics[name] for name in self._families[null]]
+        enough = [2 / (1 + one.nulls[null].shape[-1]) <= _LEVEL for one in tests]
+        found = np.full((len(tests), *tests[0].observed.shape), np.nan)
+        found[enough] = (
+            max_statistic_p_values(
+                [
+                    (one.observed, one.nulls[null], one.alternative)
+                    for one, takes_part in zip(tests, enough, strict=True)
+                    if takes_part
+                ]
+            )
+            if any(enough)
+            else np.nan
+        )
+        return found
 
     @cached_property
     def _p_values(self) -> dict[str, dict[str, FloatArray]]:
@@ -134,7 +151,7 @@ class ModelProbe:
 
         Heads of untrained models are no joint draws of all heads.
         """
-        n_draws = min(
+        n_draws = max(
             self.statistics[name].nulls[null].shape[-1] for name in self._families[null]
         )
         return null != UNTRAINED and 0 < n_draws < self._n_alone(null, _LEVEL)

@@ -231,25 +231,31 @@ def _summary_lines(probe: ModelProbe) -> list[str]:
         "-" * _WIDTH,
     ]
     last, n_heads = None, 0
-    for row in probe.summary(LEVEL):
+    rows = probe.summary(LEVEL)
+    for row in rows:
         # The name and the median of a statistic are shown in its first row only.
         is_new = row["statistic"] != last
         last, n_heads = row["statistic"], max(n_heads, row["n_heads"])
         lines.append(
             layout.format(
                 last if is_new else "",
-                f"{row['median']:.3g}" if is_new else "",
+                _short(row["median"]) if is_new else "",
                 f"{_COMPARISONS[row['alternative']]} {row['null']}",
-                f"{row['null_median']:.3g}",
+                _short(row["null_median"]),
                 "?" if row["n_found"] is None else row["n_found"],
                 row["needs"],
             ).rstrip()
         )
-    lines += _wrapped(
-        f"heads: those with q <= {LEVEL} against the null, of {n_heads}. needs: some "
-        "heads are beyond all draws, and so many draws (or untrained copies) can tell."
-    )
-    return lines
+    about = f"heads: those with q <= {LEVEL} against the null, of {n_heads}."
+    if any(row["needs"] for row in rows):
+        about += " needs: cannot tell for some heads; so many draws or copies can."
+    return lines + _wrapped(about)
+
+
+def _short(number: float) -> str:
+    """Return a number in at most 8 characters."""
+    text = f"{number:.3g}"
+    return text if len(text) <= 8 else f"{number:.1g}"
 
 
 def _contrast_lines(probe: ModelProbe) -> list[str]:
@@ -262,7 +268,7 @@ def _contrast_lines(probe: ModelProbe) -> list[str]:
     rows = [row for row in probe.contrast_rows() if is_change(row)]
     for row in rows:
         numbers = (row["median"], row["other_median"], row["correlation"])
-        shown = [f"{number:.3g}" for number in numbers]
+        shown = [_short(number) for number in numbers]
         lines.append(layout.format(row["statistic"], *shown, row["tokens"]).rstrip())
     lines += _wrapped(
         "Medians over heads that change by more than a tenth without these tokens"

@@ -19,6 +19,9 @@ Model = Callable[[Tensor], Tensor]
 Bounds = tuple[float, float]
 Budget = float | Tensor  # a tensor broadcasts to the inputs: one budget per channel
 
+# Narrower ranges underflow in single precision.
+_NARROWEST = 1e-20
+
 
 class AttackInput(NamedTuple):
     """Checked arguments; the model raises if its output is no batch of logits."""
@@ -86,7 +89,8 @@ def check_bounds(bounds: object, *, owner: str) -> Bounds:
     if len(items) != 2:
         fail("bounds", contract, Got(f"{len(items)} of them"), owner=owner)
     low, high = (check_number("bounds", one, owner=owner) for one in items)
-    if not low < high:
+    if not high - low >= _NARROWEST:
+        contract = f"two numbers, the second larger by at least {_NARROWEST:g}"
         fail("bounds", contract, bounds, owner=owner)
     return low, high
 

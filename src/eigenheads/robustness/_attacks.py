@@ -367,12 +367,15 @@ def sparse_l1_descent(
     owner = "sparse_l1_descent"
     model, x, y, bounds = check_attack(model, x, y, bounds, owner=owner)
     width = bounds[1] - bounds[0]
-    radius = check_number("budget", budget, owner=owner, minimum=0.0) * width
+    radius = width * check_number(
+        "budget", budget, owner=owner, minimum=0.0, maximum=_LARGEST
+    )
     n_steps = check_count("n_steps", n_steps, owner=owner)
     share = check_number("share", share, owner=owner, minimum=0.0, maximum=1.0)
     size = 2 * radius / n_steps
     if step_size is not None:
         size = check_positive("step_size", step_size, owner=owner) * width
+        check_number("step_size", size, owner=owner, maximum=_LARGEST)
     at, n_entries = x.detach().clone(), x[0].numel()
     n_moved = max(1, round(share * n_entries))
     for _ in range(n_steps):

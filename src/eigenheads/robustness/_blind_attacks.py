@@ -3,7 +3,11 @@
 import torch
 from torch import Tensor
 
-from eigenheads._checks import check_count, check_positive
+from eigenheads._checks import (
+    check_count,
+    check_number,
+    check_positive,
+)
 from eigenheads.robustness._attack_input import (
     Bounds,
     Budget,
@@ -119,7 +123,7 @@ def spsa(
     n_samples = check_count("n_samples", n_samples, owner="spsa")
     # The probe has the unit of the budgets.
     unit = (bounds[1] - bounds[0]) / 255
-    c = check_positive("probe", probe, owner="spsa") * unit
+    c = unit * check_number("probe", probe, owner="spsa", minimum=1e-6, maximum=1e30)
     at, first, second = x.clone(), torch.zeros_like(x), torch.zeros_like(x)
     for step in range(1, n_steps + 1):
         # Adam on the estimated gradient, with its usual correction of the start.
@@ -204,6 +208,7 @@ def square(
     model, x, y, bounds = data
     n_queries = check_count("n_queries", n_queries, owner="square")
     share = check_positive("share", share, owner="square")
+    check_number("share", share, owner="square", maximum=1.0)
     stripes = _signs((*x.shape[:-2], 1, x.shape[-1]), x, generator)
     at = project(x + radius * stripes, x, radius, bounds)
     # A positive margin means that the image is fooled.

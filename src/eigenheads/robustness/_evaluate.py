@@ -413,18 +413,18 @@ def _read_budgets(
     """Return budgets in 1/255 of the pixel range, by their number in the table."""
     numbers = _check_budgets(budgets)
     check_choice("budget_unit", unit, ("pixel", "normalised"), owner=_OWNER)
-    if unit == "pixel":
-        return {number: number for number in numbers}
-    if pixel_std is None:
+    if pixel_std is None and unit != "pixel":
         contract = "given for budget_unit='normalised'"
         fail("pixel_std", contract, pixel_std, owner=_OWNER)
     # A change of e in normalised units is a change of e times std in pixels.
     std = torch.tensor(
         [
             check_positive("pixel_std", one, owner=_OWNER)
-            for one in _each("pixel_std", pixel_std)
+            for one in ([] if pixel_std is None else _each("pixel_std", pixel_std))
         ]
     )
+    if unit == "pixel":
+        return {number: number for number in numbers}
     return {number: number * std.view(-1, 1, 1) for number in numbers}
 
 

@@ -14,6 +14,7 @@ from eigenheads._checks import (
     as_numpy,
     fail,
 )
+from eigenheads._errors import UsageError
 from eigenheads.robustness._corruptions import check_images
 
 
@@ -99,7 +100,14 @@ def logits_of(model: Callable[[Tensor], Any]) -> Callable[[Tensor], Tensor]:
     """Return a function to logits, also for outputs with an attribute ``logits``."""
 
     def run(x: Tensor) -> Tensor:
-        output = model(x)
+        try:
+            output = model(x)
+        except UsageError:
+            raise
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            got = Got(f"one that raised {error!r}"[:300])
+            contract = "a function that takes the data"
+            fail("model", contract, got, owner="evaluate_robustness")
         logits: Tensor = getattr(output, "logits", output)
         if not isinstance(logits, Tensor):
             contract = "a function that returns logits, or an output with them"

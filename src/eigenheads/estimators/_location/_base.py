@@ -23,6 +23,7 @@ from eigenheads._checks import (
     check_positive,
     fail,
 )
+from eigenheads._limits import LARGEST
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags, read_bags
 from eigenheads.estimators._batches import Batches, is_dask, is_stream, row_blocks
@@ -32,14 +33,7 @@ from eigenheads.estimators._feature_maps import (
     check_feature_map,
     fit_feature_map,
 )
-from eigenheads.estimators._location._fit import (
-    OPTIMISATION,
-    PREPARATION,
-    FitState,
-    HeadSolution,
-    run_stages,
-    solution_of,
-)
+from eigenheads.estimators._location._fit import OPTIMISATION, PREPARATION
 from eigenheads.estimators._location._head import (
     HEADS,
     RELATIVE,
@@ -61,6 +55,12 @@ from eigenheads.estimators._location._selection import (
     PenaltyChoice,
     choose_penalty,
     fit_chosen,
+)
+from eigenheads.estimators._location._state import (
+    FitState,
+    HeadSolution,
+    run_stages,
+    solution_of,
 )
 from eigenheads.estimators._location._targets import (
     Encoding,
@@ -338,6 +338,10 @@ class AbstractSingleLocation(BaseEstimator):
     ) -> tuple[Bags, NDArray[Any], FloatArray]:
         """Return bags, targets and weights, checked."""
         bags, owner = read_bags(self, X, reset=reset), type(self).__name__
+        largest = float(max(bags.tokens.max(initial=0), -bags.tokens.min(initial=0)))
+        if largest > LARGEST:
+            contract = f"numbers of at most {LARGEST:g}"
+            fail("X", contract, Got(f"{largest:g}"), owner=owner, hint="Rescale them.")
         if reset:
             self._rows_are_bags = bool((bags.lengths == 1).all())
         targets = self._check_targets(read_targets(y, bags, owner=owner, several=True))

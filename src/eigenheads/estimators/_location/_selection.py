@@ -26,7 +26,6 @@ from scipy.optimize import minimize_scalar
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location._fit import (
-    FitState,
     add_heads,
     choose_key_length,
     find_directions,
@@ -36,14 +35,19 @@ from eigenheads.estimators._location._fit import (
     refine,
     screen_starts,
 )
-from eigenheads.estimators._location._head import head_outputs, pool_tokens
+from eigenheads.estimators._location._head import head_outputs
 from eigenheads.estimators._location._losses import SQUARED, columns
-from eigenheads.estimators._location._objective import minimise
+from eigenheads.estimators._location._mean_pooling import (
+    fit_mean_pooling,
+    mean_bags,
+    pooling_alphas,
+)
 from eigenheads.estimators._location._problem import (
     LabelledBags,
     LocationData,
     data_in_memory,
 )
+from eigenheads.estimators._location._state import FitState
 
 # Penalties to try. Each path begins with its first entry, from screened starts, and
 # continues from solution to solution. Two paths begin with a moderate penalty, whose
@@ -53,8 +57,6 @@ _PATHS = {
     "numbers": ((0.05, 0.2), (0.05, 1e-2, 1e-3, 3e-5), (3e-5,)),
     "classes": ((0.03, 0.1, 0.3), (0.03, 1e-2, 1e-3), (1e-2,)),
 }
-# Penalties of mean pooling, in units of the variance of pooled tokens.
-_POOLING = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 # Ten folds for few bags, whose number decides whether the head is found; else five.
 _FEW_BAGS = 200
 # With fewer different bags the choice would be noise: the first penalty is taken.
@@ -68,7 +70,6 @@ _CAUTION = 8.0
 _LEAST_SCALE = 0.5
 # Fits to a fold need not be exact.
 _FOLD_TOLERANCE, _FOLD_ITERATIONS = 10.0, 100
-_TINY = 1e-300
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def choose_penalty(state: FitState) -> PenaltyChoice:
     if n_groups < _FEWEST_BAGS:
         first = _paths(state)[0][0]
         return PenaltyChoice(Candidate("attention", first), constant, [])
-    penalties = _pooling_alphas(sample, state)
+    penalties = pooling_alphas(sample, state)
     outputs: dict[Candidate, FloatArray] = {}
     constants = np.zeros((len(member), state.data.n_outputs))
     for fold in range(int(member.max()) + 1):
@@ -266,81 +267,12 @@ def finish(state: FitState) -> FitState:
     return choose_key_length(make_sparse(state))
 
 
-def fit_mean_pooling(
-    state: FitState, alphas: tuple[float, ...], path: int = 0
-) -> list[FitState]:
-    """Fit the values with a key of zero, where every token has the same weight.
-
-    Path 0 is in standardised features, path 1 in the units of the features as given,
-    where a column that rarely varies has little influence.
-    """
-    # Not whitened: small eigenvalues of the few pooled tokens are noise.
-    plain = replace(state.coordinates, whitening=None, metric=None)
-    plain = replace(plain, scale=_pooling_scale(plain.scale, path))
-    state = replace(state, coordinates=plain, attended=None, start="mean")
-    pooled = replace(state, data=state.data.mapped(mean_bags))
-    if state.settings.kind == SQUARED:
-        flats = _ridge_path(pooled, alphas)
-        return [
-            replace(_with_alpha(state, alpha), flat=flat, converged=True)
-            for alpha, flat in zip(alphas, flats, strict=True)
-        ]
-    size = (1 + state.data.n_outputs) * len(plain.mean) + state.data.n_outputs
-    flat, found = np.zeros(size), []
-    for alpha in alphas:
-        settings = state.settings
-        objective = _with_alpha(pooled, alpha).objective()
-        result = minimise(objective, flat, max_iter=settings.max_iter, tol=settings.tol)
-        flat = result.x
-        flat[: len(plain.mean)] = 0.0  # the key, which is zero up to rounding
-        found.append(_with_alpha(state, alpha).after(result))
-    return found
-
-
-def _ridge_path(pooled: FitState, alphas: tuple[float, ...]) -> Iterator[FloatArray]:
-    """Yield key, value and intercept of ridge regressions, from one decomposition."""
-    coordinates, has_intercept = pooled.coordinates, pooled.settings.has_intercept
-    rows, targets, weights = [], [], []
-    for batch in pooled.data.read():
-        d = batch.bags.tokens.shape[1]
-        table = np.zeros((len(batch.bags), len(coordinates.mean)))
-        table[:, :d] = batch.bags.tokens - coordinates.mean[:d]
-        rows.append(table / coordinates.scale)
-        targets.append(columns(batch.targets))
-        weights.append(batch.weights / pooled.data.weight)
-    features, target = np.concatenate(rows), np.concatenate(targets)
-    roots = np.sqrt(np.concatenate(weights))
-    center = roots**2 @ features if has_intercept else np.zeros(features.shape[1])
-    mean = roots**2 @ target if has_intercept else np.zeros(target.shape[1])
-    left, singular, right = np.linalg.svd(
-        roots[:, None] * (features - center), full_matrices=False
-    )
-    along = left.T @ (roots[:, None] * (target - mean))
-    for alpha in alphas:
-        shrunk = singular / (singular**2 + max(alpha, 1e-12))
-        values = (shrunk[:, None] * along).T @ right
-        key = np.zeros(features.shape[1])
-        yield np.concatenate([key, values.ravel(), mean - values @ center])
-
-
-def _with_alpha(state: FitState, alpha: float) -> FitState:
-    return replace(state, settings=replace(state.settings, alpha=alpha))
-
-
 def _best_constant(batch: LabelledBags, state: FitState) -> FloatArray:
     """Return the constant outputs of least loss; zero without intercept."""
     if not state.settings.has_intercept:
         return np.zeros(state.data.n_outputs)
     kind = state.settings.kind
     return kind.constant(batch.targets, batch.weights, state.data.n_outputs)
-
-
-def mean_bags(bags: Bags) -> Bags:
-    """Return bags of one token, the mean of the bag; its radius is not used."""
-    weights = np.repeat(1.0 / bags.lengths, bags.lengths)
-    means = pool_tokens(bags.tokens, bags.offsets, weights)
-    radii = None if bags.radii is None else np.zeros(len(bags))
-    return Bags(means, np.arange(len(bags) + 1), radii)
 
 
 def _paths(state: FitState) -> tuple[tuple[float, ...], ...]:
@@ -406,40 +338,6 @@ def _candidates(
             alphas, fit_mean_pooling(state, alphas, index), strict=True
         ):
             yield Candidate("mean", alpha, index), found
-
-
-def _pooling_alphas(
-    batch: LabelledBags, state: FitState
-) -> tuple[tuple[float, ...], ...]:
-    """Return the penalties of mean pooling, per path, the largest last.
-
-    They are multiples of the mean variance of pooled features. A regression with nearly
-    as many effective parameters as bags nearly interpolates; its cross-validated error
-    then varies so much that it is useless. So at most half as many are allowed.
-    """
-    pooled = mean_bags(batch.bags).tokens - state.whitening.mean
-    weights = batch.weights / batch.weights.sum()
-    found = []
-    for path in (0, 1):
-        rows = pooled / _pooling_scale(state.whitening.scale, path)
-        rows = np.sqrt(weights)[:, None] * (rows - weights @ rows)
-        spectrum = np.linalg.svd(rows, compute_uv=False) ** 2
-        variance = float(spectrum.sum()) / rows.shape[1]
-        alphas = [factor * variance for factor in _POOLING]
-        kept = [
-            alpha
-            for alpha in alphas
-            if np.sum(spectrum / (spectrum + alpha + _TINY)) <= len(rows) / 2
-        ]
-        found.append(tuple(kept) or (alphas[-1],))
-    return tuple(found)
-
-
-def _pooling_scale(scale: FloatArray, path: int) -> FloatArray:
-    """Return the scale of features in mean pooling: their own, or one for all."""
-    if path == 0:
-        return scale
-    return np.full(len(scale), float(np.sqrt(np.mean(scale**2))))
 
 
 def _outputs_of(state: FitState, bags: Bags) -> FloatArray:

@@ -165,7 +165,9 @@ def parse_seeds(seeds: object) -> tuple[int, ...]:
         if len(numbers) > 2 or max(map(abs, numbers)) > MAX_WHOLE:
             fail("seeds", contract, seeds, owner=OWNER)
         seeds = numbers[0] if len(numbers) == 1 else range(*numbers)
-    if isinstance(seeds, Sequence | np.ndarray):
+    if isinstance(seeds, np.ndarray) and seeds.ndim:
+        seeds = list(seeds)
+    if isinstance(seeds, Sequence):
         if len(seeds) > MAX_CELLS:
             fail("seeds", f"at most {MAX_CELLS}", Got(str(len(seeds))), owner=OWNER)
         chosen = [check_count("seeds", s, owner=OWNER, minimum=0) for s in seeds]
