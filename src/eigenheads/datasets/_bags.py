@@ -66,7 +66,7 @@ class BagLaw:
     >>> tokens, targets, locations = law.sample(100, np.random.default_rng(0))
     >>> tokens.shape, float(targets.mean())
     ((100, 20, 10), 0.5)
-    >>> bool(np.mean((law.oracle(tokens) > 0.5) == targets) > 0.9)
+    >>> bool(np.mean((law.oracle(tokens) > 0.5) == targets) > 0.8)
     True
     """
 
