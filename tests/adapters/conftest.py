@@ -7,6 +7,9 @@ import pytest
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 collect_ignore_glob = [] if HAS_TORCH else ["test_*.py"]
+# `make test-all` has an environment of its own for TransformerLens.
+if importlib.util.find_spec("transformer_lens") is None:
+    collect_ignore_glob.append("test_transformer_lens.py")
 
 
 def pytest_collection_modifyitems(items):

@@ -5,6 +5,7 @@ import contextlib
 import numpy as np
 import pytest
 import torch
+import transformer_lens as lens
 
 from eigenheads.adapters import Capture, probe_model
 from eigenheads.probes import Head
@@ -15,7 +16,6 @@ pytestmark = [
     # Version 3 announces the end of its own models.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
-lens = pytest.importorskip("transformer_lens")
 IDS = torch.randint(0, 50, (3, 20), generator=torch.Generator().manual_seed(0))
 
 

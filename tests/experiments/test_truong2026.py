@@ -162,7 +162,8 @@ def test_a_theory_without_noise_is_noticed(monkeypatch):
         return real(law, start, **options, batch_size=10**6)
 
     monkeypatch.setattr(rule_module, "signal_mean_dynamics", quiet)
-    for key in QUICK:
+    # The claims on the other readings are about final alignments, not about paths.
+    for key in (key for key in QUICK if key != "truong2026/readings"):
         assert failing(run(key)[2]), key
 
 

@@ -218,7 +218,7 @@ def test_what_cannot_be_traced_is_refused_in_a_sentence(name):
         ({"latents": {"label": 1.0}}, "`latents` must be made of signs"),
         ({"parameters": {"beta": 1.0}}, "`parameters` must be one of"),
         ({"draw": lambda rng: None}, "Decorate it with numba.njit"),
-        ({"normals": -1}, "`normals` must be an integer >= 0"),
+        ({"normals": -1}, "`normals` must be an integer from 0"),
     ],
 )
 def test_bad_declarations_get_a_sentence(options, sentence):

@@ -260,7 +260,7 @@ def test_float32_is_taken_as_it_is(heads):
         ({"mask": np.arange(14) < np.full((3, 1), 2)}, "a sequence of 3 real tokens"),
         ({"tokens": np.zeros((3, 13, 8))}, "`tokens` must be of shape"),
         ({"n_permutations": -1}, "`n_permutations` must be an integer >= 0"),
-        ({"scale": -1.0}, "`scale` must be a finite number > 0"),
+        ({"scale": -1.0}, "`scale` must be a finite number from 1e-50"),
         ({"seed": -1}, "`seed` must be an integer >= 0"),
         ({"outputs": np.zeros((3, 2, 14, 9))}, "`outputs` must be of the shape"),
         ({"untrained": [{"keys": 1}]}, "`untrained` must be"),

@@ -34,6 +34,7 @@ HEADLINES = (
     "truong2026/phase_diagram",
     "maulensoto2026/fig1",
     "maulensoto2026/fig2",
+    "teo2024/sign",
 )
 _PIPED_WIDTH = 120
 _NEXT = (

@@ -7,7 +7,14 @@ from typing import Any, Final, Literal
 import torch
 from torch import Tensor, nn
 
-from eigenheads._checks import Got, check_choice, check_count, check_number, fail
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    check_instance,
+    check_items,
+    check_number,
+    fail,
+)
 from eigenheads.adapters._family import first_tensor
 from eigenheads.adapters._layers import find_attention_layers
 from eigenheads.adapters._screen import blocks_around_first
@@ -33,8 +40,13 @@ class TokenAugmentation:
         keep: Sequence[int],
         generator: torch.Generator | None,
     ) -> None:
+        check_choice("mode", mode, ("replace", "drop"), owner=_OWNER)
+        if not callable(share):
+            share = check_number("share", share, owner=_OWNER, minimum=0.0, maximum=1.0)
+        if generator is not None:
+            check_instance("generator", generator, torch.Generator, owner=_OWNER)
         self.n_passes = 0
-        self._share, self._mode, self._keep = share, mode, tuple(keep)
+        self._share, self._mode, self._keep = share, mode, _positions(keep)
         self._generator = generator
         self._handles: list[Any] = []
         self._block: str | None = None
@@ -187,14 +199,10 @@ def augment_tokens(
     ...     model(torch.randn(4, 9, 8)).shape
     torch.Size([4, 5, 8])
     """
-    check_choice("mode", mode, ("replace", "drop"), owner=_OWNER)
-    if not callable(share):
-        share = check_number("share", share, owner=_OWNER, minimum=0.0, maximum=1.0)
-    for place in keep:
-        check_count("keep", abs(place), owner=_OWNER, minimum=0)
+    # The handle checks the settings before the model is touched.
+    made = TokenAugmentation(share, mode, keep, generator)
     layers = find_attention_layers(model, owner=_OWNER)
     axis = 1 if getattr(layers[0].module, "batch_first", True) else 0
-    made = TokenAugmentation(share, mode, keep, generator)
     made.attach(model, blocks_around_first(layers), axis)
     return made
 
@@ -218,3 +226,13 @@ def _substituted(
     others = tuple(changed if one is tokens else one for one in args)
     named = {name: changed if one is tokens else one for name, one in kwargs.items()}
     return others, named
+
+
+def _positions(keep: object) -> tuple[int, ...]:
+    """Return the positions that stay; negative ones count from the end."""
+    contract = "a sequence of integers"
+    places = check_items("keep", keep, contract, owner=_OWNER)
+    for place in places:
+        if isinstance(place, bool) or not isinstance(place, int):
+            fail("keep", contract, keep, owner=_OWNER, error=TypeError)
+    return tuple(places)

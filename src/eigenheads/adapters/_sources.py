@@ -211,9 +211,10 @@ def tokenize_texts(
 ) -> dict[str, Any]:
     """Return a batch of texts, padded on the right and cut at 128 tokens."""
     texts = check_items("texts", texts, "a sequence of strings", owner=owner)
-    if not texts or not all(isinstance(text, str) for text in texts):
-        contract = "strings, at least one"
-        fail("texts", contract, texts, owner=owner, error=TypeError)
+    if not texts:
+        fail("texts", "at least one text", texts, owner=owner)
+    if not all(isinstance(text, str) for text in texts):
+        fail("texts", "a sequence of strings", texts, owner=owner, error=TypeError)
     if tokenizer is not None:
         check_callable("tokenizer", tokenizer, "a tokenizer", owner=owner)
     if tokenizer is None:

@@ -7,7 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, i0e, logsumexp
 
-from eigenheads._checks import check_choice, check_count
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    check_count,
+    check_finite_array,
+    fail,
+)
 from eigenheads._rng import check_generator
 from eigenheads._typing import FloatArray
 from eigenheads.datasets._size import check_sample_size
@@ -163,7 +169,11 @@ class BagLaw:
             Probability of class 1; for ``"sum"``, the sum of readouts weighted by the
             probability that each token is marked, tokens taken one by one.
         """
-        x = np.asarray(tokens, dtype=np.float64) @ self.frame
+        bags = check_finite_array("tokens", tokens, owner="BagLaw.oracle")
+        if bags.ndim != 3 or bags.shape[-1] != self.d or 0 in bags.shape:
+            contract = f"of shape (n, n_tokens, {self.d}), without empty axes"
+            fail("tokens", contract, Got(bags.shape), owner="BagLaw.oracle")
+        x = bags @ self.frame
         if self.law == "sum":
             share = (1 + _MOST_MARKED) / 2 / self.n_tokens
             logits = _SUM * x[..., 0] - _SUM**2 / 2 + np.log(share / (1 - share))

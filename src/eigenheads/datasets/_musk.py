@@ -52,7 +52,7 @@ def load_musk(folder: str | PathLike[str], *, version: int = 1) -> MuskBags:
     .. [1] Dietterich, Lathrop, Lozano-Pérez (1997). Solving the multiple instance
        problem with axis-parallel rectangles.
     """
-    if version not in (1, 2):
+    if not isinstance(version, int) or version not in (1, 2):
         fail("version", "1 or 2", version, owner=_OWNER)
     root = check_path("folder", folder, owner=_OWNER)
     names = (f"clean{version}.data", f"musk{version}.csv.gz")

@@ -17,7 +17,7 @@ from sklearn.model_selection import (
 )
 from sklearn.utils.multiclass import type_of_target
 
-from eigenheads._checks import Got, check_choice, fail
+from eigenheads._checks import check_choice, check_instance, fail
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bag_pooling import (
     POOLINGS,
@@ -188,9 +188,7 @@ def compare_bag_estimators(
     given = list(bags) if not hasattr(bags, "columns") else bags
     targets = read_targets(y, read_bags(_Reader(), bags, reset=True), owner=_OWNER)
     is_classifier = not type_of_target(targets).startswith("continuous")
-    named = dict(estimators or bag_estimators(is_classifier=is_classifier))
-    if not named:
-        fail("estimators", "at least one estimator", Got("none"), owner=_OWNER)
+    named = _named(estimators, is_classifier=is_classifier)
     reference = next(iter(named)) if reference is None else reference
     check_choice("reference", reference, list(named), owner=_OWNER)
     splitter = _splitter(cv, targets, groups, is_classifier=is_classifier)
@@ -224,9 +222,22 @@ class _Reader(BaseEstimator):
 _Reader.__name__ = _OWNER
 
 
+def _named(estimators: Any, *, is_classifier: bool) -> dict[str, Any]:
+    """Return estimators by name, the usual ones for None."""
+    if estimators is None:
+        return dict(bag_estimators(is_classifier=is_classifier))
+    named = dict(check_instance("estimators", estimators, dict, owner=_OWNER))
+    if not named or not all(hasattr(one, "fit") for one in named.values()):
+        fail("estimators", "at least one estimator by name", estimators, owner=_OWNER)
+    return named
+
+
 def _splitter(cv: Any, targets: Any, groups: Any, *, is_classifier: bool) -> Any:
     if cv is not None:
-        return check_cv(cv, targets, classifier=is_classifier)
+        splitter = check_cv(cv, targets, classifier=is_classifier)
+        if not splitter.get_n_splits(targets, targets, groups):
+            fail("cv", "at least one split", cv, owner=_OWNER)
+        return splitter
     if groups is not None:
         return GroupKFold(_N_SPLITS)
     kind = RepeatedStratifiedKFold if is_classifier else RepeatedKFold

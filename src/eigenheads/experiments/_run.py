@@ -86,11 +86,16 @@ class Listener:
         """Receive a key that a pattern matched and that cannot run here."""
 
 
-def check_listener(listener: Any, *, owner: str) -> Listener:
+def check_listener(
+    listener: Any,
+    *,
+    owner: str,
+    methods: Sequence[str] = ("begin", "start", "advance", "finish", "leave_out"),
+) -> Listener:
     """Return the listener, one that does nothing for None, or raise."""
     if listener is None:
         return Listener()
-    for name in ("begin", "start", "advance", "finish", "leave_out"):
+    for name in methods:
         if not callable(getattr(listener, name, None)):
             contract = f"a Listener, with a method {name}"
             fail("listener", contract, listener, owner=owner, error=TypeError)

@@ -89,6 +89,8 @@ def change_params(params: Any, settings: Mapping[str, Any], *, owner: str) -> An
     >>> change_params(Sizes(), {"d": "1e3", "scales": "1,2"}, owner="doctest")
     Sizes(d=1000, scales=(1.0, 2.0))
     """
+    if not settings:
+        return params
     # Nested sizes, such as those of a text, have no plain value to replace.
     names = [
         field.name

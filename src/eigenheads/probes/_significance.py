@@ -183,7 +183,7 @@ def max_statistic_p_values(
     --------
     >>> draws = [[0.0, 1.0, 2.0, 1.5], [1.0, 0.0, 1.0, 2.0]]
     >>> max_statistic_p_values([([9.0, 1.0], draws, "greater")])[0]
-    array([0.2, 1. ])
+    array([0.2, 0.8])
     """
     # Members may have more draws than others; the first ones serve all.
     n_draws = min((np.shape(draws)[-1] for _, draws, _ in tests), default=0)

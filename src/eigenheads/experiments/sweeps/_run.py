@@ -164,7 +164,8 @@ def sweep(  # noqa: PLR0913  (one parameter per option of the command)
     >>> result.mean("nu_squared").shape
     (2, 1)
     """
-    listener = check_listener(listener, owner=OWNER)
+    methods = ("begin", "start", "advance")
+    listener = check_listener(listener, owner=OWNER, methods=methods)
     experiment = (
         key if isinstance(key, Experiment) else get_experiment(key, owner=OWNER)
     )
