@@ -206,6 +206,7 @@ def check_nuisance(run: Run[NuisanceParams]) -> list[Claim]:
             0.25,
             "a query that finds nothing stays uniform on the sphere",
             source="ours: a control",
+            on_record="undecided",
         ),
     ]
 
