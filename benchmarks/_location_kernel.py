@@ -4,11 +4,16 @@ Written for this one model before models could be declared, and not used elsewhe
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from eigenheads._compile import njit
+from eigenheads.dynamics._location_kernels import (
+    LocationProblem,
+    gradient_weights,
+    record_state,
+)
 from eigenheads.models._engine import (
     REORDER,
     combine,
@@ -16,55 +21,6 @@ from eigenheads.models._engine import (
     reveal,
     sphere_step,
 )
-
-_ERF_SLOPE = 2.0 / math.sqrt(math.pi)
-
-
-class LocationProblem(NamedTuple):
-    """Constants of a run."""
-
-    d: float
-    n_tokens: int
-    gamma: float
-    noise: float
-    batch_size: int
-
-
-@njit(fastmath=REORDER)
-def gradient_weights(
-    on_key: Any,
-    on_value: Any,
-    target: float,
-    inverse_temperature: float,
-    share: float,
-    key_weights: Any,
-    value_weights: Any,
-) -> None:
-    r"""Write the weights of a prompt's tokens in the two gradients.
-
-    The gradients of ``share`` times :math:`(T - y)^2`, with
-    :math:`T = \sum_l \mathrm{erf}(\lambda X_l \cdot k)(X_l \cdot v)`, are sums
-    :math:`\sum_l a_l X_l` (for k) and :math:`\sum_l c_l X_l` (for v):
-
-    .. math::
-
-        a_l = 2 (T - y) \lambda\, \mathrm{erf}'(\lambda X_l \cdot k)(X_l \cdot v),
-        \qquad c_l = 2 (T - y)\, \mathrm{erf}(\lambda X_l \cdot k)
-    """
-    n_tokens = on_key.shape[0]
-    error = -target
-    for token in range(n_tokens):
-        argument = inverse_temperature * on_key[token]
-        attention = math.erf(argument)
-        value_weights[token] = attention
-        # The slope of erf up to a constant, which is part of for_key.
-        key_weights[token] = math.exp(-argument * argument) * on_value[token]
-        error += attention * on_value[token]
-    for_value = 2.0 * share * error
-    for_key = for_value * inverse_temperature * _ERF_SLOPE
-    for token in range(n_tokens):
-        value_weights[token] *= for_value
-        key_weights[token] *= for_key
 
 
 @njit()
@@ -130,7 +86,7 @@ def location_exact_block(
         if not finite:
             return first + index
         reframe(state, 2)
-        _record(state, first + index + 1, record_every, records)
+        record_state(state, first + index + 1, record_every, records)
     return -1
 
 
@@ -142,19 +98,3 @@ def _project(vector: Any, z: Any, out: Any) -> None:
         for axis in range(4):
             total += vector[axis] * z[axis, token]
         out[token] = total
-
-
-@njit()
-def _record(state: Any, step: int, record_every: int, records: Any) -> None:
-    """Write kappa, nu, theta, eta, rho if this step is to be recorded."""
-    if step % record_every != 0:
-        return
-    row = step // record_every
-    rho = 0.0
-    for axis in range(state.shape[1]):
-        rho += state[0, axis] * state[1, axis]
-    records[row, 0] = state[0, 0]
-    records[row, 1] = state[1, 1]
-    records[row, 2] = state[1, 0]
-    records[row, 3] = state[0, 1]
-    records[row, 4] = rho

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import erf
 
-from benchmarks._location_kernel import LocationProblem, location_exact_block
+from benchmarks._location_kernel import location_exact_block
 from eigenheads._location_order import ORDER_PARAMETERS
 from eigenheads._parallel import threads
 from eigenheads._rng import run_generators
@@ -23,6 +23,7 @@ from eigenheads._run_blocks import run_blocks
 from eigenheads.datasets import SignalTokens, SingleLocation
 from eigenheads.dynamics import location_start, simulate_location, simulate_signal
 from eigenheads.dynamics._location import frame_coordinates
+from eigenheads.dynamics._location_kernels import LocationProblem
 from eigenheads.models import Model, Token, simulate, softmax
 
 

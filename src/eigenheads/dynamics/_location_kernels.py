@@ -107,7 +107,7 @@ def location_full_block(
         finite &= sphere_step(state[1], gradient[1], step_sizes[index])
         if not finite:
             return first + index
-        _record(state, first + index + 1, record_every, records)
+        record_state(state, first + index + 1, record_every, records)
     return -1
 
 
@@ -151,7 +151,7 @@ def add_location_gradient(
 
 
 @njit()
-def _record(state: Any, step: int, record_every: int, records: Any) -> None:
+def record_state(state: Any, step: int, record_every: int, records: Any) -> None:
     """Write kappa, nu, theta, eta, rho if this step is to be recorded."""
     if step % record_every != 0:
         return

@@ -376,7 +376,7 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
     panels[0].legend(loc="lower right")
 
 
-def work(params: Params) -> float:
+def _work(params: Params) -> float:
     """Return the sentences that are encoded."""
     total = 0
     for most in (params.n_train, params.n_twin):
@@ -412,7 +412,7 @@ experiments = (
         simulate=simulate,
         check=check,
         draw=draw,
-        work=work,
+        work=_work,
         size=(10.0, 4.2),
         needs=("hf", "minilm"),
     ),
