@@ -160,6 +160,23 @@ class Browser:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
+    def follow(self, link: str, arrived: str) -> None:
+        """Click the link of a selector and wait until a selector of its target exists.
+
+        The click runs after the evaluation has been answered: an evaluation during
+        which the page is left fails with "Inspected target navigated or closed". For
+        the same reason a failed question is repeated until the target is loaded.
+        """
+        self.run(f"setTimeout(() => document.querySelector({link!r}).click()), 0")
+        deadline = time.monotonic() + 30.0
+        while True:
+            with contextlib.suppress(AssertionError):
+                if self.run(f"!!document.querySelector({arrived!r})"):
+                    break
+            assert time.monotonic() < deadline, f"{link} did not lead to {arrived}."
+            time.sleep(0.02)
+        self.wait("document.readyState === 'complete'")
+
     def wait(self, condition: str, seconds: float = 30.0) -> None:
         """Wait until an expression is true."""
         self._until(f"!!({condition})", seconds)

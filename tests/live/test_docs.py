@@ -47,12 +47,10 @@ def test_the_copy_in_the_documents_runs(built, browser):
 
 @pytest.mark.browser
 def test_theory_is_a_link_that_works_offline(page):
-    page.run("document.querySelector('[data-of=location] a').click()")
-    page.wait("document.querySelector('h2#location')")
+    page.follow("[data-of=location] a", "h2#location")
     assert page.run("location.protocol") == "file:"
     assert page.axe() == []
-    page.run("document.querySelector('a').click()")
-    page.wait("document.querySelector('canvas')")
+    page.follow("a", "canvas")
     papers = re.findall(r'href="(https:[^"]+)"', live_page().read_text("utf-8"))
     assert papers == [
         "https://arxiv.org/abs/2410.01537",

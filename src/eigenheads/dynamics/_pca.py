@@ -171,6 +171,7 @@ def simulate_pca(
     True
     """
     spectrum = _spectrum(law, rank)
+    rank = spectrum.rank
     spectrum.warn_if_not_identified(owner=_OWNER)
     check_choice("head", head, _HEADS, owner=_OWNER)
     check_choice("method", method, _METHODS, owner=_OWNER)

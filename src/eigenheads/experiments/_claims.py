@@ -239,8 +239,11 @@ def difference(
     """Return the claim that a difference is positive, judged by its interval.
 
     `printed` is the difference reported in the paper, and `own_setting` tells whether
-    the setting is that of the paper. An estimate of NaN means not measured.
+    the setting is that of the paper. An estimate of NaN means not measured. If all
+    observed differences are exactly zero, the claim is undecided.
     """
+    if estimate.value == 0.0 and estimate.interval(LEVEL) == (0.0, 0.0):
+        estimate = replace(estimate, interval=lambda _: (-math.inf, math.inf))
     is_empty = isinstance(why, str) and not why
     reason = "the whole interval is above zero" if is_empty else why
     return _claim(statement, "≥", estimate, 0.0, 0.0, reason, options)

@@ -1,9 +1,10 @@
 """Digests of the code that a result rests on.
 
 A digest covers the definitions that a function reaches through this package, and
-nothing else: comments, docstrings and unrelated functions do not change it. So a result
-stays current until code that computes it changes, and claims or drawings can change
-without a new simulation.
+nothing else: comments, docstrings and unrelated functions do not change it. Checks of
+arguments and the texts of errors are left out as well, because they either let a
+simulation run unchanged or stop it. So a result stays current until code that computes
+it changes, and claims or drawings can change without a new simulation.
 """
 
 import ast
@@ -19,6 +20,8 @@ from eigenheads.experiments._core import Experiment
 from eigenheads.experiments._registry import experiment_keys, get_experiment
 
 _ROOT = Path(eigenheads.__file__).parent
+# Modules that check arguments, raise errors, or name types, and compute nothing.
+_LEFT_OUT = {"_checks", "_errors", "_extras", "_limits", "_typing"}
 # A definition: its module, and its name there; None stands for the whole module.
 _Place = tuple[str, str | None]
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -168,7 +171,10 @@ def _file(name: str) -> Path | None:
     """Return the file of a module of this package."""
     if name.partition(".")[0] != _ROOT.name:
         return None
-    base = _ROOT.joinpath(*name.split(".")[1:])
+    parts = name.split(".")[1:]
+    if parts and parts[0] in _LEFT_OUT:
+        return None
+    base = _ROOT.joinpath(*parts)
     for path in (base.with_suffix(".py"), base / "__init__.py"):
         if path.is_file():
             return path
@@ -209,12 +215,25 @@ def _names(statement: ast.stmt) -> Iterator[str]:
     return (node.id for node in ast.walk(statement) if isinstance(node, ast.Name))
 
 
+class _Reduced(ast.NodeTransformer):
+    """Removes docstrings, texts of errors, and checks whose result is not used."""
+
+    def visit_Raise(self, node: ast.Raise) -> ast.Raise:
+        """Keep that an error is raised, and drop which."""
+        return ast.Raise()
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | ast.Pass:
+        """Drop docstrings and calls such as ``check_count(…)``."""
+        value = node.value
+        is_check = (
+            isinstance(value, ast.Call)
+            and isinstance(value.func, ast.Name)
+            and value.func.id.startswith("check_")
+        )
+        return ast.Pass() if is_check or isinstance(value, ast.Constant) else node
+
+
 def _plain(tree: ast.AST) -> str:
-    """Return source without comments and docstrings."""
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(node, ast.Module | _Definition) and body:
-            first = body[0]
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                node.body = body[1:] or [ast.Pass()]
-    return ast.unparse(tree)
+    """Return source without comments, docstrings, checks and texts of errors."""
+    lines = ast.unparse(_Reduced().visit(tree)).splitlines()
+    return "\n".join(line for line in lines if line.strip() != "pass")
