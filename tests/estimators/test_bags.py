@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from numpy.testing import assert_array_equal
 from scipy.sparse import csr_array
@@ -173,6 +174,24 @@ def test_labels_groups_and_dates_are_no_features():
     assert chosen.groups is None
 
 
+def test_frames_of_polars_are_cut_and_compared_as_those_of_pandas():
+    frame = pl.DataFrame(patients().to_dict(orient="list"))
+    grouped = group_bags(frame, "slide", target="sick", groups="patient")
+    known = group_bags(patients(), "slide", target="sick", groups="patient")
+    assert grouped.bags[-1].columns == ["x", "y"]
+    for bag, other in zip(grouped.bags, known.bags, strict=True):
+        assert_array_equal(bag.to_numpy(), other.to_numpy())
+    assert_array_equal(grouped.targets, known.targets)
+    assert_array_equal(grouped.groups, known.groups)
+    model = SingleLocationRegressor(alpha=0.1).fit(grouped.bags, np.arange(4.0))
+    assert model.feature_names_in_.tolist() == ["x", "y"]
+    assert_array_equal(model.predict(grouped.bags), model.predict(known.bags))
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict([bag[["y", "x"]] for bag in grouped.bags])
+    with pytest.raises(ValueError, match=re.escape("['patient', 'seen', 'note']")):
+        model.fit(frame, np.arange(6.0))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -195,7 +214,9 @@ def test_columns_are_kept_and_compared(rng):
     mixed = [bags[0], bags[1][["b", "a"]]]
     with pytest.raises(ValueError, match=r"equal columns; got \['b', 'a'\] in bag 1"):
         SingleLocationRegressor(alpha=0.1).fit(mixed, [0.0, 1.0])
-    with pytest.raises(ValueError, match="bags of one type; got a ndarray among Data"):
+    with pytest.raises(
+        ValueError, match="bags of one type; got a ndarray beside a Data"
+    ):
         SingleLocationRegressor(alpha=0.1).fit([bags[0], np.ones((2, 2))], [0.0, 1.0])
 
 

@@ -3,11 +3,24 @@
 import pytest
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from eigenheads.estimators import SingleLocationClassifier, SingleLocationRegressor
+from eigenheads.estimators import (
+    SingleLocationClassifier,
+    SingleLocationClassifierCV,
+    SingleLocationRegressor,
+    SingleLocationRegressorCV,
+)
+
+# One setting and few folds: the contract is about input, not about the search.
+SMALL = {"feature_maps": (None,), "heads": ("softmax",), "cv": 2}
 
 
 def contract_checks():
-    for estimator in (SingleLocationRegressor(), SingleLocationClassifier()):
+    for estimator in (
+        SingleLocationRegressor(),
+        SingleLocationClassifier(),
+        SingleLocationRegressorCV(**SMALL),
+        SingleLocationClassifierCV(**SMALL),
+    ):
         for subject, check in estimator_checks_generator(estimator):
             name = getattr(check, "func", check).__name__
             # Runs only where SciPy was imported with SCIPY_ARRAY_API set.

@@ -18,11 +18,13 @@ from eigenheads.experiments._digest import claims_version
 from eigenheads.experiments._run import draw_experiment, experiment_rng
 from eigenheads.theory import LocationLandscape
 
-# Experiments that train or read models have test files of their own.
+# Experiments that train or read models, or fit bags, have test files of their own.
 KEYS = [
     key
     for key in experiment_keys()
-    if key.startswith("marion2025/") and not get_experiment(key).needs
+    if key.startswith("marion2025/")
+    and not get_experiment(key).needs
+    and key != "marion2025/bags"
 ]
 # Two on every change, the others with `make test-all`.
 SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4))]

@@ -6,10 +6,10 @@ from eigenheads.estimators._bag_pooling import (
     PooledBagClassifier,
     PooledBagRegressor,
 )
-from eigenheads.estimators._bags import GroupedBags, group_bags
 from eigenheads.estimators._batches import row_blocks
 from eigenheads.estimators._compare import BagComparison, compare_bag_estimators
 from eigenheads.estimators._feature_maps import RBFFeatures
+from eigenheads.estimators._group_bags import GroupedBags, group_bags
 from eigenheads.estimators._location import (
     SingleLocationClassifier,
     SingleLocationClassifierCV,

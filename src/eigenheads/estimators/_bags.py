@@ -2,21 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.sparse import issparse
 from sklearn.utils.validation import validate_data
 
-from eigenheads._checks import (
-    Got,
-    check_choice,
-    check_items,
-    fail,
-    shown,
-    without_traps,
-)
+from eigenheads._checks import Got, fail, shown, without_traps
 
 _HINT = "A bag is an array of shape (n_tokens, n_features)."
 
@@ -101,7 +94,7 @@ def _table(X: Any, owner: str) -> tuple[Any, NDArray[np.int64] | None]:
     if type(X).__name__.endswith("GroupBy"):
         hint = "Use `group_bags(frame, by=...).bags`, or `[bag for _, bag in grouped]`."
         fail("X", "a list of bags", Got("a groupby"), owner=owner, hint=hint)
-    if hasattr(X, "columns") and hasattr(X, "iloc"):
+    if is_frame(X):
         _check_frame(X, owner)
     if isinstance(X, dict) and n_axes is None:  # a sparse array may be a dict
         fail("X", "a list of bags, or an array", Got("a dict"), owner=owner, hint=_HINT)
@@ -125,7 +118,9 @@ def _table(X: Any, owner: str) -> tuple[Any, NDArray[np.int64] | None]:
 def _check_frame(frame: Any, owner: str) -> None:
     """Raise if a table has columns that are not numbers."""
     text = [
-        str(name) for name in frame.columns if _kind(frame[name]).kind not in "biuf"
+        str(name)
+        for name in frame.columns
+        if column_kind(frame[name]).kind not in "biuf"
     ]
     if text:
         got = Got(f"a DataFrame with the columns {text}, which are not numbers")
@@ -140,11 +135,12 @@ def _with_names(bags: Any, rows: NDArray[Any], owner: str) -> Any:
 
     scikit-learn then records the names in `fit`, and compares them afterwards.
     """
-    is_frame = [hasattr(bag, "columns") and hasattr(bag, "iloc") for bag in bags]
-    if not any(is_frame):
+    kinds = [type(bag) if is_frame(bag) else None for bag in bags]
+    if not any(kinds):
         return rows
-    if not all(is_frame):
-        got = Got(f"a {type(bags[is_frame.index(False)]).__name__} among DataFrames")
+    if len(set(kinds)) > 1:
+        other = next(bag for bag in bags if type(bag) is not type(bags[0]))
+        got = Got(f"a {type(other).__name__} beside a {type(bags[0]).__name__}")
         fail("X", "bags of one type", got, owner=owner)
     names = list(bags[0].columns)
     for index, bag in enumerate(bags):
@@ -152,7 +148,8 @@ def _with_names(bags: Any, rows: NDArray[Any], owner: str) -> Any:
             got = Got(f"{list(bag.columns)} in bag {index}, {names} in bag 0")
             hint = "Reorder them: `bag[names]`."
             fail("X", "bags with equal columns", got, owner=owner, hint=hint)
-    return type(bags[0])(rows, columns=bags[0].columns)
+    names_of = "columns" if hasattr(bags[0], "iloc") else "schema"
+    return type(bags[0])(rows, **{names_of: bags[0].columns})
 
 
 def _cube(array: NDArray[Any], owner: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -184,166 +181,19 @@ def _check_rows(rows: Sequence[Any], owner: str) -> None:
             fail("X", "bags with two axes", got, owner=owner, hint=_HINT)
 
 
-class GroupedBags(NamedTuple):
-    """Bags cut from a long table; see :func:`group_bags`."""
-
-    bags: list[Any]
-    ids: NDArray[Any]
-    first_rows: NDArray[np.int64]
-    targets: NDArray[Any] | None
-    groups: NDArray[Any] | None
-
-
-def group_bags(
-    table: Any,
-    by: ArrayLike | str,
-    *,
-    target: str | None = None,
-    features: Sequence[str] | None = None,
-    groups: str | None = None,
-) -> GroupedBags:
-    """Cut a long table, one row per token, into bags.
-
-    Parameters
-    ----------
-    table : array-like or DataFrame of shape (n_tokens, n_features)
-        One row per token, in any order of bags; NaN stay as they are.
-
-    by : array-like of shape (n_tokens,) or str
-        The bag of each row; or, for a DataFrame, the name of the column that contains
-        it.
-
-    target : str, default=None
-        Column of a DataFrame with the target, which must be constant within bags.
-
-    features : list of str, default=None
-        Columns of a DataFrame to use as features. None means all columns of numbers
-        other than those named by `by`, `target` and `groups`; columns of text, dates
-        and times are never features.
-
-    groups : str, default=None
-        Column of a DataFrame with a group of bags, such as a patient, which must be
-        constant within bags; for ``GroupKFold``.
-
-    Returns
-    -------
-    grouped : GroupedBags
-        ``bags``, a list of arrays, or of DataFrames for a DataFrame, in the order in
-        which the ids first appear, rows in their order within a bag; ``ids``, one per
-        bag; ``first_rows``, the first row of each bag; ``targets`` and ``groups``, one
-        per bag, or None.
-
-    Examples
-    --------
-    >>> grouped = group_bags([[1.0], [2.0], [3.0]], by=["b", "a", "b"])
-    >>> grouped.bags
-    [array([[1.], [3.]]), array([[2.]])]
-    >>> grouped.ids, grouped.first_rows
-    (array(['b', 'a'], dtype='<U1'), array([0, 1]))
-    """
-    columns = [str(name) for name in getattr(table, "columns", [])]
-    named = {"by": by if isinstance(by, str) else None, "target": target}
-    named["groups"] = groups
-    for name, column in named.items():
-        if column is None:
-            continue
-        if not columns:
-            contract = "the name of a column, for a DataFrame"
-            if name == "by":
-                contract = "one id per row, or the name of a column of a DataFrame"
-            fail(name, contract, column, owner="group_bags")
-        check_choice(name, column, columns, owner="group_bags")
-    ids = np.asarray(table[by] if isinstance(by, str) else by)
-    rows = _feature_columns(table, columns, features, set(named.values()))
-    if np.ndim(rows) != 2:
-        contract = "of shape (n_tokens, n_features)"
-        fail("table", contract, np.asarray(rows), owner="group_bags")
-    if ids.shape != (len(rows),):
-        contract = f"one id per row, of shape ({len(rows)},)"
-        fail("by", contract, ids, owner="group_bags")
-    _check_present("by", ids)
-    unique, first, member = np.unique(ids, return_index=True, return_inverse=True)
-    # The ids are sorted by now; ranks restore the order of their first appearance.
-    appearance = np.argsort(first)
-    rank = np.empty_like(appearance)
-    rank[appearance] = np.arange(len(appearance))
-    # A stable sort keeps the order of the rows within a bag.
-    order = np.argsort(rank[member], kind="stable")
-    cuts = np.cumsum(np.bincount(rank[member], minlength=len(unique)))[:-1]
-    parts = np.split(order, cuts)
-    bags = [rows.iloc[part] if columns else rows[part] for part in parts]
-    per_bag = {
-        name: _constant_within(
-            name, np.asarray(table[column]), parts, unique[appearance]
-        )
-        for name, column in named.items()
-        if column is not None and name != "by"
-    }
-    return GroupedBags(
-        bags,
-        unique[appearance],
-        first[appearance],
-        per_bag.get("target"),
-        per_bag.get("groups"),
+def is_frame(table: Any) -> bool:
+    """Return whether a table is a DataFrame of pandas or polars."""
+    return hasattr(table, "columns") and (
+        hasattr(table, "iloc") or hasattr(table, "get_columns")
     )
 
 
-def _feature_columns(
-    table: Any, columns: list[str], features: Sequence[str] | None, other: set[Any]
-) -> Any:
-    """Return the columns of numbers, or the features that the caller names."""
-    if not columns:
-        if features is not None:
-            contract = "None, unless the table is a DataFrame"
-            fail("features", contract, features, owner="group_bags")
-        return np.asarray(without_traps("table", table, owner="group_bags"))
-    if features is not None:
-        contract = "a list of names of columns"
-        features = check_items("features", features, contract, owner="group_bags")
-        for name in features:
-            check_choice("features", name, columns, owner="group_bags")
-        return table[list(features)]
-    # Numbers and booleans; dates have kind "M", durations "m", text "O" or "U".
-    chosen = [
-        name
-        for name in table.columns
-        if name not in other and np.dtype(_kind(table[name])).kind in "biuf"
-    ]
-    if not chosen:
-        got = Got(f"columns {columns}")
-        hint = "Name them with `features`."
-        fail("table", "with columns of numbers", got, owner="group_bags", hint=hint)
-    return table[chosen]
-
-
-def _kind(column: Any) -> Any:
+def column_kind(column: Any) -> Any:
     """Return the NumPy dtype of a column; nullable columns count by their numbers."""
+    if not hasattr(column, "iloc"):  # of polars
+        return column[:0].to_numpy().dtype
     dtype = getattr(column.dtype, "numpy_dtype", column.dtype)
     return dtype if isinstance(dtype, np.dtype) else np.dtype(object)
-
-
-def _constant_within(
-    name: str, column: NDArray[Any], parts: list[NDArray[Any]], ids: NDArray[Any]
-) -> NDArray[Any]:
-    """Return the value of each bag, or raise if it varies within one."""
-    _check_present(name, column)
-    for part, identity in zip(parts, ids, strict=True):
-        values = column[part]
-        if (values != values[0]).any():
-            other = values[values != values[0]][0]
-            got = Got(f"{shown(values[0])} and {shown(other)} in bag {shown(identity)}")
-            fail(name, "constant within bags", got, owner="group_bags")
-    return column[[part[0] for part in parts]]
-
-
-def _check_present(name: str, values: NDArray[Any]) -> None:
-    given = values.tolist()
-    missing = [row for row, one in enumerate(given) if _is_missing(one)]
-    if missing:
-        word = "None" if given[missing[0]] is None else "NaN"
-        got = Got(f"{word} at row {missing[0]}")
-        contract = "an id for every row" if name == "by" else "a value for every row"
-        fail(name, contract, got, owner="group_bags")
 
 
 def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -359,7 +209,7 @@ def _is_sequence_of_bags(X: object) -> bool:
 
 
 def _n_axes(bag: object) -> int:
-    ndim = getattr(bag, "ndim", None)
+    ndim = 2 if is_frame(bag) else getattr(bag, "ndim", None)
     if ndim is not None:
         return int(ndim)
     if isinstance(bag, list | tuple) and len(bag):
@@ -383,13 +233,6 @@ def _as_bag(bag: Any, index: int, owner: str) -> NDArray[Any]:
         got = Got(f"shape {array.shape} for bag {index}")
         fail("X", "bags with two axes", got, owner=owner, hint=_HINT)
     return array
-
-
-def _is_missing(identity: object) -> bool:
-    try:
-        return identity is None or bool(identity != identity)
-    except TypeError:  # pandas' NA is neither
-        return True
 
 
 def _numbers(array: NDArray[Any]) -> NDArray[Any] | None:

@@ -26,6 +26,8 @@ MOST_TOKENS = 100_000
 # Tokens whose distances give the width of the kernel.
 _PAIRS = 500
 _N_LANDMARKS = 300
+# Rows whose kernel values are computed together.
+_CHUNK = 2_048
 _N_BINS = 5
 # The quadratic map of this many features has 5 150 products.
 _WIDEST_QUADRATIC = 100
@@ -82,7 +84,14 @@ class RBFFeatures(TransformerMixin, BaseEstimator):
     def transform(self, X: Any) -> NDArray[Any]:
         """Return the standardised features and the kernel features."""
         rows = self.scaler_.transform(np.asarray(X))
-        return np.hstack([rows, self.nystroem_.transform(rows)])
+        d, width = rows.shape[1], len(self.nystroem_.components_)
+        features = np.empty((len(rows), d + width), dtype=rows.dtype)
+        features[:, :d] = rows
+        # Chunks of kernel values stay in the cache.
+        for start in range(0, len(rows), _CHUNK):
+            chunk = slice(start, start + _CHUNK)
+            features[chunk, d:] = self.nystroem_.transform(rows[chunk])
+        return features
 
 
 def _median_gamma(rows: NDArray[Any]) -> float:

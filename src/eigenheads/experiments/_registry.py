@@ -24,6 +24,7 @@ _MODULES = {
         "any_dimension": "any_dimension",
         "bayes": "bayes",
         "transformers": "transformers",
+        "bags": "bags",
     },
     "truong2026": {
         "alignment": "alignment",

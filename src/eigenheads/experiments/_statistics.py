@@ -77,6 +77,35 @@ def mean_estimate(sample: ArrayLike) -> Estimate:
     )
 
 
+def resampled_estimate(sample: ArrayLike, *, test_share: float) -> Estimate:
+    """Return the mean over folds of a cross-validation, or over its repeats.
+
+    Training sets overlap, so that folds are not independent. The variance is that of
+    Nadeau and Bengio (2003), with `test_share` held-out samples per training sample.
+
+    Examples
+    --------
+    >>> low, high = resampled_estimate([1.0, 2.0, 3.0, 4.0, 5.0],
+    ...                                test_share=0.25).interval(0.95)
+    >>> round(low, 3), round(high, 3)
+    (0.055, 5.945)
+    """
+    independent = mean_estimate(sample)
+    if independent.n < ENOUGH:
+        return independent
+    numbers = np.asarray(sample, dtype=np.float64)
+    n, mean = independent.n, independent.value
+    error = float(np.std(numbers, ddof=1)) * math.sqrt(1 / n + test_share)
+
+    def interval(level: float) -> tuple[float, float]:
+        half = float(stats.t.ppf((1 + level) / 2, n - 1)) * error
+        return mean - half, mean + half
+
+    return Estimate(
+        mean, n, interval, lambda level: detectable_effect(error, n, level=level)
+    )
+
+
 def share_estimate(successes: int, n: int) -> Estimate:
     """Return a share of independent trials, with the exact binomial interval.
 

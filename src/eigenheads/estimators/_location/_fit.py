@@ -31,6 +31,7 @@ from eigenheads.estimators._location._starts import (
     best_starts,
     key_directions,
     pooled_features,
+    start_profiles,
 )
 from eigenheads.estimators._location._state import FitState, Stage
 
@@ -133,7 +134,7 @@ def find_directions(state: FitState) -> FitState:
     For the radial head they get an entry of zero for the radius, and one more key is
     the radius alone.
     """
-    directions = key_directions(state.data, state.whitening)
+    directions = key_directions(state.data.part(), state.whitening)
     for index, direction in enumerate(state.random_directions):
         directions[f"random {index}"] = [direction]
     if state.precision is not None:
@@ -145,18 +146,26 @@ def find_directions(state: FitState) -> FitState:
     return replace(state, directions=directions)
 
 
-def screen_starts(state: FitState) -> FitState:
-    """Compare the starts after a few iterations on some bags; keep the best."""
-    screen = state.data.screen()
+def profile_directions(state: FitState) -> FitState:
+    """Compute the best values for every direction, sign and length of the key."""
+    profiles = start_profiles(
+        state.directions, state.data.screen(), state.coordinates, state.settings.head
+    )
+    return replace(state, profiles=profiles)
+
+
+def screen_starts(state: FitState, n_starts: int | None = None) -> FitState:
+    """Compare the starts after a few iterations on some bags; keep the best.
+
+    With `n_starts`, only so many are compared, those whose values fit best.
+    """
     starts = {
         start.name: np.concatenate(
             [start.key, start.values.ravel(), np.zeros(state.data.n_outputs)]
         )
-        for start in best_starts(
-            state.directions, screen, state.coordinates, state.settings
-        )
+        for start in best_starts(state.profiles, state.settings.alpha)[:n_starts]
     }
-    return _best_screened(state, screen, starts)
+    return _best_screened(state, state.data.screen(), starts)
 
 
 def _best_screened(
@@ -164,7 +173,8 @@ def _best_screened(
 ) -> FitState:
     settings = state.settings
     objective = replace(state, data=data_in_memory(screen)).objective()
-    for iterations in _SCREEN_ITERATIONS:
+    rounds = _SCREEN_ITERATIONS if len(starts) > 2 else _SCREEN_ITERATIONS[1:]
+    for iterations in rounds:
         max_iter = min(iterations, settings.max_iter)
         results = {
             name: minimise(objective, flat, max_iter=max_iter, tol=settings.tol)
@@ -195,15 +205,15 @@ def _with_next_head(state: FitState) -> FitState:
         return replace(batch, responses=settings.kind.residuals(outputs, batch.targets))
 
     rest = find_directions(replace(state, data=state.data.changed(unexplained)))
-    screen = rest.data.screen()
+    rest = profile_directions(rest)
     rows, own = objective.split(state.flat)
     starts = {
         start.name: np.concatenate([rows.ravel(), start.key, start.values.ravel(), own])
-        for start in best_starts(rest.directions, screen, state.coordinates, settings)
+        for start in best_starts(rest.profiles, settings.alpha)
     }
     # The directions of the first head are kept for the next path.
     more = replace(state, n_heads=state.n_heads + 1, attended=None)
-    return _best_screened(more, screen, starts)
+    return _best_screened(more, rest.data.screen(), starts)
 
 
 def refine(state: FitState) -> FitState:
@@ -211,6 +221,10 @@ def refine(state: FitState) -> FitState:
     # If a stage with the attended mean follows, this one needs only be good enough to
     # tell which tokens are attended to.
     tol = state.settings.tol * (10 if is_held(state) else 1)
+    part = state.data.part()
+    if part is not state.data:
+        begun = _minimise_attentively(replace(state, data=part), 10 * tol)
+        state = state.after(begun)
     return state.after(_minimise_attentively(state, tol))
 
 
@@ -316,6 +330,7 @@ PREPARATION: tuple[Stage, ...] = (
 )
 OPTIMISATION: tuple[Stage, ...] = (
     find_directions,
+    profile_directions,
     screen_starts,
     refine,
     hold_to_attended,

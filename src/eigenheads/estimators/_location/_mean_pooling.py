@@ -1,14 +1,16 @@
 """Mean pooling: the head with a key of zero, as a rival of attention."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.linalg import solve
+from scipy.special import expit
 
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location._head import pool_tokens
-from eigenheads.estimators._location._losses import SQUARED, columns
+from eigenheads.estimators._location._losses import LOGISTIC, SQUARED, columns
 from eigenheads.estimators._location._objective import minimise
 from eigenheads.estimators._location._problem import LabelledBags
 from eigenheads.estimators._location._state import FitState
@@ -16,6 +18,9 @@ from eigenheads.estimators._location._state import FitState
 # Penalties of mean pooling, in units of the variance of pooled tokens.
 _POOLING = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _TINY = 1e-300
+# Steps of Newton's method, and the width above which they cost more than L-BFGS.
+_NEWTON_STEPS = 20
+_WIDEST_NEWTON = 300
 
 
 def fit_mean_pooling(
@@ -31,8 +36,11 @@ def fit_mean_pooling(
     plain = replace(plain, scale=_pooling_scale(plain.scale, path))
     state = replace(state, coordinates=plain, attended=None, start="mean")
     pooled = replace(state, data=state.data.mapped(mean_bags))
-    if state.settings.kind == SQUARED:
-        flats = _ridge_path(pooled, alphas)
+    is_narrow = min(state.data.n_bags, len(plain.mean)) <= _WIDEST_NEWTON
+    is_binary = state.settings.kind == LOGISTIC and state.data.n_outputs == 1
+    if state.settings.kind == SQUARED or (is_binary and is_narrow):
+        path_of = _logistic_path if is_binary else _ridge_path
+        flats = path_of(pooled, alphas)
         return [
             replace(_with_alpha(state, alpha), flat=flat, converged=True)
             for alpha, flat in zip(alphas, flats, strict=True)
@@ -49,10 +57,25 @@ def fit_mean_pooling(
     return found
 
 
-def _ridge_path(pooled: FitState, alphas: tuple[float, ...]) -> Iterator[FloatArray]:
-    """Yield key, value and intercept of ridge regressions, from one decomposition."""
-    coordinates, has_intercept = pooled.coordinates, pooled.settings.has_intercept
-    rows, targets, weights = [], [], []
+@dataclass(frozen=True)
+class _PooledTable:
+    """Pooled tokens with one row per bag, as the product of `scores` and `axes`."""
+
+    scores: FloatArray
+    axes: FloatArray
+    center: FloatArray
+    targets: FloatArray
+    weights: FloatArray
+
+    def flat(self, slopes: FloatArray, intercepts: FloatArray) -> FloatArray:
+        """Return key, values and intercepts from slopes on the scores."""
+        values = slopes.T @ self.axes
+        key = np.zeros(len(self.center))
+        return np.concatenate([key, values.ravel(), intercepts - values @ self.center])
+
+
+def _pooled_table(pooled: FitState) -> _PooledTable:
+    coordinates, rows, targets, weights = pooled.coordinates, [], [], []
     for batch in pooled.data.read():
         d = batch.bags.tokens.shape[1]
         table = np.zeros((len(batch.bags), len(coordinates.mean)))
@@ -60,19 +83,64 @@ def _ridge_path(pooled: FitState, alphas: tuple[float, ...]) -> Iterator[FloatAr
         rows.append(table / coordinates.scale)
         targets.append(columns(batch.targets))
         weights.append(batch.weights / pooled.data.weight)
-    features, target = np.concatenate(rows), np.concatenate(targets)
-    roots = np.sqrt(np.concatenate(weights))
-    center = roots**2 @ features if has_intercept else np.zeros(features.shape[1])
-    mean = roots**2 @ target if has_intercept else np.zeros(target.shape[1])
-    left, singular, right = np.linalg.svd(
-        roots[:, None] * (features - center), full_matrices=False
+    features, shares = np.concatenate(rows), np.concatenate(weights)
+    center = np.zeros(features.shape[1])
+    if pooled.settings.has_intercept:
+        center = shares @ features
+    # The decomposition is of weighted rows, in which a ridge regression is diagonal.
+    roots = np.sqrt(shares)[:, None]
+    left, singular, axes = np.linalg.svd(
+        roots * (features - center), full_matrices=False
     )
-    along = left.T @ (roots[:, None] * (target - mean))
+    scores = left * singular / roots
+    return _PooledTable(scores, axes, center, np.concatenate(targets), shares)
+
+
+def _ridge_path(pooled: FitState, alphas: tuple[float, ...]) -> Iterator[FloatArray]:
+    """Yield key, values and intercepts of ridge regressions, from one decomposition."""
+    table = _pooled_table(pooled)
+    mean = np.zeros(table.targets.shape[1])
+    if pooled.settings.has_intercept:
+        mean = table.weights @ table.targets
+    weighted = table.weights[:, None] * table.scores
+    along = weighted.T @ (table.targets - mean)
+    squares = (weighted * table.scores).sum(axis=0)
     for alpha in alphas:
-        shrunk = singular / (singular**2 + max(alpha, 1e-12))
-        values = (shrunk[:, None] * along).T @ right
-        key = np.zeros(features.shape[1])
-        yield np.concatenate([key, values.ravel(), mean - values @ center])
+        yield table.flat(along / (squares + max(alpha, 1e-12))[:, None], mean)
+
+
+def _logistic_path(pooled: FitState, alphas: tuple[float, ...]) -> list[FloatArray]:
+    """Return key, value and intercept of logistic regressions, by Newton's method."""
+    table = _pooled_table(pooled)
+    signs = 1 - 2 * table.targets[:, 0]
+    ones = np.full((len(signs), 1), float(pooled.settings.has_intercept))
+    rows = np.hstack([table.scores, ones])
+    penalty = np.ones(rows.shape[1])
+    penalty[-1] = 0.0
+    found, at = dict[float, FloatArray](), np.zeros(rows.shape[1])
+
+    def cost(at: FloatArray, alpha: float) -> float:
+        losses = np.logaddexp(0.0, signs * (rows @ at))
+        return float(table.weights @ losses + 0.5 * alpha * penalty @ at**2)
+
+    for alpha in sorted(alphas, reverse=True):
+        least = cost(at, alpha)
+        for _ in range(_NEWTON_STEPS):
+            wrong = expit(signs * (rows @ at))
+            slope = rows.T @ (table.weights * signs * wrong) + alpha * penalty * at
+            curved = rows * (table.weights * wrong * (1 - wrong))[:, None]
+            curvature = rows.T @ curved
+            curvature[np.diag_indices_from(curvature)] += alpha * penalty + 1e-10
+            step = solve(curvature, -slope, assume_a="pos")
+            size = 1.0
+            while cost(at + size * step, alpha) > least and size > 1e-3:
+                size /= 2
+            at = at + size * step
+            least = cost(at, alpha)
+            if np.abs(slope).max() <= pooled.settings.tol:
+                break
+        found[alpha] = table.flat(at[:-1, None], at[-1:])
+    return [found[alpha] for alpha in alphas]
 
 
 def _with_alpha(state: FitState, alpha: float) -> FitState:

@@ -18,6 +18,7 @@ values and intercept.
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,7 @@ from eigenheads.estimators._location._fit import (
     hold_to_attended,
     is_held,
     make_sparse,
+    profile_directions,
     refine,
     screen_starts,
 )
@@ -57,8 +59,9 @@ _PATHS = {
     "numbers": ((0.05, 0.2), (0.05, 1e-2, 1e-3, 3e-5), (3e-5,)),
     "classes": ((0.03, 0.1, 0.3), (0.03, 1e-2, 1e-3), (1e-2,)),
 }
-# Ten folds for few bags, whose number decides whether the head is found; else five.
-_FEW_BAGS = 200
+# Ten folds for few bags, whose number decides whether the head is found; three for
+# many; else five.
+_FEW_BAGS, _MANY_BAGS = 200, 1_000
 # With fewer different bags the choice would be noise: the first penalty is taken.
 _FEWEST_BAGS = 10
 # The choice is made on at most this many numbers, or this many bags per feature.
@@ -69,7 +72,13 @@ _CAUTION = 8.0
 # Outputs that fit best if they are shrunk by more than this are those of an overfit.
 _LEAST_SCALE = 0.5
 # Fits to a fold need not be exact.
-_FOLD_TOLERANCE, _FOLD_ITERATIONS = 10.0, 100
+_FOLD_TOLERANCE, _FOLD_ITERATIONS = 30.0, 100
+# Of the path that begins with a small penalty, folds try only the best starts.
+_FOLD_STARTS = 2
+# Scales with which candidates are compared after some folds.
+_SCALES = (0.5, 1.0)
+
+Paths: TypeAlias = tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -118,12 +127,17 @@ def choose_penalty(state: FitState) -> PenaltyChoice:
     penalties = pooling_alphas(sample, state)
     outputs: dict[Candidate, FloatArray] = {}
     constants = np.zeros((len(member), state.data.n_outputs))
-    for fold in range(int(member.max()) + 1):
+    paths, n_folds = _paths(state), int(member.max()) + 1
+    for fold in range(n_folds):
+        if fold == -(-n_folds // 3):  # a third of the bags shows which paths lead on
+            seen = member < fold
+            paths = _promising(paths, outputs, seen, state, sample, constants)
         inside = np.flatnonzero(member == fold)
         training = sample.take(np.flatnonzero(member != fold))
         held_out = sample.take(inside).bags
         constants[inside] = _best_constant(training, state)
-        for candidate, found in _candidates(_on_fold(state, training), penalties):
+        fold_state = _on_fold(state, training)
+        for candidate, found in _candidates(fold_state, paths, penalties):
             kept = outputs.setdefault(candidate, np.zeros(constants.shape))
             bags = mean_bags(held_out) if candidate.pooling == "mean" else held_out
             kept[inside] = _outputs_of(found, bags) - constants[inside]
@@ -248,11 +262,12 @@ def fit_averaged_pooling(state: FitState, choice: PenaltyChoice) -> FitState:
     return replace(average, flat=flat)
 
 
-def begin_path(state: FitState, alpha: float) -> FitState:
-    """Fit the head from screened starts."""
+def begin_path(state: FitState, alpha: float, n_starts: int | None = None) -> FitState:
+    """Fit the head from the best of screened starts."""
     state = replace(state, settings=replace(state.settings, alpha=alpha))
-    found = hold_to_attended(refine(screen_starts(find_directions(state))))
-    return add_heads(found)
+    if not state.profiles:
+        state = profile_directions(find_directions(state))
+    return add_heads(hold_to_attended(refine(screen_starts(state, n_starts))))
 
 
 def continue_path(state: FitState, alpha: float) -> FitState:
@@ -275,7 +290,7 @@ def _best_constant(batch: LabelledBags, state: FitState) -> FloatArray:
     return kind.constant(batch.targets, batch.weights, state.data.n_outputs)
 
 
-def _paths(state: FitState) -> tuple[tuple[float, ...], ...]:
+def _paths(state: FitState) -> Paths:
     return _PATHS["numbers" if state.settings.kind == SQUARED else "classes"]
 
 
@@ -304,7 +319,9 @@ def _fold_of_bag(batch: LabelledBags) -> tuple[NDArray[np.int64], int]:
     ]
     keys = np.rec.fromarrays([*columns(batch.targets).T, np.array(digests)])
     unique, group = np.unique(keys, return_inverse=True)
-    n_folds = 10 if len(unique) < _FEW_BAGS else 5
+    n_folds = 3 if len(unique) >= _MANY_BAGS else 5
+    if len(unique) < _FEW_BAGS:
+        n_folds = 10
     return group.ravel() % n_folds, len(unique)
 
 
@@ -318,14 +335,55 @@ def _on_fold(state: FitState, training: LabelledBags) -> FitState:
     return replace(state, data=data, settings=settings, report=_silent)
 
 
+def _promising(
+    paths: Paths,
+    outputs: dict[Candidate, FloatArray],
+    seen: NDArray[np.bool_],
+    state: FitState,
+    sample: LabelledBags,
+    constants: FloatArray,
+) -> Paths:
+    """Return the paths up to the neighbours of the candidate that is best so far.
+
+    Candidates that are left out are removed from the outputs.
+    """
+    part, kind = sample.take(np.flatnonzero(seen)), state.settings.kind
+
+    def loss(candidate: Candidate) -> float:
+        moved = outputs[candidate][seen]
+        return min(
+            float(
+                part.weights @ kind.per_bag(constants[seen] + c * moved, part.targets)
+            )
+            for c in _SCALES
+        )
+
+    heads = [candidate for candidate in outputs if candidate.pooling == "attention"]
+    best = min(heads, key=loss)
+    kept = []
+    for path in paths:
+        after = 1 if path[0] == paths[best.path][0] else 0
+        if after and best.alpha in path:
+            after = path.index(best.alpha) + 2
+        kept.append(path[:after])
+    for candidate in heads:
+        if candidate.alpha not in kept[candidate.path]:
+            del outputs[candidate]
+    return tuple(kept)
+
+
 def _candidates(
-    state: FitState, penalties: tuple[tuple[float, ...], ...]
+    state: FitState, paths: Paths, penalties: Paths
 ) -> Iterator[tuple[Candidate, FitState]]:
     """Yield every candidate fitted to the training bags of a fold."""
     begun: dict[float, FitState] = {}
-    for index, path in enumerate(_paths(state)):
+    state = profile_directions(find_directions(state))
+    for index, path in enumerate(paths):
+        if not path:
+            continue
         if path[0] not in begun:
-            begun[path[0]] = begin_path(state, path[0])
+            n_starts = None if index == 0 else _FOLD_STARTS
+            begun[path[0]] = begin_path(state, path[0], n_starts)
             yield Candidate("attention", path[0], index), finish(begun[path[0]])
         found = begun[path[0]]
         for alpha in path[1:]:

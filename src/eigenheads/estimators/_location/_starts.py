@@ -18,11 +18,7 @@ from eigenheads.estimators._location._head import (
     token_scores,
 )
 from eigenheads.estimators._location._objective import TokenWhitening, weighted_gram
-from eigenheads.estimators._location._problem import (
-    HeadSettings,
-    LabelledBags,
-    LocationData,
-)
+from eigenheads.estimators._location._problem import LabelledBags, LocationData
 
 # Standard deviations of the scores that a start may have.
 _INVERSE_TEMPERATURES = (1.5, 5.0)
@@ -34,10 +30,14 @@ _WIDE = 500
 
 @dataclass(frozen=True)
 class HeadStart:
-    """Named key and values at which a fit may begin, in whitened coordinates."""
+    """Named key and values at which a fit may begin, in whitened coordinates.
+
+    `error` is that of the best values, `square` the squared length of the key.
+    """
 
     name: str
     error: float
+    square: float
     key: FloatArray
     values: FloatArray
 
@@ -161,21 +161,30 @@ def ridge_values(
     return np.asarray((rows.T @ solve(gram, roots * responses, assume_a="pos")).T)
 
 
-def best_starts(
+def best_starts(profiles: list[HeadStart], alpha: float) -> list[HeadStart]:
+    """Return, for each name, the direction, sign and length of the key of least error.
+
+    The penalty breaks ties: where the key does not matter, it is zero. The least error
+    is first.
+    """
+    best: dict[str, HeadStart] = {}
+    for start in sorted(profiles, key=lambda s: s.error + 0.5 * alpha * s.square):
+        best.setdefault(start.name, start)
+    return list(best.values())
+
+
+def start_profiles(
     directions: dict[str, list[FloatArray]],
     screen: LabelledBags,
     coordinates: TokenWhitening,
-    settings: HeadSettings,
-) -> Iterator[HeadStart]:
-    """Yield, for each name, the direction, sign and length of the key of least error.
+    head: str,
+) -> list[HeadStart]:
+    """Return every direction, sign and length of the key, with its best values.
 
-    Given a key the values are a ridge regression on the attended tokens, so each
-    candidate is judged by the best values it can have. The penalty breaks ties: where
-    the key does not matter, it is zero.
+    Given a key the values are a ridge regression on the attended tokens.
     """
-    bags, head = screen.bags, settings.head
+    bags, profiles = screen.bags, list[HeadStart]()
     for name, candidates in directions.items():
-        profiles: list[HeadStart] = []
         for direction in candidates:
             length = float(np.linalg.norm(direction))
             unit = direction / length if length > 0 else direction
@@ -187,12 +196,11 @@ def best_starts(
                 weighed = attention_weights(bags, factor * (scores - shift), head=head)
                 features = pooled_features(bags, weighed, coordinates)
                 error, values = _profile(features, screen.responses, screen.weights)
-                error += 0.5 * settings.alpha * factor**2
                 key = factor * unit
                 if shift:
                     key = key - factor * shift * _constant_direction(coordinates)
-                profiles.append(HeadStart(name, error, key, values))
-        yield min(profiles, key=lambda start: start.error)
+                profiles.append(HeadStart(name, error, factor**2, key, values))
+    return profiles
 
 
 def _lengths(name: str, scores: FloatArray, head: str) -> list[tuple[float, float]]:
@@ -239,7 +247,7 @@ def _tied_profiles(
         slope = float(np.average(outputs * response, weights=screen.weights)) / square
         residuals = response - max(slope, 0.0) * outputs
         error = 0.5 * float(np.average(residuals**2, weights=screen.weights))
-        yield HeadStart(name, error, 0 * unit, (factor * unit)[None])
+        yield HeadStart(name, error, 0.0, 0 * unit, (factor * unit)[None])
 
 
 def pooled_features(

@@ -14,6 +14,7 @@ from eigenheads.estimators._location._objective import (
     TokenWhitening,
 )
 from eigenheads.estimators._location._problem import HeadSettings, LocationData
+from eigenheads.estimators._location._starts import HeadStart
 
 _NO_WHITENING = TokenWhitening(np.zeros(0), np.ones(0), None, None, None)
 
@@ -41,6 +42,8 @@ class FitState:
         Metric of the radius, for the radial head.
     directions
         Candidates for the direction of the key, by name.
+    profiles
+        The same with several lengths and the best values, which any penalty shares.
     attended
         Unit vectors of the mean attended token, one per head, or None before they are
         known.
@@ -62,6 +65,7 @@ class FitState:
     span: TokenSpan | None = None
     precision: FloatArray | None = None
     directions: dict[str, list[FloatArray]] = field(default_factory=dict)
+    profiles: list[HeadStart] = field(default_factory=list)
     attended: FloatArray | None = None
     n_heads: int = 1
     flat: FloatArray = field(default_factory=lambda: np.zeros(0))
