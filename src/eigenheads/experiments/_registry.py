@@ -72,6 +72,8 @@ _MODULES = {
         "reparameterised": "reparameterised",
         "heads": "heads",
     },
+    # No paper: measurements of our own.
+    "screening": {"mnist": "images", "photographs": "images"},
 }
 
 

@@ -198,6 +198,15 @@ _UNTESTED = {
             instead="saritas2025/norms",
         ),
     ),
+    # No paper: what an evaluation of the screen should have as well.
+    "screening": (
+        Untested(
+            claim="gains of the token screen on models of ImageNet",
+            source="ours",
+            why="ImageNet and the GPUs to train on it are not here",
+            instead="screening/mnist",
+        ),
+    ),
 }
 
 
