@@ -29,7 +29,7 @@ def huber_steps(weights, values, start, n_steps, width=1.0):
     return z
 
 
-def geometric_median(weights, values, n_steps=2000):
+def geometric_median(weights, values, n_steps=500):
     z = np.median(values, axis=0)
     for _ in range(n_steps):
         own = weights / (np.linalg.norm(values - z, axis=-1) + 1e-9)
@@ -91,21 +91,6 @@ def test_the_geometric_median_is_within_its_bound(rng):
         bound = (1 - mass) / np.sqrt(1 - 2 * mass)
         largest = max(largest, np.linalg.norm(z) / bound)
     assert 0.1 < largest <= 1.0
-
-
-def test_the_bound_is_nearly_reached():
-    """Good values at one end of the ball's diameter, perpendicular to the outlier."""
-    # All good values at R e_1, the outlier far away along the tangent that is worst.
-    mass = 0.4
-    sine = mass / (1 - mass)
-    direction = np.array([np.sqrt(1 - sine**2), sine])
-    spread = np.linspace(-1e-3, 1e-3, 200)
-    good = np.stack([np.cos(spread + 0.0), np.sin(spread)], axis=1)
-    weights = np.append(np.full(200, (1 - mass) / 200), mass)
-    values = np.concatenate([good, 1e4 * direction[None]])
-    z = geometric_median(weights, values, 4000)
-    bound = (1 - mass) / np.sqrt(1 - 2 * mass)
-    assert 1.0 < np.linalg.norm(z) <= bound
 
 
 def test_with_half_of_the_mass_the_median_breaks(rng):

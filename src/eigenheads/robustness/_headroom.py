@@ -23,6 +23,8 @@ from eigenheads.robustness._patches import corrupt_patches
 from eigenheads.robustness._read import read_images
 
 _OWNER = "screening_headroom"
+# More tokens than any model has before its patches.
+_MOST_LEADING = 1000
 Hide = Callable[[nn.Module, Tensor], AbstractContextManager[Any]]
 Correct = NDArray[np.bool_]
 
@@ -179,18 +181,43 @@ def screening_headroom(
     -------
     headroom
         Accuracies and gains; printed, it ends with one sentence.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> from eigenheads.adapters import hide_tokens
+    >>> class Net(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.embed = nn.Conv2d(1, 8, 2, stride=2)
+    ...         self.mix = nn.MultiheadAttention(8, 2, batch_first=True)
+    ...
+    ...     def forward(self, x):
+    ...         tokens = self.embed(x).flatten(2).mT
+    ...         return self.mix(tokens, tokens, tokens)[0].mean(1)
+    >>> data = torch.rand(20, 1, 4, 4), torch.arange(20) % 8
+    >>> found = screening_headroom(
+    ...     Net(), data, patch=2, hide=hide_tokens, share=0.25, n_leading=0
+    ... )
+    >>> [row.remedy for row in found.rows]
+    ['none', 'oracle', 'random']
     """
     for name, one in (("model", model), ("screened", screened)):
         if one is not None or name == "model":
             check_instance(name, one, nn.Module, owner=_OWNER)
     contract = "a function of a model and hidden tokens that returns a context"
     check_callable("hide", hide, contract, owner=_OWNER)
-    n_leading = check_count("n_leading", n_leading, owner=_OWNER, minimum=0)
+    n_leading = check_count(
+        "n_leading", n_leading, owner=_OWNER, minimum=0, maximum=_MOST_LEADING
+    )
     size = check_count("batch_size", batch_size, owner=_OWNER)
     seed = check_count("seed", seed, owner=_OWNER, minimum=0)
     confidence = check_number(
         "confidence", confidence, owner=_OWNER, minimum=0.5, maximum=0.9999
     )
+    if not isinstance(data, tuple | list):
+        fail("data", "a pair (images, classes)", data, owner=_OWNER, error=TypeError)
     images = read_images(data, owner=_OWNER)
     rng = np.random.default_rng(seed)
     x, flags = corrupt_patches(images.x, kind, share, patch=patch, rng=rng)

@@ -168,39 +168,34 @@ def head_certificate(
         for name, array in (("queries", queries), ("keys", keys), ("values", values))
     )
     _check_shapes(q, k, v)
-    numbers = check_items("counts", counts, "numbers of tokens", owner=_OWNER)
-    ms = tuple(check_count("counts", m, owner=_OWNER) for m in numbers)
-    if not ms or max(ms) > k.shape[-2]:
-        contract = f"numbers from 1 to {k.shape[-2]}, the number of tokens"
-        fail("counts", contract, list(ms), owner=_OWNER)
+    ms = _counts(counts, k.shape[-2])
     factor = q.shape[-1] ** -0.5
     if scale is not None:
         factor = check_positive("scale", scale, owner=_OWNER)
-    center = v.reshape(-1, v.shape[-1]).mean(axis=0)
-    if value_center is not None:
-        center = check_finite_array("value_center", value_center, owner=_OWNER)
-        if center.shape != v.shape[-1:]:
-            contract = f"of shape {v.shape[-1:]}"
-            fail("value_center", contract, Got(center.shape), owner=_OWNER)
+    center = _center(value_center, v)
     kappa = _radius("key_norm", key_norm, k)
     radius = _radius("value_radius", value_radius, v - center)
     k, v = _clip(k, kappa), _clip(v - center, radius)
     scores = factor * q @ np.swapaxes(k, -1, -2)
     if visible is not None:
         scores = np.where(_seen(visible, scores.shape), scores, -np.inf)
-    # Everything is relative to the largest possible score, so that nothing overflows.
     largest = factor * kappa * np.linalg.norm(q, axis=-1, keepdims=True)
-    heavy = np.exp(scores - largest)
-    total = heavy.sum(-1, keepdims=True)
-    weights = heavy / total
+    if not np.isfinite(largest).all():
+        got = Got("scores that overflow")
+        fail("queries", "of a length such that scores are finite", got, owner=_OWNER)
+    top = scores.max(-1, keepdims=True)
+    weights = np.exp(scores - top)
+    total = weights.sum(-1, keepdims=True)
+    weights = weights / total
     order = np.argsort(-scores, axis=-1, kind="stable")
-    below = np.take_along_axis(heavy, order, -1)[..., ::-1].cumsum(-1)[..., ::-1]
-    # Weight of all but the m largest, for m = 1, 2, …, n_tokens.
+    below = np.take_along_axis(weights, order, -1)[..., ::-1].cumsum(-1)[..., ::-1]
+    # Weight of all but the m largest, for m = 1, 2, …, n_tokens; then in units of the
+    # largest possible weight of one token, which may be zero in a sharp head.
     rest = np.concatenate([below[..., 1:], np.zeros_like(total)], axis=-1)
     every = np.arange(1, k.shape[-2] + 1)
-    mass = every / (every + rest)
+    mass = every / (every + rest * total * np.exp(top - largest))
     at = np.array(ms) - 1
-    mass_at, lost_at = mass[..., at], 1 - (rest / total)[..., at]
+    mass_at, lost_at = mass[..., at], 1 - rest[..., at]
     outputs = weights @ v
     rank = order.argsort(-1)
     reached = [
@@ -252,6 +247,26 @@ def _radius(name: str, given: float | None, x: FloatArray) -> float:
     largest = float(np.linalg.norm(x, axis=-1).max())
     # A ball of radius zero would make all bounds zero divided by zero.
     return check_number(name, largest, owner=_OWNER, minimum=1e-300)
+
+
+def _counts(counts: Sequence[int], n_tokens: int) -> tuple[int, ...]:
+    numbers = check_items("counts", counts, "numbers of tokens", owner=_OWNER)
+    found = tuple(check_count("counts", m, owner=_OWNER) for m in numbers)
+    if not found or max(found) > n_tokens:
+        contract = f"numbers from 1 to {n_tokens}, the number of tokens"
+        fail("counts", contract, list(found), owner=_OWNER)
+    return found
+
+
+def _center(given: ArrayLike | None, values: FloatArray) -> FloatArray:
+    if given is None:
+        mean: FloatArray = values.reshape(-1, values.shape[-1]).mean(axis=0)
+        return mean
+    center = check_finite_array("value_center", given, owner=_OWNER)
+    if center.shape != values.shape[-1:]:
+        contract = f"of shape {values.shape[-1:]}"
+        fail("value_center", contract, Got(center.shape), owner=_OWNER)
+    return center
 
 
 def _check_shapes(q: FloatArray, k: FloatArray, v: FloatArray) -> None:
