@@ -192,7 +192,7 @@ def test_text_swapped_models_and_odd_calibrations_are_refused():
 def test_imputed_tokens_are_what_the_others_predict(name):
     from eigenheads.estimators import TokenScreen
 
-    model, x = MODELS[name](), tokens(6, seed=1)
+    model, x = MODELS[name](), tokens(4, seed=1)
     plain = copy.deepcopy(model)
     screen_tokens(model, tokens(), action="impute")
     assert all("impute" in row.options for row in attention_summary(model))
@@ -203,9 +203,10 @@ def test_imputed_tokens_are_what_the_others_predict(name):
     fitted = TokenScreen().fit(tokens().double().numpy())
     imputed = torch.from_numpy(fitted.impute(first.double().numpy())).float()
     torch.testing.assert_close(model(first), plain(imputed), atol=1e-4, rtol=1e-4)
-    # It is nearer to the true token than the mean of all tokens is.
+    # It is nearer to the true token than the mean of all tokens is, by about the half
+    # of the variance that eight of sixteen directions have.
     wrong = (imputed[:, 3] - x[:, 3]).norm()
-    assert wrong < 0.5 * (torch.from_numpy(fitted.mean_[3]) - x[:, 3]).norm()
+    assert wrong < 0.8 * (torch.from_numpy(fitted.mean_[3]) - x[:, 3]).norm()
     swap_attention(model, to="original")
     assert torch.equal(model(x), plain(x))
 

@@ -83,7 +83,7 @@ class Headroom:
 
     @property
     def can_help(self) -> bool:
-        """Whether the oracle gains: the whole interval is above zero."""
+        """True if the oracle gains: the whole interval is above zero."""
         return self["oracle"].low > 0
 
     @property

@@ -52,13 +52,12 @@ class PatchClassifier(nn.Module):
         self.norm, self.head = nn.LayerNorm(d), nn.Linear(d, 10)
 
     def embed(self, x: Tensor) -> Tensor:
-        """Return the tokens that enter the first block, without the class token."""
-        tokens: Tensor = self.patches(2 * x - 1).flatten(2).mT + self.place
-        return tokens
+        """Return the tokens that enter the first block, the class token first."""
+        tokens = self.patches(2 * x - 1).flatten(2).mT + self.place
+        return torch.cat([self.start.expand(len(tokens), -1, -1), tokens], 1)
 
     def classify(self, tokens: Tensor, hidden: Tensor | None = None) -> Tensor:
-        """Return logits; attention does not see the tokens that are hidden."""
-        tokens = torch.cat([self.start.expand(len(tokens), -1, -1), tokens], 1)
+        """Return logits; attention does not see the patches that are hidden."""
         if hidden is not None:
             hidden = F.pad(hidden, (1, 0))
         for block in self.blocks:
@@ -71,7 +70,7 @@ class PatchClassifier(nn.Module):
         return self.classify(self.embed(x))
 
 
-def train_and_measure(
+def measure_screens(
     params: "Params", kind: str, seed: int, digits: Digits
 ) -> FloatArray:
     """Return accuracies by remedy and condition, shares of flags, and baselines."""
@@ -165,6 +164,10 @@ class _Bench:
         """Return embedded tokens in double precision."""
         return self.model.embed(torch.from_numpy(images)).double().numpy()
 
+    def flags(self, tokens: FloatArray, screen: TokenScreen | None = None) -> Flags:
+        """Return the patches that do not fit; the class token always does."""
+        return (screen or self.screen).predict(tokens)[:, 1:] < 0
+
     @torch.no_grad()
     def accuracy(
         self,
@@ -196,7 +199,7 @@ class _Bench:
     ) -> list[float]:
         """Return the accuracy with each remedy, and the shares of flags."""
         tokens = self.tokens(images)
-        flags = [screen.predict(tokens) < 0 for screen in self.screens]
+        flags = [self.flags(tokens, screen) for screen in self.screens]
         own = flags[self.params.calibration.index(self.params.main_calibration)]
         as_many = self.rng.random(own.shape).argsort(1).argsort(1)
         known = corrupted is not None
@@ -252,11 +255,11 @@ class _Bench:
 
         def screened(x: Tensor) -> Tensor:
             tokens = self.model.embed(x)
-            flags = self.screen.predict(tokens.detach().double().numpy()) < 0
+            flags = self.flags(tokens.detach().double().numpy())
             return self.model.classify(tokens, torch.from_numpy(flags))
 
         tokens = self.tokens(self.attack(screened))
-        hidden = self.screen.predict(tokens) < 0
+        hidden = self.flags(tokens)
         return self.accuracy(tokens, self.truth[: len(tokens)], hidden)
 
     def patch_attack(self, places: Flags, *, is_aimed: bool) -> Images:

@@ -95,7 +95,7 @@ def remedies(params: Params) -> list[str]:
 def simulate(params: Params, rng: np.random.Generator) -> Table:
     """Train every kind with every seed, and measure it with every remedy."""
     from eigenheads.experiments.screening._inputs import load_all_digits
-    from eigenheads.experiments.screening._measurement import train_and_measure
+    from eigenheads.experiments.screening._measurement import measure_screens
     from eigenheads.experiments.teo2024._training import train_all
 
     seeds = [drawn_seed(rng) for _ in range(params.n_seeds)]
@@ -103,7 +103,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     digits = load_all_digits(params.data)
     jobs = [(params, kind, seed, digits) for seed in seeds for kind in KINDS]
     steps = params.n_steps * len(jobs)
-    made = np.array(train_all(train_and_measure, jobs, units=1.0, steps=steps))
+    made = np.array(train_all(measure_screens, jobs, units=1.0, steps=steps))
     made = made.reshape(params.n_seeds, len(KINDS), -1).swapaxes(0, 1)
     n = len(remedies(params))
     found = made[..., :-1].reshape(len(KINDS), params.n_seeds, len(CONDITIONS), n + 2)
