@@ -72,6 +72,12 @@ _MODULES = {
         "reparameterised": "reparameterised",
         "heads": "heads",
     },
+    "arnaboldi2025": {
+        "fig3": "gain",
+        "fig4": "phase_diagram",
+        "fig5": "transition",
+        "any_dimension": "transition",
+    },
 }
 
 

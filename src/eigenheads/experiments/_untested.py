@@ -198,6 +198,28 @@ _UNTESTED = {
             instead="saritas2025/norms",
         ),
     ),
+    "arnaboldi2025": (
+        Untested(
+            claim="samples of order d, d log² d and d^(SIE − 1) by information exponent",
+            source="Theorem 1",
+            why="slopes over four decades of d for three targets take hours of "
+            "processor time; the models can be declared",
+        ),
+        Untested(
+            claim="a positional encoding lowers the flatness at the start, never "
+            "raises it",
+            source="Lemma 1",
+            why="a statement on all targets; one case is the landscape of Figure 4",
+            instead="arnaboldi2025/fig4",
+        ),
+        Untested(
+            claim="the curves of Figure 3 at its own step sizes",
+            source="Figure 3",
+            why="25 million steps per run and 100 runs; ours vary the step instead, "
+            "and recover at its best value",
+            instead="arnaboldi2025/fig3",
+        ),
+    ),
 }
 
 
