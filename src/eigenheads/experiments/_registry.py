@@ -78,6 +78,9 @@ _MODULES = {
         "fig5": "transition",
         "any_dimension": "transition",
     },
+    "duranthon2026": {"population": "population", "training": "training"},
+    "dohmatob2025": {"risk": "risk", "descent": "descent"},
+    "barnfield2026": {"alignment": "alignment", "strength": "strength"},
 }
 
 

@@ -200,7 +200,7 @@ _UNTESTED = {
     ),
     "arnaboldi2025": (
         Untested(
-            claim="samples of order d, d log² d and d^(SIE − 1) by information exponent",
+            claim="samples of order d, d log² d, d^(SIE − 1) by information exponent",
             source="Theorem 1",
             why="slopes over four decades of d for three targets take hours of "
             "processor time; the models can be declared",
