@@ -27,10 +27,10 @@ _THRESHOLD = 0.3
 class Params:
     """Steps are multiples of the length's best one, see :func:`best_step`."""
 
-    lengths: tuple[int, ...] = (1, 2, 4, 6)
-    factors: tuple[float, ...] = (0.2, 0.5, 0.75, 1.0, 1.25, 3.0)
+    lengths: tuple[int, ...] = (1, 2, 4, 5)
+    factors: tuple[float, ...] = (0.3, 0.6, 1.0, 1.4, 3.0)
     d: int = 1000
-    n_runs: int = 16
+    n_runs: int = 12
     records: int = 200
 
 

@@ -40,7 +40,7 @@ class Params:
 
     omegas: tuple[float, ...] = (0.48, 0.54, 0.6, 0.64, 0.68, 0.74, 0.8)
     dimensions: tuple[int, ...] = (100, 1000)
-    n_runs: tuple[int, ...] = (32, 32)
+    n_runs: tuple[int, ...] = (24, 24)
     step: float = 0.05
     # Steps are `horizon` d / step: enough for every run to leave the start.
     horizon: float = 60.0
@@ -214,7 +214,7 @@ _FEW = (0.5, 0.57, 0.64, 0.71, 0.78)
 _ANY = Params(
     omegas=_FEW,
     dimensions=(100, 1000, 10_000, 100_000),
-    n_runs=(64, 64, 32, 8),
+    n_runs=(64, 64, 16, 6),
     step=1.0,
 )
 
