@@ -38,7 +38,9 @@ def softmax_weights(scores: FloatArray, shape: FloatArray) -> FloatArray:
 def softplus_weights(scores: FloatArray, shape: FloatArray) -> FloatArray:
     """Return a softplus(b χ) over its sum: `shape` is (a, b)."""
     grown = np.logaddexp(0, shape[1] * scores)
-    return np.asarray(shape[0] * grown / grown.sum(axis=-1, keepdims=True))
+    # All weights underflow for large negative scores.
+    total = np.maximum(grown.sum(axis=-1, keepdims=True), np.finfo(float).tiny)
+    return np.asarray(shape[0] * grown / total)
 
 
 HEADS: Mapping[str, tuple[Weights, tuple[float, ...]]] = {

@@ -67,11 +67,12 @@ def head_model(head: str, n_tokens: int, strength: float) -> Model:
 class Params:
     """Fresh samples at every step; the step size is `step` / d, falling."""
 
-    d: int = 1000
+    d: int = 400
     n_tokens: int = 4
     strength: float = 9.0
     noise: float = 0.1
     step: float = 0.2
+    batch_size: int = 16
     horizon: float = 400.0
     n_runs: int = 8
     records: int = 24
@@ -101,6 +102,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
             n_steps=every * params.records,
             n_runs=params.n_runs,
             record_every=every,
+            batch_size=params.batch_size,
             seed=drawn_seed(rng),
             parameters=known,
             # Small weights in random directions: |k|² = |v|² = 0.1.
@@ -190,7 +192,7 @@ experiments = (
         source="ours: online SGD; the comparison is the abstract's",
         about=(
             "Online SGD of three heads with free key and value on the spiked law, "
-            "d = 1000, four tokens, ν = 9, one fresh sample per step, from small "
+            "d = 400, four tokens, ν = 9, 16 fresh samples per step, from small "
             "random weights. Left: excess risk of the runs; dashed: the smallest risk "
             "of each kind of head; dotted: Bayes. Right: overlap of the key, dotted "
             "√ν, which is Bayes optimal for softmax. The erf head's offset is the "
@@ -198,7 +200,7 @@ experiments = (
         ),
         presets={
             "smoke": replace(
-                _PAPER, d=200, n_runs=5, horizon=300.0, records=6, n_samples=2**12
+                _PAPER, d=100, n_runs=5, horizon=300.0, records=6, n_samples=2**12
             ),
             "demo": _PAPER,
             "paper": _PAPER,
