@@ -224,8 +224,8 @@ _UNTESTED = {
         Untested(
             claim="the test error of the trained head at n = αd samples, by replicas",
             source="finite samples, Figure 3",
-            why="needs the fixed-point equations, which were not seen, or minimisers of "
-            "the empirical risk; here training has fresh samples",
+            why="needs the fixed-point equations, which were not seen, or minimisers "
+            "of the empirical risk; here training has fresh samples",
             instead="duranthon2026/training",
         ),
         Untested(
