@@ -145,7 +145,9 @@ def check(run: Run[Params]) -> list[Claim]:
             f"d = {d}: ω at which runs turn from semantic to positional",
             bootstrap_estimate(
                 _is_semantic(table, d),
-                lambda runs, axis: _midpoint(omega, np.mean(runs, axis=axis)),
+                lambda runs, axis: _midpoint(
+                    omega, np.asarray(np.mean(runs, axis=axis))
+                ),
             ),
             _PRINTED if is_paper else norm,
             _MARGIN,
