@@ -14,18 +14,20 @@ author = "The Eigenheads developers"
 copyright = "2026, The Eigenheads developers"
 version = release = eigenheads.__version__
 
-# What the gallery calls by name is beside this file.
+# Extensions of ours, and what the gallery calls by name, are beside this file.
 sys.path.insert(0, str(Path(__file__).parent))
 
 extensions = [
+    "linking",  # API pages, and links to them
     "myst_parser",
     "numpydoc",
     "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
     "sphinx-mathjax-offline",  # formulas without a network
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build", "papers/ledger"]
+exclude_patterns = ["_build", "_templates", "papers/ledger"]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence"]
 myst_heading_anchors = 3
@@ -37,16 +39,18 @@ html_theme_options = {
     "navigation_with_keys": False,
 }
 # Pages without siblings have no sections to navigate, and more room.
-html_sidebars = {name: [] for name in ("start", "live", "api")}
+html_sidebars = {name: [] for name in ("start", "which_part", "live", "glossary")}
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_show_sourcelink = False
 numpydoc_show_class_members = False
-autodoc_typehints = "description"
+# Docstrings describe parameters and their types; a second list would repeat them.
+autodoc_typehints = "none"
 autodoc_preserve_defaults = True
 # Shapes such as "*batch n d" are no types that Sphinx could link.
 nitpicky = False
-autosummary_generate = False
+autosummary_generate = True
+templates_path = ["_templates"]
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

@@ -1,5 +1,7 @@
 """The MUSK data, read from a folder."""
 
+from __future__ import annotations
+
 import csv
 import gzip
 from collections.abc import Iterator

@@ -22,7 +22,7 @@ from eigenheads.experiments.sweeps._map import SweepAxis, SweepPanel, draw_sweep
 def test_one_huge_number_does_not_hide_the_others(mean, is_log):
     figure = Figure()
     axes = [SweepAxis.of("d", [10, 100]), SweepAxis.of("x", [0.1, 0.2])]
-    panel = SweepPanel("risk", np.array(mean), None, "", None, None)
+    panel = SweepPanel("risk", "risk", np.array(mean), None, "", None, None)
     draw_sweep_panels(figure, axes=axes, panels=[panel], columns=1)
     (mesh,) = figure.axes[0].collections
     assert isinstance(mesh.norm, LogNorm) == is_log
