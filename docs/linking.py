@@ -160,13 +160,14 @@ def leave_out(app, what, name, obj, skip, options):
         return None
     function = getattr(obj, "fget", None) or getattr(obj, "__func__", obj)
     ours = getattr(function, "__module__", None) or ""
-    if not ours.startswith("eigenheads") or name in ("set_fit_request",):
+    if not ours.startswith("eigenheads"):
         return True
     return None
 
 
 def setup(app):
     write_module_pages(Path(app.srcdir) / "api")
+    app.setup_extension("sphinx.ext.autodoc")  # has the event below
     app.connect("autodoc-skip-member", leave_out)
     app.add_transform(NameLinks)
     app.add_transform(ArxivLinks)
