@@ -27,7 +27,7 @@ extensions = [
     "sphinx-mathjax-offline",  # formulas without a network
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build", "_templates", "papers/ledger"]
+exclude_patterns = ["_build", "papers/ledger"]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence"]
 myst_heading_anchors = 3
@@ -49,8 +49,7 @@ autodoc_typehints = "none"
 autodoc_preserve_defaults = True
 # Shapes such as "*batch n d" are no types that Sphinx could link.
 nitpicky = False
-autosummary_generate = True
-templates_path = ["_templates"]
+autosummary_generate = False  # `linking` writes these pages
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

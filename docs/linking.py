@@ -30,6 +30,12 @@ PACKAGES = (
     "report",
     "live",
 )
+HEADINGS = {
+    "Classes": "autoclass",
+    "Functions": "autofunction",
+    "Warnings and errors": "autoexception",
+    "Constants": "autodata",
+}
 ARXIV = re.compile(r"arXiv[: ]\s*(\d{4}\.\d{4,5})")
 
 
@@ -42,42 +48,45 @@ def public_names():
     return found
 
 
-def write_module_pages(folder):
-    """Write one page per package: tables of its classes, functions and constants."""
+def write_api_pages(folder):
+    """Write a page per package, with tables of its names, and a page per name."""
     folder = Path(folder)
-    folder.mkdir(exist_ok=True)
+    pages = {}
     for package in PACKAGES:
         module = importlib.import_module(f"eigenheads.{package}")
         title = f"eigenheads.{package}"
         lines = [title, "=" * len(title), "", f".. automodule:: {title}", ""]
-        for heading, names in _groups(module).items():
+        for heading, directive in HEADINGS.items():
+            names = [n for n in module.__all__ if _directive(module, n) == directive]
             if names:
                 lines += [heading, "-" * len(heading), "", ".. autosummary::"]
                 lines += ["   :toctree: generated", "   :nosignatures:", ""]
                 lines += [f"   {name}" for name in names] + [""]
+            for name in names:
+                options = ["   :members:", "   :inherited-members:"]
+                pages[folder / "generated" / f"{title}.{name}.rst"] = [
+                    *(name, "=" * len(name), "", f".. currentmodule:: {title}", ""),
+                    f".. {directive}:: {name}",
+                    *(options if directive == "autoclass" else []),
+                    "",
+                ]
+        pages[folder / f"{title}.rst"] = lines
+    (folder / "generated").mkdir(parents=True, exist_ok=True)
+    for old in set(folder.rglob("*.rst")) - set(pages):
+        old.unlink()
+    for page, lines in pages.items():
         text = "\n".join(lines)
-        page = folder / f"{title}.rst"
         # An unchanged page keeps its time, so that Sphinx does not read it again.
         if not page.exists() or page.read_text(encoding="utf-8") != text:
             page.write_text(text, encoding="utf-8")
 
 
-def _groups(module):
-    groups = {
-        "Classes": [],
-        "Functions": [],
-        "Warnings and errors": [],
-        "Constants": [],
-    }
-    for name in module.__all__:
-        thing = getattr(module, name)
-        if inspect.isclass(thing):
-            error = issubclass(thing, Exception)
-            groups["Warnings and errors" if error else "Classes"].append(name)
-        else:
-            kind = "Functions" if inspect.isroutine(thing) else "Constants"
-            groups[kind].append(name)
-    return groups
+def _directive(module, name):
+    """Return the directive that documents a name."""
+    thing = getattr(module, name)
+    if inspect.isclass(thing):
+        return "autoexception" if issubclass(thing, Exception) else "autoclass"
+    return "autofunction" if inspect.isroutine(thing) else "autodata"
 
 
 class NameLinks(SphinxTransform):
@@ -166,7 +175,7 @@ def leave_out(app, what, name, obj, skip, options):
 
 
 def setup(app):
-    write_module_pages(Path(app.srcdir) / "api")
+    write_api_pages(Path(app.srcdir) / "api")
     app.setup_extension("sphinx.ext.autodoc")  # has the event below
     app.connect("autodoc-skip-member", leave_out)
     app.add_transform(NameLinks)
