@@ -20,15 +20,15 @@ def short(monkeypatch):
     monkeypatch.setattr(_run, "find_spec", lambda name: None)
 
 
-def test_the_headlines_are_of_every_paper():
-    """Of every one that needs no extra: the demo installs the core alone."""
+def test_the_headlines_are_of_every_system_and_need_no_extra():
+    """The demo installs the core alone, and has two minutes."""
     papers = {key.partition("/")[0] for key in select_keys(_run.HEADLINES)}
     core = {
         experiment.paper
         for experiment in map(get_experiment, select_keys(["all"]))
         if not experiment.needs
     }
-    assert papers == core
+    assert {"marion2025", "truong2026", "maulensoto2026", "teo2024"} <= papers <= core
 
 
 def test_tells_what_it_measures_and_ends_with_three_steps(short, tmp_path, capsys):
