@@ -44,7 +44,7 @@ class Params:
     step: float = 0.05
     # Steps are `horizon` d / step: enough for every run to leave the start.
     horizon: float = 60.0
-    records: int = 20
+    n_records: int = 20
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
@@ -59,7 +59,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
                 model,
                 d=d,
                 step_size=params.step / d,
-                n_steps=every * params.records,
+                n_steps=every * params.n_records,
                 n_runs=n_runs,
                 record_every=every,
                 seed=drawn_seed(rng),
@@ -82,7 +82,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
 def _record_every(params: Params, d: int) -> int:
     """Return the steps per record: the escape from 1/√d takes a time like log d."""
     horizon = params.horizon * (1 + math.log10(d / 1000) / 4)
-    return max(1, int(horizon * d / params.step / params.records))
+    return max(1, int(horizon * d / params.step / params.n_records))
 
 
 def escape_probability(omega: float, d: int, step: float) -> float:
@@ -206,7 +206,7 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
 
 
 def _work(params: Params) -> float:
-    steps = [_record_every(params, d) * params.records for d in params.dimensions]
+    steps = [_record_every(params, d) * params.n_records for d in params.dimensions]
     pairs = zip(steps, params.n_runs, strict=True)
     return float(len(params.omegas) * sum(n * runs for n, runs in pairs))
 

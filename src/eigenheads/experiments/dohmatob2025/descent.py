@@ -39,7 +39,7 @@ class Params:
     batch_size: int = 16
     n_steps: int = 40_000
     n_runs: int = 16
-    records: int = 40
+    n_records: int = 40
 
 
 @lru_cache(maxsize=4)
@@ -63,7 +63,7 @@ _STARTS = {"random": None, "opposite": (-0.3, -0.3), "informed": (0.4, 0.1)}
 def simulate(params: Params, rng: np.random.Generator) -> Table:
     """Run SGD from random, opposite and informed starts."""
     table: dict[str, FloatArray] = {}
-    every = params.n_steps // params.records
+    every = params.n_steps // params.n_records
     for name, at in _STARTS.items():
         start = None if at is None else {"u.key": at[0], "v.value": at[1]}
         paths = simulate_model(
@@ -71,7 +71,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
             d=params.d,
             step_size=params.step_size,
             batch_size=params.batch_size,
-            n_steps=every * params.records,
+            n_steps=every * params.n_records,
             n_runs=params.n_runs,
             record_every=every,
             seed=drawn_seed(rng),
@@ -143,8 +143,8 @@ experiments = (
         work=lambda params: float(
             len(_STARTS)
             * params.n_runs
-            * (params.n_steps // params.records)
-            * params.records
+            * (params.n_steps // params.n_records)
+            * params.n_records
         ),
         size=(10.0, 3.6),
     ),
