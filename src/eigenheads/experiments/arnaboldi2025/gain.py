@@ -27,10 +27,10 @@ _THRESHOLD = 0.3
 class Params:
     """Steps are multiples of the length's best one, see :func:`best_step`."""
 
-    lengths: tuple[int, ...] = (1, 2, 4, 5)
+    lengths: tuple[int, ...] = (1, 2, 4)
     factors: tuple[float, ...] = (0.3, 0.6, 1.0, 1.4, 3.0)
     d: int = 1000
-    n_runs: int = 12
+    n_runs: int = 10
     n_records: int = 200
 
 
@@ -226,7 +226,7 @@ experiments = (
                 n_runs=6,
                 n_records=50,
             ),
-            "demo": replace(_PAPER, lengths=(1, 2, 4), n_runs=8),
+            "demo": replace(_PAPER, n_runs=6),
             "paper": _PAPER,
         },
         simulate=simulate,

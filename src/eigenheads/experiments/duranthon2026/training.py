@@ -67,14 +67,14 @@ def head_model(head: str, n_tokens: int, strength: float) -> Model:
 class Params:
     """Fresh samples at every step; the step size is `step` / d, falling."""
 
-    d: int = 400
+    d: int = 200
     n_tokens: int = 4
     strength: float = 9.0
     noise: float = 0.1
     step: float = 0.2
     batch_size: int = 16
     horizon: float = 400.0
-    n_runs: int = 8
+    n_runs: int = 6
     n_records: int = 24
     n_samples: int = 2**13
 
@@ -192,7 +192,7 @@ experiments = (
         source="ours: online SGD; the comparison is the abstract's",
         about=(
             "Online SGD of three heads with free key and value on the spiked law, "
-            "d = 400, four tokens, ν = 9, 16 fresh samples per step, from small "
+            "d = 200, four tokens, ν = 9, 16 fresh samples per step, from small "
             "random weights. Left: excess risk of the runs; dashed: the smallest risk "
             "of each kind of head; dotted: Bayes. Right: overlap of the key, dotted "
             "√ν, which is Bayes optimal for softmax. The erf head's offset is the "
