@@ -93,7 +93,8 @@ def draw_verdicts(axes):
     checks = {paper: [] for paper in NAMES}
     for key, claim in ledger.claims():
         if claim.is_check:
-            checks[key.partition("/")[0]].append(claim.verdict == "held")
+            # Measurements of ours without a paper are not shown here.
+            checks.get(key.partition("/")[0], []).append(claim.verdict == "held")
         else:
             counts[claim.paper][claim.verdict] += 1
     colors = {"held": GREEN, "contradicted": ORANGE, "undecided": BLUE}

@@ -13,8 +13,12 @@ from eigenheads.functional._arrays import stable_softmax
 from eigenheads.functional._signal import unchecked_output
 
 Tokens = NDArray[np.floating[Any]]
+# Largest number of directions that are searched by default.
+_MOST_DIRECTIONS = 3
 # Directions along which the objective is measured to know how it varies by chance.
 _N_RANDOM = 16
+# The longest tokens are looked for among this many per start.
+_COPIES = 8
 # Steps may become shorter every so many updates, and so often.
 _LOOK_EVERY, _HALVINGS = 5, 5
 # Whitening is robust from this many tokens per feature on, in so many steps.
@@ -98,6 +102,51 @@ def search_direction(
             best = found._replace(excess=excess)
     assert best is not None
     return best._replace(query=back(best.query))
+
+
+def search_directions(
+    z: Tokens,
+    n_free: int,
+    wanted: int | None,
+    inverse_temperatures: Sequence[float],
+    how: SearchSettings,
+    random: np.random.RandomState,
+) -> tuple[FloatArray, list[FoundQuery]]:
+    """Return unit queries as rows, each orthogonal to those before, and the searches.
+
+    Parameters
+    ----------
+    z
+        Tokens of unit noise.
+    n_free
+        Dimension of the space that they come from.
+    wanted
+        Number of directions. None searches at most three, and stops if Gaussian noise
+        has as good a direction.
+    inverse_temperatures
+        Candidates.
+    how
+        Settings of each search.
+    random
+        Source of prompts and starts.
+    """
+    queries: list[FloatArray] = []
+    searches: list[FoundQuery] = []
+    # Further queries than dimensions stay zero.
+    for index in range(min(wanted or _MOST_DIRECTIONS, z.shape[1])):
+        found = search_direction(z, inverse_temperatures, how, random, n_free - index)
+        if wanted is None and queries and not (found.excess > 0 and found.converged):
+            break
+        query = found.query
+        for before in queries:
+            query = query - before * float(before @ query)
+        queries.append(query / max(float(np.linalg.norm(query)), 1e-300))
+        searches.append(found)
+        narrow = queries[-1].astype(z.dtype)
+        z = z - np.outer(z @ narrow, narrow)
+    rows = np.zeros((wanted or len(queries), z.shape[1]))
+    rows[: len(queries)] = queries
+    return rows, searches
 
 
 def gaussian_tokens(
@@ -214,8 +263,10 @@ def _starts(tokens: Tokens, n: int, random: np.random.RandomState) -> FloatArray
     """
     drawn = random.standard_normal((n, tokens.shape[1]))
     lengths = np.einsum("ij,ij->i", tokens, tokens)
-    longest = np.argsort(-lengths, kind="stable")[: n // 2]
-    longest = longest[lengths[longest] > 0]
+    longest = np.argsort(-lengths, kind="stable")[: _COPIES * n]
+    # Copies of one token, which have equal lengths, are one start.
+    is_new = np.diff(lengths[longest], prepend=np.inf) != 0
+    longest = longest[is_new & (lengths[longest] > 0)][: n // 2]
     drawn[: len(longest)] = tokens[longest]
     return _normalised(drawn)
 

@@ -144,8 +144,8 @@ experiments = (
             "Projected SGD of a softmax head with the linear link, d = 100, L = 20, "
             "β = 1, γ = 1/√2, noise 0.1, as in Figure 2, with batches of fresh samples "
             "instead of one data set of 1000. Starts: uniform directions; overlaps of "
-            "the wrong sign; and an overlap beyond the transition ψ/c = 0.34. The value "
-            "direction is learned; the key stops where the risk becomes flat and moves "
+            "the wrong sign; and an overlap beyond the transition ψ/c = 0.34. The "
+            "value direction is learned; the key stops where the risk becomes flat and moves "
             "on like a logarithm."
         ),
         presets={
