@@ -145,8 +145,8 @@ experiments = (
             "β = 1, γ = 1/√2, noise 0.1, as in Figure 2, with batches of fresh samples "
             "instead of one data set of 1000. Starts: uniform directions; overlaps of "
             "the wrong sign; and an overlap beyond the transition ψ/c = 0.34. The "
-            "value direction is learned; the key stops where the risk becomes flat and moves "
-            "on like a logarithm."
+            "value direction is learned; the key stops where the risk becomes flat and "
+            "moves on like a logarithm."
         ),
         presets={
             "smoke": replace(_PAPER, n_runs=6, n_steps=3000),
