@@ -127,7 +127,7 @@ def search_directions(
     queries: list[FloatArray] = []
     searches: list[FoundQuery] = []
     # Further queries than dimensions stay zero.
-    for index in range(min(wanted or _MOST_DIRECTIONS, z.shape[1])):
+    for _ in range(min(wanted or _MOST_DIRECTIONS, z.shape[1])):
         found = search_direction(z, inverse_temperatures, how, random)
         if wanted is None and queries and not (found.excess > 0 and found.converged):
             break
