@@ -66,13 +66,14 @@ check: .venv/.dev  ## formatting, lint, types, direction of imports, names
 CORE_TESTS = src tests/functional tests/experiments/test_data.py tests/experiments/test_registry.py \
 	tests/cli/test_app.py tests/test_contract.py tests/test_public_api.py tests/test_readme.py
 
-# The environments are installed side by side, and so are the checks and the tests of the
+# The tests of a file stay in one process, which compiles and prepares once. The
+# environments are installed side by side, and so are the checks and the tests of the
 # core, which use one processor each.
 test:  ## check, the suite, and the core without torch
 	@$(MAKE) --no-print-directory -j2 .venv/.dev .venv-core/.test
 	@$(MAKE) --no-print-directory -j2 --output-sync=target check core-without-torch
 	$(if $(NO_BROWSER),@echo "No Chromium found: leaving out the tests that open a page.")
-	.venv/bin/python -m pytest -n $(WORKERS) -m "not slow $(NO_BROWSER)"
+	.venv/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow $(NO_BROWSER)"
 
 core-without-torch: .venv-core/.test
 	.venv-core/bin/python -m pytest -m "not slow and not torch and not browser" --quiet $(CORE_TESTS)

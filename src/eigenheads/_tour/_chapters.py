@@ -175,7 +175,7 @@ def pursuit_facts() -> Iterator[str]:
     plain = _moved(softmax_head(keys, keys, clean), softmax_head(clean, clean, clean))
     layer = _moved(after.output, before.output)
     # Robust PCA of the keys first, then plain attention.
-    repaired = RobustPCA().fit(keys).low_rank_
+    repaired = np.asarray(RobustPCA().fit(keys).low_rank_, dtype=np.float64)
     cleaned = _moved(
         softmax_head(repaired, repaired, clean), softmax_head(clean, clean, clean)
     )

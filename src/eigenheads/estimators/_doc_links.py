@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, metadata
+from typing import Any
 
 from sklearn.base import BaseEstimator
 
@@ -47,5 +48,6 @@ def link_to_documentation(names: Iterable[object], address: str | None = None) -
     for one in names:
         if isinstance(one, type) and issubclass(one, BaseEstimator):
             # scikit-learn links its own pages unless these names are set.
-            one._doc_link_module = "eigenheads" if address else ""
-            one._doc_link_template = f"{address}/{_PAGE}"
+            cls: Any = one
+            cls._doc_link_module = "eigenheads" if address else ""
+            cls._doc_link_template = f"{address}/{_PAGE}"

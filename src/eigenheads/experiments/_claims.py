@@ -242,7 +242,8 @@ def difference(
     the setting is that of the paper. An estimate of NaN means not measured. If all
     observed differences are exactly zero, the claim is undecided.
     """
-    if estimate.value == 0.0 and estimate.interval(LEVEL) == (0.0, 0.0):
+    is_measured = isinstance(estimate, Estimate) and estimate.value == 0.0
+    if is_measured and estimate.interval(LEVEL) == (0.0, 0.0):
         estimate = replace(estimate, interval=lambda _: (-math.inf, math.inf))
     is_empty = isinstance(why, str) and not why
     reason = "the whole interval is above zero" if is_empty else why

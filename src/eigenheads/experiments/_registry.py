@@ -81,6 +81,8 @@ _MODULES = {
     "duranthon2026": {"population": "population", "training": "training"},
     "dohmatob2025": {"risk": "risk", "descent": "descent"},
     "barnfield2026": {"alignment": "alignment", "strength": "strength"},
+    # No paper: measurements of our own.
+    "screening": {"mnist": "images", "photographs": "images"},
 }
 
 

@@ -263,6 +263,15 @@ _UNTESTED = {
             why="its formula was not seen",
         ),
     ),
+    # No paper: what an evaluation of the screen should have as well.
+    "screening": (
+        Untested(
+            claim="gains of the token screen on models of ImageNet",
+            source="ours",
+            why="ImageNet and the GPUs to train on it are not here",
+            instead="screening/mnist",
+        ),
+    ),
 }
 
 
