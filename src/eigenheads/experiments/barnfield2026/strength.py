@@ -23,8 +23,8 @@ class Params:
 
     lengths: tuple[int, ...] = (10, 100, 1000, 10_000, 100_000)
     n_informative: int = 1
-    error: float = 0.05
-    sharpness: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)
+    accepted_error: float = 0.05
+    sharpnesses: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)
     n_samples: int = 1000
 
 
@@ -41,7 +41,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
         needed.append(_needed(params, sums, own))
         advance(length)
     lengths = np.array(params.lengths, dtype=np.float64)
-    quantile = -ndtri(params.error)
+    quantile = -ndtri(params.accepted_error)
     return {
         "length": lengths,
         "attention": np.array(needed),
@@ -52,7 +52,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
 
 def _noise_sums(params: Params, length: int, rng: np.random.Generator) -> FloatArray:
     """Return Σ e^{τχ} and Σ χ e^{τχ} of the noise tokens: (τ, two, class, sample)."""
-    taus = np.array(params.sharpness)
+    taus = np.array(params.sharpnesses)
     sums = np.empty((len(taus), 2, 2, params.n_samples))
     n_noise = (length, length - params.n_informative)
     block = max(1, 2_000_000 // length)
@@ -72,13 +72,13 @@ def _noise_sums(params: Params, length: int, rng: np.random.Generator) -> FloatA
 def _needed(params: Params, sums: FloatArray, own: FloatArray) -> float:
     """Return the smallest strength of a grid at which some τ errs little enough."""
     for strength in np.arange(0.5, 30.0, 0.1):
-        for index, tau in enumerate(params.sharpness):
+        for index, tau in enumerate(params.sharpnesses):
             scores = own + strength
             weights = np.exp(tau * scores)
             total = sums[index, 0, 1] + weights.sum(axis=1)
             positive = (sums[index, 1, 1] + (weights * scores).sum(axis=1)) / total
             negative = sums[index, 1, 0] / sums[index, 0, 0]
-            if _least_error(negative, positive) <= params.error:
+            if _least_error(negative, positive) <= params.accepted_error:
                 return float(strength)
     return math.inf
 
@@ -150,7 +150,7 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
         xscale="log",
         yscale="log",
         xlabel="L",
-        ylabel=f"strength θ for an error of {run.params.error:g}",
+        ylabel=f"strength θ for an error of {run.params.accepted_error:g}",
     )
     axes.legend()
 

@@ -37,7 +37,7 @@ class Params:
     # Figure 2 of the paper: d = 100, L = 20, β = 1, γ = 1/√2.
     figure_d: int = 100
     figure_tokens: int = 20
-    overlaps: tuple[float, ...] = (0.0, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
+    key_overlaps: tuple[float, ...] = (0.0, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
@@ -55,12 +55,12 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     field = MeanField(
         params.figure_d, params.figure_tokens - 1, math.sqrt(0.5), beta=1.0
     )
-    table["overlap"] = np.array(params.overlaps)
+    table["overlap"] = np.array(params.key_overlaps)
     for rho in (0.0, 0.5):
         table[f"path_{rho:g}"] = np.array(
             [
                 _row(field, Overlaps(mu=mu, nu=0.8, rho=rho), params, rng)
-                for mu in params.overlaps
+                for mu in params.key_overlaps
             ]
         )
         advance(1)

@@ -67,15 +67,15 @@ def head_model(head: str, n_tokens: int, strength: float) -> Model:
 class Params:
     """Fresh samples at every step; the step size is `step` / d, falling."""
 
-    d: int = 400
+    d: int = 200
     n_tokens: int = 4
     strength: float = 9.0
     noise: float = 0.1
     step: float = 0.2
     batch_size: int = 16
     horizon: float = 400.0
-    n_runs: int = 8
-    records: int = 24
+    n_runs: int = 6
+    n_records: int = 24
     n_samples: int = 2**13
 
 
@@ -87,8 +87,8 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     table: dict[str, FloatArray] = {
         "bayes": np.array([bayes_risk(scores, math.sqrt(params.strength))])
     }
-    every = max(1, int(params.horizon * params.d / params.records))
-    half = every * params.records / 4
+    every = max(1, int(params.horizon * params.d / params.n_records))
+    half = every * params.n_records / 4
     for head in _LOSSES:
         best, shape = best_head(head, [scores])
         known = {"noise": params.noise}
@@ -99,7 +99,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
             model,
             d=params.d,
             step_size=lambda t: params.step / params.d / (1 + t / half),
-            n_steps=every * params.records,
+            n_steps=every * params.n_records,
             n_runs=params.n_runs,
             record_every=every,
             batch_size=params.batch_size,
@@ -192,7 +192,7 @@ experiments = (
         source="ours: online SGD; the comparison is the abstract's",
         about=(
             "Online SGD of three heads with free key and value on the spiked law, "
-            "d = 400, four tokens, ν = 9, 16 fresh samples per step, from small "
+            "d = 200, four tokens, ν = 9, 16 fresh samples per step, from small "
             "random weights. Left: excess risk of the runs; dashed: the smallest risk "
             "of each kind of head; dotted: Bayes. Right: overlap of the key, dotted "
             "√ν, which is Bayes optimal for softmax. The erf head's offset is the "
@@ -200,7 +200,7 @@ experiments = (
         ),
         presets={
             "smoke": replace(
-                _PAPER, d=100, n_runs=5, horizon=300.0, records=6, n_samples=2**12
+                _PAPER, d=100, n_runs=5, horizon=300.0, n_records=6, n_samples=2**12
             ),
             "demo": _PAPER,
             "paper": _PAPER,
@@ -211,8 +211,8 @@ experiments = (
         work=lambda params: float(
             len(_LOSSES)
             * params.n_runs
-            * params.records
-            * max(1, int(params.horizon * params.d / params.records))
+            * params.n_records
+            * max(1, int(params.horizon * params.d / params.n_records))
         ),
         size=(9.0, 4.2),
     ),
