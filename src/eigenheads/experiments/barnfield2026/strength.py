@@ -188,9 +188,9 @@ experiments = (
         about=(
             "One informative token of L, the query and the readout along the signal, "
             "the best of four sharpnesses and the best threshold: the strength at "
-            "which 5 % of sequences are misclassified. Pooling likewise, and in closed form. Up to "
-            "100 000 tokens: this also says how strong a signal among 10 000 nuisance "
-            "tokens must be."
+            "which 5 % of sequences are misclassified. Pooling likewise, and in closed "
+            "form. Up to 100 000 tokens: this also says how strong a signal among "
+            "10 000 nuisance tokens must be."
         ),
         presets={
             "smoke": replace(_PAPER, lengths=(10, 100, 1000), n_samples=600),
