@@ -139,7 +139,7 @@ def checks_table(paper):
 
 
 def _table(rows):
-    from eigenheads.report._page import format_expected, format_measured
+    from eigenheads.experiments._claims import format_expected, format_measured
 
     lines = ["| key | claim | expected | ours | verdict |", "|---|---|--:|--:|---|"]
     for key, claim in rows:

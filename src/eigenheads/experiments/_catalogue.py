@@ -181,8 +181,10 @@ def estimated_seconds(experiment: Experiment[Any], params: Any) -> float | None:
     compared with its work.
     """
     seconds = _recorded().get(experiment.key, {}).get("seconds")
+    if seconds is None or "paper" not in experiment.presets:
+        return None
     whole = experiment.work(experiment.presets["paper"])
-    if seconds is None or not whole > 0:
+    if not whole > 0:
         return None
     return float(seconds) * experiment.work(params) / whole
 
