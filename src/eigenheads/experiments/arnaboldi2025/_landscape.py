@@ -122,7 +122,7 @@ def quadrature_risk(
 
 
 class Corners(NamedTuple):
-    """What decides the regions of the (a, ω) plane; every entry is linear in ω."""
+    """Signs of the regions of the (a, ω) plane; every entry is linear in ω."""
 
     steepest: FloatArray  # positive: the semantic direction is steeper at the start
     deeper: FloatArray  # positive: the semantic corner has the lower risk
