@@ -25,7 +25,7 @@ const words = {
 		key: [
 			...RUNS,
 			["ink", "──", "theory without noise"],
-			["ink", "▒", "theory: the middle 80 % of distances late in training"],
+			["ink", "▒", "theory, late: the middle 80 %"],
 			["orange", "━━", "|ν|"],
 			["green", "┈┈", "oracle"],
 			["grey", "╍╍", "best linear predictor"],
