@@ -351,7 +351,7 @@ class Session {
 			};
 		});
 		// At few records, which outlive a longer stride.
-		const isLate = step >= min(ESCAPE, this.P.updates / 2) && (step % (8 * this.stride) === 0 || this.done);
+		const isLate = step >= min(ESCAPE, this.P.updates / 2) && (step % (16 * this.stride) === 0 || this.done);
 		const band = (isLate && !this.broken && system.band?.(theory, step, setup)) || null;
 		this.records.push({ step, orders, stats, theory, band, levels: system.levels(step, setup) });
 		if (this.records.length <= MAX_RECORDS) return;

@@ -154,7 +154,7 @@ function locationNoise([kappa, nu, theta, eta, rho], { d, nTokens, gamma, noise 
 // Covariance of the moves of θ, η and ρ by the gradients of one prompt, at a point of the manifold: from prompts that
 // are the same at every call, so that the band is a smooth function of the point.
 function locationMoves(kappa, nu, { d, nTokens, gamma, noise }, lambda) {
-	const stream = new Stream(0, 0), n = max(256, floor(2 ** 15 / nTokens)), m = sqrt(d / 2), sums = [0, 0, 0, 0, 0, 0];
+	const stream = new Stream(0, 0), n = max(256, floor(2 ** 16 / nTokens)), m = sqrt(d / 2), sums = [0, 0, 0, 0, 0, 0];
 	const [sideK, sideV] = [kappa, nu].map(tangentOf), normal = () => stream.normal();
 	for (let prompt = 0; prompt < n; prompt++) {
 		let error = -noise * normal(), onKey = 0, onValue = 0, onOther = 0;
