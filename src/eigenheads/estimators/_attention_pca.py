@@ -246,7 +246,8 @@ class AttentionPCA(PrincipalCoordinates):
         d = len(source.moments.mean)
         share = float(self.n_components) if self._is_share() else None
         total = source.moments.squares / source.moments.n
-        most = min(d, int(source.n))
+        # The weights of rows may be small numbers, which do not limit the rank.
+        most = d if isinstance(source, WeightedRows) else min(d, int(source.n))
         rank = int(self.n_components) if share is None else min(_FIRST_RANK, most)
         start = random.standard_normal((d, rank))
         while True:

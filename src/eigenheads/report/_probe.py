@@ -20,6 +20,7 @@ from eigenheads._checks import (
 from eigenheads._files import write_atomically
 from eigenheads._plotting.heads import HeadMap, draw_head_maps, head_maps_size
 from eigenheads._plotting.svg import embedded_svg, render_svg
+from eigenheads.experiments._claims import format_number
 from eigenheads.probes import ModelProbe
 from eigenheads.probes._head_nulls import NULL_TEXTS
 from eigenheads.report._findings import (
@@ -29,7 +30,6 @@ from eigenheads.report._findings import (
     is_change,
     questions,
 )
-from eigenheads.report._page import format_number
 
 _WIDTH = 80
 _COMPARISONS = {"greater": ">", "less": "<", "two-sided": "≠"}

@@ -106,9 +106,9 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
     coef_key_ : ndarray of shape (n_features,) or (n_heads, n_features)
         :math:`k`.
 
-    coef_value_ : ndarray of shape (1, n_features) or (n_classes, n_features), with an \
-            axis for heads before it if there are several
-        Rows :math:`v_c`; one row for two classes.
+    coef_value_ : ndarray of shape (1, n_features) or (n_classes, n_features)
+        Rows :math:`v_c`, one row for two classes, with an axis for heads before it if
+        there are several.
 
     intercept_ : ndarray of shape (1,) or (n_classes,)
         :math:`b_c`.
