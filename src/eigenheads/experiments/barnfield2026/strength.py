@@ -1,4 +1,4 @@
-"""How strong a signal attention and pooling need, against the sequence's length."""
+"""Strength of the signal that attention and pooling need, against the length."""
 
 import math
 from dataclasses import dataclass, replace
