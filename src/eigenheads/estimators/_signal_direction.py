@@ -70,10 +70,9 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         objective.
 
     inverse_temperature : float or None, default=None
-        :math:`\beta` for tokens of unit noise. None tries 0.2, 0.4, 0.8 and 1.2
-        (smaller ones if there are more features than tokens), and chooses the value
-        whose objective exceeds that of the same search in Gaussian noise of the same
-        size by most.
+        :math:`\beta` for tokens of unit noise. None tries 0.2, 0.4, 0.8 and 1.2, and
+        chooses the value whose objective exceeds that of the same search in Gaussian
+        noise of the same size by most.
 
     whiten : bool, default=False
         Whether to whiten the tokens first, with a robust covariance if there are at
@@ -166,7 +165,10 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     The objective, its gradient and the projected ascent are those of [1]_, whose law
     has isotropic noise. This implementation adds updates that read all prompts, with
     the step :math:`1/(q \cdot g)`, starts at long tokens, the choice of the inverse
-    temperature, whitening, deflation and the threshold.
+    temperature, whitening, deflation and the threshold. If there are more features than
+    tokens, the search is among the first principal components, one for every eight
+    tokens: otherwise each token stands out in a direction of its own. Fitted tokens
+    then have larger scores than new ones, for which the threshold holds.
 
     References
     ----------
@@ -258,7 +260,8 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 weights, held_weights = weights[inner], weights[outer]
         if weights is not None:
             fitted = fitted[repeated_rows(weights, random)]
-        scaling = noise_scaling(fitted, whiten=bool(self.whiten))
+        least = 1 if self.n_components == "auto" else int(self.n_components)
+        scaling = noise_scaling(fitted, whiten=bool(self.whiten), least=least)
         queries = self._search(fitted, scaling, random)
         # Weights and patterns differ in direction only if the tokens are whitened.
         components = scaling.components(queries)
@@ -389,10 +392,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     ) -> FloatArray:
         """Return one unit query per direction, each orthogonal to those before."""
         z = scaling.apply(tokens)
-        # Tokens with more features than their number are long, and a softmax of their
-        # scores must not be sharper for that.
-        wide = min(1.0, float(np.sqrt(len(z) / scaling.n_free)))
-        inverse_temperatures = tuple(wide * beta for beta in _INVERSE_TEMPERATURES)
+        inverse_temperatures: tuple[float, ...] = _INVERSE_TEMPERATURES
         if self.inverse_temperature is not None:
             inverse_temperatures = (float(self.inverse_temperature),)
         is_auto = self.n_components == "auto"
@@ -401,7 +401,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         )
         wanted = None if is_auto else int(self.n_components)
         rows, all_found = search_directions(
-            z, scaling.n_free, wanted, inverse_temperatures, how, random
+            z, wanted, inverse_temperatures, how, random
         )
         for index, found in enumerate(all_found):
             self._say(index, found)
