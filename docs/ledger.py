@@ -28,6 +28,8 @@ FIGURES = {
     "marion2025/any_dimension",
     "teo2024/robustness",
     "teo2024/sign",
+    "duranthon2026/training",
+    "dohmatob2025/risk",
 }
 VERDICTS = ("held", "contradicted", "undecided")
 # Only runs that took longer may be taken from an earlier commit, in seconds.

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.test_guides import BLOCK, prints_as_shown, run_block
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -281,7 +281,7 @@ def _map_lines(probe: ModelProbe) -> list[str]:
     """Return the number of statistics in which each head stands out, by layer."""
     # One number per head replaces a table of all statistics, which the page has.
     total = np.sum([probe.stands_out(n, LEVEL) for n in probe.statistics], axis=0)
-    lines = ["Statistics in which a head stands out from all nulls, by layer and head"]
+    lines = ["Statistics in which a head stands out from its nulls, by layer and head"]
     for layer, row in zip(probe.layers, total, strict=True):
         cells = " ".join(f"{count:>2}" if count else " ." for count in row)
         lines += _wrapped(cells, first=f"  layer {layer:>3}  ", rest=" " * 13)

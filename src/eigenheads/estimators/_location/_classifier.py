@@ -9,7 +9,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import Tags, check_array
 from sklearn.utils.multiclass import check_classification_targets
 
-from eigenheads._checks import fail
+from eigenheads._checks import check_array_like, fail
 from eigenheads.estimators._location._base import AbstractSingleLocation
 from eigenheads.estimators._location._targets import (
     ClassLabels,
@@ -242,10 +242,12 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
 
     def _encoding(self, y: Any) -> ClassLabels | LabelIndicators:
         is_centred = bool(self.fit_intercept)
-        given = None if y is None else np.asarray(y)
-        if given is not None and given.ndim == 2 and given.shape[1] > 1:
-            return LabelIndicators(is_centred)
-        return ClassLabels(type(self).__name__, is_centred)
+        owner = type(self).__name__
+        if y is not None:
+            given = check_array_like("y", y, "one target per bag", owner=owner)
+            if given.ndim == 2 and given.shape[1] > 1:
+                return LabelIndicators(is_centred)
+        return ClassLabels(owner, is_centred)
 
     def _check_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
         labels = check_array(targets, ensure_2d=False, dtype=None, input_name="y")

@@ -152,6 +152,7 @@ def check(run: Run[Params]) -> list[Claim]:
             _MARGIN,
             "fixed before the run",
             source="ours: both networks have the same best step",
+            on_record="undecided",
         ),
         at_least(
             "three times the best step: smallest share of runs that never recover",

@@ -11,7 +11,7 @@ from eigenheads._typing import FloatArray
 from eigenheads.experiments._claims import Claim, about, at_least, at_most
 from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.experiments._statistics import share_estimate
-from eigenheads.experiments.arnaboldi2025._landscape import corners, risk
+from eigenheads.experiments.arnaboldi2025._landscape import corners, quadrature_risk
 from eigenheads.experiments.arnaboldi2025._models import (
     attention_model,
     positional_excess,
@@ -122,7 +122,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
         "omega": omegas,
         "regions": regions,
         "runs": np.array(ends),
-        "risk": np.array([risk(e, m, 0.7, 1.0) for e, m in overlaps]),
+        "risk": np.array([quadrature_risk(e, m, 0.7, 1.0) for e, m in overlaps]),
         "drawn_risk": np.array(drawn),
     }
 

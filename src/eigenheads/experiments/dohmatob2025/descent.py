@@ -44,7 +44,7 @@ class Params:
 
 
 @lru_cache(maxsize=4)
-def head_model(n_tokens: int, gamma: float) -> Model:
+def location_head(n_tokens: int, gamma: float) -> Model:
     """Return the head on the law with c = √(1 − γ²)."""
     c = math.sqrt(1 - gamma**2)
     deciding = Token(mean={"key": lambda d: c * math.sqrt(d)}, scale=gamma)
@@ -68,7 +68,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     for name, at in _STARTS.items():
         start = None if at is None else {"u.key": at[0], "v.value": at[1]}
         paths = simulate_model(
-            head_model(params.n_tokens, params.gamma),
+            location_head(params.n_tokens, params.gamma),
             d=params.d,
             step_size=params.step_size,
             batch_size=params.batch_size,

@@ -29,29 +29,29 @@ if TYPE_CHECKING:
 _COLORS = {"linear": ORANGE, "erf": BLUE, "softmax": GREEN}
 
 
-def linear_head(X: Any, w: Any, u: Any, g: Any, p: Any) -> Any:
+def linear_values(X: Any, w: Any, u: Any, g: Any, p: Any) -> Any:
     """Squared error of weights 1 + χ."""
     output = np.sum((1 + X @ w.k) * (X @ w.v))
     return (output - X[0] @ u.value - p.noise * g[0]) ** 2
 
 
-def erf_head(X: Any, w: Any, u: Any, g: Any, p: Any) -> Any:
+def erf_values(X: Any, w: Any, u: Any, g: Any, p: Any) -> Any:
     """Squared error of weights 1 + erf(c + χ)."""
     output = np.sum((1 + erf(p.offset + X @ w.k)) * (X @ w.v))
     return (output - X[0] @ u.value - p.noise * g[0]) ** 2
 
 
-def softmax_head(X: Any, w: Any, u: Any, g: Any, p: Any) -> Any:
+def softmax_values(X: Any, w: Any, u: Any, g: Any, p: Any) -> Any:
     """Squared error of softmax weights."""
     output = softmax(X @ w.k) @ (X @ w.v)
     return (output - X[0] @ u.value - p.noise * g[0]) ** 2
 
 
-_LOSSES = {"linear": linear_head, "erf": erf_head, "softmax": softmax_head}
+_LOSSES = {"linear": linear_values, "erf": erf_values, "softmax": softmax_values}
 
 
 @lru_cache(maxsize=16)
-def head_model(head: str, n_tokens: int, strength: float) -> Model:
+def spiked_head(head: str, n_tokens: int, strength: float) -> Model:
     """Return a head on the spiked law with free key and value."""
     shift = {"key": math.sqrt(strength)}
     return Model(
@@ -94,7 +94,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
         known = {"noise": params.noise}
         if head == "erf":
             known["offset"] = float(shape[2])
-        model = head_model(head, params.n_tokens, params.strength)
+        model = spiked_head(head, params.n_tokens, params.strength)
         paths = simulate_model(
             model,
             d=params.d,
