@@ -226,8 +226,10 @@ def table(name):
     """Return the table that a mark names."""
     if name == "papers":
         return papers_table()
-    if name == "summary":  # as seen from README
-        return papers_table("docs/papers/")
+    if name == "counts":  # of all papers together
+        from eigenheads.experiments._claims import count_verdicts
+
+        return f"On record: {count_verdicts(claim for _, claim in claims())}."
     if name.startswith("untested/"):
         return untested_table(name.partition("/")[2])
     if name.startswith("key/"):  # all rows of one experiment

@@ -6,29 +6,37 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.test_guides import BLOCK, prints_as_shown, run_block
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+BLOCKS = list(BLOCK.finditer(README))
 
 
-def run_blocks(blocks):
-    namespace = {}
+def run_blocks(blocks, namespace):
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), namespace)
+        printed = run_block(block["code"], "README.md", namespace)
+        assert block["shown"], "a block without its output"
+        assert prints_as_shown(printed, block["text"]), printed
 
 
-def test_the_code_of_the_readme_runs_without_torch(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert len(BLOCKS) >= 5
-    run_blocks(block for block in BLOCKS if "import torch" not in block)
+def test_the_code_of_the_readme_prints_what_it_shows_without_torch():
+    blocks = [block for block in BLOCKS if "import torch" not in block["code"]]
+    assert len(blocks) >= 2
+    run_blocks(blocks, {"__name__": "readme"})
 
 
 @pytest.mark.torch
-def test_the_code_of_the_readme_that_needs_torch_runs():
-    blocks = [block for block in BLOCKS if "import torch" in block]
-    assert blocks
-    run_blocks(blocks)
+def test_the_code_of_the_readme_that_needs_torch_prints_what_it_shows():
+    from tests.readme_model import readme_names
+
+    blocks = [block for block in BLOCKS if "import torch" in block["code"]]
+    assert len(blocks) >= 2
+    run_blocks(blocks, {"__name__": "readme", **readme_names()})
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 120
 
 
 def test_every_number_of_readme_and_docs_is_that_of_the_manifests():
