@@ -13,7 +13,7 @@ from eigenheads.experiments._run import draw_experiment, experiment_rng
 from eigenheads.experiments.arnaboldi2025._landscape import (
     corners,
     escape_curvatures,
-    risk,
+    quadrature_risk,
     transition,
 )
 from eigenheads.experiments.arnaboldi2025._models import attention_model, recovered
@@ -47,7 +47,7 @@ def test_derivatives_at_the_corners_are_those_of_the_risk():
     found = corners(np.array([omega]), a)
 
     def at(e, m):
-        return risk(e, m, omega, a)
+        return quadrature_risk(e, m, omega, a)
 
     assert found.deeper[0] == pytest.approx(at(1, 0) - at(0, 1), abs=1e-4)
     curvatures = [2 * (at(h, 0) - at(0, 0)) / h**2, 2 * (at(0, h) - at(0, 0)) / h**2]

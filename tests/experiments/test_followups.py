@@ -22,10 +22,10 @@ from eigenheads.experiments.duranthon2026._population import (
     excess_risk,
     linear_risk,
     max_scores,
-    softmax_weights,
+    softmax_shares,
     spiked_scores,
 )
-from eigenheads.experiments.duranthon2026.training import head_model
+from eigenheads.experiments.duranthon2026.training import spiked_head
 from eigenheads.models import risk, verify
 
 PAPERS = ("duranthon2026", "dohmatob2025", "barnfield2026")
@@ -54,7 +54,7 @@ def test_softmax_at_the_posterior_is_bayes(rng):
     for strength in (1.0, 4.0):
         scores = spiked_scores(rng.standard_normal((200_000, 3)), strength)
         slope = math.sqrt(strength)
-        own = excess_risk(softmax_weights(scores, np.array([1.0, slope])))
+        own = excess_risk(softmax_shares(scores, np.array([1.0, slope])))
         assert own == pytest.approx(bayes_risk(scores, slope), abs=0.01)
 
 
@@ -116,7 +116,7 @@ def test_the_least_error_is_that_of_two_normals(rng):
 
 @pytest.mark.slow
 def test_declared_heads_have_the_population_risk():
-    model = head_model("softmax", 4, 9.0)
+    model = spiked_head("softmax", 4, 9.0)
     at = {"k.key": 3.0, "k.k": 9.0, "v.value": 1.0, "v.v": 1.0}
     found = risk(model, at, d=50, parameters={"noise": 0.0}, n_samples=2**16)
     rng = np.random.default_rng(0)

@@ -15,8 +15,12 @@ from eigenheads.experiments._core import Experiment
 
 # One meaning per name: an experiment that needs another one uses another name.
 MEANINGS: Final[Mapping[str, str]] = {
+    "accepted_error": "share of errors at which the needed strength is read",
+    "alpha": "logarithm of the number of tokens, per dimension",
     "attack_budget": "size of the attack, in 1/255 of the pixel range",
     "batch_size": "samples per gradient step",
+    "beta": "inverse temperature over the square root of the dimension",
+    "betas": "inverse temperatures over the square root of the dimension",
     "budget": "tokens per run, which sets the number of steps",
     "budgets": "sizes of the attacks, in 1/255 of the pixel range",
     "calibration": "numbers of images that fit a screen",
@@ -38,16 +42,21 @@ MEANINGS: Final[Mapping[str, str]] = {
     "eigenvalues": "eigenvalues of the covariance",
     "error": "size of the planted errors",
     "evaluation": "file with the evaluation of trained models",
+    "factors": "step sizes, in units of the best one",
     "fast_start": "overlap at the start of the fast runs",
     "fast_steps": "steps of the fast runs",
+    "figure_d": "dimension of the setting of the paper's figure",
+    "figure_tokens": "tokens of the setting of the paper's figure",
     "first_power": "smallest dimension, as a power of two",
     "gamma": "standard deviation of the deciding token",
     "hard": "numbers of nuisance tokens under the hard reading of the strength",
     "head": "softmax or linear",
     "heads": "numbers of heads",
     "hidden": "width of the hidden layer",
+    "horizon": "training time: steps times step size, or steps per dimension",
     "hybrid": "variants to train in the hybrid architecture, too",
     "inverse_temperature": "inverse temperature of the head, the λ of the papers",
+    "key_overlaps": "overlaps of the key with the oracle's",
     "key_scales": "standard deviations of the clean keys",
     "last_power": "largest dimension, as a power of two",
     "layers": "layers of the model to measure",
@@ -59,6 +68,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "main_calibration": "images that fit the screen of the main comparison",
     "margin": "difference that counts as none, fixed before the run",
     "max_steps": "largest number of steps",
+    "max_strength": "strength of the law that chooses a position by its score",
     "max_time": "end of the time axis",
     "measures": "measures to judge",
     "mnist": "whether to include MNIST",
@@ -94,6 +104,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "n_seeds": "training runs per variant",
     "n_sequences": "sequences with planted errors",
     "n_shown": "iterations to show",
+    "n_slow": "runs where the risk is nearly flat",
     "n_starts": "random starts",
     "n_steps": "training steps",
     "n_test": "test samples",
@@ -104,6 +115,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "n_words": "size of the vocabulary",
     "noise": "standard deviation of the noise of the target",
     "occluded": "share of the area that a grey square covers",
+    "omegas": "weights of the positional target",
     "on_manifold": "whether to start on the invariant manifold",
     "overlaps": "overlaps of head and principal direction",
     "own_setting": "whether the models were trained in the paper's setting",
@@ -112,10 +124,12 @@ MEANINGS: Final[Mapping[str, str]] = {
     "photographs": "whether digits lie on photographs",
     "population_inverse_temperature": "inverse temperature of the population descent",
     "population_step_size": "step size of the population descent",
+    "positive_share": "share of positive sequences",
     "prompts_per_covariance": "prompts that share a covariance",
     "rank": "rank of the clean keys",
     "ranks": "numbers of directions to learn",
     "ratio": "ratio of successive eigenvalues",
+    "ratios": "samples per dimension",
     "record_every": "steps between records",
     "roles": "role of each model in the comparisons",
     "scale": "scale of the Wishart covariances",
@@ -125,7 +139,12 @@ MEANINGS: Final[Mapping[str, str]] = {
     "shares": "shares of informative, or of replaced tokens",
     "sharpness": "inverse temperature before its scaling with the dimension",
     "sharpness_exponent": "exponent of the inverse temperature in the dimension",
+    "sharpnesses": "inverse temperatures of which the best one counts",
     "shift": "distance of the classes",
+    "signals": "sizes of the signal, the c of the paper",
+    "slow_d": "dimension of the runs where the risk is nearly flat",
+    "slow_horizon": "their training time",
+    "slow_step": "their step size before its scaling with the dimension",
     "soft": "numbers of nuisance tokens under the soft reading of the strength",
     "source": "text: the shipped sentences, or wikitext2",
     "sparsity": "the λ of RPC-Attention",
@@ -162,8 +181,10 @@ def estimated_seconds(experiment: Experiment[Any], params: Any) -> float | None:
     compared with its work.
     """
     seconds = _recorded().get(experiment.key, {}).get("seconds")
+    if seconds is None or "paper" not in experiment.presets:
+        return None
     whole = experiment.work(experiment.presets["paper"])
-    if seconds is None or not whole > 0:
+    if not whole > 0:
         return None
     return float(seconds) * experiment.work(params) / whole
 

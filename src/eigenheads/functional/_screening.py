@@ -1,5 +1,7 @@
 """Tokens that do not fit the others: distances from a joint Gaussian over positions."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from array_api_compat import array_namespace

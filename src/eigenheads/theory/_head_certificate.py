@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from eigenheads._checks import (
     Got,
+    check_array_like,
     check_count,
     check_finite_array,
     check_items,
@@ -242,11 +243,10 @@ def _clip(x: FloatArray, radius: float) -> FloatArray:
 
 
 def _radius(name: str, given: float | None, x: FloatArray) -> float:
-    if given is not None:
-        return check_positive(name, given, owner=_OWNER)
-    largest = float(np.linalg.norm(x, axis=-1).max())
-    # A ball of radius zero would make all bounds zero divided by zero.
-    return check_number(name, largest, owner=_OWNER, minimum=1e-300)
+    radius = float(np.linalg.norm(x, axis=-1).max()) if given is None else given
+    # A ball of radius zero would make all bounds zero divided by zero; the square of a
+    # radius above the maximum may overflow.
+    return check_number(name, radius, owner=_OWNER, minimum=1e-300, maximum=1e150)
 
 
 def _counts(counts: Sequence[int], n_tokens: int) -> tuple[int, ...]:
@@ -283,12 +283,12 @@ def _check_shapes(q: FloatArray, k: FloatArray, v: FloatArray) -> None:
 
 
 def _seen(visible: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    seen = np.asarray(visible)
+    contract = "booleans with at least one visible token per query"
+    seen = check_array_like("visible", visible, contract, owner=_OWNER)
     try:
         full = np.broadcast_to(seen, shape)
     except ValueError:
         fail("visible", f"of shape {shape}", Got(seen.shape), owner=_OWNER)
     if seen.dtype != bool or not full.any(-1).all():
-        contract = "booleans with at least one visible token per query"
         fail("visible", contract, visible, owner=_OWNER)
     return full

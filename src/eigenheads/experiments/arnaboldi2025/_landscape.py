@@ -103,7 +103,9 @@ def transition(a: float, *, loss: str, nodes: int = 41) -> float:
     return float(brentq(lead, 0.05, 0.999, xtol=1e-6))
 
 
-def risk(e: float, m: float, omega: float, a: float, *, nodes: int = 25) -> float:
+def quadrature_risk(
+    e: float, m: float, omega: float, a: float, *, nodes: int = 25
+) -> float:
     """Return half the mean squared distance, by quadrature over four normals."""
     rule = _rule(nodes)
     target = (1 - omega) * _diagonal(rule.first, rule.second)
@@ -120,7 +122,7 @@ def risk(e: float, m: float, omega: float, a: float, *, nodes: int = 25) -> floa
 
 
 class Corners(NamedTuple):
-    """What decides the regions of the (a, ω) plane; every entry is linear in ω."""
+    """Signs of the regions of the (a, ω) plane; every entry is linear in ω."""
 
     steepest: FloatArray  # positive: the semantic direction is steeper at the start
     deeper: FloatArray  # positive: the semantic corner has the lower risk

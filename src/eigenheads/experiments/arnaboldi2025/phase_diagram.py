@@ -11,7 +11,7 @@ from eigenheads._typing import FloatArray
 from eigenheads.experiments._claims import Claim, about, at_least, at_most
 from eigenheads.experiments._core import Experiment, Run, Table
 from eigenheads.experiments._statistics import share_estimate
-from eigenheads.experiments.arnaboldi2025._landscape import corners, risk
+from eigenheads.experiments.arnaboldi2025._landscape import corners, quadrature_risk
 from eigenheads.experiments.arnaboldi2025._models import (
     attention_model,
     positional_excess,
@@ -49,14 +49,14 @@ class Params:
 
     n_grid: int = 121
     d: int = 1000
-    n_runs: int = 32
+    n_runs: int = 16
     step: float = 0.5
     horizon: float = 160.0
     # The region with misaligned dynamics is slow: the risk is nearly flat there.
-    slow_d: int = 200
+    slow_d: int = 100
     slow_step: float = 0.05
     slow_horizon: float = 4000.0
-    n_slow: int = 8
+    n_slow: int = 6
     n_samples: int = 2**17
 
 
@@ -122,7 +122,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
         "omega": omegas,
         "regions": regions,
         "runs": np.array(ends),
-        "risk": np.array([risk(e, m, 0.7, 1.0) for e, m in overlaps]),
+        "risk": np.array([quadrature_risk(e, m, 0.7, 1.0) for e, m in overlaps]),
         "drawn_risk": np.array(drawn),
     }
 
@@ -249,7 +249,7 @@ experiments = (
             "half the squared distance. White slivers: neither corner is a minimum. "
             "SGD runs at six points chosen from this diagram alone, d = 1000. Right: "
             "the region with misaligned dynamics, at the authors' public point a = "
-            "0.76, ω = 0.95, d = 200: first positional, then semantic."
+            "0.76, ω = 0.95, d = 100: first positional, then semantic."
         ),
         presets={
             "smoke": replace(
@@ -262,7 +262,7 @@ experiments = (
                 n_slow=5,
                 n_samples=2**13,
             ),
-            "demo": replace(_PAPER, n_runs=16, slow_d=50, n_slow=8),
+            "demo": replace(_PAPER, slow_d=50),
             "paper": _PAPER,
         },
         simulate=simulate,

@@ -38,13 +38,13 @@ _COLORS = (ORANGE, BLUE, GREEN, PURPLE)
 class Params:
     """Runs per ω and dimension; step sizes are `step` / d on the unit sphere."""
 
-    omegas: tuple[float, ...] = (0.48, 0.54, 0.6, 0.64, 0.68, 0.74, 0.8)
+    omegas: tuple[float, ...] = (0.5, 0.57, 0.64, 0.71, 0.78)
     dimensions: tuple[int, ...] = (100, 1000)
-    n_runs: tuple[int, ...] = (24, 24)
+    n_runs: tuple[int, ...] = (32, 12)
     step: float = 0.05
     # Steps are `horizon` d / step: enough for every run to leave the start.
     horizon: float = 60.0
-    records: int = 20
+    n_records: int = 20
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
@@ -59,7 +59,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
                 model,
                 d=d,
                 step_size=params.step / d,
-                n_steps=every * params.records,
+                n_steps=every * params.n_records,
                 n_runs=n_runs,
                 record_every=every,
                 seed=drawn_seed(rng),
@@ -82,7 +82,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
 def _record_every(params: Params, d: int) -> int:
     """Return the steps per record: the escape from 1/√d takes a time like log d."""
     horizon = params.horizon * (1 + math.log10(d / 1000) / 4)
-    return max(1, int(horizon * d / params.step / params.records))
+    return max(1, int(horizon * d / params.step / params.n_records))
 
 
 def escape_probability(omega: float, d: int, step: float) -> float:
@@ -155,6 +155,8 @@ def check(run: Run[Params]) -> list[Claim]:
             source="arnaboldi2025, Figure 5"
             if is_paper
             else "ours: quadrature with the loss of the training",
+            # A handful of runs is affordable in the largest dimensions.
+            on_record="held" if d < 10_000 else "undecided",
         )
         for d in dims
         for is_paper in ((True, False) if d == 1000 and len(dims) == 2 else (False,))
@@ -170,6 +172,7 @@ def check(run: Run[Params]) -> list[Claim]:
         difference(
             f"width of the transition at d = {dims[0]}, less that at d = {dims[-1]}",
             bootstrap_estimate(np.concatenate(ends, axis=1), narrowing),
+            on_record="undecided",
             source="arnaboldi2025, "
             + ("Figures 5 and 12" if len(dims) == 2 else "Section 4"),
         )
@@ -206,17 +209,17 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
 
 
 def _work(params: Params) -> float:
-    steps = [_record_every(params, d) * params.records for d in params.dimensions]
+    steps = [_record_every(params, d) * params.n_records for d in params.dimensions]
     pairs = zip(steps, params.n_runs, strict=True)
     return float(len(params.omegas) * sum(n * runs for n, runs in pairs))
 
 
-_PAPER = Params()
-_FEW = (0.5, 0.57, 0.64, 0.71, 0.78)
+# Forty-eight runs take minutes; the paper has 64.
+_PAPER = Params(n_runs=(64, 48))
 _ANY = Params(
-    omegas=_FEW,
+    omegas=(0.54, 0.64, 0.74),
     dimensions=(100, 1000, 10_000, 100_000),
-    n_runs=(64, 64, 16, 6),
+    n_runs=(64, 64, 16, 5),
     step=1.0,
 )
 
@@ -237,10 +240,8 @@ experiments = (
             "escape from noise, which is ours."
         ),
         presets={
-            "smoke": replace(
-                _PAPER, omegas=_FEW, dimensions=(100, 1000), n_runs=(16, 6), step=1.0
-            ),
-            "demo": replace(_PAPER, omegas=_FEW, step=0.5),
+            "smoke": replace(_PAPER, n_runs=(16, 6), step=1.0),
+            "demo": replace(_PAPER, n_runs=(32, 16), step=0.5),
             "paper": _PAPER,
         },
         simulate=simulate,

@@ -34,7 +34,7 @@ class Params:
 
     n_tokens: int = 10
     n_informative: int = 3
-    share: float = 0.2
+    positive_share: float = 0.2
     strength: float = 6.0
     step: float = 0.5
     # Samples per dimension.
@@ -61,7 +61,7 @@ def sparse_model(
 def simulate(params: Params, rng: np.random.Generator) -> Table:
     """Return cosines of query and readout with the signal after two steps."""
     model = sparse_model(
-        params.n_tokens, params.n_informative, params.share, params.strength
+        params.n_tokens, params.n_informative, params.positive_share, params.strength
     )
     bias = first_bias(params)
     table: dict[str, FloatArray] = {"ratio": np.array(params.ratios)}
@@ -98,7 +98,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
 
 def first_bias(params: Params) -> float:
     """Return the bias after the first step, up to its fluctuations of order n^-½."""
-    return -params.step * (1 - 2 * params.share) / 2
+    return -params.step * (1 - 2 * params.positive_share) / 2
 
 
 def _direct(params: Params, ratio: float, rng: np.random.Generator) -> FloatArray:
@@ -107,7 +107,7 @@ def _direct(params: Params, ratio: float, rng: np.random.Generator) -> FloatArra
     n = round(ratio * d)
     found = []
     for _ in range(4 * params.n_runs):
-        positive = rng.random(n) < params.share
+        positive = rng.random(n) < params.positive_share
         tokens = rng.standard_normal((n, params.n_tokens, d))
         tokens[:, :n_informative, 0] += params.strength * positive[:, None]
         sign = 2.0 * positive - 1

@@ -30,7 +30,7 @@ def erf_weights(scores: FloatArray, shape: FloatArray) -> FloatArray:
     return np.asarray(shape[0] * (1 + erf(shape[2] + shape[1] * scores)))
 
 
-def softmax_weights(scores: FloatArray, shape: FloatArray) -> FloatArray:
+def softmax_shares(scores: FloatArray, shape: FloatArray) -> FloatArray:
     """Return a softmax(b χ): `shape` is (a, b)."""
     return np.asarray(shape[0] * softmax(shape[1] * scores, axis=-1))
 
@@ -47,7 +47,7 @@ HEADS: Mapping[str, tuple[Weights, tuple[float, ...]]] = {
     "linear": (linear_weights, (0.3, 1.0)),
     "erf": (erf_weights, (0.5, 1.0, -1.0)),
     "softplus": (softplus_weights, (1.0, 2.0)),
-    "softmax": (softmax_weights, (1.0, 2.0)),
+    "softmax": (softmax_shares, (1.0, 2.0)),
 }
 
 

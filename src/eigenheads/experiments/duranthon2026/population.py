@@ -146,7 +146,7 @@ def check(run: Run[Params]) -> list[Claim]:
                 table["linear"] - [linear_risk(run.params.n_tokens, x) for x in nu]
             ).max(),
             0.01,
-            "the scatter of 80 000 samples",
+            "the scatter of the samples",
             source="ours: 1/(L/(L − 1) + ν/L)",
         ),
         at_least(
@@ -234,7 +234,7 @@ experiments = (
         presets={
             "smoke": replace(_PAPER, n_samples=20_000, lengths=(2, 128)),
             "demo": _PAPER,
-            "paper": replace(_PAPER, n_samples=200_000),
+            "paper": replace(_PAPER, n_samples=60_000),
         },
         simulate=simulate,
         check=check,

@@ -29,29 +29,29 @@ if TYPE_CHECKING:
 _COLORS = {"linear": ORANGE, "erf": BLUE, "softmax": GREEN}
 
 
-def linear_head(X: Any, w: Any, u: Any, g: Any, p: Any) -> Any:
+def linear_values(X: Any, w: Any, u: Any, g: Any, p: Any) -> Any:
     """Squared error of weights 1 + χ."""
     output = np.sum((1 + X @ w.k) * (X @ w.v))
     return (output - X[0] @ u.value - p.noise * g[0]) ** 2
 
 
-def erf_head(X: Any, w: Any, u: Any, g: Any, p: Any) -> Any:
+def erf_values(X: Any, w: Any, u: Any, g: Any, p: Any) -> Any:
     """Squared error of weights 1 + erf(c + χ)."""
     output = np.sum((1 + erf(p.offset + X @ w.k)) * (X @ w.v))
     return (output - X[0] @ u.value - p.noise * g[0]) ** 2
 
 
-def softmax_head(X: Any, w: Any, u: Any, g: Any, p: Any) -> Any:
+def softmax_values(X: Any, w: Any, u: Any, g: Any, p: Any) -> Any:
     """Squared error of softmax weights."""
     output = softmax(X @ w.k) @ (X @ w.v)
     return (output - X[0] @ u.value - p.noise * g[0]) ** 2
 
 
-_LOSSES = {"linear": linear_head, "erf": erf_head, "softmax": softmax_head}
+_LOSSES = {"linear": linear_values, "erf": erf_values, "softmax": softmax_values}
 
 
 @lru_cache(maxsize=16)
-def head_model(head: str, n_tokens: int, strength: float) -> Model:
+def spiked_head(head: str, n_tokens: int, strength: float) -> Model:
     """Return a head on the spiked law with free key and value."""
     shift = {"key": math.sqrt(strength)}
     return Model(
@@ -67,15 +67,15 @@ def head_model(head: str, n_tokens: int, strength: float) -> Model:
 class Params:
     """Fresh samples at every step; the step size is `step` / d, falling."""
 
-    d: int = 400
+    d: int = 200
     n_tokens: int = 4
     strength: float = 9.0
     noise: float = 0.1
     step: float = 0.2
     batch_size: int = 16
     horizon: float = 400.0
-    n_runs: int = 8
-    records: int = 24
+    n_runs: int = 6
+    n_records: int = 24
     n_samples: int = 2**13
 
 
@@ -87,19 +87,19 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     table: dict[str, FloatArray] = {
         "bayes": np.array([bayes_risk(scores, math.sqrt(params.strength))])
     }
-    every = max(1, int(params.horizon * params.d / params.records))
-    half = every * params.records / 4
+    every = max(1, int(params.horizon * params.d / params.n_records))
+    half = every * params.n_records / 4
     for head in _LOSSES:
         best, shape = best_head(head, [scores])
         known = {"noise": params.noise}
         if head == "erf":
             known["offset"] = float(shape[2])
-        model = head_model(head, params.n_tokens, params.strength)
+        model = spiked_head(head, params.n_tokens, params.strength)
         paths = simulate_model(
             model,
             d=params.d,
             step_size=lambda t: params.step / params.d / (1 + t / half),
-            n_steps=every * params.records,
+            n_steps=every * params.n_records,
             n_runs=params.n_runs,
             record_every=every,
             batch_size=params.batch_size,
@@ -192,7 +192,7 @@ experiments = (
         source="ours: online SGD; the comparison is the abstract's",
         about=(
             "Online SGD of three heads with free key and value on the spiked law, "
-            "d = 400, four tokens, ν = 9, 16 fresh samples per step, from small "
+            "d = 200, four tokens, ν = 9, 16 fresh samples per step, from small "
             "random weights. Left: excess risk of the runs; dashed: the smallest risk "
             "of each kind of head; dotted: Bayes. Right: overlap of the key, dotted "
             "√ν, which is Bayes optimal for softmax. The erf head's offset is the "
@@ -200,7 +200,7 @@ experiments = (
         ),
         presets={
             "smoke": replace(
-                _PAPER, d=100, n_runs=5, horizon=300.0, records=6, n_samples=2**12
+                _PAPER, d=100, n_runs=5, horizon=300.0, n_records=6, n_samples=2**12
             ),
             "demo": _PAPER,
             "paper": _PAPER,
@@ -211,8 +211,8 @@ experiments = (
         work=lambda params: float(
             len(_LOSSES)
             * params.n_runs
-            * params.records
-            * max(1, int(params.horizon * params.d / params.records))
+            * params.n_records
+            * max(1, int(params.horizon * params.d / params.n_records))
         ),
         size=(9.0, 4.2),
     ),
