@@ -13,6 +13,7 @@ collect_ignore_glob = (
         "eigenheads/robustness/*.py",
         "eigenheads/recipes/*.py",
         "eigenheads/experiments/marion2025/_transformer.py",
+        "eigenheads/experiments/screening/_measurement.py",
         "eigenheads/experiments/teo2024/_models.py",
         "eigenheads/experiments/teo2024/_program.py",
         "eigenheads/experiments/teo2024/_training.py",
