@@ -166,7 +166,7 @@ def check(run: Run[Params]) -> list[Claim]:
             "a fall of any size; ours is a small ViT on digits",
             source="teo2024: J falls along training",
             undecided=few,
-            on_record="undecided",
+            on_record="contradicted",
         ),
         at_most(
             "share of tokens whose output is longer than the feature it would be a "
@@ -208,6 +208,7 @@ def check(run: Run[Params]) -> list[Claim]:
             mean_estimate(_rise(loss)),
             0.0,
             "the mean is carried by a few tokens, the median is not",
+            on_record="undecided",
         ),
         about(
             "log10 of |output|² over |feature|² before training",
