@@ -39,7 +39,8 @@ def readme_names():
 
     def accuracy(of, tested):
         with torch.no_grad():
-            return (of(tested).argmax(1) == classes[1200:]).float().mean().item()
+            hits = of(tested).argmax(1) == classes[1200:]
+            return round(hits.float().mean().item(), 2)
 
     encoder, tokenizer = minilm()
     sentences = tokenizer(
