@@ -11,6 +11,7 @@ from torch import nn
 from eigenheads.adapters import (
     attention_summary,
     capture_heads,
+    certify_heads,
     hide_tokens,
     load_swapped,
     screen_tokens,
@@ -241,7 +242,7 @@ def test_given_tokens_are_hidden_inside_the_context_alone(name):
 @torch.no_grad()
 def test_captured_heads_have_certificates():
     (layer, *_) = capture_heads(encoder(), tokens(2, seed=7))
-    found = layer.certificate(counts=[1, 2])
+    found = certify_heads(layer, counts=[1, 2])
     assert found.bounds.shape == (2, 4, 9, 2)
     # Nothing is clipped by default, so that the outputs are those of the heads.
     assert abs(found.outputs - layer.outputs).max() < 1e-5

@@ -51,7 +51,7 @@ class HeadCertificate:
 
     See Also
     --------
-    eigenheads.adapters.CapturedLayer.certificate : The same of the heads of a model.
+    eigenheads.adapters.certify_heads : The same of the heads of a model.
     """
 
     counts: tuple[int, ...]
