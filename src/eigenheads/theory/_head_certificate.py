@@ -1,5 +1,7 @@
 """Certificate of one attention head against replaced tokens."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
