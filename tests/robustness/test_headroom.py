@@ -108,7 +108,7 @@ def test_nothing_is_screened_where_the_oracle_gains_nothing():
     )
     assert not found.can_help
     assert [row.remedy for row in found.rows] == ["none", "oracle", "random"]
-    assert "no screen can help" in str(found)
+    assert "no screen that finds and hides them can help" in str(found)
     with pytest.raises(KeyError):
         found["screen"]
 

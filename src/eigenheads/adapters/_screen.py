@@ -203,9 +203,8 @@ def screen_tokens(
     action
         What happens to tokens that do not fit: ``"hide"`` them from attention, or
         ``"impute"`` them by what the other tokens predict (conditional means of the
-        Gaussian). Imputation needs no masks, so models that read out a mean over all
-        tokens profit as well; models that tolerate missing tokens do as well with
-        hiding.
+        Gaussian). Imputation was better for models trained plainly, hiding for models
+        trained with dropped tokens (``screening/mnist``).
 
     Returns
     -------

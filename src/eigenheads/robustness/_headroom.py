@@ -93,8 +93,9 @@ class Headroom:
         if not self.can_help:
             return (
                 "Hiding exactly the corrupted tokens gains "
-                f"{100 * oracle.gain:+.1f} points ({_ends(oracle)}): no screen can "
-                "help this model here. Train it with dropped tokens first."
+                f"{100 * oracle.gain:+.1f} points ({_ends(oracle)}): no screen "
+                "that finds and hides them can help this model here. Train it with "
+                "dropped tokens first."
             )
         known = (
             "Hiding exactly the corrupted tokens gains "
@@ -149,9 +150,10 @@ def screening_headroom(
     """Measure how much hiding corrupted tokens can gain, before a screen is tried.
 
     Patches of known places are corrupted. Hiding exactly these from attention is the
-    *oracle*: no screen that hides tokens can be expected to gain more. If the oracle
-    gains nothing, the model does not tolerate missing tokens, and the measurement
-    stops: the screened model is not run.
+    *oracle*, the gain of a screen that finds all of them. If the oracle gains nothing,
+    the model does not tolerate missing tokens, and the measurement stops: the screened
+    model is not run. The oracle is a guide, not a bound: a screen that hides some of
+    the tokens, or imputes them, may gain where hiding all of them loses.
 
     Parameters
     ----------
