@@ -187,14 +187,3 @@ def test_thousands_of_features_are_fitted(rng):
     model = SingleLocationRegressor(alpha=1e-3).fit(X, y)
     assert model.coef_key_.shape == (6000,)
     assert np.mean(model.locate(X) == 1) > 0.9
-
-
-def test_a_part_of_large_data_says_where_to_begin(data, monkeypatch):
-    """The minimum is that of all bags; only the way to it is shorter."""
-    tokens, y = data
-    whole = SingleLocationRegressor(alpha=1e-3).fit(tokens, y)
-    monkeypatch.setattr(_problem, "_LARGE", tokens.size // 2)
-    assert data_of(tokens, y).part().n_bags == N // 8
-    begun = SingleLocationRegressor(alpha=1e-3).fit(tokens, y)
-    assert begun.score(tokens, y) == pytest.approx(whole.score(tokens, y), abs=2e-3)
-    assert_array_equal(begun.locate(tokens), whole.locate(tokens))

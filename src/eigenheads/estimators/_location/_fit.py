@@ -134,7 +134,7 @@ def find_directions(state: FitState) -> FitState:
     For the radial head they get an entry of zero for the radius, and one more key is
     the radius alone.
     """
-    directions = key_directions(state.data.part(), state.whitening)
+    directions = key_directions(state.data, state.whitening)
     for index, direction in enumerate(state.random_directions):
         directions[f"random {index}"] = [direction]
     if state.precision is not None:
@@ -221,10 +221,6 @@ def refine(state: FitState) -> FitState:
     # If a stage with the attended mean follows, this one needs only be good enough to
     # tell which tokens are attended to.
     tol = state.settings.tol * (10 if is_held(state) else 1)
-    part = state.data.part()
-    if part is not state.data:
-        begun = _minimise_attentively(replace(state, data=part), 10 * tol)
-        state = state.after(begun)
     return state.after(_minimise_attentively(state, tol))
 
 

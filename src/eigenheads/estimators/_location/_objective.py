@@ -125,11 +125,7 @@ def pooled_whitening(
     mean = mean if center else np.zeros(np.shape(mean))
     is_wide = len(mean) > _WIDEST
     moments: Any = 0.0
-    # The mean is that of all tokens; for the correlation a part of many is enough.
-    part = data.part()
-    if part is not data:
-        total = sum(float(weights.sum()) for _, weights in _token_weights(part))
-    for tokens, weights in _token_weights(part):
+    for tokens, weights in _token_weights(data):
         if is_wide:
             moments = moments + weights / total @ tokens.astype(np.float64) ** 2
         else:

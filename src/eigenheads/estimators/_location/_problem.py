@@ -14,15 +14,9 @@ from eigenheads.estimators._location._head import token_scores
 from eigenheads.estimators._location._losses import AbstractLoss
 from eigenheads.estimators._location._targets import Encoding, class_weights
 
-# Starts are compared on at most this many tokens, or this many bags per feature, the
-# least number if the most is more than 2²³ numbers.
+# Starts are compared on at most this many tokens, or this many bags per feature.
 _SCREEN_TOKENS = 50_000
-_SCREEN_BAGS_PER_FEATURE = 2, 10
-_SCREEN_NUMBERS = 2**23
-# Above this many numbers in memory (256 MB) a part of the bags, but at least so many
-# per feature, says where to begin.
-_LARGE = 2**25
-_PART_BAGS_PER_FEATURE = 3
+_SCREEN_BAGS_PER_FEATURE = 10
 # Attended tokens are gathered if they are at most this share of all tokens and at most
 # this many numbers (32 MB), so that a stream never has to fit in memory.
 _MOST_GATHERED = 0.5
@@ -128,11 +122,6 @@ class LocationData:
         """Number of bags, repeated as often as their weights say."""
         return max(self.weight, float(self.n_bags))
 
-    @property
-    def n_numbers(self) -> int:
-        """Number of entries of all tokens."""
-        return self.n_tokens * self.n_features
-
     def mapped(self, change: Callable[[Bags], Bags]) -> "LocationData":
         """Return the data with changed bags; a stream changes them as it is read."""
         return self.changed(lambda batch: replace(batch, bags=change(batch.bags)))
@@ -152,25 +141,12 @@ class LocationData:
 
     def screen(self) -> LabelledBags:
         """Return the bags on which starts are compared."""
-        least, most = (many * self.n_features for many in _SCREEN_BAGS_PER_FEATURE)
-        affordable = int(self.n_bags * _SCREEN_NUMBERS / self.n_numbers)
         return self.sample(
             max(
                 int(self.n_bags * _SCREEN_TOKENS / self.n_tokens),
-                min(most, max(least, affordable)),
+                _SCREEN_BAGS_PER_FEATURE * self.n_features,
             )
         )
-
-    def part(self) -> "LocationData":
-        """Return some bags if all are many numbers in memory; else all."""
-        enough = max(
-            int(self.n_bags * _LARGE / 4 / self.n_numbers),
-            _PART_BAGS_PER_FEATURE * self.n_features,
-        )
-        is_small = self.is_stream or self.n_numbers <= _LARGE
-        if is_small or 2 * enough > self.n_bags:
-            return self
-        return data_in_memory(self.sample(enough))
 
     def sample(self, enough: int) -> LabelledBags:
         """Return at most so many bags, in memory, evenly spaced over all."""

@@ -59,9 +59,8 @@ _PATHS = {
     "numbers": ((0.05, 0.2), (0.05, 1e-2, 1e-3, 3e-5), (3e-5,)),
     "classes": ((0.03, 0.1, 0.3), (0.03, 1e-2, 1e-3), (1e-2,)),
 }
-# Ten folds for few bags, whose number decides whether the head is found; three for
-# many; else five.
-_FEW_BAGS, _MANY_BAGS = 200, 1_000
+# Ten folds for few bags, whose number decides whether the head is found; else five.
+_FEW_BAGS = 200
 # With fewer different bags the choice would be noise: the first penalty is taken.
 _FEWEST_BAGS = 10
 # The choice is made on at most this many numbers, or this many bags per feature.
@@ -320,9 +319,7 @@ def _fold_of_bag(batch: LabelledBags) -> tuple[NDArray[np.int64], int]:
     ]
     keys = np.rec.fromarrays([*columns(batch.targets).T, np.array(digests)])
     unique, group = np.unique(keys, return_inverse=True)
-    n_folds = 3 if len(unique) >= _MANY_BAGS else 5
-    if len(unique) < _FEW_BAGS:
-        n_folds = 10
+    n_folds = 10 if len(unique) < _FEW_BAGS else 5
     return group.ravel() % n_folds, len(unique)
 
 
