@@ -18,7 +18,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from eigenheads._checks import escape_controls
+from eigenheads._checks import check_flag, check_text, escape_controls
 from eigenheads._notebook import NotebookBar, is_notebook
 from eigenheads.experiments import Claim, Listener, Result, SweepResult
 from eigenheads.experiments._catalogue import told_duration
@@ -70,6 +70,9 @@ class ProgressDisplay(Listener):
     """
 
     def __init__(self, *, unit: str | None = None, estimates: bool = True) -> None:
+        if unit is not None:
+            unit = check_text("unit", unit, owner="ProgressDisplay")
+        estimates = check_flag("estimates", estimates, owner="ProgressDisplay")
         self._console = Console(stderr=True)
         self._bar = Progress(
             TextColumn("{task.description}"),
