@@ -137,7 +137,7 @@ def run_tour(
         console.print(terminal_text(line), highlight=False, soft_wrap=True)
 
     start = time.perf_counter()
-    say("The tour takes about two minutes; every number is measured while it runs.")
+    say("The tour takes about three minutes; every number is measured while it runs.")
     results = []
     chosen = select_keys(keys)
     for number, story in enumerate(STORIES, start=1):
