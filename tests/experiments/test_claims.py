@@ -147,3 +147,10 @@ def test_the_two_counts_are_never_one_sum():
 def test_claims_are_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         claim().measured = 2.0
+
+
+def test_differences_that_are_all_zero_are_undecided():
+    """Equal outcomes on every seed are no gain, and no evidence of a loss."""
+    zero = mean_estimate(np.zeros(10))
+    assert difference("gain", zero).verdict == "undecided"
+    assert no_difference("gain", zero, 0.5, "a margin").verdict == "held"

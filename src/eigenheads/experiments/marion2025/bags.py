@@ -94,7 +94,7 @@ def methods(params: Params) -> dict[str, BaseEstimator]:
     }
 
 
-def work(params: Params) -> float:
+def bag_work(params: Params) -> float:
     """Return the number of fits."""
     n_law = len(params.laws) * params.n_runs
     n_musk = len(params.musk) * params.n_folds * params.n_repeats
@@ -259,7 +259,7 @@ experiments = (
         simulate=simulate,
         check=check,
         draw=draw,
-        work=work,
+        work=bag_work,
         size=(13.0, 3.6),
         files=lambda params: tuple(_MUSK[name] for name in params.musk),
         with_data=lambda params: replace(
