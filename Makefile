@@ -11,7 +11,7 @@ ifeq ($(shell command -v chromium chromium-browser 2>/dev/null),)
 NO_BROWSER = and not browser
 endif
 
-.PHONY: demo test test-core test-all check bench ledger docs dist clean help
+.PHONY: demo test core-without-torch test-core test-all check bench ledger docs dist clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -66,10 +66,16 @@ check: .venv/.dev  ## formatting, lint, types, direction of imports, names
 CORE_TESTS = src tests/functional tests/experiments/test_data.py tests/experiments/test_registry.py \
 	tests/cli/test_app.py tests/test_contract.py tests/test_public_api.py tests/test_readme.py
 
-test: check .venv-core/.test  ## check, the suite, and the core without torch
+# The environments are installed side by side, and so are the checks and the tests of the
+# core, which use one processor each.
+test:  ## check, the suite, and the core without torch
+	@$(MAKE) --no-print-directory -j2 .venv/.dev .venv-core/.test
+	@$(MAKE) --no-print-directory -j2 --output-sync=target check core-without-torch
 	$(if $(NO_BROWSER),@echo "No Chromium found: leaving out the tests that open a page.")
 	.venv/bin/python -m pytest -n $(WORKERS) -m "not slow $(NO_BROWSER)"
-	.venv-core/bin/python -m pytest -n $(WORKERS) -m "not slow and not torch and not browser" --quiet $(CORE_TESTS)
+
+core-without-torch: .venv-core/.test
+	.venv-core/bin/python -m pytest -m "not slow and not torch and not browser" --quiet $(CORE_TESTS)
 
 test-core: .venv-core/.test  ## the tests that need no torch, alone
 	.venv-core/bin/python -m pytest -n $(WORKERS) -m "not slow and not torch and not browser"
