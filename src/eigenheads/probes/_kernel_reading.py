@@ -306,7 +306,7 @@ class SequenceReading:
         norms_and_ratios(drawn, normaliser, read, squares, crosses, residuals, ratios)
         ratios.sort(axis=-1)
         captured = captured_traces(drawn, normaliser, read[..., -n:], 0.0)
-        for index in np.flatnonzero(np.isnan(captured)):
+        for index in np.flatnonzero(np.isnan(captured)).tolist():
             one = slice(index, index + 1)
             products = read[:, one, -n:]
             captured[one] = self.head(index).captured(drawn[:, one], products, True)
