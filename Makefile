@@ -11,7 +11,7 @@ ifeq ($(shell command -v chromium chromium-browser 2>/dev/null),)
 NO_BROWSER = and not browser
 endif
 
-.PHONY: demo test core-without-torch test-core test-all check bench ledger docs dist clean help
+.PHONY: demo test core-without-torch test-core test-all check bench ledger docs docs-check dist clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -66,13 +66,14 @@ check: .venv/.dev  ## formatting, lint, types, direction of imports, names
 CORE_TESTS = src tests/functional tests/experiments/test_data.py tests/experiments/test_registry.py \
 	tests/cli/test_app.py tests/test_contract.py tests/test_public_api.py tests/test_readme.py
 
-# The environments are installed side by side, and so are the checks and the tests of the
+# The tests of a file stay in one process, which compiles and prepares once. The
+# environments are installed side by side, and so are the checks and the tests of the
 # core, which use one processor each.
 test:  ## check, the suite, and the core without torch
 	@$(MAKE) --no-print-directory -j2 .venv/.dev .venv-core/.test
 	@$(MAKE) --no-print-directory -j2 --output-sync=target check core-without-torch
 	$(if $(NO_BROWSER),@echo "No Chromium found: leaving out the tests that open a page.")
-	.venv/bin/python -m pytest -n $(WORKERS) -m "not slow $(NO_BROWSER)"
+	.venv/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow $(NO_BROWSER)"
 
 core-without-torch: .venv-core/.test
 	.venv-core/bin/python -m pytest -m "not slow and not torch and not browser" --quiet $(CORE_TESTS)
@@ -97,12 +98,17 @@ ledger: .venv/.dev  ## renew the stale numbers of README and docs (preset paper)
 
 docs: .venv/.docs  ## the documentation site, warnings are errors
 	.venv/bin/python -m sphinx -W --keep-going -b html docs docs/_build/html
+	.venv/bin/python docs/check_links.py docs/_build/html
 	@echo "Documentation: docs/_build/html/index.html"
+
+docs-check: .venv/.docs  ## the same without running the gallery: warnings and links
+	.venv/bin/python -m sphinx -W --keep-going -q -D plot_gallery=0 -b html docs docs/_build/check
+	.venv/bin/python docs/check_links.py docs/_build/check
 
 dist: .venv/.dev  ## wheel and source archive in dist/, tested in a clean environment
 	.venv/bin/python -m pytest --quiet tests/test_distribution.py
 	.venv/bin/python -m hatchling build -d dist
 
 clean:  ## remove environments, caches and builds (results stay)
-	rm -rf .venv .venv-core .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build docs/_build docs/gallery
+	rm -rf .venv .venv-core .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build docs/_build docs/gallery docs/api
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

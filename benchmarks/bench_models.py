@@ -1,8 +1,11 @@
 """Speed of declared models, compared with hand-written kernels and with PyTorch.
 
 Processor time of interleaved repeats in one process; the minimum of each counts.
+``python -m benchmarks.bench_models --peer FOLDER`` adds the code of Arnaboldi et al.,
+from a checkout of their repository.
 """
 
+import argparse
 import importlib.util
 import math
 import os
@@ -11,6 +14,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.special import erf
@@ -26,18 +31,33 @@ from eigenheads.dynamics._location import frame_coordinates
 from eigenheads.dynamics._location_kernels import LocationProblem
 from eigenheads.models import Model, Token, simulate, softmax
 
+# Share of the positional part in the target of `transition`, and the authors' step size
+# for vectors of length sqrt(d).
+SHARE, STEP_SIZE = 0.5, 5e-2
+
 
 def location(X, w, u, g, p):
     T = np.sum(erf(p.inverse_temperature * (X @ w.k)) * (X @ w.v))
     return (T - X[0] @ u.value - p.noise * g[0]) ** 2
 
 
-def positional(X, w, u, g, p):
-    """Sequence single-index attention (Arnaboldi et al.), two tokens."""
-    z, y = X @ w.w + p.position * np.array([1.0, -1.0]), X @ u.teacher
+def transition(X, w, u, g, p):
+    """Attention with a positional and a semantic solution (Arnaboldi et al., 2025)."""
+    z, y = X @ w.student, X @ u.teacher
     A, Y = softmax(z[:, None] * z), softmax(y[:, None] * y)
     P = 0.5 + p.contrast * np.array([[1.0, -1.0], [-1.0, 1.0]])
-    return 0.5 * np.sum((A - (1.0 - p.share) * Y - p.share * P) ** 2)
+    return np.sqrt(np.sum((A - (1.0 - p.share) * Y - p.share * P) ** 2))
+
+
+def transition_model() -> Model:
+    """Return the model of the authors' positional-semantic-transition-d1000.yaml."""
+    return Model(
+        transition,
+        weights={"student": "sphere"},
+        planted=("teacher", "position"),
+        tokens=[Token(mean={"position": 1.0}), Token(mean={"position": -1.0})],
+        parameters={"contrast": 0.5 * math.tanh(1.0), "share": SHARE},
+    )
 
 
 def location_model(n_tokens: int) -> Model:
@@ -130,34 +150,119 @@ def first_use(folder: str) -> tuple[float, float]:
 
 
 def torch_step(d: int, n_steps: int) -> Callable[[], object]:
-    """Return a function that does the same updates in PyTorch with autograd."""
+    """Return a function that does the updates of `transition` in PyTorch."""
     import torch
 
     torch.set_num_threads(1)
-    teacher = torch.zeros(d, dtype=torch.float64)
-    teacher[0] = 1.0
-    place = torch.tensor([1.0, -1.0], dtype=torch.float64)
-    target = 0.5 + 0.38 * torch.outer(place, place)
+    teacher, position = torch.eye(2, d)
+    place = torch.tensor([1.0, -1.0])
+    target = 0.5 + 0.5 * math.tanh(1.0) * torch.outer(place, place)
+    shift = torch.outer(place, position)
 
     def run() -> object:
-        w = torch.randn(d, dtype=torch.float64)
+        w = torch.randn(d)
         w = w / w.norm()
         for _ in range(n_steps):
-            X = torch.randn(2, d, dtype=torch.float64)
+            X = torch.randn(2, d)
             w = w.detach().requires_grad_()
-            z, y = X @ w + place, X @ teacher
+            z, y = (X + shift) @ w, X @ teacher
             A = torch.softmax(torch.outer(z, z), -1)
             Y = torch.softmax(torch.outer(y, y), -1)
-            (0.5 * ((A - 0.5 * Y - 0.5 * target) ** 2).sum()).backward()
+            (A - (1.0 - SHARE) * Y - SHARE * target).norm().backward()
             with torch.no_grad():
-                w = w - 5e-5 * (w.grad - (w.grad @ w) * w)
+                w = w - STEP_SIZE / d * w.grad
                 w = w / w.norm()
         return w
 
     return run
 
 
-def main(quick: bool = False) -> None:
+def authors_step(folder: str, d: int, n_steps: int) -> Callable[[], object]:
+    """Return the loop of the authors' simulate.py, run by their own classes.
+
+    `folder` is a checkout of github.com/IdePHICS/Sequence-Single-Index.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    path = Path(folder) / "sequence_single_index.py"
+    spec = importlib.util.spec_from_file_location("sequence_single_index", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise SystemExit(f"{path} is no file of the authors' code")
+    theirs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(theirs)
+    first = theirs.OverlappedInitialCondition(d=d, overlap=0.0, seed=34795)
+    teacher = theirs.PositionalSemanticTransitionModel(
+        first.teacher(), SHARE, torch.softmax(torch.tensor([[1.0, -1], [-1, 1]]), -1)
+    )
+    weight = first.student(1)
+    place = theirs.OppositePairedPositionalEncoding(
+        d=d, seed=20573, orthogonal_to=torch.stack((weight, first.teacher()))
+    )
+    student = theirs.SingleIndexAttention(
+        weight, require_grad=True, positional_encoding=place
+    )
+    loss = theirs.FrobeniusNormLoss()
+    optimizer = theirs.NormalizedSGD(student.parameters(), lr=STEP_SIZE)
+    check_same_loss(teacher, student, loss, d)
+
+    def run() -> object:
+        samples = theirs.GaussianTeacherDataset(
+            teacher, L=2, seed=0, number_of_samples=n_steps
+        )
+        for x, y in samples:
+            optimizer.zero_grad()
+            loss(y, student(x)).backward()
+            optimizer.step()
+        return student.hidden_direction
+
+    return run
+
+
+def check_same_loss(teacher: Any, student: Any, loss: Any, d: int) -> None:
+    """Raise unless the authors' loss of a sample is that of the declared model."""
+    import torch
+
+    model, root = transition_model(), math.sqrt(d)
+    position = student.positional_encoding.positional_tensor(1)[0].detach()
+    weight, target = (
+        module.hidden_direction.detach() / root for module in (student, teacher)
+    )
+    values = [model.defaults[name] for name in model.parameters]
+    for seed in range(5):
+        x = torch.randn(2, d, generator=torch.Generator().manual_seed(seed))
+        with torch.no_grad():
+            expected = float(loss(teacher(x / root), student(x / root)))
+        tokens = x + torch.outer(torch.tensor([1.0, -1.0]), position)
+        found = model.evaluate(
+            tokens.double().numpy(),
+            weight.double().numpy()[None],
+            torch.stack((target, position)).double().numpy(),
+            np.zeros(0),
+            values,
+        )
+        if not math.isclose(found, expected, rel_tol=1e-4):
+            raise SystemExit(f"the losses differ: {found} and {expected}")
+
+
+def print_pytorch(peer: str | None) -> None:
+    """Print the time of an update in PyTorch, as a ratio to that of the engine."""
+    model, few, many = transition_model(), 500, 50_000
+    options = {"d": 1000, "step_size": STEP_SIZE / 1000, "step": "normalised"}
+    options |= {"n_steps": many, "n_runs": 1, "record_every": many, "seed": 0}
+    rows = {"PyTorch": torch_step(1000, few)}
+    if peer is not None:
+        rows["the authors' code"] = authors_step(peer, 1000, few)
+    with threads(1):
+        ours, *others = least((lambda: simulate(model, **options), *rows.values()), 5)
+    print(f"  update at d = 1000, declared model: {1e6 * ours / many:.2f} µs")
+    for label, taken in zip(rows, others, strict=True):
+        each = 1e6 * taken / few
+        ratio = each / (1e6 * ours / many)
+        print(f"  the same by {label}: {each:.0f} µs, ratio {ratio:.0f}")
+
+
+def main(quick: bool = False, peer: str | None = None) -> None:
     repeats, scale = (1, 50) if quick else (9, 1)
     print("processor time, one core")
     with threads(1):
@@ -187,22 +292,14 @@ def main(quick: bool = False) -> None:
                 f"  first use, {label}: {processor:.1f} s processor, {wall:.1f} s wall"
             )
     if importlib.util.find_spec("torch") is not None:
-        model = Model(
-            positional,
-            weights={"w": "sphere"},
-            planted=("teacher",),
-            tokens=Token(2),
-            parameters={"position": 1.0, "contrast": 0.38, "share": 0.5},
-        )
-        options = {"d": 1000, "step_size": 5e-5, "n_steps": 50_000, "n_runs": 1}
-        options |= {"record_every": 50_000, "seed": 0}
-        with threads(1):
-            ours, theirs = least(
-                (lambda: simulate(model, **options), torch_step(1000, 500)), 3
-            )
-        ratio = (theirs / 500) / (ours / 50_000)
-        print(f"  PyTorch's step at d = 1000 / ours: {ratio:.0f}")
+        print_pytorch(peer)
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="run few repeats")
+    parser.add_argument(
+        "--peer", metavar="FOLDER", help="checkout of IdePHICS/Sequence-Single-Index"
+    )
+    chosen = parser.parse_args()
+    main(quick=chosen.quick, peer=chosen.peer)

@@ -14,13 +14,15 @@ author = "The Eigenheads developers"
 copyright = "2026, The Eigenheads developers"
 version = release = eigenheads.__version__
 
-# What the gallery calls by name is beside this file.
+# Extensions of ours, and what the gallery calls by name, are beside this file.
 sys.path.insert(0, str(Path(__file__).parent))
 
 extensions = [
+    "linking",  # API pages, and links to them
     "myst_parser",
     "numpydoc",
     "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
     "sphinx-mathjax-offline",  # formulas without a network
     "sphinx_gallery.gen_gallery",
@@ -37,16 +39,17 @@ html_theme_options = {
     "navigation_with_keys": False,
 }
 # Pages without siblings have no sections to navigate, and more room.
-html_sidebars = {name: [] for name in ("start", "live", "api")}
+html_sidebars = {name: [] for name in ("start", "which_part", "live", "glossary")}
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_show_sourcelink = False
 numpydoc_show_class_members = False
-autodoc_typehints = "description"
+# Docstrings describe parameters and their types; a second list would repeat them.
+autodoc_typehints = "none"
 autodoc_preserve_defaults = True
 # Shapes such as "*batch n d" are no types that Sphinx could link.
 nitpicky = False
-autosummary_generate = False
+autosummary_generate = False  # `linking` writes these pages
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

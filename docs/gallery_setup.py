@@ -15,6 +15,7 @@ ORDER = (
     "video_background",
     "phase_diagram",
     "pursuit_diagnostics",
+    "head_certificate",
     "probe_a_head",
 )
 

@@ -28,6 +28,8 @@ FIGURES = {
     "marion2025/any_dimension",
     "teo2024/robustness",
     "teo2024/sign",
+    "duranthon2026/training",
+    "dohmatob2025/risk",
 }
 VERDICTS = ("held", "contradicted", "undecided")
 # Only runs that took longer may be taken from an earlier commit, in seconds.
@@ -137,7 +139,7 @@ def checks_table(paper):
 
 
 def _table(rows):
-    from eigenheads.report._page import format_expected, format_measured
+    from eigenheads.experiments._claims import format_expected, format_measured
 
     lines = ["| key | claim | expected | ours | verdict |", "|---|---|--:|--:|---|"]
     for key, claim in rows:

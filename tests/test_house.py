@@ -1,6 +1,6 @@
 """House rules that readers rely on: one name per thing, plain docstrings.
 
-`make check` runs this file. ARCHITECTURE.md has the glossary.
+`make check` runs this file. docs/glossary.md has the words.
 """
 
 import ast

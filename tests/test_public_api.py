@@ -59,3 +59,17 @@ def test_the_command_line_starts_without_the_heavy_libraries():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert shown.stdout.strip().endswith("[]")
+
+
+@pytest.mark.parametrize("package", ["theory", "dynamics", "functional", "datasets"])
+def test_signatures_are_readable_in_help(package):
+    """Types of arrays have short names, not their definitions."""
+    module = importlib.import_module(f"eigenheads.{package}")
+    for name in module.__all__:
+        thing = getattr(module, name)
+        if callable(thing):
+            try:
+                shown = str(inspect.signature(thing))
+            except ValueError:  # exceptions of C have none
+                continue
+            assert "numpy" not in shown, name

@@ -349,6 +349,27 @@ def as_numpy(name: str, value: object, *, owner: str) -> np.ndarray[Any, Any]:
         raise TypeError from error
 
 
+def check_array_like(
+    name: str, value: object, contract: str, *, owner: str
+) -> np.ndarray[Any, Any]:
+    """Return `value` as an array of any type, or raise with `contract`.
+
+    Examples
+    --------
+    >>> check_array_like("by", [[1], [1, 2]], "one id per row", owner="group_bags")
+    Traceback (most recent call last):
+    ...
+    eigenheads._errors.UsageTypeError:
+    group_bags: `by` must be one id per row; got [[1], [1, 2]].
+    """
+    try:
+        return as_numpy(name, value, owner=owner)
+    except TypeError as error:
+        if isinstance(error, UsageError):
+            raise
+        fail(name, contract, value, owner=owner, error=TypeError)
+
+
 def without_traps(name: str, value: _Kind, *, owner: str) -> _Kind | NDArray[Any]:
     """Return `value` for scikit-learn to check: tensors as arrays, no masked array.
 

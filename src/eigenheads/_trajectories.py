@@ -13,6 +13,7 @@ from eigenheads._errors import UsageError
 from eigenheads._extras import require
 from eigenheads._files import read_arrays, write_arrays
 from eigenheads._limits import MAX_RECORDED
+from eigenheads._notebook import html_table
 from eigenheads._typing import FloatArray
 
 if TYPE_CHECKING:
@@ -158,6 +159,22 @@ class Trajectories(Mapping[str, FloatArray]):
             f"Trajectories({', '.join(self)}; "
             f"n_runs={self.n_runs}, n_records={self.n_records})"
         )
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks: start and end of each curve over the runs."""
+        # This method is no part of the digest of a simulation.
+        if not self._curves:
+            return html_table(repr(self), ["curve"], [])
+        header = ["curve", "mean at start", "mean at end", "least", "largest"]
+        rows = [
+            [name, *(f"{n:.4g}" for n in (c[:, 0].mean(), c[:, -1].mean()))]
+            + [f"{n:.4g}" for n in (c[:, -1].min(), c[:, -1].max())]
+            for name, c in self._curves.items()
+        ]
+        title = f"Trajectories: {self.n_runs} runs, {self.n_records} records"
+        steps = f"Steps {self.steps[0]:g} to {self.steps[-1]:g}"
+        note = f"{steps}; least and largest are those of the runs at the end."
+        return html_table(title, header, rows, notes=[note])
 
 
 def record_steps(n_steps: int, record_every: int) -> NDArray[np.int64]:

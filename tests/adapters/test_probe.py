@@ -435,6 +435,11 @@ def test_texts_are_read_with_the_tokenizer(monkeypatch):
         n_untrained=0,
     )
     assert np.isfinite(found["induction"].observed).all()
+    pair = hugging_face("bert"), hugging_face("bert")
+    found = compare_models(*pair, texts=texts, tokenizer=Words(), n_permutations=9)
+    assert np.isfinite(found["induction"].observed).all()
+    with pytest.raises(ValueError, match="`batch` must be left out"):
+        compare_models(*pair, torch.ones(1, 3), texts=texts, tokenizer=Words())
     with pytest.raises(ValueError, match="`model` must be a Hugging Face model"):
         probe_model(encoder(), texts=texts)
     with pytest.raises(ValueError, match="`texts` must be at least one text"):

@@ -10,6 +10,8 @@ from torch import nn
 
 from eigenheads.adapters import (
     attention_summary,
+    capture_heads,
+    hide_tokens,
     load_swapped,
     screen_tokens,
     swap_attention,
@@ -183,6 +185,67 @@ def test_text_swapped_models_and_odd_calibrations_are_refused():
     model = screen_tokens(encoder(), tokens())
     with pytest.raises(ValueError, match="of 9 tokens, as in calibration"):
         model(tokens(2, n_tokens=5))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_imputed_tokens_are_what_the_others_predict(name):
+    from eigenheads.estimators import TokenScreen
+
+    model, x = MODELS[name](), tokens(4, seed=1)
+    plain = copy.deepcopy(model)
+    screen_tokens(model, tokens(), action="impute")
+    assert all("impute" in row.options for row in attention_summary(model))
+    first, second = x.clone(), x.clone()
+    first[:, 3], second[:, 3] = 8.0, -9.0
+    # The whole output is independent of the odd token, its own row included.
+    torch.testing.assert_close(model(first), model(second))
+    fitted = TokenScreen().fit(tokens().double().numpy())
+    imputed = torch.from_numpy(fitted.impute(first.double().numpy())).float()
+    torch.testing.assert_close(model(first), plain(imputed), atol=1e-4, rtol=1e-4)
+    # It is nearer to the true token than the mean of all tokens is, by about the half
+    # of the variance that eight of sixteen directions have.
+    wrong = (imputed[:, 3] - x[:, 3]).norm()
+    assert wrong < 0.8 * (torch.from_numpy(fitted.mean_[3]) - x[:, 3]).norm()
+    swap_attention(model, to="original")
+    assert torch.equal(model(x), plain(x))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_given_tokens_are_hidden_inside_the_context_alone(name):
+    model, x = MODELS[name](), tokens(3, seed=6)
+    before, state = model(x), list(model.state_dict())
+    hidden = torch.zeros(3, 9, dtype=torch.bool)
+    hidden[0, 2] = hidden[1, 5] = True
+    other = x.clone()
+    other[hidden] = 50.0
+    with hide_tokens(model, hidden):
+        first, second = model(x), model(other)
+    torch.testing.assert_close(first[~hidden], second[~hidden])
+    torch.testing.assert_close(first[2], before[2], atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(first[0], before[0], atol=1e-3)
+    assert torch.equal(model(x), before)
+    assert list(model.state_dict()) == state
+    with pytest.raises(RuntimeError, match="inside"), hide_tokens(model, hidden):
+        raise RuntimeError("inside")
+    assert torch.equal(model(x), before)
+    for wrong, match in (
+        (hidden.float(), "booleans"),
+        (torch.ones_like(hidden), "at least one visible"),
+    ):
+        with pytest.raises(ValueError, match=match), hide_tokens(model, wrong):
+            pass
+
+
+@torch.no_grad()
+def test_captured_heads_have_certificates():
+    (layer, *_) = capture_heads(encoder(), tokens(2, seed=7))
+    found = layer.certificate(counts=[1, 2])
+    assert found.bounds.shape == (2, 4, 9, 2)
+    # Nothing is clipped by default, so that the outputs are those of the heads.
+    assert abs(found.outputs - layer.outputs).max() < 1e-5
+    assert (found.attained <= found.bounds).all()
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ def test_reproduce_prints_claims_and_the_report_then_reuses(tmp_path, capsys):
     assert "best linear predictor at the largest d" in shown.out
     assert "≥ 0.9" in shown.out
     assert "≤ 0.002" in shown.out
-    assert "ours: ≈ -0.5" in shown.out
+    assert "ours: -0.5 ±" in shown.out
     assert "held" in shown.out
     assert f"Report: {tmp_path / 'report.html'}" in shown.out
     assert (tmp_path / "report.html").is_file()
@@ -134,6 +134,7 @@ def test_sweep_prints_the_means_and_lines_of_progress(tmp_path, capsys):
     arguments += ["--grid", "d=80,1e9", "--grid", "n_steps=500,1000", "--jobs", "1"]
     assert main([*arguments, "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr()
+    assert "2 d × 2 n_steps, 2 seeds each, 8 cells." in shown.err
     assert "nu_squared" in shown.out
     assert "Cells computed: 8; stored before: 0." in shown.out
     # Standard error is no terminal here, so progress comes in lines.
@@ -142,6 +143,33 @@ def test_sweep_prints_the_means_and_lines_of_progress(tmp_path, capsys):
     assert b"= 1/2" in next(tmp_path.rglob("map.svg")).read_bytes()
     assert main([*arguments, "--out", str(tmp_path)]) == 0
     assert "Cells computed: 0; stored before: 8." in capsys.readouterr().out
+
+
+def test_sweep_without_a_grid_says_what_it_does_and_what_could_vary(tmp_path, capsys):
+    arguments = ["sweep", "marion2025/fig4", "--preset", "smoke", "--seeds", "1"]
+    assert main([*arguments, "--jobs", "1", "--out", str(tmp_path)]) == 0
+    told = capsys.readouterr().err
+    assert "one point, 1 seeds, 1 cells. Without --grid nothing varies" in told
+    assert "--grid d=" in told
+
+
+def test_long_work_is_announced_and_short_work_is_not(capsys, monkeypatch):
+    from eigenheads.report import _terminal
+
+    now = iter([0.0, 10.0, 20.0])
+    monkeypatch.setattr(_terminal.time, "monotonic", lambda: next(now))
+    with _terminal.ProgressDisplay() as listener:
+        listener.begin(1000.0)
+        listener.estimate(59.0)
+        assert capsys.readouterr().err == ""
+        listener.estimate(600.0)
+        assert "took about 10 min" in capsys.readouterr().err
+        listener.start("key", 1000.0)
+        listener.advance(0.0)
+        listener.advance(10.0)  # ten steps in ten seconds
+        assert "About 16 min left" in capsys.readouterr().err
+        listener.advance(10.0)  # said once
+    assert capsys.readouterr().err == ""
 
 
 def test_no_arguments_show_the_help(capsys):

@@ -264,6 +264,12 @@ def test_weights_count_rows(rng):
     sparse = AttentionPCA(2, tol=1e-7, random_state=0)
     sparse.fit(csr_array(X), sample_weight=weights)
     assert_allclose(sparse.components_, weighed.components_, atol=1e-6)
+    # A share of the variance does not depend on the unit of the weights.
+    shares = [
+        AttentionPCA(0.9, tol=1e-5, random_state=0).fit(X, sample_weight=unit * weights)
+        for unit in (1.0, 1 / weights.sum())
+    ]
+    assert len(shares[0].components_) == len(shares[1].components_) > 2
     with pytest.raises(ValueError, match="None for finite prompts"):
         AttentionPCA(2, n_tokens=20).fit(X, sample_weight=weights)
     with pytest.raises(ValueError, match="None for batches"):

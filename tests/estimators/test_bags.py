@@ -250,8 +250,10 @@ def test_sparse_bags_are_read_as_dense_ones(rng):
             "`by` must be an id for every row; got NaN at row 1.",
         ),
         (np.ones((2, 1)), [None, "a"], "an id for every row; got None at row 0."),
+        (np.ones((2, 1)), [[1], [1, 2]], "`by` must be one id per row; got [[1], [1"),
+        ([[1.0], [1.0, 2.0]], [1, 2], "`table` must be of shape (n_tokens, n_feat"),
     ],
 )
 def test_bad_groups_are_named(table, groups, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
+    with pytest.raises((ValueError, TypeError), match=re.escape(message)):
         group_bags(table, groups)

@@ -5,12 +5,14 @@ import weakref
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from sklearn.preprocessing import StandardScaler
 
 from eigenheads.datasets import SingleLocation
 from eigenheads.estimators import (
     AttentionPCA,
     SingleLocationClassifier,
     SingleLocationRegressor,
+    TokenTransformer,
     row_blocks,
 )
 
@@ -306,3 +308,18 @@ def test_junk_in_batches_of_rows_gets_a_sentence(stream, sentence):
     for given in (stream, stream()):
         with pytest.raises(ValueError, match=sentence):
             AttentionPCA(2).fit(given)
+
+
+@pytest.mark.parametrize(
+    "fit",
+    [
+        AttentionPCA(2).fit,
+        AttentionPCA(2).partial_fit,
+        SingleLocationRegressor().fit,
+        TokenTransformer(StandardScaler()).fit,
+    ],
+)
+def test_a_function_that_returns_no_batches_is_named(fit):
+    sentence = "`X` must be batches, .*; got a function that returned 3"
+    with pytest.raises(TypeError, match=sentence):
+        fit(lambda: 3)

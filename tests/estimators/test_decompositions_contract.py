@@ -18,6 +18,10 @@ def contract_checks():
             # Prompts of random rows take no weights.
             if "sample_weight" in name and getattr(estimator, "n_tokens", 0) == 20:
                 continue
+            # The check shuffles rows, and prompts and held-out tokens are drawn by row;
+            # test_signal_direction.py compares weights with repeated tokens.
+            if "weight_equivalence" in name and isinstance(estimator, SignalDirection):
+                continue
             # Runs only where SciPy was imported with SCIPY_ARRAY_API set: below.
             if name != "check_array_api_input":
                 label = f"{type(estimator).__name__}-{estimator.n_tokens}-{name}"

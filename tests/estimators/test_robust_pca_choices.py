@@ -176,6 +176,24 @@ def test_data_that_are_low_rank_only_roughly_settle(rng):
     assert relative(settled.low_rank_, exact.low_rank_) < 0.02
 
 
+def test_weights_count_rows_for_the_noise_and_for_outlying_rows(rng):
+    clean, _ = planted(rng, n=120, d=30, rank=2)
+    noisy = clean + 0.3 * rng.standard_normal(clean.shape)
+    weights = rng.integers(0, 4, 120)
+    settings = {"sparsity": 1.0, "noise": "auto", "tol": 1e-7}
+    weighed = RobustPCA(**settings).fit(noisy, sample_weight=weights)
+    repeated = RobustPCA(**settings).fit(np.repeat(noisy, weights, axis=0))
+    assert_allclose(weighed.noise_, repeated.noise_, rtol=1e-3)
+    assert_allclose(weighed.components_, repeated.components_, atol=1e-3)
+    # Rows of a cluster, a third of all, are a ninth of the weight.
+    rows = noisy.copy()
+    rows[:40] = 30 + rng.standard_normal((40, 30))
+    light = np.where(np.arange(120) < 40, 1, 4)
+    model = RobustPCA(2, errors="rows").fit(rows, sample_weight=light)
+    assert not model.support_[:40].any()
+    assert model.support_[40:].mean() > 0.7
+
+
 def test_weights_are_checked(rng):
     _, X = planted(rng, n=20, d=10)
     with pytest.raises(ValueError, match=r"of shape \(20,\), one weight per row"):

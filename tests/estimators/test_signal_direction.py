@@ -4,7 +4,8 @@ import time
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
@@ -12,14 +13,15 @@ from sklearn.preprocessing import scale
 
 from eigenheads.datasets import SignalTokens
 from eigenheads.estimators import SignalDirection
+from eigenheads.estimators._row_weights import repeated_rows
 from eigenheads.estimators._signal_search import (
     SearchSettings,
     _climb_all,
-    gaussian_tokens,
     mean_square,
     noise_scaling,
     search_direction,
 )
+from eigenheads.estimators._signal_threshold import conformal_threshold
 
 
 def drawn(share, strength, *, n=4000, d=32, seed=0, signs="random"):
@@ -192,36 +194,35 @@ def test_bad_parameters_are_named(parameters, message):
 
 
 @pytest.mark.parametrize("whiten", [False, True])
-def test_few_wide_tokens_have_coordinates_in_their_span(rng, whiten):
+def test_few_wide_tokens_have_coordinates_along_principal_components(rng, whiten):
     X = rng.standard_normal((40, 90))
     X[:3, 0] += 25.0
     scaling = noise_scaling(X, whiten=whiten)
     z = scaling.apply(X)
-    assert z.shape == (40, 39)
+    assert z.shape == (40, 16)
+    exact = PCA(16).fit_transform(X)
     centred = X - X.mean(axis=0)
+    # Projection weights give the coordinates, and patterns the tokens.
+    assert_allclose(centred @ scaling.components(np.eye(16)).T, z, atol=1e-8)
+    assert_allclose(np.linalg.norm(z @ scaling.out.T), np.linalg.norm(exact))
     if whiten:
-        assert_allclose(z.T @ z / 40, np.eye(39), atol=1e-8)
-        # Projection weights give the coordinates, and patterns the tokens.
-        assert_allclose(centred @ scaling.components(np.eye(39)).T, z, atol=1e-8)
-        assert_allclose(z @ scaling.out.T, centred, atol=1e-8)
+        assert_allclose(z.T @ z / 40, np.eye(16), atol=1e-8)
     else:
-        ratio = (z @ z.T) / (centred @ centred.T)
+        ratio = (z @ z.T) / (exact @ exact.T)
         assert_allclose(ratio, np.full_like(ratio, ratio[0, 0]), rtol=1e-6)
+    assert noise_scaling(X, whiten=whiten, least=20).apply(X).shape == (40, 20)
     model = SignalDirection(1, whiten=whiten, random_state=0).fit(X)
     assert whiten or abs(model.directions_[0, 0]) > 0.9
 
 
-def test_triangular_tokens_have_the_law_of_gaussian_ones():
-    random = np.random.RandomState(0)
-    wide = [gaussian_tokens(6, 40, random)[0] for _ in range(4000)]
-    full = np.random.default_rng(0).standard_normal((4000, 6, 40))
-    for power in (1, 2):
-        ours = np.array([(t @ t.T) ** power for t in wide])
-        theirs = (full @ full.transpose(0, 2, 1)) ** power
-        error = np.sqrt((ours.var(axis=0) + theirs.var(axis=0)) / 4000)
-        gap = np.abs(ours.mean(axis=0) - theirs.mean(axis=0))
-        assert (gap < 4.5 * error).all()
-    assert gaussian_tokens(50, 40, random)[0].shape == (50, 40)
+def test_a_direction_among_more_features_than_tokens(rng):
+    """The direction is as good as that of PCA, far better than any single token."""
+    X = rng.standard_normal((400, 1500)).astype(np.float32)
+    X[:8, 0] += 30.0
+    model = SignalDirection(1, calibration="gaussian", random_state=0).fit(X)
+    plain = abs(PCA(1, svd_solver="full").fit(X).components_[0, 0])
+    token = 30 / np.hypot(30, 1500**0.5)
+    assert abs(model.directions_[0, 0]) > max(0.97 * plain, token + 0.15)
 
 
 def test_the_number_of_directions_is_found():
@@ -277,6 +278,75 @@ def test_whitening_is_not_led_by_outliers(rng):
     assert np.abs(scaling.mean).max() < 1.0
 
 
+@pytest.mark.parametrize("calibration", ["gaussian", "empirical"])
+@pytest.mark.parametrize("whiten", [False, True])
+def test_integer_weights_are_repeated_tokens(rng, calibration, whiten):
+    tokens, _ = drawn(0.05, 1.2, n=400, d=6)
+    weights = rng.integers(0, 4, len(tokens))
+    model = SignalDirection(
+        2, calibration=calibration, whiten=whiten, n_starts=2, random_state=0
+    )
+    weighed = clone(model).fit(tokens, sample_weight=weights)
+    repeated = clone(model).fit(np.repeat(tokens, weights, axis=0))
+    for name in ("directions_", "components_", "mean_", "centers_", "scales_"):
+        assert_array_equal(getattr(weighed, name), getattr(repeated, name))
+    assert weighed.threshold_ == repeated.threshold_
+    # For bags there is one weight per bag.
+    bags = [tokens[:100], tokens[100:180], tokens[180:]]
+    by_bag = clone(model).fit(bags, sample_weight=[2, 0, 1])
+    rows = clone(model).fit(tokens, sample_weight=np.repeat([2, 0, 1], [100, 80, 220]))
+    assert_array_equal(by_bag.components_, rows.components_)
+
+
+def test_weights_of_any_scale_count_on_average(rng):
+    weights = rng.random(3000)
+    copies = np.bincount(repeated_rows(7 * weights, np.random.RandomState(0)))
+    assert np.abs(copies - 7 * weights[: len(copies)]).max() < 1
+    small = repeated_rows(weights / weights.sum(), np.random.RandomState(0))
+    assert abs(len(small) - 3000) <= 1
+    assert len(repeated_rows(1e9 * weights, np.random.RandomState(0))) <= 8 * 3000 + 1
+    assert_array_equal(repeated_rows(np.full(5, 0.3), None), np.arange(5))
+    # Tokens of tiny weight do not attract a direction, which they do otherwise.
+    tokens = rng.standard_normal((2000, 8))
+    tokens[:100, 0] += 9
+    light = np.where(np.arange(2000) < 100, 1e-6, 1.0)
+    model = SignalDirection(1, n_starts=2, random_state=0)
+    assert abs(model.fit(tokens).directions_[0, 0]) > 0.95
+    assert abs(model.fit(tokens, sample_weight=light).directions_[0, 0]) < 0.8
+    with pytest.raises(ValueError, match="at least 2 tokens; got n_samples=1"):
+        model.fit(tokens, sample_weight=np.arange(2000) == 3)
+
+
+def test_the_conformal_rate_holds_for_the_weighted_law(rng):
+    """Tokens are fitted from one law, and the weights are those of another."""
+    rate, called, without = 0.1, [], []
+    for seed in range(30):
+        tokens = rng.standard_normal((400, 3)) * rng.choice([1, 3], (400, 1))
+        # Density of N(0, 9) relative to the mixture of N(0, 1) and N(0, 9).
+        lengths = np.sum(tokens**2, axis=1)
+        ratio = 27 * np.exp(-lengths / 2 + lengths / 18)
+        weights = 2 / (1 + ratio)
+        fresh = 3 * rng.standard_normal((2000, 3))
+        model = SignalDirection(
+            1, false_positive_rate=rate, n_starts=2, random_state=seed
+        )
+        called.append(model.fit(tokens, sample_weight=weights).predict(fresh).mean())
+        without.append(model.fit(tokens).predict(fresh).mean())
+    error = np.std(called) / np.sqrt(len(called))
+    assert np.mean(called) < rate + 2 * error
+    assert np.mean(called) > 0.05
+    assert np.mean(without) > rate + 4 * error
+
+
+def test_equal_weights_leave_the_conformal_threshold(rng):
+    scores = rng.random(57)
+    rank = int(np.ceil(58 * 0.9))
+    wanted = np.sort(scores)[rank - 1]
+    assert conformal_threshold(scores, 0.1) == wanted
+    assert conformal_threshold(scores, 0.1, np.full(57, 0.02)) == wanted
+    assert conformal_threshold(scores, 0.01) == np.inf
+
+
 @pytest.mark.slow
 def test_five_thousand_features_take_seconds(rng):
     bags = rng.standard_normal((60, 20, 5000)).astype(np.float32)
@@ -284,4 +354,4 @@ def test_five_thousand_features_take_seconds(rng):
     began = time.process_time()
     model = SignalDirection(random_state=0).fit(bags)
     assert time.process_time() - began < 30
-    assert abs(model.directions_[0, 0]) > 0.4
+    assert abs(model.directions_[0, 0]) > 0.8

@@ -19,7 +19,7 @@ from eigenheads.experiments.maulensoto2026 import _tokens
 PAPER = "maulensoto2026"
 KEYS = [key for key in experiment_keys() if key.startswith(f"{PAPER}/")]
 # Two on every change, the others with `make test-all`.
-SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4))]
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3, 4))]
 
 
 def run(key, seed=0, preset="smoke", **changes):

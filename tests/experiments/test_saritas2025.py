@@ -38,7 +38,7 @@ def smoke_run(key, seed):
     return params, table, experiment.check(Run(params, table))
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("key", KEYS)
 def test_claims_are_as_on_record_on_every_master_seed(key, seed):
     claims = smoke_run(key, seed)[2]

@@ -26,7 +26,7 @@ from eigenheads.functional import signal_output_gradient
 KEYS = [key for key in experiment_keys() if key.startswith("truong2026/")]
 QUICK = [key for key in KEYS if key != "truong2026/phase_diagram"]
 # Two on every change, the others with `make test-all`.
-SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4))]
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3, 4))]
 
 
 def run(key, seed=0, preset="smoke", **changes):

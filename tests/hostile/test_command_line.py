@@ -49,6 +49,30 @@ def test_an_encoding_that_lacks_a_character_loses_nothing(tmp_path, encoding):
     assert b"Report: " in done.stdout
 
 
+def test_an_address_that_is_none_gets_one_line(tmp_path):
+    pytest.importorskip("distributed")
+    grid = ["--grid", "d=100", "--preset", "smoke", "--out", str(tmp_path)]
+    dask = ["--backend", "dask", "--address"]
+    for address in ("nonsense", "'tcp://nonsense:x'", "'http://127.0.0.1:9/[x'"):
+        done = eigenheads("sweep", "marion2025/fig4", *grid, *dask, address)
+        assert done.returncode == 2
+        said = done.stderr.decode()
+        assert said.startswith("eigenheads: sweep: `address` must be ")
+        assert said.count("\n") == 1
+
+
+def test_a_forged_plan_of_a_sweep_is_not_followed(tmp_path):
+    arguments = ["sweep", "marion2025/bayes", "--seeds", "1", "--preset", "smoke"]
+    arguments += ["--out", str(tmp_path / "out")]
+    assert main(arguments) == 0
+    (plan,) = (tmp_path / "out").rglob("sweep.json")
+    before = plan.read_bytes()
+    assert b'"key": "marion2025/bayes"' in before
+    plan.write_bytes(before.replace(b"marion2025/bayes", b"/etc"))
+    assert main(arguments) == 0
+    assert plan.read_bytes() == before
+
+
 def test_options_of_robustness_are_checked_before_the_users_code(
     tmp_path, monkeypatch, capsys
 ):

@@ -52,6 +52,14 @@ def edited(content, edits):
     return content
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _without_waiting_for_the_disk():
+    """Thousands of small files need not survive a power cut."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda _: None)
+        yield
+
+
 @pytest.fixture(scope="module")
 def arrays():
     return {"a": np.arange(12.0).reshape(3, 4), "b": np.array(["x", "yz"])}

@@ -1,6 +1,7 @@
 """Values that no caller should pass, and what each of them contains."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -67,6 +68,8 @@ ANYWHERE = (
     _array("read-only", _read_only),
     _array("masked", lambda: np.ma.masked_greater(np.arange(12.0).reshape(4, 3), 5)),
 )
+# Those of them that also take the place of an array within a container.
+IN_PLACE = {"None", "nan", "text", "ragged list", "object", "array of objects"}
 
 
 def _tensor(label: str, change: Callable[[Any, Any], Any]) -> Hostile:
@@ -182,7 +185,37 @@ def values_for(given: Any, *, with_torch: bool) -> list[Hostile]:
             values += _like_tensor(given)
     elif isinstance(given, list | tuple) and given and _is_numeric(given):
         values += _like_array(np.array(given))
+    elif isinstance(given, list | tuple | dict):
+        values += _inside(given)
     return values
+
+
+def _inside(given: Any) -> list[Hostile]:
+    """Return containers one of whose arrays or tensors is replaced."""
+    places = list(given) if isinstance(given, dict) else list(range(len(given)))
+    changed = []
+    for place in places[:3]:
+        item = given[place]
+        if isinstance(item, np.ndarray):
+            values = _like_array(item)
+        elif type(item).__module__ == "torch" and hasattr(item, "detach"):
+            values = _like_tensor(item)
+        else:
+            continue
+        for hostile in [*values, *(one for one in ANYWHERE if one.label in IN_PLACE)]:
+            make = functools.partial(_replaced, given, place, hostile.make)
+            label = f"its {place!r} {hostile.label}"
+            changed.append(Hostile(label, make, hostile.has_nan))
+    return changed
+
+
+def _replaced(given: Any, place: Any, make: Callable[[], Any]) -> Any:
+    if isinstance(given, dict):
+        return {**given, place: make()}
+    items = list(given)
+    items[place] = make()
+    is_plain = type(given) in (list, tuple)
+    return type(given)(items) if is_plain else type(given)(*items)
 
 
 def _is_numeric(given: Any) -> bool:

@@ -1,6 +1,7 @@
 """The page as a visitor meets it: any size, scheme, keyboard, address."""
 
 import io
+import json
 import re
 
 import numpy as np
@@ -260,6 +261,33 @@ def test_paths_of_theory_that_end_elsewhere_are_counted(page):
     page.run("session.last.theory[4] = [0, 0, 1, 1, 0]")
     said = page.run("words.location.found(session)")
     assert "took the value for the key (theory: 1 of 30)" in said
+
+
+def test_means_without_swapped_heads_agree_with_theory(page):
+    """Two swapped heads of thirty lower the means; the page says by how much."""
+    page.open(f"{URL}#paused=1")
+    good, swapped = [0.99, 0.99, 0, 0, 0], [0, 0, 1, 1, 0]
+    orders = json.dumps([swapped] * 2 + [good] * 28)
+    page.run(f"session.last.orders = {orders}")
+    page.run(f"session.last.theory = {json.dumps([good] * 30)}")
+    said = page.run("words.location.found(session)").replace("\u2060", "")
+    assert "28 of 30 heads have found both directions, 2 took the value" in said
+    assert "runs |κ| 0.99 and |ν| 0.99, theory |κ| 0.99 and |ν| 0.99." in said
+
+
+def test_distances_late_in_training_lie_in_theorys_band(page):
+    """The page's band is the middle 80 % of stationary runs, from their overlaps.
+
+    Runs from the same informed start, until the distance has relaxed; of 30 runs, 24
+    are expected inside, and 17 or fewer have probability 0.003.
+    """
+    page.open(f"{URL}#paused=1&start=overlap&updates=4000&cooling=1&sharpness=2")
+    page.run("while (!session.done) session.advance(1e99)")
+    low, high = page.run("session.last.band")
+    distances = np.linalg.norm(
+        [order[2:] for order in page.run("session.last.orders")], axis=1
+    )
+    assert np.sum((low < distances) & (distances < high)) >= 18
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

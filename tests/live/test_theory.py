@@ -107,6 +107,61 @@ def test_location_mean_dynamics(page, cases):
     np.testing.assert_allclose(seen, expected, rtol=0, atol=TOLERANCE)
 
 
+BANDS = [
+    # d, tokens, inverse temperature, kappa, nu
+    (80, 10, 0.25, 0.9, 0.98),
+    (80, 10, 0.1, 0.998, 0.998),
+    (400, 20, 0.1, 0.7, 0.95),
+    (10**6, 5, 0.002, 0.8, 0.9),
+]
+
+
+def test_location_spread(page):
+    """Deviations of theta, eta and rho; each side draws prompts of its own.
+
+    The page draws 65 536 tokens, Python eight times as many. With a relative standard
+    error of 0.02 of a variance, 0.06 of a deviation is six of them.
+    """
+    expected = [
+        theory.location_band(
+            SingleLocation(d=d, n_tokens=n, noise=0.1),
+            kappa,
+            nu,
+            inverse_temperature=scale,
+            step_size=0.08 / d,
+            batch_size=5,
+        )
+        for d, n, scale, kappa, nu in BANDS
+    ]
+    assert np.isfinite(expected).all()
+    seen = page.run(
+        f"""{json.dumps(BANDS)}.map(([d, nTokens, lambda, kappa, nu]) => {{
+          const law = {{d, nTokens, gamma: Math.SQRT1_2, noise: 0.1}};
+          return locationSpread(kappa, nu, law, lambda, 0.08 / d, 5); }})"""
+    )
+    deviations = np.sqrt(np.diagonal(seen, axis1=1, axis2=2))
+    np.testing.assert_allclose(deviations, expected, rtol=0.06)
+    # At a saddle of the risk, where the manifold is unstable, there is no spread.
+    law = SingleLocation(d=80, n_tokens=10, noise=0.1)
+    point = {"inverse_temperature": 2.0, "step_size": 1e-3, "batch_size": 5}
+    assert np.isnan(theory.location_band(law, 0.0, 0.0, **point)).all() == (
+        page.run(
+            "locationSpread(0, 0, {d: 80, nTokens: 10, gamma: Math.SQRT1_2, "
+            "noise: 0.1}, 2, 1e-3, 5)"
+        )
+        is None
+    )
+
+
+def test_middle_of_lengths(page):
+    """Quantiles of the length of a Gaussian vector, from 1000 draws."""
+    factor = np.array([[0.3, 0, 0], [0.1, 0.2, 0], [-0.2, 0.05, 0.1]])
+    seen = page.run(f"middleOfLength({json.dumps((factor @ factor.T).tolist())})")
+    draws = np.random.default_rng(0).standard_normal((200_000, 3)) @ factor.T
+    expected = np.quantile(np.linalg.norm(draws, axis=1), [0.1, 0.9])
+    np.testing.assert_allclose(seen, expected, rtol=0.1)
+
+
 def test_location_flow(page, cases):
     fields = [landscape_of(case).velocity(case[3], case[4]) for case in cases]
     close(

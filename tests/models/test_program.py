@@ -160,6 +160,10 @@ REFUSED = {
         lambda X, w, u, g, p: np.sum(np.arccosh(X @ w.k)),
         r"got np.arccosh, which has no compiled form. Known: exp,",
     ),
+    "unknown array function": (
+        lambda X, w, u, g, p: np.sum(np.cumsum(X @ w.k)),
+        r"got np.cumsum, which has no compiled form. Known: exp,",
+    ),
     "math function": (
         lambda X, w, u, g, p: math.exp((X @ w.k)[0]),
         r"got a conversion to a plain number .* np.exp instead of math.exp",

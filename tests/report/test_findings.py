@@ -46,6 +46,21 @@ def test_undecided_heads_need_draws(rng):
     assert findings(probe) == ["Cannot tell: entropy (needs 39 draws)."]
 
 
+def test_a_null_that_decides_against_all_heads_closes_the_case(rng):
+    observed = np.array([[0.0] * 10])
+    draws = rng.standard_normal((1, 10, 999))
+    nulls = {"decides": draws, "untrained": draws[..., :9]}
+    one = Statistic("entropy", observed, nulls, "greater", "")
+    probe = ModelProbe([0], ["a"], {"entropy": one}, {"n_untrained": 1})
+    assert findings(probe) == ["No head stands out in entropy."]
+    # Found against the null that decides: the other one is said to be short.
+    one = Statistic("entropy", observed + 9, nulls, "greater", "")
+    probe = ModelProbe([0], ["a"], {"entropy": one}, {"n_untrained": 1})
+    (sentence,) = findings(probe)
+    assert sentence.startswith("10 of 10 heads attend")
+    assert "copies to decide" in sentence
+
+
 def test_medians_that_a_few_tokens_carry_are_said(rng, capsys):
     draws = {"a_null": rng.standard_normal((1, 4, 99))}
     made = {

@@ -7,9 +7,10 @@ import re
 import pytest
 
 from eigenheads.experiments import experiment_keys, reproduce, stored_results
+from eigenheads.experiments._claims import format_number
 from eigenheads.experiments._untested import untested_claims
 from eigenheads.report import render_report, write_report
-from eigenheads.report._page import format_number, newest_results
+from eigenheads.report._page import newest_results
 from eigenheads.report._terminal import print_claims
 
 KEYS = ["marion2025/fig5", "marion2025/bayes"]

@@ -259,6 +259,13 @@ def test_same_seed_same_table_and_files(tmp_path):
         ({"confidence": 95}, "`confidence`"),
         ({"word": 3}, "`word` must be left out where `data` are images; got 3."),
         ({"tokens": "0", "data": torch.ones(2, 3, dtype=int)}, "are ids of words"),
+        ({"special_ids": [0]}, "`special_ids` must be left out where `data` are not"),
+        ({"data": (torch.zeros(2, 1, 4, 4, device="meta"), [0, 1])}, "holds numbers"),
+        (
+            {"data": (torch.zeros(2, 1, 4, 4, requires_grad=True), [0, 1])},
+            "`data[0]` must be an array of numbers; got a tensor that requires grad. "
+            "Use `.detach()`.",
+        ),
     ],
 )
 def test_mistakes_are_one_sentence(changes, sentence):

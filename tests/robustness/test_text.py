@@ -196,6 +196,8 @@ def test_runs_are_paired_by_their_order():
         ({"input_ids": [[1, 2]]}, {}, "without labels"),
         ({"input_ids": [[1, 2]], "labels": [0, 1]}, {}, "`labels` must be 1 whole"),
         ({"input_ids": [[1.5]], "labels": [0]}, {}, "`input_ids` must be"),
+        ({"input_ids": [[1], [1, 2]], "labels": [0, 1]}, {}, "`input_ids` must be"),
+        ({"input_ids": [[1]], "labels": ["a"]}, {}, "`labels` must be an array of num"),
         (
             {"input_ids": [[1]], "token_type_ids": [[1]], "labels": [0]},
             {},
@@ -214,5 +216,5 @@ def test_runs_are_paired_by_their_order():
     ],
 )
 def test_mistakes_get_a_sentence(data, options, match):
-    with pytest.raises(ValueError, match=match):
+    with pytest.raises((ValueError, TypeError), match=match):
         evaluate_robustness(Counter(), data, **options)

@@ -99,6 +99,20 @@ def render_figure(
     return buffer.getvalue()
 
 
+def new_figure(draw: Callable[[Figure], None], *, size: tuple[float, float]) -> Figure:
+    """Return a figure that `draw` has filled, in the style of the reports.
+
+    Examples
+    --------
+    >>> new_figure(lambda figure: None, size=(2.0, 1.0)).get_size_inches()
+    array([2., 1.])
+    """
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=size)
+        draw(figure)
+    return figure
+
+
 def embedded_svg(svg: bytes, name: str) -> str:
     """Return a figure for the inside of a page.
 

@@ -6,12 +6,19 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from eigenheads._typing import FloatArray
-from eigenheads.estimators import SingleLocationClassifier
+from eigenheads.datasets import SignalTokens
+from eigenheads.estimators import (
+    AttentionPCA,
+    RobustPCA,
+    SignalDirection,
+    SingleLocationClassifier,
+)
 from eigenheads.functional import (
     attention_pursuit,
     kernel_pca,
@@ -49,9 +56,61 @@ def digit_streams(n_train: int = 2000, n_test: int = 1000) -> Iterator[str]:
         f"its attention finds the deciding frame in {located:.1%} of them "
         f"(chance: {1 / _N_FRAMES:.0%})."
     )
+    gain = model.score(others, truths) - plain.score(others.mean(axis=1), truths)
     yield (
         "Logistic regression on the mean frame: accuracy "
         f"{plain.score(others.mean(axis=1), truths):.3f}."
+    )
+    yield (
+        f"Conclusion: the head gains {100 * gain:.0f} points on the mean, because the "
+        "mean of ten frames hides the one that matters."
+        if gain > 0.02
+        else "Conclusion: on these data the mean of the frames is as good as the head."
+    )
+
+
+def rare_tokens(n_rare: int = 12, n_other: int = 5988) -> Iterator[str]:
+    """Find the direction of a few tokens, and compare with the first component."""
+    law = SignalTokens(d=50, n_informative=n_rare, n_nuisance=n_other, strength=1.0)
+    tokens, signs = law.sample(1, np.random.default_rng(0))
+    is_rare = signs[0] != 0
+    model = SignalDirection(1, random_state=0).fit(tokens[0])
+    ours = abs(float(model.directions_[0] @ law.direction))
+    first = PCA(1, random_state=0).fit(tokens[0]).components_[0]
+    theirs = abs(float(first @ law.direction))
+    called = model.predict(tokens[0])
+    yield (
+        f"{n_rare} of {len(is_rare)} tokens in {law.d} dimensions share a direction. "
+        f"Cosine with it: SignalDirection {ours:.2f}, first component of PCA "
+        f"{theirs:.2f}."
+    )
+    yield (
+        f"SignalDirection marks {called[is_rare].sum()} of the {n_rare} tokens and "
+        f"{called[~is_rare].mean():.1%} of the others."
+    )
+    yield (
+        "Conclusion: variance is the wrong measure of rare tokens; softmax gives the "
+        "few strong ones a large weight."
+        if ours > theirs + 0.05
+        else "Conclusion: here the rare tokens are strong enough for PCA."
+    )
+
+
+def learned_components(n_components: int = 8) -> Iterator[str]:
+    """Train a head on images of digits, and compare its subspace with PCA."""
+    images = load_digits().data
+    model = AttentionPCA(n_components, random_state=0).fit(images)
+    exact = PCA(n_components).fit(images)
+    share = model.explained_variance_.sum() / exact.explained_variance_.sum()
+    yield (
+        f"A head of rank {n_components}, trained to reconstruct images of digits: its "
+        f"directions explain {100 * share:.3f} % of the variance that those of PCA do."
+    )
+    yield (
+        "Conclusion: such a head is a PCA that reads batches. For data in memory "
+        "plain PCA is faster and exact."
+        if share > 0.99
+        else "Conclusion: this training has not reached the principal components."
     )
 
 
@@ -88,6 +147,10 @@ def kernel_facts(n_permutations: int = 99) -> Iterator[str]:
             f"Probe of 8 heads {name}: {found} stand out (q ≤ 0.05), "
             f"mean captured variance {captured.observed.mean():.3f}."
         )
+    yield (
+        "Conclusion: a head can be kernel PCA exactly. Whether a trained head is, is a "
+        "question of data, which the probe answers with a test."
+    )
 
 
 def pursuit_facts() -> Iterator[str]:
@@ -110,10 +173,28 @@ def pursuit_facts() -> Iterator[str]:
     )
     # The same comparison for plain attention: corrupted keys against clean ones.
     plain = _moved(softmax_head(keys, keys, clean), softmax_head(clean, clean, clean))
+    layer = _moved(after.output, before.output)
+    # Robust PCA of the keys first, then plain attention.
+    repaired = np.asarray(RobustPCA().fit(keys).low_rank_, dtype=np.float64)
+    cleaned = _moved(
+        softmax_head(repaired, repaired, clean), softmax_head(clean, clean, clean)
+    )
     yield (
-        "The corruption changes its output by "
-        f"{_moved(after.output, before.output):.2f} of its norm, "
-        f"and that of plain attention by {plain:.2f}."
+        f"The corruption changes the output of plain attention by {plain:.2f} of its "
+        f"norm, that of the layer by {layer:.2f}, and that of plain attention after "
+        f"RobustPCA of the keys by {cleaned:.2f}."
+    )
+    if layer > plain:
+        yield (
+            "Why the layer is worse: it has a softmax where robust PCA thresholds "
+            "singular values, so that it attends more sharply to what is left in the "
+            "keys, and its multiplier has the wrong sign (docs/papers/rpc_sign.md)."
+        )
+    yield (
+        "Conclusion: to remove errors from keys, use RobustPCA or screen_tokens, not "
+        "this layer."
+        if cleaned < min(plain, layer)
+        else "Conclusion: none of the three removes these errors from the keys."
     )
 
 

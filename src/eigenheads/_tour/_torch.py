@@ -46,9 +46,10 @@ def swap_and_probe(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = _trained(RowReader(), x[:-400], y[:-400], n_steps)
+        before_swap = _accuracy(model, x_test, y_test)
         yield (
             f"A transformer with 2 layers, trained on digits for {n_steps} steps: "
-            f"accuracy {_accuracy(model, x_test, y_test):.3f} on held-out images."
+            f"accuracy {before_swap:.3f} on held-out images."
         )
         before = _scores(model, x_test)
         with warnings.catch_warnings():
@@ -61,6 +62,12 @@ def swap_and_probe(
         yield (
             f"Layer 0 swapped to attention pursuit, without training: {swapped:.3f}; "
             f"swapped back: {'bit for bit' if is_same else 'not'} the same."
+        )
+        yield (
+            "Why the swapped model is worse: its weights were trained for another "
+            "attention. A swap is a start for training on, not a repair."
+            if swapped < before_swap
+            else "The swap cost no accuracy here."
         )
         probe = probe_model(
             model,
@@ -76,6 +83,10 @@ def swap_and_probe(
                 f"{row['null'].replace('_', ' ')} {row['null_median']:.3f}; "
                 f"{row['n_found']} of {row['n_heads']} heads stand out (q ≤ {_LEVEL})."
             )
+    yield (
+        "Conclusion: a number of a head means something only beside its null. The page "
+        "of `eigenheads probe` has both for every head."
+    )
 
 
 def _trained(

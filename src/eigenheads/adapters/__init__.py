@@ -10,6 +10,7 @@ except ImportError as error:
 from eigenheads.adapters._augment_tokens import TokenAugmentation, augment_tokens
 from eigenheads.adapters._capture import CapturedLayer, capture_heads
 from eigenheads.adapters._compare import compare_models
+from eigenheads.adapters._hide_tokens import hide_tokens
 from eigenheads.adapters._probe import probe_model
 from eigenheads.adapters._screen import screen_tokens
 from eigenheads.adapters._sources import Capture
@@ -30,6 +31,7 @@ __all__ = [
     "augment_tokens",
     "capture_heads",
     "compare_models",
+    "hide_tokens",
     "load_swapped",
     "probe_model",
     "screen_tokens",

@@ -17,7 +17,7 @@ from eigenheads._checks import (
 )
 from eigenheads.adapters._family import first_tensor
 from eigenheads.adapters._layers import find_attention_layers
-from eigenheads.adapters._screen import blocks_around_first
+from eigenheads.adapters._screen import blocks_around_first, with_tokens
 
 _OWNER: Final = "augment_tokens"
 Mode = Literal["replace", "drop"]
@@ -102,7 +102,7 @@ class TokenAugmentation:
         else:
             changed = self._replaced(rows, share)
         changed = changed if axis == 1 else changed.transpose(0, 1)
-        return _substituted(tokens, changed, args, kwargs)
+        return with_tokens(tokens, changed, args, kwargs)
 
     def _free(self, n_tokens: int) -> Tensor:
         """Return the positions that may be changed."""
@@ -217,15 +217,6 @@ def _refuse_masks(
             got = Got(f"a call with a mask of shape {tuple(one.shape)}")
             hint = "Use mode='replace'."
             fail("mode", "'replace' where masks are used", got, owner=_OWNER, hint=hint)
-
-
-def _substituted(
-    tokens: Tensor, changed: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a call with other tokens."""
-    others = tuple(changed if one is tokens else one for one in args)
-    named = {name: changed if one is tokens else one for name, one in kwargs.items()}
-    return others, named
 
 
 def _positions(keep: object) -> tuple[int, ...]:

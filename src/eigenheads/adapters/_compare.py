@@ -14,7 +14,7 @@ from eigenheads._checks import (
 )
 from eigenheads._typing import FloatArray
 from eigenheads.adapters._layer_probe import head_arrays
-from eigenheads.adapters._sources import Capture, as_capture
+from eigenheads.adapters._sources import Capture, as_capture, tokenize_texts
 from eigenheads.probes import HeadStatistic, ModelProbe, Statistic, head_probe
 from eigenheads.probes._head_probe import read_statistics
 from eigenheads.probes._result import stack_layers
@@ -26,6 +26,8 @@ def compare_models(  # noqa: PLR0913 -- keyword-only, each with a default
     batch: Any = None,
     *,
     statistics: Sequence[object] | None = None,
+    texts: Sequence[str] | None = None,
+    tokenizer: Any = None,
     layers: Sequence[int] | int | None = None,
     n_permutations: int = 999,
     false_discovery: str = "bh",
@@ -45,6 +47,9 @@ def compare_models(  # noqa: PLR0913 -- keyword-only, each with a default
         As in :func:`probe_model`.
     statistics
         As in :func:`eigenheads.probes.head_probe`.
+    texts, tokenizer
+        Texts instead of a batch; see :class:`Capture`. Both models get the tokens of
+        `tokenizer`, by default that of the first model.
     n_permutations
         Draws of the null ``swapped_models``.
 
@@ -70,6 +75,16 @@ def compare_models(  # noqa: PLR0913 -- keyword-only, each with a default
     seed = check_count("seed", seed, owner=owner, minimum=0, maximum=2**32 - 1)
     check_choice("false_discovery", false_discovery, ("bh", "by"), owner=owner)
     wanted = read_statistics(statistics, owner=owner)
+    if texts is None and tokenizer is not None:
+        fail("tokenizer", "left out without `texts`", tokenizer, owner=owner)
+    if texts is not None:
+        contract = "left out with `texts`"
+        if batch is not None:
+            fail("batch", contract, Got(type(batch).__name__), owner=owner)
+        if not isinstance(first, nn.Module) or not isinstance(second, nn.Module):
+            contract = "left out for models that were captured before"
+            fail("texts", contract, Got(type(first).__name__), owner=owner)
+        batch = tokenize_texts(first, texts, tokenizer, owner=owner)
     pair = [
         Capture(one, batch, layers=layers, batch_size=batch_size)
         if isinstance(one, nn.Module)

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from eigenheads._checks import Got, fail
+from eigenheads._checks import Got, check_choice, fail
 from eigenheads.adapters._attention_call import OWNER, AttentionCall, with_key_rows
 from eigenheads.adapters._batch import read_batch, run_model
 from eigenheads.adapters._family import (
@@ -27,13 +27,14 @@ from eigenheads.adapters._variants import (
     plain_attention,
     swap_state,
 )
-from eigenheads.functional._screening import flag_tokens
+from eigenheads.functional._screening import flag_tokens, imputed_tokens
 
 if TYPE_CHECKING:
     from eigenheads.estimators import TokenScreen
 
 _OWNER = "screen_tokens"
 NAME: Final = "token_screen"  # submodule of the first block
+Action = Literal["hide", "impute"]
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -46,6 +47,7 @@ class ScreenVariant(AbstractVariant):
     block: str
     shape: tuple[int, int, int]  # tokens, width, components
     max_share: float
+    action: Action = "hide"
 
     @property
     def is_identity(self) -> bool:
@@ -54,7 +56,8 @@ class ScreenVariant(AbstractVariant):
 
     def settings(self) -> str:
         """Return the options as text."""
-        return f"max_share={self.max_share}"
+        shown = "" if self.action == "hide" else f", action={self.action!r}"
+        return f"max_share={self.max_share}{shown}"
 
     def attend(self, call: AttentionCall, module: nn.Module) -> Attended:
         """Return plain attention without the flagged tokens."""
@@ -112,6 +115,14 @@ class ScreenModule(nn.Module):
             coordinates, self.precision, self.thresholds, max_share=self.max_share
         )
 
+    @torch.compiler.disable
+    def impute(self, tokens: Tensor, flags: Tensor) -> Tensor:
+        """Return the tokens, those that are flagged as the others predict them."""
+        found = imputed_tokens(
+            tokens.float(), self.mean, self.components, self.precision, flags
+        )
+        return found.to(tokens.dtype)
+
     def _apply(self, fn: Any, recurse: bool = True) -> "ScreenModule":
         """Move to another device, but stay in single precision.
 
@@ -130,20 +141,38 @@ class ScreenModule(nn.Module):
 class ScreenHook:
     """Forward pre-hook of the first block: flag its tokens before layers attend."""
 
-    def __init__(self, screen: ScreenModule, token_axis: int) -> None:
+    def __init__(
+        self, screen: ScreenModule, token_axis: int, action: Action = "hide"
+    ) -> None:
         self.screen = screen
         self.token_axis = token_axis
+        self.action = action
 
     def __call__(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """Set the flags of the screen for this forward pass."""
-        tokens = first_tensor(args, kwargs)
-        tokens = tokens if self.token_axis == 1 else tokens.transpose(0, 1)
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Set the flags of the screen for this forward pass, or impute tokens."""
+        given = first_tensor(args, kwargs)
+        tokens = given if self.token_axis == 1 else given.transpose(0, 1)
         if tokens.shape[1:] != self.screen.mean.shape:
             contract = f"of {self.screen.mean.shape[0]} tokens, as in calibration"
             fail("tokens", contract, Got(tuple(tokens.shape)), owner=OWNER)
-        self.screen.flags = self.screen(tokens)
+        flags = self.screen(tokens)
+        if self.action == "hide":
+            self.screen.flags = flags
+            return None
+        found = self.screen.impute(tokens, flags)
+        found = found if self.token_axis == 1 else found.transpose(0, 1)
+        return with_tokens(given, found, args, kwargs)
+
+
+def with_tokens(
+    tokens: Tensor, changed: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call with other tokens."""
+    others = tuple(changed if one is tokens else one for one in args)
+    named = {name: changed if one is tokens else one for name, one in kwargs.items()}
+    return others, named
 
 
 def screen_tokens(
@@ -153,6 +182,7 @@ def screen_tokens(
     n_components: int = 8,
     false_flag_rate: float = 0.02,
     max_share: float = 0.5,
+    action: Action = "hide",
 ) -> Model:
     """Hide tokens that do not fit the others from the attention of all layers.
 
@@ -170,6 +200,12 @@ def screen_tokens(
     n_components, false_flag_rate, max_share
         As in :class:`~eigenheads.estimators.TokenScreen`. Tokens that are the same for
         all inputs (class tokens, registers) are never hidden.
+    action
+        What happens to tokens that do not fit: ``"hide"`` them from attention, or
+        ``"impute"`` them by what the other tokens predict (conditional means of the
+        Gaussian). Imputation needs no masks, so models that read out a mean over all
+        tokens profit as well; models that tolerate missing tokens do as well with
+        hiding.
 
     Returns
     -------
@@ -204,12 +240,8 @@ def screen_tokens(
     from eigenheads.estimators import TokenScreen
 
     layers = find_attention_layers(model, owner=_OWNER)
-    if any(isinstance(getattr(x.module, SWAP, None), SwapState) for x in layers):
-        got = Got("one with swapped attention")
-        hint = "Call swap_attention(model, to='original') first."
-        fail(
-            "model", "a model with its original attention", got, owner=_OWNER, hint=hint
-        )
+    refuse_swapped(layers, owner=_OWNER)
+    check_choice("action", action, ("hide", "impute"), owner=_OWNER)
     _refuse_text(calibration)
     batches = _Batches(model, calibration)
     block, axis = _find_block(model, layers, batches)
@@ -218,10 +250,21 @@ def screen_tokens(
     ).fit_blocks(lambda: _block_inputs(model, block, axis, batches))
     # Swap first, so that a refusal leaves no screen behind.
     shape = (*fitted.mean_.shape, fitted.components_.shape[1])
-    variant = ScreenVariant(block=block, shape=shape, max_share=max_share)
+    variant = ScreenVariant(
+        block=block, shape=shape, max_share=max_share, action=action
+    )
     apply_variants(model, dict.fromkeys(layers, variant))
     install_screen(model, layers, variant).load(fitted)
     return model
+
+
+def refuse_swapped(layers: Iterable[AttentionLayer], *, owner: str) -> None:
+    """Raise if a layer has swapped attention or a screen."""
+    if any(isinstance(getattr(x.module, SWAP, None), SwapState) for x in layers):
+        got = Got("one with swapped attention")
+        contract = "a model with its original attention"
+        hint = "Call swap_attention(model, to='original') first."
+        fail("model", contract, got, owner=owner, hint=hint)
 
 
 def install_screen(
@@ -234,7 +277,8 @@ def install_screen(
     block.add_module(NAME, screen.to(first.device))
     layers = list(layers)
     axis = 1 if getattr(layers[0].module, "batch_first", True) else 0
-    block.register_forward_pre_hook(ScreenHook(screen, axis), with_kwargs=True)
+    hook = ScreenHook(screen, axis, variant.action)
+    block.register_forward_pre_hook(hook, with_kwargs=True)
     for layer in layers:
         swap_state(layer.module).screen = screen
     return screen

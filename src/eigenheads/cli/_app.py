@@ -1,6 +1,7 @@
 """Commands of the command line; commands on models are in ``_models``."""
 
 import inspect
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -71,7 +72,7 @@ def demo_command(
         ),
     ] = None,
 ) -> int:
-    """Run a tour: check headline claims, fit real data, inspect a model.
+    """Run a tour of two minutes: a question per chapter, examples, claims of papers.
 
     Every number is measured during the run. Writes OUT/report.html and suggests next
     steps.
@@ -185,15 +186,18 @@ def sweep_command(
     from eigenheads._parallel import interrupted_between_blocks
     from eigenheads.experiments import sweep
     from eigenheads.experiments.sweeps._grid import parse_grid
+    from eigenheads.experiments.sweeps._run import tell_plan
     from eigenheads.report._terminal import ProgressDisplay, print_sweep
 
+    values = parse_grid(grid or [])
+    print(tell_plan(key, grid=values, seeds=seeds, preset=preset), file=sys.stderr)
     # Ctrl-C must not interrupt compiled code, which runs here unless there are workers.
     runs_here = backend == "threading" or (jobs == 1 and backend == "loky")
     calm = interrupted_between_blocks() if runs_here else nullcontext()
     with calm, ProgressDisplay(unit="cells") as listener:
         result = sweep(
             key,
-            grid=parse_grid(grid or []),
+            grid=values,
             seeds=seeds,
             preset=preset,
             backend=backend,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from eigenheads._checks import check_count
 from eigenheads.cli._errors import EXIT_OK
 
 Out = Annotated[Path, typer.Option("--out", help="Folder of results.")]
@@ -91,6 +92,8 @@ def probe_command(
 
     # Options are read before the model, which may take long to load.
     chosen = parse_layers(layers)
+    if jobs is not None:
+        check_count("--jobs", jobs, owner="probe")
     loaded = load_model(model, data=data, max_length=max_length)
     with interrupted_between_blocks():
         found = probe_model(

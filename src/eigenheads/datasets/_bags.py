@@ -1,5 +1,7 @@
 """Bags whose target depends on their tokens by a known rule, for comparisons."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import NamedTuple
 

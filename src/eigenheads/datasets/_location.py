@@ -1,5 +1,7 @@
 """Single-location regression: one latent token decides the output."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from typing import NamedTuple

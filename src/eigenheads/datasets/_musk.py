@@ -1,5 +1,7 @@
 """The MUSK data, read from a folder."""
 
+from __future__ import annotations
+
 import csv
 import gzip
 from collections.abc import Iterator
@@ -30,7 +32,9 @@ class MuskBags(NamedTuple):
 
 
 def load_musk(folder: str | PathLike[str], *, version: int = 1) -> MuskBags:
-    """Read MUSK1 or MUSK2: molecules as bags of conformations, musk or not [1]_.
+    """Read MUSK1 or MUSK2: molecules as bags of conformations, musk or not.
+
+    The data are those of [1]_.
 
     Parameters
     ----------

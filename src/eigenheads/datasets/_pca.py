@@ -1,5 +1,7 @@
 """Prompts of Gaussian tokens whose covariance has a direction to be found."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from typing import NamedTuple
 

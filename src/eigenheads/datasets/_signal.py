@@ -1,5 +1,7 @@
 """Signal recovery: a few tokens carry a direction, many are noise."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from typing import NamedTuple

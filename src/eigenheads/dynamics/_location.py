@@ -1,5 +1,7 @@
 """Online SGD of single-location regression, in any dimension, and its starts."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable
 from functools import lru_cache

@@ -1,5 +1,7 @@
 """Online SGD of attention-based PCA: softmax and linear heads of any rank."""
 
+from __future__ import annotations
+
 import math
 from functools import partial
 from typing import NoReturn

@@ -1,5 +1,7 @@
 """Projected stochastic gradient ascent of signal recovery, in any dimension."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable
 from functools import lru_cache

@@ -9,6 +9,7 @@ from eigenheads.estimators._bag_pooling import (
 from eigenheads.estimators._bags import GroupedBags, group_bags
 from eigenheads.estimators._batches import row_blocks
 from eigenheads.estimators._compare import BagComparison, compare_bag_estimators
+from eigenheads.estimators._doc_links import link_to_documentation
 from eigenheads.estimators._feature_maps import RBFFeatures
 from eigenheads.estimators._location import (
     SingleLocationClassifier,
@@ -41,3 +42,5 @@ __all__ = [
     "group_bags",
     "row_blocks",
 ]
+
+link_to_documentation([globals()[name] for name in __all__])

@@ -215,7 +215,7 @@ class AttentionPCA(PrincipalCoordinates):
             if sample_weight is not None:
                 got = Got("weights of a stream")
                 fail("sample_weight", "None for batches", got, owner=owner)
-            with RowBatches(X) as batches:
+            with RowBatches(X, owner=owner) as batches:
                 return self._fit(self._streamed(batches))
         rows = self._read(X, reset=True, ensure_min_samples=2, accept_sparse="csr")
         self._check_parameters(*rows.shape)
@@ -246,7 +246,8 @@ class AttentionPCA(PrincipalCoordinates):
         d = len(source.moments.mean)
         share = float(self.n_components) if self._is_share() else None
         total = source.moments.squares / source.moments.n
-        most = min(d, int(source.n))
+        # The weights of rows may be small numbers, which do not limit the rank.
+        most = d if isinstance(source, WeightedRows) else min(d, int(source.n))
         rank = int(self.n_components) if share is None else min(_FIRST_RANK, most)
         start = random.standard_normal((d, rank))
         while True:
@@ -295,7 +296,7 @@ class AttentionPCA(PrincipalCoordinates):
         self : object
             The fitted estimator.
         """
-        for batch in batches_of_rows(X):
+        for batch in batches_of_rows(X, owner=type(self).__name__):
             self._partial_fit(batch)
         return self
 

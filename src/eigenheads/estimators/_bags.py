@@ -11,6 +11,7 @@ from sklearn.utils.validation import validate_data
 
 from eigenheads._checks import (
     Got,
+    check_array_like,
     check_choice,
     check_items,
     fail,
@@ -253,7 +254,8 @@ def group_bags(
                 contract = "one id per row, or the name of a column of a DataFrame"
             fail(name, contract, column, owner="group_bags")
         check_choice(name, column, columns, owner="group_bags")
-    ids = np.asarray(table[by] if isinstance(by, str) else by)
+    given = table[by] if isinstance(by, str) else by
+    ids = check_array_like("by", given, "one id per row", owner="group_bags")
     rows = _feature_columns(table, columns, features, set(named.values()))
     if np.ndim(rows) != 2:
         contract = "of shape (n_tokens, n_features)"
@@ -296,7 +298,8 @@ def _feature_columns(
         if features is not None:
             contract = "None, unless the table is a DataFrame"
             fail("features", contract, features, owner="group_bags")
-        return np.asarray(without_traps("table", table, owner="group_bags"))
+        contract = "of shape (n_tokens, n_features)"
+        return check_array_like("table", table, contract, owner="group_bags")
     if features is not None:
         contract = "a list of names of columns"
         features = check_items("features", features, contract, owner="group_bags")

@@ -1,7 +1,7 @@
 """Data larger than memory, read in batches as often as a fit needs."""
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,6 +12,7 @@ from eigenheads._checks import (
     Got,
     check_count,
     fail,
+    shown,
     without_traps,
 )
 from eigenheads._files import read_arrays, write_arrays
@@ -73,12 +74,22 @@ def is_stream(X: Any, y: Any) -> bool:
     return y is None and is_batches and not hasattr(X, "__array__")
 
 
-def batches_of_rows(X: Any) -> Iterator[Any]:
+def start_stream(X: Any, *, owner: str) -> Iterator[Any]:
+    """Return an iterator over the batches of a callable or an iterable, or raise."""
+    given = X() if callable(X) else X
+    if not isinstance(given, Iterable):
+        contract = "batches, or a function that returns an iterator over them"
+        got = Got(f"a function that returned {shown(given)}")
+        fail("X", contract, got, owner=owner, error=TypeError)
+    return iter(given)
+
+
+def batches_of_rows(X: Any, *, owner: str) -> Iterator[Any]:
     """Yield the batches of a stream of rows one after the other; else `X` itself."""
     if is_dask(X):
         yield from row_blocks(X)
     elif is_stream(X, None):
-        yield from X() if callable(X) else X
+        yield from start_stream(X, owner=owner)
     else:
         yield X
 
@@ -90,8 +101,9 @@ class RowBatches:
     folder while this is open.
     """
 
-    def __init__(self, X: Any) -> None:
+    def __init__(self, X: Any, *, owner: str) -> None:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._owner = owner
         self._paths: list[Path] = []
         self._source = X
         if not is_dask(X) and not callable(X) and iter(X) is X:
@@ -117,7 +129,7 @@ class RowBatches:
     def __iter__(self) -> Iterator[Any]:
         """Yield the arrays, one in memory at a time."""
         if self._folder is None:
-            yield from batches_of_rows(self._source)
+            yield from batches_of_rows(self._source, owner=self._owner)
         for path in self._paths:
             yield read_arrays(path)["rows"]
 
@@ -134,9 +146,7 @@ class Batches:
         self._owner = owner
         if is_dask(X):
             self._pass: Pass = lambda: _dask_batches(X, y, sample_weight, owner)
-        elif callable(X):
-            self._pass = lambda: iter(X())
-        elif iter(X) is X:
+        elif not callable(X) and iter(X) is X:
             self._folder = tempfile.TemporaryDirectory(prefix="eigenheads-")
             try:
                 self._pass = self._spool(X)
@@ -144,7 +154,7 @@ class Batches:
                 self._folder.cleanup()
                 raise
         else:
-            self._pass = lambda: iter(X)
+            self._pass = lambda: start_stream(X, owner=owner)
 
     def __enter__(self) -> "Batches":
         return self

@@ -17,7 +17,7 @@ from sklearn.model_selection import (
 )
 from sklearn.utils.multiclass import type_of_target
 
-from eigenheads._checks import check_choice, check_instance, fail
+from eigenheads._checks import check_array_like, check_choice, check_instance, fail
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bag_pooling import (
     POOLINGS,
@@ -185,8 +185,11 @@ def compare_bag_estimators(
     >>> [row["estimator"] for row in comparison.table()]
     ['one token', 'mean']
     """
-    given = list(bags) if not hasattr(bags, "columns") else bags
-    targets = read_targets(y, read_bags(_Reader(), bags, reset=True), owner=_OWNER)
+    read = read_bags(_Reader(), bags, reset=True)
+    given = bags if hasattr(bags, "columns") else list(bags)
+    targets = read_targets(y, read, owner=_OWNER)
+    if groups is not None:
+        groups = check_array_like("groups", groups, "one group per bag", owner=_OWNER)
     is_classifier = not type_of_target(targets).startswith("continuous")
     named = _named(estimators, is_classifier=is_classifier)
     reference = next(iter(named)) if reference is None else reference

@@ -300,10 +300,12 @@ class RobustPCA(RobustCodes):
             # Many outlying rows would attract components, so the first fit is to the
             # central rows. It then decides about all.
             core = used.copy()
-            core[used] = central_rows(data[used])
+            given = None if weights is None else weights[used]
+            core[used] = central_rows(data[used], given)
             self._pursue_all(data, core, weights)
             lengths = np.linalg.norm(self._pursue(data)[1], axis=1)
-            used &= fitting_rows(lengths, core, 1e-5 * float(np.median(lengths)))
+            floor = 1e-5 * float(np.median(lengths[used]))
+            used &= fitting_rows(lengths, core, floor, weights)
             self._report(f"{used.sum()} of {len(used)} rows are not outlying")
         self._pursue_all(data, used, weights)
         self.support_ = used

@@ -362,4 +362,4 @@ def largest_signs(components: FloatArray) -> FloatArray:
     if not components.size:
         return np.ones((len(components), 1))
     places = np.abs(components).argmax(axis=1)
-    return np.sign(components[np.arange(len(components)), places])[:, None]
+    return np.copysign(1.0, components[np.arange(len(components)), places])[:, None]

@@ -13,6 +13,7 @@ from eigenheads.estimators._robust_pca_pursuit import (
     Pursuit,
 )
 from eigenheads.estimators._robust_pca_splitting import ErrorPenalty
+from eigenheads.estimators._row_weights import weighted_quantile
 
 # Share of the known entries that are hidden, and predicted from the others.
 HIDDEN = 0.1
@@ -190,7 +191,7 @@ def estimate_noise(data: PreparedData, *, sparsity: float, of_rows: bool) -> flo
             roots=None if data.roots is None else data.roots[chosen],
         )
     price = sparsity * data.price(of_rows) * np.sqrt(data.n_rows / part.n_rows)
-    level = _spread(part.x, part.observed)
+    level = _spread(part.x, part)
     smallest = 1e-6 * level
     pursuit: Pursuit | None = None
     for _ in range(_NOISE_STEPS):
@@ -213,30 +214,46 @@ def _remaining(pursuit: Pursuit) -> float:
     back = 1 + pursuit.splitting.errors.noise / np.maximum(sizes, 1e-300)
     ones = np.ones(len(data.x)) if data.roots is None else data.roots[:, 0]
     low_rank = (prox.left * back) @ prox.right + np.outer(ones, prox.mean)
-    n, d = data.x.shape
+    n, d = data.n_rows, data.x.shape[1]
     rank = len(sizes) + 1
-    n_known = data.x.size if data.observed is None else int(data.observed.sum())
+    n_known = data.seen_share * n * d
     free = max(1 - rank * (n + d - rank) / n_known, 0.05)
-    return _spread(data.x - low_rank, data.observed) / float(np.sqrt(free))
+    return _spread(data.x - low_rank, data) / float(np.sqrt(free))
 
 
-def _spread(x: FloatArray, observed: NDArray[np.bool_] | None) -> float:
-    known = x if observed is None else x[observed]
-    return float(np.median(np.abs(known))) / _NORMAL_MAD
+def _spread(x: FloatArray, data: PreparedData) -> float:
+    """Return the robust standard deviation of the known entries of an array."""
+    sizes = np.abs(x)
+    if data.roots is None:
+        known = sizes if data.observed is None else sizes[data.observed]
+        return float(np.median(known)) / _NORMAL_MAD
+    # Rows were multiplied by the roots of their weights.
+    sizes /= data.roots
+    weights = np.broadcast_to(data.roots**2, x.shape)
+    if data.observed is not None:
+        weights = weights * data.observed
+    return weighted_quantile(sizes.ravel(), weights.ravel(), 0.5) / _NORMAL_MAD
 
 
-def central_rows(data: NDArray[np.floating]) -> NDArray[np.bool_]:
+def central_rows(
+    data: NDArray[np.floating], weights: FloatArray | None = None
+) -> NDArray[np.bool_]:
     """Return which rows are among the three quarters that are least outlying.
 
     Outlyingness is the largest robust distance from the median over directions through
-    two rows (Stahel and Donoho). Missing values count as the median.
+    two rows (Stahel and Donoho). Missing values count as the median. With weights,
+    rows are drawn and counted as often as they weigh.
     """
     random = np.random.RandomState(0)
     n = len(data)
     filled = data.astype(np.float64)
     medians = np.nanmedian(filled, axis=0)
     filled = np.where(np.isnan(filled), medians, filled) - medians
-    first, second = random.randint(0, n, (2, _N_DIRECTIONS))
+    if weights is None:
+        first, second = random.randint(0, n, (2, _N_DIRECTIONS))
+    else:
+        share = weights / weights.sum()
+        first, second = random.choice(n, (2, _N_DIRECTIONS), p=share)
     lines = filled[first] - filled[second]
     lengths = np.linalg.norm(lines, axis=1)
     if not lengths.any():
@@ -248,11 +265,16 @@ def central_rows(data: NDArray[np.floating]) -> NDArray[np.bool_]:
     spreads = np.median(places, axis=0)
     spreads = np.where(spreads > 0, spreads, places.mean(axis=0))
     outlyingness = np.max(places / np.maximum(spreads, 1e-300), axis=1)
-    return outlyingness <= np.quantile(outlyingness, _CORE)
+    if weights is None:
+        return outlyingness <= np.quantile(outlyingness, _CORE)
+    return outlyingness <= weighted_quantile(outlyingness, weights, _CORE)
 
 
 def fitting_rows(
-    lengths: FloatArray, core: NDArray[np.bool_], smallest: float
+    lengths: FloatArray,
+    core: NDArray[np.bool_],
+    smallest: float,
+    weights: FloatArray | None = None,
 ) -> NDArray[np.bool_]:
     """Return which rows have errors no longer than those of the core, nearly.
 
@@ -264,8 +286,14 @@ def fitting_rows(
         Rows that were fitted.
     smallest
         Errors up to this length are rounding errors.
+    weights
+        Weights of the rows; None is ones.
     """
-    middle = np.median(lengths[core])
-    spread = np.median(np.abs(lengths[core] - middle)) / _NORMAL_MAD
-    fits: NDArray[np.bool_] = lengths <= middle + _CUTOFF * spread + smallest
+    inner = lengths[core]
+    weights = None if weights is None else weights[core]
+    middle = weighted_quantile(inner, weights, 0.5)
+    apart = weighted_quantile(np.abs(inner - middle), weights, 0.5)
+    fits: NDArray[np.bool_] = (
+        lengths <= middle + _CUTOFF * apart / _NORMAL_MAD + smallest
+    )
     return fits

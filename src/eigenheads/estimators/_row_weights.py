@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eigenheads._checks import (
     Got,
@@ -10,6 +11,9 @@ from eigenheads._checks import (
     without_traps,
 )
 from eigenheads._typing import FloatArray
+
+# Rows are repeated at most so often on average.
+_MOST_REPEATED = 8
 
 
 def read_row_weights(sample_weight: Any, n: int, *, owner: str) -> FloatArray | None:
@@ -40,3 +44,49 @@ def read_row_weights(sample_weight: Any, n: int, *, owner: str) -> FloatArray | 
         contract = "numbers of which at least one is not zero"
         fail("sample_weight", contract, Got("zeros"), owner=owner)
     return weights
+
+
+def repeated_rows(
+    weights: FloatArray, random: np.random.RandomState
+) -> NDArray[np.int64]:
+    """Return indices of rows, each about as often as it weighs.
+
+    Integer weights are counts, and the indices are those of :func:`numpy.repeat`.
+    Other weights are rounded at random (systematic resampling), so that each row has
+    its weight on average. Weights with a sum below their number are scaled to that
+    number. There are at most eight times as many indices as positive weights.
+
+    Parameters
+    ----------
+    weights
+        One weight per row.
+    random
+        Source of the rounding; not used for integer weights.
+    """
+    count, total = int(np.count_nonzero(weights)), float(weights.sum())
+    wanted = min(max(total, count), _MOST_REPEATED * count)
+    copies = weights * (wanted / total)
+    near = np.round(copies)
+    if np.allclose(copies, near, rtol=1e-12, atol=1e-9):
+        copies = near
+    else:
+        ends = np.cumsum(copies) + random.random_sample()
+        copies = np.diff(np.floor(ends), prepend=0.0)
+    return np.repeat(np.arange(len(weights)), copies.astype(np.int64))
+
+
+def weighted_quantile(
+    values: FloatArray, weights: FloatArray | None, share: float
+) -> float:
+    """Return a quantile as if values were repeated as often as they weigh.
+
+    Where the share is reached exactly between two values, it is their mean.
+    """
+    order = np.argsort(values, kind="stable")
+    ones = np.ones(len(values)) if weights is None else weights
+    order = order[ones[order] > 0]
+    mass = np.cumsum(ones[order])
+    goal = share * mass[-1]
+    ends = np.searchsorted(mass, [goal * (1 - 1e-12), goal * (1 + 1e-12)])
+    found = values[order[np.minimum(ends, len(order) - 1)]]
+    return float(found.mean())

@@ -6,7 +6,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 from sklearn import get_config
 from sklearn.base import (
     BaseEstimator,
@@ -26,15 +25,18 @@ from eigenheads._checks import (
 )
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags, as_given, read_bags
+from eigenheads.estimators._robust_pca_pursuit import largest_signs
+from eigenheads.estimators._row_weights import read_row_weights, repeated_rows
 from eigenheads.estimators._signal_search import (
     FoundQuery,
     NoiseScaling,
     SearchSettings,
     noise_scaling,
-    search_direction,
+    search_directions,
 )
 from eigenheads.estimators._signal_threshold import (
     conformal_threshold,
+    gaussian_threshold,
     hold_out,
     robust_scales,
 )
@@ -42,8 +44,6 @@ from eigenheads.estimators._signal_threshold import (
 # For tokens of unit noise: each suits amplitudes of about 2.5 over itself.
 _INVERSE_TEMPERATURES = (0.2, 0.4, 0.8, 1.2)
 _CALIBRATIONS = ("conformal", "gaussian", "empirical")
-# Largest number of directions that are searched by default.
-_MOST_DIRECTIONS = 3
 
 
 class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -70,10 +70,9 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         objective.
 
     inverse_temperature : float or None, default=None
-        :math:`\beta` for tokens of unit noise. None tries 0.2, 0.4, 0.8 and 1.2
-        (smaller ones if there are more features than tokens), and chooses the value
-        whose objective exceeds that of the same search in Gaussian noise of the same
-        size by most.
+        :math:`\beta` for tokens of unit noise. None tries 0.2, 0.4, 0.8 and 1.2, and
+        chooses the value whose objective exceeds that of the same search in Gaussian
+        noise of the same size by most.
 
     whiten : bool, default=False
         Whether to whiten the tokens first, with a robust covariance if there are at
@@ -166,7 +165,10 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     The objective, its gradient and the projected ascent are those of [1]_, whose law
     has isotropic noise. This implementation adds updates that read all prompts, with
     the step :math:`1/(q \cdot g)`, starts at long tokens, the choice of the inverse
-    temperature, whitening, deflation and the threshold.
+    temperature, whitening, deflation and the threshold. If there are more features than
+    tokens, the search is among the first principal components, one for every eight
+    tokens: otherwise each token stands out in a direction of its own. Fitted tokens
+    then have larger scores than new ones, for which the threshold holds.
 
     References
     ----------
@@ -218,7 +220,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: object = None) -> Self:
+    def fit(self, X: Any, y: object = None, sample_weight: Any = None) -> Self:
         """Find the directions and set the threshold.
 
         Parameters
@@ -229,32 +231,55 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         y : Ignored
             For scikit-learn's pipelines.
 
+        sample_weight : array-like of shape (n_tokens,) or (n_bags,), default=None
+            Weights of tokens; for bags, of all tokens of each bag. A weight of 2 counts
+            like two equal tokens; weights that are not integers are rounded at random,
+            so that they hold on average. A conformal threshold holds for tokens whose
+            density relative to that of the given ones is proportional to the weights.
+
         Returns
         -------
         self : object
             The fitted estimator.
         """
-        tokens = read_bags(self, X, reset=True).tokens
+        bags = read_bags(self, X, reset=True)
+        weights = read_row_weights(sample_weight, len(bags), owner=type(self).__name__)
+        tokens = bags.tokens
+        if weights is not None:
+            weights = np.repeat(weights, bags.lengths)
+            tokens, weights = tokens[weights > 0], weights[weights > 0]
         self._check_parameters(*tokens.shape)
         random = check_random_state(self.random_state)
-        fitted, held = tokens, tokens
+        rate = float(self.false_positive_rate)
+        fitted, held, held_weights = tokens, tokens, weights
         if self.calibration == "conformal":
-            fitted, held = hold_out(tokens, float(self.false_positive_rate), random)
-        scaling = noise_scaling(fitted, whiten=bool(self.whiten))
+            # Whole tokens are held out, so that no copy of one is fitted.
+            inner, outer = hold_out(len(tokens), rate, random)
+            fitted, held = tokens[inner], tokens[outer]
+            if weights is not None:
+                weights, held_weights = weights[inner], weights[outer]
+        if weights is not None:
+            fitted = fitted[repeated_rows(weights, random)]
+        least = 1 if self.n_components == "auto" else int(self.n_components)
+        scaling = noise_scaling(fitted, whiten=bool(self.whiten), least=least)
         queries = self._search(fitted, scaling, random)
         # Weights and patterns differ in direction only if the tokens are whitened.
         components = scaling.components(queries)
         patterns = scaling.patterns(queries)
         # The sign of a query is arbitrary, so the largest entry is made positive.
-        largest = np.argmax(np.abs(patterns), axis=1)
-        signs = np.sign(patterns[np.arange(len(patterns)), largest])[:, None]
-        signs = np.where(signs == 0, 1.0, signs)
+        signs = largest_signs(patterns)
         self.components_ = (signs * components).astype(tokens.dtype)
         self.directions_ = (signs * patterns).astype(tokens.dtype)
         self.mean_ = scaling.mean.astype(tokens.dtype)
         projected = self._projected(fitted).astype(np.float64)
         self.centers_, self.scales_ = robust_scales(projected)
-        self._set_threshold(held)
+        if self.calibration == "gaussian":
+            self.threshold_ = gaussian_threshold(len(self.components_), rate)
+        elif self.calibration == "empirical":
+            self.threshold_ = float(np.quantile(self._scores(fitted), 1 - rate))
+        else:
+            scores = self._scores(held)
+            self.threshold_ = conformal_threshold(scores, rate, held_weights)
         return self
 
     def calibrate(self, X: Any) -> Self:
@@ -367,35 +392,19 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     ) -> FloatArray:
         """Return one unit query per direction, each orthogonal to those before."""
         z = scaling.apply(tokens)
-        # Tokens with more features than their number are long, and a softmax of their
-        # scores must not be sharper for that.
-        wide = min(1.0, float(np.sqrt(len(z) / scaling.n_free)))
-        inverse_temperatures = tuple(wide * beta for beta in _INVERSE_TEMPERATURES)
+        inverse_temperatures: tuple[float, ...] = _INVERSE_TEMPERATURES
         if self.inverse_temperature is not None:
             inverse_temperatures = (float(self.inverse_temperature),)
         is_auto = self.n_components == "auto"
         how = SearchSettings(
             self.n_starts, self.max_iter, self.tol, self.n_tokens, is_auto
         )
-        wanted = _MOST_DIRECTIONS if is_auto else int(self.n_components)
-        queries: list[FloatArray] = []
-        all_found: list[FoundQuery] = []
-        # Further queries than dimensions stay zero.
-        for index in range(min(wanted, z.shape[1])):
-            n_free = scaling.n_free - index
-            found = search_direction(z, inverse_temperatures, how, random, n_free)
-            if is_auto and queries and not (found.excess > 0 and found.converged):
-                break  # Gaussian noise has as good a direction
-            query = found.query
-            for before in queries:
-                query = query - before * float(before @ query)
-            queries.append(query / max(float(np.linalg.norm(query)), 1e-300))
-            all_found.append(found)
+        wanted = None if is_auto else int(self.n_components)
+        rows, all_found = search_directions(
+            z, wanted, inverse_temperatures, how, random
+        )
+        for index, found in enumerate(all_found):
             self._say(index, found)
-            narrow = queries[-1].astype(z.dtype)
-            z = z - np.outer(z @ narrow, narrow)
-        rows = np.zeros((len(queries) if is_auto else wanted, z.shape[1]))
-        rows[: len(queries)] = queries
         self.n_iter_ = max(found.n_iter for found in all_found)
         self.inverse_temperatures_ = np.array(
             [found.inverse_temperature for found in all_found]
@@ -417,17 +426,6 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 f"objective {found.objective:.6g}, {found.n_iter} updates\n"
             )
 
-    def _set_threshold(self, held: NDArray[Any]) -> None:
-        alpha = float(self.false_positive_rate)
-        if self.calibration == "conformal":
-            self.threshold_ = conformal_threshold(self._scores(held), alpha)
-        elif self.calibration == "empirical":
-            self.threshold_ = float(np.quantile(self._scores(held), 1 - alpha))
-        else:
-            # The largest of k independent scores is below with probability 1 - alpha.
-            one = -np.expm1(np.log1p(-alpha) / len(self.components_))
-            self.threshold_ = float(-ndtri(one / 2))
-
     def _check_parameters(self, n: int, d: int) -> None:
         owner = type(self).__name__
         hint = f"The tokens have n_features={d}."
@@ -436,7 +434,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 "n_components", self.n_components, owner=owner, maximum=d, hint=hint
             )
         if n < 2:
-            got = Got("n_samples=1")
+            got = Got(f"n_samples={n}" if n else "no token of positive weight")
             fail("X", "at least 2 tokens", got, owner=owner)
         if self.inverse_temperature is not None:
             check_positive("inverse_temperature", self.inverse_temperature, owner=owner)

@@ -13,10 +13,16 @@ from eigenheads.functional._arrays import stable_softmax
 from eigenheads.functional._signal import unchecked_output
 
 Tokens = NDArray[np.floating[Any]]
+# Largest number of directions that are searched by default.
+_MOST_DIRECTIONS = 3
 # Directions along which the objective is measured to know how it varies by chance.
 _N_RANDOM = 16
+# The longest tokens are looked for among this many per start.
+_COPIES = 8
 # Steps may become shorter every so many updates, and so often.
 _LOOK_EVERY, _HALVINGS = 5, 5
+# More features than tokens are reduced to one for so many tokens, and at least so many.
+_TOKENS_PER_FEATURE, _LEAST_FEATURES = 8, 16
 # Whitening is robust from this many tokens per feature on, in so many steps.
 _ROBUST_RATIO, _ROBUST_STEPS = 5, 10
 
@@ -64,12 +70,8 @@ def search_direction(
     inverse_temperatures: Sequence[float],
     how: SearchSettings,
     random: np.random.RandomState,
-    n_free: int | None = None,
 ) -> FoundQuery:
     """Return the query that stands out most, over all inverse temperatures.
-
-    `n_free` is the dimension of the space that the tokens come from; None is that of
-    their coordinates.
 
     An inverse temperature is judged by how far its objective exceeds the best one on
     Gaussian tokens of the same number and width, in units of its spread over random
@@ -81,12 +83,11 @@ def search_direction(
     if len(inverse_temperatures) == 1 and not how.measures_excess:
         found = _climb_all(prompts, starts, inverse_temperatures[0], how)
         return found._replace(query=back(found.query))
-    noise, shorten = gaussian_tokens(len(tokens), n_free or tokens.shape[1], random)
-    noise = noise.astype(tokens.dtype)
+    noise = random.standard_normal(tokens.shape).astype(tokens.dtype)
     in_noise = cut_into_prompts(noise, how.prompt_length, random)
-    from_noise = shorten * _starts(noise, min(2, how.n_starts), random)
+    from_noise = _starts(noise, min(2, how.n_starts), random)
     drawn = random.standard_normal((_N_RANDOM, noise.shape[1]))
-    lines = shorten * _normalised(drawn)
+    lines = _normalised(drawn)
     best = None
     for inverse_temperature in inverse_temperatures:
         found = _climb_all(prompts, starts, inverse_temperature, how)
@@ -100,20 +101,46 @@ def search_direction(
     return best._replace(query=back(best.query))
 
 
-def gaussian_tokens(
-    n: int, d: int, random: np.random.RandomState
-) -> tuple[FloatArray, float]:
-    """Return `n` Gaussian tokens in coordinates of their span, and a length.
+def search_directions(
+    z: Tokens,
+    wanted: int | None,
+    inverse_temperatures: Sequence[float],
+    how: SearchSettings,
+    random: np.random.RandomState,
+) -> tuple[FloatArray, list[FoundQuery]]:
+    """Return unit queries as rows, each orthogonal to those before, and the searches.
 
-    Fewer tokens than dimensions span a random subspace. There they have a triangular
-    matrix of coordinates (Bartlett's decomposition), which needs no array of `d`
-    columns. The length is that of a random unit vector after its projection.
+    Parameters
+    ----------
+    z
+        Tokens of unit noise.
+    wanted
+        Number of directions. None searches at most three, and stops if Gaussian noise
+        has as good a direction.
+    inverse_temperatures
+        Candidates.
+    how
+        Settings of each search.
+    random
+        Source of prompts and starts.
     """
-    if n >= d:
-        return random.standard_normal((n, d)), 1.0
-    tokens = np.tril(random.standard_normal((n, n)), -1)
-    tokens[np.diag_indices(n)] = np.sqrt(random.chisquare(d - np.arange(n)))
-    return tokens, math.sqrt(n / d)
+    queries: list[FloatArray] = []
+    searches: list[FoundQuery] = []
+    # Further queries than dimensions stay zero.
+    for _ in range(min(wanted or _MOST_DIRECTIONS, z.shape[1])):
+        found = search_direction(z, inverse_temperatures, how, random)
+        if wanted is None and queries and not (found.excess > 0 and found.converged):
+            break
+        query = found.query
+        for before in queries:
+            query = query - before * float(before @ query)
+        queries.append(query / max(float(np.linalg.norm(query)), 1e-300))
+        searches.append(found)
+        narrow = queries[-1].astype(z.dtype)
+        z = z - np.outer(z @ narrow, narrow)
+    rows = np.zeros((wanted or len(queries), z.shape[1]))
+    rows[: len(queries)] = queries
+    return rows, searches
 
 
 def _within_span(
@@ -214,8 +241,10 @@ def _starts(tokens: Tokens, n: int, random: np.random.RandomState) -> FloatArray
     """
     drawn = random.standard_normal((n, tokens.shape[1]))
     lengths = np.einsum("ij,ij->i", tokens, tokens)
-    longest = np.argsort(-lengths, kind="stable")[: n // 2]
-    longest = longest[lengths[longest] > 0]
+    longest = np.argsort(-lengths, kind="stable")[: _COPIES * n]
+    # Copies of one token, which have equal lengths, are one start.
+    is_new = np.diff(lengths[longest], prepend=np.inf) != 0
+    longest = longest[is_new & (lengths[longest] > 0)][: n // 2]
     drawn[: len(longest)] = tokens[longest]
     return _normalised(drawn)
 
@@ -228,14 +257,12 @@ def _normalised(rows: FloatArray) -> FloatArray:
 class NoiseScaling(NamedTuple):
     """``z = (x - mean) @ into``; a pattern in z is ``out @ pattern`` in x.
 
-    A number instead of a matrix multiplies all features. `n_free` is the number of
-    dimensions of the noise.
+    A number instead of a matrix multiplies all features.
     """
 
     mean: FloatArray
     into: FloatArray | float
     out: FloatArray | float
-    n_free: int
 
     def apply(self, tokens: NDArray[Any]) -> NDArray[Any]:
         """Return z, in the dtype of the tokens."""
@@ -262,11 +289,15 @@ class NoiseScaling(NamedTuple):
         return unit
 
 
-def noise_scaling(tokens: NDArray[np.floating[Any]], *, whiten: bool) -> NoiseScaling:
+def noise_scaling(
+    tokens: NDArray[np.floating[Any]], *, whiten: bool, least: int = 1
+) -> NoiseScaling:
     """Return coordinates of unit noise: one scale for all directions, or whitened.
 
-    Fewer tokens than features are given coordinates in their span, so that no matrix
-    of features by features is made.
+    With more features than tokens, every single token has a direction of its own in
+    which it stands out, and a search would find one of them. Then the coordinates are
+    along the first principal components: one for every eight tokens, but at least 16
+    and at least `least`.
     """
     n, d = tokens.shape
     mean = tokens.mean(axis=0, dtype=np.float64)
@@ -283,18 +314,21 @@ def noise_scaling(tokens: NDArray[np.floating[Any]], *, whiten: bool) -> NoiseSc
     values = np.maximum(values, 0.0)
     kept = values > max(values[-1] * d * np.finfo(tokens.dtype).eps, 0.0)
     if not kept.any():  # all tokens are equal
-        return NoiseScaling(mean, 1.0, 1.0, d)
-    scale = math.sqrt(_noise_level(values[kept], n))
+        return NoiseScaling(mean, 1.0, 1.0)
     if not (whiten or is_wide):
-        return NoiseScaling(mean, 1 / scale, scale, d)
+        scale = math.sqrt(_noise_level(values[kept], n))
+        return NoiseScaling(mean, 1 / scale, scale)
+    if is_wide:
+        most = max(n // _TOKENS_PER_FEATURE, _LEAST_FEATURES, least)
+        kept[: max(n - most, 0)] = False
     roots = np.sqrt(values[kept])
     basis = vectors[:, kept]
     if is_wide:
         # From eigenvectors of the Gram matrix to unit eigenvectors of the covariance.
         basis = centred.T @ basis / (roots * math.sqrt(n))
     if not whiten:
-        return NoiseScaling(mean, basis / scale, basis * scale, d)
-    return NoiseScaling(mean, basis / roots, basis * roots, basis.shape[1])
+        roots = np.full(len(roots), float(np.median(roots)))
+    return NoiseScaling(mean, basis / roots, basis * roots)
 
 
 def _robust_covariance(tokens: FloatArray) -> tuple[FloatArray, FloatArray]:

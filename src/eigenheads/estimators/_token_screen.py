@@ -17,7 +17,11 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads._typing import FloatArray
-from eigenheads.functional._screening import flag_tokens, unchecked_distances
+from eigenheads.functional._screening import (
+    flag_tokens,
+    imputed_tokens,
+    unchecked_distances,
+)
 
 _OWNER = "TokenScreen"
 _ROWS = 256  # rows per block, where all are in memory
@@ -213,6 +217,25 @@ class TokenScreen(BaseEstimator):
             max_share=self.max_share,
         )
         return np.where(flagged, -1, 1)
+
+    def impute(self, X: ArrayLike) -> FloatArray:
+        """Replace tokens that do not fit by what the other tokens predict.
+
+        Parameters
+        ----------
+        X
+            Tokens, ``(n_samples, n_tokens, n_features)``.
+
+        Returns
+        -------
+        imputed
+            Of the same shape; tokens that fit are unchanged.
+        """
+        flagged = self.predict(X) < 0
+        found: FloatArray = imputed_tokens(
+            _read(X), self.mean_, self.components_, self.precision_, flagged
+        )
+        return found
 
     def _checked(self, X: ArrayLike) -> FloatArray:
         check_is_fitted(self)

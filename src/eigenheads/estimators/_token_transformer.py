@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from eigenheads._checks import check_choice
 from eigenheads._extras import require
 from eigenheads.estimators._bags import as_given, read_bags
-from eigenheads.estimators._batches import is_stream
+from eigenheads.estimators._batches import is_stream, start_stream
 from eigenheads.estimators._feature_maps import MOST_TOKENS
 
 
@@ -104,7 +104,7 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
     def _fit_batches(self, transformer: Any, X: Any) -> Any:
         """Fit to all batches, or to the first tokens if the transformer must."""
         kept, n_kept = [], 0
-        for index, (given, *_) in enumerate(X() if callable(X) else X):
+        for index, (given, *_) in enumerate(start_stream(X, owner=type(self).__name__)):
             bags = read_bags(self, given, reset=index == 0, allow_nan=True)
             if hasattr(transformer, "partial_fit"):
                 transformer.partial_fit(bags.tokens)
@@ -146,7 +146,7 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
         return [frame(bag, columns=names) for bag in split]
 
     def _transformed_batches(self, X: Any) -> Iterator[tuple[Any, ...]]:
-        for bags, *rest in X() if callable(X) else X:
+        for bags, *rest in start_stream(X, owner=type(self).__name__):
             yield (self.transform(bags), *rest)
 
     def set_output(self, *, transform: str | None = None) -> Self:

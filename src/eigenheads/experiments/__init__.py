@@ -19,7 +19,8 @@ from eigenheads.experiments._core import (
 from eigenheads.experiments._registry import experiment_keys, get_experiment
 from eigenheads.experiments._run import Listener, reproduce
 from eigenheads.experiments._store import StoreError, stored_results
-from eigenheads.experiments.sweeps._run import SweepError, SweepResult, sweep
+from eigenheads.experiments.sweeps._result import SweepResult
+from eigenheads.experiments.sweeps._run import SweepError, sweep
 
 __all__ = [
     "Boundary",

@@ -242,7 +242,8 @@ def difference(
     the setting is that of the paper. An estimate of NaN means not measured. If all
     observed differences are exactly zero, the claim is undecided.
     """
-    if estimate.value == 0.0 and estimate.interval(LEVEL) == (0.0, 0.0):
+    is_measured = isinstance(estimate, Estimate) and estimate.value == 0.0
+    if is_measured and estimate.interval(LEVEL) == (0.0, 0.0):
         estimate = replace(estimate, interval=lambda _: (-math.inf, math.inf))
     is_empty = isinstance(why, str) and not why
     reason = "the whole interval is above zero" if is_empty else why
@@ -293,6 +294,55 @@ def count_verdicts(claims: Iterable[Claim]) -> str:
     if checks:
         parts.append(f"our checks: {sum(checks)} of {len(checks)}")
     return "; ".join(parts) or "no claims at this size"
+
+
+def format_number(value: float) -> str:
+    """Return a number with at most four significant digits, as tables show it.
+
+    Examples
+    --------
+    >>> format_number(0.99654), format_number(30.0), format_number(2.5e-9)
+    ('0.9965', '30', '2.5e-09')
+    """
+    # Only NaN differs from itself.
+    return "not measured" if value != value else f"{value:.4g}"
+
+
+def format_expected(claim: Claim) -> str:
+    """Return the range that decides a claim, marked if the claim is our own.
+
+    Examples
+    --------
+    >>> claim = at_least("share", 1.0, 1.0, "of seeds", slack=0.03)
+    >>> format_expected(claim), format_expected(about("share", 1.0, 1.0, 0.03, ""))
+    ('ours: ≥ 0.97', 'ours: 1 ± 0.03')
+    """
+    owner = "ours: " if claim.is_check else ""
+    # A tolerance of a bound moves the bound; the bound that decides is shown.
+    sign = {"≥": -1.0, "≤": 1.0, "≈": 0.0}[claim.relation]
+    bound = format_number(claim.expected + sign * claim.tolerance)
+    if sign:
+        return f"{owner}{claim.relation} {bound}"
+    if not claim.tolerance:
+        return f"{owner}= {bound}"
+    return f"{owner}{bound} ± {format_number(claim.tolerance)}"
+
+
+def format_measured(claim: Claim) -> str:
+    """Return the measured number of a claim, with its interval where it has one.
+
+    Examples
+    --------
+    >>> format_measured(Claim(statement="", source="ours", relation="≥", expected=0.0,
+    ...                       measured=1.0, tolerance=0.0, reason="", level=0.95,
+    ...                       interval=(0.5, 1.5)))
+    '1 (0.5 to 1.5, 95 %)'
+    """
+    text = format_number(claim.measured)
+    if claim.interval is None or claim.level is None:
+        return text
+    low, high = map(format_number, claim.interval)
+    return f"{text} ({low} to {high}, {100 * claim.level:.3g} %)"
 
 
 def _claim(

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from eigenheads.experiments._claims import Claim
+from eigenheads._notebook import html_table
+from eigenheads.experiments._claims import (
+    Claim,
+    count_verdicts,
+    format_expected,
+    format_measured,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -195,3 +201,14 @@ class Result:
     def changed(self) -> tuple[Claim, ...]:
         """The claims whose verdict differs from the record."""
         return tuple(claim for claim in self.claims if claim.is_changed)
+
+    def _repr_html_(self) -> str:
+        """Return the claims as a table for notebooks."""
+        rows = [
+            (c.statement, c.source, format_expected(c), format_measured(c), c.verdict)
+            for c in self.claims
+        ]
+        header = ["claim", "source", "expected", "measured", "verdict"]
+        title = f"{self.key}, preset {self.preset}, seed {self.seed}"
+        note = f"{count_verdicts(self.claims)}; {self.seconds:.1f} s"
+        return html_table(title, header, rows, notes=[note], n_texts=2)

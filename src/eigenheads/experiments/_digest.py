@@ -3,8 +3,9 @@
 A digest covers the definitions that a function reaches through this package, and
 nothing else: comments, docstrings and unrelated functions do not change it. Checks of
 arguments and the texts of errors are left out as well, because they either let a
-simulation run unchanged or stop it. So a result stays current until code that computes
-it changes, and claims or drawings can change without a new simulation.
+simulation run unchanged or stop it, and so are views for notebooks. So a result stays
+current until code that computes it changes, and claims or drawings can change without
+a new simulation.
 """
 
 import ast
@@ -20,8 +21,8 @@ from eigenheads.experiments._core import Experiment
 from eigenheads.experiments._registry import experiment_keys, get_experiment
 
 _ROOT = Path(eigenheads.__file__).parent
-# Modules that check arguments, raise errors, or name types, and compute nothing.
-_LEFT_OUT = {"_checks", "_errors", "_extras", "_limits", "_typing"}
+# Modules that check arguments, raise errors, name types or show, and compute nothing.
+_LEFT_OUT = {"_checks", "_errors", "_extras", "_limits", "_notebook", "_typing"}
 # A definition: its module, and its name there; None stands for the whole module.
 _Place = tuple[str, str | None]
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -43,7 +44,7 @@ def code_version(key: str) -> str:
         text = "\n".join(sorted(set().union(*parts)))
     else:
         files = sorted(_ROOT.rglob("*.py"))
-        text = "\n".join(_plain(ast.parse(file.read_text("utf-8"))) for file in files)
+        text = "\n".join(_plain(_parsed(file)) for file in files)
     return f"{eigenheads.__version__}+{_short(text)}"
 
 
@@ -154,7 +155,7 @@ def _read(name: str) -> _Module:
     path = _file(name)
     if path is None:
         return module
-    for statement in ast.parse(path.read_text("utf-8")).body:
+    for statement in _parsed(path).body:
         bound = _imported(statement)
         if bound or isinstance(statement, ast.Import | ast.ImportFrom):
             module.imports |= bound
@@ -179,6 +180,19 @@ def _file(name: str) -> Path | None:
         if path.is_file():
             return path
     return None
+
+
+def _parsed(path: Path) -> ast.Module:
+    """Return the syntax tree of a file without methods that only show an object."""
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            node.body = [one for one in node.body if not _is_view(one)]
+    return tree
+
+
+def _is_view(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.FunctionDef) and statement.name == "_repr_html_"
 
 
 def _imported(node: ast.AST) -> dict[str, _Place]:

@@ -72,6 +72,17 @@ _MODULES = {
         "reparameterised": "reparameterised",
         "heads": "heads",
     },
+    "arnaboldi2025": {
+        "fig3": "gain",
+        "fig4": "phase_diagram",
+        "fig5": "transition",
+        "any_dimension": "transition",
+    },
+    "duranthon2026": {"population": "population", "training": "training"},
+    "dohmatob2025": {"risk": "risk", "descent": "descent"},
+    "barnfield2026": {"alignment": "alignment", "strength": "strength"},
+    # No paper: measurements of our own.
+    "screening": {"mnist": "images", "photographs": "images"},
 }
 
 

@@ -28,6 +28,7 @@ from eigenheads._extras import how_to_get
 from eigenheads._files import write_atomically
 from eigenheads._parallel import advance, reporting, threads
 from eigenheads._plotting.svg import render_figure, render_svg
+from eigenheads.experiments._catalogue import estimated_seconds
 from eigenheads.experiments._core import Experiment, Result, Run, Table
 from eigenheads.experiments._data import has_data, using_data
 from eigenheads.experiments._digest import (
@@ -72,6 +73,9 @@ class Listener:
 
     def begin(self, total: float) -> None:
         """Receive the total number of steps of all results, once."""
+
+    def estimate(self, seconds: float) -> None:
+        """Receive the estimated time on two cores of what is not stored, once."""
 
     def start(self, key: str, work: float) -> None:
         """Receive the key that begins, and its number of steps."""
@@ -220,6 +224,9 @@ def _run(
         order for order, result in zip(orders, stored, strict=True) if not result
     ]
     listener.begin(sum(order.work for order in missing))
+    if isinstance(listener, Listener):
+        times = [estimated_seconds(order.experiment, order.params) for order in missing]
+        listener.estimate(sum(seconds or 0.0 for seconds in times))
     limit = nullcontext() if jobs is None else threads(_jobs(jobs))
     with limit, reporting(listener.advance):
         return [

@@ -198,6 +198,80 @@ _UNTESTED = {
             instead="saritas2025/norms",
         ),
     ),
+    "arnaboldi2025": (
+        Untested(
+            claim="samples of order d, d log² d, d^(SIE − 1) by information exponent",
+            source="Theorem 1",
+            why="slopes over four decades of d for three targets take hours of "
+            "processor time; the models can be declared",
+        ),
+        Untested(
+            claim="a positional encoding lowers the flatness at the start, never "
+            "raises it",
+            source="Lemma 1",
+            why="a statement on all targets; one case is the landscape of Figure 4",
+            instead="arnaboldi2025/fig4",
+        ),
+        Untested(
+            claim="the curves of Figure 3 at its own step sizes",
+            source="Figure 3",
+            why="25 million steps per run and 100 runs; ours vary the step instead, "
+            "and recover at its best value",
+            instead="arnaboldi2025/fig3",
+        ),
+    ),
+    "duranthon2026": (
+        Untested(
+            claim="the test error of the trained head at n = αd samples, by replicas",
+            source="finite samples, Figure 3",
+            why="needs the fixed-point equations, which were not seen, or minimisers "
+            "of the empirical risk; here training has fresh samples",
+            instead="duranthon2026/training",
+        ),
+        Untested(
+            claim="the constant L/(L − 1) of linear attention for L > 2",
+            source="Corollary 4.3",
+            why="known from a review and a summary only; our closed form has the "
+            "constant L, which agrees at L = 2 alone",
+            instead="duranthon2026/population",
+        ),
+    ),
+    "dohmatob2025": (
+        Untested(
+            claim="convergence for sign, ReLU and quadratic links",
+            source="Figure 2 and Propositions 8 to 10",
+            why="the links' settings are those of one empirical run each; the linear "
+            "link is tested",
+            instead="dohmatob2025/descent",
+        ),
+        Untested(
+            claim="the limit d → ∞ with e^(αd) tokens",
+            source="Propositions 1 and 2",
+            why="e^(0.05 d) tokens are drawn one by one up to d = 180",
+            instead="dohmatob2025/risk",
+        ),
+    ),
+    "barnfield2026": (
+        Untested(
+            claim="the asymptotic test error of the trained classifier",
+            source="the main theorem",
+            why="its fixed-point equations were not seen",
+        ),
+        Untested(
+            claim="the capacity, the largest data set that is typically separable",
+            source="a conjecture, by a review",
+            why="its formula was not seen",
+        ),
+    ),
+    # No paper: what an evaluation of the screen should have as well.
+    "screening": (
+        Untested(
+            claim="gains of the token screen on models of ImageNet",
+            source="ours",
+            why="ImageNet and the GPUs to train on it are not here",
+            instead="screening/mnist",
+        ),
+    ),
 }
 
 

@@ -4,6 +4,8 @@ Compiled code repeats the softmax where a call would cost too much; it names thi
 module, and a test compares the two.
 """
 
+from __future__ import annotations
+
 from array_api_compat import array_namespace, is_torch_array
 from jaxtyping import Float
 from scipy.special import erf as scipy_erf

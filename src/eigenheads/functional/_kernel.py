@@ -1,5 +1,7 @@
 """Attention as kernel PCA: Gram matrix, axes, values, and norms in log space."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 

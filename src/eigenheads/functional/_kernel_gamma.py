@@ -1,5 +1,7 @@
 """Are given values those of kernel PCA? Coefficients, ratios, captured variance."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,7 @@
 """The predictor of single-location regression."""
 
+from __future__ import annotations
+
 from jaxtyping import Float
 
 from eigenheads._checks import Got, check_choice, check_float_arrays, check_number, fail

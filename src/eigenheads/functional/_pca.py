@@ -1,5 +1,7 @@
 """Heads of attention-based PCA, and the loss of a prompt with its gradient."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 from jaxtyping import Float

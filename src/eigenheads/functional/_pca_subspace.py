@@ -1,5 +1,7 @@
 """The principal subspace of a covariance, ties included, and alignment with it."""
 
+from __future__ import annotations
+
 import warnings
 from dataclasses import dataclass
 

@@ -4,6 +4,8 @@ The readable reference. It builds every matrix, in the order of the formulas; th
 layers compute the same numbers without the matrices, and a test compares the two.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

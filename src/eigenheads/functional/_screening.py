@@ -1,5 +1,7 @@
 """Tokens that do not fit the others: distances from a joint Gaussian over positions."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from array_api_compat import array_namespace
@@ -179,6 +181,39 @@ def flag_tokens(
     flagged = again > 1
     count = xp.sum(xp.astype(flagged, xp.int64), axis=-1, keepdims=True)
     return flagged & (count <= int(max_share * n_tokens))
+
+
+def imputed_tokens(
+    tokens: Float[Array, "*batch tokens d"],
+    mean: Float[Array, "tokens d"],
+    components: Float[Array, "d r"],
+    precision: Float[Array, "tokens*r tokens*r"],
+    flagged: Bool[Array, "*batch tokens"],
+) -> Float[Array, "*batch tokens d"]:
+    """Replace flagged tokens by their conditional mean given the others.
+
+    Parameters
+    ----------
+    tokens
+        Tokens at fixed positions.
+    mean, components
+        Mean of each position, and orthogonal directions of any length that map centred
+        tokens to coordinates. What lies outside of them has conditional mean zero.
+    precision
+        Inverse covariance of the coordinates of all positions.
+    flagged
+        Tokens to replace.
+
+    Returns
+    -------
+    imputed
+        The tokens, changed where `flagged`.
+    """
+    xp = array_namespace(tokens, precision)
+    found = conditional_means((tokens - mean) @ components, precision, flagged)
+    # The columns are orthogonal, so that the pseudo-inverse is a scaled transpose.
+    back = xp.matrix_transpose(components / xp.sum(components**2, axis=0))
+    return xp.where(flagged[..., None], mean + found @ back, tokens)
 
 
 def _diagonal_blocks(xp: Any, precision: Array, n_tokens: int, r: int) -> Array:

@@ -1,5 +1,7 @@
 """One query's attention output, and the gradient of its squared norm."""
 
+from __future__ import annotations
+
 from jaxtyping import Float
 
 from eigenheads._checks import Got, check_float_arrays, check_number, fail

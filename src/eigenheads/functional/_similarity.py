@@ -1,5 +1,7 @@
 """Similarity of two representations of the same tokens: CKA and optimal matching."""
 
+from __future__ import annotations
+
 import numpy as np
 from array_api_compat import array_namespace, is_numpy_array
 from jaxtyping import Float

@@ -1,5 +1,7 @@
 """Soft thresholds of numbers and of singular values, and the effective rank."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

@@ -133,13 +133,14 @@ function around(values) {
 
 // ---- curves: mean and band of each part, theory dashed, levels ----
 const curves =
-	(parts, { levels = [], yLog } = {}) =>
+	(parts, { levels = [], yLog, band } = {}) =>
 	(canvas, { records, step }, close) => {
 		const frame = prepare(canvas),
 			{ c } = frame,
-			shown = parts.flatMap((i) =>
-				records.flatMap(({ stats: { [i]: s } }) => [s.low, s.high, s.mean, s.theory]),
-			);
+			banded = band ? records.filter((one) => one.band) : [],
+			shown = parts
+				.flatMap((i) => records.flatMap(({ stats: { [i]: s } }) => [s.low, s.high, s.mean, s.theory]))
+				.concat(banded.flatMap((one) => one.band));
 		const lines = close ? [] : levels;
 		let y = close || yLog ? around(shown) : [-0.02, 1.05];
 		if (yLog) {
@@ -152,7 +153,8 @@ const curves =
 		}
 		const isLog = yLog && y[1] > 2 * y[0],
 			{ X, Y } = axes(frame, { x: [0, max(1, step)], y, yLog: isLog, xLabel: "updates" });
-		const path = (f) => records.map((one) => [X(one.step), Y(isLog ? max(f(one), y[0]) : f(one))]);
+		const path = (f, some = records) =>
+			some.map((one) => [X(one.step), Y(isLog ? max(f(one), y[0]) : f(one))]);
 		for (const i of parts) {
 			const ink = i > parts[0] ? "orange" : "blue";
 			Object.assign(c, { fillStyle: color(ink), globalAlpha: 0.2 });
@@ -180,6 +182,12 @@ const curves =
 				{ dash: [6, 4] },
 			);
 		}
+		const [low, high] = [0, 1].map((side) => path((one) => one.band[side], banded));
+		Object.assign(c, { fillStyle: color("ink"), globalAlpha: 0.13 });
+		c.beginPath();
+		for (const [px, py] of [...low, ...high.reverse()]) c.lineTo(px, py);
+		c.fill();
+		for (const edge of [low, high]) line(c, edge, "ink", { width: 0.8, dash: [3, 3] });
 		for (const [key, ink, dash] of lines)
 			line(
 				c,
@@ -372,7 +380,7 @@ const figures = {
 				["linear", "grey", LONG],
 			],
 		}),
-		curves([3], { yLog: true }),
+		curves([3], { yLog: true, band: true }),
 	],
 	signal: [
 		tree,

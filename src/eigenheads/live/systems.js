@@ -5,6 +5,8 @@
 const systems = { __proto__: null },
 	N_RUNS = 30,
 	MAX_RECORDS = 300,
+	// Updates in which heads leave random starts; before, they have no stationary spread.
+	ESCAPE = 5000,
 	GAMMA = Math.SQRT1_2;
 
 function fmt(x, digits = 3) {
@@ -160,6 +162,12 @@ systems.location = {
 	},
 	stepPlain: (order, t, S) => locationDescent(order, S.law, S.lambda(t), S.step(t)),
 	derive: (order, t, S) => [locationExcess(order, S.law, S.lambda(t)), hypot(...order.slice(2))],
+	// Where the distance of runs to the manifold lies late in training, from theory's mean overlaps.
+	band(theory, t, S) {
+		const [kappa, nu] = [0, 1].map((i) => mean(theory.map((order) => abs(order[i]))));
+		const spread = locationSpread(kappa, nu, S.law, S.lambda(t), S.step(t), S.batch);
+		return spread && middleOfLength(spread);
+	},
 	overlaps: 2, // the first columns; their sizes are curves
 	levels: (t, S) => ({
 		oracle: locationExcess([1, 1, 0, 0, 0], S.law, S.lambda(t)),
@@ -342,7 +350,10 @@ class Session {
 				plain: quiet.length ? mean(quiet.map((row) => row[i])) : null,
 			};
 		});
-		this.records.push({ step, orders, stats, theory, levels: system.levels(step, setup) });
+		// At few records, which outlive a longer stride.
+		const isLate = step >= min(ESCAPE, this.P.updates / 2) && (step % (16 * this.stride) === 0 || this.done);
+		const band = (isLate && !this.broken && system.band?.(theory, step, setup)) || null;
+		this.records.push({ step, orders, stats, theory, band, levels: system.levels(step, setup) });
 		if (this.records.length <= MAX_RECORDS) return;
 		this.stride *= 2;
 		this.records = this.records.filter((one) => one.step % this.stride === 0 || one.step === step);

@@ -25,6 +25,7 @@ const words = {
 		key: [
 			...RUNS,
 			["ink", "──", "theory without noise"],
+			["ink", "▒", "theory, late: the middle 80 %"],
 			["orange", "━━", "|ν|"],
 			["green", "┈┈", "oracle"],
 			["grey", "╍╍", "best linear predictor"],
@@ -34,10 +35,21 @@ const words = {
 		],
 		found({ last: { orders, theory } }) {
 			const both = orders.filter(([kappa, nu]) => min(abs(kappa), abs(nu)) > 0.9).length;
-			const [ours, theirs] = [orders, theory].map(
-				(all) => all.filter((order) => abs(order[3]) > 0.9).length,
-			);
-			return `${both} of ${N_RUNS} heads have found both directions${ours + theirs ? `, ${ours} took the value for the key (theory: ${theirs} of ${theory.length})` : ""}.`;
+			const isSwapped = (order) => abs(order[3]) > 0.9;
+			const [ours, theirs] = [orders, theory].map((all) => all.filter(isSwapped).length);
+			if (!(ours + theirs)) return `${both} of ${N_RUNS} heads have found both directions.`;
+			// Swapped heads lower the mean of the runs, while theory's paths may all succeed.
+			const others = ([all, name]) => {
+				const rest = all.filter((order) => !isSwapped(order)),
+					[kappa, nu] = [0, 1].map((i) => fmt(mean(rest.map((order) => abs(order[i])))));
+				return rest.length ? `${name} |\u2060κ| ${kappa} and |\u2060ν| ${nu}` : `${name} none left`;
+			};
+			return `${both} of ${N_RUNS} heads have found both directions, ${ours} took the value for the key (theory: ${theirs} of ${theory.length}). Means without these: ${[
+				[orders, "runs"],
+				[theory, "theory"],
+			]
+				.map(others)
+				.join(", ")}.`;
 		},
 		hint: (P) =>
 			P.d < 50 * P.step * P.updates
@@ -146,7 +158,7 @@ const tourSteps = [
 		"figure:nth-of-type(4)",
 		{
 			location:
-				"Three other inner products should be zero. If this distance grows, a head has left the manifold; some heads take the value for the key.",
+				"Three other inner products should be zero. Late in training the noise of the gradients keeps most heads in the grey band. Heads above it have left the manifold: they take the value for the key, and lower the means of |κ| and |ν|.",
 			signal:
 				"The map shows share and strength of the signal. In the green part theory predicts that head and PCA find u in this number of updates, in the purple part only PCA. Click to choose a point.",
 		},

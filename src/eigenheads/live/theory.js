@@ -151,6 +151,88 @@ function locationNoise([kappa, nu, theta, eta, rho], { d, nTokens, gamma, noise 
 		(d - 2 + rho * rho) * parts[2][0] + parts[2][1] * both];
 }
 
+// Covariance of the moves of θ, η and ρ by the gradients of one prompt, at a point of the manifold: from prompts that
+// are the same at every call, so that the band is a smooth function of the point.
+function locationMoves(kappa, nu, { d, nTokens, gamma, noise }, lambda) {
+	const stream = new Stream(0, 0), n = max(256, floor(2 ** 16 / nTokens)), m = sqrt(d / 2), sums = [0, 0, 0, 0, 0, 0];
+	const [sideK, sideV] = [kappa, nu].map(tangentOf), normal = () => stream.normal();
+	for (let prompt = 0; prompt < n; prompt++) {
+		let error = -noise * normal(), onKey = 0, onValue = 0, onOther = 0;
+		for (let token = 0; token < nTokens; token++) {
+			const scale = token ? 1 : gamma, key = (token ? 0 : m) + scale * normal(), value = scale * normal();
+			const field = kappa * key + sideK * scale * normal(), b = nu * value + sideV * scale * normal();
+			const x = lambda * field, A = erf(x), slope = lambda * TWO_OVER_ROOT_PI * exp(-x * x) * b;
+			error += A * b - (token ? 0 : value);
+			onKey += A * key;
+			onValue += slope * value;
+			onOther += slope * b + A * field;
+		}
+		const [a, b, c] = [onKey, onValue, onOther].map((sum) => 2 * error * sum);
+		[a * a, b * b, c * c, a * b, a * c, b * c].forEach((product, i) => (sums[i] += product / n));
+	}
+	const [aa, bb, cc, ab, ac, bc] = sums;
+	return [[aa, ab, ac], [ab, bb, bc], [ac, bc, cc]];
+}
+
+// Solve a linear system by elimination with pivots.
+function solve(matrix, right) {
+	const rows = matrix.map((row, i) => [...row, right[i]]), n = rows.length;
+	for (let i = 0; i < n; i++) {
+		const best = rows.reduce((at, row, k) => (k > i && abs(row[i]) > abs(rows[at][i]) ? k : at), i);
+		[rows[i], rows[best]] = [rows[best], rows[i]];
+		for (let k = 0; k < n; k++) {
+			const factor = k === i ? 0 : rows[k][i] / rows[i][i];
+			if (factor) rows[k] = rows[k].map((entry, j) => entry - factor * rows[i][j]);
+		}
+	}
+	return rows.map((row, i) => row[n] / row[i]);
+}
+
+// Covariance of θ, η, ρ of runs late in training: J Σ + Σ Jᵀ + D = 0 with the Jacobian J of the mean step. Null where the
+// manifold is unstable.
+const PAIRS = [[0, 0], [1, 1], [2, 2], [0, 1], [0, 2], [1, 2]], DIFFERENCE = 1e-4;
+function locationSpread(kappa, nu, law, lambda, a, batch) {
+	const moved = (axis, shift) => {
+		const order = [kappa, nu, 0, 0, 0];
+		order[axis + 2] = shift;
+		const next = locationStep(order, law, lambda, a, 1 / batch, locationNoise(order, law, lambda));
+		return [2, 3, 4].map((i) => next[i] - order[i]);
+	};
+	const columns = [0, 1, 2].map((axis) => {
+		const [up, down] = [1, -1].map((side) => moved(axis, side * DIFFERENCE));
+		return up.map((value, i) => (value - down[i]) / (2 * DIFFERENCE));
+	});
+	const J = [0, 1, 2].map((i) => columns.map((column) => column[i]));
+	const minor = (i, k) => J[i][i] * J[k][k] - J[i][k] * J[k][i];
+	const trace = J[0][0] + J[1][1] + J[2][2], minors = minor(0, 1) + minor(0, 2) + minor(1, 2);
+	const det = J[0][0] * minor(1, 2) - J[0][1] * (J[1][0] * J[2][2] - J[1][2] * J[2][0]) + J[0][2] * (J[1][0] * J[2][1] - J[1][1] * J[2][0]);
+	// Hurwitz: all eigenvalues have negative real parts.
+	if (!(trace < 0 && det < 0 && trace * minors < det)) return null;
+	const D = locationMoves(kappa, nu, law, lambda), place = (i, k) => PAIRS.findIndex(([p, q]) => p === min(i, k) && q === max(i, k));
+	const matrix = PAIRS.map(([i, k]) => {
+		const row = Array(6).fill(0);
+		for (let l = 0; l < 3; l++) {
+			row[place(l, k)] += J[i][l];
+			row[place(i, l)] += J[k][l];
+		}
+		return row;
+	});
+	const found = solve(matrix, PAIRS.map(([i, k]) => (-a * a * D[i][k]) / batch));
+	return [0, 1, 2].map((i) => [0, 1, 2].map((k) => found[place(i, k)]));
+}
+
+// The middle 80 % of √(θ²+η²+ρ²) for Gaussian θ, η, ρ with this covariance.
+function middleOfLength(S) {
+	const a = sqrt(max(S[0][0], 0)), b = a && S[1][0] / a, c = a && S[2][0] / a;
+	const e = sqrt(max(S[1][1] - b * b, 0)), f = e && (S[2][1] - b * c) / e, g = sqrt(max(S[2][2] - c * c - f * f, 0));
+	const stream = new Stream(1, 0);
+	const lengths = Array.from({ length: 1000 }, () => {
+		const [x, y, z] = [stream.normal(), stream.normal(), stream.normal()];
+		return hypot(a * x, b * x + e * y, c * x + f * y + g * z);
+	}).sort((one, other) => one - other);
+	return [lengths[100], lengths[899]];
+}
+
 // Velocity of the gradient flow on the manifold θ = η = ρ = 0, and where it rests for every law.
 function locationField(kappa, nu, law, lambda) {
 	const [byKappa, byNu] = locationSlopes([kappa, nu, 0, 0, 0], law, lambda);

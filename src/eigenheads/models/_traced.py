@@ -14,6 +14,7 @@ import numpy as np
 from eigenheads.models._graph import Graph, Node, NotTraceable
 from eigenheads.models._operations import (
     ARRAY_FUNCTIONS,
+    KNOWN_FUNCTIONS,
     apply,
     indexed,
     matrix_product,

@@ -22,6 +22,13 @@ Tokens = Float[Tensor, "batch tokens d_model"]
 Heads = Float[Tensor, "batch heads tokens d_head"]
 
 
+def check_not_meta(x: Tensor, *, owner: str) -> None:
+    """Raise unless `x` holds numbers: autocast knows no tensors on ``meta``."""
+    if x.device.type == "meta":
+        got = Got("a tensor on the device meta")
+        fail("x", "a tensor that holds numbers", got, owner=owner)
+
+
 class AbstractAttention(nn.Module):
     """Projections to heads and back; subclasses define the attention between them.
 
@@ -114,6 +121,7 @@ class AbstractAttention(nn.Module):
     def _check_place(self, x: Tokens) -> None:
         """Raise unless `x` is where the weights are, in their dtype or autocast."""
         weight = self.qkv.weight
+        check_not_meta(x, owner=self._owner)
         is_cast = torch.is_autocast_enabled(x.device.type)
         if x.device != weight.device or (x.dtype != weight.dtype and not is_cast):
             contract = f"{weight.dtype} on {weight.device}, as the weights"

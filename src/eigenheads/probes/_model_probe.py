@@ -16,6 +16,7 @@ from scipy.stats import spearmanr
 from eigenheads._checks import Got, check_choice, fail
 from eigenheads._extras import require
 from eigenheads._files import read_arrays, write_arrays, write_atomically
+from eigenheads._notebook import html_table
 from eigenheads._typing import FloatArray
 from eigenheads.probes._head_nulls import UNTRAINED
 from eigenheads.probes._result import Statistic
@@ -308,6 +309,21 @@ class ModelProbe:
                 rows.append(row)
         return rows
 
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks: heads that stand out, by statistic and null."""
+        header = ["statistic", "null", "median", "of the null", "heads found", "needs"]
+        rows = [
+            [row["statistic"], row["null"].replace("_", " ")]
+            + [f"{row[name]:.4g}" for name in ("median", "null_median")]
+            + [_found_in_words(row), row["needs"]]
+            for row in self.summary()
+        ]
+        title = (
+            f"ModelProbe: {len(self.statistics)} statistics, {len(self.layers)} layers"
+        )
+        notes = [f"A head is found if its q-value is at most {_LEVEL}.", *self.notes]
+        return html_table(title, header, rows, notes=notes, n_texts=2)
+
     def contrast_rows(self) -> list[dict[str, Any]]:
         """Return one row per statistic and other set of tokens.
 
@@ -421,6 +437,12 @@ class ModelProbe:
         return any(
             math.isfinite(one.observed[layer, head]) for one in self.statistics.values()
         )
+
+
+def _found_in_words(row: Mapping[str, Any]) -> str:
+    if row["n_found"] is None:
+        return "cannot tell"
+    return f"{row['n_found']} of {row['n_heads']}"
 
 
 def _median(numbers: FloatArray) -> float:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from eigenheads.report._page import format_number
+from eigenheads.experiments._claims import format_number
 
 if TYPE_CHECKING:
     from eigenheads.probes import ModelProbe
@@ -92,11 +92,11 @@ def findings(probe: "ModelProbe", level: float = LEVEL) -> list[str]:
     for name, own in rows.items():
         n_found = int(probe.stands_out(name, level).sum())
         n_heads = int(np.isfinite(probe[name].observed).sum())
-        # A head that stands out from all nulls is a finding. Without one, a single null
-        # with too few draws leaves the case open.
+        # A head that stands out from all nulls is a finding. The case is open if more
+        # draws could still make one: a null that decides against a head closes it.
         if n_found:
             found.append((n_found, n_heads, name, own))
-        elif any(row["n_needed"] for row in own):
+        elif _is_open(probe, name, level):
             open_cases.append(f"{name} (needs {_listed(_needs(own))})")
         elif own and n_heads:
             none.append(name)
@@ -108,6 +108,23 @@ def findings(probe: "ModelProbe", level: float = LEVEL) -> list[str]:
         sentences.append(f"Cannot tell: {_listed(open_cases)}.")
     sentences = sentences or ["No statistic was compared with a null."]
     return sentences + _changes(probe)
+
+
+def _is_open(probe: "ModelProbe", name: str, level: float) -> bool:
+    """Return whether a head may stand out with more draws of the nulls that need them.
+
+    Such a head has been found against every null that could decide about it.
+    """
+    heads = np.isfinite(probe[name].observed)
+    is_short = False
+    for null in probe[name].nulls:
+        if not probe.can_decide(name, null, level):
+            is_short = True
+            continue
+        waiting = probe.is_undecided(name, null, level) & heads
+        is_short |= bool(waiting.any())
+        heads &= waiting | (probe.q_value(name, null) <= level)
+    return is_short and bool(heads.any())
 
 
 def _changes(probe: "ModelProbe") -> list[str]:
@@ -175,6 +192,7 @@ def _sentence(n_found: int, n_heads: int, name: str, rows: list[dict[str, Any]])
     default = f"have a {words[rows[0]['alternative']]} {statistic} than chance"
     nulls = ", ".join(
         f"{row['null'].replace('_', ' ')} {format_number(row['null_median'])}"
+        + (f", which needs {row['needs']} to decide" if row["n_found"] is None else "")
         for row in rows
     )
     return (

@@ -28,7 +28,11 @@ from eigenheads.experiments import (
     get_experiment,
     stored_results,
 )
-from eigenheads.experiments._claims import count_verdicts
+from eigenheads.experiments._claims import (
+    count_verdicts,
+    format_expected,
+    format_measured,
+)
 from eigenheads.experiments._digest import code_version
 from eigenheads.experiments._registry import PRESETS, get_paper
 from eigenheads.experiments._run import current_figure, stored_run
@@ -127,49 +131,6 @@ def render_report(results: Iterable[Result]) -> str:
         ],
         version=eigenheads.__version__,
     )
-
-
-def format_number(value: float) -> str:
-    """Return a number with at most four significant digits, as tables show it.
-
-    Examples
-    --------
-    >>> format_number(0.99654), format_number(30.0), format_number(2.5e-9)
-    ('0.9965', '30', '2.5e-09')
-    """
-    # Only NaN differs from itself.
-    return "not measured" if value != value else f"{value:.4g}"
-
-
-def format_expected(claim: Claim) -> str:
-    """Return the expectation of a claim with its tolerance, marked if it is our own.
-
-    Examples
-    --------
-    >>> format_expected(Claim(statement="", source="ours", relation="≥", expected=1.0,
-    ...                       measured=1.0, tolerance=0.02, reason=""))
-    'ours: ≥ 1 ± 0.02'
-    """
-    owner = "ours: " if claim.is_check else ""
-    text = f"{owner}{claim.relation} {format_number(claim.expected)}"
-    return f"{text} ± {format_number(claim.tolerance)}" if claim.tolerance else text
-
-
-def format_measured(claim: Claim) -> str:
-    """Return the measured number of a claim, with its interval where it has one.
-
-    Examples
-    --------
-    >>> format_measured(Claim(statement="", source="ours", relation="≥", expected=0.0,
-    ...                       measured=1.0, tolerance=0.0, reason="", level=0.95,
-    ...                       interval=(0.5, 1.5)))
-    '1 (0.5 to 1.5, 95 %)'
-    """
-    text = format_number(claim.measured)
-    if claim.interval is None or claim.level is None:
-        return text
-    low, high = map(format_number, claim.interval)
-    return f"{text} ({low} to {high}, {100 * claim.level:.3g} %)"
 
 
 def _section(result: Result) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from eigenheads._checks import (
 from eigenheads._files import write_atomically
 from eigenheads._plotting.heads import HeadMap, draw_head_maps, head_maps_size
 from eigenheads._plotting.svg import embedded_svg, render_svg
+from eigenheads.experiments._claims import format_number
 from eigenheads.probes import ModelProbe
 from eigenheads.probes._head_nulls import NULL_TEXTS
 from eigenheads.report._findings import (
@@ -29,7 +30,6 @@ from eigenheads.report._findings import (
     is_change,
     questions,
 )
-from eigenheads.report._page import format_number
 
 _WIDTH = 80
 _COMPARISONS = {"greater": ">", "less": "<", "two-sided": "≠"}
@@ -281,7 +281,7 @@ def _map_lines(probe: ModelProbe) -> list[str]:
     """Return the number of statistics in which each head stands out, by layer."""
     # One number per head replaces a table of all statistics, which the page has.
     total = np.sum([probe.stands_out(n, LEVEL) for n in probe.statistics], axis=0)
-    lines = ["Statistics in which a head stands out from all nulls, by layer and head"]
+    lines = ["Statistics in which a head stands out from its nulls, by layer and head"]
     for layer, row in zip(probe.layers, total, strict=True):
         cells = " ".join(f"{count:>2}" if count else " ." for count in row)
         lines += _wrapped(cells, first=f"  layer {layer:>3}  ", rest=" " * 13)

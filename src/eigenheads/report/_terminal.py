@@ -1,6 +1,7 @@
 """Output in a terminal: progress, tables of claims and of sweeps."""
 
 import sys
+import time
 from collections.abc import Iterable
 from types import TracebackType
 
@@ -18,9 +19,15 @@ from rich.progress import (
 from rich.table import Table
 
 from eigenheads._checks import escape_controls
+from eigenheads._notebook import NotebookBar, is_notebook
 from eigenheads.experiments import Claim, Listener, Result, SweepResult
-from eigenheads.experiments._claims import count_verdicts
-from eigenheads.report._page import format_expected, format_measured, format_number
+from eigenheads.experiments._catalogue import told_duration
+from eigenheads.experiments._claims import (
+    count_verdicts,
+    format_expected,
+    format_measured,
+    format_number,
+)
 
 # Rich cuts tables at 80 columns when the output is not a terminal.
 _PIPED_WIDTH = 160
@@ -28,6 +35,9 @@ _PIPED_WIDTH = 160
 _MAX_ROWS = 20
 # Without a terminal for a bar, a sweep prints a line after each such share.
 _LINE_SHARE = 0.05
+# Longer work, in seconds, is announced with an estimate of its time. The speed is
+# measured during the first seconds.
+_LONG, _FIRST_SECONDS = 60.0, 5.0
 
 
 def terminal_text(text: object) -> str:
@@ -42,16 +52,24 @@ def terminal_text(text: object) -> str:
 
 
 class ProgressDisplay(Listener):
-    """A progress bar with the time left; lines where there is no terminal.
+    """Listener with a progress bar, in a terminal or a notebook; elsewhere lines.
 
     Parameters
     ----------
     unit
         Name of a step, such as ``"cells"``: without a terminal, a line is printed
         after each twentieth of the steps. None prints one line per result only.
+    estimates
+        Whether to print an estimate of the time if it is over a minute.
+
+    Examples
+    --------
+    >>> from eigenheads.experiments import reproduce
+    >>> with ProgressDisplay() as listener:  # doctest: +SKIP
+    ...     reproduce("marion2025/fig5", listener=listener)
     """
 
-    def __init__(self, *, unit: str | None = None) -> None:
+    def __init__(self, *, unit: str | None = None, estimates: bool = True) -> None:
         self._console = Console(stderr=True)
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -65,12 +83,18 @@ class ProgressDisplay(Listener):
             transient=True,
             disable=not self._console.is_terminal,
         )
+        self._cell_bar: NotebookBar | None = None
         self._task = self._bar.add_task("preparing", total=None)
         self._planned = 0.0
         self._unit = unit
         self._done = self._printed = 0.0
+        # Time and steps at the first step; None before it.
+        self._began: tuple[float, float] | None = None
+        self._estimates, self._is_told = estimates, not estimates
 
     def __enter__(self) -> "ProgressDisplay":
+        if is_notebook():
+            self._cell_bar = NotebookBar(None, "preparing")
         self._bar.start()
         return self
 
@@ -85,22 +109,59 @@ class ProgressDisplay(Listener):
     def begin(self, total: float) -> None:
         """Set the number of steps of all results."""
         self._bar.update(self._task, total=total)
+        if self._cell_bar is not None:
+            self._cell_bar.total = total
+
+    def estimate(self, seconds: float) -> None:
+        """Print the estimated time if it is more than a minute."""
+        if self._estimates and seconds > _LONG:
+            told = told_duration(seconds)
+            self._tell(f"The runs on record took about {told} in all, on two cores.")
 
     def start(self, key: str, work: float) -> None:
         """Show that `key` begins, which takes `work` steps."""
         self._planned += work
         self._bar.update(self._task, description=key)
+        if self._cell_bar is not None:
+            self._cell_bar.description = key
+            self._cell_bar.draw()
 
     def advance(self, units: float) -> None:
         """Add `units` finished steps."""
         self._bar.advance(self._task, units)
+        if self._cell_bar is not None:
+            self._cell_bar.advance(units)
         self._done += units
+        if not self._is_told:
+            self._tell_time_left()
         # The share is counted from the last line that was printed.
         share = (self._done - self._printed) / max(self._planned, 1.0)
-        if self._unit and not self._console.is_terminal and share >= _LINE_SHARE:
+        has_bar = self._console.is_terminal or self._cell_bar is not None
+        if self._unit and not has_bar and share >= _LINE_SHARE:
             self._printed = self._done
             line = f"{self._done:.0f} of {self._planned:.0f} {self._unit} done"
             self._console.print(line, highlight=False)
+
+    def _tell_time_left(self) -> None:
+        """Print the time left once, from the speed of the first seconds."""
+        now = time.monotonic()
+        # The first call counts stored cells, which take no time.
+        if self._began is None:
+            self._began = (now, self._done)
+            return
+        began, done_before = self._began
+        if now - began < _FIRST_SECONDS or self._done <= done_before:
+            return
+        self._is_told = True
+        left = (self._planned - self._done) * (now - began) / (self._done - done_before)
+        if left > _LONG:
+            self._tell(
+                f"About {told_duration(left)} left at the speed of the first seconds. "
+                "If it is interrupted, the same call continues."
+            )
+
+    def _tell(self, line: str) -> None:
+        self._console.print(line, highlight=False, soft_wrap=True)
 
     def finish(self, result: Result) -> None:
         """Print a line about a stored result."""

@@ -17,7 +17,13 @@ from eigenheads.robustness._attacks import (
 from eigenheads.robustness._blind_attacks import spsa, square, uniform_noise
 from eigenheads.robustness._corruptions import CORRUPTIONS, IMAGENET_C, corrupt
 from eigenheads.robustness._evaluate import ATTACKS, evaluate_robustness
+from eigenheads.robustness._headroom import (
+    Headroom,
+    HeadroomRow,
+    screening_headroom,
+)
 from eigenheads.robustness._masking import GradientMaskingWarning
+from eigenheads.robustness._patches import PATCH_CORRUPTIONS, corrupt_patches
 from eigenheads.robustness._result import Robustness, RobustnessDifference
 from eigenheads.robustness._text import TEXT_CORRUPTIONS
 from eigenheads.robustness._tokens import corrupting_tokens, swap_words
@@ -26,17 +32,22 @@ __all__ = [
     "ATTACKS",
     "CORRUPTIONS",
     "IMAGENET_C",
+    "PATCH_CORRUPTIONS",
     "TEXT_CORRUPTIONS",
     "GradientMaskingWarning",
+    "Headroom",
+    "HeadroomRow",
     "Robustness",
     "RobustnessDifference",
     "apgd",
     "carlini_wagner",
     "corrupt",
+    "corrupt_patches",
     "corrupting_tokens",
     "evaluate_robustness",
     "fgsm",
     "pgd",
+    "screening_headroom",
     "sparse_l1_descent",
     "spsa",
     "square",

@@ -212,8 +212,10 @@ def evaluate_robustness(
         level, check_count("n_resamples", n_resamples, owner=_OWNER), seed
     )
     chosen = _check_shares(shares)
+    check_has_axes(data)
     n_batches = len(data) if hasattr(data, "__len__") else None
     texts, data = read_labelled_texts(data, tokenizer, special_ids)
+    check_text_options(texts is not None, tokenizer, special_ids)
     # Forms of data: texts, a pair in memory, a loader of pairs, ids of words.
     is_loader = not isinstance(data, Sequence | Tensor | np.ndarray)
     if is_loader and not isinstance(data, Iterable):
@@ -295,6 +297,20 @@ def _text_kinds(corruptions: Sequence[str]) -> list[str] | None:
     if corruptions is CORRUPTIONS:
         return None
     return _names("corruptions", corruptions, TEXT_CORRUPTIONS)
+
+
+def check_has_axes(data: Any) -> None:
+    """Raise if `data` is an array or tensor without axes."""
+    if getattr(data, "ndim", 1) == 0:
+        contract = "a pair (images, classes), a loader of such pairs, or ids of words"
+        fail("data", contract, data, owner=_OWNER, error=TypeError)
+
+
+def check_text_options(is_text: bool, tokenizer: Any, special_ids: Any) -> None:
+    """Raise if an option for texts comes with data of another kind."""
+    for name, value in (("tokenizer", tokenizer), ("special_ids", special_ids)):
+        if value is not None and not is_text:
+            _fail_useless(name, value, "not texts", "(texts, y)")
 
 
 def _fail_useless(name: str, value: object, got: str, wanted: str) -> NoReturn:

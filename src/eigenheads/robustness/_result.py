@@ -16,6 +16,7 @@ from scipy import stats
 
 from eigenheads._checks import Got, fail
 from eigenheads._files import write_atomically
+from eigenheads._notebook import html_table
 from eigenheads._typing import FloatArray
 
 if TYPE_CHECKING:
@@ -203,6 +204,15 @@ class Robustness:
         if self.differences:
             lines.append(conclude(self.differences, self.confidence))
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return the summary as a table for notebooks, with its conclusions."""
+        header, *rows = self.summary()
+        notes = [f"{self.interval}, {100 * self.confidence:g} % in brackets"]
+        if self.budget_unit:
+            notes.append(f"budgets: {self.budget_unit}")
+        notes += conclude(self.differences, self.confidence).splitlines()
+        return html_table("Robustness", header, rows, notes=notes, n_texts=2)
 
 
 def conclude(differences: Sequence[RobustnessDifference], confidence: float) -> str:

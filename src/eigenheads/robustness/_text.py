@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from eigenheads._checks import Got, check_choice, check_count, fail
+from eigenheads._checks import Got, check_array_like, check_choice, check_count, fail
 from eigenheads._typing import FloatArray
 from eigenheads.robustness._plan import Condition, ErrorMean, EvaluationPlan, Meter
 from eigenheads.robustness._read import device_of, evaluating, logits_of
@@ -86,6 +86,7 @@ def read_labelled_texts(
             return _from_batches([batch], tokenizer, special_ids), data
         if isinstance(first, Sequence) and first and isinstance(first[0], str):
             return _from_texts(first, labels, tokenizer), data
+        check_plain_numbers("data[0]", first)
         array = np.asarray(first.cpu() if isinstance(first, Tensor) else first)
         if array.ndim == 2 and array.dtype.kind in "iu":
             batch = {"input_ids": array, "labels": labels}
@@ -96,6 +97,17 @@ def read_labelled_texts(
     if not isinstance(data, Iterable):
         return None, data
     return _from_loader(data, tokenizer, special_ids)
+
+
+def check_plain_numbers(name: str, value: Any) -> None:
+    """Raise unless `value` becomes an array, and is no tensor with gradients."""
+    contract = "an array of numbers"
+    if isinstance(value, Tensor) and value.requires_grad:
+        got, hint = Got("a tensor that requires grad"), "Use `.detach()`."
+        fail(name, contract, got, owner=_OWNER, hint=hint)
+    array = check_array_like(name, value, contract, owner=_OWNER)
+    if array.dtype.kind not in "biuf":
+        fail(name, contract, value, owner=_OWNER, error=TypeError)
 
 
 def _is_pair(data: Any) -> bool:
@@ -159,6 +171,7 @@ def _from_batches(
         if missing:
             contract = "batches with input_ids and labels"
             fail("data", contract, Got(f"one without {missing[0][0]}"), owner=_OWNER)
+        check_batch(batch)
         pairs = batch.get("token_type_ids")
         if pairs is not None and bool(torch.as_tensor(pairs).any()):
             contract = "single texts, whose token_type_ids are zero"
@@ -189,7 +202,15 @@ def _from_batches(
     )
 
 
+def check_batch(batch: Mapping[str, Any]) -> None:
+    """Raise unless the parts of a batch that are read are arrays of numbers."""
+    for name in ("input_ids", "attention_mask", "token_type_ids", "labels", "label"):
+        if name == "input_ids" or batch.get(name) is not None:
+            check_plain_numbers(name, batch[name])
+
+
 def _read_encoded(batch: Mapping[str, Any]) -> Encoded:
+    check_batch(batch)
     ids = torch.as_tensor(batch["input_ids"]).cpu()
     mask = batch.get("attention_mask")
     mask = torch.ones_like(ids) if mask is None else torch.as_tensor(mask).cpu()
@@ -202,6 +223,7 @@ def _read_encoded(batch: Mapping[str, Any]) -> Encoded:
 
 
 def _read_classes(labels: Any, n: int) -> Tensor:
+    check_plain_numbers("labels", labels)
     y = torch.as_tensor(
         np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
     )

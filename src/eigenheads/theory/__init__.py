@@ -1,5 +1,6 @@
 """Closed forms and deterministic dynamics: risks, landscapes, flows, mean paths."""
 
+from eigenheads.theory._head_certificate import HeadCertificate, head_certificate
 from eigenheads.theory._location_baselines import (
     BayesRisk,
     LocationBaselines,
@@ -32,6 +33,7 @@ from eigenheads.theory._signal_landscape import SignalFixedPoint, SignalLandscap
 __all__ = [
     "BayesRisk",
     "CriticalPoint",
+    "HeadCertificate",
     "LocationBaselines",
     "LocationFixedPoint",
     "LocationLandscape",
@@ -40,6 +42,7 @@ __all__ = [
     "SignalFixedPoint",
     "SignalLandscape",
     "SignalSteps",
+    "head_certificate",
     "location_band",
     "location_baselines",
     "location_bayes_risk",

@@ -1,5 +1,7 @@
 """Risks that the erf head is compared with: null, best linear, Bayes."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,5 +1,7 @@
 """Mean dynamics of single-location regression: with the noise of SGD, and without."""
 
+from __future__ import annotations
+
 import math
 
 import numpy as np

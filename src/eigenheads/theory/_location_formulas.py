@@ -8,6 +8,8 @@ in these, no term overflows for any temperature.
 Numba compiles these functions when a kernel of this module calls them.
 """
 
+from __future__ import annotations
+
 from typing import Any, TypeAlias
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Population risk of the erf head on single-location regression, and its flow."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import KW_ONLY, dataclass
 from itertools import count

@@ -11,6 +11,8 @@ token along k, everything else is Gaussian, and one integral over g is left.
 Numba compiles the functions below when a kernel calls them.
 """
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Compiled gradient descent on the population risks of attention-based PCA."""
 
+from __future__ import annotations
+
 import math
 from functools import partial
 from typing import Any, NoReturn

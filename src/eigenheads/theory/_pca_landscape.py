@@ -13,6 +13,8 @@ and for one direction, where :math:`f = a^2` and :math:`g = ab`, only the sums
 :math:`\gamma = \gamma_1 + \gamma_2` and :math:`\delta = \delta_1 + \delta_2` count.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias

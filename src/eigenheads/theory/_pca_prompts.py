@@ -1,5 +1,7 @@
 """Distance of a softmax head on finite prompts to its limit of long prompts."""
 
+from __future__ import annotations
+
 import math
 from typing import NamedTuple
 

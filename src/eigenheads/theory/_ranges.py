@@ -1,5 +1,7 @@
 """Argument checks that the modules of this package share: numbers within bounds."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from eigenheads._checks import Got, check_finite_array, check_number, fail

@@ -1,5 +1,7 @@
 """Alignments for comparison: principal components of pooled tokens, random queries."""
 
+from __future__ import annotations
+
 import math
 
 import numpy as np

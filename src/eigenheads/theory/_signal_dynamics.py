@@ -1,5 +1,7 @@
 """Mean dynamics of signal recovery, noise included, and step sizes for it."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 

@@ -1,5 +1,7 @@
 """Objective of the query in signal recovery: rates, noise and flow."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from typing import Literal

@@ -1,5 +1,7 @@
 """Moments of the attention weights of signal recovery, without overflow."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np

@@ -22,9 +22,39 @@ from eigenheads.experiments.sweeps._map import SweepAxis, SweepPanel, draw_sweep
 def test_one_huge_number_does_not_hide_the_others(mean, is_log):
     figure = Figure()
     axes = [SweepAxis.of("d", [10, 100]), SweepAxis.of("x", [0.1, 0.2])]
-    panel = SweepPanel("risk", np.array(mean), None, "", None, None)
+    panel = SweepPanel("risk", "risk", np.array(mean), None, "", None, None)
     draw_sweep_panels(figure, axes=axes, panels=[panel], columns=1)
     (mesh,) = figure.axes[0].collections
     assert isinstance(mesh.norm, LogNorm) == is_log
     np.testing.assert_array_equal(mesh.get_array().filled(np.nan), np.array(mean).T)
     figure.canvas.draw()
+
+
+def drawn(means):
+    """A figure of maps of one quantity, in the order of `means`."""
+    figure = Figure()
+    axes = [SweepAxis.of("d", [10, 100]), SweepAxis.of("x", [0.1, 0.2])]
+    panels = [
+        SweepPanel(f"panel {i}", "risk", np.array(mean), None, "", None, None)
+        for i, mean in enumerate(means)
+    ]
+    draw_sweep_panels(figure, axes=axes, panels=panels, columns=2)
+    return figure
+
+
+def test_panels_of_one_quantity_share_their_scale_and_name_it():
+    figure = drawn([[[0.0, 0.1], [0.2, 0.3]], [[0.5, 0.6], [0.7, 0.9]]])
+    meshes = [axes.collections[0] for axes in figure.axes[:2]]
+    assert {mesh.get_clim() for mesh in meshes} == {(0.0, 0.9)}
+    assert [bar.get_ylabel() for bar in figure.axes[2:]] == ["risk", "risk"]
+
+
+def test_points_without_a_value_are_explained():
+    with_blank = drawn([[[np.nan, 0.1], [0.2, 0.3]]]).axes[0]
+    assert "no value" in with_blank.get_legend().get_texts()[0].get_text()
+    assert drawn([[[0.4, 0.1], [0.2, 0.3]]]).axes[0].get_legend() is None
+
+
+def test_ticks_are_short():
+    labels = SweepAxis.of("d", [1e2, 1e4, 3e-5, 1e9]).labels
+    assert labels == ("3·10⁻⁵", "100", "10⁴", "10⁹")

@@ -9,7 +9,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import Tags, check_array
 from sklearn.utils.multiclass import check_classification_targets
 
-from eigenheads._checks import fail
+from eigenheads._checks import check_array_like, fail
 from eigenheads.estimators._location._base import AbstractSingleLocation
 from eigenheads.estimators._location._targets import (
     ClassLabels,
@@ -106,9 +106,9 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
     coef_key_ : ndarray of shape (n_features,) or (n_heads, n_features)
         :math:`k`.
 
-    coef_value_ : ndarray of shape (1, n_features) or (n_classes, n_features), with an \
-            axis for heads before it if there are several
-        Rows :math:`v_c`; one row for two classes.
+    coef_value_ : ndarray of shape (1, n_features) or (n_classes, n_features)
+        Rows :math:`v_c`, one row for two classes, with an axis for heads before it if
+        there are several.
 
     intercept_ : ndarray of shape (1,) or (n_classes,)
         :math:`b_c`.
@@ -242,10 +242,12 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
 
     def _encoding(self, y: Any) -> ClassLabels | LabelIndicators:
         is_centred = bool(self.fit_intercept)
-        given = None if y is None else np.asarray(y)
-        if given is not None and given.ndim == 2 and given.shape[1] > 1:
-            return LabelIndicators(is_centred)
-        return ClassLabels(type(self).__name__, is_centred)
+        owner = type(self).__name__
+        if y is not None:
+            given = check_array_like("y", y, "one target per bag", owner=owner)
+            if given.ndim == 2 and given.shape[1] > 1:
+                return LabelIndicators(is_centred)
+        return ClassLabels(owner, is_centred)
 
     def _check_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
         labels = check_array(targets, ensure_2d=False, dtype=None, input_name="y")

@@ -107,9 +107,8 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     coef_key_ : ndarray of shape (n_features,) or (n_heads, n_features)
         :math:`k`; its length is the inverse temperature.
 
-    coef_value_ : ndarray of shape (n_features,), or with axes before it for heads and \
-            outputs if there are several
-        :math:`v`.
+    coef_value_ : ndarray of shape (n_features,)
+        :math:`v`, with axes for heads and outputs before it if there are several.
 
     intercept_ : float or ndarray of shape (n_outputs,)
         :math:`b`.

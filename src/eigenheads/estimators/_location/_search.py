@@ -59,6 +59,11 @@ _PARAMETERS = """
     Every setting is compared on the same folds, with penalties along a path of warm
     starts. Feature maps and whitening see the tokens of all bags, but no targets.
 """
+_NOTES = "    Notes\n"
+_CLASSES = """    classes_ : ndarray of shape (n_classes,)
+        Labels.
+
+"""
 
 
 class AbstractSingleLocationCV(BaseEstimator):
@@ -256,10 +261,7 @@ class SingleLocationRegressorCV(RegressorMixin, AbstractSingleLocationCV):
 
 class SingleLocationClassifierCV(ClassifierMixin, AbstractSingleLocationCV):
     __doc__ = f"""Classification by one token, with map and head chosen from data.
-{_PARAMETERS}
-    classes_ : ndarray of shape (n_classes,)
-        Labels.
-
+{_PARAMETERS.replace(_NOTES, _CLASSES + _NOTES)}
     See Also
     --------
     SingleLocationClassifier : One setting, with the penalty chosen from the data.

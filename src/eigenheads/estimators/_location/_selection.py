@@ -245,7 +245,8 @@ def fit_averaged_pooling(state: FitState, choice: PenaltyChoice) -> FitState:
             rows = rows * average.coordinates.scale / found.coordinates.scale
             parts = np.concatenate([rows.ravel(), intercepts])
             flat += weights[alpha, path] * parts
-    return replace(average, flat=flat)
+    pooled = replace(average, data=average.data.mapped(mean_bags))
+    return replace(average, flat=flat, value=float(pooled.objective()(flat)[0]))
 
 
 def begin_path(state: FitState, alpha: float) -> FitState:

@@ -9,7 +9,13 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_array
 from sklearn.utils.validation import column_or_1d
 
-from eigenheads._checks import Got, check_number, fail, without_traps
+from eigenheads._checks import (
+    Got,
+    check_array_like,
+    check_number,
+    fail,
+    without_traps,
+)
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location._losses import (
@@ -206,7 +212,7 @@ def read_targets(
     if y is None:
         raise ValueError(f"{owner} requires y to be passed, but the target y is None.")
     y = without_traps("y", y, owner=owner)
-    targets = np.asarray(y)
+    targets = check_array_like("y", y, "one target per bag", owner=owner)
     if not several or targets.ndim != 2 or targets.shape[1] < 2:
         targets = np.asarray(column_or_1d(y, warn=True))
     if len(targets) != len(bags):
@@ -238,6 +244,7 @@ def read_weights(
     """Return the weights, one per bag (ones by default), or raise."""
     if sample_weight is None:
         return np.ones(len(bags))
+    sample_weight = without_traps("sample_weight", sample_weight, owner=owner)
     weights = np.asarray(
         check_array(sample_weight, ensure_2d=False, input_name="sample_weight"),
         dtype=np.float64,

@@ -152,7 +152,7 @@ def check(run: Run[Lengths]) -> list[Claim]:
             -1.0,
             0.5,
             # Expected before the run, and wrong: by symmetry the risk at every L has
-            # its minimum along an eigenvector, so only the noise of SGD is left here.
+            # its minimum along an eigenvector: only the noise of SGD is left here.
             # The norm and the loss carry the rate; finite_prompts measures it.
             "the risk's gradient differs by order 1/L; the noise of SGD flattens it",
             source="ours: the rate in L",

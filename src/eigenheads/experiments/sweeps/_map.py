@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads._checks import shown
-from eigenheads._plotting.svg import BLUE, INK, ORANGE, render_svg
+from eigenheads._plotting.svg import BLUE, INK, ORANGE, new_figure, render_svg
 from eigenheads._typing import FloatArray
 from eigenheads.experiments._core import Boundary, Cells
 from eigenheads.experiments._settings import Value
@@ -31,6 +31,9 @@ _MOST_TICKS = 7
 # Colours are logarithmic if the largest number is this many times the median, and
 # this many times the smallest.
 _DWARFED, _WIDE = 30.0, 1e3
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+# Colour of points without a number, which no other point has.
+_BLANK = "#d5d8dc"
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class SweepAxis:
         numbers = np.array(values, dtype=np.float64)
         order = np.argsort(numbers)
         ordered = numbers[order]
-        labels = tuple(f"{number:.3g}" for number in ordered)
+        labels = tuple(_tick(number) for number in ordered)
         is_log = _is_logarithmic(ordered)
         return cls(name, ordered, labels, order, is_log)
 
@@ -83,6 +86,22 @@ class SweepAxis:
         axis.set_label_text(self.name)
 
 
+def _tick(number: float) -> str:
+    """Return a short label: powers of ten as such, and no exponent below 10 000.
+
+    Examples
+    --------
+    >>> _tick(1e6), _tick(2.5e-5), _tick(1000.0), _tick(0.05)
+    ('10⁶', '2.5·10⁻⁵', '1000', '0.05')
+    """
+    if number == 0 or 1e-3 <= abs(number) < 1e4:
+        return f"{number:.3g}" if abs(number) < 1e3 else f"{number:.4g}"
+    factor, _, power = f"{number:.2e}".partition("e")
+    factor = factor.rstrip("0").rstrip(".")
+    raised = f"10{str(int(power)).translate(_RAISED)}"
+    return {"1": raised, "-1": f"-{raised}"}.get(factor, f"{factor}·{raised}")
+
+
 def _is_logarithmic(ordered: FloatArray) -> bool:
     """Return whether values have a large ratio, or are evenly spaced in logarithm."""
     if ordered[0] <= 0:
@@ -103,6 +122,8 @@ class SweepPanel:
     ----------
     title
         Title of the panel.
+    quantity
+        Name of the number; panels of one quantity share their scale of colours.
     mean, error
         Mean over seeds and its standard error, one entry per point of the grid.
     label, line_at, line
@@ -111,6 +132,7 @@ class SweepPanel:
     """
 
     title: str
+    quantity: str
     mean: FloatArray
     error: FloatArray | None
     label: str
@@ -118,10 +140,34 @@ class SweepPanel:
     line: FloatArray | None
 
 
-def draw_map(
+@dataclass(frozen=True)
+class SweepMap:
+    """Map of a sweep: panels over the same axes.
+
+    Attributes
+    ----------
+    draw
+        Fills a figure.
+    size
+        Width and height in inches.
+    """
+
+    draw: Callable[["Figure"], None]
+    size: tuple[float, float]
+
+    def svg(self) -> bytes:
+        """Return the map as SVG."""
+        return render_svg(self.draw, size=self.size)
+
+    def figure(self) -> "Figure":
+        """Return the map as a Matplotlib figure."""
+        return new_figure(self.draw, size=self.size)
+
+
+def make_map(
     plan: SweepPlan, cells: Cells[Any], over_seeds: Callable[[str], NDArray[np.float64]]
-) -> bytes | None:
-    """Return an SVG: heat maps over two axes or curves over one; None without an axis.
+) -> SweepMap | None:
+    """Return heat maps over two axes or curves over one; None without an axis.
 
     Further axes give one panel per value, if these are few.
     """
@@ -148,7 +194,7 @@ def draw_map(
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     draw = partial(draw_sweep_panels, axes=axes, panels=panels, columns=columns)
-    return render_svg(draw, size=(4.2 * columns + 0.6, 3.6 * rows + 0.4))
+    return SweepMap(draw, size=(4.6 * columns + 0.6, 3.6 * rows + 0.4))
 
 
 def _is_there(over_seeds: Callable[[str], Any], name: str) -> bool:
@@ -182,7 +228,8 @@ def _panel(
     boundary = cells.boundaries.get(name)
     lines = _lines(plan, boundary, shown, at) if boundary is not None else None
     return SweepPanel(
-        title=f"{title} (mean of {n_seeds} seeds)",
+        title=title,
+        quantity=f"{name}, mean of {n_seeds} seeds" if n_seeds > 1 else name,
         mean=chosen.mean(axis=-1),
         error=error,
         label=boundary.label if boundary is not None else "",
@@ -244,11 +291,13 @@ def draw_sweep_panels(
     """Draw panels: heat maps over two axes, or curves over one."""
     rows = -(-len(panels) // columns)
     places: NDArray[Any] = figure.subplots(rows, columns, squeeze=False)
+    norms = _norms(panels) if len(axes) == 2 else {}
     for place, panel in zip(places.flat, panels, strict=False):
         if len(axes) == 2:
-            _draw_map(figure, place, axes, panel)
+            _draw_map(figure, place, axes, panel, norms[panel.quantity])
         else:
             _draw_curve(place, axes[0], panel)
+            place.set_ylabel(panel.quantity)
         place.set_title(panel.title)
         if place.get_legend_handles_labels()[0]:
             place.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18))
@@ -256,8 +305,24 @@ def draw_sweep_panels(
         place.set_axis_off()
 
 
+def _norms(panels: Sequence[SweepPanel]) -> dict[str, dict[str, Any]]:
+    """Return the scale of colours of each quantity: its type and its ends."""
+    norms = {}
+    for quantity in dict.fromkeys(panel.quantity for panel in panels):
+        means = [panel.mean.ravel() for panel in panels if panel.quantity == quantity]
+        known = np.concatenate(means)
+        known = known[np.isfinite(known)]
+        ends = (known.min(), known.max()) if known.size else (0.0, 1.0)
+        norms[quantity] = {"is_log": _is_dwarfed(known), "ends": ends}
+    return norms
+
+
 def _draw_map(
-    figure: "Figure", place: "Axes", axes: Sequence[SweepAxis], panel: SweepPanel
+    figure: "Figure",
+    place: "Axes",
+    axes: Sequence[SweepAxis],
+    panel: SweepPanel,
+    norm: dict[str, Any],
 ) -> None:
     x, y = axes
     mean = panel.mean[np.ix_(x.order, y.order)]
@@ -266,10 +331,16 @@ def _draw_map(
         y.edges,
         mean.T,
         cmap="viridis",
-        norm="log" if _is_dwarfed(mean) else "linear",
+        norm="log" if norm["is_log"] else "linear",
         rasterized=False,
     )
-    figure.colorbar(image, ax=place)
+    image.set_clim(*norm["ends"])
+    figure.colorbar(image, ax=place, label=panel.quantity)
+    if not np.isfinite(mean).all():
+        # Points without a number show the ground of the panel.
+        place.set_facecolor(_BLANK)
+        label = "no value: refused, or not measured"
+        place.plot([], [], "s", color=_BLANK, label=label)
     if panel.line is not None and panel.line_at is not None:
         _draw_contour(place, panel.line_at, panel.line, panel.label)
     x.show(place.xaxis)

@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from eigenheads._checks import Got, check_choice, fail
 from eigenheads._errors import UsageError
-from eigenheads._extras import require
 from eigenheads._files import write_arrays, write_atomically
 from eigenheads._parallel import advance, reporting
 from eigenheads.experiments._core import Cells, Experiment, Run
@@ -32,10 +31,15 @@ from eigenheads.experiments._run import (
     obstacle,
     writable_folder,
 )
-from eigenheads.experiments._settings import Value
 from eigenheads.experiments.sweeps._cells import CellResult, CellStore, cells_folder
-from eigenheads.experiments.sweeps._grid import OWNER, SweepPlan, make_plan
-from eigenheads.experiments.sweeps._map import draw_map
+from eigenheads.experiments.sweeps._grid import (
+    OWNER,
+    SweepPlan,
+    make_plan,
+    sweepable,
+)
+from eigenheads.experiments.sweeps._map import make_map
+from eigenheads.experiments.sweeps._result import SweepResult
 from eigenheads.experiments.sweeps._workers import CellsLost, run_cells
 
 FORMAT = "eigenheads-sweep/1"
@@ -47,63 +51,6 @@ _Run: TypeAlias = Callable[[Any, np.random.Generator], Mapping[str, float]]
 
 class SweepError(UsageError, RuntimeError):
     """Error: a sweep is incomplete; the finished cells are stored."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepResult:
-    """Result of a complete sweep.
-
-    Attributes
-    ----------
-    key, preset
-        Experiment and preset.
-    axes
-        Values of each parameter of the grid.
-    seeds
-        Seeds that ran at each point.
-    table
-        One row per cell, sorted by point, then seed. Columns are the parameters of the
-        grid, ``seed``, and the measured numbers; NaN where parameters were refused.
-    folder
-        Folder of the table, the map and the plan.
-    computed
-        Number of cells that this call computed; the others were stored before.
-    refused
-        Distinct error messages of the points whose parameters were refused.
-    damaged
-        Files of the store that could not be read; their cells were computed again.
-    """
-
-    key: str
-    preset: str
-    axes: Mapping[str, tuple[Value, ...]]
-    seeds: tuple[int, ...]
-    table: Mapping[str, NDArray[Any]]
-    folder: Path
-    computed: int
-    refused: tuple[str, ...]
-    damaged: tuple[Path, ...]
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the measured numbers."""
-        return [name for name in self.table if name not in self.axes and name != "seed"]
-
-    def over_seeds(self, name: str) -> NDArray[np.float64]:
-        """Return a measured number as an array: one axis per parameter, then seeds."""
-        check_choice("name", name, self.names, owner="SweepResult")
-        shape = (*(len(values) for values in self.axes.values()), len(self.seeds))
-        return np.asarray(self.table[name]).reshape(shape)
-
-    def mean(self, name: str) -> NDArray[np.float64]:
-        """Return the mean over seeds of a measured number, on the grid."""
-        return np.asarray(self.over_seeds(name).mean(axis=-1))
-
-    def to_frame(self) -> Any:
-        """Return the table as a pandas DataFrame (extra ``frame``)."""
-        owner = "SweepResult.to_frame"
-        pandas = require("pandas", "pandas", extra="frame", owner=owner)
-        return pandas.DataFrame(dict(self.table))
 
 
 def sweep(  # noqa: PLR0913  (one parameter per option of the command)
@@ -203,6 +150,42 @@ def sweep(  # noqa: PLR0913  (one parameter per option of the command)
     with closing(blocks):
         _compute_missing(plan, missing, blocks, store, listener)
     return _deliver(plan, cells, store, folder, len(missing))
+
+
+def tell_plan(
+    key: str, *, grid: Mapping[str, Any], seeds: int | str, preset: str
+) -> str:
+    """Return one sentence on what a sweep computes, and how to vary parameters.
+
+    Examples
+    --------
+    >>> print(tell_plan("marion2025/fig4", grid={"d": "80,100"}, seeds=3,
+    ...                 preset="smoke"))
+    marion2025/fig4 at preset smoke: 2 d, 3 seeds each, 6 cells.
+    """
+    cells = _cells_of(get_experiment(key, owner=OWNER))
+    check_choice("preset", preset, list(cells.presets), owner=OWNER)
+    base = cells.presets[preset]
+    plan = make_plan(key, preset, base, grid, seeds, code="")
+    each = " × ".join(f"{len(values)} {name}" for name, values in plan.axes.items())
+    told = f"{key} at preset {preset}: {each or 'one point'}, {len(plan.seeds)} seeds"
+    told += f"{' each' if plan.axes else ''}, {plan.n_cells} cells."
+    if plan.axes:
+        return told
+    return (
+        f"{told} Without --grid nothing varies but the seed. Add for example "
+        f"--grid {_example(base)}; parameters: {', '.join(sweepable(base))}."
+    )
+
+
+def _example(base: Any) -> str:
+    """Return values of the first number of the parameters, half and twice of it."""
+    for name in sweepable(base):
+        value = getattr(base, name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and value:
+            half = value // 2 or 1 if isinstance(value, int) else value / 2
+            return f"{name}={half:g},{value:g},{2 * value:g}"
+    return f"{sweepable(base)[0]}=…"
 
 
 class _Cell(NamedTuple):
@@ -385,10 +368,10 @@ def _deliver(
         damaged=tuple(store.damaged),
     )
     _write_table(folder, result.table)
-    svg = draw_map(plan, cells, result.over_seeds)
-    if svg is not None:
-        _write(folder / "map.svg", svg)
-    return result
+    drawing = make_map(plan, cells, result.over_seeds)
+    if drawing is not None:
+        _write(folder / "map.svg", drawing.svg())
+    return replace(result, drawing=drawing)
 
 
 def _tidy_table(
