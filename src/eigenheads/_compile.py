@@ -9,11 +9,12 @@ Constants that a kernel reads must therefore be defined in such a file.
 # mypy: disable-error-code="no-untyped-call"
 
 import contextlib
+import gc
 import hashlib
 import os
 import pickle
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -107,6 +108,18 @@ class _PackageCache(FunctionCache):
             super().save_overload(sig, data)
 
 
+@contextlib.contextmanager
+def _paused_collector() -> Iterator[None]:
+    """Stop the search for cycles: a compilation makes millions of objects."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def njit(**options: Any) -> Callable[[Function], Function]:
     """Compile a function with Numba, without the interpreter lock; cache it on disk.
 
@@ -131,6 +144,7 @@ def njit(**options: Any) -> Callable[[Function], Function]:
         chosen: dict[str, Any] = {"nogil": True, "no_cfunc_wrapper": True} | options
         dispatcher = numba.njit(**chosen)(function)
         if dispatcher is not function:  # as it is under NUMBA_DISABLE_JIT
+            dispatcher.compile = _paused_collector()(dispatcher.compile)
             try:
                 dispatcher._cache = _PackageCache(function)
             except RuntimeError:

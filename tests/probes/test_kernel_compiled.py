@@ -39,7 +39,7 @@ def test_one_pass_reads_norms_residuals_and_ratios(draws):
     outputs, ratios = np.empty((4, 6)), np.empty(drawn.shape, dtype=np.uint64)
     crosses, residuals = np.empty(4), np.empty(4)
     norms_and_ratios(
-        drawn, weights, drawn @ readout, outputs, crosses, residuals, ratios
+        drawn, weights[None], drawn @ readout, outputs, crosses, residuals, ratios
     )
     products = np.swapaxes(values, 1, 2) @ other
     np.testing.assert_allclose(outputs, (products[..., :6] ** 2).sum(axis=1))
@@ -59,7 +59,7 @@ def test_the_trace_is_that_of_the_projected_gram_matrix(draws, width):
     cloud, values, weights = draws
     a = kernel_coefficients(cloud, values[..., :width])
     found = captured_traces(
-        in_memory(values[..., :width]), weights, in_memory(cloud.gram @ a), 0.0
+        in_memory(values[..., :width]), weights[None], in_memory(cloud.gram @ a), 0.0
     )
     basis = np.linalg.qr(a)[0]
     expected = np.einsum("bnr,nm,bmr->b", basis, cloud.gram, basis)
@@ -70,10 +70,10 @@ def test_dependent_columns_are_told_unless_a_ridge_parts_them(draws):
     cloud, values, weights = draws
     twice = np.concatenate([values[..., :2], values[..., :2]], axis=-1)
     image = cloud.gram @ kernel_coefficients(cloud, twice)
-    arrays = in_memory(twice), weights, in_memory(image)
+    arrays = in_memory(twice), weights[None], in_memory(image)
     assert np.isnan(captured_traces(*arrays, 0.0)).all()
     once = cloud.gram @ kernel_coefficients(cloud, values[..., :2])
     expected = captured_traces(
-        in_memory(values[..., :2]), weights, in_memory(once), 0.0
+        in_memory(values[..., :2]), weights[None], in_memory(once), 0.0
     )
     np.testing.assert_allclose(captured_traces(*arrays, 1e-10), expected, rtol=1e-4)

@@ -196,7 +196,7 @@ def reveal_along(
         out[token] += length * inverse * unit[token]
 
 
-@njit()
+@njit(error_model="numpy")
 def reframe(vectors: Any, n_planted: int) -> None:
     r"""Rotate the frame so that m vectors need n_planted + m coordinates again.
 
@@ -311,7 +311,7 @@ def _gram(left: Any, right: Any, out: Any) -> None:
             out[a, b] = total
 
 
-@njit()
+@njit(error_model="numpy", no_cpython_wrapper=True)
 def cholesky(matrix: Any) -> None:
     """Replace a positive semi-definite matrix by its lower factor, 0 above."""
     q = matrix.shape[0]
@@ -330,16 +330,17 @@ def cholesky(matrix: Any) -> None:
         matrix[b, b] = root
 
 
-@njit()
+@njit(error_model="numpy", no_cpython_wrapper=True)
 def times_bartlett(rng: np.random.Generator, dof: float, factor: Any) -> None:
     """Replace the lower factor L by L A, column by column, A never stored."""
     q = factor.shape[0]
     for b in range(q):
         # The b columns before have taken b dimensions: dof - b are left for the length.
         # Columns after b still hold L, which the normals of A multiply.
-        left = dof - b
-        # Half the squared length of a Gaussian vector is a gamma variable.
-        length = math.sqrt(2.0 * rng.standard_gamma(0.5 * left)) if left > 0.0 else 0.0
+        left, length = dof - b, 0.0
+        if left > 0.0:
+            # Half the squared length of a Gaussian vector is a gamma variable.
+            length = math.sqrt(2.0 * _gamma(rng, 0.5 * left))
         for a in range(b, q):
             factor[a, b] *= length
         if left > 0.0:
@@ -347,3 +348,30 @@ def times_bartlett(rng: np.random.Generator, dof: float, factor: Any) -> None:
                 normal = rng.standard_normal()
                 for a in range(c, q):
                     factor[a, b] += factor[a, c] * normal
+
+
+@njit(error_model="numpy", no_cpython_wrapper=True)
+def _gamma(rng: np.random.Generator, shape: float) -> float:
+    """Draw a gamma variable by the rejection of Marsaglia and Tsang.
+
+    For shapes above 1 the numbers are those of ``rng.standard_gamma``, whose other
+    branches take long to compile.
+    """
+    less = 1.0
+    if shape < 1.0:
+        less = rng.random() ** (1.0 / shape)
+        shape += 1.0
+    b = shape - 1.0 / 3.0
+    c = 1.0 / math.sqrt(9.0 * b)
+    while True:
+        normal = rng.standard_normal()
+        root = 1.0 + c * normal
+        if root <= 0.0:
+            continue
+        cube, uniform, square = root * root * root, rng.random(), normal * normal
+        if uniform < 1.0 - 0.0331 * square * square:
+            break
+        above = 0.5 * normal * normal + b * (1.0 - cube + math.log(cube))
+        if math.log(uniform) < above:
+            break
+    return less * (b * cube)

@@ -64,7 +64,7 @@ def output_lines(n_axes: int, n_combinations: int) -> list[str]:
     meetings = [
         (
             f"meetings[{k}, i]",
-            [(f"coordinates[{k}, {j}]", f"tokens[{j}, i]") for j in range(size)],
+            [(f"t{k * size + j}", f"tokens[{j}, i]") for j in range(size)],
         )
         for k in range(n_combinations)
     ]
@@ -72,25 +72,43 @@ def output_lines(n_axes: int, n_combinations: int) -> list[str]:
 
 
 def _projection(fields: list[tuple[str, list[tuple[str, str]]]]) -> list[str]:
+    """Return lines that write sums of coordinates times rows, token by token."""
     names: dict[str, str] = {}
     for _, terms in fields:
         for coordinate, _ in terms:
-            names[coordinate] = f"s{len(names)}"
+            if "[" in coordinate:
+                names[coordinate] = f"s{len(names)}"
     lines = [f"{name} = {coordinate}" for coordinate, name in names.items()]
     lines.append("for i in range(n_tokens):")
+    rows = _read_once([other for _, terms in fields for _, other in terms], lines)
     for target, terms in fields:
-        total = " + ".join(f"{names[one]} * {other}" for one, other in terms)
+        total = " + ".join(
+            f"{names.get(one, one)} * {rows[other]}" for one, other in terms
+        )
         lines.append(f"    {target} = {total}")
     return lines
 
 
+def _read_once(entries: list[str], lines: list[str]) -> dict[str, str]:
+    """Add lines that read entries of arrays, each once; return their variables."""
+    # Most of the time of a compilation goes to reads and writes of arrays.
+    names = {entry: f"x{k}" for k, entry in enumerate(dict.fromkeys(entries))}
+    lines += [f"    {name} = {entry}" for entry, name in names.items()]
+    return names
+
+
 def _sums(sums: list[tuple[str, str, str]]) -> list[str]:
-    """Return lines for sums of products; a target ends in ``+`` to be added to."""
+    """Return lines for sums of products; a target ends in ``+`` to be added to.
+
+    Sum k stays in the variable ``t{k}``.
+    """
     lines: list[str] = []
+    numbered = list(enumerate(sums))
     for start in range(0, len(sums), _MOST_SUMS):
-        part = sums[start : start + _MOST_SUMS]
-        lines += [f"t{k} = 0.0" for k in range(len(part))]
+        part = numbered[start : start + _MOST_SUMS]
+        lines += [f"t{k} = 0.0" for k, _ in part]
         lines.append("for i in range(n_tokens):")
-        lines += [f"    t{k} += {a} * {b}" for k, (_, a, b) in enumerate(part)]
-        lines += [f"{target}= t{k}" for k, (target, _, _) in enumerate(part)]
+        names = _read_once([one for _, (_, *pair) in part for one in pair], lines)
+        lines += [f"    t{k} += {names[a]} * {names[b]}" for k, (_, a, b) in part]
+        lines += [f"{target}= t{k}" for k, (target, _, _) in part]
     return lines

@@ -42,7 +42,7 @@ def norms_and_ratios(
     drawn
         Values (d, draws, n).
     normaliser
-        :math:`g`, (n,).
+        :math:`g`, (draws, n), or (1, n) for all draws.
     read
         (d, draws, n_queries + d_target + n): outputs, products with the target, and
         :math:`\tilde K \hat a`.
@@ -61,6 +61,7 @@ def norms_and_ratios(
     width, count, n = drawn.shape
     n_queries = outputs.shape[1]
     behind = read.shape[2] - n
+    step = 1 if len(normaliser) == count else 0
     a, buffer = np.empty(n), np.empty(n)
     bits = buffer.view(np.uint64)
     outputs[:] = 0.0
@@ -75,7 +76,7 @@ def norms_and_ratios(
             for i in range(n_queries, behind):
                 cross += row[i] * row[i]
             crosses[draw] += cross
-            _coefficients(drawn[column, draw], normaliser, a)
+            _coefficients(drawn[column, draw], normaliser[step * draw], a)
             inner, squares, lengths = 0.0, 0.0, 0.0
             for i in range(n):
                 product = row[behind + i]
@@ -142,7 +143,8 @@ def captured_traces(
     drawn
         Values (d, draws, n).
     normaliser
-        :math:`g`, (n,): :math:`A` is the values times it, centred.
+        :math:`g`, (draws, n), or (1, n) for all draws: :math:`A` is the values times
+        it, centred.
     products
         :math:`\tilde K A`, (d, draws, n).
     ridge
@@ -164,9 +166,10 @@ def captured_traces(
     )
     traces = np.empty(count)
     floor = 0.0 if ridge > 0 else _PIVOT
+    step = 1 if len(normaliser) == count else 0
     for draw in range(count):
         for column in range(width):
-            _coefficients(drawn[column, draw], normaliser, a[column])
+            _coefficients(drawn[column, draw], normaliser[step * draw], a[column])
             # Assigning a whole row would compile code for errors of shape, for seconds.
             for i in range(n):
                 image[column, i] = products[column, draw, i]

@@ -16,7 +16,7 @@ from eigenheads.probes._heads import LayerHeads
 from eigenheads.probes._kernel_reading import (
     PAIRS,
     HeadReading,
-    head_readings,
+    SequenceReading,
     joined_draws,
     parts,
     rbf_of_permuted,
@@ -82,19 +82,43 @@ def default_redraws(n_permutations: int) -> int:
 
 def kernel_statistics(heads: LayerHeads) -> dict[str, FloatArray]:
     """Return the statistics of heads without nulls, (heads,) each."""
-    return kernel_nulls(heads, 0, 0, 0)[0]
+    return _observed(heads)[0]
+
+
+def _observed(heads: LayerHeads) -> tuple[dict[str, FloatArray], FloatArray]:
+    """Return the statistics (heads,), and the mean spectrum (heads, tokens)."""
+    total = len(heads.sequences)
+    found: list[dict[str, FloatArray]] = [{} for _ in range(total)]
+    spectra: list[FloatArray] = [np.empty(0)] * total
+
+    def work(i: int) -> None:
+        reading = _reading(heads, i)
+        found[i], spectra[i] = reading.statistics(), reading.cloud.eigenvalues
+
+    with threadpool_limits(1, user_api="blas"), RunPool(total) as pool:
+        pool.each(work, lambda: advance(heads.n_heads))
+    observed = {name: np.mean([one[name] for one in found], axis=0) for name in ABOUT}
+    return observed, _mean_spectrum(spectra)
 
 
 def kernel_nulls(
     heads: LayerHeads, n_permutations: int, n_redraws: int, seed: int
 ) -> tuple[dict[str, FloatArray], Nulls, dict[str, FloatArray]]:
     """Return observed statistics, nulls (heads, draws) and spectra of heads."""
+    if not n_permutations and not n_redraws:
+        observed, spectrum = _observed(heads)
+        return observed, {name: {} for name in ABOUT}, {"eigenvalues": spectrum}
     total = len(heads.sequences)
-    found: list[list[tuple[Nulls, FloatArray]]] = [[] for _ in range(total)]
+    found: list[list[Nulls]] = [[] for _ in range(total)]
+    spectra: list[FloatArray] = [np.empty(0)] * total
     projections = _projections(heads, n_redraws, seed)
 
     def work(i: int) -> None:
-        found[i] = _sequence(heads, i, n_permutations, n_redraws, seed, projections)
+        reading = _reading(heads, i)
+        spectra[i] = reading.cloud.eigenvalues
+        found[i] = _sequence(
+            heads, i, reading, n_permutations, n_redraws, seed, projections
+        )
 
     # Once an array of this size was freed, glibc keeps freed memory of that size for
     # reuse instead of returning it to the system after every block.
@@ -106,29 +130,34 @@ def kernel_nulls(
     nulls: Nulls = {
         name: {
             null: _mean(found, name, null)
-            for null in found[0][0][0][name]
+            for null in found[0][0][name]
             if null != "observed"
         }
         for name in ABOUT
     }
-    return observed, nulls, {"eigenvalues": _mean_spectrum(found)}
+    return observed, nulls, {"eigenvalues": _mean_spectrum(spectra)}
 
 
-def _mean(
-    found: list[list[tuple[Nulls, FloatArray]]], name: str, null: str
-) -> FloatArray:
+def _reading(heads: LayerHeads, i: int) -> SequenceReading:
+    return SequenceReading.of(
+        *heads.sequences[i],
+        scale=heads.scale,
+        is_causal=heads.is_causal,
+        standardize=heads.standardize,
+    )
+
+
+def _mean(found: list[list[Nulls]], name: str, null: str) -> FloatArray:
     """Return the mean over sequences, (heads, draws)."""
-    return np.mean([[one[name][null] for one, _ in heads] for heads in found], axis=0)
+    return np.mean([[one[name][null] for one in heads] for heads in found], axis=0)
 
 
-def _mean_spectrum(found: list[list[tuple[Nulls, FloatArray]]]) -> FloatArray:
+def _mean_spectrum(spectra: list[FloatArray]) -> FloatArray:
     """Return the mean spectrum, (heads, longest sequence), padded with zeros."""
-    longest = max(len(heads[0][1]) for heads in found)
-    total = np.zeros((len(found[0]), longest))
-    for heads in found:
-        for row, (_, spectrum) in zip(total, heads, strict=True):
-            row[: len(spectrum)] += spectrum
-    return total / len(found)
+    total = np.zeros((len(spectra[0]), max(x.shape[1] for x in spectra)))
+    for spectrum in spectra:
+        total[:, : spectrum.shape[1]] += spectrum
+    return total / len(spectra)
 
 
 def _projections(heads: LayerHeads, n_draws: int, seed: int) -> FloatArray | None:
@@ -143,22 +172,15 @@ def _projections(heads: LayerHeads, n_draws: int, seed: int) -> FloatArray | Non
 def _sequence(
     heads: LayerHeads,
     i: int,
+    reading: SequenceReading,
     n_permutations: int,
     n_redraws: int,
     seed: int,
     projections: FloatArray | None,
-) -> list[tuple[Nulls, FloatArray]]:
-    """Return the statistics and the spectrum of every head on one sequence."""
-    q, k, v = heads.sequences[i]
-    place = heads.indices[i]
-    readings = head_readings(
-        q,
-        k,
-        v,
-        scale=heads.scale,
-        is_causal=heads.is_causal,
-        standardize=heads.standardize,
-    )
+) -> list[Nulls]:
+    """Return the statistics and draws of every head on one sequence."""
+    v, place = reading.values, heads.indices[i]
+    readings = [reading.head(index) for index in range(len(v))]
     n, d_value = v.shape[1:]
     rng = _null_draws.stream(seed, _null_draws.PERMUTATIONS, place)
     orders = _null_draws.permutations(rng, n_permutations, n)
@@ -176,11 +198,8 @@ def _sequence(
     aligned = rbf_of_permuted(readings, orders)
     of_keys = _of_random_keys(heads, i, n_redraws, seed)
     return [
-        (
-            _head(reading, head, orders, aligned[head], drawn) | of_keys(reading, head),
-            reading.cloud.eigenvalues,
-        )
-        for head, reading in enumerate(readings)
+        _head(one, head, orders, aligned[head], drawn) | of_keys(one, head)
+        for head, one in enumerate(readings)
     ]
 
 

@@ -12,6 +12,7 @@ from eigenheads._numerics._medians import lower_medians
 from eigenheads._typing import FloatArray
 from eigenheads.functional import (
     KernelPCA,
+    effective_rank,
     kernel_pca,
     kernel_pca_values,
     log_feature_norms,
@@ -38,6 +39,8 @@ _NARROW = 3e-3
 _APART = 1e-2
 # Singular values below this share of the largest are rounding errors of float32.
 _FLOAT32 = 1e-6
+# Fields of a kernel PCA.
+_CLOUD = ("log_normaliser", "gram", "trace", "eigenvalues", "eigenvectors")
 # Numbers per block of draws, so that a block fits into the cache.
 _BLOCK = 2**14
 # Numbers per block of matrices of pairs of tokens, of which several are in use.
@@ -147,7 +150,7 @@ class HeadReading:
             ratios = np.empty(drawn.shape, dtype=np.uint64)
             norms_and_ratios(
                 drawn,
-                self.normaliser,
+                self.normaliser[None],
                 read,
                 squares[part],
                 crosses[part],
@@ -156,7 +159,7 @@ class HeadReading:
             )
             ratios.sort(axis=-1)
             differences[part] = differences_of_sorted(ratios)
-            captured[part] = self._captured(drawn, read[..., -n:], is_alike)
+            captured[part] = self.captured(drawn, read[..., -n:], is_alike)
         with np.errstate(divide="ignore"):
             logs = np.log10(squares)
         best = self.cloud.eigenvalues[: self.values.shape[1]].sum()
@@ -169,7 +172,7 @@ class HeadReading:
             "captured_variance": _shares(captured, np.full(count, best)),
         }
 
-    def _captured(
+    def captured(
         self, drawn: FloatArray, products: FloatArray, is_alike: bool
     ) -> FloatArray:
         """Return the variance in the span of the coefficients.
@@ -191,7 +194,7 @@ class HeadReading:
                 for x in (drawn, products)
             )
             ridge = _RIDGE if self.normaliser.min() >= _NARROW else 0.0
-        captured = captured_traces(drawn, self.normaliser, products, ridge)
+        captured = captured_traces(drawn, self.normaliser[None], products, ridge)
         poor = np.isnan(captured)
         if poor.any():
             captured[poor] = self._captured_by_basis(drawn[:, poor])
@@ -241,33 +244,93 @@ class HeadReading:
         return np.concatenate([of_block(p) for p in parts(count, n * n, PAIRS)])
 
 
-def head_readings(
-    queries: FloatArray,
-    keys: FloatArray,
-    values: FloatArray,
-    *,
-    scale: float,
-    is_causal: bool,
-    standardize: bool,
-) -> list[HeadReading]:
-    """Return the kernel PCA of all heads (h, n, d) of one sequence."""
-    cloud = kernel_pca(keys, scale=scale)
-    target = kernel_pca_values(cloud, values.shape[-1])
-    logs = log_feature_norms(
-        queries, keys, scale=scale, is_causal=is_causal, standardize=standardize
-    )
-    weights = softmax_weights(queries, keys, scale=scale, is_causal=is_causal)
-    fields = ("log_normaliser", "gram", "trace", "eigenvalues", "eigenvectors")
-    return [
-        HeadReading(
-            cloud=KernelPCA(**{f: getattr(cloud, f)[head] for f in fields}),
-            values=values[head],
-            weights=weights[head],
-            log_features=logs[head],
-            target=target[head],
+@dataclass(frozen=True, eq=False)
+class SequenceReading:
+    """All heads on the real tokens of one sequence, stacked along the first axis."""
+
+    cloud: KernelPCA
+    values: FloatArray
+    weights: FloatArray
+    log_features: FloatArray
+    target: FloatArray
+
+    @classmethod
+    def of(
+        cls,
+        queries: FloatArray,
+        keys: FloatArray,
+        values: FloatArray,
+        *,
+        scale: float,
+        is_causal: bool,
+        standardize: bool,
+    ) -> "SequenceReading":
+        """Compute the kernel PCA of heads (h, n, d)."""
+        cloud = kernel_pca(keys, scale=scale)
+        logs = log_feature_norms(
+            queries, keys, scale=scale, is_causal=is_causal, standardize=standardize
         )
-        for head in range(len(keys))
-    ]
+        weights = softmax_weights(queries, keys, scale=scale, is_causal=is_causal)
+        target = kernel_pca_values(cloud, values.shape[-1])
+        return cls(cloud, values, weights, logs, target)
+
+    def head(self, index: int) -> HeadReading:
+        """Return one head."""
+        return HeadReading(
+            cloud=KernelPCA(**{f: getattr(self.cloud, f)[index] for f in _CLOUD}),
+            values=self.values[index],
+            weights=self.weights[index],
+            log_features=self.log_features[index],
+            target=self.target[index],
+        )
+
+    def statistics(self) -> dict[str, FloatArray]:
+        """Return the statistics of all heads at once, (heads,) each, without nulls.
+
+        The loops over draws serve here for heads, each with its own normaliser.
+        """
+        n_heads, n, width = self.values.shape
+        logs = self.cloud.log_normaliser
+        normaliser = np.exp(logs - logs.max(axis=-1, keepdims=True))
+        rows = np.ascontiguousarray(self.values.transpose(0, 2, 1))
+        n_queries = self.weights.shape[1]
+        read = np.empty((n_heads, width, n_queries + width + n))
+        read[..., :n_queries] = rows @ self.weights.transpose(0, 2, 1)
+        target = self.target - self.target.mean(axis=1, keepdims=True)
+        read[..., n_queries:-n] = rows @ target
+        read[..., -n:] = (rows * normaliser[:, None]) @ self.cloud.gram
+        drawn, read = (np.ascontiguousarray(x.swapaxes(0, 1)) for x in (rows, read))
+        squares = np.empty((n_heads, n_queries))
+        crosses, residuals = np.empty((2, n_heads))
+        ratios = np.empty(drawn.shape, dtype=np.uint64)
+        norms_and_ratios(drawn, normaliser, read, squares, crosses, residuals, ratios)
+        ratios.sort(axis=-1)
+        captured = captured_traces(drawn, normaliser, read[..., -n:], 0.0)
+        for index in np.flatnonzero(np.isnan(captured)).tolist():
+            one = slice(index, index + 1)
+            products = read[:, one, -n:]
+            captured[one] = self.head(index).captured(drawn[:, one], products, True)
+        norms = _covariance_norm(self.values) * _covariance_norm(self.target)
+        with np.errstate(divide="ignore"):
+            outputs = np.log10(squares)
+        features = self.log_features / math.log(10)
+        grams = _unit_gram(self.values), _unit_gram(self.target)
+        cosines = unit_rows(self.target) @ unit_rows(self.values).swapaxes(1, 2)
+        eigenvalues = self.cloud.eigenvalues
+        return {
+            "norm_ratio": (outputs - features).mean(axis=-1),
+            "output_norm": outputs.mean(axis=-1),
+            "feature_norm": features.mean(axis=-1),
+            "gamma_difference": differences_of_sorted(ratios),
+            "eigen_residual": residuals,
+            "captured_variance": _shares(captured, eigenvalues[:, :width].sum(axis=1)),
+            "linear_cka": _shares(crosses, norms),
+            "rbf_cka": np.einsum("hij,hij->h", *grams),
+            "matching_cosine": best_matching(cosines),
+            "kernel_trace": self.cloud.trace,
+            "top_eigenvalue": eigenvalues[:, 0],
+            "kernel_rank": effective_rank(eigenvalues),
+        }
 
 
 def rbf_of_permuted(
