@@ -3,9 +3,10 @@
 A digest covers the definitions that a function reaches through this package, and
 nothing else: comments, docstrings and unrelated functions do not change it. Checks of
 arguments and the texts of errors are left out as well, because they either let a
-simulation run unchanged or stop it, and so are views for notebooks. So a result stays
-current until code that computes it changes, and claims or drawings can change without
-a new simulation.
+simulation run unchanged or stop it; so are views for notebooks, the cache of compiled
+code, the reading and writing of files, and threads with their progress, on which no
+number depends. So a result stays current until code that computes it changes, and
+claims or drawings can change without a new simulation.
 """
 
 import ast
@@ -21,8 +22,18 @@ from eigenheads.experiments._core import Experiment
 from eigenheads.experiments._registry import experiment_keys, get_experiment
 
 _ROOT = Path(eigenheads.__file__).parent
-# Modules that check arguments, raise errors, name types or show, and compute nothing.
-_LEFT_OUT = {"_checks", "_errors", "_extras", "_limits", "_notebook", "_typing"}
+# Modules that check, compile, store, schedule or show, and compute no result.
+_LEFT_OUT = {
+    "_checks",
+    "_compile",
+    "_errors",
+    "_extras",
+    "_files",
+    "_limits",
+    "_notebook",
+    "_parallel",
+    "_typing",
+}
 # A definition: its module, and its name there; None stands for the whole module.
 _Place = tuple[str, str | None]
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
