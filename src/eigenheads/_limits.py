@@ -1,5 +1,7 @@
 """Size limits. Larger requests raise a ValueError instead of a MemoryError."""
 
+from eigenheads._checks import fail
+
 # Numbers recorded by a simulation: 4 GiB of doubles.
 MAX_RECORDED = 2**29
 # Numbers in working memory: 2 GiB of doubles.
@@ -14,3 +16,18 @@ LARGEST = 1e50
 MAX_RUNS = 10**6
 # Largest dimension: d - 4 and d / 2 are exact in float64.
 MAX_DIMENSION = 10**15
+
+
+def check_run_memory(n_runs: int, numbers: int, *, owner: str, hint: str = "") -> None:
+    """Raise if runs that keep so many numbers each exceed the working memory.
+
+    Examples
+    --------
+    >>> check_run_memory(1000, 100, owner="simulate_pca")
+    """
+    if n_runs * numbers > MAX_WORK:
+        contract = (
+            f"at most {MAX_WORK // numbers}, because each run keeps {numbers} numbers "
+            f"and {MAX_WORK} fit into the working memory"
+        )
+        fail("n_runs", contract, n_runs, owner=owner, hint=hint)

@@ -241,7 +241,16 @@ def _names(statement: ast.stmt) -> Iterator[str]:
 
 
 class _Reduced(ast.NodeTransformer):
-    """Removes docstrings, texts of errors, and checks whose result is not used."""
+    """Removes docstrings, texts and notes of errors, and checks that return nothing."""
+
+    def visit_With(self, node: ast.With) -> ast.With | list[ast.stmt]:
+        """Keep the body of ``with naming_errors(…)``, which only words errors."""
+        self.generic_visit(node)
+        (first, *others) = (item.context_expr for item in node.items)
+        is_name = isinstance(first, ast.Call) and isinstance(first.func, ast.Name)
+        if not others and is_name and first.func.id == "naming_errors":
+            return node.body
+        return node
 
     def visit_Raise(self, node: ast.Raise) -> ast.Raise:
         """Keep that an error is raised, and drop which."""
