@@ -246,11 +246,14 @@ class _Reduced(ast.NodeTransformer):
     def visit_With(self, node: ast.With) -> ast.With | list[ast.stmt]:
         """Keep the body of ``with naming_errors(…)``, which only words errors."""
         self.generic_visit(node)
-        (first, *others) = (item.context_expr for item in node.items)
-        is_name = isinstance(first, ast.Call) and isinstance(first.func, ast.Name)
-        if not others and is_name and first.func.id == "naming_errors":
-            return node.body
-        return node
+        calls = [item.context_expr for item in node.items]
+        names = [
+            call.func.id
+            for call in calls
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+        ]
+        is_wording = names == ["naming_errors"] and len(calls) == 1
+        return node.body if is_wording else node
 
     def visit_Raise(self, node: ast.Raise) -> ast.Raise:
         """Keep that an error is raised, and drop which."""
