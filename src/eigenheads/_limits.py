@@ -1,6 +1,7 @@
 """Size limits. Larger requests raise a ValueError instead of a MemoryError."""
 
-from eigenheads._checks import fail
+from eigenheads._checks import Got, fail
+from eigenheads._typing import FloatArray
 
 # Numbers recorded by a simulation: 4 GiB of doubles.
 MAX_RECORDED = 2**29
@@ -31,3 +32,17 @@ def check_run_memory(n_runs: int, numbers: int, *, owner: str, hint: str = "") -
             f"and {MAX_WORK} fit into the working memory"
         )
         fail("n_runs", contract, n_runs, owner=owner, hint=hint)
+
+
+def check_largest(name: str, array: FloatArray, *, owner: str) -> None:
+    """Raise if a number is so large that its square could overflow.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> check_largest("X", np.array([1e9]), owner="PooledBagRegressor")
+    """
+    largest = float(abs(array).max()) if array.size else 0.0
+    if largest > LARGEST:
+        contract = f"numbers of at most {LARGEST:g}"
+        fail(name, contract, Got(f"{largest:g}"), owner=owner, hint="Rescale it.")

@@ -266,7 +266,7 @@ def _factor(
 def _state_numbers(
     law: GaussianPrompts | SpikedWishartPrompts, rank: int, method: str
 ) -> int:
-    """Return how many numbers a run keeps: its directions and its factor."""
+    """Return how many numbers each run keeps: its directions and its factor."""
     numbers = law.d * rank
     if isinstance(law, SpikedWishartPrompts):
         columns = law.degrees_of_freedom
