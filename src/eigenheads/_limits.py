@@ -1,4 +1,4 @@
-"""Size limits and their checks. Larger requests raise a ValueError instead of a MemoryError."""
+"""Size limits: larger requests raise a ValueError instead of a MemoryError."""
 
 from eigenheads._checks import Got, fail
 from eigenheads._typing import FloatArray
