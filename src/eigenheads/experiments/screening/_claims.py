@@ -142,7 +142,9 @@ def _costs(
             -params.margin,
             _FIXED,
             undecided=undecided,
-            on_record="undecided" if "noise" in name else "held",
+            on_record=(
+                "undecided" if "noise" in name and not params.photographs else "held"
+            ),
         )
         for name in ("clean", "gaussian noise", "impulse noise", "blur")
     ]
@@ -194,7 +196,7 @@ def _limits(of: ScreenedAccuracies, params: "Params", undecided: str) -> list[Cl
         small(
             "dropped: gain by the screen, 4 patches change places, in points",
             mean_estimate(of.screened("shuffled 4")),
-            on_record="undecided",
+            on_record="held" if params.photographs else "undecided",
         ),
         *_differences(
             {
