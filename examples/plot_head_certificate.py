@@ -30,7 +30,7 @@ print(heads[0.2])
 # The bound says how far an output can move, at most. The attack gives the heaviest
 # tokens of a row its direction as key, and the worst value of the ball. Above the
 # dotted line the bound says nothing that the ball does not say.
-figure, axes = plt.subplots(1, 2, figsize=(9, 3.6))
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
 for (size, found), color in zip(heads.items(), ("C0", "C1", "C2", "C3"), strict=True):
     diameter = 2 * found.value_radius
     bound, attack = (
@@ -47,7 +47,10 @@ axes[0].set(
     ylim=(0, 2),
 )
 axes[0].legend(fontsize="small")
-axes[1].set(title="Rows that break with at most", xlabel="breakdown number $m^*$")
+axes[1].set(
+    title="Share of rows that break with at most\nso many replaced tokens",
+    xlabel="breakdown number $m^*$",
+)
 sharp, flat = (np.median(heads[size].breakdown) for size in (1.0, 0.05))
 figure.suptitle(
     f"Median breakdown number: {flat:.0f} of 64 tokens for the flattest head, "
