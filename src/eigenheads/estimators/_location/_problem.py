@@ -1,5 +1,6 @@
 """Data and settings of a single-location fit: bags, encoded targets, weights."""
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -11,7 +12,7 @@ from eigenheads._checks import Got, fail
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location._head import token_scores
-from eigenheads.estimators._location._losses import AbstractLoss
+from eigenheads.estimators._location._losses import AbstractLoss, columns
 from eigenheads.estimators._location._targets import Encoding, class_weights
 
 # Starts are compared on at most this many tokens, or this many bags per feature.
@@ -21,6 +22,8 @@ _SCREEN_BAGS_PER_FEATURE = 10
 # this many numbers (32 MB), so that a stream never has to fit in memory.
 _MOST_GATHERED = 0.5
 _MOST_NUMBERS = 2**22
+# Ten folds for few bags, whose number decides whether the head is found; else five.
+FEW_BAGS = 200
 
 # Checked bags, targets as given and weights, read again in every pass.
 ReadBatches: TypeAlias = Callable[[], Iterator[tuple[Bags, NDArray[Any], FloatArray]]]
@@ -206,6 +209,27 @@ def data_in_memory(batch: LabelledBags) -> LocationData:
         dtype=batch.bags.tokens.dtype,
         is_stream=False,
     )
+
+
+def fold_of_bag(batch: LabelledBags) -> tuple[NDArray[np.int64], int]:
+    """Return the fold of each bag, and the number of different bags.
+
+    Equal bags are in one fold, so that repetitions count as weights do. Sorted by
+    target and content, consecutive bags are in different folds; so folds have similar
+    targets and do not depend on the order in which bags are given.
+    """
+    if batch.folds is not None:
+        return batch.folds, len(batch.folds)
+    digests = [
+        hashlib.blake2b(
+            np.ascontiguousarray(tokens).tobytes(), digest_size=8
+        ).hexdigest()
+        for tokens in batch.bags.split(batch.bags.tokens)
+    ]
+    keys = np.rec.fromarrays([*columns(batch.targets).T, np.array(digests)])
+    unique, group = np.unique(keys, return_inverse=True)
+    n_folds = 10 if len(unique) < FEW_BAGS else 5
+    return group.ravel() % n_folds, len(unique)
 
 
 def streamed_data(
