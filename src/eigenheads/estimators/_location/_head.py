@@ -34,7 +34,7 @@ MODES = {"softmax": 0, "radial": 0, "erf": 1, "sigmoid": 2, "logsumexp": 3}
 _NEGLIGIBLE = 1e-18
 # The number of blocks never depends on the number of threads, so neither do the sums.
 _N_BLOCKS = 8
-_BLOCK_ENTRIES = 100_000
+BLOCK_ENTRIES = 100_000
 
 # Sums may be reordered (for SIMD); NaN and infinities keep their meaning.
 _FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
@@ -211,7 +211,7 @@ class HeadLoss:
 
 def _block_bounds(bags: Bags) -> NDArray[np.int64]:
     """Cut the bags into blocks with about the same number of tokens."""
-    blocks = min(_N_BLOCKS, 1 + bags.tokens.size // _BLOCK_ENTRIES)
+    blocks = min(_N_BLOCKS, 1 + bags.tokens.size // BLOCK_ENTRIES)
     if blocks == 1:
         return np.array([0, len(bags)])
     cuts = np.linspace(0, bags.offsets[-1], blocks + 1)

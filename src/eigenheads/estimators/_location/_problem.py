@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from eigenheads._checks import Got, fail
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
-from eigenheads.estimators._location._head import token_scores
+from eigenheads.estimators._location._head import BLOCK_ENTRIES, token_scores
 from eigenheads.estimators._location._losses import AbstractLoss, columns
 from eigenheads.estimators._location._targets import Encoding, class_weights
 
@@ -239,7 +239,10 @@ def streamed_data(
     owner: str,
     class_weight: Any = None,
 ) -> LocationData:
-    """Return a stream as data; a first pass counts and learns the encoding."""
+    """Return a stream as data; a first pass counts and learns the encoding.
+
+    A stream as short as one block is kept in memory, where its fit is compiled.
+    """
     n_bags = n_tokens = n_features = 0
     total = 0.0
     example: NDArray[Any] | None = None
@@ -271,6 +274,8 @@ def streamed_data(
             elif len(kept):
                 yield batch.take(kept)
 
+    if n_tokens * n_features < BLOCK_ENTRIES:  # less than a megabyte
+        return data_in_memory(joined(list(batches())))
     return LocationData(
         read=batches,
         n_bags=n_bags,
