@@ -1,4 +1,7 @@
-"""Size limits. Larger requests raise a ValueError instead of a MemoryError."""
+"""Size limits: larger requests raise a ValueError instead of a MemoryError."""
+
+from eigenheads._checks import Got, fail
+from eigenheads._typing import FloatArray
 
 # Numbers recorded by a simulation: 4 GiB of doubles.
 MAX_RECORDED = 2**29
@@ -14,3 +17,32 @@ LARGEST = 1e50
 MAX_RUNS = 10**6
 # Largest dimension: d - 4 and d / 2 are exact in float64.
 MAX_DIMENSION = 10**15
+
+
+def check_run_memory(n_runs: int, numbers: int, *, owner: str, hint: str = "") -> None:
+    """Raise if runs that keep so many numbers each exceed the working memory.
+
+    Examples
+    --------
+    >>> check_run_memory(1000, 100, owner="simulate_pca")
+    """
+    if n_runs * numbers > MAX_WORK:
+        contract = (
+            f"at most {MAX_WORK // numbers}, because each run keeps {numbers} numbers "
+            f"and {MAX_WORK} fit into the working memory"
+        )
+        fail("n_runs", contract, n_runs, owner=owner, hint=hint)
+
+
+def check_largest(name: str, array: FloatArray, *, owner: str) -> None:
+    """Raise if a number is so large that its square could overflow.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> check_largest("X", np.array([1e9]), owner="PooledBagRegressor")
+    """
+    largest = float(abs(array).max()) if array.size else 0.0
+    if largest > LARGEST:
+        contract = f"numbers of at most {LARGEST:g}"
+        fail(name, contract, Got(f"{largest:g}"), owner=owner, hint="Rescale it.")

@@ -145,6 +145,7 @@ def test_too_few_draws_are_said():
         ({"n_permutations": -1}, "`n_permutations` must be an integer >= 0"),
         ({"n_untrained": 1.5}, "`n_untrained` must be an integer >= 0"),
         ({"seed": -1}, "`seed` must be an integer from 0"),
+        ({"jobs": 0}, "`jobs` must be an integer >= 1"),
         ({"layers": [7]}, "`layers` must be indices from 0 to 1"),
         ({"false_discovery": "bhh"}, "Did you mean 'bh'?"),
         ({"untrained": [3]}, "`untrained` must be a sequence of models"),

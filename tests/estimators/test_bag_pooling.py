@@ -123,3 +123,11 @@ def test_classes_and_groups_choose_score_and_folds(rng):
     assert len(comparison.scores["mean"]) == 5
     two = compare_bag_estimators(X, y == 1, estimators=named)
     assert (two.scoring, len(two.scores["mean"])) == ("roc_auc", 10)
+
+
+def test_numbers_whose_squares_overflow_are_refused(rng):
+    X, y = rng.standard_normal((12, 4, 3)), rng.standard_normal(12)
+    X[3, 1, 2] = 1e200
+    sentence = r"PooledBagRegressor: `X` must be numbers of at most 1e\+50; got 1e\+200"
+    with pytest.raises(ValueError, match=sentence):
+        PooledBagRegressor().fit(X, y)

@@ -28,6 +28,14 @@ def test_docstrings_checks_and_texts_of_errors_do_not_count():
     assert reduced(changed) == reduced(COMPUTES)
 
 
+def test_notes_on_errors_do_not_count():
+    noted = COMPUTES.replace(
+        "    return 2 * x", "    with naming_errors('a'):\n        return 2 * x"
+    )
+    other = noted.replace("naming_errors", "errstate")
+    assert reduced(noted) == reduced(COMPUTES) != reduced(other)
+
+
 def test_conditions_and_results_count():
     for old, new in (("x < 0", "x <= 0"), ("2 * x", "3 * x")):
         assert reduced(COMPUTES.replace(old, new)) != reduced(COMPUTES)

@@ -177,3 +177,15 @@ def test_affinity_is_one_for_equal_subspaces_and_chance_for_random_ones(rng):
     assert abs(other.observed.mean() - 3 / 20) < 0.01
     assert abs(other.nulls["random_subspaces"].mean() - 3 / 20) < 0.01
     assert subspace_affinity(same[:1], 5, 0) is None
+
+
+@pytest.mark.parametrize("is_batched", [False, True])
+def test_an_error_of_a_statistic_names_it(rng, is_batched):
+    def broken(head):
+        raise KeyError("no such thing")
+
+    arrays = rng.standard_normal((3, 1, 2, 5, 4))
+    statistic = HeadStatistic("ratio", broken, is_batched=is_batched)
+    with pytest.raises(KeyError, match="no such thing") as caught:
+        head_probe(*arrays, statistics=[statistic], n_draws=3)
+    assert caught.value.__notes__ == ["Raised by the statistic 'ratio'."]

@@ -138,6 +138,7 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     seed = check_count("seed", seed, owner=_OWNER, minimum=0, maximum=2**32 - 1)
     check_choice("false_discovery", false_discovery, ("bh", "by"), owner=_OWNER)
     progress = check_flag("progress", progress, owner=_OWNER)
+    check_count("jobs", 1 if jobs is None else jobs, owner=_OWNER)
     wanted = _read_names(statistics)
     if texts is None and tokenizer is not None:
         fail("tokenizer", "left out without `texts`", tokenizer, owner=_OWNER)

@@ -17,7 +17,7 @@ from eigenheads._checks import (
     check_positive,
     fail,
 )
-from eigenheads._limits import MAX_RUNS, MAX_WORK
+from eigenheads._limits import MAX_RUNS, MAX_WORK, check_run_memory
 from eigenheads._rng import run_generators
 from eigenheads._run_blocks import check_run_counts, run_blocks
 from eigenheads._schedules import check_schedule
@@ -69,6 +69,7 @@ def pca_start(
     d = check_count("d", d, owner=owner)
     rank = check_count("rank", rank, owner=owner, maximum=d)
     n_runs = check_count("n_runs", n_runs, owner=owner, maximum=MAX_RUNS)
+    check_run_memory(n_runs, d * rank, owner=owner)
     generators = run_generators(seed, n_runs, owner=owner)
     starts = np.array([rng.standard_normal((d, rank)) for rng in generators])
     if scale is None:
@@ -186,6 +187,7 @@ def simulate_pca(
         n_steps, n_runs, record_every, n_curves=len(_CURVES), owner=_OWNER
     )
     _check_work(law, method)
+    check_run_memory(counts.n_runs, _state_numbers(law, rank, method), owner=_OWNER)
     generators = run_generators(seed, counts.n_runs, owner=_OWNER)
     # Starts are drawn even if they are given, so that a given start changes no batch.
     starts = np.array([rng.standard_normal((law.d, rank)) for rng in generators])
@@ -259,6 +261,17 @@ def _factor(
         return roots
     columns = law.degrees_of_freedom
     return np.empty((law.d, min(law.d, columns) if method == "exact" else columns))
+
+
+def _state_numbers(
+    law: GaussianPrompts | SpikedWishartPrompts, rank: int, method: str
+) -> int:
+    """Return how many numbers each run keeps: its directions and its factor."""
+    numbers = law.d * rank
+    if isinstance(law, SpikedWishartPrompts):
+        columns = law.degrees_of_freedom
+        numbers += law.d * (min(law.d, columns) if method == "exact" else columns)
+    return numbers
 
 
 def _update_nanoseconds(

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from eigenheads._checks import Got, check_choice, check_count, check_finite_array, fail
-from eigenheads._limits import MAX_DIMENSION, MAX_WORK
+from eigenheads._limits import MAX_DIMENSION, MAX_WORK, check_run_memory
 from eigenheads._rng import gaussian_length, run_generators
 from eigenheads._run_blocks import check_run_counts, run_blocks
 from eigenheads._schedules import check_schedule
@@ -130,6 +130,12 @@ def simulate_signal(
     names = ("alignment", "averaged_alignment") if averaging else ("alignment",)
     counts = check_run_counts(
         n_steps, n_runs, record_every, n_curves=len(names), owner=_OWNER
+    )
+    check_run_memory(
+        counts.n_runs,
+        len(names) * (law.d if method == "full" else len(names) + 2),
+        owner=_OWNER,
+        hint="Use method='exact'." if method == "full" else "",
     )
     generators = run_generators(seed, counts.n_runs, owner=_OWNER)
     # Starts are drawn even if they are given, so that a given start changes no batch.

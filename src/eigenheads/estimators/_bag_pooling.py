@@ -23,6 +23,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from eigenheads._checks import check_choice
+from eigenheads._limits import check_largest
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags, read_bags
 from eigenheads.estimators._feature_maps import RBFFeatures
@@ -183,6 +184,7 @@ class AbstractPooledBags(BaseEstimator):
         owner = type(self).__name__
         check_choice("pooling", self.pooling, POOLINGS, owner=owner)
         bags = read_bags(self, X, reset=True)
+        check_largest("X", bags.tokens, owner=owner)
         targets = read_targets(y, bags, owner=owner)
         self.pooling_ = BagPooling(self.pooling)
         self.pooling_.n_features_in_ = self.n_features_in_

@@ -241,7 +241,19 @@ def _names(statement: ast.stmt) -> Iterator[str]:
 
 
 class _Reduced(ast.NodeTransformer):
-    """Removes docstrings, texts of errors, and checks whose result is not used."""
+    """Removes docstrings, texts and notes of errors, and checks that return nothing."""
+
+    def visit_With(self, node: ast.With) -> ast.With | list[ast.stmt]:
+        """Keep the body of ``with naming_errors(…)``, which only words errors."""
+        self.generic_visit(node)
+        calls = [item.context_expr for item in node.items]
+        names = [
+            call.func.id
+            for call in calls
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+        ]
+        is_wording = names == ["naming_errors"] and len(calls) == 1
+        return node.body if is_wording else node
 
     def visit_Raise(self, node: ast.Raise) -> ast.Raise:
         """Keep that an error is raised, and drop which."""

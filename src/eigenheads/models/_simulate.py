@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from eigenheads._checks import Got, as_float, check_choice, check_count, fail
-from eigenheads._limits import LARGEST, MAX_DIMENSION, MAX_WORK
+from eigenheads._limits import LARGEST, MAX_DIMENSION, MAX_WORK, check_run_memory
 from eigenheads._rng import run_generators
 from eigenheads._run_blocks import BLOCK_NANOSECONDS, check_run_counts, run_blocks
 from eigenheads._schedules import check_schedule, schedule_values
@@ -151,6 +151,12 @@ def simulate(
     curves, pairs = curve_pairs(model, record, rows, owner=_OWNER)
     counts = check_run_counts(
         n_steps, n_runs, record_every, n_curves=len(curves), owner=_OWNER
+    )
+    check_run_memory(
+        counts.n_runs,
+        len(rows) * _n_columns(model, rows, d if method == "full" else None, reuse),
+        owner=_OWNER,
+        hint="Use method='exact'." if method == "full" else "",
     )
     rules = {
         "step_size": check_schedule("step_size", step_size, owner=_OWNER),
@@ -340,6 +346,13 @@ def _check_reuse(model: Model, reuse: object, batch_size: int, method: str) -> i
         contract = f"so small that the batch needs at most {MAX_WORK} numbers"
         fail("reuse", contract, times, owner=_OWNER)
     return times
+
+
+def _n_columns(model: Model, rows: list[str], d: int | None, reuse: int) -> int:
+    """Return how many coordinates a state has for each of its rows."""
+    if d is not None:
+        return d
+    return len(model.planted) + len(rows) + len(model.weights) * reuse
 
 
 def _initial_state(

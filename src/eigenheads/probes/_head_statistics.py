@@ -13,6 +13,7 @@ from eigenheads._checks import (
     check_items,
     fail,
 )
+from eigenheads._errors import naming_errors
 from eigenheads._typing import FloatArray
 from eigenheads.probes._head import Head
 from eigenheads.probes._head_nulls import NULLS, UNTRAINED, Null
@@ -79,13 +80,15 @@ class HeadStatistic:
 
     def observe(self, head: Head) -> float:
         """Return the statistic of one head; numbers per token are averaged."""
-        return float(self._numbers(self.measure(head), 0))
+        with naming_errors(f"the statistic {self.name!r}"):
+            return float(self._numbers(self.measure(head), 0))
 
     def observe_draws(self, head: Head, n_draws: int) -> FloatArray:
         """Return the statistic of each draw of a head, (draws,)."""
         # A null that leaves the arrays of a statistic alone gives one number for all.
         if self.is_batched:
-            return np.broadcast_to(self._numbers(self.measure(head), 1), (n_draws,))
+            with naming_errors(f"the statistic {self.name!r}"):
+                return np.broadcast_to(self._numbers(self.measure(head), 1), (n_draws,))
         return np.array([self.observe(head.draw(index)) for index in range(n_draws)])
 
     def _numbers(self, found: object, n_axes: int) -> FloatArray:
