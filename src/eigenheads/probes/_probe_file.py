@@ -27,13 +27,25 @@ def check_header(header: Any, arrays: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} is not a mapping")
     if len(header["names"]) != len(header["layers"]):
         raise ValueError("names and layers differ in length")
+    _check_settings(header["settings"])
     shapes = {_check_statistic(one, arrays) for one in header["statistics"]}
+    known = {one["name"] for one in header["statistics"]}
     for name in header["contrasts"]:
         _check_list(header["contrasts"], name, str)
+        if not known <= {*header["contrasts"][name]}:
+            raise ValueError(f"contrast {name!r} lacks a statistic")
         for statistic in header["contrasts"][name]:
             shapes.add(_numbers(arrays, f"{name}: {statistic}", 2).shape)
     if len(shapes) > 1 or any(len(header["layers"]) != shape[0] for shape in shapes):
         raise ValueError("arrays and layers have different shapes")
+
+
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    """Raise ValueError if a setting that computations use is wrong."""
+    if type(settings.get("n_untrained", 0)) is not int:
+        raise ValueError("n_untrained is not an integer")
+    if settings.get("false_discovery", "bh") not in ("bh", "by"):
+        raise ValueError("false_discovery is neither 'bh' nor 'by'")
 
 
 def _check_statistic(one: Mapping[str, Any], arrays: Mapping[str, Any]) -> Any:
