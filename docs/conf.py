@@ -1,6 +1,5 @@
 """Sphinx configuration; `make docs` builds with warnings as errors."""
 
-import re
 import shutil
 import sys
 from importlib.util import find_spec
@@ -83,12 +82,14 @@ def copy_live_page(app, error):
     if error or app.builder.format != "html":
         return
     target = Path(app.outdir) / "live"
-    unwanted = shutil.ignore_patterns("*.py", "__pycache__", "theory.html")
+    unwanted = shutil.ignore_patterns("*.py", "__pycache__")
     shutil.copytree(live_page().parent, target, ignore=unwanted, dirs_exist_ok=True)
     page = target / "index.html"
     text = page.read_text(encoding="utf-8")
-    linked = re.sub(r"theory\.html#(\w+)", r"../theory/\1.html", text)
-    page.write_text(linked, encoding="utf-8")
+    # A system without a page of its own keeps the short theory of the live page.
+    for path in (Path(__file__).parent / "theory").glob("*.md"):
+        text = text.replace(f"theory.html#{path.stem}", f"../theory/{path.stem}.html")
+    page.write_text(text, encoding="utf-8")
 
 
 def setup(app):

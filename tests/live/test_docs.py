@@ -24,9 +24,12 @@ def built(tmp_path):
 def test_documents_link_to_the_page_and_the_page_to_theory(built):
     assert 'href="live/index.html"' in (DOCS / "live.md").read_text("utf-8")
     linked = re.findall(r'href="\.\./(theory/\w+)\.html"', built.read_text("utf-8"))
-    assert linked == ["theory/location", "theory/signal"]
+    assert linked == ["theory/location", "theory/pca", "theory/signal"]
     for name in linked:
         assert (DOCS / f"{name}.md").is_file()
+    # Two heads have no page of their own, and keep the short theory of the live page.
+    assert 'href="theory.html#heads"' in built.read_text("utf-8")
+    assert 'id="heads"' in built.with_name("theory.html").read_text("utf-8")
 
 
 def test_the_same_in_python_runs():
@@ -54,5 +57,7 @@ def test_theory_is_a_link_that_works_offline(page):
     papers = re.findall(r'href="(https:[^"]+)"', live_page().read_text("utf-8"))
     assert papers == [
         "https://arxiv.org/abs/2410.01537",
+        "https://arxiv.org/abs/2603.03993",
+        "https://arxiv.org/abs/2605.18315",
         "https://arxiv.org/abs/2606.22406",
     ]

@@ -190,7 +190,8 @@ def test_data_and_picture(page, system):
     finish(page)
     text = page.run("session.csv()")
     lines = text.splitlines()
-    assert lines[0].startswith(f"# Eigenheads live, {system}: d=")
+    assert lines[0].startswith(f"# Eigenheads live, {system}: ")
+    assert " updates=500 " in lines[0]
     names = lines[1].split(",")
     runs = [line for line in lines[2:] if "theory" not in line]
     table = np.genfromtxt(io.StringIO("\n".join(runs)), delimiter=",", names=names)
@@ -283,7 +284,7 @@ def test_distances_late_in_training_lie_in_theorys_band(page):
     """
     page.open(f"{URL}#paused=1&start=overlap&updates=4000&cooling=1&sharpness=2")
     page.run("while (!session.done) session.advance(1e99)")
-    low, high = page.run("session.last.band")
+    low, high = page.run("session.last.bands[3]")
     distances = np.linalg.norm(
         [order[2:] for order in page.run("session.last.orders")], axis=1
     )

@@ -220,14 +220,19 @@ class Pursuit:
         now = self.objective[-1]
         if abs(before - now) > settled * now or self.splitting.primal[0, 0] > 0.1:
             return False
+        return not self.is_exact
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the data seem to be low-rank up to errors, without noise."""
         if self.splitting.errors.noise or self.splitting.errors.of_rows:
-            return True
+            return False
         # Low-rank matrices of this rank can fit as many entries as they have degrees of
         # freedom. More entries without errors mean that the data are low-rank, and
         # that the exact solution is worth the remaining steps.
         n, d = self.data.n_rows, self.data.x.shape[1]
         rank = len(self.prox.singular_values) + 1
-        return self.splitting.count_zeros() < 2 * rank * (n + d - rank)
+        return self.splitting.count_zeros() >= 2 * rank * (n + d - rank)
 
     def _say(self) -> None:
         self._report(

@@ -21,32 +21,92 @@ function clamp({ min, max, whole, options, start }, given) {
 	return Number.isNaN(value) ? start : whole ? round(value) : value;
 }
 
+// An address is text of strangers: values are checked, cut and shown as text only.
+const cut = (text) => (text.length > 40 ? `${text.slice(0, 40)}…` : text);
+const contract = ({ min, max, whole, options }) =>
+	options
+		? `one of ${Object.keys(options).join(", ")}`
+		: `a ${whole ? "whole " : ""}number from ${fmt(min)} to ${fmt(max)}`;
+const listed = (keys) => keys.join(", ");
+
 function readAddress() {
 	const given = new URLSearchParams(`${location.search.slice(1)}&${location.hash.slice(1)}`),
 		said = [],
 		changes = {};
 	const name = given.get("system") ?? "location",
 		known = systems[name] ? name : "location";
-	if (name !== known) said.push(`There is no system “${name}”.`);
+	if (name !== known) said.push(`There is no system “${cut(name)}”.`);
 	given.delete("system");
 	if (given.has("paused")) playing = false;
 	given.delete("paused");
 	for (const [key, value] of given) {
 		const control = systems[known].controls.find((one) => one.key === key);
 		if (!control) {
-			said.push(`There is no parameter “${key}”.`);
+			said.push(`There is no parameter “${cut(key)}”.`);
 			continue;
 		}
-		const { label, min, max, whole, options } = control,
-			used = (changes[key] = clamp(control, value));
-		const wanted = options
-			? `one of ${Object.keys(options).join(", ")}`
-			: `a ${whole ? "whole " : ""}number from ${fmt(min)} to ${fmt(max)}`;
+		const used = (changes[key] = clamp(control, value));
 		if (value !== used && !(value && +value === used))
-			said.push(`${label} must be ${wanted}; got “${value}”. Using ${used}.`);
+			said.push(
+				`${control.label} must be ${contract(control)}; got “${cut(value)}”. Using ${used}.`,
+			);
 	}
 	choose(known, changes);
-	tell("notice", said.join(" "));
+	tell(
+		"notice",
+		[...said.slice(0, 4), ...(said.length > 4 ? [`${said.length - 4} more.`] : [])].join(" "),
+	);
+}
+
+// ---- parameters as text ----
+const SHORT_NAMES = { __proto__: null, L: "tokens", B: "batch", T: "updates" };
+
+// Read `name=value` pairs. Return {name, changes}, or {error}: one sentence, and nothing changed.
+function readText(text, current) {
+	const changes = {},
+		pairs = text
+			.replace(/\s*=\s*/g, "=")
+			.split(/[\s,;&]+/)
+			.filter(Boolean);
+	let name = current;
+	for (const pair of pairs) if (pair.startsWith("system=")) name = pair.slice(7);
+	if (!systems[name])
+		return {
+			error: `There is no system “${cut(name)}”; choose one of ${listed(Object.keys(systems))}.`,
+		};
+	for (const pair of pairs) {
+		const at = pair.indexOf("="),
+			given = pair.slice(0, at),
+			value = pair.slice(at + 1);
+		if (at < 1)
+			return {
+				error: `“${cut(pair)}” is no parameter with a value; write name=value, for example d=1000.`,
+			};
+		if (given === "system") continue;
+		const key = SHORT_NAMES[given] ?? given,
+			control = systems[name].controls.find((one) => one.key === key);
+		if (!control)
+			return {
+				error: `There is no parameter “${cut(given)}”; choose from ${listed(systems[name].controls.map((one) => one.key))}.`,
+			};
+		const number = value.replace(/^10\^/, "1e"),
+			used = clamp(control, control.options ? value : number);
+		if (control.options ? used !== value : !number || +number !== used)
+			return {
+				error: `${control.label} (${key}) must be ${contract(control)}; got “${cut(value)}”.`,
+			};
+		changes[key] = used;
+	}
+	return { name, changes };
+}
+
+function applyText() {
+	const { error, name, changes } = readText($("typed-text").value, system.name);
+	$("typed-text").ariaInvalid = Boolean(error);
+	tell("typed-error", error);
+	if (error) return;
+	if (name === system.name) set(changes);
+	else choose(name, changes);
 }
 
 // ---- controls ----
@@ -110,8 +170,15 @@ function set(changes) {
 				fmt(P[key]) + (unit ? ` (${unit(P)})` : "");
 	}
 	tell("hint", text.hint?.(P));
-	$("ways").hidden = $("hint").hidden;
+	$("ways").hidden = $("hint").hidden || system.name !== "location";
 	tell("notice", "");
+	tell("typed-error", "");
+	Object.assign($("typed-text"), {
+		value: Object.entries(P)
+			.map((pair) => pair.join("="))
+			.join(" "),
+		ariaInvalid: false,
+	});
 	play(playing);
 }
 
@@ -119,11 +186,14 @@ function set(changes) {
 function frame() {
 	requestAnimationFrame(frame);
 	const { step } = session;
-	if (playing && !session.done) {
+	if (!session.isReady) {
+		dirty = session.prepare(performance.now() + BUDGET);
+	} else if (playing && !session.done) {
 		session.advance(performance.now() + BUDGET);
 		if (session.done) play(playing);
 	}
-	if (dirty || step !== session.step) draw();
+	if (!session.isReady || !(dirty || step !== session.step)) return;
+	draw();
 	dirty = false;
 }
 
@@ -251,6 +321,15 @@ for (const [id, act] of Object.entries({
 	on($(id), "click", act);
 on($("systems"), "click", ({ target }) => target.value && choose(target.value));
 on($("controls"), "submit", (event) => event.preventDefault());
+on($("typed"), "submit", (event) => {
+	event.preventDefault();
+	applyText();
+});
+on($("typed-text"), "keydown", (event) => {
+	if (event.key !== "Enter" || event.shiftKey) return;
+	event.preventDefault();
+	applyText();
+});
 on($("controls"), "input", (event) => event.target.type === "number" || edit(event));
 on($("controls"), "change", (event) => event.target.type === "number" && edit(event));
 on(

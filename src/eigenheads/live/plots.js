@@ -1,4 +1,4 @@
-// Drawing: axes, curves, the (κ, ν) square, the signal's tree and map.
+// Drawing: axes, curves, squares of overlaps, the spectrum, the signal's tree and map.
 "use strict";
 
 const style = getComputedStyle(document.documentElement),
@@ -73,7 +73,10 @@ function labels(values, [low, high]) {
 }
 
 // Draw axes and return the maps from numbers to pixels, with the box.
-function axes({ c, width, height }, { x, y, xLog, yLog, xLabel, square, top = square ? 24 : 8 }) {
+function axes(
+	{ c, width, height },
+	{ x, y, xLog, yLog, xLabel, square, isBare, top = square ? 24 : 8 },
+) {
 	const yTicks = ticks(y, yLog, 4),
 		yText = labels(yTicks, y);
 	let [x0, x1, y0, y1] = [
@@ -93,7 +96,7 @@ function axes({ c, width, height }, { x, y, xLog, yLog, xLabel, square, top = sq
 			from + (isLog ? log(v / a) / log(b / a) : (v - a) / (b - a)) * (to - from);
 	const X = scale(x, xLog, x0, x1),
 		Y = scale(y, yLog, y0, y1),
-		xTicks = ticks(x, xLog, max(2, floor((x1 - x0) / 90)));
+		xTicks = isBare ? [] : ticks(x, xLog, max(2, floor((x1 - x0) / 90)));
 	yTicks.forEach((v, i) => {
 		line(
 			c,
@@ -133,16 +136,18 @@ function around(values) {
 
 // ---- curves: mean and band of each part, theory dashed, levels ----
 const curves =
-	(parts, { levels = [], yLog, band } = {}) =>
+	(parts, { levels = [], yLog, band, range = [-0.02, 1.05] } = {}) =>
 	(canvas, { records, step }, close) => {
 		const frame = prepare(canvas),
 			{ c } = frame,
-			banded = band ? records.filter((one) => one.band) : [],
+			banded = (i) => (band ? records.filter((one) => one.bands[i]) : []),
 			shown = parts
-				.flatMap((i) => records.flatMap(({ stats: { [i]: s } }) => [s.low, s.high, s.mean, s.theory]))
-				.concat(banded.flatMap((one) => one.band));
+				.flatMap((i) =>
+					records.flatMap(({ stats: { [i]: s } }) => [s.low, s.high, s.mean, s.theory]),
+				)
+				.concat(parts.flatMap((i) => banded(i).flatMap((one) => one.bands[i])));
 		const lines = close ? [] : levels;
-		let y = close || yLog ? around(shown) : [-0.02, 1.05];
+		let y = close || yLog ? around(shown) : range === "seen" ? around([...shown, 0, 1]) : range;
 		if (yLog) {
 			const [low, high] = around(
 				[...shown, ...lines.flatMap(([key]) => records.map((one) => one.levels[key]))]
@@ -182,12 +187,14 @@ const curves =
 				{ dash: [6, 4] },
 			);
 		}
-		const [low, high] = [0, 1].map((side) => path((one) => one.band[side], banded));
-		Object.assign(c, { fillStyle: color("ink"), globalAlpha: 0.13 });
-		c.beginPath();
-		for (const [px, py] of [...low, ...high.reverse()]) c.lineTo(px, py);
-		c.fill();
-		for (const edge of [low, high]) line(c, edge, "ink", { width: 0.8, dash: [3, 3] });
+		for (const i of parts) {
+			const [low, high] = [0, 1].map((side) => path((one) => one.bands[i][side], banded(i)));
+			Object.assign(c, { fillStyle: color("ink"), globalAlpha: 0.13 });
+			c.beginPath();
+			for (const [px, py] of [...low, ...high.reverse()]) c.lineTo(px, py);
+			c.fill();
+			for (const edge of [low, high]) line(c, edge, "ink", { width: 0.8, dash: [3, 3] });
+		}
 		for (const [key, ink, dash] of lines)
 			line(
 				c,
@@ -228,6 +235,30 @@ function closeUp({ records, system }) {
 	return half < 0.2 && ranges.map(([a, b]) => [(a + b) / 2 - half, (a + b) / 2 + half]);
 }
 
+// The flow and where it rests. On the manifold the slopes of softmax are linear in ν, so that
+// two values of ν suffice for each κ; they are kept until λ has changed by two hundredths.
+const erfFlow = ({ law, lambda }, step) => ({
+	flow: (kappa, nu) => locationField(kappa, nu, law, lambda(step)),
+	points: LOCATION_FIXED_POINTS,
+});
+function softmaxFlow({ law, lambda }, step) {
+	const level = 1.02 ** round(log(lambda(step)) / log(1.02));
+	return keptFlow(JSON.stringify([law, level]));
+}
+const keptFlow = recent((key) => {
+	const [law, level] = JSON.parse(key),
+		ends = recent(
+			(kappa) => [1, -1].map((nu) => softmaxSlopes([kappa, nu, 0, 0, 0], law, level)),
+			100,
+		);
+	const flow = (kappa, nu) => {
+		const [up, down] = ends(kappa),
+			slopes = up.map((value, i) => (value * (1 + nu) + down[i] * (1 - nu)) / 2);
+		return locationField(kappa, nu, law, level, () => slopes);
+	};
+	return { flow, points: softmaxFixedPoints(law, level) };
+}, 2);
+
 // The (κ, ν) square: the flow's arrows, fixed points, thirty paths.
 function square(canvas, session, close) {
 	const frame = prepare(canvas),
@@ -253,6 +284,7 @@ function square(canvas, session, close) {
 	c.beginPath();
 	c.rect(x0 - 8, y1 - 8, x1 - x0 + 16, y0 - y1 + 16);
 	c.clip();
+	const { flow, points } = setup.isSoftmax ? softmaxFlow(setup, step) : erfFlow(setup, step);
 	const n = 19,
 		gap = (x1 - x0) / n,
 		at = ([a, b], i) => a + ((i + 0.5) / n) * (b - a);
@@ -268,7 +300,7 @@ function square(canvas, session, close) {
 		const kappa = at(x, i % n),
 			nu = at(y, floor(i / n));
 		if (max(abs(kappa), abs(nu)) > 1) continue;
-		const [u, v] = locationField(kappa, nu, setup.law, setup.lambda(step)),
+		const [u, v] = flow(kappa, nu),
 			speed = hypot(u, v) || 1;
 		const size = (0.16 + 0.26 * min(1, speed / 0.6)) * gap,
 			[dx, dy] = [(u / speed) * size, (-v / speed) * size];
@@ -276,9 +308,118 @@ function square(canvas, session, close) {
 			arrows.push([X(kappa) + f * dx - g * dy, Y(nu) + f * dy + g * dx, jump]);
 	}
 	line(c, arrows, "field", { width: 1.1 });
-	for (const [kappa, nu, kind] of LOCATION_FIXED_POINTS) mark(c, X(kappa), Y(nu), kind);
+	for (const [kappa, nu, kind] of points) mark(c, X(kappa), Y(nu), kind);
 	paths(c, session, ([kappa, nu]) => [X(kappa), Y(nu)]);
 	c.restore();
+}
+
+// Two heads: overlap with one feature to the right, with the other upwards. Both heads of
+// every run are in one picture, and part towards the two corners.
+function parting(canvas, { records, last }) {
+	const frame = prepare(canvas),
+		{ c } = frame,
+		range = [-0.3, 1.08];
+	const { X, Y, x0, y1 } = axes(frame, {
+		x: range,
+		y: range,
+		xLabel: "overlap with feature 1",
+		square: true,
+	});
+	write(c, "overlap with feature 2", x0 + 4, y1 - 20);
+	line(
+		c,
+		Array.from({ length: 61 }, (_, i) => [X(cos((PI * i) / 120)), Y(cos((PI * (60 - i)) / 120))]),
+		"grey",
+		{ width: 1, dash: [2, 3] },
+	);
+	line(
+		c,
+		[
+			[X(0), Y(0)],
+			[X(0.78), Y(0.78)],
+		],
+		"grey",
+		{ width: 1, dash: [2, 3] },
+	);
+	for (const [x, y] of [
+		[1, 0],
+		[0, 1],
+	])
+		mark(c, X(x), Y(y), "sink");
+	// Places of the two heads in an order (k·f₁, v·f₂, v·f₁, k·f₂).
+	const heads = [([a, , , b]) => [X(a), Y(b)], ([, b, a]) => [X(a), Y(b)]];
+	heads.forEach((place, head) => {
+		const ink = head ? "orange" : "blue";
+		last.orders.forEach((_, run) =>
+			line(
+				c,
+				records.map((one) => place(one.orders[run])),
+				ink,
+				{ width: 1, alpha: 0.5 },
+			),
+		);
+		for (const order of last.orders) dot(c, ...place(order), 3.4, ink);
+	});
+	for (const place of heads)
+		line(
+			c,
+			records.map((one) => place(one.theory[0])),
+			"ink",
+			{ width: 2, dash: [5, 4] },
+		);
+}
+
+// The spectrum, and beside every eigenvalue the share of the heads' squared length there.
+function spectrum(canvas, { last, setup: { law } }) {
+	const frame = prepare(canvas),
+		{ c } = frame,
+		s = law.roots.length,
+		names = [...law.roots.map((_, i) => `${i + 1}`), "bulk"];
+	const { X, Y, x0, x1, y0 } = axes(frame, {
+		x: [0, s + 1],
+		y: [0, 1.05],
+		xLabel: "eigenvector",
+		top: 26,
+		isBare: true,
+	});
+	write(c, "eigenvalue (bars), share of |μ|² (dots)", x0 + 4, 6);
+	const total = law.trace - law.roots.reduce((sum, root) => sum + root * root, 0);
+	const share = (order, i) =>
+		order[i] ** 2 / (order.reduce((sum, x, k) => sum + (k <= s ? x * x : 0), 0) || 1);
+	names.forEach((name, i) => {
+		const left = X(i + 0.1),
+			right = X(i + 0.48),
+			height = min(1.05, i < s ? law.roots[i] ** 2 : total);
+		Object.assign(c, { fillStyle: color(i < s ? "field" : "line") });
+		c.fillRect(left, Y(height), right - left, y0 - Y(height));
+		write(c, name, X(i + 0.5), y0 + 5, "center");
+		const shares = last.orders.map((order) => share(order, i)),
+			middle = X(i + 0.72);
+		shares.forEach((value, run) =>
+			dot(c, middle + (((run % 10) - 4.5) * 0.02 * (x1 - x0)) / (s + 1), Y(value), 2.6, "blue"),
+		);
+		const level = Y(mean(shares)),
+			theory = Y(share(last.theory[0], i)),
+			[from, to] = [X(i + 0.55), X(i + 0.92)];
+		line(
+			c,
+			[
+				[from, level],
+				[to, level],
+			],
+			"orange",
+			{ width: 3 },
+		);
+		line(
+			c,
+			[
+				[from, theory],
+				[to, theory],
+			],
+			"ink",
+			{ width: 2, dash: [5, 4] },
+		);
+	});
 }
 
 // Signal recovery: alignment to the right, time upwards; above, the objective with one
@@ -381,6 +522,25 @@ const figures = {
 			],
 		}),
 		curves([3], { yLog: true, band: true }),
+	],
+	heads: [
+		parting,
+		curves([0, 1], { band: true, range: [-0.32, 1.05] }),
+		curves([2], { band: true, range: [-0.52, 1.05] }),
+		curves([3], { yLog: true, levels: [["best", "green", DOTTED]] }),
+	],
+	pca: [
+		spectrum,
+		curves([0], { band: true }),
+		curves([1], { band: true, range: "seen" }),
+		curves([2], {
+			yLog: true,
+			band: true,
+			levels: [
+				["pca", "green", DOTTED],
+				["null", "grey", LONG],
+			],
+		}),
 	],
 	signal: [
 		tree,

@@ -1,5 +1,4 @@
-// The two systems: parameters, updates and records.
-// Session advances runs and theory, a few milliseconds at a time.
+// The four systems: parameters, updates, theory and records.
 "use strict";
 
 const systems = { __proto__: null },
@@ -25,6 +24,13 @@ const mean = (values) => values.reduce((sum, x) => sum + x, 0) / values.length;
 const falling = (first, times, P) => (t) => first / (1 + ((times - 1) * t) / P.updates);
 
 // ---- parameters, each with its two sentences ----
+const choice = (key, label, options, help) => ({
+	key,
+	label,
+	options,
+	start: Object.keys(options)[0],
+	help,
+});
 const slider = (key, label, min, max, start, help, unit) => ({
 	key,
 	label,
@@ -78,6 +84,12 @@ const ending = (decay, updates) => [
 systems.location = {
 	name: "location",
 	controls: [
+		choice(
+			"head",
+			"Weights",
+			{ erf: "erf", softmax: "softmax" },
+			"How scores become weights: erf of each score, or softmax over the tokens. Softmax weights are positive, so that all heads end in one corner.",
+		),
 		dimension(80),
 		count(
 			"tokens",
@@ -129,48 +141,59 @@ systems.location = {
 			"First step size α, times d. If it is too large, the noise of the gradients moves heads away from the manifold.",
 			(P) => `α = ${fmt(P.step / P.d)}`,
 		),
-		{
-			key: "start",
-			label: "Start",
-			start: "sphere",
-			options: {
-				sphere: "random",
-				manifold: "random, on the manifold",
-				overlap: "overlap κ = ν = 0.3",
-			},
-			help: "Random starts have overlaps of about 1/√d. In very high dimensions start at an overlap of 0.3.",
-		},
+		choice(
+			"start",
+			"Start",
+			{ sphere: "random", manifold: "random, on the manifold", overlap: "overlap κ = ν = 0.3" },
+			"Random starts have overlaps of about 1/√d. In very high dimensions start at an overlap of 0.3.",
+		),
 		...ending(1, 40000),
 	],
 	setup: (P) => ({
 		law: { d: P.d, nTokens: P.tokens, gamma: GAMMA, noise: P.noise },
 		batch: P.batch,
+		isSoftmax: P.head === "softmax",
+		...(P.head === "softmax"
+			? { ...softmaxHead, excess: softmaxExcess }
+			: { ...erfHead, excess: locationExcess }),
 		lambda: falling(P.sharpness / sqrt(P.d), P.cooling, P),
 		step: falling(P.step / P.d, P.decay, P),
 	}),
 	columns: ["kappa", "nu", "theta", "eta", "rho"],
 	derived: ["excess", "distance"],
-	makeRun: (P, S, run) =>
-		new LocationRun(S.law, P.batch, P.start === "overlap" ? 0.3 : P.start, P.seed, run),
-	stepRun: (run, t, S) => run.step(S.lambda(t), S.step(t)),
-	// The noise changes slowly: its integrals are computed at every eighth update.
-	stepTheory(order, t, S) {
-		const isKnown = order.noise && t % 8;
-		const noise = isKnown ? order.noise : locationNoise(order, S.law, S.lambda(t));
-		const next = locationStep(order, S.law, S.lambda(t), S.step(t), 1 / S.batch, noise);
-		return Object.assign(next, { noise });
+	makeRun(P, S, run) {
+		const Run = S.isSoftmax ? SoftmaxLocationRun : LocationRun;
+		return new Run(S.law, P.batch, P.start === "overlap" ? 0.3 : P.start, P.seed, run);
 	},
-	stepPlain: (order, t, S) => locationDescent(order, S.law, S.lambda(t), S.step(t)),
-	derive: (order, t, S) => [locationExcess(order, S.law, S.lambda(t)), hypot(...order.slice(2))],
+	stepRun: (run, t, S) => run.step(S.lambda(t), S.step(t)),
+	// From one common start theory has one path. Its integrals cost more with softmax: ten
+	// of the starts, whose paths differ little.
+	nTheory: (P) => (P.start === "overlap" ? 1 : P.head === "softmax" ? 10 : N_RUNS),
+	// The noise changes slowly: its integrals are computed at every eighth update. With
+	// softmax the slopes hold for eight updates, and the noise for 64.
+	stepTheory(order, t, S) {
+		const every = S.isSoftmax ? 64 : 8,
+			noise = order.noise && t % every ? order.noise : S.noise(order, S.law, S.lambda(t)),
+			slopes = this.slopes(order, t, S);
+		return Object.assign(pairStep(order, slopes, S.step(t), 1 / S.batch, noise), { noise, slopes });
+	},
+	stepPlain(order, t, S) {
+		const slopes = this.slopes(order, t, S);
+		return Object.assign(pairStep(order, slopes, S.step(t)), { slopes });
+	},
+	slopes: (order, t, S) =>
+		S.isSoftmax && order.slopes && t % 8 ? order.slopes : S.slopes(order, S.law, S.lambda(t)),
+	derive: (order, t, S) => [S.excess(order, S.law, S.lambda(t)), hypot(...order.slice(2))],
 	// Where the distance of runs to the manifold lies late in training, from theory's mean overlaps.
-	band(theory, t, S) {
+	bands(theory, t, S, isLate) {
+		if (!isLate) return {};
 		const [kappa, nu] = [0, 1].map((i) => mean(theory.map((order) => abs(order[i]))));
-		const spread = locationSpread(kappa, nu, S.law, S.lambda(t), S.step(t), S.batch);
-		return spread && middleOfLength(spread);
+		const spread = locationSpread(kappa, nu, S.law, S.lambda(t), S.step(t), S.batch, S);
+		return spread ? { 3: middleOfLength(spread) } : {};
 	},
 	overlaps: 2, // the first columns; their sizes are curves
 	levels: (t, S) => ({
-		oracle: locationExcess([1, 1, 0, 0, 0], S.law, S.lambda(t)),
+		oracle: S.excess([1, 1, 0, 0, 0], S.law, S.lambda(t)),
 		linear: 0.5 - 0.25 / (S.law.nTokens - 0.5),
 	}), // γ² = ½
 };
@@ -268,111 +291,266 @@ systems.signal = {
 	},
 };
 
-// ---- a session ----
-class Session {
-	constructor(system, P) {
-		Object.assign(this, {
-			system,
-			P,
-			setup: system.setup(P),
-			step: 0,
-			stride: 1,
-			records: [],
-			cost: 0.02,
-			turn: 0,
-			broken: false,
-		});
-		this.runs = Array.from({ length: N_RUNS }, (_, run) => system.makeRun(P, this.setup, run));
-		// From one common start theory has one path.
-		this.theory = this.runs.slice(0, P.start === "overlap" ? 1 : N_RUNS).map((run) => run.order());
-		// Theory without the noise of the gradients, where the system has both.
-		this.plain = system.stepPlain ? this.theory.slice() : [];
-		this.at = new Float64Array(N_RUNS + this.theory.length + this.plain.length);
-		this.record();
-	}
+// ---- two heads ----
+systems.heads = {
+	name: "heads",
+	controls: [
+		dimension(1000),
+		count(
+			"tokens",
+			"Tokens",
+			2,
+			100,
+			10,
+			"Number of tokens in a prompt: one with each of the two features, and others that are noise. Each token has a value, and the answer is the sum of the values of the first two.",
+		),
+		slider(
+			"amplitude",
+			"Strength A",
+			1,
+			20,
+			5,
+			"Length of a feature in its token; noise has length 1 in every direction. Weak features need more updates, and the heads part later.",
+			(P) => `λA = ${fmt(P.sharpness * P.amplitude)}`,
+		),
+		slider(
+			"sharpness",
+			"Sharpness λ",
+			0.1,
+			2,
+			0.5,
+			"Inverse temperature of the softmax of both heads. Flat heads first look at both features together; sharp heads part at once.",
+		),
+		slider(
+			"noise",
+			"Noise ε",
+			0.001,
+			2,
+			0.1,
+			"Standard deviation of the noise in the answer. It makes gradients noisier, but does not change the best heads.",
+		),
+		count(
+			"batch",
+			"Batch",
+			1,
+			100,
+			5,
+			"Number of new prompts per gradient. Larger batches give smoother paths and slower steps.",
+		),
+		slider(
+			"step",
+			"Step α·d",
+			0.05,
+			10,
+			1,
+			"First step size α, times d. Larger steps learn faster, and their noise keeps the heads away from the features.",
+			(P) => `α = ${fmt(P.step / P.d)}`,
+		),
+		slider(
+			"overlap",
+			"Start",
+			0.001,
+			0.6,
+			0.1,
+			"Overlap of every head with both features at the start. It is the same for all runs, so that theory has one path.",
+		),
+		slider(
+			"lead",
+			"Lead",
+			0.0001,
+			0.3,
+			0.02,
+			"Additional overlap of head 1 with feature 1, and of head 2 with feature 2, at the start. If it is small, noise decides which head takes which feature.",
+		),
+		...ending(1, 20000),
+	],
+	setup(P) {
+		const step = falling(P.step / P.d, P.decay, P),
+			// Overlaps should move little while integrals hold.
+			hold = (t) => floor(clip(0.03 / step(t), 1, max(1, P.updates / 150)));
+		const law = { d: P.d, nTokens: P.tokens, amplitude: P.amplitude, noise: P.noise };
+		return {
+			law,
+			batch: P.batch,
+			lambda: P.sharpness,
+			step,
+			hold,
+			start: [min(0.7, P.overlap + P.lead), P.overlap],
+		};
+	},
+	columns: ["k1f1", "k2f2", "k2f1", "k1f2", "k1k2"],
+	derived: ["own", "other", "likeness", "excess"],
+	makeRun: (P, S, run) => new HeadsRun(S.law, P.batch, S.start, P.seed, run),
+	// The sixth number is the mean loss since the last record; at the start, the risk.
+	orderOf: (run, S) => [
+		...run.order(),
+		run.loss() ?? (S.first ??= headsRisk(run.order(), S.law, S.lambda).excess),
+	],
+	stepRun: (run, t, S) => run.step(S.lambda, S.step(t)),
+	nTheory: () => 1,
+	stepTheory: headsStep,
+	// A head's own feature is the one that it has more of.
+	derive(order) {
+		const [a, b] = [(order[0] + order[1]) / 2, (order[2] + order[3]) / 2];
+		return [max(a, b), min(a, b), order[4], order[5]];
+	},
+	bands([order]) {
+		const wander = order.memo?.wander;
+		if (!wander) return {};
+		const around = (middle, deviation) =>
+			[-1, 1].map((side) => clip(middle + side * MIDDLE * deviation, -1, 1));
+		const [own, other] = this.derive(order);
+		return {
+			0: around(own, wander.deviation(0, [0.5, 0.5, 0, 0, 0])),
+			1: around(other, wander.deviation(0, [0, 0, 0.5, 0.5, 0])),
+			2: around(order[4], wander.deviation(4)),
+		};
+	},
+	overlaps: 0,
+	levels: (t, S) => ({ best: (S.best ??= headsRisk([1, 1, 0, 0, 0], S.law, S.lambda).excess) }),
+};
 
-	get done() {
-		return this.step >= this.P.updates || this.broken;
-	}
-	get last() {
-		return this.records.at(-1);
-	}
+// ---- principal component ----
+const N_LEADING = 5;
 
-	// Work until the deadline (ms); runs, then theory, reach a record one after the other.
-	advance(deadline) {
-		let tokens = 3e5; // a bound, because some clocks do not advance during a task
-		do {
-			const now = performance.now();
-			const target = min(this.P.updates, (floor(this.step / this.stride) + 1) * this.stride);
-			const chunk = min(target - this.at[this.turn], max(1, min(256, floor(0.3 / this.cost))));
-			this.push(this.turn, chunk);
-			tokens -= chunk * this.P.tokens * (this.P.batch || 1);
-			// Smoothed duration of a step, because clocks of browsers are coarse.
-			if (this.turn < N_RUNS)
-				this.cost = max(1e-4, 0.9 * this.cost + (0.1 * (performance.now() - now)) / chunk);
-			if (this.at[this.turn] < target) continue;
-			this.turn = (this.turn + 1) % this.at.length;
-			if (this.turn) continue;
-			this.step = target;
-			this.record();
-		} while (tokens > 0 && !this.done && performance.now() + this.cost < deadline);
-	}
-
-	push(index, count) {
-		const { system, setup, at, theory, plain } = this;
-		const own = index - N_RUNS,
-			other = own - theory.length;
-		for (let i = 0; i < count; i++, at[index]++) {
-			if (own < 0) system.stepRun(this.runs[index], at[index], setup);
-			else if (other < 0) theory[own] = system.stepTheory(theory[own], at[index], setup);
-			else plain[other] = system.stepPlain(plain[other], at[index], setup);
-		}
-	}
-
-	record() {
-		const { system, setup, step } = this,
-			orders = this.runs.map((run) => run.order()),
-			theory = this.theory.slice();
-		this.broken ||= !orders.flat().every(Number.isFinite);
-		const [ours, theirs, quiet] = [orders, theory, this.plain].map((all) =>
-			all.map((order) => [
-				...order.slice(0, system.overlaps).map(abs),
-				...system.derive(order, step, setup),
-			]),
+systems.pca = {
+	name: "pca",
+	controls: [
+		choice(
+			"head",
+			"Weights",
+			{ softmax: "softmax", linear: "linear" },
+			"How scores become weights: softmax over the tokens, or the scores themselves. Both heads have a minimum along the first eigenvector only.",
+		),
+		dimension(1000),
+		count(
+			"tokens",
+			"Tokens",
+			2,
+			500,
+			50,
+			"Number of tokens in a prompt; the first is the query that the head reconstructs. With more tokens the reconstruction comes closer to PCA.",
+		),
+		slider(
+			"ratio",
+			"Ratio of eigenvalues",
+			0.05,
+			0.95,
+			0.6,
+			"Each of the five leading eigenvalues divided by the one before; the first is 1. If it is close to 1, the head separates the eigenvectors slowly.",
+			(P) => `σ₂ = ${fmt(P.ratio)}`,
+		),
+		slider(
+			"bulk",
+			"Bulk variance",
+			0.01,
+			100,
+			0.5,
+			"Sum of all other eigenvalues, which are equal. It makes gradients noisier, and adds directions in which nothing pulls the head back.",
+		),
+		count(
+			"batch",
+			"Batch",
+			1,
+			100,
+			10,
+			"Number of new prompts per gradient. Larger batches give smoother paths and slower steps.",
+		),
+		slider(
+			"step",
+			"Step",
+			0.01,
+			2,
+			0.1,
+			"First step size, in units of the largest that is stable at the minimum. Far below 1 noise is small, and training is slow.",
+			(P) => `α = ${fmt(P.step * pcaStable(P))}`,
+		),
+		slider(
+			"overlap",
+			"Start",
+			0.01,
+			1,
+			0.1,
+			"Overlap with each leading eigenvector, and length in the bulk, at the start. It is the same for all runs, so that theory has one path.",
+		),
+		...ending(10, 1000),
+	],
+	setup(P) {
+		const law = pcaLaw(P),
+			step = falling(P.step * pcaStable(P), P.decay, P),
+			table = pcaTable(JSON.stringify([P.tokens, law.isSoftmax]));
+		// The start is in units of the minimum, 1/√c of the linear head's is smaller.
+		const size = P.overlap * (law.isSoftmax ? 1 : 1 / sqrt(P.tokens + 3));
+		return {
+			law,
+			table,
+			batch: P.batch,
+			step,
+			hold: () => max(1, floor(P.updates / 200)),
+			start: Array(N_LEADING + 1).fill(size),
+		};
+	},
+	prepare: (S) => S.table.prepare(),
+	columns: [...Array.from({ length: N_LEADING }, (_, i) => `u${i + 1}`), "bulk"],
+	derived: ["alignment", "strength", "risk"],
+	makeRun: (P, S, run) => new PcaRun(S.law, P.batch, S.start, P.seed, run),
+	stepRun: (run, t, S) => run.step(S.step(t)),
+	nTheory: () => 1,
+	stepTheory: pcaStep,
+	stepPlain: pcaDescent,
+	derive(order, t, S) {
+		const { c, square } = pcaForms(order, S.law);
+		return [abs(order[0]) / sqrt(square || 1), c, pcaRisk(order, S.law, S.table)];
+	},
+	// Deviations of alignment and strength, to first order in those of the overlaps.
+	bands([order], t, S) {
+		const wander = order.memo?.wander,
+			plain = [...order];
+		if (!wander) return {};
+		const middle = this.derive(plain, t, S),
+			slopes = plain.map((_, i) => {
+				const moved = plain.slice();
+				moved[i] += 1e-5;
+				return this.derive(moved, t, S).map((value, k) => (value - middle[k]) / 1e-5);
+			});
+		return Object.fromEntries(
+			[0, 1, 2].map((k) => {
+				const deviation = wander.deviation(
+					0,
+					slopes.map((row) => row[k]),
+				);
+				return [
+					k,
+					[-1, 1].map((side) =>
+						clip(
+							middle[k] + side * MIDDLE * deviation,
+							k === 2 ? S.law.trace * 1e-3 : 0,
+							k ? Infinity : 1,
+						),
+					),
+				];
+			}),
 		);
-		const stats = ours[0].map((_, i) => {
-			const sorted = ours.map((row) => row[i]).sort((a, b) => a - b);
-			return {
-				mean: mean(sorted),
-				low: sorted[3],
-				high: sorted[N_RUNS - 4],
-				theory: mean(theirs.map((row) => row[i])),
-				plain: quiet.length ? mean(quiet.map((row) => row[i])) : null,
-			};
-		});
-		// At few records, which outlive a longer stride.
-		const isLate = step >= min(ESCAPE, this.P.updates / 2) && (step % (16 * this.stride) === 0 || this.done);
-		const band = (isLate && !this.broken && system.band?.(theory, step, setup)) || null;
-		this.records.push({ step, orders, stats, theory, band, levels: system.levels(step, setup) });
-		if (this.records.length <= MAX_RECORDS) return;
-		this.stride *= 2;
-		this.records = this.records.filter((one) => one.step % this.stride === 0 || one.step === step);
-	}
+	},
+	overlaps: 0,
+	levels: (t, S) => ({ pca: S.law.trace - S.law.roots[0] ** 2, null: S.law.trace }),
+};
 
-	csv() {
-		const { system, P, setup } = this,
-			lines = [
-				`# Eigenheads live, ${system.name}: ${Object.entries(P)
-					.map((pair) => pair.join("="))
-					.join(" ")}`,
-				["step", "run", ...system.columns, ...system.derived].join(),
-			];
-		for (const { step, orders, theory } of this.records) {
-			const add = (kind) => (order, run) =>
-				lines.push([step, kind + run, ...order, ...system.derive(order, step, setup)].join());
-			orders.forEach(add(""));
-			theory.forEach(add("theory"));
-		}
-		return `${lines.join("\n")}\n`;
-	}
+function pcaLaw({ d, tokens, ratio, bulk, head }) {
+	const leading = Array.from({ length: N_LEADING }, (_, i) => ratio ** i),
+		trace = leading.reduce((sum, x) => sum + x, bulk);
+	return {
+		d,
+		nTokens: tokens,
+		isSoftmax: head === "softmax",
+		roots: leading.map(sqrt),
+		bulk: sqrt(bulk / (d - N_LEADING)),
+		trace,
+	};
+}
+
+// The largest step that is stable along the first eigenvector, whose eigenvalue is 1.
+function pcaStable(P) {
+	const { isSoftmax, trace, nTokens } = pcaLaw(P);
+	return 1 / (4 * (isSoftmax ? 1 : trace + nTokens + 1));
 }

@@ -60,6 +60,62 @@ const words = {
 							: "Heads that start at random, with overlap 1/√d, hardly move in the updates shown."
 					}`,
 	},
+	heads: {
+		intro:
+			"The answer is the sum of the values of two tokens, and each of them has a feature. Two softmax heads first look at both features, and then part: each takes one.",
+		titles: [
+			"Thirty pairs of heads <span>head 1 blue, head 2 orange</span>",
+			"Overlaps: <span>own feature blue, other feature orange</span>",
+			"Likeness of the heads: <span>k₁·k₂</span>",
+			"Excess risk: <span>of new prompts, minus ε²</span>",
+		],
+		names: ["own feature", "other feature", "likeness", "excess risk"],
+		shown: [[0, 1], [0, 1], [2], [3]],
+		key: [
+			...RUNS,
+			["ink", "▒", "theory: the middle 80 %"],
+			["orange", "━━", "other feature; head 2"],
+			["green", "┈┈", "heads that equal the features"],
+			["green", "●", "feature"],
+		],
+		found({ last: { orders } }) {
+			const sides = orders.map(([a, b, c, d]) =>
+					min(a, b) - max(c, d) > 0.3 ? 1 : min(c, d) - max(a, b) > 0.3 ? -1 : 0,
+				),
+				[kept, swapped] = [1, -1].map((side) => sides.filter((one) => one === side).length);
+			return `${kept + swapped} of ${N_RUNS} pairs of heads have parted${swapped ? `, ${swapped} of them with exchanged features` : ""}.`;
+		},
+		hint: (P) =>
+			P.d < 2 * P.step * P.updates
+				? ""
+				: `Training at d = ${fmt(P.d)} takes about ${fmt((10 * P.d) / P.step, 1)} updates, because a step is of size 1/d. The page shows its beginning; the theoretical curve is the same in all large dimensions, per d updates.`,
+	},
+	pca: {
+		intro:
+			"A head reconstructs its query, the first token of a prompt, from all tokens. Without any labels its direction μ becomes the first principal component of the tokens.",
+		titles: [
+			"Spectrum of the tokens <span>and thirty heads</span>",
+			"Alignment: <span>|μ·u₁| / |μ|</span>",
+			"Strength: <span>μᵀΣμ</span>",
+			"Risk: <span>mean squared distance of query and output</span>",
+		],
+		names: ["alignment", "strength", "risk"],
+		shown: [[0], [0], [1], [2]],
+		key: [
+			...RUNS,
+			["ink", "──", "theory without noise"],
+			["ink", "▒", "theory: the middle 80 %"],
+			["green", "┈┈", "error of PCA with one component"],
+			["grey", "╍╍", "output 0"],
+			["grey", "▮", "eigenvalue"],
+			["blue", "●", "share of one head"],
+			["orange", "━━", "spectrum: mean share"],
+		],
+		found({ last: { stats, orders } }) {
+			const found = orders.filter((order) => abs(order[0]) > 0.9 * hypot(...order)).length;
+			return `${found} of ${N_RUNS} heads have an alignment above 0.9; on average ${fmt(100 * mean(orders.map((order) => order.at(-1) ** 2 / hypot(...order) ** 2)), 2)} % of |μ|² lie in the bulk.`;
+		},
+	},
 	signal: {
 		intro:
 			"A few tokens share a direction u, with random signs; most are noise. A query maximises the length of its own attention output and so finds u.",
@@ -131,6 +187,9 @@ const tourSteps = [
 				"Each orange dot is a head in training. κ measures whether it attends to the right token, ν whether it reads the right value. Blue lines are its past.",
 			signal:
 				"Each orange dot is a query in training. Time runs upwards: all queries start near zero, and each moves to u or to −u.",
+			heads:
+				"Each run has a blue and an orange dot, its two heads. The axes are the overlaps with the two features. Both heads start at the same place, learn what is common, and then part.",
+			pca: "Grey bars are the eigenvalues of the tokens' covariance. Blue dots show which share of its squared length each head has along each eigenvector. All of it moves to the first.",
 		},
 	],
 	[
@@ -141,6 +200,9 @@ const tourSteps = [
 				"Arrows are the flow of the closed-form risk. Its fixed points are a saddle in the middle, two sinks (circles) and two sources (squares).",
 			signal:
 				"The curve at the top is the closed form of the objective. Zero is unstable (square), the ends are stable (circles).",
+			heads:
+				"Dashed lines are the mean path of stochastic gradient descent, computed without any simulation: the softmax means are integrals. The circles are the two features.",
+			pca: "Dashed marks are the mean path from the same start, computed from the risk for this number of tokens. It includes the noise that gradients add in the bulk.",
 		},
 	],
 	[
@@ -151,16 +213,22 @@ const tourSteps = [
 				"The dashed line is the mean path of training with noise, from the same starts; heads that take the value for the key fall below it. The thin line is gradient descent without noise. Larger batches bring both together.",
 			signal:
 				"The dashed line is the mean path from the same starts. If signs do not cancel in a prompt, queries may leave zero earlier. The grey line is PCA of the same tokens.",
+			heads:
+				"The dashed line is the mean path, and the grey band should contain most runs. Where the heads part, small differences grow, and the band is wide.",
+			pca: "The dashed line is the mean path with noise, and the grey band should contain most runs. The thin line is gradient descent on the risk, without noise.",
 		},
 	],
 	[
-		"Distance to the manifold, or the map of methods",
+		"Distance, risk, or the map of methods",
 		"figure:nth-of-type(4)",
 		{
 			location:
 				"Three other inner products should be zero. Late in training the noise of the gradients keeps most heads in the grey band. Heads above it have left the manifold: they take the value for the key, and lower the means of |κ| and |ν|.",
 			signal:
 				"The map shows share and strength of the signal. In the green part theory predicts that head and PCA find u in this number of updates, in the purple part only PCA. Click to choose a point.",
+			heads:
+				"The mean squared error of new prompts decreases twice: when the heads find both features together, and when they part. The dotted line belongs to heads that equal the features.",
+			pca: "The risk falls to that of PCA with one component (dotted). With few tokens a softmax head stays above it, because it averages few tokens.",
 		},
 	],
 	[
@@ -171,6 +239,9 @@ const tourSteps = [
 				"Move the first slider. A step takes the same time at d = 10 and at 10⁹, and the simulation is exact. At 10⁹ training takes more updates, and the page shows its beginning.",
 			signal:
 				"Move the first slider. A step takes the same time at d = 10 and at 10⁹, and the simulation is exact. Even at 10⁹ training takes only a few hundred updates.",
+			heads:
+				"Move the slider of the dimension, or type parameters into the box. A step takes the same time at d = 10 and at 10⁹, but the number of updates grows with d.",
+			pca: "Move the slider of the dimension, or type parameters into the box. A step takes the same time at d = 10 and at 10⁹: the bulk enters through its total variance.",
 		},
 	],
 ];

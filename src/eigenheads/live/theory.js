@@ -85,22 +85,33 @@ function locationExcess(order, law, lambda) {
 
 // The mean of the five numbers after one step of projected SGD: `share` is one over the batch, and `noise` the mean squared
 // tangent gradients of one prompt and their product. Without a share it is gradient descent on the population risk.
-function locationStep(order, law, lambda, a, share = 0, noise = [0, 0, 0]) {
-	const [kappa, nu, theta, eta, rho] = order, [byKappa, byNu, byTheta, byEta, byRho] = locationSlopes(order, law, lambda);
-	const radialK = kappa * byKappa + eta * byEta + rho * byRho, radialV = nu * byNu + theta * byTheta + rho * byRho;
+function pairStep(order, slopes, a, share = 0, noise = [0, 0, 0]) {
+	const [kappa, nu, theta, eta, rho] = order,
+		[byKappa, byNu, byTheta, byEta, byRho] = slopes;
+	const radialK = kappa * byKappa + eta * byEta + rho * byRho,
+		radialV = nu * byNu + theta * byTheta + rho * byRho;
 	// Tangent gradients against k*, v*, and the other learned vector.
-	const kOnKey = byKappa + theta * byRho - kappa * radialK, kOnValue = byEta + nu * byRho - eta * radialK;
+	const kOnKey = byKappa + theta * byRho - kappa * radialK,
+		kOnValue = byEta + nu * byRho - eta * radialK;
 	const kOnV = theta * byKappa + nu * byEta + byRho - rho * radialK;
-	const vOnKey = byTheta + kappa * byRho - theta * radialV, vOnValue = byNu + eta * byRho - nu * radialV;
+	const vOnKey = byTheta + kappa * byRho - theta * radialV,
+		vOnValue = byNu + eta * byRho - nu * radialV;
 	const vOnK = kappa * byTheta + eta * byNu + byRho - rho * radialV;
 	const mix = (drawn, mean) => share * drawn + (1 - share) * mean;
 	const normK = sqrt(1 + a * a * mix(noise[0], byKappa * kOnKey + byEta * kOnValue + byRho * kOnV));
 	const normV = sqrt(1 + a * a * mix(noise[1], byNu * vOnValue + byTheta * vOnKey + byRho * vOnK));
 	const both = mix(noise[2], byTheta * kOnKey + byNu * kOnValue - radialV * kOnV);
-	return [(kappa - a * kOnKey) / normK, (nu - a * vOnValue) / normV, (theta - a * vOnKey) / normV, (eta - a * kOnValue) / normK,
-		(rho - a * (kOnV + vOnK) + a * a * both) / (normK * normV)];
+	return [
+		(kappa - a * kOnKey) / normK,
+		(nu - a * vOnValue) / normV,
+		(theta - a * vOnKey) / normV,
+		(eta - a * kOnValue) / normK,
+		(rho - a * (kOnV + vOnK) + a * a * both) / (normK * normV),
+	];
 }
 
+const locationStep = (order, law, lambda, a, share, noise) =>
+	pairStep(order, locationSlopes(order, law, lambda), a, share, noise);
 const locationDescent = (order, law, lambda, a) => locationStep(order, law, lambda, a);
 
 // Nodes and weights for means over a standard normal: a trapezoidal rule, finer for steep heads.
@@ -108,23 +119,40 @@ const normalRules = new Map();
 function normalRule(steepness) {
 	const count = steepness > 2 ? floor(min((61 * steepness) / 2, 4001)) : 61;
 	if (!normalRules.has(count)) {
-		const nodes = Array.from({ length: count }, (_, i) => -8 + (16 * i) / (count - 1)), weights = nodes.map((g) => exp(-0.5 * g * g));
+		const nodes = Array.from({ length: count }, (_, i) => -8 + (16 * i) / (count - 1)),
+			weights = nodes.map((g) => exp(-0.5 * g * g));
 		const total = weights.reduce((sum, weight) => sum + weight, 0);
-		normalRules.set(count, nodes.map((g, i) => [g, weights[i] / total]));
+		normalRules.set(
+			count,
+			nodes.map((g, i) => [g, weights[i] / total]),
+		);
 	}
 	return normalRules.get(count);
 }
 
 // E[φ Wⁿ] of one token, n = 0, 1, 2, for φ = A′²b², A², AA′b, 1; W is what the token adds to the error.
 function tokenMoments(meanKey, meanValue, scale, lambda, [nu, eta, rho], decides, rule) {
-	const out = Array.from({ length: 4 }, () => [0, 0, 0]), variance = scale * scale, spread = variance * (1 - rho * rho);
+	const out = Array.from({ length: 4 }, () => [0, 0, 0]),
+		variance = scale * scale,
+		spread = variance * (1 - rho * rho);
 	const withTarget = decides ? variance * (nu - rho * eta) : 0;
 	for (const [g, weight] of rule) {
-		const x = lambda * (meanKey + scale * g), A = erf(x), slope = lambda * TWO_OVER_ROOT_PI * exp(-x * x), b = meanValue + scale * rho * g;
-		const w = A * b - (decides ? scale * eta * g : 0), cross = A * spread - withTarget;
-		const w2 = w * w + A * A * spread + (decides ? variance * (1 - eta * eta) - 2 * A * withTarget : 0), b2 = b * b + spread;
-		const add = (row, factor, moments) => moments.forEach((moment, n) => (out[row][n] += weight * factor * moment));
-		add(0, slope * slope, [b2, w * b2 + 2 * b * cross, b2 * w2 + 4 * b * w * cross + 2 * cross * cross]);
+		const x = lambda * (meanKey + scale * g),
+			A = erf(x),
+			slope = lambda * TWO_OVER_ROOT_PI * exp(-x * x),
+			b = meanValue + scale * rho * g;
+		const w = A * b - (decides ? scale * eta * g : 0),
+			cross = A * spread - withTarget;
+		const w2 =
+				w * w + A * A * spread + (decides ? variance * (1 - eta * eta) - 2 * A * withTarget : 0),
+			b2 = b * b + spread;
+		const add = (row, factor, moments) =>
+			moments.forEach((moment, n) => (out[row][n] += weight * factor * moment));
+		add(0, slope * slope, [
+			b2,
+			w * b2 + 2 * b * cross,
+			b2 * w2 + 4 * b * w * cross + 2 * cross * cross,
+		]);
 		add(1, A * A, [1, w, w2]);
 		add(2, A * slope, [b, b * w + cross, b * w2 + 2 * w * cross]);
 		add(3, 1, [1, w, w2]);
@@ -134,12 +162,21 @@ function tokenMoments(meanKey, meanValue, scale, lambda, [nu, eta, rho], decides
 
 // Mean squared tangent gradients in k and in v of one prompt, and their mean product.
 function locationNoise([kappa, nu, theta, eta, rho], { d, nTokens, gamma, noise }, lambda) {
-	const m = sqrt(d / 2), n = nTokens - 1, rule = normalRule(lambda * max(gamma, 1));
+	const m = sqrt(d / 2),
+		n = nTokens - 1,
+		rule = normalRule(lambda * max(gamma, 1));
 	const first = tokenMoments(m * kappa, m * theta, gamma, lambda, [nu, eta, rho], true, rule);
 	const other = tokenMoments(0, 0, 1, lambda, [0, 0, rho], false, rule);
-	const [, mean0, square0] = first[3], [, mean1, square1] = other[3], meanRest = mean0 + (n - 1) * mean1;
+	const [, mean0, square0] = first[3],
+		[, mean1, square1] = other[3],
+		meanRest = mean0 + (n - 1) * mean1;
 	const rest0 = n * square1 + n * (n - 1) * mean1 ** 2 + noise ** 2;
-	const rest1 = square0 + 2 * mean0 * (n - 1) * mean1 + (n - 1) * square1 + (n - 1) * (n - 2) * mean1 ** 2 + noise ** 2;
+	const rest1 =
+		square0 +
+		2 * mean0 * (n - 1) * mean1 +
+		(n - 1) * square1 +
+		(n - 1) * (n - 2) * mean1 ** 2 +
+		noise ** 2;
 	// The noise of the tokens points everywhere, the mean of the deciding token along k* alone.
 	const parts = [0, 1, 2].map((row) => {
 		const one = first[row][2] + 2 * first[row][1] * n * mean1 + first[row][0] * rest0;
@@ -147,21 +184,36 @@ function locationNoise([kappa, nu, theta, eta, rho], { d, nTokens, gamma, noise 
 		return [4 * (gamma * gamma * one + n * two), 2 * d * one];
 	});
 	const both = 1 - kappa ** 2 - theta ** 2 + kappa * theta * rho;
-	return [(d - 1) * parts[0][0] + parts[0][1] * (1 - kappa ** 2), (d - 1) * parts[1][0] + parts[1][1] * (1 - theta ** 2),
-		(d - 2 + rho * rho) * parts[2][0] + parts[2][1] * both];
+	return [
+		(d - 1) * parts[0][0] + parts[0][1] * (1 - kappa ** 2),
+		(d - 1) * parts[1][0] + parts[1][1] * (1 - theta ** 2),
+		(d - 2 + rho * rho) * parts[2][0] + parts[2][1] * both,
+	];
 }
 
 // Covariance of the moves of θ, η and ρ by the gradients of one prompt, at a point of the manifold: from prompts that
 // are the same at every call, so that the band is a smooth function of the point.
 function locationMoves(kappa, nu, { d, nTokens, gamma, noise }, lambda) {
-	const stream = new Stream(0, 0), n = max(256, floor(2 ** 16 / nTokens)), m = sqrt(d / 2), sums = [0, 0, 0, 0, 0, 0];
-	const [sideK, sideV] = [kappa, nu].map(tangentOf), normal = () => stream.normal();
+	const stream = new Stream(0, 0),
+		n = max(256, floor(2 ** 16 / nTokens)),
+		m = sqrt(d / 2),
+		sums = [0, 0, 0, 0, 0, 0];
+	const [sideK, sideV] = [kappa, nu].map(tangentOf),
+		normal = () => stream.normal();
 	for (let prompt = 0; prompt < n; prompt++) {
-		let error = -noise * normal(), onKey = 0, onValue = 0, onOther = 0;
+		let error = -noise * normal(),
+			onKey = 0,
+			onValue = 0,
+			onOther = 0;
 		for (let token = 0; token < nTokens; token++) {
-			const scale = token ? 1 : gamma, key = (token ? 0 : m) + scale * normal(), value = scale * normal();
-			const field = kappa * key + sideK * scale * normal(), b = nu * value + sideV * scale * normal();
-			const x = lambda * field, A = erf(x), slope = lambda * TWO_OVER_ROOT_PI * exp(-x * x) * b;
+			const scale = token ? 1 : gamma,
+				key = (token ? 0 : m) + scale * normal(),
+				value = scale * normal();
+			const field = kappa * key + sideK * scale * normal(),
+				b = nu * value + sideV * scale * normal();
+			const x = lambda * field,
+				A = erf(x),
+				slope = lambda * TWO_OVER_ROOT_PI * exp(-x * x) * b;
 			error += A * b - (token ? 0 : value);
 			onKey += A * key;
 			onValue += slope * value;
@@ -171,12 +223,17 @@ function locationMoves(kappa, nu, { d, nTokens, gamma, noise }, lambda) {
 		[a * a, b * b, c * c, a * b, a * c, b * c].forEach((product, i) => (sums[i] += product / n));
 	}
 	const [aa, bb, cc, ab, ac, bc] = sums;
-	return [[aa, ab, ac], [ab, bb, bc], [ac, bc, cc]];
+	return [
+		[aa, ab, ac],
+		[ab, bb, bc],
+		[ac, bc, cc],
+	];
 }
 
 // Solve a linear system by elimination with pivots.
 function solve(matrix, right) {
-	const rows = matrix.map((row, i) => [...row, right[i]]), n = rows.length;
+	const rows = matrix.map((row, i) => [...row, right[i]]),
+		n = rows.length;
 	for (let i = 0; i < n; i++) {
 		const best = rows.reduce((at, row, k) => (k > i && abs(row[i]) > abs(rows[at][i]) ? k : at), i);
 		[rows[i], rows[best]] = [rows[best], rows[i]];
@@ -190,12 +247,22 @@ function solve(matrix, right) {
 
 // Covariance of θ, η, ρ of runs late in training: J Σ + Σ Jᵀ + D = 0 with the Jacobian J of the mean step. Null where the
 // manifold is unstable.
-const PAIRS = [[0, 0], [1, 1], [2, 2], [0, 1], [0, 2], [1, 2]], DIFFERENCE = 1e-4;
-function locationSpread(kappa, nu, law, lambda, a, batch) {
+const PAIRS = [
+		[0, 0],
+		[1, 1],
+		[2, 2],
+		[0, 1],
+		[0, 2],
+		[1, 2],
+	],
+	DIFFERENCE = 1e-4;
+const erfHead = { slopes: locationSlopes, noise: locationNoise, moves: locationMoves };
+function locationSpread(kappa, nu, law, lambda, a, batch, head = erfHead) {
 	const moved = (axis, shift) => {
 		const order = [kappa, nu, 0, 0, 0];
 		order[axis + 2] = shift;
-		const next = locationStep(order, law, lambda, a, 1 / batch, locationNoise(order, law, lambda));
+		const noise = head.noise(order, law, lambda),
+			next = pairStep(order, head.slopes(order, law, lambda), a, 1 / batch, noise);
 		return [2, 3, 4].map((i) => next[i] - order[i]);
 	};
 	const columns = [0, 1, 2].map((axis) => {
@@ -204,11 +271,16 @@ function locationSpread(kappa, nu, law, lambda, a, batch) {
 	});
 	const J = [0, 1, 2].map((i) => columns.map((column) => column[i]));
 	const minor = (i, k) => J[i][i] * J[k][k] - J[i][k] * J[k][i];
-	const trace = J[0][0] + J[1][1] + J[2][2], minors = minor(0, 1) + minor(0, 2) + minor(1, 2);
-	const det = J[0][0] * minor(1, 2) - J[0][1] * (J[1][0] * J[2][2] - J[1][2] * J[2][0]) + J[0][2] * (J[1][0] * J[2][1] - J[1][1] * J[2][0]);
+	const trace = J[0][0] + J[1][1] + J[2][2],
+		minors = minor(0, 1) + minor(0, 2) + minor(1, 2);
+	const det =
+		J[0][0] * minor(1, 2) -
+		J[0][1] * (J[1][0] * J[2][2] - J[1][2] * J[2][0]) +
+		J[0][2] * (J[1][0] * J[2][1] - J[1][1] * J[2][0]);
 	// Hurwitz: all eigenvalues have negative real parts.
 	if (!(trace < 0 && det < 0 && trace * minors < det)) return null;
-	const D = locationMoves(kappa, nu, law, lambda), place = (i, k) => PAIRS.findIndex(([p, q]) => p === min(i, k) && q === max(i, k));
+	const D = head.moves(kappa, nu, law, lambda),
+		place = (i, k) => PAIRS.findIndex(([p, q]) => p === min(i, k) && q === max(i, k));
 	const matrix = PAIRS.map(([i, k]) => {
 		const row = Array(6).fill(0);
 		for (let l = 0; l < 3; l++) {
@@ -217,14 +289,21 @@ function locationSpread(kappa, nu, law, lambda, a, batch) {
 		}
 		return row;
 	});
-	const found = solve(matrix, PAIRS.map(([i, k]) => (-a * a * D[i][k]) / batch));
+	const found = solve(
+		matrix,
+		PAIRS.map(([i, k]) => (-a * a * D[i][k]) / batch),
+	);
 	return [0, 1, 2].map((i) => [0, 1, 2].map((k) => found[place(i, k)]));
 }
 
 // The middle 80 % of √(θ²+η²+ρ²) for Gaussian θ, η, ρ with this covariance.
 function middleOfLength(S) {
-	const a = sqrt(max(S[0][0], 0)), b = a && S[1][0] / a, c = a && S[2][0] / a;
-	const e = sqrt(max(S[1][1] - b * b, 0)), f = e && (S[2][1] - b * c) / e, g = sqrt(max(S[2][2] - c * c - f * f, 0));
+	const a = sqrt(max(S[0][0], 0)),
+		b = a && S[1][0] / a,
+		c = a && S[2][0] / a;
+	const e = sqrt(max(S[1][1] - b * b, 0)),
+		f = e && (S[2][1] - b * c) / e,
+		g = sqrt(max(S[2][2] - c * c - f * f, 0));
 	const stream = new Stream(1, 0);
 	const lengths = Array.from({ length: 1000 }, () => {
 		const [x, y, z] = [stream.normal(), stream.normal(), stream.normal()];
@@ -234,8 +313,8 @@ function middleOfLength(S) {
 }
 
 // Velocity of the gradient flow on the manifold θ = η = ρ = 0, and where it rests for every law.
-function locationField(kappa, nu, law, lambda) {
-	const [byKappa, byNu] = locationSlopes([kappa, nu, 0, 0, 0], law, lambda);
+function locationField(kappa, nu, law, lambda, slopes = locationSlopes) {
+	const [byKappa, byNu] = slopes([kappa, nu, 0, 0, 0], law, lambda);
 	return [-byKappa * (1 - kappa) * (1 + kappa), -byNu * (1 - nu) * (1 + nu)];
 }
 

@@ -200,6 +200,8 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
     right.plot(lengths, lengths, ":", color=GREY, label="L")
     right.plot(lengths, lengths**2, "--", color=GREY, label="L²")
     right.set(xscale="log", yscale="log", xlabel="L", ylabel="gain of tied weights")
+    right.set_xticks(lengths, [f"{length:.0f}" for length in lengths])
+    right.minorticks_off()
     right.legend()
 
 

@@ -222,13 +222,20 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
     table = run.table
     plane, slow = figure.subplots(1, 2, width_ratios=(1.4, 1))
     mesh = plane.pcolormesh(
-        table["omega"], table["a"], table["regions"], cmap="Set2", vmin=-1, vmax=6
+        table["omega"],
+        table["a"],
+        table["regions"],
+        cmap="Set2",
+        vmin=-1,
+        vmax=6,
+        rasterized=True,  # cells of a vector image would show seams
     )
+    plane.grid(False)
     names = list(REGIONS.values())
     for number, name in enumerate(names):
         plane.plot([], [], "s", color=mesh.cmap(mesh.norm(number)), label=name)
     for number, (a, omega, _) in enumerate(_POINTS):
-        plane.plot(omega, a, "o", color=INK, ms=4)
+        plane.plot(omega, a, "o", color=INK, ms=4, clip_on=False)
         plane.annotate(
             str(number + 1), (omega, a), xytext=(3, -9), textcoords="offset points"
         )

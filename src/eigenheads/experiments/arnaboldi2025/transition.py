@@ -198,6 +198,7 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
         axes.plot(table["omega"], table[f"formula_{d}"], "--", color=color, lw=1)
         shares = _is_semantic(table, d).mean(axis=0)
         axes.plot(table["omega"], shares, "o-", color=color, label=f"d = {d:,}", ms=4)
+    axes.plot([], [], "--", color=INK, lw=1, label="formula of the escape")
     axes.axvline(table["transition"][0], color=INK, lw=1, label="quadrature, ½ square")
     axes.axvline(
         table["transition"][1], color=GREY, lw=1, ls=":", label="quadrature, distance"

@@ -200,12 +200,21 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
             ms=4,
             label=f"query, d = {d:,}",
         )
-        axes.plot(table["ratio"], readout.mean(axis=0), "s--", color=color, ms=3)
+        axes.plot(
+            table["ratio"],
+            readout.mean(axis=0),
+            "s--",
+            color=color,
+            ms=3,
+            label=f"readout, d = {d:,}",
+        )
     axes.axhline(1.0, color=GREY, lw=0.8)
     axes.set(
         xscale="log", xlabel="samples per dimension", ylabel="cosine with the signal"
     )
-    axes.legend()
+    axes.set_xticks(table["ratio"], [f"{ratio:g}" for ratio in table["ratio"]])
+    axes.minorticks_off()
+    axes.legend(loc="lower right", ncols=2)
 
 
 _PAPER = Params()

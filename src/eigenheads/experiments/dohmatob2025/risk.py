@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from eigenheads._parallel import advance
-from eigenheads._plotting.svg import BLUE, GREEN, ORANGE
+from eigenheads._plotting.svg import BLUE, GREEN, INK, ORANGE
 from eigenheads._typing import FloatArray
 from eigenheads.experiments._claims import Claim, about, at_most
 from eigenheads.experiments._core import Experiment, Run, Table
@@ -170,6 +170,9 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
         psi = MeanField(d, math.exp(params.alpha * d), 0.5, beta).psi
         panel.axvline(psi, color="k", lw=0.8, ls=":")
         panel.set(xlabel="c", title=f"oracle, β = {beta:g}")
+    # The two kinds of lines have one entry each, whatever the colour.
+    panels[0].plot([], [], "--", color=INK, lw=1, label="closed form of the paper")
+    panels[0].plot([], [], "-", color=INK, lw=1, label="with our term")
     panels[0].set_ylabel("risk")
     panels[0].legend()
     for rho, color in ((0.0, BLUE), (0.5, ORANGE)):

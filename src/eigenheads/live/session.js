@@ -1,0 +1,133 @@
+// A session: thirty runs and their theory, a few milliseconds at a time; records, data.
+"use strict";
+
+class Session {
+	constructor(system, P) {
+		Object.assign(this, {
+			system,
+			P,
+			setup: system.setup(P),
+			step: 0,
+			stride: 1,
+			records: [],
+			cost: 0.02,
+			turn: 0,
+			broken: false,
+		});
+		this.runs = Array.from({ length: N_RUNS }, (_, run) => system.makeRun(P, this.setup, run));
+		const first = this.runs.slice(0, system.nTheory?.(P) ?? N_RUNS);
+		this.theory = first.map((run) => this.orderOf(run));
+		// Theory without the noise of the gradients, where the system has both.
+		this.plain = system.stepPlain ? this.theory.slice() : [];
+		this.at = new Float64Array(N_RUNS + this.theory.length + this.plain.length);
+		this.isReady = !system.prepare;
+		if (this.isReady) this.record();
+	}
+
+	orderOf(run) {
+		return this.system.orderOf?.(run, this.setup) ?? run.order();
+	}
+
+	// Compute what a session needs before its first record; return whether all is there.
+	prepare(deadline) {
+		while (!this.isReady && performance.now() < deadline) {
+			this.isReady = this.system.prepare(this.setup);
+			if (this.isReady) this.record();
+		}
+		return this.isReady;
+	}
+
+	get done() {
+		return this.step >= this.P.updates || this.broken;
+	}
+	get last() {
+		return this.records.at(-1);
+	}
+
+	// Work until the deadline (ms); runs, then theory, reach a record one after the other.
+	advance(deadline) {
+		if (!this.prepare(deadline)) return;
+		let tokens = 3e5; // a bound, because some clocks do not advance during a task
+		do {
+			const now = performance.now();
+			const target = min(this.P.updates, (floor(this.step / this.stride) + 1) * this.stride);
+			const chunk = min(target - this.at[this.turn], max(1, min(256, floor(0.3 / this.cost))));
+			this.push(this.turn, chunk);
+			tokens -= chunk * this.P.tokens * (this.P.batch || 1);
+			// Smoothed duration of a step, because clocks of browsers are coarse.
+			if (this.turn < N_RUNS)
+				this.cost = max(1e-4, 0.9 * this.cost + (0.1 * (performance.now() - now)) / chunk);
+			if (this.at[this.turn] < target) continue;
+			this.turn = (this.turn + 1) % this.at.length;
+			if (this.turn) continue;
+			this.step = target;
+			this.record();
+		} while (tokens > 0 && !this.done && performance.now() + this.cost < deadline);
+	}
+
+	push(index, count) {
+		const { system, setup, at, theory, plain } = this;
+		const own = index - N_RUNS,
+			other = own - theory.length;
+		for (let i = 0; i < count; i++, at[index]++) {
+			if (own < 0) system.stepRun(this.runs[index], at[index], setup);
+			else if (other < 0) theory[own] = system.stepTheory(theory[own], at[index], setup);
+			else plain[other] = system.stepPlain(plain[other], at[index], setup);
+		}
+	}
+
+	record() {
+		const { system, setup, step } = this,
+			orders = this.runs.map((run) => this.orderOf(run)),
+			theory = this.theory.slice();
+		this.broken ||= !orders.flat().every(Number.isFinite);
+		const [ours, theirs, quiet] = [orders, theory, this.plain].map((all) =>
+			all.map((order) => [
+				...order.slice(0, system.overlaps).map(abs),
+				...system.derive(order, step, setup),
+			]),
+		);
+		const stats = ours[0].map((_, i) => {
+			const sorted = ours.map((row) => row[i]).sort((a, b) => a - b);
+			return {
+				mean: mean(sorted),
+				low: sorted[3],
+				high: sorted[N_RUNS - 4],
+				theory: mean(theirs.map((row) => row[i])),
+				plain: quiet.length ? mean(quiet.map((row) => row[i])) : null,
+			};
+		});
+		// At few records, which outlive a longer stride.
+		const isLate =
+			step >= min(ESCAPE, this.P.updates / 2) && (step % (16 * this.stride) === 0 || this.done);
+		const bands = this.broken ? {} : (system.bands?.(theory, step, setup, isLate) ?? {});
+		this.records.push({ step, orders, stats, theory, bands, levels: system.levels(step, setup) });
+		if (this.records.length <= MAX_RECORDS) return;
+		this.stride *= 2;
+		this.records = this.records.filter((one) => one.step % this.stride === 0 || one.step === step);
+	}
+
+	csv() {
+		const { system, P, setup } = this,
+			lines = [
+				`# Eigenheads live, ${system.name}: ${Object.entries(P)
+					.map((pair) => pair.join("="))
+					.join(" ")}`,
+				["step", "run", ...system.columns, ...system.derived].join(),
+			];
+		for (const { step, orders, theory } of this.records) {
+			const add = (kind) => (order, run) =>
+				lines.push(
+					[
+						step,
+						kind + run,
+						...order.slice(0, system.columns.length),
+						...system.derive(order, step, setup),
+					].join(),
+				);
+			orders.forEach(add(""));
+			theory.forEach(add("theory"));
+		}
+		return `${lines.join("\n")}\n`;
+	}
+}
