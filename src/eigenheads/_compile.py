@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+from numba.core import config
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.compiler_lock import global_compiler_lock
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -120,13 +122,33 @@ def _paused_collector() -> Iterator[None]:
             gc.enable()
 
 
-def njit(**options: Any) -> Callable[[Function], Function]:
+@contextlib.contextmanager
+def _unoptimised() -> Iterator[None]:
+    """Compile without optimisation; a caller's compilation optimises all it calls."""
+    names = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE")
+    # These options are global. All compilations hold the lock.
+    with global_compiler_lock:
+        chosen = [getattr(config, name) for name in names]
+        try:
+            for name, value in zip(names, chosen, strict=True):
+                setattr(config, name, type(value)(0))
+            yield
+        finally:
+            for name, value in zip(names, chosen, strict=True):
+                setattr(config, name, value)
+
+
+def njit(*, is_part: bool = False, **options: Any) -> Callable[[Function], Function]:
     """Compile a function with Numba, without the interpreter lock; cache it on disk.
 
     If no folder can be written, it is compiled again in each process.
 
     Parameters
     ----------
+    is_part
+        True for a function that compiled functions call, and that calls none itself.
+        It is optimised in its callers only, which saves half of its compilation.
+        (Numba cannot cache unoptimised code with calls of other compiled functions.)
     **options
         Options of ``numba.njit`` other than ``nogil`` and ``cache``.
 
@@ -145,6 +167,8 @@ def njit(**options: Any) -> Callable[[Function], Function]:
         dispatcher = numba.njit(**chosen)(function)
         if dispatcher is not function:  # as it is under NUMBA_DISABLE_JIT
             dispatcher.compile = _paused_collector()(dispatcher.compile)
+            if is_part:
+                dispatcher.compile = _unoptimised()(dispatcher.compile)
             try:
                 dispatcher._cache = _PackageCache(function)
             except RuntimeError:

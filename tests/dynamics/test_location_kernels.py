@@ -91,13 +91,13 @@ def test_exact_and_full_agree_in_law_from_the_corners(rng_seed, start):
 
 MUTATIONS = {
     "two degrees of freedom too many": [
-        ("draw_outside(rng, d - n_axes,", "draw_outside(rng, d - n_axes + 2.0,")
+        ("times_bartlett(rng, d - n_axes", "times_bartlett(rng, 2.0 + d - n_axes")
     ],
     "the deciding token's scale forgotten": [("tokens[row, i] *= scale[i]", "pass")],
     "frame not turned back": [("reframe(state, n_planted)", "pass")],
     "tokens without the planted shift": [("tokens[0, i] += mean[0, i]", "pass")],
     "loss summed over the batch": [("1.0 / batch_size", "1.0")],
-    "fields without the residual of v": [(" + s6 * tokens[3, i]", "")],
+    "fields without the residual of v": [(" + s6 * x3", "")],
 }
 
 

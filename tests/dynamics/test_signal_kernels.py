@@ -99,18 +99,22 @@ def test_exact_and_full_agree_in_law_in_the_corners(rng_seed, changes):
 
 MUTATIONS = {
     "two degrees of freedom too many": [
-        ("    rng, d - n_axes, n_extra", "    rng, d - n_axes + 2.0, n_extra")
+        ("(rng, d - n_axes - 1, factor)", "(rng, d - n_axes + 1.0, factor)"),
+        ("d - n_axes - n_extra - 1,", "d - n_axes - n_extra + 1.0,"),
+        ("(rng, d - n_axes, n_extra,", "(rng, d - n_axes + 2.0, n_extra,"),
     ],
     "tokens without the signal": [("tokens[0, i] += mean[0, i]", "pass")],
     "output without its new axis": [
-        ("coordinates[0, 2] = t2", "coordinates[0, 2] = 0.0")
+        ("coordinates[0, 2] = t2", "coordinates[0, 2] = t2 = 0.0")
     ],
     "frame not turned back": [("reframe(state, n_planted)", "pass")],
     "ascent instead of descent on minus the energy": [
         ("share = 1.0 / batch_size", "share = -1.0 / batch_size")
     ],
     "doubled inverse temperature": [("q0 = parameters[0]", "q0 = 2.0 * parameters[0]")],
-    "what is outside the frame forgotten": [("= outside[a, axis]", "= 0.0")],
+    "what is outside the frame forgotten": [
+        ("write_columns(outside, n_axes, gradient)", "pass")
+    ],
 }
 
 

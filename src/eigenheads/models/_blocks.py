@@ -32,22 +32,25 @@ import math
 import numpy as np
 
 from eigenheads._compile import njit
-from eigenheads.models._engine import REORDER, reframe
+from eigenheads.models._engine import REORDER, cholesky, reframe, times_bartlett
 from eigenheads.models._kernels import (
+    add_auxiliary,
     add_overlap_gradient,
     add_rotated,
     add_token_sums,
-    draw_outside,
     drawn_index,
     move,
     project_off_units,
     reveal_combinations,
     reveal_weight,
     tilted_index,
+    write_columns,
     write_fields,
     write_gram,
+    write_outside_gram,
     write_overlaps,
     write_record,
+    write_units,
 )
 from eigenheads.models._softmax import fast_softmax
 '''
@@ -444,12 +447,21 @@ def _sample_lines(
     # products are known. Second round: the gradient, from fields, products and
     # meetings. Beyond the new axes the combinations have no part, so the weights of the
     # gradients count there only off the units of the combinations.
+    rows = "units" if law.is_scaled else "combinations"
+    scaled = [
+        f"for row in range({k}):",
+        "    for i in range(n_tokens):",
+        "        units[row, i] = scale[i] * combinations[row, i]",
+    ]
     lines += [
         *program.combinations,
-        "reveal_combinations(",
-        f"    rng, d - n_axes, scale, {law.is_scaled}, combinations, units, pivots,",
-        "    products, tokens,",
-        ")",
+        *(scaled if law.is_scaled else []),
+        f"write_gram({rows}, pivots)",
+        "cholesky(pivots)",
+        f"write_units({rows}, pivots, units, products)",
+        "times_bartlett(rng, d - n_axes, products)",
+        "reveal_combinations(rng, d - n_axes, units, products, tokens)",
+        *law.times_scale("tokens", f"n_axes, n_axes + {k}"),
     ]
     if is_wide:
         lines += [
@@ -477,17 +489,29 @@ def _outside_lines(counts: Counts) -> tuple[list[str], list[str]]:
     r, k = counts.n_weights, counts.n_combinations
     if not k:
         # Given their weights, the parts of the samples outside the frame are
-        # independent Gaussians, so their covariances add: one draw per batch.
-        draw = "draw_outside(rng, d - n_axes, n_axes, n_extra, outside, gradient)"
-        return gram_lines(r), [draw]
+        # independent Gaussians, so their covariances add, K = LLᵀ: one draw per batch,
+        # L times a standard Gaussian matrix. It has normals on the axes of auxiliary
+        # rows, which have a meaning, and Bartlett's factor of the rest on new axes.
+        return gram_lines(r), [
+            "cholesky(outside)",
+            "add_auxiliary(rng, outside, n_axes, n_extra, gradient)",
+            "times_bartlett(rng, d - n_axes - n_extra, outside)",
+            "write_columns(outside, n_axes + n_extra, gradient)",
+        ]
+    # The gradient of a sample outside the frame is known on the K new axes, and drawn
+    # on the others, which have K fewer degrees of freedom. Then it is turned, and the
+    # axes of the batch and new ones become one axis per weight again.
     sample = [
-        "add_rotated(",
-        "    rng, d - n_axes, n_extra, slopes, revealed, factor, gram, wide, outside",
-        ")",
-    ]
-    batch = [
+        "write_gram(slopes, factor)",
+        "cholesky(factor)",
+        f"times_bartlett(rng, d - n_axes - {k}, factor)",
+        "write_outside_gram(revealed, factor, gram)",
+        "cholesky(gram)",
+        f"times_bartlett(rng, d - n_axes - n_extra - {r}, factor)",
+        "add_rotated(rng, d - n_axes, n_extra, gram, factor, outside, wide)",
+        "reframe(wide, n_extra)",
         f"for a in range({r}):",
         f"    for axis in range(n_extra + {r}):",
-        "        gradient[a, n_axes + axis] = outside[a, axis]",
+        "        outside[a, axis] = wide[a, axis]",
     ]
-    return sample, batch
+    return sample, ["write_columns(outside, n_axes, gradient)"]

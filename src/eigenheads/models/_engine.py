@@ -196,7 +196,7 @@ def reveal_along(
         out[token] += length * inverse * unit[token]
 
 
-@njit(error_model="numpy")
+@njit(error_model="numpy", is_part=True)
 def reframe(vectors: Any, n_planted: int) -> None:
     r"""Rotate the frame so that m vectors need n_planted + m coordinates again.
 
@@ -226,7 +226,7 @@ def reframe(vectors: Any, n_planted: int) -> None:
         first = n_planted + row
         squared = 0.0
         for column in range(first, size):
-            squared += vectors[row, column] ** 2
+            squared += vectors[row, column] * vectors[row, column]
         norm = math.sqrt(squared)
         if norm == 0.0:
             continue
@@ -311,14 +311,14 @@ def _gram(left: Any, right: Any, out: Any) -> None:
             out[a, b] = total
 
 
-@njit(error_model="numpy", no_cpython_wrapper=True)
+@njit(error_model="numpy", no_cpython_wrapper=True, is_part=True)
 def cholesky(matrix: Any) -> None:
     """Replace a positive semi-definite matrix by its lower factor, 0 above."""
     q = matrix.shape[0]
     for b in range(q):
         pivot = matrix[b, b]
         for c in range(b):
-            pivot -= matrix[b, c] ** 2
+            pivot -= matrix[b, c] * matrix[b, c]
         # A pivot of the size of rounding is zero: the row depends on earlier ones.
         root = math.sqrt(pivot) if pivot > _RELATIVE_PIVOT * matrix[b, b] else 0.0
         for a in range(b + 1, q):
@@ -330,7 +330,7 @@ def cholesky(matrix: Any) -> None:
         matrix[b, b] = root
 
 
-@njit(error_model="numpy", no_cpython_wrapper=True)
+@njit(error_model="numpy", no_cpython_wrapper=True, is_part=True)
 def times_bartlett(rng: np.random.Generator, dof: float, factor: Any) -> None:
     """Replace the lower factor L by L A, column by column, A never stored."""
     q = factor.shape[0]
@@ -339,8 +339,28 @@ def times_bartlett(rng: np.random.Generator, dof: float, factor: Any) -> None:
         # Columns after b still hold L, which the normals of A multiply.
         left, length = dof - b, 0.0
         if left > 0.0:
-            # Half the squared length of a Gaussian vector is a gamma variable.
-            length = math.sqrt(2.0 * _gamma(rng, 0.5 * left))
+            # Half the squared length of a Gaussian vector is a gamma variable, drawn by
+            # the rejection of Marsaglia and Tsang. For shapes above 1 the numbers are
+            # those of rng.standard_gamma, whose other branches take long to compile.
+            shape, less = 0.5 * left, 1.0
+            if shape < 1.0:
+                less = rng.random() ** (1.0 / shape)
+                shape += 1.0
+            shape -= 1.0 / 3.0
+            scale = 1.0 / math.sqrt(9.0 * shape)
+            cube, is_drawn = 1.0, False
+            while not is_drawn:
+                normal = rng.standard_normal()
+                root = 1.0 + scale * normal
+                if root > 0.0:
+                    cube, square = root * root * root, normal * normal
+                    uniform = rng.random()
+                    above = 0.5 * square + shape * (1.0 - cube + math.log(cube))
+                    is_drawn = (
+                        uniform < 1.0 - 0.0331 * square * square
+                        or math.log(uniform) < above
+                    )
+            length = math.sqrt(2.0 * (less * (shape * cube)))
         for a in range(b, q):
             factor[a, b] *= length
         if left > 0.0:
@@ -348,30 +368,3 @@ def times_bartlett(rng: np.random.Generator, dof: float, factor: Any) -> None:
                 normal = rng.standard_normal()
                 for a in range(c, q):
                     factor[a, b] += factor[a, c] * normal
-
-
-@njit(error_model="numpy", no_cpython_wrapper=True)
-def _gamma(rng: np.random.Generator, shape: float) -> float:
-    """Draw a gamma variable by the rejection of Marsaglia and Tsang.
-
-    For shapes above 1 the numbers are those of ``rng.standard_gamma``, whose other
-    branches take long to compile.
-    """
-    less = 1.0
-    if shape < 1.0:
-        less = rng.random() ** (1.0 / shape)
-        shape += 1.0
-    b = shape - 1.0 / 3.0
-    c = 1.0 / math.sqrt(9.0 * b)
-    while True:
-        normal = rng.standard_normal()
-        root = 1.0 + c * normal
-        if root <= 0.0:
-            continue
-        cube, uniform, square = root * root * root, rng.random(), normal * normal
-        if uniform < 1.0 - 0.0331 * square * square:
-            break
-        above = 0.5 * normal * normal + b * (1.0 - cube + math.log(cube))
-        if math.log(uniform) < above:
-            break
-    return less * (b * cube)

@@ -12,18 +12,16 @@ import numpy as np
 from eigenheads._compile import njit
 from eigenheads.models._engine import (
     REORDER,
-    cholesky,
     combine,
-    reframe,
     reveal_along,
-    times_bartlett,
 )
 
 # These functions are called by compiled code alone.
-INSIDE = {
+INSIDE: dict[str, Any] = {
     "fastmath": REORDER,
     "error_model": "numpy",
     "no_cpython_wrapper": True,
+    "is_part": True,
 }
 
 
@@ -105,32 +103,16 @@ def add_overlap_gradient(state: Any, overlap_slopes: Any, gradient: Any) -> None
 
 
 @njit(**INSIDE)
-def draw_outside(
-    rng: np.random.Generator,
-    dof: float,
-    n_axes: int,
-    n_extra: int,
-    outside: Any,
-    gradient: Any,
+def add_auxiliary(
+    rng: np.random.Generator, factor: Any, n_axes: int, n_extra: int, gradient: Any
 ) -> None:
-    """Draw the batch gradient outside the frame of planted directions and weights.
-
-    Given the weights with Gram matrix K = LLᵀ (``outside``, lower half), these parts
-    are L times a standard Gaussian matrix: normals on the axes of auxiliary rows, which
-    have a meaning, and Bartlett's factor of the rest on new axes.
-    """
-    n_weights = outside.shape[0]
-    cholesky(outside)
-    for axis in range(n_extra):
+    """Draw the batch gradient on the axes of auxiliary rows: L times normals."""
+    n_weights = factor.shape[0]
+    for axis in range(n_axes, n_axes + n_extra):
         for b in range(n_weights):
             normal = rng.standard_normal()
             for a in range(b, n_weights):
-                gradient[a, n_axes + axis] += outside[a, b] * normal
-    # The axes of the auxiliary rows are taken from the degrees of freedom.
-    times_bartlett(rng, dof - n_extra, outside)
-    for a in range(n_weights):
-        for b in range(n_weights):
-            gradient[a, n_axes + n_extra + b] = outside[a, b]
+                gradient[a, axis] += factor[a, b] * normal
 
 
 @njit(**INSIDE)
@@ -212,37 +194,13 @@ def write_gram(rows: Any, out: Any) -> None:
 
 
 @njit(**INSIDE)
-def reveal_combinations(  # noqa: C901 -- plain loops
-    rng: np.random.Generator,
-    dof: float,
-    scale: Any,
-    is_scaled: bool,
-    combinations: Any,
-    units: Any,
-    factor: Any,
-    bartlett: Any,
-    tokens: Any,
-) -> None:
-    r"""Draw the tokens' coordinates on the axes that their combinations create.
+def write_units(rows: Any, factor: Any, units: Any, identity: Any) -> None:
+    """Write an orthonormal basis of rows, from the Cholesky factor of their products.
 
-    With :math:`\hat U` an orthonormal basis of the rows :math:`P_k s` and Bartlett's
-    factor A, these coordinates are :math:`A^\top \hat U + g (I - \hat U^\top \hat U)`,
-    times the tokens' scales.
-
-    ``combinations`` (K, n) holds P; ``units`` (K, n) gets the basis, and ``tokens`` its
-    last K rows. ``factor`` and ``bartlett`` (K, K) are overwritten.
+    `units` may be `rows`. ``identity`` gets the matrix of that name.
     """
-    n_combinations, n_tokens = units.shape
-    first = tokens.shape[0] - n_combinations
-    rows = combinations
-    if is_scaled:
-        rows = units
-        for k in range(n_combinations):
-            for i in range(n_tokens):
-                units[k, i] = scale[i] * combinations[k, i]
-    write_gram(rows, factor)
-    cholesky(factor)
-    for k in range(n_combinations):
+    n_rows, n_tokens = units.shape
+    for k in range(n_rows):
         # A zero pivot: the combination lies in the span of those before it.
         inverse = 1.0 / factor[k, k] if factor[k, k] > 0.0 else 0.0
         for i in range(n_tokens):
@@ -251,9 +209,22 @@ def reveal_combinations(  # noqa: C901 -- plain loops
             share = inverse * factor[k, b]
             for i in range(n_tokens):
                 units[k, i] -= share * units[b, i]
-        for b in range(n_combinations):
-            bartlett[k, b] = 1.0 if k == b else 0.0
-    times_bartlett(rng, dof, bartlett)
+        for b in range(n_rows):
+            identity[k, b] = 1.0 if k == b else 0.0
+
+
+@njit(**INSIDE)
+def reveal_combinations(
+    rng: np.random.Generator, dof: float, units: Any, bartlett: Any, tokens: Any
+) -> None:
+    r"""Draw the tokens' coordinates on the axes that their combinations create.
+
+    With :math:`\hat U` an orthonormal basis of the rows :math:`P_k s` and Bartlett's
+    factor A, these coordinates are :math:`A^\top \hat U + g (I - \hat U^\top \hat U)`,
+    times the tokens' scales. ``tokens`` gets its last K rows.
+    """
+    n_combinations, n_tokens = units.shape
+    first = tokens.shape[0] - n_combinations
     for k in range(n_combinations):
         if dof > k:
             for i in range(n_tokens):
@@ -269,9 +240,6 @@ def reveal_combinations(  # noqa: C901 -- plain loops
                 missing -= units[b, i] * tokens[first + k, i]
             for i in range(n_tokens):
                 tokens[first + k, i] += missing * units[b, i]
-        if is_scaled:
-            for i in range(n_tokens):
-                tokens[first + k, i] *= scale[i]
 
 
 @njit(**INSIDE)
@@ -287,34 +255,13 @@ def project_off_units(units: Any, slopes: Any) -> None:
 
 
 @njit(**INSIDE)
-def add_rotated(  # noqa: C901 -- plain loops
-    rng: np.random.Generator,
-    dof: float,
-    n_extra: int,
-    slopes: Any,
-    revealed: Any,
-    factor: Any,
-    gram: Any,
-    wide: Any,
-    outside: Any,
-) -> None:
-    r"""Add the sample's gradient outside the frame, on axes of the batch.
+def write_outside_gram(revealed: Any, factor: Any, gram: Any) -> None:
+    """Write the products of a sample's gradients outside the frame.
 
-    Each sample has new axes of its own; relative to those of the batch, they are
-    turned by a uniform rotation of :math:`\mathbb R^{dof}`. So the rows become R Q,
-    with RRᵀ their Gram matrix and Q uniform orthonormal rows, in coordinates on the
-    auxiliary axes, on the batch's axes, and on new ones; the last two are then turned
-    into one axis per weight again.
-
-    ``revealed`` (r, K) has the sample's gradient on its K new axes. ``factor`` and
-    ``gram`` (r, r) and ``wide`` (r, n_extra + 2 r) are overwritten.
+    They are known on K new axes (`revealed`) and drawn on the others (`factor`), which
+    becomes the identity.
     """
-    # The gradient of the sample outside the frame: known on the K new axes, and drawn
-    # on the others, which have K fewer degrees of freedom.
     n_weights, n_combinations = revealed.shape
-    write_gram(slopes, factor)
-    cholesky(factor)
-    times_bartlett(rng, dof - n_combinations, factor)
     for a in range(n_weights):
         for b in range(a + 1):
             total = 0.0
@@ -323,14 +270,35 @@ def add_rotated(  # noqa: C901 -- plain loops
             for k in range(n_weights):
                 total += factor[a, k] * factor[b, k]
             gram[a, b] = total
-    cholesky(gram)
-    # The rows of a Gaussian matrix span a uniform subspace. Its entries are drawn on
-    # the axes that have a meaning; the factor of Bartlett stands for all others.
-    size = n_extra + n_weights
     for a in range(n_weights):
         for b in range(n_weights):
             factor[a, b] = 1.0 if a == b else 0.0
-    times_bartlett(rng, dof - size, factor)
+
+
+@njit(**INSIDE)
+def add_rotated(  # noqa: C901 -- plain loops
+    rng: np.random.Generator,
+    dof: float,
+    n_extra: int,
+    gram: Any,
+    factor: Any,
+    outside: Any,
+    wide: Any,
+) -> None:
+    r"""Add the sample's gradient outside the frame, on axes of the batch.
+
+    Each sample has new axes of its own; relative to those of the batch, they are
+    turned by a uniform rotation of :math:`\mathbb R^{dof}`. So the rows become R Q,
+    with RRᵀ their Gram matrix and Q uniform orthonormal rows, in coordinates on the
+    auxiliary axes, on the batch's axes, and on new ones, all in ``wide``
+    (r, n_extra + 2 r).
+
+    ``gram`` (r, r) holds R, and ``factor`` (r, r) Bartlett's factor of the new axes.
+    """
+    # The rows of a Gaussian matrix span a uniform subspace. Its entries are drawn on
+    # the axes that have a meaning; the factor of Bartlett stands for all others.
+    n_weights = gram.shape[0]
+    size = n_extra + n_weights
     for a in range(n_weights):
         for axis in range(size):
             wide[a, axis] = rng.standard_normal() if dof - axis > 0.0 else 0.0
@@ -357,13 +325,18 @@ def add_rotated(  # noqa: C901 -- plain loops
             for b in range(a + 1):
                 total += gram[a, b] * wide[b, axis]
             wide[a, axis] = total
-    reframe(wide, n_extra)
-    for a in range(n_weights):
-        for axis in range(size):
-            outside[a, axis] = wide[a, axis]
 
 
 @njit(**INSIDE)
+def write_columns(rows: Any, first: int, out: Any) -> None:
+    """Copy rows to the columns of `out` from `first` on."""
+    for a in range(rows.shape[0]):
+        for column in range(rows.shape[1]):
+            out[a, first + column] = rows[a, column]
+
+
+# It calls compiled functions, and so is no part.
+@njit(**(INSIDE | {"is_part": False}))
 def reveal_weight(
     rng: np.random.Generator,
     dof: float,

@@ -78,12 +78,15 @@ class LawSource:
         scaled = self.times_scale("tokens", "n_axes")
         return [*self._random, *normals, *scaled, *self._place, *self._last]
 
-    def times_scale(self, rows: str, n_rows: str) -> list[str]:
-        """Return lines that multiply rows over the tokens by the tokens' scales."""
+    def times_scale(self, rows: str, span: str) -> list[str]:
+        """Return lines that multiply rows over the tokens by the tokens' scales.
+
+        `span` is the number of rows, or the first row and the one after the last.
+        """
         lines: list[str] = []
         for tokens in self._scaled:
             lines += [
-                f"for row in range({n_rows}):",
+                f"for row in range({span}):",
                 f"    for i in {tokens}:",
                 f"        {rows}[row, i] *= scale[i]",
             ]
