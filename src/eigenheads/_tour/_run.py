@@ -71,7 +71,7 @@ STORIES = (
         "Every sequence has one token that determines the answer, and the data do not "
         "say which. Can one attention head find it?",
         ("marion2025",),
-        ("marion2025",),
+        ("marion2025/manifold", "marion2025/fig4", "marion2025/any_dimension"),
         lambda: digit_streams(),
     ),
     Story(

@@ -69,9 +69,9 @@ class RobustPCA(RobustCodes):
         :math:`\sqrt{q \max(n, d)}`, for `n` rows, `d` columns and the share `q` of
         observed entries (3 `sparsity` over :math:`\sqrt{q n}` for rows). 1.0 is the
         choice of [1]_ for which exact recovery is proved. Larger ones leave more of the
-        data in :math:`L`. ``"auto"`` hides a tenth of the entries, predicts them with
-        different values and takes the smallest whose mean absolute error is within 2 %
-        of the least; it is 1.0 for errors in rows and for fewer than 2000 entries.
+        data in :math:`L`. ``"auto"`` takes the value that best removes errors like
+        those of the data (see Notes); it is 1.0 if the data are exactly low-rank up to
+        errors, for errors in rows and for fewer than 2000 entries.
 
     errors : {"entries", "rows"}, default="entries"
         Whether single entries are wrong, or whole rows. For rows :math:`\lVert S
@@ -144,8 +144,9 @@ class RobustPCA(RobustCodes):
         the outlying ones.
 
     candidates_ : ndarray of shape (n_candidates, 2)
-        Values of `sparsity` that were tried, and their errors of hidden entries. Empty
-        if nothing was chosen.
+        Values of `sparsity` that were tried last, and the root mean squared errors of
+        their low-rank parts after errors were planted. Empty if nothing was chosen or
+        the data are exactly low-rank up to errors.
 
     objective_ : ndarray of shape (n_iter,)
         The objective at every iterate :math:`L`, with :math:`S = X - L`.
@@ -180,6 +181,17 @@ class RobustPCA(RobustCodes):
     one of :math:`z`. So ``fit_transform(X)`` and ``fit(X).transform(X)`` agree up to
     `tol`.
 
+    *Choice of the sparsity.* A pursuit with `sparsity` 1 finds errors, of which the
+    larger class (Otsu's threshold) is hidden and planted into other rows, at the same
+    columns and with the same values. Blocks of wrong pixels thus remain blocks. Each
+    candidate, a power of :math:`\sqrt 2`, is fitted to these data; its error is the
+    distance of its low-rank part from the data before planting. The best candidate
+    finds errors in turn, once, and the value at the vertex of a parabola through the
+    best three candidates is taken. With dense noise the choice is too large, since
+    noise that is kept does not count as an error: use ``noise="auto"``. Data without
+    errors lose their largest deviations from the low-rank part, as with every fixed
+    value.
+
     *Convergence.* Both problems are solved by over-relaxed Douglas-Rachford splitting,
     which converges to a minimum for every fixed penalty, with a residual that never
     grows [2]_; the penalty is balanced finitely often. The two residuals are
@@ -190,8 +202,9 @@ class RobustPCA(RobustCodes):
 
     *Cost.* While the rank is below an eighth of the shorter side, an iteration costs
     O(n d rank): the singular vectors of the last iteration are improved. Otherwise it
-    costs O(n d min(n, d)). Beside `X`, three arrays of its size are held, in its
-    precision. The result scales with `X`, but depends on the units of the features
+    costs O(n d min(n, d)). Beside `X`, two arrays of its size are held, in its
+    precision; choosing `sparsity` takes about ten arrays of at most a million
+    entries. The result scales with `X`, but depends on the units of the features
     relative to each other, as that of PCA does.
 
     References
@@ -341,6 +354,7 @@ class RobustPCA(RobustCodes):
                 sparsity=given,
                 noise=level,
                 of_rows=of_rows,
+                needs_rank=is_chosen,
                 report=self._report,
             )
         price = chosen.sparsity * prepared.price(of_rows)

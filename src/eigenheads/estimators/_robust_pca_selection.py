@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +20,17 @@ from eigenheads.estimators._row_weights import weighted_quantile
 HIDDEN = 0.1
 # Candidates are powers of the square root of 2, from the first to the last exponent.
 _FIRST, _LAST = -2, 8
-# Hidden entries do not show how much of the noise of known ones is kept, which grows
-# with the sparsity. So the smallest candidate wins that is within this share of the
-# best. One below 1 must be better than 1, for which recovery is proved.
+# Recovery is proved for 1, so another value must be better by this share.
 _SLACK = 0.02
+# Errors below this share of the data are equal: pursuits of candidates end earlier.
+_EQUAL = 2e-3
+# Sets of errors are the same if they share this part of their union.
+_SAME = 0.95
+# The best candidate is the next reference, but only once: each finds fewer errors.
+_N_REFERENCES = 2
 # Fewer known entries than this decide nothing.
 _FEWEST = 2000
-# Candidates are fitted to at most so many entries, in at least so many rows.
+# Candidates are fitted to at most so many entries, in at least so many rows, columns.
 _MOST_ENTRIES, _LEAST_ROWS = 1_000_000, 200
 # Pursuits of candidates: residual, iterations.
 _TOL, _MAX_ITER = 1e-3, 60
@@ -62,9 +67,10 @@ def select(
     sparsity: float | None,
     noise: float,
     of_rows: bool,
+    needs_rank: bool,
     report: Callable[[str], None],
 ) -> Selection:
-    """Choose by the mean absolute error of hidden entries.
+    """Choose the sparsity by planted errors, the components by hidden entries.
 
     Parameters
     ----------
@@ -76,82 +82,211 @@ def select(
         Standard deviation of the noise in units of the prepared data.
     of_rows
         Whether errors are whole rows.
+    needs_rank
+        Whether to choose the number of components.
     report
         Called with a line of progress.
     """
+    table = np.empty((0, 2))
     if data.seen_share * data.n_rows * data.x.shape[1] < _FEWEST:
-        return Selection(1.0 if sparsity is None else sparsity, None, np.empty((0, 2)))
-    part, wanted, hidden = _hide(data)
-    # The price is that of all rows: the nuclear norm grows with the root of their
-    # number, the sum of errors with the number.
+        return Selection(1.0 if sparsity is None else sparsity, None, table)
+    part = _some_entries(data)
+    n, d = part.x.shape
+    report(f"choosing with {n} rows and {d} columns")
+    # The price is that of all entries: the nuclear norm grows with the roots of the
+    # numbers of rows and columns, the sum of errors with the numbers.
     price = data.price(of_rows) * np.sqrt(data.n_rows / part.n_rows)
+    if not of_rows:
+        price *= np.sqrt(data.x.shape[1] / part.x.shape[1])
     nu = noise_penalty(noise, part)
-    first = 1.0 if sparsity is None else sparsity
-    pursuit = Pursuit(part, ErrorPenalty(first * price, nu, of_rows))
-    tried: dict[float, tuple[float, FloatArray]] = {}
 
-    def error(relative: float) -> float:
-        pursuit.splitting.errors = ErrorPenalty(relative * price, nu, of_rows)
-        pursuit.run(_TOL, _MAX_ITER, SETTLED)
-        by_rank = _errors_by_rank(pursuit, wanted, hidden)
-        tried[relative] = (float(by_rank[-1]), by_rank)
-        found = data.unit * tried[relative][0]
-        report(f"sparsity {relative:.3g}: error of hidden entries {found:.4g}")
-        return tried[relative][0]
+    def penalty(relative: float) -> ErrorPenalty:
+        return ErrorPenalty(relative * price, nu, of_rows)
 
     if sparsity is None:
-        _search(error)
-    else:
-        error(sparsity)
-    least = min(found for found, _ in tried.values())
-    near = [s for s, (found, _) in tried.items() if found <= (1 + _SLACK) * least]
-    best = min(near)
-    if 1.0 in near and tried[best][0] > (1 - _SLACK / 2) * tried[1.0][0]:
-        best = 1.0
-    n_components = int(np.argmin(tried[best][1]))
-    table = np.array([[s, data.unit * tried[s][0]] for s in sorted(tried)])
-    return Selection(best, max(1, n_components), table)
+        sparsity, table = _by_planted_errors(part, penalty, report)
+        table[:, 1] *= data.unit
+    n_components = None
+    if needs_rank:
+        hidden_part, wanted, hidden = _hide(part)
+        pursuit = Pursuit(hidden_part, penalty(sparsity))
+        pursuit.run(_TOL, _MAX_ITER, SETTLED)
+        by_rank = _errors_by_rank(pursuit, wanted, hidden)
+        n_components = max(1, int(np.argmin(by_rank)))
+        found = data.unit * by_rank[n_components]
+        report(f"{n_components} components: error of hidden entries {found:.4g}")
+    return Selection(sparsity, n_components, table)
 
 
-def _search(error: Callable[[float], float]) -> None:
-    """Try candidates upwards from 1 while they improve, else downwards."""
-    best, worse = error(1.0), 0
-    for exponent in range(1, _LAST + 1):
-        here = error(2 ** (exponent / 2))
-        worse = 0 if here < best else worse + 1
-        best = min(best, here)
-        if worse == 2 or (exponent == 1 and worse):
+def _by_planted_errors(
+    data: PreparedData,
+    penalty: Callable[[float], ErrorPenalty],
+    report: Callable[[str], None],
+) -> tuple[float, FloatArray]:
+    """Return the sparsity that removes errors like those of the data, and candidates.
+
+    The large errors that a reference finds are hidden and planted into other rows, at
+    the same columns. What the low-rank part of a candidate differs by from the data
+    before planting is its error. The best candidate is the next reference.
+    """
+    references = Pursuit(data, penalty(1.0))
+
+    def large(exponent: int) -> NDArray[np.bool_]:
+        references.splitting.errors = penalty(2 ** (exponent / 2))
+        references.run(_TOL, _MAX_ITER, SETTLED)
+        return _large_errors(references)
+
+    reference, errors = 0, large(0)
+    if references.is_exact or not errors.any():
+        return 1.0, np.empty((0, 2))
+    # Errors apart from everything else are the same for many prices. If they are not
+    # at 1 but at smaller ones, the low-rank part of 1 has taken some of them.
+    below = large(-1)
+    if not _are_same(below, errors):
+        lowest = large(-2)
+        if _are_same(lowest, below) and len(references.prox.singular_values):
+            reference, errors = -1, below
+        else:
+            # Parts of the structure cease to be errors if these cost more.
+            further = large(1)
+            if 2 * np.count_nonzero(further) <= np.count_nonzero(errors):
+                reference, errors = 1, further
+    for _ in range(_N_REFERENCES):
+        found = _search(_planted(data, errors, penalty, report), reference)
+        table = np.array([[2 ** (k / 2), found[k] ** 0.5] for k in sorted(found)])
+        best = min(found, key=found.__getitem__)
+        if best <= reference:
             break
-    if exponent > 1:
-        return
-    for exponent in range(-1, _FIRST - 1, -1):
-        here = error(2 ** (exponent / 2))
-        if here >= best:
+        reference, errors = best, large(best)
+    if found.get(0, np.inf) <= (1 + _SLACK) ** 2 * found[best]:
+        return 1.0, table
+    return 2 ** (_vertex(found, best) / 2), table
+
+
+def _large_errors(pursuit: Pursuit) -> NDArray[np.bool_]:
+    """Return the larger class of the two into which sizes of errors split best."""
+    splitting, data = pursuit.splitting, pursuit.data
+    sizes = np.abs(data.x - splitting.low_rank.block(slice(None)))
+    if data.roots is not None:
+        sizes /= data.roots
+    if data.observed is not None:
+        sizes *= data.observed
+    order = np.sort(sizes, axis=None)[::-1].astype(np.float64)
+    count = np.arange(1, order.size)
+    sums = np.cumsum(order)
+    upper = sums[:-1] / count
+    lower = (sums[-1] - sums[:-1]) / (order.size - count)
+    # The split has the largest variance between its classes (Otsu).
+    between = count * (order.size - count) * (upper - lower) ** 2
+    edge = order[int(np.argmax(between))]
+    is_large: NDArray[np.bool_] = sizes >= max(edge, _EQUAL * _size(data))
+    return is_large
+
+
+def _are_same(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> bool:
+    """Return whether two sets of entries share nearly all."""
+    both, either = np.count_nonzero(first & second), np.count_nonzero(first | second)
+    return bool(both >= _SAME * either > 0)
+
+
+def _size(data: PreparedData) -> float:
+    """Return the root mean square of the prepared data."""
+    return float(np.linalg.norm(data.x)) / (data.n_rows * data.x.shape[1]) ** 0.5
+
+
+def _planted(
+    data: PreparedData,
+    errors: NDArray[np.bool_],
+    penalty: Callable[[float], ErrorPenalty],
+    report: Callable[[str], None],
+) -> Callable[[int], float]:
+    """Return the mean squared error of a candidate, given by its exponent."""
+    order = np.random.RandomState(0).permutation(len(data.x))
+    donors = np.empty_like(order)
+    donors[order] = np.roll(order, 1)
+    observed = ~errors if data.observed is None else data.observed & ~errors
+    given = errors[donors] & observed
+    moved = data.x[donors]
+    if data.roots is not None:
+        moved *= data.roots / data.roots[donors]
+    x = np.where(given, moved, data.x)
+    x *= observed
+    part = data._replace(x=x.astype(data.x.dtype), observed=observed)
+    pursuit = Pursuit(part, penalty(1.0))
+    floor = (_EQUAL * _size(data)) ** 2
+    n_known = part.seen_share * part.n_rows * x.shape[1]
+
+    def error(exponent: int) -> float:
+        relative = 2 ** (exponent / 2)
+        pursuit.splitting.errors = penalty(relative)
+        pursuit.run(_TOL, _MAX_ITER, SETTLED)
+        rest = pursuit.splitting.low_rank.block(slice(None)) - data.x
+        rest *= observed
+        mean = float(np.vdot(rest, rest)) / max(n_known, 1.0)
+        report(
+            f"sparsity {relative:.3g}: error with planted errors "
+            f"{data.unit * mean**0.5:.4g}"
+        )
+        return mean + floor
+
+    return error
+
+
+def _search(error: Callable[[int], float], start: int) -> dict[int, float]:
+    """Return errors of candidates from `start` to both sides of the least."""
+    found = {start: error(start)}
+    best = start
+    while best < _LAST and (best == max(found) or best == min(found)):
+        step = 1 if best == max(found) else -1
+        if not _FIRST <= best + step <= _LAST:
             break
-        best = here
+        found[best + step] = error(best + step)
+        best = min(found, key=found.__getitem__)
+    return found
+
+
+def _vertex(found: dict[int, float], best: int) -> float:
+    """Return where a parabola through the logarithms of three errors is least."""
+    if best - 1 not in found or best + 1 not in found:
+        return float(best)
+    left, middle, right = (float(np.log(found[best + k])) for k in (-1, 0, 1))
+    bend = left + right - 2 * middle
+    return best + (left - right) / (2 * bend) if bend > 0 else float(best)
+
+
+def _some_entries(data: PreparedData) -> PreparedData:
+    """Return few enough rows and columns for the pursuits of candidates."""
+    random = np.random.RandomState(0)
+    n, d = data.x.shape
+    n_rows = min(n, max(_LEAST_ROWS, _MOST_ENTRIES // d))
+    n_columns = min(d, max(_LEAST_ROWS, _MOST_ENTRIES // n_rows))
+    rows, columns = np.arange(n), np.arange(d)
+    if n_rows < n:
+        rows = np.sort(random.permutation(n)[:n_rows])
+    if n_columns < d:
+        columns = np.sort(random.permutation(d)[:n_columns])
+    x = np.concatenate([data.x[some][:, columns] for some in np.array_split(rows, 20)])
+    return data._replace(
+        x=x,
+        observed=None if data.observed is None else data.observed[rows][:, columns],
+        roots=None if data.roots is None else data.roots[rows],
+    )
 
 
 def _hide(
     data: PreparedData,
 ) -> tuple[PreparedData, FloatArray, tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Return some rows with hidden entries, what is hidden, and where."""
-    random = np.random.RandomState(0)
-    n, d = data.x.shape
-    n_rows = min(n, max(_LEAST_ROWS, _MOST_ENTRIES // d))
-    chosen = np.arange(n)
-    if n_rows < n:
-        chosen = np.sort(random.permutation(n)[:n_rows])
-    x = data.x[chosen]
-    observed = np.ones(x.shape, dtype=bool)
-    if data.observed is not None:
-        observed = data.observed[chosen]
-    is_hidden = (random.random_sample(x.shape) < HIDDEN) & observed
+    """Return the data with hidden entries, what is hidden, and where."""
+    observed = data.observed
+    if observed is None:
+        observed = np.ones(data.x.shape, dtype=bool)
+    is_hidden = np.random.RandomState(0).random_sample(data.x.shape) < HIDDEN
+    is_hidden &= observed
     rows, columns = np.nonzero(is_hidden)
     hidden = (rows.astype(np.int64), columns.astype(np.int64))
-    wanted = x[hidden].astype(np.float64)
-    x[hidden] = 0.0
-    roots = None if data.roots is None else data.roots[chosen]
-    part = PreparedData(x, observed & ~is_hidden, data.centre, data.unit, roots)
+    wanted = data.x[hidden].astype(np.float64)
+    observed = observed & ~is_hidden
+    part = data._replace(x=data.x * observed, observed=observed)
     return part, wanted, hidden
 
 
@@ -181,15 +316,15 @@ def estimate_noise(data: PreparedData, *, sparsity: float, of_rows: bool) -> flo
     what the penalty took; entries that the components can fit by chance are
     discounted. Gross errors in fewer than half of the entries do not matter.
     """
-    part = data
+    chosen: Any = slice(None)
     if data.x.size > _MOST_ENTRIES:
         n_rows = max(_LEAST_ROWS, _MOST_ENTRIES // data.x.shape[1])
         chosen = np.linspace(0, len(data.x) - 1, min(n_rows, len(data.x))).astype(int)
-        part = data._replace(
-            x=data.x[chosen],
-            observed=None if data.observed is None else data.observed[chosen],
-            roots=None if data.roots is None else data.roots[chosen],
-        )
+    part = data._replace(
+        x=data.x[chosen],
+        observed=None if data.observed is None else data.observed[chosen],
+        roots=None if data.roots is None else data.roots[chosen],
+    )
     price = sparsity * data.price(of_rows) * np.sqrt(data.n_rows / part.n_rows)
     level = _spread(part.x, part)
     smallest = 1e-6 * level

@@ -8,17 +8,12 @@ from scipy import stats
 
 from eigenheads._plotting.svg import BLUE, GREEN, GREY, INK, ORANGE
 from eigenheads._rng import drawn_seed
-from eigenheads._typing import FloatArray
-from eigenheads.experiments._claims import (
-    Claim,
-    at_least,
-    at_most,
-    difference,
-    in_family,
-    no_difference,
-)
+from eigenheads.experiments._claims import Claim
 from eigenheads.experiments._core import Experiment, Run, Table
-from eigenheads.experiments._statistics import Estimate, mean_estimate
+from eigenheads.experiments.screening._claims import (
+    ScreenedAccuracies,
+    screening_claims,
+)
 from eigenheads.experiments.teo2024._inputs import MNIST
 from eigenheads.experiments.teo2024._variants import SmallModel
 
@@ -117,200 +112,19 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     }
 
 
-class _Accuracies:
-    """Accuracies by name of kind, condition and remedy, one per seed."""
-
-    def __init__(self, run: Run[Params]) -> None:
-        self._table = run.table["accuracy"]
-        self._remedies = remedies(run.params)
-        self.screen = f"screen {run.params.main_calibration}"
-
-    def __call__(self, kind: str, condition: str, remedy: str = "none") -> FloatArray:
-        found: FloatArray = self._table[
-            KINDS.index(kind),
-            :,
-            CONDITIONS.index(condition),
-            self._remedies.index(remedy),
-        ]
-        return found
-
-    def gain(self, kind: str, condition: str, remedy: str = "") -> Estimate:
-        """Return accuracy with a remedy less without, paired over seeds."""
-        with_it = self(kind, condition, remedy or self.screen)
-        return mean_estimate(with_it - self(kind, condition))
-
-
 def check(run: Run[Params]) -> list[Claim]:
     """Return our checks: what the screen gains, what it costs, what training gains."""
-    params, of = run.params, _Accuracies(run)
-    margin, screen = params.margin, of.screen
-    few = "" if params.n_steps >= Params.n_steps else "too few updates"
-    fixed = "the margin is a parameter, fixed before the run"
-    trained = [
-        at_least(
-            f"{kind}: clean accuracy, in percent",
-            mean_estimate(of(kind, "clean")),
-            params.least_accuracy,
-            "the models have to be well trained",
-            undecided=few,
-        )
-        for kind in KINDS
-    ] + [
-        at_least(
-            "plain: clean accuracy less that of a linear classifier, in points",
-            mean_estimate(of("plain", "clean") - run.table["linear"][0]),
-            5.0,
-            "a task that a linear classifier solves says nothing of attention",
-            undecided=few,
-        )
-    ]
-    gains = [
-        difference(
-            f"dropped: gain by the screen, {_SHOWN[name]}, in points",
-            of.gain("dropped", name),
-            undecided=few,
-        )
-        for name in ("replaced 4", "saturated 4")
-    ] + [
-        difference(
-            "dropped: the screen less as many random tokens, 4 of 16 patches from "
-            "other images, in points",
-            mean_estimate(
-                of("dropped", "replaced 4", screen)
-                - of("dropped", "replaced 4", "random")
-            ),
-            undecided=few,
-        )
-    ]
-    costs = [
-        at_least(
-            f"dropped: change by the screen, {_SHOWN[name]}, in points",
-            of.gain("dropped", name),
-            -margin,
-            fixed,
-            undecided=few,
-            on_record="undecided" if "noise" in name else "held",
-        )
-        for name in ("clean", "gaussian noise", "impulse noise", "blur")
-    ]
-    room = [
-        difference(
-            "4 of 16 patches from other images: gain by the oracle, dropped less "
-            "plain, in points",
-            mean_estimate(
-                of("dropped", "replaced 4", "oracle")
-                - of("dropped", "replaced 4")
-                - of("plain", "replaced 4", "oracle")
-                + of("plain", "replaced 4")
-            ),
-            undecided=few,
+    return screening_claims(
+        ScreenedAccuracies(
+            run.table["accuracy"],
+            axes=(KINDS, CONDITIONS, remedies(run.params)),
+            screen=f"screen {run.params.main_calibration}",
         ),
-        *(
-            at_most(
-                f"{kind}: the screen less the oracle, 4 of 16 patches from other "
-                "images, in points",
-                mean_estimate(
-                    of(kind, "replaced 4", screen) - of(kind, "replaced 4", "oracle")
-                ),
-                margin,
-                "no screen can gain more than the oracle",
-                undecided=few,
-            )
-            for kind in ("plain", "dropped")
-        ),
-    ]
-    training = [
-        difference(
-            "4 of 16 patches from other images: dropped less plain, no screen, in "
-            "points",
-            mean_estimate(of("dropped", "replaced 4") - of("plain", "replaced 4")),
-            undecided=few,
-        ),
-        difference(
-            "4 of 16 patches from other images: dropped less augmented, no screen, in "
-            "points",
-            mean_estimate(of("dropped", "replaced 4") - of("augmented", "replaced 4")),
-            undecided=few,
-        ),
-        difference(
-            "4 patches saturated: dropped with the screen less plain without, in "
-            "points",
-            mean_estimate(
-                of("dropped", "saturated 4", screen) - of("plain", "saturated 4")
-            ),
-            undecided=few,
-        ),
-    ]
-    limits = [
-        at_most(
-            "dropped: gain by the screen, PGD on either model, in points",
-            of.gain("dropped", "pgd"),
-            margin,
-            fixed,
-            undecided=few,
-        ),
-        at_most(
-            "dropped: gain by the screen, 4 patches change places, in points",
-            of.gain("dropped", "shuffled 4"),
-            margin,
-            fixed,
-            undecided=few,
-            on_record="undecided",
-        ),
-        difference(
-            "dropped with the screen: accuracy under 4 optimised patches less under "
-            "the same aimed at the screen, in points",
-            mean_estimate(
-                of("dropped", "patches", screen)
-                - of("dropped", "patches aimed", screen)
-            ),
-            undecided=few,
-        ),
-    ]
-    first, last = (f"screen {params.calibration[at]}" for at in (0, -1))
-    variants = [
-        no_difference(
-            "dropped: imputed less hidden, 4 of 16 patches from other images, in "
-            "points",
-            mean_estimate(
-                of("dropped", "replaced 4", "impute")
-                - of("dropped", "replaced 4", screen)
-            ),
-            2 * margin,
-            fixed,
-            undecided=few,
-            on_record="undecided",
-        ),
-        no_difference(
-            f"dropped: {last} less {first} calibration images, 4 of 16 patches from "
-            "other images, in points",
-            mean_estimate(
-                of("dropped", "replaced 4", last) - of("dropped", "replaced 4", first)
-            ),
-            2 * margin,
-            fixed,
-            undecided=few,
-            on_record="undecided",
-        ),
-        difference(
-            "dropped: the screen less a median filter, 4 of 16 patches from other "
-            "images, in points",
-            mean_estimate(
-                of("dropped", "replaced 4", screen)
-                - of("dropped", "replaced 4", "median")
-            ),
-            undecided=few,
-        ),
-    ]
-    return [
-        *trained,
-        *in_family("gains by the screen", gains),
-        *in_family("costs of the screen", costs),
-        *in_family("headroom", room),
-        *in_family("training", training),
-        *in_family("limits of the screen", limits),
-        *in_family("variants and baselines", variants),
-    ]
+        run.table["linear"][KINDS.index("plain")],
+        run.params,
+        shown=_SHOWN,
+        undecided="" if run.params.n_steps >= Params.n_steps else "too few updates",
+    )
 
 
 def draw(figure: "Figure", run: Run[Params]) -> None:
