@@ -91,6 +91,8 @@ def select(
     if data.seen_share * data.n_rows * data.x.shape[1] < _FEWEST:
         return Selection(1.0 if sparsity is None else sparsity, None, table)
     part = _some_entries(data)
+    n, d = part.x.shape
+    report(f"choosing with {n} rows and {d} columns")
     # The price is that of all entries: the nuclear norm grows with the roots of the
     # numbers of rows and columns, the sum of errors with the numbers.
     price = data.price(of_rows) * np.sqrt(data.n_rows / part.n_rows)
