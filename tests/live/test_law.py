@@ -207,7 +207,7 @@ def test_pca(page, head):
     d, n_tokens, n_runs, n_steps = 12, 6, 3_000, 30
     leading = [0.6**i for i in range(5)]
     values = [*leading, *[0.5 / (d - 5)] * (d - 5)]
-    step, size = (0.1, 0.3) if head == "softmax" else (0.003, 0.2)
+    step, size = (0.1, 0.3) if head == "softmax" else (0.001, 0.1)
     start = np.full(d, 0.0)
     start[:6] = size  # the last one is the bulk's
     code = f"""() => ({{n: {n_runs},
@@ -238,7 +238,8 @@ def test_pca(page, head):
         start=start,
     )
     found = [paths.final("alignment"), paths.final("norm")]
-    assert min(np.std(one) for one in found) > 0.02
+    # Gradients of the linear head have heavy tails, and need small steps.
+    assert min(np.std(one) for one in found) > (0.02 if head == "softmax" else 1e-3)
     compare(seen, found)
 
 

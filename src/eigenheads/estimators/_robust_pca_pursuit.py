@@ -273,7 +273,7 @@ class Pursuit:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the data seem to be low-rank up to errors, without noise."""
+        """Return whether the data seem to be low-rank up to errors, without noise."""
         if self.splitting.errors.noise or self.splitting.errors.of_rows:
             return False
         # Low-rank matrices of this rank can fit as many entries as they have degrees of
