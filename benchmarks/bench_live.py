@@ -14,6 +14,9 @@ CASES = {
     "location, d = 10⁹, 200 tokens, batch 100": (
         "system=location&d=1000000000&tokens=200&batch=100&start=overlap"
     ),
+    "location, softmax, d = 80": "system=location&head=softmax",
+    "two heads, d = 1000": "system=heads",
+    "pca, d = 1000": "system=pca",
     "signal, d = 10⁴": "system=signal",
     "signal, d = 10⁹, 10 000 tokens": "system=signal&d=1000000000&tokens=10000",
 }

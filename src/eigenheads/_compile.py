@@ -123,18 +123,21 @@ def _paused_collector() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _unoptimised() -> Iterator[None]:
-    """Compile without optimisation; a caller's compilation optimises all it calls."""
-    names = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE")
+def _lightly_optimised() -> Iterator[None]:
+    """Compile without vectorisation; a caller's compilation optimises all it calls.
+
+    Without any optimisation, counts of references would stay in the code for good.
+    """
+    changes = {"OPT": 1, "LOOP_VECTORIZE": 0, "SLP_VECTORIZE": 0}
     # These options are global. All compilations hold the lock.
     with global_compiler_lock:
-        chosen = [getattr(config, name) for name in names]
+        chosen = {name: getattr(config, name) for name in changes}
         try:
-            for name, value in zip(names, chosen, strict=True):
-                setattr(config, name, type(value)(0))
+            for name, value in changes.items():
+                setattr(config, name, type(chosen[name])(value))
             yield
         finally:
-            for name, value in zip(names, chosen, strict=True):
+            for name, value in chosen.items():
                 setattr(config, name, value)
 
 
@@ -147,8 +150,7 @@ def njit(*, is_part: bool = False, **options: Any) -> Callable[[Function], Funct
     ----------
     is_part
         True for a function that compiled functions call, and that calls none itself.
-        It is optimised in its callers only, which saves half of its compilation.
-        (Numba cannot cache unoptimised code with calls of other compiled functions.)
+        It is fully optimised in its callers only, which shortens its compilation.
     **options
         Options of ``numba.njit`` other than ``nogil`` and ``cache``.
 
@@ -168,7 +170,7 @@ def njit(*, is_part: bool = False, **options: Any) -> Callable[[Function], Funct
         if dispatcher is not function:  # as it is under NUMBA_DISABLE_JIT
             dispatcher.compile = _paused_collector()(dispatcher.compile)
             if is_part:
-                dispatcher.compile = _unoptimised()(dispatcher.compile)
+                dispatcher.compile = _lightly_optimised()(dispatcher.compile)
             try:
                 dispatcher._cache = _PackageCache(function)
             except RuntimeError:

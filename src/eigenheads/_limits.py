@@ -1,5 +1,7 @@
 """Size limits: larger requests raise a ValueError instead of a MemoryError."""
 
+import math
+
 from eigenheads._checks import Got, fail
 from eigenheads._typing import FloatArray
 
@@ -35,7 +37,7 @@ def check_run_memory(n_runs: int, numbers: int, *, owner: str, hint: str = "") -
 
 
 def check_largest(name: str, array: FloatArray, *, owner: str) -> None:
-    """Raise if a number is so large that its square could overflow.
+    """Raise if a finite number is so large that its square could overflow.
 
     Examples
     --------
@@ -43,6 +45,6 @@ def check_largest(name: str, array: FloatArray, *, owner: str) -> None:
     >>> check_largest("X", np.array([1e9]), owner="PooledBagRegressor")
     """
     largest = float(abs(array).max()) if array.size else 0.0
-    if largest > LARGEST:
+    if LARGEST < largest < math.inf:
         contract = f"numbers of at most {LARGEST:g}"
         fail(name, contract, Got(f"{largest:g}"), owner=owner, hint="Rescale it.")

@@ -131,3 +131,10 @@ def test_numbers_whose_squares_overflow_are_refused(rng):
     sentence = r"PooledBagRegressor: `X` must be numbers of at most 1e\+50; got 1e\+200"
     with pytest.raises(ValueError, match=sentence):
         PooledBagRegressor().fit(X, y)
+
+
+@pytest.mark.parametrize("cv", [b"x", np.ones((1, 2, 3, 4)), "nonsense", [(0, 1)]])
+def test_folds_that_are_none_are_refused(rng, cv):
+    X, y = rng.standard_normal((12, 4, 3)), rng.standard_normal(12)
+    with pytest.raises(TypeError, match="`cv` must be an integer, a splitter"):
+        compare_bag_estimators(X, y, cv=cv)

@@ -15,6 +15,7 @@ from eigenheads.estimators import (
     TokenTransformer,
     row_blocks,
 )
+from eigenheads.estimators._location import _head, _problem
 
 # Sums in another order differ by rounding, 1e-15 of their size times the number of
 # passes; the optimiser's path keeps it small until it stops, at the same iteration.
@@ -25,6 +26,23 @@ CLOSE = {"rtol": 1e-6, "atol": 1e-8}
 def data():
     rng = np.random.default_rng(5)
     return SingleLocation(d=8, n_tokens=6, noise=0.1).sample(500, rng)[:2]
+
+
+@pytest.fixture(autouse=True)
+def _several_blocks(monkeypatch):
+    """Short streams are kept in memory; these count as long."""
+    monkeypatch.setattr(_problem, "BLOCK_ENTRIES", 1000)
+    monkeypatch.setattr(_head, "BLOCK_ENTRIES", 1000)
+
+
+def test_a_short_stream_is_read_once_for_counts_and_once_into_memory(data, monkeypatch):
+    X, y = data
+    monkeypatch.setattr(_problem, "BLOCK_ENTRIES", X.size + 1)
+    monkeypatch.setattr(_head, "BLOCK_ENTRIES", X.size + 1)
+    stream = Again(X, y)
+    streamed = SingleLocationRegressor(alpha=1e-3).fit(stream)
+    assert_same(streamed, SingleLocationRegressor(alpha=1e-3).fit(X, y))
+    assert stream.passes <= 3
 
 
 def batches_of(X, y, weights=None, size=140):

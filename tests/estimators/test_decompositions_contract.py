@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from eigenheads.estimators import AttentionPCA, SignalDirection
+from eigenheads.estimators import AttentionPCA, RobustPCA, SignalDirection
 
 
 def contract_checks():
@@ -35,8 +35,11 @@ def test_keeps_the_scikit_learn_contract(estimator, check):
     check(estimator)
 
 
+# Three columns of noise need a large sparsity to have two components.
 @pytest.mark.parametrize("library", ["pandas", "polars"])
-@pytest.mark.parametrize("estimator", [AttentionPCA(2), SignalDirection(2)])
+@pytest.mark.parametrize(
+    "estimator", [AttentionPCA(2), RobustPCA(2, sparsity=3.0), SignalDirection(2)]
+)
 def test_output_can_be_a_data_frame(estimator, library):
     frames = pytest.importorskip(library)
     X = frames.DataFrame(

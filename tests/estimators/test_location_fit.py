@@ -115,7 +115,7 @@ def test_the_fit_is_that_over_all_tokens(data, monkeypatch, estimator, head):
     # Both stop at a relative decrease of 1e-10; the attended mean is from a first
     # stage that stops at ten times the tolerance.
     assert_allclose(quick.objective_, whole.objective_, rtol=1e-4)
-    assert_allclose(quick.coef_value_, whole.coef_value_, atol=2e-3)
+    assert_allclose(quick.coef_value_, whole.coef_value_, rtol=5e-4, atol=2e-3)
 
 
 def test_a_wrong_choice_of_tokens_is_noticed(data, monkeypatch):
@@ -165,6 +165,7 @@ def test_more_features_than_tokens_are_fitted_in_their_span(
     )
     settings = {"head": head, "fit_intercept": fit_intercept, "alpha": 0.01}
     settings |= {"tol": 1e-9, "extrapolation": None, "coherence": 0.0}
+    settings["max_iter"] = 3000  # erf has flat directions
     weights = np.arange(1.0, 13.0)
     reduced = SingleLocationRegressor(**settings).fit(X, y, weights)
     monkeypatch.setattr(_fit, "token_span", None)

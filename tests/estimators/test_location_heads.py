@@ -140,15 +140,16 @@ def test_class_weights_are_weights_of_bags(located):
     X, y, _ = located
     rare = y > 1
     weights = np.where(rare, 1 / rare.mean(), 1 / (1 - rare.mean())) / 2
-    by_class = SingleLocationClassifier(alpha=1e-2, class_weight="balanced")
-    by_bag = SingleLocationClassifier(alpha=1e-2).fit(X, rare, weights)
+    settings = {"alpha": 1e-2, "tol": 1e-6}
+    by_class = SingleLocationClassifier(**settings, class_weight="balanced")
+    by_bag = SingleLocationClassifier(**settings).fit(X, rare, weights)
     by_class.fit(X, rare)
     # Other starts, one minimum.
     assert_allclose(by_class.coef_value_, by_bag.coef_value_, atol=5e-3)
     given = {True: weights[rare][0], False: weights[~rare][0]}
-    named = SingleLocationClassifier(alpha=1e-2, class_weight=given).fit(X, rare)
+    named = SingleLocationClassifier(**settings, class_weight=given).fit(X, rare)
     assert_allclose(named.coef_value_, by_bag.coef_value_, atol=5e-3)
-    streamed = SingleLocationClassifier(alpha=1e-2, class_weight="balanced").fit(
+    streamed = SingleLocationClassifier(**settings, class_weight="balanced").fit(
         lambda: ((X[i : i + 80], rare[i : i + 80]) for i in range(0, 200, 80))
     )
     assert_allclose(streamed.predict_proba(X), by_bag.predict_proba(X), atol=1e-3)

@@ -8,9 +8,12 @@ from scipy.special import expit, softmax
 from eigenheads.datasets import SingleLocation
 from eigenheads.estimators import SingleLocationClassifier, SingleLocationRegressor
 from eigenheads.estimators._bags import Bags
-from eigenheads.estimators._location._head import squared_radii
 from eigenheads.estimators._location._losses import SQUARED
-from eigenheads.estimators._location._objective import PenalisedLoss, pooled_whitening
+from eigenheads.estimators._location._objective import (
+    PenalisedLoss,
+    pooled_whitening,
+    squared_radii,
+)
 from eigenheads.estimators._location._problem import (
     HeadSettings,
     LabelledBags,

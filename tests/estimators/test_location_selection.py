@@ -5,9 +5,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.linear_model import RidgeCV
 
-from eigenheads.datasets import SingleLocation
+from eigenheads.datasets import BagLaw, SingleLocation
 from eigenheads.estimators import SingleLocationClassifier, SingleLocationRegressor
-from eigenheads.estimators._location import _mean_pooling
+from eigenheads.estimators._location import _mean_pooling, _selection
 from eigenheads.estimators._location._losses import LOGISTIC
 from eigenheads.estimators._location._mean_pooling import fit_mean_pooling
 from eigenheads.estimators._location._problem import data_in_memory
@@ -62,11 +62,49 @@ def test_a_clear_law_gets_a_small_penalty_and_its_token(rng):
     scores = {
         (c["pooling"], c["alpha"], c["path"]): c["score"] for c in model.selection_
     }
-    # Paths that are behind after a third of the folds are not continued; the best one
+    # Heads that are clearly worse after a third of the folds are left out; the others
     # and mean pooling are compared on all folds.
     assert {pooling for pooling, _, _ in scores} == {"attention", "mean"}
     assert model.alpha_ in {alpha for _, alpha, _ in scores}
     assert max(scores.values()) > 0.8
+
+
+LAWS = {
+    "noise": lambda rng, n: of_noise(rng, n, 10),
+    "one token": lambda rng, n: SingleLocation(d=10, n_tokens=6).sample(n, rng)[:2],
+    "weak": lambda rng, n: SingleLocation(d=10, n_tokens=6, noise=2.0).sample(n, rng)[
+        :2
+    ],
+    "sum": lambda rng, n: BagLaw("sum", d=8, n_tokens=6).sample(n, rng)[:2],
+    "both": lambda rng, n: BagLaw("both", d=8, n_tokens=6).sample(n, rng)[:2],
+}
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("n", [60, 240])
+def test_heads_that_are_left_out_early_would_not_have_been_chosen(
+    rng, monkeypatch, law, n
+):
+    """Leaving out changes no score by more than .02 from that of the full search."""
+    X, y = LAWS[law](rng, n + N_TEST)
+    estimator = SingleLocationClassifier if law == "both" else SingleLocationRegressor
+    scores, n_tried = [], []
+    for bound in (_selection._CLEARLY, np.inf):
+        monkeypatch.setattr(_selection, "_CLEARLY", bound)
+        model = estimator().fit(X[:n], y[:n])
+        scores.append(model.score(X[n:], y[n:]))
+        n_tried.append(len(model.selection_))
+    assert n_tried[0] <= n_tried[1]
+    assert abs(scores[0] - scores[1]) <= 0.02
+
+
+def test_only_heads_that_are_clearly_worse_are_left_out(rng):
+    X, y, _ = SingleLocation(d=10, n_tokens=6, noise=0.1).sample(400, rng)
+    tried = {
+        (c["alpha"], c["path"]) for c in SingleLocationRegressor().fit(X, y).selection_
+    }
+    assert (0.2, 0) not in tried  # far too large
+    assert any(alpha < 0.05 for alpha, _ in tried)
 
 
 def test_the_choice_depends_neither_on_luck_nor_on_the_order_of_bags(rng):
@@ -103,9 +141,9 @@ def test_newton_and_lbfgs_find_the_same_mean_pooling(rng, monkeypatch, has_inter
     batch = model._labelled(X, y, rng.uniform(0.5, 2.0, 80), model._encoding(y))
     state = model._prepared(data_in_memory(batch), LOGISTIC)
     alphas = (0.03, 0.3, 3.0)
-    quick = [found.flat for found in fit_mean_pooling(state, alphas, 1)]
+    _, quick = fit_mean_pooling(state, alphas, 1)
     monkeypatch.setattr(_mean_pooling, "_WIDEST_NEWTON", 0)
-    slow = [found.flat for found in fit_mean_pooling(state, alphas, 1)]
+    _, slow = fit_mean_pooling(state, alphas, 1)
     assert_allclose(quick, slow, atol=1e-4)
 
 

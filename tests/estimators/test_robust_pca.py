@@ -234,7 +234,10 @@ def test_prints_progress_on_request(rng, capsys):
     noisy = X + rng.standard_normal(X.shape)
     RobustPCA("auto", verbose=1).fit(noisy)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("RobustPCA: sparsity 1: error with planted errors ")
+    assert (
+        lines[0] == f"RobustPCA: choosing with {len(X)} rows and {X.shape[1]} columns"
+    )
+    assert lines[1].startswith("RobustPCA: sparsity 1: error with planted errors ")
     assert any("components: error of hidden entries" in line for line in lines)
     steps = [line for line in lines if "iteration" in line]
     assert steps[0].startswith("RobustPCA: iteration 1, residual ")

@@ -109,6 +109,17 @@ def test_a_traceback_has_its_own_status_and_no_control_characters(monkeypatch, c
     assert "\x1b" not in said
 
 
+def test_a_folder_with_an_escape_sequence_is_written_out(tmp_path, capsys):
+    out = tmp_path / "a\x1b[2Jb"
+    options = ["--preset", "smoke", "--out", str(out)]
+    assert main(["reproduce", "marion2025/bayes", *options]) == 0
+    assert main(["report", "--out", str(out)]) == 0
+    assert (out / "report.html").is_file()
+    said = capsys.readouterr()
+    assert r"a\x1b[2Jb" in said.out
+    assert "\x1b[2J" not in said.out + said.err
+
+
 def test_an_interrupt_after_the_last_line_ends_in_its_sentence(monkeypatch, capsys):
     from eigenheads.cli import _errors
 

@@ -17,6 +17,7 @@ from eigenheads.experiments import Result, StoreError
 from eigenheads.experiments._run import reproduce
 from eigenheads.experiments._store import load_result
 from eigenheads.experiments.sweeps._cells import CellStore, _digest
+from eigenheads.probes import ModelProbe, Statistic
 
 FEW = settings(
     max_examples=60,
@@ -218,6 +219,72 @@ def test_forged_cells_are_read_or_noted(tmp_path, name, array):
 @given(name=st.sampled_from(list(CELLS)), array=ARRAYS)
 def test_many_forged_cells_are_read_or_noted(tmp_path, name, array):
     check_cells(tmp_path, name, array)
+
+
+def stored_probe():
+    draws = np.linspace(0.0, 1.0, 12).reshape(1, 2, 6)
+    nulls = {"keys": draws, "untrained": draws}
+    one = Statistic("cka", draws[..., 0], nulls, "greater", "Alignment.")
+    settings = {"seed": 0, "n_untrained": 1, "false_discovery": "bh"}
+    contrasts = {"without the first token": {"cka": draws[..., 1]}}
+    return ModelProbe([0], ["a"], {"cka": one}, settings, ["n"], contrasts)
+
+
+PROBE_PLACES = st.sampled_from(
+    [
+        *([key] for key in ("format", "layers", "names", "settings", "notes")),
+        *([key] for key in ("statistics", "contrasts", "other")),
+        ["layers", 0],
+        ["names", 0],
+        ["statistics", 0],
+        *(["statistics", 0, key] for key in ("name", "nulls", "alternative", "about")),
+        ["statistics", 0, "nulls", 0],
+        *(["settings", key] for key in ("n_untrained", "false_discovery", "seed")),
+        ["contrasts", "without the first token"],
+        ["contrasts", "without the first token", 0],
+    ]
+)
+
+
+def check_probe(path, place, value):
+    """Put any JSON value at a place of a stored probe's header, and use the probe."""
+    stored_probe().save(path)
+    arrays = read_arrays(path)
+    header = json.loads(str(arrays["header"]))
+    inner = header
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    # The writer has no lone surrogates, which JSON may contain as escapes.
+    write_arrays(path, {**arrays, "header": np.array(json.dumps(header))})
+    try:
+        probe = ModelProbe.load(path)
+    except ValueError as error:
+        assert GRAMMAR.fullmatch(str(error)), str(error)
+        assert str(error).isprintable()
+        return
+    assert len(probe.to_records()) <= 4
+    assert len(probe.summary()) <= 2
+    assert len(probe.contrast_rows()) <= 1
+    assert isinstance(probe._repr_html_(), str)
+
+
+@FEW
+@given(place=PROBE_PLACES, value=JSON)
+# Found: a header without notes was a KeyError, contrasts that are a list were an
+# AttributeError, and an unknown alternative was met only when it was used.
+@example(place=["contrasts"], value=[])
+@example(place=["notes"], value=None)
+@example(place=["statistics", 0, "alternative"], value="sideways")
+def test_edited_probes_are_read_or_refused(tmp_path, place, value):
+    check_probe(tmp_path / "probe.npz", place, value)
+
+
+@pytest.mark.slow
+@MANY
+@given(place=PROBE_PLACES, value=JSON)
+def test_many_edited_probes_are_read_or_refused(tmp_path, place, value):
+    check_probe(tmp_path / "probe.npz", place, value)
 
 
 CONFIG_PLACES = st.sampled_from(

@@ -1,8 +1,8 @@
-"""The page's engine draws from the law of simulate_location and simulate_signal.
+"""The page's engine draws from the law of Python's simulators.
 
 Means and variances over independent runs, on both sides with their standard errors.
 Each comparison may differ by 4.5 of them, which happens by chance with probability
-7e-6; there are 48, so all agree with probability above 0.9996.
+7e-6; there are 100, so all agree with probability above 0.999.
 """
 
 import json
@@ -11,8 +11,14 @@ import math
 import numpy as np
 import pytest
 
-from eigenheads.datasets import SignalTokens, SingleLocation
-from eigenheads.dynamics import location_start, simulate_location, simulate_signal
+from eigenheads.datasets import GaussianPrompts, SignalTokens, SingleLocation
+from eigenheads.dynamics import (
+    location_start,
+    simulate_location,
+    simulate_pca,
+    simulate_signal,
+)
+from eigenheads.models import Model, Token, simulate, softmax
 from eigenheads.theory import signal_steps
 
 pytestmark = pytest.mark.browser
@@ -116,6 +122,125 @@ def test_signal(page, d, n_informative, n_nuisance, strength, beta, n_steps, n_r
     t = paths.final("alignment")
     assert 0.05 < np.abs(t).mean() < 0.99  # neither at the start nor all arrived
     compare(seen, [t, t * t, np.abs(t)])
+
+
+N_TOKENS = 5
+
+
+def softmax_location(X, w, u, g, p):
+    output = softmax(p.scale * (X @ w.k)) @ (X @ w.v)
+    return (output - X[0] @ u.value - p.noise * g[0]) ** 2
+
+
+def two_heads(X, w, u, g, p):
+    total = softmax(p.scale * (X @ w.k)) + softmax(p.scale * (X @ w.v))
+    output = sum(total[i] * g[i] for i in range(N_TOKENS))
+    return (output - g[0] - g[1] - p.noise * g[N_TOKENS]) ** 2
+
+
+def declared(loss):
+    """Return the model whose overlaps have the order of the page."""
+    if loss is two_heads:
+        first = [Token(mean={"key": 4.0}), Token(mean={"value": 4.0})]
+        tokens, normals = [*first, Token(N_TOKENS - 2)], N_TOKENS + 1
+    else:
+        first = Token(mean={"key": lambda d: math.sqrt(d / 2)}, scale=math.sqrt(0.5))
+        tokens, normals = [first, Token(N_TOKENS - 1)], 1
+    return Model(
+        loss,
+        weights={"k": "sphere", "v": "sphere"},
+        planted=("key", "value"),
+        tokens=tokens,
+        normals=normals,
+    )
+
+
+ORDER = ("k.key", "v.value", "v.key", "k.value", "k.v")
+# A wrong number of degrees of freedom moves them by 0.1 of a deviation at d = 8.
+PAIRS = {
+    softmax_location: """new SoftmaxLocationRun({{d: {d}, nTokens: 5,
+        gamma: Math.SQRT1_2, noise: 0.5}}, 2, 0.3, 7, run)""",
+    two_heads: """new HeadsRun({{d: {d}, nTokens: 5, amplitude: 4, noise: 0.5}},
+        2, [0.3, 0.3], 7, run)""",
+}
+
+
+@pytest.mark.parametrize("loss", PAIRS)
+def test_softmax_heads(page, loss):
+    n_runs, n_steps, model = 3_000, 40, declared(loss)
+    with_heads = loss is two_heads
+    start = dict(zip(ORDER, (0.3, 0.3, 0.0, 0.0, 0.0), strict=True))
+    if with_heads:
+        start |= {"v.key": 0.3, "k.value": 0.3, "k.v": 0.18}
+    for d, scale, step in ((8, 0.8, 0.05), (10**9, 0.8, 0.5e-9)):
+        if not with_heads and d > 8:
+            scale = 2.0 / math.sqrt(d)
+        code = f"""() => ({{n: {n_runs},
+          make: (run) => {PAIRS[loss].format(d=d)},
+          advance: (run) => {{
+            for (let t = 0; t < {n_steps}; t++) run.step({scale}, {step});
+            return run;
+          }},
+          look: (run) => run.order()}})"""
+        seen = page.run(MOMENTS % code)
+        paths = simulate(
+            model,
+            d=d,
+            step_size=step,
+            n_steps=n_steps,
+            n_runs=n_runs,
+            record_every=n_steps,
+            batch_size=2,
+            seed=0,
+            parameters={"scale": scale, "noise": 0.5},
+            start=start,
+        )
+        compare(seen, [paths.final(name) for name in ORDER])
+        # The step is large enough to be seen.
+        moved = [np.std(paths.final(name)) for name in ORDER]
+        assert max(moved) > (0.05 if d == 8 else 1e-9)
+
+
+@pytest.mark.parametrize("head", ["softmax", "linear"])
+def test_pca(page, head):
+    """Alignment and norm at d = 12, with five leading eigenvalues and a bulk."""
+    d, n_tokens, n_runs, n_steps = 12, 6, 3_000, 30
+    leading = [0.6**i for i in range(5)]
+    values = [*leading, *[0.5 / (d - 5)] * (d - 5)]
+    step, size = (0.1, 0.3) if head == "softmax" else (0.001, 0.1)
+    start = np.full(d, 0.0)
+    start[:6] = size  # the last one is the bulk's
+    code = f"""() => ({{n: {n_runs},
+      make: (run) => new PcaRun({{d: {d}, nTokens: {n_tokens},
+        isSoftmax: {json.dumps(head == "softmax")},
+        roots: {json.dumps(leading)}.map(Math.sqrt),
+        bulk: Math.sqrt({values[-1]}), trace: {sum(values)}}},
+        3, Array(6).fill({size}), 7, run),
+      advance: (run) => {{
+        for (let t = 0; t < {n_steps}; t++) run.step({step});
+        return run;
+      }},
+      look: (run) => {{
+        const mu = run.order(), norm = Math.hypot(...mu);
+        return [Math.abs(mu[0]) / norm, norm];
+      }}}})"""
+    seen = page.run(MOMENTS % code)
+    paths = simulate_pca(
+        GaussianPrompts(np.diag(values), n_tokens=n_tokens),
+        head=head,
+        inverse_temperature=1.0,
+        step_size=step,
+        batch_size=3,
+        n_steps=n_steps,
+        n_runs=n_runs,
+        record_every=n_steps,
+        seed=0,
+        start=start,
+    )
+    found = [paths.final("alignment"), paths.final("norm")]
+    # Gradients of the linear head have heavy tails, and need small steps.
+    assert min(np.std(one) for one in found) > (0.02 if head == "softmax" else 1e-3)
+    compare(seen, found)
 
 
 def test_a_run_depends_on_its_seed_and_number_alone(page):

@@ -12,7 +12,7 @@ from eigenheads.live import live_page
 pytestmark = pytest.mark.browser
 
 URL = live_page().as_uri()
-SYSTEMS = ["location", "signal"]
+SYSTEMS = ["location", "heads", "pca", "signal"]
 
 
 def address(page):
@@ -32,9 +32,14 @@ def finish(page):
     ("system", "width", "dark"),
     [
         ("location", 390, False),
-        ("location", 1400, True),
+        ("location", 1280, True),
+        ("location&head=softmax", 390, True),
+        ("heads", 390, False),
+        ("heads", 1280, True),
+        ("pca", 390, True),
+        ("pca", 1280, False),
         ("signal", 390, True),
-        ("signal", 1400, False),
+        ("signal", 1280, False),
     ],
 )
 def test_reads_well_at_any_width_and_scheme(browser, system, width, dark):
@@ -199,7 +204,8 @@ def test_data_and_picture(page, system):
     assert table["step"][0] == 0
     assert table["step"][-1] == 500
     main = names[2]
-    assert np.abs(table[main]).max() <= 1
+    # Overlaps of unit vectors; the direction of the PCA head is free.
+    assert np.abs(table[main]).max() <= (2 if system == "pca" else 1)
     assert np.isfinite(table[names[-1]]).all()
     size = page.run(
         "(() => { const c = picture(); return [c.width, c.height,"
@@ -298,6 +304,131 @@ def test_each_control_is_explained_in_two_sentences(page, system):
         "[...document.querySelectorAll('.control .quiet')].map((p) => p.textContent)"
     ):
         assert len(re.findall(r"[.](?:\s|$)", text)) == 2, text
+
+
+def typed(page, text):
+    """Type into the box, press Enter, and return the sentence below it."""
+    page.run(f"$('typed-text').value = {json.dumps(text)}")
+    page.run("$('typed-text').focus()")
+    page.press("Enter")
+    return page.run("$('typed-error').innerText")
+
+
+def test_parameters_as_text(page):
+    assert typed(page, "d=1000 L=20, step = 0.05 seed=7") == ""
+    assert page.run("[P.d, P.tokens, P.step, P.seed]") == [1000, 20, 0.05, 7]
+    assert "d=1000&tokens=20" in address(page)
+    # Each parameter has its own control, which shows the same number.
+    assert page.run("$('c-d').ariaValueText") == "1000"
+    assert page.run("$('c-seed').value") == "7"
+    assert typed(page, "system=pca d=10^9 head=linear") == ""
+    assert page.run("[system.name, P.d, P.head]") == ["pca", 10**9, "linear"]
+    assert "head=linear d=1000000000" in page.run("$('typed-text').value")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("d=3", "Dimension d (d) must be a whole number from 10 to 10⁹; got “3”."),
+        ("tokens=7.4", "must be a whole number from 2 to 200; got “7.4”."),
+        ("step=", "must be a number from 0.01 to 10; got “”."),
+        ("noise=NaN", "must be a number from 0.001 to 2; got “NaN”."),
+        ("head=<img>", "must be one of erf, softmax; got “<img>”."),
+        ("seed=3 size=2", "There is no parameter “size”; choose from head, d,"),
+        ("constructor=1", "There is no parameter “constructor”"),
+        ("__proto__=1", "There is no parameter “__proto__”"),
+        ("d", "“d” is no parameter with a value; write name=value"),
+        ("system=toString", "There is no system “toString”; choose one of location,"),
+    ],
+)
+def test_a_wrong_text_changes_nothing(page, text, sentence):
+    before = page.run("[location.hash, JSON.stringify(P), session.P.seed]")
+    said = typed(page, text)
+    assert sentence in said
+    assert len(re.findall(r"[.](?:\s|$)", said)) == 1  # one sentence
+    assert page.run("[location.hash, JSON.stringify(P), session.P.seed]") == before
+    assert page.run("$('typed-text').value") == text
+    assert page.run("$('typed-text').ariaInvalid") == "true"
+    assert page.complaints == []
+
+
+def test_a_hostile_address_is_data(page):
+    junk = "&".join(f"<script>x{i}=1" for i in range(500))
+    page.open(f"{URL}#paused=1&system={'z' * 5000}&d=%00%ff&{junk}&__proto__=1")
+    assert page.run("[system.name, P.d]") == ["location", 80]
+    assert len(notice(page)) < 700
+    assert "more." in notice(page)
+    assert page.run("document.querySelectorAll('#notice *').length") == 0
+    assert page.complaints == []
+
+
+@pytest.mark.parametrize(
+    ("parameters", "curve", "steps"),
+    [
+        ("system=heads&updates=3000", 0, (1000, 3000)),
+        ("system=heads&updates=3000", 2, (1000, 3000)),
+        ("system=pca&updates=200", 1, (100, 200)),
+        ("head=softmax&updates=512&tokens=5", 3, (512,)),
+    ],
+)
+def test_runs_lie_in_the_band_of_theory(page, parameters, curve, steps):
+    """Of 30 runs 24 are expected in the middle 80 %; 16 or fewer have 0.001."""
+    page.open(f"{URL}#paused=1&{parameters}")
+    for step in steps:
+        page.run(f"while (session.step < {step}) session.advance(Infinity)")
+        low, high = page.run(f"session.last.bands[{curve}]")
+        seen = np.array(
+            page.run(
+                "session.last.orders.map((order) => [...order.slice(0,"
+                " system.overlaps), ...system.derive(order, session.step,"
+                f" session.setup)][{curve}])"
+            )
+        )
+        assert 17 <= np.sum((low < seen) & (seen < high)) <= 30
+        # The band is not wide by mistake: it is about as wide as the runs.
+        wide = np.quantile(seen, 0.9) - np.quantile(seen, 0.1)
+        assert 0.4 * wide < high - low < 2.5 * wide
+
+
+@pytest.mark.parametrize(
+    ("parameters", "curves"),
+    [
+        ("system=heads&updates=3000", (0, 1, 2)),
+        ("system=pca&updates=200", (0, 1, 2)),
+        ("head=softmax&updates=512&tokens=5", (0, 1, 2)),
+    ],
+)
+def test_the_mean_of_runs_follows_theory(page, parameters, curves):
+    """Within 4.5 standard errors of 30 runs, and a share of 0.01 for the page's rules.
+
+    Integrals hold for some updates, and means on spheres are those of linear noise.
+    """
+    page.open(f"{URL}#paused=1&{parameters}")
+    finish(page)
+    rows = page.run(
+        "session.last.orders.map((order) => [...order.slice(0, system.overlaps)"
+        ".map(Math.abs), ...system.derive(order, session.step, session.setup)])"
+    )
+    for curve in curves:
+        seen = np.array(rows)[:, curve]
+        theory = page.run(f"session.last.stats[{curve}].theory")
+        error = np.std(seen) / np.sqrt(len(seen))
+        assert abs(seen.mean() - theory) < 4.5 * error + 0.01 * abs(theory)
+
+
+def test_two_heads_part(page):
+    page.open(f"{URL}#paused=1&system=heads&updates=10000&batch=2&tokens=6&step=2")
+    finish(page)
+    own, other = page.run("session.last.stats.slice(0, 2).map((one) => one.mean)")
+    assert own > 0.9
+    assert abs(other) < 0.3
+    assert "30 of 30 pairs of heads have parted" in page.run("summary(session)")
+
+
+def test_the_pca_head_finds_the_first_component(page):
+    page.open(f"{URL}#paused=1&system=pca&updates=300&d=1000000000&ratio=0.3")
+    finish(page)
+    assert page.run("session.last.stats[0].low") > 0.9
 
 
 def test_a_step_that_overflows_is_said(page):

@@ -197,6 +197,9 @@ REFUSED = {
         lambda X, w, u, g, p: (X @ w.k).__setitem__(0, 1.0),
         r"got an assignment to entries",
     ),
+    "entry of a weight": (lambda X, w, u, g, p: w.k[0], r"got an index on the entries"),
+    "all pairs": (lambda X, w, u, g, p: np.sum(X @ X.T), r"all pairs of tokens"),
+    "missing token": (lambda X, w, u, g, p: X[7] @ w.k, r"got X\[7\] of 3 tokens"),
     "mistake": (lambda X, w, u, g, p: (X @ w.k)[7], r"IndexError: index 7"),
 }
 

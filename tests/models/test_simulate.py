@@ -250,3 +250,14 @@ def test_a_loss_that_is_not_finite_at_the_start_is_named():
     model = Model(loss, weights={"k": "free"}, tokens=Token())
     with pytest.raises(ValueError, match="whose loss is finite at the start; got nan"):
         simulate(model, d=4, step_size=0.1, n_steps=2, n_runs=1, record_every=1, seed=0)
+
+
+def test_real_vectors_that_diverge_are_named():
+    # At weights of 1e27 a difference with a fixed step would be 0: no overflow, ever.
+    def loss(X, w, u, g, p):
+        return (X[0] @ w.k) ** 4
+
+    model = Model(loss, weights={"k": "free"}, tokens=Token())
+    setting = {"d": 4, "step_size": 1e6, "n_steps": 20, "n_runs": 1, "record_every": 5}
+    with pytest.raises(ValueError, match="so small that no update diverges"):
+        simulate(model, method="full", seed=0, **setting)

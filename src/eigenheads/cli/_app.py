@@ -1,7 +1,6 @@
 """Commands of the command line; commands on models are in ``_models``."""
 
 import inspect
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +8,7 @@ from typing import Annotated
 import typer
 
 from eigenheads import __version__
-from eigenheads.cli._errors import EXIT_CHANGED, EXIT_OK, EXIT_STATUSES
+from eigenheads.cli._errors import EXIT_CHANGED, EXIT_OK, EXIT_STATUSES, say
 from eigenheads.cli._experiments import (
     describe_command,
     list_command,
@@ -101,7 +100,7 @@ def report_command(
     """
     from eigenheads.report import write_report
 
-    print(f"Report: {write_report(out, preset=preset, seed=seed)}")
+    say(f"Report: {write_report(out, preset=preset, seed=seed)}")
 
 
 app.command("probe")(probe_command)
@@ -120,9 +119,9 @@ def live_command(
     """
     from eigenheads.live import live_page, open_live_page
 
-    print(f"Live page: {live_page()}")
+    say(f"Live page: {live_page()}")
     if browser and not open_live_page():
-        print("No web browser could be started. Open this file in one.")
+        say("No web browser could be started. Open this file in one.")
 
 
 @app.command("sweep")
@@ -190,7 +189,8 @@ def sweep_command(
     from eigenheads.report._terminal import ProgressDisplay, print_sweep
 
     values = parse_grid(grid or [])
-    print(tell_plan(key, grid=values, seeds=seeds, preset=preset), file=sys.stderr)
+    plan = tell_plan(key, grid=values, seeds=seeds, preset=preset)
+    say(plan, is_result=False)
     # Ctrl-C must not interrupt compiled code, which runs here unless there are workers.
     runs_here = backend == "threading" or (jobs == 1 and backend == "loky")
     calm = interrupted_between_blocks() if runs_here else nullcontext()
@@ -208,8 +208,8 @@ def sweep_command(
         )
     print_sweep(result)
     n_stored = len(result.table["seed"]) - result.computed
-    print(f"Cells computed: {result.computed}; stored before: {n_stored}.")
-    print(f"Table and map: {result.folder}")
+    say(f"Cells computed: {result.computed}; stored before: {n_stored}.")
+    say(f"Table and map: {result.folder}")
 
 
 app.command("robustness")(robustness_command)

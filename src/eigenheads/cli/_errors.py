@@ -1,4 +1,4 @@
-"""Exit statuses of the command line, and messages for errors."""
+"""Exit statuses of the command line, and its lines of output."""
 
 import io
 import os
@@ -25,6 +25,12 @@ EXIT_STATUSES = (
     "call (explained in one line), 70 an internal error (with a traceback), "
     "130 interrupted, 143 stopped by SIGTERM (the same call continues)."
 )
+
+
+def say(text: object, *, is_result: bool = True) -> None:
+    """Print text with control characters written out; folders may contain any."""
+    stream = sys.stdout if is_result else sys.stderr
+    print(escape_controls(str(text)), file=stream)
 
 
 def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:
@@ -89,8 +95,7 @@ def _environment_mistake(error: Exception) -> str:
 
 def _usage_error(message: str) -> int:
     if message:  # empty when Typer has printed the help instead
-        line = escape_controls(" ".join(message.split()))
-        print(f"eigenheads: {line}", file=sys.stderr)
+        say(f"eigenheads: {' '.join(message.split())}", is_result=False)
     return EXIT_USAGE
 
 
@@ -115,8 +120,6 @@ def interrupted(arguments: Sequence[str]) -> int:
     program = ["python", "-m", "eigenheads"] if called.suffix else [str(called)]
     # With --force the finished results would be computed again.
     again = shlex.join([*program, *(word for word in arguments if word != "--force")])
-    print(
-        f"\nInterrupted. All finished results are stored. To continue: {again}",
-        file=sys.stderr,
-    )
+    stored = "Interrupted. All finished results are stored."
+    say(f"\n{stored} To continue: {again}", is_result=False)
     return EXIT_INTERRUPTED

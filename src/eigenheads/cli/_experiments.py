@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from eigenheads._checks import check_choice
-from eigenheads.cli._errors import EXIT_CHANGED, EXIT_OK
+from eigenheads.cli._errors import EXIT_CHANGED, EXIT_OK, say
 from eigenheads.cli._models import Out
 from eigenheads.cli._recipes import evaluate_for_claims, is_first_process
 
@@ -194,8 +194,9 @@ def reproduce_command(
         )
     print_claims(results)
     if figure != "svg":
-        print(*save_figures(results, out, figure), sep="\n")
-    print(f"Report: {write_report(out)}")
+        for file in save_figures(results, out, figure):
+            say(file)
+    say(f"Report: {write_report(out)}")
     # The exit status tells scripts whether a verdict differs from the record.
     n_changed = sum(len(result.changed) for result in results)
     if n_changed:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from eigenheads._checks import check_count
-from eigenheads.cli._errors import EXIT_OK
+from eigenheads.cli._errors import EXIT_OK, say
 
 Out = Annotated[Path, typer.Option("--out", help="Folder of results.")]
 
@@ -111,7 +111,7 @@ def probe_command(
             progress=True,
         )
     print_probe(found, title=loaded.about)
-    print(f"Page: {write_probe(found, out, title=loaded.about)}")
+    say(f"Page: {write_probe(found, out, title=loaded.about)}")
     return EXIT_OK
 
 
@@ -219,14 +219,14 @@ def robustness_command(
             seed=seed,
             progress=sys.stderr.isatty(),
         )
-    print(found)
-    print(f"95 % intervals: {found.interval}. Budgets of attacks are in 1/255.")
+    say(found)
+    say(f"95 % intervals: {found.interval}. Budgets of attacks are in 1/255.")
     svg = render_svg(
         lambda figure: draw_robustness(figure, found.rows),
         size=robustness_size(found.rows),
     )
     for suffix in (".csv", ".json"):
-        print(f"Table: {found.save(out / f'robustness{suffix}')}")
+        say(f"Table: {found.save(out / f'robustness{suffix}')}")
     (out / "robustness.svg").write_bytes(svg)
-    print(f"Figure: {out / 'robustness.svg'}")
+    say(f"Figure: {out / 'robustness.svg'}")
     return EXIT_OK

@@ -1,7 +1,6 @@
 """Commands at the scale of a paper: ``train`` and ``evaluate``."""
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +8,7 @@ from typing import Annotated
 import typer
 
 from eigenheads._checks import Got, fail
-from eigenheads.cli._errors import EXIT_OK, EXIT_TERMINATED
+from eigenheads.cli._errors import EXIT_OK, EXIT_TERMINATED, say
 
 # Options of `train`.
 Recipe = Annotated[
@@ -207,13 +206,13 @@ def train_command(
     # start the run again.
     if not result.is_finished:
         done = f"Stopped after update {result.step} of {result.n_steps}."
-        print(f"{done} The same command continues.", file=sys.stderr)
+        say(f"{done} The same command continues.", is_result=False)
         return EXIT_TERMINATED
     # Every process comes here, but only one prints.
     if is_first_process():
         for name, value in result.metrics.items():
-            print(f"{name}: {value:.4f}")
-        print(f"Model: {result.folder / 'model'}")
+            say(f"{name}: {value:.4f}")
+        say(f"Model: {result.folder / 'model'}")
     return EXIT_OK
 
 
@@ -263,8 +262,8 @@ def evaluate_command(
     )
     # All processes have the same numbers; one of them prints and stores them.
     if is_first_process():
-        print(result.to_markdown())
-        print(f"Table: {result.save(out) / 'evaluation.md'}")
+        say(result.to_markdown())
+        say(f"Table: {result.save(out) / 'evaluation.md'}")
     return EXIT_OK
 
 
@@ -322,7 +321,7 @@ def is_first_process() -> bool:
 
 
 def _print_progress(line: str) -> None:
-    print(line, file=sys.stderr)
+    say(line, is_result=False)
 
 
 def _numbers(text: str) -> list[float]:

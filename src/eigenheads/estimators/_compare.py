@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -237,6 +238,9 @@ def _named(estimators: Any, *, is_classifier: bool) -> dict[str, Any]:
 
 def _splitter(cv: Any, targets: Any, groups: Any, *, is_classifier: bool) -> Any:
     if cv is not None:
+        if not isinstance(cv, Integral) and not hasattr(cv, "get_n_splits"):
+            contract = "an integer, a splitter of scikit-learn, or None"
+            fail("cv", contract, cv, owner=_OWNER, error=TypeError)
         splitter = check_cv(cv, targets, classifier=is_classifier)
         if not splitter.get_n_splits(targets, targets, groups):
             fail("cv", "at least one split", cv, owner=_OWNER)

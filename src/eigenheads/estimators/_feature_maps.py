@@ -26,6 +26,8 @@ MOST_TOKENS = 100_000
 # Tokens whose distances give the width of the kernel.
 _PAIRS = 500
 _N_LANDMARKS = 300
+# Tokens that show whether a kernel feature varies.
+_FEW_TOKENS = 10_000
 # Rows whose kernel values are computed together.
 _CHUNK = 2_048
 _N_BINS = 5
@@ -83,15 +85,41 @@ class RBFFeatures(TransformerMixin, BaseEstimator):
 
     def transform(self, X: Any) -> NDArray[Any]:
         """Return the standardised features and the kernel features."""
-        rows = self.scaler_.transform(np.asarray(X))
-        d, width = rows.shape[1], len(self.nystroem_.components_)
-        features = np.empty((len(rows), d + width), dtype=rows.dtype)
-        features[:, :d] = rows
-        # Chunks of kernel values stay in the cache.
-        for start in range(0, len(rows), _CHUNK):
-            chunk = slice(start, start + _CHUNK)
-            features[chunk, d:] = self.nystroem_.transform(rows[chunk])
+        X = np.asarray(X)
+        dtype = X.dtype if X.dtype == np.float32 else np.dtype(np.float64)
+        landmarks = np.asarray(self.nystroem_.components_, dtype=dtype)
+        root = np.asarray(self.nystroem_.normalization_.T, dtype=dtype)
+        sizes = self.gamma_ * np.einsum("ij,ij->i", landmarks, landmarks)
+        d = landmarks.shape[1]
+        features = np.empty((len(X), d + len(landmarks)), dtype=dtype)
+        # Chunks of kernel values stay in the cache. Squared distances are from one
+        # product of matrices; rounding must not make them negative.
+        for start in range(0, len(X), _CHUNK):
+            rows = self.scaler_.transform(X[start : start + _CHUNK])
+            exponents = rows @ (2 * self.gamma_ * landmarks.T)
+            exponents -= self.gamma_ * np.einsum("ij,ij->i", rows, rows)[:, None]
+            exponents -= sizes
+            np.minimum(exponents, 0.0, out=exponents)
+            kernel = np.exp(exponents, out=exponents)
+            features[start : start + _CHUNK, :d] = rows
+            features[start : start + _CHUNK, d:] = kernel @ root
         return features
+
+    def varying(self, X: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the columns that vary over the tokens.
+
+        For kernel features, whose computation is the larger part, some tokens decide.
+        """
+        some = self.transform(X[:: max(1, len(X) // _FEW_TOKENS)])
+        own = _varying(X)
+        return np.append(own, X.shape[1] + _varying(some[:, X.shape[1] :]))
+
+
+def _varying(rows: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the columns that are not constant up to rounding."""
+    spread = rows.max(axis=0) - rows.min(axis=0)
+    size = np.abs(rows).max(axis=0)
+    return np.flatnonzero(spread > 1e-6 * np.maximum(size, 1e-300))
 
 
 def _median_gamma(rows: NDArray[Any]) -> float:
@@ -115,12 +143,14 @@ class FittedFeatureMap:
             # Bins of equal edges are merged, fewer quantiles than tokens are taken.
             warnings.simplefilter("ignore", UserWarning)
             warnings.simplefilter("ignore", FutureWarning)
-            mapped = _dense(transformer.fit(tokens).transform(tokens))
-        spread = mapped.max(axis=0) - mapped.min(axis=0)
-        size = np.abs(mapped).max(axis=0)
-        self.kept = np.flatnonzero(spread > 1e-6 * np.maximum(size, 1e-300))
-        if not len(self.kept):
-            self.kept = np.arange(mapped.shape[1])
+            transformer.fit(tokens)
+            if isinstance(transformer, RBFFeatures):
+                self.kept = transformer.varying(tokens)
+            else:
+                self.kept = _varying(_dense(transformer.transform(tokens)))
+            if not len(self.kept):
+                width = _dense(transformer.transform(tokens[:1])).shape[1]
+                self.kept = np.arange(width)
         self.width = len(self.kept)
 
     def __call__(self, tokens: NDArray[Any]) -> NDArray[Any]:

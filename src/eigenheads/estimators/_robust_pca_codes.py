@@ -91,7 +91,8 @@ class RobustCodes(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """Return minus the mean absolute error of hidden entries.
 
         A tenth of the known entries, the same for all data of one shape, is hidden and
-        predicted from the others. Use it with ``GridSearchCV``.
+        predicted from the others. Use it with ``GridSearchCV``, but not for `sparsity`
+        if errors are connected: the rest of a wrong block predicts its hidden entry.
 
         Parameters
         ----------

@@ -1,7 +1,7 @@
 r"""Principal component pursuit: the fit of robust PCA, and the codes of new rows."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,6 +25,8 @@ _LOOK_BACK = 10
 _ROW_PRICE = 3.0
 # The median of so many rows is centre enough: the mean is free in the pursuit.
 _CENTRE_ROWS = 1000
+# Rows that are read together.
+_SLICE_ROWS = 256
 
 
 class CentredNuclearNorm:
@@ -59,10 +61,56 @@ class CentredNuclearNorm:
         )
 
 
-class PreparedData(NamedTuple):
-    """Data about a centre, in units of the largest entry; zero where not observed."""
+class CentredRows:
+    """Data about a centre, in units, zero where missing; computed row by row on demand.
 
-    x: FloatArray
+    Parameters
+    ----------
+    data
+        Matrix with NaN where nothing is observed; it is not copied.
+    centre
+        Row that is subtracted.
+    unit
+        Number by which entries are divided.
+    roots
+        Column by which rows are multiplied; None is ones.
+    has_gaps
+        Whether some values are missing.
+    """
+
+    def __init__(
+        self,
+        data: NDArray[Any],
+        centre: NDArray[Any],
+        unit: float,
+        roots: FloatArray | None,
+        has_gaps: bool,
+    ) -> None:
+        self._data, self._centre, self._unit = data, centre, data.dtype.type(unit)
+        self._roots = None if roots is None else roots.astype(data.dtype)
+        self._has_gaps = has_gaps
+        self.shape, self.size, self.dtype = data.shape, data.size, data.dtype
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, rows: Any) -> FloatArray:
+        found: FloatArray = self._data[rows] - self._centre
+        if self._has_gaps:
+            found[np.isnan(found)] = 0.0
+        found /= self._unit
+        if self._roots is not None:
+            found *= self._roots[rows]
+        return found
+
+
+class PreparedData(NamedTuple):
+    """Data about a centre, in units of the largest entry; zero where not observed.
+
+    `x` is an array or :class:`CentredRows`.
+    """
+
+    x: Any
     observed: NDArray[np.bool_] | None
     centre: FloatArray
     unit: float
@@ -93,9 +141,10 @@ class PreparedData(NamedTuple):
 
 
 def prepare(data: NDArray[Any], weights: FloatArray | None = None) -> PreparedData:
-    """Centre and scale a matrix with NaN where nothing is observed, in a copy."""
-    missing = np.isnan(data)
-    observed = ~missing if missing.any() else None
+    """Centre and scale a matrix with NaN where nothing is observed, without a copy."""
+    observed = None
+    if any(np.isnan(data[rows]).any() for rows in _slices(len(data))):
+        observed = ~np.isnan(data)
     # The mean is free, so any centre gives the same minimum. With a robust one the
     # residuals are relative to the variation of the data.
     if weights is None:
@@ -108,18 +157,18 @@ def prepare(data: NDArray[Any], weights: FloatArray | None = None) -> PreparedDa
             centre[~is_seen] = np.nanmedian(data[:, ~is_seen], axis=0)
     else:
         centre = _weighted_medians(data, weights)
-    x = data - centre
-    if observed is not None:
-        x[missing] = 0.0
+    roots = None if weights is None else np.sqrt(weights)[:, None]
+    plain = CentredRows(data, centre, 1.0, None, observed is not None)
     # Squares of the data must not overflow or underflow.
-    largest = max(float(x.max()), -float(x.min()))
+    largest = max(float(np.abs(plain[rows]).max()) for rows in _slices(len(data)))
     unit = largest if largest > 0 else 1.0
-    x /= x.dtype.type(unit)
-    roots = None
-    if weights is not None:
-        roots = np.sqrt(weights)[:, None]
-        x *= roots.astype(x.dtype)
+    x = CentredRows(data, centre, unit, roots, observed is not None)
     return PreparedData(x, observed, centre.astype(np.float64), unit, roots)
+
+
+def _slices(n_rows: int) -> Iterator[slice]:
+    for start in range(0, n_rows, _SLICE_ROWS):
+        yield slice(start, start + _SLICE_ROWS)
 
 
 def _weighted_medians(data: FloatArray, weights: FloatArray) -> FloatArray:
@@ -224,7 +273,7 @@ class Pursuit:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the data seem to be low-rank up to errors, without noise."""
+        """Return whether the data seem to be low-rank up to errors, without noise."""
         if self.splitting.errors.noise or self.splitting.errors.of_rows:
             return False
         # Low-rank matrices of this rank can fit as many entries as they have degrees of

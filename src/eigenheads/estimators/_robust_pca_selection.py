@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ _SAME = 0.95
 _N_REFERENCES = 2
 # Fewer known entries than this decide nothing.
 _FEWEST = 2000
-# Candidates are fitted to at most so many entries, in at least so many rows.
+# Candidates are fitted to at most so many entries, in at least so many rows, columns.
 _MOST_ENTRIES, _LEAST_ROWS = 1_000_000, 200
 # Pursuits of candidates: residual, iterations.
 _TOL, _MAX_ITER = 1e-3, 60
@@ -89,10 +90,14 @@ def select(
     table = np.empty((0, 2))
     if data.seen_share * data.n_rows * data.x.shape[1] < _FEWEST:
         return Selection(1.0 if sparsity is None else sparsity, None, table)
-    part = _some_rows(data)
-    # The price is that of all rows: the nuclear norm grows with the root of their
-    # number, the sum of errors with the number.
+    part = _some_entries(data)
+    n, d = part.x.shape
+    report(f"choosing with {n} rows and {d} columns")
+    # The price is that of all entries: the nuclear norm grows with the roots of the
+    # numbers of rows and columns, the sum of errors with the numbers.
     price = data.price(of_rows) * np.sqrt(data.n_rows / part.n_rows)
+    if not of_rows:
+        price *= np.sqrt(data.x.shape[1] / part.x.shape[1])
     nu = noise_penalty(noise, part)
 
     def penalty(relative: float) -> ErrorPenalty:
@@ -249,17 +254,22 @@ def _vertex(found: dict[int, float], best: int) -> float:
     return best + (left - right) / (2 * bend) if bend > 0 else float(best)
 
 
-def _some_rows(data: PreparedData) -> PreparedData:
-    """Return few enough rows for the pursuits of candidates."""
+def _some_entries(data: PreparedData) -> PreparedData:
+    """Return few enough rows and columns for the pursuits of candidates."""
+    random = np.random.RandomState(0)
     n, d = data.x.shape
-    n_rows = max(_LEAST_ROWS, _MOST_ENTRIES // d)
-    if n_rows >= n:
-        return data
-    chosen = np.sort(np.random.RandomState(0).permutation(n)[:n_rows])
+    n_rows = min(n, max(_LEAST_ROWS, _MOST_ENTRIES // d))
+    n_columns = min(d, max(_LEAST_ROWS, _MOST_ENTRIES // n_rows))
+    rows, columns = np.arange(n), np.arange(d)
+    if n_rows < n:
+        rows = np.sort(random.permutation(n)[:n_rows])
+    if n_columns < d:
+        columns = np.sort(random.permutation(d)[:n_columns])
+    x = np.concatenate([data.x[some][:, columns] for some in np.array_split(rows, 20)])
     return data._replace(
-        x=data.x[chosen],
-        observed=None if data.observed is None else data.observed[chosen],
-        roots=None if data.roots is None else data.roots[chosen],
+        x=x,
+        observed=None if data.observed is None else data.observed[rows][:, columns],
+        roots=None if data.roots is None else data.roots[rows],
     )
 
 
@@ -306,15 +316,15 @@ def estimate_noise(data: PreparedData, *, sparsity: float, of_rows: bool) -> flo
     what the penalty took; entries that the components can fit by chance are
     discounted. Gross errors in fewer than half of the entries do not matter.
     """
-    part = data
+    chosen: Any = slice(None)
     if data.x.size > _MOST_ENTRIES:
         n_rows = max(_LEAST_ROWS, _MOST_ENTRIES // data.x.shape[1])
         chosen = np.linspace(0, len(data.x) - 1, min(n_rows, len(data.x))).astype(int)
-        part = data._replace(
-            x=data.x[chosen],
-            observed=None if data.observed is None else data.observed[chosen],
-            roots=None if data.roots is None else data.roots[chosen],
-        )
+    part = data._replace(
+        x=data.x[chosen],
+        observed=None if data.observed is None else data.observed[chosen],
+        roots=None if data.roots is None else data.roots[chosen],
+    )
     price = sparsity * data.price(of_rows) * np.sqrt(data.n_rows / part.n_rows)
     level = _spread(part.x, part)
     smallest = 1e-6 * level

@@ -1,8 +1,8 @@
 r"""Douglas-Rachford splitting into a structured part and errors, in place.
 
 The splitting minimises :math:`f(L) + h(X - L)` for any convex :math:`f` whose proximal
-map is known and a penalty :math:`h` of errors. It holds two arrays of the size of the
-data and works on blocks of rows. ``docs/theory/pursuit.md`` has the convergence
+map is known and a penalty :math:`h` of errors. Beside the data it holds two arrays of
+their size, and works on blocks of rows. ``docs/theory/pursuit.md`` has the convergence
 theorem.
 """
 
@@ -134,7 +134,8 @@ class SparseSplitting:
     Parameters
     ----------
     data
-        :math:`X`, anything finite where nothing was observed.
+        :math:`X`, anything finite where nothing was observed: an array, or anything
+        with its shape and type of which slices of rows can be taken.
     observed
         Where `data` was observed; None is everywhere.
     prox
@@ -152,7 +153,7 @@ class SparseSplitting:
 
     def __init__(
         self,
-        data: FloatArray,
+        data: Any,
         observed: NDArray[np.bool_] | None,
         *,
         prox: Prox,
@@ -177,8 +178,8 @@ class SparseSplitting:
         mean = total / (data.size / total.size)
         # Rows of zeros have no scale; any penalty solves them.
         self.penalty = _FIRST_PENALTY / np.where(mean > 1e-300, mean, 1.0)
-        self.driver = np.zeros_like(data)
-        self.argument = np.empty_like(data)
+        self.driver = np.zeros(data.shape, dtype=data.dtype)
+        self.argument = np.empty(data.shape, dtype=data.dtype)
         self.low_rank = RowFactors(np.empty((0, 0)), np.empty((0, 0)))
         self.n_iter = 0
         self._n_changes = np.zeros(total.shape, dtype=np.int64)

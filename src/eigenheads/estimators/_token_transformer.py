@@ -121,7 +121,7 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
         Parameters
         ----------
         X : list of arrays of shape (n_tokens, n_features), or array
-            Bags.
+            Bags; NaN are passed on to the transformer.
 
         Returns
         -------

@@ -3,7 +3,7 @@
 The page is ``index.html`` with its scripts, in this folder. It needs no server, no
 network and no build. The scripts are not ES modules, because browsers refuse to load
 modules from the file system: they share one scope, in the order of ``index.html``. Its
-engine and theory are ports of :mod:`eigenheads.dynamics` and
+engine and theory follow :mod:`eigenheads.dynamics`, :mod:`eigenheads.models` and
 :mod:`eigenheads.theory`, and are tested against them in a browser.
 """
 

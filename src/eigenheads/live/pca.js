@@ -191,12 +191,12 @@ function pcaMeans(c, nTokens, isSoftmax) {
 		B = 0,
 		total = 0;
 	const m = new Float64Array(12),
-		gapY = 0.4;
-	for (let y = gapY / 2; y < 5.2; y += gapY) {
+		gapY = 0.25;
+	for (let y = gapY / 2; y < 6; y += gapY) {
 		const scale = c * y,
 			self = c * y * y,
 			rule = tiltRule(scale),
-			gap = 0.5 * max(1, scale / 2),
+			gap = 0.5, // the weight of the query is fixed, and its exponential is sharp
 			weight = bell(y);
 		let onMean = 0,
 			onSquare = 0,

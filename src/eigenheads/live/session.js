@@ -10,7 +10,9 @@ class Session {
 			step: 0,
 			stride: 1,
 			records: [],
-			cost: 0.02,
+			cost: 0.02, // of an update of one run, and of a piece of theory or of a record, in ms
+			piece: 0.3,
+			recorder: null,
 			turn: 0,
 			broken: false,
 		});
@@ -50,19 +52,36 @@ class Session {
 		let tokens = 3e5; // a bound, because some clocks do not advance during a task
 		do {
 			const now = performance.now();
+			if (this.recorder) {
+				if (this.recorder.next().done) this.recorder = null;
+				this.smooth(performance.now() - now);
+				continue;
+			}
 			const target = min(this.P.updates, (floor(this.step / this.stride) + 1) * this.stride);
-			const chunk = min(target - this.at[this.turn], max(1, min(256, floor(0.3 / this.cost))));
+			const until = this.theory[this.turn - N_RUNS]?.memo?.until ?? Infinity;
+			let chunk = min(target - this.at[this.turn], max(1, min(256, floor(0.3 / this.cost))));
+			// Theory renews its integrals at most once before the clock is read again.
+			if (until > this.at[this.turn]) chunk = min(chunk, until - this.at[this.turn]);
+			else chunk = 1;
 			this.push(this.turn, chunk);
 			tokens -= chunk * this.P.tokens * (this.P.batch || 1);
 			// Smoothed duration of a step, because clocks of browsers are coarse.
-			if (this.turn < N_RUNS)
-				this.cost = max(1e-4, 0.9 * this.cost + (0.1 * (performance.now() - now)) / chunk);
+			const spent = performance.now() - now;
+			if (this.turn < N_RUNS) this.cost = max(1e-4, 0.9 * this.cost + (0.1 * spent) / chunk);
+			else this.smooth(spent);
 			if (this.at[this.turn] < target) continue;
 			this.turn = (this.turn + 1) % this.at.length;
-			if (this.turn) continue;
-			this.step = target;
-			this.record();
-		} while (tokens > 0 && !this.done && performance.now() + this.cost < deadline);
+			if (!this.turn) this.recorder = this.recording(target);
+		} while (tokens > 0 && !this.done && performance.now() + this.next < deadline);
+	}
+
+	// Expected duration of the next piece of work. Pieces are long or short: the root mean square
+	// is between. On a busy machine some take far longer, and are not expected again.
+	get next() {
+		return this.recorder || this.turn >= N_RUNS ? this.piece : this.cost;
+	}
+	smooth(spent) {
+		this.piece = sqrt(0.9 * this.piece ** 2 + 0.1 * min(spent, 2) ** 2);
 	}
 
 	push(index, count) {
@@ -77,16 +96,26 @@ class Session {
 	}
 
 	record() {
-		const { system, setup, step } = this,
+		for (const _ of this.recording(this.step));
+	}
+
+	// Make the record of a step in pieces; the step counts as done at the end.
+	*recording(step) {
+		const { system, setup } = this,
 			orders = this.runs.map((run) => this.orderOf(run)),
-			theory = this.theory.slice();
-		this.broken ||= !orders.flat().every(Number.isFinite);
-		const [ours, theirs, quiet] = [orders, theory, this.plain].map((all) =>
-			all.map((order) => [
-				...order.slice(0, system.overlaps).map(abs),
-				...system.derive(order, step, setup),
-			]),
-		);
+			theory = this.theory.slice(),
+			isBroken = !orders.flat().every(Number.isFinite),
+			table = [];
+		for (const all of [orders, theory, this.plain]) {
+			const rows = [];
+			for (const order of all) {
+				const sizes = order.slice(0, system.overlaps).map(abs);
+				rows.push([...sizes, ...system.derive(order, step, setup)]);
+				if (rows.length % 5 === 0) yield;
+			}
+			table.push(rows);
+		}
+		const [ours, theirs, quiet] = table;
 		const stats = ours[0].map((_, i) => {
 			const sorted = ours.map((row) => row[i]).sort((a, b) => a - b);
 			return {
@@ -98,10 +127,16 @@ class Session {
 			};
 		});
 		// At few records, which outlive a longer stride.
-		const isLate =
-			step >= min(ESCAPE, this.P.updates / 2) && (step % (16 * this.stride) === 0 || this.done);
-		const bands = this.broken ? {} : (system.bands?.(theory, step, setup, isLate) ?? {});
+		const isKept = step % (16 * this.stride) === 0 || step >= this.P.updates,
+			isLate = isKept && step >= min(ESCAPE, this.P.updates / 2);
+		let bands = {};
+		if (!isBroken && system.bands) {
+			bands = system.bands(theory, step, setup, { isKept, isLate });
+			if (bands.next) bands = yield* bands;
+		}
+		yield;
 		this.records.push({ step, orders, stats, theory, bands, levels: system.levels(step, setup) });
+		Object.assign(this, { step, broken: this.broken || isBroken });
 		if (this.records.length <= MAX_RECORDS) return;
 		this.stride *= 2;
 		this.records = this.records.filter((one) => one.step % this.stride === 0 || one.step === step);

@@ -297,8 +297,10 @@ function overlapTerms([x0, x1, y0, y1], rho, nTokens, lambda) {
 	// Sums over Hermite coefficients: k and l are the powers of ŵ of p and of q.
 	const values = [new Float64Array(9), new Float64Array(9), new Float64Array(4)],
 		byRho = [0, 1, 2].map(() => new Float64Array(2));
+	// Products of weights are of order e^{u + u'}: a corner of the square is negligible.
+	const least = -LEFT - 4 - max(0, x0 + y0, x1 + y1) - 2 * lambda * lambda;
 	for (let i = 0; i < F.length; i++)
-		for (let j = 0; j < F.length; j++) {
+		for (let j = max(0, ceil(least / gap) - 2 * first - i); j < F.length; j++) {
 			mehler(F[i], F[j], rho, N, values[2], byRho[2], 2);
 			const f = values[2][0];
 			if (!(f ** n > 1e-12)) break;
@@ -384,9 +386,10 @@ const NOISE_SAMPLES = 256;
 const softmaxHead = {
 	slopes: softmaxSlopes,
 	noise: (order, law, lambda) => scratch(law).put(order).moments(lambda, NOISE_SAMPLES).noise,
-	moves(kappa, nu, law, lambda) {
-		const n = max(256, floor(2 ** 16 / law.nTokens)),
-			{ covariance } = scratch(law).put([kappa, nu, 0, 0, 0]).moments(lambda, n);
+	moves(kappa, nu, law, lambda, part = null) {
+		const n = ceil(max(256, 2 ** 16 / law.nTokens) / (part === null ? 1 : MOVE_PARTS)),
+			run = new SoftmaxLocationRun(law, 1, "manifold", 0, part ?? 0).put([kappa, nu, 0, 0, 0]),
+			{ covariance } = run.moments(lambda, n);
 		return [2, 3, 4].map((i) => [2, 3, 4].map((j) => covariance[5 * i + j]));
 	},
 };
@@ -412,20 +415,27 @@ class Fluctuations {
 		this.column = (column + 1) % size;
 	}
 
-	// Let `count` updates pass.
+	// Let `count` updates pass, by doubling: after j rounds `power` is the matrix of 2ʲ updates
+	// and `added` the covariance of their noise.
 	pass(count) {
-		const { size, spread, jacobian, added } = this,
-			times = (a, b, isTurned) => {
-				const out = new Float64Array(size * size);
-				for (let i = 0; i < size; i++)
-					for (let j = 0; j < size; j++)
-						for (let k = 0; k < size; k++)
-							out[size * i + j] += a[size * i + k] * b[isTurned ? size * j + k : size * k + j];
-				return out;
-			};
-		const linear = jacobian.map((entry, at) => (at % (size + 1) ? 0 : 1) + count * entry),
-			next = times(times(linear, spread), linear, true);
-		this.spread = next.map((entry, at) => entry + count * added[at]);
+		const { size } = this;
+		const times = (a, b, isTurned) => {
+			const out = new Float64Array(size * size);
+			for (let i = 0; i < size; i++)
+				for (let j = 0; j < size; j++)
+					for (let k = 0; k < size; k++)
+						out[size * i + j] += a[size * i + k] * b[isTurned ? size * j + k : size * k + j];
+			return out;
+		};
+		const after = (power, spread, noise) =>
+			times(times(power, spread), power, true).map((entry, at) => entry + noise[at]);
+		let power = this.jacobian.map((entry, at) => (at % (size + 1) ? 0 : 1) + entry),
+			{ added } = this;
+		for (let left = count; left; left = floor(left / 2)) {
+			if (left % 2) this.spread = after(power, this.spread, added);
+			added = after(power, added, added);
+			power = times(power, power);
+		}
 	}
 
 	deviation(i, weight = null) {
@@ -456,10 +466,14 @@ function headsStep(order, t, { law, batch, lambda, step, hold }) {
 			share = 1 / batch;
 		const change = (y, by) => pairStep(y, by, alpha, share, noise).map((value, i) => value - y[i]);
 		wander.added = covariance.map((entry) => (entry * alpha * alpha) / batch);
-		wander.renew(order.slice(0, 5), change(order, slopes), (y) =>
-			change(y, headsRisk(y, law, lambda).slopes),
-		);
-		Object.assign(memo, { excess, slopes, noise, since: t, until: t + hold(t) });
+		// A column of the Jacobian needs the risk once more: it follows in the next piece of work.
+		const at = order.slice(0, 5),
+			base = change(order, slopes),
+			renew = () => wander.renew(at, base, (y) => change(y, headsRisk(y, law, lambda).slopes));
+		Object.assign(memo, { excess, slopes, noise, renew, since: t, until: t + hold(t) });
+	} else if (memo.renew) {
+		memo.renew();
+		memo.renew = null;
 	}
 	const next = pairStep(order, memo.slopes, alpha, 1 / batch, memo.noise);
 	next.push(memo.excess);

@@ -166,13 +166,12 @@ systems.location = {
 		return new Run(S.law, P.batch, P.start === "overlap" ? 0.3 : P.start, P.seed, run);
 	},
 	stepRun: (run, t, S) => run.step(S.lambda(t), S.step(t)),
-	// From one common start theory has one path. Its integrals cost more with softmax: ten
-	// of the starts, whose paths differ little.
-	nTheory: (P) => (P.start === "overlap" ? 1 : P.head === "softmax" ? 10 : N_RUNS),
+	// From one common start theory has one path.
+	nTheory: (P) => (P.start === "overlap" ? 1 : N_RUNS),
 	// The noise changes slowly: its integrals are computed at every eighth update. With
-	// softmax the slopes hold for eight updates, and the noise for 64.
+	// softmax the slopes hold for eight updates, and the noise, which is small, for 256.
 	stepTheory(order, t, S) {
-		const every = S.isSoftmax ? 64 : 8,
+		const every = S.isSoftmax ? 256 : 8,
 			noise = order.noise && t % every ? order.noise : S.noise(order, S.law, S.lambda(t)),
 			slopes = this.slopes(order, t, S);
 		return Object.assign(pairStep(order, slopes, S.step(t), 1 / S.batch, noise), { noise, slopes });
@@ -184,12 +183,42 @@ systems.location = {
 	slopes: (order, t, S) =>
 		S.isSoftmax && order.slopes && t % 8 ? order.slopes : S.slopes(order, S.law, S.lambda(t)),
 	derive: (order, t, S) => [S.excess(order, S.law, S.lambda(t)), hypot(...order.slice(2))],
-	// Where the distance of runs to the manifold lies late in training, from theory's mean overlaps.
-	bands(theory, t, S, isLate) {
-		if (!isLate) return {};
-		const [kappa, nu] = [0, 1].map((i) => mean(theory.map((order) => abs(order[i]))));
-		const spread = locationSpread(kappa, nu, S.law, S.lambda(t), S.step(t), S.batch, S);
-		return spread ? { 3: middleOfLength(spread) } : {};
+	// Where the distance of runs to the manifold lies. With erf: late in training, from the
+	// stationary law at theory's mean overlaps. With softmax the distance relaxes slowly: the
+	// covariance of θ, η and ρ is followed in time, around the paths of all starts.
+	*bands(theory, t, S, { isKept, isLate }) {
+		const { law, isSoftmax } = S,
+			lambda = S.lambda(t),
+			step = S.step(t);
+		if (!(isSoftmax ? isKept : isLate)) return {};
+		const [kappa, nu] = [0, 1].map((i) => {
+			return mean(theory.map((order) => (isSoftmax ? order[i] : abs(order[i]))));
+		});
+		const D = [0, 1, 2].map(() => [0, 0, 0]);
+		for (let part = 0; part < MOVE_PARTS; part++) {
+			S.moves(kappa, nu, law, lambda, part).forEach((row, i) => {
+				row.forEach((entry, k) => (D[i][k] += entry / MOVE_PARTS));
+			});
+			yield;
+		}
+		const J = locationJacobian(kappa, nu, law, lambda, step, S.batch, S);
+		yield;
+		if (!isSoftmax) {
+			const spread = stationarySpread(J, D, step, S.batch);
+			return spread ? { 3: middleOfLength(spread) } : {};
+		}
+		S.wander ??= new Fluctuations(3);
+		S.wander.pass(t - (S.since ?? 0));
+		S.since = t;
+		S.wander.jacobian = Float64Array.from(J.flat());
+		S.wander.added = Float64Array.from(D.flat(), (entry) => (entry * step * step) / S.batch);
+		const spread = [0, 1, 2].map((i) => [...S.wander.spread.subarray(3 * i, 3 * i + 3)]);
+		return {
+			3: middleOfLength(
+				spread,
+				theory.map((order) => order.slice(2)),
+			),
+		};
 	},
 	overlaps: 2, // the first columns; their sizes are curves
 	levels: (t, S) => ({

@@ -193,9 +193,10 @@ function locationNoise([kappa, nu, theta, eta, rho], { d, nTokens, gamma, noise 
 
 // Covariance of the moves of θ, η and ρ by the gradients of one prompt, at a point of the manifold: from prompts that
 // are the same at every call, so that the band is a smooth function of the point.
-function locationMoves(kappa, nu, { d, nTokens, gamma, noise }, lambda) {
-	const stream = new Stream(0, 0),
-		n = max(256, floor(2 ** 16 / nTokens)),
+const MOVE_PARTS = 16; // in which the page computes it
+function locationMoves(kappa, nu, { d, nTokens, gamma, noise }, lambda, part = null) {
+	const stream = new Stream(0, part ?? 0),
+		n = ceil(max(256, 2 ** 16 / nTokens) / (part === null ? 1 : MOVE_PARTS)),
 		m = sqrt(d / 2),
 		sums = [0, 0, 0, 0, 0, 0];
 	const [sideK, sideV] = [kappa, nu].map(tangentOf),
@@ -258,6 +259,12 @@ const PAIRS = [
 	DIFFERENCE = 1e-4;
 const erfHead = { slopes: locationSlopes, noise: locationNoise, moves: locationMoves };
 function locationSpread(kappa, nu, law, lambda, a, batch, head = erfHead) {
+	const J = locationJacobian(kappa, nu, law, lambda, a, batch, head);
+	return stationarySpread(J, head.moves(kappa, nu, law, lambda), a, batch);
+}
+
+// Jacobian of the mean step of θ, η and ρ at a point of the manifold.
+function locationJacobian(kappa, nu, law, lambda, a, batch, head) {
 	const moved = (axis, shift) => {
 		const order = [kappa, nu, 0, 0, 0];
 		order[axis + 2] = shift;
@@ -269,7 +276,10 @@ function locationSpread(kappa, nu, law, lambda, a, batch, head = erfHead) {
 		const [up, down] = [1, -1].map((side) => moved(axis, side * DIFFERENCE));
 		return up.map((value, i) => (value - down[i]) / (2 * DIFFERENCE));
 	});
-	const J = [0, 1, 2].map((i) => columns.map((column) => column[i]));
+	return [0, 1, 2].map((i) => columns.map((column) => column[i]));
+}
+
+function stationarySpread(J, D, a, batch) {
 	const minor = (i, k) => J[i][i] * J[k][k] - J[i][k] * J[k][i];
 	const trace = J[0][0] + J[1][1] + J[2][2],
 		minors = minor(0, 1) + minor(0, 2) + minor(1, 2);
@@ -279,8 +289,7 @@ function locationSpread(kappa, nu, law, lambda, a, batch, head = erfHead) {
 		J[0][2] * (J[1][0] * J[2][1] - J[1][1] * J[2][0]);
 	// Hurwitz: all eigenvalues have negative real parts.
 	if (!(trace < 0 && det < 0 && trace * minors < det)) return null;
-	const D = head.moves(kappa, nu, law, lambda),
-		place = (i, k) => PAIRS.findIndex(([p, q]) => p === min(i, k) && q === max(i, k));
+	const place = (i, k) => PAIRS.findIndex(([p, q]) => p === min(i, k) && q === max(i, k));
 	const matrix = PAIRS.map(([i, k]) => {
 		const row = Array(6).fill(0);
 		for (let l = 0; l < 3; l++) {
@@ -296,8 +305,9 @@ function locationSpread(kappa, nu, law, lambda, a, batch, head = erfHead) {
 	return [0, 1, 2].map((i) => [0, 1, 2].map((k) => found[place(i, k)]));
 }
 
-// The middle 80 % of √(θ²+η²+ρ²) for Gaussian θ, η, ρ with this covariance.
-function middleOfLength(S) {
+// The middle 80 % of √(θ²+η²+ρ²) for Gaussian θ, η, ρ with this covariance, around zero or
+// around several centres alike.
+function middleOfLength(S, centres = [[0, 0, 0]]) {
 	const a = sqrt(max(S[0][0], 0)),
 		b = a && S[1][0] / a,
 		c = a && S[2][0] / a;
@@ -305,9 +315,10 @@ function middleOfLength(S) {
 		f = e && (S[2][1] - b * c) / e,
 		g = sqrt(max(S[2][2] - c * c - f * f, 0));
 	const stream = new Stream(1, 0);
-	const lengths = Array.from({ length: 1000 }, () => {
-		const [x, y, z] = [stream.normal(), stream.normal(), stream.normal()];
-		return hypot(a * x, b * x + e * y, c * x + f * y + g * z);
+	const lengths = Array.from({ length: 1000 }, (_, draw) => {
+		const [x, y, z] = [stream.normal(), stream.normal(), stream.normal()],
+			[p, q, r] = centres[draw % centres.length];
+		return hypot(p + a * x, q + b * x + e * y, r + c * x + f * y + g * z);
 	}).sort((one, other) => one - other);
 	return [lengths[100], lengths[899]];
 }

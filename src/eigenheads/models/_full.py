@@ -26,13 +26,14 @@ def difference_gradient(
     gradient = np.empty_like(weights)
     moved = weights.copy()
     for row in range(len(weights)):
+        step = _STEP * max(1.0, float(np.max(np.abs(weights[row]))))
         for axis in range(d):
             ends = []
             for sign in (1.0, -1.0):
-                moved[row, axis] = weights[row, axis] + sign * _STEP
+                moved[row, axis] = weights[row, axis] + sign * step
                 ends.append(model.evaluate(tokens, moved, planted, latents, parameters))
             moved[row, axis] = weights[row, axis]
-            gradient[row, axis] = (ends[0] - ends[1]) / (2 * _STEP)
+            gradient[row, axis] = (ends[0] - ends[1]) / (2 * step)
     return gradient
 
 
@@ -63,20 +64,22 @@ def full_block(
         for index, rule in enumerate(np.column_stack(rules)):
             if (first + index) % reuse == 0:
                 batch[:] = [model.law.sample(rng, d) for _ in range(batch_size)]
-            gradient = np.mean(
-                [
-                    difference_gradient(
-                        model,
-                        tokens,
-                        state[: len(model.weights)],
-                        latents,
-                        parameters[index, : len(model.parameters)],
-                    )
-                    for tokens, latents in batch
-                ],
-                axis=0,
-            )
-            _move(state, gradient, rule, model.on_sphere, *flags)
+            # An update that overflows is named by the caller.
+            with np.errstate(over="ignore", invalid="ignore"):
+                gradient = np.mean(
+                    [
+                        difference_gradient(
+                            model,
+                            tokens,
+                            state[: len(model.weights)],
+                            latents,
+                            parameters[index, : len(model.parameters)],
+                        )
+                        for tokens, latents in batch
+                    ],
+                    axis=0,
+                )
+                _move(state, gradient, rule, model.on_sphere, *flags)
             if not np.all(np.isfinite(state)):
                 return first + index
             step = first + index + 1

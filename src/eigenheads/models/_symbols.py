@@ -98,6 +98,9 @@ class Direction(Symbol):
             return other @ self
         raise NotTraceable("w @ X", "Write X @ w.")
 
+    def __getitem__(self, key: Any) -> NoReturn:
+        _refuse_entries("an index")
+
 
 class TokenCombination(Symbol):
     r"""A vector :math:`\sum_i a_i x_i`."""
@@ -204,6 +207,8 @@ class TokenRows(Symbol):
             rows = self.matrix[key]
             kind = TokenRows if rows.ndim > 1 else TokenCombination
             return kind(self.program, rows)
+        if isinstance(key, int) and not -len(self) <= key < len(self):
+            raise NotTraceable(f"X[{key}] of {len(self)} tokens", "Use fewer tokens.")
         places = range(*self.span)[key] if isinstance(key, int | slice) else None
         if isinstance(places, int):
             one = self.program.graph.constant(1.0)
@@ -212,6 +217,13 @@ class TokenRows(Symbol):
         if not places or places.step != 1:
             raise NotTraceable("this index of X", "Use X[0], X[1:] or X[start:stop].")
         return TokenRows(self.program, None, (places.start, places.stop))
+
+    @property
+    def T(self) -> NoReturn:
+        """Refuse scores between all pairs of tokens."""
+        raise NotTraceable(
+            "X.T", "Scores between all pairs of tokens (X @ X.T) are not known."
+        )
 
     def sum(self, axis: int | None = None) -> TokenCombination:
         """Return the sum of the tokens."""

@@ -19,6 +19,7 @@ from eigenheads._files import read_arrays, write_arrays, write_atomically
 from eigenheads._notebook import html_table
 from eigenheads._typing import FloatArray
 from eigenheads.probes._head_nulls import UNTRAINED
+from eigenheads.probes._probe_file import check_header
 from eigenheads.probes._result import Statistic
 from eigenheads.probes._significance import (
     draws_needed,
@@ -371,6 +372,7 @@ class ModelProbe:
             header = json.loads(str(file[_HEADER]))
             if header["format"] != _FORMAT:
                 raise ValueError(f"format {header['format']!r}")
+            check_header(header, file)
             statistics = {
                 one["name"]: Statistic(
                     name=one["name"],

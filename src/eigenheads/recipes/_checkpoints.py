@@ -19,9 +19,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from eigenheads._checks import Got, fail
-from eigenheads._files import write_atomically
+from eigenheads._files import check_regular, write_atomically
 
 _PREFIX = "step-"
+# Bytes of state.json: settings, metrics and the record of a model.
+_LARGEST_STATE = 2**24
 
 
 def save_checkpoint(
@@ -63,6 +65,7 @@ def load_state(checkpoint: Path, *, owner: str) -> dict[str, Any]:
     """Return ``state.json`` of a checkpoint."""
     path = checkpoint / "state.json"
     try:
+        check_regular(path, _LARGEST_STATE)
         state = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(state, dict) or not isinstance(state["record"], dict):
             raise ValueError("no record of a model")
@@ -116,7 +119,8 @@ class RunFolder:
                 entry = json.loads(line)
             except ValueError:  # the last line of a killed run may be cut
                 continue
-            if isinstance(entry, dict) and entry.get("step", 0) <= step:
+            number = entry.get("step", 0) if isinstance(entry, dict) else None
+            if isinstance(number, int) and number <= step:
                 kept.append(line + "\n")
         write_atomically(path, lambda file: _write_text(file, kept))
 

@@ -40,10 +40,10 @@ from eigenheads.estimators._location._head import (
     attention_weights,
     deciding_tokens,
     head_outputs,
-    squared_radii,
     token_scores,
 )
 from eigenheads.estimators._location._losses import AbstractLoss
+from eigenheads.estimators._location._objective import squared_radii
 from eigenheads.estimators._location._problem import (
     HeadSettings,
     LabelledBags,

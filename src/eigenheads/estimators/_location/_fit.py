@@ -4,33 +4,31 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-from scipy.linalg import solve
 from scipy.optimize import OptimizeResult
 
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location._head import (
     RELATIVE,
-    attention_weights,
     head_outputs,
-    squared_radii,
     token_scores,
 )
 from eigenheads.estimators._location._losses import SQUARED, columns
+from eigenheads.estimators._location._minimise import minimise, minimise_sparse
 from eigenheads.estimators._location._objective import (
     PenalisedLoss,
     default_shrinkage,
-    minimise,
-    minimise_sparse,
     pooled_whitening,
     radius_moments,
+    squared_radii,
     token_span,
 )
 from eigenheads.estimators._location._problem import LabelledBags, data_in_memory
 from eigenheads.estimators._location._starts import (
+    attended_features,
     best_starts,
     key_directions,
-    pooled_features,
+    solve_positive,
     start_profiles,
 )
 from eigenheads.estimators._location._state import FitState, Stage
@@ -294,25 +292,27 @@ def choose_key_length(state: FitState) -> FitState:
         return state
     if not settings.has_relative_weights:
         return state
-    rows, _ = state.objective().split(state.flat)
-    n_outputs = state.data.n_outputs
+    objective = state.objective()
+    rows, _ = objective.split(state.flat)
+    key, n_outputs = objective.raw(state.flat)[0][0], state.data.n_outputs
     strength = settings.alpha / (_UNIT_ALPHA * state.data.size)
     length = 0.5 * strength * float(rows[0] @ rows[0])
-    best = np.inf, 1.0, rows[1:].ravel()
+    best = np.inf, 1.0, rows[1:].ravel(), state.value
     # The criterion falls, then rises: stop at the first length that does not improve.
-    for factor, gram in _attended_grams(state):
+    for factor, gram in _attended_grams(state, key):
         loss, fitted = _ridge(gram, settings.alpha, n_outputs)
         cost = n_outputs * np.log(loss + _TINY) + factor**2 * length
         if cost >= best[0]:
             break
-        best = cost, factor, fitted
-    _, factor, fitted = best
+        best = cost, factor, fitted, loss
+    _, factor, fitted, loss = best
     flat = np.concatenate([factor * rows[0], fitted])
     norm = float(np.linalg.norm(rows[0]))
     state.report(f"length of the key: {factor * norm:.4g} instead of {norm:.4g}")
     # The reported objective has no coherence term: the direction is fixed.
-    value = replace(state, attended=None).objective()(flat)[0]
-    return replace(state, flat=flat, value=float(value))
+    coefficients = flat[:-n_outputs]
+    value = loss + 0.5 * settings.alpha * float(coefficients @ coefficients)
+    return replace(state, flat=flat, value=value)
 
 
 # The fit, from data to coefficients: first the stages that do not depend on the
@@ -345,7 +345,9 @@ def _minimise_attentively(state: FitState, tol: float) -> OptimizeResult:
     """
     objective, settings, flat = state.objective(), state.settings, state.flat
     n_iter = 0
-    for _ in range(_ROUNDS):
+    # To gather tokens takes longer than to read all of few.
+    n_rounds = _ROUNDS if objective.compiled_arguments() is None else 0
+    for _ in range(n_rounds):
         keys = objective.raw(flat)[0][objective.keys]
         margin = max(0.0, _MARGIN - np.log(tol))
         some = state.data.attentive(keys, margin, head=settings.head)
@@ -366,7 +368,9 @@ def _minimise_attentively(state: FitState, tol: float) -> OptimizeResult:
     return result
 
 
-def _attended_grams(state: FitState) -> Iterator[tuple[float, FloatArray]]:
+def _attended_grams(
+    state: FitState, key: FloatArray
+) -> Iterator[tuple[float, FloatArray]]:
     """Yield lengths of the key and mean products of attended tokens, a one, the target.
 
     For a stream all lengths are computed in one pass; in memory, one at a time, because
@@ -374,22 +378,23 @@ def _attended_grams(state: FitState) -> Iterator[tuple[float, FloatArray]]:
     """
     groups = [(factor,) for factor in _LENGTH_FACTORS]
     for factors in [_LENGTH_FACTORS] if state.data.is_stream else groups:
-        yield from zip(factors, _grams_of_lengths(state, factors), strict=True)
+        yield from zip(factors, _grams_of_lengths(state, key, factors), strict=True)
 
 
-def _grams_of_lengths(state: FitState, factors: tuple[float, ...]) -> list[FloatArray]:
+def _grams_of_lengths(
+    state: FitState, key: FloatArray, factors: tuple[float, ...]
+) -> list[FloatArray]:
     coordinates, settings = state.coordinates, state.settings
-    raw = state.objective().raw(state.flat)[0][0]
     size = len(coordinates.mean) + 1 + state.data.n_outputs
     grams = [np.zeros((size, size)) for _ in factors]
     for batch in state.data.read():
         bags = batch.bags
-        scores = token_scores(bags, raw).astype(np.float64)
+        scores = token_scores(bags, key).astype(np.float64)
         ones = np.full(len(bags), float(settings.has_intercept))
         shares = (batch.weights / state.data.weight)[:, None]
         for factor, gram in zip(factors, grams, strict=True):
-            weights = attention_weights(bags, factor * scores, head=settings.head)
-            features = pooled_features(bags, weights, coordinates)
+            moved = factor * scores
+            features = attended_features(bags, moved, coordinates, settings.head)
             table = np.column_stack([features, ones, columns(batch.targets)])
             gram += (table * shares).T @ table
     return grams
@@ -404,10 +409,9 @@ def _ridge(gram: FloatArray, alpha: float, n_outputs: int) -> tuple[float, Float
     matrix = gram[:size, :size].copy()
     # The floor gives columns of zeros the coefficient zero.
     floor = 1e-12 * np.trace(matrix) or 1.0
-    matrix[np.diag_indices_from(matrix)] += floor
-    slopes = np.arange(size - 1)
-    matrix[slopes, slopes] += alpha
-    fitted = np.asarray(solve(matrix, gram[:size, size:], assume_a="pos"))
+    matrix.flat[:: size + 1] += floor
+    matrix.flat[: -1 : size + 1] += alpha
+    fitted = solve_positive(matrix, gram[:size, size:])
     residual = np.vstack([-fitted, np.eye(n_outputs)])
     loss = 0.5 * float(np.einsum("ij,ik,kj->", residual, gram, residual))
     return max(loss, 0.0), np.concatenate([fitted[:-1].T.ravel(), fitted[-1]])

@@ -28,15 +28,13 @@ HEADS = ("softmax", "radial", "erf", "sigmoid", "logsumexp")
 # Heads whose weights sum to one in each bag: only their outputs move with the tokens.
 RELATIVE = ("softmax", "radial", "logsumexp")
 # How compiled code weighs tokens.
-_MODES = {"softmax": 0, "radial": 0, "erf": 1, "sigmoid": 2, "logsumexp": 3}
+MODES = {"softmax": 0, "radial": 0, "erf": 1, "sigmoid": 2, "logsumexp": 3}
 
-# Rows per chunk of radii: a few hundred kB, so that a chunk stays in the cache.
-_CHUNK = 1_024
 # A weight below this changes no sum of float64 numbers of size one.
 _NEGLIGIBLE = 1e-18
 # The number of blocks never depends on the number of threads, so neither do the sums.
 _N_BLOCKS = 8
-_BLOCK_ENTRIES = 100_000
+BLOCK_ENTRIES = 100_000
 
 # Sums may be reordered (for SIMD); NaN and infinities keep their meaning.
 _FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
@@ -117,27 +115,6 @@ def log_mean_exp(bags: Bags, scores: NDArray[Any]) -> NDArray[np.floating]:
     )
 
 
-def squared_radii(
-    tokens: NDArray[Any], center: NDArray[Any], precision: NDArray[Any]
-) -> NDArray[np.floating]:
-    r"""Return :math:`(x - m)^\top P (x - m)` of each token, in its floating type.
-
-    A `precision` with one axis is the diagonal of a diagonal matrix.
-
-    Examples
-    --------
-    >>> squared_radii(np.array([[3.0, 0.0], [1.0, 2.0]]), np.ones(2), np.eye(2))
-    array([5., 1.])
-    """
-    center, precision = center.astype(tokens.dtype), precision.astype(tokens.dtype)
-    radii = np.empty(len(tokens), dtype=tokens.dtype)
-    for start in range(0, len(tokens), _CHUNK):
-        rows = tokens[start : start + _CHUNK] - center
-        moved = rows * precision if precision.ndim == 1 else rows @ precision
-        radii[start : start + _CHUNK] = np.einsum("ij,ij->i", rows, moved)
-    return radii
-
-
 def deciding_tokens(
     bags: Bags, scores: NDArray[Any], *, head: str
 ) -> NDArray[np.int64]:
@@ -181,6 +158,14 @@ class HeadLoss:
         self._bounds = _block_bounds(bags)
         self._pool: RunPool | None = None
 
+    def compiled_arguments(self) -> Any:
+        """Return the arguments of :func:`accumulate` for one block, else None."""
+        if len(self._bounds) > 2:
+            return None
+        bags, codes = self.bags, (MODES[self.head], self.kind.code)
+        arrays = bags.tokens, self._radii, bags.offsets, self._bounds
+        return *arrays, self.targets, self.weights, *codes
+
     @contextmanager
     def threads(self) -> Iterator[None]:
         """Keep a pool of threads open inside this context."""
@@ -210,7 +195,7 @@ class HeadLoss:
                 intercepts,
                 self.targets,
                 self.weights,
-                _MODES[self.head],
+                MODES[self.head],
                 self.kind.code,
                 by_rows[block],
                 by_intercepts[block],
@@ -226,7 +211,9 @@ class HeadLoss:
 
 def _block_bounds(bags: Bags) -> NDArray[np.int64]:
     """Cut the bags into blocks with about the same number of tokens."""
-    blocks = min(_N_BLOCKS, 1 + bags.tokens.size // _BLOCK_ENTRIES)
+    blocks = min(_N_BLOCKS, 1 + bags.tokens.size // BLOCK_ENTRIES)
+    if blocks == 1:
+        return np.array([0, len(bags)])
     cuts = np.linspace(0, bags.offsets[-1], blocks + 1)
     return np.unique(np.searchsorted(bags.offsets, cuts)).astype(np.int64)
 
@@ -433,6 +420,22 @@ def accumulate(
                 by_rows,
             )
     return loss
+
+
+@njit()
+def attend_tokens(
+    tokens: Any, offsets: NDArray[np.int64], scores: FloatArray, mode: int
+) -> FloatArray:
+    """Return the sum of the tokens of each bag, weighted by their scores."""
+    pooled = np.zeros((len(offsets) - 1, tokens.shape[1]))
+    weights = np.empty(np.diff(offsets).max())
+    for bag in range(len(pooled)):
+        first, length = offsets[bag], offsets[bag + 1] - offsets[bag]
+        _weigh(scores[first : first + length], length, mode, weights)
+        for i in range(length):
+            if abs(weights[i]) > _NEGLIGIBLE:
+                _add_scaled(pooled, bag, weights[i], tokens, first + i)
+    return pooled
 
 
 @njit()

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.linalg import solve
 from scipy.special import expit
 
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location._head import pool_tokens
 from eigenheads.estimators._location._losses import LOGISTIC, SQUARED, columns
-from eigenheads.estimators._location._objective import minimise
+from eigenheads.estimators._location._minimise import minimise
 from eigenheads.estimators._location._problem import LabelledBags
+from eigenheads.estimators._location._starts import solve_positive
 from eigenheads.estimators._location._state import FitState
 
 # Penalties of mean pooling, in units of the variance of pooled tokens.
@@ -25,8 +25,10 @@ _WIDEST_NEWTON = 300
 
 def fit_mean_pooling(
     state: FitState, alphas: tuple[float, ...], path: int = 0
-) -> list[FitState]:
+) -> tuple[FitState, list[FloatArray]]:
     """Fit the values with a key of zero, where every token has the same weight.
+
+    Returns the coordinates as a state, and key, values and intercepts per penalty.
 
     Path 0 is in standardised features, path 1 in the units of the features as given,
     where a column that rarely varies has little influence.
@@ -40,21 +42,28 @@ def fit_mean_pooling(
     is_binary = state.settings.kind == LOGISTIC and state.data.n_outputs == 1
     if state.settings.kind == SQUARED or (is_binary and is_narrow):
         path_of = _logistic_path if is_binary else _ridge_path
-        flats = path_of(pooled, alphas)
-        return [
-            replace(_with_alpha(state, alpha), flat=flat, converged=True)
-            for alpha, flat in zip(alphas, flats, strict=True)
-        ]
+        state = replace(state, converged=True)
+        return state, list(path_of(pooled, alphas))
     size = (1 + state.data.n_outputs) * len(plain.mean) + state.data.n_outputs
-    flat, found = np.zeros(size), []
+    flat, found = np.zeros(size), list[FloatArray]()
     for alpha in alphas:
         settings = state.settings
         objective = _with_alpha(pooled, alpha).objective()
         result = minimise(objective, flat, max_iter=settings.max_iter, tol=settings.tol)
-        flat = result.x
+        flat = result.x.copy()
         flat[: len(plain.mean)] = 0.0  # the key, which is zero up to rounding
-        found.append(_with_alpha(state, alpha).after(result))
-    return found
+        found.append(flat)
+        state = state.after(result)
+    return state, found
+
+
+def mean_outputs(state: FitState, flat: FloatArray, means: Bags) -> FloatArray:
+    """Return the outputs of a fit of mean pooling on bags of one token."""
+    coordinates, n_outputs = state.coordinates, state.data.n_outputs
+    d = len(coordinates.mean)
+    values = flat[d:-n_outputs].reshape(n_outputs, d) / coordinates.scale
+    intercepts = flat[-n_outputs:] - values @ coordinates.mean
+    return np.asarray(means.tokens @ values[:, : means.tokens.shape[1]].T + intercepts)
 
 
 @dataclass(frozen=True)
@@ -130,8 +139,8 @@ def _logistic_path(pooled: FitState, alphas: tuple[float, ...]) -> list[FloatArr
             slope = rows.T @ (table.weights * signs * wrong) + alpha * penalty * at
             curved = rows * (table.weights * wrong * (1 - wrong))[:, None]
             curvature = rows.T @ curved
-            curvature[np.diag_indices_from(curvature)] += alpha * penalty + 1e-10
-            step = solve(curvature, -slope, assume_a="pos")
+            curvature.flat[:: len(curvature) + 1] += alpha * penalty + 1e-10
+            step = solve_positive(curvature, -slope)
             size = 1.0
             while cost(at + size * step, alpha) > least and size > 1e-3:
                 size /= 2

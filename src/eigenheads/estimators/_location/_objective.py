@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import block_diag
-from scipy.optimize import OptimizeResult, minimize
 
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._location._head import (
@@ -31,8 +31,6 @@ _RIDGE = 1e-2
 _RIDGE_SHARE = 1 / 3
 # Rows per chunk: a few hundred kB, so that a chunk stays in the cache.
 _CHUNK = 1_024
-# Pairs of steps and gradients that L-BFGS keeps.
-_MEMORY = 20
 
 
 @dataclass(frozen=True)
@@ -189,6 +187,27 @@ def token_span(batch: LabelledBags, *, center: bool) -> TokenSpan:
     return TokenSpan(mean, scale, basis, eigenvalues)
 
 
+def squared_radii(
+    tokens: NDArray[Any], center: NDArray[Any], precision: NDArray[Any]
+) -> NDArray[np.floating]:
+    r"""Return :math:`(x - m)^\top P (x - m)` of each token, in its floating type.
+
+    A `precision` with one axis is the diagonal of a diagonal matrix.
+
+    Examples
+    --------
+    >>> squared_radii(np.array([[3.0, 0.0], [1.0, 2.0]]), np.ones(2), np.eye(2))
+    array([5., 1.])
+    """
+    center, precision = center.astype(tokens.dtype), precision.astype(tokens.dtype)
+    radii = np.empty(len(tokens), dtype=tokens.dtype)
+    for start in range(0, len(tokens), _CHUNK):
+        rows = tokens[start : start + _CHUNK] - center
+        moved = rows * precision if precision.ndim == 1 else rows @ precision
+        radii[start : start + _CHUNK] = np.einsum("ij,ij->i", rows, moved)
+    return radii
+
+
 def radius_moments(data: LocationData) -> tuple[float, float]:
     """Return mean and standard deviation of the radii over all tokens."""
     total = mean = square = 0.0
@@ -229,9 +248,12 @@ class MeanLoss:
 
     def __init__(self, data: LocationData, settings: HeadSettings) -> None:
         self._data, self._settings = data, settings
-        self._kept = (
-            None if data.is_stream else [self._loss(part) for part in data.read()]
-        )
+
+    @cached_property
+    def _kept(self) -> list[HeadLoss] | None:
+        if self._data.is_stream:
+            return None
+        return [self._loss(part) for part in self._data.read()]
 
     def _loss(self, batch: LabelledBags) -> HeadLoss:
         return HeadLoss(
@@ -242,6 +264,12 @@ class MeanLoss:
             kind=self._settings.kind,
             total=self._data.weight,
         )
+
+    def compiled_arguments(self) -> Any:
+        """Return the arrays of bags that are few enough for one block, or None."""
+        if self._kept is None or len(self._kept) > 1:
+            return None
+        return self._kept[0].compiled_arguments()
 
     @contextmanager
     def threads(self) -> Iterator[None]:
@@ -299,7 +327,7 @@ class PenalisedLoss:
     with :math:`D` the pooled scale of the features, :math:`W` the whitened metric,
     :math:`r` the `l1_ratio`, :math:`c` the `coherence` and :math:`t` the unit vector
     `attended` of each key, without which the last term is left out. The L1 norm is
-    added by :func:`minimise_sparse`. For ``head="radial"`` the last coordinate is that
+    added by ``minimise_sparse``. For ``head="radial"`` the last coordinate is that
     of the radius: values do not read it, and the last term does not include it.
     """
 
@@ -322,7 +350,7 @@ class PenalisedLoss:
         per_head = 1 + data.n_outputs
         self.shape = (n_heads * per_head, len(coordinates.mean))
         self.keys = np.arange(0, self.shape[0], per_head)
-        self.values = np.delete(np.arange(self.shape[0]), self.keys)
+        self.values = np.flatnonzero(np.arange(self.shape[0]) % per_head)
         self.n_outputs = data.n_outputs
 
     def split(self, flat: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -336,6 +364,30 @@ class PenalisedLoss:
         rows = self.coordinates.raw(whitened)
         moved = (rows[self.values] @ self.coordinates.mean).reshape(-1, self.n_outputs)
         return rows, centred - moved.sum(axis=0)
+
+    def compiled_arguments(self) -> Any:
+        """Return what compiled code needs, or None if it would not be faster."""
+        data = self.loss.compiled_arguments()
+        if data is None or self.coordinates.metric is not None:
+            return None
+        coordinates, width = self.coordinates, len(self.coordinates.mean)
+        none = np.zeros((0, width))
+        return (
+            data,
+            (
+                none if coordinates.whitening is None else coordinates.whitening,
+                coordinates.scale,
+                coordinates.mean,
+                none if self.attended is None else self.attended,
+            ),
+            (
+                self.ridge,
+                self.coherence,
+                self.n_outputs,
+                self.has_radius,
+                self.has_intercept,
+            ),
+        )
 
     def __call__(self, flat: FloatArray) -> tuple[float, FloatArray]:
         """Return value and gradient."""
@@ -361,60 +413,3 @@ class PenalisedLoss:
         if not self.has_intercept:
             by_intercepts[:] = 0.0
         return loss, np.concatenate([by_rows.ravel(), by_intercepts])
-
-
-def minimise(
-    objective: PenalisedLoss, flat: FloatArray, *, max_iter: int, tol: float
-) -> OptimizeResult:
-    """Run L-BFGS."""
-    with objective.loss.threads():
-        return minimize(
-            objective,
-            flat,
-            jac=True,
-            method="L-BFGS-B",
-            options=_options(max_iter, tol),
-        )
-
-
-def minimise_sparse(
-    objective: PenalisedLoss, flat: FloatArray, *, max_iter: int, tol: float
-) -> OptimizeResult:
-    """Run L-BFGS-B on positive and negative parts, so that zeros are exact."""
-    size = objective.shape[0] * objective.shape[1]
-
-    def from_parts(parts: FloatArray) -> FloatArray:
-        return np.concatenate(
-            [parts[:size] - parts[size : 2 * size], parts[2 * size :]]
-        )
-
-    def value_and_gradient(parts: FloatArray) -> tuple[float, FloatArray]:
-        value, gradient = objective(from_parts(parts))
-        value += objective.lasso * float(parts[: 2 * size].sum())
-        by = gradient[:size]
-        both = [by + objective.lasso, objective.lasso - by, gradient[size:]]
-        return value, np.concatenate(both)
-
-    with objective.loss.threads():
-        result = minimize(
-            value_and_gradient,
-            np.concatenate(
-                [np.maximum(flat[:size], 0), np.maximum(-flat[:size], 0), flat[size:]]
-            ),
-            jac=True,
-            method="L-BFGS-B",
-            bounds=[(0.0, None)] * (2 * size) + [(None, None)] * (len(flat) - size),
-            options=_options(max_iter, tol),
-        )
-    result.x = from_parts(result.x)
-    return result
-
-
-def _options(max_iter: int, tol: float) -> dict[str, float]:
-    return {
-        "maxiter": max_iter,
-        "maxfun": 4 * max_iter + 20,
-        "maxcor": _MEMORY,
-        "gtol": tol,
-        "ftol": tol * 1e-3,
-    }

@@ -1,5 +1,6 @@
 """Data and settings of a single-location fit: bags, encoded targets, weights."""
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -10,8 +11,8 @@ from numpy.typing import NDArray
 from eigenheads._checks import Got, fail
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
-from eigenheads.estimators._location._head import token_scores
-from eigenheads.estimators._location._losses import AbstractLoss
+from eigenheads.estimators._location._head import BLOCK_ENTRIES, token_scores
+from eigenheads.estimators._location._losses import AbstractLoss, columns
 from eigenheads.estimators._location._targets import Encoding, class_weights
 
 # Starts are compared on at most this many tokens, or this many bags per feature.
@@ -21,6 +22,8 @@ _SCREEN_BAGS_PER_FEATURE = 10
 # this many numbers (32 MB), so that a stream never has to fit in memory.
 _MOST_GATHERED = 0.5
 _MOST_NUMBERS = 2**22
+# Ten folds for few bags, whose number decides whether the head is found; else five.
+FEW_BAGS = 200
 
 # Checked bags, targets as given and weights, read again in every pass.
 ReadBatches: TypeAlias = Callable[[], Iterator[tuple[Bags, NDArray[Any], FloatArray]]]
@@ -208,6 +211,27 @@ def data_in_memory(batch: LabelledBags) -> LocationData:
     )
 
 
+def fold_of_bag(batch: LabelledBags) -> tuple[NDArray[np.int64], int]:
+    """Return the fold of each bag, and the number of different bags.
+
+    Equal bags are in one fold, so that repetitions count as weights do. Sorted by
+    target and content, consecutive bags are in different folds; so folds have similar
+    targets and do not depend on the order in which bags are given.
+    """
+    if batch.folds is not None:
+        return batch.folds, len(batch.folds)
+    digests = [
+        hashlib.blake2b(
+            np.ascontiguousarray(tokens).tobytes(), digest_size=8
+        ).hexdigest()
+        for tokens in batch.bags.split(batch.bags.tokens)
+    ]
+    keys = np.rec.fromarrays([*columns(batch.targets).T, np.array(digests)])
+    unique, group = np.unique(keys, return_inverse=True)
+    n_folds = 10 if len(unique) < FEW_BAGS else 5
+    return group.ravel() % n_folds, len(unique)
+
+
 def streamed_data(
     read: ReadBatches,
     encoding: Encoding,
@@ -215,7 +239,10 @@ def streamed_data(
     owner: str,
     class_weight: Any = None,
 ) -> LocationData:
-    """Return a stream as data; a first pass counts and learns the encoding."""
+    """Return a stream as data; a first pass counts and learns the encoding.
+
+    A stream as short as one block is kept in memory, where its fit is compiled.
+    """
     n_bags = n_tokens = n_features = 0
     total = 0.0
     example: NDArray[Any] | None = None
@@ -247,6 +274,8 @@ def streamed_data(
             elif len(kept):
                 yield batch.take(kept)
 
+    if n_tokens * n_features < BLOCK_ENTRIES:  # less than a megabyte
+        return data_in_memory(joined(list(batches())))
     return LocationData(
         read=batches,
         n_bags=n_bags,

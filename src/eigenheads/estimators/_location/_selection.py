@@ -15,7 +15,6 @@ predicts the mean. Since the head is linear in its values, the scale is absorbed
 values and intercept.
 """
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -38,16 +37,19 @@ from eigenheads.estimators._location._fit import (
     screen_starts,
 )
 from eigenheads.estimators._location._head import head_outputs
-from eigenheads.estimators._location._losses import SQUARED, columns
+from eigenheads.estimators._location._losses import SQUARED
 from eigenheads.estimators._location._mean_pooling import (
     fit_mean_pooling,
     mean_bags,
+    mean_outputs,
     pooling_alphas,
 )
 from eigenheads.estimators._location._problem import (
+    FEW_BAGS,
     LabelledBags,
     LocationData,
     data_in_memory,
+    fold_of_bag,
 )
 from eigenheads.estimators._location._state import FitState
 
@@ -59,8 +61,6 @@ _PATHS = {
     "numbers": ((0.05, 0.2), (0.05, 1e-2, 1e-3, 3e-5), (3e-5,)),
     "classes": ((0.03, 0.1, 0.3), (0.03, 1e-2, 1e-3), (1e-2,)),
 }
-# Ten folds for few bags, whose number decides whether the head is found; else five.
-_FEW_BAGS = 200
 # With fewer different bags the choice would be noise: the first penalty is taken.
 _FEWEST_BAGS = 10
 # The choice is made on at most this many numbers, or this many bags per feature.
@@ -74,7 +74,9 @@ _LEAST_SCALE = 0.5
 _FOLD_TOLERANCE, _FOLD_ITERATIONS = 30.0, 100
 # Of the path that begins with a small penalty, folds try only the best starts.
 _FOLD_STARTS = 2
-# Scales with which candidates are compared after some folds.
+# After a third of the folds heads are left out that are worse than the best candidate
+# by this many standard errors, with the better of two scales.
+_CLEARLY = 1.5
 _SCALES = (0.5, 1.0)
 
 Paths: TypeAlias = tuple[tuple[float, ...], ...]
@@ -118,7 +120,7 @@ def choose_penalty(state: FitState) -> PenaltyChoice:
         but no targets; everything else is fitted to the other folds only.
     """
     sample = _sample(state.data)
-    member, n_groups = _fold_of_bag(sample)
+    member, n_groups = fold_of_bag(sample)
     constant = _best_constant(sample, state)
     if n_groups < _FEWEST_BAGS:
         first = _paths(state)[0][0]
@@ -128,7 +130,7 @@ def choose_penalty(state: FitState) -> PenaltyChoice:
     constants = np.zeros((len(member), state.data.n_outputs))
     paths, n_folds = _paths(state), int(member.max()) + 1
     for fold in range(n_folds):
-        if fold == -(-n_folds // 3):  # a third of the bags shows which paths lead on
+        if fold >= n_folds / 3:
             seen = member < fold
             paths = _promising(paths, outputs, seen, state, sample, constants)
         inside = np.flatnonzero(member == fold)
@@ -136,10 +138,9 @@ def choose_penalty(state: FitState) -> PenaltyChoice:
         held_out = sample.take(inside).bags
         constants[inside] = _best_constant(training, state)
         fold_state = _on_fold(state, training)
-        for candidate, found in _candidates(fold_state, paths, penalties):
+        for candidate, found in _predicted(fold_state, paths, penalties, held_out):
             kept = outputs.setdefault(candidate, np.zeros(constants.shape))
-            bags = mean_bags(held_out) if candidate.pooling == "mean" else held_out
-            kept[inside] = _outputs_of(found, bags) - constants[inside]
+            kept[inside] = found - constants[inside]
     pooling = _average_pooling(outputs, state, sample, constants)
     scored, losses = [], []
     for candidate, moved in outputs.items():
@@ -217,7 +218,7 @@ def _best(
         return candidates[best]
     if means and not is_clearly_better(best, means[0]):
         return candidates[means[0]]
-    if len(weights) >= _FEW_BAGS:
+    if len(weights) >= FEW_BAGS:
         return candidates[best]
     similar = [
         i
@@ -244,16 +245,16 @@ def fit_chosen(state: FitState, choice: PenaltyChoice) -> FitState:
 def fit_averaged_pooling(state: FitState, choice: PenaltyChoice) -> FitState:
     """Return the average of the fits of mean pooling, in standardised features."""
     weights = choice.pooling or {(choice.best.alpha, 0): 1.0}
-    (average,) = fit_mean_pooling(state, (choice.best.alpha,), 0)
-    flat = np.zeros(len(average.flat))
+    average, (flat,) = fit_mean_pooling(state, (choice.best.alpha,), 0)
+    settings = replace(state.settings, alpha=choice.best.alpha)
+    average, flat = replace(average, settings=settings), 0.0 * flat
     for path in (0, 1):
         alphas = tuple(alpha for alpha, index in weights if index == path)
         if not alphas:
             continue
-        for alpha, found in zip(
-            alphas, fit_mean_pooling(state, alphas, path), strict=True
-        ):
-            rows, intercepts = found.objective().split(found.flat)
+        found, flats = fit_mean_pooling(state, alphas, path)
+        for alpha, one in zip(alphas, flats, strict=True):
+            rows, intercepts = found.objective().split(one)
             # From the scale of this path to that of the average; centres are equal.
             rows = rows * average.coordinates.scale / found.coordinates.scale
             parts = np.concatenate([rows.ravel(), intercepts])
@@ -302,27 +303,6 @@ def _sample(data: LocationData) -> LabelledBags:
     )
 
 
-def _fold_of_bag(batch: LabelledBags) -> tuple[NDArray[np.int64], int]:
-    """Return the fold of each bag, and the number of different bags.
-
-    Equal bags are in one fold, so that repetitions count as weights do. Sorted by
-    target and content, consecutive bags are in different folds; so folds have similar
-    targets and do not depend on the order in which bags are given.
-    """
-    if batch.folds is not None:
-        return batch.folds, len(batch.folds)
-    digests = [
-        hashlib.blake2b(
-            np.ascontiguousarray(tokens).tobytes(), digest_size=8
-        ).hexdigest()
-        for tokens in batch.bags.split(batch.bags.tokens)
-    ]
-    keys = np.rec.fromarrays([*columns(batch.targets).T, np.array(digests)])
-    unique, group = np.unique(keys, return_inverse=True)
-    n_folds = 10 if len(unique) < _FEW_BAGS else 5
-    return group.ravel() % n_folds, len(unique)
-
-
 def _on_fold(state: FitState, training: LabelledBags) -> FitState:
     settings = replace(
         state.settings,
@@ -341,39 +321,62 @@ def _promising(
     sample: LabelledBags,
     constants: FloatArray,
 ) -> Paths:
-    """Return the paths up to the neighbours of the candidate that is best so far.
+    """Return the paths up to the last head that is not clearly worse than the best.
 
-    Candidates that are left out are removed from the outputs.
+    The mean difference of losses, bag by bag, must exceed several standard errors.
+    Heads that are left out are removed from the outputs.
     """
-    part, kind = sample.take(np.flatnonzero(seen)), state.settings.kind
+    weights, targets = sample.weights[seen], sample.targets[seen]
+    shares, n = weights / weights.sum(), max(float(weights.sum()), float(len(weights)))
 
-    def loss(candidate: Candidate) -> float:
-        moved = outputs[candidate][seen]
-        return min(
-            float(
-                part.weights @ kind.per_bag(constants[seen] + c * moved, part.targets)
-            )
-            for c in _SCALES
-        )
+    def losses(candidate: Candidate) -> FloatArray:
+        moved, kind = outputs[candidate][seen], state.settings.kind
+        tried = [kind.per_bag(constants[seen] + c * moved, targets) for c in _SCALES]
+        return min(tried, key=lambda some: float(shares @ some))
 
-    heads = [candidate for candidate in outputs if candidate.pooling == "attention"]
-    best = min(heads, key=loss)
+    found = {candidate: losses(candidate) for candidate in outputs}
+    best = min(found.values(), key=lambda some: float(shares @ some))
+
+    def is_clearly_worse(candidate: Candidate) -> bool:
+        excess = found[candidate] - best
+        mean = float(shares @ excess)
+        error = float(np.sqrt(shares @ (excess - mean) ** 2 / n))
+        return mean > _CLEARLY * error
+
+    left = [c for c in outputs if c.pooling == "attention" and not is_clearly_worse(c)]
     kept = []
-    for path in paths:
-        after = 1 if path[0] == paths[best.path][0] else 0
-        if after and best.alpha in path:
-            after = path.index(best.alpha) + 2
-        kept.append(path[:after])
-    for candidate in heads:
+    for index, path in enumerate(paths):
+        places = [path.index(c.alpha) for c in left if c.path == index]
+        kept.append(path[: max(places, default=-1) + 1])
+    # A path that begins as an earlier one continues from its first head.
+    for path in [path for path in kept if path]:
+        first = next(i for i, other in enumerate(paths) if other[:1] == path[:1])
+        kept[first] = kept[first] or path[:1]
+    for candidate in [c for c in outputs if c.pooling == "attention"]:
         if candidate.alpha not in kept[candidate.path]:
             del outputs[candidate]
     return tuple(kept)
 
 
-def _candidates(
-    state: FitState, paths: Paths, penalties: Paths
-) -> Iterator[tuple[Candidate, FitState]]:
-    """Yield every candidate fitted to the training bags of a fold."""
+def _predicted(
+    state: FitState, paths: Paths, penalties: Paths, held_out: Bags
+) -> Iterator[tuple[Candidate, FloatArray]]:
+    """Yield every candidate, and its outputs on the bags that a fold holds out."""
+    for candidate, found in _heads(state, paths):
+        yield candidate, _outputs_of(found, held_out)
+    if not state.settings.has_relative_weights:  # a key of zero is no mean
+        return
+    means = mean_bags(held_out)
+    for index, alphas in enumerate(penalties):
+        pooled, flats = fit_mean_pooling(state, alphas, index)
+        for alpha, flat in zip(alphas, flats, strict=True):
+            yield Candidate("mean", alpha, index), mean_outputs(pooled, flat, means)
+
+
+def _heads(state: FitState, paths: Paths) -> Iterator[tuple[Candidate, FitState]]:
+    """Yield the heads of all paths, fitted to the training bags of a fold."""
+    if not any(paths):
+        return
     begun: dict[float, FitState] = {}
     state = profile_directions(find_directions(state))
     for index, path in enumerate(paths):
@@ -387,13 +390,6 @@ def _candidates(
         for alpha in path[1:]:
             found = continue_path(found, alpha)
             yield Candidate("attention", alpha, index), finish(found)
-    if not state.settings.has_relative_weights:  # a key of zero is no mean
-        return
-    for index, alphas in enumerate(penalties):
-        for alpha, found in zip(
-            alphas, fit_mean_pooling(state, alphas, index), strict=True
-        ):
-            yield Candidate("mean", alpha, index), found
 
 
 def _outputs_of(state: FitState, bags: Bags) -> FloatArray:

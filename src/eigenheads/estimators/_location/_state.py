@@ -81,7 +81,9 @@ class FitState:
 
     def objective(self) -> PenalisedLoss:
         """Return the smooth penalised loss, in the present coordinates."""
-        smooth = replace(self.settings, l1_ratio=0.0)
+        smooth = self.settings
+        if smooth.l1_ratio:
+            smooth = replace(smooth, l1_ratio=0.0)
         return PenalisedLoss(
             self.data, smooth, self.coordinates, self.attended, self.n_heads
         )

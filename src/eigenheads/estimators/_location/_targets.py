@@ -16,6 +16,7 @@ from eigenheads._checks import (
     fail,
     without_traps,
 )
+from eigenheads._limits import check_largest
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location._losses import (
@@ -235,6 +236,7 @@ def read_numbers(targets: NDArray[Any], *, owner: str) -> FloatArray:
     except (TypeError, ValueError):
         hint = "Use SingleLocationClassifier for classes."
         fail("y", "numbers", targets, owner=owner, hint=hint)
+    check_largest("y", numbers, owner=owner)
     return np.asarray(check_array(numbers, ensure_2d=False, input_name="y"))
 
 
