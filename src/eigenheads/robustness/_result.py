@@ -245,8 +245,6 @@ def _told(one: RobustnessDifference, confidence: float) -> str:
     interval = f"{100 * confidence:g} %: {low:+.1f} to {high:+.1f}"
     if one.verdict != "cannot tell":
         return f"{one.verdict} ({value}, {interval})"
-    if not one.detectable:  # equal differences have no spread to judge by
-        return f"cannot tell ({value} in all inputs and runs)"
     seen = f"{factor * one.detectable:.1f} {unit}".rstrip()
     return f"cannot tell ({value}, {interval}; {seen} would have been seen)"
 
