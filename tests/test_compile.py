@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from numba import float64
+from numba.core.caching import NullCache
 
 import eigenheads
-from eigenheads._compile import source_digest
+from eigenheads._compile import njit, source_digest
 
 INNER = """
 from eigenheads._compile import njit
@@ -141,3 +143,21 @@ def test_digest_sees_names_and_contents_of_compiled_files_alone(package):
     moved = source_digest(package)
     (package / "moved.py").write_text(INNER + "# njit")
     assert len({first, moved, source_digest(package)}) == 3
+
+
+def add(x, y):
+    for i in range(x.shape[0]):
+        y[i] += x[i]
+
+
+def test_short_loops_stay_single_loops():
+    sizes = []
+    for short_loops in (False, True):
+        kernel = njit(no_cpython_wrapper=True, short_loops=short_loops)(add)
+        kernel._cache = NullCache()  # code from the cache cannot be inspected
+        kernel.compile((float64[::1], float64[::1]))
+        (llvm,) = kernel.inspect_llvm().values()
+        sizes.append(len(llvm.splitlines()))
+    # Vectorised and unrolled, with a path for arrays that overlap, and one for the
+    # rest, the loop has several times the code.
+    assert sizes[0] > 2 * sizes[1]

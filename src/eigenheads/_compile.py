@@ -21,7 +21,11 @@ from typing import Any, TypeVar
 import numba
 from numba.core import config
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.compiler import Compiler
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.compiler_machinery import register_pass
+from numba.core.lowering import Lower
+from numba.core.typed_passes import NativeLowering
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -141,7 +145,41 @@ def _lightly_optimised() -> Iterator[None]:
                 setattr(config, name, value)
 
 
-def njit(*, is_part: bool = False, **options: Any) -> Callable[[Function], Function]:
+class _SmallLower(Lower):  # type: ignore[misc]
+    """Writes the LLVM code of a function that is to stay small."""
+
+    def pre_lower(self) -> None:
+        super().pre_lower()
+        self.function.attributes.add("optsize")
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _SmallLowering(NativeLowering):  # type: ignore[misc]
+    """Numba's pass that writes LLVM code, with :class:`_SmallLower`."""
+
+    _name = "small_lowering"
+
+    @property
+    def lowering_class(self) -> type[Lower]:
+        return _SmallLower
+
+
+class _SmallCompiler(Compiler):  # type: ignore[misc]
+    """Numba's compiler, with :class:`_SmallLowering`."""
+
+    def define_pipelines(self) -> list[Any]:
+        pipelines: list[Any] = super().define_pipelines()
+        for pipeline in pipelines:
+            pipeline.passes = [
+                (_SmallLowering if step is NativeLowering else step, label)
+                for step, label in pipeline.passes
+            ]
+        return pipelines
+
+
+def njit(
+    *, is_part: bool = False, short_loops: bool = False, **options: Any
+) -> Callable[[Function], Function]:
     """Compile a function with Numba, without the interpreter lock; cache it on disk.
 
     If no folder can be written, it is compiled again in each process.
@@ -151,6 +189,10 @@ def njit(*, is_part: bool = False, **options: Any) -> Callable[[Function], Funct
     is_part
         True for a function that compiled functions call, and that calls none itself.
         It is fully optimised in its callers only, which shortens its compilation.
+    short_loops
+        True for a function whose loops run over a few coordinates. They are compiled to
+        single small loops. Unrolled and vectorised, they would take three times the
+        code, and the compilation of each caller longer, for turns that never come.
     **options
         Options of ``numba.njit`` other than ``nogil`` and ``cache``.
 
@@ -166,6 +208,8 @@ def njit(*, is_part: bool = False, **options: Any) -> Callable[[Function], Funct
     def compiled(function: Function) -> Function:
         # Nothing takes the address of a kernel, so no wrapper for C is compiled.
         chosen: dict[str, Any] = {"nogil": True, "no_cfunc_wrapper": True} | options
+        if short_loops:
+            chosen["pipeline_class"] = _SmallCompiler
         dispatcher = numba.njit(**chosen)(function)
         if dispatcher is not function:  # as it is under NUMBA_DISABLE_JIT
             dispatcher.compile = _paused_collector()(dispatcher.compile)

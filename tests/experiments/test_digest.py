@@ -36,6 +36,13 @@ def test_notes_on_errors_do_not_count():
     assert reduced(noted) == reduced(COMPUTES) != reduced(other)
 
 
+def test_shorter_compilations_do_not_count():
+    short = "@njit(**INSIDE, short_loops=True)" + COMPUTES
+    assert reduced(short) == reduced(short.replace(", short_loops=True", ""))
+    other = short.replace("short_loops", "fastmath")
+    assert reduced(other) != reduced(short)
+
+
 def test_conditions_and_results_count():
     for old, new in (("x < 0", "x <= 0"), ("2 * x", "3 * x")):
         assert reduced(COMPUTES.replace(old, new)) != reduced(COMPUTES)

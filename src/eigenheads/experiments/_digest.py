@@ -3,10 +3,10 @@
 A digest covers the definitions that a function reaches through this package, and
 nothing else: comments, docstrings and unrelated functions do not change it. Checks of
 arguments and the texts of errors are left out as well, because they either let a
-simulation run unchanged or stop it; so are views for notebooks, the cache of compiled
-code, the reading and writing of files, and threads with their progress, on which no
-number depends. So a result stays current until code that computes it changes, and
-claims or drawings can change without a new simulation.
+simulation run unchanged or stop it; so are views for notebooks, how code is compiled
+and cached, the reading and writing of files, and threads with their progress, on which
+no number depends beyond rounding. So a result stays current until code that computes it
+changes, and claims or drawings can change without a new simulation.
 """
 
 import ast
@@ -241,7 +241,7 @@ def _names(statement: ast.stmt) -> Iterator[str]:
 
 
 class _Reduced(ast.NodeTransformer):
-    """Removes docstrings, texts and notes of errors, and checks that return nothing."""
+    """Removes docstrings, checks that return nothing, and what words or compiles."""
 
     def visit_With(self, node: ast.With) -> ast.With | list[ast.stmt]:
         """Keep the body of ``with naming_errors(…)``, which only words errors."""
@@ -254,6 +254,12 @@ class _Reduced(ast.NodeTransformer):
         ]
         is_wording = names == ["naming_errors"] and len(calls) == 1
         return node.body if is_wording else node
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        """Drop ``short_loops=…`` of ``njit``, which only shortens compilations."""
+        self.generic_visit(node)
+        node.keywords = [one for one in node.keywords if one.arg != "short_loops"]
+        return node
 
     def visit_Raise(self, node: ast.Raise) -> ast.Raise:
         """Keep that an error is raised, and drop which."""

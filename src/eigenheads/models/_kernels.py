@@ -70,7 +70,7 @@ def add_token_sums(weights: Any, tokens: Any, start: int, stop: int, sums: Any) 
             sums[a, axis - start] += total
 
 
-@njit(**INSIDE)
+@njit(**INSIDE, short_loops=True)
 def write_overlaps(state: Any, overlaps: Any) -> None:
     """Write the products of weights with planted directions and with each other."""
     n_weights = overlaps.shape[0]
@@ -85,7 +85,7 @@ def write_overlaps(state: Any, overlaps: Any) -> None:
             overlaps[a, n_planted + b] = total
 
 
-@njit(**INSIDE)
+@njit(**INSIDE, short_loops=True)
 def add_overlap_gradient(state: Any, overlap_slopes: Any, gradient: Any) -> None:
     """Add the gradient of a function of the overlaps: w_a · w_b moves both."""
     n_weights = overlap_slopes.shape[0]
@@ -102,7 +102,7 @@ def add_overlap_gradient(state: Any, overlap_slopes: Any, gradient: Any) -> None
                     gradient[b, axis] += slope * state[a, axis]
 
 
-@njit(**INSIDE)
+@njit(**INSIDE, short_loops=True)
 def add_auxiliary(
     rng: np.random.Generator, factor: Any, n_axes: int, n_extra: int, gradient: Any
 ) -> None:
@@ -115,7 +115,7 @@ def add_auxiliary(
                 gradient[a, axis] += factor[a, b] * normal
 
 
-@njit(**INSIDE)
+@njit(**INSIDE, short_loops=True)
 def move(  # noqa: C901 -- plain loops
     state: Any,
     gradient: Any,
@@ -167,7 +167,7 @@ def move(  # noqa: C901 -- plain loops
     return finite
 
 
-@njit(**INSIDE)
+@njit(**INSIDE, short_loops=True)
 def write_record(state: Any, pairs: Any, out: Any) -> None:
     """Write the overlaps of pairs of rows; planted direction j is -1 - j."""
     for curve in range(pairs.shape[0]):
@@ -254,7 +254,7 @@ def project_off_units(units: Any, slopes: Any) -> None:
                 slopes[a, i] -= product * units[k, i]
 
 
-@njit(**INSIDE)
+@njit(**INSIDE, short_loops=True)
 def write_outside_gram(revealed: Any, factor: Any, gram: Any) -> None:
     """Write the products of a sample's gradients outside the frame.
 
@@ -275,7 +275,7 @@ def write_outside_gram(revealed: Any, factor: Any, gram: Any) -> None:
             factor[a, b] = 1.0 if a == b else 0.0
 
 
-@njit(**INSIDE)
+@njit(**INSIDE, short_loops=True)
 def add_rotated(  # noqa: C901 -- plain loops
     rng: np.random.Generator,
     dof: float,
@@ -327,7 +327,7 @@ def add_rotated(  # noqa: C901 -- plain loops
             wide[a, axis] = total
 
 
-@njit(**INSIDE)
+@njit(**INSIDE, short_loops=True)
 def write_columns(rows: Any, first: int, out: Any) -> None:
     """Copy rows to the columns of `out` from `first` on."""
     for a in range(rows.shape[0]):
