@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.special import erf
 
+from benchmarks._declared_models import SHARE, location_model, transition_model
 from benchmarks._location_kernel import location_exact_block
 from benchmarks._signal_kernel import signal_exact_block
 from eigenheads._location_order import ORDER_PARAMETERS
@@ -31,81 +31,10 @@ from eigenheads.dynamics import location_start, simulate_location, simulate_sign
 from eigenheads.dynamics._location import frame_coordinates
 from eigenheads.dynamics._location_kernels import LocationProblem
 from eigenheads.dynamics._signal_kernels import SignalProblem
-from eigenheads.models import Model, Token, mixture, simulate, softmax
+from eigenheads.models import simulate
 
-# Share of the positional part in the target of `transition`, and the authors' step size
-# for vectors of length sqrt(d).
-SHARE, STEP_SIZE = 0.5, 5e-2
-
-
-def location(X, w, u, g, p):
-    T = np.sum(erf(p.inverse_temperature * (X @ w.k)) * (X @ w.v))
-    return (T - X[0] @ u.value - p.noise * g[0]) ** 2
-
-
-def transition(X, w, u, g, p):
-    """Attention with a positional and a semantic solution (Arnaboldi et al., 2025)."""
-    z, y = X @ w.student, X @ u.teacher
-    A, Y = softmax(z[:, None] * z), softmax(y[:, None] * y)
-    P = 0.5 + p.contrast * np.array([[1.0, -1.0], [-1.0, 1.0]])
-    return np.sqrt(np.sum((A - (1.0 - p.share) * Y - p.share * P) ** 2))
-
-
-def transition_model() -> Model:
-    """Return the model of the authors' positional-semantic-transition-d1000.yaml."""
-    return Model(
-        transition,
-        weights={"student": "sphere"},
-        planted=("teacher", "position"),
-        tokens=[Token(mean={"position": 1.0}), Token(mean={"position": -1.0})],
-        parameters={"contrast": 0.5 * math.tanh(1.0), "share": SHARE},
-    )
-
-
-def location_model(n_tokens: int) -> Model:
-    return Model(
-        location,
-        weights={"k": "sphere", "v": "sphere"},
-        planted=("key", "value"),
-        tokens=[
-            Token(mean={"key": lambda d: math.sqrt(d / 2)}, scale=math.sqrt(0.5)),
-            Token(n_tokens - 1),
-        ],
-        normals=1,
-        parameters={"inverse_temperature": 1.0, "noise": 0.1},
-    )
-
-
-def clustering(X, w, u, g, p):
-    a, b = X @ w.m0, X @ w.m1
-    e = X[0] - p.inverse_temperature * ((a[0] * a + b[0] * b) @ X)
-    return e @ e
-
-
-def clustering_model(n_tokens: int) -> Model:
-    """Return a model whose loss takes products of token combinations."""
-    return Model(
-        clustering,
-        weights={"m0": "sphere", "m1": "sphere"},
-        planted=("c0", "c1"),
-        tokens=Token(n_tokens, mean=mixture("c0", "c1"), scale=0.9),
-        parameters={"inverse_temperature": 0.08},
-    )
-
-
-def signal(X, w, u, g, p):
-    o = softmax(p.inverse_temperature * (X @ w.q)) @ X
-    return -(o @ o)
-
-
-def signal_model(n_tokens: int) -> Model:
-    return Model(
-        signal,
-        weights={"q": "sphere"},
-        planted=("signal",),
-        tokens=[Token(mean={"signal": 1.0}), Token(n_tokens - 1)],
-        parameters={"inverse_temperature": 1.0},
-    )
+# The authors' step size, for vectors of length sqrt(d).
+STEP_SIZE = 5e-2
 
 
 def location_pair(n_tokens: int, n_steps: int) -> tuple[Callable[[], object], ...]:
@@ -181,7 +110,8 @@ def first_use(declared: str, folder: str) -> tuple[float, float]:
     """
     code = (
         "import time; began = time.process_time(), time.perf_counter()\n"
-        f"from benchmarks.bench_models import {declared}, simulate\n"
+        f"from benchmarks._declared_models import {declared}\n"
+        "from eigenheads.models import simulate\n"
         f"simulate({declared}(7), d=80, step_size=1e-3, n_steps=2, n_runs=1,"
         " record_every=1, seed=0)\n"
         "print(time.process_time() - began[0], time.perf_counter() - began[1])"
