@@ -145,7 +145,7 @@ def _lightly_optimised() -> Iterator[None]:
                 setattr(config, name, value)
 
 
-class _SmallLower(Lower):  # type: ignore[misc]
+class _SmallLower(Lower):
     """Writes the LLVM code of a function that is to stay small."""
 
     def pre_lower(self) -> None:
@@ -154,7 +154,7 @@ class _SmallLower(Lower):  # type: ignore[misc]
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
-class _SmallLowering(NativeLowering):  # type: ignore[misc]
+class _SmallLowering(NativeLowering):
     """Numba's pass that writes LLVM code, with :class:`_SmallLower`."""
 
     _name = "small_lowering"
@@ -164,7 +164,7 @@ class _SmallLowering(NativeLowering):  # type: ignore[misc]
         return _SmallLower
 
 
-class _SmallCompiler(Compiler):  # type: ignore[misc]
+class _SmallCompiler(Compiler):
     """Numba's compiler, with :class:`_SmallLowering`."""
 
     def define_pipelines(self) -> list[Any]:
