@@ -128,7 +128,7 @@ def _paused_collector() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _lightly_optimised() -> Iterator[None]:
-    """Compile without vectorisation; a caller's compilation optimises all it calls.
+    """Compile without vectorisation, for good; callers optimise all else again.
 
     Without any optimisation, counts of references would stay in the code for good.
     """
@@ -188,11 +188,12 @@ def njit(
     ----------
     is_part
         True for a function that compiled functions call, and that calls none itself.
-        It is fully optimised in its callers only, which shortens its compilation.
     short_loops
         True for a function whose loops run over a few coordinates. They are compiled to
         single small loops. Unrolled and vectorised, they would take three times the
-        code, and the compilation of each caller longer, for turns that never come.
+        code, and the compilation of each caller longer, for turns that never come. They
+        are fully optimised in their callers only. Long loops must not be: a loop that
+        has been passed over once is never vectorised, which costs a factor of 1.6.
     **options
         Options of ``numba.njit`` other than ``nogil`` and ``cache``.
 
@@ -213,7 +214,7 @@ def njit(
         dispatcher = numba.njit(**chosen)(function)
         if dispatcher is not function:  # as it is under NUMBA_DISABLE_JIT
             dispatcher.compile = _paused_collector()(dispatcher.compile)
-            if is_part:
+            if is_part and short_loops:
                 dispatcher.compile = _lightly_optimised()(dispatcher.compile)
             try:
                 dispatcher._cache = _PackageCache(function)
