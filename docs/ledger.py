@@ -22,6 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LEDGER = ROOT / "docs" / "papers" / "ledger"
+OVERVIEW = LEDGER / "overview.svg"
 # Large figures stay out of the repository; these are shown in README and docs.
 FIGURES = {
     "marion2025/fig4",
@@ -198,15 +199,33 @@ def untested_table(paper):
 
 def papers_table(folder=""):
     """Return one row per paper: its claims by verdict, and our checks."""
-    from eigenheads.experiments import experiment_keys
     from eigenheads.experiments._registry import get_paper
-    from eigenheads.experiments._untested import untested_claims
 
     rows = [
         "| paper | held | contradicted | undecided | not testable here | our checks |",
         "|---|--:|--:|--:|--:|--:|",
     ]
+    for paper, numbers, passed, n_checks in paper_counts():
+        # Measurements of ours without a paper have checks only.
+        counts = " | ".join(map(str, numbers)) if numbers else "– | – | – | –"
+        rows.append(
+            f"| [{get_paper(paper).title}]({folder}{paper}.md) | {counts} "
+            f"| {passed} of {n_checks} |"
+        )
+    return "\n".join(rows)
+
+
+def paper_counts():
+    """Return for each paper its claims by verdict, and our checks.
+
+    The last verdict is "not testable here". Measurements without a paper have no
+    numbers of claims.
+    """
+    from eigenheads.experiments import experiment_keys
+    from eigenheads.experiments._untested import untested_claims
+
     lines = claims()
+    found = []
     for paper in dict.fromkeys(key.partition("/")[0] for key in experiment_keys()):
         own = Counter(claim.verdict for _, claim in lines if claim.paper == paper)
         checks = [
@@ -214,22 +233,32 @@ def papers_table(folder=""):
             for key, claim in lines
             if claim.is_check and key.partition("/")[0] == paper
         ]
-        counts = " | ".join(str(own[verdict]) for verdict in VERDICTS)
-        rows.append(
-            f"| [{get_paper(paper).title}]({folder}{paper}.md) | {counts} "
-            f"| {len(untested_claims(paper))} | {sum(checks)} of {len(checks)} |"
-        )
-    return "\n".join(rows)
+        has_claims = paper[-4:].isdigit()
+        numbers = [own[verdict] for verdict in VERDICTS] if has_claims else []
+        if has_claims:
+            numbers.append(len(untested_claims(paper)))
+        found.append((paper, numbers, sum(checks), len(checks)))
+    return found
+
+
+def counts():
+    """Return the two counts of all papers together, in words."""
+    every = [numbers for _, numbers, _, _ in paper_counts() if numbers]
+    names = (*VERDICTS, "not testable here")
+    told = [
+        f"{sum(one)} {name}"
+        for one, name in zip(zip(*every, strict=True), names, strict=True)
+    ]
+    passed, n = (sum(row[at] for row in paper_counts()) for at in (2, 3))
+    return f"On record: claims: {', '.join(told)}; our checks: {passed} of {n}."
 
 
 def table(name):
     """Return the table that a mark names."""
     if name == "papers":
         return papers_table()
-    if name == "counts":  # of all papers together
-        from eigenheads.experiments._claims import count_verdicts
-
-        return f"On record: {count_verdicts(claim for _, claim in claims())}."
+    if name == "counts":
+        return counts()
     if name.startswith("untested/"):
         return untested_table(name.partition("/")[2])
     if name.startswith("key/"):  # all rows of one experiment
@@ -255,9 +284,22 @@ def pages():
     ]
 
 
-def out_of_date():
-    """Return the pages whose tables are not those of the manifests."""
-    return [page for page in pages() if renewed(page.read_text()) != page.read_text()]
+def overview():
+    """Return the drawing of both counts, paper by paper."""
+    from figures.ledger import drawing
+
+    return drawing(paper_counts(), counts())
+
+
+def renewals():
+    """Return the pages and the drawing that are not those of the manifests."""
+    fresh = {page: renewed(page.read_text()) for page in pages()}
+    fresh[OVERVIEW] = overview()
+    return {
+        path: text
+        for path, text in fresh.items()
+        if not path.exists() or path.read_text() != text
+    }
 
 
 def smoke_digest(key, source=ROOT / "src"):
@@ -443,11 +485,11 @@ def main():
         return 0
     if options.collect:
         collect(options.collect, options.commit)
-    old = out_of_date()
-    for page in old:
-        print(f"{'out of date' if options.check else 'renewed'}: {page.name}")
+    old = renewals()
+    for path, text in old.items():
+        print(f"{'out of date' if options.check else 'renewed'}: {path.name}")
         if not options.check:
-            page.write_text(renewed(page.read_text()))
+            path.write_text(text)
     return 1 if old and options.check else 0
 
 

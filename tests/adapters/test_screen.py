@@ -93,6 +93,31 @@ def test_hiding_is_the_same_as_a_padding_mask():
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("action", ["hide", "impute"])
+@torch.no_grad()
+def test_padding_is_never_flagged_and_its_contents_have_no_influence(action):
+    model = screen_tokens(encoder(), tokens(300), action=action)
+    (screen,) = (m for m in model.modules() if isinstance(m, ScreenModule))
+    flags = []
+    handle = screen.register_forward_hook(lambda *call: flags.append(call[-1]))
+    x = odd(tokens(4, seed=2))
+    padding = torch.zeros(4, 9, dtype=torch.bool)
+    padding[:, 5:7] = True
+    found = []
+    for contents in (0.0, 30.0, -200.0):
+        x[:, 5:7] = contents
+        found.append(model(x, src_key_padding_mask=padding))
+    handle.remove()
+    rest = [i for i in range(9) if i not in (5, 6)]
+    for one, flag in zip(found, flags, strict=True):
+        torch.testing.assert_close(one[:, rest], found[0][:, rest])
+        assert torch.equal(flag, flags[0])
+        assert flag[:, 3].all()
+        assert not flag[:, 5:7].any()
+    # Without a mask such contents are flagged themselves.
+    assert screen(x)[:, 5:7].all()
+
+
 @torch.no_grad()
 def test_class_tokens_are_never_hidden_and_dense_noise_hides_nothing():
     model = screen_tokens(encoder(), tokens(400))

@@ -147,6 +147,7 @@ def flag_tokens(
     thresholds: Float[Array, " tokens"],
     *,
     max_share: float = 0.5,
+    absent: Bool[Array, "*batch tokens"] | None = None,
 ) -> Bool[Array, "*batch tokens"]:
     """Tokens whose distance exceeds their threshold, in two rounds, with a guard.
 
@@ -163,6 +164,9 @@ def flag_tokens(
         One per token; infinity never flags.
     max_share
         Largest share of tokens that may be flagged.
+    absent
+        Tokens that are padding: they are never flagged, and what they hold has no
+        influence on the others.
 
     Returns
     -------
@@ -171,6 +175,13 @@ def flag_tokens(
     """
     xp = array_namespace(coordinates, precision)
     n_tokens = coordinates.shape[-2]
+    if absent is not None:
+        # With the conditional mean in place of a token, P z is that of the law of the
+        # other tokens alone (a Schur complement).
+        coordinates = conditional_means(coordinates, precision, absent)
+        thresholds = xp.where(
+            absent, xp.asarray(xp.inf, dtype=thresholds.dtype), thresholds
+        )
     ratio = unchecked_distances(coordinates, precision) / thresholds
     first = ratio > 1
     count = xp.sum(xp.astype(first, xp.int64), axis=-1, keepdims=True)
