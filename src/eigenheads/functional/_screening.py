@@ -176,19 +176,16 @@ def flag_tokens(
     xp = array_namespace(coordinates, precision)
     n_tokens = coordinates.shape[-2]
     if absent is not None:
-        # With the conditional mean in place of a token, P z is that of the law of the
-        # other tokens alone (a Schur complement).
-        coordinates = conditional_means(coordinates, precision, absent)
-        thresholds = xp.where(
-            absent, xp.asarray(xp.inf, dtype=thresholds.dtype), thresholds
-        )
-    ratio = unchecked_distances(coordinates, precision) / thresholds
+        never = xp.asarray(xp.inf, dtype=thresholds.dtype)
+        thresholds = xp.where(absent, never, thresholds)
+    ratio = unchecked_distances(coordinates, precision, absent) / thresholds
     first = ratio > 1
     count = xp.sum(xp.astype(first, xp.int64), axis=-1, keepdims=True)
     # Rank 0 is the worst token. Half of the flagged ones, rounded up, are imputed.
     rank = xp.argsort(xp.argsort(ratio, axis=-1, descending=True), axis=-1)
     worst = first & (rank < (count + 1) // 2)
-    again = unchecked_distances(coordinates, precision, worst) / thresholds
+    hidden = worst if absent is None else worst | absent
+    again = unchecked_distances(coordinates, precision, hidden) / thresholds
     flagged = again > 1
     count = xp.sum(xp.astype(flagged, xp.int64), axis=-1, keepdims=True)
     return flagged & (count <= int(max_share * n_tokens))
