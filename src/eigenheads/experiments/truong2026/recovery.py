@@ -204,8 +204,8 @@ def check_nuisance(run: Run[NuisanceParams]) -> list[Claim]:
             "the final alignments to those of a uniform direction",
             sphere_distance(table["control"], params.dimensions[0]),
             0.25,
-            "a query that finds nothing stays uniform on the sphere; queries that all are "
-            "above the median alignment have a distance of 0.5",
+            "a query that finds nothing stays uniform on the sphere; queries that all "
+            "are above the median alignment have a distance of 0.5",
             source="ours: a control",
         ),
     ]
