@@ -196,6 +196,32 @@ def test_hugging_face_vision_models_are_screened_saved_and_loaded(tmp_path):
         assert torch.equal(model(images[:2]).last_hidden_state, before)
 
 
+@torch.no_grad()
+def test_registers_are_never_hidden():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.Dinov2WithRegistersConfig(
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        mlp_ratio=1,
+        image_size=12,
+        patch_size=4,
+        num_register_tokens=2,
+    )
+    model = shaken(transformers.Dinov2WithRegistersModel(config)).eval()
+    images = torch.rand(150, 3, 1, 1).expand(-1, 3, 12, 12)
+    images = images + 0.1 * torch.rand(150, 3, 12, 12)
+    screen_tokens(model, images)
+    (screen,) = (m for m in model.modules() if isinstance(m, ScreenModule))
+    # A class token, two registers, nine patches.
+    assert screen.thresholds.isinf().tolist() == [True] * 3 + [False] * 9
+    images[:2, :, :4, :4] = 9.0
+    model(images[:2])
+    assert screen.flags[:, 3].all()
+    assert not screen.flags[:, :3].any()
+
+
 def test_text_swapped_models_and_odd_calibrations_are_refused():
     with pytest.raises(ValueError, match="fixed positions"):
         screen_tokens(hugging_face("bert"), text_batch())
