@@ -77,7 +77,7 @@ class NuisanceParams:
     counts: tuple[int, ...] = (1000, 2000, 5000, 10_000)
     strength: float = 0.25
     n_runs: int = 30
-    n_controls: int = 400
+    n_controls: int = 30
 
 
 def nuisance_settings(params: NuisanceParams) -> dict[int, list[Setting]]:
@@ -204,9 +204,9 @@ def check_nuisance(run: Run[NuisanceParams]) -> list[Claim]:
             "the final alignments to those of a uniform direction",
             sphere_distance(table["control"], params.dimensions[0]),
             0.25,
-            "a query that finds nothing stays uniform on the sphere; queries that all "
-            "are above the median alignment have a distance of 0.5",
+            "a query that finds nothing stays uniform on the sphere",
             source="ours: a control",
+            on_record="undecided",
         ),
     ]
 
