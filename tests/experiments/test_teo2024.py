@@ -29,9 +29,10 @@ TINY = {
         "others": ("symmetric", "S = 0, n=4", "λ=4", "λ=0.1"),
     },
     "finetune": {
-        "n_train": 32,
-        "n_test": 10,
-        "batch_size": 16,
+        "n_train": 16,
+        "n_test": 6,
+        "batch_size": 8,
+        "n_seeds": 1,
         "kinds": ("original", "RPC, queries in every iteration", "S = 0"),
     },
     "scaled": {"n_steps": 4, "n_records": 2, "n_test": 30},
