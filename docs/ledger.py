@@ -27,7 +27,6 @@ OVERVIEW = LEDGER / "overview.svg"
 FIGURES = {
     "marion2025/fig4",
     "marion2025/any_dimension",
-    "teo2024/robustness",
     "teo2024/sign",
     "duranthon2026/training",
     "dohmatob2025/risk",
@@ -35,8 +34,8 @@ FIGURES = {
 VERDICTS = ("held", "contradicted", "undecided")
 # Only runs that took longer may be taken from an earlier commit, in seconds.
 LONG = 600
-# These get new experiments with more power; their old records are not counted.
-REPLACED = {"teo2024/robustness", "teo2024/sparsity"}
+# Trained models of long runs that are not complete; see `keep_cells`.
+CELLS = LEDGER / "cells"
 # Prints a digest of the table of an experiment at preset smoke.
 _SMOKE = """
 import hashlib, sys
@@ -86,8 +85,6 @@ def why_not_counted(manifest):
     """Return why a record does not count, or nothing."""
     from eigenheads.experiments._store import FORMAT
 
-    if manifest["key"] in REPLACED:
-        return "to be replaced by an experiment with more power"
     if manifest["format"] != FORMAT:
         return "recorded before the present rules of verdicts"
     if manifest["params"] != paper_params(manifest["key"]):
@@ -355,10 +352,7 @@ def status():
 
 
 def stale(data=None):
-    """Return the keys to run again here, and why; and those that cannot run here.
-
-    Records that are to be replaced are left out.
-    """
+    """Return the keys to run again here, and why; and those that cannot run here."""
     from eigenheads.experiments import get_experiment
     from eigenheads.experiments._data import using_data
     from eigenheads.experiments._run import obstacle
@@ -366,7 +360,7 @@ def stale(data=None):
     again, elsewhere = {}, {}
     with using_data(data):
         for key, why in status().items():
-            if not why or key in REPLACED:
+            if not why:
                 continue
             experiment = get_experiment(key)
             params = experiment.presets["paper"]
@@ -403,6 +397,25 @@ def collect(results, commit=None):
         target.write_text(text + "\n")
         if key in FIGURES:
             shutil.copy(path.with_name("figure.svg"), target.with_suffix(".svg"))
+        shutil.rmtree(CELLS / key, ignore_errors=True)
+
+
+def keep_cells(results):
+    """Copy the finished jobs of long runs that are not complete into the repository.
+
+    A run of many hours then goes on on any machine, if the code that computes it is
+    still the same: its folder is named after a digest of parameters and code.
+    """
+    for jobs in sorted(results.glob("*/*/paper-seed0-*/jobs")):
+        target = CELLS / jobs.relative_to(results)
+        shutil.copytree(jobs, target, dirs_exist_ok=True)
+        print(f"{len([*target.iterdir()])} finished jobs: {target.relative_to(CELLS)}")
+
+
+def restore_cells(results):
+    """Copy committed jobs to where `eigenheads reproduce` finds them."""
+    if CELLS.exists():
+        shutil.copytree(CELLS, results, dirs_exist_ok=True)
 
 
 def _checked_again(folder, manifest, commit):
@@ -464,6 +477,12 @@ def main():
     """Renew, collect or check."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--collect", type=Path, metavar="RESULTS")
+    parser.add_argument(
+        "--keep-cells", type=Path, metavar="RESULTS", help="commit finished jobs"
+    )
+    parser.add_argument(
+        "--restore-cells", type=Path, metavar="RESULTS", help="go on from these"
+    )
     parser.add_argument("--commit", help="take tables of this earlier commit")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--stale", action="store_true", help="list stale records")
@@ -473,6 +492,12 @@ def main():
         "--catalogue", type=Path, metavar="RESULTS", help="renew catalogue.json"
     )
     options = parser.parse_args()
+    if options.keep_cells or options.restore_cells:
+        if options.keep_cells:
+            keep_cells(options.keep_cells)
+        else:
+            restore_cells(options.restore_cells)
+        return 0
     if options.catalogue:
         write_catalogue(options.catalogue)
         return 0

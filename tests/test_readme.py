@@ -114,7 +114,6 @@ def test_other_code_other_parameters_and_old_rules_make_a_record_stale(
         ({"params": {}}, "parameters"),
         ({"code": "0"}, "simulation"),
         ({"checking": "0"}, "claims"),
-        ({"key": "teo2024/robustness"}, "replaced"),
     ):
         assert why in ledger.why_stale(current | change)
     # A record of other code is current only while the smoke tables are equal.
