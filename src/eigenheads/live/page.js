@@ -1,5 +1,9 @@
 // The page: controls, the loop, the address, downloads, the tour.
-"use strict";
+import { ceil, clip, log, min, round } from "./numbers.js";
+import { fmt, systems } from "./systems.js";
+import { Session } from "./session.js";
+import { captions, summary, tourSteps, words } from "./texts.js";
+import { between, closeUp, color, figures, prepare } from "./plots.js";
 
 const BUDGET = 3.2; // ms per frame; with the work after the deadline, below 4
 const TICKS = 400; // of a slider

@@ -1,11 +1,33 @@
 // Drawing: axes, curves, squares of overlaps, the spectrum, the signal's tree and map.
-"use strict";
+import {
+	abs,
+	ceil,
+	clip,
+	cos,
+	exp,
+	floor,
+	hypot,
+	log,
+	log10,
+	max,
+	min,
+	PI,
+	round,
+} from "./numbers.js";
+import {
+	LOCATION_FIXED_POINTS,
+	locationField,
+	SIGNAL_FIXED_POINTS,
+	signalObjective,
+} from "./theory.js";
+import { recent, softmaxFixedPoints, softmaxSlopes } from "./softmax.js";
+import { fmt, mean } from "./systems.js";
 
-const style = getComputedStyle(document.documentElement),
-	color = (name) => style.getPropertyValue(`--${name}`); // follows the scheme
+const style = getComputedStyle(document.documentElement);
+export const color = (name) => style.getPropertyValue(`--${name}`); // follows the scheme
 
 // Fit a canvas to its box and the screen's pixels, and clear it.
-function prepare(canvas) {
+export function prepare(canvas) {
 	const ratio = devicePixelRatio,
 		c = canvas.getContext("2d"),
 		{ clientWidth: width, clientHeight: height } = canvas;
@@ -225,7 +247,7 @@ function paths(c, { records, last }, place) {
 }
 
 // Return the part of the square that the runs have visited, if it is small.
-function closeUp({ records, system }) {
+export function closeUp({ records, system }) {
 	if (system.name !== "location") return null;
 	const some = records.filter((_, i) => i % 8 === 0 || i === records.length - 1),
 		ranges = [0, 1].map((i) =>
@@ -458,7 +480,7 @@ function tree(canvas, session) {
 const MAP = { x: [0.001, 0.5], y: [1e-4, 3], xLog: true, yLog: true, xLabel: "informative share" },
 	COLUMNS = 72,
 	ROWS = 48;
-const between = ([a, b], f) => a * (b / a) ** f;
+export const between = ([a, b], f) => a * (b / a) ** f;
 
 function map(canvas, { P, system }) {
 	const key = [
@@ -510,7 +532,7 @@ function map(canvas, { P, system }) {
 // The four figures of each system.
 const DOTTED = [2, 3],
 	LONG = [8, 3];
-const figures = {
+export const figures = {
 	location: [
 		square,
 		curves([0, 1]),
@@ -544,8 +566,8 @@ const figures = {
 	],
 	signal: [
 		tree,
-		curves([0], { levels: [["pca", "grey", LONG]] }),
-		curves([1], { yLog: true, levels: [["floor", "green", DOTTED]] }),
+		curves([0], { band: true, levels: [["pca", "grey", LONG]] }),
+		curves([1], { yLog: true, band: true, levels: [["floor", "green", DOTTED]] }),
 		map,
 	],
 };

@@ -1,7 +1,8 @@
 // A session: thirty runs and their theory, a few milliseconds at a time; records, data.
-"use strict";
+import { abs, floor, max, min, sqrt } from "./numbers.js";
+import { ESCAPE, MAX_RECORDS, mean, N_RUNS } from "./systems.js";
 
-class Session {
+export class Session {
 	constructor(system, P) {
 		Object.assign(this, {
 			system,
@@ -30,10 +31,14 @@ class Session {
 		return this.system.orderOf?.(run, this.setup) ?? run.order();
 	}
 
-	// Compute what a session needs before its first record; return whether all is there.
+	// Compute what a session needs before its first record, as far as the deadline allows; return
+	// whether all is there.
 	prepare(deadline) {
-		while (!this.isReady && performance.now() < deadline) {
+		let now = performance.now();
+		while (!this.isReady && now + this.piece < deadline) {
 			this.isReady = this.system.prepare(this.setup);
+			this.smooth(performance.now() - now);
+			now = performance.now();
 			if (this.isReady) this.record();
 		}
 		return this.isReady;

@@ -1,14 +1,38 @@
 // The four systems: parameters, updates, theory and records.
-"use strict";
+import { abs, clip, floor, hypot, max, min, round, sqrt, Stream } from "./numbers.js";
+import {
+	erfHead,
+	locationExcess,
+	locationJacobian,
+	middleOfLength,
+	MOVE_PARTS,
+	pairStep,
+	pooledPcaAlignment,
+	promptOf,
+	signalAscent,
+	signalFloor,
+	signalSteps,
+	stationarySpread,
+} from "./theory.js";
+import { HeadsRun, LocationRun, SignalRun, SignalTurns, SoftmaxLocationRun } from "./engine.js";
+import {
+	Fluctuations,
+	headsRisk,
+	headsStep,
+	MIDDLE,
+	softmaxExcess,
+	softmaxHead,
+} from "./softmax.js";
+import { pcaDescent, pcaForms, pcaRisk, PcaRun, pcaStep, pcaTable } from "./pca.js";
 
-const systems = { __proto__: null },
+export const systems = { __proto__: null },
 	N_RUNS = 30,
 	MAX_RECORDS = 300,
 	// Updates in which heads leave random starts; before, they have no stationary spread.
 	ESCAPE = 5000,
 	GAMMA = Math.SQRT1_2;
 
-function fmt(x, digits = 3) {
+export function fmt(x, digits = 3) {
 	const size = abs(x),
 		sign = x < 0 ? "−" : "";
 	if (!size || size === Infinity) return String(x);
@@ -20,7 +44,7 @@ function fmt(x, digits = 3) {
 	return sign + +size.toPrecision(size >= 1000 ? 5 : digits);
 }
 
-const mean = (values) => values.reduce((sum, x) => sum + x, 0) / values.length;
+export const mean = (values) => values.reduce((sum, x) => sum + x, 0) / values.length;
 const falling = (first, times, P) => (t) => first / (1 + ((times - 1) * t) / P.updates);
 
 // ---- parameters, each with its two sentences ----
@@ -295,6 +319,7 @@ systems.signal = {
 			law,
 			prompt: promptOf(law),
 			floor: signalFloor(law),
+			turns: new SignalTurns(law),
 			step: falling(P.step * signalSteps(law).first, P.decay, P),
 		};
 	},
@@ -302,7 +327,29 @@ systems.signal = {
 	derived: ["error"],
 	makeRun: (P, S, run) => new SignalRun(S.law, P.seed, run),
 	stepRun: (run, t, S) => run.step(S.step(t)),
-	stepTheory: ([q], t, S) => [signalAscent(q, S.law, S.step(t))],
+	prepare: (S) => S.turns.prepare(),
+	// The mean path, and the variance of small fluctuations around it.
+	stepTheory(order, t, { law, step, turns }) {
+		const [q] = order,
+			a = step(t),
+			next = signalAscent(q, law, a),
+			nudge = min(1e-4, (1 - abs(q)) / 2) * (q > 0 ? -1 : 1),
+			slope = nudge ? (signalAscent(q + nudge, law, a) - next) / nudge : 0,
+			spread = slope ** 2 * (order.spread ?? 0) + a * a * (1 - q * q) * turns.at(q);
+		return Object.assign([next], { spread });
+	},
+	// The middle 80 % of |q·u|, around the paths of all starts, and of the error.
+	bands(theory) {
+		const stream = new Stream(1, 0),
+			sizes = theory.flatMap(([q], run) => {
+				const deviation = sqrt(theory[run].spread ?? 0);
+				return Array.from({ length: 40 }, () => min(1, abs(q + deviation * stream.normal())));
+			}),
+			[low, high] =
+				(sizes.sort((a, b) => a - b),
+				[0.1, 0.9].map((share) => sizes[round(share * sizes.length)]));
+		return { 0: [low, high], 1: [high, low].map((size) => max(1 - size, 1e-16)) };
+	},
 	derive: ([q]) => [max(1 - abs(q), 1e-16)],
 	overlaps: 1,
 	levels: (t, { step, prompt: { pi, a, d, n }, floor }) => ({

@@ -272,7 +272,7 @@ experiments = (
                 n_slow=5,
                 n_samples=2**13,
             ),
-            "demo": replace(_PAPER, slow_d=50),
+            "demo": replace(_PAPER, d=300, slow_d=40, slow_horizon=3000.0),
             "paper": _PAPER,
         },
         simulate=simulate,
