@@ -10,6 +10,7 @@ export const {
 	hypot,
 	log,
 	log10,
+	log2,
 	max,
 	min,
 	PI,

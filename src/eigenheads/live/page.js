@@ -140,7 +140,7 @@ function choose(name, changes = {}) {
 		.join("");
 	for (const part of document.querySelectorAll("[data-of]")) part.hidden = part.dataset.of !== name;
 	for (const button of $("systems").children) button.ariaPressed = button.value === name;
-	tell("intro", `${text.intro} The page trains thirty of them and compares them with theory.`);
+	tell("intro", `${text.intro} The page trains thirty ${text.many} and compares them with theory.`);
 	canvases.forEach((canvas, i) => {
 		canvas.previousElementSibling.innerHTML = text.titles[i];
 	});

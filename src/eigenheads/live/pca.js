@@ -179,7 +179,8 @@ export class PcaRun {
 // ---- theory ----
 // With c = μᵀΣμ and scores c g₁ g_k of standard normals, the risk is
 //   (b/c) A(c) + (τ - b/c) B(c),  A = E(g₁ - Σ p g)²,  B = E(1 - 2p₁ + Σ p²),  b = μᵀΣ²μ,
-// for every number of tokens. A and B of softmax are integrals over g₁ and log s.
+// for every number of tokens. A and B of softmax are integrals over g₁ and log s, computed in
+// pieces of one g₁.
 function pcaMeans(...all) {
 	const work = pcaWork(...all);
 	let piece;

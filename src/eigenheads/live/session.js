@@ -1,5 +1,5 @@
 // A session: thirty runs and their theory, a few milliseconds at a time; records, data.
-import { abs, floor, max, min, sqrt } from "./numbers.js";
+import { abs, floor, log2, max, min, sqrt } from "./numbers.js";
 import { ESCAPE, MAX_RECORDS, mean, N_RUNS } from "./systems.js";
 
 export class Session {
@@ -9,7 +9,8 @@ export class Session {
 			P,
 			setup: system.setup(P),
 			step: 0,
-			stride: 1,
+			// Updates per record; it doubles as records become many.
+			stride: 2 ** max(0, floor(log2(P.updates / (16 * MAX_RECORDS)))),
 			records: [],
 			cost: 0.02, // of an update of one run, and of a piece of theory or of a record, in ms
 			piece: 0.3,

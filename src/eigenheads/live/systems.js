@@ -1,5 +1,5 @@
 // The four systems: parameters, updates, theory and records.
-import { abs, clip, floor, hypot, max, min, round, sqrt, Stream } from "./numbers.js";
+import { abs, clip, exp, floor, hypot, max, min, round, sqrt, Stream } from "./numbers.js";
 import {
 	erfHead,
 	locationExcess,
@@ -338,17 +338,22 @@ systems.signal = {
 			spread = slope ** 2 * (order.spread ?? 0) + a * a * (1 - q * q) * turns.at(q);
 		return Object.assign([next], { spread });
 	},
-	// The middle 80 % of |q·u|, around the paths of all starts, and of the error.
+	// The middle 80 % of |q·u| around the paths of all starts, and of the error. Fluctuations are
+	// normal in artanh(q·u), so that the band stays below 1.
 	bands(theory) {
 		const stream = new Stream(1, 0),
-			sizes = theory.flatMap(([q], run) => {
-				const deviation = sqrt(theory[run].spread ?? 0);
-				return Array.from({ length: 40 }, () => min(1, abs(q + deviation * stream.normal())));
-			}),
-			[low, high] =
-				(sizes.sort((a, b) => a - b),
-				[0.1, 0.9].map((share) => sizes[round(share * sizes.length)]));
-		return { 0: [low, high], 1: [high, low].map((size) => max(1 - size, 1e-16)) };
+			sizes = theory.flatMap(({ 0: q, spread = 0 }) => {
+				const rest = max(1 - q * q, 1e-16),
+					middle = Math.atanh(clip(q, 1e-16 - 1, 1 - 1e-16)),
+					deviation = sqrt(spread) / rest;
+				return Array.from({ length: 40 }, () => abs(middle + deviation * stream.normal()));
+			});
+		sizes.sort((a, b) => a - b);
+		const [low, high] = [0.1, 0.9].map((share) => sizes[round(share * sizes.length)]);
+		return {
+			0: [low, high].map(Math.tanh),
+			1: [high, low].map((size) => max(2 / (exp(2 * size) + 1), 1e-16)),
+		};
 	},
 	derive: ([q]) => [max(1 - abs(q), 1e-16)],
 	overlaps: 1,

@@ -13,6 +13,7 @@ const RESTS = [
 
 export const words = {
 	location: {
+		many: "heads",
 		intro:
 			"One token of each prompt decides the answer. A head must learn which token to attend to (key k) and what to read from it (value v).",
 		titles: [
@@ -26,7 +27,7 @@ export const words = {
 		key: [
 			...RUNS,
 			["ink", "──", "theory without noise"],
-			["ink", "▒", "theory, late: the middle 80 %"],
+			["ink", "▒", "theory: the middle 80 % (erf: late in training)"],
 			["orange", "━━", "|ν|"],
 			["green", "┈┈", "oracle"],
 			["grey", "╍╍", "best linear predictor"],
@@ -62,6 +63,7 @@ export const words = {
 					}`,
 	},
 	heads: {
+		many: "pairs",
 		intro:
 			"The answer is the sum of the values of two tokens, and each of them has a feature. Two softmax heads first look at both features, and then part: each takes one.",
 		titles: [
@@ -92,6 +94,7 @@ export const words = {
 				: `Training at d = ${fmt(P.d)} takes about ${fmt((10 * P.d) / P.step, 1)} updates, because a step is of size 1/d. The page shows its beginning; the theoretical curve is the same in all large dimensions, per d updates.`,
 	},
 	pca: {
+		many: "heads",
 		intro:
 			"A head reconstructs its query, the first token of a prompt, from all tokens. Without any labels its direction μ becomes the first principal component of the tokens.",
 		titles: [
@@ -118,6 +121,7 @@ export const words = {
 		},
 	},
 	signal: {
+		many: "queries",
 		intro:
 			"A few tokens share a direction u, with random signs; most are noise. A query maximises the length of its own attention output and so finds u.",
 		titles: [
