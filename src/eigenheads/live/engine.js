@@ -1,14 +1,11 @@
 // Exact simulation of training in any dimension: the vectors of length d are replaced by
 // a few random numbers per token. The law is that of eigenheads.dynamics.
 import {
-	abs,
-	ceil,
 	erf,
 	exp,
 	floor,
 	hypot,
 	max,
-	min,
 	sqrt,
 	Stream,
 	tangentOf,
@@ -468,45 +465,5 @@ export class SignalRun {
 		gradient[1] = g1;
 		gradient[2] = g2;
 		gradient[3] = left > TINY * cc ? sqrt(left) * rng.chi(d - 3) : 0;
-	}
-}
-
-// Variance of the gradient of one prompt that turns q towards u, as a function of |q·u|: from
-// samples at a few nodes, and linear between them. It is computed in pieces.
-const TURN_NODES = 9,
-	TURN_TOKENS = 2 ** 16, // of a node; in pieces of an eighth
-	TURN_PROMPTS = 32; // of a node, at least
-
-export class SignalTurns {
-	constructor(law) {
-		const n = law.nInformative + law.nNuisance,
-			count = ceil(max(TURN_PROMPTS, TURN_TOKENS / n));
-		Object.assign(this, { run: new SignalRun(law, 0, 0), count, nodes: [], done: 0 });
-		Object.assign(this, { piece: ceil(TURN_TOKENS / 8 / n), sum: 0, square: 0 });
-	}
-
-	// Compute one more piece; return whether all is there.
-	prepare() {
-		const { run, nodes, count, piece } = this;
-		if (nodes.length === TURN_NODES) return true;
-		run.t = nodes.length / (TURN_NODES - 1);
-		const s = tangentOf(run.t);
-		for (let i = 0; i < piece && this.done < count; i++, this.done++) {
-			run.prompt();
-			const turn = s * run.gradient[0] - run.t * run.gradient[1];
-			this.sum += turn;
-			this.square += turn * turn;
-		}
-		if (this.done === count) {
-			nodes.push(this.square / count - (this.sum / count) ** 2);
-			this.done = this.sum = this.square = 0;
-		}
-		return nodes.length === TURN_NODES;
-	}
-
-	at(t) {
-		const x = abs(t) * (TURN_NODES - 1),
-			i = min(floor(x), TURN_NODES - 2);
-		return this.nodes[i] + (x - i) * (this.nodes[i + 1] - this.nodes[i]);
 	}
 }

@@ -99,7 +99,10 @@ function axes(
 	{ c, width, height },
 	{ x, y, xLog, yLog, xLabel, square, isBare, top = square ? 24 : 8 },
 ) {
-	const yTicks = ticks(y, yLog, 4),
+	// Within one decade the ticks are those of a linear axis, and the highest ones are too close.
+	const yTicks = ticks(y, yLog, 4).filter(
+			(v, i, all) => !yLog || i === 0 || log(v / all[i - 1]) > log(y[1] / y[0]) / 8,
+		),
 		yText = labels(yTicks, y);
 	let [x0, x1, y0, y1] = [
 		16 + max(...yText.map((text) => c.measureText(text).width)),

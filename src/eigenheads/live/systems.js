@@ -1,5 +1,5 @@
 // The four systems: parameters, updates, theory and records.
-import { abs, clip, exp, floor, hypot, max, min, round, sqrt, Stream } from "./numbers.js";
+import { abs, clip, floor, hypot, max, min, round, sqrt } from "./numbers.js";
 import {
 	erfHead,
 	locationExcess,
@@ -9,12 +9,11 @@ import {
 	pairStep,
 	pooledPcaAlignment,
 	promptOf,
-	signalAscent,
 	signalFloor,
 	signalSteps,
 	stationarySpread,
 } from "./theory.js";
-import { HeadsRun, LocationRun, SignalRun, SignalTurns, SoftmaxLocationRun } from "./engine.js";
+import { HeadsRun, LocationRun, SignalRun, SoftmaxLocationRun } from "./engine.js";
 import {
 	Fluctuations,
 	headsRisk,
@@ -23,6 +22,7 @@ import {
 	softmaxExcess,
 	softmaxHead,
 } from "./softmax.js";
+import { signalBands, SignalStarts, signalStep, SignalTurns } from "./signal.js";
 import { pcaDescent, pcaForms, pcaRisk, PcaRun, pcaStep, pcaTable } from "./pca.js";
 
 export const systems = { __proto__: null },
@@ -314,13 +314,15 @@ systems.signal = {
 		...ending(50, 2000),
 	],
 	setup(P) {
-		const law = signalLaw(P);
+		const law = signalLaw(P),
+			step = falling(P.step * signalSteps(law).first, P.decay, P);
 		return {
 			law,
 			prompt: promptOf(law),
 			floor: signalFloor(law),
 			turns: new SignalTurns(law),
-			step: falling(P.step * signalSteps(law).first, P.decay, P),
+			starts: new SignalStarts(law, step),
+			step,
 		};
 	},
 	columns: ["alignment"],
@@ -328,33 +330,8 @@ systems.signal = {
 	makeRun: (P, S, run) => new SignalRun(S.law, P.seed, run),
 	stepRun: (run, t, S) => run.step(S.step(t)),
 	prepare: (S) => S.turns.prepare(),
-	// The mean path, and the variance of small fluctuations around it.
-	stepTheory(order, t, { law, step, turns }) {
-		const [q] = order,
-			a = step(t),
-			next = signalAscent(q, law, a),
-			nudge = min(1e-4, (1 - abs(q)) / 2) * (q > 0 ? -1 : 1),
-			slope = nudge ? (signalAscent(q + nudge, law, a) - next) / nudge : 0,
-			spread = slope ** 2 * (order.spread ?? 0) + a * a * (1 - q * q) * turns.at(q);
-		return Object.assign([next], { spread });
-	},
-	// The middle 80 % of |q·u| around the paths of all starts, and of the error. Fluctuations are
-	// normal in artanh(q·u), so that the band stays below 1.
-	bands(theory) {
-		const stream = new Stream(1, 0),
-			sizes = theory.flatMap(({ 0: q, spread = 0 }) => {
-				const rest = max(1 - q * q, 1e-16),
-					middle = Math.atanh(clip(q, 1e-16 - 1, 1 - 1e-16)),
-					deviation = sqrt(spread) / rest;
-				return Array.from({ length: 40 }, () => abs(middle + deviation * stream.normal()));
-			});
-		sizes.sort((a, b) => a - b);
-		const [low, high] = [0.1, 0.9].map((share) => sizes[round(share * sizes.length)]);
-		return {
-			0: [low, high].map(Math.tanh),
-			1: [high, low].map((size) => max(2 / (exp(2 * size) + 1), 1e-16)),
-		};
-	},
+	stepTheory: signalStep,
+	bands: (theory, t, S) => signalBands(theory, S),
 	derive: ([q]) => [max(1 - abs(q), 1e-16)],
 	overlaps: 1,
 	levels: (t, { step, prompt: { pi, a, d, n }, floor }) => ({
