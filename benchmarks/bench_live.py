@@ -15,8 +15,17 @@ CASES = {
         "system=location&d=1000000000&tokens=200&batch=100&start=overlap"
     ),
     "location, softmax, d = 80": "system=location&head=softmax",
+    "location, softmax, d = 10⁹, 200 tokens, batch 100": (
+        "system=location&head=softmax&d=1000000000&tokens=200&batch=100&start=overlap"
+    ),
     "two heads, d = 1000": "system=heads",
+    "two heads, d = 10⁹, 100 tokens, batch 100": (
+        "system=heads&d=1000000000&tokens=100&batch=100"
+    ),
     "pca, d = 1000": "system=pca",
+    "pca, d = 10⁹, 500 tokens, batch 100": (
+        "system=pca&d=1000000000&tokens=500&batch=100"
+    ),
     "signal, d = 10⁴": "system=signal",
     "signal, d = 10⁹, 10 000 tokens": "system=signal&d=1000000000&tokens=10000",
 }
@@ -25,12 +34,15 @@ CASES = {
 # Measures the computation per frame in milliseconds; the page itself does not.
 WATCH = """(() => {
   globalThis.spent = [];
-  const advance = Session.prototype.advance;
-  Session.prototype.advance = function (deadline) {
-    const began = performance.now();
-    advance.call(this, deadline);
-    spent.push(performance.now() - began);
-  };
+  for (const name of ["advance", "prepare"]) {
+    const work = Session.prototype[name];
+    Session.prototype[name] = function (deadline) {
+      const began = performance.now();
+      const isReady = work.call(this, deadline);
+      if (name === "advance" || !isReady) spent.push(performance.now() - began);
+      return isReady;
+    };
+  }
 })()"""
 DRAW = """(() => {
   const began = performance.now();
@@ -54,7 +66,7 @@ def measure(browser: Browser, parameters: str, frames: int) -> list[float]:
 
 
 def main(quick: bool = False) -> None:
-    frames, rounds = (5, 1) if quick else (200, 4)
+    frames, rounds = (5, 1) if quick else (150, 3)
     print("live page, 30 runs, headless Chromium without a graphics card")
     with opened() as browser:
         browser.look(width=1400, height=900)

@@ -202,7 +202,7 @@ experiments = (
             "smoke": replace(
                 _PAPER, d=100, n_runs=5, horizon=300.0, n_records=6, n_samples=2**12
             ),
-            "demo": _PAPER,
+            "demo": replace(_PAPER, d=100),
             "paper": _PAPER,
         },
         simulate=simulate,
