@@ -384,7 +384,7 @@ export function headsRisk([kf1, vf2, vf1, kf2, rho], { nTokens, amplitude }, lam
 
 // ---- noise and fluctuations, from samples that are the same at every call ----
 // Fewer for long prompts, so that one call takes about a millisecond at most.
-export const noiseSamples = ({ nTokens }) => ceil(max(32, min(256, 2 ** 13 / nTokens)));
+export const noiseSamples = ({ nTokens }) => ceil(max(16, min(256, 2 ** 13 / nTokens)));
 
 export const softmaxHead = {
 	slopes: softmaxSlopes,

@@ -331,7 +331,7 @@ systems.signal = {
 	stepRun: (run, t, S) => run.step(S.step(t)),
 	prepare: (S) => S.turns.prepare(),
 	stepTheory: signalStep,
-	bands: (theory, t, S) => signalBands(theory, S),
+	bands: (theory, t, S, { isOften }) => (isOften ? signalBands(theory, S) : {}),
 	derive: ([q]) => [max(1 - abs(q), 1e-16)],
 	overlaps: 1,
 	levels: (t, { step, prompt: { pi, a, d, n }, floor }) => ({
