@@ -80,9 +80,9 @@ def test_the_modules_run_as_they_are(served, browser):
     """An import that is missing in a module is an error in the console."""
     browser.look(width=1400, height=900)
     for system in ("location", "location&head=softmax", "heads", "pca", "signal"):
-        browser.open(f"{served}#system={system}&tokens=20&updates=60")
+        browser.open(f"{served}#system={system}&tokens=20&updates=100")
         browser.wait("document.getElementById('announce').textContent")
         said = browser.run("document.getElementById('summary').textContent")
-        assert said.startswith("Update 60 of 60")
+        assert said.startswith("Update 100 of 100")
         assert browser.run("typeof Session") == "undefined"  # no global names
         assert browser.complaints == []

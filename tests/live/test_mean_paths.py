@@ -51,12 +51,12 @@ def close(seen, expected, share):
     assert np.abs(seen - expected).max() < share * moved
 
 
-# Off the manifold, and in two dimensions: at d = 30 the terms of noise are large.
+# Off the manifold at d = 30, where the terms of noise are large, and on it at d = 200.
 @pytest.mark.parametrize(
     ("d", "scale", "step", "start"),
     [
         (30, 1.2, 0.1, (0.3, 0.2, 0.1, -0.1, 0.2)),
-        (2000, 0.1, 0.5, (0.3, 0.3, 0.0, 0.0, 0.0)),
+        (200, 0.4, 0.2, (0.3, 0.3, 0.0, 0.0, 0.0)),
     ],
 )
 def test_softmax_location(page, d, scale, step, start):
@@ -70,7 +70,8 @@ def test_softmax_location(page, d, scale, step, start):
         batch_size=batch,
         parameters={"scale": scale, "noise": 0.5},
         start=dict(zip(ORDER, start, strict=True)),
-        n_samples=8_000,
+        n_samples=4_000,
+        stride=2,  # the risk is steep in v·k*, with a curvature of order d
     )
     setup = f"""{{...softmaxHead, law: {{d: {d}, nTokens: 5, gamma: Math.SQRT1_2,
       noise: 0.5}}, batch: {batch}, isSoftmax: true, lambda: () => {scale},
@@ -83,14 +84,14 @@ def test_softmax_location(page, d, scale, step, start):
 
 def test_two_heads(page):
     """While the heads part; the band there, where small differences grow."""
-    d, scale, step, n_steps, batch = 500, 0.8, 1.0, 1500, 2
+    d, scale, step, n_steps, batch = 2000, 0.8, 1.0, 5000, 4
     start = (0.32, 0.32, 0.3, 0.3, 0.192)
     paths = mean_dynamics(
         declared(two_heads),
         d=d,
         step_size=step / d,
         n_steps=n_steps,
-        record_every=300,
+        record_every=1000,
         batch_size=batch,
         parameters={"scale": scale, "noise": 0.5},
         start=dict(zip(ORDER, start, strict=True)),
@@ -98,8 +99,8 @@ def test_two_heads(page):
         n_samples=8_000,
     )
     setup = f"""{{law: {{d: {d}, nTokens: 5, amplitude: 4, noise: 0.5}},
-      batch: {batch}, lambda: {scale}, step: () => {step / d}, hold: () => 5}}"""
-    seen, deviations = followed(page, setup, "headsStep", start, n_steps, 300)
+      batch: {batch}, lambda: {scale}, step: () => {step / d}, hold: () => 20}}"""
+    seen, deviations = followed(page, setup, "headsStep", start, n_steps, 1000)
     expected = np.stack([paths[name][0] for name in ORDER], axis=1)
     assert expected[-1, 0] - expected[-1, 2] > 5 * (start[0] - start[2])
     close(seen, expected, 0.03)
@@ -108,15 +109,20 @@ def test_two_heads(page):
 
 
 def test_pca(page):
-    """The bulk gains length by noise alone: without its term this fails."""
-    d, leading, bulk, n_tokens, batch = 12, (1.0, 0.5), 0.05, 4, 3
-    step, n_steps, start = 0.02, 300, (0.3, 0.3, 0.2)
+    """The bulk gains length by noise alone: without its term this fails.
+
+    ``mean_dynamics`` counts the variance along the two eigenvectors as length of the
+    bulk. It is 1/50 of the noise here, by the ratio of the eigenvalues to their sum in
+    the bulk.
+    """
+    d, leading, bulk, n_tokens, batch = 1002, (1.0, 0.5), 0.05, 4, 3
+    step, n_steps, start = 0.002, 200, (0.3, 0.3, 0.2)
     paths = mean_dynamics(
         declared_pca(leading, bulk, n_tokens),
         d=d,
         step_size=step,
         n_steps=n_steps,
-        record_every=60,
+        record_every=40,
         batch_size=batch,
         start={"mu.u1": 0.3, "mu.u2": 0.3, "mu.mu": 0.09 + 0.09 + 0.04},
         n_samples=20_000,
@@ -131,7 +137,7 @@ def test_pca(page):
     }
     setup = f"""{{law: {json.dumps(law)}, batch: {batch}, step: () => {step},
       table: new PcaTable({n_tokens}, true), hold: () => 2}}"""
-    seen, _ = followed(page, setup, "pcaStep", start, n_steps, 60)
+    seen, _ = followed(page, setup, "pcaStep", start, n_steps, 40)
     one, two, square = (paths[f"mu.{name}"][0] for name in ("u1", "u2", "mu"))
     rest = np.sqrt(square - one**2 - two**2)
     close(seen, np.stack([one, two, rest], axis=1), 0.03)

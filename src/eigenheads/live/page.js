@@ -5,7 +5,7 @@ import { Session } from "./session.js";
 import { captions, summary, tourSteps, words } from "./texts.js";
 import { between, closeUp, color, figures, prepare } from "./plots.js";
 
-const BUDGET = 3.2; // ms per frame; with the work after the deadline, below 4
+const BUDGET = 2.8; // ms per frame; with the work after the deadline, below 4
 const TICKS = 400; // of a slider
 const $ = (id) => document.getElementById(id);
 const tell = (id, said) => Object.assign($(id), { textContent: said, hidden: !said });
