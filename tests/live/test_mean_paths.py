@@ -79,7 +79,7 @@ def test_softmax_location(page, d, scale, step, start):
     step_theory = "(...all) => systems.location.stepTheory(...all)"
     seen, _ = followed(page, setup, step_theory, start, n_steps, n_steps // 5)
     expected = np.stack([paths[name][0] for name in ORDER], axis=1)
-    close(seen, expected, 0.02)
+    close(seen, expected, 0.03)  # the page holds the noise for 256 updates
 
 
 def test_two_heads(page):
