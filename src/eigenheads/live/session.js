@@ -35,15 +35,16 @@ export class Session {
 		return this.system.orderOf?.(run, this.setup) ?? run.order();
 	}
 
-	// Compute what a session needs before its first record, as far as the deadline allows; return
-	// whether all is there.
+	// Compute what a session needs before its first record, one piece at least and others as far as
+	// the deadline allows; return whether all is there.
 	prepare(deadline) {
 		let now = performance.now();
-		while (!this.isReady && now + this.costs.prepare < deadline) {
+		while (!this.isReady) {
 			this.isReady = this.system.prepare(this.setup);
 			this.expect("prepare", performance.now() - now);
 			now = performance.now();
 			if (this.isReady) this.record();
+			else if (now + this.costs.prepare >= deadline) break;
 		}
 		return this.isReady;
 	}
