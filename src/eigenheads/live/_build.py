@@ -9,7 +9,9 @@ import os
 import re
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 from eigenheads._files import write_atomically
 
@@ -54,8 +56,12 @@ def write_page(folder: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
         path, data = folder / name, text.encode()
         if not (path.is_file() and path.read_bytes() == data):
-            write_atomically(path, lambda file, data=data: file.write(data))
+            write_atomically(path, partial(_write, data))
     return folder / "index.html"
+
+
+def _write(data: bytes, file: IO[bytes]) -> None:
+    file.write(data)
 
 
 def cached_page() -> Path:
