@@ -172,7 +172,7 @@ const curves =
 				)
 				.concat(parts.flatMap((i) => banded(i).flatMap((one) => one.bands[i])));
 		const lines = close ? [] : levels;
-		let y = close || yLog ? around(shown) : range === "seen" ? around([...shown, 0, 1]) : range;
+		let y = close || yLog ? around(shown) : range === "seen" ? around([...shown, 0]) : range;
 		if (yLog) {
 			const [low, high] = around(
 				[...shown, ...lines.flatMap(([key]) => records.map((one) => one.levels[key]))]
