@@ -36,6 +36,7 @@ def test_the_page_has_one_script_and_no_other_file_but_style_and_theory():
     assert set(files) == {"index.html", "theory.html", "style.css"}
     assert files["index.html"].count("<script") == 1
     assert 'type="module"' not in files["index.html"]
+    assert "Browsers load" not in files["index.html"]
     assert 'src="' not in files["index.html"]
     rest = {path.name for path in FOLDER.iterdir() if path.is_file()}
     assert rest == {*files, *MODULES, "__init__.py", "_build.py"}
@@ -85,4 +86,5 @@ def test_the_modules_run_as_they_are(served, browser):
         said = browser.run("document.getElementById('summary').textContent")
         assert said.startswith("Update 100 of 100")
         assert browser.run("typeof Session") == "undefined"  # no global names
+        assert "Browsers load" not in browser.run("document.body.innerText")
         assert browser.complaints == []

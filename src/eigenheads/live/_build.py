@@ -16,7 +16,10 @@ from typing import IO
 from eigenheads._files import write_atomically
 
 _SOURCE = Path(__file__).parent
-_ENTRY = '<script type="module" src="page.js"></script>'
+# What the script replaces: the module, and the note for those who open it from a disk.
+_ENTRY = re.compile(
+    r'<p id="unbuilt">.*<script type="module" src="page.js"></script>', re.S
+)
 # Imports have this form only: names in braces, from a file of the same folder.
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', re.MULTILINE)
 
@@ -47,7 +50,7 @@ def page_files() -> dict[str, str]:
         for name in ("index.html", "theory.html", "style.css")
     }
     script = f"<script>\n{one_script()}</script>"
-    files["index.html"] = files["index.html"].replace(_ENTRY, script)
+    files["index.html"] = _ENTRY.sub(lambda _: script, files["index.html"])
     return files
 
 

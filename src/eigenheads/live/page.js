@@ -348,5 +348,6 @@ const redraw = () => {
 on(matchMedia("(prefers-color-scheme: dark)"), "change", redraw);
 new ResizeObserver(redraw).observe(document.body);
 on(window, "hashchange", readAddress);
+$("unbuilt")?.remove(); // the modules have been loaded
 readAddress();
 requestAnimationFrame(frame);
