@@ -23,7 +23,7 @@ from eigenheads.robustness._text import Encoded, corrupt_texts, read_labelled_te
 if TYPE_CHECKING:
     from eigenheads.experiments.teo2024.finetune import FineTuning
 
-# Sentences on which the pursuits are measured.
+# LabelledSentences on which the pursuits are measured.
 _LOOKED_AT = 200
 _EVALUATED = 100
 # Batches whose sentences are sorted by length together, so that few tokens are padding.
@@ -31,8 +31,8 @@ _SORTED = 10
 
 
 @dataclass(frozen=True)
-class Split:
-    """Sentences for training and for the test, with their classes."""
+class SentenceSplit:
+    """LabelledSentences for training and for the test, with their classes."""
 
     train: tuple[str, ...]
     train_classes: NDArray[np.int64]
@@ -41,17 +41,17 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Sentences:
-    """Sentences and their classes, 0 or 1."""
+class LabelledSentences:
+    """LabelledSentences and their classes, 0 or 1."""
 
     texts: tuple[str, ...]
     classes: NDArray[np.int64]
 
-    def split(self, n_train: int, n_test: int, seed: int) -> Split:
+    def split(self, n_train: int, n_test: int, seed: int) -> SentenceSplit:
         """Return a random split; both parts together may not be larger than the set."""
         order = np.random.default_rng(seed).permutation(len(self.texts))
         first, then = order[:n_train], order[n_train : n_train + n_test]
-        return Split(
+        return SentenceSplit(
             tuple(self.texts[i] for i in first),
             self.classes[first],
             tuple(self.texts[i] for i in then),
@@ -59,7 +59,7 @@ class Sentences:
         )
 
 
-def load_sentences(data: str) -> Sentences:
+def load_sentences(data: str) -> LabelledSentences:
     """Return sentences of film reviews, or some that templates make."""
     if data == "templates":
         return _from_templates()
@@ -72,10 +72,10 @@ def load_sentences(data: str) -> Sentences:
             kept = [line.strip() for line in lines if line.strip()]
             texts += kept
             counts.append(len(kept))
-    return Sentences(tuple(texts), np.repeat([0, 1], counts))
+    return LabelledSentences(tuple(texts), np.repeat([0, 1], counts))
 
 
-def _from_templates() -> Sentences:
+def _from_templates() -> LabelledSentences:
     things = ("film", "plot", "cast", "music", "ending", "camera")
     good = ("moving", "clever", "warm", "brilliant", "charming")
     bad = ("dull", "clumsy", "cold", "tedious", "shallow")
@@ -86,7 +86,7 @@ def _from_templates() -> Sentences:
                 for word in words:
                     texts.append(f"the {thing} is {word} and so is the {other}")
                     classes.append(label)
-    return Sentences(tuple(texts), np.array(classes))
+    return LabelledSentences(tuple(texts), np.array(classes))
 
 
 class SentenceClassifier(nn.Module):
@@ -105,7 +105,7 @@ class SentenceClassifier(nn.Module):
         return logits
 
 
-def measure_kind(how: "FineTuning", kind: str, seed: int, split: Split) -> FloatArray:
+def measure_kind(how: "FineTuning", kind: str, seed: int, split: SentenceSplit) -> FloatArray:
     """Return accuracies in percent, shares of S, the self-weight, a linear baseline."""
     encoder, tokenizer = minilm()
     with seeded(seed % 2**32):
@@ -139,7 +139,7 @@ def _fine_tune(
     how: "FineTuning",
     tokenizer: Any,
     seed: int,
-    split: Split,
+    split: SentenceSplit,
 ) -> None:
     """Train in place by AdamW; the embeddings stay as they are."""
     y = torch.from_numpy(split.train_classes)
@@ -224,7 +224,7 @@ def _look_inside(
     return float(np.mean(flagged)), float(np.mean(own))
 
 
-def _linear_accuracy(split: Split) -> float:
+def _linear_accuracy(split: SentenceSplit) -> float:
     """Return the accuracy of a logistic regression on words, in percent."""
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.linear_model import LogisticRegression

@@ -100,7 +100,7 @@ class Params(FineTuning):
     least_accuracy: float = 80.0
 
 
-def conditions(how: FineTuning) -> list[str]:
+def text_conditions(how: FineTuning) -> list[str]:
     """Return all conditions, in the order of the table."""
     replaced = [f"{100 * share:g} % of the words replaced" for share in how.shares]
     return ["clean", *replaced, f"{100 * how.typos:g} % of the words mistyped"]
@@ -124,7 +124,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
         jobs += [(how, kind, seed, split) for kind in params.kinds]
     steps = len(jobs) * params.n_train * params.n_epochs / params.batch_size
     made = np.array(train_all(measure_kind, jobs, units=1.0, steps=steps))
-    n = len(conditions(params))
+    n = len(text_conditions(params))
     rows = made.reshape(params.n_seeds, len(params.kinds), -1).transpose(1, 2, 0)
     return {
         # Kinds by conditions by seeds, in percent.
@@ -239,7 +239,7 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
     accuracy = run.table["accuracy"] - run.table["accuracy"][[kinds.index(_ORIGINAL)]]
     gaps = {
         name.replace(" of the", "\nof the"): accuracy[:, place]
-        for place, name in enumerate(conditions(run.params))
+        for place, name in enumerate(text_conditions(run.params))
     }
     label = "points of accuracy, less those of the original attention"
     draw_gaps(figure, gaps, run.table, kinds, label=label)
