@@ -101,7 +101,17 @@ MUTATIONS = {
 }
 
 
-@pytest.mark.parametrize("name", MUTATIONS)
+# Every wrong engine is compiled: two on every change, all with `make test-all`.
+QUICK = ("two degrees of freedom too many", "frame not turned back")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+        for name in MUTATIONS
+    ],
+)
 def test_comparison_rejects_a_wrong_engine(rng_seed, name, monkeypatch):
     model = _location.location_model(3, 0.3)
     wrong = copy.copy(model)

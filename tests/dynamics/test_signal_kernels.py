@@ -118,7 +118,21 @@ MUTATIONS = {
 }
 
 
-@pytest.mark.parametrize("name", MUTATIONS)
+# Every wrong engine is compiled: three on every change, all with `make test-all`.
+QUICK = (
+    "two degrees of freedom too many",
+    "frame not turned back",
+    "doubled inverse temperature",
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+        for name in MUTATIONS
+    ],
+)
 def test_comparison_rejects_a_wrong_engine(rng_seed, name, monkeypatch):
     setting = law(5)
     model = _signal.signal_model(2, 4, setting.amplitude, True)

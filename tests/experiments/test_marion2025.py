@@ -1,6 +1,7 @@
 """Every claim holds on five master seeds, and fails when the code is wrong."""
 
 import dataclasses
+import functools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +47,13 @@ def run(key, seed=0, preset="smoke", **changes):
     return params, table, experiment.check(Run(params, table))
 
 
+@functools.cache
+def smoke_run(key, seed=0):
+    """Return a run with one thread, for all tests that only look at it."""
+    with threads(1):
+        return run(key, seed)
+
+
 def failing(claims):
     """Return the claims whose verdict is not the one on record."""
     return [claim.statement for claim in claims if claim.is_changed]
@@ -54,15 +62,14 @@ def failing(claims):
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("key", KEYS)
 def test_claims_are_as_on_record_on_every_master_seed(key, seed):
-    claims = run(key, seed)[2]
+    claims = smoke_run(key, seed)[2]
     assert recorded(key) in (None, [claim.statement for claim in claims])
     assert [claim.statement for claim in claims if claim.is_changed] == []
 
 
 @pytest.mark.parametrize("key", KEYS)
 def test_same_seed_same_bytes_for_any_number_of_threads(key):
-    with threads(1):
-        one = run(key)[1]
+    one = smoke_run(key)[1]
     with threads(3):
         three = run(key)[1]
     assert set(one) == set(three)
@@ -72,7 +79,7 @@ def test_same_seed_same_bytes_for_any_number_of_threads(key):
 
 @pytest.mark.parametrize("key", KEYS)
 def test_same_table_same_figure_byte_by_byte(key):
-    params, table, _ = run(key)
+    params, table, _ = smoke_run(key)
     experiment = get_experiment(key)
     first = draw_experiment(experiment, Run(params, table))
     assert first.startswith(b"<?xml")

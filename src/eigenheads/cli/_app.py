@@ -71,7 +71,7 @@ def demo_command(
         ),
     ] = None,
 ) -> int:
-    """Run a tour of three minutes: a question per chapter, examples, claims of papers.
+    """Run a tour of two minutes: a question per chapter, examples, claims of papers.
 
     Every number is measured during the run. Writes OUT/report.html and suggests next
     steps.

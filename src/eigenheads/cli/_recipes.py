@@ -13,9 +13,7 @@ from eigenheads.cli._errors import EXIT_OK, EXIT_TERMINATED, say
 # Options of `train`.
 Recipe = Annotated[
     str,
-    typer.Argument(
-        metavar="RECIPE", help="imagenet or wikitext.", show_default=False
-    ),
+    typer.Argument(metavar="RECIPE", help="imagenet or wikitext.", show_default=False),
 ]
 TrainingData = Annotated[
     Path,
