@@ -82,8 +82,8 @@ def swap_and_probe(
         if row["statistic"] == "qk_covariance_cosine" and row["n_found"] is not None
     ]
     yield (
-        "Do heads prefer tokens along the principal directions? Cosine of their score "
-        f"matrix with the tokens' covariance, median over heads: {rows[0]['median']:.3f}."
+        "Do heads prefer tokens along the principal directions? Cosine of scores and "
+        f"token covariance, median over heads: {rows[0]['median']:.3f}."
     )
     for row in rows:
         yield (
@@ -92,8 +92,8 @@ def swap_and_probe(
         )
     found = any(row["n_found"] for row in rows)
     yield (
-        f"Conclusion: {'some' if found else 'no'} heads of this model do. A number of a "
-        "head means something only beside its null; `eigenheads probe` shows both."
+        f"Conclusion: {'some' if found else 'no'} heads of this model do. A number of "
+        "a head means something only beside its null; `eigenheads probe` shows both."
     )
 
 
