@@ -27,7 +27,7 @@ KEYS = [
     and not get_experiment(key).needs
     and key != "marion2025/bags"
 ]
-# Two on every change, the others with `make test-all`.
+# One on every change, the others with `make test-all`.
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3, 4))]
 FOLDER = Path(__file__).parents[2] / "docs" / "papers" / "ledger"
 

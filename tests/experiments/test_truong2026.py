@@ -28,7 +28,7 @@ KEYS = [key for key in experiment_keys() if key.startswith("truong2026/")]
 QUICK = [key for key in KEYS if key != "truong2026/phase_diagram"]
 # Errors are made in one experiment on every change, in the others with `make test-all`.
 BROKEN = [QUICK[0], *(pytest.param(key, marks=pytest.mark.slow) for key in QUICK[1:])]
-# Two on every change, the others with `make test-all`.
+# One on every change, the others with `make test-all`.
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3, 4))]
 
 
