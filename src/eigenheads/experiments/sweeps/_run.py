@@ -168,7 +168,8 @@ def tell_plan(
     base = cells.presets[preset]
     plan = make_plan(key, preset, base, grid, seeds, code="")
     each = " × ".join(f"{len(values)} {name}" for name, values in plan.axes.items())
-    told = f"{key} at preset {preset}: {each or 'one point'}, {len(plan.seeds)} seeds"
+    n_seeds = f"{len(plan.seeds)} seed{'s' * (len(plan.seeds) != 1)}"
+    told = f"{key} at preset {preset}: {each or 'one point'}, {n_seeds}"
     told += f"{' each' if plan.axes else ''}, {plan.n_cells} cells."
     if plan.axes:
         return told
