@@ -1,13 +1,12 @@
 """Every claim holds on five master seeds, and fails when the code is wrong."""
 
-import dataclasses
-import functools
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.experiments.smoke_runs import failing, run, smoke_run
 
 import eigenheads.experiments.marion2025._paths as paths_module
 import eigenheads.experiments.marion2025.any_dimension as any_dimension_module
@@ -16,7 +15,7 @@ from eigenheads._parallel import threads
 from eigenheads.experiments import experiment_keys, get_experiment
 from eigenheads.experiments._core import Run
 from eigenheads.experiments._digest import claims_version
-from eigenheads.experiments._run import draw_experiment, experiment_rng
+from eigenheads.experiments._run import draw_experiment
 from eigenheads.theory import LocationLandscape
 
 # Experiments that train or read models, or fit bags, have test files of their own.
@@ -38,25 +37,6 @@ def recorded(key):
     if manifest.get("checking") != claims_version(key):
         return None
     return [claim["statement"] for claim in manifest["claims"]]
-
-
-def run(key, seed=0, preset="smoke", **changes):
-    experiment = get_experiment(key)
-    params = dataclasses.replace(experiment.presets[preset], **changes)
-    table = experiment.simulate(params, experiment_rng(key, seed))
-    return params, table, experiment.check(Run(params, table))
-
-
-@functools.cache
-def smoke_run(key, seed=0):
-    """Return a run with one thread, for all tests that only look at it."""
-    with threads(1):
-        return run(key, seed)
-
-
-def failing(claims):
-    """Return the claims whose verdict is not the one on record."""
-    return [claim.statement for claim in claims if claim.is_changed]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

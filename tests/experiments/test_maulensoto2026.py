@@ -1,11 +1,10 @@
 """Every claim holds on five master seeds, and fails when the code is wrong."""
 
-import dataclasses
-import functools
 import gzip
 
 import numpy as np
 import pytest
+from tests.experiments.smoke_runs import failing, run, smoke_run
 
 import eigenheads.experiments.maulensoto2026._method as method_module
 import eigenheads.experiments.maulensoto2026.fixed as fixed_module
@@ -13,7 +12,7 @@ import eigenheads.experiments.maulensoto2026.rank_k as rank_k_module
 from eigenheads._parallel import threads
 from eigenheads.experiments import experiment_keys, get_experiment
 from eigenheads.experiments._core import Run
-from eigenheads.experiments._run import draw_experiment, experiment_rng
+from eigenheads.experiments._run import draw_experiment
 from eigenheads.experiments.maulensoto2026 import _tokens
 
 PAPER = "maulensoto2026"
@@ -25,23 +24,6 @@ SMOKE = [
 ]
 # One on every change, the others with `make test-all`.
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3, 4))]
-
-
-def run(key, seed=0, preset="smoke", **changes):
-    experiment = get_experiment(key)
-    params = dataclasses.replace(experiment.presets[preset], **changes)
-    table = experiment.simulate(params, experiment_rng(key, seed))
-    return params, table, experiment.check(Run(params, table))
-
-
-@functools.cache
-def smoke_run(key, seed):
-    return run(key, seed)
-
-
-def failing(claims):
-    """Return the claims whose verdict is not the one on record."""
-    return [claim.statement for claim in claims if claim.is_changed]
 
 
 @pytest.fixture

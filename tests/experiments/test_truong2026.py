@@ -1,10 +1,10 @@
 """Every claim holds on five master seeds, and fails when the code is wrong."""
 
 import dataclasses
-import functools
 
 import numpy as np
 import pytest
+from tests.experiments.smoke_runs import failing, run, smoke_run
 
 import eigenheads.experiments.truong2026._rule as rule_module
 import eigenheads.experiments.truong2026.phase_diagram as phase_module
@@ -14,7 +14,7 @@ from eigenheads.dynamics import _signal
 from eigenheads.experiments import experiment_keys, get_experiment
 from eigenheads.experiments._core import Run
 from eigenheads.experiments._registry import get_paper
-from eigenheads.experiments._run import draw_experiment, experiment_rng
+from eigenheads.experiments._run import draw_experiment
 from eigenheads.experiments.truong2026._searches import (
     Whitened,
     pursue_kurtosis,
@@ -30,25 +30,6 @@ QUICK = [key for key in KEYS if key != "truong2026/phase_diagram"]
 BROKEN = [QUICK[0], *(pytest.param(key, marks=pytest.mark.slow) for key in QUICK[1:])]
 # One on every change, the others with `make test-all`.
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3, 4))]
-
-
-def run(key, seed=0, preset="smoke", **changes):
-    experiment = get_experiment(key)
-    params = dataclasses.replace(experiment.presets[preset], **changes)
-    table = experiment.simulate(params, experiment_rng(key, seed))
-    return params, table, experiment.check(Run(params, table))
-
-
-@functools.cache
-def smoke_run(key, seed=0):
-    """Return a run with one thread, for all tests that only look at it."""
-    with threads(1):
-        return run(key, seed)
-
-
-def failing(claims):
-    """Return the claims whose verdict is not the one on record."""
-    return [claim.statement for claim in claims if claim.is_changed]
 
 
 # Of 120 samples of six runs, 2 have a run that starts near zero and escapes in the
