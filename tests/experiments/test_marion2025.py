@@ -47,7 +47,16 @@ def test_claims_are_as_on_record_on_every_master_seed(key, seed):
     assert [claim.statement for claim in claims if claim.is_changed] == []
 
 
-@pytest.mark.parametrize("key", KEYS)
+# One of each kind of simulation on every change, the others with `make test-all`.
+THREADED = [
+    key
+    if key.endswith(("fig3b", "any_dimension", "bayes"))
+    else pytest.param(key, marks=pytest.mark.slow)
+    for key in KEYS
+]
+
+
+@pytest.mark.parametrize("key", THREADED)
 def test_same_seed_same_bytes_for_any_number_of_threads(key):
     one = smoke_run(key)[1]
     with threads(3):
