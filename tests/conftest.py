@@ -11,6 +11,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    threadpool_limits(1)  # where a plugin has imported NumPy before
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 SEEDS = [int(seed) for seed in os.environ.get("EIGENHEADS_TEST_SEEDS", "0").split(",")]
