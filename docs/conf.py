@@ -32,7 +32,7 @@ myst_heading_anchors = 3
 html_theme = "pydata_sphinx_theme"
 html_title = "Eigenheads"
 html_theme_options = {
-    "header_links_before_dropdown": 8,
+    "header_links_before_dropdown": 6,  # one row, also on small screens
     "show_toc_level": 2,
     "navigation_with_keys": False,
 }
@@ -45,6 +45,8 @@ numpydoc_show_class_members = False
 # Docstrings describe parameters and their types; a second list would repeat them.
 autodoc_typehints = "none"
 autodoc_preserve_defaults = True
+# Methods are listed on the page of their class: their own names suffice.
+toc_object_entries_show_parents = "hide"
 # Shapes such as "*batch n d" are no types that Sphinx could link.
 nitpicky = False
 autosummary_generate = False  # `linking` writes these pages
