@@ -36,6 +36,10 @@ class Runner:
                 answer = self._receive(is_call)
                 if answer is None or answer[0] == "done":
                     break
+                if answer[0] == "missing" and not first:
+                    found += [
+                        f"{one}: no example in the docstring" for one in answer[1]
+                    ]
                 is_call = answer[0] == "begin"
                 if is_call:
                     first, label = answer[1], answer[2]

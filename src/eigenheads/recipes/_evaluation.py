@@ -25,7 +25,7 @@ from eigenheads.recipes._attention import AttentionChoice
 from eigenheads.recipes._checkpoints import load_state, load_weights
 from eigenheads.recipes._scoring import AttackPlan, Outcome, Scorer
 from eigenheads.recipes._tables import EvaluatedModel, Evaluation, EvaluationRow
-from eigenheads.recipes._tasks import rebuild_model
+from eigenheads.recipes._tasks import check_record, rebuild_model
 from eigenheads.robustness import ATTACKS
 
 _OWNER: Final = "evaluate"
@@ -212,11 +212,6 @@ def load_checkpoint(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
     state = load_state(folder, owner=_OWNER)
     record: dict[str, Any] = state["record"]
     contract = "a checkpoint that `eigenheads train` wrote"
-    try:
-        model = rebuild_model(record)
-    except (KeyError, TypeError, ValueError) as error:
-        got = Got(f"{folder}, whose record is not that of a model ({error})")
-        fail("checkpoint", contract, got, owner=_OWNER)
     # A checkpoint holds current and averaged weights. The final model holds the
     # averaged weights only, as model.safetensors.
     average = folder / "average.safetensors"
@@ -224,9 +219,17 @@ def load_checkpoint(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
         average if average.is_file() else folder / "model.safetensors", owner=_OWNER
     )
     try:
+        check_record(record, n_tensors=len(weights))
+        # The first model has shapes only, so that a forged size needs no memory.
+        with torch.device("meta"):
+            rebuild_model(record).load_state_dict(weights, assign=True)
+        model = rebuild_model(record)
         model.load_state_dict(weights)
     except RuntimeError as error:
         got = Got(f"{folder}, whose tensors do not fit ({str(error)[:120]})")
+        fail("checkpoint", contract, got, owner=_OWNER)
+    except Exception as error:  # whatever a forged record makes of a model
+        got = Got(f"{folder}, whose record is not that of a model ({error})"[:300])
         fail("checkpoint", contract, got, owner=_OWNER)
     return model, state
 

@@ -177,7 +177,7 @@ class VisionTransformer(nn.Module):
         self.patch_embed = PatchEmbedding(size.patch, d_model)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, d_model))
         self.pos_embed = nn.Parameter(0.02 * torch.randn(1, size.n_tokens, d_model))
-        rates = torch.linspace(0.0, drop_path, size.depth).tolist()
+        rates = torch.linspace(0.0, drop_path, size.depth, device="cpu").tolist()
         self.blocks = nn.ModuleList(
             PreNormBlock(
                 d_model,
