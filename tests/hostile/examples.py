@@ -173,7 +173,6 @@ ModelProbe.load("probe.npz")
     "probes.Statistic": _PROBE + "one.q_value()",
     "recipes.AttentionChoice": 'AttentionChoice(variant="rpc", layers="first")',
     "recipes.Evaluation": """
-from eigenheads.recipes._tables import EvaluatedModel, EvaluationRow
 Evaluation((), ()).save("tables")
 """,
     "recipes.LanguageModel": """
@@ -216,7 +215,7 @@ write_bag_summary(model, X, y, "page.html", cv=2, n_shuffles=1)
     "report.write_probe": _PROBE + 'write_probe(probe, "page")',
     "report.write_report": _RESULT + 'write_report("results")',
     "robustness.Robustness": """
-result = Robustness((), 0.95, "none")
+result = Robustness(rows=(), confidence=0.95, interval="none")
 result.select(model="a"), result.save("rows.csv")
 """,
 }

@@ -377,7 +377,10 @@ def main() -> None:
         name, first, sample = json.loads(line)
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
-            targets, missing = targets_of(name)
+            try:
+                targets, missing = targets_of(name)
+            except Exception as error:
+                targets, missing = [], [f"{name}: {error!r} in examples.py"]
             cases = cases_of(name, targets, sample)
             resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
             answers.write(json.dumps(["missing", missing]) + "\n")

@@ -13,7 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from eigenheads._checks import Got, check_choice, check_number, check_path, fail
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    check_number,
+    check_path,
+    check_positive,
+    fail,
+)
 from eigenheads._extras import require
 from eigenheads._files import read_arrays, write_arrays, write_atomically
 from eigenheads._notebook import html_table
@@ -38,8 +45,9 @@ _LEVEL = 0.05
 
 
 def check_level(level: object) -> None:
-    """Raise unless a level of q-values is a number from 0 to 1."""
-    check_number("level", level, owner="ModelProbe", minimum=0.0, maximum=1.0)
+    """Raise unless a level of q-values is a number above 0 and at most 1."""
+    check_positive("level", level, owner="ModelProbe")
+    check_number("level", level, owner="ModelProbe", maximum=1.0)
 
 
 @dataclass(frozen=True, eq=False)

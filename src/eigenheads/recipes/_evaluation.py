@@ -226,10 +226,12 @@ def load_checkpoint(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
         model = rebuild_model(record)
         model.load_state_dict(weights)
     except RuntimeError as error:
-        got = Got(f"{folder}, whose tensors do not fit ({str(error)[:120]})")
+        reason = " ".join(str(error).split())[:120]
+        got = Got(f"{folder}, whose tensors do not fit ({reason})")
         fail("checkpoint", contract, got, owner=_OWNER)
     except Exception as error:  # whatever a forged record makes of a model
-        got = Got(f"{folder}, whose record is not that of a model ({error})"[:300])
+        reason = " ".join(str(error).split())[:120]
+        got = Got(f"{folder}, whose record is not that of a model ({reason})")
         fail("checkpoint", contract, got, owner=_OWNER)
     return model, state
 
