@@ -493,6 +493,8 @@ def check_state(folder, place, value):
 @pytest.mark.torch
 @settings(FEW, max_examples=30)
 @given(place=STATE_PLACES, value=JSON)
+# Found: a character that is in no version of Unicode was not written out.
+@example(place=["record", "attention"], value={"\U00011daa": None})
 def test_edited_checkpoints_are_read_or_refused(trained, place, value):
     check_state(trained, place, value)
 
