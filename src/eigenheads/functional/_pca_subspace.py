@@ -47,9 +47,10 @@ def check_columns(directions: object, d: int) -> None:
     """Raise unless directions are columns (..., d, k) of finite numbers."""
     owner = "PrincipalSubspace.alignment"
     shape = check_finite_array("directions", directions, owner=owner).shape
-    dtype = np.asarray(directions).dtype
-    if dtype.kind == "f" and dtype.itemsize not in (4, 8):
-        fail("directions", "of dtype float64 or float32", Got(str(dtype)), owner=owner)
+    kind = getattr(directions, "dtype", np.dtype(float))
+    if kind not in (np.float64, np.float32, np.int64):
+        contract = "an array of NumPy of dtype float64 or float32"
+        fail("directions", contract, Got(str(kind)), owner=owner)
     if len(shape) < 2 or shape[-2] != d or not 1 <= shape[-1] <= d:
         contract = f"columns, an array (..., {d}, k) with 1 <= k <= {d}"
         fail("directions", contract, Got(f"shape {shape}"), owner=owner)

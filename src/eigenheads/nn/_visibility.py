@@ -81,6 +81,7 @@ class Visibility:
         """
         check_flag("is_causal", is_causal, owner=owner)
         check_heads("keys", keys, 4, n_queries, owner=owner)
+        check_devices(attn_mask, keys, owner=owner)
         n_keys = keys.shape[-2]
         n_queries = n_keys if n_queries is None else n_queries
         if is_causal and n_queries > n_keys:
@@ -275,6 +276,13 @@ def check_heads(
     # In a compiled graph sizes are symbols.
     if n_queries is not None and not torch.compiler.is_compiling():
         check_count("n_queries", n_queries, owner=owner)
+
+
+def check_devices(mask: object, keys: Tensor, *, owner: str) -> None:
+    """Raise if keys hold no numbers and their mask does."""
+    is_apart = isinstance(mask, Tensor) and mask.device.type != "meta"
+    if is_apart and keys.device.type == "meta":
+        fail("keys", "on the device of `attn_mask`", Got("meta"), owner=owner)
 
 
 def is_visible(mask: Tensor) -> Tensor:
