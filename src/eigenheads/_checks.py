@@ -37,7 +37,7 @@ _CONTROLS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
     r"\ud800-\udfff]"
 )
-_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+_NOT_PLAIN = re.compile(r"[\t\n]|[^\x00-\x7f]")
 
 
 def escape_controls(text: str) -> str:
@@ -103,8 +103,9 @@ def fail(
     tail = f" {hint}" if hint else ""
     kind = _USAGE_ERRORS.get(error, error)
     message = f"{owner}: `{name}` must be {contract}; got {got}.{tail}"
-    # Names in files may also have characters that no Unicode version knows.
-    raise kind(_NOT_ASCII.sub(_written_out, escape_controls(message)))
+    # Names in files may also have line breaks, and characters that no version of
+    # Unicode knows.
+    raise kind(_NOT_PLAIN.sub(_written_out, escape_controls(message)))
 
 
 class Got(str):

@@ -72,6 +72,8 @@ def write_report(
     root = check_path("out", out, owner="report")
     if preset is not None:
         check_choice("preset", preset, PRESETS, owner="report")
+    if seed is not None:
+        check_count("seed", seed, owner="report", minimum=0)
     results = newest_results(stored_results(root), preset=preset, seed=seed)
     if not results:
         hint = "Run `eigenheads reproduce` first."
