@@ -3,6 +3,7 @@
 No data set is held in memory: images are read, scored and dropped batch by batch.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,10 @@ from torch import nn
 
 from eigenheads._checks import (
     Got,
+    check_callable,
     check_choice,
     check_count,
+    check_flag,
     check_items,
     check_number,
     check_path,
@@ -29,6 +32,8 @@ from eigenheads.recipes._tasks import check_record, rebuild_model
 from eigenheads.robustness import ATTACKS
 
 _OWNER: Final = "evaluate"
+# Largest seed that PyTorch takes.
+_MAX_SEED: Final = 2**63 - 1
 
 
 def evaluate_checkpoints(
@@ -92,12 +97,20 @@ def evaluate_checkpoints(
         Rows per checkpoint and their summary.
     """
     check_choice("units", units, ("pixel", "normalised", "both"), owner=_OWNER)
-    check_count("batch_size", batch_size, owner=_OWNER)
-    check_count("n_calibration", n_calibration, owner=_OWNER)
-    check_count("seed", seed, owner=_OWNER, minimum=0)
+    batch_size = check_count("batch_size", batch_size, owner=_OWNER)
+    n_calibration = check_count("n_calibration", n_calibration, owner=_OWNER)
+    n_threads = check_count("n_threads", n_threads, owner=_OWNER)
+    seed = check_count("seed", seed, owner=_OWNER, minimum=0, maximum=_MAX_SEED)
+    screened = check_flag("screened", screened, owner=_OWNER)
     if n_attacked is not None:
-        check_count("n_attacked", n_attacked, owner=_OWNER)
-    _check_lists(attacks, budgets=budgets, word_shares=word_shares)
+        n_attacked = check_count("n_attacked", n_attacked, owner=_OWNER)
+    if progress is not None:
+        check_callable("progress", progress, "a function or None", owner=_OWNER)
+    attacks = check_items("attacks", attacks, "a sequence of names", owner=_OWNER)
+    for name in attacks:
+        check_choice("attacks", name, ATTACKS, owner=_OWNER)
+    budgets = _check_numbers("budgets", budgets, maximum=math.inf)
+    word_shares = _check_numbers("word_shares", word_shares, maximum=1.0)
     paths = _check_folders(paths, natural)
     if data is None and (screened or (corrupted is None and not natural)):
         fail("data", "a folder of examples", Got("none"), owner=_OWNER)
@@ -186,12 +199,12 @@ def describe_model(name: str, state: Mapping[str, Any]) -> EvaluatedModel:
     )
 
 
-def _check_lists(attacks: object, **numbers: object) -> None:
-    for name in check_items("attacks", attacks, "a sequence of names", owner=_OWNER):
-        check_choice("attacks", name, ATTACKS, owner=_OWNER)
-    for name, given in numbers.items():
-        for one in check_items(name, given, "a sequence of numbers", owner=_OWNER):
-            check_number(name, one, owner=_OWNER, minimum=0.0)
+def _check_numbers(name: str, values: object, *, maximum: float) -> list[float]:
+    items = check_items(name, values, "a sequence of numbers", owner=_OWNER)
+    return [
+        check_number(name, one, owner=_OWNER, minimum=0.0, maximum=maximum)
+        for one in items
+    ]
 
 
 def _check_folders(paths: object, natural: object) -> list[Any]:
@@ -237,6 +250,9 @@ def load_checkpoint(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
 
 
 def _folder(path: str | Path | None) -> Path:
-    if path is None or not Path(path).is_dir():
-        fail("data", "a folder that exists", Got(str(path)), owner=_OWNER)
-    return Path(path)
+    if path is None:
+        fail("data", "a folder that exists", Got("none"), owner=_OWNER)
+    folder = check_path("data", path, owner=_OWNER)
+    if not folder.is_dir():
+        fail("data", "a folder that exists", Got(repr(str(path))), owner=_OWNER)
+    return folder

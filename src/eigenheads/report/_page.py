@@ -13,6 +13,7 @@ import eigenheads
 from eigenheads._checks import (
     Got,
     check_choice,
+    check_count,
     check_instance,
     check_items,
     check_path,
