@@ -102,14 +102,16 @@ model.calibrate(rows).predict(rows)
     + "model.contributions(X)",
     "estimators.SingleLocationClassifierCV": _BAGS
     + _CLASSIFIER.format(
-        name="SingleLocationClassifierCV", options="penalties=[0.1, 1.0], cv=2"
+        name="SingleLocationClassifierCV",
+        options="feature_maps=[None], heads=['radial'], cv=2",
     ),
     "estimators.SingleLocationRegressor": _BAGS
     + _REGRESSOR.format(name="SingleLocationRegressor", options="")
     + "model.contributions(X)",
     "estimators.SingleLocationRegressorCV": _BAGS
     + _REGRESSOR.format(
-        name="SingleLocationRegressorCV", options="penalties=[0.1, 1.0], cv=2"
+        name="SingleLocationRegressorCV",
+        options="feature_maps=[None], heads=['radial'], cv=2",
     ),
     "estimators.TokenScreen": """
 import numpy as np
@@ -217,6 +219,24 @@ write_bag_summary(model, X, y, "page.html", cv=2, n_shuffles=1)
     "robustness.Robustness": """
 result = Robustness(rows=(), confidence=0.95, interval="none")
 result.select(model="a"), result.save("rows.csv")
+""",
+    "theory.LocationLandscape": """
+from eigenheads.datasets import SingleLocation
+landscape = LocationLandscape(SingleLocation(d=400), inverse_temperature=0.1)
+landscape.gradient(0.5, 0.5), landscape.velocity(0.5, 0.5)
+""",
+    "theory.PCALandscape": """
+import numpy as np
+from eigenheads.datasets import GaussianPrompts
+law = GaussianPrompts(np.diag([3.0, 2.0, 1.0]))
+PCALandscape(law, inverse_temperature=1.0).gradient([0.1, 0.5, 0.2])
+""",
+    "theory.SignalLandscape": """
+from eigenheads.datasets import SignalTokens
+law = SignalTokens(d=100, n_informative=100, n_nuisance=10_000, strength=0.25)
+landscape = SignalLandscape(law)
+landscape.gradient([0.5]), landscape.objective([0.5]), landscape.error(0.001)
+landscape.escape_time([0.1], level=0.5)
 """,
 }
 
