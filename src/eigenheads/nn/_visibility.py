@@ -80,7 +80,7 @@ class Visibility:
             Name that errors start with.
         """
         check_flag("is_causal", is_causal, owner=owner)
-        check_heads("keys", keys, 4, n_queries, owner=owner)
+        check_axes_of("keys", keys, 4, n_queries, owner=owner)
         check_devices(attn_mask, keys, owner=owner)
         n_keys = keys.shape[-2]
         n_queries = n_keys if n_queries is None else n_queries
@@ -218,7 +218,7 @@ class Visibility:
         is_causal
             Whether to hide later tokens as well.
         """
-        check_heads("padding", padding, 2, None, owner="Visibility.from_padding")
+        check_axes_of("padding", padding, 2, None, owner="Visibility.from_padding")
         if bool(padding.all()):
             return cls(padding.shape[1], is_causal)
         like = torch.empty(len(padding), 1, padding.shape[1], 1)
@@ -260,7 +260,7 @@ class Visibility:
         return padding, False, full
 
 
-def check_heads(
+def check_axes_of(
     name: str, x: Tensor, n_axes: int, n_queries: int | None, *, owner: str
 ) -> None:
     """Raise unless `x` is a dense tensor of so many axes; `n_queries` is a count."""
