@@ -302,6 +302,15 @@ def _scale(value: object, width: int) -> float:
     return check_positive("scale", value, owner="Capture")
 
 
+def check_cached(number: int, *arrays: NDArray[Any]) -> None:
+    """Raise unless arrays of a cache have the axes that heads have."""
+    for array in arrays:
+        if array.ndim != 4 or 0 in array.shape:
+            got = Got(f"shape {array.shape} in block {number}")
+            contract = "a cache of arrays (sequences, tokens, heads, width), none empty"
+            fail("cache", contract, got, owner="Capture")
+
+
 def _from_cache(cache: Mapping[str, Any], number: int) -> dict[str, Any]:
     """Return the arrays of one block of a cache by our names."""
 
@@ -318,6 +327,7 @@ def _from_cache(cache: Mapping[str, Any], number: int) -> dict[str, Any]:
     if queries is None or keys is None or values is None:
         got = Got(f"block {number} without hook_k or hook_v")
         fail("cache", "a cache with queries, keys and values", got, owner="Capture")
+    check_cached(number, queries, keys, values)
     n_heads, n_tokens = queries.shape[2], queries.shape[1]
     found: dict[str, Any] = {
         name: np.swapaxes(np.repeat(array, n_heads // array.shape[2], axis=2), 1, 2)

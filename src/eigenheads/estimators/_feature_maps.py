@@ -18,7 +18,13 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 
-from eigenheads._checks import Got, check_choice, check_count, fail
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    check_count,
+    check_finite_array,
+    fail,
+)
 
 FEATURE_MAPS = ("rbf", "quadratic", "quantile", "bins")
 # Maps are fitted to at most this many tokens, evenly spaced over all.
@@ -33,6 +39,16 @@ _CHUNK = 2_048
 _N_BINS = 5
 # The quadratic map of this many features has 5 150 products.
 _WIDEST_QUADRATIC = 100
+
+
+def check_rows(X: object) -> None:
+    """Raise unless tokens are rows of numbers; arrays of floats pass without a look."""
+    if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind == "f":
+        return
+    rows = check_finite_array("X", X, owner="RBFFeatures")
+    if rows.ndim != 2:
+        got = Got(f"shape {rows.shape}")
+        fail("X", "rows of features, an array of two axes", got, owner="RBFFeatures")
 
 
 class RBFFeatures(TransformerMixin, BaseEstimator):
@@ -72,6 +88,7 @@ class RBFFeatures(TransformerMixin, BaseEstimator):
         n_components = check_count(
             "n_components", self.n_components, owner="RBFFeatures"
         )
+        check_rows(X)
         X = np.asarray(X)
         self.scaler_ = StandardScaler().fit(X)
         rows = self.scaler_.transform(X)
@@ -85,6 +102,7 @@ class RBFFeatures(TransformerMixin, BaseEstimator):
 
     def transform(self, X: Any) -> NDArray[Any]:
         """Return the standardised features and the kernel features."""
+        check_rows(X)
         X = np.asarray(X)
         dtype = X.dtype if X.dtype == np.float32 else np.dtype(np.float64)
         landmarks = np.asarray(self.nystroem_.components_, dtype=dtype)

@@ -9,11 +9,19 @@ from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from eigenheads._checks import check_choice
+from eigenheads._checks import check_choice, check_items, check_text
 from eigenheads._extras import require
 from eigenheads.estimators._bags import as_given, read_bags
 from eigenheads.estimators._batches import is_stream, start_stream
 from eigenheads.estimators._feature_maps import MOST_TOKENS
+
+
+def check_feature_names(names: object) -> None:
+    """Raise unless names of features are texts, or None."""
+    owner, contract = "TokenTransformer", "names of features, or None"
+    if names is not None:
+        for one in check_items("input_features", names, contract, owner=owner):
+            check_text("input_features", one, owner=owner)
 
 
 class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):  # type: ignore[call-arg]
@@ -182,6 +190,7 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
             Names that the transformer gives.
         """
         check_is_fitted(self)
+        check_feature_names(input_features)
         if input_features is None:
             input_features = getattr(self, "feature_names_in_", None)
         return self.transformer_.get_feature_names_out(input_features)
