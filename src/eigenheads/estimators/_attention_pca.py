@@ -48,14 +48,16 @@ _FIRST_RANK = 8
 
 
 class AttentionPCA(PrincipalCoordinates):
-    r"""Principal components, learned by an attention head that reconstructs its query.
+    r"""Streaming PCA: principal components from batches of rows, by an attention head.
 
     A head with scores :math:`x^\top M M^\top x_j` and the tokens as values is trained
     to reconstruct its query, on prompts drawn from the rows. At the minimum its outputs
     span the first principal components, and its error is that of PCA [1]_.
 
-    Memory is O(n_features · n_components + batch_size · n_features) beside the data,
-    and no matrix larger than (n_components, n_components) is decomposed. If the data
+    The rows may be an array, a sparse matrix, a Dask array, or batches that are read
+    one at a time (:meth:`fit` reads them repeatedly, :meth:`partial_fit` once). Memory
+    is O(n_features · n_components + batch_size · n_features) beside the data, and no
+    matrix larger than (n_components, n_components) is decomposed. If the data
     fit in memory, :class:`sklearn.decomposition.PCA` is exact and often faster.
 
     Parameters

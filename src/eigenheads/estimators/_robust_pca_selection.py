@@ -132,7 +132,9 @@ def _by_planted_errors(
     references = Pursuit(data, penalty(1.0))
 
     def large(exponent: int) -> NDArray[np.bool_]:
-        references.splitting.errors = penalty(2 ** (exponent / 2))
+        relative = 2 ** (exponent / 2)
+        report(f"sparsity {relative:.3g}: looking for errors")
+        references.splitting.errors = penalty(relative)
         references.run(_TOL, _MAX_ITER, SETTLED)
         return _large_errors(references)
 
