@@ -10,7 +10,7 @@
   variance.
 
 - ``wide``: 1 200 tokens in d = 5 000, a few of them shifted along one direction.
-- ``anomalies``: public sets of anomalies, files ``*.npz`` with arrays ``X`` and ``y`` (1
+- ``anomalies``: public sets of anomalies, files ``*.npz`` with arrays ``X``, ``y`` (1
   for anomalies) in ``--folder``, for example those of ADBench (Han et al. 2022; they
   are not part of this project). Features are standardised; all rows are fitted without
   labels and ranked. `rate` is the share of marked rows among ordinary ones that were
