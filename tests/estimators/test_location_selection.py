@@ -141,9 +141,10 @@ def test_the_choice_depends_neither_on_luck_nor_on_the_order_of_bags(rng):
     assert_allclose(models[0].output_scale_, models[2].output_scale_, rtol=1e-3)
 
 
-def test_copies_of_a_bag_are_never_on_both_sides(rng):
+@pytest.mark.parametrize(("n", "d"), [(30, 20), (12, 800)])
+def test_copies_of_a_bag_are_never_on_both_sides(rng, n, d):
     """Otherwise ten copies of noise would be learned by heart and look predictable."""
-    X, y = of_noise(rng, 30, 20)
+    X, y = of_noise(rng, n, d)  # also with more features than tokens
     model = SingleLocationRegressor().fit(np.repeat(X, 10, axis=0), np.repeat(y, 10))
     assert max(c["score"] for c in model.selection_) < 0.3
 

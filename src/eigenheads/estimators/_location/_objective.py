@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -207,14 +208,17 @@ def token_span(batch: LabelledBags, *, center: bool) -> TokenSpan:
     kept = eigenvalues > 1e-10 * max(float(eigenvalues[-1]), 1e-300)
     eigenvalues, vectors = eigenvalues[kept][::-1], vectors[:, kept][:, ::-1]
     spread = np.sqrt(eigenvalues)
-    return TokenSpan(
-        mean,
-        scale,
-        eigenvalues,
-        rows,
-        axes=vectors / spread,
-        coordinates=vectors * spread / roots,
-    )
+    # Equal tokens get equal coordinates up to the last digit, by which copies of a bag
+    # are known.
+    coordinates = (vectors * spread / roots)[_first_equal(batch.bags.tokens)]
+    return TokenSpan(mean, scale, eigenvalues, rows, vectors / spread, coordinates)
+
+
+def _first_equal(tokens: NDArray[Any]) -> NDArray[np.int64]:
+    """Return for each row the index of the first row that is equal to it."""
+    first: dict[bytes, int] = {}
+    digests = (blake2b(row.tobytes(), digest_size=16).digest() for row in tokens)
+    return np.array([first.setdefault(key, row) for row, key in enumerate(digests)])
 
 
 def squared_radii(
