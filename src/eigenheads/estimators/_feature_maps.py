@@ -86,9 +86,9 @@ class RBFFeatures(TransformerMixin, BaseEstimator):
     def transform(self, X: Any) -> NDArray[Any]:
         """Return the standardised features and the kernel features."""
         X = np.asarray(X)
-        return self.mapped(X, X.dtype if X.dtype == np.float32 else np.float64)
+        return self._mapped(X, X.dtype if X.dtype == np.float32 else np.float64)
 
-    def mapped(self, X: NDArray[Any], dtype: Any) -> NDArray[Any]:
+    def _mapped(self, X: NDArray[Any], dtype: Any) -> NDArray[Any]:
         """Return the same in a floating type; features are standardised before."""
         landmarks = np.asarray(self.nystroem_.components_, dtype=dtype)
         root = np.asarray(self.nystroem_.normalization_.T, dtype=dtype)
@@ -166,7 +166,7 @@ class FittedFeatureMap:
         dtype = tokens.dtype
         if isinstance(self.transformer, RBFFeatures):
             dtype = np.dtype(np.float32)
-            mapped = self.transformer.mapped(tokens, dtype)
+            mapped = self.transformer._mapped(tokens, dtype)
         else:
             mapped = _dense(self.transformer.transform(tokens))
         if len(self.kept) < mapped.shape[1]:
