@@ -61,7 +61,7 @@ def test_a_clear_law_gets_a_small_penalty_and_its_token(rng):
     scores = {
         (c["pooling"], c["alpha"], c["path"]): c["score"] for c in model.selection_
     }
-    # Heads that are clearly worse after a third of the folds are left out; the others
+    # Heads that are clearly worse on the first folds are left out; the others
     # and mean pooling are compared on all folds.
     assert {pooling for pooling, _, _ in scores} == {"attention", "mean"}
     assert model.alpha_ in {alpha for _, alpha, _ in scores}
