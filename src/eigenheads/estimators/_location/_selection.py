@@ -62,8 +62,8 @@ _PATHS = {
     "numbers": ((0.05, 0.2), (0.05, 1e-2, 1e-3, 3e-5), (3e-5,)),
     "classes": ((0.03, 0.1, 0.3), (0.03, 1e-2, 1e-3), (1e-2,)),
 }
-# Bags from which on the last path is tried. With up to 400 bags of numbers it made no
-# difference.
+# Bags from which on the last path is tried for heads without radius. With up to 400 bags
+# of numbers it made no difference.
 _WEAK_FROM = {"numbers": 1000, "classes": FEW_BAGS}
 # With fewer different bags the choice would be noise: the first penalty is taken.
 _FEWEST_BAGS = 10
@@ -312,8 +312,8 @@ def _best_constant(batch: LabelledBags, state: FitState) -> FloatArray:
 
 def _paths(state: FitState) -> Paths:
     name = "numbers" if state.settings.kind == SQUARED else "classes"
-    # Few bags do not show weak differences.
-    is_short = state.data.n_bags < _WEAK_FROM[name]
+    # Few bags show weak differences of radii, but not of scores.
+    is_short = state.data.n_bags < _WEAK_FROM[name] and state.precision is None
     return _PATHS[name][:-1] if is_short else _PATHS[name]
 
 
