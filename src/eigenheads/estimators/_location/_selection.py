@@ -62,8 +62,8 @@ _PATHS = {
     "numbers": ((0.05, 0.2), (0.05, 1e-2, 1e-3, 3e-5), (3e-5,)),
     "classes": ((0.03, 0.1, 0.3), (0.03, 1e-2, 1e-3), (1e-2,)),
 }
-# Bags from which on the last path is tried for heads without radius. With up to 400 bags
-# of numbers it made no difference.
+# Bags from which on heads without radius try the last path. With up to 400 bags of
+# numbers it made no difference.
 _WEAK_FROM = {"numbers": 1000, "classes": FEW_BAGS}
 # With fewer different bags the choice would be noise: the first penalty is taken.
 _FEWEST_BAGS = 10
