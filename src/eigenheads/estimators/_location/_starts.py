@@ -62,8 +62,9 @@ def key_directions(
     variance; ``value`` is :math:`v` itself, because the deciding token may be the one
     with the largest readout.
     """
+    matrices: Any = None
     if data.is_stream:
-        equations, matrices = RidgeEquations(), None
+        equations = RidgeEquations()
         for part in data.read():
             equations.add(_sums(part, coordinates), part.responses, part.weights)
             added = np.stack(list(_response_moments(part, coordinates)))
