@@ -92,6 +92,7 @@ bench: .venv/.dev  ## speed and memory as ratios, measured in one run
 # DATA is the folder of real data; without it, experiments that need it are left out.
 ledger: .venv/.dev  ## renew the stale numbers of README and docs (preset paper)
 	.venv/bin/python docs/ledger.py --status
+	.venv/bin/python docs/ledger.py --restore-cells $(OUT)
 	stale=$$(.venv/bin/python docs/ledger.py --stale $(if $(DATA),--data $(DATA))); test -z "$$stale" || \
 	.venv/bin/eigenheads reproduce $$stale --preset paper --out $(OUT) $(if $(DATA),--data $(DATA))
 	.venv/bin/python docs/ledger.py --collect $(OUT)

@@ -1,12 +1,11 @@
 """Sphinx configuration; `make docs` builds with warnings as errors."""
 
-import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import eigenheads
-from eigenheads.live import live_page
+from eigenheads.live._build import page_files, write_page
 
 project = "Eigenheads"
 author = "The Eigenheads developers"
@@ -81,15 +80,13 @@ def copy_live_page(app, error):
     """Put the live page beside the documents, with links to the full theory pages."""
     if error or app.builder.format != "html":
         return
-    target = Path(app.outdir) / "live"
-    unwanted = shutil.ignore_patterns("*.py", "__pycache__")
-    shutil.copytree(live_page().parent, target, ignore=unwanted, dirs_exist_ok=True)
-    page = target / "index.html"
-    text = page.read_text(encoding="utf-8")
+    files = page_files()
     # A system without a page of its own keeps the short theory of the live page.
     for path in (Path(__file__).parent / "theory").glob("*.md"):
-        text = text.replace(f"theory.html#{path.stem}", f"../theory/{path.stem}.html")
-    page.write_text(text, encoding="utf-8")
+        files["index.html"] = files["index.html"].replace(
+            f"theory.html#{path.stem}", f"../theory/{path.stem}.html"
+        )
+    write_page(Path(app.outdir) / "live", files)
 
 
 def setup(app):
