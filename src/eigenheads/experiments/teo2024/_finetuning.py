@@ -105,7 +105,9 @@ class SentenceClassifier(nn.Module):
         return logits
 
 
-def measure_kind(how: "FineTuning", kind: str, seed: int, split: SentenceSplit) -> FloatArray:
+def measure_kind(
+    how: "FineTuning", kind: str, seed: int, split: SentenceSplit
+) -> FloatArray:
     """Return accuracies in percent, shares of S, the self-weight, a linear baseline."""
     encoder, tokenizer = minilm()
     with seeded(seed % 2**32):
