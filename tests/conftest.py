@@ -3,11 +3,58 @@
 import importlib.util
 import os
 
+# Workers of one run share the processors: more threads in each would only contend. Set
+# before NumPy and PyTorch are imported, and inherited by processes that tests start.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(_name, "1")
+
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    threadpool_limits(1)  # where a plugin has imported NumPy before
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 SEEDS = [int(seed) for seed in os.environ.get("EIGENHEADS_TEST_SEEDS", "0").split(",")]
+# Files that take longest, longest first. Workers begin with these, so that none is
+# still busy with a long one when the others have nothing left.
+LONG_FILES = (
+    "sweeps/test_run.py",
+    "hostile/test_sweep.py",
+    "test_guides.py",
+    "experiments/test_truong2026.py",
+    "experiments/test_maulensoto2026.py",
+    "estimators/test_location_contract.py",
+    "test_readme.py",
+    "dynamics/test_signal_kernels.py",
+    "experiments/test_marion2025.py",
+    "sweeps/test_workers.py",
+    "recipes/test_training.py",
+    "cli/test_app.py",
+    "live/test_page.py",
+    "dynamics/test_simulators.py",
+    "estimators/test_signal_direction.py",
+    "test_compile.py",
+    "models/test_simulate.py",
+    "probes/test_controls.py",
+    "hostile/test_models.py",
+    "live/test_law.py",
+)
+
+
+def pytest_collection_modifyitems(items):
+    """Put the tests of long files first; the order within a file stays."""
+
+    def place(item):
+        name = item.path.as_posix()
+        for number, long in enumerate(LONG_FILES):
+            if name.endswith(long):
+                return number
+        return len(LONG_FILES)
+
+    items.sort(key=place)
 
 
 def pytest_generate_tests(metafunc):

@@ -10,6 +10,8 @@ MARKS = {
     "layers": [pytest.mark.torch, SLOW],
     "live": [pytest.mark.browser, SLOW],
     "out_of_core": SLOW,
+    "probe_model": [pytest.mark.torch, SLOW],
+    "screening": [pytest.mark.torch, SLOW],
     "sweep": SLOW,
 }
 

@@ -35,16 +35,20 @@ print(outer(1.0), sum(outer.stats.cache_hits.values()))
 """
 
 
-@pytest.fixture
-def package(tmp_path):
-    """A package of the same name with two kernels, one calling the other."""
-    folder = tmp_path / "eigenheads"
+def write_package(root):
+    """Write a package of the same name with two kernels, one calling the other."""
+    folder = root / "eigenheads"
     folder.mkdir()
     (folder / "__init__.py").touch()
     shutil.copy(Path(eigenheads.__file__).with_name("_compile.py"), folder)
     (folder / "inner.py").write_text(INNER)
     (folder / "outer.py").write_text(OUTER)
     return folder
+
+
+@pytest.fixture
+def package(tmp_path):
+    return write_package(tmp_path)
 
 
 def run(package, **environment):
@@ -97,13 +101,30 @@ def test_kernels_are_kept_where_numba_is_told_to(package, tmp_path):
     assert run(package, NUMBA_CACHE_DIR=str(folder)) == ["20.0", "1"]
 
 
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    """Return a package and its cache, compiled once; tests damage copies of it."""
+    package = write_package(tmp_path_factory.mktemp("package"))
+    cache = tmp_path_factory.mktemp("filled")
+    assert run(package, NUMBA_CACHE_DIR=str(cache)) == ["20.0", "0"]
+    return package, cache
+
+
+def test_a_copied_cache_is_a_hit(filled, tmp_path):
+    package, cache = filled
+    folder = shutil.copytree(cache, tmp_path / "cache")
+    assert run(package, NUMBA_CACHE_DIR=str(folder)) == ["20.0", "1"]
+
+
 @pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
 @pytest.mark.parametrize("damage", ["cut", "flipped", "foreign", "empty", "fifo"])
-def test_a_damaged_cache_is_a_miss_and_renewed(package, tmp_path, suffix, damage):
-    folder = tmp_path / "cache"
+def test_a_damaged_cache_is_a_miss_and_renewed(filled, tmp_path, suffix, damage):
+    package, cache = filled
+    folder = shutil.copytree(cache, tmp_path / "cache")
     environment = {"NUMBA_CACHE_DIR": str(folder)}
-    assert run(package, **environment) == ["20.0", "0"]
-    for path in folder.rglob(f"outer*{suffix}"):
+    damaged = list(folder.rglob(f"outer*{suffix}"))
+    assert damaged
+    for path in damaged:
         content = path.read_bytes()
         path.unlink()
         if damage == "fifo":

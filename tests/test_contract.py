@@ -7,6 +7,7 @@ shows as a change of that file. ``python tests/test_contract.py`` writes it anew
 import importlib
 import inspect
 from pathlib import Path
+from types import GenericAlias
 
 import pytest
 
@@ -48,7 +49,9 @@ def _methods(cls):
 
 
 def _call(thing):
-    if not callable(thing):
+    # Python 3.11 and 3.13 describe the call of an alias such as dict[str, int]
+    # differently.
+    if not callable(thing) or isinstance(thing, GenericAlias):
         return ""
     try:
         parameters = inspect.signature(thing).parameters.values()

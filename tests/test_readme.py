@@ -114,13 +114,33 @@ def test_other_code_other_parameters_and_old_rules_make_a_record_stale(
         ({"params": {}}, "parameters"),
         ({"code": "0"}, "simulation"),
         ({"checking": "0"}, "claims"),
-        ({"key": "teo2024/robustness"}, "replaced"),
     ):
         assert why in ledger.why_stale(current | change)
     # A record of other code is current only while the smoke tables are equal.
     monkeypatch.setattr(ledger, "smoke_digest", lambda key: "equal")
     assert ledger.why_stale(current | {"code": "0", "smoke": "equal"}) == ""
     assert "smoke" in ledger.why_stale(current | {"code": "0", "smoke": "other"})
+
+
+def test_only_stale_records_are_run_again(ledger, monkeypatch):
+    from eigenheads.experiments import experiment_keys
+
+    found = dict.fromkeys(experiment_keys(), "")
+    monkeypatch.setattr(ledger, "status", lambda: found)
+    assert ledger.stale() == ({}, {})
+    found["marion2025/fig5"] = found["teo2024/sparsity"] = "the simulation changed"
+    # A record that is to be replaced is not run again.
+    assert ledger.stale() == ({"marion2025/fig5": "the simulation changed"}, {})
+
+
+def test_the_drawing_of_the_ledger_has_both_counts(ledger):
+    drawn = ledger.overview()
+    assert ledger.counts() in drawn
+    for paper, numbers, passed, n_checks in ledger.paper_counts():
+        if numbers:
+            assert f">{paper}<" in drawn
+            assert f">{passed} of {n_checks}<" in drawn
+            assert all(f">{number}<" in drawn for number in numbers if number)
 
 
 def test_smoke_digests_tell_tables_apart(ledger):

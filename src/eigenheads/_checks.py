@@ -37,6 +37,7 @@ _CONTROLS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
     r"\ud800-\udfff]"
 )
+_NOT_PLAIN = re.compile(r"[\t\n]|[^\x00-\x7f]")
 
 
 def escape_controls(text: str) -> str:
@@ -50,7 +51,12 @@ def escape_controls(text: str) -> str:
     >>> print(escape_controls("a\x1b[2Jb"))
     a\x1b[2Jb
     """
-    return _CONTROLS.sub(lambda found: repr(found.group())[1:-1], text)
+    return _CONTROLS.sub(_written_out, text)
+
+
+def _written_out(found: re.Match[str]) -> str:
+    """Return a character as itself if it can be printed, else as in its `repr`."""
+    return repr(found.group())[1:-1]
 
 
 def shown(value: object, *, limit: int = 60) -> str:
@@ -97,7 +103,9 @@ def fail(
     tail = f" {hint}" if hint else ""
     kind = _USAGE_ERRORS.get(error, error)
     message = f"{owner}: `{name}` must be {contract}; got {got}.{tail}"
-    raise kind(escape_controls(message))
+    # Names in files may also have line breaks, and characters that no version of
+    # Unicode knows.
+    raise kind(_NOT_PLAIN.sub(_written_out, escape_controls(message)))
 
 
 class Got(str):

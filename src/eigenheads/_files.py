@@ -4,6 +4,9 @@ A file is written under a temporary name and then renamed, so that it is either 
 or absent, whenever the process is killed.
 """
 
+import gzip
+import importlib.util
+import marshal
 import math
 import os
 import socket
@@ -19,7 +22,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from eigenheads._checks import fail
+from eigenheads._checks import Got, fail
 
 _TEMPORARY = ".tmp"
 # Exceptions that reading a truncated or foreign file may raise.
@@ -40,6 +43,8 @@ _DAMAGE = (
 _SUFFIX = ".npy"
 # Largest file of arrays that is read: 4 GiB.
 MAX_ARRAYS = 2**32
+# Largest generated module that is read: a few hundred kilobytes are usual.
+_LARGEST_MODULE = 2**26
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
@@ -122,7 +127,60 @@ def read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
             raise ValueError(f"{path} is not a whole .npz file ({error})") from error
 
 
-def check_regular(path: Path, largest: int) -> int:
+def check_gzip(
+    name: str, path: Path, contract: str, *, largest: int, owner: str
+) -> None:
+    """Raise unless a gzip file is whole and at most so large when it is unpacked.
+
+    It is unpacked a piece at a time, because a small file may contain terabytes.
+    """
+    try:
+        check_regular(path, largest)
+        with gzip.open(path) as file:
+            size = 0
+            while piece := file.read(2**20):
+                size += len(piece)
+                if size > largest:
+                    raise ValueError(f"more than {largest} bytes")
+    except _DAMAGE as error:
+        got = Got(f"{path.name!r} ({type(error).__name__}: {error})")
+        fail(name, contract, got, owner=owner)
+
+
+def check_module_file(path: Path) -> None:
+    """Remove a damaged module of the cache, or damaged bytecode, to be written again.
+
+    The caller compares the text of the module; here it is made sure that it is one.
+    """
+    compiled = Path(importlib.util.cache_from_source(str(path)))
+    for file in (path, compiled):
+        if not file.exists():
+            continue
+        try:
+            check_regular(file, _LARGEST_MODULE)
+            content = file.read_bytes()
+            # Python compares the first 16 bytes with the source, and not the rest.
+            content.decode() if file == path else marshal.loads(content[16:])
+        except (ValueError, EOFError, TypeError):
+            file.unlink()
+
+
+def check_stored(path: Path) -> None:
+    """Raise ValueError if a zip archive has compressed members, as no file of ours has.
+
+    A compressed member may be a thousand times as large in memory as in the file.
+    Files of another kind pass.
+    """
+    if not zipfile.is_zipfile(path):
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            _check_entries(archive.infolist(), path.stat().st_size)
+    except _DAMAGE as error:
+        raise ValueError(f"{path} is not a whole archive ({error})") from error
+
+
+def check_regular(path: Path, largest: float) -> int:
     """Return the size of a regular file, or raise ValueError: no device, no pipe.
 
     Examples

@@ -190,6 +190,19 @@ def test_memory_is_bounded_by_one_layer():
     assert peak < 3 * size
 
 
+def test_attention_weights_may_be_left_out():
+    torch.manual_seed(0)
+    model, x = encoder(), torch.randn(2, 30, 16)
+    for whole, lean in zip(
+        capture_heads(model, x),
+        capture_heads(model, x, with_weights=False),
+        strict=True,
+    ):
+        assert lean.weights is None
+        assert lean.nbytes == whole.nbytes - whole.weights.nbytes
+        np.testing.assert_array_equal(lean.outputs, whole.outputs)
+
+
 class Gated(TimmAttention):
     def forward(self, x, attn_mask=None):
         return 2 * super().forward(x)

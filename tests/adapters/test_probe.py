@@ -1,5 +1,8 @@
 """Probes of whole models find what is planted, and not what is random."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +11,7 @@ from torch import nn
 
 from eigenheads.adapters import (
     Capture,
+    _probe,
     capture_heads,
     compare_models,
     probe_model,
@@ -354,6 +358,72 @@ def test_caches_of_transformer_lens_are_read():
         np.testing.assert_allclose(same[name].observed, statistic.observed, rtol=1e-5)
 
 
+@pytest.mark.parametrize("is_paired", [False, True])
+def test_caches_of_angles_are_rotated(is_paired):
+    # Version 4 caches some queries before their rotation, and cosines and sines.
+    rng = np.random.default_rng(0)
+    q, k, v = rng.standard_normal((3, 2, 7, 2, 6))
+    angles = np.arange(7)[:, None] * np.array([1.0, 0.1])
+    # One angle rotates two coordinates: neighbours, or one of each half.
+    order = [0, 0, 1, 1] if is_paired else [0, 1, 0, 1]
+    names = {"q": q, "k": k, "v": v}
+    names |= {"cos": np.cos(angles)[None, :, order]}
+    names |= {"sin": np.sin(angles)[None, :, order]}
+    pairs = [(0, 1), (2, 3)] if is_paired else [(0, 2), (1, 3)]
+    turned = []
+    for x in (q, k):
+        own = x.copy()
+        for (i, j), angle in zip(pairs, angles.T, strict=True):
+            cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
+            own[..., i] = x[..., i] * cos - x[..., j] * sin
+            own[..., j] = x[..., j] * cos + x[..., i] * sin
+        turned.append(own)
+    scores = np.einsum("bihd,bjhd->bhij", *turned) / 6**0.5
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    names["pattern"] = weights / weights.sum(axis=-1, keepdims=True)
+    cache = {f"blocks.0.attn.hook_{name}": x for name, x in names.items()}
+    (layer,) = Capture.of_cache(cache)
+    np.testing.assert_allclose(layer.queries, turned[0].swapaxes(1, 2))
+    np.testing.assert_allclose(layer.keys, turned[1].swapaxes(1, 2))
+    # Without the angles the arrays are not those that attend.
+    for name in ("cos", "sin"):
+        del cache[f"blocks.0.attn.hook_{name}"]
+    with pytest.raises(ValueError, match="Rotary positions may not be in it"):
+        Capture.of_cache(cache)
+
+
+def test_one_untrained_copy_at_a_time_is_in_memory(monkeypatch):
+    alive = weakref.WeakSet()
+    most = []
+
+    def counted(model, seed):
+        made = untrained_copy(model, seed)
+        alive.add(made)
+        most.append(len(alive))
+        return made
+
+    monkeypatch.setattr(_probe, "untrained_copy", counted)
+    options = {"statistics": ["entropy"], "n_permutations": 9, "n_untrained": 4}
+    found = probe_model(encoder(), torch.randn(2, 5, 16), **options)
+    assert found["entropy"].nulls["untrained"].shape == (2, 2, 8)
+    gc.collect()
+    # One to see whether copies can be made, then four; a cycle may outlive its turn.
+    assert len(most) == 5
+    assert max(most) <= 2
+
+
+def test_given_untrained_models_are_the_null():
+    model, x = encoder(), torch.randn(3, 6, 16)
+    others = [untrained_copy(model, seed) for seed in (1, 2)]
+    options = {"n_permutations": 9, "seed": 3}
+    found = probe_model(model, x, untrained=others, **options)
+    for place, other in enumerate(others):
+        alone = probe_model(other, x, n_permutations=0, n_untrained=0)
+        for name in ("linear_cka", "qk_ov_cosine", "entropy"):
+            part = found[name].nulls["untrained"][..., 2 * place : 2 * place + 2]
+            np.testing.assert_array_equal(part[:, 0], alone[name].observed)
+
+
 def test_ignored_tokens_are_as_if_absent():
     rng = np.random.default_rng(0)
     names = ("queries", "keys", "values")
@@ -452,7 +522,8 @@ def test_progress_without_a_terminal_is_lines(capsys):
     probe_model(encoder(), torch.randn(2, 5, 16), **options)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("probe: 2 layers, 2 heads per layer, 2 sequences; about")
-    assert lines[1].startswith("probe: layer 1 of 2 done")
+    assert lines[1].startswith("probe: layer 1 of 2 done, ")
+    assert lines[-1] == "probe: untrained copy 1 of 1 done"
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,31 @@ def test_hiding_is_the_same_as_a_padding_mask():
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("action", ["hide", "impute"])
+@torch.no_grad()
+def test_padding_is_never_flagged_and_its_contents_have_no_influence(action):
+    model = screen_tokens(encoder(), tokens(300), action=action)
+    (screen,) = (m for m in model.modules() if isinstance(m, ScreenModule))
+    flags = []
+    handle = screen.register_forward_hook(lambda *call: flags.append(call[-1]))
+    x = odd(tokens(4, seed=2))
+    padding = torch.zeros(4, 9, dtype=torch.bool)
+    padding[:, 5:7] = True
+    found = []
+    for contents in (0.0, 30.0, -200.0):
+        x[:, 5:7] = contents
+        found.append(model(x, src_key_padding_mask=padding))
+    handle.remove()
+    rest = [i for i in range(9) if i not in (5, 6)]
+    for one, flag in zip(found, flags, strict=True):
+        torch.testing.assert_close(one[:, rest], found[0][:, rest])
+        assert torch.equal(flag, flags[0])
+        assert flag[:, 3].all()
+        assert not flag[:, 5:7].any()
+    # Without the mask such contents change what is flagged.
+    assert not torch.equal(screen(x), flags[0])
+
+
 @torch.no_grad()
 def test_class_tokens_are_never_hidden_and_dense_noise_hides_nothing():
     model = screen_tokens(encoder(), tokens(400))
@@ -169,6 +194,32 @@ def test_hugging_face_vision_models_are_screened_saved_and_loaded(tmp_path):
         torch.testing.assert_close(again, one, atol=1e-5, rtol=1e-5)
         swap_attention(model, to="original")
         assert torch.equal(model(images[:2]).last_hidden_state, before)
+
+
+@torch.no_grad()
+def test_registers_are_never_hidden():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.Dinov2WithRegistersConfig(
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        mlp_ratio=1,
+        image_size=12,
+        patch_size=4,
+        num_register_tokens=2,
+    )
+    model = shaken(transformers.Dinov2WithRegistersModel(config)).eval()
+    images = torch.rand(150, 3, 1, 1).expand(-1, 3, 12, 12)
+    images = images + 0.1 * torch.rand(150, 3, 12, 12)
+    screen_tokens(model, images)
+    (screen,) = (m for m in model.modules() if isinstance(m, ScreenModule))
+    # A class token, two registers, nine patches.
+    assert screen.thresholds.isinf().tolist() == [True] * 3 + [False] * 9
+    images[:2, :, :4, :4] = 9.0
+    model(images[:2])
+    assert screen.flags[:, 3].all()
+    assert not screen.flags[:, :3].any()
 
 
 def test_text_swapped_models_and_odd_calibrations_are_refused():

@@ -35,51 +35,84 @@ def hooked(**options):
     return lens.HookedTransformer(made)
 
 
-def bridged(folder):
-    """Return a small random GPT-2 in the bridge of TransformerLens 4."""
+def bridged(model, folder):
+    """Return a model of Hugging Face in the bridge of TransformerLens 4."""
+    from tokenizers import Tokenizer, models
     from transformer_lens.model_bridge.sources.transformers import boot
-    from transformers import GPT2Config, GPT2LMHeadModel
+    from transformers import PreTrainedTokenizerFast
 
-    torch.manual_seed(0)
-    sizes = {"n_layer": 2, "n_embd": 32, "n_head": 4, "n_positions": 24}
-    config = GPT2Config(**sizes, vocab_size=50, attn_implementation="eager")
-    model = GPT2LMHeadModel(config).eval()
+    model = model.eval()
+    generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.2 * torch.randn_like(parameter)
+            parameter += 0.2 * torch.randn(parameter.shape, generator=generator)
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(50)}, "w0"))
+    special = {"unk_token": "w0", "pad_token": "w0", "eos_token": "w1"}
+    PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(folder)
     model.save_pretrained(folder)
     return boot(str(folder), hf_model=model, device="cpu")
 
 
 ROTARY = {"positional_embedding_type": "rotary", "rotary_dim": 8}
+# Options of versions 2 and 3.
+HOOKED = {
+    "plain": {},
+    "grouped": {"n_key_value_heads": 2},
+    "rotary": ROTARY,
+    "rotary grouped": {**ROTARY, "n_key_value_heads": 2},
+    "encoder": {"attention_dir": "bidirectional"},
+}
 
 
-@pytest.fixture(
-    params=[{}, {"n_key_value_heads": 2}, ROTARY, {**ROTARY, "n_key_value_heads": 2}],
-    ids=["plain", "grouped", "rotary", "rotary grouped"],
-)
+def of_hugging_face(kind):
+    """Return a small model with the same kind of attention, for version 4."""
+    import transformers as hf
+
+    options = {"vocab_size": 50, "attn_implementation": "eager"}
+    old = {**options, "n_layer": 2, "n_embd": 32, "n_head": 4, "n_positions": 24}
+    new = {**options, "num_hidden_layers": 2, "num_attention_heads": 4}
+    new |= {"hidden_size": 32, "intermediate_size": 16, "max_position_embeddings": 24}
+    made = {
+        "plain": lambda: hf.GPT2LMHeadModel(hf.GPT2Config(**old)),
+        "grouped": lambda: hf.GPTBigCodeForCausalLM(hf.GPTBigCodeConfig(**old)),
+        "rotary": lambda: hf.GPTNeoXForCausalLM(
+            hf.GPTNeoXConfig(**new, rotary_pct=0.5)
+        ),
+        "rotary grouped": lambda: hf.LlamaForCausalLM(
+            hf.LlamaConfig(**new, num_key_value_heads=2)
+        ),
+        "encoder": lambda: hf.BertForMaskedLM(hf.BertConfig(**new)),
+        "unknown rotary": lambda: hf.GPTJForCausalLM(
+            hf.GPTJConfig(**old, rotary_dim=4)
+        ),
+    }
+    return made[kind]()
+
+
+@pytest.fixture(params=list(HOOKED))
 def model(request, tmp_path):
     # Version 4 has no model of its own any more, and says so by an ImportError.
     with contextlib.suppress(ImportError):
-        return hooked(**request.param)
-    if request.param:
-        pytest.skip("the bridge wraps models of Hugging Face, which are tested there")
-    return bridged(tmp_path)
+        return hooked(**HOOKED[request.param])
+    return bridged(of_hugging_face(request.param), tmp_path)
 
 
 def test_arrays_of_the_cache_recompute_what_it_holds(model):
     with torch.no_grad():
         _, cache = model.run_with_cache(IDS)
-    is_rotary = "blocks.0.attn.hook_rot_q" in cache
+    names = ("hook_rot_q", "hook_cos")
+    is_rotary = any(f"blocks.0.attn.{name}" in cache for name in names)
     for number, layer in enumerate(Capture.of_cache(cache, token_ids=IDS)):
-        assert layer.is_causal
+        is_encoder = model.cfg.attention_dir == "bidirectional"
+        assert layer.is_causal is not is_encoder
+        visible = None if is_encoder else np.tri(20, dtype=bool)
         pattern, outputs = (
             cache[f"blocks.{number}.attn.hook_{name}"].numpy()
             for name in ("pattern", "z")
         )
         for j in range(4):
             arrays = [x[1, j] for x in (layer.queries, layer.keys, layer.values)]
-            head = Head(*arrays, layer.scale, np.tri(20, dtype=bool))
+            head = Head(*arrays, layer.scale, visible)
             np.testing.assert_allclose(head.weights, pattern[1, j], atol=1e-5)
             np.testing.assert_allclose(head.output, outputs[1, :, j], atol=1e-4)
             if not is_rotary:
@@ -99,3 +132,14 @@ def test_all_statistics_are_measured(model):
     np.testing.assert_array_equal(
         straight["entropy"].observed, probe["entropy"].observed
     )
+
+
+def test_rotary_positions_that_the_cache_lacks_are_refused(tmp_path):
+    with contextlib.suppress(ImportError):
+        hooked()
+        pytest.skip("versions 2 and 3 cache rotated queries")
+    model = bridged(of_hugging_face("unknown rotary"), tmp_path)
+    with torch.no_grad():
+        _, cache = model.run_with_cache(IDS)
+    with pytest.raises(ValueError, match="not softmax"):
+        Capture.of_cache(cache)

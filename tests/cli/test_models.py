@@ -45,7 +45,7 @@ def test_a_folder_is_probed(folder, texts, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "tiny-bert: BertModel on 3 texts" in shown
     assert "by layer and head" in shown
-    assert "Cannot tell: " in shown
+    assert "annot tell in " in shown
     assert max(len(line) for line in shown.splitlines() if "Page:" not in line) <= 80
     assert f"Page: {out / 'probe.html'}" in shown
     page = (out / "probe.html").read_text()

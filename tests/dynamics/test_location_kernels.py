@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 from scipy import special, stats
+from tests.dynamics.same_law import FALSE_ALARM, corrected_p_value
 
 from eigenheads.datasets import SingleLocation
 from eigenheads.dynamics import (
@@ -20,8 +21,6 @@ from eigenheads.dynamics import (
 )
 from eigenheads.models._module import load_module
 
-# Of a whole test, for all its comparisons together.
-FALSE_ALARM = 1e-4
 NAMES = ("kappa", "nu", "theta", "eta", "rho")
 GENERIC = [0.4, 0.3, 0.2, -0.3, 0.1]
 # Small prompts, large steps: after a few updates nothing is left of the start.
@@ -46,22 +45,6 @@ def simulated(d, *, seed, n_runs=4000, start=GENERIC, **options):
 @lru_cache
 def generic_full(seed, d=6):
     return simulated(d, seed=seed + 1000, method="full")
-
-
-def corrected_p_value(left, right):
-    """Compare means, variances and distributions of all columns; Bonferroni.
-
-    The first two by the normal limit of two averages of bounded numbers.
-    """
-    p_values = [
-        stats.ks_2samp(one, other, method="asymp").pvalue
-        for one, other in zip(left.T, right.T, strict=True)
-    ]
-    pooled = np.vstack([left, right]).mean(axis=0)
-    for power in (1, 2):
-        one, other = (left - pooled) ** power, (right - pooled) ** power
-        p_values.extend(stats.ttest_ind(one, other, equal_var=False).pvalue)
-    return min(p_values) * len(p_values)
 
 
 @pytest.mark.parametrize("d", [5, 6, 20, 80])
@@ -101,7 +84,17 @@ MUTATIONS = {
 }
 
 
-@pytest.mark.parametrize("name", MUTATIONS)
+# Every wrong engine is compiled: two on every change, all with `make test-all`.
+QUICK = ("two degrees of freedom too many", "frame not turned back")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+        for name in MUTATIONS
+    ],
+)
 def test_comparison_rejects_a_wrong_engine(rng_seed, name, monkeypatch):
     model = _location.location_model(3, 0.3)
     wrong = copy.copy(model)

@@ -10,14 +10,13 @@ from functools import lru_cache
 import numpy as np
 import pytest
 from scipy import stats
+from tests.dynamics.same_law import FALSE_ALARM, corrected_p_value
 
 from eigenheads.datasets import SignalTokens
 from eigenheads.dynamics import _signal, simulate_signal
 from eigenheads.functional import signal_output_gradient
 from eigenheads.models._module import load_module
 
-# Of a whole test, for all its comparisons together.
-FALSE_ALARM = 1e-4
 NAMES = ("alignment", "averaged_alignment")
 
 
@@ -52,22 +51,6 @@ def simulated(d, *, seed, n_runs=4000, start=0.4, batch_size=1, method="exact", 
 @lru_cache
 def generic_full(seed, d=5, batch_size=1):
     return simulated(d, seed=seed + 1000, batch_size=batch_size, method="full")
-
-
-def corrected_p_value(left, right):
-    """Compare means, variances and distributions of all columns; Bonferroni.
-
-    The first two by the normal limit of two averages of bounded numbers.
-    """
-    p_values = [
-        stats.ks_2samp(one, other, method="asymp").pvalue
-        for one, other in zip(left.T, right.T, strict=True)
-    ]
-    pooled = np.vstack([left, right]).mean(axis=0)
-    for power in (1, 2):
-        one, other = (left - pooled) ** power, (right - pooled) ** power
-        p_values.extend(stats.ttest_ind(one, other, equal_var=False).pvalue)
-    return min(p_values) * len(p_values)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
@@ -118,7 +101,21 @@ MUTATIONS = {
 }
 
 
-@pytest.mark.parametrize("name", MUTATIONS)
+# Every wrong engine is compiled: three on every change, all with `make test-all`.
+QUICK = (
+    "two degrees of freedom too many",
+    "frame not turned back",
+    "doubled inverse temperature",
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+        for name in MUTATIONS
+    ],
+)
 def test_comparison_rejects_a_wrong_engine(rng_seed, name, monkeypatch):
     setting = law(5)
     model = _signal.signal_model(2, 4, setting.amplitude, True)

@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import scipy.linalg
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.decomposition import PCA, IncrementalPCA
@@ -276,11 +276,41 @@ def test_weights_count_rows(rng):
         AttentionPCA(2).fit(lambda: iter([X]), sample_weight=weights)
 
 
+def test_weights_count_rows_of_a_stream(rng):
+    X = rng.standard_normal((90, 5)) * [4, 3, 2, 1, 1] + 2.0
+    weights = rng.integers(0, 4, 90)
+    weighed, repeated = (AttentionPCA(2, tol=1e-7, random_state=0) for _ in range(2))
+    for rows in np.array_split(np.arange(90), 3):
+        weighed.partial_fit(X[rows], sample_weight=weights[rows])
+        repeated.partial_fit(np.repeat(X[rows], weights[rows], axis=0))
+    assert_allclose(weighed.components_, repeated.components_, atol=1e-5)
+    assert_allclose(weighed.explained_variance_, repeated.explained_variance_)
+    assert_allclose(weighed.mean_, repeated.mean_)
+    assert weighed.n_samples_seen_ == weights.sum()
+    with pytest.raises(ValueError, match="None for batches"):
+        weighed.partial_fit(lambda: iter([X]), sample_weight=weights)
+    with pytest.raises(ValueError, match="None for finite prompts"):
+        AttentionPCA(2, n_tokens=20).partial_fit(X, sample_weight=weights)
+
+
+@pytest.mark.parametrize("is_read_again", [True, False])
+def test_batches_may_be_sparse(is_read_again):
+    X = load_digits().data[:500]
+    dense, batches = np.array_split(X, 4), np.array_split(np.arange(500), 4)
+    sparse = [csr_array(X)[rows] for rows in batches]
+    source = (lambda: iter(sparse)) if is_read_again else iter(sparse)
+    found = AttentionPCA(3, random_state=0).fit(source)
+    wanted = AttentionPCA(3, random_state=0).fit(lambda: iter(dense))
+    assert_array_equal(found.components_, wanted.components_)
+    assert found.n_components_ == 3
+
+
 @pytest.mark.parametrize("share", [0.3, 0.8, 0.999])
 def test_a_share_of_the_variance(share):
     X = load_digits().data[:600]
     model, exact = AttentionPCA(share, random_state=0).fit(X), PCA(share).fit(X)
-    assert abs(len(model.components_) - exact.n_components_) <= 1
+    assert abs(model.n_components_ - exact.n_components_) <= 1
+    assert len(model.components_) == model.n_components_
     assert model.explained_variance_ratio_.sum() >= share
     with pytest.raises(ValueError, match="an integer for `partial_fit`"):
         AttentionPCA(share).partial_fit(X)

@@ -1,5 +1,7 @@
 """Refining on the tokens that count gives the minimum over all of them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -11,7 +13,7 @@ from eigenheads.estimators import (
     SingleLocationRegressor,
 )
 from eigenheads.estimators._bags import Bags
-from eigenheads.estimators._location import _fit, _problem
+from eigenheads.estimators._location import _fit, _problem, _selection
 from eigenheads.estimators._location._problem import (
     LabelledBags,
     LocationData,
@@ -72,7 +74,9 @@ def test_nothing_is_gathered_where_most_tokens_count(data, monkeypatch):
     assert whole.attentive(key, 0.1, head="softmax") is not None
     # A stream of which many tokens count stays a stream.
     monkeypatch.setattr(_problem, "_MOST_NUMBERS", N * WIDTH - 1)
-    assert whole.attentive(key, 0.1, head="softmax") is None
+    assert whole.attentive(key, 0.1, head="softmax") is not None
+    stream = replace(whole, is_stream=True)
+    assert stream.attentive(key, 0.1, head="softmax") is None
 
 
 @pytest.mark.parametrize("most", [2**22, 0])
@@ -86,6 +90,8 @@ def test_a_stream_gathers_what_the_fit_in_memory_does(data, monkeypatch, most):
         return ((tokens[i : i + 90], y[i : i + 90]) for i in range(0, N, 90))
 
     model = SingleLocationRegressor(alpha=3e-5).fit(batches)
+    if not most:
+        all_tokens(monkeypatch)
     whole = SingleLocationRegressor(alpha=3e-5).fit(tokens, y)
     # Sums in another order, through the iterations.
     assert_allclose(model.coef_key_, whole.coef_key_, rtol=1e-6, atol=1e-8)
@@ -188,3 +194,46 @@ def test_thousands_of_features_are_fitted(rng):
     model = SingleLocationRegressor(alpha=1e-3).fit(X, y)
     assert model.coef_key_.shape == (6000,)
     assert np.mean(model.locate(X) == 1) > 0.9
+
+
+@pytest.mark.parametrize("head", ["softmax", "radial"])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_values_of_few_bags_are_those_of_the_normal_equations(
+    rng, monkeypatch, head, fit_intercept
+):
+    """More features than bags: one row per bag instead of one per feature."""
+    X, y = rng.standard_normal((12, 5, 20)) + 1.0, rng.standard_normal((12, 2))
+    settings = {"head": head, "fit_intercept": fit_intercept, "alpha": 0.01}
+    weights = np.arange(1.0, 13.0)
+    few = SingleLocationRegressor(**settings).fit(X, y, weights)
+
+    def by_grams(state, key):
+        for factor, gram in _fit._attended_grams(state, key):
+            yield factor, *_fit._ridge(gram, state.settings.alpha, 2)
+
+    monkeypatch.setattr(_fit, "_values_of_lengths", by_grams)
+    whole = SingleLocationRegressor(**settings).fit(X, y, weights)
+    assert_allclose(few.coef_value_, whole.coef_value_, rtol=1e-6, atol=1e-9)
+    assert_allclose(few.intercept_, whole.intercept_, rtol=1e-6, atol=1e-9)
+    assert_allclose(few.objective_, whole.objective_, rtol=1e-9)
+
+
+@pytest.mark.parametrize("head", ["softmax", "radial", "erf"])
+def test_whitened_tokens_have_the_same_loss(rng, head):
+    """The choice of the penalty whitens the tokens once."""
+    X, y = rng.standard_normal((12, 4, 6)) * np.arange(1, 7) + 2.0, rng.random(12)
+    model = SingleLocationRegressor(head=head)
+    encoding = model._encoding(y)
+    batch = model._labelled(X, y, None, encoding)
+    state = model._prepared(data_in_memory(batch), encoding.kind)
+    (sample,) = state.data.read()
+    heads, whitened = _selection._in_whitened_tokens(state, sample)
+    moved = replace(heads, data=data_in_memory(whitened))
+    width = len(state.coordinates.mean)
+    flat = rng.standard_normal(2 * width + 1)
+    if head == "radial":
+        flat[2 * width - 1] = 0.0  # the value does not read the radius
+    value, gradient = state.objective()(flat)
+    value_there, gradient_there = moved.objective()(flat)
+    assert_allclose(value_there, value, rtol=1e-10)
+    assert_allclose(gradient_there, gradient, rtol=1e-8, atol=1e-10)

@@ -39,6 +39,7 @@ def test_a_search_over_one_setting_is_the_estimator(rng):
     assert_allclose(search.predict(X), best.predict(X))
     assert (search.locate(X) == best.locate(X)).all()
     assert len(search.attention(X)) == len(X)
+    assert_allclose(search.contributions(X)[0], best.contributions(X)[0])
 
 
 def test_groups_stay_on_one_side(rng):

@@ -27,16 +27,15 @@ def gap_to_the_mean(X, y, n):
     return 1 - error / spread
 
 
-# The scale is zero in two of three splits; a split in which noise correlates with the
-# target by chance loses a few percent. These seeds are fixed.
-@pytest.mark.parametrize("d", [10, 100])
+# Without any law the scale is zero but in one of fifty draws. These seeds are fixed.
+@pytest.mark.parametrize("d", [10, 30, 100])
 def test_noise_is_predicted_by_the_mean(d):
     gaps = [
         gap_to_the_mean(*of_noise(np.random.default_rng(seed), 60 + N_TEST, d), 60)
-        for seed in range(6)
+        for seed in range(10)
     ]
     assert np.mean(gaps) > -0.02
-    assert min(gaps) > -0.1
+    assert min(gaps) > -0.05
 
 
 def test_a_law_of_the_mean_token_is_left_to_mean_pooling(rng):
@@ -62,7 +61,7 @@ def test_a_clear_law_gets_a_small_penalty_and_its_token(rng):
     scores = {
         (c["pooling"], c["alpha"], c["path"]): c["score"] for c in model.selection_
     }
-    # Heads that are clearly worse after a third of the folds are left out; the others
+    # Heads that are clearly worse on the first folds are left out; the others
     # and mean pooling are compared on all folds.
     assert {pooling for pooling, _, _ in scores} == {"attention", "mean"}
     assert model.alpha_ in {alpha for _, alpha, _ in scores}
@@ -89,13 +88,35 @@ def test_heads_that_are_left_out_early_would_not_have_been_chosen(
     X, y = LAWS[law](rng, n + N_TEST)
     estimator = SingleLocationClassifier if law == "both" else SingleLocationRegressor
     scores, n_tried = [], []
-    for bound in (_selection._CLEARLY, np.inf):
-        monkeypatch.setattr(_selection, "_CLEARLY", bound)
+    for leave_out in (_selection._promising, lambda paths, *_: paths):
+        monkeypatch.setattr(_selection, "_promising", leave_out)
         model = estimator().fit(X[:n], y[:n])
         scores.append(model.score(X[n:], y[n:]))
         n_tried.append(len(model.selection_))
     assert n_tried[0] <= n_tried[1]
     assert abs(scores[0] - scores[1]) <= 0.02
+
+
+@pytest.mark.parametrize(
+    ("slopes", "left"),
+    [((0.5, 0.5), ((0.05, 0.2),)), ((0.5, -0.5), ((0.05,),)), ((-0.5, -0.5), ((),))],
+)
+def test_heads_that_are_no_better_than_the_mean_are_left_out(rng, slopes, left):
+    X, y = of_noise(rng, 40, 2)
+    model = SingleLocationRegressor()
+    encoding = model._encoding(y)
+    batch = model._labelled(X, y, None, encoding)
+    state = model._prepared(data_in_memory(batch), encoding.kind)
+    outputs = {_selection.Candidate("mean", 1.0): np.zeros((40, 1))}
+    outputs |= {
+        _selection.Candidate("attention", alpha): slope * batch.targets.reshape(-1, 1)
+        for alpha, slope in zip((0.05, 0.2), slopes, strict=True)
+    }
+    seen, zeros = np.arange(40) < 20, np.zeros((40, 1))
+    paths = ((0.05, 0.2),)
+    kept = _selection._promising(paths, outputs, seen, state, batch, zeros)
+    assert kept == left
+    assert [candidate.alpha for candidate in outputs] == [1.0, *left[0]]
 
 
 def test_only_heads_that_are_clearly_worse_are_left_out(rng):
@@ -120,9 +141,10 @@ def test_the_choice_depends_neither_on_luck_nor_on_the_order_of_bags(rng):
     assert_allclose(models[0].output_scale_, models[2].output_scale_, rtol=1e-3)
 
 
-def test_copies_of_a_bag_are_never_on_both_sides(rng):
+@pytest.mark.parametrize(("n", "d"), [(30, 20), (12, 800)])
+def test_copies_of_a_bag_are_never_on_both_sides(rng, n, d):
     """Otherwise ten copies of noise would be learned by heart and look predictable."""
-    X, y = of_noise(rng, 30, 20)
+    X, y = of_noise(rng, n, d)  # also with more features than tokens
     model = SingleLocationRegressor().fit(np.repeat(X, 10, axis=0), np.repeat(y, 10))
     assert max(c["score"] for c in model.selection_) < 0.3
 

@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose
 
 from eigenheads.datasets import SingleLocation
 from eigenheads.estimators._bags import Bags
+from eigenheads.estimators._location import _starts
 from eigenheads.estimators._location._objective import pooled_whitening
 from eigenheads.estimators._location._problem import LabelledBags, data_in_memory
 from eigenheads.estimators._location._starts import key_directions, ridge_values
@@ -66,3 +67,28 @@ def test_ridge_counts_weights_as_repetitions(rng):
     )
     weighted = ridge_values(features, responses, counts.astype(float))
     assert_allclose(weighted, repeated, rtol=1e-12)
+
+
+@pytest.mark.parametrize("width", [3, 30])
+def test_ridge_is_its_formula_for_few_and_many_features(rng, width):
+    features, responses = rng.standard_normal((20, width)), rng.standard_normal((20, 2))
+    weights = rng.uniform(1, 2, 20)
+    gram = (features * weights[:, None]).T @ features
+    right = (features * weights[:, None]).T @ responses
+    ridge = np.trace(gram) / weights.sum() * np.eye(width)
+    expected = np.linalg.solve(gram + ridge, right).T
+    found = ridge_values(features, responses, weights)
+    assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_products_find_the_directions_of_the_matrix(rng, monkeypatch):
+    """With many features the moment matrix is never computed."""
+    data = drawn(rng, n=500)
+    coordinates = pooled_whitening(data, center=True)
+    whole = key_directions(data, coordinates)["spectral"]
+    monkeypatch.setattr(_starts, "_WIDE", 1)
+    found = key_directions(data, coordinates)["spectral"]
+    for one in whole:  # eigenvectors have no sign, so sum and difference may swap
+        cosines = [abs(one @ other) / 2 for other in found]
+        # Both have squared length 2; the eigenvectors are found to 1e-3.
+        assert max(cosines) > 1 - 1e-4

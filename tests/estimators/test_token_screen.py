@@ -5,6 +5,7 @@ import pytest
 from sklearn.base import clone
 
 from eigenheads.estimators import TokenScreen
+from eigenheads.estimators._token_screen import upper_quantile
 
 
 def sequences(rng, n=600, n_tokens=12, d=6):
@@ -66,3 +67,29 @@ def test_it_is_an_estimator_and_says_what_it_wants(rng):
     fitted = screen.fit(sequences(rng, 100))
     with pytest.raises(ValueError, match=r"of shape \(n_samples, 12, 6\)"):
         fitted.predict(np.zeros((2, 3, 6)))
+
+
+@pytest.mark.parametrize("n", [20, 21, 997])
+@pytest.mark.parametrize("level", [0.5, 0.9, 0.98, 0.9999])
+def test_thresholds_are_numpys_quantiles_whatever_the_blocks(rng, n, level):
+    rows = rng.standard_normal((n, 3))
+    expected = np.quantile(rows, level, axis=0)
+    for size in (1, 7, n):
+        blocks = (rows[first : first + size] for first in range(0, n, size))
+        np.testing.assert_allclose(
+            upper_quantile(blocks, level, n), expected, rtol=1e-14
+        )
+
+
+def test_calibration_keeps_few_distances(rng, monkeypatch):
+    """Of the held-out distances only those above the threshold stay in memory."""
+    sizes = []
+
+    def partition(rows, surplus, axis):
+        sizes.append(len(rows) - surplus)
+        return np.sort(rows, axis=axis)
+
+    monkeypatch.setattr(np, "partition", partition)
+    TokenScreen(n_components=2).fit(rng.standard_normal((4000, 3, 4)))
+    # 1200 rows are held out, and 2 % of them are above the threshold.
+    assert set(sizes) == {25}

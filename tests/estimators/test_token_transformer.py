@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from sklearn.compose import ColumnTransformer
 from sklearn.decomposition import PCA
 from sklearn.exceptions import NotFittedError
 from sklearn.impute import SimpleImputer
@@ -83,3 +84,22 @@ def test_bags_can_be_frames(bags):
     assert list(transformer.get_feature_names_out()) == list("abcd")
     plain = TokenTransformer(StandardScaler()).fit(named).transform(named)
     assert_allclose(framed[3].to_numpy(), plain[3])
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars"])
+def test_columns_can_be_named(bags, package):
+    frame = pytest.importorskip(package).DataFrame
+    if package == "polars":
+        named = [frame(bag, schema=list("abcd")) for bag in bags]
+    else:
+        named = [frame(bag, columns=list("abcd")) for bag in bags]
+    scaler = ColumnTransformer(
+        [("scale", StandardScaler(), ["d", "b"])], remainder="drop"
+    )
+    transformer = TokenTransformer(scaler)
+    rows = np.concatenate(bags)[:, [3, 1]]
+    expected = StandardScaler().fit_transform(rows)
+    assert_allclose(np.concatenate(transformer.fit_transform(named)), expected)
+    y = np.arange(30.0)
+    streamed = transformer.fit(lambda: iter([(named[:20], y[:20]), (named[20:], y)]))
+    assert_allclose(np.concatenate(streamed.transform(named)), expected)

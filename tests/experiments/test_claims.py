@@ -14,6 +14,7 @@ from eigenheads.experiments import (
     difference,
     no_difference,
 )
+from eigenheads.experiments import _statistics as statistics
 from eigenheads.experiments._claims import count_verdicts, in_family
 from eigenheads.experiments._statistics import mean_estimate
 
@@ -154,3 +155,58 @@ def test_differences_that_are_all_zero_are_undecided():
     zero = mean_estimate(np.zeros(10))
     assert difference("gain", zero).verdict == "undecided"
     assert no_difference("gain", zero, 0.5, "a margin").verdict == "held"
+
+
+N_DRAWS = 1000
+# Four standard errors of a share of 5 %.
+ERROR = 4 * math.sqrt(0.05 * 0.95 / N_DRAWS)
+
+
+def share_of(verdicts, wanted):
+    return np.mean([wanted in one for one in verdicts])
+
+
+@pytest.fixture
+def without_power(monkeypatch):
+    """The effect that a run would see is not needed for its verdict, and slow."""
+    monkeypatch.setattr(statistics, "detectable_effect", lambda *_, **__: math.inf)
+
+
+@pytest.mark.usefixtures("without_power")
+def test_a_family_without_effects_is_decided_in_one_of_twenty_runs(rng):
+    """Five differences that are zero, and share half of their noise."""
+    noise = rng.standard_normal((N_DRAWS, 5, 8)) + rng.standard_normal((N_DRAWS, 1, 8))
+    verdicts = [
+        {
+            one.verdict
+            for one in in_family("f", [difference("s", mean_estimate(x)) for x in run])
+        }
+        for run in noise
+    ]
+    decided = share_of(verdicts, "held") + share_of(verdicts, "contradicted")
+    assert decided <= 0.05 + ERROR
+    # The bound of Bonferroni is not far off for such claims.
+    assert decided >= 0.01
+
+
+@pytest.mark.usefixtures("without_power")
+def test_at_its_margin_no_difference_is_held_in_one_of_twenty_runs(rng):
+    sample = rng.standard_normal((N_DRAWS, 20)) + 1.0
+    verdicts = [
+        {no_difference("s", mean_estimate(x), 1.0, "r").verdict} for x in sample
+    ]
+    assert share_of(verdicts, "held") == pytest.approx(0.05, abs=ERROR)
+
+
+def test_the_effect_that_could_have_been_seen_is_found_in_four_of_five_runs(
+    rng, request
+):
+    sample = rng.standard_normal((N_DRAWS, 8))
+    stated = [difference("s", mean_estimate(x)).detectable for x in sample[:100]]
+    request.getfixturevalue("without_power")
+    verdicts = [
+        {difference("s", mean_estimate(x + np.mean(stated))).verdict} for x in sample
+    ]
+    # The mean of a spread estimated from eight numbers is 3.5 % too small, which costs
+    # two points of power; the rest is four standard errors.
+    assert share_of(verdicts, "held") == pytest.approx(0.8, abs=0.07)

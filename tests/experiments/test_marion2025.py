@@ -1,12 +1,12 @@
 """Every claim holds on five master seeds, and fails when the code is wrong."""
 
-import dataclasses
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.experiments.smoke_runs import failing, run, smoke_run
 
 import eigenheads.experiments.marion2025._paths as paths_module
 import eigenheads.experiments.marion2025.any_dimension as any_dimension_module
@@ -15,7 +15,7 @@ from eigenheads._parallel import threads
 from eigenheads.experiments import experiment_keys, get_experiment
 from eigenheads.experiments._core import Run
 from eigenheads.experiments._digest import claims_version
-from eigenheads.experiments._run import draw_experiment, experiment_rng
+from eigenheads.experiments._run import draw_experiment
 from eigenheads.theory import LocationLandscape
 
 # Experiments that train or read models, or fit bags, have test files of their own.
@@ -26,7 +26,7 @@ KEYS = [
     and not get_experiment(key).needs
     and key != "marion2025/bags"
 ]
-# Two on every change, the others with `make test-all`.
+# One on every change, the others with `make test-all`.
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3, 4))]
 FOLDER = Path(__file__).parents[2] / "docs" / "papers" / "ledger"
 
@@ -39,30 +39,26 @@ def recorded(key):
     return [claim["statement"] for claim in manifest["claims"]]
 
 
-def run(key, seed=0, preset="smoke", **changes):
-    experiment = get_experiment(key)
-    params = dataclasses.replace(experiment.presets[preset], **changes)
-    table = experiment.simulate(params, experiment_rng(key, seed))
-    return params, table, experiment.check(Run(params, table))
-
-
-def failing(claims):
-    """Return the claims whose verdict is not the one on record."""
-    return [claim.statement for claim in claims if claim.is_changed]
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("key", KEYS)
 def test_claims_are_as_on_record_on_every_master_seed(key, seed):
-    claims = run(key, seed)[2]
+    claims = smoke_run(key, seed)[2]
     assert recorded(key) in (None, [claim.statement for claim in claims])
     assert [claim.statement for claim in claims if claim.is_changed] == []
 
 
-@pytest.mark.parametrize("key", KEYS)
+# One of each kind of simulation on every change, the others with `make test-all`.
+THREADED = [
+    key
+    if key.endswith(("fig3b", "any_dimension", "bayes"))
+    else pytest.param(key, marks=pytest.mark.slow)
+    for key in KEYS
+]
+
+
+@pytest.mark.parametrize("key", THREADED)
 def test_same_seed_same_bytes_for_any_number_of_threads(key):
-    with threads(1):
-        one = run(key)[1]
+    one = smoke_run(key)[1]
     with threads(3):
         three = run(key)[1]
     assert set(one) == set(three)
@@ -72,7 +68,7 @@ def test_same_seed_same_bytes_for_any_number_of_threads(key):
 
 @pytest.mark.parametrize("key", KEYS)
 def test_same_table_same_figure_byte_by_byte(key):
-    params, table, _ = run(key)
+    params, table, _ = smoke_run(key)
     experiment = get_experiment(key)
     first = draw_experiment(experiment, Run(params, table))
     assert first.startswith(b"<?xml")

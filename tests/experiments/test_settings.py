@@ -1,6 +1,7 @@
 """Changed settings, and the catalogue behind ``describe`` and ``list``."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +44,15 @@ def test_changed_settings_are_measured_and_not_judged(tmp_path):
 def test_table_has_the_columns_of_the_catalogue(tmp_path):
     (result,) = reproduce("marion2025/large_lambda", preset="smoke", out=tmp_path)
     assert sorted(result.table) == table_columns("marion2025/large_lambda")
+
+
+def test_every_experiment_on_record_has_an_estimate():
+    """`list` and `describe` show times; `docs/ledger.py --catalogue` renews them."""
+    folder = Path(__file__).parents[2] / "docs" / "papers" / "ledger"
+    for record in folder.glob("*/*.json"):
+        experiment = get_experiment(f"{record.parent.name}/{record.stem}")
+        for params in experiment.presets.values():
+            assert estimated_seconds(experiment, params) is not None, experiment.key
 
 
 def test_longer_runs_have_longer_estimates():

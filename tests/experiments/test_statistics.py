@@ -15,6 +15,7 @@ from eigenheads.experiments._statistics import (
     holm,
     mean_estimate,
     power_of_test,
+    resampled_estimate,
     share_estimate,
 )
 
@@ -103,3 +104,40 @@ def test_holm_by_hand_and_its_family_error(rng):
 def test_the_level_of_a_family_shares_the_error():
     assert family_level(1) == pytest.approx(0.95)
     assert family_level(10) == pytest.approx(0.995)
+
+
+def test_bootstrap_intervals_cover_at_their_level(rng):
+    """With 60 rows the percentile interval of a mean misses a little more often."""
+    n_draws = 400
+    sample = rng.standard_normal((n_draws, 60)) + 1.0
+    ends = [bootstrap_estimate(row, np.mean).interval(0.95) for row in sample]
+    missed = np.mean([not low <= 1.0 <= high for low, high in ends])
+    # Four standard errors of 400 draws; 0.006 is the excess of normal quantiles over
+    # Student's at 59 degrees of freedom, and of dividing by n instead of n − 1.
+    assert missed == pytest.approx(0.056, abs=4 * math.sqrt(0.056 * 0.944 / n_draws))
+
+
+def test_intervals_over_folds_cover_at_their_level(rng):
+    """Folds whose correlation is the share of test samples in all samples.
+
+    For these the variance of Nadeau and Bengio is that of the mean.
+    """
+    share, n_folds = 0.25, 10
+    rho = share / (1 + share)
+    common = rng.standard_normal((N_DRAWS, 1))
+    own = rng.standard_normal((N_DRAWS, n_folds))
+    folds = math.sqrt(rho) * common + math.sqrt(1 - rho) * own
+    ends = [resampled_estimate(row, test_share=share).interval(0.95) for row in folds]
+    missed = [not low <= 0.0 <= high for low, high in ends]
+    assert np.mean(missed) == pytest.approx(0.05, abs=ERROR)
+    alone = [mean_estimate(row).interval(0.95) for row in folds]
+    assert np.mean([not low <= 0.0 <= high for low, high in alone]) > 0.2
+
+
+def test_the_power_of_shares_is_that_of_simulated_tests(rng):
+    """Exact intervals are wider than the normal approximation of the power."""
+    effect = share_estimate(50, 100).detectable(0.95)
+    found = rng.binomial(100, 0.5 + effect, size=N_DRAWS)
+    ends = {k: share_estimate(k, 100).interval(0.95) for k in set(found)}
+    seen = np.mean([ends[k][0] > 0.5 for k in found])
+    assert 0.7 <= seen <= 0.85

@@ -28,24 +28,15 @@ class Runner:
     def failures(self, name: str, sample: int | None = None) -> list[str]:
         """Return one line for each hostile call of a public name that ends badly."""
         found: list[str] = []
-        first, label, is_repeated = 0, "", False
+        first, is_repeated = 0, False
         while True:
             self._send([name, first, sample])
-            is_call = False
-            while True:
-                answer = self._receive(is_call)
-                if answer is None or answer[0] == "done":
-                    break
-                is_call = answer[0] == "begin"
-                if is_call:
-                    first, label = answer[1], answer[2]
-                elif answer[0] == "end":
-                    is_repeated = False
-                    if answer[2]:
-                        found.append(f"{label}: {answer[2]}")
-            if answer is not None:
+            begun, label, is_done = self._follow(found, is_first=first == 0)
+            if is_done:
                 return found
             status = self._stop()
+            is_repeated = is_repeated and begun in (None, first)
+            first = first if begun is None else begun
             if status is None and not is_repeated:
                 # Perhaps it was compiling: the second time code is in the cache.
                 is_repeated = True
@@ -54,7 +45,29 @@ class Runner:
                 f"no end after {SECONDS:.0f} s" if status is None else f"died, {status}"
             )
             found.append(f"{label or name}: {what}")
+            if begun is None:  # it ended before the first call, and would again
+                return found
             first, is_repeated = first + 1, False
+
+    def _follow(
+        self, found: list[str], *, is_first: bool
+    ) -> tuple[int | None, str, bool]:
+        """Read answers; return the last call that began, its label, and if all ended.
+
+        Failures are added to `found`.
+        """
+        begun, label, is_call = None, "", False
+        while (answer := self._receive(is_call)) is not None:
+            is_call = answer[0] == "begin"
+            if answer[0] == "done":
+                return begun, label, True
+            if is_call:
+                begun, label = answer[1], answer[2]
+            elif answer[0] == "missing" and is_first:
+                found += [f"{one}: no right call in an example" for one in answer[1]]
+            elif answer[0] == "end" and answer[2]:
+                found.append(f"{label}: {answer[2]}")
+        return begun, label, False
 
     def close(self) -> None:
         """End the worker."""

@@ -27,8 +27,38 @@ def test_a_closed_output_is_no_error():
     assert eigenheads("list", shell=">&- 2>&-").returncode == 0
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_goes_away_is_no_verdict(unbuffered):
+    reader, writer = os.pipe()
+    os.close(reader)
+    # Written line by line, the first line fails; otherwise what is left at the end.
+    done = subprocess.run(
+        [sys.executable, "-m", "eigenheads", "list"],
+        env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        timeout=120,
+        check=False,
+    )
+    os.close(writer)
+    assert done.returncode == 141
+    assert done.stderr == b""
+
+
+def test_a_full_output_gets_one_sentence():
+    done = eigenheads("list", shell="> /dev/full")
+    assert done.returncode == 2
+    assert b"No space left on device" in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
 @pytest.mark.parametrize(
-    ("name", "value"), [("NUMBA_NUM_THREADS", "0"), ("MPLBACKEND", "nonsense")]
+    ("name", "value"),
+    [
+        ("NUMBA_NUM_THREADS", "0"),
+        ("NUMBA_NUM_THREADS", "x"),
+        ("MPLBACKEND", "nonsense"),
+    ],
 )
 def test_a_wrong_variable_is_named(tmp_path, name, value):
     out = ["--preset", "smoke", "--out", str(tmp_path)]

@@ -1,7 +1,9 @@
 """Folders of models from a stranger: refused in one sentence, nothing invented."""
 
 import json
+import os
 import shutil
+import zipfile
 
 import pytest
 
@@ -10,9 +12,9 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
-from tests.adapters.models import VOCABULARY, hugging_face  # noqa: E402
+from tests.adapters.models import VOCABULARY, hugging_face, vision  # noqa: E402
 
-from eigenheads.adapters import load_swapped, swap_attention  # noqa: E402
+from eigenheads.adapters import load_swapped, screen_tokens, swap_attention  # noqa: E402
 from eigenheads.cli import main  # noqa: E402
 
 QUICK = ["--permutations", "2", "--untrained", "0", "--layers", "0"]
@@ -199,3 +201,81 @@ def test_a_hostile_swap_is_refused_in_one_sentence(swapped, change):
     with pytest.raises((ValueError, TypeError), match=sentence) as caught:
         load_swapped(swapped)
     assert "\n" not in str(caught.value)
+
+
+def replaced_by_pipe(name):
+    def change(folder):
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+
+    return change
+
+
+def replaced_by_device(name):
+    def change(folder):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to("/dev/zero")
+
+    return change
+
+
+def enlarged(name):
+    def change(folder):
+        with (folder / name).open("r+b") as file:
+            file.truncate(2**40)
+
+    return change
+
+
+def compressed(folder):
+    """Write the weights as a pickle of tensors in an archive that is compressed."""
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    plain, path = folder / "plain", folder / "pytorch_model.bin"
+    torch.save(tensors, plain)
+    with (
+        zipfile.ZipFile(plain) as read,
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as written,
+    ):
+        for member in read.namelist():
+            written.writestr(member, read.read(member))
+    plain.unlink()
+
+
+HOSTILE_FILES = {
+    "pipe of weights": replaced_by_pipe("model.safetensors"),
+    "pipe of another name": replaced_by_pipe("pytorch_model.bin"),
+    "pipe as configuration": replaced_by_pipe("config.json"),
+    "pipe as generation": replaced_by_pipe("generation_config.json"),
+    "pipe as vocabulary": replaced_by_pipe("tokenizer.json"),
+    "device of weights": replaced_by_device("model.safetensors"),
+    "device as vocabulary": replaced_by_device("tokenizer.json"),
+    "terabyte of configuration": enlarged("config.json"),
+    "compressed weights": compressed,
+}
+
+
+@pytest.mark.parametrize("change", HOSTILE_FILES.values(), ids=HOSTILE_FILES)
+def test_files_that_never_end_are_not_read(folder, swapped, change, capsys):
+    change(folder)
+    status, said = probe(folder, capsys)
+    assert status == 2
+    assert said.count("\n") == 1
+    assert said.startswith("eigenheads: probe: `MODEL` must be ")
+    change(swapped)
+    with pytest.raises(ValueError, match=r"^load_swapped: `path` must be "):
+        load_swapped(swapped)
+
+
+def test_a_screen_far_larger_than_the_weights_is_not_made(tmp_path):
+    model = vision()
+    images = torch.rand(100, 3, 8, 8, generator=torch.manual_seed(0))
+    screen_tokens(model, images, n_components=2).save_pretrained(tmp_path)
+    assert load_swapped(tmp_path) is not None
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    for record in config["eigenheads_attention"]["layers"].values():
+        record["shape"] = [10_000, 16, 10]
+    path.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="as large as its weights; got 1000"):
+        load_swapped(tmp_path)

@@ -14,9 +14,11 @@ from tests.hostile.worker import GRAMMAR
 from eigenheads._files import read_arrays, write_arrays
 from eigenheads._plotting.svg import embedded_svg
 from eigenheads.experiments import Result, StoreError
+from eigenheads.experiments._data import using_data
 from eigenheads.experiments._run import reproduce
 from eigenheads.experiments._store import load_result
 from eigenheads.experiments.sweeps._cells import CellStore, _digest
+from eigenheads.experiments.teo2024.at_scale import FILE, _read
 from eigenheads.probes import ModelProbe, Statistic
 
 FEW = settings(
@@ -354,3 +356,152 @@ def test_edited_configurations_are_loaded_or_refused(model_folder, path, value):
 @given(path=CONFIG_PLACES, value=JSON)
 def test_many_edited_configurations_are_loaded_or_refused(model_folder, path, value):
     check_config(model_folder, path, value)
+
+
+EVALUATION = {
+    "format": "eigenheads-evaluation/1",
+    "models": [
+        {
+            "name": "run",
+            "variant": "softmax",
+            "seed": 0,
+            "task": "wikitext",
+            "attention": {"variant": "softmax", "n_iter": 4, "sparsity": 4.0},
+            "size": {"depth": 2, "d_model": 16},
+            "n_leading": 2,
+            "n_classes": 9,
+            "screened": False,
+        }
+    ],
+    "rows": [
+        {
+            "checkpoint": 0,
+            "table": "clean",
+            "condition": "clean",
+            "metric": "perplexity",
+            "value": 9.0,
+            "n": 40,
+        }
+    ],
+    "summary": [],
+}
+EVALUATION_PLACES = st.sampled_from(
+    [
+        *([key] for key in EVALUATION),
+        ["models", 0],
+        *(["models", 0, key] for key in EVALUATION["models"][0]),
+        *(["models", 0, "size", key] for key in ("depth", "other")),
+        *(["models", 0, "attention", key] for key in ("variant", "n_iter")),
+        ["rows", 0],
+        *(["rows", 0, key] for key in EVALUATION["rows"][0]),
+    ]
+)
+
+
+def put(content, place, value):
+    """Return a copy of nested lists and mappings with a value at one place."""
+    changed = copy.deepcopy(content)
+    inner = changed
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    return changed
+
+
+def check_evaluation(folder, place, value):
+    changed = put(EVALUATION, place, value)
+    (folder / FILE).write_text(json.dumps(changed), encoding="utf-8")
+    with using_data(folder):
+        try:
+            params, table = _read("wikitext")
+        except ValueError as error:
+            assert GRAMMAR.fullmatch(str(error)), str(error)
+            assert str(error).isprintable()
+            return
+    assert table["values"].size <= 1
+    assert all(name.isprintable() for name in params.variants + params.measures)
+
+
+def test_an_evaluation_that_is_right_is_read(tmp_path):
+    (tmp_path / FILE).write_text(json.dumps(EVALUATION))
+    with using_data(tmp_path):
+        assert _read("wikitext")[1]["values"].tolist() == [[[9.0]]]
+
+
+@FEW
+@given(place=EVALUATION_PLACES, value=JSON)
+# Found: an infinite seed was an OverflowError, a size that is a text an
+# AttributeError.
+@example(place=["models", 0, "seed"], value=float("inf"))
+@example(place=["models", 0, "size"], value="x")
+def test_edited_evaluations_are_read_or_refused(tmp_path, place, value):
+    check_evaluation(tmp_path, place, value)
+
+
+@pytest.mark.slow
+@MANY
+@given(place=EVALUATION_PLACES, value=JSON)
+def test_many_edited_evaluations_are_read_or_refused(tmp_path, place, value):
+    check_evaluation(tmp_path, place, value)
+
+
+STATE_PLACES = st.sampled_from(
+    [
+        *([key] for key in ("step", "n_steps", "metrics", "settings", "record")),
+        ["settings", "seed"],
+        *(["record", key] for key in ("task", "size", "attention", "vocabulary")),
+        *(["record", "size", key] for key in ("context", "d_model", "d_hidden")),
+        *(["record", "size", key] for key in ("depth", "n_heads", "dropout", "other")),
+        *(["record", "attention", key] for key in ("variant", "layers", "rest")),
+        *(["record", "attention", key] for key in ("n_iter", "sparsity", "other")),
+        ["record", "vocabulary", 0],
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    pytest.importorskip("accelerate")
+    from eigenheads.recipes import train_model
+
+    root = tmp_path_factory.mktemp("trained")
+    for name in ("train", "valid"):
+        (root / f"{name}.txt").write_text("the cat sees the dog .\n" * 40)
+    train_model("wikitext", data=root, out=root / "run", preset="smoke", epochs=1)
+    return root / "run" / "model"
+
+
+def check_state(folder, place, value):
+    from eigenheads.recipes._evaluation import describe_model, load_checkpoint
+
+    file = folder / "state.json"
+    before = file.read_text(encoding="utf-8")
+    try:
+        file.write_text(json.dumps(put(json.loads(before), place, value)))
+        model, state = load_checkpoint(folder)
+        about = describe_model("x", state)
+    except ValueError as error:
+        assert GRAMMAR.fullmatch(str(error)), str(error)
+        assert str(error).isprintable()
+    else:
+        assert about.task == "wikitext"
+        assert all(bool(p.isfinite().all()) for p in model.parameters())
+    finally:
+        file.write_text(before, encoding="utf-8")
+
+
+@pytest.mark.torch
+@settings(FEW, max_examples=30)
+@given(place=STATE_PLACES, value=JSON)
+# Found: a character that is in no version of Unicode was not written out.
+@example(place=["record", "attention"], value={"\U00011daa": None})
+def test_edited_checkpoints_are_read_or_refused(trained, place, value):
+    check_state(trained, place, value)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@settings(FEW, max_examples=3000)
+@given(place=STATE_PLACES, value=JSON)
+def test_many_edited_checkpoints_are_read_or_refused(trained, place, value):
+    check_state(trained, place, value)

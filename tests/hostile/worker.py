@@ -28,6 +28,7 @@ from pkgutil import iter_modules
 from typing import Any, NamedTuple
 
 import numpy as np
+from tests.hostile.examples import EXAMPLES, INTERNAL
 from tests.hostile.values import Hostile, numbers_in, values_for
 
 MEMORY = 4 * 2**30
@@ -45,7 +46,9 @@ NOT_PUBLIC = {"cli"}
 # Names for messages, which are texts of our own.
 NOT_SWEPT = {"owner", "name"}
 # Sizes of a computation: a large number is a valid request that takes long.
-WORK = re.compile(r"n_\w+|max_iter|batch_size|jobs|repeats|d|count|seeds")
+WORK = re.compile(
+    r"n_\w+|max_iter|batch_size|jobs|repeats|d|count|seeds|epochs|accumulate|units|total"
+)
 LARGE = {"10**9", "10**30", "1e308"}
 # What `len` and `int`, the hostile function and class, raise when they are called.
 # Errors of functions that a caller gives reach the caller.
@@ -89,98 +92,152 @@ def public_names() -> list[str]:
             continue
         try:
             module = importlib.import_module(f"eigenheads.{package}")
-        except ImportError:  # needs PyTorch
+        except ImportError:
+            if HAS_TORCH:  # without it, some packages cannot be imported
+                raise
             continue
         for name in getattr(module, "__all__", ()):
             thing = getattr(module, name)
             is_error = isinstance(thing, type) and issubclass(thing, BaseException)
             is_ours = inspect.isfunction(thing) or isinstance(thing, type)
-            if is_ours and not is_error and not _is_record(thing):
+            if is_ours and not is_error and expected_targets(name, thing):
                 found.append(f"{package}.{name}")
     return found
 
 
+def expected_targets(public: str, thing: Any) -> set[str]:
+    """Return the calls with arguments that a public name offers."""
+    if not isinstance(thing, type):
+        return {public} if inspect.signature(thing).parameters else set()
+    found = {
+        f"{public}.{name}"
+        for name, function in _methods(thing)
+        if name != "__init__" and len(inspect.signature(function).parameters) > 1
+    }
+    found -= INTERNAL
+    is_made_by_callers = not _is_record(thing) and inspect.signature(thing).parameters
+    return found | ({public} if is_made_by_callers else set())
+
+
 def _is_record(thing: Any) -> bool:
-    """Return whether a class only holds what functions return, and checks nothing."""
+    """Return whether a class only holds what functions return, and checks nothing.
+
+    Its methods are swept like all others.
+    """
     if not isinstance(thing, type):
         return False
     is_plain = dataclasses.is_dataclass(thing) and not hasattr(thing, "__post_init__")
     return is_plain or issubclass(thing, tuple)
 
 
-def targets_of(name: str) -> list[Target]:
-    """Return right calls of a public name and, for a class, of its methods."""
+def targets_of(name: str) -> tuple[list[Target], list[str]]:
+    """Return right calls of a public name, and names of calls without an example.
+
+    For a class, these are calls of the class and of its methods.
+    """
     package, _, public = name.partition(".")
     module = importlib.import_module(f"eigenheads.{package}")
     thing = getattr(module, public)
-    recorded = _recorded_calls(module, public, thing)
-    own = inspect.signature(thing).parameters
-    if public not in recorded:
-        fallback = {
-            key: None if p.default is p.empty else p.default
-            for key, p in own.items()
-            if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-        }
-        recorded[public] = Target(public, thing, fallback)
-    return list(recorded.values())
+    recorded = _recorded_calls(module, name, thing)
+    expected = expected_targets(public, thing)
+    found = [target for label, target in recorded.items() if label in expected]
+    return found, sorted(expected - set(recorded))
 
 
-def _recorded_calls(module: Any, public: str, thing: Any) -> dict[str, Target]:
-    """Run the examples of a docstring, and note the first right call of everything."""
-    calls: dict[str, Target] = {}
+def _recorded_calls(module: Any, full: str, thing: Any) -> dict[str, Target]:
+    """Run the examples of a public name, and note the first right call of everything.
 
-    def noting(name: str, function: Callable[..., Any], is_method: bool) -> Any:
-        @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            try:
-                bound = inspect.signature(function).bind(*args, **kwargs)
-                arguments = copy.deepcopy(dict(bound.arguments))
-            except Exception:
-                return function(*args, **kwargs)
-            result = function(*args, **kwargs)
-            if name not in calls:
-                call = function
-                if name == public and is_method:
-                    arguments.pop("self", None)
-                    call = thing
-                elif is_method:
-                    call = functools.partial(_on_copy, function, arguments.pop("self"))
-                calls[name] = Target(name, call, _flat(function, arguments))
-            return result
-
-        return wrapper
-
+    Examples are those of `EXAMPLES`, its docstring, and the docstrings of its methods.
+    """
+    public = full.partition(".")[2]
+    recorder = Recorder(public, thing)
+    docs = [inspect.getdoc(thing) or ""]
     with contextlib.ExitStack() as stack:
+        replaced = thing
         if isinstance(thing, type):
-            for name, function in _methods(thing):
-                label = public if name == "__init__" else f"{public}.{name}"
-                setattr(thing, name, noting(label, function, True))
-                stack.callback(_restore, thing, name, function)
-            replaced = thing
+            for name, function in list(_methods(thing)):
+                before = vars(thing).get(name)
+                setattr(thing, name, recorder.method(name, function))
+                stack.callback(_restore, thing, name, before)
+                docs.append(inspect.getdoc(function) or "")
         else:
-            replaced = noting(public, thing, False)
+            replaced = recorder.noting(public, thing, "")
             setattr(module, public, replaced)
             stack.callback(setattr, module, public, thing)
         space = dict(vars(inspect.getmodule(thing) or module))
         space[public] = replaced
         stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
-        parsed = doctest.DocTestParser().get_examples(inspect.getdoc(thing) or "")
-        for example in parsed:
-            with contextlib.suppress(Exception):
-                exec(compile(example.source, "<example>", "single"), space)
-    return calls
+        exec(compile(EXAMPLES.get(full, ""), f"<{full}>", "exec"), space)
+        for doc in docs:
+            for example in doctest.DocTestParser().get_examples(doc):
+                with contextlib.suppress(Exception):
+                    exec(compile(example.source, "<example>", "single"), space)
+    return recorder.calls
+
+
+class Recorder:
+    """Wraps a public name, and notes the arguments of calls that return."""
+
+    def __init__(self, public: str, thing: Any) -> None:
+        self.public, self.thing = public, thing
+        self.calls: dict[str, Target] = {}
+
+    def method(self, name: str, function: Callable[..., Any]) -> Any:
+        """Return a method of the class that notes its calls."""
+        label = self.public if name == "__init__" else f"{self.public}.{name}"
+        if isinstance(inspect.getattr_static(self.thing, name), classmethod):
+            return classmethod(self.noting(label, function, "cls"))
+        return self.noting(label, function, "self")
+
+    def noting(self, name: str, function: Callable[..., Any], owner: str) -> Any:
+        """Return the function; `owner` is the name of its first argument, if bound."""
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            try:
+                bound = inspect.signature(function).bind(*args, **kwargs)
+            except TypeError:
+                return function(*args, **kwargs)
+            arguments = {
+                key: value if key == owner and name == self.public else _copy(value)
+                for key, value in bound.arguments.items()
+            }
+            result = function(*args, **kwargs)
+            if name not in self.calls:
+                call: Callable[..., Any] = function
+                first = arguments.pop(owner, None)
+                if name == self.public and owner:
+                    call = self.thing
+                elif owner == "self":
+                    call = functools.partial(_on_copy, function, first)
+                elif owner:
+                    call = functools.partial(function, self.thing)
+                self.calls[name] = Target(name, call, _flat(function, arguments))
+            return result
+
+        return wrapper
 
 
 def _methods(thing: type) -> Iterator[tuple[str, Any]]:
-    for name, function in vars(thing).items():
-        if inspect.isfunction(function) and (
-            name == "__init__" or not name.startswith("_")
-        ):
+    """Yield public methods of ours, inherited ones too, and the constructor."""
+    fields = getattr(thing, "__dataclass_fields__", {})
+    for name in dir(thing):
+        if name in fields:  # the default of a field may be a function
+            continue
+        function = inspect.getattr_static(thing, name)
+        if isinstance(function, classmethod):
+            function = function.__func__
+        is_ours = str(getattr(function, "__module__", "")).startswith("eigenheads")
+        is_public = name == "__init__" or not name.startswith("_")
+        if inspect.isfunction(function) and is_ours and is_public:
             yield name, function
 
 
-def _restore(thing: type, name: str, function: Any) -> None:
-    setattr(thing, name, function)
+def _restore(thing: type, name: str, before: Any) -> None:
+    if before is None:
+        delattr(thing, name)
+    else:
+        setattr(thing, name, before)
 
 
 def _flat(function: Any, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -191,20 +248,28 @@ def _flat(function: Any, arguments: dict[str, Any]) -> dict[str, Any]:
             flat.update(arguments.get(name, {}))
         elif name in arguments and parameter.kind is not parameter.VAR_POSITIONAL:
             flat[name] = arguments[name]
-        elif parameter.default is not parameter.empty and name != "self":
+        elif parameter.default is not parameter.empty and name not in ("self", "cls"):
             flat[name] = parameter.default
     return flat
 
 
 def _on_copy(function: Any, instance: Any, **arguments: Any) -> Any:
-    return function(copy.deepcopy(instance), **arguments)
+    return function(_copy(instance), **arguments)
 
 
-def cases_of(name: str, sample: int | None) -> list[Case]:
+def _copy(value: Any) -> Any:
+    """Return a copy, or the value itself if it contains what cannot be copied."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:
+        return value
+
+
+def cases_of(name: str, targets: list[Target], sample: int | None) -> list[Case]:
     """Return all cases of a public name, or a sample that is the same every time."""
     cases = [
         Case(target, parameter, hostile)
-        for target in targets_of(name)
+        for target in targets
         for parameter, given in target.arguments.items()
         if parameter not in NOT_SWEPT and not _is_ignored(target, parameter)
         for hostile in values_for(given, with_torch=HAS_TORCH)
@@ -222,12 +287,14 @@ def _is_ignored(target: Target, parameter: str) -> bool:
 
 def _function(target: Target) -> Callable[..., Any]:
     call = target.call
-    return call.args[0] if isinstance(call, functools.partial) else call
+    if not isinstance(call, functools.partial):
+        return call
+    return call.args[0] if call.func is _on_copy else call.func
 
 
 def outcome(case: Case) -> str:
     """Make the call; return an empty text, or what is wrong with how it ended."""
-    arguments = _copied(case.target.arguments)
+    arguments = {key: _copy(value) for key, value in case.target.arguments.items()}
     arguments[case.parameter] = case.hostile.make()
     try:
         with warnings.catch_warnings():
@@ -256,7 +323,8 @@ def _documentation(case: Case) -> str:
     call = _function(case.target)
     text = inspect.getdoc(call) or ""
     if isinstance(case.target.call, functools.partial):  # attributes that a fit sets
-        text += inspect.getdoc(type(case.target.call.args[1])) or ""
+        owner = case.target.call.args[-1]
+        text += inspect.getdoc(owner if isinstance(owner, type) else type(owner)) or ""
     if case.hostile.label in OUT_OF_RANGE:
         package = ".".join(call.__module__.split(".")[:2])
         text += importlib.import_module(package).__doc__ or ""
@@ -277,13 +345,6 @@ def _about_parameter(case: Case) -> str:
         elif is_own:
             found.append(line)
     return "\n".join(found)
-
-
-def _copied(arguments: dict[str, Any]) -> dict[str, Any]:
-    try:
-        return copy.deepcopy(arguments)
-    except Exception:
-        return dict(arguments)
 
 
 def _judge_error(error: Exception) -> str:
@@ -316,9 +377,13 @@ def main() -> None:
         name, first, sample = json.loads(line)
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
-            cases = cases_of(name, sample)
+            try:
+                targets, missing = targets_of(name)
+            except Exception as error:
+                targets, missing = [], [f"{name}: {error!r} in examples.py"]
+            cases = cases_of(name, targets, sample)
             resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-            answers.write(json.dumps(["cases", len(cases)]) + "\n")
+            answers.write(json.dumps(["missing", missing]) + "\n")
             for index in range(first, len(cases)):
                 case = cases[index]
                 answers.write(json.dumps(["begin", index, case.label]) + "\n")

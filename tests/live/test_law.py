@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 import pytest
+from tests.live.page_models import ORDER, declared, softmax_location, two_heads
 
 from eigenheads.datasets import GaussianPrompts, SignalTokens, SingleLocation
 from eigenheads.dynamics import (
@@ -18,7 +19,7 @@ from eigenheads.dynamics import (
     simulate_pca,
     simulate_signal,
 )
-from eigenheads.models import Model, Token, simulate, softmax
+from eigenheads.models import simulate
 from eigenheads.theory import signal_steps
 
 pytestmark = pytest.mark.browser
@@ -124,38 +125,6 @@ def test_signal(page, d, n_informative, n_nuisance, strength, beta, n_steps, n_r
     compare(seen, [t, t * t, np.abs(t)])
 
 
-N_TOKENS = 5
-
-
-def softmax_location(X, w, u, g, p):
-    output = softmax(p.scale * (X @ w.k)) @ (X @ w.v)
-    return (output - X[0] @ u.value - p.noise * g[0]) ** 2
-
-
-def two_heads(X, w, u, g, p):
-    total = softmax(p.scale * (X @ w.k)) + softmax(p.scale * (X @ w.v))
-    output = sum(total[i] * g[i] for i in range(N_TOKENS))
-    return (output - g[0] - g[1] - p.noise * g[N_TOKENS]) ** 2
-
-
-def declared(loss):
-    """Return the model whose overlaps have the order of the page."""
-    if loss is two_heads:
-        first = [Token(mean={"key": 4.0}), Token(mean={"value": 4.0})]
-        tokens, normals = [*first, Token(N_TOKENS - 2)], N_TOKENS + 1
-    else:
-        first = Token(mean={"key": lambda d: math.sqrt(d / 2)}, scale=math.sqrt(0.5))
-        tokens, normals = [first, Token(N_TOKENS - 1)], 1
-    return Model(
-        loss,
-        weights={"k": "sphere", "v": "sphere"},
-        planted=("key", "value"),
-        tokens=tokens,
-        normals=normals,
-    )
-
-
-ORDER = ("k.key", "v.value", "v.key", "k.value", "k.v")
 # A wrong number of degrees of freedom moves them by 0.1 of a deviation at d = 8.
 PAIRS = {
     softmax_location: """new SoftmaxLocationRun({{d: {d}, nTokens: 5,

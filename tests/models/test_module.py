@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from eigenheads.models import Model, Token
 from eigenheads.models._module import cache_folder, load_module
 
@@ -79,6 +81,30 @@ def test_a_damaged_file_is_written_again(tmp_path, monkeypatch):
     monkeypatch.setattr("eigenheads.models._module._LOADED", {})
     assert load_module("NUMBER = 8\n").NUMBER == 8
     assert path.read_text() == "NUMBER = 8\n"
+
+
+@pytest.mark.parametrize("damage", ["bytes", "pipe", "large", "bytecode"])
+def test_any_damage_of_the_cache_is_a_miss(tmp_path, monkeypatch, damage):
+    monkeypatch.setenv("EIGENHEADS_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
+    source = f"NUMBER = 9  # {damage}\n"
+    monkeypatch.setattr("eigenheads.models._module._LOADED", {})
+    load_module(source)
+    (path,) = tmp_path.glob("*.py")
+    (compiled,) = tmp_path.rglob("*.pyc")
+    if damage == "bytes":
+        path.write_bytes(b"\xff\xfe")
+    elif damage == "pipe":
+        path.unlink()
+        os.mkfifo(path)
+    elif damage == "large":
+        with path.open("wb") as file:
+            file.truncate(2**40)
+    else:
+        compiled.write_bytes(compiled.read_bytes()[:-9])
+    monkeypatch.setattr("eigenheads.models._module._LOADED", {})
+    assert load_module(source).NUMBER == 9
+    assert path.read_text() == source
 
 
 def test_the_folder_is_the_own_the_compilers_or_the_users(monkeypatch, tmp_path):

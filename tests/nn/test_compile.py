@@ -87,6 +87,7 @@ def test_all_layers_can_be_exported_for_any_batch():
     torch.testing.assert_close(exported(other, mask), block(other, mask))
 
 
+@pytest.mark.slow  # writes, compiles and loads C++; graphs are tested without it above
 # The compiler itself imports modules that PyTorch has deprecated.
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_inductor_gives_the_same_outputs():

@@ -7,7 +7,12 @@ from numpy.testing import assert_allclose
 
 from eigenheads._parallel import reporting, threads
 from eigenheads.functional import kernel_pca, log_feature_norms
-from eigenheads.probes import NotAttentionWarning, kernel_pca_probe, planted_heads
+from eigenheads.probes import (
+    NotAttentionWarning,
+    _kernel_nulls,
+    kernel_pca_probe,
+    planted_heads,
+)
 from eigenheads.probes._kernel_nulls import ABOUT
 from eigenheads.probes._null_draws import PERMUTATIONS, permutations, stream
 
@@ -305,3 +310,19 @@ def test_a_null_without_draws_is_left_out(heads):
     assert set(found.statistics["linear_cka"].nulls) == {"permuted_tokens"}
     with pytest.raises(ValueError, match="`n_redraws` must be an integer >= 0; got -1"):
         kernel_pca_probe(*heads, n_redraws=-1)
+
+
+def test_heads_of_long_sequences_are_measured_in_parts(monkeypatch):
+    heads = planted_heads(2, 5, n_tokens=12, d_head=4, seed=0)
+    options = {"n_permutations": 19, "seed": 3}
+    whole = kernel_pca_probe(*heads, **options)
+    # Two heads at a time.
+    monkeypatch.setattr(_kernel_nulls, "_AT_ONCE", 2 * 12**2)
+    parts = kernel_pca_probe(*heads, **options)
+    for name, one in whole.statistics.items():
+        np.testing.assert_array_equal(parts.statistics[name].observed, one.observed)
+        for null, draws in one.nulls.items():
+            np.testing.assert_array_equal(parts.statistics[name].nulls[null], draws)
+    np.testing.assert_array_equal(
+        parts.spectra["eigenvalues"], whole.spectra["eigenvalues"]
+    )

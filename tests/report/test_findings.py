@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from eigenheads.probes import ModelProbe, Statistic
-from eigenheads.report._findings import findings, questions
+from eigenheads.report._findings import findings, paragraph, questions
 from eigenheads.report._probe import print_probe
 
 
@@ -32,6 +32,39 @@ def test_sentences_count_heads(probe):
     )
     assert none == "No head stands out in sink_mass."
     assert unknown == "Cannot tell: my_own (needs 19 draws)."
+
+
+def test_one_paragraph_says_what_was_found(probe):
+    assert paragraph(probe) == (
+        "3 of 6 heads attend to the previous token and none attends to the first "
+        "token. Cannot tell in 1 statistic, needs 19 draws."
+    )
+
+
+def test_the_paragraph_names_the_most_frequent_findings(rng):
+    draws = rng.standard_normal((1, 4, 199))
+    names = ("entropy", "largest_share", "previous_token", "sink_mass", "induction")
+    # Heads found: 1, 2, 3, 4, and none.
+    made = {
+        name: Statistic(
+            name, 9.0 * (np.arange(4)[None] < n), {"x": draws}, "greater", ""
+        )
+        for name, n in zip(names, (1, 2, 3, 4, 0), strict=True)
+    }
+    text = paragraph(ModelProbe([0], ["a"], made))
+    assert text == (
+        "4 of 4 heads attend to the first token, 3 attend to the previous token, 2 "
+        "concentrate attention on one key and none attends to the tokens after earlier "
+        "copies (induction) (1 more below)."
+    )
+    alone = paragraph(ModelProbe([0], ["a"], {"entropy": made["entropy"]}))
+    assert alone.startswith("1 of 4 heads attends more sharply")
+    none = paragraph(ModelProbe([0], ["a"], {"induction": made["induction"]}))
+    assert none.startswith("No head attends to the tokens")
+    bare = {"entropy": Statistic("entropy", np.ones((1, 4)), {}, "greater", "")}
+    assert paragraph(ModelProbe([0], ["a"], bare)) == (
+        "No statistic was compared with a null."
+    )
 
 
 def test_undecided_heads_need_draws(rng):

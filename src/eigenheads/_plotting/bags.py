@@ -1,5 +1,6 @@
 """Attention of a fitted estimator on one bag: bars, marked words, or a heat map."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -7,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eigenheads._checks import Got, check_choice, fail
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    check_count,
+    check_finite_array,
+    check_items,
+    check_text,
+    fail,
+)
 from eigenheads._plotting.svg import GREY, ORANGE
 
 if TYPE_CHECKING:
@@ -128,6 +137,8 @@ class AttentionDisplay:
         """
         check_choice("kind", kind, _KINDS, owner="AttentionDisplay")
         self._check(kind)
+        if ax is not None and not all(hasattr(ax, one) for one in ("bar", "imshow")):
+            fail("ax", "axes of Matplotlib, or None", ax, owner="AttentionDisplay")
         if ax is None:
             from matplotlib import pyplot as plt  # only for a figure of its own
 
@@ -138,18 +149,34 @@ class AttentionDisplay:
         return self
 
     def _check(self, kind: str) -> None:
-        n = len(self.weights)
-        if self.labels is not None and len(self.labels) != n:
-            got = Got(f"{len(self.labels)} labels for {n} tokens")
-            fail("labels", "one label per token", got, owner="AttentionDisplay")
-        if kind == "text" and self.labels is None:
+        n, owner = len(self.weights), "AttentionDisplay"
+        if self.labels is not None:
+            self._check_labels(n)
+        elif kind == "text":
             contract = 'the words of the bag, for kind="text"'
-            fail("labels", contract, None, owner="AttentionDisplay")
-        if kind == "image" and (
-            self.patches is None or self.patches[0] * self.patches[1] != n
-        ):
-            contract = f"rows and columns of {n} patches"
-            fail("patches", contract, self.patches, owner="AttentionDisplay")
+            fail("labels", contract, None, owner=owner)
+        if self.image is not None:
+            pixels = check_finite_array("image", self.image, owner=owner)
+            if pixels.ndim not in (2, 3) or not pixels.size:
+                got = Got(f"shape {pixels.shape}")
+                fail("image", "an image of two or three axes", got, owner=owner)
+        contract = f"rows and columns of {n} patches"
+        if self.patches is not None:
+            sides = check_items("patches", self.patches, contract, owner=owner)
+            counts = [check_count("patches", side, owner=owner) for side in sides]
+            if len(counts) != 2 or (kind == "image" and math.prod(counts) != n):
+                fail("patches", contract, self.patches, owner=owner)
+        elif kind == "image":
+            fail("patches", contract, None, owner=owner)
+
+    def _check_labels(self, n: int) -> None:
+        owner, contract = "AttentionDisplay", "one label per token"
+        self.labels = check_items("labels", self.labels, contract, owner=owner)
+        if len(self.labels) != n:
+            got = Got(f"{len(self.labels)} labels for {n} tokens")
+            fail("labels", contract, got, owner=owner)
+        for one in self.labels:
+            check_text("labels", one, owner=owner)
 
     def _bars(self, axes: "Axes") -> None:
         places = np.arange(len(self.weights))
@@ -207,9 +234,8 @@ def _column(values: NDArray[Any], index: int, name: str) -> NDArray[Any]:
     """Return one column of an array, which has one axis if there is one column."""
     if values.ndim == 1:
         values = values[:, None]
-    if not 0 <= index < values.shape[1]:
-        contract = f"an integer from 0 to {values.shape[1] - 1}"
-        fail(name, contract, index, owner="AttentionDisplay")
+    last = values.shape[1] - 1
+    check_count(name, index, owner="AttentionDisplay", minimum=0, maximum=last)
     return values[:, index]
 
 

@@ -76,16 +76,24 @@ def swap_and_probe(
             n_untrained=1,
             seed=0,
         )
-    for row in probe.summary(_LEVEL):
-        if row["statistic"] == "qk_covariance_cosine" and row["n_found"] is not None:
-            yield (
-                f"Cosine of scores and token covariance: median {row['median']:.3f}, "
-                f"{row['null'].replace('_', ' ')} {row['null_median']:.3f}; "
-                f"{row['n_found']} of {row['n_heads']} heads stand out (q ≤ {_LEVEL})."
-            )
+    rows = [
+        row
+        for row in probe.summary(_LEVEL)
+        if row["statistic"] == "qk_covariance_cosine" and row["n_found"] is not None
+    ]
     yield (
-        "Conclusion: a number of a head means something only beside its null. The page "
-        "of `eigenheads probe` has both for every head."
+        "Do heads prefer tokens along the principal directions? Cosine of scores and "
+        f"token covariance, median over heads: {rows[0]['median']:.3f}."
+    )
+    for row in rows:
+        yield (
+            f"By chance ({row['null'].replace('_', ' ')}): {row['null_median']:.3f}; "
+            f"{row['n_found']} of {row['n_heads']} heads stand out (q ≤ {_LEVEL})."
+        )
+    found = any(row["n_found"] for row in rows)
+    yield (
+        f"Conclusion: {'some' if found else 'no'} heads of this model do. A number of "
+        "a head means something only beside its null; `eigenheads probe` shows both."
     )
 
 

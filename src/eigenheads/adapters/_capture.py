@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from eigenheads._checks import Got, check_count, fail
+from eigenheads._checks import Got, check_count, check_flag, fail
 from eigenheads.adapters._attention_call import (
     AttentionCall,
     visibility_of,
@@ -40,7 +40,7 @@ class CapturedLayer:
         positions and norms of heads, before scaling; grouped keys and values are
         repeated for each head of the queries.
     weights
-        ``(batch, heads, tokens, tokens)``: softmax, masked.
+        ``(batch, heads, tokens, tokens)``: softmax, masked; None if they are not kept.
     outputs
         ``(batch, heads, tokens, d_head)``: before the output projection.
     tokens
@@ -140,6 +140,7 @@ def capture_heads(
     layers: Sequence[int] | int | None = None,
     batch_size: int | None = 8,
     max_bytes: int = 2**30,
+    with_weights: bool = True,
 ) -> Iterator[CapturedLayer]:
     """Yield the arrays of a model's heads on a batch, layer by layer.
 
@@ -164,6 +165,9 @@ def capture_heads(
     max_bytes
         Approximate limit of the captured arrays held at a time, but at least one layer:
         further layers are captured in another pass over the batch.
+    with_weights
+        Whether to keep the attention weights. Their memory grows with the square of
+        the tokens, that of all other arrays in proportion.
 
     Yields
     ------
@@ -189,8 +193,9 @@ def capture_heads(
     if batch_size is not None:
         batch_size = check_count("batch_size", batch_size, owner=_OWNER)
     check_count("max_bytes", max_bytes, owner=_OWNER)
+    check_flag("with_weights", with_weights, owner=_OWNER)
     read = read_batch(model, batch, owner=_OWNER)
-    return _passes(model, read, chosen, batch_size, int(max_bytes))
+    return _passes(model, read, chosen, batch_size, int(max_bytes), with_weights)
 
 
 def _passes(
@@ -199,12 +204,13 @@ def _passes(
     layers: list[AttentionLayer],
     batch_size: int | None,
     max_bytes: int,
+    with_weights: bool,
 ) -> Iterator[CapturedLayer]:
     """Capture one layer; its size determines how many fit into each further pass."""
     done, step = 0, 1
     while done < len(layers):
         group = layers[done : done + step]
-        captured = _capture(model, batch, group, batch_size)
+        captured = _capture(model, batch, group, batch_size, with_weights)
         if done == 0:
             step = max(1, max_bytes // captured[0].nbytes)
         done += len(group)
@@ -217,8 +223,11 @@ def _capture(
     batch: ModelBatch,
     layers: list[AttentionLayer],
     batch_size: int | None,
+    with_weights: bool,
 ) -> list[CapturedLayer]:
-    kept = {layer.index: _LayerArrays(layer, batch.n_rows) for layer in layers}
+    kept = {
+        layer.index: _LayerArrays(layer, batch.n_rows, with_weights) for layer in layers
+    }
     for index, piece in enumerate(batch.pieces(batch_size)):
         # The first piece runs to its end, to detect layers that are called twice.
         recorder = _CallRecorder(kept, piece.n_rows, stops=index > 0)
@@ -288,8 +297,8 @@ def _check_seen(layers: list[AttentionLayer], seen: Counter[int]) -> None:
 class _LayerArrays:
     """Arrays of one layer, filled piece by piece."""
 
-    def __init__(self, layer: AttentionLayer, n_rows: int) -> None:
-        self.layer, self.n_rows = layer, n_rows
+    def __init__(self, layer: AttentionLayer, n_rows: int, with_weights: bool) -> None:
+        self.layer, self.n_rows, self.with_weights = layer, n_rows, with_weights
         self.arrays: dict[str, Numbers] = {}
         self.weights: dict[str, Numbers | None] = {}
         self.scale = 0.0
@@ -314,7 +323,8 @@ class _LayerArrays:
         self._keep("queries", call.queries, rows)
         self._keep("keys", repeated.keys, rows)
         self._keep("values", repeated.values, rows)
-        self._keep("weights", weights, rows)
+        if self.with_weights:
+            self._keep("weights", weights, rows)
         self._keep("outputs", outputs, rows)
         self._keep("tokens", call.tokens, rows)
         bias = visibility_of(with_key_rows(repeated)).as_bias()
@@ -325,6 +335,7 @@ class _LayerArrays:
 
     def finish(self) -> CapturedLayer:
         """Return the layer."""
+        unknown: Any = None
         bias = self.arrays.pop("bias", None)
         n_tokens = self.arrays["tokens"].shape[1]
         # The masks of all pieces together: padding, causality, and the rest.
@@ -344,6 +355,7 @@ class _LayerArrays:
             is_causal=is_causal,
             scale=self.scale,
             bias=None if rest is None else np.array(rest.numpy()),
+            weights=self.arrays.pop("weights", unknown),
             **self.arrays,
             **self.weights,  # type: ignore[arg-type]
         )

@@ -86,7 +86,7 @@ def compare_models(  # noqa: PLR0913 -- keyword-only, each with a default
             fail("texts", contract, Got(type(first).__name__), owner=owner)
         batch = tokenize_texts(first, texts, tokenizer, owner=owner)
     pair = [
-        Capture(one, batch, layers=layers, batch_size=batch_size)
+        Capture(one, batch, layers=layers, batch_size=batch_size, with_weights=False)
         if isinstance(one, nn.Module)
         else as_capture(one, owner=owner)
         for one in (first, second)

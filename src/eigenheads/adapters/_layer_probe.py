@@ -1,13 +1,21 @@
 """All statistics of one captured layer, whichever probe measures them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
-from eigenheads._parallel import advance, reporting, weighing
+from eigenheads._parallel import (
+    RunPool,
+    advance,
+    n_threads,
+    reporting,
+    threads,
+    weighing,
+)
 from eigenheads._typing import FloatArray
 from eigenheads.adapters._capture import CapturedLayer
 from eigenheads.probes import (
@@ -17,9 +25,11 @@ from eigenheads.probes import (
     head_probe,
     kernel_pca_probe,
 )
+from eigenheads.probes._covariance import untrained_covariance_statistics
 from eigenheads.probes._covariance_nulls import ABOUT as COVARIANCE_STATISTICS
-from eigenheads.probes._head_probe import subspace_affinity
-from eigenheads.probes._head_statistics import BUILT_IN
+from eigenheads.probes._head_probe import subspace_affinity, untrained_head_statistics
+from eigenheads.probes._head_statistics import BUILT_IN, as_statistic
+from eigenheads.probes._kernel import untrained_kernel_statistics
 from eigenheads.probes._kernel_nulls import ABOUT as KERNEL_STATISTICS
 
 # Arrays of a captured layer that each probe takes.
@@ -56,33 +66,25 @@ class LayerProbe:
         self.ids, self.seed = ids, seed
         self.n_permutations, self.n_redraws = n_permutations, n_redraws
 
-    def __call__(
-        self, captured: CapturedLayer, alike: Sequence[CapturedLayer]
-    ) -> list[ProbeResult]:
+    def __call__(self, captured: CapturedLayer) -> list[ProbeResult]:
+        """Return the results of all probes, without untrained models."""
         options: dict[str, Any] = {
             "n_permutations": self.n_permutations,
             "seed": self.seed,
         }
         results = []
         # Probes report a unit per head and sequence; all parts add up to one layer.
-        units = captured.n_heads * len(captured.mask) * (1 + len(alike))
-        has_matrices = captured.w_query is not None and captured.tokens is not None
+        units = captured.n_heads * len(captured.mask)
         with weighing((0.6 if self.of_heads else 1.0) / units):
             if self.uses_kernel:
-                results.append(self._kernel(captured, alike, options))
+                results.append(self._kernel(captured, options))
         with weighing((0.4 if self.uses_kernel else 1.0) / units):
             if self.of_heads:
-                results.append(self._heads(captured, alike))
+                results.append(self._heads(captured))
         with reporting(lambda units: None):
-            if self.uses_covariance and has_matrices:
-                results.append(
-                    covariance_probe(
-                        **_arrays(captured, _COVARIANCE_ARRAYS),
-                        untrained=[_arrays(x, _COVARIANCE_ARRAYS) for x in alike]
-                        or None,
-                        **options,
-                    )
-                )
+            if self.uses_covariance and _has_matrices(captured):
+                arrays = _arrays(captured, _COVARIANCE_ARRAYS)
+                results.append(covariance_probe(**arrays, **options))
         if self.uses_affinity and captured.w_output is not None:
             matrices = np.asarray(captured.w_output, dtype=np.float64)
             found = subspace_affinity(matrices, self.n_permutations, self.seed)
@@ -91,6 +93,45 @@ class LayerProbe:
         if not self.uses_kernel and not self.of_heads:
             advance(1.0)
         return results
+
+    def of_untrained(self, captured: CapturedLayer) -> dict[str, FloatArray]:
+        """Return the statistics of an untrained model's layer; each number is a draw.
+
+        The probes run side by side: one of them has work for one thread only.
+        """
+        tasks: list[Callable[[], dict[str, FloatArray]]] = []
+        if self.uses_kernel:
+            tasks.append(
+                lambda: untrained_kernel_statistics(
+                    _arrays(captured, _KERNEL_ARRAYS),
+                    scale=captured.scale,
+                    is_causal=_hides_the_future(captured),
+                    standardize=False,
+                )
+            )
+        if self.uses_covariance and _has_matrices(captured):
+            arrays = _arrays(captured, _COVARIANCE_ARRAYS)
+            has_outputs = captured.w_value is not None and captured.w_output is not None
+            tasks.append(
+                lambda: untrained_covariance_statistics(arrays, has_outputs=has_outputs)
+            )
+        if self.of_heads:
+            wanted = [as_statistic(one, owner="probe_model") for one in self.of_heads]
+            given = head_arrays(captured, self.ids)
+            tasks.append(
+                lambda: untrained_head_statistics(given, wanted, captured.layer)
+            )
+        found: list[dict[str, FloatArray]] = [{} for _ in tasks]
+        count = n_threads()
+
+        def work(i: int) -> None:
+            # Threads do not inherit the number of threads.
+            with threads(count):
+                found[i] = tasks[i]()
+
+        with threadpool_limits(1, user_api="blas"), RunPool(len(tasks)) as pool:
+            pool.each(work)
+        return {name: draws for one in found for name, draws in one.items()}
 
     def split(self) -> tuple["LayerProbe", "LayerProbe"]:
         """Return the parts whose time grows with heads and sequences, and the rest."""
@@ -109,33 +150,24 @@ class LayerProbe:
         """Return the statistics of a layer by name, without nulls, (heads,) each."""
         return {
             name: one.observed
-            for result in self(captured, [])
+            for result in self(captured)
             for name, one in result.statistics.items()
         }
 
-    def _kernel(
-        self,
-        captured: CapturedLayer,
-        alike: Sequence[CapturedLayer],
-        options: dict[str, Any],
-    ) -> ProbeResult:
+    def _kernel(self, captured: CapturedLayer, options: dict[str, Any]) -> ProbeResult:
         return kernel_pca_probe(
             **_arrays(captured, _KERNEL_ARRAYS),
             outputs=None if captured.bias is not None else captured.outputs,
             is_causal=_hides_the_future(captured),
             scale=captured.scale,
-            untrained=[_arrays(one, _KERNEL_ARRAYS) for one in alike] or None,
             n_redraws=self.n_redraws,
             **options,
         )
 
-    def _heads(
-        self, captured: CapturedLayer, alike: Sequence[CapturedLayer]
-    ) -> ProbeResult:
+    def _heads(self, captured: CapturedLayer) -> ProbeResult:
         return head_probe(
             **head_arrays(captured, self.ids),
             statistics=self.of_heads,
-            untrained=[head_arrays(one, self.ids) for one in alike],
             n_draws=self.n_permutations,
             layer=captured.layer,
             seed=self.seed,
@@ -144,6 +176,10 @@ class LayerProbe:
 
 def _arrays(captured: CapturedLayer, names: Sequence[str]) -> dict[str, Any]:
     return {name: getattr(captured, name) for name in names}
+
+
+def _has_matrices(captured: CapturedLayer) -> bool:
+    return captured.w_query is not None and captured.tokens is not None
 
 
 def head_arrays(captured: CapturedLayer, ids: NDArray[Any] | None) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Load a Hugging Face model and texts from disk; nothing is downloaded."""
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from torch import nn
 from eigenheads._checks import Got, check_count, fail
 from eigenheads._errors import UsageError
 from eigenheads._extras import require
-from eigenheads._files import check_regular
+from eigenheads._files import check_regular, check_stored
 from eigenheads.adapters._batch import longest_sequence
 
 _OWNER = "probe"
@@ -24,6 +25,10 @@ _MAX_LAYERS = 4096
 # Largest file of texts that is read: 1 GiB.
 _LARGEST_TEXT = 2**30
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
+# Largest file that is not one of weights: 1 GiB, as a tokenizer's could be.
+_LARGEST_OTHER = 2**30
+# Numbers in buffers, which files of weights need not contain: 1 GiB of float32.
+_MAX_BUFFERS = 2**28
 MODEL_CONTRACT = "a folder with a Hugging Face model, or module:callable"
 
 
@@ -92,6 +97,7 @@ def load_folder(
     if not (folder / "config.json").is_file():
         got = Got(f"{str(folder)!r}, which has no config.json")
         fail("MODEL", MODEL_CONTRACT, got, owner=_OWNER)
+    check_files(folder, name="MODEL", owner=_OWNER)
     with quiet(transformers):
         config = _read(transformers.AutoConfig, folder)
         check_config(config, name="MODEL", path=folder, owner=_OWNER)
@@ -156,6 +162,27 @@ def read_pretrained(
         fail(name, MODEL_CONTRACT, Got(what[:300]), owner=owner, hint=hint)
 
 
+def check_files(path: Path | str, *, name: str, owner: str) -> None:
+    """Raise unless every file of a model's folder is a regular one of limited size.
+
+    Reading a pipe would never end, and neither would a link to a device. A name that
+    is no folder is that of a repository, whose files transformers fetches.
+    """
+    if not isinstance(path, str | Path):  # what it must be is said where it is read
+        return
+    try:
+        folder = Path(path)
+        for file in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if file.is_dir():
+                continue
+            is_weights = file.suffix in _WEIGHTS
+            check_regular(file, math.inf if is_weights else _LARGEST_OTHER)
+            if is_weights and file.suffix != ".safetensors":
+                check_stored(file)
+    except (OSError, ValueError) as error:
+        fail(name, MODEL_CONTRACT, Got(str(error)[:300]), owner=owner)
+
+
 def check_config(config: Any, *, name: str, path: Path | str, owner: str) -> None:
     """Raise if a configuration asks for foreign code or for absurdly many layers.
 
@@ -204,7 +231,9 @@ def check_size(
         return
     try:
         with torch.device("meta"):
-            n_numbers = sum(parameter.numel() for parameter in make().parameters())
+            made = make()
+        n_numbers = sum(parameter.numel() for parameter in made.parameters())
+        n_buffers = sum(buffer.numel() for buffer in made.buffers())
     except UsageError:
         raise
     except Exception as error:
@@ -212,8 +241,10 @@ def check_size(
         got = Got(f"{str(path)!r}: {type(error).__name__}: {first}"[:300])
         fail(name, "a folder with a model that can be built", got, owner=owner)
     # Two numbers share a byte where weights are quantised to four bits.
-    if n_numbers > 2 * sum(sizes) + 2**20:
-        got = Got(f"{n_numbers} numbers in {sum(sizes)} bytes of {str(path)!r}")
+    most = 2 * sum(sizes)
+    if n_numbers > most + 2**20 or n_buffers > most + _MAX_BUFFERS:
+        n_all = n_numbers + n_buffers
+        got = Got(f"{n_all} numbers in {sum(sizes)} bytes of {str(path)!r}")
         fail(name, "a model that is as large as its weights", got, owner=owner)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -18,6 +19,7 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads._parallel import reporting, threads
+from eigenheads._typing import FloatArray
 from eigenheads.adapters._batch import read_batch
 from eigenheads.adapters._capture import CapturedLayer
 from eigenheads.adapters._layer_probe import STATISTICS, LayerProbe, statistic_names
@@ -36,7 +38,7 @@ from eigenheads.probes import (
     Statistic,
 )
 from eigenheads.probes._head_probe import read_statistics
-from eigenheads.probes._result import stack_layers
+from eigenheads.probes._result import stack_layers, with_untrained
 
 _OWNER = "probe_model"
 _MAX_BYTES = 2**30
@@ -148,13 +150,19 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
         attention = find_attention_layers(model, owner=_OWNER)
         select_layers(attention, layers, owner=_OWNER)
         read_batch(model, batch, owner=_OWNER)
-        copies, notes = _untrained_models(model, untrained, n_untrained, seed)
-        # All models share the memory limit.
-        each = _MAX_BYTES // (1 + len(copies))
-        capture, *others = [
-            Capture(one, batch, layers=layers, batch_size=batch_size, max_bytes=each)
-            for one in (model, *copies)
-        ]
+        # At a time there are arrays of the model and of one copy. Statistics compute
+        # the attention weights, head by head.
+        options: dict[str, Any] = {"layers": layers, "batch_size": batch_size}
+        options |= {"max_bytes": _MAX_BYTES // 2, "with_weights": False}
+        capture = Capture(model, batch, **options)
+        others: Sequence[Iterable[CapturedLayer] | Callable[[], Capture]]
+        if untrained is None:
+            others, notes = _untrained_copies(model, n_untrained, seed, batch, options)
+        else:
+            models = _check_untrained(untrained)
+            # These are kept: all models share the memory limit.
+            options["max_bytes"] //= max(1, len(models))
+            others, notes = [Capture(one, batch, **options) for one in models], []
     else:
         capture, others, notes = as_capture(model, owner=_OWNER), [], []
     if statistics is None and capture.token_ids is None:
@@ -190,7 +198,7 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
 
 def probe_captured(  # noqa: PLR0913 -- keyword-only but two
     capture: Iterable[CapturedLayer],
-    untrained: Sequence[Iterable[CapturedLayer]],
+    untrained: Sequence[Iterable[CapturedLayer] | Callable[[], Capture]],
     *,
     seed_of_layer: Callable[[int], int],
     statistics: Sequence[object] = STATISTICS,
@@ -200,38 +208,37 @@ def probe_captured(  # noqa: PLR0913 -- keyword-only but two
     n_redraws: int | None = None,
     progress: bool = False,
 ) -> ModelProbe:
-    """Run probes on captured layers; `untrained` are captures of other models.
+    """Run probes on captured layers.
 
+    `untrained` are captures of other models, or functions that make one, so that one
+    model at a time is in memory.
     `contrasts` are names and tokens to ignore: the observed statistics are also
     measured without these.
     """
     wanted = _read_names(statistics)
     compared = Contrasts(contrasts)
     ids = getattr(capture, "token_ids", None)
+    plain = LayerProbe(wanted, ids, 0, None, 0)
     layers: list[int] = []
     names: list[str] = []
     found: list[dict[str, Statistic]] = []
     notes: list[str] = []
     used: dict[str, Any] = {"n_permutations": n_permutations, "n_redraws": n_redraws}
     n_layers = len(capture) if isinstance(capture, Capture | list) else 1
-    reporter = ProbeProgress(n_layers) if progress else None
+    reporter = ProbeProgress(n_layers, len(untrained)) if progress else None
     with reporter.bar() if reporter else nullcontext():
-        for captured, *alike in zip(capture, *untrained, strict=True):
-            plain = LayerProbe(wanted, ids, 0, None, 0)
+        for captured in capture:
             with reporting(lambda units: None):
                 compared.add(captured, plain.observe, owner=_OWNER)
-            captured, *alike = (
-                without_tokens(one, ignore_tokens, owner=_OWNER)
-                for one in (captured, *alike)
-            )
+            captured = without_tokens(captured, ignore_tokens, owner=_OWNER)
             layers.append(captured.layer)
             names.append(captured.name)
             run = LayerProbe(
                 wanted, ids, n_permutations, n_redraws, seed_of_layer(captured.layer)
             )
             if reporter and len(layers) == 1:
-                reporter.estimate(run, captured, alike)
-            results = run(captured, alike)
+                reporter.estimate(run, captured)
+            results = run(captured)
             found.append({k: s for r in results for k, s in r.statistics.items()})
             notes += [n for n in _remarks(captured, found[-1]) if n not in notes]
             used["n_sequences"] = len(captured.mask)
@@ -239,6 +246,14 @@ def probe_captured(  # noqa: PLR0913 -- keyword-only but two
                 used["n_redraws"] = result.settings.get("n_redraws", used["n_redraws"])
             if reporter:
                 reporter.layer_done()
+        copies: list[list[Mapping[str, FloatArray]]] = [[] for _ in layers]
+        for other in untrained:
+            draws = _draws_of(other, plain, ignore_tokens)
+            for own, one in zip(copies, draws, strict=True):
+                own.append(one)
+            if reporter:
+                reporter.copy_done()
+    found = [with_untrained(*pair) for pair in zip(found, copies, strict=True)]
     ordered = [
         {name: one[name] for name in statistic_names(wanted) if name in one}
         for one in found
@@ -246,6 +261,21 @@ def probe_captured(  # noqa: PLR0913 -- keyword-only but two
     stacked = stack_layers(ordered)
     others = compared.stacked({name: one.observed for name, one in stacked.items()})
     return ModelProbe(layers, names, stacked, used, notes, others)
+
+
+def _draws_of(
+    untrained: Iterable[CapturedLayer] | Callable[[], Capture],
+    plain: LayerProbe,
+    ignore_tokens: Any,
+) -> list[Mapping[str, FloatArray]]:
+    """Return the numbers of an untrained model by layer and statistic."""
+    # The capture ends with this function, and so does its memory.
+    captured = untrained() if callable(untrained) else untrained
+    with reporting(lambda units: None):
+        return [
+            plain.of_untrained(without_tokens(layer, ignore_tokens, owner=_OWNER))
+            for layer in captured
+        ]
 
 
 def _read_names(statistics: Sequence[object] | None) -> list[object]:
@@ -270,28 +300,35 @@ def _read_names(statistics: Sequence[object] | None) -> list[object]:
     return wanted
 
 
-def _untrained_models(
-    model: nn.Module, given: Sequence[nn.Module] | None, count: int, seed: int
-) -> tuple[list[nn.Module], list[str]]:
-    """Return untrained models, or a note with the reason why there are none."""
-    if given is not None:
-        contract = "a sequence of models"
-        models = check_items("untrained", given, contract, owner=_OWNER)
-        if not all(isinstance(one, nn.Module) for one in models):
-            fail("untrained", contract, given, owner=_OWNER)
-        return models, []
+def _check_untrained(given: Sequence[nn.Module]) -> list[nn.Module]:
+    contract = "a sequence of models"
+    models = check_items("untrained", given, contract, owner=_OWNER)
+    if not all(isinstance(one, nn.Module) for one in models):
+        fail("untrained", contract, given, owner=_OWNER)
+    return models
+
+
+def _untrained_copies(
+    model: nn.Module, count: int, seed: int, batch: Any, options: Mapping[str, Any]
+) -> tuple[list[Callable[[], Capture]], list[str]]:
+    """Return functions that capture untrained copies, or a note why there are none."""
     count = check_count("n_untrained", count, owner=_OWNER, minimum=0)
-    copies: list[nn.Module] = []
-    for index in range(count):
-        # Purpose 1, so that no copy shares its seed with the nulls of a layer.
-        copy = untrained_copy(model, _derived(seed, index, 1))
-        if isinstance(copy, str):
-            return [], [
-                f"The null of untrained models is not available: {copy}. "
-                "Pass such models as `untrained`."
-            ]
-        copies.append(copy)
-    return copies, []
+    # Purpose 1, so that no copy shares its seed with the nulls of a layer.
+    seeds = [_derived(seed, index, 1) for index in range(count)]
+
+    def capture(own: int) -> Capture:
+        made = untrained_copy(model, own)
+        assert isinstance(made, nn.Module)
+        return Capture(made, batch, **options)
+
+    # The first one shows whether copies can be made at all.
+    first = untrained_copy(model, seeds[0]) if seeds else None
+    if isinstance(first, str):
+        return [], [
+            f"The null of untrained models is not available: {first}. "
+            "Pass such models as `untrained`."
+        ]
+    return [partial(capture, own) for own in seeds], []
 
 
 def _remarks(captured: CapturedLayer, found: Mapping[str, Statistic]) -> list[str]:

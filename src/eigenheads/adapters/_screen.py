@@ -108,20 +108,27 @@ class ScreenModule(nn.Module):
     # Not compiled: the formulas look up their array library at run time.
     @torch.compiler.disable
     @torch.no_grad()
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Return which tokens do not fit, ``(batch, tokens)``."""
+    def forward(self, tokens: Tensor, absent: Tensor | None = None) -> Tensor:
+        """Return which tokens do not fit, ``(batch, tokens)``; never padding."""
         coordinates = (tokens.float() - self.mean) @ self.components
         return flag_tokens(
-            coordinates, self.precision, self.thresholds, max_share=self.max_share
+            coordinates,
+            self.precision,
+            self.thresholds,
+            max_share=self.max_share,
+            absent=absent,
         )
 
     @torch.compiler.disable
-    def impute(self, tokens: Tensor, flags: Tensor) -> Tensor:
+    def impute(
+        self, tokens: Tensor, flags: Tensor, absent: Tensor | None = None
+    ) -> Tensor:
         """Return the tokens, those that are flagged as the others predict them."""
+        unknown = flags if absent is None else flags | absent
         found = imputed_tokens(
-            tokens.float(), self.mean, self.components, self.precision, flags
+            tokens.float(), self.mean, self.components, self.precision, unknown
         )
-        return found.to(tokens.dtype)
+        return torch.where(flags[..., None], found.to(tokens.dtype), tokens)
 
     def _apply(self, fn: Any, recurse: bool = True) -> "ScreenModule":
         """Move to another device, but stay in single precision.
@@ -157,13 +164,23 @@ class ScreenHook:
         if tokens.shape[1:] != self.screen.mean.shape:
             contract = f"of {self.screen.mean.shape[0]} tokens, as in calibration"
             fail("tokens", contract, Got(tuple(tokens.shape)), owner=OWNER)
-        flags = self.screen(tokens)
+        absent = _padding(kwargs)
+        flags = self.screen(tokens, absent)
         if self.action == "hide":
             self.screen.flags = flags
             return None
-        found = self.screen.impute(tokens, flags)
+        found = self.screen.impute(tokens, flags, absent)
         found = found if self.token_axis == 1 else found.transpose(0, 1)
         return with_tokens(given, found, args, kwargs)
+
+
+def _padding(kwargs: Mapping[str, Any]) -> Tensor | None:
+    """Return the padding of a call of PyTorch's layers, booleans or numbers to add."""
+    names = ("src_key_padding_mask", "key_padding_mask")
+    given = next((kwargs[name] for name in names if name in kwargs), None)
+    if given is None or given.dtype == torch.bool:
+        return given
+    return given == -torch.inf
 
 
 def with_tokens(
@@ -199,7 +216,8 @@ def screen_tokens(
         these (of pairs, the first is taken). At least 70; a thousand are better.
     n_components, false_flag_rate, max_share
         As in :class:`~eigenheads.estimators.TokenScreen`. Tokens that are the same for
-        all inputs (class tokens, registers) are never hidden.
+        all inputs (class tokens, registers) are never hidden, nor is padding, whose
+        contents are not read; calibrate on inputs without padding.
     action
         What happens to tokens that do not fit: ``"hide"`` them from attention, or
         ``"impute"`` them by what the other tokens predict (conditional means of the

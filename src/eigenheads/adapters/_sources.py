@@ -1,6 +1,5 @@
 """Sources of captured heads: a model on a batch or texts, arrays, activation caches."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,6 @@ from torch import nn
 
 from eigenheads._checks import (
     Got,
-    as_numpy,
     check_callable,
     check_count,
     check_flag,
@@ -19,6 +17,7 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads._extras import require
+from eigenheads.adapters._activation_cache import as_array, cache_layers
 from eigenheads.adapters._batch import (
     longest_sequence,
     read_batch,
@@ -31,8 +30,6 @@ _MAX_BYTES = 2**30
 _MAX_TOKENS = 128
 _REQUIRED = ("queries", "keys", "values")
 _OPTIONAL = ("outputs", "tokens", "bias", "w_query", "w_key", "w_value", "w_output")
-# Names of activations in the caches of TransformerLens.
-_BLOCK = re.compile(r"blocks\.(\d+)\.attn\.hook_q")
 
 
 class Capture:
@@ -44,7 +41,7 @@ class Capture:
 
     Parameters
     ----------
-    model, batch, layers, batch_size, max_bytes
+    model, batch, layers, batch_size, max_bytes, with_weights
         As in :func:`capture_heads`.
     texts
         Texts instead of a batch, for Hugging Face models.
@@ -80,6 +77,7 @@ class Capture:
         layers: Sequence[int] | int | None = None,
         batch_size: int | None = 8,
         max_bytes: int = _MAX_BYTES,
+        with_weights: bool = True,
     ) -> None:
         if (batch is None) == (texts is None):
             contract = "given, or `texts`, but not both"
@@ -99,6 +97,8 @@ class Capture:
             batch_size = check_count("batch_size", batch_size, owner="Capture")
         self._batch, self._batch_size = batch, batch_size
         self._max_bytes = check_count("max_bytes", max_bytes, owner="Capture")
+        check_flag("with_weights", with_weights, owner="Capture")
+        self._with_weights = with_weights
         self._kept: list[CapturedLayer] = []
 
     @classmethod
@@ -154,14 +154,7 @@ class Capture:
         """
         if not hasattr(cache, "keys"):
             fail("cache", "a mapping", cache, owner="Capture", error=TypeError)
-        numbers = sorted(int(m[1]) for m in map(_BLOCK.fullmatch, cache) if m)
-        if not numbers:
-            got = Got(f"keys {sorted(map(str, cache))[:4]}")
-            contract = "a cache with blocks.0.attn.hook_q, hook_k and hook_v"
-            fail("cache", contract, got, owner="Capture")
-        return cls.of_arrays(
-            [_from_cache(cache, number) for number in numbers], token_ids=token_ids
-        )
+        return cls.of_arrays(cache_layers(cache), token_ids=token_ids)
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -181,6 +174,7 @@ class Capture:
             layers=self.layers,
             batch_size=self._batch_size,
             max_bytes=self._max_bytes,
+            with_weights=self._with_weights,
         ):
             size += captured.nbytes
             # All layers are kept or none: a part would save nothing.
@@ -248,17 +242,6 @@ def tokenize_texts(
     )
 
 
-def as_array(value: Any) -> NDArray[Any]:
-    """Return a tensor or array of numbers as a NumPy array, or raise."""
-    try:
-        array = as_numpy("layers", value, owner="Capture")
-        if array.dtype.kind not in "biuf":
-            raise TypeError
-    except TypeError:
-        fail("layers", "arrays of numbers", value, owner="Capture", error=TypeError)
-    return array
-
-
 def _token_ids(batch: Any) -> NDArray[Any] | None:
     ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
     return None if ids is None else as_array(ids)
@@ -300,59 +283,3 @@ def _scale(value: object, width: int) -> float:
     if value is None:
         return float(width**-0.5)
     return check_positive("scale", value, owner="Capture")
-
-
-def _from_cache(cache: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Return the arrays of one block of a cache by our names."""
-
-    def read(*names: str) -> NDArray[Any] | None:
-        for name in names:
-            if (key := f"blocks.{number}.{name}") in cache:
-                return as_array(cache[key])
-        return None
-
-    # Rotary models cache queries before and after the rotation; the latter attend.
-    queries = read("attn.hook_rot_q", "attn.hook_q")
-    keys = read("attn.hook_rot_k", "attn.hook_k")
-    values = read("attn.hook_v")
-    if queries is None or keys is None or values is None:
-        got = Got(f"block {number} without hook_k or hook_v")
-        fail("cache", "a cache with queries, keys and values", got, owner="Capture")
-    n_heads, n_tokens = queries.shape[2], queries.shape[1]
-    found: dict[str, Any] = {
-        name: np.swapaxes(np.repeat(array, n_heads // array.shape[2], axis=2), 1, 2)
-        for name, array in (("queries", queries), ("keys", keys), ("values", values))
-    }
-    found |= {"layer": number, "name": f"blocks.{number}.attn"}
-    # Version 4 caches the input of the attention apart from the normalised one.
-    found["tokens"] = read("ln1.hook_out", "ln1.hook_normalized", "hook_resid_pre")
-    # The probes warn if these are not the softmax attention of the arrays above.
-    outputs = read("attn.hook_z")
-    if outputs is not None and outputs.ndim == 4:
-        found["outputs"] = np.swapaxes(outputs, 1, 2)
-    pattern = read("attn.hook_pattern")
-    if pattern is not None:
-        hidden = ~np.tri(n_tokens, dtype=bool)
-        found["is_causal"] = n_tokens > 1 and not pattern[..., hidden].any()
-    model = getattr(cache, "model", None)
-    if model is not None:
-        # Theirs are (heads, d_model, width), and (heads, width, d_model) for outputs.
-        for name, theirs in (
-            ("query", "Q"),
-            ("key", "K"),
-            ("value", "V"),
-            ("output", "O"),
-        ):
-            matrix = as_array(getattr(model, f"W_{theirs}")[number])
-            repeated = np.repeat(matrix, n_heads // len(matrix), axis=0)
-            found[f"w_{name}"] = np.swapaxes(repeated, 1, 2)
-        # The configuration has -1 where scores are divided by the root of the width.
-        divisor = float(getattr(model.cfg, "attn_scale", -1.0) or -1.0)
-        if not getattr(model.cfg, "use_attn_scale", True):
-            divisor = 1.0
-        found["scale"] = 1 / (divisor if divisor > 0 else queries.shape[3] ** 0.5)
-        direction = getattr(model.cfg, "attention_dir", None)
-        found["is_causal"] = (
-            direction == "causal" if direction else found.get("is_causal")
-        )
-    return found

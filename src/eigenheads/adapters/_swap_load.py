@@ -12,6 +12,7 @@ from eigenheads.adapters._layers import find_attention_layers
 from eigenheads.adapters._load import (
     check_all_loaded,
     check_config,
+    check_files,
     check_size,
     read_pretrained,
 )
@@ -84,6 +85,7 @@ def load_swapped(
     options = {"trust_remote_code": False, "weights_only": True, **options}
     where = {name: options[name] for name in _WHERE if name in options}
     named = {"name": "path", "owner": _OWNER}
+    check_files(path, **named)
     config = read_pretrained(transformers.AutoConfig, path, **named, **where)
     marker = getattr(config, MARKER, None)
     if marker is None or config._attn_implementation != SWAPPED:

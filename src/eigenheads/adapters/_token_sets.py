@@ -8,8 +8,8 @@ import numpy as np
 
 from eigenheads._checks import check_choice, fail
 from eigenheads._typing import FloatArray
+from eigenheads.adapters._activation_cache import as_array
 from eigenheads.adapters._capture import CapturedLayer
-from eigenheads.adapters._sources import as_array
 from eigenheads.probes._heads import MIN_TOKENS
 
 # A token is an outlier if its norm exceeds this multiple of the sequence's median.

@@ -9,7 +9,9 @@ __all__ = ["main", "run"]
 
 def run() -> None:
     """Run the command line and exit with its status (the console script)."""
-    status = main()
+    from eigenheads.cli._errors import flush_output
+
+    status = flush_output(main())
     # Nothing is left to interrupt: Ctrl-C must not print a traceback on the way out.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(status)

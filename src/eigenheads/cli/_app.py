@@ -71,7 +71,7 @@ def demo_command(
         ),
     ] = None,
 ) -> int:
-    """Run a tour of three minutes: a question per chapter, examples, claims of papers.
+    """Run a tour of two minutes: a question per chapter, examples, claims of papers.
 
     Every number is measured during the run. Writes OUT/report.html and suggests next
     steps.
@@ -178,9 +178,11 @@ def sweep_command(
 
     For example:
 
-      eigenheads sweep marion2025/fig4 --grid d=1e2,1e4 --grid step_size=1e-4:1e-2:5:log
+      eigenheads sweep marion2025/fig4 --grid d=1e2,1e4
+          --grid step_size=1e-4:1e-2:5:log
       eigenheads sweep truong2026/phase_diagram --grid share=.001:.3:8:log
-          --grid strength=.1:1.5:8:log --seeds 30 --backend dask --address tcp://node:8786
+          --grid strength=.1:1.5:8:log --seeds 30
+          --backend dask --address tcp://node:8786
     """
     from eigenheads._parallel import interrupted_between_blocks
     from eigenheads.experiments import sweep

@@ -17,13 +17,14 @@ from eigenheads._errors import UsageError
 EXIT_OK, EXIT_CHANGED, EXIT_USAGE = 0, 1, 2
 # sysexits.h calls this status EX_SOFTWARE.
 EXIT_INTERNAL = 70
-# As shells report a process that SIGINT or SIGTERM ended.
-EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
+# As shells report a process that SIGINT, SIGPIPE or SIGTERM ended.
+EXIT_INTERRUPTED, EXIT_PIPE, EXIT_TERMINATED = 130, 141, 143
 
 EXIT_STATUSES = (
     "Exit status: 0 all verdicts as on record, 1 a verdict differs, 2 a mistake in the "
     "call (explained in one line), 70 an internal error (with a traceback), "
-    "130 interrupted, 143 stopped by SIGTERM (the same call continues)."
+    "130 interrupted, 141 the output was closed by its reader, 143 stopped by SIGTERM "
+    "(the same call continues)."
 )
 
 
@@ -39,11 +40,19 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:
     Usage errors print one line, internal errors a traceback.
     """
     arguments = list(arguments)
+    # Numba would print a warning with a traceback, or fail, when it is imported.
+    if arguments and "--help" not in arguments and (mistake := _threads_mistake()):
+        return _usage_error(mistake)
     try:
         # Outside the standalone mode, Typer raises its errors instead of exiting.
         status = app(arguments, prog_name="eigenheads", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         return interrupted(arguments)
+    except SystemExit as error:
+        # Click ends in this way, with status 1, when the reader of a pipe has gone.
+        if isinstance(error.__context__, BrokenPipeError):
+            return EXIT_PIPE
+        raise
     except (UsageError, OSError) as error:  # an OSError is a full disk, for example
         return _usage_error(str(error))
     except Exception as error:
@@ -80,17 +89,37 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def flush_output(status: int) -> int:
+    """Write out what is left; return the status, or another one if this fails.
+
+    Otherwise Python would try again on its way out, and print an error of its own.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+        if isinstance(error, BrokenPipeError):
+            return EXIT_PIPE
+        return _usage_error(f"standard output: {error.strerror or error}")
+    return status
+
+
 def _environment_mistake(error: Exception) -> str:
     """Return a sentence if an environment variable made a library fail to import."""
-    threads = os.environ.get("NUMBA_NUM_THREADS")
-    if threads is not None and not (threads.isdecimal() and int(threads) > 0):
-        contract = "an integer >= 1, or not be set"
-        return f"environment: `NUMBA_NUM_THREADS` must be {contract}; got {threads!r}."
     backend = os.environ.get("MPLBACKEND")
     if backend and isinstance(error, ValueError) and "Key backend:" in str(error):
         contract = "a backend of Matplotlib, or not be set"
         return f"environment: `MPLBACKEND` must be {contract}; got {backend!r}."
     return ""
+
+
+def _threads_mistake() -> str:
+    """Return a sentence if the number of threads in the environment is none."""
+    threads = os.environ.get("NUMBA_NUM_THREADS")
+    if threads is None or (threads.isdecimal() and int(threads) > 0):
+        return ""
+    contract = "an integer >= 1, or not be set"
+    return f"environment: `NUMBA_NUM_THREADS` must be {contract}; got {threads!r}."
 
 
 def _usage_error(message: str) -> int:

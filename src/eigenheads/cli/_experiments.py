@@ -90,7 +90,7 @@ def describe_command(
     console.print(f"Columns of the table: {', '.join(table_columns(key)) or '–'}.")
     reason = obstacle(experiment, experiment.presets["paper"])
     if reason:
-        console.print(f"Preset paper {escape(reason)}")
+        console.print(f"Preset paper: {escape(reason)}")
     console.print(
         f"Run it: eigenheads reproduce {experiment.key} --preset demo", markup=False
     )
@@ -100,7 +100,7 @@ def reproduce_command(
     keys: Annotated[
         list[str],
         typer.Argument(
-            metavar="KEYS...",
+            metavar="KEYS",
             help="Keys, a paper's name, globs such as 'marion2025/fig3*', or 'all'.",
             show_default=False,
         ),
@@ -162,7 +162,7 @@ def reproduce_command(
       eigenheads reproduce marion2025/fig4
       eigenheads reproduce 'marion2025/fig3*' --preset paper --seed 1
       eigenheads reproduce all --preset smoke --out first-look
-      eigenheads reproduce marion2025/fig4 --set d=400 --set n_runs=100 --figure pdf
+      eigenheads reproduce marion2025/fig4 --set d=400 --figure pdf
       eigenheads reproduce teo2024/imagenet --data /data --runs runs/rpc-0
           --runs runs/symmetric-0 --out my-ledger
     """

@@ -12,7 +12,8 @@ from eigenheads.cli._errors import EXIT_OK, EXIT_TERMINATED, say
 
 # Options of `train`.
 Recipe = Annotated[
-    str, typer.Argument(help="imagenet or wikitext.", show_default=False)
+    str,
+    typer.Argument(metavar="RECIPE", help="imagenet or wikitext.", show_default=False),
 ]
 TrainingData = Annotated[
     Path,
@@ -89,7 +90,7 @@ Threads = Annotated[
 Runs = Annotated[
     list[Path],
     typer.Argument(
-        metavar="RUNS...",
+        metavar="RUNS",
         help="Folders of runs or checkpoints that `train` wrote; several that differ "
         "in their seeds give intervals.",
         show_default=False,
@@ -172,8 +173,8 @@ def train_command(
     For example:
 
       eigenheads train imagenet --data /data/imagenet --out runs/rpc --variant rpc
-      torchrun --nproc_per_node 8 -m eigenheads train imagenet --data /data/imagenet
-          --out runs/rpc --variant rpc --precision bf16
+      torchrun --nproc_per_node 8 -m eigenheads train imagenet
+          --data /data/imagenet --out runs/rpc --variant rpc --precision bf16
     """
     from eigenheads.recipes import AttentionChoice, train_model
 

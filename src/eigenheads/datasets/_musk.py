@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import math
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
@@ -13,10 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads._checks import Got, check_path, fail
+from eigenheads._errors import UsageError
+from eigenheads._files import check_gzip, check_regular
 from eigenheads._typing import FloatArray
 
 _OWNER = "load_musk"
 _N_FEATURES = 166
+# Bytes of an unpacked file; MUSK2 has five million.
+_LARGEST = 2**28
 _HINT = (
     "Download it from the UCI Machine Learning Repository, data sets 74 and 75, and "
     "pass the folder with `clean1.data` or `clean2.data`."
@@ -64,7 +69,24 @@ def load_musk(folder: str | PathLike[str], *, version: int = 1) -> MuskBags:
     if not paths:
         contract = f"a folder with the file of MUSK{version}"
         fail("folder", contract, Got(repr(str(root))), owner=_OWNER, hint=_HINT)
+    check_table(paths[0])
     return _grouped(paths[0])
+
+
+def check_table(path: Path) -> None:
+    """Raise unless a file is a table of limited size with finite features."""
+    if path.suffix == ".gz":
+        check_gzip("folder", path, "data of MUSK", largest=_LARGEST, owner=_OWNER)
+    try:
+        check_regular(path, _LARGEST)
+        for molecule, features, _ in _lines(path):
+            if not all(map(math.isfinite, features)):
+                raise ValueError(f"numbers of {molecule} that are not finite")
+    except UsageError:
+        raise
+    except (OSError, ValueError, csv.Error) as error:
+        got = Got(f"{path.name} ({type(error).__name__}: {str(error)[:80]})")
+        fail("folder", "data of MUSK", got, owner=_OWNER, hint=_HINT)
 
 
 def _grouped(path: Path) -> MuskBags:

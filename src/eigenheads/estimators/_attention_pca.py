@@ -48,14 +48,16 @@ _FIRST_RANK = 8
 
 
 class AttentionPCA(PrincipalCoordinates):
-    r"""Principal components, learned by an attention head that reconstructs its query.
+    r"""Streaming PCA: principal components from batches of rows, by an attention head.
 
     A head with scores :math:`x^\top M M^\top x_j` and the tokens as values is trained
     to reconstruct its query, on prompts drawn from the rows. At the minimum its outputs
     span the first principal components, and its error is that of PCA [1]_.
 
-    Memory is O(n_features · n_components + batch_size · n_features) beside the data,
-    and no matrix larger than (n_components, n_components) is decomposed. If the data
+    The rows may be an array, a sparse matrix, a Dask array, or batches that are read
+    one at a time (:meth:`fit` reads them repeatedly, :meth:`partial_fit` once). Memory
+    is O(n_features · n_components + batch_size · n_features) beside the data, and no
+    matrix larger than (n_components, n_components) is decomposed. If the data
     fit in memory, :class:`sklearn.decomposition.PCA` is exact and often faster.
 
     Parameters
@@ -114,6 +116,9 @@ class AttentionPCA(PrincipalCoordinates):
 
     n_samples_seen_ : int
         Rows read by :meth:`fit` or by all calls of :meth:`partial_fit`.
+
+    n_components_ : int
+        Number of components.
 
     n_iter_ : int
         Iterations on all rows; epochs with `n_tokens`; batches of :meth:`partial_fit`.
@@ -222,15 +227,14 @@ class AttentionPCA(PrincipalCoordinates):
         weights = read_row_weights(sample_weight, rows.shape[0], owner=owner)
         if weights is None and not issparse(rows):
             return self._fit(RowsInMemory(rows, self.batch_size))
-        if weights is not None and self.n_tokens is not None:
-            got = Got("weights with `n_tokens`")
-            fail("sample_weight", "None for finite prompts", got, owner=owner)
+        self._check_unweighted_prompts(weights)
         return self._fit(WeightedRows(rows, weights))
 
     def _streamed(self, batches: RowBatches) -> StreamedRows:
         def read() -> Iterator[Rows]:
             for index, batch in enumerate(batches):
-                rows = self._read(batch, reset=index == 0)
+                rows = self._read(batch, reset=index == 0, accept_sparse="csr")
+                rows = _dense(rows)
                 self._check_parameters(None, rows.shape[1])
                 yield rows
 
@@ -278,12 +282,12 @@ class AttentionPCA(PrincipalCoordinates):
         value = self.n_components
         return isinstance(value, float | np.floating) and 0 < value < 1
 
-    def partial_fit(self, X: Any, y: object = None) -> Self:
+    def partial_fit(self, X: Any, y: object = None, sample_weight: Any = None) -> Self:
         """Read one more batch of a stream, or a stream.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features), Dask array or batches
+        X : array-like or sparse matrix (n_samples, n_features), Dask array or batches
             Rows; all of them are held at once. Of a Dask array one chunk of rows at a
             time, of an iterable (not a list) or a callable that returns one, each
             array in turn: one of them is held at a time.
@@ -291,31 +295,41 @@ class AttentionPCA(PrincipalCoordinates):
         y : Ignored
             For scikit-learn's pipelines.
 
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows of one batch: a weight of 2 counts like two equal rows.
+            Not with `n_tokens`.
+
         Returns
         -------
         self : object
             The fitted estimator.
         """
+        if sample_weight is not None and is_stream(X, None):
+            got = Got("weights of a stream")
+            hint = "Call `partial_fit` per batch."
+            owner = type(self).__name__
+            fail("sample_weight", "None for batches", got, owner=owner, hint=hint)
         for batch in batches_of_rows(X, owner=type(self).__name__):
-            self._partial_fit(batch)
+            self._partial_fit(batch, sample_weight)
         return self
 
-    def _partial_fit(self, X: ArrayLike) -> None:
+    def _partial_fit(self, X: ArrayLike, sample_weight: Any) -> None:
         is_first = not hasattr(self, "components_")
-        rows = self._read(X, reset=is_first, accept_sparse="csr")
-        if issparse(rows):
-            rows = rows.toarray()  # one batch of a stream
+        owner = type(self).__name__
+        rows = _dense(self._read(X, reset=is_first, accept_sparse="csr"))
         if self._is_share():
-            owner, contract = type(self).__name__, "an integer for `partial_fit`"
+            contract = "an integer for `partial_fit`"
             fail("n_components", contract, self.n_components, owner=owner)
         self._check_parameters(None, rows.shape[1])
+        weights = read_row_weights(sample_weight, len(rows), owner=owner)
+        self._check_unweighted_prompts(weights)
         if is_first:
             self._begin(rows)
         elif len(self.components_) != self.n_components:
             contract = f"{len(self.components_)}, as in earlier calls"
-            fail("n_components", contract, self.n_components, owner=type(self).__name__)
+            fail("n_components", contract, self.n_components, owner=owner)
         if self.n_tokens is None:
-            self._remember(rows)
+            self._remember(rows, weights)
         else:
             self._train_on(rows)
         self.n_iter_ += 1
@@ -352,6 +366,11 @@ class AttentionPCA(PrincipalCoordinates):
         check_count("max_iter", self.max_iter, owner=owner)
         check_positive("tol", self.tol, owner=owner)
 
+    def _check_unweighted_prompts(self, weights: FloatArray | None) -> None:
+        if weights is not None and self.n_tokens is not None:
+            got, owner = Got("weights with `n_tokens`"), type(self).__name__
+            fail("sample_weight", "None for finite prompts", got, owner=owner)
+
     def _begin(self, rows: Rows) -> None:
         random = check_random_state(self.random_state)
         start = random.standard_normal((rows.shape[1], int(self.n_components)))
@@ -361,9 +380,9 @@ class AttentionPCA(PrincipalCoordinates):
         self._directions = np.linalg.qr(start)[0]
         self._trained = TrainedHead(start, start, 0)
 
-    def _remember(self, rows: Rows) -> None:
+    def _remember(self, rows: Rows, weights: FloatArray | None) -> None:
         memory = StreamMemory(self._moments, self._directions, self._variances)
-        moments, times = memory.covariance_with(rows)
+        moments, times = memory.covariance_with(rows, weights)
         iterations = min(self.max_iter, _STREAM_ITERATIONS)
         start = self._directions
         found = self._training().descend(
@@ -406,12 +425,19 @@ class AttentionPCA(PrincipalCoordinates):
         unbiased = moments.n / max(moments.n - 1, 1)
         total = moments.squares / moments.n
         self.components_ = np.ascontiguousarray(self._directions.T, dtype=dtype)
+        self.n_components_ = len(self.components_)
         self.explained_variance_ = (unbiased * found.variances).astype(dtype)
         share = found.variances / total if total > 0 else 0 * found.variances
         self.explained_variance_ratio_ = share.astype(dtype)
         self.total_variance_ = unbiased * total
         self.mean_ = moments.mean.astype(dtype)
         self.n_samples_seen_ = round(moments.n)
+
+
+def _dense(batch: Any) -> Rows:
+    """Return the rows of one batch of a stream as an array."""
+    rows: Rows = batch.toarray() if issparse(batch) else batch
+    return rows
 
 
 def _signed(directions: FloatArray) -> FloatArray:

@@ -252,11 +252,18 @@ class StreamMemory(NamedTuple):
     directions: FloatArray
     variances: FloatArray
 
-    def covariance_with(self, rows: Rows) -> tuple[RowMoments, CovarianceProduct]:
+    def covariance_with(
+        self, rows: Rows, weights: FloatArray | None = None
+    ) -> tuple[RowMoments, CovarianceProduct]:
         """Return moments and V ↦ ΣV of the past and these rows together."""
-        old, new = self.moments, moments_of(rows, len(rows))
+        if weights is None:
+            new = moments_of(rows, len(rows))
+            fresh = covariance_of([rows], new.mean)
+        else:
+            weighted = WeightedRows(rows, weights)
+            new, fresh = weighted.moments, weighted.covariance()
+        old = self.moments
         moments = old.merged(new)
-        fresh = covariance_of([rows], new.mean)
         if not old.n:
             return moments, fresh
         past, now = old.n / moments.n, new.n / moments.n

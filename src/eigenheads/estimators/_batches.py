@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 
 from eigenheads._checks import (
     Got,
@@ -117,7 +118,8 @@ class RowBatches:
     def _spool(self, arrays: Iterator[Any], folder: Path) -> None:
         for index, rows in enumerate(arrays):
             self._paths.append(folder / f"{index}.npz")
-            write_arrays(self._paths[-1], {"rows": np.asarray(rows)})
+            dense = rows.toarray() if issparse(rows) else np.asarray(rows)
+            write_arrays(self._paths[-1], {"rows": dense})
 
     def __enter__(self) -> "RowBatches":
         return self

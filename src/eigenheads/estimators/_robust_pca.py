@@ -203,7 +203,7 @@ class RobustPCA(RobustCodes):
     *Cost.* While the rank is below an eighth of the shorter side, an iteration costs
     O(n d rank): the singular vectors of the last iteration are improved. Otherwise it
     costs O(n d min(n, d)). Beside `X`, two arrays of its size are held, in its
-    precision; choosing `sparsity` takes about ten arrays of at most a million
+    precision; choosing `sparsity` takes about ten arrays of at most 400 000
     entries. The result scales with `X`, but depends on the units of the features
     relative to each other, as that of PCA does.
 

@@ -31,7 +31,7 @@ _N_REFERENCES = 2
 # Fewer known entries than this decide nothing.
 _FEWEST = 2000
 # Candidates are fitted to at most so many entries, in at least so many rows, columns.
-_MOST_ENTRIES, _LEAST_ROWS = 1_000_000, 200
+_MOST_ENTRIES, _LEAST_ROWS = 400_000, 200
 # Pursuits of candidates: residual, iterations.
 _TOL, _MAX_ITER = 1e-3, 60
 # Median absolute deviation of a standard normal.
@@ -132,7 +132,9 @@ def _by_planted_errors(
     references = Pursuit(data, penalty(1.0))
 
     def large(exponent: int) -> NDArray[np.bool_]:
-        references.splitting.errors = penalty(2 ** (exponent / 2))
+        relative = 2 ** (exponent / 2)
+        report(f"sparsity {relative:.3g}: looking for errors")
+        references.splitting.errors = penalty(relative)
         references.run(_TOL, _MAX_ITER, SETTLED)
         return _large_errors(references)
 
@@ -258,7 +260,8 @@ def _some_entries(data: PreparedData) -> PreparedData:
     """Return few enough rows and columns for the pursuits of candidates."""
     random = np.random.RandomState(0)
     n, d = data.x.shape
-    n_rows = min(n, max(_LEAST_ROWS, _MOST_ENTRIES // d))
+    # Nearly as many rows as columns: the shorter side limits the rank that is found.
+    n_rows = min(n, max(int(_MOST_ENTRIES**0.5), _MOST_ENTRIES // d))
     n_columns = min(d, max(_LEAST_ROWS, _MOST_ENTRIES // n_rows))
     rows, columns = np.arange(n), np.arange(d)
     if n_rows < n:

@@ -65,7 +65,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     ----------
     n_components : int or "auto", default="auto"
         Number of directions. Each is searched in the orthogonal complement of those
-        before, in the coordinates of the search. ``"auto"`` searches at most three, and
+        before, in the coordinates of the search. ``"auto"`` searches at most five, and
         stops if Gaussian noise of the same size has a direction with as large an
         objective.
 

@@ -14,7 +14,7 @@ from eigenheads.functional._signal import unchecked_output
 
 Tokens = NDArray[np.floating[Any]]
 # Largest number of directions that are searched by default.
-_MOST_DIRECTIONS = 3
+_MOST_DIRECTIONS = 5
 # Directions along which the objective is measured to know how it varies by chance.
 _N_RANDOM = 16
 # The longest tokens are looked for among this many per start.
@@ -115,7 +115,7 @@ def search_directions(
     z
         Tokens of unit noise.
     wanted
-        Number of directions. None searches at most three, and stops if Gaussian noise
+        Number of directions. None searches at most five, and stops if Gaussian noise
         has as good a direction.
     inverse_temperatures
         Candidates.

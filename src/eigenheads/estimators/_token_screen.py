@@ -74,8 +74,8 @@ class TokenScreen(BaseEstimator):
     Notes
     -----
     Positions must have a fixed meaning, as patches of images have. Moments are
-    collected block by block, so memory does not grow with the number of sequences,
-    except for one distance per held-out token.
+    collected block by block, and of the held-out distances only the largest are kept,
+    which decide on the thresholds: memory hardly grows with the number of sequences.
 
     Examples
     --------
@@ -136,15 +136,18 @@ class TokenScreen(BaseEstimator):
         contract = "a function that returns blocks of tokens"
         check_callable("blocks", blocks, contract, owner=_OWNER)
         # Pass 1: the mean of each position, and the covariance of tokens around it.
-        n_fit, total, squares = 0, None, None
-        for rows in self._split(blocks, is_held_out=False):
-            n_fit += len(rows)
+        n_fit, n_held, total, squares = 0, 0, None, None
+        for rows, held in self._split(blocks):
+            n_fit, n_held = n_fit + len(rows), n_held + len(held)
             total = rows.sum(0) + (0.0 if total is None else total)
             flat = rows.reshape(-1, rows.shape[-1])
             squares = flat.T @ flat + (0.0 if squares is None else squares)
         if n_fit < _FEWEST or total is None or squares is None:
             contract = f"at least {_FEWEST} sequences to fit, and as many held out"
             fail("X", contract, Got(f"{n_fit} to fit"), owner=_OWNER)
+        if n_held < _FEWEST:
+            contract = f"at least {_FEWEST} sequences held out"
+            fail("X", contract, Got(f"{n_held}"), owner=_OWNER)
         n_tokens, width = total.shape
         self.mean_ = total / n_fit
         covariance = squares / (n_fit * n_tokens) - self.mean_.T @ self.mean_ / n_tokens
@@ -158,7 +161,7 @@ class TokenScreen(BaseEstimator):
         self.components_ = vectors[:, -r:] / np.sqrt(top)
         # Pass 2: the covariance between all positions.
         moments = np.zeros((n_tokens * r, n_tokens * r))
-        for rows in self._split(blocks, is_held_out=False):
+        for rows, _ in self._split(blocks):
             flat = self._coordinates(rows).reshape(len(rows), -1)
             moments += flat.T @ flat
         moments /= n_fit
@@ -167,17 +170,16 @@ class TokenScreen(BaseEstimator):
         moments += self.ridge * np.diag(moments).mean() * np.eye(n_tokens * r)
         self.precision_ = np.linalg.inv(moments)
         # Pass 3: thresholds from sequences that the covariance has not seen.
-        distances = [
-            unchecked_distances(self._coordinates(rows), self.precision_)
-            for rows in self._split(blocks, is_held_out=True)
-        ]
-        held = np.concatenate(distances) if distances else np.empty((0, n_tokens))
-        if len(held) < _FEWEST:
-            contract = f"at least {_FEWEST} sequences held out"
-            fail("X", contract, Got(f"{len(held)}"), owner=_OWNER)
-        limits = np.quantile(held, 1 - self.false_flag_rate, axis=0)
+        limits = upper_quantile(
+            (
+                unchecked_distances(self._coordinates(held), self.precision_)
+                for _, held in self._split(blocks)
+            ),
+            1 - self.false_flag_rate,
+            n_held,
+        )
         self.thresholds_ = np.where(varies, limits, np.inf)
-        self.n_samples_fit_, self.n_samples_held_out_ = n_fit, len(held)
+        self.n_samples_fit_, self.n_samples_held_out_ = n_fit, n_held
         self.n_features_in_ = width
         return self
 
@@ -249,8 +251,8 @@ class TokenScreen(BaseEstimator):
         found: FloatArray = (tokens - self.mean_) @ self.components_
         return found
 
-    def _split(self, blocks: Blocks, *, is_held_out: bool) -> Iterator[FloatArray]:
-        """Yield the rows on one side of the split, which depends on their index."""
+    def _split(self, blocks: Blocks) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """Yield the rows to fit and those held out, which depends on their index."""
         first = 0
         given = blocks()
         if not isinstance(given, Iterable):
@@ -263,7 +265,7 @@ class TokenScreen(BaseEstimator):
                 index * self.held_out
             )
             first += len(rows)
-            yield rows[held == is_held_out]
+            yield rows[~held], rows[held]
 
     def _check_parameters(self) -> None:
         check_count("n_components", self.n_components, owner=_OWNER)
@@ -277,6 +279,30 @@ class TokenScreen(BaseEstimator):
         tags.input_tags.two_d_array = False
         tags.input_tags.three_d_array = True
         return tags
+
+
+def upper_quantile(blocks: Iterable[FloatArray], level: float, n: int) -> FloatArray:
+    """Return the quantile of each column of `n` rows, as :func:`numpy.quantile` does.
+
+    The rows come in blocks, and only those above the quantile are kept.
+    """
+    place = level * (n - 1)
+    below = int(place)
+    kept: FloatArray | None = None
+    for block in blocks:
+        rows = block if kept is None else np.concatenate([kept, block])
+        surplus = len(rows) - (n - below)
+        kept = np.partition(rows, surplus, axis=0)[surplus:] if surplus > 0 else rows
+    assert kept is not None
+    low, high = np.sort(kept, axis=0)[[0, min(1, len(kept) - 1)]]
+    weight = place - below
+    # Of the two forms of the line, NumPy takes the one from the nearer end.
+    found: FloatArray = (
+        low + weight * (high - low)
+        if weight < 0.5
+        else high - (1 - weight) * (high - low)
+    )
+    return found
 
 
 def _read(X: ArrayLike) -> FloatArray:

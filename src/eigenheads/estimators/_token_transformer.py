@@ -4,16 +4,25 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from eigenheads._checks import check_choice
+from eigenheads._checks import check_choice, check_items, check_text
 from eigenheads._extras import require
-from eigenheads.estimators._bags import as_given, read_bags
+from eigenheads.estimators._bags import as_given, is_frame, read_bags
 from eigenheads.estimators._batches import is_stream, start_stream
 from eigenheads.estimators._feature_maps import MOST_TOKENS
+
+
+def check_feature_names(names: object) -> None:
+    """Raise unless names of features are texts, or None."""
+    owner, contract = "TokenTransformer", "names of features, or None"
+    if names is not None:
+        for one in check_items("input_features", names, contract, owner=owner):
+            check_text("input_features", one, owner=owner)
 
 
 class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):  # type: ignore[call-arg]
@@ -49,6 +58,8 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
     Bags are given in any layout that the estimators of bags take, and returned as a
     list of arrays. An array with two axes, whose rows are bags of one token, stays one.
     Targets belong to bags and not to tokens, so the transformer is fitted without them.
+    If bags are DataFrames, the transformer gets one too, so that a
+    ``ColumnTransformer`` can name columns.
 
     Batches ``(bags, targets)`` or ``(bags, targets, weights)``, from a callable or an
     object that can be iterated repeatedly, are transformed to such a callable. A
@@ -73,6 +84,7 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
     """
 
     _is_framed = False
+    _frame: Any = None
 
     def __init__(self, transformer: Any) -> None:
         self.transformer = transformer
@@ -98,22 +110,40 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
             self.transformer_ = self._fit_batches(transformer, X)
             return self
         tokens = read_bags(self, X, reset=True, allow_nan=True).tokens
-        self.transformer_ = transformer.fit(tokens)
+        self._keep_frame(X)
+        self.transformer_ = transformer.fit(self._rows(tokens))
         return self
+
+    def _keep_frame(self, X: Any) -> None:
+        """Keep the type of bags that are DataFrames with names."""
+        first = X[0] if isinstance(X, list | tuple) else X
+        is_named = is_frame(first) and hasattr(self, "feature_names_in_")
+        self._frame = type(first) if is_named else None
+
+    def _rows(self, tokens: NDArray[Any]) -> Any:
+        """Return tokens as the transformer gets them: with names, if bags have."""
+        if self._frame is None:
+            return tokens
+        names_of = "columns" if hasattr(self._frame, "iloc") else "schema"
+        return self._frame(tokens, **{names_of: list(self.feature_names_in_)})
 
     def _fit_batches(self, transformer: Any, X: Any) -> Any:
         """Fit to all batches, or to the first tokens if the transformer must."""
         kept, n_kept = [], 0
         for index, (given, *_) in enumerate(start_stream(X, owner=type(self).__name__)):
             bags = read_bags(self, given, reset=index == 0, allow_nan=True)
+            if index == 0:
+                self._keep_frame(given)
             if hasattr(transformer, "partial_fit"):
-                transformer.partial_fit(bags.tokens)
+                transformer.partial_fit(self._rows(bags.tokens))
                 continue
             kept.append(bags.tokens)
             n_kept += len(bags.tokens)
             if n_kept >= MOST_TOKENS:
                 break
-        return transformer.fit(np.concatenate(kept)) if kept else transformer
+        if kept:
+            transformer.fit(self._rows(np.concatenate(kept)))
+        return transformer
 
     def transform(self, X: Any) -> Any:
         """Transform the tokens of each bag.
@@ -132,7 +162,7 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
         if is_stream(X, None):
             return lambda: self._transformed_batches(X)
         bags = read_bags(self, X, reset=False, allow_nan=True)
-        transformed = self.transformer_.transform(bags.tokens)
+        transformed = self.transformer_.transform(self._rows(bags.tokens))
         if issparse(transformed):
             transformed = transformed.toarray()
         split = as_given(X, bags, np.asarray(transformed))
@@ -182,6 +212,7 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
             Names that the transformer gives.
         """
         check_is_fitted(self)
+        check_feature_names(input_features)
         if input_features is None:
             input_features = getattr(self, "feature_names_in_", None)
         return self.transformer_.get_feature_names_out(input_features)

@@ -16,8 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads._checks import Got, fail
+from eigenheads._files import check_gzip, check_regular
 
 _OWNER = "reproduce"
+# Bytes of a file, unpacked; MNIST has 47 million.
+_LARGEST = 2**30
 _folder: ContextVar[Path | None] = ContextVar("data_folder", default=None)
 
 
@@ -52,7 +55,28 @@ def data_file(name: str) -> Path:
         got = Got("no folder" if folder is None else "a folder without it")
         hint = "Give it with --data, or in the variable EIGENHEADS_DATA."
         fail("data", f"a folder that contains {name}", got, owner=_OWNER, hint=hint)
+    check_readable(folder / name)
     return folder / name
+
+
+def check_readable(path: Path) -> None:
+    """Raise unless a file is a regular one of limited size; texts are in UTF-8."""
+    try:
+        check_regular(path, _LARGEST)
+        if path.suffix == ".txt":
+            with path.open(encoding="utf-8") as file:
+                while file.read(2**20):
+                    pass
+    except (OSError, ValueError) as error:
+        got = Got(f"{path.name!r} ({error})")
+        fail("data", "files that can be read, texts in UTF-8", got, owner=_OWNER)
+
+
+def check_axes(shape: tuple[int, ...], path: Path) -> None:
+    """Raise if the header of an idx file has lengths that no array has."""
+    if len(shape) > 4 or min(shape, default=0) < 0:
+        got = Got(f"{path.name!r}, whose header has {len(shape)} axes, {shape[:4]}, …")
+        fail("data", "gzipped idx files of bytes", got, owner=_OWNER)
 
 
 def read_idx(path: str | PathLike[str]) -> NDArray[np.uint8]:
@@ -61,6 +85,7 @@ def read_idx(path: str | PathLike[str]) -> NDArray[np.uint8]:
     Four bytes 0, 0, type (8: unsigned bytes), number of axes; then each axis' length
     as a big-endian integer of four bytes; then the entries.
     """
+    check_gzip("data", Path(path), "gzipped idx files", largest=_LARGEST, owner=_OWNER)
     try:
         raw = gzip.decompress(Path(path).read_bytes())
     except (OSError, EOFError) as error:
@@ -70,6 +95,7 @@ def read_idx(path: str | PathLike[str]) -> NDArray[np.uint8]:
     header = 4 + 4 * n_axes
     lengths = np.frombuffer(raw[4:header].ljust(4 * n_axes, b"\0"), dtype=">i4")
     shape = tuple(int(length) for length in lengths)
+    check_axes(shape, Path(path))
     if not n_axes or len(raw) != header + math.prod(shape):
         got = Got(f"{Path(path).name!r}, which is cut short or of another kind")
         fail("data", "gzipped idx files of bytes", got, owner=_OWNER)

@@ -55,6 +55,7 @@ _MODULES = {
         "finite_prompts": "finite_prompts",
     },
     "teo2024": {
+        "finetune": "finetune",
         "robustness": "robustness",
         "sparsity": "robustness",
         "scaled": "scaled",

@@ -208,7 +208,7 @@ def obstacle(experiment: Experiment[Any], params: Any) -> str:
     files = experiment.files(params)
     if not has_data(*files) and files:
         return (
-            f"needs real data at this preset: {', '.join(files)} in the folder given "
+            f"needs real data: {', '.join(files)} in the folder given "
             "with --data, or in the variable EIGENHEADS_DATA."
         )
     return ""

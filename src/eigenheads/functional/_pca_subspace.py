@@ -43,6 +43,19 @@ def check_covariance(name: str, value: object, *, owner: str) -> FloatArray:
     return matrix
 
 
+def check_columns(directions: object, d: int) -> None:
+    """Raise unless directions are columns (..., d, k) of finite numbers."""
+    owner = "PrincipalSubspace.alignment"
+    shape = check_finite_array("directions", directions, owner=owner).shape
+    kind = getattr(directions, "dtype", np.dtype(float))
+    if kind not in (np.float64, np.float32, np.int64):
+        contract = "an array of NumPy of dtype float64 or float32"
+        fail("directions", contract, Got(str(kind)), owner=owner)
+    if len(shape) < 2 or shape[-2] != d or not 1 <= shape[-1] <= d:
+        contract = f"columns, an array (..., {d}, k) with 1 <= k <= {d}"
+        fail("directions", contract, Got(f"shape {shape}"), owner=owner)
+
+
 @dataclass(frozen=True, eq=False)
 class PrincipalSubspace:
     r"""Span of the eigenvectors of the `rank` largest eigenvalues, which may be tied.
@@ -101,6 +114,7 @@ class PrincipalSubspace:
         reach it, :math:`U_=`. Without ties it is the root mean square of the cosines
         of the principal angles; for k = 1 it is :math:`|\cos|` with the eigenspace.
         """
+        check_columns(directions, len(self.eigenvectors))
         basis = np.linalg.qr(directions)[0]
         squares = np.square(np.swapaxes(basis, -1, -2) @ self.eigenvectors)
         share = squares.sum(axis=-2)

@@ -147,6 +147,7 @@ def flag_tokens(
     thresholds: Float[Array, " tokens"],
     *,
     max_share: float = 0.5,
+    absent: Bool[Array, "*batch tokens"] | None = None,
 ) -> Bool[Array, "*batch tokens"]:
     """Tokens whose distance exceeds their threshold, in two rounds, with a guard.
 
@@ -163,6 +164,9 @@ def flag_tokens(
         One per token; infinity never flags.
     max_share
         Largest share of tokens that may be flagged.
+    absent
+        Tokens that are padding: they are never flagged, and what they hold has no
+        influence on the others.
 
     Returns
     -------
@@ -171,13 +175,17 @@ def flag_tokens(
     """
     xp = array_namespace(coordinates, precision)
     n_tokens = coordinates.shape[-2]
-    ratio = unchecked_distances(coordinates, precision) / thresholds
+    if absent is not None:
+        never = xp.asarray(xp.inf, dtype=thresholds.dtype)
+        thresholds = xp.where(absent, never, thresholds)
+    ratio = unchecked_distances(coordinates, precision, absent) / thresholds
     first = ratio > 1
     count = xp.sum(xp.astype(first, xp.int64), axis=-1, keepdims=True)
     # Rank 0 is the worst token. Half of the flagged ones, rounded up, are imputed.
     rank = xp.argsort(xp.argsort(ratio, axis=-1, descending=True), axis=-1)
     worst = first & (rank < (count + 1) // 2)
-    again = unchecked_distances(coordinates, precision, worst) / thresholds
+    hidden = worst if absent is None else worst | absent
+    again = unchecked_distances(coordinates, precision, hidden) / thresholds
     flagged = again > 1
     count = xp.sum(xp.astype(flagged, xp.int64), axis=-1, keepdims=True)
     return flagged & (count <= int(max_share * n_tokens))

@@ -1,8 +1,18 @@
 // Exact simulation of training in any dimension: the vectors of length d are replaced by
 // a few random numbers per token. The law is that of eigenheads.dynamics.
-"use strict";
+import {
+	erf,
+	exp,
+	floor,
+	hypot,
+	max,
+	sqrt,
+	Stream,
+	tangentOf,
+	TWO_OVER_ROOT_PI,
+} from "./numbers.js";
 
-const TINY = 1e-14; // a squared length below this share of its vector's is rounding
+export const TINY = 1e-14; // a squared length below this share of its vector's is rounding
 
 // One step on the unit sphere against the gradient, in place.
 function sphereStep(vector, gradient, step) {
@@ -164,7 +174,7 @@ class PairRun {
 
 // Single-location regression. law: {d, nTokens, gamma, noise}
 // start: "sphere", "manifold", or an overlap κ = ν on the manifold
-class LocationRun extends PairRun {
+export class LocationRun extends PairRun {
 	constructor(law, batch, start, seed, run) {
 		super(law.d, law.nTokens, batch, seed, run);
 		Object.assign(this, { law, z: new Float64Array(4 * law.nTokens + 1) });
@@ -259,7 +269,7 @@ class LocationRun extends PairRun {
 }
 
 // The same task with softmax weights.
-class SoftmaxLocationRun extends LocationRun {
+export class SoftmaxLocationRun extends LocationRun {
 	sample(lambda, share) {
 		const {
 			k,
@@ -297,7 +307,7 @@ class SoftmaxLocationRun extends LocationRun {
 }
 
 // Replace scores by their softmax, and return the mean of the values under it.
-function softmaxMean(p, values) {
+export function softmaxMean(p, values) {
 	let top = -Infinity,
 		total = 0,
 		sum = 0;
@@ -313,7 +323,7 @@ function softmaxMean(p, values) {
 // Two softmax heads that share a task: each token has a value, and the answer is the sum of
 // the values of two tokens, one with the feature f₁ and one with f₂. Heads know the values,
 // and learn their keys. law: {d, nTokens, amplitude, noise}; start: [own, other] overlaps.
-class HeadsRun extends PairRun {
+export class HeadsRun extends PairRun {
 	constructor(law, batch, [own, other], seed, run) {
 		super(law.d, law.nTokens, batch, seed, run);
 		Object.assign(this, { law, values: new Float64Array(law.nTokens + 1), losses: 0, samples: 0 });
@@ -371,14 +381,14 @@ class HeadsRun extends PairRun {
 }
 
 // Projected stochastic gradient ascent of signal recovery, one prompt per step, random signs.
-class SignalRun {
+export class SignalRun {
 	constructor(law, seed, run) {
 		const n = law.nInformative + law.nNuisance,
 			rng = new Stream(seed, run),
 			start = rng.normal();
 		const t = start / hypot(start, rng.chi(law.d - 1)),
-			[z, p, meet] = [3 * n, n, n].map((size) => new Float64Array(size));
-		Object.assign(this, { law, n, rng, t, z, p, meet });
+			[z, p, meet, gradient] = [3 * n, n, n, 4].map((size) => new Float64Array(size));
+		Object.assign(this, { law, n, rng, t, z, p, meet, gradient });
 	}
 
 	order() {
@@ -386,6 +396,17 @@ class SignalRun {
 	}
 
 	step(size) {
+		const { t, gradient } = this,
+			s = tangentOf(t);
+		this.prompt();
+		const radial = t * gradient[0] + s * gradient[1],
+			q0 = t + size * (gradient[0] - radial * t),
+			q1 = s + size * (gradient[1] - radial * s);
+		this.t = q0 / hypot(q0, q1, size * gradient[2], size * gradient[3]);
+	}
+
+	// Write the gradient of one prompt: along u, along the residual of q, along two new directions.
+	prompt() {
 		const {
 			rng,
 			n,
@@ -393,6 +414,7 @@ class SignalRun {
 			p,
 			meet,
 			t,
+			gradient,
 			law: { d, nInformative, strength, beta },
 		} = this;
 		const a = strength * sqrt(d),
@@ -438,11 +460,10 @@ class SignalRun {
 			cc += c * c;
 			cp += (c * p[i]) / norm;
 		}
-		const left = cc - cp * cp,
-			g3 = left > TINY * cc ? sqrt(left) * rng.chi(d - 3) : 0;
-		const radial = t * g0 + s * g1,
-			q0 = t + size * (g0 - radial * t),
-			q1 = s + size * (g1 - radial * s);
-		this.t = q0 / hypot(q0, q1, size * g2, size * g3);
+		const left = cc - cp * cp;
+		gradient[0] = g0;
+		gradient[1] = g1;
+		gradient[2] = g2;
+		gradient[3] = left > TINY * cc ? sqrt(left) * rng.chi(d - 3) : 0;
 	}
 }

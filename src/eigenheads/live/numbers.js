@@ -1,12 +1,26 @@
 // Random numbers and special functions.
-// The files of this page are one program: what one declares the next ones use.
-"use strict";
 
-const { abs, atan, ceil, cos, exp, floor, hypot, log, log10, max, min, PI, round, sign, sqrt } =
-	Math;
-const TWO_OVER_ROOT_PI = 2 / sqrt(PI);
-const clip = (x, low, high) => min(high, max(low, x));
-const tangentOf = (x) => sqrt(max(0, (1 - x) * (1 + x)));
+export const {
+	abs,
+	atan,
+	ceil,
+	cos,
+	exp,
+	floor,
+	hypot,
+	log,
+	log10,
+	log2,
+	max,
+	min,
+	PI,
+	round,
+	sign,
+	sqrt,
+} = Math;
+export const TWO_OVER_ROOT_PI = 2 / sqrt(PI);
+export const clip = (x, low, high) => min(high, max(low, x));
+export const tangentOf = (x) => sqrt(max(0, (1 - x) * (1 + x)));
 
 // ---- erf: Taylor polynomials of degree 4 around nodes 1/512 apart, exact up to rounding.
 const NODES_A_UNIT = 512,
@@ -23,7 +37,7 @@ for (let i = 0; i < nodes.length; i += 2) {
 	nodes.set([slope * sum, slope], i);
 }
 
-function erf(y) {
+export function erf(y) {
 	const size = abs(y);
 	if (!(size < LAST)) return sign(y);
 	const node = (size * NODES_A_UNIT + 0.5) | 0,
@@ -37,7 +51,7 @@ function erf(y) {
 }
 
 // ---- Gauss-Legendre rule on [0, 1]: pairs of node and weight.
-function gaussRule(n) {
+export function gaussRule(n) {
 	return Array.from({ length: n }, (_, i) => {
 		let x = cos((PI * (i + 0.75)) / (n + 0.5)),
 			slope = 1;
@@ -54,8 +68,8 @@ function gaussRule(n) {
 
 // ---- Ziggurat for the normal law: 128 layers of equal area, their edges falling to 0.
 const TAIL = 3.442619855899,
-	AREA = 9.91256303526217e-3,
-	bell = (x) => exp(-0.5 * x * x);
+	AREA = 9.91256303526217e-3;
+export const bell = (x) => exp(-0.5 * x * x);
 const edges = Float64Array.of(AREA / bell(TAIL), TAIL, ...Array(127).fill(0));
 for (let i = 2; i < 128; i++) edges[i] = sqrt(-2 * log(AREA / edges[i - 1] + bell(edges[i - 1])));
 const heights = edges.map(bell),
@@ -65,7 +79,7 @@ const heights = edges.map(bell),
 // counter among them, so that no stream can fall into a short cycle.
 const VALUES = 1024;
 
-class Stream {
+export class Stream {
 	constructor(seed, run) {
 		this.state = Int32Array.of(seed, run, 0x5eed1e55, 1);
 		// One word per number, then one byte per number for its layer: shared bits would

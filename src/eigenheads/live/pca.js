@@ -1,11 +1,13 @@
 // A head that learns to reconstruct its query, and so finds the first principal component.
 // Tokens are N(0, Σ). Σ has a few leading eigenvalues, and the others are equal: the bulk.
 // The loss is |x₁ - T|², T = Σ_k p_k x_k, with weights of scores (μ·x₁)(μ·x_k).
-"use strict";
+import { bell, ceil, exp, floor, hypot, max, min, sqrt, Stream } from "./numbers.js";
+import { softmaxMean, TINY } from "./engine.js";
+import { Fluctuations, LEFT, noiseSamples, recent, tiltedMoments, tiltRule } from "./softmax.js";
 
 // law: {d, nTokens, isSoftmax, roots, bulk, trace}; roots are those of the leading eigenvalues
 // and `bulk` that of each of the others. The order is [μ·u₁, …, μ·u_s, length in the bulk].
-class PcaRun {
+export class PcaRun {
 	constructor(law, batch, start, seed, run) {
 		const s = law.roots.length,
 			vector = () => new Float64Array(s + 3);
@@ -177,8 +179,17 @@ class PcaRun {
 // ---- theory ----
 // With c = μᵀΣμ and scores c g₁ g_k of standard normals, the risk is
 //   (b/c) A(c) + (τ - b/c) B(c),  A = E(g₁ - Σ p g)²,  B = E(1 - 2p₁ + Σ p²),  b = μᵀΣ²μ,
-// for every number of tokens. A and B of softmax are integrals over g₁ and log s.
-function pcaMeans(c, nTokens, isSoftmax) {
+// for every number of tokens. A and B of softmax are integrals over g₁ and log s, computed in
+// pieces of one g₁.
+function pcaMeans(...all) {
+	const work = pcaWork(...all);
+	let piece;
+	do piece = work.next();
+	while (!piece.done);
+	return piece.value;
+}
+
+function* pcaWork(c, nTokens, isSoftmax) {
 	const n = nTokens - 1;
 	if (!isSoftmax) {
 		// Moments of g₁² (1, 3, 15) and of the sum S of n other squares (n, n² + 2n).
@@ -224,6 +235,7 @@ function pcaMeans(c, nTokens, isSoftmax) {
 		A += weight * (y * y + gap * (onSquare - 2 * y * onMean));
 		B += weight * (1 + gap * (squares - 2 * first));
 		total += weight;
+		yield;
 	}
 	return [A / total, B / total];
 }
@@ -238,10 +250,18 @@ class PcaTable {
 		Object.assign(this, { nTokens, isSoftmax, nodes: [] });
 	}
 
-	// Compute one more node; return whether the first ones are there.
+	// Compute one more piece of a node; return whether the first nodes are there.
 	prepare() {
-		if (this.nodes.length < FIRST_NODES) this.node(this.nodes.length);
-		return this.nodes.length >= FIRST_NODES;
+		const { nodes } = this;
+		if (nodes.length < FIRST_NODES) {
+			this.work ??= pcaWork(nodes.length * NODE_GAP, this.nTokens, this.isSoftmax);
+			const { done, value } = this.work.next();
+			if (done) {
+				nodes.push(value);
+				this.work = null;
+			}
+		}
+		return nodes.length >= FIRST_NODES;
 	}
 
 	node(i) {
@@ -270,10 +290,10 @@ class PcaTable {
 		return out;
 	}
 }
-const pcaTable = recent((key) => new PcaTable(...JSON.parse(key)), 8);
+export const pcaTable = recent((key) => new PcaTable(...JSON.parse(key)), 8);
 
 // c = μᵀΣμ and b = μᵀΣ²μ of an order, and its squared length.
-function pcaForms(order, { roots, bulk }) {
+export function pcaForms(order, { roots, bulk }) {
 	let c = 0,
 		b = 0,
 		square = 0;
@@ -287,7 +307,7 @@ function pcaForms(order, { roots, bulk }) {
 	return { c, b, square };
 }
 
-function pcaRisk(order, law, table) {
+export function pcaRisk(order, law, table) {
 	const { c, b } = pcaForms(order, law),
 		[A, B] = table.at(c);
 	return law.trace * B + (c > 0 ? (b / c) * (A - B) : 0);
@@ -317,7 +337,7 @@ function pcaMove(order, gradient, alpha, share = 0, bulkNoise = 0) {
 	return next;
 }
 
-function pcaStep(order, t, { law, batch, table, step, hold }) {
+export function pcaStep(order, t, { law, batch, table, step, hold }) {
 	const memo = order.memo ?? {
 			until: t,
 			wander: new Fluctuations(order.length),
@@ -327,7 +347,7 @@ function pcaStep(order, t, { law, batch, table, step, hold }) {
 	if (t >= memo.until) {
 		const { wander, run } = memo;
 		if (memo.since !== undefined) wander.pass(t - memo.since);
-		const { bulk, covariance } = run.put(order).moments(NOISE_SAMPLES);
+		const { bulk, covariance } = run.put(order).moments(noiseSamples(law));
 		const change = (y) =>
 			pcaMove(y, pcaGradient(y, law, table), alpha, 1 / batch, bulk).map(
 				(value, i) => value - y[i],
@@ -341,5 +361,5 @@ function pcaStep(order, t, { law, batch, table, step, hold }) {
 		{ memo },
 	);
 }
-const pcaDescent = (order, t, { law, table, step }) =>
+export const pcaDescent = (order, t, { law, table, step }) =>
 	pcaMove(order, pcaGradient(order, law, table), step(t));

@@ -1,11 +1,33 @@
 // Drawing: axes, curves, squares of overlaps, the spectrum, the signal's tree and map.
-"use strict";
+import {
+	abs,
+	ceil,
+	clip,
+	cos,
+	exp,
+	floor,
+	hypot,
+	log,
+	log10,
+	max,
+	min,
+	PI,
+	round,
+} from "./numbers.js";
+import {
+	LOCATION_FIXED_POINTS,
+	locationField,
+	SIGNAL_FIXED_POINTS,
+	signalObjective,
+} from "./theory.js";
+import { recent, softmaxFixedPoints, softmaxSlopes } from "./softmax.js";
+import { fmt, mean } from "./systems.js";
 
-const style = getComputedStyle(document.documentElement),
-	color = (name) => style.getPropertyValue(`--${name}`); // follows the scheme
+const style = getComputedStyle(document.documentElement);
+export const color = (name) => style.getPropertyValue(`--${name}`); // follows the scheme
 
 // Fit a canvas to its box and the screen's pixels, and clear it.
-function prepare(canvas) {
+export function prepare(canvas) {
 	const ratio = devicePixelRatio,
 		c = canvas.getContext("2d"),
 		{ clientWidth: width, clientHeight: height } = canvas;
@@ -77,7 +99,10 @@ function axes(
 	{ c, width, height },
 	{ x, y, xLog, yLog, xLabel, square, isBare, top = square ? 24 : 8 },
 ) {
-	const yTicks = ticks(y, yLog, 4),
+	// Within one decade the ticks are those of a linear axis, and the highest ones are too close.
+	const yTicks = ticks(y, yLog, 4).filter(
+			(v, i, all) => !yLog || i === 0 || log(v / all[i - 1]) > log(y[1] / y[0]) / 8,
+		),
 		yText = labels(yTicks, y);
 	let [x0, x1, y0, y1] = [
 		16 + max(...yText.map((text) => c.measureText(text).width)),
@@ -147,7 +172,7 @@ const curves =
 				)
 				.concat(parts.flatMap((i) => banded(i).flatMap((one) => one.bands[i])));
 		const lines = close ? [] : levels;
-		let y = close || yLog ? around(shown) : range === "seen" ? around([...shown, 0, 1]) : range;
+		let y = close || yLog ? around(shown) : range === "seen" ? around([...shown, 0]) : range;
 		if (yLog) {
 			const [low, high] = around(
 				[...shown, ...lines.flatMap(([key]) => records.map((one) => one.levels[key]))]
@@ -225,7 +250,7 @@ function paths(c, { records, last }, place) {
 }
 
 // Return the part of the square that the runs have visited, if it is small.
-function closeUp({ records, system }) {
+export function closeUp({ records, system }) {
 	if (system.name !== "location") return null;
 	const some = records.filter((_, i) => i % 8 === 0 || i === records.length - 1),
 		ranges = [0, 1].map((i) =>
@@ -458,7 +483,7 @@ function tree(canvas, session) {
 const MAP = { x: [0.001, 0.5], y: [1e-4, 3], xLog: true, yLog: true, xLabel: "informative share" },
 	COLUMNS = 72,
 	ROWS = 48;
-const between = ([a, b], f) => a * (b / a) ** f;
+export const between = ([a, b], f) => a * (b / a) ** f;
 
 function map(canvas, { P, system }) {
 	const key = [
@@ -510,7 +535,7 @@ function map(canvas, { P, system }) {
 // The four figures of each system.
 const DOTTED = [2, 3],
 	LONG = [8, 3];
-const figures = {
+export const figures = {
 	location: [
 		square,
 		curves([0, 1]),
@@ -544,8 +569,8 @@ const figures = {
 	],
 	signal: [
 		tree,
-		curves([0], { levels: [["pca", "grey", LONG]] }),
-		curves([1], { yLog: true, levels: [["floor", "green", DOTTED]] }),
+		curves([0], { band: true, levels: [["pca", "grey", LONG]] }),
+		curves([1], { yLog: true, band: true, levels: [["floor", "green", DOTTED]] }),
 		map,
 	],
 };

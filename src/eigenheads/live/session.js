@@ -1,17 +1,22 @@
 // A session: thirty runs and their theory, a few milliseconds at a time; records, data.
-"use strict";
+import { abs, clip, floor, log2, max, min } from "./numbers.js";
+import { ESCAPE, MAX_RECORDS, mean, N_RUNS } from "./systems.js";
 
-class Session {
+export class Session {
 	constructor(system, P) {
+		const tokens = P.tokens * (P.batch || 1); // of an update
 		Object.assign(this, {
+			tokens,
 			system,
 			P,
 			setup: system.setup(P),
 			step: 0,
-			stride: 1,
+			// Updates per record; it doubles as records become many. Short prompts begin with more.
+			stride: 2 ** max(0, floor(log2(min(P.updates / (16 * MAX_RECORDS), 1000 / tokens)))),
 			records: [],
-			cost: 0.02, // of an update of one run, and of a piece of theory or of a record, in ms
-			piece: 0.3,
+			// Expected times in ms: of an update of a run and of theory, of a renewal of theory's
+			// integrals, of a piece of a record, and of a piece of the preparation.
+			costs: { run: 0.02, theory: 0.02, renewal: 0.5, record: 0.1, prepare: 0.3 },
 			recorder: null,
 			turn: 0,
 			broken: false,
@@ -30,11 +35,16 @@ class Session {
 		return this.system.orderOf?.(run, this.setup) ?? run.order();
 	}
 
-	// Compute what a session needs before its first record; return whether all is there.
+	// Compute what a session needs before its first record, one piece at least and others as far as
+	// the deadline allows; return whether all is there.
 	prepare(deadline) {
-		while (!this.isReady && performance.now() < deadline) {
+		let now = performance.now();
+		while (!this.isReady) {
 			this.isReady = this.system.prepare(this.setup);
+			this.expect("prepare", performance.now() - now);
+			now = performance.now();
 			if (this.isReady) this.record();
+			else if (now + this.costs.prepare >= deadline) break;
 		}
 		return this.isReady;
 	}
@@ -49,39 +59,53 @@ class Session {
 	// Work until the deadline (ms); runs, then theory, reach a record one after the other.
 	advance(deadline) {
 		if (!this.prepare(deadline)) return;
-		let tokens = 3e5; // a bound, because some clocks do not advance during a task
+		let left = 3e5; // tokens: a bound, because some clocks do not advance during a task
 		do {
-			const now = performance.now();
+			const now = performance.now(),
+				{ kind, count } = this.next();
 			if (this.recorder) {
 				if (this.recorder.next().done) this.recorder = null;
-				this.smooth(performance.now() - now);
+				this.expect(kind, performance.now() - now);
 				continue;
 			}
-			const target = min(this.P.updates, (floor(this.step / this.stride) + 1) * this.stride);
-			const until = this.theory[this.turn - N_RUNS]?.memo?.until ?? Infinity;
-			let chunk = min(target - this.at[this.turn], max(1, min(256, floor(0.3 / this.cost))));
-			// Theory renews its integrals at most once before the clock is read again.
-			if (until > this.at[this.turn]) chunk = min(chunk, until - this.at[this.turn]);
-			else chunk = 1;
-			this.push(this.turn, chunk);
-			tokens -= chunk * this.P.tokens * (this.P.batch || 1);
-			// Smoothed duration of a step, because clocks of browsers are coarse.
-			const spent = performance.now() - now;
-			if (this.turn < N_RUNS) this.cost = max(1e-4, 0.9 * this.cost + (0.1 * spent) / chunk);
-			else this.smooth(spent);
-			if (this.at[this.turn] < target) continue;
+			this.push(this.turn, count);
+			this.expect(kind, (performance.now() - now) / count);
+			left -= count * this.tokens;
+			if (this.at[this.turn] < this.target) continue;
 			this.turn = (this.turn + 1) % this.at.length;
-			if (!this.turn) this.recorder = this.recording(target);
-		} while (tokens > 0 && !this.done && performance.now() + this.next < deadline);
+			if (!this.turn) this.recorder = this.recording(this.target);
+		} while (left > 0 && !this.done && performance.now() + this.next().time < deadline);
 	}
 
-	// Expected duration of the next piece of work. Pieces are long or short: the root mean square
-	// is between. On a busy machine some take far longer, and are not expected again.
-	get next() {
-		return this.recorder || this.turn >= N_RUNS ? this.piece : this.cost;
+	// The step of the next record.
+	get target() {
+		return min(this.P.updates, (floor(this.step / this.stride) + 1) * this.stride);
 	}
-	smooth(spent) {
-		this.piece = sqrt(0.9 * this.piece ** 2 + 0.1 * min(spent, 2) ** 2);
+
+	// The next piece of work: its kind, the number of updates, and how long it is expected to take.
+	next() {
+		const at = this.at[this.turn],
+			{ until = Infinity, renew } = this.theory[this.turn - N_RUNS]?.memo ?? {},
+			kind = this.recorder
+				? "record"
+				: this.turn < N_RUNS
+					? "run"
+					: renew || until <= at
+						? "renewal"
+						: "theory",
+			isLong = kind === "record" || kind === "renewal",
+			cost = this.costs[kind],
+			count = isLong ? 1 : min(this.target - at, until - at, clip(floor(0.3 / cost), 1, 256));
+		return { kind, count, time: cost * count };
+	}
+
+	// Learn from a duration. Updates take the same time, and clocks of browsers are coarse: smooth.
+	// Other pieces differ: expect the longest of late, but not what a busy machine adds.
+	expect(kind, spent) {
+		const { costs } = this;
+		if (kind === "run" || kind === "theory")
+			costs[kind] = max(1e-4, 0.9 * costs[kind] + 0.1 * spent);
+		else costs[kind] = max(0.95 * costs[kind], min(spent, 2));
 	}
 
 	push(index, count) {
@@ -127,11 +151,13 @@ class Session {
 			};
 		});
 		// At few records, which outlive a longer stride.
-		const isKept = step % (16 * this.stride) === 0 || step >= this.P.updates,
+		const isKeptBy = (records) => step % (records * this.stride) === 0 || step >= this.P.updates,
+			isKept = isKeptBy(16),
+			isOften = isKeptBy(4),
 			isLate = isKept && step >= min(ESCAPE, this.P.updates / 2);
 		let bands = {};
 		if (!isBroken && system.bands) {
-			bands = system.bands(theory, step, setup, { isKept, isLate });
+			bands = system.bands(theory, step, setup, { isKept, isLate, isOften });
 			if (bands.next) bands = yield* bands;
 		}
 		yield;

@@ -3,13 +3,15 @@
 // and e^{-sZ} is a product over tokens. A mean over all tokens is therefore one integral
 // over log s of products of means over one token. All rules are trapezoidal, and converge
 // exponentially.
-"use strict";
+import { abs, bell, ceil, exp, floor, max, min, PI, sqrt } from "./numbers.js";
+import { MOVE_PARTS, pairStep } from "./theory.js";
+import { HeadsRun, SoftmaxLocationRun } from "./engine.js";
 
 const FAR = 6.5; // a standard normal is larger with probability 1e-10
-const LEFT = 15; // e^{-15} is neglected
+export const LEFT = 15; // e^{-15} is neglected
 
 // Nodes g, weights of the standard normal law and e^{scale·g}; the last few scales are kept.
-const recent = (make, size) => {
+export const recent = (make, size) => {
 	const kept = new Map();
 	return (key) => {
 		if (!kept.has(key)) {
@@ -20,7 +22,7 @@ const recent = (make, size) => {
 	};
 };
 
-const tiltRule = recent((scale) => {
+export const tiltRule = recent((scale) => {
 	const gap = 0.5 / max(1, abs(scale)),
 		count = ceil(FAR / gap),
 		g = Float64Array.from({ length: 2 * count + 1 }, (_, i) => (i - count) * gap);
@@ -32,7 +34,7 @@ const tiltRule = recent((scale) => {
 }, 128);
 
 // Means E[ŵᵏ gʲ e^{-ŵ}] with ŵ = e^{u + scale·g}, for k < 4 and j < 3: out[3k + j].
-function tiltedMoments(u, { g, weight, tilt }, out) {
+export function tiltedMoments(u, { g, weight, tilt }, out) {
 	const size = exp(u);
 	let s0 = 0,
 		s1 = 0,
@@ -167,13 +169,13 @@ function softmaxCoefficients([, nu, theta, eta, rho], { d, nTokens, gamma }) {
 
 const product = (a, b) => a.reduce((sum, x, i) => sum + x * b[i], 0);
 
-function softmaxExcess(order, law, lambda) {
+export function softmaxExcess(order, law, lambda) {
 	const { terms } = softmaxTerms(order[0], law, lambda);
 	return law.gamma ** 2 + product(softmaxCoefficients(order, law), terms);
 }
 
 // Derivatives of the risk in κ, ν, θ, η and ρ.
-function softmaxSlopes(order, law, lambda) {
+export function softmaxSlopes(order, law, lambda) {
 	const [, nu, theta, eta, rho] = order,
 		{ terms: q, slopes } = softmaxTerms(order[0], law, lambda),
 		{ d, nTokens, gamma } = law,
@@ -195,7 +197,7 @@ function softmaxSlopes(order, law, lambda) {
 
 // On the manifold the risk is A(κ) - 2νγ² P(κ). The flow rests in the corners, and where
 // it changes sign on an edge ν = ±1.
-function softmaxFixedPoints(law, lambda) {
+export function softmaxFixedPoints(law, lambda) {
 	const at = (kappa, nu) => {
 		const [byKappa] = softmaxSlopes([kappa, nu, 0, 0, 0], law, lambda);
 		return -byKappa;
@@ -362,7 +364,7 @@ function mehler(a, b, rho, N, out, byRho, size) {
 }
 
 // Excess risk of two heads, and its derivatives in the order (k·f₁, v·f₂, v·f₁, k·f₂, k·v).
-function headsRisk([kf1, vf2, vf1, kf2, rho], { nTokens, amplitude }, lambda) {
+export function headsRisk([kf1, vf2, vf1, kf2, rho], { nTokens, amplitude }, lambda) {
 	const rate = lambda * amplitude,
 		x = [kf1, kf2, vf1, vf2].map((overlap) => rate * overlap);
 	const [p, p0, p1] = headTerms(x[0], x[1], nTokens, lambda),
@@ -381,11 +383,12 @@ function headsRisk([kf1, vf2, vf1, kf2, rho], { nTokens, amplitude }, lambda) {
 }
 
 // ---- noise and fluctuations, from samples that are the same at every call ----
-const NOISE_SAMPLES = 256;
+// Fewer for long prompts, so that one call takes about a millisecond at most.
+export const noiseSamples = ({ nTokens }) => ceil(max(16, min(256, 2 ** 13 / nTokens)));
 
-const softmaxHead = {
+export const softmaxHead = {
 	slopes: softmaxSlopes,
-	noise: (order, law, lambda) => scratch(law).put(order).moments(lambda, NOISE_SAMPLES).noise,
+	noise: (order, law, lambda) => scratch(law).put(order).moments(lambda, noiseSamples(law)).noise,
 	moves(kappa, nu, law, lambda, part = null) {
 		const n = ceil(max(256, 2 ** 16 / law.nTokens) / (part === null ? 1 : MOVE_PARTS)),
 			run = new SoftmaxLocationRun(law, 1, "manifold", 0, part ?? 0).put([kappa, nu, 0, 0, 0]),
@@ -397,7 +400,7 @@ const scratch = (law) => new SoftmaxLocationRun(law, 1, "manifold", 0, 0);
 
 // Covariance of small fluctuations around a mean path: after one update with mean map
 // y + F(y) it is (I + J) Σ (I + J)ᵀ + D. The columns of J are renewed in turn.
-class Fluctuations {
+export class Fluctuations {
 	constructor(size) {
 		const zeros = () => new Float64Array(size * size);
 		Object.assign(this, { size, jacobian: zeros(), spread: zeros(), added: zeros(), column: 0 });
@@ -447,11 +450,11 @@ class Fluctuations {
 	}
 }
 
-const MIDDLE = 1.2816; // deviations that hold the middle 80 % of a normal law
+export const MIDDLE = 1.2816; // deviations that hold the middle 80 % of a normal law
 
 // One update of the mean path of two heads. Integrals are renewed when `memo.until` is reached;
 // until then they hold, because overlaps change slowly.
-function headsStep(order, t, { law, batch, lambda, step, hold }) {
+export function headsStep(order, t, { law, batch, lambda, step, hold }) {
 	const memo = order.memo ?? {
 			until: t,
 			wander: new Fluctuations(5),
@@ -462,7 +465,7 @@ function headsStep(order, t, { law, batch, lambda, step, hold }) {
 		const { excess, slopes } = headsRisk(order, law, lambda),
 			{ wander, run } = memo;
 		if (memo.slopes) wander.pass(t - memo.since);
-		const { noise, covariance } = run.put(order).moments(lambda, NOISE_SAMPLES, alpha / batch),
+		const { noise, covariance } = run.put(order).moments(lambda, noiseSamples(law), alpha / batch),
 			share = 1 / batch;
 		const change = (y, by) => pairStep(y, by, alpha, share, noise).map((value, i) => value - y[i]);
 		wander.added = covariance.map((entry) => (entry * alpha * alpha) / batch);

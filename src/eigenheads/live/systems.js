@@ -1,14 +1,38 @@
 // The four systems: parameters, updates, theory and records.
-"use strict";
+import { abs, clip, floor, hypot, max, min, round, sqrt } from "./numbers.js";
+import {
+	erfHead,
+	locationExcess,
+	locationJacobian,
+	middleOfLength,
+	MOVE_PARTS,
+	pairStep,
+	pooledPcaAlignment,
+	promptOf,
+	signalFloor,
+	signalSteps,
+	stationarySpread,
+} from "./theory.js";
+import { HeadsRun, LocationRun, SignalRun, SoftmaxLocationRun } from "./engine.js";
+import {
+	Fluctuations,
+	headsRisk,
+	headsStep,
+	MIDDLE,
+	softmaxExcess,
+	softmaxHead,
+} from "./softmax.js";
+import { signalBands, SignalStarts, signalStep, SignalTurns } from "./signal.js";
+import { pcaDescent, pcaForms, pcaRisk, PcaRun, pcaStep, pcaTable } from "./pca.js";
 
-const systems = { __proto__: null },
+export const systems = { __proto__: null },
 	N_RUNS = 30,
 	MAX_RECORDS = 300,
 	// Updates in which heads leave random starts; before, they have no stationary spread.
 	ESCAPE = 5000,
 	GAMMA = Math.SQRT1_2;
 
-function fmt(x, digits = 3) {
+export function fmt(x, digits = 3) {
 	const size = abs(x),
 		sign = x < 0 ? "−" : "";
 	if (!size || size === Infinity) return String(x);
@@ -20,7 +44,7 @@ function fmt(x, digits = 3) {
 	return sign + +size.toPrecision(size >= 1000 ? 5 : digits);
 }
 
-const mean = (values) => values.reduce((sum, x) => sum + x, 0) / values.length;
+export const mean = (values) => values.reduce((sum, x) => sum + x, 0) / values.length;
 const falling = (first, times, P) => (t) => first / (1 + ((times - 1) * t) / P.updates);
 
 // ---- parameters, each with its two sentences ----
@@ -290,19 +314,24 @@ systems.signal = {
 		...ending(50, 2000),
 	],
 	setup(P) {
-		const law = signalLaw(P);
+		const law = signalLaw(P),
+			step = falling(P.step * signalSteps(law).first, P.decay, P);
 		return {
 			law,
 			prompt: promptOf(law),
 			floor: signalFloor(law),
-			step: falling(P.step * signalSteps(law).first, P.decay, P),
+			turns: new SignalTurns(law),
+			starts: new SignalStarts(law, step),
+			step,
 		};
 	},
 	columns: ["alignment"],
 	derived: ["error"],
 	makeRun: (P, S, run) => new SignalRun(S.law, P.seed, run),
 	stepRun: (run, t, S) => run.step(S.step(t)),
-	stepTheory: ([q], t, S) => [signalAscent(q, S.law, S.step(t))],
+	prepare: (S) => S.turns.prepare(),
+	stepTheory: signalStep,
+	bands: (theory, t, S, { isOften }) => (isOften ? signalBands(theory, S) : {}),
 	derive: ([q]) => [max(1 - abs(q), 1e-16)],
 	overlaps: 1,
 	levels: (t, { step, prompt: { pi, a, d, n }, floor }) => ({

@@ -1,5 +1,6 @@
 // Texts of the page: introductions, captions, summaries, the tour.
-"use strict";
+import { abs, hypot, max, min } from "./numbers.js";
+import { fmt, mean, N_RUNS } from "./systems.js";
 
 const RUNS = [
 	["blue", "━━", "mean of 30 runs; band: the middle 80 %"],
@@ -10,8 +11,9 @@ const RESTS = [
 	["purple", "■", "source"],
 ];
 
-const words = {
+export const words = {
 	location: {
+		many: "heads",
 		intro:
 			"One token of each prompt decides the answer. A head must learn which token to attend to (key k) and what to read from it (value v).",
 		titles: [
@@ -25,7 +27,7 @@ const words = {
 		key: [
 			...RUNS,
 			["ink", "──", "theory without noise"],
-			["ink", "▒", "theory, late: the middle 80 %"],
+			["ink", "▒", "theory: the middle 80 % (erf: late in training)"],
 			["orange", "━━", "|ν|"],
 			["green", "┈┈", "oracle"],
 			["grey", "╍╍", "best linear predictor"],
@@ -61,6 +63,7 @@ const words = {
 					}`,
 	},
 	heads: {
+		many: "pairs",
 		intro:
 			"The answer is the sum of the values of two tokens, and each of them has a feature. Two softmax heads first look at both features, and then part: each takes one.",
 		titles: [
@@ -91,6 +94,7 @@ const words = {
 				: `Training at d = ${fmt(P.d)} takes about ${fmt((10 * P.d) / P.step, 1)} updates, because a step is of size 1/d. The page shows its beginning; the theoretical curve is the same in all large dimensions, per d updates.`,
 	},
 	pca: {
+		many: "heads",
 		intro:
 			"A head reconstructs its query, the first token of a prompt, from all tokens. Without any labels its direction μ becomes the first principal component of the tokens.",
 		titles: [
@@ -117,6 +121,7 @@ const words = {
 		},
 	},
 	signal: {
+		many: "queries",
 		intro:
 			"A few tokens share a direction u, with random signs; most are noise. A query maximises the length of its own attention output and so finds u.",
 		titles: [
@@ -129,6 +134,7 @@ const words = {
 		shown: [[0], [0], [1], []],
 		key: [
 			...RUNS,
+			["ink", "▒", "theory: the middle 80 %"],
 			["grey", "╍╍", "PCA of the same tokens"],
 			["green", "┈┈", "noise floor of the step size"],
 			["orange", "●", "current query"],
@@ -145,7 +151,7 @@ const words = {
 			const [up, down] = [1, -1].map((side) => orders.filter(([t]) => side * t > 0.9).length);
 			return `${up} of ${N_RUNS} queries have found u and ${down} have found −u; the alignment of PCA with all tokens so far would be ${fmt(levels.pca)}.${
 				pi * a * a > 100
-					? ` Because of the strong signal (πA² = ${fmt(pi * a * a)}), random signs move queries away from zero before the theoretical path leaves it.`
+					? ` Because of the strong signal (πA² = ${fmt(pi * a * a)}), random signs move queries away from zero before the mean path leaves it; the grey band includes this.`
 					: ""
 			}`;
 		},
@@ -159,11 +165,11 @@ const values = ({ system: { name }, last: { stats } }, band) =>
 		);
 		return `${one} ${middle} (theory ${theory}${band ? `, most from ${low} to ${high}` : ""})`;
 	});
-const summary = (session) =>
+export const summary = (session) =>
 	`Update ${fmt(session.step)} of ${fmt(session.P.updates)} at d = ${fmt(session.P.d)}. ${words[session.system.name].found(session)} Means: ${values(session).join(", ")}.`;
 
 // Descriptions of the pictures as they are now, for screen readers.
-const captions = (session) =>
+export const captions = (session) =>
 	words[session.system.name].titles.map((title, i) => {
 		const {
 				P,
@@ -178,7 +184,7 @@ const captions = (session) =>
 	});
 
 // Title, selector of the outlined part, and the text for each system.
-const tourSteps = [
+export const tourSteps = [
 	[
 		"Thirty runs at once",
 		"figure.hero",
@@ -212,7 +218,7 @@ const tourSteps = [
 			location:
 				"The dashed line is the mean path of training with noise, from the same starts; heads that take the value for the key fall below it. The thin line is gradient descent without noise. Larger batches bring both together.",
 			signal:
-				"The dashed line is the mean path from the same starts. If signs do not cancel in a prompt, queries may leave zero earlier. The grey line is PCA of the same tokens.",
+				"The dashed line is the mean path from the same starts, and the grey band should contain most runs. Signs that do not cancel in a prompt can move queries away from zero before the mean path. The grey dashed line is PCA of the same tokens.",
 			heads:
 				"The dashed line is the mean path, and the grey band should contain most runs. Where the heads part, small differences grow, and the band is wide.",
 			pca: "The dashed line is the mean path with noise, and the grey band should contain most runs. The thin line is gradient descent on the risk, without noise.",

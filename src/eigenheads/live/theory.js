@@ -1,6 +1,23 @@
 // Closed forms: the population risk of single-location regression, the objective of
 // signal recovery, and what follows. The names are those of eigenheads.theory.
-"use strict";
+import {
+	abs,
+	atan,
+	ceil,
+	erf,
+	exp,
+	floor,
+	gaussRule,
+	hypot,
+	log,
+	max,
+	min,
+	PI,
+	sqrt,
+	Stream,
+	tangentOf,
+	TWO_OVER_ROOT_PI,
+} from "./numbers.js";
 
 const SHORT_RULE = gaussRule(6),
 	LONG_RULE = gaussRule(20);
@@ -70,7 +87,7 @@ function locationSlopes([kappa, nu, theta, eta, rho], { d, nTokens, gamma }, lam
 
 // Population risk without the noise ε². It is quadratic in θ, η, ρ, so that Euler's
 // theorem gives it from the derivatives.
-function locationExcess(order, law, lambda) {
+export function locationExcess(order, law, lambda) {
 	const [kappa, nu, theta, eta, rho] = order,
 		[, , byTheta, byEta, byRho] = locationSlopes(order, law, lambda);
 	const near = sharpness(lambda, law.gamma),
@@ -85,7 +102,7 @@ function locationExcess(order, law, lambda) {
 
 // The mean of the five numbers after one step of projected SGD: `share` is one over the batch, and `noise` the mean squared
 // tangent gradients of one prompt and their product. Without a share it is gradient descent on the population risk.
-function pairStep(order, slopes, a, share = 0, noise = [0, 0, 0]) {
+export function pairStep(order, slopes, a, share = 0, noise = [0, 0, 0]) {
 	const [kappa, nu, theta, eta, rho] = order,
 		[byKappa, byNu, byTheta, byEta, byRho] = slopes;
 	const radialK = kappa * byKappa + eta * byEta + rho * byRho,
@@ -193,7 +210,7 @@ function locationNoise([kappa, nu, theta, eta, rho], { d, nTokens, gamma, noise 
 
 // Covariance of the moves of θ, η and ρ by the gradients of one prompt, at a point of the manifold: from prompts that
 // are the same at every call, so that the band is a smooth function of the point.
-const MOVE_PARTS = 16; // in which the page computes it
+export const MOVE_PARTS = 16; // in which the page computes it
 function locationMoves(kappa, nu, { d, nTokens, gamma, noise }, lambda, part = null) {
 	const stream = new Stream(0, part ?? 0),
 		n = ceil(max(256, 2 ** 16 / nTokens) / (part === null ? 1 : MOVE_PARTS)),
@@ -257,14 +274,14 @@ const PAIRS = [
 		[1, 2],
 	],
 	DIFFERENCE = 1e-4;
-const erfHead = { slopes: locationSlopes, noise: locationNoise, moves: locationMoves };
+export const erfHead = { slopes: locationSlopes, noise: locationNoise, moves: locationMoves };
 function locationSpread(kappa, nu, law, lambda, a, batch, head = erfHead) {
 	const J = locationJacobian(kappa, nu, law, lambda, a, batch, head);
 	return stationarySpread(J, head.moves(kappa, nu, law, lambda), a, batch);
 }
 
 // Jacobian of the mean step of θ, η and ρ at a point of the manifold.
-function locationJacobian(kappa, nu, law, lambda, a, batch, head) {
+export function locationJacobian(kappa, nu, law, lambda, a, batch, head) {
 	const moved = (axis, shift) => {
 		const order = [kappa, nu, 0, 0, 0];
 		order[axis + 2] = shift;
@@ -279,7 +296,7 @@ function locationJacobian(kappa, nu, law, lambda, a, batch, head) {
 	return [0, 1, 2].map((i) => columns.map((column) => column[i]));
 }
 
-function stationarySpread(J, D, a, batch) {
+export function stationarySpread(J, D, a, batch) {
 	const minor = (i, k) => J[i][i] * J[k][k] - J[i][k] * J[k][i];
 	const trace = J[0][0] + J[1][1] + J[2][2],
 		minors = minor(0, 1) + minor(0, 2) + minor(1, 2);
@@ -307,7 +324,7 @@ function stationarySpread(J, D, a, batch) {
 
 // The middle 80 % of √(θ²+η²+ρ²) for Gaussian θ, η, ρ with this covariance, around zero or
 // around several centres alike.
-function middleOfLength(S, centres = [[0, 0, 0]]) {
+export function middleOfLength(S, centres = [[0, 0, 0]]) {
 	const a = sqrt(max(S[0][0], 0)),
 		b = a && S[1][0] / a,
 		c = a && S[2][0] / a;
@@ -324,12 +341,12 @@ function middleOfLength(S, centres = [[0, 0, 0]]) {
 }
 
 // Velocity of the gradient flow on the manifold θ = η = ρ = 0, and where it rests for every law.
-function locationField(kappa, nu, law, lambda, slopes = locationSlopes) {
+export function locationField(kappa, nu, law, lambda, slopes = locationSlopes) {
 	const [byKappa, byNu] = slopes([kappa, nu, 0, 0, 0], law, lambda);
 	return [-byKappa * (1 - kappa) * (1 + kappa), -byNu * (1 - nu) * (1 + nu)];
 }
 
-const LOCATION_FIXED_POINTS = [
+export const LOCATION_FIXED_POINTS = [
 	[0, 0, "saddle"],
 	[1, 1, "sink"],
 	[-1, -1, "sink"],
@@ -340,7 +357,7 @@ const LOCATION_FIXED_POINTS = [
 // ---- signal ----
 // `law` is {d, nInformative, nNuisance, strength, beta}; signs are random.
 
-function promptOf({ d, nInformative, nNuisance, strength, beta }) {
+export function promptOf({ d, nInformative, nNuisance, strength, beta }) {
 	const n = nInformative + nNuisance;
 	return {
 		d,
@@ -376,7 +393,7 @@ function tilt(t, { pi, a, beta }) {
 	};
 }
 
-function signalObjective(t, law) {
+export function signalObjective(t, law) {
 	const p = promptOf(law),
 		{ shift, spread } = tilt(t, p);
 	return p.beta ** 2 + (2 * p.beta * t + shift) * shift + (p.d - 2) * p.perToken * spread;
@@ -421,7 +438,7 @@ function signalNoise(t, law) {
 }
 
 // Mean path of stochastic gradient ascent, noise included: one step.
-function signalAscent(t, law, a) {
+export function signalAscent(t, law, a) {
 	const tangent = tangentOf(t),
 		climb = a * tangent * signalGradient(t, law);
 	return (t + tangent * climb) / sqrt(1 + climb * climb + a * a * signalNoise(t, law));
@@ -429,7 +446,7 @@ function signalAscent(t, law, a) {
 
 // Growth of a small alignment in one unit of step; the first step of the rule signal_steps, half of
 // what is stable; the updates that escape from an alignment of 1/√d takes at least.
-function signalSteps(law) {
+export function signalSteps(law) {
 	const { d, pi, a, beta, perToken } = promptOf(law),
 		spike = pi * a * a,
 		noise = signalNoise(0, law);
@@ -442,16 +459,16 @@ function signalSteps(law) {
 }
 
 // The error at which drift and noise of a small step balance, a unit of step.
-const signalFloor = (law) => signalNoise(1, law) / (4 * signalGradient(1, law));
+export const signalFloor = (law) => signalNoise(1, law) / (4 * signalGradient(1, law));
 
-const SIGNAL_FIXED_POINTS = [
+export const SIGNAL_FIXED_POINTS = [
 	[-1, "sink"],
 	[0, "source"],
 	[1, "sink"],
 ];
 
 // Alignment of the first principal component of n pooled tokens: 0 if it does not see u.
-function pooledPcaAlignment(fraction, amplitude, d, n) {
+export function pooledPcaAlignment(fraction, amplitude, d, n) {
 	const ratio = d / n,
 		spike = fraction * amplitude * amplitude;
 	return spike > sqrt(ratio) ? sqrt((1 - ratio / spike ** 2) / (1 + ratio / spike)) : 0;

@@ -46,6 +46,9 @@ _OWNER = "mean_dynamics"
 # Evaluations of the moments along a run, and of their Jacobian for the band.
 _EVALUATIONS = 400
 _JACOBIANS = 50
+# A stride whose midpoint is further from a straight line is halved. Errors of the
+# midpoint rule are of second order, so that this one is small.
+_LARGEST_ERROR = 0.05
 # Differences of overlaps. With common random numbers it need not be small.
 _DIFFERENCE = 1e-3
 # Excess of a squared length that counts as rounding.
@@ -100,8 +103,9 @@ def mean_dynamics(
     n_samples
         Samples per evaluation of the moments; each evaluation draws new ones.
     stride
-        Updates per evaluation. Default: about 400 evaluations in all. With 1 each
-        update is evaluated, and the mean map itself iterated.
+        Most updates per evaluation. Default: about 400 evaluations in all, more where
+        the mean change varies fast. With 1 each update is evaluated, and the mean map
+        itself iterated.
     seed
         Fixes the samples.
 
@@ -214,11 +218,18 @@ class _Flow:
             # of its own, so that errors of sampling average out along the run.
             stop = (taken // record_every + 1) * record_every
             length = min(stride, stop - taken)
+            # Where the mean change itself changes within a stride, as it does along
+            # directions that relax fast, a long stride would leave the path.
+            while True:
+                end, error = self.advanced(y, taken, length, (*seed, 0, evaluation))
+                if length == 1 or error <= _LARGEST_ERROR:
+                    break
+                length = (length + 1) // 2
             if band:
                 if evaluation % every == 0:
                     jacobian, noise = self.linearised(y, taken, (*seed, 1, evaluation))
                 spread = _spread(spread, jacobian, noise, length)
-            y = self.advanced(y, taken, length, (*seed, 0, evaluation))
+            y = end
             if not np.all(np.isfinite(y)):
                 contract = "so small that the mean dynamics stay finite"
                 rate = self._rule_at(taken)[0].step_size
@@ -276,19 +287,24 @@ class _Flow:
 
     def advanced(
         self, y: FloatArray, update: int, length: int, seed: tuple[int, ...]
-    ) -> FloatArray:
-        """Return the overlaps after `length` updates: the map, or the midpoint rule."""
+    ) -> tuple[FloatArray, float]:
+        """Return the overlaps after `length` updates, and an estimate of the error.
+
+        One update is the mean map. Several are the midpoint rule; the error is its
+        distance from a straight line, relative to overlaps of at least 1.
+        """
         with np.errstate(over="ignore", invalid="ignore"):
             # Over a longer stride, the change per update acts as a time derivative.
-            slope = self.change(y, update, (*seed, 0))
+            slope = first = self.change(y, update, (*seed, 0))
             if length > 1:
                 middle = y + 0.5 * length * slope
                 slope = self.change(middle, update + length // 2, (*seed, 1))
             end = y + length * slope
             if not np.all(np.isfinite(end)):
-                return end
+                return end, np.inf
+            error = np.max(length * abs(slope - first) / np.maximum(1.0, abs(y)))
             # A long stride may leave the overlaps that vectors can have.
-            return recorded(self.state(end), self._pairs)
+            return recorded(self.state(end), self._pairs), float(error)
 
     def linearised(
         self, y: FloatArray, update: int, seed: tuple[int, ...]

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from eigenheads._files import check_module_file
+
 
 def cache_folder() -> Path:
     """Return the folder of generated modules.
@@ -61,6 +63,7 @@ def _written(name: str, source: str) -> Path | None:
     """Return the file of a module, written if it is not there; None if it cannot be."""
     path = cache_folder() / f"{name}.py"
     try:
+        check_module_file(path)
         # Left alone if it is there: its age is part of the key of compiled code.
         if path.exists() and path.read_text(encoding="utf-8") == source:
             return path

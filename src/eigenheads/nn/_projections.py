@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from eigenheads._checks import (
     Got,
     check_count,
+    check_flag,
     check_instance,
     check_number,
     fail,
@@ -27,6 +28,17 @@ def check_not_meta(x: Tensor, *, owner: str) -> None:
     if x.device.type == "meta":
         got = Got("a tensor on the device meta")
         fail("x", "a tensor that holds numbers", got, owner=owner)
+
+
+def check_factory(device: object, dtype: object, *, owner: str) -> None:
+    """Raise unless parameters can be made on a device, in a dtype of real numbers."""
+    is_dtype = isinstance(dtype, torch.dtype) and dtype.is_floating_point
+    if dtype is not None and not is_dtype:
+        fail("dtype", "a floating-point dtype of PyTorch, or None", dtype, owner=owner)
+    try:
+        torch.empty(0, device=device)  # type: ignore[call-overload]
+    except Exception:  # what a device must be differs between builds of PyTorch
+        fail("device", "a device of PyTorch that is here", device, owner=owner)
 
 
 class AbstractAttention(nn.Module):
@@ -73,6 +85,9 @@ class AbstractAttention(nn.Module):
         self.is_causal = is_causal
         for name, p in (("attn_drop", attn_drop), ("proj_drop", proj_drop)):
             check_number(name, p, owner=owner, minimum=0.0, maximum=1.0)
+        check_flag("qkv_bias", qkv_bias, owner=owner)
+        check_flag("is_causal", is_causal, owner=owner)
+        check_factory(device, dtype, owner=owner)
         options: dict[str, Any] = {"device": device, "dtype": dtype}
         self.qkv = nn.Linear(d_model, 3 * d_model, bias=qkv_bias, **options)
         self.attn_drop = nn.Dropout(attn_drop)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from eigenheads._checks import fail
+from eigenheads._checks import check_flag, fail
 from eigenheads.nn._diagnostics import PursuitDiagnostics, PursuitMonitor
 from eigenheads.nn._projections import AbstractAttention, Heads, Tokens
 from eigenheads.nn._pursuit import (
@@ -93,6 +93,8 @@ class RPCAttention(AbstractAttention):
         self._settings = PursuitSettings.read(
             n_iter, sparsity, threshold, multiplier, query_steps, owner=self._owner
         )
+        check_flag("symmetric", symmetric, owner=self._owner)
+        check_flag("recompute", recompute, owner=self._owner)
         if symmetric and query_steps == "every":
             contract = "'last' for symmetric=True, which uses no queries"
             fail("query_steps", contract, query_steps, owner=self._owner)

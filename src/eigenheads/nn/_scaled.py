@@ -122,6 +122,13 @@ class ScaledAttention(AbstractAttention):
 
         It is the softmax times :math:`I - S`, without dropout; rows sum to 1 only
         while :math:`S = 0`.
+
+        Parameters
+        ----------
+        x
+            Tokens. Rows of weights that NaN or infinity make undefined are zero.
+        attn_mask, is_causal
+            As in :meth:`forward`.
         """
         q, k, _ = self._heads(x)
         visibility = self._visibility(k, attn_mask, is_causal)

@@ -83,7 +83,15 @@ class SymmetricAttention(AbstractAttention):
         *,
         is_causal: bool | None = None,
     ) -> Float[Tensor, "batch heads tokens tokens"]:
-        """Return the softmax weights that :meth:`forward` uses, without dropout."""
+        """Return the softmax weights that :meth:`forward` uses, without dropout.
+
+        Parameters
+        ----------
+        x
+            Tokens. Rows of weights that NaN or infinity make undefined are zero.
+        attn_mask, is_causal
+            As in :meth:`forward`.
+        """
         _, k, _ = self._heads(x)
         visibility = self._visibility(k, attn_mask, is_causal)
         k = visibility.hide(k)

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from eigenheads._checks import (
     Got,
+    check_count,
     check_flag,
     check_instance,
     fail,
@@ -79,6 +80,8 @@ class Visibility:
             Name that errors start with.
         """
         check_flag("is_causal", is_causal, owner=owner)
+        check_axes_of("keys", keys, 4, n_queries, owner=owner)
+        check_devices(attn_mask, keys, owner=owner)
         n_keys = keys.shape[-2]
         n_queries = n_keys if n_queries is None else n_queries
         if is_causal and n_queries > n_keys:
@@ -215,6 +218,7 @@ class Visibility:
         is_causal
             Whether to hide later tokens as well.
         """
+        check_axes_of("padding", padding, 2, None, owner="Visibility.from_padding")
         if bool(padding.all()):
             return cls(padding.shape[1], is_causal)
         like = torch.empty(len(padding), 1, padding.shape[1], 1)
@@ -254,6 +258,31 @@ class Visibility:
                 if not bool(((seen != visible) & counts).any()):
                     return padding, is_causal, None
         return padding, False, full
+
+
+def check_axes_of(
+    name: str, x: Tensor, n_axes: int, n_queries: int | None, *, owner: str
+) -> None:
+    """Raise unless `x` is a dense tensor of so many axes; `n_queries` is a count."""
+    check_instance(name, x, Tensor, owner=owner)
+    if x.layout != torch.strided or x.ndim != n_axes or 0 in x.shape:
+        got = Got(f"shape {tuple(x.shape)}, layout {x.layout}")
+        contract = f"a dense tensor of {n_axes} axes, none of them empty"
+        fail(name, contract, got, owner=owner)
+    is_float = x.is_floating_point() or x.is_complex()
+    if name == "padding" and (is_float or x.device.type == "meta"):
+        got = Got(f"{x.dtype} on {x.device}")
+        fail(name, "a tensor of booleans", got, owner=owner)
+    # In a compiled graph sizes are symbols.
+    if n_queries is not None and not torch.compiler.is_compiling():
+        check_count("n_queries", n_queries, owner=owner)
+
+
+def check_devices(mask: object, keys: Tensor, *, owner: str) -> None:
+    """Raise if keys hold no numbers and their mask does."""
+    is_apart = isinstance(mask, Tensor) and mask.device.type != "meta"
+    if is_apart and keys.device.type == "meta":
+        fail("keys", "on the device of `attn_mask`", Got("meta"), owner=owner)
 
 
 def is_visible(mask: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from eigenheads.probes._heads import (
     check_mask,
     check_untrained,
 )
-from eigenheads.probes._result import ProbeResult, Statistic
+from eigenheads.probes._result import ProbeResult, Statistic, with_untrained
 
 _OWNER = "covariance_probe"
 # From this width of tokens on, several threads decompose their covariance.
@@ -126,14 +126,11 @@ def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
         )
         observed = covariance_statistics(layer)
         nulls = covariance_nulls(layer, n_permutations, seed)
-        names = list(observed)
-        if untrained:
-            copies = [_untrained_statistics(copy, layer) for copy in untrained]
-            for name in names:
-                # Heads of a layer share its tokens: a model is one draw of the rank.
-                n_draws = 1 if name == "token_rank" else None
-                draws = np.concatenate([copy[name][:n_draws] for copy in copies])
-                nulls[name]["untrained"] = np.tile(draws, (layer.n_heads, 1))
+        k, has_outputs = layer.n_components, layer.ov is not None
+        copies = [
+            untrained_covariance_statistics(copy, k, has_outputs=has_outputs)
+            for copy in untrained or ()
+        ]
     advance(layer.n_heads)
     spectra = {"tokens": layer.levels[None], "qk": layer.qk.eigenvalues}
     if layer.ov is not None:
@@ -143,35 +140,38 @@ def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
         "n_heads": layer.n_heads,
         "n_components": layer.n_components,
         "n_permutations": n_permutations,
-        "n_untrained": len(untrained or ()),
+        "n_untrained": len(copies),
         "seed": seed,
     }
     statistics = {
         name: Statistic(name, observed[name], nulls[name], *ABOUT[name])
-        for name in names
+        for name in observed
     }
+    statistics = with_untrained(statistics, copies)
     return ProbeResult("covariance_probe", statistics, spectra, settings)
 
 
-def _untrained_statistics(
-    copy: Mapping[str, Any], like: LayerForms
+def untrained_covariance_statistics(
+    copy: Mapping[str, Any], n_components: int | None = None, *, has_outputs: bool
 ) -> dict[str, FloatArray]:
-    """Return the statistics of an untrained model."""
+    """Return the statistics of an untrained model; each number is one draw."""
     names: tuple[str, ...] = ("tokens", "w_query", "w_key")
-    if like.ov is not None:
+    if has_outputs:
         names = (*names, "w_value", "w_output")
     check_untrained(copy, names, owner=_OWNER)
     layer = _check_layer(
         copy["tokens"],
         copy["w_query"],
         copy["w_key"],
-        copy.get("w_value") if like.ov is not None else None,
-        copy.get("w_output") if like.ov is not None else None,
+        copy.get("w_value") if has_outputs else None,
+        copy.get("w_output") if has_outputs else None,
         copy.get("mask"),
-        like.n_components,
+        n_components,
         owner=f"{_OWNER} (untrained)",
     )
-    return covariance_statistics(layer)
+    found = covariance_statistics(layer)
+    # Heads of a layer share its tokens: a model is one draw of the rank.
+    return found | {"token_rank": found["token_rank"][:1]}
 
 
 def _check_layer(

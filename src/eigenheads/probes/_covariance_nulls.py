@@ -125,8 +125,11 @@ def covariance_nulls(layer: LayerForms, n_draws: int, seed: int) -> Nulls:
     }
     found: dict[str, dict[str, FloatArray]] = {}
 
+    # The longest first, so that two threads end at about the same time.
+    waiting = ("permuted_tokens", "permuted_coordinates", "rotated", "random_weights")
+
     def work(i: int) -> None:
-        null = list(draws)[i]
+        null = waiting[i]
         found[null] = draws[null](layer, n_draws, seed)
 
     # Matrices are small: one thread per null is faster than threads in each product.

@@ -24,7 +24,7 @@ from eigenheads.probes._head_nulls import UNTRAINED, Null
 from eigenheads.probes._head_statistics import BUILT_IN, HeadStatistic, as_statistic
 from eigenheads.probes._heads import LayerHeads, check_heads, check_untrained
 from eigenheads.probes._null_draws import WEIGHTS, frames, stream
-from eigenheads.probes._result import ProbeResult, Statistic
+from eigenheads.probes._result import ProbeResult, Statistic, with_untrained
 
 _OWNER = "head_probe"
 _MATRICES = ("query", "key", "value", "output")
@@ -123,7 +123,8 @@ def head_probe(  # noqa: PLR0913 -- a head has as many arrays
     sequences = _measure(heads, wanted, n_draws, seed)
     # Untrained models have no draws of their own: each of their heads is one draw.
     copies = check_items("untrained", untrained, "a sequence of mappings", owner=_OWNER)
-    others = [_of_untrained(one, wanted, heads) for one in copies]
+    options = {"scale": heads.scale, "is_causal": heads.is_causal}
+    others = [untrained_head_statistics(x, wanted, layer, **options) for x in copies]
     found = {}
     for one in wanted:
         nulls = {
@@ -131,9 +132,6 @@ def head_probe(  # noqa: PLR0913 -- a head has as many arrays
             for null in _nulls_of(one, heads)
             if n_draws
         }
-        if others and UNTRAINED in one.nulls:
-            pooled = np.concatenate([other[one.name] for other in others])
-            nulls[UNTRAINED] = np.tile(pooled, (heads.n_heads, 1))
         observed = _mean_over_sequences(sequences, one.name, None)
         found[one.name] = Statistic(
             one.name, observed, nulls, one.alternative, one.about
@@ -142,6 +140,7 @@ def head_probe(  # noqa: PLR0913 -- a head has as many arrays
     per_sequence = {
         one.name: np.array([x[one.name, None] for x in sequences]) for one in wanted
     }
+    found = with_untrained(found, others)
     return ProbeResult("head_probe", found, per_sequence, settings)
 
 
@@ -355,14 +354,20 @@ def _nulls_of(one: HeadStatistic, layer: _Layer) -> list[Null]:
     ]
 
 
-def _of_untrained(
-    arrays: Mapping[str, Any], wanted: Sequence[HeadStatistic], like: _Layer
+def untrained_head_statistics(
+    arrays: Mapping[str, Any],
+    wanted: Sequence[HeadStatistic],
+    layer: int,
+    **options: float | bool,
 ) -> dict[str, FloatArray]:
+    """Return the statistics of an untrained model; each number is one draw.
+
+    `options` are scale and is_causal, where the arrays do not have their own.
+    """
     check_untrained(arrays, ("queries", "keys", "values"), owner=_OWNER)
-    given = {"scale": like.scale, "is_causal": like.is_causal, **arrays}
-    layer = _Layer(given, like.layer, owner=f"{_OWNER} (untrained)")
+    heads = _Layer({**options, **arrays}, layer, owner=f"{_OWNER} (untrained)")
     needed = [one for one in wanted if UNTRAINED in one.nulls]
-    sequences = _measure(layer, needed, 0, 0)
+    sequences = _measure(heads, needed, 0, 0)
     return {one.name: _mean_over_sequences(sequences, one.name, None) for one in needed}
 
 

@@ -14,7 +14,6 @@ from eigenheads._checks import (
 from eigenheads._limits import LARGEST
 from eigenheads._typing import Array, FloatArray
 from eigenheads.probes._heads import (
-    LayerHeads,
     check_heads,
     check_outputs,
     check_untrained,
@@ -26,7 +25,7 @@ from eigenheads.probes._kernel_nulls import (
     kernel_nulls,
     kernel_statistics,
 )
-from eigenheads.probes._result import ProbeResult, Statistic
+from eigenheads.probes._result import ProbeResult, Statistic, with_untrained
 
 _OWNER = "kernel_pca_probe"
 
@@ -173,12 +172,12 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
     observed, nulls, spectra = kernel_nulls(heads, n_permutations, n_redraws, seed)
     models = () if untrained is None else untrained
     models = check_items("untrained", models, "a sequence of mappings", owner=_OWNER)
-    copies = [_untrained_statistics(copy, heads) for copy in models]
-    if copies:
-        for name in ABOUT:
-            # Each untrained head is one draw, and all trained heads share these draws.
-            draws = np.concatenate([copy[name] for copy in copies])
-            nulls[name]["untrained"] = np.tile(draws, (heads.n_heads, 1))
+    options = {
+        "scale": heads.scale,
+        "is_causal": heads.is_causal,
+        "standardize": heads.standardize,
+    }
+    copies = [untrained_kernel_statistics(copy, **options) for copy in models]
     statistics = {
         name: Statistic(name, observed[name], nulls[name], alternative, about)
         for name, (alternative, about) in ABOUT.items()
@@ -186,28 +185,28 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
     settings = {
         "n_sequences": len(heads.sequences),
         "n_heads": heads.n_heads,
-        "scale": heads.scale,
-        "is_causal": heads.is_causal,
-        "standardize": heads.standardize,
+        **options,
         "n_permutations": n_permutations,
         "n_redraws": n_redraws,
         "n_untrained": len(copies),
         "seed": seed,
     }
+    statistics = with_untrained(statistics, copies)
     return ProbeResult("kernel_pca_probe", statistics, spectra, settings)
 
 
-def _untrained_statistics(
-    copy: Mapping[str, Any], like: LayerHeads
+def untrained_kernel_statistics(
+    copy: Mapping[str, Any], **options: float | bool
 ) -> dict[str, FloatArray]:
-    """Return the statistics of an untrained model; each number is one draw."""
+    """Return the statistics of an untrained model; each number is one draw.
+
+    `options` are scale, is_causal and standardize, as of the trained model.
+    """
     owner = f"{_OWNER} (untrained)"
     check_untrained(copy, ("queries", "keys", "values"), owner=_OWNER)
     q, k, v = (copy[name] for name in ("queries", "keys", "values"))
     heads = check_heads(q, k, v, copy.get("mask"), None, owner=owner)
-    heads = heads.with_options(
-        scale=like.scale, is_causal=like.is_causal, standardize=like.standardize
-    )
+    heads = heads.with_options(**options)
     # Heads with grouped keys and values are equal in statistics without queries.
     apart = _apart(np.asarray(k), np.asarray(v))
     return {

@@ -1,7 +1,8 @@
 """Statistics and nulls of the kernel-PCA probe, sequence by sequence."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +65,8 @@ ABOUT = {
 }
 # Size of the array whose release makes the allocator keep memory (in doubles).
 _KEPT = 2**21
+# Entries of the Gram matrices of heads that are in memory together (128 MiB).
+_AT_ONCE = 2**24
 # Statistics that depend on the queries.
 OF_QUERIES = ("norm_ratio", "output_norm", "feature_norm")
 # Statistics that depend on the scale of the values: no null of random projections.
@@ -89,11 +92,17 @@ def _observed(heads: LayerHeads) -> tuple[dict[str, FloatArray], FloatArray]:
     """Return the statistics (heads,), and the mean spectrum (heads, tokens)."""
     total = len(heads.sequences)
     found: list[dict[str, FloatArray]] = [{} for _ in range(total)]
-    spectra: list[FloatArray] = [np.empty(0)] * total
+    spectra: list[list[FloatArray]] = [[] for _ in range(total)]
 
     def work(i: int) -> None:
-        reading = _reading(heads, i)
-        found[i], spectra[i] = reading.statistics(), reading.cloud.eigenvalues
+        for part in _parts(heads, i):
+            reading = _reading(part)
+            own = reading.statistics()
+            found[i] = {
+                name: np.concatenate([found[i].get(name, x[:0]), x])
+                for name, x in own.items()
+            }
+            spectra[i].append(reading.cloud.eigenvalues)
 
     with threadpool_limits(1, user_api="blas"), RunPool(total) as pool:
         pool.each(work, lambda: advance(heads.n_heads))
@@ -110,15 +119,16 @@ def kernel_nulls(
         return observed, {name: {} for name in ABOUT}, {"eigenvalues": spectrum}
     total = len(heads.sequences)
     found: list[list[Nulls]] = [[] for _ in range(total)]
-    spectra: list[FloatArray] = [np.empty(0)] * total
+    spectra: list[list[FloatArray]] = [[] for _ in range(total)]
     projections = _projections(heads, n_redraws, seed)
 
     def work(i: int) -> None:
-        reading = _reading(heads, i)
-        spectra[i] = reading.cloud.eigenvalues
-        found[i] = _sequence(
-            heads, i, reading, n_permutations, n_redraws, seed, projections
-        )
+        for part in _parts(heads, i):
+            reading = _reading(part)
+            spectra[i].append(reading.cloud.eigenvalues)
+            found[i] += _sequence(
+                part, reading, n_permutations, n_redraws, seed, projections
+            )
 
     # Once an array of this size was freed, glibc keeps freed memory of that size for
     # reuse instead of returning it to the system after every block.
@@ -138,9 +148,24 @@ def kernel_nulls(
     return observed, nulls, {"eigenvalues": _mean_spectrum(spectra)}
 
 
-def _reading(heads: LayerHeads, i: int) -> SequenceReading:
+def _parts(heads: LayerHeads, i: int) -> Iterator[LayerHeads]:
+    """Yield the heads on one sequence, as many as fit into memory at a time."""
+    size = max(1, _AT_ONCE // heads.sequences[i][1].shape[1] ** 2)
+    for start in range(0, heads.n_heads, size):
+        q, k, v = (x[start : start + size] for x in heads.sequences[i])
+        yield replace(
+            heads,
+            sequences=[(q, k, v)],
+            indices=[heads.indices[i]],
+            tokens=None if heads.tokens is None else [heads.tokens[i]],
+            masks=[heads.masks[i]],
+        )
+
+
+def _reading(heads: LayerHeads) -> SequenceReading:
+    """Return the reading of heads on their only sequence."""
     return SequenceReading.of(
-        *heads.sequences[i],
+        *heads.sequences[0],
         scale=heads.scale,
         is_causal=heads.is_causal,
         standardize=heads.standardize,
@@ -152,8 +177,9 @@ def _mean(found: list[list[Nulls]], name: str, null: str) -> FloatArray:
     return np.mean([[one[name][null] for one in heads] for heads in found], axis=0)
 
 
-def _mean_spectrum(spectra: list[FloatArray]) -> FloatArray:
+def _mean_spectrum(by_part: list[list[FloatArray]]) -> FloatArray:
     """Return the mean spectrum, (heads, longest sequence), padded with zeros."""
+    spectra = [np.concatenate(parts_of) for parts_of in by_part]
     total = np.zeros((len(spectra[0]), max(x.shape[1] for x in spectra)))
     for spectrum in spectra:
         total[:, : spectrum.shape[1]] += spectrum
@@ -171,15 +197,14 @@ def _projections(heads: LayerHeads, n_draws: int, seed: int) -> FloatArray | Non
 
 def _sequence(
     heads: LayerHeads,
-    i: int,
     reading: SequenceReading,
     n_permutations: int,
     n_redraws: int,
     seed: int,
     projections: FloatArray | None,
 ) -> list[Nulls]:
-    """Return the statistics and draws of every head on one sequence."""
-    v, place = reading.values, heads.indices[i]
+    """Return the statistics and draws of every head on the only sequence."""
+    v, place = reading.values, heads.indices[0]
     readings = [reading.head(index) for index in range(len(v))]
     n, d_value = v.shape[1:]
     rng = _null_draws.stream(seed, _null_draws.PERMUTATIONS, place)
@@ -192,11 +217,11 @@ def _sequence(
             v[head], frames
         )
     if projections is not None and heads.tokens is not None:
-        mixed = (heads.tokens[i] @ projections).reshape(n, n_redraws, d_value)
+        mixed = (heads.tokens[0] @ projections).reshape(n, n_redraws, d_value)
         mixed = np.ascontiguousarray(mixed.transpose(2, 1, 0))
         drawn["random_projections"] = lambda head: mixed
     aligned = rbf_of_permuted(readings, orders)
-    of_keys = _of_random_keys(heads, i, n_redraws, seed)
+    of_keys = _of_random_keys(heads, n_redraws, seed)
     return [
         _head(one, head, orders, aligned[head], drawn) | of_keys(one, head)
         for head, one in enumerate(readings)
@@ -233,12 +258,12 @@ def _head(
 
 
 def _of_random_keys(
-    heads: LayerHeads, i: int, n_draws: int, seed: int
+    heads: LayerHeads, n_draws: int, seed: int
 ) -> Callable[[HeadReading, int], Nulls]:
     """Return a function of a head: its statistics that depend on keys only."""
-    q, k, _ = heads.sequences[i]
+    q, k, _ = heads.sequences[0]
     n, d = k.shape[1:]
-    rng = _null_draws.stream(seed, _null_draws.KEYS, heads.indices[i])
+    rng = _null_draws.stream(seed, _null_draws.KEYS, heads.indices[0])
     frames = _null_draws.centred_frames(rng, n_draws, n, min(n - 1, d))
 
     def of_keys(reading: HeadReading, head: int) -> Nulls:

@@ -13,7 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from eigenheads._checks import Got, check_choice, fail
+from eigenheads._checks import (
+    Got,
+    check_choice,
+    check_number,
+    check_path,
+    check_positive,
+    fail,
+)
 from eigenheads._extras import require
 from eigenheads._files import read_arrays, write_arrays, write_atomically
 from eigenheads._notebook import html_table
@@ -35,6 +42,12 @@ _FORMAT = "eigenheads probe 3"
 # Entry of the .npz file that holds everything except arrays, as JSON.
 _HEADER = "header"
 _LEVEL = 0.05
+
+
+def check_level(level: object) -> None:
+    """Raise unless a level of q-values is a number above 0 and at most 1."""
+    check_positive("level", level, owner="ModelProbe")
+    check_number("level", level, owner="ModelProbe", maximum=1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,6 +201,7 @@ class ModelProbe:
         Such a head has the smallest p-value that the number of draws allows, and yet
         its q-value exceeds `level`.
         """
+        check_level(level)
         q = self.q_value(statistic, null)
         return self._is_extreme(statistic, null) & (q > level)
 
@@ -197,6 +211,8 @@ class ModelProbe:
         It is the least number of draws for which the heads that are beyond all draws
         now would have q <= `level` if they stayed so.
         """
+        check_level(level)
+        check_choice("null", null, list(self._families), owner="ModelProbe")
         names = self._families[null]
         n_extreme = sum(int(self._is_extreme(name, null).sum()) for name in names)
         alone = self._n_alone(null, level)
@@ -209,6 +225,7 @@ class ModelProbe:
 
         A null with so few draws that no p-value reaches `level` cannot decide.
         """
+        check_level(level)
         found = self[statistic]
         nulls = [n for n in found.nulls if self.can_decide(statistic, n, level)]
         heads = np.isfinite(found.observed) & bool(nulls)
@@ -218,7 +235,9 @@ class ModelProbe:
 
     def can_decide(self, statistic: str, null: str, level: float = _LEVEL) -> bool:
         """Return whether the draws suffice for any q-value up to `level`."""
+        check_level(level)
         found = self[statistic]
+        check_choice("null", null, list(found.nulls), owner="ModelProbe.can_decide")
         n_draws = found.nulls[null].shape[-1]
         if self._takes_largest(null):
             return 2 / (1 + n_draws) <= level
@@ -237,6 +256,7 @@ class ModelProbe:
         level
             Heads with a q-value up to this are found.
         """
+        check_level(level)
         rows: list[dict[str, Any]] = []
         for name, statistic in self.statistics.items():
             means = statistic.null_mean
@@ -356,6 +376,7 @@ class ModelProbe:
         Only the latter can be loaded again. The file appears at once, under its final
         name.
         """
+        check_path("path", path, owner="ModelProbe.save")
         target = Path(path)
         check_choice("path", target.suffix, (".json", ".npz"), owner="ModelProbe.save")
         if target.suffix == ".json":
@@ -366,6 +387,7 @@ class ModelProbe:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "ModelProbe":
         """Read an ``.npz`` file that :meth:`save` wrote."""
+        check_path("path", path, owner="ModelProbe.load")
         try:
             # The reader checks sizes before it allocates, and takes stored arrays only.
             file: dict[str, Any] = dict(read_arrays(Path(path)))

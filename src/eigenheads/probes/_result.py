@@ -148,6 +148,26 @@ class ProbeResult:
         return [row for s in self.statistics.values() for row in s.to_records()]
 
 
+def with_untrained(
+    statistics: Mapping[str, Statistic], copies: Sequence[Mapping[str, FloatArray]]
+) -> dict[str, Statistic]:
+    """Return statistics with the null of untrained models.
+
+    `copies` has the numbers of each model by statistic. Each is one draw, and all heads
+    share these draws; statistics that are not among them stay as they are.
+    """
+    if not copies:
+        return dict(statistics)
+    found = {}
+    for name, one in statistics.items():
+        nulls = dict(one.nulls)
+        if name in copies[0]:
+            draws = np.concatenate([copy[name] for copy in copies])
+            nulls["untrained"] = np.tile(draws, (len(one.observed), 1))
+        found[name] = replace(one, nulls=nulls)
+    return found
+
+
 def stack_layers(layers: Sequence[Mapping[str, Statistic]]) -> dict[str, Statistic]:
     """Return statistics of shape (layers, heads) from those of single layers."""
     return {name: _stacked([layer[name] for layer in layers]) for name in layers[0]}

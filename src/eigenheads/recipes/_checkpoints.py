@@ -7,6 +7,7 @@ of a run has ``checkpoints/``, ``log.jsonl`` and at the end ``model/``.
 """
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from eigenheads._checks import Got, fail
-from eigenheads._files import check_regular, write_atomically
+from eigenheads._files import check_regular, check_stored, write_atomically
 
 _PREFIX = "step-"
 # Bytes of state.json: settings, metrics and the record of a model.
@@ -67,9 +68,10 @@ def load_state(checkpoint: Path, *, owner: str) -> dict[str, Any]:
     try:
         check_regular(path, _LARGEST_STATE)
         state = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(state, dict) or not isinstance(state["record"], dict):
-            raise ValueError("no record of a model")
-    except (OSError, ValueError, KeyError, RecursionError) as error:
+        for part in (state, state["record"], state.setdefault("settings", {})):
+            if not isinstance(part, dict):
+                raise ValueError("no record of a model")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         got = Got(f"{checkpoint} ({type(error).__name__})")
         contract = "a checkpoint that `eigenheads train` wrote"
         fail("checkpoint", contract, got, owner=owner)
@@ -79,8 +81,10 @@ def load_state(checkpoint: Path, *, owner: str) -> dict[str, Any]:
 def load_weights(path: Path, *, owner: str) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file."""
     try:
+        # A pipe would never end. Sizes in the file are compared with its own.
+        check_regular(path, math.inf)
         return load_file(path)
-    except (OSError, SafetensorError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         got = Got(f"{path} ({type(error).__name__})")
         fail("checkpoint", "a whole safetensors file", got, owner=owner)
 
@@ -89,6 +93,8 @@ def load_optimizer(checkpoint: Path, *, owner: str) -> dict[str, Any]:
     """Return the states of optimizer and loss scaler; no code is executed."""
     path = checkpoint / "optimizer.pt"
     try:
+        check_regular(path, math.inf)
+        check_stored(path)
         states: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         got = Got(f"{path} ({type(error).__name__})")

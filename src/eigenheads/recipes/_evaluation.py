@@ -3,6 +3,7 @@
 No data set is held in memory: images are read, scored and dropped batch by batch.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,10 @@ from torch import nn
 
 from eigenheads._checks import (
     Got,
+    check_callable,
     check_choice,
     check_count,
+    check_flag,
     check_items,
     check_number,
     check_path,
@@ -25,10 +28,12 @@ from eigenheads.recipes._attention import AttentionChoice
 from eigenheads.recipes._checkpoints import load_state, load_weights
 from eigenheads.recipes._scoring import AttackPlan, Outcome, Scorer
 from eigenheads.recipes._tables import EvaluatedModel, Evaluation, EvaluationRow
-from eigenheads.recipes._tasks import rebuild_model
+from eigenheads.recipes._tasks import check_record, rebuild_model
 from eigenheads.robustness import ATTACKS
 
 _OWNER: Final = "evaluate"
+# Largest seed that PyTorch takes.
+_MAX_SEED: Final = 2**63 - 1
 
 
 def evaluate_checkpoints(
@@ -92,12 +97,20 @@ def evaluate_checkpoints(
         Rows per checkpoint and their summary.
     """
     check_choice("units", units, ("pixel", "normalised", "both"), owner=_OWNER)
-    check_count("batch_size", batch_size, owner=_OWNER)
-    check_count("n_calibration", n_calibration, owner=_OWNER)
-    check_count("seed", seed, owner=_OWNER, minimum=0)
+    batch_size = check_count("batch_size", batch_size, owner=_OWNER)
+    n_calibration = check_count("n_calibration", n_calibration, owner=_OWNER)
+    n_threads = check_count("n_threads", n_threads, owner=_OWNER)
+    seed = check_count("seed", seed, owner=_OWNER, minimum=0, maximum=_MAX_SEED)
+    screened = check_flag("screened", screened, owner=_OWNER)
     if n_attacked is not None:
-        check_count("n_attacked", n_attacked, owner=_OWNER)
-    _check_lists(attacks, budgets=budgets, word_shares=word_shares)
+        n_attacked = check_count("n_attacked", n_attacked, owner=_OWNER)
+    if progress is not None:
+        check_callable("progress", progress, "a function or None", owner=_OWNER)
+    attacks = check_items("attacks", attacks, "a sequence of names", owner=_OWNER)
+    for name in attacks:
+        check_choice("attacks", name, ATTACKS, owner=_OWNER)
+    budgets = _check_numbers("budgets", budgets, maximum=math.inf)
+    word_shares = _check_numbers("word_shares", word_shares, maximum=1.0)
     paths = _check_folders(paths, natural)
     if data is None and (screened or (corrupted is None and not natural)):
         fail("data", "a folder of examples", Got("none"), owner=_OWNER)
@@ -186,12 +199,12 @@ def describe_model(name: str, state: Mapping[str, Any]) -> EvaluatedModel:
     )
 
 
-def _check_lists(attacks: object, **numbers: object) -> None:
-    for name in check_items("attacks", attacks, "a sequence of names", owner=_OWNER):
-        check_choice("attacks", name, ATTACKS, owner=_OWNER)
-    for name, given in numbers.items():
-        for one in check_items(name, given, "a sequence of numbers", owner=_OWNER):
-            check_number(name, one, owner=_OWNER, minimum=0.0)
+def _check_numbers(name: str, values: object, *, maximum: float) -> list[float]:
+    items = check_items(name, values, "a sequence of numbers", owner=_OWNER)
+    return [
+        check_number(name, one, owner=_OWNER, minimum=0.0, maximum=maximum)
+        for one in items
+    ]
 
 
 def _check_folders(paths: object, natural: object) -> list[Any]:
@@ -212,11 +225,6 @@ def load_checkpoint(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
     state = load_state(folder, owner=_OWNER)
     record: dict[str, Any] = state["record"]
     contract = "a checkpoint that `eigenheads train` wrote"
-    try:
-        model = rebuild_model(record)
-    except (KeyError, TypeError, ValueError) as error:
-        got = Got(f"{folder}, whose record is not that of a model ({error})")
-        fail("checkpoint", contract, got, owner=_OWNER)
     # A checkpoint holds current and averaged weights. The final model holds the
     # averaged weights only, as model.safetensors.
     average = folder / "average.safetensors"
@@ -224,14 +232,27 @@ def load_checkpoint(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
         average if average.is_file() else folder / "model.safetensors", owner=_OWNER
     )
     try:
+        check_record(record, n_tensors=len(weights))
+        # The first model has shapes only, so that a forged size needs no memory.
+        with torch.device("meta"):
+            rebuild_model(record).load_state_dict(weights, assign=True)
+        model = rebuild_model(record)
         model.load_state_dict(weights)
     except RuntimeError as error:
-        got = Got(f"{folder}, whose tensors do not fit ({str(error)[:120]})")
+        reason = " ".join(str(error).split())[:120]
+        got = Got(f"{folder}, whose tensors do not fit ({reason})")
+        fail("checkpoint", contract, got, owner=_OWNER)
+    except Exception as error:  # whatever a forged record makes of a model
+        reason = " ".join(str(error).split())[:120]
+        got = Got(f"{folder}, whose record is not that of a model ({reason})")
         fail("checkpoint", contract, got, owner=_OWNER)
     return model, state
 
 
 def _folder(path: str | Path | None) -> Path:
-    if path is None or not Path(path).is_dir():
-        fail("data", "a folder that exists", Got(str(path)), owner=_OWNER)
-    return Path(path)
+    if path is None:
+        fail("data", "a folder that exists", Got("none"), owner=_OWNER)
+    folder = check_path("data", path, owner=_OWNER)
+    if not folder.is_dir():
+        fail("data", "a folder that exists", Got(repr(str(path))), owner=_OWNER)
+    return folder

@@ -13,10 +13,15 @@ from PIL import Image
 from torch import Tensor
 
 from eigenheads._checks import Got, fail
+from eigenheads._files import check_regular
 
 _SUFFIXES: Final = (".jpeg", ".jpg", ".png", ".bmp", ".webp")
-# Larger images are refused before they are decoded.
+# Pillow looks at the content, not at the suffix, and for PostScript it would start
+# another program.
+_FORMATS: Final = ("JPEG", "PNG", "BMP", "WEBP")
+# Larger images are refused before they are decoded, larger files before they are read.
 _MAX_PIXELS: Final = 100_000_000
+_MAX_BYTES: Final = 2**30
 
 
 @dataclass(frozen=True)
@@ -100,11 +105,12 @@ class ImageFolder:
 def read_image(path: Path, *, owner: str) -> Image.Image:
     """Return an image as RGB, or raise one sentence that names the file."""
     try:
-        with path.open("rb") as file, Image.open(file) as image:
+        check_regular(path, _MAX_BYTES)
+        with path.open("rb") as file, Image.open(file, formats=_FORMATS) as image:
             if image.width * image.height > _MAX_PIXELS:
                 raise ValueError(f"{image.width} × {image.height} pixels")
             return image.convert("RGB")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except Exception as error:  # decoders of damaged files raise errors of many kinds
         reason = " ".join(str(error).split())[:80]
         got = Got(f"{path} ({type(error).__name__}: {reason})")
         hint = "Remove or replace this file."

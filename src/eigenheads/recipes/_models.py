@@ -173,11 +173,11 @@ class VisionTransformer(nn.Module):
         )
         mean = _check_channels("mean", mean, owner=owner)
         std = _check_channels("std", std, owner=owner)
-        d_model = size.d_model
+        d_model, self.image = size.d_model, size.image
         self.patch_embed = PatchEmbedding(size.patch, d_model)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, d_model))
         self.pos_embed = nn.Parameter(0.02 * torch.randn(1, size.n_tokens, d_model))
-        rates = torch.linspace(0.0, drop_path, size.depth).tolist()
+        rates = torch.linspace(0.0, drop_path, size.depth, device="cpu").tolist()
         self.blocks = nn.ModuleList(
             PreNormBlock(
                 d_model,
@@ -198,17 +198,30 @@ class VisionTransformer(nn.Module):
         self.apply(_initialise)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the logits of images ``(batch, 3, height, width)``."""
+        """Return the logits of images ``(batch, 3, height, width)``.
+
+        Pixels that are NaN or infinite make the logits of their image NaN.
+        """
         return self.classify(self.embed(images))
 
     def embed(self, images: Tensor) -> Tensor:
-        """Return the tokens that enter the first block."""
+        """Return the tokens that enter the first block.
+
+        Pixels that are NaN or infinite make the tokens of their patch NaN.
+        """
+        shape = (3, self.image, self.image)
+        _check_floats("images", images, shape, self.cls_token)
         tokens = self.patch_embed((images - self.mean) / self.std)
         first = self.cls_token.expand(len(tokens), -1, -1)
         return torch.cat([first, tokens], 1) + self.pos_embed
 
     def classify(self, tokens: Tensor, attn_mask: Tensor | None = None) -> Tensor:
-        """Return the logits of embedded tokens; a mask holds in all layers."""
+        """Return the logits of embedded tokens; a mask holds in all layers.
+
+        Tokens that are NaN or infinite make the logits of their image NaN.
+        """
+        shape = tuple(self.pos_embed.shape[1:])
+        _check_floats("tokens", tokens, shape, self.cls_token)
         for block in self.blocks:
             tokens = block(tokens, attn_mask)
         logits: Tensor = self.head(self.norm(tokens)[:, 0])
@@ -269,11 +282,45 @@ class LanguageModel(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return the logits of each next word, ``(batch, tokens, words)``."""
+        self._check_ids(ids)
         tokens = self.drop(self.embed(ids) + self.position[: ids.shape[1]])
         for block in self.blocks:
             tokens = block(tokens)
         logits: Tensor = self.head(self.norm(tokens))
         return logits
+
+    def _check_ids(self, ids: Tensor) -> None:
+        check_instance("ids", ids, Tensor, owner="LanguageModel")
+        longest, n_words = len(self.position), self.embed.num_embeddings
+        is_whole = ids.dtype in (torch.int32, torch.int64)
+        is_dense = ids.layout == torch.strided and ids.device == self.position.device
+        fits = ids.ndim == 2 and 0 < ids.shape[-1] <= longest and len(ids) > 0
+        if not (is_whole and is_dense and fits):
+            contract = f"ids of words, a tensor (batch, at most {longest}) of integers"
+            got = Got(f"{ids.dtype} of shape {tuple(ids.shape)} on {ids.device}")
+            fail("ids", contract, got, owner="LanguageModel")
+        # A look at the ids would make a GPU wait, or break a compiled graph.
+        is_seen = ids.device.type == "cpu" and not torch.compiler.is_compiling()
+        if is_seen and not 0 <= ids.min() <= ids.max() < n_words:
+            contract = f"ids from 0 to {n_words - 1}"
+            got = Got(f"{int(ids.min())} to {int(ids.max())}")
+            fail("ids", contract, got, owner="LanguageModel")
+
+
+def _check_floats(name: str, x: Tensor, shape: tuple[int, ...], like: Tensor) -> None:
+    """Raise unless a batch has this shape, and the device and dtype of the model."""
+    owner = "VisionTransformer"
+    check_instance(name, x, Tensor, owner=owner)
+    is_dense = x.layout == torch.strided and x.device == like.device
+    if not is_dense or tuple(x.shape[1:]) != shape or not len(x):
+        contract = f"a tensor of shape (batch, {', '.join(map(str, shape))})"
+        got = Got(f"shape {tuple(x.shape)}, layout {x.layout}, on {x.device}")
+        fail(name, contract, got, owner=owner)
+    if x.device.type == "meta":
+        return  # shapes alone pass, where the model has nothing else
+    is_cast = torch.is_autocast_enabled(x.device.type) and x.is_floating_point()
+    if x.dtype != like.dtype and not is_cast:
+        fail(name, f"of dtype {like.dtype}", Got(str(x.dtype)), owner=owner)
 
 
 def _initialise(module: nn.Module) -> None:

@@ -19,7 +19,7 @@ from accelerate import Accelerator
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from eigenheads._checks import Got, fail
+from eigenheads._checks import Got, check_count, fail
 from eigenheads.recipes._batches import Place, Prefetch, epoch_order, shares
 from eigenheads.recipes._checkpoints import (
     RunFolder,
@@ -144,16 +144,26 @@ class TrainingRun:
             got = Got(f"{self.folder}, whose run has other {', '.join(changed)}")
             fail("out", contract, got, owner=_OWNER)
         weights = load_weights(checkpoint / "model.safetensors", owner=_OWNER)
-        self.accelerator.unwrap_model(self.model).load_state_dict(weights)
         average = load_weights(checkpoint / "average.safetensors", owner=_OWNER)
-        self.average.module.load_state_dict(average)
+        states = load_optimizer(checkpoint, owner=_OWNER)
+        try:
+            self.accelerator.unwrap_model(self.model).load_state_dict(weights)
+            self.average.module.load_state_dict(average)
+            self.optimizer.load_state_dict(states["optimizer"])
+            self.scaler.load_state_dict(states["scaler"])
+            self.step = check_count(
+                "step", state["step"], owner=_OWNER, minimum=0, maximum=self.n_steps
+            )
+            self.metrics = {name: float(x) for name, x in state["metrics"].items()}
+        except Exception as error:  # whatever a forged file contains
+            first = (str(error).strip().splitlines() or [""])[0]
+            got = Got(f"{checkpoint} ({type(error).__name__}: {first})"[:300])
+            contract = "the folder of a run whose last checkpoint is whole"
+            hint = "Remove this checkpoint to continue from the one before it."
+            fail("out", contract, got, owner=_OWNER, hint=hint)
         # The weight of the average depends on this count. Without it, a resumed run
         # would average differently.
-        self.average.n_averaged.fill_(state["step"])
-        states = load_optimizer(checkpoint, owner=_OWNER)
-        self.optimizer.load_state_dict(states["optimizer"])
-        self.scaler.load_state_dict(states["scaler"])
-        self.step, self.metrics = state["step"], state["metrics"]
+        self.average.n_averaged.fill_(self.step)
 
     def save(self) -> None:
         """Write a checkpoint from the main process; the others wait."""

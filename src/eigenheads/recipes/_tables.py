@@ -11,6 +11,7 @@ from typing import IO, Any, Final
 import numpy as np
 from scipy import stats
 
+from eigenheads._checks import check_path
 from eigenheads._files import write_atomically
 
 FORMAT: Final = "eigenheads-evaluation/1"
@@ -160,7 +161,7 @@ class Evaluation:
 
     def save(self, folder: str | Path) -> Path:
         """Write ``evaluation.json`` and ``evaluation.md`` into a folder; return it."""
-        folder = Path(folder)
+        folder = check_path("folder", folder, owner="Evaluation.save")
         record = {
             "format": FORMAT,
             "models": [_plain(asdict(model)) for model in self.models],

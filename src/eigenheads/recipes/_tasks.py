@@ -222,6 +222,25 @@ def score_words(logits: Tensor, targets: Tensor) -> Tensor:
     return torch.stack([loss.cpu(), torch.tensor(float(targets.numel())).double()])
 
 
+def check_record(record: Mapping[str, Any], *, n_tensors: int) -> None:
+    """Raise ValueError unless a record names a task, its outputs and a credible depth.
+
+    Every layer has tensors, so a model with more layers than its files have tensors
+    is not built.
+    """
+    names = {ImageTask.name: "classes", TextTask.name: "vocabulary"}
+    if record.get("task") not in list(names):
+        raise ValueError("of no known task")
+    outputs = record.get(names[record["task"]])
+    if not isinstance(outputs, list) or not all(isinstance(x, str) for x in outputs):
+        raise ValueError("without the names of its outputs")
+    size = record.get("size")
+    if not isinstance(size, dict) or not isinstance(size.get("depth"), int):
+        raise ValueError("without its size")
+    if size["depth"] > n_tensors:
+        raise ValueError(f"of {size['depth']} layers in {n_tensors} tensors")
+
+
 def rebuild_model(record: Mapping[str, Any]) -> nn.Module:
     """Return the model that a task's record describes, with fresh weights."""
     attention = AttentionChoice.read(record["attention"])

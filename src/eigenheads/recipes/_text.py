@@ -12,9 +12,12 @@ import torch
 from torch import Tensor
 
 from eigenheads._checks import Got, check_count, fail
+from eigenheads._files import check_regular
 
 END_OF_LINE: Final = "<eos>"
 UNKNOWN: Final = "<unk>"
+# WikiText-103 has half a GiB; the words of a text take ten times as much in memory.
+_MAX_BYTES: Final = 2**32
 
 
 def read_text_words(path: Path, *, owner: str) -> list[str]:
@@ -23,10 +26,13 @@ def read_text_words(path: Path, *, owner: str) -> list[str]:
         contract = "a folder with train.txt, valid.txt and test.txt"
         fail("data", contract, Got(f"no file {path}"), owner=owner)
     try:
+        check_regular(path, _MAX_BYTES)
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
         got = Got(f"{path} ({error.reason} at byte {error.start})")
         fail("data", "text in UTF-8", got, owner=owner)
+    except ValueError as error:
+        fail("data", "text files that can be read", Got(str(error)), owner=owner)
     return [
         word for line in lines if line.split() for word in (*line.split(), END_OF_LINE)
     ]

@@ -17,6 +17,8 @@ from eigenheads.recipes._run import TrainingResult, TrainingRun
 from eigenheads.recipes._tasks import open_task
 
 _OWNER = "train"
+# Largest seed that PyTorch takes.
+_MAX_SEED = 2**63 - 1
 
 
 def train_model(
@@ -83,12 +85,14 @@ def train_model(
     check_instance("attention", choice, AttentionChoice, owner=_OWNER)
     progress = check_flag("progress", progress, owner=_OWNER)
     check_choice("precision", precision, ("no", "bf16", "fp16"), owner=_OWNER)
-    check_count("accumulate", accumulate, owner=_OWNER)
-    check_count("seed", seed, owner=_OWNER, minimum=0)
+    accumulate = check_count("accumulate", accumulate, owner=_OWNER)
+    seed = check_count("seed", seed, owner=_OWNER, minimum=0, maximum=_MAX_SEED)
     changes = {"epochs": epochs, "batch_size": batch_size}
-    changes = {name: value for name, value in changes.items() if value is not None}
-    for name, value in changes.items():
-        check_count(name, value, owner=_OWNER)
+    changes = {
+        name: check_count(name, value, owner=_OWNER)
+        for name, value in changes.items()
+        if value is not None
+    }
     task = open_task(
         recipe,
         folders[0],

@@ -54,7 +54,8 @@ _QUESTIONS = {
     ),
 }
 _OTHERS = "Other statistics"
-# Completes "12 of 72 heads ...".
+_NOTHING = "No statistic was compared with a null."
+# Completes "12 of 72 heads ..."; the first word is a verb.
 _PHRASES = {
     "entropy": "attend more sharply or more evenly than chance",
     "largest_share": "concentrate attention on one key",
@@ -65,11 +66,29 @@ _PHRASES = {
     "key_outliers": "have outlier keys",
     "value_outliers": "have outlier values",
     "qk_covariance_cosine": "score along the principal directions of the tokens",
+    "qk_covariance_overlap": "share leading directions with the tokens",
+    "qk_rank": "have query-key forms of lower rank than chance",
+    "token_rank": "read tokens of lower rank than chance",
     "qk_ov_cosine": "have related query-key and value-output forms",
+    "qk_ov_overlap": "share leading directions of both forms",
+    "ov_covariance_cosine": "write along or against the tokens they read",
+    "ov_rank": "have value-output forms of lower rank than chance",
     "subspace_affinity": "write to the same directions as other heads of their layer",
     "captured_variance": "have values that span principal axes of their keys",
     "linear_cka": "have values aligned with kernel PCA",
+    "rbf_cka": "have values aligned with kernel PCA by a Gaussian kernel",
+    "matching_cosine": "have values that match those of kernel PCA",
+    "gamma_difference": "have values close to eigenvectors of the keys' kernel",
+    "eigen_residual": "have values at small angles to those eigenvectors",
+    "norm_ratio": "have longer outputs than chance for their queries",
+    "output_norm": "have longer outputs than chance",
+    "feature_norm": "have longer or shorter query features than chance",
+    "kernel_trace": "have keys of larger or smaller kernel trace than chance",
+    "top_eigenvalue": "have keys with a larger or smaller first eigenvalue",
+    "kernel_rank": "have keys of higher or lower rank than chance",
 }
+# The paragraph names so many statistics per question, the most frequent ones.
+_N_NAMED = 3
 
 
 def questions(probe: "ModelProbe") -> dict[str, list[str]]:
@@ -83,31 +102,128 @@ def questions(probe: "ModelProbe") -> dict[str, list[str]]:
     return {question: names for question, names in grouped.items() if names}
 
 
-def findings(probe: "ModelProbe", level: float = LEVEL) -> list[str]:
-    """Return sentences: heads that stand out, statistics without any, open cases."""
+def paragraph(probe: "ModelProbe", level: float = LEVEL) -> str:
+    """Return the findings in plain words, one sentence per question."""
+    sentences = []
+    rows = _rows_by_statistic(probe, level)
+    for names in questions(probe).values():
+        found, none, undecided = [], [], []
+        for name in names:
+            n_found, n_heads = _counts(probe, name, level)
+            if n_found:
+                found.append((n_found, n_heads, _words(probe, name)))
+            elif _is_open(probe, name, level):
+                undecided.append(name)
+            elif n_heads and probe[name].nulls:
+                none.append(_words(probe, name))
+        needs = _needs([row for name in undecided for row in rows[name]])
+        open_cases = (
+            f"cannot tell in {_plural(len(undecided), 'statistic')}, "
+            f"needs {_listed(needs)}"
+            if undecided
+            else ""
+        )
+        if text := _question_text(found, none, open_cases):
+            sentences.append(f"{text[0].upper()}{text[1:]}.")
+    changed = dict.fromkeys(probe.contrasts, 0)
+    for row in probe.contrast_rows():
+        changed[row["tokens"]] += is_change(row)
+    n_all = len(probe.statistics)
+    sentences += [
+        f"{tokens.capitalize()}, {n} of {n_all} medians change by more than a tenth."
+        for tokens, n in changed.items()
+    ]
+    return " ".join(sentences) or _NOTHING
+
+
+def _question_text(
+    found: list[tuple[int, int, str]], none: list[str], open_cases: str
+) -> str:
+    """Return one sentence: the most frequent findings, absences, open cases."""
+    found.sort(key=lambda one: -one[0])
+    parts = [
+        # The number of all heads is said once.
+        f"{n} of {n_heads} heads {_for_one(phrase) if n == 1 else phrase}"
+        if place == 0
+        else f"{n} {_for_one(phrase) if n == 1 else phrase}"
+        for place, (n, n_heads, phrase) in enumerate(found[:_N_NAMED])
+    ]
+    if not found:
+        parts = [f"no head {_for_one(phrase)}" for phrase in none[:1]]
+    elif none:
+        parts.append(f"none {_for_one(none[0])}")
+    text = _listed(parts) if parts else ""
+    n_more = max(0, len(found) - _N_NAMED) + max(0, len(none) - 1)
+    rest = [f"{n_more} more below"] if n_more else []
+    rest += [open_cases] if open_cases else []
+    if not text:
+        return "; ".join(rest)
+    return f"{text} ({'; '.join(rest)})" if rest else text
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _for_one(phrase: str) -> str:
+    """Return a phrase with its verb in the singular.
+
+    Examples
+    --------
+    >>> _for_one("have outlier keys"), _for_one("attend to the first token")
+    ('has outlier keys', 'attends to the first token')
+    """
+    verb, _, rest = phrase.partition(" ")
+    return f"{'has' if verb == 'have' else verb + 's'} {rest}"
+
+
+def _words(probe: "ModelProbe", name: str) -> str:
+    """Return what a head does that stands out in a statistic."""
+    words = {"greater": "larger", "less": "smaller", "two-sided": "different"}
+    kind = words[probe[name].alternative]
+    return _PHRASES.get(name, f"have a {kind} {name.replace('_', ' ')} than chance")
+
+
+def _counts(probe: "ModelProbe", name: str, level: float) -> tuple[int, int]:
+    """Return the number of heads that stand out, and of those with a value."""
+    n_found = int(probe.stands_out(name, level).sum())
+    return n_found, int(np.isfinite(probe[name].observed).sum())
+
+
+def _rows_by_statistic(
+    probe: "ModelProbe", level: float
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of the summary, one per null, by statistic."""
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in probe.statistics}
     for row in probe.summary(level):
         rows[row["statistic"]].append(row)
+    return rows
+
+
+def findings(probe: "ModelProbe", level: float = LEVEL) -> list[str]:
+    """Return sentences: heads that stand out, statistics without any, open cases."""
+    rows = _rows_by_statistic(probe, level)
     found, none, open_cases = [], [], []
     for name, own in rows.items():
-        n_found = int(probe.stands_out(name, level).sum())
-        n_heads = int(np.isfinite(probe[name].observed).sum())
+        n_found, n_heads = _counts(probe, name, level)
         # A head that stands out from all nulls is a finding. The case is open if more
         # draws could still make one: a null that decides against a head closes it.
         if n_found:
-            found.append((n_found, n_heads, name, own))
+            phrase = _words(probe, name)
+            phrase = _for_one(phrase) if n_found == 1 else phrase
+            text = f"{n_found} of {n_heads} heads {phrase}"
+            found.append((n_found, f"{text} ({name}: {_numbers(own)})."))
         elif _is_open(probe, name, level):
             open_cases.append(f"{name} (needs {_listed(_needs(own))})")
         elif own and n_heads:
             none.append(name)
     found.sort(key=lambda one: -one[0])
-    sentences = [_sentence(*one) for one in found]
+    sentences = [sentence for _, sentence in found]
     if none:
         sentences.append(f"No head stands out in {_listed(none)}.")
     if open_cases:
         sentences.append(f"Cannot tell: {_listed(open_cases)}.")
-    sentences = sentences or ["No statistic was compared with a null."]
-    return sentences + _changes(probe)
+    return (sentences or [_NOTHING]) + _changes(probe)
 
 
 def _is_open(probe: "ModelProbe", name: str, level: float) -> bool:
@@ -186,19 +302,14 @@ def _needs(rows: list[dict[str, Any]]) -> list[str]:
     return [f"{number} {unit}" for unit, number in most.items()]
 
 
-def _sentence(n_found: int, n_heads: int, name: str, rows: list[dict[str, Any]]) -> str:
-    words = {"greater": "larger", "less": "smaller", "two-sided": "different"}
-    statistic = name.replace("_", " ")
-    default = f"have a {words[rows[0]['alternative']]} {statistic} than chance"
+def _numbers(rows: list[dict[str, Any]]) -> str:
+    """Return the medians of a statistic and of its nulls."""
     nulls = ", ".join(
         f"{row['null'].replace('_', ' ')} {format_number(row['null_median'])}"
         + (f", which needs {row['needs']} to decide" if row["n_found"] is None else "")
         for row in rows
     )
-    return (
-        f"{n_found} of {n_heads} heads {_PHRASES.get(name, default)} "
-        f"({name}: median {format_number(rows[0]['median'])}; {nulls})."
-    )
+    return f"median {format_number(rows[0]['median'])}; {nulls}"
 
 
 def _listed(names: list[str]) -> str:

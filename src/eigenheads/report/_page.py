@@ -13,6 +13,7 @@ import eigenheads
 from eigenheads._checks import (
     Got,
     check_choice,
+    check_count,
     check_instance,
     check_items,
     check_path,
@@ -72,6 +73,8 @@ def write_report(
     root = check_path("out", out, owner="report")
     if preset is not None:
         check_choice("preset", preset, PRESETS, owner="report")
+    if seed is not None:
+        check_count("seed", seed, owner="report", minimum=0)
     results = newest_results(stored_results(root), preset=preset, seed=seed)
     if not results:
         hint = "Run `eigenheads reproduce` first."

@@ -28,6 +28,7 @@ from eigenheads.report._findings import (
     findings,
     found_text,
     is_change,
+    paragraph,
     questions,
 )
 
@@ -43,9 +44,7 @@ def print_probe(probe: ModelProbe, *, title: str) -> None:
     lines = [*_wrapped(title), ""]
     for note in probe.notes:
         lines += [*_wrapped(f"Note: {note}"), ""]
-    lines += ["Findings"]
-    for sentence in findings(probe):
-        lines += _wrapped(sentence, first="  - ", rest="    ")
+    lines += ["Findings", *_wrapped(paragraph(probe), first="  ", rest="  ")]
     lines += ["", *_summary_lines(probe), ""]
     if probe.contrasts:
         lines += [*_contrast_lines(probe), ""]
@@ -104,6 +103,7 @@ def render_probe(probe: ModelProbe, *, title: str) -> str:
         title=title,
         level=LEVEL,
         comparisons=_COMPARISONS,
+        paragraph=paragraph(probe),
         findings=findings(probe),
         nulls={null: NULL_TEXTS.get(null, "") for null in nulls},
         questions=_questions(probe),

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from eigenheads._checks import Got, fail
+from eigenheads._checks import Got, check_path, check_text, fail
 from eigenheads._files import write_atomically
 from eigenheads._notebook import html_table
 from eigenheads._typing import FloatArray
@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 
 RowStatistic = Callable[[FloatArray], float]
 Comparison = Literal["better", "worse", "cannot tell"]
+
+
+def check_names(**names: object) -> None:
+    """Raise unless every name is text or None."""
+    for name, value in names.items():
+        if value is not None:
+            check_text(name, value, owner="select")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +134,7 @@ class Robustness:
         condition: str | None = None,
     ) -> tuple[RobustnessRow, ...]:
         """Return the rows with these names; None means any."""
+        check_names(model=model, metric=metric, condition=condition)
         wanted = {"model": model, "metric": metric, "condition": condition}
         return tuple(
             row
@@ -150,6 +158,7 @@ class Robustness:
 
         In CSV the values of several models are separated by semicolons.
         """
+        check_path("path", path, owner="save")
         target = Path(path)
         if target.suffix not in (".csv", ".json"):
             got = Got(repr(str(path)))

@@ -93,12 +93,14 @@ def test_a_scheduler_that_is_killed_ends_the_sweep_in_a_sentence(tmp_path):
 
 # Dask's own warnings about ports and sockets are none of ours.
 @pytest.mark.filterwarnings("default")
-def test_dask_gives_the_same_bytes_though_a_worker_is_killed(tmp_path):
+def test_dask_gives_the_same_bytes_though_a_worker_is_killed(tmp_path, monkeypatch):
     distributed = pytest.importorskip("distributed")
     import dask
 
     # Workers that would use two threads each, if nobody told them otherwise.
     two = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), 2)
+    for name in two:  # a variable of this process would win
+        monkeypatch.delenv(name, raising=False)
     with dask.config.set({"distributed.nanny.pre-spawn-environ": two}):
         cluster = distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None

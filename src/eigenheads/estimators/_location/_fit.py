@@ -37,6 +37,9 @@ from eigenheads.estimators._location._state import FitState, Stage
 _SCREEN_ITERATIONS = (5, 10)
 # A weight below the tolerance divided by the exponential of this does not count.
 _MARGIN = 3.0
+# Scores this far below the largest of a bag do not matter for a rough minimum: 100 such
+# tokens together have a tenth of its weight.
+_ROUGH_MARGIN = 7.0
 # Number of times that attended tokens are gathered before all tokens are read.
 _ROUNDS = 3
 # Lengths of the key to try, as multiples of the one that the optimiser reached.
@@ -82,7 +85,8 @@ def reduce_features(state: FitState) -> FitState:
         return state
 
     def reduced(bags: Bags) -> Bags:
-        return replace(bags, tokens=span.reduced(bags.tokens))
+        tokens = np.ascontiguousarray(span.coordinates, dtype=bags.tokens.dtype)
+        return replace(bags, tokens=tokens)
 
     width = len(span.variances)
     return replace(
@@ -140,7 +144,9 @@ def find_directions(state: FitState) -> FitState:
             name: [np.append(direction, 0.0) for direction in some]
             for name, some in directions.items()
         }
-        directions["radius"] = [np.eye(state.data.n_features + 1)[-1]]
+        directions["radius"] = [
+            np.eye(1, state.data.n_features + 1, state.data.n_features)[0]
+        ]
     return replace(state, directions=directions)
 
 
@@ -218,8 +224,9 @@ def refine(state: FitState) -> FitState:
     """Minimise the penalised loss over all bags."""
     # If a stage with the attended mean follows, this one needs only be good enough to
     # tell which tokens are attended to.
-    tol = state.settings.tol * (10 if is_held(state) else 1)
-    return state.after(_minimise_attentively(state, tol))
+    is_rough = is_held(state)
+    tol = state.settings.tol * (10 if is_rough else 1)
+    return state.after(_minimise_attentively(state, tol, is_rough=is_rough))
 
 
 def hold_to_attended(state: FitState) -> FitState:
@@ -299,8 +306,7 @@ def choose_key_length(state: FitState) -> FitState:
     length = 0.5 * strength * float(rows[0] @ rows[0])
     best = np.inf, 1.0, rows[1:].ravel(), state.value
     # The criterion falls, then rises: stop at the first length that does not improve.
-    for factor, gram in _attended_grams(state, key):
-        loss, fitted = _ridge(gram, settings.alpha, n_outputs)
+    for factor, loss, fitted in _values_of_lengths(state, key):
         cost = n_outputs * np.log(loss + _TINY) + factor**2 * length
         if cost >= best[0]:
             break
@@ -336,20 +342,23 @@ OPTIMISATION: tuple[Stage, ...] = (
 )
 
 
-def _minimise_attentively(state: FitState, tol: float) -> OptimizeResult:
+def _minimise_attentively(
+    state: FitState, tol: float, *, is_rough: bool = False
+) -> OptimizeResult:
     """Minimise over the tokens that count, until the others change nothing.
 
     Most tokens of a long bag have a weight that no sum notices. The minimum over the
     rest is that over all if there the two gradients differ by less than `tol`. If they
-    do not, tokens are chosen again; after some rounds all tokens are read.
+    do not, tokens are chosen again; after some rounds all tokens are read. With
+    `is_rough`, one round over fewer tokens is enough.
     """
     objective, settings, flat = state.objective(), state.settings, state.flat
     n_iter = 0
     # To gather tokens takes longer than to read all of few.
     n_rounds = _ROUNDS if objective.compiled_arguments() is None else 0
+    margin = _ROUGH_MARGIN if is_rough else max(0.0, _MARGIN - np.log(tol))
     for _ in range(n_rounds):
         keys = objective.raw(flat)[0][objective.keys]
-        margin = max(0.0, _MARGIN - np.log(tol))
         some = state.data.attentive(keys, margin, head=settings.head)
         if some is None:
             break
@@ -359,13 +368,51 @@ def _minimise_attentively(state: FitState, tol: float) -> OptimizeResult:
         flat = result.x
         with objective.loss.threads():
             value, gradient = objective(flat)
-        agrees = np.abs(gradient - result.jac).max() <= tol
+        agrees = is_rough or np.abs(gradient - result.jac).max() <= tol
         if agrees or n_iter >= settings.max_iter:
             result.fun, result.nit = value, n_iter
             return result
     result = minimise(objective, flat, max_iter=settings.max_iter - n_iter, tol=tol)
     result.nit += n_iter
     return result
+
+
+def _values_of_lengths(
+    state: FitState, key: FloatArray
+) -> Iterator[tuple[float, float, FloatArray]]:
+    """Yield lengths of the key, the loss of the best values, values and intercepts."""
+    data, settings = state.data, state.settings
+    if not data.is_stream and data.n_bags < len(state.coordinates.mean):
+        yield from _values_of_few_bags(state, key)
+        return
+    for factor, gram in _attended_grams(state, key):
+        yield factor, *_ridge(gram, settings.alpha, data.n_outputs)
+
+
+def _values_of_few_bags(
+    state: FitState, key: FloatArray
+) -> Iterator[tuple[float, float, FloatArray]]:
+    """Yield the same from a matrix with one row per bag, if features are more."""
+    (batch,) = state.data.read()
+    bags, settings = batch.bags, state.settings
+    scores = token_scores(bags, key).astype(np.float64)
+    shares, targets = batch.weights / state.data.weight, columns(batch.targets)
+    roots, is_centred = np.sqrt(shares)[:, None], float(settings.has_intercept)
+    middle = is_centred * (shares @ targets)
+    for factor in _LENGTH_FACTORS:
+        features = attended_features(
+            bags, factor * scores, state.coordinates, settings.head
+        )
+        center = is_centred * (shares @ features)
+        rows = roots * (features - center)
+        gram = rows @ rows.T
+        strength = settings.alpha + 1e-12 * (np.trace(gram) or 1.0)
+        gram.flat[:: len(gram) + 1] += strength
+        dual = solve_positive(gram, roots * (targets - middle))
+        values = rows.T @ dual
+        # Residuals are the dual coefficients times the strength of the penalty.
+        loss = 0.5 * strength**2 * float((dual**2).sum())
+        yield factor, loss, np.append(values.T.ravel(), middle - center @ values)
 
 
 def _attended_grams(

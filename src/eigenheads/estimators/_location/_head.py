@@ -70,6 +70,8 @@ def attention_weights(
 def token_scores(bags: Bags, key: NDArray[Any]) -> NDArray[np.floating]:
     """Return the score of each token; with radii the key has one entry for them."""
     d = bags.tokens.shape[1]
+    # Equal types: otherwise NumPy would convert all tokens.
+    key = key.astype(bags.tokens.dtype, copy=False)
     scores = bags.tokens @ key[:d]
     if bags.radii is not None:
         scores += key[d] * bags.radii

@@ -18,6 +18,8 @@ from eigenheads.estimators._location._state import FitState
 # Penalties of mean pooling, in units of the variance of pooled tokens.
 _POOLING = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _TINY = 1e-300
+# Smallest squared singular value, as a share of the largest.
+_UNRESOLVED = 1e-12
 # Steps of Newton's method, and the width above which they cost more than L-BFGS.
 _NEWTON_STEPS = 20
 _WIDEST_NEWTON = 300
@@ -98,11 +100,25 @@ def _pooled_table(pooled: FitState) -> _PooledTable:
         center = shares @ features
     # The decomposition is of weighted rows, in which a ridge regression is diagonal.
     roots = np.sqrt(shares)[:, None]
-    left, singular, axes = np.linalg.svd(
-        roots * (features - center), full_matrices=False
-    )
-    scores = left * singular / roots
+    left, axes = _decomposed(roots * (features - center))
+    scores = left / roots
     return _PooledTable(scores, axes, center, np.concatenate(targets), shares)
+
+
+def _decomposed(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return scores and orthonormal axes whose product is `rows`.
+
+    From the smaller matrix of inner products, which takes less time than a singular
+    value decomposition; directions that it cannot resolve are left out.
+    """
+    is_wide = len(rows) < rows.shape[1]
+    squares, vectors = np.linalg.eigh(rows @ rows.T if is_wide else rows.T @ rows)
+    kept = squares > _UNRESOLVED * max(float(squares[-1]), _TINY)
+    if not is_wide:
+        axes = vectors[:, kept].T
+        return rows @ axes.T, axes
+    roots = np.sqrt(squares[kept])
+    return vectors[:, kept] * roots, vectors[:, kept].T @ rows / roots[:, None]
 
 
 def _ridge_path(pooled: FitState, alphas: tuple[float, ...]) -> Iterator[FloatArray]:

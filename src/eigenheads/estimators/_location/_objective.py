@@ -4,13 +4,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import block_diag
+from scipy.linalg.blas import dsyrk
 
 from eigenheads._typing import FloatArray
+from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location._head import (
     HeadLoss,
     attention_weights,
@@ -80,6 +83,22 @@ class TokenWhitening:
         root = self.whitening / self.scale[:, None]
         return np.asarray(root @ root.T)
 
+    def whitened(self, bags: Bags) -> Bags:
+        """Return the bags in whitened coordinates, in their floating type."""
+        d, dtype = bags.tokens.shape[1], bags.tokens.dtype
+        tokens, radii = (bags.tokens - self.mean[:d]) / self.scale[:d], bags.radii
+        if self.whitening is not None:
+            tokens = tokens @ self.whitening[:d, :d]
+        if radii is not None:
+            factor = 1.0 if self.whitening is None else self.whitening[d, d]
+            radii = (radii * (factor / self.scale[d])).astype(dtype)
+        return Bags(tokens.astype(dtype, copy=False), bags.offsets, radii)
+
+    def of_whitened_tokens(self) -> "TokenWhitening":
+        """Return the coordinates of tokens that are whitened already."""
+        d = len(self.mean)
+        return TokenWhitening(np.zeros(d), np.ones(d), None, None, self.principal)
+
     def with_column(
         self, mean: float, scale: float, shrinkage: float
     ) -> "TokenWhitening":
@@ -119,7 +138,7 @@ def pooled_whitening(
     total = sum(float(weights.sum()) for _, weights in _token_weights(data))
     mean: Any = 0.0
     for tokens, weights in _token_weights(data):
-        mean = mean + weights / total @ tokens
+        mean = mean + weighted_sum(tokens, weights / total)
     mean = mean if center else np.zeros(np.shape(mean))
     is_wide = len(mean) > _WIDEST
     moments: Any = 0.0
@@ -148,20 +167,22 @@ class TokenSpan:
     :math:`Q` that are the principal directions of the standardised tokens. Key and
     values that minimise the penalised loss lie in this span: components outside change
     no score and no readout, but the penalty.
+
+    With `rows` the standardised tokens times the roots of their weights,
+    :math:`Q` is the transpose of `rows` times `axes`. It is never computed: it would
+    take as long as the decomposition.
     """
 
     mean: FloatArray
     scale: FloatArray
-    basis: FloatArray
     variances: FloatArray
-
-    def reduced(self, tokens: NDArray[Any]) -> NDArray[Any]:
-        """Return the coordinates of tokens."""
-        return np.asarray(((tokens - self.mean) / self.scale) @ self.basis)
+    rows: FloatArray
+    axes: FloatArray
+    coordinates: FloatArray
 
     def raw(self, rows: FloatArray) -> FloatArray:
         """Map coefficients in the span to the features as given."""
-        return np.asarray(rows @ self.basis.T / self.scale)
+        return np.asarray(rows @ self.axes.T @ self.rows / self.scale)
 
     def whitening(self, shrinkage: float) -> TokenWhitening:
         """Return the whitening, which is diagonal in these coordinates."""
@@ -179,12 +200,25 @@ def token_span(batch: LabelledBags, *, center: bool) -> TokenSpan:
     variance = weights @ (tokens - mean) ** 2
     is_constant = variance <= 1e-14 * (variance + mean**2)
     scale = np.where(is_constant, 1.0, np.sqrt(variance))
-    rows = np.sqrt(weights)[:, None] * (tokens - mean) / scale
-    eigenvalues, vectors = np.linalg.eigh(rows @ rows.T)
+    roots = np.sqrt(weights)[:, None]
+    rows = roots * ((tokens - mean) / scale)
+    # One triangle of the symmetric product takes half the time.
+    products = dsyrk(1.0, rows.T, trans=1, lower=1)
+    eigenvalues, vectors = np.linalg.eigh(products, UPLO="L")
     kept = eigenvalues > 1e-10 * max(float(eigenvalues[-1]), 1e-300)
     eigenvalues, vectors = eigenvalues[kept][::-1], vectors[:, kept][:, ::-1]
-    basis = rows.T @ (vectors / np.sqrt(eigenvalues))
-    return TokenSpan(mean, scale, basis, eigenvalues)
+    spread = np.sqrt(eigenvalues)
+    # Equal tokens get equal coordinates up to the last digit, by which copies of a bag
+    # are known.
+    coordinates = (vectors * spread / roots)[_first_equal(batch.bags.tokens)]
+    return TokenSpan(mean, scale, eigenvalues, rows, vectors / spread, coordinates)
+
+
+def _first_equal(tokens: NDArray[Any]) -> NDArray[np.int64]:
+    """Return for each row the index of the first row that is equal to it."""
+    first: dict[bytes, int] = {}
+    digests = (blake2b(row.tobytes(), digest_size=16).digest() for row in tokens)
+    return np.array([first.setdefault(key, row) for row, key in enumerate(digests)])
 
 
 def squared_radii(
@@ -227,12 +261,22 @@ def _token_weights(data: LocationData) -> Iterator[tuple[NDArray[Any], FloatArra
         yield batch.bags.tokens, np.repeat(batch.weights, batch.bags.lengths)
 
 
+def weighted_sum(tokens: NDArray[Any], weights: NDArray[Any]) -> FloatArray:
+    """Return the weighted sum of the tokens, in double precision."""
+    total = np.zeros(tokens.shape[1])
+    for start in range(0, len(tokens), _CHUNK):
+        rows = tokens[start : start + _CHUNK].astype(np.float64, copy=False)
+        total += weights[start : start + _CHUNK] @ rows
+    return total
+
+
 def weighted_gram(
     tokens: NDArray[Any], weights: FloatArray, mean: FloatArray
 ) -> FloatArray:
     r"""Return :math:`\sum_l w_l (x_l - m)(x_l - m)^\top`, chunk by chunk."""
     d = tokens.shape[1]
-    gram = np.zeros((d, d))
+    gram, mean = np.zeros((d, d)), mean.astype(tokens.dtype)
+    weights = weights.astype(tokens.dtype)
     for start in range(0, len(tokens), _CHUNK):
         rows = tokens[start : start + _CHUNK] - mean
         gram += (rows * weights[start : start + _CHUNK, None]).T @ rows
@@ -309,7 +353,7 @@ class MeanLoss:
             bags = loss.bags
             weights = attention_weights(bags, token_scores(bags, key), head=loss.head)
             weights = weights * np.repeat(loss.weights, bags.lengths)
-            total += weights @ bags.tokens
+            total += weighted_sum(bags.tokens, weights)
             weight += float(weights.sum())
         return total, weight
 

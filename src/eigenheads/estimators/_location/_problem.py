@@ -15,11 +15,13 @@ from eigenheads.estimators._location._head import BLOCK_ENTRIES, token_scores
 from eigenheads.estimators._location._losses import AbstractLoss, columns
 from eigenheads.estimators._location._targets import Encoding, class_weights
 
-# Starts are compared on at most this many tokens, or this many bags per feature.
+# Starts are compared on at most this many tokens, or this many bags per feature, but
+# not for more bags than are needed to rank a few starts.
 _SCREEN_TOKENS = 50_000
 _SCREEN_BAGS_PER_FEATURE = 10
-# Attended tokens are gathered if they are at most this share of all tokens and at most
-# this many numbers (32 MB), so that a stream never has to fit in memory.
+_SCREEN_BAGS = 1_000
+# Attended tokens are gathered if they are at most this share of all tokens and, of a
+# stream, at most this many numbers (32 MB), so that it never has to fit in memory.
 _MOST_GATHERED = 0.5
 _MOST_NUMBERS = 2**22
 # Ten folds for few bags, whose number decides whether the head is found; else five.
@@ -147,7 +149,7 @@ class LocationData:
         return self.sample(
             max(
                 int(self.n_bags * _SCREEN_TOKENS / self.n_tokens),
-                _SCREEN_BAGS_PER_FEATURE * self.n_features,
+                min(_SCREEN_BAGS_PER_FEATURE * self.n_features, _SCREEN_BAGS),
             )
         )
 
@@ -185,13 +187,12 @@ class LocationData:
                 tops = np.maximum.reduceat(scores, batch.bags.starts)
                 kept |= scores >= np.repeat(tops - margin, batch.bags.lengths)
             n_numbers += int(np.count_nonzero(kept)) * self.n_features
-            if n_numbers > _MOST_NUMBERS:
+            if self.is_stream and n_numbers > _MOST_NUMBERS:
+                return None
+            if n_numbers > _MOST_GATHERED * self.n_tokens * self.n_features:
                 return None
             taken.append(replace(batch, bags=batch.bags.keep(kept)))
-        whole = joined(taken)
-        if len(whole.bags.tokens) > _MOST_GATHERED * self.n_tokens:
-            return None
-        return data_in_memory(whole)
+        return data_in_memory(joined(taken))
 
 
 def data_in_memory(batch: LabelledBags) -> LocationData:

@@ -223,6 +223,21 @@ class AbstractSingleLocationCV(BaseEstimator):
         """
         return self._best().locate(X)
 
+    def contributions(self, X: Any) -> list[NDArray[np.floating]]:
+        """Return what each token adds to the outputs, as the best estimator does.
+
+        Parameters
+        ----------
+        X : list of arrays of shape (n_tokens, n_features), or array
+            Bags.
+
+        Returns
+        -------
+        contributions : list of ndarray of shape (n_tokens,) or (n_tokens, n_outputs)
+            One array per bag.
+        """
+        return self._best().contributions(X)
+
     def _best(self) -> Any:
         check_is_fitted(self)
         return self.best_estimator_

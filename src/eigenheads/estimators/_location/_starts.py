@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import solve
 from scipy.linalg.lapack import dposv
-from scipy.sparse.linalg import eigsh
+from scipy.sparse.linalg import LinearOperator, eigsh
 
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
@@ -18,7 +18,11 @@ from eigenheads.estimators._location._head import (
     pool_tokens,
     token_scores,
 )
-from eigenheads.estimators._location._objective import TokenWhitening, weighted_gram
+from eigenheads.estimators._location._objective import (
+    TokenWhitening,
+    weighted_gram,
+    weighted_sum,
+)
 from eigenheads.estimators._location._problem import LabelledBags, LocationData
 
 # Standard deviations of the scores that a start may have.
@@ -27,6 +31,10 @@ _INVERSE_TEMPERATURES = (1.5, 5.0)
 _LEVELS = (0.5, 0.8, 0.95)
 # Above this width a full eigendecomposition costs more than two eigenvectors.
 _WIDE = 500
+# Accuracy of these, which are but starts.
+_ROUGH = 1e-3
+# Numbers of the tables that are fitted together.
+_STACKED = 2**18
 
 
 @dataclass(frozen=True)
@@ -54,17 +62,20 @@ def key_directions(
     variance; ``value`` is :math:`v` itself, because the deciding token may be the one
     with the largest readout.
     """
-    equations, matrices = RidgeEquations(), None
-    for part in data.read():
-        bags = part.bags
-        sums = coordinates.pulled_back(
-            pool_tokens(bags.tokens, bags.offsets, np.ones(len(bags.tokens)))
-            - np.outer(bags.lengths, coordinates.mean)
-        )
-        equations.add(sums, part.responses, part.weights)
-        added = np.stack(list(_response_moments(part, coordinates)))
-        matrices = added if matrices is None else matrices + added
-    values = equations.solution()
+    matrices: Any = None
+    if data.is_stream:
+        equations = RidgeEquations()
+        for part in data.read():
+            equations.add(_sums(part, coordinates), part.responses, part.weights)
+            added = np.stack(list(_response_moments(part, coordinates)))
+            matrices = added if matrices is None else matrices + added
+        values = equations.solution()
+    else:
+        (part,) = data.read()
+        values = ridge_values(_sums(part, coordinates), part.responses, part.weights)
+        is_wide = len(coordinates.mean) > _WIDE
+        moments = _moment_products if is_wide else _response_moments
+        matrices = list(moments(part, coordinates))
     directions = {
         "moments": [coordinates.pulled_back(_moment(data, values, coordinates))],
         "spectral": list(_spectral(matrices, coordinates)),
@@ -75,6 +86,13 @@ def key_directions(
     return directions
 
 
+def _sums(part: LabelledBags, coordinates: TokenWhitening) -> FloatArray:
+    """Return the sum of the whitened tokens of each bag."""
+    bags = part.bags
+    sums = pool_tokens(bags.tokens, bags.offsets, np.ones(len(bags.tokens)))
+    return coordinates.pulled_back(sums - np.outer(bags.lengths, coordinates.mean))
+
+
 def _moment(
     data: LocationData, values: FloatArray, coordinates: TokenWhitening
 ) -> FloatArray:
@@ -82,11 +100,12 @@ def _moment(
     moment = np.zeros(len(coordinates.mean))
     for part in data.read():
         bags = part.bags
-        readouts = bags.tokens @ raw.T - raw @ coordinates.mean
+        rows = raw.astype(bags.tokens.dtype)  # equal types: no copy of all tokens
+        readouts = bags.tokens @ rows.T - raw @ coordinates.mean
         pulls = part.weights[:, None] * part.responses
         per_token = np.repeat(pulls, bags.lengths, axis=0)
         pull = (per_token * readouts).sum(axis=1)
-        moment += pull @ bags.tokens - pull.sum() * coordinates.mean
+        moment += weighted_sum(bags.tokens, pull) - pull.sum() * coordinates.mean
     return moment
 
 
@@ -99,6 +118,27 @@ def _response_moments(
         yield weighted_gram(part.bags.tokens, pull, coordinates.mean)
 
 
+def _moment_products(
+    part: LabelledBags, coordinates: TokenWhitening
+) -> Iterator[LinearOperator]:
+    """Yield the same in whitened coordinates, as products with a vector.
+
+    A product takes two passes over the tokens; a matrix of many features, as many
+    passes as features.
+    """
+    tokens, mean, d = part.bags.tokens, coordinates.mean, len(coordinates.mean)
+    for response in part.responses.T:
+        pull = np.repeat(part.weights * response, part.bags.lengths)
+
+        def product(whitened: FloatArray, pull: FloatArray = pull) -> FloatArray:
+            raw = coordinates.raw(whitened.ravel())
+            pulled = pull * (tokens @ raw.astype(tokens.dtype) - raw @ mean)
+            total = weighted_sum(tokens, pulled)
+            return coordinates.pulled_back(total - pulled.sum() * mean)
+
+        yield LinearOperator((d, d), matvec=product, dtype=np.float64)
+
+
 def _spectral(matrices: Any, coordinates: TokenWhitening) -> Iterator[FloatArray]:
     r"""Yield sum and difference of the extreme eigenvectors of the moment matrix.
 
@@ -106,11 +146,12 @@ def _spectral(matrices: Any, coordinates: TokenWhitening) -> Iterator[FloatArray
     to :math:`k v^\top + v k^\top`, whose two eigenvectors are :math:`k \pm v`.
     """
     for matrix in matrices:
-        half = coordinates.pulled_back(matrix)
-        whitened = coordinates.pulled_back(half.T)
-        if len(whitened) > _WIDE:  # only the two extreme eigenvectors are needed
-            start = np.ones(len(whitened))
-            _, vectors = eigsh(whitened, k=2, which="BE", v0=start)
+        whitened = matrix
+        if not isinstance(matrix, LinearOperator):
+            whitened = coordinates.pulled_back(coordinates.pulled_back(matrix).T)
+        if whitened.shape[0] > _WIDE:  # only the two extreme eigenvectors are needed
+            start = np.ones(whitened.shape[0])
+            _, vectors = eigsh(whitened, k=2, which="BE", v0=start, tol=_ROUGH)
         else:
             _, vectors = np.linalg.eigh(whitened)
         yield vectors[:, -1] + vectors[:, 0]
@@ -160,17 +201,30 @@ def ridge_values(
 
     With weights that count repetitions the result is that of repeated rows.
     """
-    n, width = features.shape
-    if n >= width:
-        equations = RidgeEquations()
-        equations.add(features, responses, weights)
-        return equations.solution()
-    # Fewer bags than features: the same solution from a matrix with one row per bag.
+    return _stacked_values(features[None], responses, weights)[0]
+
+
+def _stacked_values(
+    features: FloatArray, responses: FloatArray, weights: FloatArray
+) -> FloatArray:
+    """Return the same for several tables of features, which are stacked."""
+    n, width = features.shape[1:]
     roots = np.sqrt(weights)[:, None]
-    rows = roots * features
-    gram = rows @ rows.T
-    gram.flat[:: n + 1] += np.trace(gram) / float(weights.sum()) or 1.0
-    return np.asarray((rows.T @ solve_positive(gram, roots * responses)).T)
+    rows, aims = roots * features, roots * responses
+    across = rows.transpose(0, 2, 1)
+    # Fewer bags than features: the same solution from a matrix with one row per bag.
+    is_wide = n < width
+    grams = rows @ across if is_wide else across @ rows
+    sides = (
+        np.broadcast_to(aims, (len(rows), *aims.shape)) if is_wide else across @ aims
+    )
+    amounts = np.einsum("kii->k", grams) / weights.sum()
+    amounts[amounts == 0] = 1.0  # features may all be zero
+    np.einsum("kii->ki", grams)[...] += amounts[:, None]
+    solved = np.stack(
+        [solve_positive(*pair) for pair in zip(grams, sides, strict=True)]
+    )
+    return np.asarray((across @ solved if is_wide else solved).transpose(0, 2, 1))
 
 
 def best_starts(profiles: list[HeadStart], alpha: float) -> list[HeadStart]:
@@ -196,6 +250,7 @@ def start_profiles(
     Given a key the values are a ridge regression on the attended tokens.
     """
     bags, profiles = screen.bags, list[HeadStart]()
+    trials: list[tuple[str, float, FloatArray, FloatArray]] = []
     for name, candidates in directions.items():
         for direction in candidates:
             length = float(np.linalg.norm(direction))
@@ -205,13 +260,27 @@ def start_profiles(
                 profiles += _tied_profiles(name, screen, unit, scores)
                 continue
             for factor, shift in _lengths(name, scores, head):
-                moved = factor * (scores - shift)
-                features = attended_features(bags, moved, coordinates, head)
-                error, values = _profile(features, screen.responses, screen.weights)
                 key = factor * unit
                 if shift:
                     key = key - factor * shift * _constant_direction(coordinates)
-                profiles.append(HeadStart(name, error, factor**2, key, values))
+                trials.append((name, factor**2, key, factor * (scores - shift)))
+    # For few bags most of the time is spent between operations, so they are shared.
+    together = max(1, _STACKED // (len(bags) * len(coordinates.mean)))
+    for first in range(0, len(trials), together):
+        some = trials[first : first + together]
+        features = np.stack(
+            [attended_features(bags, moved, coordinates, head) for *_, moved in some]
+        )
+        values = _stacked_values(features, screen.responses, screen.weights)
+        residuals = screen.responses - features @ values.transpose(0, 2, 1)
+        squares = np.einsum("kij,kij->ki", residuals, residuals)
+        errors = 0.5 * (squares @ screen.weights) / screen.weights.sum()
+        profiles += [
+            HeadStart(name, float(error), square, key, own)
+            for (name, square, key, _), error, own in zip(
+                some, errors, values, strict=True
+            )
+        ]
     return profiles
 
 
@@ -274,12 +343,3 @@ def attended_features(
     features[:, :d] = attend_tokens(bags.tokens, bags.offsets, scores, MODES[head])
     features[:, :d] -= coordinates.mean[:d]
     return coordinates.pulled_back(features)
-
-
-def _profile(
-    features: FloatArray, responses: FloatArray, weights: FloatArray
-) -> tuple[float, FloatArray]:
-    values = ridge_values(features, responses, weights)
-    residuals = responses - features @ values.T
-    squares = np.einsum("ij,ij->i", residuals, residuals)
-    return 0.5 * float(weights @ squares / weights.sum()), values

@@ -229,7 +229,7 @@ experiments = (
                 n_runs=6,
                 n_records=50,
             ),
-            "demo": replace(_PAPER, n_runs=6),
+            "demo": replace(_PAPER, factors=(0.5, 1.0, 3.0), n_runs=5, n_records=100),
             "paper": _PAPER,
         },
         simulate=simulate,

@@ -231,8 +231,8 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
         rasterized=True,  # cells of a vector image would show seams
     )
     plane.grid(False)
-    names = list(REGIONS.values())
-    for number, name in enumerate(names):
+    names = [*REGIONS.values(), "neither corner is a minimum"]
+    for number, name in zip([*range(len(REGIONS)), -1], names, strict=True):
         plane.plot([], [], "s", color=mesh.cmap(mesh.norm(number)), label=name)
     for number, (a, omega, _) in enumerate(_POINTS):
         plane.plot(omega, a, "o", color=INK, ms=4, clip_on=False)
@@ -240,7 +240,7 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
             str(number + 1), (omega, a), xytext=(3, -9), textcoords="offset points"
         )
     plane.set(xlabel="ω", ylabel="a", title="Landscape by quadrature")
-    plane.legend(loc="lower left", fontsize=6.5)
+    plane.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, fontsize=6.5)
     curves = table["runs"][3]
     slow.plot(curves[1].T, curves[0].T, "-", color=BLUE, lw=0.8)
     slow.set(xlabel="|e|, positional", ylabel="|m|, semantic", title="Runs at point 4")
@@ -272,7 +272,7 @@ experiments = (
                 n_slow=5,
                 n_samples=2**13,
             ),
-            "demo": replace(_PAPER, slow_d=50),
+            "demo": replace(_PAPER, d=300, slow_d=40, slow_horizon=3000.0),
             "paper": _PAPER,
         },
         simulate=simulate,

@@ -242,7 +242,7 @@ experiments = (
         ),
         presets={
             "smoke": replace(_PAPER, n_runs=(16, 6), step=1.0),
-            "demo": replace(_PAPER, n_runs=(32, 16), step=0.5),
+            "demo": replace(_PAPER, n_runs=(24, 12), step=0.5),
             "paper": _PAPER,
         },
         simulate=simulate,
@@ -263,7 +263,7 @@ experiments = (
         ),
         presets={
             "smoke": replace(_ANY, dimensions=(50, 100, 1000), n_runs=(16, 16, 6)),
-            "demo": replace(_ANY, dimensions=(100, 1000, 10_000), n_runs=(64, 64, 8)),
+            "demo": replace(_ANY, dimensions=(100, 1000, 10_000), n_runs=(32, 32, 4)),
             "paper": _ANY,
         },
         simulate=simulate,

@@ -233,7 +233,7 @@ experiments = (
         ),
         presets={
             "smoke": replace(_PAPER, n_samples=20_000, lengths=(2, 128)),
-            "demo": _PAPER,
+            "demo": replace(_PAPER, n_samples=20_000),
             "paper": replace(_PAPER, n_samples=60_000),
         },
         simulate=simulate,

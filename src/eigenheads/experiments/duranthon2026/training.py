@@ -177,11 +177,15 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
         left.plot(time, table[head].mean(axis=0), color=color, label=head)
         left.axhline(table[f"best_{head}"][0], color=color, ls="--", lw=1)
         right.plot(time, table[f"key_{head}"].T, color=color, lw=0.8)
+    left.plot([], [], "--", color=INK, lw=1, label="smallest of its kind")
     left.axhline(table["bayes"][0], color=INK, ls=":", label="Bayes")
     left.set(yscale="log", xlabel="steps / d", ylabel="excess risk")
     left.legend()
     right.set(xlabel="steps / d", ylabel="k · k*")
-    right.axhline(math.sqrt(run.params.strength), color=INK, ls=":")
+    right.axhline(
+        math.sqrt(run.params.strength), color=INK, ls=":", label="√ν, Bayes for softmax"
+    )
+    right.legend()
 
 
 _PAPER = Params()
@@ -202,7 +206,7 @@ experiments = (
             "smoke": replace(
                 _PAPER, d=100, n_runs=5, horizon=300.0, n_records=6, n_samples=2**12
             ),
-            "demo": _PAPER,
+            "demo": replace(_PAPER, d=100),
             "paper": _PAPER,
         },
         simulate=simulate,

@@ -32,8 +32,11 @@ _MOST_TICKS = 7
 # this many times the smallest.
 _DWARFED, _WIDE = 30.0, 1e3
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-# Colour of points without a number, which no other point has.
-_BLANK = "#d5d8dc"
+# Colour of points without a number, which no other point has: a quarter of "Greys".
+_BLANK = "#d9d9d9"
+# Numbers from 0 to 1 that differ by this much, such as cosines and shares, have the
+# whole of it as their scale, so that panels can be compared.
+_SPREAD = 0.3
 
 
 @dataclass(frozen=True)
@@ -313,6 +316,8 @@ def _norms(panels: Sequence[SweepPanel]) -> dict[str, dict[str, Any]]:
         known = np.concatenate(means)
         known = known[np.isfinite(known)]
         ends = (known.min(), known.max()) if known.size else (0.0, 1.0)
+        if ends[0] >= 0 and ends[1] <= 1 and ends[1] - ends[0] > _SPREAD:
+            ends = (0.0, 1.0)
         norms[quantity] = {"is_log": _is_dwarfed(known), "ends": ends}
     return norms
 
@@ -337,8 +342,11 @@ def _draw_map(
     image.set_clim(*norm["ends"])
     figure.colorbar(image, ax=place, label=panel.quantity)
     if not np.isfinite(mean).all():
-        # Points without a number show the ground of the panel.
-        place.set_facecolor(_BLANK)
+        # Figures have no ground of their own, so these cells are drawn, too.
+        blank = np.where(np.isfinite(mean), np.nan, 0.25)
+        place.pcolormesh(
+            x.edges, y.edges, blank.T, cmap="Greys", vmin=0, vmax=1, rasterized=False
+        )
         label = "no value: refused, or not measured"
         place.plot([], [], "s", color=_BLANK, label=label)
     if panel.line is not None and panel.line_at is not None:

@@ -168,8 +168,10 @@ def tell_plan(
     base = cells.presets[preset]
     plan = make_plan(key, preset, base, grid, seeds, code="")
     each = " × ".join(f"{len(values)} {name}" for name, values in plan.axes.items())
-    told = f"{key} at preset {preset}: {each or 'one point'}, {len(plan.seeds)} seeds"
-    told += f"{' each' if plan.axes else ''}, {plan.n_cells} cells."
+    n_seeds, n_cells = len(plan.seeds), plan.n_cells
+    told = f"{key} at preset {preset}: {each or 'one point'}, "
+    told += f"{n_seeds} seed{'s' * (n_seeds != 1)}{' each' if plan.axes else ''}, "
+    told += f"{n_cells} cell{'s' * (n_cells != 1)}."
     if plan.axes:
         return told
     return (

@@ -1,15 +1,15 @@
 """Claims on differences between small models, paired over seeds. No torch here."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from eigenheads._typing import FloatArray
 from eigenheads.experiments._claims import (
     Claim,
-    about,
     at_least,
     at_most,
     difference,
@@ -17,234 +17,257 @@ from eigenheads.experiments._claims import (
     no_difference,
 )
 from eigenheads.experiments._core import Table
-from eigenheads.experiments._statistics import Estimate, mean_estimate
-from eigenheads.experiments.teo2024._variants import (
-    BASELINE,
-    CLAIMED,
-    MATCHED,
-    SPARSITIES,
-)
+from eigenheads.experiments._statistics import mean_estimate
 
 # Points of accuracy that plain attention must lose for a condition to count.
 MINIMAL_LOSS = 10.0
-SHARPENED = "S = 0, n=4"
+BASELINE: Final = "symmetric"
+PRINCIPAL: Final = "RPC n=4"
+SHARPENED: Final = "S = 0, n=4"
+_SOURCE: Final = "teo2024, ImageNet: here on small models"
+_FIXED: Final = "the margin is a parameter, fixed before the run"
 _SAID: Final = {
     "clean": "clean accuracy",
-    "corruptions": "accuracy under corruptions",
-    "attacks": "accuracy under attacks",
+    "all corruptions": "accuracy under 15 corruptions, all severities",
+    "corruptions": "accuracy under 15 corruptions, severities 3 and 5",
+    "attack": "accuracy under PGD",
+    "replaced": "accuracy with a quarter of the patches replaced",
 }
-# Pairs of a model and its control. Each control of RPC n=4 lacks one part of it or
-# replaces that part by something simpler.
+# Further models of the paper, each with the baseline that it is compared with.
+_CLAIMED: Final = {
+    "RPC n=5": BASELINE,
+    "RPC n=6": BASELINE,
+    "RPC n=2, all layers": BASELINE,
+    "asymmetric RPC n=4, then softmax": "softmax",
+}
+# Pairs of models that differ in one part of the layer.
 _CONTROLS: Final = (
-    ("RPC n=4", SHARPENED),
-    ("RPC n=4", "temperature"),
-    ("RPC n=4", "no mixing"),
-    ("auto, n=4", BASELINE),
+    ("threshold of the text, n=4", BASELINE),
+    ("RPC n=4, then softmax", "symmetric, then softmax"),
+    ("right sign, n=4", PRINCIPAL),
+    ("right sign, n=2", PRINCIPAL),
+    (BASELINE, "softmax"),
 )
 
 
-def counting(accuracy: FloatArray, clean: FloatArray) -> NDArray[np.bool_]:
-    """Return which conditions cost plain attention enough, by its means over seeds.
+@dataclass(frozen=True)
+class Measured:
+    """Accuracies of models, as means over parts of the conditions.
 
-    Parameters
+    Attributes
     ----------
-    accuracy
-        Accuracy of plain attention, conditions by seeds, in percent.
-    clean
-        Clean accuracy, by seeds.
-
-    Examples
-    --------
-    >>> counting(np.array([[80.0, 84.0], [95.0, 95.0]]), np.array([96.0, 96.0]))
-    array([ True, False])
+    table
+        The table of the simulation.
+    models, conditions
+        Names along the first two axes of ``table["accuracy"]``.
+    few
+        Conditions under which every model was measured.
+    attack, replaced
+        The condition of the attack that decides, and of replaced patches.
     """
-    return np.asarray(clean.mean() - accuracy.mean(axis=1) >= MINIMAL_LOSS)
 
+    table: Table
+    models: Sequence[str]
+    conditions: Sequence[str]
+    few: Sequence[str]
+    attack: str
+    replaced: str
 
-def family_means(
-    accuracy: FloatArray, families: Sequence[str], counts: NDArray[np.bool_]
-) -> dict[str, FloatArray]:
-    """Return the mean over a family's counting conditions, by model and seed.
+    def __call__(self, part: str, model: str) -> FloatArray:
+        """Return one accuracy per seed; NaN for seeds that were not run."""
+        own = self.table["accuracy"][self.models.index(model)]
+        return np.asarray(own[self._rows(part)].mean(axis=0))
 
-    Families without a counting condition are left out; ``"all"`` are all that count.
-    """
-    means = {}
-    for family in (*dict.fromkeys(families), "all"):
-        own = counts & np.array([family in (name, "all") for name in families])
-        if own.any():
-            means[family] = accuracy[:, own].mean(axis=1)
-    return means
+    def _rows(self, part: str) -> list[int]:
+        single = {"clean": "clean", "attack": self.attack, "replaced": self.replaced}
+        if part in single:
+            return [self.conditions.index(single[part])]
+        # The corruptions are the conditions that are neither of these nor an attack.
+        apart = (*single.values(), *(x for x in self.conditions if "attack" in x))
+        among = self.few if part == "corruptions" else self.conditions
+        return [
+            i for i, x in enumerate(self.conditions) if x in among and x not in apart
+        ]
+
+    def gaps(self, part: str, one: str, other: str) -> FloatArray:
+        """Return the differences of two models over the seeds of both."""
+        values = self(part, one) - self(part, other)
+        return np.asarray(values[~np.isnan(values)])
+
+    def layer(self, column: str, model: str) -> FloatArray:
+        """Return a measurement of the first layer, one per seed."""
+        values = self.table[column][self.models.index(model)]
+        return np.asarray(values[~np.isnan(values)])
 
 
 def robustness_claims(
-    cells: Sequence[tuple[str, str]],
-    families: Sequence[str],
-    table: Table,
-    margin: float,
+    of: Measured, *, margin: float, least_accuracy: float, undecided: str
 ) -> list[Claim]:
-    """Return all claims on these models.
+    """Return all claims of `teo2024/robustness`.
 
     Parameters
     ----------
-    cells
-        Architecture and variant of every model.
-    families
-        Family of every condition.
-    table
-        The table of the simulation.
+    of
+        The accuracies.
     margin
-        Points of accuracy within which controls count as equal.
+        Points of accuracy within which two models count as equal.
+    least_accuracy
+        Clean accuracy that softmax attention must reach, in percent.
+    undecided
+        Reason why a run decides nothing, or an empty text.
     """
-    claimed: list[Claim] = []
-    controls: list[Claim] = []
-    for kind in dict.fromkeys(kind for kind, _ in cells):
-        compared = _Comparisons(kind, cells, families, table)
-        claimed += compared.claims()
-        controls += compared.controls(margin)
-    # The paper's claims and our controls are two families: the number of controls must
-    # not widen the intervals of the paper's claims.
+    ahead = partial(_ahead, of, undecided=undecided)
     return [
-        *_layer_claims(cells, table),
-        *in_family("RPC-Attention against its baselines", claimed),
-        *in_family("controls of RPC-Attention", controls),
+        *_able(of, least_accuracy, undecided),
+        # The three claims for which the number of seeds was chosen.
+        *in_family(
+            "RPC-Attention, n = 4",
+            [
+                ahead(part, PRINCIPAL, BASELINE, source=_SOURCE)
+                for part in ("clean", "all corruptions", "attack")
+            ],
+        ),
+        *in_family(
+            "other models with RPC-Attention",
+            [
+                ahead(part, name, baseline, source=_SOURCE)
+                for name, baseline in _CLAIMED.items()
+                if {name, baseline} <= {*of.models}
+                for part in ("clean", "corruptions", "attack")
+            ],
+        ),
+        *in_family("S against S = 0", _equal(of, margin, undecided)),
+        *in_family(
+            "controls of RPC-Attention",
+            [
+                ahead(part, name, baseline)
+                for name, baseline in _CONTROLS
+                if {name, baseline} <= {*of.models}
+                for part in ("clean", "corruptions", "attack")
+            ],
+        ),
+        *in_family("reaction of S", _reaction(of, undecided)),
     ]
 
 
-def _layer_claims(cells: Sequence[tuple[str, str]], table: Table) -> Iterator[Claim]:
-    """Yield checks on the first layer, from λ and n alone."""
-    where = {cell: index for index, cell in enumerate(cells)}
-    if ("vit", "RPC n=4") in where:
-        yield at_most(
-            "λ = 4, n = 4: mean share of key entries that S takes",
-            table["flagged"][where["vit", "RPC n=4"]].mean(),
-            0.1,
-            "the threshold is 16 times the mean absolute key of the first iteration",
-        )
-    for control, source in MATCHED.items():
-        if ("vit", control) in where and ("vit", source) in where:
-            weight = table["self_weight"]
-            # Differences are per seed, because the temperature was matched per seed.
-            gap = weight[where["vit", control]] - weight[where["vit", source]]
-            yield about(
-                f"control at a matched temperature: self-weight less that of {source}, "
-                "farthest over seeds",
-                gap[abs(gap).argmax()],
-                0.0,
-                0.1,
-                "keys move after the last match, and test images differ",
-            )
-
-
-class _Comparisons:
-    """Paired differences between the models of one architecture."""
-
-    def __init__(
-        self,
-        kind: str,
-        cells: Sequence[tuple[str, str]],
-        families: Sequence[str],
-        table: Table,
-    ) -> None:
-        self.at = {name: i for i, (own, name) in enumerate(cells) if own == kind}
-        # Plain attention alone selects the conditions, so the choice does not depend on
-        # how RPC-Attention or symmetric attention fares under them.
-        plain = self.at["softmax"]
-        counts = counting(table["accuracy"][plain], table["clean"][plain])
-        self.means: Mapping[str, FloatArray] = {
-            "clean": table["clean"],
-            **family_means(table["accuracy"], families, counts),
-        }
-        self.prefix = "" if kind == "vit" else f"{kind}: "
-
-    def gap(self, family: str, one: str, other: str) -> Estimate:
-        """Return the difference of two models, paired over seeds."""
-        # Both models of a pair share a seed, and with it data and batches; what varies
-        # between seeds for both cancels in the difference.
-        means = self.means[family]
-        return mean_estimate(means[self.at[one]] - means[self.at[other]])
-
-    def claims(self) -> Iterator[Claim]:
-        """Yield the paper's claims: RPC-Attention is better than its baselines."""
-        present = [name for name in CLAIMED if name in self.at]
-        for name in present:
-            for family in (family for family in _SAID if family in self.means):
-                yield difference(
-                    f"{self.prefix}{name}: {_SAID[family]} less symmetric attention's, "
-                    "in points",
-                    self.gap(family, name, BASELINE),
-                    source="teo2024, ImageNet: here on small models",
-                    on_record="undecided",
-                )
-        if "all" in self.means:
-            for name in present:
-                yield difference(
-                    f"{self.prefix}{name}: accuracy over all conditions that count "
-                    "less softmax attention's, in points",
-                    self.gap("all", name, "softmax"),
-                    source="teo2024, ImageNet: here on small models",
-                    on_record="undecided",
-                )
-
-    def controls(self, margin: float) -> Iterator[Claim]:
-        """Yield our controls: what of the layer makes a difference."""
-        # The paper compares with symmetric attention. If plain softmax is more robust,
-        # a gain over the symmetric baseline is a weaker result than it seems.
-        if "attacks" in self.means and not self.prefix:
-            yield difference(
-                "softmax: accuracy under attacks less symmetric attention's, in points",
-                self.gap("attacks", "softmax", BASELINE),
-                source="ours: is the paper's baseline the weaker one?",
-            )
-        for name, control in _CONTROLS:
-            if name in self.at and control in self.at and "all" in self.means:
-                yield no_difference(
-                    f"{self.prefix}{name} against {control}: difference of accuracy "
-                    "over all conditions that count, in points",
-                    self.gap("all", name, control),
-                    margin,
-                    "the margin is a parameter, fixed before the run",
-                    on_record="undecided",
-                )
-
-
-def sparsity_claims(names: Sequence[str], table: Table, margin: float) -> list[Claim]:
-    """Return the shares of S as λ falls, and the differences from S = 0."""
-    at = {name: index for index, name in enumerate(names)}
-    swept = {name: x for name, x in SPARSITIES.items() if name in at}
-    # The order is that of SPARSITIES, from the largest λ to the smallest; the claim on
-    # successive differences below relies on it.
-    shares = {x: float(table["flagged"][at[name]].mean()) for name, x in swept.items()}
-    claims = [
+def _able(of: Measured, least: float, undecided: str) -> list[Claim]:
+    """Return whether the models can show anything."""
+    plain = "softmax" if "softmax" in of.models else BASELINE
+    own = of("clean", plain)
+    own = own[~np.isnan(own)]
+    linear = of.layer("linear", plain)
+    lost = own - of("attack", plain)[: len(own)]
+    return [
         at_least(
-            f"share of key entries that S takes at λ = {min(shares):g}",
-            shares[min(shares)],
-            0.5,
+            f"{plain}: clean accuracy, in percent",
+            mean_estimate(own),
+            least,
+            "the models have to be well trained",
+            undecided=undecided,
+        ),
+        at_least(
+            f"{plain}: clean accuracy less that of a linear classifier, in points",
+            mean_estimate(own - linear),
+            5.0,
+            "a task that a linear classifier solves says nothing of attention",
+            undecided=undecided,
+        ),
+        at_least(
+            f"{plain}: accuracy that PGD takes, in points",
+            mean_estimate(lost),
+            MINIMAL_LOSS,
+            "where nothing is lost, nothing can be kept",
+            undecided=undecided,
+        ),
+    ]
+
+
+def _ahead(
+    of: Measured,
+    part: str,
+    one: str,
+    other: str,
+    *,
+    undecided: str,
+    source: str = "ours",
+) -> Claim:
+    owner = "symmetric attention" if other == BASELINE else other
+    return difference(
+        f"{one}: {_SAID[part]} less that of {owner}, in points",
+        mean_estimate(of.gaps(part, one, other)),
+        source=source,
+        undecided=undecided,
+        on_record="undecided",
+    )
+
+
+def _equal(of: Measured, margin: float, undecided: str) -> list[Claim]:
+    return [
+        no_difference(
+            f"{PRINCIPAL} against {SHARPENED}: {_SAID[part]}, in points",
+            mean_estimate(of.gaps(part, PRINCIPAL, SHARPENED)),
+            margin,
+            _FIXED,
+            undecided=undecided,
+            on_record="undecided",
+        )
+        for part in ("clean", "all corruptions", "attack", "replaced")
+    ]
+
+
+def _reaction(of: Measured, undecided: str) -> list[Claim]:
+    """Return whether S takes more of corrupted inputs, and of corrupted tokens."""
+    layer = partial(of.layer, model=PRINCIPAL)
+    clean = layer("flagged")
+    gaps: Mapping[str, FloatArray] = {
+        "under Gaussian noise (severity 5) less on clean images": layer("flagged_noisy")
+        - clean,
+        "with replaced patches less on clean images": layer("flagged_replaced") - clean,
+        "in replaced tokens less in intact ones": layer("flagged_hit")
+        - layer("flagged_intact"),
+    }
+    return [
+        difference(
+            f"{PRINCIPAL}: share of key entries that S takes, {text}, in points",
+            mean_estimate(values),
+            undecided=undecided,
+            on_record="undecided",
+        )
+        for text, values in gaps.items()
+    ]
+
+
+def sparsity_claims(of: Measured, *, margin: float, undecided: str) -> list[Claim]:
+    """Return the shares of S as λ falls, and the differences from S = 0."""
+    swept = [name for name in of.models if name.startswith("λ")]
+    shares = {name: float(of.layer("flagged", name).mean()) for name in swept}
+    return [
+        at_most(
+            f"share of key entries that S takes at {swept[0]}, in percent",
+            shares[swept[0]],
+            10.0,
+            "the threshold is 16 times the mean absolute key",
+        ),
+        at_least(
+            f"share of key entries that S takes at {swept[-1]}, in percent",
+            shares[swept[-1]],
+            50.0,
             "the sweep must reach where S takes most of the keys",
         ),
-        at_least(
-            "rise of that share from one λ to the next smaller one, least",
-            np.diff([*shares.values()]).min(),
-            0.0,
-            "the threshold is proportional to λ",
+        *in_family(
+            "S against S = 0, as λ falls",
+            [
+                no_difference(
+                    f"{name}, S takes {shares[name]:.1f} % of the keys: {_SAID[part]} "
+                    "less that with S = 0, in points",
+                    mean_estimate(of.gaps(part, name, SHARPENED)),
+                    margin,
+                    _FIXED,
+                    undecided=undecided,
+                    on_record="undecided",
+                )
+                for name in swept
+                for part in ("clean", "corruptions", "attack")
+            ],
         ),
     ]
-    counts = counting(table["accuracy"][at["softmax"]], table["clean"][at["softmax"]])
-    # A mean over no condition is undefined; models that hardly learned may have none
-    # that counts.
-    if not counts.any():
-        return claims
-    kept = table["accuracy"][:, counts].mean(axis=1)
-    return claims + in_family(
-        "S against S = 0",
-        [
-            no_difference(
-                f"λ = {x:g}, S takes {100 * shares[x]:.1f} % of the keys: accuracy "
-                "over all conditions that count less that with S = 0, in points",
-                mean_estimate(kept[at[name]] - kept[at[SHARPENED]]),
-                margin,
-                "the margin is a parameter, fixed before the run",
-                on_record="undecided",
-            )
-            for name, x in swept.items()
-        ],
-    )

@@ -57,22 +57,6 @@ def load_split(
     return Split(*parts)
 
 
-def scramble(
-    images: NDArray[np.float32], rng: np.random.Generator
-) -> NDArray[np.float32]:
-    """Return images of no class: the quarters of each, moved to other places."""
-    half = images.shape[-1] // 2
-    top, bottom = slice(half), slice(half, 2 * half)
-    places = [(top, top), (top, bottom), (bottom, top), (bottom, bottom)]
-    out = np.empty_like(images)
-    for image, made in zip(images, out, strict=True):
-        # Rotate the list of places: no quarter stays.
-        by = int(rng.integers(1, 4))
-        for place, source in zip(places, places[by:] + places[:by], strict=True):
-            made[place] = image[source]
-    return out
-
-
 @dataclass(frozen=True)
 class Words:
     """Ids of words, cut into sequences ``(n, length)``; the last id is never seen."""

@@ -265,16 +265,3 @@ def look_inside(attention: nn.Module, tokens: Tensor) -> tuple[float, float]:
     assert isinstance(attention, PlainAttention | SymmetricAttention | ScaledAttention)
     weights = attention.attention_weights(tokens)
     return 0.0, float(weights.diagonal(dim1=-2, dim2=-1).mean())
-
-
-def match_self_weight(attention: PlainAttention, tokens: Tensor, target: float) -> None:
-    """Set the inverse temperature at which the mean self-weight is `target`."""
-    # Bisection of its logarithm: the self-weight grows with it.
-    low, high = 0.02, 50.0
-    # Twelve halvings of the range from 0.02 to 50 leave a factor of about 1.002.
-    for _ in range(12):
-        attention.inverse_temperature = (low * high) ** 0.5
-        if look_inside(attention, tokens)[1] < target:
-            low = attention.inverse_temperature
-        else:
-            high = attention.inverse_temperature

@@ -101,7 +101,7 @@ def _read(task: str) -> tuple[Params, dict[str, FloatArray]]:
         if content["format"] != _FORMAT:
             raise ValueError("it has another format")
         return _arranged(content, task, hashlib.sha256(raw).hexdigest()[:16])
-    except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
+    except Exception as error:  # whatever a forged file contains
         got = Got(f"{Path(path).name} ({type(error).__name__}: {str(error)[:80]})")
         contract = f"a folder with {FILE} of `eigenheads evaluate`, of task {task}"
         fail("data", contract, got, owner="reproduce")
@@ -117,6 +117,9 @@ def _arranged(
     variants = list(dict.fromkeys(str(models[i]["variant"]) for i in chosen))
     rows = [row for row in content["rows"] if row["checkpoint"] in set(chosen)]
     measures = list(dict.fromkeys(map(_measure, rows)))
+    # Lone surrogates and control characters cannot be stored or shown.
+    if not all(name.isprintable() for name in (*variants, *measures)):
+        raise ValueError("a name has characters that cannot be printed")
     seeds = _seeds([models[i] for i in chosen])
     by_model = dict(zip(chosen, seeds, strict=True))
     columns = sorted(set(seeds))

@@ -1,0 +1,29 @@
+"""Runs of experiments, and one run per key and seed that several tests look at."""
+
+import dataclasses
+import functools
+
+from eigenheads._parallel import threads
+from eigenheads.experiments import get_experiment
+from eigenheads.experiments._core import Run
+from eigenheads.experiments._run import experiment_rng
+
+
+def run(key, seed=0, preset="smoke", **changes):
+    """Return parameters, table and claims of a new run."""
+    experiment = get_experiment(key)
+    params = dataclasses.replace(experiment.presets[preset], **changes)
+    table = experiment.simulate(params, experiment_rng(key, seed))
+    return params, table, experiment.check(Run(params, table))
+
+
+@functools.cache
+def smoke_run(key, seed=0):
+    """Return the same of a run with one thread, which tests must not change."""
+    with threads(1):
+        return run(key, seed)
+
+
+def failing(claims):
+    """Return the claims whose verdict is not the one on record."""
+    return [claim.statement for claim in claims if claim.is_changed]
