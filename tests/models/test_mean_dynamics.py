@@ -125,3 +125,22 @@ def test_a_long_stride_stays_among_overlaps_that_vectors_have():
     )
     assert np.all(np.abs(paths["v.value"]) <= 1 + 1e-9)
     assert np.all(np.abs(paths["k.v"]) <= 1 + 1e-9)
+
+
+def test_long_strides_follow_fast_directions():
+    """The overlap relaxes by 4 % per update: strides of 200 would be unstable.
+
+    From the first record on, both paths are within 1 % of their limit.
+    """
+
+    def line(X, w, u, g, p):
+        return (X[0] @ w.k - X[0] @ u.key) ** 2
+
+    model = Model(line, weights={"k": "free"}, planted=("key",), tokens=Token())
+    run = {"d": 50, "start": {"k.k": 0.0}, "step_size": 0.02, "n_steps": 800}
+    long, short = (
+        mean_dynamics(model, **run, record_every=200, noise=False, stride=stride)
+        for stride in (200, 1)
+    )
+    np.testing.assert_allclose(long["k.key"], short["k.key"], atol=0.03)
+    assert abs(short["k.key"][0, 1] - 1) < 0.02

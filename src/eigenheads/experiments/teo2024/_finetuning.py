@@ -147,9 +147,9 @@ def _fine_tune(
     y = torch.from_numpy(split.train_classes)
     texts, _ = read_labelled_texts((list(split.train), y), tokenizer, None)
     assert texts is not None
-    embeddings = {id(one) for one in model.encoder.embeddings.parameters()}  # type: ignore[union-attr, operator]
+    embeddings = {id(one) for one in model.encoder.embeddings.parameters()}  # type: ignore[union-attr]
     body = [one for one in model.encoder.parameters() if id(one) not in embeddings]
-    for one in model.encoder.embeddings.parameters():  # type: ignore[union-attr, operator]
+    for one in model.encoder.embeddings.parameters():  # type: ignore[union-attr]
         one.requires_grad_(False)
     optimizer = torch.optim.AdamW(
         [
@@ -201,7 +201,7 @@ def _trimmed(encoded: Encoded, rows: Any, n_tokens: int) -> tuple[Tensor, Tensor
 @torch.no_grad()
 def _predict(model: SentenceClassifier, encoded: Encoded, how: "FineTuning") -> Tensor:
     found = torch.empty(len(encoded.ids), dtype=torch.long)
-    for rows in encoded.mask.sum(1).argsort().split(_EVALUATED):
+    for rows in torch.split(encoded.mask.sum(1).argsort(), _EVALUATED):
         found[rows] = model(*_trimmed(encoded, rows, how.n_tokens)).argmax(1)
     return found
 

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 
 from eigenheads._typing import FloatArray
 from eigenheads.experiments.screening._inputs import Digits, linear_accuracy
@@ -77,7 +77,7 @@ def _trained(
     with seeded(seed % 2**32):
         model = SmallViT(TESTED[name], architecture="vit", size=how, side=x.shape[-1])
     average = AveragedModel(
-        model, multi_avg_fn=get_ema_multi_avg_fn(how.averaging), use_buffers=True
+        model, avg_fn=lambda mean, new, _: torch.lerp(new, mean, how.averaging)
     )
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
@@ -117,11 +117,8 @@ def _accuracies(
 
 @torch.no_grad()
 def _accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
-    right = sum(
-        int((model(some).argmax(1) == truth).sum())
-        for some, truth in zip(x.split(_BATCH), y.split(_BATCH), strict=True)
-    )
-    return 100 * right / len(y)
+    found = torch.cat([model(some).argmax(1) for some in torch.split(x, _BATCH)])
+    return 100 * float((found == y).double().mean())
 
 
 def _condition(
@@ -142,7 +139,7 @@ def _condition(
         parts = [
             _attacked(how, model, level, some, truth, number)
             for number, (some, truth) in enumerate(
-                zip(x.split(_BATCH), y.split(_BATCH), strict=True)
+                zip(torch.split(x, _BATCH), torch.split(y, _BATCH), strict=True)
             )
         ]
         return torch.cat(parts), y
