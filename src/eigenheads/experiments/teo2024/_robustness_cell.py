@@ -145,7 +145,8 @@ def _condition(
         return torch.cat(parts), y
     rng = np.random.default_rng([int(level), *kind.encode()])
     parts = [
-        corrupt(some, f"imagenet-c/{kind}", int(level), rng) for some in x.split(_BATCH)
+        corrupt(some, f"imagenet-c/{kind}", int(level), rng)
+        for some in torch.split(x, _BATCH)
     ]
     return torch.cat(parts), y
 
