@@ -14,8 +14,10 @@ collect_ignore_glob = (
         "eigenheads/recipes/*.py",
         "eigenheads/experiments/marion2025/_transformer.py",
         "eigenheads/experiments/screening/_measurement.py",
+        "eigenheads/experiments/teo2024/_finetuning.py",
         "eigenheads/experiments/teo2024/_models.py",
         "eigenheads/experiments/teo2024/_program.py",
+        "eigenheads/experiments/teo2024/_robustness_cell.py",
         "eigenheads/experiments/teo2024/_training.py",
     ]
 )
