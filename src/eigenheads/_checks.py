@@ -297,6 +297,8 @@ def check_path(name: str, value: object, *, owner: str) -> Path:
         fail(name, "a path", value, owner=owner, error=TypeError)
     if "\0" in fspath(value):
         fail(name, "a path without null characters", value, owner=owner)
+    if not fspath(value):
+        fail(name, "a path that is not empty", value, owner=owner)
     return Path(value)
 
 

@@ -104,7 +104,8 @@ model.calibrate(rows).predict(rows)
     + _CLASSIFIER.format(
         name="SingleLocationClassifierCV",
         options="feature_maps=[None], heads=['radial'], cv=2",
-    ),
+    )
+    + "model.contributions(X)",
     "estimators.SingleLocationRegressor": _BAGS
     + _REGRESSOR.format(name="SingleLocationRegressor", options="")
     + "model.contributions(X)",
@@ -112,7 +113,8 @@ model.calibrate(rows).predict(rows)
     + _REGRESSOR.format(
         name="SingleLocationRegressorCV",
         options="feature_maps=[None], heads=['radial'], cv=2",
-    ),
+    )
+    + "model.contributions(X)",
     "estimators.TokenScreen": """
 import numpy as np
 X = np.random.default_rng(0).standard_normal((80, 5, 3))
@@ -131,6 +133,12 @@ model.set_output(transform="default")
     + 'difference("It is larger.", estimate, source="ours")',
     "experiments.no_difference": _ESTIMATE
     + 'no_difference("It is equal.", estimate, 3.0, "A margin.", source="ours")',
+    "experiments.SweepResult": """
+from eigenheads.experiments import sweep as _sweep
+swept = _sweep("marion2025/fig4", preset="smoke", seeds=2, jobs=1,
+               grid={"d": [80], "n_steps": [100]}, out="results")
+swept.mean("nu_squared"), swept.over_seeds("nu_squared")
+""",
     "experiments.stored_results": _RESULT + 'list(stored_results("results"))',
     "functional.PrincipalSubspace": """
 import numpy as np

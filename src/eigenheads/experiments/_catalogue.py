@@ -25,7 +25,6 @@ MEANINGS: Final[Mapping[str, str]] = {
     "beta": "inverse temperature over the square root of the dimension",
     "betas": "inverse temperatures over the square root of the dimension",
     "budget": "tokens per run, which sets the number of steps",
-    "budgets": "sizes of the attacks, in 1/255 of the pixel range",
     "calibration": "numbers of images that fit a screen",
     "check_d": "dimension of the check against samples",
     "check_n_tokens": "tokens per sample in the check against samples",

@@ -65,7 +65,8 @@ def write_bag_summary(
         Path of the page: one file that needs no network.
     """
     target = check_path("path", path, owner=_OWNER)
-    check_count("n_shuffles", n_shuffles, owner=_OWNER)
+    n_shuffles = check_count("n_shuffles", n_shuffles, owner=_OWNER)
+    seed = check_count("seed", seed, owner=_OWNER, minimum=0)
     model = getattr(estimator, "best_estimator_", estimator)
     if not hasattr(model, "coef_key_"):
         fail("estimator", "a fitted single-location estimator", model, owner=_OWNER)

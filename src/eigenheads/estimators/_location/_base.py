@@ -251,9 +251,17 @@ class AbstractSingleLocation(BaseEstimator):
         """Return the scores of all tokens, per head."""
         per_head = 1 + len(np.atleast_1d(self.intercept_))
         return [
-            token_scores(bags, key.astype(bags.tokens.dtype))
+            self._finite(token_scores(bags, key.astype(bags.tokens.dtype)))
             for key in self._rows()[::per_head]
         ]
+
+    def _finite(self, numbers: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return finite numbers, or raise: the tokens were too large."""
+        if not np.isfinite(numbers).all():
+            contract = "so small that scores and outputs stay finite"
+            got = Got("tokens whose products overflow")
+            fail("X", contract, got, owner=type(self).__name__, hint="Rescale them.")
+        return numbers
 
     def _weights(self, bags: Bags) -> NDArray[np.floating]:
         return np.column_stack(
@@ -269,7 +277,7 @@ class AbstractSingleLocation(BaseEstimator):
         bags = self._read_fitted(X)
         intercepts = np.atleast_1d(self.intercept_)
         rows = self._rows().astype(bags.tokens.dtype)
-        return head_outputs(bags, rows, intercepts, head=self.head)
+        return self._finite(head_outputs(bags, rows, intercepts, head=self.head))
 
     def _check_parameters(self) -> None:
         owner = type(self).__name__
