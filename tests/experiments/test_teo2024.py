@@ -258,6 +258,28 @@ def test_batches_of_sentences_use_each_once_and_little_padding():
     assert max(_trimmed(encoded, one, 24)[0].shape[1] for one in rows) == 24
 
 
+@pytest.mark.torch
+def test_rounded_products_are_linear_layers_up_to_rounding_of_factors():
+    """bfloat16 has 8 bits: each of 64 products is off by 2⁻⁸ of its size at most."""
+    import torch
+
+    from eigenheads.experiments.teo2024._finetuning import _round_products
+
+    torch.manual_seed(0)
+    layer, x = torch.nn.Linear(64, 32), torch.randn(10, 64)
+    exact = layer(x)
+    size = (x.abs() @ layer.weight.abs().T + layer.bias.abs()).detach()
+    (wanted,) = torch.autograd.grad(exact.sum(), layer.weight)
+    _round_products(layer)
+    rounded = layer(x)
+    assert rounded.dtype == torch.float32
+    assert (rounded - exact).abs().max() > 0
+    assert bool(((rounded - exact).abs() <= size / 128).all())
+    (found,) = torch.autograd.grad(rounded.sum(), layer.weight)
+    # Each entry is a sum of ten inputs, rounded once more as a whole.
+    torch.testing.assert_close(found, wanted, rtol=0, atol=2**-6 * float(x.abs().max()))
+
+
 def test_drawn_language_is_predictable_by_looking_back_two_words_only():
     words = _inputs.load_words(
         "drawn", n_words=20, length=10, rng=np.random.default_rng(0)

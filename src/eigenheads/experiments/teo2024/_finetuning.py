@@ -4,6 +4,7 @@ import zipfile
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from eigenheads.robustness._text import Encoded, corrupt_texts, read_labelled_te
 if TYPE_CHECKING:
     from eigenheads.experiments.teo2024.finetune import FineTuning
 
-# LabelledSentences on which the pursuits are measured.
+# Sentences on which the pursuits are measured.
 _LOOKED_AT = 200
 _EVALUATED = 100
 # Batches whose sentences are sorted by length together, so that few tokens are padding.
@@ -32,7 +33,7 @@ _SORTED = 10
 
 @dataclass(frozen=True)
 class SentenceSplit:
-    """LabelledSentences for training and for the test, with their classes."""
+    """Sentences for training and for the test, with their classes."""
 
     train: tuple[str, ...]
     train_classes: NDArray[np.int64]
@@ -42,7 +43,7 @@ class SentenceSplit:
 
 @dataclass(frozen=True)
 class LabelledSentences:
-    """LabelledSentences and their classes, 0 or 1."""
+    """Sentences and their classes, 0 or 1."""
 
     texts: tuple[str, ...]
     classes: NDArray[np.int64]
@@ -114,6 +115,8 @@ def measure_kind(
         model = SentenceClassifier(deepcopy(encoder)).train()
         if SWAPS[kind]:
             swap_attention(model.encoder, **SWAPS[kind])
+        if how.rounded:
+            _round_products(model.encoder)
         _fine_tune(model, how, tokenizer, seed, split)
     model.eval()
     y = torch.from_numpy(split.test_classes)
@@ -134,6 +137,20 @@ def measure_kind(
     ]
     (clean, own), (replaced, _) = shares
     return np.array([*accuracies, clean, replaced, own, _linear_accuracy(split)])
+
+
+def _round_products(encoder: nn.Module) -> None:
+    """Let linear layers multiply in bfloat16, which takes 0.6 of the time."""
+    for module in encoder.modules():
+        if isinstance(module, nn.Linear):
+            module.forward = partial(_rounded_linear, module)  # type: ignore[method-assign]
+
+
+def _rounded_linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    """Return a linear layer of rounded factors; products are summed in float32."""
+    half = torch.bfloat16
+    bias = None if layer.bias is None else layer.bias.to(half)
+    return F.linear(x.to(half), layer.weight.to(half), bias).to(x.dtype)
 
 
 def _fine_tune(

@@ -61,6 +61,9 @@ class FineTuning:
         Shares of words that are replaced.
     typos
         Share of words with a typing mistake.
+    rounded
+        Whether factors of the encoder's linear layers are rounded to bfloat16, in
+        training and in the test. Sums, weights and all else are in float32.
     """
 
     n_epochs: int = 2
@@ -70,6 +73,7 @@ class FineTuning:
     n_tokens: int = 48
     shares: tuple[float, ...] = (0.1, 0.2, 0.3)
     typos: float = 0.2
+    rounded: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,7 +272,8 @@ experiments = (
             "of the authors' program, with queries in every softmax or in the last; "
             "the same with S = 0 and with the right sign; symmetric and scaled "
             "attention. Split, head and batches are those of the seed for every kind, "
-            "so that differences are paired. Sentences are tested as they are, with "
+            "so that differences are paired. Linear layers multiply in bfloat16, as in "
+            "mixed precision. Sentences are tested as they are, with "
             "words replaced by random ones, and with typing mistakes."
         ),
         presets={
