@@ -400,22 +400,26 @@ def collect(results, commit=None):
         shutil.rmtree(CELLS / key, ignore_errors=True)
 
 
-def keep_cells(results):
+def keep_cells(results, commit):
     """Copy the finished jobs of long runs that are not complete into the repository.
 
-    A run of many hours then goes on on any machine, if the code that computes it is
-    still the same: its folder is named after a digest of parameters and code.
+    A run of many hours then goes on on any machine, with the code of `commit`: the
+    folder of a run is named after a digest of parameters and code.
     """
     for jobs in sorted(results.glob("*/*/paper-seed0-*/jobs")):
         target = CELLS / jobs.relative_to(results)
         shutil.copytree(jobs, target, dirs_exist_ok=True)
+        (target.parent / "commit").write_text(f"{commit}\n")
         print(f"{len([*target.iterdir()])} finished jobs: {target.relative_to(CELLS)}")
 
 
 def restore_cells(results):
     """Copy committed jobs to where `eigenheads reproduce` finds them."""
-    if CELLS.exists():
-        shutil.copytree(CELLS, results, dirs_exist_ok=True)
+    for jobs in sorted(CELLS.glob("*/*/*/jobs")):
+        shutil.copytree(jobs, results / jobs.relative_to(CELLS), dirs_exist_ok=True)
+        commit = (jobs.parent / "commit").read_text().strip()
+        key = jobs.parent.parent.relative_to(CELLS)
+        print(f"{key}: {len([*jobs.iterdir()])} finished jobs, of commit {commit}")
 
 
 def _checked_again(folder, manifest, commit):
@@ -467,6 +471,7 @@ def write_catalogue(results):
             with np.load(table) as arrays:
                 entry["columns"] = sorted(arrays.files)
         record = LEDGER / f"{key}.json"
+        entry.pop("seconds", None)
         if record.exists():
             entry["seconds"] = round(json.loads(record.read_text())["seconds"], 1)
         catalogue[key] = entry
@@ -478,7 +483,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--collect", type=Path, metavar="RESULTS")
     parser.add_argument(
-        "--keep-cells", type=Path, metavar="RESULTS", help="commit finished jobs"
+        "--keep-cells",
+        type=Path,
+        metavar="RESULTS",
+        help="copy finished jobs here; --commit names the code that computed them",
     )
     parser.add_argument(
         "--restore-cells", type=Path, metavar="RESULTS", help="go on from these"
@@ -494,7 +502,7 @@ def main():
     options = parser.parse_args()
     if options.keep_cells or options.restore_cells:
         if options.keep_cells:
-            keep_cells(options.keep_cells)
+            keep_cells(options.keep_cells, options.commit)
         else:
             restore_cells(options.restore_cells)
         return 0
