@@ -209,7 +209,7 @@ def test_an_own_draw_replaces_the_token_law(rng_seed):
 
 
 BAD = [
-    ({"d": 3}, "`d` must be an integer from 4 .* 2 planted directions and 2 vectors"),
+    ({"d": 3}, "`d` must be an integer from 4 .* directions: 2; trained vectors: 2"),
     ({"d": 5, "momentum": 0.5}, "trained vectors: 4."),
     ({"step_size": lambda t: "soon"}, "`step_size` must be a schedule .* got 'soon'"),
     (
