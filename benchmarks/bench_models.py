@@ -139,10 +139,11 @@ def print_first_use(declared: str, repeats: int = 3) -> None:
             for times in taken.values():
                 times.append(first_use(declared, folder))
     for label, times in taken.items():
-        processor, wall = min(times)
+        spans = [
+            f"{min(one):.1f} to {max(one):.1f} s" for one in zip(*times, strict=True)
+        ]
         print(
-            f"  first use of {declared}, {label}: {processor:.1f} s processor, "
-            f"{wall:.1f} s wall"
+            f"  first use of {declared}, {label}: processor {spans[0]}, wall {spans[1]}"
         )
 
 

@@ -59,6 +59,11 @@ def deep(X, w, u, g, p):
     return np.sum((net(w.a, w.b) - net(u.c, u.e)) ** 2)
 
 
+def token_loop(X, w, u, g, p):
+    """A Python loop over the tokens."""
+    return sum(p.scale**i * (x @ w.k - x @ u.key) ** 2 for i, x in enumerate(X))
+
+
 def positional(X, w, u, g, p):
     """Attention between two tokens with a constant positional target."""
     z = X @ w.w + np.array([0.5, -0.5])

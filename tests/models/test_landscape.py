@@ -71,6 +71,8 @@ def test_bad_input_gets_a_sentence():
     model = declared.location_model()
     with pytest.raises(ValueError, match=r"risk: `overlaps` must be named k\.key"):
         risk(model, {"kappa": 0.5}, d=8)
+    with pytest.raises(ValueError, match="risk: `overlaps` must be overlaps that vec"):
+        risk(model, {"k.key": 1.5}, d=8)
     with pytest.raises(TypeError, match="risk: `overlaps` must be a mapping"):
         risk(model, 0.5, d=8)
     with pytest.raises(ValueError, match="`n_starts` must be an integer >= 1"):

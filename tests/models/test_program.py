@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy.special import gammaln
 from tests.models import declared_models as losses
 
 from eigenheads.models import Model, Token, choice, signs, softmax
@@ -63,6 +64,7 @@ CASES = {
     "signal, long": (losses.signal, "q", "u", 33, 1),
     "sparse_token": (losses.sparse_token, "q w", "xi", 4, 0),
     "deep": (losses.deep, "a b", "c e", 3, 0),
+    "loop over tokens": (losses.token_loop, "k", "key", 4, 0),
     "positional": (losses.positional, "w", "", 2, 0),
     "patchwork": (losses.patchwork, "a b", "x", 5, 1),
 }
@@ -130,6 +132,13 @@ def test_elementwise_operations_share_a_loop():
     assert source.count("for i in range(n_tokens)") == 2
 
 
+def test_long_loops_are_refused_and_constants_may_be_nan():
+    with pytest.raises(ValueError, match="a Python loop over 65 entries"):
+        model_of(lambda X, w, u, g, p: sum(x @ w.k for x in X), tokens=Token(65))
+    # NaN differs from itself, but not from call to call.
+    model_of(lambda X, w, u, g, p: np.nan * (X[0] @ w.k))
+
+
 def test_number_of_tokens_is_not_part_of_the_source():
     assert losses.location_model(5).source == losses.location_model(9).source
 
@@ -184,7 +193,10 @@ REFUSED = {
     "vector": (lambda X, w, u, g, p: (X @ w.k) @ X, r"returns a vector"),
     "nothing": (lambda X, w, u, g, p: None, r"returns None"),
     "unused weight": (lambda X, w, u, g, p: 1.0, r"does not depend on w.k"),
-    "unknown name": (lambda X, w, u, g, p: X[0] @ w.q, r"got w.q. Declared: k"),
+    "unknown name": (
+        lambda X, w, u, g, p: X[0] @ w.q,
+        r"got w.q. Declared in `weights`: k",
+    ),
     "undeclared normal": (
         lambda X, w, u, g, p: X[0] @ w.k - g[0],
         r"Declare normals=1",
@@ -200,6 +212,30 @@ REFUSED = {
     "entry of a weight": (lambda X, w, u, g, p: w.k[0], r"got an index on the entries"),
     "all pairs": (lambda X, w, u, g, p: np.sum(X @ X.T), r"all pairs of tokens"),
     "missing token": (lambda X, w, u, g, p: X[7] @ w.k, r"got X\[7\] of 3 tokens"),
+    "undeclared latent": (
+        lambda X, w, u, g, p: g.label * (X[0] @ w.k),
+        r"got g.label. Declared in `latents`: none.",
+    ),
+    "function of SciPy": (
+        lambda X, w, u, g, p: gammaln((X[0] @ w.k) ** 2),
+        r"got gammaln, which has no compiled form",
+    ),
+    "arithmetic on weights": (
+        lambda X, w, u, g, p: X[0] @ (w.k - u.key),
+        r"got arithmetic on w or u. Take inner products first",
+    ),
+    "token minus weight": (
+        lambda X, w, u, g, p: np.linalg.norm(X[0] - w.k),
+        r"Multiply out: \(x - w\) @ \(x - w\)",
+    ),
+    "random number": (
+        lambda X, w, u, g, p: X[0] @ w.k + np.random.default_rng().normal(),
+        r"differs from call to call. Declare random numbers: normals=1",
+    ),
+    "random array": (
+        lambda X, w, u, g, p: (X @ w.k) @ np.random.default_rng().normal(size=3),
+        r"differs from call to call",
+    ),
     "mistake": (lambda X, w, u, g, p: (X @ w.k)[7], r"IndexError: index 7"),
 }
 

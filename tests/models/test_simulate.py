@@ -144,6 +144,19 @@ def test_neither_threads_nor_neighbours_change_a_number(location):
         assert np.all(np.abs(paths[name]) < 1e-4)  # random starts in R^(10^12)
 
 
+def test_arrays_of_a_run_start_with_a_cache_line(location):
+    """Misaligned, an update of 1000 tokens takes 5 % longer."""
+    space = location.workspace(np.ones((2, 6)), n_axes=4)
+    arrays = [space.state, *space.memory, *space.work]
+    places = [array.ctypes.data for array in arrays]
+    assert not any(place % 64 for place in places)
+    ends = [place + array.nbytes for place, array in zip(places, arrays, strict=True)]
+    # Far enough from each other that compiled loops need not fear an overlap.
+    gaps = [next_ - end for end, next_ in zip(ends, places[1:], strict=False)]
+    assert min(gaps) >= 64 * 8
+    assert (space.state == 1.0).all()
+
+
 def test_records_can_be_chosen_and_starts_come_from_a_simulation(location):
     options = {"d": 9, "step_size": 0.1, "n_steps": 2, "record_every": 1, "seed": 0}
     paths = simulate(location, n_runs=3, **options)
@@ -196,8 +209,8 @@ def test_an_own_draw_replaces_the_token_law(rng_seed):
 
 
 BAD = [
-    ({"d": 3}, "`d` must be an integer from 4 .* 2 planted directions and 2 vectors"),
-    ({"d": 5, "momentum": 0.5}, "4 vectors need room"),
+    ({"d": 3}, "`d` must be an integer from 4 .* directions: 2; trained vectors: 2"),
+    ({"d": 5, "momentum": 0.5}, "trained vectors: 4."),
     ({"step_size": lambda t: "soon"}, "`step_size` must be a schedule .* got 'soon'"),
     (
         {"parameters": {"noise": lambda t: math.nan}},

@@ -155,7 +155,9 @@ def simulate_signal(
             flags=(True, False, bool(averaging)),
             owner=_OWNER,
         )
-        schedules = {"step_size": schedule, **NO_EXTRAS, "average": average_rate}
+        schedules = {"step_size": schedule, **NO_EXTRAS}
+        if averaging:
+            schedules["average"] = average_rate
         constants: tuple[SignalProblem, ...] = ()
         curves = ("alignment", "along", "squared")[: 3 if averaging else 1]
     else:

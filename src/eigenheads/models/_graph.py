@@ -121,6 +121,14 @@ class Graph:
         self.arrays: list[FloatArray] = []  # constant arrays of the loss
         self._known: dict[tuple[Any, ...], Node] = {}
 
+    def equals(self, other: "Graph") -> bool:
+        """Return whether both hold the same expressions of the same constants."""
+        # As text, because a constant may be NaN.
+        return repr(list(self._known)) == repr(list(other._known)) and all(
+            np.array_equal(one, same, equal_nan=True)
+            for one, same in zip(self.arrays, other.arrays, strict=True)
+        )
+
     def add(
         self,
         operation: str,

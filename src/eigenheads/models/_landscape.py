@@ -102,7 +102,7 @@ def risk(
         moments_at(
             model, state, d=d, parameters=row, n_samples=n_samples, seed=(seed,)
         ).risk
-        for state in check_start(model, flat, n_points, owner=owner)
+        for state in check_start(model, flat, n_points, owner=owner, name="overlaps")
     ]
     return np.array(values).reshape(shape)
 

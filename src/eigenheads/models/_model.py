@@ -243,14 +243,24 @@ class Model:
 
     def _traced(self) -> Program:
         try:
-            return Program(
-                self.loss,
-                n_tokens=self.n_tokens,
-                weights=tuple(self.weights),
-                planted=self.planted,
-                normals=self.law.normals,
-                latents=self.law.latent_names,
+            program, again = (
+                Program(
+                    self.loss,
+                    n_tokens=self.n_tokens,
+                    weights=tuple(self.weights),
+                    planted=self.planted,
+                    normals=self.law.normals,
+                    latents=self.law.latent_names,
+                )
+                for _ in range(2)
             )
+            # A random number would become a constant of the compiled loss.
+            if not program.graph.equals(again.graph):
+                raise NotTraceable(
+                    "a loss that differs from call to call",
+                    "Declare random numbers: normals=1 in Model(...), and g[0] here.",
+                )
+            return program
         except NotTraceable as problem:
             contract = "a function that can be compiled"
             got, hint = Got(problem.found), problem.remedy

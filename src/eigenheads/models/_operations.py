@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -11,6 +11,8 @@ from eigenheads.models._graph import SOURCES, Graph, Node, NotTraceable
 # Rows at least this long use the package's vectorised softmax; shorter ones are
 # faster inlined into the loops around them.
 _LONG_ROW = 32
+# A Python loop over an array is unrolled; longer ones would make a huge graph.
+_MAX_UNROLLED = 64
 
 _FOLDED: dict[str, Callable[..., float]] = {
     "add": operator.add,
@@ -36,6 +38,23 @@ _SAME_AS = {
 }
 
 
+def refuse_function(name: str) -> NoReturn:
+    """Refuse a function of NumPy or SciPy."""
+    shown = f"np.{name}" if hasattr(np, name) else name
+    raise NotTraceable(
+        f"{shown}, which has no compiled form", f"Known: {KNOWN_FUNCTIONS}."
+    )
+
+
+def unrolled(length: int) -> range:
+    """Return the indices of a Python loop over an array, or refuse a long one."""
+    if length > _MAX_UNROLLED:
+        raise NotTraceable(
+            f"a Python loop over {length} entries", "Use array operations."
+        )
+    return range(length)
+
+
 def apply(graph: Graph, name: str, *inputs: object) -> Node:
     """Return an elementwise operation on inputs that broadcast."""
     name = _SAME_AS.get(name, name)
@@ -46,9 +65,7 @@ def apply(graph: Graph, name: str, *inputs: object) -> Node:
     if name == "reciprocal":
         return apply(graph, "divide", 1.0, *inputs)
     if name not in SOURCES:
-        raise NotTraceable(
-            f"np.{name}, which has no compiled form", f"Known: {KNOWN_FUNCTIONS}."
-        )
+        refuse_function(name)
     nodes = [graph.lift(value) for value in inputs]
     try:
         shape = np.broadcast_shapes(*(node.shape for node in nodes))

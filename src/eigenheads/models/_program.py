@@ -65,9 +65,10 @@ class _Names(SimpleNamespace):
         object.__setattr__(self, "_kind", kind)
 
     def __getattr__(self, name: str) -> NoReturn:
-        known = ", ".join(n for n in vars(self) if n != "_kind") or "none"
+        known = ", ".join(n for n in vars(self) if not n.startswith("_")) or "none"
         kind = self.__dict__.get("_kind", "names")
-        raise NotTraceable(f"{kind}.{name}", f"Declared: {known}.")
+        where = {"w": "weights", "u": "planted", "g": "latents"}.get(kind, "Model")
+        raise NotTraceable(f"{kind}.{name}", f"Declared in `{where}`: {known}.")
 
 
 class _Latents(_Names):

@@ -324,7 +324,7 @@ def check_dimension(
     `n_rows` counts weights, velocities and averages.
     """
     directions = len(model.planted) + n_rows
-    hint = f"{len(model.planted)} planted directions and {n_rows} vectors need room."
+    hint = f"Planted directions: {len(model.planted)}; trained vectors: {n_rows}."
     least = directions if method == "exact" else max(len(model.planted), 1)
     number = check_count(
         "d", d, owner=owner, minimum=least, maximum=MAX_DIMENSION, hint=hint

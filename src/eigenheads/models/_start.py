@@ -41,9 +41,17 @@ def drawn_start(model: Model, d: int, rng: np.random.Generator) -> FloatArray:
 
 
 def check_start(
-    model: Model, start: Mapping[str, ArrayLike], n_runs: int, *, owner: str
+    model: Model,
+    start: Mapping[str, ArrayLike],
+    n_runs: int,
+    *,
+    owner: str,
+    name: str = "start",
 ) -> list[FloatArray]:
-    """Return given starts in frame coordinates, one per run, or raise."""
+    """Return given starts in frame coordinates, one per run, or raise.
+
+    `name` is that of the argument, for error messages.
+    """
     if not isinstance(start, Mapping):
         contract = f"a mapping of overlaps such as {model.overlaps[0]!r} to numbers"
         fail("start", contract, start, owner=owner, error=TypeError)
@@ -54,8 +62,8 @@ def check_start(
     impossible = np.flatnonzero(left[:, 0] < -_ROUNDING * (1 + np.trace(gram[0])))
     if len(impossible):
         contract = "overlaps that vectors can have (their Gram matrix is positive)"
-        shown = {name: float(value[impossible[0]]) for name, value in values.items()}
-        fail("start", contract, Got(str(shown)), owner=owner)
+        shown = {key: float(value[impossible[0]]) for key, value in values.items()}
+        fail(name, contract, Got(str(shown)), owner=owner)
     return [
         weights_in_frame(planted[run], gram[run], columns=p + r)
         for run in range(n_runs)

@@ -1,11 +1,12 @@
 """Symbols for vectors of R^d: the loss may combine them, but not look into them."""
 
+from collections.abc import Iterator
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
 from eigenheads.models._graph import Graph, Node, NotTraceable
-from eigenheads.models._operations import put, reduced
+from eigenheads.models._operations import put, reduced, unrolled
 
 
 class ProductSource(Protocol):
@@ -55,6 +56,9 @@ class Symbol:
         return _refuse_entries(f"np.{name}")
 
     def _no_entries(self, *_: object) -> NoReturn:
+        self._refuse_operation()
+
+    def _refuse_operation(self) -> NoReturn:
         _refuse_entries("an operation")
 
     # Subclasses define those of these operators that have a meaning.
@@ -100,6 +104,12 @@ class Direction(Symbol):
 
     def __getitem__(self, key: Any) -> NoReturn:
         _refuse_entries("an index")
+
+    def _refuse_operation(self) -> NoReturn:
+        raise NotTraceable(
+            "arithmetic on w or u",
+            "Take inner products first: 2 * (X @ w.k), X @ w.k - X @ u.key.",
+        )
 
 
 class TokenCombination(Symbol):
@@ -154,6 +164,9 @@ class TokenRows(Symbol):
         if self.matrix is not None:
             return self.matrix.shape[0]
         return self.span[1] - self.span[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[index] for index in unrolled(len(self)))
 
     def _rows(self) -> Node:
         if self.matrix is None:
@@ -237,19 +250,22 @@ class TokenRows(Symbol):
         return self.sum(axis) / len(self)
 
 
+def _refuse_sum() -> NoReturn:
+    raise NotTraceable(
+        "a sum of tokens and something else",
+        "Multiply out: (x - w) @ (x - w) is x @ x - 2 * (x @ w) + w @ w.",
+    )
+
+
 def _weights_of(other: Any) -> Node:
     if not isinstance(other, TokenCombination):
-        raise NotTraceable(
-            "a sum of tokens and something else", "Add tokens to tokens."
-        )
+        _refuse_sum()
     return other.weights
 
 
 def _rows_of(other: Any) -> Node:
     if not isinstance(other, TokenRows):
-        raise NotTraceable(
-            "a sum of tokens and something else", "Add tokens to tokens."
-        )
+        _refuse_sum()
     return other._rows()
 
 

@@ -14,18 +14,16 @@ import numpy as np
 from eigenheads.models._graph import Graph, Node, NotTraceable
 from eigenheads.models._operations import (
     ARRAY_FUNCTIONS,
-    KNOWN_FUNCTIONS,
     apply,
     indexed,
     matrix_product,
     mean,
     power,
     reduced,
+    refuse_function,
+    unrolled,
     view,
 )
-
-# A loop over a traced array is unrolled; longer ones would make a huge graph.
-_MAX_UNROLLED = 64
 
 
 def traced_graph() -> Graph:
@@ -73,11 +71,7 @@ class TracedArray(Node):
         )
 
     def __iter__(self) -> Iterator[Node]:
-        if len(self) > _MAX_UNROLLED:
-            raise NotTraceable(
-                f"a Python loop over {len(self)} entries", "Use array operations."
-            )
-        return (self[index] for index in range(len(self)))
+        return (self[index] for index in unrolled(len(self)))
 
     def __getitem__(self, key: object) -> Node:
         return indexed(self, key if isinstance(key, tuple) else (key,))
@@ -110,10 +104,7 @@ class TracedArray(Node):
         # without a compiled form is refused now, while its name is known.
         name = function.__name__
         if name not in ARRAY_FUNCTIONS:
-            raise NotTraceable(
-                f"np.{name}, which has no compiled form",
-                f"Known: {KNOWN_FUNCTIONS}.",
-            )
+            refuse_function(name)
         return ARRAY_FUNCTIONS[name](self.graph, *arguments, **options)
 
     def sum(self, axis: Any = None, keepdims: bool = False) -> Node:
