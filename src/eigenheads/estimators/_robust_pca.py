@@ -90,7 +90,8 @@ class RobustPCA(RobustCodes):
     tol : float or "auto", default="auto"
         The pursuit stops when both relative residuals are smaller; see Notes.
         ``"auto"`` is 1e-6, but stops earlier on data that are not low-rank up to errors
-        if ten iterations change the objective by less than 0.05 %.
+        if ten iterations change the objective by less than 0.05 %. `transform` then
+        stops at about a tenth of the residual of the fit.
 
     max_iter : int, default=1000
         Largest number of iterations of `fit`. `transform`, whose iterations are cheap
@@ -179,7 +180,7 @@ class RobustPCA(RobustCodes):
     factorisations :math:`A B^\top`, reached at :math:`B = W \Sigma^{1/2}`. With that
     :math:`B` fixed, the pursuit separates into one strictly convex problem per row, the
     one of :math:`z`. So ``fit_transform(X)`` and ``fit(X).transform(X)`` agree up to
-    `tol`.
+    `tol`, or to the last `residual_` if that is larger.
 
     *Choice of the sparsity.* A pursuit with `sparsity` 1 finds errors, of which the
     larger class (Otsu's threshold) is hidden and planted into other rows, at the same
@@ -259,7 +260,8 @@ class RobustPCA(RobustCodes):
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Training data; NaN where a value is missing.
+            Training data; NaN where a value is missing. Sparse matrices are made
+            dense.
 
         y : Ignored
             Not used, present for consistency.
@@ -402,7 +404,7 @@ class RobustPCA(RobustCodes):
         self.duality_gap_, self.n_iter_ = split.duality_gap, len(split.residual)
         if not split.has_converged:
             what = f"the residual is {split.residual[-1]:.1e}"
-            self._warn(what, self.n_iter_, stacklevel=6)
+            self._warn(what, self.n_iter_, self._tolerances()[0], stacklevel=6)
         if not rank:
             why = "no value varies"
             if split.sparse.any():
