@@ -98,7 +98,8 @@ class RobustPCA(RobustCodes):
         and stop row by row, may take ten times as many.
 
     verbose : int, default=0
-        If positive, print the residuals at least every 10 iterations.
+        If positive, print the residuals at least every 10 iterations, also of the
+        pursuits that choose `sparsity`, the number of components and the noise.
 
     Attributes
     ----------
@@ -347,7 +348,9 @@ class RobustPCA(RobustCodes):
         level = None if self.noise == "auto" else float(self.noise) / prepared.unit
         if level is None:
             start = 1.0 if given is None else given
-            level = estimate_noise(prepared, sparsity=start, of_rows=of_rows)
+            level = estimate_noise(
+                prepared, sparsity=start, of_rows=of_rows, report=self._report
+            )
             self._report(f"noise of standard deviation {level * prepared.unit:.4g}")
         chosen = Selection(given or 1.0, None, np.empty((0, 2)))
         if given is None or is_chosen:

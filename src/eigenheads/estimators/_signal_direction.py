@@ -72,8 +72,8 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     inverse_temperature : float or None, default=None
         :math:`\beta` for tokens of unit noise. None tries 0.2, 0.4, 0.8 and 1.2, and
-        chooses the value whose objective exceeds that of the same search in Gaussian
-        noise of the same size by most.
+        chooses the value whose objective exceeds that of a search with two starts in
+        Gaussian noise of the same size by most.
 
     whiten : bool, default=False
         Whether to whiten the tokens first, with a robust covariance if there are at
@@ -156,6 +156,8 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     eigenheads.dynamics.simulate_signal : Simulation of the training of the query.
     sklearn.decomposition.FastICA : Directions of whitened data; misses those that about
         a third of the tokens share.
+    sklearn.ensemble.IsolationForest : Use it if features have heavy tails or nuisance
+        tokens form clusters; both lead this search away from rare tokens.
 
     Notes
     -----
