@@ -242,3 +242,4 @@ def test_prints_progress_on_request(rng, capsys):
     assert any("components: error of hidden entries" in line for line in lines)
     steps = [line for line in lines if "iteration" in line]
     assert steps[0].startswith("RobustPCA: iteration 1, residual ")
+    assert lines[2] == steps[0]  # of the first pursuit of the choice, not of the last

@@ -6,6 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import csr_array
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.model_selection import GridSearchCV
@@ -189,6 +190,17 @@ def test_data_that_are_low_rank_only_roughly_settle(rng):
     assert settled.n_iter_ < 60 < exact.n_iter_
     assert settled.objective_[-1] < 1.003 * exact.objective_[-1]
     assert relative(settled.low_rank_, exact.low_rank_) < 0.02
+    # Warnings are errors here: rows stop when they are more accurate than the fit.
+    codes = settled.transform(images)
+    assert relative(codes, settled.fit_transform(images)) < 0.02
+
+
+def test_sparse_matrices_are_those_of_the_dense_array(rng):
+    _, X = planted(rng, n=60, d=30)
+    X[np.abs(X) < 1] = 0
+    dense, sparse = (RobustPCA(sparsity=1.0).fit(rows) for rows in (X, csr_array(X)))
+    assert_array_equal(dense.components_, sparse.components_)
+    assert_array_equal(dense.transform(X[:5]), sparse.transform(csr_array(X[:5])))
 
 
 def test_weights_count_rows_for_the_noise_and_for_outlying_rows(rng):

@@ -5,6 +5,7 @@ import time
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.decomposition import PCA
@@ -45,6 +46,15 @@ def test_finds_rare_tokens_that_pca_hardly_sees(signs):
     assert np.mean(ours) > np.mean(theirs) + 0.15
     assert min(ours) > 0.8
     assert np.mean(found) > 0.9
+
+
+def test_sparse_matrices_are_rows(rng):
+    X = rng.standard_normal((300, 6)) * (rng.random((300, 6)) < 0.3)
+    dense, sparse = (
+        SignalDirection(random_state=0).fit_transform(rows)
+        for rows in (X, csr_array(X))
+    )
+    assert_array_equal(dense, sparse)
 
 
 def test_finds_common_weak_tokens_like_pca():

@@ -356,7 +356,7 @@ class AttentionPCA(PrincipalCoordinates):
                 self.n_components,
                 owner=owner,
                 maximum=maximum,
-                hint=hint,
+                hint=f"{hint} A number between 0 and 1 is a share of the variance.",
             )
         check_choice("head", self.head, _HEADS, owner=owner)
         if self.n_tokens is not None:

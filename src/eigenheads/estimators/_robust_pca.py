@@ -90,14 +90,16 @@ class RobustPCA(RobustCodes):
     tol : float or "auto", default="auto"
         The pursuit stops when both relative residuals are smaller; see Notes.
         ``"auto"`` is 1e-6, but stops earlier on data that are not low-rank up to errors
-        if ten iterations change the objective by less than 0.05 %.
+        if ten iterations change the objective by less than 0.05 %. `transform` then
+        stops at about a tenth of the residual of the fit.
 
     max_iter : int, default=1000
         Largest number of iterations of `fit`. `transform`, whose iterations are cheap
         and stop row by row, may take ten times as many.
 
     verbose : int, default=0
-        If positive, print the residuals at least every 10 iterations.
+        If positive, print the residuals at least every 10 iterations, also of the
+        pursuits that choose `sparsity`, the number of components and the noise.
 
     Attributes
     ----------
@@ -179,7 +181,7 @@ class RobustPCA(RobustCodes):
     factorisations :math:`A B^\top`, reached at :math:`B = W \Sigma^{1/2}`. With that
     :math:`B` fixed, the pursuit separates into one strictly convex problem per row, the
     one of :math:`z`. So ``fit_transform(X)`` and ``fit(X).transform(X)`` agree up to
-    `tol`.
+    `tol`, or to the last `residual_` if that is larger.
 
     *Choice of the sparsity.* A pursuit with `sparsity` 1 finds errors, of which the
     larger class (Otsu's threshold) is hidden and planted into other rows, at the same
@@ -259,7 +261,8 @@ class RobustPCA(RobustCodes):
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Training data; NaN where a value is missing.
+            Training data; NaN where a value is missing. Sparse matrices are made
+            dense.
 
         y : Ignored
             Not used, present for consistency.
@@ -345,7 +348,9 @@ class RobustPCA(RobustCodes):
         level = None if self.noise == "auto" else float(self.noise) / prepared.unit
         if level is None:
             start = 1.0 if given is None else given
-            level = estimate_noise(prepared, sparsity=start, of_rows=of_rows)
+            level = estimate_noise(
+                prepared, sparsity=start, of_rows=of_rows, report=self._report
+            )
             self._report(f"noise of standard deviation {level * prepared.unit:.4g}")
         chosen = Selection(given or 1.0, None, np.empty((0, 2)))
         if given is None or is_chosen:
@@ -402,7 +407,7 @@ class RobustPCA(RobustCodes):
         self.duality_gap_, self.n_iter_ = split.duality_gap, len(split.residual)
         if not split.has_converged:
             what = f"the residual is {split.residual[-1]:.1e}"
-            self._warn(what, self.n_iter_, stacklevel=6)
+            self._warn(what, self.n_iter_, self._tolerances()[0], stacklevel=6)
         if not rank:
             why = "no value varies"
             if split.sparse.any():

@@ -31,6 +31,7 @@ class RobustCodes(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     components_: NDArray[np.floating]
     mean_: NDArray[np.floating]
+    residual_: NDArray[np.floating]
     n_components_: int
     tol: float | str
     max_iter: int
@@ -155,6 +156,7 @@ class RobustCodes(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
@@ -168,20 +170,20 @@ class RobustCodes(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """Return all codes and the sparse parts of rows."""
         check_is_fitted(self)
         rows = self._read(X, reset=False)
-        tol, most = self._tolerances()[0], 10 * int(self.max_iter)
+        tol, most = self._row_tolerance(), 10 * int(self.max_iter)
         codes, sparse, n_unfinished = pursue_rows(
             rows, self._split, tol=tol, max_iter=most
         )
         if n_unfinished:
             what = f"{n_unfinished} of {len(rows)} rows did not converge"
-            self._warn(what, most, stacklevel=5)
+            self._warn(what, most, tol, stacklevel=5)
         return codes.astype(rows.dtype), sparse.astype(rows.dtype)
 
-    def _read(self, X: ArrayLike, *, reset: bool) -> NDArray[np.floating]:
+    def _read(self, X: Any, *, reset: bool) -> NDArray[np.floating]:
         X = without_traps("X", X, owner=type(self).__name__)
         data: NDArray[np.floating] = validate_data(
             self,
-            X,
+            X.toarray() if issparse(X) else X,
             dtype=[np.float64, np.float32],
             ensure_all_finite="allow-nan",
             ensure_min_samples=2 if reset else 1,
@@ -202,14 +204,26 @@ class RobustCodes(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             return AUTO_TOL, SETTLED
         return float(self.tol), None
 
+    def _row_tolerance(self) -> float:
+        """Return the bound of the residuals of rows.
+
+        If the fit has settled at a larger residual, its components are not more
+        accurate than that, and rows stop at a tenth of it (at least 1e-5, at most
+        1e-3).
+        """
+        tol, reached = self._tolerances()[0], float(self.residual_[-1])
+        if self.tol == "auto" and reached > tol:
+            return min(max(reached / 10, 1e-5), 1e-3)
+        return tol
+
     def _report(self, message: str) -> None:
         if self.verbose:
             sys.stdout.write(f"{type(self).__name__}: {message}\n")
 
-    def _warn(self, what: str, n_iter: int, *, stacklevel: int) -> None:
+    def _warn(self, what: str, n_iter: int, tol: float, *, stacklevel: int) -> None:
         warnings.warn(
             f"{type(self).__name__}: {what} after {n_iter} iterations, "
-            f"above tol={self._tolerances()[0]:g}. Raise `max_iter` or `tol`.",
+            f"above tol={tol:g}. Raise `max_iter` or `tol`.",
             ConvergenceWarning,
             stacklevel=stacklevel,
         )

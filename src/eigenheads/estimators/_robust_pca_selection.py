@@ -109,7 +109,7 @@ def select(
     n_components = None
     if needs_rank:
         hidden_part, wanted, hidden = _hide(part)
-        pursuit = Pursuit(hidden_part, penalty(sparsity))
+        pursuit = Pursuit(hidden_part, penalty(sparsity), report)
         pursuit.run(_TOL, _MAX_ITER, SETTLED)
         by_rank = _errors_by_rank(pursuit, wanted, hidden)
         n_components = max(1, int(np.argmin(by_rank)))
@@ -129,7 +129,7 @@ def _by_planted_errors(
     the same columns. What the low-rank part of a candidate differs by from the data
     before planting is its error. The best candidate is the next reference.
     """
-    references = Pursuit(data, penalty(1.0))
+    references = Pursuit(data, penalty(1.0), report)
 
     def large(exponent: int) -> NDArray[np.bool_]:
         relative = 2 ** (exponent / 2)
@@ -214,7 +214,7 @@ def _planted(
     x = np.where(given, moved, data.x)
     x *= observed
     part = data._replace(x=x.astype(data.x.dtype), observed=observed)
-    pursuit = Pursuit(part, penalty(1.0))
+    pursuit = Pursuit(part, penalty(1.0), report)
     floor = (_EQUAL * _size(data)) ** 2
     n_known = part.seen_share * part.n_rows * x.shape[1]
 
@@ -311,7 +311,13 @@ def _errors_by_rank(
     return np.array(errors) / np.mean(scale**2)
 
 
-def estimate_noise(data: PreparedData, *, sparsity: float, of_rows: bool) -> float:
+def estimate_noise(
+    data: PreparedData,
+    *,
+    sparsity: float,
+    of_rows: bool,
+    report: Callable[[str], None],
+) -> float:
     """Return the standard deviation of dense noise, in units of the prepared data.
 
     It begins with the spread of all entries. Each step takes the median absolute
@@ -337,7 +343,7 @@ def estimate_noise(data: PreparedData, *, sparsity: float, of_rows: bool) -> flo
             return 0.0
         errors = ErrorPenalty(price, noise_penalty(level, part), of_rows)
         if pursuit is None:
-            pursuit = Pursuit(part, errors)
+            pursuit = Pursuit(part, errors, report)
         pursuit.splitting.errors = errors
         pursuit.run(_TOL, _MAX_ITER, SETTLED)
         before, level = level, _remaining(pursuit)

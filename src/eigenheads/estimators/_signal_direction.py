@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 from sklearn import get_config
 from sklearn.base import (
     BaseEstimator,
@@ -71,8 +72,8 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     inverse_temperature : float or None, default=None
         :math:`\beta` for tokens of unit noise. None tries 0.2, 0.4, 0.8 and 1.2, and
-        chooses the value whose objective exceeds that of the same search in Gaussian
-        noise of the same size by most.
+        chooses the value whose objective exceeds that of a search with two starts in
+        Gaussian noise of the same size by most.
 
     whiten : bool, default=False
         Whether to whiten the tokens first, with a robust covariance if there are at
@@ -155,12 +156,15 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     eigenheads.dynamics.simulate_signal : Simulation of the training of the query.
     sklearn.decomposition.FastICA : Directions of whitened data; misses those that about
         a third of the tokens share.
+    sklearn.ensemble.IsolationForest : Use it if features have heavy tails or nuisance
+        tokens form clusters; both lead this search away from rare tokens.
 
     Notes
     -----
     `X` is an array of tokens (n_tokens, n_features), one row per token, or bags: a list
     of arrays or an array (n_bags, n_tokens, n_features). Bags are pooled for the fit;
-    for bags every method returns a list with one array per bag.
+    for bags every method returns a list with one array per bag. Sparse matrices are
+    made dense.
 
     The objective, its gradient and the projected ascent are those of [1]_, whose law
     has isotropic noise. This implementation adds updates that read all prompts, with
@@ -242,7 +246,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         self : object
             The fitted estimator.
         """
-        bags = read_bags(self, X, reset=True)
+        bags = self._read(X, reset=True)
         weights = read_row_weights(sample_weight, len(bags), owner=type(self).__name__)
         tokens = bags.tokens
         if weights is not None:
@@ -278,8 +282,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         elif self.calibration == "empirical":
             self.threshold_ = float(np.quantile(self._scores(fitted), 1 - rate))
         else:
-            scores = self._scores(held)
-            self.threshold_ = conformal_threshold(scores, rate, held_weights)
+            self._calibrate(held, held_weights)
         return self
 
     def calibrate(self, X: Any) -> Self:
@@ -299,8 +302,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         self : object
             The estimator with another `threshold_`.
         """
-        scores = self._scores(self._read_fitted(X).tokens)
-        self.threshold_ = conformal_threshold(scores, float(self.false_positive_rate))
+        self._calibrate(self._read_fitted(X).tokens)
         return self
 
     def transform(self, X: Any) -> Any:
@@ -367,12 +369,16 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
+        tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
+    def _read(self, X: Any, *, reset: bool) -> Bags:
+        return read_bags(self, X.toarray() if issparse(X) else X, reset=reset)
+
     def _read_fitted(self, X: Any) -> Bags:
         check_is_fitted(self)
-        return read_bags(self, X, reset=False)
+        return self._read(X, reset=False)
 
     def _projected(self, tokens: NDArray[Any]) -> NDArray[Any]:
         centred = tokens - self.mean_.astype(tokens.dtype)
@@ -383,6 +389,12 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         distances = np.abs(self._projected(tokens) - self.centers_) / self.scales_
         scores: NDArray[Any] = distances.max(axis=1).astype(tokens.dtype)
         return scores
+
+    def _calibrate(
+        self, tokens: NDArray[Any], weights: FloatArray | None = None
+    ) -> None:
+        rate, scores = float(self.false_positive_rate), self._scores(tokens)
+        self.threshold_ = conformal_threshold(scores, rate, weights)
 
     def _search(
         self,
