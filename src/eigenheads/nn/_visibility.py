@@ -263,7 +263,7 @@ class Visibility:
 def check_axes_of(
     name: str, x: Tensor, n_axes: int, n_queries: int | None, *, owner: str
 ) -> None:
-    """Raise unless `x` is a dense tensor of so many axes; `n_queries` is a count."""
+    """Raise unless `x` is a dense tensor with `n_axes` axes; check `n_queries`."""
     check_instance(name, x, Tensor, owner=owner)
     if x.layout != torch.strided or x.ndim != n_axes or 0 in x.shape:
         got = Got(f"shape {tuple(x.shape)}, layout {x.layout}")
@@ -359,6 +359,6 @@ def _check_mask(mask: Tensor, keys: Tensor, n_queries: int, *, owner: str) -> No
     )
     per_token_rows = padded[-2] > 1 and n_queries > n_keys
     if not fits or padded[-1] != n_keys or per_token_rows:
-        hint = "One row hides keys from all; otherwise a row is a token, not a query."
+        hint = "Give one row for all tokens, or one row per token (not per query)."
         contract = f"of a shape that broadcasts to {full}"
         fail("attn_mask", contract, Got(tuple(mask.shape)), owner=owner, hint=hint)

@@ -119,7 +119,7 @@ class ProgressDisplay(Listener):
         """Print the estimated time if it is more than a minute."""
         if self._estimates and seconds > _LONG:
             told = told_duration(seconds)
-            self._tell(f"The runs on record took about {told} in all, on two cores.")
+            self._tell(f"Estimated time: {told}, from earlier runs on two cores.")
 
     def start(self, key: str, work: float) -> None:
         """Show that `key` begins, which takes `work` steps."""
