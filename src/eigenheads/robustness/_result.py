@@ -255,7 +255,7 @@ def _told(one: RobustnessDifference, confidence: float) -> str:
     if one.verdict != "cannot tell":
         return f"{one.verdict} ({value}, {interval})"
     seen = f"{factor * one.detectable:.1f} {unit}".rstrip()
-    return f"cannot tell ({value}, {interval}; detectable: {seen})"
+    return f"cannot tell ({value}, {interval}; {seen} would have been seen)"
 
 
 def _corruptions(rows: Sequence[RobustnessRow]) -> set[str]:
