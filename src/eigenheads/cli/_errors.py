@@ -21,10 +21,10 @@ EXIT_INTERNAL = 70
 EXIT_INTERRUPTED, EXIT_PIPE, EXIT_TERMINATED = 130, 141, 143
 
 EXIT_STATUSES = (
-    "Exit status: 0 verdicts agree with the record, 1 one differs, 2 a mistake in the "
-    "call (explained in one line), 70 an internal error (with a traceback), "
-    "130 interrupted, 141 the output was closed by its reader, 143 stopped by SIGTERM "
-    "(the same call continues)."
+    "Exit status: 0 all verdicts agree with the record, 1 a verdict differs, 2 a "
+    "mistake in the call (explained in one line), 70 an internal error (with a "
+    "traceback), 130 interrupted, 141 the output was closed by its reader, 143 stopped "
+    "by SIGTERM (the same call continues)."
 )
 
 

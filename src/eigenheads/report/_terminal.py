@@ -23,6 +23,7 @@ from eigenheads._notebook import NotebookBar, is_notebook
 from eigenheads.experiments import Claim, Listener, Result, SweepResult
 from eigenheads.experiments._catalogue import told_duration
 from eigenheads.experiments._claims import (
+    CHANGED_SETTING,
     count_verdicts,
     format_expected,
     format_measured,
@@ -203,6 +204,8 @@ def print_claims(results: Iterable[Result]) -> None:
 
 
 def _verdict(claim: Claim) -> str:
+    if claim.undecided == CHANGED_SETTING:
+        return f"[yellow]{CHANGED_SETTING}[/]"
     color = {"held": "green", "contradicted": "red", "undecided": "yellow"}
     text = f"[{color[claim.verdict]}]{claim.verdict}[/]"
     if claim.is_changed:
