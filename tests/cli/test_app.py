@@ -258,6 +258,7 @@ def test_settings_and_figures_of_reproduce(tmp_path, capsys):
     assert figure.read_bytes().startswith(b"\x89PNG")
     # Rich breaks the sentence into lines.
     shown = " ".join(capsys.readouterr().out.split())
-    assert "undecided" in shown
+    assert "not the paper's setting" in shown
+    assert "contradicted" not in shown
     assert main(["reproduce", key, "--set", "lambda=3"]) == 2
     assert "Did you mean 'inverse_temperature'?" in capsys.readouterr().err

@@ -15,7 +15,11 @@ from eigenheads.experiments import (
     no_difference,
 )
 from eigenheads.experiments import _statistics as statistics
-from eigenheads.experiments._claims import count_verdicts, in_family
+from eigenheads.experiments._claims import (
+    CHANGED_SETTING,
+    count_verdicts,
+    in_family,
+)
 from eigenheads.experiments._statistics import mean_estimate
 
 
@@ -129,6 +133,14 @@ def test_a_run_that_cannot_tell_does_not_contradict_the_record():
     assert unsure.verdict == "undecided"
     assert not unsure.is_changed
     assert unsure.note == "too few seeds"
+
+
+def test_changed_settings_are_counted_as_measured_not_judged():
+    changed = [claim(measured=x, undecided=CHANGED_SETTING) for x in (1.0, 2.0)]
+    assert count_verdicts(changed) == (
+        "2 numbers measured, not judged: not the paper's setting"
+    )
+    assert count_verdicts([*changed, claim()]) == "our checks: 1 of 3"
 
 
 def test_builders_fill_in_the_fields():

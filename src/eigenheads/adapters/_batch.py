@@ -157,7 +157,7 @@ def _check_rows(batch: ModelBatch, *, owner: str) -> None:
 
 
 def _check_finite(batch: ModelBatch, *, owner: str) -> None:
-    """Refuse NaN, and infinity outside of masks, where it hides."""
+    """Raise if inputs contain NaN, or infinity outside of masks."""
     named = [("", x) for x in batch.args[:1]] + list(batch.kwargs.items())
     for name, x in named:
         if not isinstance(x, Tensor) or not x.is_floating_point():
@@ -170,7 +170,7 @@ def _check_finite(batch: ModelBatch, *, owner: str) -> None:
 
 
 def _check_ids(model: nn.Module, ids: Any, *, owner: str) -> None:
-    """Refuse ids and lengths that the model's embeddings do not have."""
+    """Raise if ids or lengths exceed the sizes of the model's embeddings."""
     config = getattr(model, "config", None)
     if not isinstance(ids, Tensor) or config is None:
         return

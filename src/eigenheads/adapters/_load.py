@@ -184,7 +184,7 @@ def check_files(path: Path | str, *, name: str, owner: str) -> None:
 
 
 def check_config(config: Any, *, name: str, path: Path | str, owner: str) -> None:
-    """Raise if a configuration asks for foreign code or for absurdly many layers.
+    """Raise if a configuration requests code to run, or too many layers.
 
     Transformers downloads and runs attention kernels that `attn_implementation` names,
     and a configuration file may set it.

@@ -80,7 +80,7 @@ class AbstractVariant(ABC):
 
     @abstractmethod
     def attend(self, call: AttentionCall, module: nn.Module) -> Attended:
-        """Return the heads' outputs, and the weights if the call wants them."""
+        """Return the heads' outputs, and the weights if the call requests them."""
 
 
 @final
@@ -128,7 +128,7 @@ class PursuitVariant(AbstractVariant):
         )
 
     def attend(self, call: AttentionCall, module: nn.Module) -> Attended:
-        """Return the heads' outputs, and the weights if the call wants them."""
+        """Return the heads' outputs, and the weights if the call requests them."""
         if self.queries == "keys":
             _refuse_cross(call, "rpc with queries='keys'")
         # The pursuit cleans the keys of all tokens, so it needs a mask row per key.
@@ -178,7 +178,7 @@ class SymmetricVariant(AbstractVariant):
         return "keys"
 
     def attend(self, call: AttentionCall, module: nn.Module) -> Attended:
-        """Return the heads' outputs, and the weights if the call wants them."""
+        """Return the heads' outputs, and the weights if the call requests them."""
         _refuse_cross(call, "symmetric attention")
         call = with_key_rows(call)
         return plain_attention(
@@ -214,7 +214,7 @@ class ScaledVariant(AbstractVariant):
         return (n_heads, int(self.n_tokens), int(self.n_tokens))
 
     def attend(self, call: AttentionCall, module: nn.Module) -> Attended:
-        """Return the heads' outputs, and the weights if the call wants them."""
+        """Return the heads' outputs, and the weights if the call requests them."""
         call = with_key_rows(call)
         visibility, scaling = visibility_of(call), getattr(module, SCALING)
         output = scaled_heads(

@@ -21,10 +21,10 @@ EXIT_INTERNAL = 70
 EXIT_INTERRUPTED, EXIT_PIPE, EXIT_TERMINATED = 130, 141, 143
 
 EXIT_STATUSES = (
-    "Exit status: 0 all verdicts as on record, 1 a verdict differs, 2 a mistake in the "
-    "call (explained in one line), 70 an internal error (with a traceback), "
-    "130 interrupted, 141 the output was closed by its reader, 143 stopped by SIGTERM "
-    "(the same call continues)."
+    "Exit status: 0 all verdicts agree with the record, 1 a verdict differs, 2 a "
+    "mistake in the call (explained in one line), 70 an internal error (with a "
+    "traceback), 130 interrupted, 141 the output was closed by its reader, 143 stopped "
+    "by SIGTERM (the same call continues)."
 )
 
 
@@ -75,7 +75,7 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:
 
 
 def prepare_streams() -> None:
-    """Let standard output and error take any text, also where they are closed.
+    """Make standard output and error accept any text, even if they are closed.
 
     A stream that the shell closed (``>&-``) is discarded, and characters that an
     encoding such as Latin-1 lacks are written as escapes.
@@ -90,9 +90,9 @@ def prepare_streams() -> None:
 
 
 def flush_output(status: int) -> int:
-    """Write out what is left; return the status, or another one if this fails.
+    """Flush standard output; return the status, or another one if this fails.
 
-    Otherwise Python would try again on its way out, and print an error of its own.
+    Otherwise Python would try again at exit, and print an error of its own.
     """
     try:
         sys.stdout.flush()
@@ -114,7 +114,7 @@ def _environment_mistake(error: Exception) -> str:
 
 
 def _threads_mistake() -> str:
-    """Return a sentence if the number of threads in the environment is none."""
+    """Return a sentence if ``NUMBA_NUM_THREADS`` is not a number of threads."""
     threads = os.environ.get("NUMBA_NUM_THREADS")
     if threads is None or (threads.isdecimal() and int(threads) > 0):
         return ""

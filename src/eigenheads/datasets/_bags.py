@@ -158,7 +158,7 @@ class BagLaw:
         return BagSample(tokens @ self.frame.T, targets, places)
 
     def oracle(self, tokens: FloatArray) -> FloatArray:
-        """Return the best prediction of one who knows the law.
+        """Return the best prediction given the law.
 
         Parameters
         ----------
@@ -206,7 +206,7 @@ def _shift_ratio(coordinate: FloatArray, shift: float) -> FloatArray:
 
 
 def _mean_ratio(per_token: FloatArray) -> FloatArray:
-    """Return the log ratio of bags in which one of the tokens, any, decides."""
+    """Return the log likelihood ratio of bags in which any one token decides."""
     length = per_token.shape[1]
     return np.asarray(logsumexp(per_token, axis=1) - np.log(length))
 

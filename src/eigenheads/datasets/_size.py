@@ -5,7 +5,7 @@ from eigenheads._limits import MAX_SAMPLE
 
 
 def check_sample_size(n: object, numbers: int, *, owner: str, hint: str) -> int:
-    """Return `n` if that many prompts of so many `numbers` each fit into memory."""
+    """Return `n` if `n` prompts of `numbers` numbers each fit into memory."""
     count = check_count("n", n, owner=owner)
     if count * numbers > MAX_SAMPLE:
         contract = f"so small that a sample has at most {MAX_SAMPLE} numbers"

@@ -218,7 +218,7 @@ def signal_model(
 
 
 def _first_record(state: FloatArray, n_curves: int) -> list[float]:
-    """Return the start's alignment, of the average as well, and the squared length."""
+    """Return the alignments of the start and its average, and the squared length."""
     return [float(state[0, 0]), float(state[-1, 0]), 1.0][:n_curves]
 
 

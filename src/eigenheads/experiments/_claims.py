@@ -24,6 +24,8 @@ from eigenheads.experiments._statistics import LEVEL, Estimate, family_level
 Relation: TypeAlias = Literal["≈", "≥", "≤"]
 Verdict: TypeAlias = Literal["held", "contradicted", "undecided"]
 VERDICTS: tuple[Verdict, ...] = ("held", "contradicted", "undecided")
+# Reason of claims that a run with changed parameters measures, but does not judge.
+CHANGED_SETTING = "not the paper's setting"
 _PAPER = re.compile(r"[a-z]+\d{4}")
 
 
@@ -285,6 +287,8 @@ def count_verdicts(claims: Iterable[Claim]) -> str:
     'claims: 1 held; our checks: 1 of 1'
     """
     claims = list(claims)
+    if claims and all(claim.undecided == CHANGED_SETTING for claim in claims):
+        return f"{len(claims)} numbers measured, not judged: {CHANGED_SETTING}"
     counts = Counter(claim.verdict for claim in claims if not claim.is_check)
     checks = [claim.verdict == "held" for claim in claims if claim.is_check]
     parts = []

@@ -29,6 +29,7 @@ from eigenheads._files import write_atomically
 from eigenheads._parallel import advance, reporting, threads
 from eigenheads._plotting.svg import render_figure, render_svg
 from eigenheads.experiments._catalogue import estimated_seconds
+from eigenheads.experiments._claims import CHANGED_SETTING
 from eigenheads.experiments._core import Experiment, Result, Run, Table
 from eigenheads.experiments._data import has_data, using_data
 from eigenheads.experiments._digest import (
@@ -306,8 +307,7 @@ class _Order:
         claims = tuple(experiment.check(run))
         if self.is_changed:
             claims = tuple(
-                replace(claim, undecided="not the setting of this preset")
-                for claim in claims
+                replace(claim, undecided=CHANGED_SETTING) for claim in claims
             )
         return {
             "claims": claims,

@@ -24,7 +24,7 @@ Heads = Float[Tensor, "batch heads tokens d_head"]
 
 
 def check_not_meta(x: Tensor, *, owner: str) -> None:
-    """Raise unless `x` holds numbers: autocast knows no tensors on ``meta``."""
+    """Raise if `x` is on the device ``meta``, which autocast does not support."""
     if x.device.type == "meta":
         got = Got("a tensor on the device meta")
         fail("x", "a tensor that holds numbers", got, owner=owner)
@@ -38,7 +38,7 @@ def check_factory(device: object, dtype: object, *, owner: str) -> None:
     try:
         torch.empty(0, device=device)  # type: ignore[call-overload]
     except Exception:  # what a device must be differs between builds of PyTorch
-        fail("device", "a device of PyTorch that is here", device, owner=owner)
+        fail("device", "an available device of PyTorch", device, owner=owner)
 
 
 class AbstractAttention(nn.Module):

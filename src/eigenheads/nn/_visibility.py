@@ -263,7 +263,7 @@ class Visibility:
 def check_axes_of(
     name: str, x: Tensor, n_axes: int, n_queries: int | None, *, owner: str
 ) -> None:
-    """Raise unless `x` is a dense tensor of so many axes; `n_queries` is a count."""
+    """Raise unless `x` is a dense tensor with `n_axes` axes; check `n_queries`."""
     check_instance(name, x, Tensor, owner=owner)
     if x.layout != torch.strided or x.ndim != n_axes or 0 in x.shape:
         got = Got(f"shape {tuple(x.shape)}, layout {x.layout}")

@@ -160,7 +160,7 @@ class _Collected:
         self._progress = progress
 
     def add(self, model: EvaluatedModel, outcomes: Iterable[Outcome]) -> None:
-        """Add a model; its conditions are measured as the loop asks for them."""
+        """Add a model; each condition is measured when the loop reaches it."""
         self.models.append(model)
         screen = " + screen" if model.screened else ""
         for outcome in outcomes:

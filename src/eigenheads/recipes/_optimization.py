@@ -46,7 +46,10 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 def weight_average(
     decay: float,
 ) -> Callable[[Tensors, Tensors, Any], None]:
-    """Return the update of the running average; short runs forget their start."""
+    """Return the update of the running average of the weights.
+
+    The decay is smaller at the beginning, so that the start is soon forgotten.
+    """
 
     @torch.no_grad()
     def update(averages: Tensors, values: Tensors, count: Any) -> None:

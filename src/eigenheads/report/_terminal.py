@@ -23,6 +23,7 @@ from eigenheads._notebook import NotebookBar, is_notebook
 from eigenheads.experiments import Claim, Listener, Result, SweepResult
 from eigenheads.experiments._catalogue import told_duration
 from eigenheads.experiments._claims import (
+    CHANGED_SETTING,
     count_verdicts,
     format_expected,
     format_measured,
@@ -119,7 +120,7 @@ class ProgressDisplay(Listener):
         """Print the estimated time if it is more than a minute."""
         if self._estimates and seconds > _LONG:
             told = told_duration(seconds)
-            self._tell(f"The runs on record took about {told} in all, on two cores.")
+            self._tell(f"Estimated time: {told}, from earlier runs on two cores.")
 
     def start(self, key: str, work: float) -> None:
         """Show that `key` begins, which takes `work` steps."""
@@ -203,6 +204,8 @@ def print_claims(results: Iterable[Result]) -> None:
 
 
 def _verdict(claim: Claim) -> str:
+    if claim.undecided == CHANGED_SETTING:
+        return f"[yellow]{CHANGED_SETTING}[/]"
     color = {"held": "green", "contradicted": "red", "undecided": "yellow"}
     text = f"[{color[claim.verdict]}]{claim.verdict}[/]"
     if claim.is_changed:

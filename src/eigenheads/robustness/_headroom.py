@@ -1,4 +1,4 @@
-"""The gain that hiding corrupted tokens can have at most, and what a screen gains."""
+"""Gain from hiding exactly the corrupted tokens, and gain of a screen."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager

@@ -412,7 +412,7 @@ def _condition(data: TextSet, kind: str) -> str:
 
 
 class _Corrupted:
-    """Corrupted texts, made when the first model asks for them."""
+    """Corrupted texts, computed when the first model needs them."""
 
     def __init__(self, data: TextSet, kind: str, share: float, seed: int) -> None:
         self._make = partial(corrupt_texts, data, kind, share, seed)

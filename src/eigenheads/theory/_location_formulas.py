@@ -69,7 +69,7 @@ def owen_rule(
 def erf_slopes(
     h: Number, w: Number, r: Number, erf_h: Number, erf_rh: Number
 ) -> Number:
-    r"""Return what the moments of the deciding token are made of.
+    r"""Return the terms of the moments of the deciding token.
 
     The first three derivatives of :math:`\operatorname{erf}` at :math:`h`, and
     :math:`\lambda^j \partial_x^j \zeta`, :math:`j = 1, 2, 3`, where

@@ -56,7 +56,7 @@ class Coefficients(NamedTuple):
     on_g: float
 
     def times(self, factor: float) -> "Coefficients":
-        """Return all of them multiplied."""
+        """Return all coefficients multiplied by a number."""
         return Coefficients(*(factor * number for number in self))
 
 

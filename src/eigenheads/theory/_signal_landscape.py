@@ -392,7 +392,7 @@ class SignalLandscape:
 
     @property
     def _per_token(self) -> float:
-        r""":math:`e^{\beta^2} / n`, which :math:`\|p\|^2` is for pure noise."""
+        r"""Mean of :math:`\|p\|^2` for pure noise, :math:`e^{\beta^2} / n`."""
         if self.infinite:
             return 0.0
         return math.exp(self.law.inverse_temperature**2) / self.law.n_tokens

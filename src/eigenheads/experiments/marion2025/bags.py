@@ -255,7 +255,7 @@ _SHORT = Params(laws=("witness",), n_bags=40, n_test=50, n_runs=1, n_landmarks=5
 experiments = (
     Experiment(
         key="marion2025/bags",
-        title="Single-location heads on bags, against pooled rivals",
+        title="Single-location heads on bags, compared with pooled estimators",
         source="ours; an honest benchmark of the estimators",
         about=(
             "Area under the ROC curve. Laws with a known oracle (datasets.BagLaw): "

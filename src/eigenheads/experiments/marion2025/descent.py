@@ -365,8 +365,7 @@ experiments = (
     ),
     Experiment(
         key="marion2025/fig3a",
-        title="From the sphere, a decreasing sharpness leads nearly "
-        "all runs to the oracle",
+        title="From the sphere, a decreasing λ leads nearly all runs to the oracle",
         source="Figure 3a",
         about=(
             "Population projected gradient descent from uniform starts with λ = 1/(1 + "
@@ -390,7 +389,7 @@ experiments = (
     ),
     Experiment(
         key="marion2025/fig3b",
-        title="A small fixed sharpness recovers k* and v* in half of the runs",
+        title="With a small fixed λ, half of the runs recover k* and v*",
         source="Figure 3b",
         about=(
             "Population projected gradient descent from uniform starts with λ = 0.1. "
@@ -410,13 +409,13 @@ experiments = (
     ),
     Experiment(
         key="marion2025/large_lambda",
-        title="A large fixed sharpness finds neither direction fully",
+        title="A large fixed λ finds neither direction fully",
         source="Section 5, large λ",
         about=(
             "Population projected gradient descent from uniform starts with λ = 0.9 "
             "and a smaller step. The risk levels off near the oracle's, which is "
             "itself far above that of predicting 0: every nuisance token passes a "
-            "saturated erf. Only a decreasing sharpness (Figure 3a) ends well."
+            "saturated erf. Only a decreasing λ (Figure 3a) reaches the oracle."
         ),
         presets={"smoke": replace(_LARGE, n_runs=8), "demo": _LARGE, "paper": _LARGE},
         simulate=simulate_descent,

@@ -279,7 +279,7 @@ experiments = (
         title="Online SGD with fresh prompts recovers both directions in every run",
         source="Figure 4",
         about=(
-            "Projected stochastic gradient descent, five fresh prompts a step, noise "
+            "Projected stochastic gradient descent, five fresh prompts per step, noise "
             "0.1 on the targets, λ = 2/(1 + 1e-4 t). Simulated with the exact engine: "
             "the law of the five order parameters, without a vector of dimension d. "
             "Dashed: the mean dynamics of theory from the same 30 starts, with the "

@@ -372,9 +372,9 @@ def draw(figure: "Figure", run: Run[Any], parts: tuple[str, ...]) -> None:
 _ABOUT = (
     "Softmax head on Gaussian tokens, d = 5, Σ = AAᵀ + 0.1 I: one draw of Σ for this "
     "figure. Infinite prompts: descent of the exact risk, λ = 0.01, step 1e-3, unit "
-    "starts. Finite prompts: SGD with L = 100, λ = 0.1, step 1e-4, 256 prompts a step, "
-    "starts 0.1·N(0, I), simulated by the exact fast path. Dashed: theory for L → ∞ on "
-    "the same Σ from the same starts."
+    "starts. Finite prompts: SGD with L = 100, λ = 0.1, step 1e-4, 256 prompts per "
+    "step, starts 0.1·N(0, I), simulated by the exact fast path. Dashed: theory for "
+    "L → ∞ on the same Σ from the same starts."
 )
 
 
@@ -454,7 +454,7 @@ experiments = (
         title="Linear head, stochastic gradient descent",
         source="Figure 4a",
         about=_LINEAR_ABOUT
-        + " Shown: SGD with 256 prompts a step; dashed, descent of the exact risk.",
+        + " Shown: SGD with 256 prompts per step; dashed, descent of the exact risk.",
         check=check_linear_finite,
         draw=partial(draw, parts=("finite", "loss")),
         **_LINEAR,

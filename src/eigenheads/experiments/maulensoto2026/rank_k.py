@@ -189,7 +189,7 @@ experiments = (
         source="ours",
         about=(
             "Score λ x₁ᵀMMᵀx_k with k columns; Σ has eigenvalues 0.75^i, d = 16, L = "
-            "200. SGD with 64 prompts a step, a fifth of the largest stable step, by "
+            "200. SGD with 64 prompts per step, a fifth of the largest stable step, by "
             "the exact fast path for rank k. Subspace error: one minus the mean "
             "squared cosine of the principal angles. Dashed: descent of the population "
             "risk from the same starts (softmax: L → ∞, linear: exact)."
