@@ -8,6 +8,7 @@ from eigenheads._parallel import threads
 from eigenheads.probes import covariance_probe
 from eigenheads.probes._bilinear_forms import symmetric_form
 from eigenheads.probes._covariance_nulls import LayerForms, covariance_statistics
+from eigenheads.probes._head_nulls import NULL_TEXTS
 from eigenheads.probes._null_draws import (
     PERMUTATIONS,
     ROTATIONS,
@@ -143,6 +144,14 @@ def test_values_and_outputs_are_optional(layer):
         "token_rank",
     ]
     assert result.statistics["qk_rank"].nulls["untrained"].shape == (HEADS, HEADS)
+
+
+def test_every_null_has_a_line_of_its_own(layer):
+    """Shifted coordinates are another null than permuted tokens: another family."""
+    result = covariance_probe(**layer, n_permutations=19, untrained=[layer])
+    nulls = {null for one in result.statistics.values() for null in one.nulls}
+    assert nulls <= set(NULL_TEXTS)
+    assert set(result.statistics["token_rank"].nulls) == {"shifted_tokens", "untrained"}
 
 
 def test_the_tokens_of_an_untrained_model_are_one_draw(layer):

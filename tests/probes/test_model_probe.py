@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from eigenheads.probes import ModelProbe, Statistic, q_values
 from eigenheads.probes._result import stack_layers
@@ -117,15 +118,44 @@ def test_a_statistic_with_few_draws_does_not_hinder_the_others(rng):
     assert found.summary()[1]["needs"] == "39 draws"
 
 
-def test_heads_beyond_their_own_draws_only_are_undecided(rng):
-    """Other heads have draws with larger scores: that takes more draws, it is said."""
+@pytest.mark.parametrize("alternative", ["greater", "less", "two-sided"])
+def test_more_heads_beyond_their_draws_than_by_chance_are_undecided(rng, alternative):
+    """Of 500 heads, 5 are beyond 99 draws by chance, 10 on either side; 30 are not.
+
+    Other heads have draws with larger scores: that takes more draws, it is said.
+    """
+    sign = -1 if alternative == "less" else 1
     draws = rng.standard_normal((1, 500, 99))
     observed = np.zeros((1, 500))
-    observed[0, 3] = draws[0, 3].max() + 0.1
-    one = Statistic("one", observed, {"n": draws}, "greater", "")
-    (row,) = ModelProbe([0], ["a"], {"one": one}).summary()
-    assert (row["n_found"], row["n_undecided"]) == (0, 1)
-    assert row["n_needed"] == 20 * 500 - 1
+
+    def row(n_beyond):
+        observed[0, :n_beyond] = draws[0, :n_beyond].max(axis=-1) + 0.1
+        nulls = {"n": sign * draws}
+        one = Statistic("one", sign * observed, nulls, alternative, "")
+        return ModelProbe([0], ["a"], {"one": one}).summary()[0]
+
+    by_chance, more = row(2), row(30)
+    assert (by_chance["n_found"], by_chance["n_undecided"]) == (0, 0)
+    assert by_chance["needs"] == ""
+    assert (more["n_found"], more["n_undecided"]) == (0, 30)
+    sides = 2 if alternative == "two-sided" else 1
+    # 20 m draws for one head, half the level, and 30 heads.
+    assert more["n_needed"] == math.ceil(2 * 20 * sides * 500 / 30) - 1
+
+
+def test_undecided_statistics_without_any_effect_are_rare(rng):
+    """Heads that share draws, of a true null: at most a twentieth is undecided.
+
+    The count of 400 is within its 1e-6 quantile.
+    """
+    n_undecided = 0
+    for _ in range(400):
+        numbers = rng.standard_normal((1, 72, 40)) + 2 * rng.standard_normal((1, 1, 40))
+        nulls = {"n": numbers[..., 1:]}
+        one = Statistic("one", numbers[..., 0], nulls, "greater", "")
+        probe = ModelProbe([0], ["a"], {"one": one})
+        n_undecided += bool(probe.is_undecided("one", "n").any())
+    assert n_undecided <= binom.ppf(1 - 1e-6, 400, 0.05)
 
 
 def test_rows_are_of_heads_that_exist(probe):

@@ -91,9 +91,9 @@ def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
     - ``permuted_coordinates``: the coordinates of the form are permuted. Exact if they
       are exchangeable, even if a few coordinates are much larger than the others.
     - ``random_weights`` (ranks): Gaussian weights of the same shape.
-    - ``permuted_tokens`` (``token_rank``): every coordinate is shifted cyclically along
+    - ``shifted_tokens`` (``token_rank``): every coordinate is shifted cyclically along
       the tokens by its own random offset, which keeps its distribution and removes
-      correlations; 19 draws, because each requires a covariance matrix. Exact if
+      correlations; 39 draws, because each requires a covariance matrix. Exact if
       coordinates are independent and tokens exchangeable.
     - ``untrained``: the same measurement on untrained models, pooled over heads
       (``token_rank``: one draw per model, because its heads share it).

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from eigenheads._parallel import RunPool
@@ -89,13 +90,11 @@ class LayerForms:
         """Number of real tokens, of all sequences."""
         return len(self.tokens)
 
-    def leading_ov(self) -> FloatArray:
-        """Return the leading eigenvectors of the value-output form, (heads, d, k)."""
+    def leading_ov(self) -> NDArray[np.intp]:
+        """Return which eigenvectors of the value-output form lead, (heads, k)."""
         assert self.ov is not None
-        order = np.argsort(-np.abs(self.ov.eigenvalues), axis=1)[:, None]
-        return np.take_along_axis(
-            self.ov.eigenvectors, order[..., : self.n_components], axis=2
-        )
+        order = np.argsort(-np.abs(self.ov.eigenvalues), axis=1)
+        return order[:, : self.n_components]
 
 
 def covariance_statistics(layer: LayerForms) -> dict[str, FloatArray]:
@@ -121,12 +120,12 @@ def covariance_nulls(layer: LayerForms, n_draws: int, seed: int) -> Nulls:
         "rotated": _rotated,
         "permuted_coordinates": _permuted,
         "random_weights": _random_weights,
-        "permuted_tokens": _shifted_tokens,
+        "shifted_tokens": _shifted_tokens,
     }
     found: dict[str, dict[str, FloatArray]] = {}
 
     # The longest first, so that two threads end at about the same time.
-    waiting = ("permuted_tokens", "permuted_coordinates", "rotated", "random_weights")
+    waiting = ("shifted_tokens", "permuted_coordinates", "rotated", "random_weights")
 
     def work(i: int) -> None:
         null = waiting[i]
@@ -153,7 +152,7 @@ def _overlaps(layer: LayerForms, frames: FloatArray) -> dict[str, FloatArray]:
     if layer.ov is None:
         return found
     cosines, overlaps = np.empty(shape), np.empty(shape)
-    spans = layer.leading_ov()
+    leading = layer.leading_ov()
     for head in range(layer.n_heads):
         own = frames[head if len(frames) > 1 else 0]
         vectors, values = layer.ov.eigenvectors[head], layer.ov.eigenvalues[head]
@@ -162,7 +161,7 @@ def _overlaps(layer: LayerForms, frames: FloatArray) -> dict[str, FloatArray]:
         inner = squares @ values @ layer.qk.eigenvalues[head]
         whole = layer.qk.norm[head] * layer.ov.norm[head]
         cosines[head] = inner / whole if whole > 0 else np.nan
-        overlaps[head] = overlap(own[..., :k], spans[head])
+        overlaps[head] = squares[:, :k, leading[head]].sum(axis=(1, 2)) / k
     return found | {"qk_ov_cosine": cosines, "qk_ov_overlap": overlaps}
 
 

@@ -198,6 +198,8 @@ NULL_TEXTS = {name: null.about for name, null in NULLS.items()} | {
     UNTRAINED: "The same statistic on untrained copies of the model.",
     "rotated": "Query-key form rotated at random; its spectrum stays.",
     "permuted_coordinates": "Coordinates of the query-key form change places.",
+    "shifted_tokens": "Coordinates of the tokens move along the tokens, each by its own"
+    " offset.",
     "random_weights": "Gaussian weight matrices of the same shape.",
     "random_subspaces": "Uniformly random subspaces of the same dimension.",
     "swapped_models": "The two models change roles in random sequences.",

@@ -83,7 +83,7 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
         `n_redraws` unless it is given.
     n_redraws
         Draws of the costly nulls, which redraw values or keys. None means
-        ``min(n_permutations, max(19, n_permutations // 5))``. With m draws no p-value
+        ``min(n_permutations, max(39, n_permutations // 5))``. With m draws no p-value
         is below 1/(m + 1), so that q-values of 0.05 among h heads require 20 h/(m + 1)
         heads beyond all draws.
     untrained

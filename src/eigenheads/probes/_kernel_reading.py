@@ -41,10 +41,11 @@ _APART = 1e-2
 _FLOAT32 = 1e-6
 # Fields of a kernel PCA.
 _CLOUD = ("log_normaliser", "gram", "trace", "eigenvalues", "eigenvectors")
-# Numbers per block of draws, so that a block fits into the cache.
-_BLOCK = 2**14
+# Numbers per block of draws. Every call of NumPy takes the interpreter lock: in blocks
+# of an eighth, two threads waited for each other a third of the time.
+_BLOCK = 2**17
 # Numbers per block of matrices of pairs of tokens, of which several are in use.
-PAIRS = 2**15
+PAIRS = 2**17
 
 
 @dataclass(frozen=True, eq=False)

@@ -199,11 +199,36 @@ class ModelProbe:
         """Return the heads beyond all draws for which the draws are still too few.
 
         Such a head has the smallest p-value that the number of draws allows, and yet
-        its q-value exceeds `level`.
+        its q-value exceeds `level`. Some heads are beyond all draws by chance, with any
+        number of draws. Only if these are more than draws explain, at `level`, more
+        draws are of use; this cannot be counted for the null ``untrained``.
         """
         check_level(level)
         q = self.q_value(statistic, null)
-        return self._is_extreme(statistic, null) & (q > level)
+        heads = self._is_extreme(statistic, null) & (q > level)
+        if null == UNTRAINED or self._chance_of_extremes(statistic, null) <= level:
+            return heads
+        return np.zeros_like(heads)
+
+    def _chance_of_extremes(self, statistic: str, null: str) -> float:
+        """Return the p-value of the number of heads that are beyond all draws.
+
+        The same number is counted for each draw, against the others and the observed
+        one: if heads share draws, these numbers are exchangeable. Zero if there are too
+        few draws for a p-value.
+        """
+        one = self.statistics[statistic]
+        numbers = np.concatenate([one.observed[..., None], one.nulls[null]], axis=-1)
+        numbers = numbers.reshape(-1, numbers.shape[-1])
+        numbers = numbers[np.isfinite(numbers).all(axis=1)]
+        if numbers.shape[1] * _LEVEL < 1:
+            return 0.0
+        counts = np.zeros(numbers.shape[1])
+        if one.alternative != "less":
+            counts += (numbers == numbers.max(axis=1, keepdims=True)).sum(axis=0)
+        if one.alternative != "greater":
+            counts += (numbers == numbers.min(axis=1, keepdims=True)).sum(axis=0)
+        return float(np.mean(counts >= counts[0]))
 
     def draws_needed(self, null: str, level: float = _LEVEL) -> int:
         """Return the number of draws with which the undecided heads can be decided.

@@ -248,7 +248,11 @@ def _summary_lines(probe: ModelProbe) -> list[str]:
         )
     about = f"heads: those with q <= {LEVEL} against the null, of {n_heads}."
     if any(row["needs"] for row in rows):
-        about += " needs: draws or copies that would decide about the other heads."
+        about += (
+            " needs: cannot tell for some heads; so many draws can (--redraws for "
+            "random values, keys and projections, otherwise --permutations), or copies "
+            "(--untrained)."
+        )
     return lines + _wrapped(about)
 
 
