@@ -66,7 +66,9 @@ ANYWHERE = (
     _array("record", lambda: np.zeros(3, dtype=[("a", "f8")])),
     _array("with nan", lambda: np.where(np.eye(4) > 0, np.nan, 1.0), True),
     _array("read-only", _read_only),
-    _array("masked", lambda: np.ma.masked_greater(np.arange(12.0).reshape(4, 3), 5)),
+    _array(
+        "masked", lambda: np.ma.masked_greater(np.arange(12.0).reshape(4, 3), 5), True
+    ),
 )
 # Those of them that also take the place of an array within a container.
 IN_PLACE = {"None", "nan", "text", "ragged list", "object", "array of objects"}
@@ -94,6 +96,13 @@ def _spoilt(array: Any, value: float) -> Any:
     array = array.copy()
     array[(0,) * array.ndim] = value
     return array
+
+
+def _masked(array: Any) -> Any:
+    """Return the array with its first entry masked: no number may come from it."""
+    mask = np.zeros(array.shape, dtype=bool)
+    mask[(0,) * array.ndim] = True
+    return np.ma.masked_array(array.copy(), mask)
 
 
 def _like_array(given: Any) -> list[Hostile]:
@@ -139,7 +148,7 @@ def _like_array(given: Any) -> list[Hostile]:
         Hostile("long double", lambda: given.astype(np.longdouble)),
         Hostile("complex", lambda: given.astype(complex)),
         Hostile("big-endian", lambda: given.astype(given.dtype.newbyteorder(">"))),
-        Hostile("masked", lambda: np.ma.masked_array(fine(), mask=np.eye(1)[0, 0] > 0)),
+        Hostile("masked", lambda: _masked(given), True),
     ]
 
 
@@ -238,6 +247,8 @@ def numbers_in(value: Any, depth: int = 3) -> list[np.ndarray]:
         return []
     if isinstance(value, float | np.floating):
         return [np.array(value, dtype=float)]
+    if isinstance(value, np.ma.MaskedArray):  # what kept its mask
+        value = value.astype(float).filled(np.nan) if value.dtype.kind == "f" else value
     if isinstance(value, np.ndarray):
         return [value] if value.dtype.kind == "f" and value.size else []
     if type(value).__module__.startswith("torch") and hasattr(value, "detach"):

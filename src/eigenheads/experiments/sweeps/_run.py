@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads._checks import Got, check_choice, fail
-from eigenheads._errors import UsageError
+from eigenheads._errors import UsageError, UsageRuntimeError
 from eigenheads._files import write_arrays, write_atomically
 from eigenheads._parallel import advance, reporting
 from eigenheads.experiments._core import Cells, Experiment, Run
@@ -241,7 +241,7 @@ class _CellFunction:
     def _registered(self) -> _Run:
         here = code_version(self.key.partition("/")[0])
         if here != self.code:
-            raise RuntimeError(
+            raise UsageRuntimeError(
                 f"sweep: a worker has eigenheads {here}, and this sweep {self.code}. "
                 "Install the same version on every machine."
             )
