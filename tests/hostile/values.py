@@ -234,6 +234,14 @@ def _is_numeric(given: Any) -> bool:
         return False
 
 
+def _numbers_of_array(array: np.ndarray) -> list[np.ndarray]:
+    if array.dtype.kind != "f" or not array.size:
+        return []
+    # An array that kept its mask does not show what is behind it.
+    is_masked = isinstance(array, np.ma.MaskedArray)
+    return [array.filled(np.nan) if is_masked else array]
+
+
 def _numbers_of_tensor(tensor: Any) -> list[np.ndarray]:
     if not hasattr(tensor, "layout") or tensor.device.type == "meta":
         return []
@@ -247,10 +255,8 @@ def numbers_in(value: Any, depth: int = 3) -> list[np.ndarray]:
         return []
     if isinstance(value, float | np.floating):
         return [np.array(value, dtype=float)]
-    if isinstance(value, np.ma.MaskedArray):  # what kept its mask
-        value = value.astype(float).filled(np.nan) if value.dtype.kind == "f" else value
     if isinstance(value, np.ndarray):
-        return [value] if value.dtype.kind == "f" and value.size else []
+        return _numbers_of_array(value)
     if type(value).__module__.startswith("torch") and hasattr(value, "detach"):
         return _numbers_of_tensor(value.detach())
     if depth == 0:

@@ -6,7 +6,6 @@ this machine. Dask's own futures are used for clusters, because joblib's Dask ba
 waits forever for a task whose worker died (seen with joblib 1.6).
 """
 
-import logging
 import os
 import re
 import signal
@@ -326,7 +325,6 @@ def _open_dask(
         hint = "Such as tcp://node:8786."
         contract = "the address of a running scheduler"
         fail("address", contract, address, owner=owner, hint=hint)
-    stack.enter_context(_without_log("distributed.client"))
     try:
         client = distributed.Client(target, set_as_default=False)
     except (OSError, ValueError, TypeError, ImportError, AttributeError) as error:
@@ -345,17 +343,6 @@ def _open_dask(
     compute = partial(_compute_block, run, 0, _block_seconds(n_workers))
     stream = partial(_dask_stream, client, compute, limit)
     return n_workers, partial(_while_connected, client, stream, owner)
-
-
-@contextmanager
-def _without_log(name: str) -> Iterator[None]:
-    """Keep a logger silent: Dask logs a traceback when its scheduler is gone."""
-    logger = logging.getLogger(name)
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
 
 
 @contextmanager
