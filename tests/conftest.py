@@ -17,6 +17,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     threadpool_limits(1)  # where a plugin has imported NumPy before
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
+# Not tests: models for tests, whose import needs PyTorch.
+collect_ignore = [] if HAS_TORCH else ["adapters/models.py", "readme_model.py"]
 SEEDS = [int(seed) for seed in os.environ.get("EIGENHEADS_TEST_SEEDS", "0").split(",")]
 # Files that take longest, longest first. Workers begin with these, so that none is
 # still busy with a long one when the others have nothing left.

@@ -15,6 +15,8 @@ MAX_SAMPLE = 2**32
 MAX_STEPS = 10**15
 # Largest input: products of four such numbers do not overflow float64.
 LARGEST = 1e50
+# The same in float32: sums of many squares of such numbers do not overflow.
+LARGEST_SINGLE = 1e15
 # Runs per simulation.
 MAX_RUNS = 10**6
 # Largest dimension: d - 4 and d / 2 are exact in float64.
@@ -44,7 +46,10 @@ def check_largest(name: str, array: FloatArray, *, owner: str) -> None:
     >>> import numpy as np
     >>> check_largest("X", np.array([1e9]), owner="PooledBagRegressor")
     """
-    largest = float(abs(array).max()) if array.size else 0.0
-    if LARGEST < largest < math.inf:
-        contract = f"numbers of at most {LARGEST:g}"
+    largest = max(float(array.max(initial=0)), -float(array.min(initial=0)))
+    limit, where = LARGEST, ""
+    if array.dtype == "float32":
+        limit, where = LARGEST_SINGLE, " in float32"
+    if limit < largest < math.inf:
+        contract = f"numbers of at most {limit:g}{where}"
         fail(name, contract, Got(f"{largest:g}"), owner=owner, hint="Rescale it.")

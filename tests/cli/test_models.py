@@ -4,15 +4,16 @@ import json
 import shutil
 
 import pytest
-import torch
-from tests.adapters.models import VOCABULARY, hugging_face, vision
 
-from eigenheads._plotting.svg import render_svg
-from eigenheads.adapters._load import load_folder, read_texts
-from eigenheads.cli import main
-from eigenheads.cli._sources import load_model, parse_layers
-from eigenheads.probes import ModelProbe
-from eigenheads.report import _probe
+torch = pytest.importorskip("torch")
+from tests.adapters.models import VOCABULARY, hugging_face, vision  # noqa: E402
+
+from eigenheads._plotting.svg import render_svg  # noqa: E402
+from eigenheads.adapters._load import load_folder, read_texts  # noqa: E402
+from eigenheads.cli import main  # noqa: E402
+from eigenheads.cli._sources import load_model, parse_layers  # noqa: E402
+from eigenheads.probes import ModelProbe  # noqa: E402
+from eigenheads.report import _probe  # noqa: E402
 
 pytestmark = pytest.mark.torch
 QUICK = ["--permutations", "3", "--untrained", "0"]

@@ -4,7 +4,6 @@ import re
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
 from numpy.testing import assert_array_equal
 from scipy.sparse import csr_array
@@ -175,6 +174,7 @@ def test_labels_groups_and_dates_are_no_features():
 
 
 def test_frames_of_polars_are_cut_and_compared_as_those_of_pandas():
+    pl = pytest.importorskip("polars")
     frame = pl.DataFrame(patients().to_dict(orient="list"))
     grouped = group_bags(frame, "slide", target="sick", groups="patient")
     known = group_bags(patients(), "slide", target="sick", groups="patient")

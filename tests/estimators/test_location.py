@@ -364,7 +364,7 @@ def test_verbose_prints_the_starts(sample, capsys):
         ({"alpha": -1.0}, "`alpha` must be a finite number >= 0; got -1.0."),
         ({"alpha": "best"}, "`alpha` must be a finite number >= 0; got 'best'."),
         ({"l1_ratio": 2.0}, "`l1_ratio` must be a finite number from 0 to 1; got 2.0."),
-        ({"coherence": -1}, "`coherence` must be a finite number >= 0; got -1."),
+        ({"coherence": -1}, "`coherence` must be a finite number from 0 to 1e+09; got"),
         ({"shrinkage": 0}, "`shrinkage` must be a finite number > 0; got 0."),
         ({"n_random_starts": -1}, "`n_random_starts` must be an integer >= 0; got -1."),
         ({"max_iter": 0}, "`max_iter` must be an integer >= 1; got 0."),

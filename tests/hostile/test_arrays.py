@@ -122,3 +122,34 @@ def test_lists_and_mixed_libraries_get_a_sentence():
 def test_control_characters_are_written_out():
     text = "a\x1b]0;title\x07\x9b2Jb\u202e\ud800\tc\nd"
     assert escape_controls(text) == ("a\\x1b]0;title\\x07\\x9b2Jb\\u202e\\ud800\tc\nd")
+
+
+# Found: an error of LAPACK, which met squares that had overflowed.
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 1e25), ("float64", 1e200)])
+def test_squares_that_overflow_are_said_beforehand(rng, dtype, size):
+    from eigenheads.estimators import SignalDirection, SingleLocationRegressor
+
+    bags = (rng.standard_normal((30, 4, 3)) * size).astype(dtype)
+    for model in (SignalDirection(), SingleLocationRegressor()):
+        with pytest.raises(ValueError, match=r"`X` must be numbers of at most 1e\+"):
+            model.fit(bags, bags[:, 0, 0] / size)
+
+
+# Found: one fold, which holds out all, was an error of NumPy.
+def test_a_single_fold_is_refused(rng):
+    from eigenheads.estimators import SingleLocationRegressorCV
+
+    bags = rng.standard_normal((12, 4, 3))
+    model = SingleLocationRegressorCV(cv=[([0], list(range(12)))])
+    with pytest.raises(ValueError, match="`cv` must be at least two folds"):
+        model.fit(bags, bags[:, 0, 0])
+
+
+# Found: the integer value of a float was accepted, and then used as a float.
+def test_counts_may_be_floats(rng):
+    from eigenheads.estimators import AttentionPCA, SignalDirection
+
+    rows = rng.standard_normal((60, 3))
+    assert AttentionPCA(1, max_iter=1e2, batch_size=1e2).fit(rows).n_iter_ > 0
+    model = SignalDirection(n_starts=2.0, max_iter=20.0, n_tokens=8.0)
+    assert model.fit(rows).n_iter_ is not None

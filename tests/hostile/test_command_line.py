@@ -126,6 +126,22 @@ def test_options_of_robustness_are_checked_before_the_users_code(
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("place", ["at import", "in the function"])
+@pytest.mark.parametrize("command", ["probe", "robustness"])
+def test_users_code_that_exits_is_no_success(
+    tmp_path, monkeypatch, capsys, command, place
+):
+    # Found: the command ended with the status of the user's code, and said nothing.
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    name = f"their_{command}_{place[:2]}"
+    exits = "import sys\ndef model():\n    sys.exit(0)\n"
+    exits += "sys.exit(0)\n" if place == "at import" else ""
+    (tmp_path / f"{name}.py").write_text(exits)
+    assert main([command, f"{name}:model"]) == 2
+    assert "which raised SystemExit: 0" in capsys.readouterr().err
+
+
 def test_a_traceback_has_its_own_status_and_no_control_characters(monkeypatch, capsys):
     import eigenheads.experiments
 

@@ -66,7 +66,9 @@ ANYWHERE = (
     _array("record", lambda: np.zeros(3, dtype=[("a", "f8")])),
     _array("with nan", lambda: np.where(np.eye(4) > 0, np.nan, 1.0), True),
     _array("read-only", _read_only),
-    _array("masked", lambda: np.ma.masked_greater(np.arange(12.0).reshape(4, 3), 5)),
+    _array(
+        "masked", lambda: np.ma.masked_greater(np.arange(12.0).reshape(4, 3), 5), True
+    ),
 )
 # Those of them that also take the place of an array within a container.
 IN_PLACE = {"None", "nan", "text", "ragged list", "object", "array of objects"}
@@ -94,6 +96,13 @@ def _spoilt(array: Any, value: float) -> Any:
     array = array.copy()
     array[(0,) * array.ndim] = value
     return array
+
+
+def _masked(array: Any) -> Any:
+    """Return the array with its first entry masked: no number may come from it."""
+    mask = np.zeros(array.shape, dtype=bool)
+    mask[(0,) * array.ndim] = True
+    return np.ma.masked_array(array.copy(), mask)
 
 
 def _like_array(given: Any) -> list[Hostile]:
@@ -139,7 +148,7 @@ def _like_array(given: Any) -> list[Hostile]:
         Hostile("long double", lambda: given.astype(np.longdouble)),
         Hostile("complex", lambda: given.astype(complex)),
         Hostile("big-endian", lambda: given.astype(given.dtype.newbyteorder(">"))),
-        Hostile("masked", lambda: np.ma.masked_array(fine(), mask=np.eye(1)[0, 0] > 0)),
+        Hostile("masked", lambda: _masked(given), True),
     ]
 
 
@@ -225,6 +234,14 @@ def _is_numeric(given: Any) -> bool:
         return False
 
 
+def _numbers_of_array(array: np.ndarray) -> list[np.ndarray]:
+    if array.dtype.kind != "f" or not array.size:
+        return []
+    # An array that kept its mask does not show what is behind it.
+    is_masked = isinstance(array, np.ma.MaskedArray)
+    return [array.filled(np.nan) if is_masked else array]
+
+
 def _numbers_of_tensor(tensor: Any) -> list[np.ndarray]:
     if not hasattr(tensor, "layout") or tensor.device.type == "meta":
         return []
@@ -239,7 +256,7 @@ def numbers_in(value: Any, depth: int = 3) -> list[np.ndarray]:
     if isinstance(value, float | np.floating):
         return [np.array(value, dtype=float)]
     if isinstance(value, np.ndarray):
-        return [value] if value.dtype.kind == "f" and value.size else []
+        return _numbers_of_array(value)
     if type(value).__module__.startswith("torch") and hasattr(value, "detach"):
         return _numbers_of_tensor(value.detach())
     if depth == 0:

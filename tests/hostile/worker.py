@@ -141,7 +141,19 @@ def targets_of(name: str) -> tuple[list[Target], list[str]]:
     recorded = _recorded_calls(module, name, thing)
     expected = expected_targets(public, thing)
     found = [target for label, target in recorded.items() if label in expected]
+    if hasattr(thing, "get_params") and {public, f"{public}.fit"} <= set(recorded):
+        found.append(_fit_of_parameters(recorded[public], recorded[f"{public}.fit"]))
     return found, sorted(expected - set(recorded))
+
+
+def _fit_of_parameters(made: Target, fitted: Target) -> Target:
+    """Return a fit with other parameters of the estimator, which only a fit reads."""
+
+    def fit(**parameters: Any) -> Any:
+        return made.call(**parameters).fit(**fitted.arguments)
+
+    fit.__doc__ = inspect.getdoc(made.call)
+    return Target(f"{made.name}(…).fit", fit, made.arguments)
 
 
 def _recorded_calls(module: Any, full: str, thing: Any) -> dict[str, Target]:

@@ -28,6 +28,11 @@ def test_bars_have_the_height_of_the_weights(fitted):
     assert f"token {model.locate(X[:1])[0]}" in display.ax_.get_title()
 
 
+def test_a_folder_is_refused_before_anything_is_fitted(fitted, tmp_path):
+    with pytest.raises(ValueError, match="`path` must be a file; got the folder"):
+        write_bag_summary(*fitted, tmp_path)
+
+
 def test_words_and_patches(fitted):
     model, X, _ = fitted
     words = ["one", "two", "three", "four", "five", "six"]

@@ -50,7 +50,7 @@ def call_source(source: str, *, name: str, owner: str) -> Any:
         made = _find(source, refuse)
         try:
             return made()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             refuse(_describe_error(error))
 
 
@@ -66,7 +66,7 @@ def _find(source: str, refuse: Callable[..., NoReturn]) -> Callable[[], Any]:
         if error.name and f"{module}.".startswith(f"{error.name}."):
             refuse(f", and there is no module {error.name!r} here")
         refuse(_describe_error(error))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         refuse(_describe_error(error))
     if found is None:
         refuse(f", and {module} has no {name!r}")
@@ -75,7 +75,7 @@ def _find(source: str, refuse: Callable[..., NoReturn]) -> Callable[[], Any]:
     return found
 
 
-def _describe_error(error: Exception) -> str:
+def _describe_error(error: BaseException) -> str:
     """Return the error, and the line of the user's code that raised it."""
     said = " ".join(str(error).split())
     frames = traceback.extract_tb(error.__traceback__)

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 
 from eigenheads._checks import (
     Got,
@@ -38,6 +37,7 @@ from eigenheads.estimators._attention_pca_training import (
     train_on_prompts,
 )
 from eigenheads.estimators._batches import RowBatches, batches_of_rows, is_stream
+from eigenheads.estimators._parameters import check_verbose, random_source
 from eigenheads.estimators._row_weights import read_row_weights
 
 # Iterations per batch of a stream: one batch changes little after many.
@@ -226,7 +226,7 @@ class AttentionPCA(PrincipalCoordinates):
         self._check_parameters(*rows.shape)
         weights = read_row_weights(sample_weight, rows.shape[0], owner=owner)
         if weights is None and not issparse(rows):
-            return self._fit(RowsInMemory(rows, self.batch_size))
+            return self._fit(RowsInMemory(rows, int(self.batch_size)))
         self._check_unweighted_prompts(weights)
         return self._fit(WeightedRows(rows, weights))
 
@@ -238,15 +238,17 @@ class AttentionPCA(PrincipalCoordinates):
                 self._check_parameters(None, rows.shape[1])
                 yield rows
 
-        source = StreamedRows(read, self.batch_size)
+        owner = type(self).__name__
+        size = check_count("batch_size", self.batch_size, owner=owner)
+        source = StreamedRows(read, size)
         if source.n < 2:
             got = Got(f"{source.n} in all batches")
-            fail("X", "at least 2 rows", got, owner=type(self).__name__)
+            fail("X", "at least 2 rows", got, owner=owner)
         self._check_parameters(source.n, len(source.moments.mean))
         return source
 
     def _fit(self, source: RowSource) -> Self:
-        random = check_random_state(self.random_state)
+        random = random_source(self.random_state, owner=type(self).__name__)
         d = len(source.moments.mean)
         share = float(self.n_components) if self._is_share() else None
         total = source.moments.squares / source.moments.n
@@ -338,9 +340,9 @@ class AttentionPCA(PrincipalCoordinates):
         return PcaTraining(
             head=self.head,
             n_tokens=self.n_tokens,
-            batch_size=self.batch_size,
+            batch_size=int(self.batch_size),
             tol=self.tol,
-            max_iter=self.max_iter,
+            max_iter=int(self.max_iter),
             report=self._report,
         )
 
@@ -365,6 +367,7 @@ class AttentionPCA(PrincipalCoordinates):
         check_count("batch_size", self.batch_size, owner=owner)
         check_count("max_iter", self.max_iter, owner=owner)
         check_positive("tol", self.tol, owner=owner)
+        check_verbose(self.verbose, owner=owner)
 
     def _check_unweighted_prompts(self, weights: FloatArray | None) -> None:
         if weights is not None and self.n_tokens is not None:
@@ -372,7 +375,7 @@ class AttentionPCA(PrincipalCoordinates):
             fail("sample_weight", "None for finite prompts", got, owner=owner)
 
     def _begin(self, rows: Rows) -> None:
-        random = check_random_state(self.random_state)
+        random = random_source(self.random_state, owner=type(self).__name__)
         start = random.standard_normal((rows.shape[1], int(self.n_components)))
         self.n_iter_ = 0
         self._moments = no_moments(rows.shape[1])
@@ -383,7 +386,7 @@ class AttentionPCA(PrincipalCoordinates):
     def _remember(self, rows: Rows, weights: FloatArray | None) -> None:
         memory = StreamMemory(self._moments, self._directions, self._variances)
         moments, times = memory.covariance_with(rows, weights)
-        iterations = min(self.max_iter, _STREAM_ITERATIONS)
+        iterations = min(int(self.max_iter), _STREAM_ITERATIONS)
         start = self._directions
         found = self._training().descend(
             times, start, moments, rows.dtype, moments.n, max_iter=iterations
@@ -391,7 +394,7 @@ class AttentionPCA(PrincipalCoordinates):
         self._keep(found, moments, rows.dtype)
 
     def _train_on(self, rows: Rows) -> None:
-        moments = self._moments.merged(moments_of(rows, self.batch_size))
+        moments = self._moments.merged(moments_of(rows, int(self.batch_size)))
         for prompts in self._training().prompts(rows, np.arange(len(rows))):
             self._trained = train_on_prompts(
                 self._trained, prompts, moments.mean, head=self.head

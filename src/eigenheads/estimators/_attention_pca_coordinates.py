@@ -65,6 +65,7 @@ class PrincipalCoordinates(
             Points of the span of the components.
         """
         check_is_fitted(self)
+        X = without_traps("X", X, owner=type(self).__name__)
         scores = check_array(X, dtype=[np.float64, np.float32], input_name="X")
         k = len(self.components_)
         if scores.shape[1] != k:

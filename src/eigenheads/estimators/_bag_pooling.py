@@ -33,6 +33,7 @@ from eigenheads.estimators._location._targets import (
     read_targets,
     read_weights,
 )
+from eigenheads.estimators._parameters import check_has_fit
 
 POOLINGS = ("mean", "max", "logsumexp", "statistics", "kernel")
 _QUANTILES = (0.25, 0.5, 0.75)
@@ -196,6 +197,7 @@ class AbstractPooledBags(BaseEstimator):
         if self.estimator is None:
             model = self._default(targets)
         else:
+            check_has_fit("estimator", self.estimator, owner=type(self).__name__)
             model = clone(self.estimator)
         given = {}
         if sample_weight is not None:

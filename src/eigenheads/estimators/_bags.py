@@ -71,7 +71,7 @@ def read_bags(
     Sets ``n_features_in_`` when `reset`, and compares with it otherwise.
     """
     owner = type(estimator).__name__
-    table, lengths = _table(without_traps("X", X, owner=owner), owner)
+    table, lengths = bag_rows(X, owner=owner)
     tokens = validate_data(
         estimator,
         table,
@@ -88,8 +88,9 @@ def read_bags(
     return bags
 
 
-def _table(X: Any, owner: str) -> tuple[Any, NDArray[np.int64] | None]:
+def bag_rows(X: Any, *, owner: str) -> tuple[Any, NDArray[np.int64] | None]:
     """Return rows and the lengths of bags; None if rows are bags of one token."""
+    X = without_traps("X", X, owner=owner)
     n_axes = getattr(X, "ndim", None)
     if type(X).__name__.endswith("GroupBy"):
         hint = "Use `group_bags(frame, by=...).bags`, or `[bag for _, bag in grouped]`."

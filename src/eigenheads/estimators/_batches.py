@@ -17,6 +17,7 @@ from eigenheads._checks import (
     without_traps,
 )
 from eigenheads._files import read_arrays, write_arrays
+from eigenheads.estimators._bags import bag_rows
 
 # Bags and targets, optionally with weights.
 Batch: TypeAlias = tuple[Any, ...]
@@ -85,6 +86,16 @@ def start_stream(X: Any, *, owner: str) -> Iterator[Any]:
     return iter(given)
 
 
+def read_stream(X: Any, *, owner: str) -> Iterator[Batch]:
+    """Yield the batches of a callable, an iterable or an iterator, or raise."""
+    for index, batch in enumerate(start_stream(X, owner=owner)):
+        if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+            got = Got(f"a {type(batch).__name__} as batch {index}")
+            contract = "batches (bags, targets) or (bags, targets, weights)"
+            fail("X", contract, got, owner=owner)
+        yield tuple(batch)
+
+
 def batches_of_rows(X: Any, *, owner: str) -> Iterator[Any]:
     """Yield the batches of a stream of rows one after the other; else `X` itself."""
     if is_dask(X):
@@ -118,7 +129,8 @@ class RowBatches:
     def _spool(self, arrays: Iterator[Any], folder: Path) -> None:
         for index, rows in enumerate(arrays):
             self._paths.append(folder / f"{index}.npz")
-            dense = rows.toarray() if issparse(rows) else np.asarray(rows)
+            given = rows.toarray() if issparse(rows) else rows
+            dense = plain_array("X", given, owner=self._owner)
             write_arrays(self._paths[-1], {"rows": dense})
 
     def __enter__(self) -> "RowBatches":
@@ -156,7 +168,7 @@ class Batches:
                 self._folder.cleanup()
                 raise
         else:
-            self._pass = lambda: start_stream(X, owner=owner)
+            self._pass = lambda: read_stream(X, owner=owner)
 
     def __enter__(self) -> "Batches":
         return self
@@ -167,29 +179,27 @@ class Batches:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield bags, targets and weights (or None), batch after batch."""
-        for index, batch in enumerate(self._pass()):
-            if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
-                got = Got(f"a {type(batch).__name__} as batch {index}")
-                contract = "batches (bags, targets) or (bags, targets, weights)"
-                fail("X", contract, got, owner=self._owner)
+        for batch in self._pass():
             yield (*batch, None)[:3]
 
     def _spool(self, batches: Iterator[Batch]) -> Pass:
         """Write the batches of an iterator to files; return their reader."""
         folder = Path(self._folder.name)  # type: ignore[union-attr]
-        self._pass = lambda: batches
+        self._pass = lambda: read_stream(batches, owner=self._owner)
         paths = []
         for index, (bags, targets, weights) in enumerate(self):
             paths.append(folder / f"{index}.npz")
-            _write_batch(paths[-1], bags, targets, weights)
+            _write_batch(paths[-1], bags, targets, weights, owner=self._owner)
         return lambda: map(_read_batch, paths)
 
 
 def _dask_batches(X: Any, y: Any, sample_weight: Any, owner: str) -> Iterator[Batch]:
     if y is None:
         raise ValueError(f"{owner} requires y to be passed, but the target y is None.")
-    targets = np.asarray(y)
-    weights = None if sample_weight is None else np.asarray(sample_weight)
+    targets = plain_array("y", y, owner=owner)
+    weights = None
+    if sample_weight is not None:
+        weights = plain_array("sample_weight", sample_weight, owner=owner)
     if targets.shape[:1] != X.shape[:1]:
         got = Got(f"{len(targets)} targets for {X.shape[0]} bags")
         fail("y", "one target per bag", got, owner=owner)
@@ -200,15 +210,32 @@ def _dask_batches(X: Any, y: Any, sample_weight: Any, owner: str) -> Iterator[Ba
         start = rows.stop
 
 
-def _write_batch(path: Path, bags: Any, targets: Any, weights: Any) -> None:
+def plain_array(name: str, value: Any, *, owner: str) -> NDArray[Any]:
+    """Return an array of numbers or texts, without a mask; raise if there is none."""
+    array = np.asarray(without_traps(name, value, owner=owner))
+    if array.dtype == object:  # numbers and texts find their own type
+        try:
+            array = np.array(array.tolist())
+        except ValueError:  # of several lengths
+            array = np.array(None)
+    if array.dtype.kind not in "biufSU":
+        fail(name, "an array of numbers or texts", value, owner=owner)
+    return array
+
+
+def _write_batch(
+    path: Path, bags: Any, targets: Any, weights: Any, *, owner: str
+) -> None:
     """Write one batch; bags of any lengths as one table and their lengths."""
-    is_one = hasattr(bags, "ndim")
-    arrays = [np.asarray(bags)] if is_one else [np.asarray(bag) for bag in bags]
-    named = {"tokens": np.concatenate(arrays), "targets": np.asarray(targets)}
-    if not is_one:
-        named["lengths"] = np.array([len(array) for array in arrays])
+    rows, lengths = bag_rows(bags, owner=owner)
+    named = {
+        "tokens": plain_array("X", rows, owner=owner),
+        "targets": plain_array("y", targets, owner=owner),
+    }
+    if lengths is not None:
+        named["lengths"] = lengths
     if weights is not None:
-        named["weights"] = np.asarray(weights)
+        named["weights"] = plain_array("sample_weight", weights, owner=owner)
     write_arrays(path, named)
 
 

@@ -17,12 +17,14 @@ from sklearn.preprocessing import (
     QuantileTransformer,
     StandardScaler,
 )
+from sklearn.utils.validation import check_is_fitted
 
 from eigenheads._checks import (
     Got,
     check_choice,
     check_count,
     check_finite_array,
+    check_positive,
     fail,
 )
 
@@ -41,14 +43,13 @@ _N_BINS = 5
 _WIDEST_QUADRATIC = 100
 
 
-def check_rows(X: object) -> None:
-    """Raise unless tokens are rows of numbers; arrays of floats pass without a look."""
-    if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind == "f":
-        return
+def read_rows(X: Any) -> NDArray[Any]:
+    """Return tokens as rows of finite numbers, in single precision if they were."""
     rows = check_finite_array("X", X, owner="RBFFeatures")
-    if rows.ndim != 2:
+    if rows.ndim != 2 or not rows.size:
         got = Got(f"shape {rows.shape}")
         fail("X", "rows of features, an array of two axes", got, owner="RBFFeatures")
+    return np.asarray(X) if getattr(X, "dtype", None) == np.float32 else rows
 
 
 class RBFFeatures(TransformerMixin, BaseEstimator):
@@ -83,13 +84,28 @@ class RBFFeatures(TransformerMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X: Any, y: object = None) -> "RBFFeatures":
-        """Choose width and landmarks."""
+        """Choose width and landmarks.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_tokens, n_features)
+            Tokens.
+
+        y : Ignored
+            Present for consistency.
+
+        Returns
+        -------
+        self : object
+            The fitted transformer.
+        """
         del y
         n_components = check_count(
             "n_components", self.n_components, owner="RBFFeatures"
         )
-        check_rows(X)
-        X = np.asarray(X)
+        if self.gamma is not None:
+            check_positive("gamma", self.gamma, owner="RBFFeatures")
+        X = read_rows(X)
         self.scaler_ = StandardScaler().fit(X)
         rows = self.scaler_.transform(X)
         self.gamma_ = _median_gamma(rows) if self.gamma is None else float(self.gamma)
@@ -101,9 +117,23 @@ class RBFFeatures(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: Any) -> NDArray[Any]:
-        """Return the standardised features and the kernel features."""
-        check_rows(X)
-        X = np.asarray(X)
+        """Return the standardised features and the kernel features.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_tokens, n_features)
+            Tokens.
+
+        Returns
+        -------
+        features : ndarray of shape (n_tokens, n_features + n_landmarks)
+            Features.
+        """
+        check_is_fitted(self)
+        X = read_rows(X)
+        if X.shape[1] != self.scaler_.n_features_in_:
+            contract = f"rows of {self.scaler_.n_features_in_} features, as in `fit`"
+            fail("X", contract, Got(f"shape {X.shape}"), owner="RBFFeatures")
         return self._mapped(X, X.dtype if X.dtype == np.float32 else np.float64)
 
     def _mapped(self, X: NDArray[Any], dtype: Any) -> NDArray[Any]:

@@ -16,6 +16,7 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads._typing import FloatArray
+from eigenheads.estimators._parameters import check_verbose
 from eigenheads.estimators._robust_pca_codes import RobustCodes, stored
 from eigenheads.estimators._robust_pca_pursuit import LowRankSplit, Pursuit, prepare
 from eigenheads.estimators._robust_pca_selection import (
@@ -437,3 +438,4 @@ class RobustPCA(RobustCodes):
             check_number("noise", self.noise, owner=owner, minimum=0.0)
         check_choice("errors", self.errors, ("entries", "rows"), owner=owner)
         check_count("max_iter", self.max_iter, owner=owner)
+        check_verbose(self.verbose, owner=owner)

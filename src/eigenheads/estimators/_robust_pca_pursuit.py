@@ -349,7 +349,7 @@ class Pursuit:
         if data.observed is not None:
             excess = max(excess, float(np.linalg.norm(y, 2)))
         # Division by the excess makes the subgradient feasible.
-        bound = product / excess - errors.noise * square / excess**2 / 2
+        bound = product / excess - errors.noise * square / excess / excess / 2
         value = self.objective[-1]
         return (value - bound) / value if value > 0 else 0.0
 

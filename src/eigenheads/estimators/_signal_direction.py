@@ -14,7 +14,7 @@ from sklearn.base import (
     TransformerMixin,
 )
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from eigenheads._checks import (
@@ -24,8 +24,10 @@ from eigenheads._checks import (
     check_positive,
     fail,
 )
+from eigenheads._limits import check_largest
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags, as_given, read_bags
+from eigenheads.estimators._parameters import check_verbose, random_source
 from eigenheads.estimators._robust_pca_pursuit import largest_signs
 from eigenheads.estimators._row_weights import read_row_weights, repeated_rows
 from eigenheads.estimators._signal_search import (
@@ -247,13 +249,14 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             The fitted estimator.
         """
         bags = self._read(X, reset=True)
+        check_largest("X", bags.tokens, owner=type(self).__name__)
         weights = read_row_weights(sample_weight, len(bags), owner=type(self).__name__)
         tokens = bags.tokens
         if weights is not None:
             weights = np.repeat(weights, bags.lengths)
             tokens, weights = tokens[weights > 0], weights[weights > 0]
         self._check_parameters(*tokens.shape)
-        random = check_random_state(self.random_state)
+        random = random_source(self.random_state, owner=type(self).__name__)
         rate = float(self.false_positive_rate)
         fitted, held, held_weights = tokens, tokens, weights
         if self.calibration == "conformal":
@@ -409,7 +412,11 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             inverse_temperatures = (float(self.inverse_temperature),)
         is_auto = self.n_components == "auto"
         how = SearchSettings(
-            self.n_starts, self.max_iter, self.tol, self.n_tokens, is_auto
+            int(self.n_starts),
+            int(self.max_iter),
+            self.tol,
+            int(self.n_tokens),
+            is_auto,
         )
         wanted = None if is_auto else int(self.n_components)
         rows, all_found = search_directions(
@@ -457,6 +464,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         if check_positive("false_positive_rate", rate, owner=owner) >= 1:
             fail("false_positive_rate", "a number below 1", rate, owner=owner)
         check_choice("calibration", self.calibration, _CALIBRATIONS, owner=owner)
+        check_verbose(self.verbose, owner=owner)
         check_count("n_starts", self.n_starts, owner=owner)
         check_count("max_iter", self.max_iter, owner=owner)
         check_positive("tol", self.tol, owner=owner)

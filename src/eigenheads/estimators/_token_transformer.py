@@ -1,6 +1,7 @@
 """Apply a scikit-learn transformer to the tokens of bags."""
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
@@ -13,8 +14,15 @@ from sklearn.utils.validation import check_is_fitted
 from eigenheads._checks import check_choice, check_items, check_text
 from eigenheads._extras import require
 from eigenheads.estimators._bags import as_given, is_frame, read_bags
-from eigenheads.estimators._batches import is_stream, start_stream
+from eigenheads.estimators._batches import (
+    Batch,
+    is_dask,
+    is_stream,
+    read_stream,
+    row_blocks,
+)
 from eigenheads.estimators._feature_maps import MOST_TOKENS
+from eigenheads.estimators._parameters import check_has_fit
 
 
 def check_feature_names(names: object) -> None:
@@ -105,6 +113,7 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
         self : object
             The fitted transformer.
         """
+        check_has_fit("transformer", self.transformer, owner=type(self).__name__)
         transformer = clone(self.transformer)
         if is_stream(X, y):
             self.transformer_ = self._fit_batches(transformer, X)
@@ -130,7 +139,7 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
     def _fit_batches(self, transformer: Any, X: Any) -> Any:
         """Fit to all batches, or to the first tokens if the transformer must."""
         kept, n_kept = [], 0
-        for index, (given, *_) in enumerate(start_stream(X, owner=type(self).__name__)):
+        for index, (given, *_) in enumerate(self._batches(X)):
             bags = read_bags(self, given, reset=index == 0, allow_nan=True)
             if index == 0:
                 self._keep_frame(given)
@@ -159,6 +168,9 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
             Transformed bags.
         """
         check_is_fitted(self)
+        if is_dask(X):
+            blocks = [self.transform(block) for block in row_blocks(X)]
+            return list(chain(*blocks)) if X.ndim == 3 else np.concatenate(blocks)
         if is_stream(X, None):
             return lambda: self._transformed_batches(X)
         bags = read_bags(self, X, reset=False, allow_nan=True)
@@ -175,8 +187,13 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
             return frame(split, columns=names)
         return [frame(bag, columns=names) for bag in split]
 
-    def _transformed_batches(self, X: Any) -> Iterator[tuple[Any, ...]]:
-        for bags, *rest in start_stream(X, owner=type(self).__name__):
+    def _batches(self, X: Any) -> Iterator[Batch]:
+        if is_dask(X):
+            return ((block,) for block in row_blocks(X))
+        return read_stream(X, owner=type(self).__name__)
+
+    def _transformed_batches(self, X: Any) -> Iterator[Batch]:
+        for bags, *rest in self._batches(X):
             yield (self.transform(bags), *rest)
 
     def set_output(self, *, transform: str | None = None) -> Self:

@@ -12,7 +12,7 @@ from sklearn.base import clone, is_classifier
 from sklearn.model_selection import cross_val_score
 
 import eigenheads
-from eigenheads._checks import check_count, check_path, fail
+from eigenheads._checks import Got, check_count, check_path, fail
 from eigenheads._files import write_atomically
 from eigenheads._plotting.bags import draw_weights
 from eigenheads._plotting.svg import embedded_svg, render_svg
@@ -65,6 +65,9 @@ def write_bag_summary(
         Path of the page: one file that needs no network.
     """
     target = check_path("path", path, owner=_OWNER)
+    if target.is_dir():
+        got = Got(f"the folder {str(target)!r}")
+        fail("path", "a file", got, owner=_OWNER, hint="Such as bags.html.")
     n_shuffles = check_count("n_shuffles", n_shuffles, owner=_OWNER)
     seed = check_count("seed", seed, owner=_OWNER, minimum=0)
     model = getattr(estimator, "best_estimator_", estimator)

@@ -357,3 +357,16 @@ def test_grids_are_read_as_written(tmp_path):
     assert all(type(n) is int for n in axes["n"])
     assert axes["loud"] == (True, False)
     assert axes["word"] == ("b",)
+
+
+def test_a_worker_of_another_version_gets_a_sentence():
+    import pickle
+
+    from eigenheads._errors import UsageError
+    from eigenheads.experiments.sweeps._run import _CellFunction
+
+    elsewhere = _CellFunction(None, "marion2025/fig4", "another version")
+    with pytest.raises(UsageError, match="Install the same version on every") as caught:
+        elsewhere(None)
+    # As it comes back from a cluster.
+    assert isinstance(pickle.loads(pickle.dumps(caught.value)), UsageError)

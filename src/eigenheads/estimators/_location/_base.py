@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
@@ -19,11 +19,12 @@ from eigenheads._checks import (
     Got,
     check_choice,
     check_count,
+    check_flag,
     check_number,
     check_positive,
     fail,
 )
-from eigenheads._limits import LARGEST
+from eigenheads._limits import check_largest
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags, read_bags
 from eigenheads.estimators._batches import Batches, is_dask, is_stream, row_blocks
@@ -68,6 +69,10 @@ from eigenheads.estimators._location._targets import (
     read_targets,
     read_weights,
 )
+from eigenheads.estimators._parameters import check_verbose, random_source
+
+# The penalty of the coherence must not drown the loss.
+_MOST_COHERENT = 1e9
 
 
 class AbstractSingleLocation(BaseEstimator):
@@ -283,16 +288,24 @@ class AbstractSingleLocation(BaseEstimator):
         owner = type(self).__name__
         check_choice("head", self.head, self._heads, owner=owner)
         check_count("n_heads", self.n_heads, owner=owner)
-        if self.alpha != "auto":
+        if not (isinstance(self.alpha, str) and self.alpha == "auto"):
             check_number("alpha", self.alpha, owner=owner, minimum=0.0)
         check_feature_map(self.feature_map, owner=owner)
         check_number("l1_ratio", self.l1_ratio, owner=owner, minimum=0.0, maximum=1.0)
-        check_number("coherence", self.coherence, owner=owner, minimum=0.0)
+        check_number(
+            "coherence",
+            self.coherence,
+            owner=owner,
+            minimum=0.0,
+            maximum=_MOST_COHERENT,
+        )
         if self.shrinkage is not None:
             check_positive("shrinkage", self.shrinkage, owner=owner)
         check_count("n_random_starts", self.n_random_starts, owner=owner, minimum=0)
         check_count("max_iter", self.max_iter, owner=owner)
         check_positive("tol", self.tol, owner=owner)
+        check_flag("fit_intercept", self.fit_intercept, owner=owner)
+        check_verbose(self.verbose, owner=owner)
 
     def _fit_head(
         self,
@@ -346,10 +359,7 @@ class AbstractSingleLocation(BaseEstimator):
     ) -> tuple[Bags, NDArray[Any], FloatArray]:
         """Return bags, targets and weights, checked."""
         bags, owner = read_bags(self, X, reset=reset), type(self).__name__
-        largest = float(max(bags.tokens.max(initial=0), -bags.tokens.min(initial=0)))
-        if largest > LARGEST:
-            contract = f"numbers of at most {LARGEST:g}"
-            fail("X", contract, Got(f"{largest:g}"), owner=owner, hint="Rescale them.")
+        check_largest("X", bags.tokens, owner=owner)
         if reset:
             self._rows_are_bags = bool((bags.lengths == 1).all())
         targets = self._check_targets(read_targets(y, bags, owner=owner, several=True))
@@ -380,7 +390,8 @@ class AbstractSingleLocation(BaseEstimator):
             fail("y", contract, got, owner=type(self).__name__, hint=hint)
         data = self._map_data(data)
         shape = int(self.n_random_starts), data.n_features
-        directions = check_random_state(self.random_state).standard_normal(shape)
+        random = random_source(self.random_state, owner=type(self).__name__)
+        directions = random.standard_normal(shape)
         state = FitState(data, self._settings(kind), directions, self._report)
         return run_stages(state, PREPARATION)
 

@@ -9,7 +9,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import Tags, check_array
 from sklearn.utils.multiclass import check_classification_targets
 
-from eigenheads._checks import check_array_like, fail
+from eigenheads._checks import check_array_like, check_flag, fail
 from eigenheads.estimators._location._base import AbstractSingleLocation
 from eigenheads.estimators._location._targets import (
     ClassLabels,
@@ -241,8 +241,8 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         check_class_weight(self.class_weight, owner=type(self).__name__)
 
     def _encoding(self, y: Any) -> ClassLabels | LabelIndicators:
-        is_centred = bool(self.fit_intercept)
         owner = type(self).__name__
+        is_centred = check_flag("fit_intercept", self.fit_intercept, owner=owner)
         if y is not None:
             given = check_array_like("y", y, "one target per bag", owner=owner)
             if given.ndim == 2 and given.shape[1] > 1:

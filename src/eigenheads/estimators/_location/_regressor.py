@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils import Tags
 
-from eigenheads._checks import check_number
+from eigenheads._checks import check_flag, check_number
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._location._base import AbstractSingleLocation
 from eigenheads.estimators._location._targets import StandardisedNumbers, read_numbers
@@ -333,7 +333,9 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
 
     def _encoding(self, y: Any) -> StandardisedNumbers:
         del y
-        return StandardisedNumbers(bool(self.fit_intercept))
+        owner = type(self).__name__
+        is_centred = check_flag("fit_intercept", self.fit_intercept, owner=owner)
+        return StandardisedNumbers(is_centred)
 
     def _check_targets(self, targets: NDArray[Any]) -> FloatArray:
         return read_numbers(targets, owner=type(self).__name__)

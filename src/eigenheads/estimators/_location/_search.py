@@ -11,12 +11,13 @@ from sklearn.model_selection import check_cv
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from eigenheads._checks import Got, fail
+from eigenheads._checks import Got, check_choice, check_items, fail, without_traps
 from eigenheads.estimators._batches import is_stream
 from eigenheads.estimators._location._base import AbstractSingleLocation
 from eigenheads.estimators._location._classifier import SingleLocationClassifier
 from eigenheads.estimators._location._regressor import SingleLocationRegressor
 from eigenheads.estimators._location._selection import PenaltyChoice
+from eigenheads.estimators._parameters import check_verbose
 
 _PARAMETERS = """
     Parameters
@@ -113,6 +114,7 @@ class AbstractSingleLocationCV(BaseEstimator):
             The fitted search.
         """
         owner = type(self).__name__
+        check_verbose(self.verbose, owner=owner)
         if is_stream(X, y):
             hint = "Fit one setting with the estimator without search."
             fail("X", "bags in memory", Got("batches"), owner=owner, hint=hint)
@@ -149,9 +151,16 @@ class AbstractSingleLocationCV(BaseEstimator):
         return self
 
     def _settings(self) -> list[dict[str, Any]]:
+        owner = type(self).__name__
+        contract = "a sequence of feature maps, None among them"
+        maps = check_items("feature_maps", self.feature_maps, contract, owner=owner)
+        contract = "a sequence of names of heads"
+        heads = check_items("heads", self.heads, contract, owner=owner)
+        for head in heads:
+            check_choice("heads", head, self._estimator._heads, owner=owner)
         settings = [
             {"feature_map": feature_map, "head": head}
-            for feature_map, head in product(self.feature_maps, self.heads)
+            for feature_map, head in product(maps, heads)
             if head != "radial" or feature_map is None
         ]
         if not settings:
@@ -165,18 +174,35 @@ class AbstractSingleLocationCV(BaseEstimator):
         _, targets, _ = model._read(X, y, None, reset=True)
         rows = np.zeros((len(targets), 1))
         is_classifier = isinstance(self, ClassifierMixin)
-        splitter = check_cv(self.cv, targets, classifier=is_classifier)
+        given = without_traps("cv", self.cv, owner=type(self).__name__)
+        splitter = check_cv(given, targets, classifier=is_classifier)
         folds = np.full(len(targets), -1, dtype=np.int64)
-        for fold, (_, held_out) in enumerate(splitter.split(rows, targets, groups)):
+        splits = self._held_out(splitter, rows, targets, groups)
+        for fold, held_out in enumerate(splits):
             if (folds[held_out] >= 0).any():
                 hint = "Use KFold, StratifiedKFold or GroupKFold."
                 got = Got(f"{splitter!r}, which holds bags out repeatedly")
                 fail("cv", "a partition", got, owner=type(self).__name__, hint=hint)
             folds[held_out] = fold
+        if not folds.any():
+            got = Got(f"{splitter!r}, which has one fold")
+            fail("cv", "at least two folds", got, owner=type(self).__name__)
         if (folds < 0).any():
             got = Got(f"{splitter!r}, which never holds out some bags")
             fail("cv", "a partition", got, owner=type(self).__name__)
         return folds
+
+    def _held_out(
+        self, splitter: Any, rows: Any, targets: Any, groups: Any
+    ) -> list[NDArray[np.int64]]:
+        """Return the numbers of the bags that each split holds out, or raise."""
+        try:
+            every = splitter.split(rows, targets, groups)
+            found = [np.arange(len(rows))[held_out] for _, held_out in every]
+        except (TypeError, IndexError):
+            contract = "None, an integer, a splitter, or pairs of rows (train, test)"
+            fail("cv", contract, self.cv, owner=type(self).__name__)
+        return found
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the predictions of the best estimator.

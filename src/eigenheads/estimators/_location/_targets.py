@@ -197,7 +197,8 @@ def class_weights(
 
 def check_class_weight(class_weight: Any, *, owner: str) -> None:
     """Raise unless this is None, "balanced", or weights >= 0 by class."""
-    if class_weight is None or class_weight == "balanced":
+    is_balanced = isinstance(class_weight, str) and class_weight == "balanced"
+    if class_weight is None or is_balanced:
         return
     if not isinstance(class_weight, dict):
         contract = 'None, "balanced", or a dict from class to weight'

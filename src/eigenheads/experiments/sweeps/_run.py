@@ -5,9 +5,10 @@ import hashlib
 import inspect
 import io
 import json
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads._checks import Got, check_choice, fail
-from eigenheads._errors import UsageError
+from eigenheads._errors import UsageError, UsageRuntimeError
 from eigenheads._files import write_arrays, write_atomically
 from eigenheads._parallel import advance, reporting
 from eigenheads.experiments._core import Cells, Experiment, Run
@@ -147,7 +148,7 @@ def sweep(  # noqa: PLR0913  (one parameter per option of the command)
     )
     folder = root / plan.key / plan.name
     _write_plan(folder, plan)
-    with closing(blocks):
+    with _without_log("distributed.client"), closing(blocks):
         _compute_missing(plan, missing, blocks, store, listener)
     return _deliver(plan, cells, store, folder, len(missing))
 
@@ -241,7 +242,7 @@ class _CellFunction:
     def _registered(self) -> _Run:
         here = code_version(self.key.partition("/")[0])
         if here != self.code:
-            raise RuntimeError(
+            raise UsageRuntimeError(
                 f"sweep: a worker has eigenheads {here}, and this sweep {self.code}. "
                 "Install the same version on every machine."
             )
@@ -285,6 +286,17 @@ def _code(experiment: Experiment[Any], cells: Cells[Any]) -> str:
     except (OSError, TypeError):  # defined interactively, or a callable object
         source = getattr(getattr(function, "__code__", None), "co_code", b"")
     return f"{code_version('-')}.{hashlib.sha256(source).hexdigest()[:10]}"
+
+
+@contextmanager
+def _without_log(name: str) -> Iterator[None]:
+    """Keep a logger silent: Dask logs a traceback when its scheduler is gone."""
+    logger = logging.getLogger(name)
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _compute_missing(
