@@ -208,8 +208,9 @@ class AbstractSingleLocation(BaseEstimator):
 
     def _read_fitted(self, X: Any) -> Bags:
         check_is_fitted(self)
-        if not self._rows_are_bags and getattr(X, "ndim", 0) == 2:
-            got = Got(f"one array of shape {tuple(X.shape)}")
+        shape = getattr(X, "shape", ())
+        if not self._rows_are_bags and len(shape) == 2:
+            got = Got(f"one array of shape {tuple(shape)}")
             hint = "Pass `[bag]` for one bag."
             fail("X", "a list of bags", got, owner=type(self).__name__, hint=hint)
         bags = self._mapped(self._limited(read_bags(self, X, reset=False)))
