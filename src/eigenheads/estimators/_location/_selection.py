@@ -17,6 +17,7 @@ values and intercept.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from typing import TypeAlias
 
@@ -156,9 +157,14 @@ class HeldOut:
         outputs = self.constants + scale * self.outputs[candidate]
         return self.settings.kind.per_bag(outputs, self.sample.targets)
 
+    @cached_property
+    def shares(self) -> FloatArray:
+        """Weights of the bags, with sum one."""
+        return np.asarray(self.sample.weights / self.sample.weights.sum())
+
     def mean(self, losses: FloatArray) -> float:
         """Return the weighted mean over the bags."""
-        return float(np.average(losses, weights=self.sample.weights))
+        return float(self.shares @ losses)
 
     def error(self, losses: FloatArray) -> float:
         """Return the standard error of the mean."""
