@@ -196,12 +196,14 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     With ``alpha="auto"`` several penalties of the head and of mean pooling are compared
     by ten-fold cross-validation (five-fold from 200 bags on; below ten different bags a
     moderate penalty is taken). Equal bags are in one fold, and folds do not depend on
-    the order of bags. Out-of-fold predictions of each candidate are shrunk towards the
-    mean by the factor that fits best, reduced further if it could be zero; attention is
-    chosen if it beats mean pooling by more than a standard error. The factor becomes
-    part of value and intercept. Large data are represented by a sample of bags. Bags
-    that belong together, such as several of one patient, need a search with groups
-    instead: ``GridSearchCV`` over `alpha` with ``GroupKFold``.
+    the order of bags. Heads that would not be chosen are left out after some folds, and
+    below 200 bags a clear lead ends the comparison. Out-of-fold predictions of each
+    candidate are shrunk towards the mean by the factor that fits best, reduced further
+    if it could be zero; attention is chosen if it beats mean pooling by more than a
+    standard error. The factor becomes part of value and intercept. Large data are
+    represented by a sample of bags. Bags that belong together, such as several of one
+    patient, need a search with groups instead: ``GridSearchCV`` over `alpha` with
+    ``GroupKFold``.
 
     With ``head="radial"`` the score :math:`x_l \cdot k` becomes
 
