@@ -238,6 +238,8 @@ def test_one_bag_given_to_predict_gets_a_sentence(rng):
     model = SingleLocationRegressor(alpha=0.1).fit(X, np.arange(12.0))
     with pytest.raises(ValueError, match=re.escape("Pass `[bag]` for one bag.")):
         model.predict(X[0])
+    with pytest.raises(ValueError, match=re.escape("got a groupby. Use `group_bags")):
+        model.predict(patients().groupby("slide"))
     assert model.predict([X[0]]).shape == (1,)
 
 

@@ -208,7 +208,7 @@ def test_values_of_few_bags_are_those_of_the_normal_equations(
     few = SingleLocationRegressor(**settings).fit(X, y, weights)
 
     def by_grams(state, key):
-        for factor, gram in _fit._attended_grams(state, key):
+        for factor, gram in _fit._grams_of_lengths(state, key).items():
             yield factor, *_fit._ridge(gram, state.settings.alpha, 2)
 
     monkeypatch.setattr(_fit, "_values_of_lengths", by_grams)

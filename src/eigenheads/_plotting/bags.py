@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _KINDS = ("bars", "text", "image")
-# Characters per line of marked words.
-_LINE = 60
+# Characters per line of marked words, and of a label below a bar.
+_LINE, _LABEL = 60, 18
 
 
 @dataclass
@@ -182,17 +182,27 @@ class AttentionDisplay:
         places = np.arange(len(self.weights))
         deciding = places == np.abs(self.weights).argmax()
         axes.bar(places, self.weights, color=np.where(deciding, ORANGE, GREY))
+        axes.set_axisbelow(True)
         axes.set_ylabel("attention weight")
-        axes.set_xlabel("token")
+        if self.labels is None:
+            axes.set_xlabel("token")
+        else:
+            shown = [_short(one) for one in self.labels]
+            axes.set_xticks(places, shown, rotation=60, ha="right")
+        self._name_deciding_token(axes)
+
+    def _name_deciding_token(self, axes: "Axes") -> None:
+        if self.contributions is None:
+            return
+        top = int(np.abs(self.weights).argmax())
+        name = f"token {top}"
         if self.labels is not None:
-            axes.set_xticks(places, list(self.labels), rotation=60, ha="right")
-        if self.contributions is not None:
-            top = int(np.abs(self.weights).argmax())
-            axes.set_title(
-                f"token {top} has weight {self.weights[top]:.2f} and adds "
-                f"{self.contributions[top]:+.3g} to the {self.output}",
-                fontsize="medium",
-            )
+            name += f" ({_short(self.labels[top])})"
+        axes.set_title(
+            f"{name} has weight {self.weights[top]:.2f} and adds "
+            f"{self.contributions[top]:+.3g} to the {self.output}",
+            fontsize="medium",
+        )
 
     def _text(self, axes: "Axes") -> None:
         labels = list(self.labels or [])
@@ -213,6 +223,7 @@ class AttentionDisplay:
             column += len(word) + 1
         axes.set(xlim=(0, 1.05), ylim=(-line - 1, 1))
         axes.set_axis_off()
+        self._name_deciding_token(axes)
 
     def _image(self, axes: "Axes") -> None:
         rows, columns = self.patches or (1, len(self.weights))
@@ -228,6 +239,11 @@ class AttentionDisplay:
         )
         axes.figure.colorbar(drawn, ax=axes, label="attention weight")
         axes.set_axis_off()
+
+
+def _short(label: str) -> str:
+    """Return the beginning of a long label."""
+    return label if len(label) <= _LABEL else label[: _LABEL - 1] + "…"
 
 
 def _column(values: NDArray[Any], index: int, name: str) -> NDArray[Any]:

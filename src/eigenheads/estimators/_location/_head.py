@@ -428,15 +428,16 @@ def accumulate(
 def attend_tokens(
     tokens: Any, offsets: NDArray[np.int64], scores: FloatArray, mode: int
 ) -> FloatArray:
-    """Return the sum of the tokens of each bag, weighted by their scores."""
-    pooled = np.zeros((len(offsets) - 1, tokens.shape[1]))
+    """Return the weighted sum of the tokens of each bag, for each row of scores."""
+    pooled = np.zeros((len(scores), len(offsets) - 1, tokens.shape[1]))
     weights = np.empty(np.diff(offsets).max())
-    for bag in range(len(pooled)):
-        first, length = offsets[bag], offsets[bag + 1] - offsets[bag]
-        _weigh(scores[first : first + length], length, mode, weights)
-        for i in range(length):
-            if abs(weights[i]) > _NEGLIGIBLE:
-                _add_scaled(pooled, bag, weights[i], tokens, first + i)
+    for k in range(len(scores)):
+        for bag in range(len(offsets) - 1):
+            first, length = offsets[bag], offsets[bag + 1] - offsets[bag]
+            _weigh(scores[k, first : first + length], length, mode, weights)
+            for i in range(length):
+                if abs(weights[i]) > _NEGLIGIBLE:
+                    _add_scaled(pooled[k], bag, weights[i], tokens, first + i)
     return pooled
 
 

@@ -70,22 +70,26 @@ def mean_outputs(state: FitState, flat: FloatArray, means: Bags) -> FloatArray:
 
 @dataclass(frozen=True)
 class _PooledTable:
-    """Pooled tokens with one row per bag, as the product of `scores` and `axes`."""
+    """Pooled tokens with one row per bag, as the product of `scores` and `axes`.
+
+    No axes are those of the features.
+    """
 
     scores: FloatArray
-    axes: FloatArray
+    axes: FloatArray | None
     center: FloatArray
     targets: FloatArray
     weights: FloatArray
 
     def flat(self, slopes: FloatArray, intercepts: FloatArray) -> FloatArray:
         """Return key, values and intercepts from slopes on the scores."""
-        values = slopes.T @ self.axes
+        values = slopes.T if self.axes is None else slopes.T @ self.axes
         key = np.zeros(len(self.center))
         return np.concatenate([key, values.ravel(), intercepts - values @ self.center])
 
 
-def _pooled_table(pooled: FitState) -> _PooledTable:
+def _pooled_rows(pooled: FitState) -> _PooledTable:
+    """Return centred pooled tokens as `scores`, on the axes of the features."""
     coordinates, rows, targets, weights = pooled.coordinates, [], [], []
     for batch in pooled.data.read():
         d = batch.bags.tokens.shape[1]
@@ -98,11 +102,17 @@ def _pooled_table(pooled: FitState) -> _PooledTable:
     center = np.zeros(features.shape[1])
     if pooled.settings.has_intercept:
         center = shares @ features
+    return _PooledTable(
+        features - center, None, center, np.concatenate(targets), shares
+    )
+
+
+def _pooled_table(pooled: FitState) -> _PooledTable:
+    table = _pooled_rows(pooled)
     # The decomposition is of weighted rows, in which a ridge regression is diagonal.
-    roots = np.sqrt(shares)[:, None]
-    left, axes = _decomposed(roots * (features - center))
-    scores = left / roots
-    return _PooledTable(scores, axes, center, np.concatenate(targets), shares)
+    roots = np.sqrt(table.weights)[:, None]
+    left, axes = _decomposed(roots * table.scores)
+    return replace(table, scores=left / roots, axes=axes)
 
 
 def _decomposed(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -122,16 +132,21 @@ def _decomposed(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _ridge_path(pooled: FitState, alphas: tuple[float, ...]) -> Iterator[FloatArray]:
-    """Yield key, values and intercepts of ridge regressions, from one decomposition."""
-    table = _pooled_table(pooled)
+    """Yield key, values and intercepts of ridge regressions."""
+    table = _pooled_rows(pooled)
     mean = np.zeros(table.targets.shape[1])
     if pooled.settings.has_intercept:
         mean = table.weights @ table.targets
-    weighted = table.weights[:, None] * table.scores
-    along = weighted.T @ (table.targets - mean)
-    squares = (weighted * table.scores).sum(axis=0)
+    roots = np.sqrt(table.weights)[:, None]
+    rows, aims = roots * table.scores, roots * (table.targets - mean)
+    is_wide = len(rows) < rows.shape[1]
+    gram, sides = (rows @ rows.T, aims) if is_wide else (rows.T @ rows, rows.T @ aims)
+    # A factorisation per penalty takes less time than one decomposition for all.
     for alpha in alphas:
-        yield table.flat(along / (squares + max(alpha, 1e-12))[:, None], mean)
+        matrix = gram.copy()
+        matrix.flat[:: len(matrix) + 1] += max(alpha, 1e-12)
+        slopes = solve_positive(matrix, sides)
+        yield table.flat(rows.T @ slopes if is_wide else slopes, mean)
 
 
 def _logistic_path(pooled: FitState, alphas: tuple[float, ...]) -> list[FloatArray]:

@@ -1,5 +1,6 @@
 """Regression in which one token per bag decides."""
 
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -9,6 +10,7 @@ from sklearn.utils import Tags
 
 from eigenheads._checks import check_flag, check_number
 from eigenheads._typing import FloatArray
+from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location._base import AbstractSingleLocation
 from eigenheads.estimators._location._targets import StandardisedNumbers, read_numbers
 
@@ -63,7 +65,10 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
 
     extrapolation : float or None, default=0.1
         Largest distance of predictions from the range of the training targets, in
-        units of that range. None does not limit predictions.
+        units of that range, and of each feature from its own: tokens are moved to the
+        nearest point of that box before they are read, because the coefficient of a
+        feature that hardly varied in training says nothing on large values. None limits
+        neither.
 
     l1_ratio : float, default=0.0
         Share of the L1 norm of the standardised coefficients in the penalty. The
@@ -133,6 +138,9 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     target_range_ : tuple of float or ndarray
         Least and largest training target, per output.
 
+    feature_range_ : tuple of ndarray of shape (n_features,)
+        Least and largest value of each feature of the training tokens.
+
     alpha_ : float
         Penalty of the fit.
 
@@ -188,12 +196,14 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     With ``alpha="auto"`` several penalties of the head and of mean pooling are compared
     by ten-fold cross-validation (five-fold from 200 bags on; below ten different bags a
     moderate penalty is taken). Equal bags are in one fold, and folds do not depend on
-    the order of bags. Out-of-fold predictions of each candidate are shrunk towards the
-    mean by the factor that fits best, reduced further if it could be zero; attention is
-    chosen if it beats mean pooling by more than a standard error. The factor becomes
-    part of value and intercept. Large data are represented by a sample of bags. Bags
-    that belong together, such as several of one patient, need a search with groups
-    instead: ``GridSearchCV`` over `alpha` with ``GroupKFold``.
+    the order of bags. Heads that would not be chosen are left out after some folds, and
+    below 200 bags a clear lead ends the comparison. Out-of-fold predictions of each
+    candidate are shrunk towards the mean by the factor that fits best, reduced further
+    if it could be zero; attention is chosen if it beats mean pooling by more than a
+    standard error. The factor becomes part of value and intercept. Large data are
+    represented by a sample of bags. Bags that belong together, such as several of one
+    patient, need a search with groups instead: ``GridSearchCV`` over `alpha` with
+    ``GroupKFold``.
 
     With ``head="radial"`` the score :math:`x_l \cdot k` becomes
 
@@ -247,6 +257,7 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
 
     _heads = ("softmax", "radial", "erf", "sigmoid")
     target_range_: tuple[Any, Any]
+    feature_range_: tuple[NDArray[np.floating], NDArray[np.floating]]
 
     def __init__(
         self,
@@ -337,8 +348,33 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         is_centred = check_flag("fit_intercept", self.fit_intercept, owner=owner)
         return StandardisedNumbers(is_centred)
 
+    def _read(
+        self, X: Any, y: Any, sample_weight: Any, *, reset: bool
+    ) -> tuple[Bags, NDArray[Any], FloatArray]:
+        bags, targets, weights = super()._read(X, y, sample_weight, reset=reset)
+        tokens = bags.tokens
+        if not weights.all():
+            tokens = tokens[np.repeat(weights > 0, bags.lengths)]
+        low, high = (
+            tokens.min(axis=0, initial=np.inf),
+            tokens.max(axis=0, initial=-np.inf),
+        )
+        if not reset:
+            low = np.minimum(low, self.feature_range_[0])
+            high = np.maximum(high, self.feature_range_[1])
+        self.feature_range_ = (low, high)
+        return bags, targets, weights
+
     def _check_targets(self, targets: NDArray[Any]) -> FloatArray:
         return read_numbers(targets, owner=type(self).__name__)
+
+    def _limited(self, bags: Bags) -> Bags:
+        if self.extrapolation is None:
+            return bags
+        low, high = self.feature_range_
+        room = float(self.extrapolation) * (high - low)
+        tokens = np.clip(bags.tokens, low - room, high + room)
+        return replace(bags, tokens=tokens.astype(bags.tokens.dtype, copy=False))
 
     def predict(self, X: Any) -> NDArray[np.floating]:
         """Return the output of the head on each bag, within the allowed range.

@@ -1,8 +1,9 @@
 """Search over feature maps, heads and penalties of the single-location estimators."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from itertools import product
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +19,8 @@ from eigenheads.estimators._location._classifier import SingleLocationClassifier
 from eigenheads.estimators._location._regressor import SingleLocationRegressor
 from eigenheads.estimators._location._selection import PenaltyChoice
 from eigenheads.estimators._parameters import check_verbose
+
+Result = TypeVar("Result")
 
 _PARAMETERS = """
     Parameters
@@ -65,6 +68,16 @@ _CLASSES = """    classes_ : ndarray of shape (n_classes,)
         Labels.
 
 """
+
+
+def _of_best(method: Callable[[Any, Any], Result]) -> Callable[[Any, Any], Result]:
+    """Return the method of a search that calls that of its best estimator."""
+
+    @wraps(method)
+    def of_best(self: Any, X: Any) -> Result:
+        return cast("Result", getattr(self._best(), method.__name__)(X))
+
+    return of_best
 
 
 class AbstractSingleLocationCV(BaseEstimator):
@@ -204,65 +217,9 @@ class AbstractSingleLocationCV(BaseEstimator):
             fail("cv", contract, self.cv, owner=type(self).__name__)
         return found
 
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Return the predictions of the best estimator.
-
-        Parameters
-        ----------
-        X : list of arrays of shape (n_tokens, n_features), or array
-            Bags.
-
-        Returns
-        -------
-        y_pred : ndarray of shape (n_bags,)
-            Predictions.
-        """
-        return self._best().predict(X)
-
-    def attention(self, X: Any) -> list[NDArray[np.floating]]:
-        """Return the weights of the tokens of each bag, as the best estimator does.
-
-        Parameters
-        ----------
-        X : list of arrays of shape (n_tokens, n_features), or array
-            Bags.
-
-        Returns
-        -------
-        weights : list of ndarray of shape (n_tokens,)
-            One array per bag.
-        """
-        return self._best().attention(X)
-
-    def locate(self, X: Any) -> NDArray[np.int64]:
-        """Return the index of the token that decides each bag.
-
-        Parameters
-        ----------
-        X : list of arrays of shape (n_tokens, n_features), or array
-            Bags.
-
-        Returns
-        -------
-        index : ndarray of shape (n_bags,)
-            Positions within the bags.
-        """
-        return self._best().locate(X)
-
-    def contributions(self, X: Any) -> list[NDArray[np.floating]]:
-        """Return what each token adds to the outputs, as the best estimator does.
-
-        Parameters
-        ----------
-        X : list of arrays of shape (n_tokens, n_features), or array
-            Bags.
-
-        Returns
-        -------
-        contributions : list of ndarray of shape (n_tokens,) or (n_tokens, n_outputs)
-            One array per bag.
-        """
-        return self._best().contributions(X)
+    attention = _of_best(AbstractSingleLocation.attention)
+    locate = _of_best(AbstractSingleLocation.locate)
+    contributions = _of_best(AbstractSingleLocation.contributions)
 
     def _best(self) -> Any:
         check_is_fitted(self)
@@ -298,6 +255,7 @@ class SingleLocationRegressorCV(RegressorMixin, AbstractSingleLocationCV):
     """
 
     _estimator = SingleLocationRegressor
+    predict = _of_best(SingleLocationRegressor.predict)
 
 
 class SingleLocationClassifierCV(ClassifierMixin, AbstractSingleLocationCV):
@@ -309,48 +267,7 @@ class SingleLocationClassifierCV(ClassifierMixin, AbstractSingleLocationCV):
     """
 
     _estimator = SingleLocationClassifier
-
-    def decision_function(self, X: Any) -> NDArray[np.floating]:
-        """Return the logits of the best estimator.
-
-        Parameters
-        ----------
-        X : list of arrays of shape (n_tokens, n_features), or array
-            Bags.
-
-        Returns
-        -------
-        logits : ndarray of shape (n_bags,) or (n_bags, n_classes)
-            Of the second class for two classes, else of every class.
-        """
-        return np.asarray(self._best().decision_function(X))
-
-    def predict_proba(self, X: Any) -> NDArray[np.floating]:
-        """Return the probability of each class.
-
-        Parameters
-        ----------
-        X : list of arrays of shape (n_tokens, n_features), or array
-            Bags.
-
-        Returns
-        -------
-        probabilities : ndarray of shape (n_bags, n_classes)
-            In the order of ``classes_``.
-        """
-        return np.asarray(self._best().predict_proba(X))
-
-    def predict_log_proba(self, X: Any) -> NDArray[np.floating]:
-        """Return the logarithm of the probability of each class.
-
-        Parameters
-        ----------
-        X : list of arrays of shape (n_tokens, n_features), or array
-            Bags.
-
-        Returns
-        -------
-        log_probabilities : ndarray of shape (n_bags, n_classes)
-            In the order of ``classes_``.
-        """
-        return np.asarray(self._best().predict_log_proba(X))
+    predict = _of_best(SingleLocationClassifier.predict)
+    decision_function = _of_best(SingleLocationClassifier.decision_function)
+    predict_proba = _of_best(SingleLocationClassifier.predict_proba)
+    predict_log_proba = _of_best(SingleLocationClassifier.predict_log_proba)

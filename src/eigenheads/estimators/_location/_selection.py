@@ -17,6 +17,7 @@ values and intercept.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from typing import TypeAlias
 
@@ -47,6 +48,7 @@ from eigenheads.estimators._location._mean_pooling import (
 )
 from eigenheads.estimators._location._problem import (
     FEW_BAGS,
+    HeadSettings,
     LabelledBags,
     LocationData,
     data_in_memory,
@@ -80,12 +82,16 @@ _LEAST_SCALE = 0.5
 _FOLD_TOLERANCE, _FOLD_ITERATIONS = 30.0, 100
 # Of the path that begins with a small penalty, folds try only the best starts.
 _FOLD_STARTS = 2
-# After a third of the bags, or this many, heads are left out that are no better than
-# the mean, or worse than the best candidate by several standard errors, with the better
-# of two scales.
+# After a third of the bags, or this many, heads are left out, judged by the better of
+# two scales, that are worse than the best candidate by several standard errors, or have
+# gained less than a share of what it takes to be trusted in the end.
 _ENOUGH_SEEN = 48
 _CLEARLY = 1.5
+_HOPE = 0.5
 _SCALES = (0.5, 1.0)
+# After half of few bags the choice is settled if a head has gained this multiple of
+# what it takes, and leads mean pooling by so many standard errors.
+_SETTLED, _LEAD = 4.0, 3.0
 
 Paths: TypeAlias = tuple[tuple[float, ...], ...]
 
@@ -118,6 +124,60 @@ class PenaltyChoice:
     pooling: dict[tuple[float, int], float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class HeldOut:
+    """Outputs of all candidates on bags that they were not fitted to.
+
+    `outputs` are relative to `constants`, the best constants of the folds.
+    """
+
+    settings: HeadSettings
+    sample: LabelledBags
+    constants: FloatArray
+    outputs: dict[Candidate, FloatArray]
+
+    @property
+    def size(self) -> float:
+        """Number of bags, repeated as often as their weights say."""
+        weights = self.sample.weights
+        return max(float(weights.sum()), float(len(weights)))
+
+    def take(self, chosen: NDArray[np.int64]) -> "HeldOut":
+        """Return the same for some of the bags."""
+        outputs = {name: some[chosen] for name, some in self.outputs.items()}
+        sample, constants = self.sample.take(chosen), self.constants[chosen]
+        return replace(self, sample=sample, constants=constants, outputs=outputs)
+
+    def of(self, pooling: str) -> list[Candidate]:
+        """Return the candidates with this pooling."""
+        return [candidate for candidate in self.outputs if candidate.pooling == pooling]
+
+    def losses(self, candidate: Candidate, scale: float) -> FloatArray:
+        """Return the loss of each bag, with outputs times `scale`."""
+        outputs = self.constants + scale * self.outputs[candidate]
+        return self.settings.kind.per_bag(outputs, self.sample.targets)
+
+    @cached_property
+    def shares(self) -> FloatArray:
+        """Weights of the bags, with sum one."""
+        return np.asarray(self.sample.weights / self.sample.weights.sum())
+
+    def mean(self, losses: FloatArray) -> float:
+        """Return the weighted mean over the bags."""
+        return float(self.shares @ losses)
+
+    def error(self, losses: FloatArray) -> float:
+        """Return the standard error of the mean."""
+        variance = self.mean((losses - self.mean(losses)) ** 2)
+        return float(np.sqrt(variance / self.size))
+
+    def gain(self, mean_loss: float) -> float:
+        """Return twice the gain in log likelihood over the constants."""
+        kind = self.settings.kind
+        none = self.mean(kind.per_bag(self.constants, self.sample.targets))
+        return kind.deviance(none, self.size) - kind.deviance(mean_loss, self.size)
+
+
 def choose_penalty(state: FitState) -> PenaltyChoice:
     """Compare the candidates on held-out bags.
 
@@ -133,23 +193,48 @@ def choose_penalty(state: FitState) -> PenaltyChoice:
     if n_groups < _FEWEST_BAGS:
         first = _paths(state)[0][0]
         return PenaltyChoice(Candidate("attention", first), constant, [])
+    held = _hold_out(state, sample, member)
+    pooling = _average_pooling(held)
+    found = [_scored(candidate, held) for candidate in held.outputs]
+    for one, _ in found:
+        state.report(
+            f"{one.pooling} pooling, alpha {one.alpha:.3g}: out-of-fold score "
+            f"{one.score:.4f} with scale {one.scale:.3f}"
+        )
+    return PenaltyChoice(
+        _best(found, held), constant, [one for one, _ in found], pooling
+    )
+
+
+def _hold_out(
+    state: FitState, sample: LabelledBags, member: NDArray[np.int64]
+) -> HeldOut:
+    """Fit the candidates to all folds but one, in turn."""
     penalties = pooling_alphas(sample, state)
     heads, whitened = _in_whitened_tokens(state, sample)
     pooled = replace(sample, bags=mean_bags(sample.bags))
-    outputs: dict[Candidate, FloatArray] = {}
     constants = np.zeros((len(member), state.data.n_outputs))
-    paths, n_folds = _paths(state), int(member.max()) + 1
-    for fold in range(n_folds):
-        seen = member < fold
-        if np.count_nonzero(seen) >= min(len(member) / 3, _ENOUGH_SEEN):
-            paths = _promising(paths, outputs, seen, state, sample, constants)
+    held = HeldOut(state.settings, sample, constants, {})
+    paths = _paths(state)
+    left = _all_heads(paths)
+    for fold in range(int(member.max()) + 1):
+        seen = np.flatnonzero(member < fold)
+        if len(seen) >= min(len(member) / 3, _ENOUGH_SEEN):
+            so_far = held.take(seen)
+            left = _promising(so_far, len(member))
+            for dropped in set(held.of("attention")).difference(left):
+                del held.outputs[dropped]
+            if _is_settled(so_far, left, len(member)):
+                return held.take(seen)
         inside, others = np.flatnonzero(member == fold), np.flatnonzero(member != fold)
         constants[inside] = _best_constant(pooled.take(others), state)
+        held_out = whitened.take(inside).bags
         found = chain(
-            _head_outputs(
-                _on_fold(heads, whitened.take(others)),
-                paths,
-                whitened.take(inside).bags,
+            (
+                (candidate, _outputs_of(one, held_out))
+                for candidate, one in _heads(
+                    _on_fold(heads, whitened.take(others)), paths, left
+                )
             ),
             _pooled_outputs(
                 _on_fold(state, pooled.take(others)),
@@ -158,95 +243,52 @@ def choose_penalty(state: FitState) -> PenaltyChoice:
             ),
         )
         for candidate, some in found:
-            kept = outputs.setdefault(candidate, np.zeros(constants.shape))
+            kept = held.outputs.setdefault(candidate, np.zeros(constants.shape))
             kept[inside] = some - constants[inside]
-    pooling = _average_pooling(outputs, state, sample, constants)
-    scored, losses = [], []
-    for candidate, moved in outputs.items():
-        one, its_losses = _scored(candidate, state, sample, constants, moved)
-        scored.append(one)
-        losses.append(its_losses)
-    for one in scored:
-        state.report(
-            f"{one.pooling} pooling, alpha {one.alpha:.3g}: out-of-fold score "
-            f"{one.score:.4f} with scale {one.scale:.3f}"
-        )
-    best = _best(scored, losses, sample.weights)
-    return PenaltyChoice(best, constant, scored, pooling)
+    return held
 
 
-def _average_pooling(
-    outputs: dict[Candidate, FloatArray],
-    state: FitState,
-    sample: LabelledBags,
-    constants: FloatArray,
-) -> dict[tuple[float, int], float]:
+def _average_pooling(held: HeldOut) -> dict[tuple[float, int], float]:
     """Replace the candidates of mean pooling by their average; return its weights.
 
     An average depends less on chance than the best of ten similar candidates.
     """
-    means = [candidate for candidate in outputs if candidate.pooling == "mean"]
+    means, outputs = held.of("mean"), held.outputs
     if not means:
         return {}
-    n = _size(sample)
-    kind = state.settings.kind
-    total = [
-        float(
-            np.average(
-                kind.per_bag(constants + outputs[candidate], sample.targets),
-                weights=sample.weights,
-            )
-        )
-        for candidate in means
-    ]
-    deviance = np.array([kind.deviance(loss, n) for loss in total])
-    weights = np.exp(0.5 * (deviance.min() - deviance))
+    gains = np.array([held.gain(held.mean(held.losses(one, 1.0))) for one in means])
+    weights = np.exp(0.5 * (gains - gains.max()))
     weights /= weights.sum()
-    heaviest = means[int(weights.argmax())]
-    average = sum(w * outputs[c] for w, c in zip(weights, means, strict=True))
-    for candidate in means:
-        del outputs[candidate]
-    outputs[heaviest] = np.asarray(average)
+    average = sum(w * outputs.pop(c) for w, c in zip(weights, means, strict=True))
+    outputs[means[int(weights.argmax())]] = np.asarray(average)
     return {(c.alpha, c.path): float(w) for c, w in zip(means, weights, strict=True)}
 
 
-def _size(sample: LabelledBags) -> float:
-    return max(float(sample.weights.sum()), float(len(sample.weights)))
-
-
-def _best(
-    candidates: list[Candidate], losses: list[FloatArray], weights: FloatArray
-) -> Candidate:
+def _best(found: list[tuple[Candidate, FloatArray]], held: HeldOut) -> Candidate:
     """Return the best candidate, or a simpler one that is hardly worse.
 
     A difference below its standard error says little. So attention must beat mean
     pooling by one, and for few bags a larger penalty within one of the best is taken.
     """
+    ranked = sorted(found, key=lambda pair: -pair[0].score)
+    best, losses = ranked[0]
 
-    def is_clearly_better(one: int, other: int) -> bool:
-        gain = losses[other] - losses[one]
-        mean = float(np.average(gain, weights=weights))
-        variance = float(np.average((gain - mean) ** 2, weights=weights))
-        n = max(float(weights.sum()), float(len(weights)))
-        return mean > np.sqrt(variance / n)
+    def is_similar(others: FloatArray) -> bool:
+        return held.mean(others - losses) <= held.error(others - losses)
 
-    ranked = sorted(range(len(candidates)), key=lambda i: -candidates[i].score)
-    best = ranked[0]
-    means = [i for i in ranked if candidates[i].pooling == "mean"]
-    if candidates[best].pooling == "mean" or candidates[best].scale == 0:
-        return candidates[best]
-    if means and not is_clearly_better(best, means[0]):
-        return candidates[means[0]]
-    if len(weights) >= FEW_BAGS:
-        return candidates[best]
+    if best.pooling == "mean" or best.scale == 0:
+        return best
+    means = [pair for pair in ranked if pair[0].pooling == "mean"]
+    if means and is_similar(means[0][1]):
+        return means[0][0]
+    if len(held.sample.weights) >= FEW_BAGS:
+        return best
     similar = [
-        i
-        for i in ranked
-        if candidates[i].pooling == "attention"
-        and candidates[i].scale > 0
-        and not is_clearly_better(best, i)
+        one
+        for one, others in ranked
+        if one.pooling == "attention" and one.scale > 0 and is_similar(others)
     ]
-    return candidates[max(similar, key=lambda i: candidates[i].alpha)]
+    return max(similar, key=lambda one: one.alpha)
 
 
 def fit_chosen(state: FitState, choice: PenaltyChoice) -> FitState:
@@ -335,62 +377,51 @@ def _on_fold(state: FitState, training: LabelledBags) -> FitState:
     return replace(state, data=data, settings=settings, report=_silent)
 
 
-def _promising(
-    paths: Paths,
-    outputs: dict[Candidate, FloatArray],
-    seen: NDArray[np.bool_],
-    state: FitState,
-    sample: LabelledBags,
-    constants: FloatArray,
-) -> Paths:
-    """Return the paths up to the last head that may still be chosen.
+def _least_losses(held: HeldOut) -> dict[Candidate, FloatArray]:
+    """Return the losses of each candidate with the better of two scales."""
+    return {
+        one: min((held.losses(one, scale) for scale in _SCALES), key=held.mean)
+        for one in held.outputs
+    }
 
-    It must be better than the constant, and not worse than the best candidate by
-    several standard errors of the mean difference of losses, bag by bag. Heads that are
-    left out are removed from the outputs.
+
+def _promising(held: HeldOut, n_bags: int) -> list[Candidate]:
+    """Return the heads that may still be chosen, after some of the bags.
+
+    For few bags a simpler candidate is chosen unless another is clearly better. So a
+    head is left out there that is behind mean pooling, or behind a larger penalty.
     """
-    weights, targets = sample.weights[seen], sample.targets[seen]
-    shares, n = weights / weights.sum(), max(float(weights.sum()), float(len(weights)))
+    losses = _least_losses(held)
+    means = {one: held.mean(some) for one, some in losses.items()}
+    best = losses[min(means, key=lambda one: means[one])]
+    least_gain = _HOPE * _CAUTION["attention"] * len(best) / n_bags
+    if not held.of("mean"):
+        least_gain = -np.inf  # one candidate must be left
 
-    def losses(candidate: Candidate) -> FloatArray:
-        moved, kind = outputs[candidate][seen], state.settings.kind
-        tried = [kind.per_bag(constants[seen] + c * moved, targets) for c in _SCALES]
-        return min(tried, key=lambda some: float(shares @ some))
+    def is_promising(one: Candidate) -> bool:
+        excess = losses[one] - best
+        is_close = held.mean(excess) <= _CLEARLY * held.error(excess)
+        return is_close and held.gain(means[one]) > least_gain
 
-    found = {candidate: losses(candidate) for candidate in outputs}
-    best = min(found.values(), key=lambda some: float(shares @ some))
-    constant = float(shares @ state.settings.kind.per_bag(constants[seen], targets))
-    if not any(candidate.pooling == "mean" for candidate in outputs):
-        constant = np.inf  # one candidate must be left
+    def is_ahead(one: Candidate) -> bool:
+        simpler = [other for other in left if other.alpha > one.alpha]
+        return all(means[one] < means[other] for other in simpler + held.of("mean"))
 
-    def is_promising(candidate: Candidate) -> bool:
-        excess = found[candidate] - best
-        mean = float(shares @ excess)
-        error = float(np.sqrt(shares @ (excess - mean) ** 2 / n))
-        is_useful = float(shares @ found[candidate]) < constant
-        return is_useful and mean <= _CLEARLY * error
-
-    left = [c for c in outputs if c.pooling == "attention" and is_promising(c)]
-    kept = []
-    for index, path in enumerate(paths):
-        places = [path.index(c.alpha) for c in left if c.path == index]
-        kept.append(path[: max(places, default=-1) + 1])
-    # A path that begins as an earlier one continues from its first head.
-    for path in [path for path in kept if path]:
-        first = next(i for i, other in enumerate(paths) if other[:1] == path[:1])
-        kept[first] = kept[first] or path[:1]
-    for candidate in [c for c in outputs if c.pooling == "attention"]:
-        if candidate.alpha not in kept[candidate.path]:
-            del outputs[candidate]
-    return tuple(kept)
+    left = [one for one in held.of("attention") if is_promising(one)]
+    return left if n_bags >= FEW_BAGS else [one for one in left if is_ahead(one)]
 
 
-def _head_outputs(
-    state: FitState, paths: Paths, held_out: Bags
-) -> Iterator[tuple[Candidate, FloatArray]]:
-    """Yield the heads of all paths, and their outputs on the bags of a fold."""
-    for candidate, found in _heads(state, paths):
-        yield candidate, _outputs_of(found, held_out)
+def _is_settled(held: HeldOut, left: list[Candidate], n_bags: int) -> bool:
+    """Return whether some of few bags are enough to choose among the heads left."""
+    is_half = 2 * len(held.sample.weights) >= n_bags
+    if not left or not is_half or n_bags >= FEW_BAGS or held.sample.folds is not None:
+        return False
+    losses = _least_losses(held)
+    best = min((losses[one] for one in left), key=held.mean)
+    if held.gain(held.mean(best)) < _SETTLED * _CAUTION["attention"]:
+        return False
+    leads = [losses[one] - best for one in held.of("mean")]
+    return all(held.mean(lead) > _LEAD * held.error(lead) for lead in leads)
 
 
 def _pooled_outputs(
@@ -424,23 +455,38 @@ def _in_whitened_tokens(
     ), whitened
 
 
-def _heads(state: FitState, paths: Paths) -> Iterator[tuple[Candidate, FitState]]:
-    """Yield the heads of all paths, fitted to the training bags of a fold."""
-    if not any(paths):
+def _all_heads(paths: Paths) -> list[Candidate]:
+    """Return the heads of all paths; those with which several begin, once."""
+    firsts = [path[0] for path in paths]
+    return [
+        Candidate("attention", alpha, index)
+        for index, path in enumerate(paths)
+        for alpha in path
+        if alpha != path[0] or firsts.index(alpha) == index
+    ]
+
+
+def _heads(
+    state: FitState, paths: Paths, left: list[Candidate]
+) -> Iterator[tuple[Candidate, FitState]]:
+    """Yield the heads that are left, fitted to the training bags of a fold."""
+    if not left:
         return
     begun: dict[float, FitState] = {}
     state = profile_directions(find_directions(state))
     for index, path in enumerate(paths):
-        if not path:
+        wanted = {head.alpha: head for head in left if head.path == index}
+        if not wanted:
             continue
         if path[0] not in begun:
-            n_starts = None if index == 0 else _FOLD_STARTS
+            n_starts = None if path[0] == paths[0][0] else _FOLD_STARTS
             begun[path[0]] = begin_path(state, path[0], n_starts)
-            yield Candidate("attention", path[0], index), finish(begun[path[0]])
         found = begun[path[0]]
-        for alpha in path[1:]:
-            found = continue_path(found, alpha)
-            yield Candidate("attention", alpha, index), finish(found)
+        for alpha in path[: max(map(path.index, wanted)) + 1]:
+            if alpha != path[0]:
+                found = continue_path(found, alpha)
+            if alpha in wanted:
+                yield wanted[alpha], finish(found)
 
 
 def _outputs_of(state: FitState, bags: Bags) -> FloatArray:
@@ -449,43 +495,30 @@ def _outputs_of(state: FitState, bags: Bags) -> FloatArray:
     return np.asarray(outputs, dtype=np.float64)
 
 
-def _scored(
-    candidate: Candidate,
-    state: FitState,
-    sample: LabelledBags,
-    constants: FloatArray,
-    moved: FloatArray,
-) -> tuple[Candidate, FloatArray]:
+def _scored(candidate: Candidate, held: HeldOut) -> tuple[Candidate, FloatArray]:
     """Return the candidate with its best scale and score, and its losses."""
-    weights = sample.weights / sample.weights.sum()
-
-    def losses(scale: float) -> FloatArray:
-        outputs = constants + scale * moved
-        return state.settings.kind.per_bag(outputs, sample.targets)
 
     def loss(scale: float) -> float:
-        return float(weights @ losses(scale))
+        return held.mean(held.losses(candidate, scale))
 
-    constant = loss(0.0)
+    constant, is_whole = loss(0.0), held.settings.head == "logsumexp"
     best_scale, least = 1.0, loss(1.0)
-    if candidate.pooling == "attention" and state.settings.head != "logsumexp":
+    if candidate.pooling == "attention" and not is_whole:
         found = minimize_scalar(loss, bounds=(0.0, 1.0), method="bounded")
         best_scale, least = float(found.x), float(found.fun)
     if not constant > least or best_scale < _LEAST_SCALE:
-        return replace(candidate, scale=0.0, score=0.0), losses(0.0)
+        return replace(candidate, scale=0.0, score=0.0), held.losses(candidate, 0.0)
     # Twice the gain in log likelihood is t² for the hypothesis that the scale is zero.
     # Under it t² is twice a χ² variable for a linear smoother, because each pair of
     # bags enters t twice. A head has more freedom: a pattern that fits all bags by
     # chance is found again whichever fold is left out. So outputs that could be noise
     # are left out, and clear ones hardly shrunk.
-    n, kind = _size(sample), state.settings.kind
     caution = _CAUTION[candidate.pooling]
-    squared_t = kind.deviance(constant, n) - kind.deviance(least, n)
-    scale = best_scale * max(0.0, 1 - (caution / float(squared_t)) ** 2)
-    if state.settings.head == "logsumexp":  # not linear in its value: all or nothing
+    scale = best_scale * max(0.0, 1 - (caution / held.gain(least)) ** 2)
+    if is_whole:  # not linear in its value: all or nothing
         scale = float(scale > 0)
     score = 1 - loss(scale) / constant
-    return replace(candidate, scale=scale, score=score), losses(scale)
+    return replace(candidate, scale=scale, score=score), held.losses(candidate, scale)
 
 
 def _silent(message: str) -> None:

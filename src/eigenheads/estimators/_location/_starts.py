@@ -34,7 +34,7 @@ _WIDE = 500
 # Accuracy of these, which are but starts.
 _ROUGH = 1e-3
 # Numbers of the tables that are fitted together.
-_STACKED = 2**18
+_STACKED = 2**15
 
 
 @dataclass(frozen=True)
@@ -208,23 +208,30 @@ def _stacked_values(
     features: FloatArray, responses: FloatArray, weights: FloatArray
 ) -> FloatArray:
     """Return the same for several tables of features, which are stacked."""
-    n, width = features.shape[1:]
     roots = np.sqrt(weights)[:, None]
-    rows, aims = roots * features, roots * responses
+    rows = roots * features
+    amounts = np.einsum("kij,kij->k", rows, rows) / weights.sum()
+    amounts[amounts == 0] = 1.0  # features may all be zero
+    return stacked_ridge(rows, roots * responses, amounts).transpose(0, 2, 1)
+
+
+def stacked_ridge(
+    rows: FloatArray, aims: FloatArray, amounts: FloatArray
+) -> FloatArray:
+    """Return the coefficients of ridge regressions on several tables.
+
+    One column per aim; `amounts` are the penalties.
+    """
     across = rows.transpose(0, 2, 1)
     # Fewer bags than features: the same solution from a matrix with one row per bag.
-    is_wide = n < width
+    is_wide = rows.shape[1] < rows.shape[2]
     grams = rows @ across if is_wide else across @ rows
-    sides = (
-        np.broadcast_to(aims, (len(rows), *aims.shape)) if is_wide else across @ aims
-    )
-    amounts = np.einsum("kii->k", grams) / weights.sum()
-    amounts[amounts == 0] = 1.0  # features may all be zero
     np.einsum("kii->ki", grams)[...] += amounts[:, None]
-    solved = np.stack(
-        [solve_positive(*pair) for pair in zip(grams, sides, strict=True)]
-    )
-    return np.asarray((across @ solved if is_wide else solved).transpose(0, 2, 1))
+    if is_wide:
+        duals = np.stack([solve_positive(gram, aims) for gram in grams])
+        return np.asarray(across @ duals)
+    sides = across @ aims
+    return np.stack([solve_positive(*pair) for pair in zip(grams, sides, strict=True)])
 
 
 def best_starts(profiles: list[HeadStart], alpha: float) -> list[HeadStart]:
@@ -268,9 +275,8 @@ def start_profiles(
     together = max(1, _STACKED // (len(bags) * len(coordinates.mean)))
     for first in range(0, len(trials), together):
         some = trials[first : first + together]
-        features = np.stack(
-            [attended_features(bags, moved, coordinates, head) for *_, moved in some]
-        )
+        moved = np.stack([scores for *_, scores in some])
+        features = attended_features(bags, moved, coordinates, head)
         values = _stacked_values(features, screen.responses, screen.weights)
         residuals = screen.responses - features @ values.transpose(0, 2, 1)
         squares = np.einsum("kij,kij->ki", residuals, residuals)
@@ -334,12 +340,14 @@ def _tied_profiles(
 def attended_features(
     bags: Bags, scores: FloatArray, coordinates: TokenWhitening, head: str
 ) -> FloatArray:
-    """Return the attended token of each bag, in whitened coordinates.
+    """Return the attended token of each bag, in whitened coordinates, as tables.
 
-    The coordinate of the radius is zero: values do not read it.
+    There is one table per row of scores. The coordinate of the radius is zero: values
+    do not read it.
     """
-    d = bags.tokens.shape[1]
-    features = np.zeros((len(bags), len(coordinates.mean)))
-    features[:, :d] = attend_tokens(bags.tokens, bags.offsets, scores, MODES[head])
-    features[:, :d] -= coordinates.mean[:d]
+    features = attend_tokens(bags.tokens, bags.offsets, scores, MODES[head])
+    n_missing = len(coordinates.mean) - features.shape[2]
+    features -= coordinates.mean[: features.shape[2]]
+    if n_missing:
+        features = np.pad(features, ((0, 0), (0, 0), (0, n_missing)))
     return coordinates.pulled_back(features)
