@@ -164,7 +164,7 @@ def test_long_work_is_announced_and_short_work_is_not(capsys, monkeypatch):
         listener.estimate(59.0)
         assert capsys.readouterr().err == ""
         listener.estimate(600.0)
-        assert "took about 10 min" in capsys.readouterr().err
+        assert "Estimated time: 10 min" in capsys.readouterr().err
         listener.start("key", 1000.0)
         listener.advance(0.0)
         listener.advance(10.0)  # ten steps in ten seconds

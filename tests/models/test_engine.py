@@ -10,6 +10,7 @@ from scipy import stats
 from eigenheads.models._engine import (
     combine,
     reframe,
+    reveal,
     reveal_along,
     sphere_step,
 )
@@ -28,9 +29,27 @@ def assert_same_law(left, right):
     assert min(p_values) * len(p_values) > FALSE_ALARM
 
 
+def test_reveal_draws_the_generators_own_normals():
+    out = np.empty((3, 5))
+    reveal(np.random.default_rng(3), np.empty((0, 5)), out)
+    expected = np.random.default_rng(3).standard_normal((3, 5))
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_revealed_column_is_projected_off_what_is_spent(rng):
+    spent = np.linalg.qr(rng.standard_normal((6, 2)))[0].T.copy()
+    draws = np.empty((4000, 6))
+    reveal(rng, spent, draws)
+    np.testing.assert_allclose(draws @ spent.T, 0.0, atol=1e-14)
+    # The squared length of (I - ĉĉᵀ)g is chi-squared with 4 degrees of freedom.
+    squares = np.sum(draws**2, axis=1)
+    assert stats.kstest(squares, stats.chi2(4).cdf).pvalue > FALSE_ALARM
+
+
 def combined(rng, weights, *, dof, r=2):
-    coordinates = rng.standard_normal((r, weights.shape[1]))
+    coordinates = np.empty((r, weights.shape[1]))
     none = np.empty((0, weights.shape[1]))
+    reveal(rng, none, coordinates)
     out = np.empty((len(weights), r + len(weights)))
     combine(rng, coordinates, weights, none, float(dof), out)
     np.testing.assert_allclose(out[:, :r], weights @ coordinates.T, atol=1e-13)
@@ -95,7 +114,7 @@ def built_chain(rng, n, d):
 def unbuilt_chain(rng, n, d, extra=0):
     """The same with the primitives; `extra` degrees of freedom make it wrong."""
     z, spent = np.zeros((3, n)), np.zeros((2, n))
-    z[0] = rng.standard_normal(n)
+    reveal(rng, spent[:0], z[:1])
     p = np.exp(z[0])
     o, g, f = np.zeros((1, 4)), np.zeros((1, 4)), np.zeros((1, 4))
     combine(rng, z[:1], p[None], spent[:0], d - 1.0 + extra, o[:, :2])
@@ -148,7 +167,7 @@ def test_combination_of_spent_weights_stays_in_the_frame(rng):
     # Zᵀc is known once Z e was revealed along it: no new direction is needed.
     n = 6
     z, spent, out = np.empty((2, n)), np.empty((1, n)), np.empty((1, 3))
-    z[0] = rng.standard_normal(n)
+    reveal(rng, np.empty((0, n)), z[:1])
     c = rng.standard_normal((1, n))
     combine(rng, z[:1], c, np.empty((0, n)), 20.0, out[:, :2])
     reveal_along(rng, c[0], out[0, 1], spent, z[1])
@@ -230,6 +249,8 @@ def test_shapes_that_do_not_fit_get_a_sentence(rng):
     def empty(*shape):
         return np.zeros(shape)
 
+    with pytest.raises(ValueError, match="reveal: `spent` must be of shape"):
+        reveal(rng, empty(1, 4), empty(2, 5))
     for shapes in (((2, 5), (1, 4), (0, 5)), ((2, 5), (1, 5), (1, 6))):
         with pytest.raises(ValueError, match="combine: `weights` and `spent` must be"):
             combine(rng, *(empty(*s) for s in shapes), 9.0, empty(1, 3))
@@ -257,6 +278,7 @@ def test_any_shapes_give_a_result_or_a_sentence(sides, dof):
     rng = np.random.default_rng(0)
     a, b, c, d, e, f, g, h, i, j = sides
     calls = {
+        "reveal": (reveal, rng, np.ones((a, b)), np.ones((c, d))),
         "combine": (
             combine,
             rng,

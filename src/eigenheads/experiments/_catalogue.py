@@ -147,6 +147,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "record_every": "steps between records",
     "replaced": "share of patches that are replaced",
     "roles": "role of each model in the comparisons",
+    "rounded": "whether linear layers multiply in bfloat16",
     "scale": "scale of the Wishart covariances",
     "severities": "severities of the corruptions, 1 to 5",
     "severity": "severity of the corruptions, 1 to 5",

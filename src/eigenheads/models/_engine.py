@@ -34,6 +34,36 @@ _RELATIVE_PIVOT = 1e-14
 
 
 @njit()
+def reveal(rng: np.random.Generator, spent: Any, out: Any) -> None:
+    r"""Draw the tokens' coordinates along new frame directions.
+
+    .. math::
+
+        Z e = (I - \textstyle\sum_j \hat c_j \hat c_j^\top) g, \qquad
+        g \sim \mathcal N(0, I_n)
+
+    Parameters
+    ----------
+    rng
+        Source of randomness.
+    spent
+        Unit vectors :math:`\hat c_j` of earlier :func:`reveal_along`, (p, n); mostly
+        there are none: ``np.empty((0, n))``.
+    out
+        One row a new direction, (number of directions, n): written.
+    """
+    if spent.shape[1] != out.shape[1]:
+        raise ValueError(
+            "reveal: `spent` must be of shape (p, n) for `out` of shape (directions, "
+            "n); got another n."
+        )
+    for row in range(out.shape[0]):
+        for token in range(out.shape[1]):
+            out[row, token] = rng.standard_normal()
+        _project_off(spent, out[row])
+
+
+@njit()
 def combine(
     rng: np.random.Generator,
     coordinates: Any,
