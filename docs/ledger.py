@@ -35,6 +35,12 @@ FIGURES = {
 VERDICTS = ("held", "contradicted", "undecided")
 # Only runs that took longer may be taken from an earlier commit, in seconds.
 LONG = 600
+# Keys that show the table of another one. Run together, they only read it; alone, they
+# take as long as that one.
+SAME_TABLE = {
+    f"saritas2025/{name}": "saritas2025/values"
+    for name in ("norms", "eigenvalues", "gamma")
+}
 # Trained models of long runs that are not complete; see `keep_cells`.
 CELLS = LEDGER / "cells"
 # Prints a digest of the table of an experiment at preset smoke.
@@ -384,7 +390,11 @@ def collect(results, commit=None):
     """
     from eigenheads.experiments._digest import code_version
 
-    for path in sorted(results.glob("*/*/paper-seed0-*/manifest.json")):
+    found = results.glob("*/*/paper-seed0-*/manifest.json")
+    # A table comes before the keys that show it.
+    for path in sorted(
+        found, key=lambda path: f"{path.parts[-4]}/{path.parts[-3]}" in SAME_TABLE
+    ):
         manifest = json.loads(path.read_text())
         key = manifest["key"]
         if manifest["code"] != code_version(key):
@@ -407,6 +417,9 @@ def _least_seconds(record, manifest):
 
     A run beside other programs takes longer; the times are there to plan with.
     """
+    if manifest["key"] in SAME_TABLE:
+        shown = LEDGER / f"{SAME_TABLE[manifest['key']]}.json"
+        return json.loads(shown.read_text())["seconds"]
     earlier = json.loads(record.read_text()) if record.exists() else manifest
     is_same = earlier["params"] == manifest["params"]
     return min(manifest["seconds"], earlier["seconds"] if is_same else math.inf)
