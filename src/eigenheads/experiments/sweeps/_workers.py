@@ -166,6 +166,9 @@ def _results(
         while queue.pending:
             is_alone = queue.begin_round()
             blocks = queue.blocks(max_size=1 if is_alone else None)
+            if is_alone:
+                # One cell per round: no result waits to be read when a worker dies.
+                blocks = islice(blocks, 1)
             ahead = 1 if is_alone else 2 * n_workers
             try:
                 for numbers, results, seconds in stream(blocks, ahead):
