@@ -517,6 +517,13 @@ def test_texts_are_read_with_the_tokenizer(monkeypatch):
         probe_model(encoder(), texts=[])
 
 
+@pytest.mark.parametrize("batch", [3, None, "ids", [1], {}, torch.ones(2, 3)])
+def test_a_tokenizer_that_returns_no_mapping_is_named(batch):
+    sentence = "probe_model: `tokenizer` must be a callable that returns a mapping with"
+    with pytest.raises(ValueError, match=sentence):
+        probe_model(hugging_face("bert"), texts=["a"], tokenizer=lambda *_, **__: batch)
+
+
 def test_progress_without_a_terminal_is_lines(capsys):
     options = {"n_permutations": 9, "n_untrained": 1, "progress": True, "jobs": 1}
     probe_model(encoder(), torch.randn(2, 5, 16), **options)

@@ -154,23 +154,56 @@ def test_sweep_without_a_grid_says_what_it_does_and_what_could_vary(tmp_path, ca
     assert "--grid d=" in told
 
 
-def test_long_work_is_announced_and_short_work_is_not(capsys, monkeypatch):
+def display_at(monkeypatch, times, *, n_workers=1):
+    """Return a display whose clock shows these times, one per report."""
     from eigenheads.report import _terminal
 
-    now = iter([0.0, 10.0, 20.0])
+    now = iter(times)
     monkeypatch.setattr(_terminal.time, "monotonic", lambda: next(now))
-    with _terminal.ProgressDisplay() as listener:
+    monkeypatch.setattr(_terminal, "n_threads", lambda: n_workers)
+    return _terminal.ProgressDisplay()
+
+
+def test_long_work_is_announced_and_short_work_is_not(capsys, monkeypatch):
+    with display_at(monkeypatch, [0.0, 10.0, 20.0]) as listener:
         listener.begin(1000.0)
         listener.estimate(59.0)
         assert capsys.readouterr().err == ""
         listener.estimate(600.0)
-        assert "Estimated time: 10 min" in capsys.readouterr().err
+        assert "Estimated time: 10 min on two cores." in capsys.readouterr().err
         listener.start("key", 1000.0)
-        listener.advance(0.0)
+        listener.advance(0.0)  # nothing is done yet
+        listener.advance(10.0)
         listener.advance(10.0)  # ten steps in ten seconds
-        assert "About 16 min left" in capsys.readouterr().err
+        assert "About 16 min left at the speed so far" in capsys.readouterr().err
         listener.advance(10.0)  # said once
     assert capsys.readouterr().err == ""
+
+
+def test_stored_cells_do_not_count_as_speed(capsys, monkeypatch):
+    # Thirty stored cells, after the data was read; then two workers with cells of eight
+    # minutes.
+    times = [7.0 + 0.03 * cell for cell in range(30)] + [480.0, 485.0]
+    with display_at(monkeypatch, times, n_workers=2) as listener:
+        listener.begin(90.0)
+        listener.start("key", 90.0)
+        listener.advance(0.0)
+        for _ in times[:-1]:
+            listener.advance(1.0)
+        assert capsys.readouterr().err == ""
+        listener.advance(1.0)
+    # 58 cells, two in about eight minutes.
+    assert "About 3.8 h left" in capsys.readouterr().err
+
+
+def test_workers_that_end_together_do_not_halve_the_time(capsys, monkeypatch):
+    with display_at(monkeypatch, [480.0, 490.0, 960.0], n_workers=2) as listener:
+        listener.begin(90.0)
+        listener.start("key", 90.0)
+        for _ in range(3):
+            listener.advance(1.0)
+    # 87 cells, two in eight minutes.
+    assert "About 5.8 h left" in capsys.readouterr().err
 
 
 def test_no_arguments_show_the_help(capsys):

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import zipfile
+from contextlib import suppress
 
 import pytest
 
@@ -201,6 +202,19 @@ def test_a_hostile_swap_is_refused_in_one_sentence(swapped, change):
     with pytest.raises((ValueError, TypeError), match=sentence) as caught:
         load_swapped(swapped)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("model_type", ["bert", "x"])
+def test_code_in_a_folder_is_not_run(swapped, model_type, monkeypatch, tmp_path):
+    # Transformers asks in the terminal unless it is told not to trust the folder.
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    ran = tmp_path / "ran"
+    (swapped / "evil.py").write_text(f"open({str(ran)!r}, 'w')")
+    theirs = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}
+    change_config(swapped, model_type=model_type, auto_map=theirs)
+    with suppress(ValueError):
+        load_swapped(swapped)
+    assert not ran.exists()
 
 
 def replaced_by_pipe(name):

@@ -13,7 +13,7 @@ from tests.hostile.worker import GRAMMAR
 
 from eigenheads._files import read_arrays, write_arrays
 from eigenheads._plotting.svg import embedded_svg
-from eigenheads.experiments import Result, StoreError
+from eigenheads.experiments import Result, StoreError, sweep
 from eigenheads.experiments._data import using_data
 from eigenheads.experiments._run import reproduce
 from eigenheads.experiments._store import load_result
@@ -221,6 +221,46 @@ def test_forged_cells_are_read_or_noted(tmp_path, name, array):
 @given(name=st.sampled_from(list(CELLS)), array=ARRAYS)
 def test_many_forged_cells_are_read_or_noted(tmp_path, name, array):
     check_cells(tmp_path, name, array)
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    root = tmp_path_factory.mktemp("swept")
+    result = sweep(
+        "marion2025/bayes", grid={}, seeds=1, preset="smoke", out=root, jobs=1
+    )
+    return root, result
+
+
+def check_plan(swept, edits):
+    """Edit the plan of a sweep: the next call does not follow it, and replaces it."""
+    root, result = swept
+    file = result.folder / "sweep.json"
+    before = file.read_bytes()
+    file.write_bytes(edited(before, edits))
+    again = sweep(
+        "marion2025/bayes", grid={}, seeds=1, preset="smoke", out=root, jobs=1
+    )
+    assert file.read_bytes() == before
+    assert (again.key, again.folder) == (result.key, result.folder)
+    assert again.computed == 0
+    for name, column in result.table.items():
+        np.testing.assert_array_equal(again.table[name], column)
+
+
+@FEW
+@given(edits=EDITS)
+@example(edits=[(0, 10**6, b"[" * 200_000)])
+@example(edits=[(0, 10**6, b'{"key": "/etc", "code": "../.."}')])
+def test_edited_plans_of_sweeps_are_not_followed(swept, edits):
+    check_plan(swept, edits)
+
+
+@pytest.mark.slow
+@settings(FEW, max_examples=2000)
+@given(edits=EDITS)
+def test_many_edited_plans_of_sweeps_are_not_followed(swept, edits):
+    check_plan(swept, edits)
 
 
 def stored_probe():

@@ -6,10 +6,12 @@ import os
 import shutil
 import time
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import eigenheads.report
 from eigenheads._files import read_arrays, write_arrays
 from eigenheads._plotting.svg import embedded_svg
 from eigenheads.cli import main
@@ -95,8 +97,14 @@ def test_nothing_in_a_figure_runs_or_loads(root, inside):
     assert 'd="M 0 0 L 1 1"' in page
 
 
-def test_pages_allow_nothing_from_outside(root):
-    page = write_report(root).read_text()
+@pytest.mark.parametrize("name", ["report", "probe", "bags"])
+def test_pages_allow_nothing_from_outside(root, name):
+    templates = Path(eigenheads.report.__file__).parent / "templates"
+    pages = {path.name.partition(".")[0]: path for path in templates.glob("*.html.*")}
+    assert set(pages) == {"report", "probe", "bags"}
+    page = pages[name].read_text()
+    if name == "report":
+        page = write_report(root).read_text()
     policy = page.index("Content-Security-Policy")
     assert policy < page.index("<style>")
     assert "default-src 'none'" in page[policy : policy + 100]

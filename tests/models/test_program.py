@@ -151,6 +151,13 @@ def test_number_of_tokens_is_not_part_of_the_source():
     assert list(two[0].sizes) != list(two[1].sizes)
 
 
+def long_loss(X, w, u, g, p):
+    total = X[0] @ w.k
+    for index in range(10**6):
+        total = total * 0.999 + float(index)
+    return total
+
+
 def model_of(loss, **options):
     setting = {
         "weights": {"k": "free"},
@@ -237,6 +244,10 @@ REFUSED = {
         r"differs from call to call",
     ),
     "mistake": (lambda X, w, u, g, p: (X @ w.k)[7], r"IndexError: index 7"),
+    "a million operations": (
+        long_loss,
+        r"got more than 5000 operations\. Use array operations instead of Python loops",
+    ),
 }
 
 
@@ -247,6 +258,14 @@ def test_what_cannot_be_traced_is_refused_in_a_sentence(name):
         model_of(loss)
     assert str(caught.value).startswith("Model: `loss` must be a function that can be ")
     assert "\n" not in str(caught.value)
+
+
+def test_the_last_operations_are_counted_too(monkeypatch):
+    model = losses.location_model()
+    count = len(model._program.graph.nodes)
+    monkeypatch.setattr("eigenheads.models._graph.MAX_OPERATIONS", count)
+    with pytest.raises(ValueError, match=r"^Model: `loss` must be .* operations\. Use"):
+        _ = model.source
 
 
 @pytest.mark.parametrize(

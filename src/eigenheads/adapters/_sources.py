@@ -15,6 +15,7 @@ from eigenheads._checks import (
     check_items,
     check_positive,
     fail,
+    shown,
 )
 from eigenheads._extras import require
 from eigenheads.adapters._activation_cache import as_array, cache_layers
@@ -231,6 +232,7 @@ def tokenize_texts(
     if getattr(tokenizer, "pad_token", "") is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
     longest = longest_sequence(model) or _MAX_TOKENS
+    check_encoding(tokenizer, texts[:1], owner=owner)
     return dict(
         tokenizer(
             texts,
@@ -240,6 +242,15 @@ def tokenize_texts(
             return_tensors="pt",
         )
     )
+
+
+def check_encoding(tokenizer: Any, texts: Sequence[str], *, owner: str) -> None:
+    """Raise unless a tokenizer returns a mapping, as those of Hugging Face do."""
+    batch = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
+    if not isinstance(batch, Mapping) or "input_ids" not in batch:
+        contract = "a callable that returns a mapping with input_ids"
+        got = Got(f"one that returns {shown(batch)}")
+        fail("tokenizer", contract, got, owner=owner)
 
 
 def _token_ids(batch: Any) -> NDArray[Any] | None:

@@ -1,7 +1,8 @@
 """Descriptions of the experiments: meanings of parameters, columns, durations.
 
 ``catalogue.json`` holds the columns of each table and the seconds of the committed run
-at preset paper on two cores. ``python docs/ledger.py --catalogue`` writes it.
+at preset paper on two cores; for a key without a record, seconds are an estimate from
+some of its cells. ``python docs/ledger.py --catalogue`` writes it.
 """
 
 import dataclasses
@@ -194,8 +195,8 @@ def table_columns(key: str) -> list[str]:
 def estimated_seconds(experiment: Experiment[Any], params: Any) -> float | None:
     """Return how long a run takes on two cores, or None if that is not known.
 
-    The committed run at preset paper took a known time; the work of other settings is
-    compared with its work.
+    The time at preset paper is in the catalogue; the work of other settings is compared
+    with its work.
     """
     seconds = _recorded().get(experiment.key, {}).get("seconds")
     if seconds is None or "paper" not in experiment.presets:

@@ -61,6 +61,28 @@ class NotTraceable(Exception):
         self.found, self.remedy = found, remedy
 
 
+# Operations of a loss and its derivatives: about ten seconds of compilation.
+MAX_OPERATIONS = 5_000
+
+
+class LongLoss(NotTraceable, ValueError):
+    """More operations than can be compiled; a sentence also where none is traced."""
+
+    def __init__(self) -> None:
+        found = f"more than {MAX_OPERATIONS} operations"
+        super().__init__(found, "Use array operations instead of Python loops.")
+
+    def __str__(self) -> str:
+        contract = "a function that can be compiled"
+        return f"Model: `loss` must be {contract}; got {self.found}. {self.remedy}"
+
+
+def check_length(nodes: Sequence["Node"]) -> None:
+    """Raise if the next node is one too many to be compiled."""
+    if len(nodes) >= MAX_OPERATIONS:
+        raise LongLoss
+
+
 class Node:
     """One expression: an operation on other nodes, with the shape of its result."""
 
@@ -143,6 +165,7 @@ class Graph:
         # once.
         key = (operation, tuple(node.index for node in arguments), detail, shape)
         if key not in self._known:
+            check_length(self.nodes)
             node = self._node_type(self, operation, tuple(arguments), detail, shape)
             # A node is appended after its arguments: the order of creation is an order
             # of evaluation, and the reverse pass and the emitter rely on it.

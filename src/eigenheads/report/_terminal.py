@@ -20,6 +20,7 @@ from rich.table import Table
 
 from eigenheads._checks import check_flag, check_text, escape_controls
 from eigenheads._notebook import NotebookBar, is_notebook
+from eigenheads._parallel import n_threads
 from eigenheads.experiments import Claim, Listener, Result, SweepResult
 from eigenheads.experiments._catalogue import told_duration
 from eigenheads.experiments._claims import (
@@ -37,8 +38,8 @@ _MAX_ROWS = 20
 # Without a terminal for a bar, a sweep prints a line after each such share.
 _LINE_SHARE = 0.05
 # Longer work, in seconds, is announced with an estimate of its time. The speed is
-# measured during the first seconds.
-_LONG, _FIRST_SECONDS = 60.0, 5.0
+# measured over some seconds after the first burst of reports.
+_LONG, _FIRST_SECONDS, _BURST_SECONDS = 60.0, 5.0, 1.0
 
 
 def terminal_text(text: object) -> str:
@@ -92,8 +93,10 @@ class ProgressDisplay(Listener):
         self._planned = 0.0
         self._unit = unit
         self._done = self._printed = 0.0
-        # Time and steps at the first step; None before it.
-        self._began: tuple[float, float] | None = None
+        # Times of the first report and of the last one within a second of it, steps
+        # done by then, and the number of reports since; None before the first report.
+        self._began: tuple[float, float, float] | None = None
+        self._n_reports = 0
         self._estimates, self._is_told = estimates, not estimates
 
     def __enter__(self) -> "ProgressDisplay":
@@ -120,7 +123,7 @@ class ProgressDisplay(Listener):
         """Print the estimated time if it is more than a minute."""
         if self._estimates and seconds > _LONG:
             told = told_duration(seconds)
-            self._tell(f"Estimated time: {told}, from earlier runs on two cores.")
+            self._tell(f"Estimated time: {told} on two cores.")
 
     def start(self, key: str, work: float) -> None:
         """Show that `key` begins, which takes `work` steps."""
@@ -136,7 +139,7 @@ class ProgressDisplay(Listener):
         if self._cell_bar is not None:
             self._cell_bar.advance(units)
         self._done += units
-        if not self._is_told:
+        if not self._is_told and units > 0:
             self._tell_time_left()
         # The share is counted from the last line that was printed.
         share = (self._done - self._printed) / max(self._planned, 1.0)
@@ -147,20 +150,26 @@ class ProgressDisplay(Listener):
             self._console.print(line, highlight=False)
 
     def _tell_time_left(self) -> None:
-        """Print the time left once, from the speed of the first seconds."""
+        """Print the time left once, from the speed of the first steps.
+
+        Stored cells are reported first, one by one, and take no time: the first second
+        with reports does not count. Workers that began together end together, so the
+        speed is known after one report of each.
+        """
         now = time.monotonic()
-        # The first call counts stored cells, which take no time.
-        if self._began is None:
-            self._began = (now, self._done)
+        if self._began is None or now - self._began[0] < _BURST_SECONDS:
+            first = now if self._began is None else self._began[0]
+            self._began = (first, now, self._done)
             return
-        began, done_before = self._began
-        if now - began < _FIRST_SECONDS or self._done <= done_before:
+        _, began, done_before = self._began
+        self._n_reports += 1
+        if self._n_reports < n_threads() or now - began < _FIRST_SECONDS:
             return
         self._is_told = True
         left = (self._planned - self._done) * (now - began) / (self._done - done_before)
         if left > _LONG:
             self._tell(
-                f"About {told_duration(left)} left at the speed of the first seconds. "
+                f"About {told_duration(left)} left at the speed so far. "
                 "If it is interrupted, the same call continues."
             )
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -160,11 +161,13 @@ def test_a_killed_worker_is_replaced(tmp_path):
 
 def test_cells_that_kill_their_worker_are_named_and_the_others_stored(tmp_path):
     grid = {"x": "0,1,2", "word": "a,deadly"}
-    with pytest.raises(
-        SweepError, match=r"3 cell\(s\) ended their worker.*word=deadly"
-    ):
+    sentence = r"(\d) cell\(s\) ended their worker.*word=deadly"
+    with pytest.raises(SweepError, match=sentence) as caught:
         swept(tmp_path, grid=grid, seeds=1, jobs=2)
-    assert swept(tmp_path, grid={"x": "0,1,2", "word": "a"}, seeds=1).computed == 0
+    # On a busy machine a result may be lost with the next worker, before it is read.
+    n_lost = int(re.search(sentence, str(caught.value)).group(1))
+    again = swept(tmp_path, grid={"x": "0,1,2", "word": "a"}, seeds=1)
+    assert again.computed == n_lost - 3
 
 
 def test_two_processes_share_a_store(whole, tmp_path):
