@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from eigenheads._checks import (
     Got,
@@ -230,6 +230,7 @@ def tokenize_texts(
     # Decoders have no padding token; the mask hides it in any case.
     if getattr(tokenizer, "pad_token", "") is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
+    check_tokenizer(tokenizer, texts[0], owner=owner)
     longest = longest_sequence(model) or _MAX_TOKENS
     return dict(
         tokenizer(
@@ -240,6 +241,25 @@ def tokenize_texts(
             return_tensors="pt",
         )
     )
+
+
+def check_tokenizer(tokenizer: Any, text: str, *, owner: str) -> None:
+    """Raise unless a tokenizer returns a mapping of tensors, tried on one text."""
+    contract = "a tokenizer that returns a mapping of tensors"
+    hint = "Pass one of Hugging Face, or a batch instead of `texts`."
+    options = {"padding": True, "truncation": True, "max_length": _MAX_TOKENS}
+    try:
+        found = tokenizer([text], **options, return_tensors="pt")
+    except Exception as error:  # a tokenizer may be any function
+        got = Got(f"one that raised {error!r}"[:400])
+        fail("tokenizer", contract, got, owner=owner, hint=hint)
+    if not isinstance(found, Mapping):
+        got = Got(f"one that returned {type(found).__name__}")
+        fail("tokenizer", contract, got, owner=owner, hint=hint, error=TypeError)
+    for name, array in found.items():
+        if not isinstance(array, Tensor):
+            got = Got(f"one whose {name!r} is {type(array).__name__}")
+            fail("tokenizer", contract, got, owner=owner, hint=hint, error=TypeError)
 
 
 def _token_ids(batch: Any) -> NDArray[Any] | None:
