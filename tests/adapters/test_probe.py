@@ -219,8 +219,27 @@ def test_costly_nulls_take_their_own_draws():
     drawn = {row["null"]: row["n_draws"] for row in found.to_records()}
     assert (drawn["permuted_tokens"], drawn["random_projections"]) == (5, 7)
     assert found.settings["n_redraws"] == 7
-    found = probe_model(encoder(), torch.randn(2, 9, 16), n_permutations=5)
-    assert found.settings["n_redraws"] == 5
+
+
+@pytest.mark.parametrize(
+    ("n_sequences", "n_permutations", "expected"),
+    [(2, 5, 10), (6, 10, 20), (12, 10, 10), (2, 0, 0)],
+)
+def test_few_sequences_have_more_costly_draws(n_sequences, n_permutations, expected):
+    options = {"n_permutations": n_permutations, "n_untrained": 0}
+    batch = torch.randn(n_sequences, 6, 16)
+    found = probe_model(encoder(), batch, statistics=["linear_cka"], **options)
+    assert found.settings["n_redraws"] == expected
+    captured = Capture(encoder(), batch)
+    found = probe_model(captured, statistics=["linear_cka"], **options)
+    assert found.settings["n_redraws"] == expected
+
+
+@pytest.mark.parametrize(
+    ("n_sequences", "expected"), [(1, 400), (6, 400), (12, 213), (40, 64), (99, 40)]
+)
+def test_default_costly_draws(n_sequences, expected):
+    assert _probe._default_redraws(200, n_sequences) == expected
 
 
 def test_a_capture_runs_the_model_once_if_it_fits():

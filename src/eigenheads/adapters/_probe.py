@@ -37,10 +37,13 @@ from eigenheads.probes import (
     Statistic,
 )
 from eigenheads.probes._head_probe import read_statistics
+from eigenheads.probes._kernel_nulls import default_redraws
 from eigenheads.probes._result import stack_layers, with_untrained
 
 _OWNER = "probe_model"
 _MAX_BYTES = 2**30
+# From this number of sequences on, costly nulls have the fewest draws.
+_SEQUENCES = 64
 # Statistics that need token ids.
 _OF_REPEATED = ("duplicate_token", "induction")
 
@@ -92,9 +95,10 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
         without outliers (:attr:`eigenheads.probes.ModelProbe.contrasts`).
     n_permutations, n_redraws
         Draws of each null; nulls of the kernel-PCA probe that redraw values or keys
-        have `n_redraws`, by default a fifth, but at least 39. With 39 draws a single
-        head can stand out among any number of heads and statistics (see
-        :meth:`eigenheads.probes.ModelProbe.q_value`).
+        have `n_redraws`. By default these are a fifth for 64 sequences or more, and
+        at least 39; for fewer sequences there are more, at equal cost, up to twice
+        `n_permutations`. With 39 draws a single head can stand out among any number of
+        heads and statistics (see :meth:`eigenheads.probes.ModelProbe.q_value`).
     n_untrained
         Number of untrained copies of the model that give the null ``untrained``; 0 for
         none. With `m` copies of `h` heads per layer, no p-value is below 1/(mh + 1), or
@@ -147,7 +151,7 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
             batch = tokenize_texts(model, texts, tokenizer, owner=_OWNER)
         attention = find_attention_layers(model, owner=_OWNER)
         select_layers(attention, layers, owner=_OWNER)
-        read_batch(model, batch, owner=_OWNER)
+        n_rows = read_batch(model, batch, owner=_OWNER).n_rows
         # At a time there are arrays of the model and of two copies. Statistics compute
         # the attention weights, head by head.
         options: dict[str, Any] = {"layers": layers, "batch_size": batch_size}
@@ -165,6 +169,9 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
             others, notes = [Capture(one, batch, **options) for one in models], []
     else:
         capture, others, notes = as_capture(model, owner=_OWNER), [], []
+        n_rows = len(next(iter(capture)).mask)
+    if n_redraws is None:
+        n_redraws = _default_redraws(n_permutations, n_rows)
     if statistics is None and capture.token_ids is None:
         wanted = [name for name in wanted if name not in _OF_REPEATED]
     contrasts = WITHOUT if ignore_tokens is None else WITH_ALL
@@ -373,6 +380,17 @@ def _remarks(captured: CapturedLayer, found: Mapping[str, Statistic]) -> list[st
                 "known."
             )
     return remarks
+
+
+def _default_redraws(n_permutations: int, n_sequences: int) -> int:
+    """Return the number of costly draws.
+
+    Few sequences show less, and need more draws for the same decisions: these cost
+    what the default of the kernel-PCA probe costs on 64 sequences.
+    """
+    least = default_redraws(n_permutations)
+    affordable = _SEQUENCES * (n_permutations // 5) // n_sequences
+    return max(least, min(2 * n_permutations, affordable))
 
 
 def _derived(seed: int, index: int, purpose: int) -> int:
