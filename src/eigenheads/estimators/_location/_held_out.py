@@ -26,7 +26,7 @@ class Candidate:
 
     @property
     def name(self) -> tuple[str, float, int]:
-        """What is fitted, whatever came of it."""
+        """Pooling, penalty and path: what is fitted."""
         return self.pooling, self.alpha, self.path
 
 
