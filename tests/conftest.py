@@ -11,10 +11,15 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     threadpool_limits(1)  # where a plugin has imported NumPy before
+
+# Tests do not measure time: on a busy machine any example may take long.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 # Not tests: models for tests, whose import needs PyTorch.
