@@ -9,7 +9,8 @@
 - ``musk``: ``compare_bag_estimators`` on MUSK1 and MUSK2 (``--data DIR``);
 - ``speed``: processor seconds of one fit, of RBF features and of the choice of penalty;
 - ``choice``: the default and a search as multiples of one fit, with few bags;
-- ``wide``: 2 000 tokens with 6 000 features, dense and sparse.
+- ``wide``: 2 000 tokens with 6 000 features, dense and sparse;
+- ``areas``: the table of mean areas of ``marion2025/bags`` (``--data table.npz``).
 
     python -m benchmarks.bench_bags laws
 """
@@ -85,7 +86,16 @@ SETTINGS = {
 }
 
 
-QUESTIONS = ("default", "laws", "assumptions", "musk", "speed", "choice", "wide")
+QUESTIONS = (
+    "default",
+    "laws",
+    "assumptions",
+    "musk",
+    "speed",
+    "choice",
+    "wide",
+    "areas",
+)
 
 
 def main(quick: bool = False) -> None:
@@ -282,6 +292,19 @@ def run_wide(n=200, n_tokens=10, d=6000):
         print(f"{name:8s} one fit {one:.1f} s, default {auto:.1f} s", flush=True)
 
 
+def run_areas(file):
+    """Mean area under the ROC curve per law and method, as a table of Markdown."""
+    table = np.load(file)
+    pairs = [name.split(": ") for name in table]
+    methods = list(dict.fromkeys(method for _, method in pairs))
+    print("| | " + " | ".join(methods) + " |\n|---|" + "--:|" * len(methods))
+    for law in dict.fromkeys(law for law, _ in pairs):
+        names = [f"{law}: {method}" for method in methods]
+        means = [f"{table[n].mean():.3f}" if n in table else "–" for n in names]
+        shown = " | ".join(mean.removeprefix("0") for mean in means)
+        print(f"| {law.replace('musk', 'MUSK')} | {shown} |")
+
+
 def run(argv=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("question", choices=QUESTIONS)
@@ -295,6 +318,7 @@ def run(argv=None) -> None:
         "speed": run_speed,
         "choice": run_choice,
         "wide": run_wide,
+        "areas": lambda: run_areas(args.data),
     }[args.question]()
 
 

@@ -397,13 +397,13 @@ def collect(results, commit=None):
     ):
         manifest = json.loads(path.read_text())
         key = manifest["key"]
+        target = LEDGER / f"{key}.json"
+        manifest["seconds"] = _least_seconds(target, manifest)
         if manifest["code"] != code_version(key):
             if not commit or manifest["seconds"] < LONG:
                 print(f"skipped, computed by other code: {key}")
                 continue
             manifest = _checked_again(path.parent, manifest, commit)
-        target = LEDGER / f"{key}.json"
-        manifest["seconds"] = _least_seconds(target, manifest)
         target.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(manifest, indent=2, ensure_ascii=False, allow_nan=False)
         target.write_text(text + "\n")

@@ -91,6 +91,13 @@ def test_long_values_are_cut():
     assert len(shown("a" * 1000)) <= 60
 
 
+def test_a_table_is_shown_by_the_columns_that_are_not_numbers():
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame({"a": [1.0], "b": [True], "name": ["x"]})
+    assert shown(table).endswith("(1, 3) whose columns name are not numbers")
+    assert shown(table[["a", "b"]]) == "a DataFrame of shape (1, 2)"
+
+
 @given(ANYTHING)
 def test_every_check_returns_or_says_one_sentence(value):
     checks = (check_number, check_positive, check_count, check_finite_array)

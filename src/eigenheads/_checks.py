@@ -70,11 +70,27 @@ def shown(value: object, *, limit: int = 60) -> str:
     if isinstance(value, np.ndarray) and value.ndim:
         return f"an array of shape {value.shape} and dtype {value.dtype}"
     try:
+        if hasattr(value, "columns") and hasattr(value, "dtypes"):
+            return _shown_frame(value, limit)
         text = repr(value.item() if isinstance(value, np.generic) else value)
     except Exception:  # for example an integer of 5000 digits
         text = f"a value of type {type(value).__name__}"
     text = " ".join(text.split())
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _shown_frame(frame: Any, limit: int) -> str:
+    """Return a text of a DataFrame that names the columns which are not numbers."""
+    text = f"a DataFrame of shape {tuple(frame.shape)}"
+    names = [
+        escape_controls(str(name))
+        for name, kind in zip(frame.columns, frame.dtypes, strict=True)
+        if not str(kind).lower().startswith(("int", "uint", "float", "bool"))
+    ]
+    listed = ", ".join(names)
+    if len(listed) > limit:
+        listed = listed[: limit - 1] + "…"
+    return f"{text} whose columns {listed} are not numbers" if names else text
 
 
 def fail(

@@ -12,6 +12,7 @@ from torch import nn
 from eigenheads.adapters import (
     Capture,
     _probe,
+    _untrained_copy,
     capture_heads,
     compare_models,
     probe_model,
@@ -218,8 +219,27 @@ def test_costly_nulls_take_their_own_draws():
     drawn = {row["null"]: row["n_draws"] for row in found.to_records()}
     assert (drawn["permuted_tokens"], drawn["random_projections"]) == (5, 7)
     assert found.settings["n_redraws"] == 7
-    found = probe_model(encoder(), torch.randn(2, 9, 16), n_permutations=5)
-    assert found.settings["n_redraws"] == 5
+
+
+@pytest.mark.parametrize(
+    ("n_sequences", "n_permutations", "expected"),
+    [(2, 5, 10), (6, 10, 20), (12, 10, 10), (2, 0, 0)],
+)
+def test_few_sequences_have_more_costly_draws(n_sequences, n_permutations, expected):
+    options = {"n_permutations": n_permutations, "n_untrained": 0}
+    batch = torch.randn(n_sequences, 6, 16)
+    found = probe_model(encoder(), batch, statistics=["linear_cka"], **options)
+    assert found.settings["n_redraws"] == expected
+    captured = Capture(encoder(), batch)
+    found = probe_model(captured, statistics=["linear_cka"], **options)
+    assert found.settings["n_redraws"] == expected
+
+
+@pytest.mark.parametrize(
+    ("n_sequences", "expected"), [(1, 400), (6, 400), (12, 213), (40, 64), (99, 40)]
+)
+def test_default_costly_draws(n_sequences, expected):
+    assert _probe._default_redraws(200, n_sequences) == expected
 
 
 def test_a_capture_runs_the_model_once_if_it_fits():
@@ -392,7 +412,9 @@ def test_caches_of_angles_are_rotated(is_paired):
         Capture.of_cache(cache)
 
 
-def test_one_untrained_copy_at_a_time_is_in_memory(monkeypatch):
+@pytest.mark.parametrize(("jobs", "n_most"), [(1, 2), (2, 3)])
+def test_few_untrained_copies_at_a_time_are_in_memory(monkeypatch, jobs, n_most):
+    """With several threads the next copy runs while one is measured."""
     alive = weakref.WeakSet()
     most = []
 
@@ -402,14 +424,27 @@ def test_one_untrained_copy_at_a_time_is_in_memory(monkeypatch):
         most.append(len(alive))
         return made
 
-    monkeypatch.setattr(_probe, "untrained_copy", counted)
-    options = {"statistics": ["entropy"], "n_permutations": 9, "n_untrained": 4}
-    found = probe_model(encoder(), torch.randn(2, 5, 16), **options)
-    assert found["entropy"].nulls["untrained"].shape == (2, 2, 8)
+    for module in (_probe, _untrained_copy):
+        monkeypatch.setattr(module, "untrained_copy", counted)
+    options = {"statistics": ["entropy"], "n_permutations": 9, "n_untrained": 6}
+    found = probe_model(encoder(), torch.randn(2, 5, 16), jobs=jobs, **options)
+    assert found["entropy"].nulls["untrained"].shape == (2, 2, 12)
     gc.collect()
-    # One to see whether copies can be made, then four; a cycle may outlive its turn.
-    assert len(most) == 5
-    assert max(most) <= 2
+    # One to see whether copies can be made, then six; a cycle may outlive its turn.
+    assert len(most) == 7
+    assert max(most) <= n_most
+
+
+def test_copies_that_run_ahead_give_the_same_numbers():
+    before = torch.get_num_threads()
+    options = {"statistics": ["entropy", "linear_cka"], "n_permutations": 9}
+    x = torch.randn(2, 5, 16)
+    one, two = (probe_model(encoder(), x, jobs=jobs, **options) for jobs in (1, 2))
+    for name in options["statistics"]:
+        draws = one[name].nulls["untrained"]
+        np.testing.assert_array_equal(draws, two[name].nulls["untrained"])
+        assert len(np.unique(draws[0, 0])) == 16
+    assert torch.get_num_threads() == before
 
 
 def test_given_untrained_models_are_the_null():
@@ -515,13 +550,41 @@ def test_texts_are_read_with_the_tokenizer(monkeypatch):
         probe_model(encoder(), texts=texts)
     with pytest.raises(ValueError, match="`texts` must be at least one text"):
         probe_model(encoder(), texts=[])
+    with pytest.raises(ValueError, match="`batch` must be given, or `texts`, but not"):
+        probe_model(pair[0], torch.ones(1, 3), texts=texts, tokenizer=Words())
+    arrays = dict.fromkeys(("queries", "keys", "values"), np.ones((1, 2, 4, 3)))
+    with pytest.raises(ValueError, match="`texts` must be left out for heads"):
+        probe_model(arrays, texts=texts)
 
 
-@pytest.mark.parametrize("batch", [3, None, "ids", [1], {}, torch.ones(2, 3)])
-def test_a_tokenizer_that_returns_no_mapping_is_named(batch):
-    sentence = "probe_model: `tokenizer` must be a callable that returns a mapping with"
-    with pytest.raises(ValueError, match=sentence):
-        probe_model(hugging_face("bert"), texts=["a"], tokenizer=lambda *_, **__: batch)
+@pytest.mark.parametrize(
+    ("tokenizer", "got"),
+    [
+        (lambda texts, **options: [1, 2], "one that returned list"),
+        (lambda texts, **options: None, "one that returned NoneType"),
+        (lambda texts, **options: {}, "one that returned an empty mapping"),
+        (
+            lambda texts, **options: {"input_ids": [[1]]},
+            "one whose 'input_ids' is list",
+        ),
+        (lambda texts: {}, "one that raised TypeError"),
+    ],
+)
+def test_a_tokenizer_returns_a_mapping_of_tensors(tokenizer, got):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        probe_model(hugging_face("bert"), texts=["a b c"], tokenizer=tokenizer)
+    message = "probe_model: `tokenizer` must be a tokenizer that returns a mapping of"
+    assert str(caught.value).startswith(message)
+    assert got in str(caught.value)
+
+
+def test_models_without_numbers_are_refused():
+    model = encoder()
+    model.layers[1].linear1 = nn.Linear(16, 16, device="meta")
+    message = "`model` must be a model whose parameters hold numbers; got 'layers.1"
+    for call in (probe_model, Capture, capture_heads):
+        with pytest.raises(ValueError, match=message):
+            call(model, torch.randn(2, 5, 16))
 
 
 def test_progress_without_a_terminal_is_lines(capsys):

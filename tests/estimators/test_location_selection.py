@@ -278,3 +278,24 @@ def test_a_stream_makes_the_choice_of_the_fit_in_memory(rng):
     )
     assert streamed.alpha_ == whole.alpha_
     assert_allclose(streamed.predict(X), whole.predict(X), atol=1e-3)
+
+
+def test_the_fit_to_all_bags_begins_at_solutions_of_folds_too():
+    # Eight of ten folds find the token; from the screened starts of all bags the fit
+    # ends in a minimum whose R² on new bags is -.2.
+    law = SingleLocation(d=20, n_tokens=8)
+    bags, y = law.sample(660, np.random.default_rng([110, 3]))[:2]
+    model = SingleLocationRegressor().fit(bags[:60], y[:60])
+    assert model.start_ == "fold"
+    assert model.score(bags[60:], y[60:]) > 0.8
+
+
+@pytest.mark.parametrize(("d", "is_small"), [(30, True), (40, False)])
+def test_few_bags_of_many_features_get_no_small_penalty(rng, d, is_small):
+    # Values with as many features as bags nearly interpolate with a small penalty.
+    bags = rng.standard_normal((60, 8, d)) * (rng.random((60, 8, d)) < 0.05)
+    y = rng.standard_normal(60)
+    bags[:, 0, 0], bags[:, 0, 1] = 3.0, y
+    model = SingleLocationRegressor().fit(bags, y)
+    assert model.pooling_ == "attention"
+    assert (model.alpha_ < 0.05) == is_small

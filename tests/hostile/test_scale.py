@@ -82,6 +82,10 @@ CASES = {
         BAGS.format(d=10, n_tokens=10, n=100_000),
         "estimators.SingleLocationRegressorCV().fit(X, y)", 900, 3500,
     ),
+    "classifier over penalties, 1e5 bags": (
+        BAGS.format(d=10, n_tokens=10, n=100_000),
+        "estimators.SingleLocationClassifierCV().fit(X, y > 0)", 900, 3500,
+    ),
     "mean pooling, 1e5 bags": (
         BAGS.format(d=10, n_tokens=10, n=100_000),
         "estimators.PooledBagRegressor().fit(X, y)", 120, 2500,

@@ -125,10 +125,10 @@ def test_more_heads_beyond_their_draws_than_by_chance_are_undecided(rng, alterna
     Other heads have draws with larger scores: that takes more draws, it is said.
     """
     sign = -1 if alternative == "less" else 1
-    draws = rng.standard_normal((1, 500, 99))
-    observed = np.zeros((1, 500))
 
-    def row(n_beyond):
+    def row(n_beyond, n_draws=99):
+        draws = rng.standard_normal((1, 500, n_draws))
+        observed = np.zeros((1, 500))
         observed[0, :n_beyond] = draws[0, :n_beyond].max(axis=-1) + 0.1
         nulls = {"n": sign * draws}
         one = Statistic("one", sign * observed, nulls, alternative, "")
@@ -139,8 +139,25 @@ def test_more_heads_beyond_their_draws_than_by_chance_are_undecided(rng, alterna
     assert by_chance["needs"] == ""
     assert (more["n_found"], more["n_undecided"]) == (0, 30)
     sides = 2 if alternative == "two-sided" else 1
-    # 20 m draws for one head, half the level, and 30 heads.
-    assert more["n_needed"] == math.ceil(2 * 20 * sides * 500 / 30) - 1
+    # 20 m draws for one head, 30 heads, and the share of the largest scores.
+    n_needed = math.ceil(20 * sides * 500 / 30 + 20) - 1
+    assert more["n_needed"] == n_needed
+    # They decide, and one draw less does not.
+    assert row(30, n_needed)["n_found"] == 30
+    assert row(30, n_needed - 1)["n_undecided"] == 30
+
+
+@pytest.mark.parametrize("n_draws", [39, 213])
+def test_both_methods_together_rarely_find_what_is_not_there(rng, n_draws):
+    """Any discovery is false; 24 of 200 is the 1e-5 quantile at the level of 0.05."""
+    n_false = 0
+    for _ in range(200):
+        shape = (1, 72, n_draws + 1)
+        numbers = rng.standard_normal(shape) + rng.standard_normal((1, 1, shape[-1]))
+        nulls = {"n": numbers[..., 1:]}
+        one = Statistic("one", numbers[..., 0], nulls, "greater", "")
+        n_false += ModelProbe([0], ["a"], {"one": one}).stands_out("one").any()
+    assert n_false <= 24
 
 
 def test_undecided_statistics_without_any_effect_are_rare(rng):

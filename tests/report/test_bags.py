@@ -51,6 +51,14 @@ def test_words_and_patches(fitted):
     )
     (heat,) = image.ax_.get_images()
     np.testing.assert_allclose(heat.get_array().ravel(), image.weights)
+    assert f"token {model.locate(X[:1])[0]}" in image.ax_.get_title()
+    over = AttentionDisplay.from_estimator(
+        model, X[0], kind="image", patches=(2, 3), image=np.zeros((4, 6)), ax=axes()
+    )
+    _, heat = over.ax_.get_images()
+    opaque = np.argmax(heat.get_alpha())
+    assert opaque == model.locate(X[:1])[0]
+    assert heat.get_alpha().max() < 1
 
 
 def test_errors_say_what_is_missing(fitted):

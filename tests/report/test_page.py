@@ -158,3 +158,16 @@ def test_a_changed_verdict_stands_out(store):
 def test_an_empty_folder_gets_a_sentence(tmp_path):
     with pytest.raises(ValueError, match=r"report: `out` must be a folder with result"):
         write_report(tmp_path)
+
+
+def test_a_changed_setting_is_shown_and_not_judged(tmp_path):
+    (result,) = reproduce(
+        "marion2025/large_lambda", preset="smoke", out=tmp_path, d=300
+    )
+    page = render_report([result])
+    assert "preset smoke with d=300, seed 0" in page
+    assert "--preset smoke --seed 0 --set d=300" in page
+    assert page.count(">not judged:") == len(result.claims)
+    assert "on record:" not in page
+    assert 'data-label="undecided">0<' in page
+    assert 'data-label="our checks">0 of 0<' in page

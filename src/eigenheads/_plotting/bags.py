@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _KINDS = ("bars", "text", "image")
 # Characters per line of marked words, and of a label below a bar.
 _LINE, _LABEL = 60, 18
+# Opacity of the patch with the largest weight over an image.
+_OPAQUE = 0.7
 
 
 @dataclass
@@ -228,17 +230,16 @@ class AttentionDisplay:
     def _image(self, axes: "Axes") -> None:
         rows, columns = self.patches or (1, len(self.weights))
         extent = (0.0, float(columns), float(rows), 0.0)
+        heat = np.abs(self.weights).reshape(rows, columns)
+        alpha: Any = None
         if self.image is not None:
             axes.imshow(self.image, extent=extent, cmap="gray")
-        drawn = axes.imshow(
-            np.abs(self.weights).reshape(rows, columns),
-            extent=extent,
-            cmap="inferno",
-            alpha=1.0 if self.image is None else 0.6,
-            vmin=0.0,
-        )
+            # Patches without weight show the image as it is.
+            alpha = _OPAQUE * heat / (heat.max() or 1.0)
+        drawn = axes.imshow(heat, extent=extent, cmap="inferno", alpha=alpha, vmin=0.0)
         axes.figure.colorbar(drawn, ax=axes, label="attention weight")
         axes.set_axis_off()
+        self._name_deciding_token(axes)
 
 
 def _short(label: str) -> str:

@@ -82,6 +82,7 @@ _OF_MODELS = (
 
 def read_batch(model: nn.Module, batch: Any, *, owner: str) -> ModelBatch:
     """Return a batch as arguments of the model, on its device, or raise."""
+    check_has_weights(model, owner=owner)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
@@ -106,6 +107,16 @@ def read_batch(model: nn.Module, batch: Any, *, owner: str) -> ModelBatch:
     _check_ids(model, kwargs.get("input_ids"), owner=owner)
     _check_finite(read, owner=owner)
     return read
+
+
+def check_has_weights(model: nn.Module, *, owner: str) -> None:
+    """Raise if parameters of the model are on the device ``meta``."""
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta:
+            got = Got(f"{name!r} on the device meta")
+            contract = "a model whose parameters hold numbers"
+            hint = "Load its weights first."
+            fail("model", contract, got, owner=owner, hint=hint)
 
 
 def run_model(model: nn.Module, batch: ModelBatch, *, owner: str) -> None:

@@ -1,7 +1,9 @@
 """All statistics of one captured layer, whichever probe measures them."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from copy import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from threadpoolctl import threadpool_limits
 from eigenheads._parallel import (
     RunPool,
     advance,
+    beside,
     n_threads,
     reporting,
     threads,
@@ -25,7 +28,7 @@ from eigenheads.probes import (
     head_probe,
     kernel_pca_probe,
 )
-from eigenheads.probes._covariance import untrained_covariance_statistics
+from eigenheads.probes._covariance import WIDE, untrained_covariance_statistics
 from eigenheads.probes._covariance_nulls import ABOUT as COVARIANCE_STATISTICS
 from eigenheads.probes._head_probe import subspace_affinity, untrained_head_statistics
 from eigenheads.probes._head_statistics import BUILT_IN, as_statistic
@@ -75,16 +78,20 @@ class LayerProbe:
         results = []
         # Probes report a unit per head and sequence; all parts add up to one layer.
         units = captured.n_heads * len(captured.mask)
-        with weighing((0.6 if self.of_heads else 1.0) / units):
-            if self.uses_kernel:
-                results.append(self._kernel(captured, options))
-        with weighing((0.4 if self.uses_kernel else 1.0) / units):
-            if self.of_heads:
-                results.append(self._heads(captured))
-        with reporting(lambda units: None):
-            if self.uses_covariance and _has_matrices(captured):
-                arrays = _arrays(captured, _COVARIANCE_ARRAYS)
-                results.append(covariance_probe(**arrays, **options))
+        covariance: Callable[[], list[ProbeResult]]
+        covariance = partial(self._covariance, captured, options)
+        with ExitStack() as stack:
+            if captured.tokens is not None and captured.tokens.shape[-1] < WIDE:
+                # Limits that overlap in time end in the wrong order: one for all.
+                stack.enter_context(threadpool_limits(1, user_api="blas"))
+                covariance = stack.enter_context(beside(covariance))
+            with weighing((0.6 if self.of_heads else 1.0) / units):
+                if self.uses_kernel:
+                    results.append(self._kernel(captured, options))
+            with weighing((0.4 if self.uses_kernel else 1.0) / units):
+                if self.of_heads:
+                    results.append(self._heads(captured))
+            results += covariance()
         if self.uses_affinity and captured.w_output is not None:
             matrices = np.asarray(captured.w_output, dtype=np.float64)
             found = subspace_affinity(matrices, self.n_permutations, self.seed)
@@ -141,9 +148,11 @@ class LayerProbe:
         return by_head, by_layer
 
     def with_draws(self, n_permutations: int) -> "LayerProbe":
-        """Return the same with another number of draws."""
+        """Return the same with another number of draws, at most as many costly ones."""
         other = copy(self)
         other.n_permutations = n_permutations
+        if self.n_redraws is not None:
+            other.n_redraws = min(self.n_redraws, n_permutations)
         return other
 
     def observe(self, captured: CapturedLayer) -> dict[str, FloatArray]:
@@ -163,6 +172,15 @@ class LayerProbe:
             n_redraws=self.n_redraws,
             **options,
         )
+
+    def _covariance(
+        self, captured: CapturedLayer, options: dict[str, Any]
+    ) -> list[ProbeResult]:
+        if not self.uses_covariance or not _has_matrices(captured):
+            return []
+        with reporting(lambda units: None):
+            arrays = _arrays(captured, _COVARIANCE_ARRAYS)
+            return [covariance_probe(**arrays, **options)]
 
     def _heads(self, captured: CapturedLayer) -> ProbeResult:
         return head_probe(

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -32,16 +31,19 @@ from eigenheads.adapters._token_sets import (
     Contrasts,
     without_tokens,
 )
-from eigenheads.adapters._untrained_copy import untrained_copy
+from eigenheads.adapters._untrained_copy import UntrainedCaptures, untrained_copy
 from eigenheads.probes import (
     ModelProbe,
     Statistic,
 )
 from eigenheads.probes._head_probe import read_statistics
+from eigenheads.probes._kernel_nulls import default_redraws
 from eigenheads.probes._result import stack_layers, with_untrained
 
 _OWNER = "probe_model"
 _MAX_BYTES = 2**30
+# From this number of sequences on, costly nulls have the fewest draws.
+_SEQUENCES = 64
 # Statistics that need token ids.
 _OF_REPEATED = ("duplicate_token", "induction")
 
@@ -93,9 +95,10 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
         without outliers (:attr:`eigenheads.probes.ModelProbe.contrasts`).
     n_permutations, n_redraws
         Draws of each null; nulls of the kernel-PCA probe that redraw values or keys
-        have `n_redraws`, by default a fifth, but at least 39. With 39 draws a single
-        head can stand out among any number of heads and statistics (see
-        :meth:`eigenheads.probes.ModelProbe.q_value`).
+        have `n_redraws`. By default these are a fifth for 64 sequences or more, and
+        at least 39; for fewer sequences there are more, at equal cost, up to twice
+        `n_permutations`. With 39 draws a single head can stand out among any number of
+        heads and statistics (see :meth:`eigenheads.probes.ModelProbe.q_value`).
     n_untrained
         Number of untrained copies of the model that give the null ``untrained``; 0 for
         none. With `m` copies of `h` heads per layer, no p-value is below 1/(mh + 1), or
@@ -142,22 +145,23 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     progress = check_flag("progress", progress, owner=_OWNER)
     check_count("jobs", 1 if jobs is None else jobs, owner=_OWNER)
     wanted = _read_names(statistics)
-    if texts is None and tokenizer is not None:
-        fail("tokenizer", "left out without `texts`", tokenizer, owner=_OWNER)
+    _check_source(model, batch, texts, tokenizer)
     if isinstance(model, nn.Module):
         if texts is not None:
             batch = tokenize_texts(model, texts, tokenizer, owner=_OWNER)
         attention = find_attention_layers(model, owner=_OWNER)
         select_layers(attention, layers, owner=_OWNER)
-        read_batch(model, batch, owner=_OWNER)
-        # At a time there are arrays of the model and of one copy. Statistics compute
+        n_rows = read_batch(model, batch, owner=_OWNER).n_rows
+        # At a time there are arrays of the model and of two copies. Statistics compute
         # the attention weights, head by head.
         options: dict[str, Any] = {"layers": layers, "batch_size": batch_size}
-        options |= {"max_bytes": _MAX_BYTES // 2, "with_weights": False}
+        options |= {"max_bytes": _MAX_BYTES // 3, "with_weights": False}
         capture = Capture(model, batch, **options)
-        others: Sequence[Iterable[CapturedLayer] | Callable[[], Capture]]
+        others: Any
         if untrained is None:
-            others, notes = _untrained_copies(model, n_untrained, seed, batch, options)
+            others, notes = _untrained_copies(
+                capture, n_untrained, seed, batch, options
+            )
         else:
             models = _check_untrained(untrained)
             # These are kept: all models share the memory limit.
@@ -165,6 +169,9 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
             others, notes = [Capture(one, batch, **options) for one in models], []
     else:
         capture, others, notes = as_capture(model, owner=_OWNER), [], []
+        n_rows = len(next(iter(capture)).mask)
+    if n_redraws is None:
+        n_redraws = _default_redraws(n_permutations, n_rows)
     if statistics is None and capture.token_ids is None:
         wanted = [name for name in wanted if name not in _OF_REPEATED]
     contrasts = WITHOUT if ignore_tokens is None else WITH_ALL
@@ -278,6 +285,25 @@ def _draws_of(
         ]
 
 
+def _check_source(model: Any, batch: Any, texts: Any, tokenizer: Any) -> None:
+    """Raise if arguments exclude each other."""
+    if texts is None and tokenizer is not None:
+        fail("tokenizer", "left out without `texts`", tokenizer, owner=_OWNER)
+    if isinstance(model, nn.Module):
+        if (batch is None) == (texts is None):
+            contract = "given, or `texts`, but not both"
+            fail("batch", contract, Got(_kind(batch)), owner=_OWNER)
+        return
+    for name, given in (("batch", batch), ("texts", texts)):
+        if given is not None:
+            contract = "left out for heads that were captured before"
+            fail(name, contract, Got(_kind(given)), owner=_OWNER)
+
+
+def _kind(given: object) -> str:
+    return "None" if given is None else type(given).__name__
+
+
 def _read_names(statistics: Sequence[object] | None) -> list[object]:
     """Return statistics by name or object; names must be known and different."""
     if statistics is None:
@@ -309,26 +335,25 @@ def _check_untrained(given: Sequence[nn.Module]) -> list[nn.Module]:
 
 
 def _untrained_copies(
-    model: nn.Module, count: int, seed: int, batch: Any, options: Mapping[str, Any]
-) -> tuple[list[Callable[[], Capture]], list[str]]:
-    """Return functions that capture untrained copies, or a note why there are none."""
+    capture: Capture, count: int, seed: int, batch: Any, options: Mapping[str, Any]
+) -> tuple[UntrainedCaptures, list[str]]:
+    """Return captures of untrained copies, or a note why there are none."""
     count = check_count("n_untrained", count, owner=_OWNER, minimum=0)
     # Purpose 1, so that no copy shares its seed with the nulls of a layer.
     seeds = [_derived(seed, index, 1) for index in range(count)]
-
-    def capture(own: int) -> Capture:
-        made = untrained_copy(model, own)
-        assert isinstance(made, nn.Module)
-        return Capture(made, batch, **options)
-
+    notes = []
     # The first one shows whether copies can be made at all.
-    first = untrained_copy(model, seeds[0]) if seeds else None
+    assert capture.model is not None
+    first = untrained_copy(capture.model, seeds[0]) if seeds else None
     if isinstance(first, str):
-        return [], [
+        seeds = []
+        notes.append(
             f"The null of untrained models is not available: {first}. "
             "Pass such models as `untrained`."
-        ]
-    return [partial(capture, own) for own in seeds], []
+        )
+    return UntrainedCaptures(
+        capture, seeds, lambda made: Capture(made, batch, **options)
+    ), notes
 
 
 def _remarks(captured: CapturedLayer, found: Mapping[str, Statistic]) -> list[str]:
@@ -355,6 +380,17 @@ def _remarks(captured: CapturedLayer, found: Mapping[str, Statistic]) -> list[st
                 "known."
             )
     return remarks
+
+
+def _default_redraws(n_permutations: int, n_sequences: int) -> int:
+    """Return the number of costly draws.
+
+    Few sequences show less, and need more draws for the same decisions: these cost
+    what the default of the kernel-PCA probe costs on 64 sequences.
+    """
+    least = default_redraws(n_permutations)
+    affordable = _SEQUENCES * (n_permutations // 5) // n_sequences
+    return max(least, min(2 * n_permutations, affordable))
 
 
 def _derived(seed: int, index: int, purpose: int) -> int:

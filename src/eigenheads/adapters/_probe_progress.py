@@ -42,14 +42,12 @@ class ProbeProgress:
     def estimate(self, run: "LayerProbe", captured: CapturedLayer) -> None:
         """Time small parts of the work on a layer, and write the time of the whole."""
         by_head, by_layer = run.split()
-        units = captured.n_heads * len(captured.mask)
-        share = units / min(n_threads(), len(captured.mask))
-        small = _one_head(captured)
+        share = len(captured.mask) / min(n_threads(), len(captured.mask))
+        small = _one_sequence(captured)
         with reporting(lambda units: None):
-            # One head on one sequence is a unit; the parts of whole layers are timed
-            # with few draws, in which their time is linear. The first call on one head
-            # loads compiled code.
-            by_head(small)
+            # One sequence is a unit; the parts of whole layers are timed with few
+            # draws, in which their time is linear. The first call loads compiled code.
+            by_head.with_draws(1)(small)
             each = share * _seconds(by_head, small)
             n_draws = by_layer.n_permutations
             few, more = (min(n, n_draws) for n in _FEW)
@@ -103,20 +101,14 @@ def _seconds(run: Callable[[CapturedLayer], object], captured: CapturedLayer) ->
     return time.perf_counter() - began
 
 
-def _one_head(captured: CapturedLayer) -> CapturedLayer:
-    """Return the first head of the layer on its longest sequence."""
+def _one_sequence(captured: CapturedLayer) -> CapturedLayer:
+    """Return the layer on its longest sequence."""
     row = slice(i := int(captured.mask.sum(axis=1).argmax()), i + 1)
     cut: dict[str, Any] = {}
     for field in fields(captured):
         array = getattr(captured, field.name)
-        if not isinstance(array, np.ndarray):
-            continue
-        if field.name in ("tokens", "mask"):
+        if isinstance(array, np.ndarray) and not field.name.startswith(("w_", "b_")):
             cut[field.name] = array[row]
-        elif field.name.startswith(("w_", "b_")):
-            cut[field.name] = array if field.name == "b_output" else array[:1]
-        else:
-            cut[field.name] = array[row, :1]
     return replace(captured, **cut)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from eigenheads._checks import (
     Got,
@@ -15,7 +15,6 @@ from eigenheads._checks import (
     check_items,
     check_positive,
     fail,
-    shown,
 )
 from eigenheads._extras import require
 from eigenheads.adapters._activation_cache import as_array, cache_layers
@@ -231,8 +230,8 @@ def tokenize_texts(
     # Decoders have no padding token; the mask hides it in any case.
     if getattr(tokenizer, "pad_token", "") is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
+    check_tokenizer(tokenizer, texts[0], owner=owner)
     longest = longest_sequence(model) or _MAX_TOKENS
-    check_encoding(tokenizer, texts[:1], owner=owner)
     return dict(
         tokenizer(
             texts,
@@ -244,13 +243,24 @@ def tokenize_texts(
     )
 
 
-def check_encoding(tokenizer: Any, texts: Sequence[str], *, owner: str) -> None:
-    """Raise unless a tokenizer returns a mapping, as those of Hugging Face do."""
-    batch = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
-    if not isinstance(batch, Mapping) or "input_ids" not in batch:
-        contract = "a callable that returns a mapping with input_ids"
-        got = Got(f"one that returns {shown(batch)}")
-        fail("tokenizer", contract, got, owner=owner)
+def check_tokenizer(tokenizer: Any, text: str, *, owner: str) -> None:
+    """Raise unless a tokenizer returns a mapping of tensors, tried on one text."""
+    contract = "a tokenizer that returns a mapping of tensors"
+    hint = "Pass one of Hugging Face, or a batch instead of `texts`."
+    options = {"padding": True, "truncation": True, "max_length": _MAX_TOKENS}
+    try:
+        found = tokenizer([text], **options, return_tensors="pt")
+    except Exception as error:  # a tokenizer may be any function
+        got = Got(f"one that raised {error!r}"[:400])
+        fail("tokenizer", contract, got, owner=owner, hint=hint)
+    if not isinstance(found, Mapping) or not found:
+        what = "an empty mapping" if found == {} else type(found).__name__
+        got = Got(f"one that returned {what}")
+        fail("tokenizer", contract, got, owner=owner, hint=hint, error=TypeError)
+    for name, array in found.items():
+        if not isinstance(array, Tensor):
+            got = Got(f"one whose {name!r} is {type(array).__name__}")
+            fail("tokenizer", contract, got, owner=owner, hint=hint, error=TypeError)
 
 
 def _token_ids(batch: Any) -> NDArray[Any] | None:

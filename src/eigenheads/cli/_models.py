@@ -52,7 +52,7 @@ def probe_command(
         typer.Option(
             help="Draws of the expensive null distributions: random values, keys and "
             "projections.",
-            show_default="a fifth of --permutations, at least 39",
+            show_default="a fifth of --permutations for 64 texts; more for fewer",
         ),
     ] = None,
     untrained: Annotated[

@@ -100,7 +100,7 @@ def change_params(params: Any, settings: Mapping[str, Any], *, owner: str) -> An
     changed: dict[str, Any] = {}
     for name, value in settings.items():
         if name not in names:
-            contract = f"settings of one or more of {', '.join(names)}"
+            contract = f"parameters of the experiment ({', '.join(names)})"
             fail(
                 "settings", contract, name, owner=owner, hint=suggest_name(name, names)
             )

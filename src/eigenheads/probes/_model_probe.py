@@ -102,9 +102,11 @@ class ModelProbe:
             p_values = [self._p_values[name][null] for name in names]
             q = q_values(np.stack(p_values), method=self._method)
             if self._takes_largest(null):
-                # Each method has half of the level, so that the shares of false
-                # discoveries that they allow add up to it.
-                q = np.minimum(1.0, 2 * np.fmin(q, self._largest_p_values(null)))
+                # The methods share the level, so that the shares of false discoveries
+                # that they allow add up to it.
+                share = self._share_of_largest(null)
+                both = np.fmin(q / (1 - share), self._largest_p_values(null) / share)
+                q = np.minimum(1.0, both)
             by_null[null] = dict(zip(names, q, strict=True))
         return by_null
 
@@ -129,6 +131,16 @@ class ModelProbe:
             else np.nan
         )
         return found
+
+    def _share_of_largest(self, null: str) -> float:
+        """Return the share of the level that p-values by the largest scores have.
+
+        It is the least with which these can decide, at most a half.
+        """
+        counts = [self[name].nulls[null].shape[-1] for name in self._families[null]]
+        n_draws = min((n for n in counts if 2 / (1 + n) <= _LEVEL), default=0)
+        # The factor absorbs rounding errors of the quotient.
+        return min(0.5, (1 + 1e-9) / (_LEVEL * (1 + n_draws)))
 
     @cached_property
     def _p_values(self) -> dict[str, dict[str, FloatArray]]:
@@ -181,13 +193,14 @@ class ModelProbe:
         -----
         With :math:`B` draws no p-value is below :math:`1/(B + 1)`, so that
         Benjamini-Hochberg needs :math:`20 m` draws to find one head in :math:`m` tests.
-        With fewer draws the q-value is :math:`2 \min(q, p)`, with the q-value of
-        :func:`q_values` and the p-value :math:`p` of the largest standard score over
-        the family (Westfall and Young, 1993), for which 39 draws suffice. If :math:`V`
-        false ones are among :math:`R` discoveries, then
+        With fewer draws the q-value is :math:`\min(q/(1 - w), p/w)`, with the q-value
+        :math:`q` of :func:`q_values`, the p-value :math:`p` of the largest standard
+        score over the family (Westfall and Young, 1993), for which 39 draws suffice,
+        and its share :math:`w = \min(1/2, 20/(B + 1))` of the level. If :math:`V` false
+        ones are among :math:`R` discoveries, then
         :math:`V/R \le V_q/R_q + 1\{V_p > 0\}`, with expectation at most
-        :math:`\alpha/2 + \alpha/2`. The null ``untrained`` has no joint draws of all
-        heads and uses :func:`q_values` only.
+        :math:`(1 - w)\alpha + w\alpha`. The null ``untrained`` has no joint draws of
+        all heads and uses :func:`q_values` only.
         """
         nulls = list(self[statistic].nulls)
         check_choice("null", null, nulls, owner="ModelProbe.q_value")
@@ -241,9 +254,12 @@ class ModelProbe:
         names = self._families[null]
         n_extreme = sum(int(self._is_extreme(name, null).sum()) for name in names)
         alone = self._n_alone(null, level)
-        share = 1 if null == UNTRAINED else 2
         # Benjamini-Hochberg: k tests at the least p-value need a k-th of the draws.
-        return min(alone, math.ceil(share * (alone + 1) / max(1, n_extreme)) - 1)
+        needed = (alone + 1) / max(1, n_extreme)
+        if null != UNTRAINED:
+            # It has the level less 1/(B + 1), or less a half.
+            needed = max(needed + 1 / level, 2 / level)
+        return min(alone, math.ceil(round(needed, 6)) - 1)
 
     def stands_out(self, statistic: str, level: float = _LEVEL) -> NDArray[np.bool_]:
         """Return the heads with q <= `level` against every null that can decide.

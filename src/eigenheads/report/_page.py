@@ -1,6 +1,8 @@
 """The report of reproductions: one HTML page with claims, figures and settings."""
 
+import json
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
@@ -30,13 +32,15 @@ from eigenheads.experiments import (
     stored_results,
 )
 from eigenheads.experiments._claims import (
+    CHANGED_SETTING,
     count_verdicts,
     format_expected,
     format_measured,
 )
 from eigenheads.experiments._digest import code_version
-from eigenheads.experiments._registry import PRESETS, get_paper
+from eigenheads.experiments._registry import PRESETS, get_paper, preset_params
 from eigenheads.experiments._run import current_figure, stored_run
+from eigenheads.experiments._store import plain_params
 from eigenheads.experiments._untested import untested_claims
 
 # Figures that are readable as thumbnails; for other papers the first figure is shown.
@@ -111,6 +115,7 @@ def render_report(results: Iterable[Result]) -> str:
     )
     environment.filters["expectation"] = format_expected
     environment.filters["measurement"] = format_measured
+    environment.tests["judged"] = _is_judged
     papers: dict[str, list[dict[str, Any]]] = {}
     results = check_items("results", results, "results", owner="render_report")
     for result in results:
@@ -143,6 +148,7 @@ def _section(result: Result) -> dict[str, Any]:
     # The table at the top shows the same drawing again, as a thumbnail.
     svg = svg.replace("<svg", f'<svg id="{name}-drawing"', 1)
     is_current = result.code == code_version(experiment.key)
+    settings = _changed_settings(experiment, result)
     return {
         "id": name,
         "experiment": experiment,
@@ -153,11 +159,40 @@ def _section(result: Result) -> dict[str, Any]:
         "alt": _alt(experiment.title, result.claims),
         "is_current": is_current,
         "table": _table(experiment, result) if is_current else [],
-        "command": (
-            f"eigenheads reproduce {result.key} "
-            f"--preset {result.preset} --seed {result.seed}"
+        "settings": settings,
+        "command": " ".join(
+            [
+                f"eigenheads reproduce {result.key}",
+                f"--preset {result.preset} --seed {result.seed}",
+                *(f"--set {shlex.quote(setting)}" for setting in settings),
+            ]
         ),
     }
+
+
+def _changed_settings(experiment: Experiment[Any], result: Result) -> list[str]:
+    """Return the parameters that differ from the preset, as ``--set`` reads them."""
+    if all(map(_is_judged, result.claims)):
+        return []
+    usual = preset_params(experiment, result.preset)
+    # A run with real data has other parameters than one without, in the same preset.
+    fuller = usual if experiment.with_data is None else experiment.with_data(usual)
+    known = [plain_params(params) for params in (usual, fuller)]
+    return [
+        f"{name}={_setting(value)}"
+        for name, value in result.params.items()
+        if all(value != params.get(name) for params in known)
+    ]
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_setting, value))
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _is_judged(claim: Claim) -> bool:
+    return claim.undecided != CHANGED_SETTING
 
 
 def _table(experiment: Experiment[Any], result: Result) -> list[list[str]]:
@@ -169,7 +204,8 @@ def _table(experiment: Experiment[Any], result: Result) -> list[list[str]]:
 
 def _alt(title: str, claims: Iterable[Claim]) -> str:
     findings = "; ".join(
-        f"{claim.statement}: {format_measured(claim)} ({claim.verdict})"
+        f"{claim.statement}: {format_measured(claim)} "
+        f"({claim.verdict if _is_judged(claim) else CHANGED_SETTING})"
         for claim in claims
     )
     return f"{title}. {findings}." if findings else f"{title}."
@@ -196,7 +232,13 @@ def _tally(
     paper: str, sections: list[dict[str, Any]], claims: list[Claim]
 ) -> dict[str, Any]:
     """Count the paper's own claims by verdict, and our checks apart from them."""
-    measured = [claim for section in sections for claim in section["result"].claims]
+    claims = [claim for claim in claims if _is_judged(claim)]
+    measured = [
+        claim
+        for section in sections
+        for claim in section["result"].claims
+        if _is_judged(claim)
+    ]
     checks = [claim for claim in measured if claim.is_check]
     return {
         **{

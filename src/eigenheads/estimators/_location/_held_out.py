@@ -1,6 +1,6 @@
 """Candidates of the choice of a penalty, and their outputs on held-out bags."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -24,18 +24,27 @@ class Candidate:
     scale: float = 1.0
     score: float = np.nan
 
+    @property
+    def name(self) -> tuple[str, float, int]:
+        """Pooling, penalty and path: what is fitted."""
+        return self.pooling, self.alpha, self.path
+
 
 @dataclass(frozen=True)
 class HeldOut:
     """Outputs of all candidates on bags that they were not fitted to.
 
-    `outputs` are relative to `constants`, the best constants of the folds.
+    `outputs` are relative to `constants`, the best constants of the folds. `solutions`
+    has the coefficients of the heads on each fold, by name.
     """
 
     settings: HeadSettings
     sample: LabelledBags
     constants: FloatArray
     outputs: dict[Candidate, FloatArray]
+    solutions: dict[tuple[str, float, int], list[FloatArray]] = field(
+        default_factory=dict
+    )
 
     @property
     def size(self) -> float:

@@ -197,7 +197,9 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     by ten-fold cross-validation (five-fold from 200 bags on; below ten different bags a
     moderate penalty is taken). Equal bags are in one fold, and folds do not depend on
     the order of bags. Heads that would not be chosen are left out after some folds, and
-    below 200 bags a clear lead ends the comparison. Out-of-fold predictions of each
+    below 200 bags a clear lead ends the comparison; there penalties below .05 need at
+    least two bags per feature. The fit to all bags also begins at the solution of a
+    fold, and keeps it if its loss is clearly less. Out-of-fold predictions of each
     candidate are shrunk towards the mean by the factor that fits best, reduced further
     if it could be zero; attention is chosen if it beats mean pooling by more than a
     standard error. The factor becomes part of value and intercept. Large data are

@@ -17,7 +17,6 @@ values and intercept.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -71,14 +70,18 @@ _FEWEST_BAGS = 10
 # The choice is made on at most this many numbers, or this many bags per feature.
 _MOST_NUMBERS = 2**22
 _BAGS_PER_FEATURE = 20
-# The scale of outputs is zero up to this t², and reduced by (this / t²)² above. Without
-# any law, 60 bags of 10 to 300 features had a t² above 16 in 3 of 215 draws for
-# attention (largest 23), and above 8 in 6 for mean pooling (largest 11).
-_CAUTION = {"mean": 8.0, "attention": 20.0}
+# The scale of outputs is zero up to this t², and reduced by (this / t²) to this power
+# above. Without any law, 60 bags of 10 to 300 features had a t² above 16 in 3 of 215
+# draws for attention (largest 23), and of 3 to 300 features one above 10 in 12 of 1 800
+# for mean pooling (largest 16).
+_CAUTION = {"mean": 10.0, "attention": 20.0}
+_POWER = {"mean": 1.5, "attention": 2.0}
 # Outputs that fit best if they are shrunk by more than this are those of an overfit.
 _LEAST_SCALE = 0.5
 # Fits to a fold need not be exact.
 _FOLD_TOLERANCE, _FOLD_ITERATIONS = 30.0, 100
+# Losses from two starts that are closer than this are those of one minimum.
+_CLEARLY_LESS = 0.99
 # Of the path that begins with a small penalty, folds try only the best starts.
 _FOLD_STARTS = 2
 # After a third of the bags, or this many, heads are left out, judged by the better of
@@ -99,13 +102,15 @@ Paths: TypeAlias = tuple[tuple[float, ...], ...]
 class PenaltyChoice:
     """The best candidate, the constant that outputs are shrunk to, all candidates.
 
-    `pooling` has the penalties of mean pooling by path, and their weights.
+    `pooling` has the penalties of mean pooling by path, and their weights; `solutions`
+    are those of the best candidate on the folds, if it is a head.
     """
 
     best: Candidate
     constant: FloatArray
     candidates: list[Candidate]
     pooling: dict[tuple[float, int], float] = field(default_factory=dict)
+    solutions: list[FloatArray] = field(default_factory=list)
 
 
 def choose_penalty(state: FitState) -> PenaltyChoice:
@@ -131,8 +136,13 @@ def choose_penalty(state: FitState) -> PenaltyChoice:
             f"{one.pooling} pooling, alpha {one.alpha:.3g}: out-of-fold score "
             f"{one.score:.4f} with scale {one.scale:.3f}"
         )
+    best = _best(found, held)
     return PenaltyChoice(
-        _best(found, held), constant, [one for one, _ in found], pooling
+        best,
+        constant,
+        [one for one, _ in found],
+        pooling,
+        held.solutions.get(best.name, []),
     )
 
 
@@ -159,20 +169,13 @@ def _hold_out(
         inside, others = np.flatnonzero(member == fold), np.flatnonzero(member != fold)
         constants[inside] = _best_constant(pooled.take(others), state)
         held_out = whitened.take(inside).bags
-        found = chain(
-            (
-                (candidate, _outputs_of(one, held_out))
-                for candidate, one in _heads(
-                    _on_fold(heads, whitened.take(others)), paths, left
-                )
-            ),
-            _pooled_outputs(
-                _on_fold(state, pooled.take(others)),
-                penalties,
-                pooled.take(inside).bags,
-            ),
-        )
-        for candidate, some in found:
+        found = dict[Candidate, FloatArray]()
+        for head, one in _heads(_on_fold(heads, whitened.take(others)), paths, left):
+            held.solutions.setdefault(head.name, []).append(one.flat)
+            found[head] = _outputs_of(finish(one), held_out)
+        others_pooled = _on_fold(state, pooled.take(others))
+        found |= _pooled_outputs(others_pooled, penalties, pooled.take(inside).bags)
+        for candidate, some in found.items():
             kept = held.outputs.setdefault(candidate, np.zeros(constants.shape))
             kept[inside] = some - constants[inside]
     return held
@@ -222,7 +225,11 @@ def _best(found: list[tuple[Candidate, FloatArray]], held: HeldOut) -> Candidate
 
 
 def fit_chosen(state: FitState, choice: PenaltyChoice) -> FitState:
-    """Fit all bags with the chosen candidate, along the path that led to it."""
+    """Fit all bags with the chosen candidate, along the path that led to it.
+
+    The path may end in a worse minimum than on the folds. So solutions of the folds are
+    starts, too, and the one whose penalised loss is clearly less is kept.
+    """
     chosen = choice.best
     if chosen.pooling == "mean" or chosen.scale == 0:
         return fit_averaged_pooling(state, choice)
@@ -230,7 +237,24 @@ def fit_chosen(state: FitState, choice: PenaltyChoice) -> FitState:
     found = begin_path(state, path[0])
     for alpha in path[1 : path.index(chosen.alpha) + 1]:
         found = continue_path(found, alpha)
-    return finish(found)
+    other = _from_folds(found, choice.solutions)
+    return finish(other if other.value < _CLEARLY_LESS * found.value else found)
+
+
+def _from_folds(state: FitState, solutions: list[FloatArray]) -> FitState:
+    """Fit the head from the solution of the folds that suits all bags best.
+
+    To save time with many bags, only if it suits them better than the state does.
+    """
+    begun = replace(state, attended=None, start="fold")
+    objective = begun.objective()
+    with objective.loss.threads():
+        own, *losses = (float(objective(one)[0]) for one in [state.flat, *solutions])
+    best = int(np.argmin(losses)) if losses else 0
+    is_few = state.data.n_bags < FEW_BAGS
+    if not losses or not (is_few or losses[best] < _CLEARLY_LESS * own):
+        return state
+    return hold_to_attended(refine(replace(begun, flat=solutions[best])))
 
 
 def fit_averaged_pooling(state: FitState, choice: PenaltyChoice) -> FitState:
@@ -285,8 +309,21 @@ def _best_constant(batch: LabelledBags, state: FitState) -> FloatArray:
 def _paths(state: FitState) -> Paths:
     name = "numbers" if state.settings.kind == SQUARED else "classes"
     # Few bags show weak differences of radii, but not of scores.
-    is_short = state.data.n_bags < _WEAK_FROM[name] and state.precision is None
-    return _PATHS[name][:-1] if is_short else _PATHS[name]
+    n_bags = state.data.n_bags
+    is_short = n_bags < _WEAK_FROM[name] and state.precision is None
+    paths = _PATHS[name][:-1] if is_short else _PATHS[name]
+    if state.settings.kind == SQUARED and _may_interpolate(state):
+        return paths[:1]
+    return paths
+
+
+def _may_interpolate(state: FitState) -> bool:
+    """Return whether values with a small penalty nearly interpolate few numbers.
+
+    Out-of-fold errors then vary so much that they are useless, as with mean pooling.
+    """
+    few, width = state.data.n_bags, state.data.n_features
+    return few < FEW_BAGS and 2 * width > few and state.precision is None
 
 
 def _sample(data: LocationData) -> LabelledBags:
@@ -324,14 +361,15 @@ def _promising(held: HeldOut, n_bags: int) -> list[Candidate]:
     losses = _least_losses(held)
     means = {one: held.mean(some) for one, some in losses.items()}
     best = losses[min(means, key=lambda one: means[one])]
-    least_gain = _HOPE * _CAUTION["attention"] * len(best) / n_bags
-    if not held.of("mean"):
-        least_gain = -np.inf  # one candidate must be left
+    hope = _HOPE * len(best) / n_bags
 
     def is_promising(one: Candidate) -> bool:
         excess = losses[one] - best
-        is_close = held.mean(excess) <= _CLEARLY * held.error(excess)
-        return is_close and held.gain(means[one]) > least_gain
+        if held.mean(excess) > _CLEARLY * held.error(excess):
+            return False
+        # Without mean pooling one candidate must be left.
+        has_hope = held.gain(means[one]) > hope * _CAUTION["attention"]
+        return has_hope or not held.of("mean")
 
     def is_ahead(one: Candidate) -> bool:
         simpler = [other for other in left if other.alpha > one.alpha]
@@ -416,7 +454,7 @@ def _heads(
             if alpha != path[0]:
                 found = continue_path(found, alpha)
             if alpha in wanted:
-                yield wanted[alpha], finish(found)
+                yield wanted[alpha], found
 
 
 def _outputs_of(state: FitState, bags: Bags) -> FloatArray:
@@ -443,8 +481,8 @@ def _scored(candidate: Candidate, held: HeldOut) -> tuple[Candidate, FloatArray]
     # bags enters t twice. A head has more freedom: a pattern that fits all bags by
     # chance is found again whichever fold is left out. So outputs that could be noise
     # are left out, and clear ones hardly shrunk.
-    caution = _CAUTION[candidate.pooling]
-    scale = best_scale * max(0.0, 1 - (caution / held.gain(least)) ** 2)
+    share = _CAUTION[candidate.pooling] / held.gain(least)
+    scale = best_scale * max(0.0, 1 - share ** _POWER[candidate.pooling])
     if is_whole:  # not linear in its value: all or nothing
         scale = float(scale > 0)
     score = 1 - loss(scale) / constant
