@@ -143,7 +143,7 @@ def progress_bar(total: float, *, description: str = "steps") -> Iterator[None]:
 def beside(work: Callable[[], Result]) -> Iterator[Callable[[], Result]]:
     """Run `work` in a thread beside this context; yield a function that waits for it.
 
-    With one thread it runs when it is asked for.
+    With one thread it runs when that function is called.
 
     Examples
     --------
