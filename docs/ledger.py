@@ -28,7 +28,10 @@ OVERVIEW = LEDGER / "overview.svg"
 FIGURES = {
     "marion2025/fig4",
     "marion2025/any_dimension",
+    "teo2024/finetune",
+    "teo2024/robustness",
     "teo2024/sign",
+    "teo2024/sparsity",
     "duranthon2026/training",
     "dohmatob2025/risk",
 }

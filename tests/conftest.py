@@ -25,29 +25,38 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 # Not tests: models for tests, whose import needs PyTorch.
 collect_ignore = [] if HAS_TORCH else ["adapters/models.py", "readme_model.py"]
 SEEDS = [int(seed) for seed in os.environ.get("EIGENHEADS_TEST_SEEDS", "0").split(",")]
-# Files that take longest, longest first. Workers begin with these, so that none is
-# still busy with a long one when the others have nothing left.
+# Files that take longest. Workers begin with these, so that none is still busy with a
+# long one when the others have nothing left. Files that compile different kernels come
+# first; those that use the kernels of all parts follow and find them compiled.
 LONG_FILES = (
-    "sweeps/test_run.py",
-    "hostile/test_sweep.py",
-    "test_guides.py",
-    "experiments/test_truong2026.py",
-    "experiments/test_maulensoto2026.py",
-    "estimators/test_location_contract.py",
-    "test_readme.py",
     "dynamics/test_signal_kernels.py",
-    "experiments/test_marion2025.py",
-    "sweeps/test_workers.py",
-    "recipes/test_training.py",
-    "cli/test_app.py",
-    "live/test_page.py",
-    "dynamics/test_simulators.py",
-    "estimators/test_signal_direction.py",
-    "test_compile.py",
+    "estimators/test_location_contract.py",
+    "experiments/test_maulensoto2026.py",
     "models/test_simulate.py",
-    "probes/test_controls.py",
-    "hostile/test_models.py",
+    "experiments/test_marion2025.py",
+    "dynamics/test_location_kernels.py",
+    "experiments/test_truong2026.py",
+    "sweeps/test_run.py",
+    "sweeps/test_workers.py",
+    "test_guides.py",
+    "estimators/test_signal_direction.py",
+    "live/test_page.py",
+    "hostile/test_sweep.py",
+    "test_readme.py",
+    "live/test_mean_paths.py",
     "live/test_law.py",
+    "test_compile.py",
+    "recipes/test_training.py",
+    "experiments/test_teo2024.py",
+    "hostile/test_command_line.py",
+    "experiments/test_store.py",
+    "cli/test_app.py",
+    "experiments/test_saritas2025.py",
+    "dynamics/test_pca.py",
+    "probes/test_controls.py",
+    "dynamics/test_simulators.py",
+    "hostile/test_models.py",
+    "models/test_mean_dynamics.py",
 )
 
 

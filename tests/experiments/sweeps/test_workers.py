@@ -250,7 +250,7 @@ def deadly(cell):
     return cell
 
 
-@pytest.mark.parametrize("pause", [0.0, 0.4])
+@pytest.mark.parametrize("pause", [pytest.param(0.0, marks=pytest.mark.slow), 0.4])
 def test_deadly_cells_are_named_after_all_others_are_done(pause):
     made = {}
     with pytest.raises(CellsLost, match=r"2 cell\(s\) ended their worker") as caught:

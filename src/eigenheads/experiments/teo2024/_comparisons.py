@@ -10,6 +10,7 @@ import numpy as np
 from eigenheads._typing import FloatArray
 from eigenheads.experiments._claims import (
     Claim,
+    Verdict,
     at_least,
     at_most,
     difference,
@@ -48,6 +49,12 @@ _CONTROLS: Final = (
     ("right sign, n=2", PRINCIPAL),
     (BASELINE, "softmax"),
 )
+
+# Decided comparisons of the sweep over λ with S = 0; all others are undecided.
+_ON_RECORD: Final[dict[tuple[str, str], Verdict]] = {
+    **{(f"λ={x:g}", "clean"): "held" for x in (4.0, 2.0, 1.0, 0.5)},
+    **{(f"λ={x:g}", "attack"): "contradicted" for x in (0.25, 0.1)},
+}
 
 
 @dataclass(frozen=True)
@@ -264,7 +271,7 @@ def sparsity_claims(of: Measured, *, margin: float, undecided: str) -> list[Clai
                     margin,
                     _FIXED,
                     undecided=undecided,
-                    on_record="undecided",
+                    on_record=_ON_RECORD.get((name, part), "undecided"),
                 )
                 for name in swept
                 for part in ("clean", "corruptions", "attack")
