@@ -14,6 +14,7 @@ from eigenheads.estimators import (
     SingleLocationRegressor,
     compare_bag_estimators,
 )
+from eigenheads.estimators._bag_pooling import POOLINGS
 
 
 def contract_checks():
@@ -123,6 +124,37 @@ def test_classes_and_groups_choose_score_and_folds(rng):
     assert len(comparison.scores["mean"]) == 5
     two = compare_bag_estimators(X, y == 1, estimators=named)
     assert (two.scoring, len(two.scores["mean"])) == ("roc_auc", 10)
+
+
+def test_counts_are_numbers_for_regressors(rng):
+    X = rng.standard_normal((60, 3, 2))
+    y = rng.integers(4, size=60)
+    comparison = compare_bag_estimators(X, y, estimators={"mean": PooledBagRegressor()})
+    assert comparison.scoring == "r2"
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars"])
+def test_rows_of_a_frame_are_compared_as_bags_of_one_token(rng, package):
+    frame = pytest.importorskip(package).DataFrame
+    rows, y = rng.standard_normal((40, 2)), rng.standard_normal(40)
+    named = {"mean": PooledBagRegressor()}
+    table = frame({"a": rows[:, 0], "b": rows[:, 1]})
+    found = compare_bag_estimators(table, y, estimators=named, cv=3)
+    known = compare_bag_estimators(rows, y, estimators=named, cv=3)
+    assert_allclose(found.scores["mean"], known.scores["mean"])
+
+
+def test_all_peers_are_compared_in_one_call(rng):
+    X = rng.standard_normal((40, 3, 2))
+    y = X[:, 0, 0] > 0
+    table = compare_bag_estimators(X, y, cv=2).table()
+    assert {row["estimator"] for row in table} == {
+        "single location",
+        "single location, quantile",
+        "single location, rbf",
+        *(f"{pooling} pooling" for pooling in POOLINGS),
+    }
+    assert all(row["low"] <= row["score"] <= row["high"] for row in table)
 
 
 def test_numbers_whose_squares_overflow_are_refused(rng):

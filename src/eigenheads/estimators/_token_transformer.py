@@ -13,7 +13,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from eigenheads._checks import check_choice, check_items, check_text
 from eigenheads._extras import require
-from eigenheads.estimators._bags import as_given, is_frame, read_bags
+from eigenheads.estimators._bags import (
+    as_given,
+    check_is_no_groupby,
+    is_frame,
+    read_bags,
+)
 from eigenheads.estimators._batches import (
     Batch,
     is_dask,
@@ -113,7 +118,9 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
         self : object
             The fitted transformer.
         """
-        check_has_fit("transformer", self.transformer, owner=type(self).__name__)
+        owner = type(self).__name__
+        check_has_fit("transformer", self.transformer, owner=owner)
+        check_is_no_groupby(X, owner=owner)
         transformer = clone(self.transformer)
         if is_stream(X, y):
             self.transformer_ = self._fit_batches(transformer, X)
@@ -168,6 +175,7 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
             Transformed bags.
         """
         check_is_fitted(self)
+        check_is_no_groupby(X, owner=type(self).__name__)
         if is_dask(X):
             blocks = [self.transform(block) for block in row_blocks(X)]
             return list(chain(*blocks)) if X.ndim == 3 else np.concatenate(blocks)
