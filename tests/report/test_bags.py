@@ -75,12 +75,34 @@ def test_errors_say_what_is_missing(fitted):
         AttentionDisplay.from_estimator(object(), X[0], ax=axes())
 
 
-def test_the_page_compares_with_mean_pooling_and_shuffled_targets(fitted, tmp_path):
-    model, X, y = fitted
-    path = write_bag_summary(model, X, y, tmp_path / "fit.html", n_shuffles=2, cv=3)
+def test_the_page_compares_with_mean_pooling_and_shuffled_targets(tmp_path):
+    law = SingleLocation(d=4, n_tokens=6, noise=0.1)
+    X, y, _ = law.sample(200, np.random.default_rng(0))
+    model = SingleLocationRegressor(alpha=1e-3).fit(X, y)
+    path = write_bag_summary(model, X, y, tmp_path / "fit.html")
     page = path.read_text()
     assert "mean pooling" in page
-    assert page.count("targets shuffled, best of 2") == 1
+    assert "in 19 trials" in page
+    assert "(p = 0.05)" in page
     assert "Does one token decide?" in page
+    assert "<strong>Yes: attention predicts better than mean pooling" in page
     assert "<svg" in page
     assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org", "")
+
+
+def test_too_few_shuffles_give_no_verdict(fitted, tmp_path):
+    model, X, y = fitted
+    path = write_bag_summary(model, X, y, tmp_path / "fit.html", n_shuffles=9, cv=3)
+    page = path.read_text()
+    assert "<strong>Cannot tell: 9 shuffles cannot give p ≤ 0.05. Pass n_shu" in page
+    assert "(p = 0.1)" in page
+
+
+def test_counts_without_a_law_are_not_predicted(rng, tmp_path):
+    # Whole numbers are numbers for a regressor, not classes.
+    X, y = rng.standard_normal((60, 3, 2)), rng.integers(4, size=60)
+    model = SingleLocationRegressor().fit(X, y)
+    page = write_bag_summary(model, X, y, tmp_path / "fit.html").read_text()
+    assert "<strong>No: the targets are not predicted better than shuffled" in page
+    assert "The fit itself predicts a constant" in page
+    assert ">R²</th>" in page
