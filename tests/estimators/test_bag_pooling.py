@@ -1,12 +1,14 @@
 """Pooled baselines, and their comparison with the single-location estimators."""
 
+import warnings
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from eigenheads.datasets import SingleLocation
+from eigenheads.datasets import BagLaw, SingleLocation
 from eigenheads.estimators import (
     BagPooling,
     PooledBagClassifier,
@@ -87,6 +89,13 @@ def test_the_set_kernel_is_the_mean_over_pairs(rng):
     norms = np.sqrt(np.diag(gram))
     # All 18 tokens are landmarks, so the approximation is exact.
     assert_allclose(rows @ rows.T, gram / np.outer(norms, norms), atol=1e-6)
+
+
+def test_the_linear_model_of_the_set_kernel_converges(rng):
+    X, y, _ = BagLaw("ring", d=10, n_tokens=20).sample(400, rng)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        PooledBagClassifier("kernel").fit(X, y)
 
 
 def test_any_estimator_of_rows_can_be_used(rng):

@@ -43,7 +43,7 @@ _MOST_TOKENS = 20_000
 # Penalties that the linear models choose from.
 _RIDGES = np.logspace(-3, 4, 15)
 _INVERSE_RIDGES = tuple(np.logspace(-4, 1, 6))
-_N_FOLDS = 5
+_N_FOLDS, _MAX_ITER = 5, 1000
 
 
 class BagPooling(TransformerMixin, BaseEstimator):
@@ -389,11 +389,14 @@ class PooledBagClassifier(ClassifierMixin, AbstractPooledBags):
             return RandomForestClassifier(_N_TREES, random_state=0)
         fewest = int(np.unique(targets, return_counts=True)[1].min())
         if fewest < _N_FOLDS:
-            return make_pipeline(StandardScaler(), LogisticRegression())
+            return make_pipeline(
+                StandardScaler(), LogisticRegression(max_iter=_MAX_ITER)
+            )
         search = LogisticRegressionCV(
             Cs=_INVERSE_RIDGES,
             cv=StratifiedKFold(_N_FOLDS, shuffle=True, random_state=0),
             scoring="neg_log_loss",
+            max_iter=_MAX_ITER,
         )
         return make_pipeline(StandardScaler(), search)
 
