@@ -1,11 +1,17 @@
 """Displays of attention, and the page on a fit to bags."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
+from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from eigenheads.datasets import SingleLocation
-from eigenheads.estimators import SingleLocationRegressor
+from eigenheads.estimators import SingleLocationRegressor, TokenTransformer
 from eigenheads.report import AttentionDisplay, write_bag_summary
 
 
@@ -56,9 +62,35 @@ def test_words_and_patches(fitted):
         model, X[0], kind="image", patches=(2, 3), image=np.zeros((4, 6)), ax=axes()
     )
     _, heat = over.ax_.get_images()
-    opaque = np.argmax(heat.get_alpha())
-    assert opaque == model.locate(X[:1])[0]
-    assert heat.get_alpha().max() < 1
+    opacity = heat.to_rgba(heat.get_array())[..., 3]
+    assert np.argmax(opacity) == model.locate(X[:1])[0]
+    assert opacity.max() < 1
+
+
+def test_marked_words_do_not_overlap(fitted):
+    model, X, _ = fitted
+    words = ["electrocardiographically", "it", "a", "wwwwwwwwwwwwwwww", "w", "w"]
+    display = AttentionDisplay.from_estimator(model, X[0], kind="text", labels=words)
+    display.figure_.draw_without_rendering()
+    boxes = [drawn.get_window_extent() for drawn in display.ax_.texts]
+    for left, right in pairwise(boxes):
+        # One space between words of a line, up to the rounding of widths to pixels.
+        gap = (right.x0 - left.x1) * 72 / display.figure_.dpi
+        assert 3 < gap < 15
+    plt.close(display.figure_)
+
+
+def test_pipelines_and_searches_are_read_through(fitted, tmp_path):
+    model, X, y = fitted
+    pipeline = make_pipeline(TokenTransformer(StandardScaler()), model)
+    search = GridSearchCV(pipeline, {"singlelocationregressor__alpha": [1e-3]}, cv=2)
+    search.fit(list(X), y)
+    read = search.best_estimator_
+    display = AttentionDisplay.from_estimator(search, X[0], ax=axes())
+    scaled = read[:-1].transform(X[:1])
+    np.testing.assert_allclose(display.weights, read[-1].attention(scaled)[0])
+    path = write_bag_summary(read, X, y, tmp_path / "fit.html", n_shuffles=1, cv=2)
+    assert "mean pooling" in path.read_text()
 
 
 def test_errors_say_what_is_missing(fitted):

@@ -14,7 +14,7 @@ from sklearn.model_selection import cross_val_score
 import eigenheads
 from eigenheads._checks import Got, check_count, check_path, fail
 from eigenheads._files import write_atomically
-from eigenheads._plotting.bags import draw_weights
+from eigenheads._plotting.bags import draw_weights, last_estimator
 from eigenheads._plotting.svg import embedded_svg, render_svg
 from eigenheads.estimators import (
     BagComparison,
@@ -62,7 +62,8 @@ def write_bag_summary(
     Parameters
     ----------
     estimator
-        Fitted single-location estimator, or a search of them.
+        Fitted single-location estimator, a search of them, or a pipeline that ends with
+        one.
     bags, y
         Bags and targets.
     path
@@ -87,16 +88,18 @@ def write_bag_summary(
         fail("path", "a file", got, owner=_OWNER, hint="Such as bags.html.")
     n_shuffles = check_count("n_shuffles", n_shuffles, owner=_OWNER)
     seed = check_count("seed", seed, owner=_OWNER, minimum=0)
-    model = getattr(estimator, "best_estimator_", estimator)
+    model, read = last_estimator(estimator, bags)
     if not hasattr(model, "coef_key_"):
-        fail("estimator", "a fitted single-location estimator", model, owner=_OWNER)
+        contract = "a fitted single-location estimator"
+        fail("estimator", contract, estimator, owner=_OWNER)
     pooled = PooledBagClassifier() if is_classifier(model) else PooledBagRegressor()
     named = {_THIS: clone(estimator), _MEAN: pooled}
     comparison = compare_bag_estimators(bags, y, estimators=named, cv=cv)
+    fitted = getattr(estimator, "best_estimator_", estimator)
     scores = _shuffled_scores(
-        model, bags, y, cv=cv, scoring=comparison.scoring, n=n_shuffles, seed=seed
+        fitted, bags, y, cv=cv, scoring=comparison.scoring, n=n_shuffles, seed=seed
     )
-    weights = [np.abs(one).reshape(len(one), -1)[:, 0] for one in model.attention(bags)]
+    weights = [np.abs(one).reshape(len(one), -1)[:, 0] for one in model.attention(read)]
     verdict, sentences = _findings(comparison, scores, weights, model.pooling_)
     environment = Environment(
         loader=PackageLoader("eigenheads.report"),
