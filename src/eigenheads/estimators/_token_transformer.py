@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
+from sklearn import get_config
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
@@ -79,7 +80,8 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
     transformer with ``partial_fit`` sees all of them, another one the first 100 000
     tokens.
 
-    With ``set_output(transform="pandas")`` bags are DataFrames.
+    With ``set_output(transform="pandas")``, or ``transform_output="pandas"`` in the
+    configuration of scikit-learn, bags are DataFrames.
 
     Examples
     --------
@@ -96,7 +98,7 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
     (4,)
     """
 
-    _is_framed = False
+    _output: str | None = None
     _frame: Any = None
 
     def __init__(self, transformer: Any) -> None:
@@ -186,7 +188,7 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
         if issparse(transformed):
             transformed = transformed.toarray()
         split = as_given(X, bags, np.asarray(transformed))
-        if not self._is_framed:
+        if (self._output or get_config()["transform_output"]) != "pandas":
             return split
         owner = type(self).__name__
         frame = require("pandas", "pandas", extra="frame", owner=owner).DataFrame
@@ -220,8 +222,13 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
         if transform is not None:
             owner = type(self).__name__
             check_choice("transform", transform, ("default", "pandas"), owner=owner)
-            self._is_framed = transform == "pandas"
+            self._output = transform
         return self
+
+    def __sklearn_clone__(self) -> Self:
+        cloned = super().__sklearn_clone__()
+        cloned._output = self._output  # as other transformers of scikit-learn
+        return cloned
 
     def get_feature_names_out(self, input_features: Any = None) -> Any:
         """Return the names of the features of transformed tokens.
