@@ -1,12 +1,14 @@
 """Pooled baselines, and their comparison with the single-location estimators."""
 
+import warnings
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from eigenheads.datasets import SingleLocation
+from eigenheads.datasets import BagLaw, SingleLocation
 from eigenheads.estimators import (
     BagPooling,
     PooledBagClassifier,
@@ -14,6 +16,7 @@ from eigenheads.estimators import (
     SingleLocationRegressor,
     compare_bag_estimators,
 )
+from eigenheads.estimators._bag_pooling import POOLINGS
 
 
 def contract_checks():
@@ -88,6 +91,14 @@ def test_the_set_kernel_is_the_mean_over_pairs(rng):
     assert_allclose(rows @ rows.T, gram / np.outer(norms, norms), atol=1e-6)
 
 
+def test_the_linear_model_of_the_set_kernel_converges():
+    law = BagLaw("ring", d=10, n_tokens=20)
+    X, y, _ = law.sample(1000, np.random.default_rng(0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        PooledBagClassifier("kernel").fit(X, y)
+
+
 def test_any_estimator_of_rows_can_be_used(rng):
     X = rng.standard_normal((40, 3, 2))
     y = X.mean(axis=1) @ [1.0, -2.0]
@@ -123,6 +134,37 @@ def test_classes_and_groups_choose_score_and_folds(rng):
     assert len(comparison.scores["mean"]) == 5
     two = compare_bag_estimators(X, y == 1, estimators=named)
     assert (two.scoring, len(two.scores["mean"])) == ("roc_auc", 10)
+
+
+def test_counts_are_numbers_for_regressors(rng):
+    X = rng.standard_normal((60, 3, 2))
+    y = rng.integers(4, size=60)
+    comparison = compare_bag_estimators(X, y, estimators={"mean": PooledBagRegressor()})
+    assert comparison.scoring == "r2"
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars"])
+def test_rows_of_a_frame_are_compared_as_bags_of_one_token(rng, package):
+    frame = pytest.importorskip(package).DataFrame
+    rows, y = rng.standard_normal((40, 2)), rng.standard_normal(40)
+    named = {"mean": PooledBagRegressor()}
+    table = frame({"a": rows[:, 0], "b": rows[:, 1]})
+    found = compare_bag_estimators(table, y, estimators=named, cv=3)
+    known = compare_bag_estimators(rows, y, estimators=named, cv=3)
+    assert_allclose(found.scores["mean"], known.scores["mean"])
+
+
+def test_all_peers_are_compared_in_one_call(rng):
+    X = rng.standard_normal((40, 3, 2))
+    y = X[:, 0, 0] > 0
+    table = compare_bag_estimators(X, y, cv=2).table()
+    assert {row["estimator"] for row in table} == {
+        "single location",
+        "single location, quantile",
+        "single location, rbf",
+        *(f"{pooling} pooling" for pooling in POOLINGS),
+    }
+    assert all(row["low"] <= row["score"] <= row["high"] for row in table)
 
 
 def test_numbers_whose_squares_overflow_are_refused(rng):

@@ -7,8 +7,15 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
 from scipy.sparse import csr_array
+from sklearn.preprocessing import StandardScaler
 
-from eigenheads.estimators import SingleLocationRegressor, group_bags
+from eigenheads.estimators import (
+    PooledBagRegressor,
+    SingleLocationRegressor,
+    SingleLocationRegressorCV,
+    TokenTransformer,
+    group_bags,
+)
 from eigenheads.estimators._bags import Bags, read_bags
 
 ragged = [np.arange(6.0).reshape(3, 2), -np.ones((1, 2)), np.zeros((2, 2))]
@@ -233,14 +240,46 @@ def test_tables_get_a_sentence(X, message):
         SingleLocationRegressor().fit(X, np.arange(4.0))
 
 
-def test_one_bag_given_to_predict_gets_a_sentence(rng):
+def bag_models():
+    # A search passes `predict` on to its best estimator.
+    return (
+        SingleLocationRegressor(alpha=0.1),
+        SingleLocationRegressorCV(feature_maps=(None,), heads=("softmax",)),
+        PooledBagRegressor(),
+    )
+
+
+@pytest.mark.parametrize("model", bag_models(), ids=lambda one: type(one).__name__)
+def test_one_bag_or_a_long_table_given_to_predict_gets_a_sentence(rng, model):
     X = rng.standard_normal((12, 3, 2))
-    model = SingleLocationRegressor(alpha=0.1).fit(X, np.arange(12.0))
-    with pytest.raises(ValueError, match=re.escape("Pass `[bag]` for one bag.")):
-        model.predict(X[0])
+    model = model.fit(X, rng.standard_normal(12))
+    table = pd.DataFrame(X.reshape(-1, 2), columns=["x", "y"])
+    table["slide"] = np.repeat(np.arange(12), 3)
+    hint = (
+        "Pass `[bag]` for one bag; cut a long table into bags with "
+        "`group_bags(table, by=...).bags`."
+    )
+    given = {
+        "one array of shape (3, 2)": X[0],
+        "a list of 3 rows": X[0].tolist(),
+        "one DataFrame of shape (36, 3)": table,
+    }
+    for got, wrong in given.items():
+        with pytest.raises(ValueError, match=re.escape(f"bags; got {got}. {hint}")):
+            model.predict(wrong)
     with pytest.raises(ValueError, match=re.escape("got a groupby. Use `group_bags")):
-        model.predict(patients().groupby("slide"))
+        model.predict(table.groupby("slide"))
     assert model.predict([X[0]]).shape == (1,)
+    grouped = group_bags(table, by="slide").bags
+    known = model.fit(grouped, rng.standard_normal(12)).predict(grouped)
+    assert known.shape == (12,)
+
+
+def test_a_groupby_given_to_fit_or_a_transformer_gets_a_sentence():
+    grouped = patients().groupby("slide")
+    for estimator in (SingleLocationRegressor(), TokenTransformer(StandardScaler())):
+        with pytest.raises(ValueError, match=r"got a groupby\. Use `group_bags"):
+            estimator.fit(grouped)
 
 
 def test_sparse_bags_are_read_as_dense_ones(rng):

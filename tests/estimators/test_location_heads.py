@@ -136,6 +136,17 @@ def test_several_labels_have_their_own_probabilities(located):
         SingleLocationClassifier(class_weight="balanced").fit(X, labels)
 
 
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_logarithms_of_probabilities_stay_finite(located, n_classes):
+    X, y, _ = located
+    labels = np.digitize(y, [0.0, 0.7][: n_classes - 1])
+    model = SingleLocationClassifier(alpha=1e-2).fit(X, labels)
+    assert_allclose(np.exp(model.predict_log_proba(X)), model.predict_proba(X))
+    far = model.predict_log_proba(1e6 * X)
+    assert (model.predict_proba(1e6 * X) == 0).any()
+    assert np.isfinite(far).all()
+
+
 def test_class_weights_are_weights_of_bags(located):
     X, y, _ = located
     rare = y > 1

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from sklearn import config_context
+from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.decomposition import PCA
 from sklearn.exceptions import NotFittedError
@@ -84,6 +86,24 @@ def test_bags_can_be_frames(bags):
     assert list(transformer.get_feature_names_out()) == list("abcd")
     plain = TokenTransformer(StandardScaler()).fit(named).transform(named)
     assert_allclose(framed[3].to_numpy(), plain[3])
+
+
+def test_the_output_is_that_of_the_pipeline_its_clones_and_the_configuration(bags):
+    pd = pytest.importorskip("pandas")
+    named = [pd.DataFrame(bag, columns=list("abcd")) for bag in bags]
+    pipeline = make_pipeline(
+        TokenTransformer(StandardScaler()), SingleLocationRegressor(alpha=0.1)
+    ).set_output(transform="pandas")
+    fitted = clone(pipeline).fit(named, np.arange(30.0))
+    # The estimator sees the names of the columns.
+    assert fitted[-1].feature_names_in_.tolist() == list("abcd")
+    name = "tokentransformer__transformer__with_mean"
+    search = GridSearchCV(pipeline, {name: [True]}, cv=3).fit(named, np.arange(30.0))
+    assert search.best_estimator_[-1].feature_names_in_.tolist() == list("abcd")
+    transformer = TokenTransformer(StandardScaler()).fit(named)
+    assert isinstance(transformer.transform(named)[0], np.ndarray)
+    with config_context(transform_output="pandas"):
+        assert list(transformer.transform(named)[0].columns) == list("abcd")
 
 
 @pytest.mark.parametrize("package", ["pandas", "polars"])

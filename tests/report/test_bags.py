@@ -1,11 +1,17 @@
 """Displays of attention, and the page on a fit to bags."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
+from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from eigenheads.datasets import SingleLocation
-from eigenheads.estimators import SingleLocationRegressor
+from eigenheads.estimators import SingleLocationRegressor, TokenTransformer
 from eigenheads.report import AttentionDisplay, write_bag_summary
 
 
@@ -56,9 +62,35 @@ def test_words_and_patches(fitted):
         model, X[0], kind="image", patches=(2, 3), image=np.zeros((4, 6)), ax=axes()
     )
     _, heat = over.ax_.get_images()
-    opaque = np.argmax(heat.get_alpha())
-    assert opaque == model.locate(X[:1])[0]
-    assert heat.get_alpha().max() < 1
+    opacity = heat.to_rgba(heat.get_array())[..., 3]
+    assert np.argmax(opacity) == model.locate(X[:1])[0]
+    assert opacity.max() < 1
+
+
+def test_marked_words_do_not_overlap(fitted):
+    model, X, _ = fitted
+    words = ["electrocardiographically", "it", "a", "wwwwwwwwwwwwwwww", "w", "w"]
+    display = AttentionDisplay.from_estimator(model, X[0], kind="text", labels=words)
+    display.figure_.draw_without_rendering()
+    boxes = [drawn.get_window_extent() for drawn in display.ax_.texts]
+    for left, right in pairwise(boxes):
+        # One space between words of a line, up to the rounding of widths to pixels.
+        gap = (right.x0 - left.x1) * 72 / display.figure_.dpi
+        assert 3 < gap < 15
+    plt.close(display.figure_)
+
+
+def test_pipelines_and_searches_are_read_through(fitted, tmp_path):
+    model, X, y = fitted
+    pipeline = make_pipeline(TokenTransformer(StandardScaler()), model)
+    search = GridSearchCV(pipeline, {"singlelocationregressor__alpha": [1e-3]}, cv=2)
+    search.fit(list(X), y)
+    read = search.best_estimator_
+    display = AttentionDisplay.from_estimator(search, X[0], ax=axes())
+    scaled = read[:-1].transform(X[:1])
+    np.testing.assert_allclose(display.weights, read[-1].attention(scaled)[0])
+    path = write_bag_summary(read, X, y, tmp_path / "fit.html", n_shuffles=1, cv=2)
+    assert "mean pooling" in path.read_text()
 
 
 def test_errors_say_what_is_missing(fitted):
@@ -75,12 +107,34 @@ def test_errors_say_what_is_missing(fitted):
         AttentionDisplay.from_estimator(object(), X[0], ax=axes())
 
 
-def test_the_page_compares_with_mean_pooling_and_shuffled_targets(fitted, tmp_path):
-    model, X, y = fitted
-    path = write_bag_summary(model, X, y, tmp_path / "fit.html", n_shuffles=2, cv=3)
+def test_the_page_compares_with_mean_pooling_and_shuffled_targets(tmp_path):
+    law = SingleLocation(d=4, n_tokens=6, noise=0.1)
+    X, y, _ = law.sample(200, np.random.default_rng(0))
+    model = SingleLocationRegressor(alpha=1e-3).fit(X, y)
+    path = write_bag_summary(model, X, y, tmp_path / "fit.html")
     page = path.read_text()
     assert "mean pooling" in page
-    assert page.count("targets shuffled, best of 2") == 1
+    assert "in 19 trials" in page
+    assert "(p = 0.05)" in page
     assert "Does one token decide?" in page
+    assert "<strong>Yes: attention predicts better than mean pooling" in page
     assert "<svg" in page
     assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org", "")
+
+
+def test_too_few_shuffles_give_no_verdict(fitted, tmp_path):
+    model, X, y = fitted
+    path = write_bag_summary(model, X, y, tmp_path / "fit.html", n_shuffles=9, cv=3)
+    page = path.read_text()
+    assert "<strong>Cannot tell: 9 shuffles cannot give p ≤ 0.05. Pass n_shu" in page
+    assert "(p = 0.1)" in page
+
+
+def test_counts_without_a_law_are_not_predicted(rng, tmp_path):
+    # Whole numbers are numbers for a regressor, not classes.
+    X, y = rng.standard_normal((60, 3, 2)), rng.integers(4, size=60)
+    model = SingleLocationRegressor().fit(X, y)
+    page = write_bag_summary(model, X, y, tmp_path / "fit.html").read_text()
+    assert "<strong>No: the targets are not predicted better than shuffled" in page
+    assert "The fit itself predicts a constant" in page
+    assert ">R²</th>" in page

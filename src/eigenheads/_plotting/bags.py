@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _KINDS = ("bars", "text", "image")
-# Characters per line of marked words, and of a label below a bar.
-_LINE, _LABEL = 60, 18
+# Points: size of words, width of one of their characters, height of a line.
+_SIZE, _CHARACTER, _LEADING = 10.0, 6.02, 18.0
+# Characters of a line in a new figure, and of a label below a bar.
+_LINE, _LABEL = 70, 18
 # Opacity of the patch with the largest weight over an image.
 _OPAQUE = 0.7
 
@@ -85,7 +87,8 @@ class AttentionDisplay:
         Parameters
         ----------
         estimator
-            Fitted single-location estimator, or a search of them.
+            Fitted single-location estimator, a search of them, or a pipeline that ends
+            with one.
         bag
             Array or DataFrame (n_tokens, n_features).
         kind
@@ -108,7 +111,7 @@ class AttentionDisplay:
         display
             The display, drawn.
         """
-        model = getattr(estimator, "best_estimator_", estimator)
+        model, (bag,) = last_estimator(estimator, [bag])
         if not hasattr(model, "attention") or not hasattr(model, "contributions"):
             contract = "a fitted estimator with `attention` and `contributions`"
             fail("estimator", contract, estimator, owner="AttentionDisplay")
@@ -144,11 +147,20 @@ class AttentionDisplay:
         if ax is None:
             from matplotlib import pyplot as plt  # only for a figure of its own
 
-            _, ax = plt.subplots(figsize=(6.4, 2.8), layout="constrained")
+            _, ax = plt.subplots(figsize=self._figure_size(kind), layout="constrained")
         {"bars": self._bars, "text": self._text, "image": self._image}[kind](ax)
         self.ax_ = ax
         self.figure_: Figure = ax.get_figure()  # type: ignore[assignment]
         return self
+
+    def _figure_size(self, kind: str) -> tuple[float, float]:
+        """Return width and height in inches."""
+        if kind == "image":
+            return 4.8, 4.0
+        if kind == "text":
+            last, _ = _word_places(self.labels or [], _LINE)[-1]
+            return 6.4, 0.5 + (last + 1) * _LEADING / 72
+        return 6.4, 2.8
 
     def _check(self, kind: str) -> None:
         n, owner = len(self.weights), "AttentionDisplay"
@@ -193,53 +205,84 @@ class AttentionDisplay:
             axes.set_xticks(places, shown, rotation=60, ha="right")
         self._name_deciding_token(axes)
 
-    def _name_deciding_token(self, axes: "Axes") -> None:
+    def _name_deciding_token(self, axes: "Axes", *, is_image: bool = False) -> None:
         if self.contributions is None:
             return
         top = int(np.abs(self.weights).argmax())
         name = f"token {top}"
         if self.labels is not None:
             name += f" ({_short(self.labels[top])})"
+        elif is_image and self.patches is not None:
+            row, column = divmod(top, self.patches[1])
+            name += f" (row {row}, column {column})"
         axes.set_title(
-            f"{name} has weight {self.weights[top]:.2f} and adds "
-            f"{self.contributions[top]:+.3g} to the {self.output}",
+            f"{name} has weight {self.weights[top]:.2f}{chr(10) if is_image else ' '}"
+            f"and adds {self.contributions[top]:+.3g} to the {self.output}",
             fontsize="medium",
         )
 
     def _text(self, axes: "Axes") -> None:
         labels = list(self.labels or [])
         scale = np.abs(self.weights).max() or 1.0
-        line = column = 0
-        for word, weight in zip(labels, np.abs(self.weights) / scale, strict=True):
-            if column and column + len(word) > _LINE:
-                line, column = line + 1, 0
-            mark = {"facecolor": ORANGE, "alpha": 0.85 * float(weight), "pad": 1.5}
-            axes.text(
-                column / _LINE,
-                -line,
-                word,
-                bbox={**mark, "edgecolor": "none"},
-                family="monospace",
-                va="center",
-            )
-            column += len(word) + 1
-        axes.set(xlim=(0, 1.05), ylim=(-line - 1, 1))
         axes.set_axis_off()
         self._name_deciding_token(axes)
+        if hasattr(axes.figure, "draw_without_rendering"):
+            axes.figure.draw_without_rendering()  # the layout sets the width
+        width = axes.get_window_extent().width / axes.figure.dpi * 72
+        places = _word_places(labels, min(_LINE, int(width / _CHARACTER)))
+        shares = np.abs(self.weights) / scale
+        for word, weight, (line, column) in zip(labels, shares, places, strict=True):
+            mark = {"facecolor": ORANGE, "alpha": 0.85 * float(weight), "pad": 1.5}
+            axes.annotate(
+                word,
+                (0, 1),
+                (column * _CHARACTER, -(line + 0.5) * _LEADING),
+                xycoords="axes fraction",
+                textcoords="offset points",
+                bbox={**mark, "edgecolor": "none"},
+                family="monospace",
+                size=_SIZE,
+                va="center",
+            )
 
     def _image(self, axes: "Axes") -> None:
+        from matplotlib.colors import LinearSegmentedColormap, to_rgb
+
         rows, columns = self.patches or (1, len(self.weights))
         extent = (0.0, float(columns), float(rows), 0.0)
         heat = np.abs(self.weights).reshape(rows, columns)
-        alpha: Any = None
+        colours: Any = "inferno"
         if self.image is not None:
             axes.imshow(self.image, extent=extent, cmap="gray")
             # Patches without weight show the image as it is.
-            alpha = _OPAQUE * heat / (heat.max() or 1.0)
-        drawn = axes.imshow(heat, extent=extent, cmap="inferno", alpha=alpha, vmin=0.0)
+            ends = [(*to_rgb(ORANGE), opacity) for opacity in (0.0, _OPAQUE)]
+            colours = LinearSegmentedColormap.from_list("weight", ends)
+        drawn = axes.imshow(heat, extent=extent, cmap=colours, vmin=0.0)
         axes.figure.colorbar(drawn, ax=axes, label="attention weight")
         axes.set_axis_off()
-        self._name_deciding_token(axes)
+        self._name_deciding_token(axes, is_image=True)
+
+
+def last_estimator(estimator: Any, bags: Any) -> tuple[Any, Any]:
+    """Return the estimator inside a search or a pipeline, and the bags that it gets."""
+    model = getattr(estimator, "best_estimator_", estimator)
+    steps = getattr(model, "steps", ())
+    if steps:
+        if len(steps) > 1:
+            bags = model[:-1].transform(bags)
+        model = getattr(model[-1], "best_estimator_", model[-1])
+    return model, bags
+
+
+def _word_places(words: Sequence[str], width: int) -> list[tuple[int, int]]:
+    """Return line and column of each word, in lines of at most `width` characters."""
+    places, line, column = [], 0, 0
+    for word in words:
+        if column and column + len(word) > width:
+            line, column = line + 1, 0
+        places.append((line, column))
+        column += len(word) + 1
+    return places
 
 
 def _short(label: str) -> str:
@@ -260,8 +303,9 @@ def draw_weights(
     figure: "Figure", weights: Sequence[NDArray[Any]], titles: Sequence[str]
 ) -> None:
     """Draw the weights of several bags, one panel each."""
-    axes = figure.subplots(len(weights), 1, squeeze=False)[:, 0]
+    grid = figure.subplots(len(weights), 1, squeeze=False, sharey=True)
+    axes = grid[:, 0]
     for panel, one, title in zip(axes, weights, titles, strict=True):
         AttentionDisplay(one).plot(ax=panel)
         panel.set_title(title, fontsize="small")
-        panel.set(xlabel="", ylabel="weight")
+        panel.set(xlabel="token" if panel is axes[-1] else "", ylabel="weight")

@@ -39,7 +39,8 @@ class MuskBags(NamedTuple):
 def load_musk(folder: str | PathLike[str], *, version: int = 1) -> MuskBags:
     """Read MUSK1 or MUSK2: molecules as bags of conformations, musk or not.
 
-    The data are those of [1]_.
+    The data are those of [1]_. They are not shipped: download them from the UCI Machine
+    Learning Repository, data sets 74 and 75, where their licence is stated.
 
     Parameters
     ----------

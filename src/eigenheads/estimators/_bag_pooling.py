@@ -25,7 +25,7 @@ from sklearn.utils.validation import check_is_fitted
 from eigenheads._checks import check_choice
 from eigenheads._limits import check_largest
 from eigenheads._typing import FloatArray
-from eigenheads.estimators._bags import Bags, read_bags
+from eigenheads.estimators._bags import Bags, check_is_no_table, read_bags
 from eigenheads.estimators._feature_maps import RBFFeatures
 from eigenheads.estimators._location._head import pool_tokens
 from eigenheads.estimators._location._targets import (
@@ -43,7 +43,7 @@ _MOST_TOKENS = 20_000
 # Penalties that the linear models choose from.
 _RIDGES = np.logspace(-3, 4, 15)
 _INVERSE_RIDGES = tuple(np.logspace(-4, 1, 6))
-_N_FOLDS = 5
+_N_FOLDS, _MAX_ITER = 5, 1000
 
 
 class BagPooling(TransformerMixin, BaseEstimator):
@@ -186,6 +186,7 @@ class AbstractPooledBags(BaseEstimator):
         check_choice("pooling", self.pooling, POOLINGS, owner=owner)
         bags = read_bags(self, X, reset=True)
         check_largest("X", bags.tokens, owner=owner)
+        self._rows_are_bags = bool((bags.lengths == 1).all())
         targets = read_targets(y, bags, owner=owner)
         self.pooling_ = BagPooling(self.pooling)
         self.pooling_.n_features_in_ = self.n_features_in_
@@ -218,6 +219,8 @@ class AbstractPooledBags(BaseEstimator):
 
     def _rows(self, X: Any) -> FloatArray:
         check_is_fitted(self)
+        if not self._rows_are_bags:
+            check_is_no_table(X, owner=type(self).__name__)
         return self.pooling_._pooled(read_bags(self, X, reset=False))
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -386,11 +389,14 @@ class PooledBagClassifier(ClassifierMixin, AbstractPooledBags):
             return RandomForestClassifier(_N_TREES, random_state=0)
         fewest = int(np.unique(targets, return_counts=True)[1].min())
         if fewest < _N_FOLDS:
-            return make_pipeline(StandardScaler(), LogisticRegression())
+            return make_pipeline(
+                StandardScaler(), LogisticRegression(max_iter=_MAX_ITER)
+            )
         search = LogisticRegressionCV(
             Cs=_INVERSE_RIDGES,
             cv=StratifiedKFold(_N_FOLDS, shuffle=True, random_state=0),
             scoring="neg_log_loss",
+            max_iter=_MAX_ITER,
         )
         return make_pipeline(StandardScaler(), search)
 

@@ -12,6 +12,10 @@ from sklearn.utils.validation import validate_data
 from eigenheads._checks import Got, fail, shown, without_traps
 
 _HINT = "A bag is an array of shape (n_tokens, n_features)."
+_ONE_HINT = (
+    "Pass `[bag]` for one bag; cut a long table into bags with "
+    "`group_bags(table, by=...).bags`."
+)
 
 
 @dataclass(frozen=True)
@@ -92,9 +96,7 @@ def bag_rows(X: Any, *, owner: str) -> tuple[Any, NDArray[np.int64] | None]:
     """Return rows and the lengths of bags; None if rows are bags of one token."""
     X = without_traps("X", X, owner=owner)
     n_axes = getattr(X, "ndim", None)
-    if type(X).__name__.endswith("GroupBy"):
-        hint = "Use `group_bags(frame, by=...).bags`, or `[bag for _, bag in grouped]`."
-        fail("X", "a list of bags", Got("a groupby"), owner=owner, hint=hint)
+    check_is_no_groupby(X, owner=owner)
     if is_frame(X):
         _check_frame(X, owner)
     if isinstance(X, dict) and n_axes is None:  # a sparse array may be a dict
@@ -114,6 +116,26 @@ def bag_rows(X: Any, *, owner: str) -> tuple[Any, NDArray[np.int64] | None]:
     if isinstance(X, list | tuple):
         _check_rows(X, owner)
     return X, None
+
+
+def check_is_no_groupby(X: object, *, owner: str) -> None:
+    """Raise if `X` is a groupby of pandas or polars."""
+    if type(X).__name__.endswith("GroupBy"):
+        hint = "Use `group_bags(frame, by=...).bags`, or `[bag for _, bag in grouped]`."
+        fail("X", "a list of bags", Got("a groupby"), owner=owner, hint=hint)
+
+
+def check_is_no_table(X: Any, *, owner: str) -> None:
+    """Raise if `X` is one bag or one long table, for a model fitted to longer bags."""
+    if is_frame(X):
+        got = Got(f"one DataFrame of shape {tuple(X.shape)}")
+    elif len(getattr(X, "shape", ())) == 2:
+        got = Got(f"one array of shape {tuple(X.shape)}")
+    elif isinstance(X, list | tuple) and X and all(_n_axes(row) == 1 for row in X):
+        got = Got(f"a list of {len(X)} rows")
+    else:
+        return
+    fail("X", "a list of bags", got, owner=owner, hint=_ONE_HINT)
 
 
 def _check_frame(frame: Any, owner: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator, clone, is_regressor
 from sklearn.metrics import check_scoring
 from sklearn.model_selection import (
     GroupKFold,
@@ -25,7 +25,7 @@ from eigenheads.estimators._bag_pooling import (
     PooledBagClassifier,
     PooledBagRegressor,
 )
-from eigenheads.estimators._bags import read_bags
+from eigenheads.estimators._bags import is_frame, read_bags
 from eigenheads.estimators._location import (
     SingleLocationClassifier,
     SingleLocationRegressor,
@@ -148,7 +148,8 @@ def compare_bag_estimators(
         Bags.
 
     y : array-like of shape (n_bags,)
-        Numbers, or classes.
+        Numbers, or classes. Whole numbers, such as counts, are classes unless all
+        `estimators` are regressors.
 
     estimators : dict of str to estimator, default=None
         Estimators by name. None means the single-location estimator, also with quantile
@@ -187,18 +188,20 @@ def compare_bag_estimators(
     ['one token', 'mean']
     """
     read = read_bags(_Reader(), bags, reset=True)
-    given = bags if hasattr(bags, "columns") else list(bags)
+    given = bags if is_frame(bags) else list(bags)
     targets = read_targets(y, read, owner=_OWNER)
     if groups is not None:
         groups = check_array_like("groups", groups, "one group per bag", owner=_OWNER)
-    is_classifier = not type_of_target(targets).startswith("continuous")
-    named = _named(estimators, is_classifier=is_classifier)
+    are_numbers = type_of_target(targets).startswith("continuous")
+    named = _named(estimators, is_classifier=not are_numbers)
+    # Whole numbers are classes only for classifiers.
+    is_classified = not are_numbers and not all(map(is_regressor, named.values()))
     reference = next(iter(named)) if reference is None else reference
     check_choice("reference", reference, list(named), owner=_OWNER)
-    splitter = _splitter(cv, targets, groups, is_classifier=is_classifier)
+    splitter = _splitter(cv, targets, groups, is_classifier=is_classified)
     if scoring is None:
         scoring = "r2"
-        if is_classifier:
+        if is_classified:
             n_classes = len(np.unique(targets))
             scoring = "roc_auc" if n_classes == 2 else "accuracy"
     rows = np.zeros((len(targets), 1))
@@ -252,4 +255,6 @@ def _splitter(cv: Any, targets: Any, groups: Any, *, is_classifier: bool) -> Any
 
 
 def _taken(bags: Any, rows: NDArray[np.int64]) -> Any:
+    if is_frame(bags):  # rows are bags of one token
+        return bags.iloc[rows] if hasattr(bags, "iloc") else bags[rows]
     return [bags[row] for row in rows]

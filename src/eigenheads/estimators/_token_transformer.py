@@ -7,13 +7,19 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
+from sklearn import get_config
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from eigenheads._checks import check_choice, check_items, check_text
 from eigenheads._extras import require
-from eigenheads.estimators._bags import as_given, is_frame, read_bags
+from eigenheads.estimators._bags import (
+    as_given,
+    check_is_no_groupby,
+    is_frame,
+    read_bags,
+)
 from eigenheads.estimators._batches import (
     Batch,
     is_dask,
@@ -74,7 +80,8 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
     transformer with ``partial_fit`` sees all of them, another one the first 100 000
     tokens.
 
-    With ``set_output(transform="pandas")`` bags are DataFrames.
+    With ``set_output(transform="pandas")``, or ``transform_output="pandas"`` in the
+    configuration of scikit-learn, bags are DataFrames.
 
     Examples
     --------
@@ -91,7 +98,7 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
     (4,)
     """
 
-    _is_framed = False
+    _output: str | None = None
     _frame: Any = None
 
     def __init__(self, transformer: Any) -> None:
@@ -113,7 +120,9 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
         self : object
             The fitted transformer.
         """
-        check_has_fit("transformer", self.transformer, owner=type(self).__name__)
+        owner = type(self).__name__
+        check_has_fit("transformer", self.transformer, owner=owner)
+        check_is_no_groupby(X, owner=owner)
         transformer = clone(self.transformer)
         if is_stream(X, y):
             self.transformer_ = self._fit_batches(transformer, X)
@@ -168,6 +177,7 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
             Transformed bags.
         """
         check_is_fitted(self)
+        check_is_no_groupby(X, owner=type(self).__name__)
         if is_dask(X):
             blocks = [self.transform(block) for block in row_blocks(X)]
             return list(chain(*blocks)) if X.ndim == 3 else np.concatenate(blocks)
@@ -178,7 +188,7 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
         if issparse(transformed):
             transformed = transformed.toarray()
         split = as_given(X, bags, np.asarray(transformed))
-        if not self._is_framed:
+        if (self._output or get_config()["transform_output"]) != "pandas":
             return split
         owner = type(self).__name__
         frame = require("pandas", "pandas", extra="frame", owner=owner).DataFrame
@@ -212,8 +222,13 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
         if transform is not None:
             owner = type(self).__name__
             check_choice("transform", transform, ("default", "pandas"), owner=owner)
-            self._is_framed = transform == "pandas"
+            self._output = transform
         return self
+
+    def __sklearn_clone__(self) -> Self:
+        cloned = super().__sklearn_clone__()
+        cloned._output = self._output  # as other transformers of scikit-learn
+        return cloned
 
     def get_feature_names_out(self, input_features: Any = None) -> Any:
         """Return the names of the features of transformed tokens.

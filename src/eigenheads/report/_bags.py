@@ -14,7 +14,7 @@ from sklearn.model_selection import cross_val_score
 import eigenheads
 from eigenheads._checks import Got, check_count, check_path, fail
 from eigenheads._files import write_atomically
-from eigenheads._plotting.bags import draw_weights
+from eigenheads._plotting.bags import draw_weights, last_estimator
 from eigenheads._plotting.svg import embedded_svg, render_svg
 from eigenheads.estimators import (
     BagComparison,
@@ -25,7 +25,22 @@ from eigenheads.estimators import (
 
 _OWNER = "write_bag_summary"
 _SHOWN = 4
+# Level of the test against shuffled targets, its folds, and the fewest shuffles that
+# can reach the level: the least p-value is 1 / (1 + n_shuffles).
+_LEVEL, _N_FOLDS, _FEWEST = 0.05, 3, 19
 _THIS, _MEAN = "this estimator", "mean pooling"
+_NAMES = {
+    "r2": "R²",
+    "roc_auc": "the area under the ROC curve",
+    "accuracy": "the accuracy",
+}
+# By what the fit has chosen.
+_WEIGHTS = {
+    "attention": "The token with the largest weight has {peak:.0%} of the weight of "
+    "its bag (median over bags).",
+    "mean": "The fit itself chose mean pooling, in which all tokens have one weight.",
+    "none": "The fit itself predicts a constant: no law was found.",
+}
 
 
 def write_bag_summary(
@@ -35,7 +50,7 @@ def write_bag_summary(
     path: str | PathLike[str],
     *,
     cv: Any = None,
-    n_shuffles: int = 9,
+    n_shuffles: int = 19,
     seed: int = 0,
 ) -> Path:
     """Write an HTML page that describes the fit of an estimator to bags.
@@ -47,7 +62,8 @@ def write_bag_summary(
     Parameters
     ----------
     estimator
-        Fitted single-location estimator, or a search of them.
+        Fitted single-location estimator, a search of them, or a pipeline that ends with
+        one.
     bags, y
         Bags and targets.
     path
@@ -55,7 +71,9 @@ def write_bag_summary(
     cv
         Folds, as in :func:`eigenheads.estimators.compare_bag_estimators`.
     n_shuffles
-        Number of times that targets are shuffled. With 19 the least p-value is 0.05.
+        Number of times that targets are shuffled. At least 19 are needed for a p-value
+        of 0.05 and so for a verdict. Each takes three fits, or one per fold of `cv`,
+        with the choice of the penalty; of a search, only the best setting is fitted.
     seed
         Seed of the shuffles.
 
@@ -70,15 +88,19 @@ def write_bag_summary(
         fail("path", "a file", got, owner=_OWNER, hint="Such as bags.html.")
     n_shuffles = check_count("n_shuffles", n_shuffles, owner=_OWNER)
     seed = check_count("seed", seed, owner=_OWNER, minimum=0)
-    model = getattr(estimator, "best_estimator_", estimator)
+    model, read = last_estimator(estimator, bags)
     if not hasattr(model, "coef_key_"):
-        fail("estimator", "a fitted single-location estimator", model, owner=_OWNER)
+        contract = "a fitted single-location estimator"
+        fail("estimator", contract, estimator, owner=_OWNER)
     pooled = PooledBagClassifier() if is_classifier(model) else PooledBagRegressor()
     named = {_THIS: clone(estimator), _MEAN: pooled}
     comparison = compare_bag_estimators(bags, y, estimators=named, cv=cv)
-    shuffled = _shuffled_scores(model, bags, y, comparison.scoring, n_shuffles, seed)
-    weights = [np.abs(one).reshape(len(one), -1)[:, 0] for one in model.attention(bags)]
-    facts = _facts(comparison, shuffled, weights)
+    fitted = getattr(estimator, "best_estimator_", estimator)
+    scores = _shuffled_scores(
+        fitted, bags, y, cv=cv, scoring=comparison.scoring, n=n_shuffles, seed=seed
+    )
+    weights = [np.abs(one).reshape(len(one), -1)[:, 0] for one in model.attention(read)]
+    verdict, sentences = _findings(comparison, scores, weights, model.pooling_)
     environment = Environment(
         loader=PackageLoader("eigenheads.report"),
         autoescape=True,
@@ -92,9 +114,10 @@ def write_bag_summary(
         n_bags=len(weights),
         n_tokens=sum(map(len, weights)),
         rows=comparison.table(),
-        shuffled=shuffled,
+        scoring=_NAMES.get(comparison.scoring, comparison.scoring).removeprefix("the "),
+        verdict=verdict,
+        sentences=sentences,
         svg=Markup(_drawing(weights)),  # drawn here, from numbers alone
-        **facts,
     )
     write_atomically(target, lambda file: _write(file, page.encode()))
     return target
@@ -105,53 +128,78 @@ def _write(file: Any, page: bytes) -> None:
 
 
 def _shuffled_scores(
-    model: Any, bags: Any, y: Any, scoring: str, n_shuffles: int, seed: int
+    model: Any, bags: Any, y: Any, *, cv: Any, scoring: str, n: int, seed: int
 ) -> list[float]:
-    """Return mean scores with shuffled targets, at the penalty of the fit."""
+    """Return the mean score with the targets as given, then with shuffled ones.
+
+    All are computed alike, so that without any relation each is the best equally often.
+    """
     rng = np.random.default_rng(seed)
-    fixed = clone(model).set_params(alpha=model.alpha_)
-    given, targets = list(bags), np.asarray(y)
-    scores = []
-    for _ in range(n_shuffles):
-        shuffled = targets[rng.permutation(len(targets))]
-        found = cross_val_score(fixed, given, shuffled, cv=3, scoring=scoring)
-        scores.append(float(found.mean()))
-    return scores
-
-
-def _facts(
-    comparison: BagComparison, shuffled: list[float], weights: list[NDArray[Any]]
-) -> dict[str, Any]:
-    """Return the findings as sentences."""
-    rows = {row["estimator"]: row for row in comparison.table()}
-    own = float(rows[_THIS]["score"])
-    gap = -float(rows[_MEAN]["difference"])
-    low, high = -rows[_MEAN]["difference_high"], -rows[_MEAN]["difference_low"]
-    p_value = (1 + sum(score >= own for score in shuffled)) / (1 + len(shuffled))
-    peak = float(np.median([one.max() / max(one.sum(), 1e-300) for one in weights]))
-    predicts = own > max(shuffled)
-    sentences = [
-        f"The cross-validated score ({comparison.scoring}) is {own:.3f}; with shuffled "
-        f"targets it is at most {max(shuffled):.3f} (p = {p_value:.2g}).",
-        f"Its difference to that of mean pooling is {gap:.3f} (95 % interval {low:.3f} "
-        f"to {high:.3f}).",
-        f"The largest weight of a bag is {peak:.2f} of all, in the median.",
+    targets = np.asarray(y)
+    orders = [
+        np.arange(len(targets)),
+        *(rng.permutation(len(targets)) for _ in range(n)),
     ]
-    if not predicts:
-        verdict = "The targets are not predicted better than shuffled ones."
-    elif low > 0 and peak > 0.5:
-        verdict = (
-            "Yes: attention predicts better than the mean, and rests on one token."
+    folds = _N_FOLDS if cv is None else cv
+    given = bags if hasattr(bags, "columns") else list(bags)
+    return [
+        float(
+            cross_val_score(
+                clone(model), given, targets[order], cv=folds, scoring=scoring
+            ).mean()
         )
-    elif low > 0:
-        verdict = (
-            "In part: attention beats the mean, but is spread over several tokens."
+        for order in orders
+    ]
+
+
+def _findings(
+    comparison: BagComparison,
+    scores: list[float],
+    weights: list[NDArray[Any]],
+    pooling: str,
+) -> tuple[str, list[str]]:
+    """Return the verdict and the numbers it rests on, as sentences."""
+    mean = next(row for row in comparison.table() if row["estimator"] == _MEAN)
+    gap, low, high = (
+        -float(mean[name])
+        for name in ("difference", "difference_high", "difference_low")
+    )
+    own, *shuffled = scores
+    n = len(shuffled)
+    p_value = (1 + sum(score >= own for score in shuffled)) / (1 + n)
+    peak = float(np.median([one.max() / max(one.sum(), 1e-300) for one in weights]))
+    name = _NAMES.get(comparison.scoring, comparison.scoring)
+    sentences = [
+        f"On held-out bags, {name} differs from that of mean pooling by {gap:+.3f} "
+        f"(95 % interval {low:+.3f} to {high:+.3f}).",
+        f"With the targets as given, {name} is {own:.3f}; with shuffled targets, on as "
+        f"many folds, at most {max(shuffled):.3f} in {n} "
+        f"{'trial' if n == 1 else 'trials'} (p = {p_value:.2g}).",
+        _WEIGHTS[pooling].format(peak=peak),
+    ]
+    return _verdict(p_value, n, low, gap, peak), sentences
+
+
+def _verdict(p_value: float, n: int, low: float, gap: float, peak: float) -> str:
+    if n < _FEWEST:
+        return (
+            f"Cannot tell: {n} shuffles cannot give p ≤ {_LEVEL}. "
+            f"Pass n_shuffles={_FEWEST} or more."
         )
-    elif gap > 0:
-        verdict = "Undecided: attention is ahead of the mean by less than the error."
-    else:
-        verdict = "There is no sign that single tokens decide: the mean is as good."
-    return {"sentences": sentences, "verdict": verdict}
+    if p_value > _LEVEL:
+        return "No: the targets are not predicted better than shuffled ones."
+    if low > 0 and peak > 0.5:
+        return (
+            "Yes: attention predicts better than mean pooling, and rests on one token."
+        )
+    if low > 0:
+        return (
+            "In part: attention predicts better than mean pooling, but is spread over "
+            "several tokens."
+        )
+    if gap > 0:
+        return "Undecided: attention is ahead of mean pooling by less than the error."
+    return "There is no sign that single tokens decide: mean pooling is as good."
 
 
 def _drawing(weights: list[NDArray[Any]]) -> str:

@@ -26,7 +26,12 @@ from eigenheads._checks import (
 )
 from eigenheads._limits import check_largest
 from eigenheads._typing import FloatArray
-from eigenheads.estimators._bags import Bags, read_bags
+from eigenheads.estimators._bags import (
+    Bags,
+    check_is_no_groupby,
+    check_is_no_table,
+    read_bags,
+)
 from eigenheads.estimators._batches import Batches, is_dask, is_stream, row_blocks
 from eigenheads.estimators._feature_maps import (
     MOST_TOKENS,
@@ -213,11 +218,8 @@ class AbstractSingleLocation(BaseEstimator):
 
     def _read_fitted(self, X: Any) -> Bags:
         check_is_fitted(self)
-        shape = getattr(X, "shape", ())
-        if not self._rows_are_bags and len(shape) == 2:
-            got = Got(f"one array of shape {tuple(shape)}")
-            hint = "Pass `[bag]` for one bag."
-            fail("X", "a list of bags", got, owner=type(self).__name__, hint=hint)
+        if not self._rows_are_bags:
+            check_is_no_table(X, owner=type(self).__name__)
         bags = self._mapped(self._limited(read_bags(self, X, reset=False)))
         if self.head == "radial":
             radii = squared_radii(bags.tokens, self.center_, self.precision_)
@@ -321,6 +323,7 @@ class AbstractSingleLocation(BaseEstimator):
     ) -> HeadSolution:
         """Read the data, fit the head, and keep what both estimators share."""
         owner = type(self).__name__
+        check_is_no_groupby(X, owner=owner)
         if is_stream(X, y):
             with Batches(X, y, sample_weight, owner=owner) as batches:
 

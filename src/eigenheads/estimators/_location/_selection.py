@@ -70,12 +70,10 @@ _FEWEST_BAGS = 10
 # The choice is made on at most this many numbers, or this many bags per feature.
 _MOST_NUMBERS = 2**22
 _BAGS_PER_FEATURE = 20
-# The scale of outputs is zero up to this t², and reduced by (this / t²) to this power
-# above. Without any law, 60 bags of 10 to 300 features had a t² above 16 in 3 of 215
-# draws for attention (largest 23), and of 3 to 300 features one above 10 in 12 of 1 800
-# for mean pooling (largest 16).
-_CAUTION = {"mean": 10.0, "attention": 20.0}
-_POWER = {"mean": 1.5, "attention": 2.0}
+# The scale of outputs is zero up to this t², and reduced by (this / t²)² above. Without
+# any law, 60 bags of 10 to 300 features had a t² above 16 in 3 of 215 draws for
+# attention (largest 23), and above 8 in 6 for mean pooling (largest 11).
+_CAUTION = {"mean": 8.0, "attention": 20.0}
 # Outputs that fit best if they are shrunk by more than this are those of an overfit.
 _LEAST_SCALE = 0.5
 # Fits to a fold need not be exact.
@@ -481,8 +479,8 @@ def _scored(candidate: Candidate, held: HeldOut) -> tuple[Candidate, FloatArray]
     # bags enters t twice. A head has more freedom: a pattern that fits all bags by
     # chance is found again whichever fold is left out. So outputs that could be noise
     # are left out, and clear ones hardly shrunk.
-    share = _CAUTION[candidate.pooling] / held.gain(least)
-    scale = best_scale * max(0.0, 1 - share ** _POWER[candidate.pooling])
+    caution = _CAUTION[candidate.pooling]
+    scale = best_scale * max(0.0, 1 - (caution / held.gain(least)) ** 2)
     if is_whole:  # not linear in its value: all or nothing
         scale = float(scale > 0)
     score = 1 - loss(scale) / constant
