@@ -12,7 +12,6 @@ from torch import nn
 from eigenheads.adapters import (
     Capture,
     _probe,
-    _untrained_copy,
     capture_heads,
     compare_models,
     probe_model,
@@ -412,9 +411,7 @@ def test_caches_of_angles_are_rotated(is_paired):
         Capture.of_cache(cache)
 
 
-@pytest.mark.parametrize(("jobs", "n_most"), [(1, 2), (2, 3)])
-def test_few_untrained_copies_at_a_time_are_in_memory(monkeypatch, jobs, n_most):
-    """With several threads the next copy runs while one is measured."""
+def test_one_untrained_copy_at_a_time_is_in_memory(monkeypatch):
     alive = weakref.WeakSet()
     most = []
 
@@ -424,19 +421,17 @@ def test_few_untrained_copies_at_a_time_are_in_memory(monkeypatch, jobs, n_most)
         most.append(len(alive))
         return made
 
-    for module in (_probe, _untrained_copy):
-        monkeypatch.setattr(module, "untrained_copy", counted)
-    options = {"statistics": ["entropy"], "n_permutations": 9, "n_untrained": 6}
-    found = probe_model(encoder(), torch.randn(2, 5, 16), jobs=jobs, **options)
-    assert found["entropy"].nulls["untrained"].shape == (2, 2, 12)
+    monkeypatch.setattr(_probe, "untrained_copy", counted)
+    options = {"statistics": ["entropy"], "n_permutations": 9, "n_untrained": 4}
+    found = probe_model(encoder(), torch.randn(2, 5, 16), **options)
+    assert found["entropy"].nulls["untrained"].shape == (2, 2, 8)
     gc.collect()
-    # One to see whether copies can be made, then six; a cycle may outlive its turn.
-    assert len(most) == 7
-    assert max(most) <= n_most
+    # One to see whether copies can be made, then four; a cycle may outlive its turn.
+    assert len(most) == 5
+    assert max(most) <= 2
 
 
-def test_copies_that_run_ahead_give_the_same_numbers():
-    before = torch.get_num_threads()
+def test_untrained_copies_do_not_depend_on_the_number_of_threads():
     options = {"statistics": ["entropy", "linear_cka"], "n_permutations": 9}
     x = torch.randn(2, 5, 16)
     one, two = (probe_model(encoder(), x, jobs=jobs, **options) for jobs in (1, 2))
@@ -444,7 +439,6 @@ def test_copies_that_run_ahead_give_the_same_numbers():
         draws = one[name].nulls["untrained"]
         np.testing.assert_array_equal(draws, two[name].nulls["untrained"])
         assert len(np.unique(draws[0, 0])) == 16
-    assert torch.get_num_threads() == before
 
 
 def test_given_untrained_models_are_the_null():

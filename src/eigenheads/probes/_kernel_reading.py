@@ -45,7 +45,7 @@ _CLOUD = ("log_normaliser", "gram", "trace", "eigenvalues", "eigenvectors")
 # of an eighth, two threads waited for each other a third of the time.
 _BLOCK = 2**17
 # Numbers per block of matrices of pairs of tokens, of which several are in use.
-PAIRS = 2**18
+PAIRS = 2**17
 
 
 @dataclass(frozen=True, eq=False)
