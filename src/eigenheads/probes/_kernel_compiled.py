@@ -230,6 +230,47 @@ def pair_distances(inner: FloatArray) -> FloatArray:
 
 
 @njit(**_SUMS)
+def unit_grams(pairs: FloatArray, n: int) -> FloatArray:
+    """Return centred Gram matrices of Frobenius norm 1, (draws, n, n).
+
+    `pairs` are the entries above the diagonal, (draws, pairs); the diagonal is 1. NaN
+    for a constant Gram matrix.
+    """
+    count = len(pairs)
+    grams = np.empty((count, n, n))
+    means = np.empty(n)
+    for draw in range(count):
+        gram = grams[draw]
+        place = 0
+        for i in range(n):
+            gram[i, i] = 1.0
+            for j in range(i + 1, n):
+                gram[i, j] = pairs[draw, place + j - i - 1]
+            for j in range(i + 1, n):
+                gram[j, i] = pairs[draw, place + j - i - 1]
+            place += n - 1 - i
+        mean = 0.0
+        for i in range(n):
+            total = 0.0
+            for j in range(n):
+                total += gram[i, j]
+            means[i] = total / n
+            mean += total / n**2
+        for i in range(n):
+            for j in range(n):
+                gram[i, j] -= means[i] + means[j] - mean
+        squares = 0.0
+        for i in range(n):
+            for j in range(n):
+                squares += gram[i, j] * gram[i, j]
+        share = 1 / np.sqrt(squares) if squares > 0 else np.nan
+        for i in range(n):
+            for j in range(n):
+                gram[i, j] *= share
+    return grams
+
+
+@njit(**_SUMS)
 def alignments(pairs: FloatArray, target: FloatArray) -> FloatArray:
     r"""Return the cosines of centred Gram matrices with a centred one of norm 1.
 
