@@ -255,10 +255,11 @@ def unit_grams(pairs: FloatArray, n: int) -> FloatArray:
             for j in range(n):
                 total += gram[i, j]
             means[i] = total / n
-            mean += total / n**2
+            mean += means[i]
+        # In this order the entries of a constant Gram matrix become exactly zero.
         for i in range(n):
             for j in range(n):
-                gram[i, j] -= means[i] + means[j] - mean
+                gram[i, j] -= means[i] + means[j] - mean / n
         squares = 0.0
         for i in range(n):
             for j in range(n):
@@ -382,9 +383,8 @@ def centred_features(weights: FloatArray, tops: FloatArray) -> FloatArray:
             for j in range(n):
                 total += rows[i, j]
             means[i] = total / n
-        for i in range(n):
-            mean += means[i] / n
+            mean += means[i]
         for i in range(n):
             for j in range(n):
-                rows[i, j] -= means[i] + means[j] - mean
+                rows[i, j] -= means[i] + means[j] - mean / n
     return traces
