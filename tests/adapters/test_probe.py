@@ -1,6 +1,7 @@
 """Probes of whole models find what is planted, and not what is random."""
 
 import gc
+import tracemalloc
 import weakref
 
 import numpy as np
@@ -17,6 +18,7 @@ from eigenheads.adapters import (
     probe_model,
     swap_attention,
 )
+from eigenheads.adapters._layer_probe import STATISTICS
 from eigenheads.adapters._untrained_copy import untrained_copy
 from eigenheads.nn import ScaledAttention
 from eigenheads.probes import HeadStatistic, kernel_pca_probe
@@ -409,6 +411,36 @@ def test_caches_of_angles_are_rotated(is_paired):
         del cache[f"blocks.0.attn.hook_{name}"]
     with pytest.raises(ValueError, match="Rotary positions may not be in it"):
         Capture.of_cache(cache)
+
+
+def test_every_statistic_of_a_model_laid_out_as_in_timm():
+    torch.manual_seed(0)
+    model = shaken(Stack(TimmAttention(), TimmAttention(qk_norm=True)))
+    x = torch.randn(3, 9, 16)
+    found = probe_model(model, x, n_permutations=9, n_untrained=1)
+    wanted = set(STATISTICS) - {"induction", "duplicate_token"}  # of token ids
+    assert set(found.statistics) == wanted
+    # The layers' own attention, from their projections.
+    first = model.blocks[0]
+    with torch.no_grad():
+        q, k, _ = (y[..., :4] for y in first.attn.qkv(first.norm(x)).split(16, dim=-1))
+        weights = torch.softmax(q @ k.mT / 2, dim=-1)
+    entropy = -(weights * weights.log()).sum(-1) / np.log(9)
+    expected = float(entropy.mean())
+    assert found["entropy"].observed[0, 0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_long_sequences_need_less_memory_than_their_attention_weights():
+    n_heads, n = 16, 1000
+    arrays = np.random.default_rng(0).standard_normal((3, 1, n_heads, n, 2))
+    given = dict(zip(("queries", "keys", "values"), arrays, strict=True))
+    options = {"statistics": ["entropy", "sink_mass"], "n_permutations": 9}
+    tracemalloc.start()
+    probe_model(given, **options, jobs=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # The weights of all heads, let alone of all draws, are never there together.
+    assert peak < 8 * n_heads * n**2
 
 
 def test_one_untrained_copy_at_a_time_is_in_memory(monkeypatch):
