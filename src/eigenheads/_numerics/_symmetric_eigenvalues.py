@@ -1,8 +1,9 @@
 """Equals ``numpy.linalg.eigvalsh`` on stacks of small matrices, 2 to 4 times faster.
 
-For stacks of 40 matrices or more, of 32 to 128 rows (3.2 times for 64 rows). Each step of the algorithm is done for 40 matrices at once, so that even its
-recurrences, which work on single numbers in LAPACK, use vector instructions: reduction
-to tridiagonal form by reflections, then QL iterations without square roots [1]_.
+For stacks of 40 matrices or more, of 32 to 128 rows (3.2 times for 64 rows). Each step
+of the algorithm is done for 40 matrices at once, so that even its recurrences, which
+work on single numbers in LAPACK, use vector instructions: reduction to tridiagonal form
+by reflections, then QL iterations without square roots [1]_.
 
 No sum is reordered, and no step of one matrix depends on another: results do not depend
 on the processor, nor on the stack that a matrix is in.
@@ -43,7 +44,7 @@ def symmetric_eigenvalues(stack: FloatArray) -> FloatArray:
     """
     n = stack.shape[1]
     if n > MOST_ROWS:
-        return np.linalg.eigvalsh(stack, UPLO="U")
+        return np.asarray(np.linalg.eigvalsh(stack, UPLO="U"), dtype=np.float64)
     found = _eigenvalues(np.ascontiguousarray(stack))
     found.sort(axis=-1)
     return found
@@ -58,7 +59,7 @@ class _DistinctArrays(Compiler):
 
     def define_pipelines(self) -> list[Any]:
         self.state.flags.noalias = True
-        pipelines: list[Any] = super().define_pipelines()
+        pipelines: list[Any] = super().define_pipelines()  # type: ignore[no-untyped-call]
         return pipelines
 
 
@@ -102,7 +103,7 @@ def _tridiagonalise(
 ) -> None:
     """Write the diagonals `d` and squared subdiagonals `e`; overwrites `a`.
 
-    Step k reflects rows and columns k + 1 and following: A becomes A - uwᵀ - wuᵀ. That
+    Step k reflects rows and columns k + 1 and following: A becomes A - vwᵀ - wvᵀ. That
     change is made in the next step, in the pass that multiplies A by the next u.
     """
     n = len(a)
@@ -113,28 +114,10 @@ def _tridiagonalise(
             v[i, lane] = 0.0
             w[i, lane] = 0.0
     for k in range(n):
-        row = a[k]
-        for i in range(k, n):
-            for lane in range(LANES):
-                row[i, lane] -= v[k, lane] * w[i, lane] + w[k, lane] * v[i, lane]
-        for lane in range(LANES):
-            d[k, lane] = row[k, lane]
-            e[k, lane] = 0.0
-        for i in range(k + 1, n):
-            for lane in range(LANES):
-                e[k, lane] += row[i, lane] * row[i, lane]
+        _finish_row(a[k], v, w, k, d[k], e[k])
         if k > n - 3:
             continue
-        for i in range(k + 1, n):
-            for lane in range(LANES):
-                u[i, lane] = row[i, lane]
-                p[i, lane] = 0.0
-        for lane in range(LANES):
-            first, norm = u[k + 1, lane], np.sqrt(e[k, lane])
-            pivot = first + (norm if first >= 0 else -norm)
-            size = norm * abs(pivot)
-            share[lane] = 1 / size if size > 0 else 0.0
-            u[k + 1, lane] = pivot
+        _reflector(a[k], e[k], k + 1, u, p, share)
         for j in range(k + 1, n):
             for lane in range(LANES):
                 a[j, j, lane] -= 2 * v[j, lane] * w[j, lane]
@@ -142,22 +125,77 @@ def _tridiagonalise(
             _change_and_multiply(a[j], v, w, v[j], w[j], u, u[j], p, total, j + 1)
             for lane in range(LANES):
                 p[j, lane] += total[lane]
+        _next_change(u, p, k + 1, share, total, v, w)
+
+
+@njit(**_NUMPY)
+def _finish_row(
+    row: FloatArray, v: FloatArray, w: FloatArray, k: int, d: FloatArray, e: FloatArray
+) -> None:
+    """Change row k for the last time; write its diagonal and squared length."""
+    for i in range(k, len(row)):
         for lane in range(LANES):
-            total[lane] = 0.0
-        for i in range(k + 1, n):
-            for lane in range(LANES):
-                p[i, lane] *= share[lane]
-                total[lane] += p[i, lane] * u[i, lane]
+            row[i, lane] -= v[k, lane] * w[i, lane] + w[k, lane] * v[i, lane]
+    for lane in range(LANES):
+        d[lane] = row[k, lane]
+        e[lane] = 0.0
+    for i in range(k + 1, len(row)):
         for lane in range(LANES):
-            share[lane] *= 0.5 * total[lane]
-        for i in range(k + 1, n):
-            for lane in range(LANES):
-                w[i, lane] = p[i, lane] - share[lane] * u[i, lane]
-                v[i, lane] = u[i, lane]
+            e[lane] += row[i, lane] * row[i, lane]
+
+
+@njit(**_NUMPY)
+def _reflector(
+    row: FloatArray,
+    squares: FloatArray,
+    start: int,
+    u: FloatArray,
+    p: FloatArray,
+    share: FloatArray,
+) -> None:
+    """Write u and `share`: I - share uuᵀ leaves one entry of the row from `start` on.
+
+    The sign is such that nothing cancels. `p` is set to zero.
+    """
+    for i in range(start, len(row)):
+        for lane in range(LANES):
+            u[i, lane] = row[i, lane]
+            p[i, lane] = 0.0
+    for lane in range(LANES):
+        first, norm = u[start, lane], np.sqrt(squares[lane])
+        pivot = first + (norm if first >= 0 else -norm)
+        size = norm * abs(pivot)
+        share[lane] = 1 / size if size > 0 else 0.0
+        u[start, lane] = pivot
+
+
+@njit(**_NUMPY)
+def _next_change(
+    u: FloatArray,
+    p: FloatArray,
+    start: int,
+    share: FloatArray,
+    total: FloatArray,
+    v: FloatArray,
+    w: FloatArray,
+) -> None:
+    """Write v and w, so that the reflected matrix is A - vwᵀ - wvᵀ; p is A times u."""
+    for lane in range(LANES):
+        total[lane] = 0.0
+    for i in range(start, len(u)):
+        for lane in range(LANES):
+            p[i, lane] *= share[lane]
+            total[lane] += p[i, lane] * u[i, lane]
+    for lane in range(LANES):
+        share[lane] *= 0.5 * total[lane]
+    for i in range(start, len(u)):
+        for lane in range(LANES):
+            w[i, lane] = p[i, lane] - share[lane] * u[i, lane]
+            v[i, lane] = u[i, lane]
 
 
 @njit(pipeline_class=_DistinctArrays, **_NUMPY)
-def _change_and_multiply(
+def _change_and_multiply(  # noqa: PLR0913 -- arrays that do not share memory
     row: FloatArray,
     v: FloatArray,
     w: FloatArray,
@@ -192,28 +230,11 @@ def _iterate(d: FloatArray, e: FloatArray, lanes: FloatArray) -> None:
     n = len(d)
     floor, is_moving, shift, gamma = lanes[0], lanes[1], lanes[2], lanes[3]
     c, s, q = lanes[4], lanes[5], lanes[6]
-    for lane in range(LANES):
-        floor[lane] = 0.0
-    for i in range(n):
-        for lane in range(LANES):
-            size = max(d[i, lane] * d[i, lane], e[i, lane])
-            floor[lane] = max(floor[lane], size * _EPSILON**2)
+    _write_floors(d, e, floor)
     for low in range(n - 1):
         for _ in range(_TURNS):
-            n_moving = 0.0
-            for lane in range(LANES):
-                is_moving[lane] = 1.0 if e[low, lane] > floor[lane] else 0.0
-                n_moving += is_moving[lane]
-            if n_moving == 0:
+            if not _start_turn(d, e, low, lanes):
                 break
-            for lane in range(LANES):
-                root = np.sqrt(e[low, lane])
-                half = (d[low + 1, lane] - d[low, lane]) / (2 * root)
-                r = np.sqrt(half * half + 1)
-                shift[lane] = d[low, lane] - root / (half + (r if half >= 0 else -r))
-                c[lane], s[lane] = 1.0, 0.0
-                gamma[lane] = d[n - 1, lane] - shift[lane]
-                q[lane] = gamma[lane] * gamma[lane]
             for i in range(n - 2, low - 1, -1):
                 _rotate(
                     d[i], d[i + 1], e[i], e[i + 1], is_moving, shift, gamma, c, s, q
@@ -227,8 +248,43 @@ def _iterate(d: FloatArray, e: FloatArray, lanes: FloatArray) -> None:
                 d[low, lane] = np.nan
 
 
+@njit(**_NUMPY)
+def _write_floors(d: FloatArray, e: FloatArray, floor: FloatArray) -> None:
+    """Write below which size a squared subdiagonal is a rounding error, per lane."""
+    for lane in range(LANES):
+        floor[lane] = 0.0
+    for i in range(len(d)):
+        for lane in range(LANES):
+            size = max(d[i, lane] * d[i, lane], e[i, lane])
+            floor[lane] = max(floor[lane], size * _EPSILON**2)
+
+
+@njit(**_NUMPY)
+def _start_turn(d: FloatArray, e: FloatArray, low: int, lanes: FloatArray) -> bool:
+    """Write which lanes move, their shifts and first rotations; return if any moves.
+
+    The shift is the eigenvalue of the first two rows that is closer to the first.
+    """
+    floor, is_moving, shift, gamma = lanes[0], lanes[1], lanes[2], lanes[3]
+    c, s, q = lanes[4], lanes[5], lanes[6]
+    last = d[len(d) - 1]
+    n_moving = 0.0
+    for lane in range(LANES):
+        is_moving[lane] = 1.0 if e[low, lane] > floor[lane] else 0.0
+        n_moving += is_moving[lane]
+    for lane in range(LANES):
+        root = np.sqrt(e[low, lane])
+        half = (d[low + 1, lane] - d[low, lane]) / (2 * root)
+        r = np.sqrt(half * half + 1)
+        shift[lane] = d[low, lane] - root / (half + (r if half >= 0 else -r))
+        c[lane], s[lane] = 1.0, 0.0
+        gamma[lane] = last[lane] - shift[lane]
+        q[lane] = gamma[lane] * gamma[lane]
+    return n_moving > 0
+
+
 @njit(pipeline_class=_DistinctArrays, **_NUMPY)
-def _rotate(
+def _rotate(  # noqa: PLR0913 -- arrays that do not share memory
     d: FloatArray,
     next_d: FloatArray,
     e: FloatArray,

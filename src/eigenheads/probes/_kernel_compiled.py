@@ -230,6 +230,24 @@ def pair_distances(inner: FloatArray) -> FloatArray:
 
 
 @njit(**_SUMS)
+def _centre(gram: FloatArray, means: FloatArray) -> None:
+    """Centre rows and columns of a symmetric matrix; `means` is scratch."""
+    n = len(gram)
+    mean = 0.0
+    for i in range(n):
+        total = 0.0
+        for j in range(n):
+            total += gram[i, j]
+        means[i] = total / n
+    for i in range(n):
+        mean += means[i]
+    # In this order the entries of a matrix of ones become exactly zero.
+    for i in range(n):
+        for j in range(n):
+            gram[i, j] -= means[i] + means[j] - mean / n
+
+
+@njit(**_SUMS)
 def unit_grams(pairs: FloatArray, n: int) -> FloatArray:
     """Return centred Gram matrices of Frobenius norm 1, (draws, n, n).
 
@@ -249,17 +267,7 @@ def unit_grams(pairs: FloatArray, n: int) -> FloatArray:
             for j in range(i + 1, n):
                 gram[j, i] = pairs[draw, place + j - i - 1]
             place += n - 1 - i
-        mean = 0.0
-        for i in range(n):
-            total = 0.0
-            for j in range(n):
-                total += gram[i, j]
-            means[i] = total / n
-            mean += means[i]
-        # In this order the entries of a constant Gram matrix become exactly zero.
-        for i in range(n):
-            for j in range(n):
-                gram[i, j] -= means[i] + means[j] - mean / n
+        _centre(gram, means)
         squares = 0.0
         for i in range(n):
             for j in range(n):
@@ -345,8 +353,8 @@ def subtract_tops(scores: FloatArray) -> FloatArray:
 def centred_features(weights: FloatArray, tops: FloatArray) -> FloatArray:
     r"""Overwrite exponentials with the centred Gram matrix of the keys' features.
 
-    With :math:`g(k_i) = e^{t_i} s_i`, where :math:`s_i` is the sum of row i, an entry of
-    :math:`K_\varphi` is :math:`w_{ij} e^{-t_j} / (s_i s_j)`: no factor exceeds 1.
+    With :math:`g(k_i) = e^{t_i} s_i`, where :math:`s_i` is the sum of row i, an entry
+    of :math:`K_\varphi` is :math:`w_{ij} e^{-t_j} / (s_i s_j)`: no factor exceeds 1.
 
     Parameters
     ----------
@@ -374,17 +382,9 @@ def centred_features(weights: FloatArray, tops: FloatArray) -> FloatArray:
         for i in range(n):
             for j in range(n):
                 rows[i, j] *= shares[i] * means[j]
-        trace, mean = 0.0, 0.0
+        trace = 0.0
         for i in range(n):
             trace += rows[i, i]
         traces[draw] = trace
-        for i in range(n):
-            total = 0.0
-            for j in range(n):
-                total += rows[i, j]
-            means[i] = total / n
-            mean += means[i]
-        for i in range(n):
-            for j in range(n):
-                rows[i, j] -= means[i] + means[j] - mean / n
+        _centre(rows, means)
     return traces
