@@ -57,7 +57,7 @@ class LayerHeads:
         """
         if self.standardize:
             options = {"scale": self.scale, "is_causal": self.is_causal}
-            return log_feature_norms(queries, keys, **options, standardize=True)
+            return log_feature_norms(queries, keys, **options, standardize=True)  # type: ignore[arg-type]
         scores = (self.scale * queries) @ keys.swapaxes(-1, -2)
         if self.is_causal:
             n, m = scores.shape[-2:]
