@@ -11,14 +11,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from functools import partial
 from types import FrameType
-from typing import TypeVar
 
 from eigenheads._checks import check_count
-
-Result = TypeVar("Result")
 
 _THREADS: ContextVar[int | None] = ContextVar("eigenheads_threads", default=None)
 _INTERRUPT: ContextVar[threading.Event | None] = ContextVar(
@@ -137,25 +134,6 @@ def progress_bar(total: float, *, description: str = "steps") -> Iterator[None]:
         task = bar.add_task(description, total=total)
         with reporting(lambda units: bar.advance(task, units)):
             yield
-
-
-@contextmanager
-def beside(work: Callable[[], Result]) -> Iterator[Callable[[], Result]]:
-    """Run `work` in a thread beside this context; yield a function that waits for it.
-
-    With one thread it runs when that function is called.
-
-    Examples
-    --------
-    >>> with beside(lambda: 6 * 7) as answer:
-    ...     answer()
-    42
-    """
-    if n_threads() == 1:
-        yield work
-        return
-    with ThreadPoolExecutor(1) as pool:
-        yield pool.submit(copy_context().run, work).result
 
 
 class RunPool:

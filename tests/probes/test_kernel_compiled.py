@@ -7,13 +7,20 @@ from eigenheads.functional import (
     gamma_ratios,
     kernel_coefficients,
     kernel_pca,
+    log_feature_norms,
     relative_differences,
 )
+from eigenheads.functional._kernel import centred_gram
+from eigenheads.functional._similarity import rbf_gram
+from eigenheads.probes._heads import LayerHeads
 from eigenheads.probes._kernel_compiled import (
     captured_traces,
+    centred_features,
     differences_of_sorted,
     norms_and_ratios,
+    subtract_tops,
 )
+from eigenheads.probes._kernel_reading import _unit_gram
 
 
 @pytest.fixture
@@ -77,3 +84,56 @@ def test_dependent_columns_are_told_unless_a_ridge_parts_them(draws):
         in_memory(values[..., :2]), weights[None], in_memory(once), 0.0
     )
     np.testing.assert_allclose(captured_traces(*arrays, 1e-10), expected, rtol=1e-4)
+
+
+def test_the_features_of_keys_are_those_of_kernel_pca(rng):
+    keys = 3.0 * rng.standard_normal((4, 9, 5))
+    scores = 0.7 * keys @ keys.swapaxes(1, 2)
+    tops = subtract_tops(scores)
+    np.testing.assert_array_equal(scores.max(axis=-1), 0.0)
+    gram = np.exp(scores)
+    traces = centred_features(gram, tops)
+    cloud = kernel_pca(keys, scale=0.7)
+    np.testing.assert_allclose(gram, cloud.gram, rtol=1e-10, atol=1e-15)
+    np.testing.assert_allclose(traces, cloud.trace)
+
+
+@pytest.mark.parametrize("n", [7, 12])
+def test_features_of_equal_keys_have_no_variance(n):
+    scores = np.full((1, n, n), 0.3)
+    tops = subtract_tops(scores)
+    gram = np.exp(scores)
+    centred_features(gram, tops)
+    assert np.abs(gram).max() <= 1e-16
+
+
+def test_long_keys_neither_overflow_nor_lose_their_trace():
+    keys = np.array([[[40.0, 0.0], [0.0, 50.0], [0.1, 0.0]]])
+    scores = keys @ keys.swapaxes(1, 2)
+    tops = subtract_tops(scores)
+    gram = np.exp(scores)
+    traces = centred_features(gram, tops)
+    cloud = kernel_pca(keys, scale=1.0)
+    np.testing.assert_allclose(gram, cloud.gram, rtol=1e-10)
+    np.testing.assert_allclose(traces, cloud.trace)
+
+
+def test_gaussian_gram_matrices_have_mean_zero_and_norm_one(rng):
+    points = rng.standard_normal((2, 3, 7, 4))
+    points[1, 1] = 2.0  # equal tokens: a constant Gram matrix
+    found = _unit_gram(points)
+    gram = centred_gram(rbf_gram(points))
+    norm = np.linalg.norm(gram, axis=(-2, -1), keepdims=True)
+    assert np.isnan(found[1, 1]).all()
+    found[1, 1], norm[1, 1] = 0.0, 1.0
+    np.testing.assert_allclose(found, gram / norm, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("n_queries", [6, 4])
+def test_feature_norms_of_drawn_keys_are_the_formula(rng, is_causal, n_queries):
+    queries, keys = rng.standard_normal((n_queries, 3)), rng.standard_normal((5, 6, 3))
+    arrays = queries[None], keys[:1], keys[:1]
+    heads = LayerHeads([arrays], [0], None, [], scale=0.4, is_causal=is_causal)
+    expected = log_feature_norms(queries[None], keys, scale=0.4, is_causal=is_causal)
+    np.testing.assert_allclose(heads.log_features(queries, keys), expected)

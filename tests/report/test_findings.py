@@ -1,6 +1,7 @@
 """Findings in plain words: counts, absences, open cases."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -72,7 +73,12 @@ def test_undecided_heads_need_draws(rng):
     draws = {"untrained": rng.standard_normal((1, 10, 99)) + 3}
     one = Statistic("entropy", observed, draws, "greater", "")
     probe = ModelProbe([0], ["a"], {"entropy": one}, {"n_untrained": 9})
-    assert findings(probe) == ["Cannot tell: entropy (needs 19 copies)."]
+    assert findings(probe) == ["Cannot tell: entropy (needs 19 untrained copies)."]
+    # Once for all statistics, whichever question they answer.
+    two = {name: replace(one, name=name) for name in ("entropy", "linear_cka")}
+    assert paragraph(replace(probe, statistics=two)) == (
+        "Cannot tell in 2 statistics, needs 19 untrained copies."
+    )
     few = {"a": draws["untrained"][..., :38]}
     one = Statistic("entropy", 0 * observed, few, "greater", "")
     probe = ModelProbe([0], ["a"], {"entropy": one})

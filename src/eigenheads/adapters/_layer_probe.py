@@ -1,9 +1,7 @@
 """All statistics of one captured layer, whichever probe measures them."""
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from copy import copy
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,6 @@ from threadpoolctl import threadpool_limits
 from eigenheads._parallel import (
     RunPool,
     advance,
-    beside,
     n_threads,
     reporting,
     threads,
@@ -28,7 +25,7 @@ from eigenheads.probes import (
     head_probe,
     kernel_pca_probe,
 )
-from eigenheads.probes._covariance import WIDE, untrained_covariance_statistics
+from eigenheads.probes._covariance import untrained_covariance_statistics
 from eigenheads.probes._covariance_nulls import ABOUT as COVARIANCE_STATISTICS
 from eigenheads.probes._head_probe import subspace_affinity, untrained_head_statistics
 from eigenheads.probes._head_statistics import BUILT_IN, as_statistic
@@ -78,20 +75,16 @@ class LayerProbe:
         results = []
         # Probes report a unit per head and sequence; all parts add up to one layer.
         units = captured.n_heads * len(captured.mask)
-        covariance: Callable[[], list[ProbeResult]]
-        covariance = partial(self._covariance, captured, options)
-        with ExitStack() as stack:
-            if captured.tokens is not None and captured.tokens.shape[-1] < WIDE:
-                # Limits that overlap in time end in the wrong order: one for all.
-                stack.enter_context(threadpool_limits(1, user_api="blas"))
-                covariance = stack.enter_context(beside(covariance))
-            with weighing((0.6 if self.of_heads else 1.0) / units):
-                if self.uses_kernel:
-                    results.append(self._kernel(captured, options))
-            with weighing((0.4 if self.uses_kernel else 1.0) / units):
-                if self.of_heads:
-                    results.append(self._heads(captured))
-            results += covariance()
+        with weighing((0.6 if self.of_heads else 1.0) / units):
+            if self.uses_kernel:
+                results.append(self._kernel(captured, options))
+        with weighing((0.4 if self.uses_kernel else 1.0) / units):
+            if self.of_heads:
+                results.append(self._heads(captured))
+        with reporting(lambda units: None):
+            if self.uses_covariance and _has_matrices(captured):
+                arrays = _arrays(captured, _COVARIANCE_ARRAYS)
+                results.append(covariance_probe(**arrays, **options))
         if self.uses_affinity and captured.w_output is not None:
             matrices = np.asarray(captured.w_output, dtype=np.float64)
             found = subspace_affinity(matrices, self.n_permutations, self.seed)
@@ -172,15 +165,6 @@ class LayerProbe:
             n_redraws=self.n_redraws,
             **options,
         )
-
-    def _covariance(
-        self, captured: CapturedLayer, options: dict[str, Any]
-    ) -> list[ProbeResult]:
-        if not self.uses_covariance or not _has_matrices(captured):
-            return []
-        with reporting(lambda units: None):
-            arrays = _arrays(captured, _COVARIANCE_ARRAYS)
-            return [covariance_probe(**arrays, **options)]
 
     def _heads(self, captured: CapturedLayer) -> ProbeResult:
         return head_probe(

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -31,7 +32,7 @@ from eigenheads.adapters._token_sets import (
     Contrasts,
     without_tokens,
 )
-from eigenheads.adapters._untrained_copy import UntrainedCaptures, untrained_copy
+from eigenheads.adapters._untrained_copy import untrained_copy
 from eigenheads.probes import (
     ModelProbe,
     Statistic,
@@ -152,16 +153,14 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
         attention = find_attention_layers(model, owner=_OWNER)
         select_layers(attention, layers, owner=_OWNER)
         n_rows = read_batch(model, batch, owner=_OWNER).n_rows
-        # At a time there are arrays of the model and of two copies. Statistics compute
+        # At a time there are arrays of the model and of one copy. Statistics compute
         # the attention weights, head by head.
         options: dict[str, Any] = {"layers": layers, "batch_size": batch_size}
-        options |= {"max_bytes": _MAX_BYTES // 3, "with_weights": False}
+        options |= {"max_bytes": _MAX_BYTES // 2, "with_weights": False}
         capture = Capture(model, batch, **options)
-        others: Any
+        others: Sequence[Iterable[CapturedLayer] | Callable[[], Capture]]
         if untrained is None:
-            others, notes = _untrained_copies(
-                capture, n_untrained, seed, batch, options
-            )
+            others, notes = _untrained_copies(model, n_untrained, seed, batch, options)
         else:
             models = _check_untrained(untrained)
             # These are kept: all models share the memory limit.
@@ -335,25 +334,26 @@ def _check_untrained(given: Sequence[nn.Module]) -> list[nn.Module]:
 
 
 def _untrained_copies(
-    capture: Capture, count: int, seed: int, batch: Any, options: Mapping[str, Any]
-) -> tuple[UntrainedCaptures, list[str]]:
-    """Return captures of untrained copies, or a note why there are none."""
+    model: nn.Module, count: int, seed: int, batch: Any, options: Mapping[str, Any]
+) -> tuple[list[Callable[[], Capture]], list[str]]:
+    """Return functions that capture untrained copies, or a note why there are none."""
     count = check_count("n_untrained", count, owner=_OWNER, minimum=0)
     # Purpose 1, so that no copy shares its seed with the nulls of a layer.
     seeds = [_derived(seed, index, 1) for index in range(count)]
-    notes = []
+
+    def capture(own: int) -> Capture:
+        made = untrained_copy(model, own)
+        assert isinstance(made, nn.Module)
+        return Capture(made, batch, **options)
+
     # The first one shows whether copies can be made at all.
-    assert capture.model is not None
-    first = untrained_copy(capture.model, seeds[0]) if seeds else None
+    first = untrained_copy(model, seeds[0]) if seeds else None
     if isinstance(first, str):
-        seeds = []
-        notes.append(
+        return [], [
             f"The null of untrained models is not available: {first}. "
             "Pass such models as `untrained`."
-        )
-    return UntrainedCaptures(
-        capture, seeds, lambda made: Capture(made, batch, **options)
-    ), notes
+        ]
+    return [partial(capture, own) for own in seeds], []
 
 
 def _remarks(captured: CapturedLayer, found: Mapping[str, Statistic]) -> list[str]:

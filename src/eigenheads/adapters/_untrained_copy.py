@@ -1,16 +1,10 @@
 """Untrained copies of a model, for comparison with its trained heads."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 from torch import nn
-
-from eigenheads._parallel import n_threads
-from eigenheads.adapters._capture import CapturedLayer
-from eigenheads.adapters._sources import Capture
 
 
 def untrained_copy(model: nn.Module, seed: int) -> nn.Module | str:
@@ -66,48 +60,3 @@ def _reset(model: nn.Module) -> nn.Module | str:
             name = type(module).__name__
             return f"{name} has no method that draws its parameter {owned[0]}"
     return made
-
-
-class UntrainedCaptures:
-    """Captures of untrained copies of a model, one after the other.
-
-    A copy runs in a thread of its own while the one before is measured, if the layers
-    of `capture`, and so those of a copy, fit into memory: at a time there are arrays of
-    the model and of two copies.
-    """
-
-    def __init__(
-        self,
-        capture: Capture,
-        seeds: Sequence[int],
-        run: Callable[[nn.Module], Capture],
-    ) -> None:
-        self._capture, self._seeds, self._run = capture, seeds, run
-
-    def __len__(self) -> int:
-        return len(self._seeds)
-
-    def __iter__(self) -> Iterator[Iterable[CapturedLayer]]:
-        fits = len(self._capture._kept) == len(self._capture)
-        if not fits or n_threads() == 1 or not self._seeds:
-            yield from map(self._made, self._seeds)
-            return
-        before = torch.get_num_threads()
-        # One thread of PyTorch beside those that measure: two would wait for them.
-        with ThreadPoolExecutor(1, "", torch.set_num_threads, (1,)) as pool:
-            try:
-                waiting = pool.submit(list, self._made(self._seeds[0]))
-                for seed in self._seeds[1:]:
-                    layers = waiting.result()
-                    waiting = pool.submit(list, self._made(seed))
-                    yield layers
-                yield waiting.result()
-            finally:
-                torch.set_num_threads(before)
-
-    def _made(self, seed: int) -> Capture:
-        # Here and not in the thread: it uses the global random state.
-        assert self._capture.model is not None
-        made = untrained_copy(self._capture.model, seed)
-        assert isinstance(made, nn.Module)
-        return self._run(made)

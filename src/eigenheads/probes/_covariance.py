@@ -26,7 +26,7 @@ from eigenheads.probes._result import ProbeResult, Statistic, with_untrained
 
 _OWNER = "covariance_probe"
 # From this width of tokens on, several threads decompose their covariance.
-WIDE = 1024
+_WIDE = 1024
 
 
 def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
@@ -119,7 +119,7 @@ def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
         fail("untrained", "a sequence of mappings", untrained, owner=_OWNER)
     # For products of this size, threads cost more than they save on a busy machine.
     tokens = as_number_array("tokens", tokens, owner=_OWNER)
-    limit = 1 if tokens.shape[-1:] < (WIDE,) else None
+    limit = 1 if tokens.shape[-1:] < (_WIDE,) else None
     with threadpool_limits(limit, user_api="blas"):
         layer = _check_layer(
             tokens, w_query, w_key, w_value, w_output, mask, n_components, owner=_OWNER

@@ -15,8 +15,7 @@ from eigenheads._checks import (
 from eigenheads._limits import LARGEST
 from eigenheads._typing import Array, FloatArray
 from eigenheads.functional import log_feature_norms
-from eigenheads.functional._arrays import log_sum_exp
-from eigenheads.functional._kernel import attention_scores
+from eigenheads.probes._kernel_compiled import subtract_tops
 from eigenheads.probes._kernel_reading import softmax_weights
 
 # With two tokens a centred Gram matrix has rank one: all values are kernel PCA.
@@ -52,19 +51,21 @@ class LayerHeads:
         return self.sequences[0][1].shape[-1]
 
     def log_features(self, queries: FloatArray, keys: FloatArray) -> FloatArray:
-        """Return the log norms of queries' features; see `log_feature_norms`."""
-        if not self.standardize:
-            # The same without checks, which cost a fifth of a small call.
-            scores = attention_scores(np, queries, keys, self.scale, self.is_causal)
-            own = np.sum(queries * queries, axis=-1)
-            return self.scale * own - 2 * np.asarray(log_sum_exp(scores))
-        return log_feature_norms(
-            queries,
-            keys,
-            scale=self.scale,
-            is_causal=self.is_causal,
-            standardize=self.standardize,
-        )
+        """Return the log norms of queries' features for drawn keys (draws, n, d).
+
+        As `log_feature_norms`, in fewer passes over the scores.
+        """
+        if self.standardize:
+            options = {"scale": self.scale, "is_causal": self.is_causal}
+            return log_feature_norms(queries, keys, **options, standardize=True)  # type: ignore[arg-type]
+        scores = (self.scale * queries) @ keys.swapaxes(-1, -2)
+        if self.is_causal:
+            n, m = scores.shape[-2:]
+            scores[:, ~np.tri(n, m, m - n, dtype=bool)] = -np.inf
+        tops = subtract_tops(scores)
+        sums = np.exp(scores, out=scores).sum(axis=-1)
+        own = self.scale * np.sum(queries * queries, axis=-1)
+        return own - 2 * (tops + np.log(sums))
 
     def with_options(self, **options: float | bool) -> "LayerHeads":
         """Return the same heads with other options."""

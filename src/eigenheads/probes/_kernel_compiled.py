@@ -20,6 +20,8 @@ from eigenheads._typing import FloatArray
 _NUMPY: dict[str, Any] = {"error_model": "numpy"}
 # Sums may be reordered, so that the processor adds several numbers at once.
 _SUMS: dict[str, Any] = {"fastmath": {"reassoc", "contract"}, **_NUMPY}
+# Without NaN and signed zeros the compiler compares several numbers at once.
+_LANES: dict[str, Any] = {"fastmath": {"nnan", "nsz"}, **_NUMPY}
 # With a smaller pivot, relative to its diagonal entry, too few digits are left after
 # cancellation, and an orthonormal basis is computed instead.
 _PIVOT = 1e-8
@@ -228,6 +230,56 @@ def pair_distances(inner: FloatArray) -> FloatArray:
 
 
 @njit(**_SUMS)
+def _centre(gram: FloatArray, means: FloatArray) -> None:
+    """Centre rows and columns of a symmetric matrix; `means` is scratch."""
+    n = len(gram)
+    mean = 0.0
+    for i in range(n):
+        total = 0.0
+        for j in range(n):
+            total += gram[i, j]
+        means[i] = total / n
+    for i in range(n):
+        mean += means[i]
+    # In this order the entries of a matrix of ones become exactly zero.
+    for i in range(n):
+        for j in range(n):
+            gram[i, j] -= means[i] + means[j] - mean / n
+
+
+@njit(**_SUMS)
+def unit_grams(pairs: FloatArray, n: int) -> FloatArray:
+    """Return centred Gram matrices of Frobenius norm 1, (draws, n, n).
+
+    `pairs` are the entries above the diagonal, (draws, pairs); the diagonal is 1. NaN
+    for a constant Gram matrix.
+    """
+    count = len(pairs)
+    grams = np.empty((count, n, n))
+    means = np.empty(n)
+    for draw in range(count):
+        gram = grams[draw]
+        place = 0
+        for i in range(n):
+            gram[i, i] = 1.0
+            for j in range(i + 1, n):
+                gram[i, j] = pairs[draw, place + j - i - 1]
+            for j in range(i + 1, n):
+                gram[j, i] = pairs[draw, place + j - i - 1]
+            place += n - 1 - i
+        _centre(gram, means)
+        squares = 0.0
+        for i in range(n):
+            for j in range(n):
+                squares += gram[i, j] * gram[i, j]
+        share = 1 / np.sqrt(squares) if squares > 0 else np.nan
+        for i in range(n):
+            for j in range(n):
+                gram[i, j] *= share
+    return grams
+
+
+@njit(**_SUMS)
 def alignments(pairs: FloatArray, target: FloatArray) -> FloatArray:
     r"""Return the cosines of centred Gram matrices with a centred one of norm 1.
 
@@ -278,3 +330,61 @@ def alignments(pairs: FloatArray, target: FloatArray) -> FloatArray:
             place += n - 1 - i
         found[draw] = inner / np.sqrt(squares) if squares > 0 else np.nan
     return found
+
+
+@njit(**_LANES)
+def subtract_tops(scores: FloatArray) -> FloatArray:
+    """Subtract from each row of (draws, n, m) its largest number; return these."""
+    count, n, m = scores.shape
+    tops = np.empty((count, n))
+    for draw in range(count):
+        for i in range(n):
+            row = scores[draw, i]
+            top = -np.inf
+            for j in range(m):
+                top = max(top, row[j])
+            for j in range(m):
+                row[j] -= top
+            tops[draw, i] = top
+    return tops
+
+
+@njit(**_SUMS)
+def centred_features(weights: FloatArray, tops: FloatArray) -> FloatArray:
+    r"""Overwrite exponentials with the centred Gram matrix of the keys' features.
+
+    With :math:`g(k_i) = e^{t_i} s_i`, where :math:`s_i` is the sum of row i, an entry
+    of :math:`K_\varphi` is :math:`w_{ij} e^{-t_j} / (s_i s_j)`: no factor exceeds 1.
+
+    Parameters
+    ----------
+    weights
+        :math:`w_{ij} = e^{c k_i \cdot k_j - t_i}`, (draws, n, n); overwritten.
+    tops
+        :math:`t_i`, the largest score of each row, (draws, n).
+
+    Returns
+    -------
+    traces
+        Of :math:`K_\varphi`, before it is centred, (draws,).
+    """
+    count, n = tops.shape
+    shares, means, traces = np.empty(n), np.empty(n), np.empty(count)
+    for draw in range(count):
+        rows = weights[draw]
+        for i in range(n):
+            total = 0.0
+            for j in range(n):
+                total += rows[i, j]
+            shares[i] = 1 / total
+        for j in range(n):
+            means[j] = np.exp(-tops[draw, j]) * shares[j]
+        for i in range(n):
+            for j in range(n):
+                rows[i, j] *= shares[i] * means[j]
+        trace = 0.0
+        for i in range(n):
+            trace += rows[i, i]
+        traces[draw] = trace
+        _centre(rows, means)
+    return traces

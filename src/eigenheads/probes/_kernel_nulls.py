@@ -8,12 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from eigenheads._numerics._symmetric_eigenvalues import (
+    LANES,
+    MOST_ROWS,
+    symmetric_eigenvalues,
+)
 from eigenheads._parallel import RunPool, advance
 from eigenheads._typing import FloatArray
 from eigenheads.functional import effective_rank
-from eigenheads.functional._kernel import centred_gram, feature_gram
 from eigenheads.probes import _null_draws
 from eigenheads.probes._heads import LayerHeads
+from eigenheads.probes._kernel_compiled import centred_features, subtract_tops
 from eigenheads.probes._kernel_reading import (
     PAIRS,
     HeadReading,
@@ -277,9 +282,11 @@ def _of_random_keys(
         nulls: Nulls = {x: {"observed": np.atleast_1d(y)} for x, y in found.items()}
         if n_draws:
             drawn = _null_draws.rotated(k[head], frames)
+            # As many draws as eigenvalues are computed of at once.
+            size = LANES if n <= MOST_ROWS else PAIRS // n**2
             blocks = [
                 _of_keys(heads, q[head], drawn[part])
-                for part in parts(n_draws, n * n, PAIRS)
+                for part in parts(n_draws, 1, size)
             ]
             for name, x in joined_draws(blocks).items():
                 nulls[name]["random_keys"] = x
@@ -292,9 +299,10 @@ def _of_keys(
     heads: LayerHeads, queries: FloatArray, keys: FloatArray
 ) -> dict[str, FloatArray]:
     """Return the statistics that depend on keys only, of drawn keys (draws, n, d)."""
-    plain = feature_gram(keys, heads.scale)[1]
-    trace = np.einsum("bii->b", plain)
-    levels = np.linalg.eigvalsh(centred_gram(plain))
+    gram = (heads.scale * keys) @ keys.transpose(0, 2, 1)
+    tops = subtract_tops(gram)
+    trace = centred_features(np.exp(gram, out=gram), tops)
+    levels = symmetric_eigenvalues(gram)
     logs = heads.log_features(queries, keys)
     return {
         "feature_norm": logs.mean(axis=-1) / math.log(10),

@@ -18,14 +18,14 @@ from eigenheads.functional import (
     log_feature_norms,
 )
 from eigenheads.functional._arrays import stable_softmax
-from eigenheads.functional._kernel import centred_gram
-from eigenheads.functional._similarity import best_matching, rbf_gram, unit_rows
+from eigenheads.functional._similarity import best_matching, unit_rows
 from eigenheads.probes._kernel_compiled import (
     alignments,
     captured_traces,
     differences_of_sorted,
     norms_and_ratios,
     pair_distances,
+    unit_grams,
 )
 
 # Added to a Gram matrix before it is inverted, relative to its mean eigenvalue, so
@@ -45,7 +45,7 @@ _CLOUD = ("log_normaliser", "gram", "trace", "eigenvalues", "eigenvectors")
 # of an eighth, two threads waited for each other a third of the time.
 _BLOCK = 2**17
 # Numbers per block of matrices of pairs of tokens, of which several are in use.
-PAIRS = 2**18
+PAIRS = 2**17
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,12 +215,8 @@ class HeadReading:
 
         def of_block(part: slice) -> FloatArray:
             nonlocal guess
-            stack = drawn[:, part].transpose(1, 2, 0)
-            pairs = pair_distances(stack @ stack.transpose(0, 2, 1))
-            median = lower_medians(pairs, guess)[:, None]
-            guess = float(median[-1, 0])
-            pairs /= -2 * np.where(median > 0, median, 1.0)
-            return alignments(np.exp(pairs, out=pairs), target)
+            pairs, guess = _gaussian_pairs(drawn[:, part].transpose(1, 2, 0), guess)
+            return alignments(pairs, target)
 
         return self._by_pairs(drawn.shape[1], of_block)
 
@@ -395,7 +391,21 @@ def _covariance_norm(points: FloatArray) -> FloatArray:
 
 
 def _unit_gram(points: FloatArray) -> FloatArray:
-    """Return centred Gaussian Gram matrices of Frobenius norm 1."""
-    gram = centred_gram(rbf_gram(points))
-    norm = np.linalg.norm(gram, axis=(-2, -1), keepdims=True)
-    return np.divide(gram, norm, out=np.full_like(gram, np.nan), where=norm > 0)
+    """Return centred Gaussian Gram matrices of Frobenius norm 1, (..., n, n).
+
+    As `rbf_gram`, from the pairs of tokens above the diagonal.
+    """
+    *batch, n, width = points.shape
+    pairs = _gaussian_pairs(points.reshape(-1, n, width), np.inf)[0]
+    return unit_grams(pairs, n).reshape(*batch, n, n)
+
+
+def _gaussian_pairs(stack: FloatArray, guess: float) -> tuple[FloatArray, float]:
+    """Return the Gaussian kernel of pairs of tokens (draws, pairs), median bandwidth.
+
+    `guess` is near the first median, if known; also returns a guess for more draws.
+    """
+    pairs = pair_distances(stack @ stack.transpose(0, 2, 1))
+    median = lower_medians(pairs, guess)[:, None]
+    pairs /= -2 * np.where(median > 0, median, 1.0)
+    return np.exp(pairs, out=pairs), float(median[-1, 0])

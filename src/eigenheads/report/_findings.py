@@ -106,8 +106,9 @@ def paragraph(probe: "ModelProbe", level: float = LEVEL) -> str:
     """Return the findings in plain words, one sentence per question."""
     sentences = []
     rows = _rows_by_statistic(probe, level)
+    undecided: list[str] = []
     for names in questions(probe).values():
-        found, none, undecided = [], [], []
+        found, none = [], []
         for name in names:
             n_found, n_heads = _counts(probe, name, level)
             if n_found:
@@ -116,15 +117,15 @@ def paragraph(probe: "ModelProbe", level: float = LEVEL) -> str:
                 undecided.append(name)
             elif n_heads and probe[name].nulls:
                 none.append(_words(probe, name))
-        needs = _needs([row for name in undecided for row in rows[name]])
-        open_cases = (
-            f"cannot tell in {_plural(len(undecided), 'statistic')}, "
-            f"needs {_listed(needs)}"
-            if undecided
-            else ""
-        )
-        if text := _question_text(found, none, open_cases):
+        if text := _question_text(found, none):
             sentences.append(f"{text[0].upper()}{text[1:]}.")
+    if undecided:
+        # Once for all questions: mostly one null has too few draws for all of them.
+        needs = _needs([row for name in undecided for row in rows[name]])
+        sentences.append(
+            f"Cannot tell in {_plural(len(undecided), 'statistic')}, "
+            f"needs {_listed(needs)}."
+        )
     changed = dict.fromkeys(probe.contrasts, 0)
     for row in probe.contrast_rows():
         changed[row["tokens"]] += is_change(row)
@@ -136,10 +137,8 @@ def paragraph(probe: "ModelProbe", level: float = LEVEL) -> str:
     return " ".join(sentences) or _NOTHING
 
 
-def _question_text(
-    found: list[tuple[int, int, str]], none: list[str], open_cases: str
-) -> str:
-    """Return one sentence: the most frequent findings, absences, open cases."""
+def _question_text(found: list[tuple[int, int, str]], none: list[str]) -> str:
+    """Return one sentence: the most frequent findings, and absences."""
     found.sort(key=lambda one: -one[0])
     parts = [
         # The number of all heads is said once.
@@ -154,11 +153,7 @@ def _question_text(
         parts.append(f"none {_for_one(none[0])}")
     text = _listed(parts) if parts else ""
     n_more = max(0, len(found) - _N_NAMED) + max(0, len(none) - 1)
-    rest = [f"{n_more} more below"] if n_more else []
-    rest += [open_cases] if open_cases else []
-    if not text:
-        return "; ".join(rest)
-    return f"{text} ({'; '.join(rest)})" if rest else text
+    return f"{text} ({n_more} more below)" if n_more else text
 
 
 def _plural(number: int, noun: str) -> str:
@@ -298,6 +293,7 @@ def _needs(rows: list[dict[str, Any]]) -> list[str]:
     for row in rows:
         if row["needs"]:
             number, unit = row["needs"].split()
+            unit = "untrained copies" if unit == "copies" else unit
             most[unit] = max(int(number), most.get(unit, 0))
     return [f"{number} {unit}" for unit, number in most.items()]
 

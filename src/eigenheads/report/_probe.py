@@ -253,6 +253,8 @@ def _summary_lines(probe: ModelProbe) -> list[str]:
             "random values, keys and projections, otherwise --permutations), or copies "
             "(--untrained)."
         )
+    if any(row["n_found"] is None for row in rows):
+        about += " ?: cannot tell for any head."
     return lines + _wrapped(about)
 
 
