@@ -12,7 +12,7 @@ from tests.hostile.worker import public_names
 
 NAMES = public_names()
 # Cases of each name in `make test`; `make test-all` has all of them.
-SAMPLE = 12
+SAMPLE = 8
 
 
 @pytest.fixture(scope="module")

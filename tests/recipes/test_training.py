@@ -71,6 +71,7 @@ def _losses(folder: Path) -> list[float]:
     return [entry["loss"] for entry in map(json.loads, lines) if "loss" in entry]
 
 
+@pytest.mark.slow  # twelve seconds; tests/nn/test_distributed.py is shorter
 def test_two_processes_train_as_one(miniature, tmp_path, monkeypatch):
     # Augmentation of batches and drop path differ between processes: without them.
     one, two = tmp_path / "one", tmp_path / "two"
