@@ -11,8 +11,12 @@ from sklearn.linear_model import RidgeCV
 from eigenheads.datasets import BagLaw, SingleLocation
 from eigenheads.estimators import SingleLocationClassifier, SingleLocationRegressor
 from eigenheads.estimators._location import _mean_pooling, _selection
-from eigenheads.estimators._location._losses import LOGISTIC
-from eigenheads.estimators._location._mean_pooling import fit_mean_pooling
+from eigenheads.estimators._location._losses import LOGISTIC, SQUARED
+from eigenheads.estimators._location._mean_pooling import (
+    fit_mean_pooling,
+    left_out_outputs,
+    mean_outputs,
+)
 from eigenheads.estimators._location._problem import data_in_memory
 
 N_TEST = 500
@@ -234,6 +238,49 @@ def test_newton_and_lbfgs_find_the_same_mean_pooling(rng, monkeypatch, has_inter
     monkeypatch.setattr(_mean_pooling, "_WIDEST_NEWTON", 0)
     _, slow = fit_mean_pooling(state, alphas, 1)
     assert_allclose(quick, slow, atol=1e-4)
+
+
+@pytest.mark.parametrize("path", [0, 1])
+@pytest.mark.parametrize("has_intercept", [True, False])
+@pytest.mark.parametrize("d", [5, 40])  # fewer and more features than bags
+def test_outputs_on_left_out_bags_are_those_of_a_fit_to_the_others(
+    rng, path, has_intercept, d
+):
+    X = rng.standard_normal((25, 3, d)) * np.linspace(1.0, 6.0, d)
+    X, y = np.concatenate([X, X[:5]]), rng.standard_normal((30, 2))
+    y[25:] = y[:5]
+    number = np.concatenate([np.arange(25), np.arange(5)])
+    model = SingleLocationRegressor(fit_intercept=has_intercept)
+    batch = model._labelled(X, y, rng.uniform(0.5, 2.0, 30), model._encoding(y))
+    state = model._prepared(data_in_memory(batch), SQUARED)
+    alphas = (0.3, 3.0)
+    found = np.array(list(left_out_outputs(state, alphas, path, number)))
+    total = batch.weights.sum()
+    for left_out in range(25):
+        others = np.flatnonzero(number != left_out)
+        inside = np.flatnonzero(number == left_out)
+        rest = data_in_memory(batch.take(others))
+        # The penalty is relative to the weight of the bags of a fit.
+        same = tuple(alpha * total / rest.weight for alpha in alphas)
+        fitted, flats = fit_mean_pooling(replace(state, data=rest), same, path)
+        means = _mean_pooling.mean_bags(batch.take(inside).bags)
+        for outputs, flat in zip(found, flats, strict=True):
+            assert_allclose(outputs[inside], mean_outputs(fitted, flat, means))
+
+
+def test_weak_laws_of_the_mean_token_are_not_lost():
+    """A law with an R² of about .2 is followed, at half of its strength or more."""
+    found, known = [], []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        X = rng.standard_normal((60 + N_TEST, 6, 8))
+        means = np.sqrt(6) * X.mean(axis=1)
+        y = 0.6 * means @ np.ones(8) / np.sqrt(8) + rng.standard_normal(len(X))
+        found.append(gap_to_the_mean(X, y, 60))
+        ridge = RidgeCV(np.logspace(-1, 3, 9)).fit(means[:60], y[:60])
+        known.append(ridge.score(means[60:], y[60:]))
+    assert np.mean(found) > np.mean(known) - 0.03
+    assert min(found) > -0.05
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import expit
 
 from eigenheads._typing import FloatArray
@@ -20,6 +21,7 @@ _POOLING = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _TINY = 1e-300
 # Smallest squared singular value, as a share of the largest.
 _UNRESOLVED = 1e-12
+_LEAST_ALPHA = 1e-12
 # Steps of Newton's method, and the width above which they cost more than L-BFGS.
 _NEWTON_STEPS = 20
 _WIDEST_NEWTON = 300
@@ -35,11 +37,9 @@ def fit_mean_pooling(
     Path 0 is in standardised features, path 1 in the units of the features as given,
     where a column that rarely varies has little influence.
     """
-    # Not whitened: small eigenvalues of the few pooled tokens are noise.
-    plain = replace(state.coordinates, whitening=None, metric=None)
-    plain = replace(plain, scale=_pooling_scale(plain.scale, path))
+    pooled = _in_pooling_scale(state, path)
+    plain = pooled.coordinates
     state = replace(state, coordinates=plain, attended=None, start="mean")
-    pooled = replace(state, data=state.data.mapped(mean_bags))
     is_narrow = min(state.data.n_bags, len(plain.mean)) <= _WIDEST_NEWTON
     is_binary = state.settings.kind == LOGISTIC and state.data.n_outputs == 1
     if state.settings.kind == SQUARED or (is_binary and is_narrow):
@@ -59,6 +59,41 @@ def fit_mean_pooling(
     return state, found
 
 
+def left_out_outputs(
+    state: FitState, alphas: tuple[float, ...], path: int, number: NDArray[np.int64]
+) -> Iterator[FloatArray]:
+    """Yield for each penalty the output on every bag of a fit to the others.
+
+    A ridge regression without one row needs no fit of its own: the residual of the row
+    is divided by one minus its leverage. The penalty stays that of all bags.
+
+    Parameters
+    ----------
+    state
+        Squared loss; the bags are in memory.
+    alphas, path
+        As in :func:`fit_mean_pooling`.
+    number
+        Number of each bag among the different bags; equal ones are left out together.
+    """
+    table = _pooled_rows(_in_pooling_scale(state, path))
+    # Equal bags are one row with the sum of their weights.
+    _, first, place = np.unique(number, return_index=True, return_inverse=True)
+    weights = np.bincount(place, table.weights).astype(np.float64)
+    targets, leverages = table.targets[first], 0.0 * weights
+    mean = np.zeros(targets.shape[1])
+    if state.settings.has_intercept:
+        mean, leverages = weights @ targets, weights
+    roots = np.sqrt(weights)[:, None]
+    scores, _ = _decomposed(roots * table.scores[first])
+    squares, aims = (scores**2).sum(axis=0), roots * (targets - mean)
+    for alpha in alphas:
+        shares = scores / (squares + max(alpha, _LEAST_ALPHA))
+        rest = np.maximum(1 - leverages - (shares * scores).sum(axis=1), _UNRESOLVED)
+        residuals = (aims - shares @ (scores.T @ aims)) / rest[:, None] / roots
+        yield np.asarray((targets - residuals)[place])
+
+
 def mean_outputs(state: FitState, flat: FloatArray, means: Bags) -> FloatArray:
     """Return the outputs of a fit of mean pooling on bags of one token."""
     coordinates, n_outputs = state.coordinates, state.data.n_outputs
@@ -66,6 +101,15 @@ def mean_outputs(state: FitState, flat: FloatArray, means: Bags) -> FloatArray:
     values = flat[d:-n_outputs].reshape(n_outputs, d) / coordinates.scale
     intercepts = flat[-n_outputs:] - values @ coordinates.mean
     return np.asarray(means.tokens @ values[:, : means.tokens.shape[1]].T + intercepts)
+
+
+def _in_pooling_scale(state: FitState, path: int) -> FitState:
+    """Return the state with pooled bags, in the features of a path."""
+    # Not whitened: small eigenvalues of the few pooled tokens are noise.
+    plain = replace(state.coordinates, whitening=None, metric=None)
+    plain = replace(plain, scale=_pooling_scale(plain.scale, path))
+    data = state.data.mapped(mean_bags)
+    return replace(state, coordinates=plain, attended=None, start="mean", data=data)
 
 
 @dataclass(frozen=True)
@@ -144,7 +188,7 @@ def _ridge_path(pooled: FitState, alphas: tuple[float, ...]) -> Iterator[FloatAr
     # A factorisation per penalty takes less time than one decomposition for all.
     for alpha in alphas:
         matrix = gram.copy()
-        matrix.flat[:: len(matrix) + 1] += max(alpha, 1e-12)
+        matrix.flat[:: len(matrix) + 1] += max(alpha, _LEAST_ALPHA)
         slopes = solve_positive(matrix, sides)
         yield table.flat(rows.T @ slopes if is_wide else slopes, mean)
 

@@ -212,15 +212,18 @@ def data_in_memory(batch: LabelledBags) -> LocationData:
     )
 
 
-def fold_of_bag(batch: LabelledBags) -> tuple[NDArray[np.int64], int]:
-    """Return the fold of each bag, and the number of different bags.
+def fold_of_bag(
+    batch: LabelledBags,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the fold of each bag, and its number among the different bags.
 
     Equal bags are in one fold, so that repetitions count as weights do. Sorted by
     target and content, consecutive bags are in different folds; so folds have similar
-    targets and do not depend on the order in which bags are given.
+    targets and do not depend on the order in which bags are given. With given folds,
+    all bags count as different.
     """
     if batch.folds is not None:
-        return batch.folds, len(batch.folds)
+        return batch.folds, np.arange(len(batch.folds))
     digests = [
         hashlib.blake2b(
             np.ascontiguousarray(tokens).tobytes(), digest_size=8
@@ -230,7 +233,8 @@ def fold_of_bag(batch: LabelledBags) -> tuple[NDArray[np.int64], int]:
     keys = np.rec.fromarrays([*columns(batch.targets).T, np.array(digests)])
     unique, group = np.unique(keys, return_inverse=True)
     n_folds = 10 if len(unique) < FEW_BAGS else 5
-    return group.ravel() % n_folds, len(unique)
+    number = group.ravel().astype(np.int64)
+    return number % n_folds, number
 
 
 def streamed_data(

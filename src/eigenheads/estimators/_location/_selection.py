@@ -2,7 +2,8 @@ r"""Choose the penalty of a single-location fit from the data, by cross-validati
 
 The candidates are the head with several penalties, and mean pooling (the head with a
 key of zero): the average of ridge regressions with several penalties, on standardised
-features and on features in their own units, weighted by their out-of-fold likelihood.
+features and on features in their own units, weighted by a power of their out-of-fold
+likelihood.
 Out-of-fold outputs :math:`f` of a candidate are shrunk towards the best constant
 :math:`b`,
 
@@ -41,6 +42,7 @@ from eigenheads.estimators._location._held_out import Candidate, HeldOut
 from eigenheads.estimators._location._losses import SQUARED
 from eigenheads.estimators._location._mean_pooling import (
     fit_mean_pooling,
+    left_out_outputs,
     mean_bags,
     mean_outputs,
     pooling_alphas,
@@ -70,10 +72,14 @@ _FEWEST_BAGS = 10
 # The choice is made on at most this many numbers, or this many bags per feature.
 _MOST_NUMBERS = 2**22
 _BAGS_PER_FEATURE = 20
-# The scale of outputs is zero up to this t², and reduced by (this / t²)² above. Without
-# any law, 60 bags of 10 to 300 features had a t² above 16 in 3 of 215 draws for
-# attention (largest 23), and above 8 in 6 for mean pooling (largest 11).
-_CAUTION = {"mean": 8.0, "attention": 20.0}
+# The scale of outputs is zero up to this t², and reduced by the share (this / t²) of it
+# above. A compromise, chosen on splits with 60 bags: larger numbers lose more to ridge
+# regression where a law holds, smaller ones lose more to the mean where none does
+# (docs/benchmarks/bags.md).
+_CAUTION = {"mean": 3.0, "attention": 10.0}
+# Power of the out-of-fold likelihood in the weights of the average of mean pooling. A
+# higher one trusts the penalty that had the best luck on few bags.
+_TEMPER = 0.4
 # Outputs that fit best if they are shrunk by more than this are those of an overfit.
 _LEAST_SCALE = 0.5
 # Fits to a fold need not be exact.
@@ -84,14 +90,13 @@ _CLEARLY_LESS = 0.99
 _FOLD_STARTS = 2
 # After a third of the bags, or this many, heads are left out, judged by the better of
 # two scales, that are worse than the best candidate by several standard errors, or have
-# gained less than a share of what it takes to be trusted in the end.
+# gained less than their share of what it takes to be trusted in the end.
 _ENOUGH_SEEN = 48
 _CLEARLY = 1.5
-_HOPE = 0.5
 _SCALES = (0.5, 1.0)
 # After half of few bags the choice is settled if a head has gained this multiple of
 # what it takes, and leads mean pooling by so many standard errors.
-_SETTLED, _LEAD = 4.0, 3.0
+_SETTLED, _LEAD = 8.0, 3.0
 
 Paths: TypeAlias = tuple[tuple[float, ...], ...]
 
@@ -121,12 +126,12 @@ def choose_penalty(state: FitState) -> PenaltyChoice:
         but no targets; everything else is fitted to the other folds only.
     """
     sample = _sample(state.data)
-    member, n_groups = fold_of_bag(sample)
+    member, number = fold_of_bag(sample)
     constant = _best_constant(sample, state)
-    if n_groups < _FEWEST_BAGS:
+    if number.max() + 1 < _FEWEST_BAGS:
         first = _paths(state)[0][0]
         return PenaltyChoice(Candidate("attention", first), constant, [])
-    held = _hold_out(state, sample, member)
+    held = _hold_out(state, sample, member, number)
     pooling = _average_pooling(held)
     found = [_scored(candidate, held) for candidate in held.outputs]
     for one, _ in found:
@@ -145,9 +150,16 @@ def choose_penalty(state: FitState) -> PenaltyChoice:
 
 
 def _hold_out(
-    state: FitState, sample: LabelledBags, member: NDArray[np.int64]
+    state: FitState,
+    sample: LabelledBags,
+    member: NDArray[np.int64],
+    number: NDArray[np.int64],
 ) -> HeldOut:
-    """Fit the candidates to all folds but one, in turn."""
+    """Fit the candidates to all folds but one, in turn.
+
+    Mean pooling of numbers leaves out one bag at a time instead, if no folds are given:
+    it costs less than ten fits, and the outcome does not depend on how folds are made.
+    """
     penalties = pooling_alphas(sample, state)
     heads, whitened = _in_whitened_tokens(state, sample)
     pooled = replace(sample, bags=mean_bags(sample.bags))
@@ -155,6 +167,7 @@ def _hold_out(
     held = HeldOut(state.settings, sample, constants, {})
     paths = _paths(state)
     left = _all_heads(paths)
+    left_out = _left_out_outputs(state, pooled, penalties, number)
     for fold in range(int(member.max()) + 1):
         seen = np.flatnonzero(member < fold)
         if len(seen) >= min(len(member) / 3, _ENOUGH_SEEN):
@@ -171,8 +184,11 @@ def _hold_out(
         for head, one in _heads(_on_fold(heads, whitened.take(others)), paths, left):
             held.solutions.setdefault(head.name, []).append(one.flat)
             found[head] = _outputs_of(finish(one), held_out)
-        others_pooled = _on_fold(state, pooled.take(others))
-        found |= _pooled_outputs(others_pooled, penalties, pooled.take(inside).bags)
+        if left_out:
+            found |= {one: some[inside] for one, some in left_out.items()}
+        else:
+            fold_state = _on_fold(state, pooled.take(others))
+            found |= _pooled_outputs(fold_state, penalties, pooled.take(inside).bags)
         for candidate, some in found.items():
             kept = held.outputs.setdefault(candidate, np.zeros(constants.shape))
             kept[inside] = some - constants[inside]
@@ -188,7 +204,7 @@ def _average_pooling(held: HeldOut) -> dict[tuple[float, int], float]:
     if not means:
         return {}
     gains = np.array([held.gain(held.mean(held.losses(one, 1.0))) for one in means])
-    weights = np.exp(0.5 * (gains - gains.max()))
+    weights = np.exp(0.5 * _TEMPER * (gains - gains.max()))
     weights /= weights.sum()
     average = sum(w * outputs.pop(c) for w, c in zip(weights, means, strict=True))
     outputs[means[int(weights.argmax())]] = np.asarray(average)
@@ -359,15 +375,14 @@ def _promising(held: HeldOut, n_bags: int) -> list[Candidate]:
     losses = _least_losses(held)
     means = {one: held.mean(some) for one, some in losses.items()}
     best = losses[min(means, key=lambda one: means[one])]
-    hope = _HOPE * len(best) / n_bags
+    least = _CAUTION["attention"] * len(best) / n_bags
 
     def is_promising(one: Candidate) -> bool:
         excess = losses[one] - best
         if held.mean(excess) > _CLEARLY * held.error(excess):
             return False
         # Without mean pooling one candidate must be left.
-        has_hope = held.gain(means[one]) > hope * _CAUTION["attention"]
-        return has_hope or not held.of("mean")
+        return held.gain(means[one]) > least or not held.of("mean")
 
     def is_ahead(one: Candidate) -> bool:
         simpler = [other for other in left if other.alpha > one.alpha]
@@ -388,6 +403,26 @@ def _is_settled(held: HeldOut, left: list[Candidate], n_bags: int) -> bool:
         return False
     leads = [losses[one] - best for one in held.of("mean")]
     return all(held.mean(lead) > _LEAD * held.error(lead) for lead in leads)
+
+
+def _left_out_outputs(
+    state: FitState, pooled: LabelledBags, penalties: Paths, number: NDArray[np.int64]
+) -> dict[Candidate, FloatArray]:
+    """Return mean pooling per penalty on each bag, fitted to the others.
+
+    Nothing if that needs fits of its own: for classes, and for given folds.
+    """
+    is_linear = state.settings.kind == SQUARED and state.settings.has_relative_weights
+    if not is_linear or pooled.folds is not None:
+        return {}
+    state = replace(state, data=data_in_memory(pooled))
+    return {
+        Candidate("mean", alpha, index): outputs
+        for index, alphas in enumerate(penalties)
+        for alpha, outputs in zip(
+            alphas, left_out_outputs(state, alphas, index, number), strict=True
+        )
+    }
 
 
 def _pooled_outputs(
@@ -480,7 +515,7 @@ def _scored(candidate: Candidate, held: HeldOut) -> tuple[Candidate, FloatArray]
     # chance is found again whichever fold is left out. So outputs that could be noise
     # are left out, and clear ones hardly shrunk.
     caution = _CAUTION[candidate.pooling]
-    scale = best_scale * max(0.0, 1 - (caution / held.gain(least)) ** 2)
+    scale = best_scale * max(0.0, 1 - caution / held.gain(least))
     if is_whole:  # not linear in its value: all or nothing
         scale = float(scale > 0)
     score = 1 - loss(scale) / constant
