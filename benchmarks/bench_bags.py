@@ -2,6 +2,7 @@
 
 - ``default``: the default against the mean target and ridge on the mean token, with few
   bags, noise included;
+- ``limit``: how well the best possible test tells noise from a law of the mean token;
 - ``laws``: the laws of ``datasets.BagLaw`` against their oracles;
 - ``assumptions``: unit tests after Raff and Holt (2023, arXiv 2310.17867): training
   data have an easy signal that standard multiple-instance learning must not use, and
@@ -88,6 +89,7 @@ SETTINGS = {
 
 QUESTIONS = (
     "default",
+    "limit",
     "laws",
     "assumptions",
     "musk",
@@ -154,6 +156,36 @@ def run_default(*, n=60, splits=10, first_seed=500, tasks=TASKS):
         worst = (scores[:, 0] - scores[:, 1]).min()
         shown = " ".join(f"{score:7.3f}" for score in scores.mean(axis=0))
         print(f"{name:10s} {shown}  worst {worst:+.3f}", flush=True)
+
+
+def run_limit(*, n=60, d=10, draws=40_000, explained=(0.1, 0.2, 0.3)):
+    """Power of the likelihood ratio between noise and a law of the mean token.
+
+    Bags are given by their means, with standard normal features; the slopes are normal,
+    and the variance of the noise is known. So no rule that reads bags does better.
+    """
+    alarms = np.array([0.002, 0.01, 0.05])
+    print("R² of the law, gain of ridge, power at false alarms of", alarms)
+    for share in explained:
+        rng = np.random.default_rng(0)
+        variance = share / (1 - share) / d  # of a slope; that of the noise is one
+        ratios, gains = np.zeros((2, draws)), np.zeros(draws)
+        for draw in range(draws):
+            means, noise = rng.standard_normal((n, d)), rng.standard_normal(n)
+            slopes = np.sqrt(variance) * rng.standard_normal(d)
+            root = np.linalg.cholesky(np.eye(d) + variance * means.T @ means)
+            for row, y in enumerate((noise, noise + means @ slopes)):
+                whitened = np.linalg.solve(root, np.sqrt(variance) * means.T @ y)
+                ratios[row, draw] = (
+                    whitened @ whitened / 2 - np.log(np.diag(root)).sum()
+                )
+            # The posterior mean given the law is the best ridge regression.
+            error = slopes - np.sqrt(variance) * np.linalg.solve(root.T, whitened)
+            total = slopes @ slopes
+            gains[draw] = (total - error @ error) / (1 + total)
+        bounds = np.quantile(ratios[0], 1 - alarms)
+        power = (ratios[1] > bounds[:, None]).mean(axis=1)
+        print(f"{share:.2f}  {gains.mean():.3f} ", power.round(2), flush=True)
 
 
 def run_laws(n, *, laws=LAWS, seed=11):
@@ -312,6 +344,7 @@ def run(argv=None) -> None:
     args = parser.parse_args(argv)
     {
         "default": run_default,
+        "limit": run_limit,
         "laws": lambda: run_laws(2000),
         "assumptions": lambda: run_assumptions(500),
         "musk": lambda: run_musk(args.data),
