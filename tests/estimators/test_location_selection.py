@@ -34,7 +34,8 @@ def gap_to_the_mean(X, y, n):
     return 1 - error / spread
 
 
-# Without any law the scale is zero but in one of fifty draws. These seeds are fixed.
+# Without any law the scale is zero but in one of about fourteen draws, and then small.
+# These seeds are fixed.
 @pytest.mark.parametrize("d", [10, 30, 100])
 def test_noise_is_predicted_by_the_mean(d):
     gaps = [
@@ -269,7 +270,7 @@ def test_outputs_on_left_out_bags_are_those_of_a_fit_to_the_others(
 
 
 def test_weak_laws_of_the_mean_token_are_not_lost():
-    """A law with an R² of about .2 is followed, at half of its strength or more."""
+    """A law with an R² of .26 gains what ridge regression does, but for .03."""
     found, known = [], []
     for seed in range(8):
         rng = np.random.default_rng(seed)
