@@ -8,6 +8,7 @@ The tests call it.
 """
 
 import argparse
+import hashlib
 import io
 import json
 import math
@@ -388,8 +389,8 @@ def collect(results, commit=None):
     """Copy the manifests, and some figures, of runs at preset paper.
 
     Results of other code are skipped. `commit` names the earlier commit that computed
-    them: their tables are taken, with today's claims, if they took more than ten
-    minutes and both commits compute the same table at preset smoke.
+    them: their tables are taken, with today's claims and drawing, if they took more
+    than ten minutes and both commits compute the same table at preset smoke.
     """
     from eigenheads.experiments._digest import code_version
 
@@ -406,12 +407,14 @@ def collect(results, commit=None):
             if not commit or manifest["seconds"] < LONG:
                 print(f"skipped, computed by other code: {key}")
                 continue
-            manifest = _checked_again(path.parent, manifest, commit)
+            manifest, figure = _checked_again(path.parent, manifest, commit)
+        else:
+            figure = path.with_name("figure.svg").read_bytes()
         target.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(manifest, indent=2, ensure_ascii=False, allow_nan=False)
         target.write_text(text + "\n")
         if key in FIGURES:
-            shutil.copy(path.with_name("figure.svg"), target.with_suffix(".svg"))
+            target.with_suffix(".svg").write_bytes(figure)
         shutil.rmtree(CELLS / key, ignore_errors=True)
 
 
@@ -451,10 +454,11 @@ def restore_cells(results):
 
 
 def _checked_again(folder, manifest, commit):
-    """Return the manifest of a stored table with today's parameters and claims."""
+    """Return a manifest and a figure of a stored table, by today's code."""
     from eigenheads._files import read_arrays
     from eigenheads.experiments import Run, get_experiment
-    from eigenheads.experiments._digest import claims_version
+    from eigenheads.experiments._digest import claims_version, drawing_version
+    from eigenheads.experiments._run import draw_experiment
     from eigenheads.experiments._store import claim_to_json, plain_params
 
     experiment = get_experiment(manifest["key"])
@@ -468,16 +472,21 @@ def _checked_again(folder, manifest, commit):
     smoke = smoke_digest(manifest["key"])
     if smoke != smoke_digest_at(manifest["key"], commit):
         raise SystemExit(f"{manifest['key']}: another table at preset smoke.")
-    found = experiment.check(Run(params, read_arrays(folder / "table.npz")))
-    return {
+    run = Run(params, read_arrays(folder / "table.npz"))
+    figure = draw_experiment(experiment, run)
+    digests = {**manifest["sha256"], "figure.svg": hashlib.sha256(figure).hexdigest()}
+    record = {
         **manifest,
         "format": "eigenheads-result/2",
         "params": known,
         "commit": commit,
         "smoke": smoke,
         "checking": claims_version(manifest["key"]),
-        "claims": [claim_to_json(claim) for claim in found],
+        "drawing": drawing_version(manifest["key"]),
+        "sha256": digests,
+        "claims": [claim_to_json(claim) for claim in experiment.check(run)],
     }
+    return record, figure
 
 
 def write_catalogue(results):

@@ -34,9 +34,10 @@ def draw_gaps(
     figure
         Empty.
     gaps
-        By title: models by seeds; lines after the first of a title are small print.
+        By title: models by seeds, NaN for seeds that a model does not have; lines after
+        the first of a title are small print.
     table
-        ``flagged`` and ``self_weight``, models by seeds.
+        ``flagged`` and ``self_weight``, models by seeds, likewise.
     names
         Names of the models.
     label
@@ -66,15 +67,19 @@ def draw_gaps(
 
 
 def draw_intervals(axes: "Axes", gaps: NDArray[np.float64]) -> None:
-    """Draw mean differences with 95 % intervals over seeds, one row per model."""
-    n = gaps.shape[1]
+    """Draw mean differences with 95 % intervals over seeds, one row per model.
+
+    Seeds that a model does not have are NaN.
+    """
+    n = np.isfinite(gaps).sum(axis=1)
+    mean = np.nanmean(gaps, axis=1)
     # A single seed has no spread, so its interval has no length.
-    error = gaps.std(axis=1, ddof=1) / np.sqrt(n) if n > 1 else 0 * gaps[:, 0]
-    half = stats.t.ppf(0.975, max(n - 1, 1)) * error
+    squares = np.nansum((gaps - mean[:, None]) ** 2, axis=1)
+    error = np.sqrt(squares / np.maximum(n - 1, 1) / n)
+    half = stats.t.ppf(0.975, np.maximum(n - 1, 1)) * error
     at = np.arange(len(gaps))
-    mean = gaps.mean(axis=1)
     # The differences of the baseline from itself are exactly zero.
-    baseline = (gaps == 0).all(axis=1)
+    baseline = (np.nan_to_num(gaps) == 0).all(axis=1)
     axes.plot(mean[baseline], at[baseline], "o", color=INK, **_HOLLOW)
     for sure, color in (
         (mean - half > 0, GREEN),
@@ -100,7 +105,11 @@ def _draw_layer(axes: "Axes", table: Columns) -> None:
         ("self_weight", "D", BLUE, "weight of a token on itself"),
     )
     for name, marker, color, label in shown:
-        mean = table[name].mean(axis=1)
+        values = table[name]
+        # A measurement that a model does not have is not drawn.
+        has = np.isfinite(values).any(axis=1)
+        mean = np.full(len(values), np.nan)
+        mean[has] = np.nanmean(values[has], axis=1)
         axes.plot(mean, at, marker, color=color, markersize=4, label=label)
     axes.set_xlim(-0.05, 1.05)
     axes.set_title("first layer, as trained", fontsize="small")

@@ -132,6 +132,7 @@ _UNTESTED = {
             claim="accuracy under SLD, CW and noise attacks, and under AutoAttack",
             source="further attacks on ImageNet-1K",
             why=_IMAGENET + "; AutoAttack as a whole is not implemented",
+            instead="teo2024/robustness",
         ),
         Untested(
             claim="the same gains for SymViT-base",

@@ -25,7 +25,10 @@ from eigenheads.nn._visibility import Visibility
 
 
 class RPCAttention(AbstractAttention):
-    r"""Self-attention that removes corrupted entries of the keys.
+    r"""RPC-Attention: self-attention with a robust PCA of the keys.
+
+    In our experiments the layer neither finds corrupted tokens nor makes models more
+    robust than symmetric attention; the page of the paper (teo2024) has the numbers.
 
     Each head returns :func:`rpc_attention` of its keys and values: `n_iter` rounds of
     robust PCA of the keys, whose low-rank step is a symmetric attention.

@@ -50,6 +50,17 @@ _CONTROLS: Final = (
     (BASELINE, "softmax"),
 )
 
+# Decided comparisons of `teo2024/robustness`, by model and condition; all others are
+# undecided. With S = 0 stands the comparison of RPC-Attention with it.
+_DECIDED: Final[dict[tuple[str, str], Verdict]] = {
+    (PRINCIPAL, "clean"): "contradicted",
+    (PRINCIPAL, "attack"): "contradicted",
+    ("RPC n=6", "corruptions"): "contradicted",
+    ("RPC n=2, all layers", "clean"): "contradicted",
+    (BASELINE, "clean"): "contradicted",
+    (BASELINE, "attack"): "contradicted",
+    (SHARPENED, "clean"): "held",
+}
 # Decided comparisons of the sweep over λ with S = 0; all others are undecided.
 _ON_RECORD: Final[dict[tuple[str, str], Verdict]] = {
     **{(f"λ={x:g}", "clean"): "held" for x in (4.0, 2.0, 1.0, 0.5)},
@@ -204,7 +215,7 @@ def _ahead(
         mean_estimate(of.gaps(part, one, other)),
         source=source,
         undecided=undecided,
-        on_record="undecided",
+        on_record=_DECIDED.get((one, part), "undecided"),
     )
 
 
@@ -216,7 +227,7 @@ def _equal(of: Measured, margin: float, undecided: str) -> list[Claim]:
             margin,
             _FIXED,
             undecided=undecided,
-            on_record="undecided",
+            on_record=_DECIDED.get((SHARPENED, part), "undecided"),
         )
         for part in ("clean", "all corruptions", "attack", "replaced")
     ]

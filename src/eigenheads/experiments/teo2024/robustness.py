@@ -231,8 +231,7 @@ def draw_sparsity(figure: "Figure", run: Run[Params]) -> None:
 
 
 def _draw(figure: "Figure", run: Run[Params], baseline: str, label: str) -> None:
-    of, n = _measured(run), run.params.n_other_seeds
-    names = models(run.params)
+    of, names = _measured(run), models(run.params)
     panels = {
         "clean": "clean",
         "corruptions": "15 corruptions,\nseverities 3 and 5",
@@ -240,12 +239,13 @@ def _draw(figure: "Figure", run: Run[Params], baseline: str, label: str) -> None
         "attack": f"PGD, {run.params.attack_budget:g}/255",
     }
     gaps = {
-        title: np.array([of(part, name)[:n] - of(part, baseline)[:n] for name in names])
+        # Over the seeds of both; the others have no accuracy.
+        title: np.array([of(part, name) - of(part, baseline) for name in names])
         for part, title in panels.items()
     }
     table = {
-        "flagged": run.table["flagged"][:, :n] / 100,
-        "self_weight": run.table["self_weight"][:, :n],
+        "flagged": run.table["flagged"] / 100,
+        "self_weight": run.table["self_weight"],
     }
     draw_gaps(figure, gaps, table, names, label=label)
 
