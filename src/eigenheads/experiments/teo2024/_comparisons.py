@@ -51,7 +51,7 @@ _CONTROLS: Final = (
 )
 
 # Decided comparisons of `teo2024/robustness`, by model and condition; all others are
-# undecided. With S = 0 stands the comparison of RPC-Attention with it.
+# undecided. The last entry compares RPC-Attention with S = 0.
 _DECIDED: Final[dict[tuple[str, str], Verdict]] = {
     (PRINCIPAL, "clean"): "contradicted",
     (PRINCIPAL, "attack"): "contradicted",
