@@ -144,6 +144,7 @@ _UNTESTED = {
             claim="accuracy on SST-2, SST-5 and IMDB",
             source="text classification",
             why="needs these corpora, which are not shipped",
+            instead="teo2024/finetune",
         ),
         Untested(
             claim="the contents of Table 14",

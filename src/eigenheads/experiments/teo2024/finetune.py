@@ -10,6 +10,7 @@ from eigenheads._rng import drawn_seed
 from eigenheads._typing import FloatArray
 from eigenheads.experiments._claims import (
     Claim,
+    Verdict,
     at_least,
     difference,
     in_family,
@@ -43,6 +44,20 @@ _PRINCIPAL: Final = "RPC, queries in every iteration"
 _ORIGINAL: Final = "original"
 _FIXED: Final = "the margin is a parameter, fixed before the run"
 _SOURCE: Final = "teo2024, fine-tuning: here of a sentence encoder"
+# Verdicts of the run on record, set after it; all others are undecided.
+_DECIDED: Final[dict[tuple[str, ...], Verdict]] = {
+    (_PRINCIPAL, "clean"): "contradicted",
+    (_PRINCIPAL, "corrupted"): "contradicted",
+    ("RPC, queries in the last", "clean"): "contradicted",
+    ("RPC, queries in the last", "corrupted"): "contradicted",
+    ("S = 0", "clean"): "held",
+    ("S = 0", "corrupted"): "held",
+    ("right sign", "clean"): "held",
+    ("right sign", "corrupted"): "held",
+    ("symmetric", "clean"): "contradicted",
+    ("symmetric", "corrupted"): "contradicted",
+    ("share of S",): "contradicted",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +174,11 @@ def check(run: Run[Params]) -> list[Claim]:
         "clean": "clean accuracy",
         "corrupted": "accuracy with words replaced or mistyped",
     }
-    options: dict[str, Any] = {"undecided": undecided, "on_record": "undecided"}
+
+    def options(*compared: str) -> dict[str, Any]:
+        verdict = _DECIDED.get(compared, "undecided")
+        return {"undecided": undecided, "on_record": verdict}
+
     clean, linear = accuracy("clean", _ORIGINAL), table["linear"][at[_ORIGINAL]]
     able = [
         at_least(
@@ -190,7 +209,7 @@ def check(run: Run[Params]) -> list[Claim]:
             f"{name}: {text} less that of the original, in points",
             mean_estimate(gap(part, name, _ORIGINAL)),
             source=_SOURCE,
-            **options,
+            **options(name, part),
         )
         for name in (_PRINCIPAL, "RPC, queries in the last")
         if name in at
@@ -200,7 +219,7 @@ def check(run: Run[Params]) -> list[Claim]:
         difference(
             f"{one}: {text} less that of {other}, in points",
             mean_estimate(gap(part, one, other)),
-            **options,
+            **options(one, part),
         )
         for one, other in (
             ("right sign", _PRINCIPAL),
@@ -216,7 +235,7 @@ def check(run: Run[Params]) -> list[Claim]:
             mean_estimate(gap(part, _PRINCIPAL, "S = 0")),
             params.margin,
             _FIXED,
-            **options,
+            **options("S = 0", part),
         )
         for part, text in said.items()
         if "S = 0" in at
@@ -226,7 +245,7 @@ def check(run: Run[Params]) -> list[Claim]:
         f"{_PRINCIPAL}: share of key entries that S takes, most words replaced less "
         "clean, in points",
         mean_estimate(100 * (table["flagged_replaced"] - table["flagged"])[place]),
-        **options,
+        **options("share of S"),
     )
     return [
         *able,
