@@ -45,7 +45,9 @@ def test_measurements_that_a_model_does_not_have_are_not_drawn():
     gaps = np.array([[0.0, 0.0], [1.0, 2.0]])
     shares = np.array([[np.nan, np.nan], [0.2, 0.4]])
     table = {"flagged": shares, "self_weight": shares}
-    draw_gaps(figure, {"clean": gaps}, table, ["one", "other"], label="points")
+    names = ["one", "other"]
+    draw_gaps(figure, {"clean": gaps}, table, names, label="points", layers="layer 2")
+    assert figure.axes[-1].get_title() == "layer 2, as trained"
     lines = figure.axes[-1].get_lines()
     for line in lines[:2]:
         np.testing.assert_allclose(line.get_xdata(), [np.nan, 0.3])

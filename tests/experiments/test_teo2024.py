@@ -237,6 +237,25 @@ def test_shares_of_the_first_layer_are_those_of_its_diagnostics():
     assert flagged >= 5
 
 
+def test_figure_of_fine_tuning_has_no_share_of_s_for_attention_without_iterations():
+    from matplotlib.figure import Figure
+
+    experiment = get_experiment("teo2024/finetune")
+    kinds = ("original", "RPC, queries in every iteration")
+    params = dataclasses.replace(experiment.presets["smoke"], kinds=kinds)
+    table = {
+        "accuracy": np.random.default_rng(0).uniform(60, 80, (2, 5, 2)),
+        "flagged": np.array([[0.0, 0.0], [0.2, 0.4]]),
+        "self_weight": np.array([[np.nan, np.nan], [0.1, 0.3]]),
+    }
+    figure = Figure()
+    experiment.draw(figure, Run(params, table))
+    assert [one.get_title() for one in figure.axes][1] == "10 % of the\nwords replaced"
+    share, weight = figure.axes[-1].get_lines()[:2]
+    np.testing.assert_allclose(share.get_xdata(), [np.nan, 0.3])
+    np.testing.assert_allclose(weight.get_xdata(), [np.nan, 0.2])
+
+
 @pytest.mark.torch
 def test_batches_of_sentences_use_each_once_and_little_padding():
     import torch

@@ -163,6 +163,32 @@ def test_without_flags_the_sign_only_changes_the_multiple_of_the_keys(rng):
         assert_allclose(third, -sign * multiple * keys + sign * sum(past))
 
 
+@pytest.mark.parametrize("query_steps", ["last", "every"])
+def test_in_the_second_iteration_the_printed_sign_cancels_the_keys(rng, query_steps):
+    """Without flags K' is L of the first iteration; with the sign of ADMM, 2K - L."""
+    keys, values = draw(rng, (12, 8), scale=0.3)
+    queries = rng.standard_normal(keys.shape)
+    # In the first of two iterations queries are used only if they are in all.
+    first = attention_pursuit(
+        keys,
+        values,
+        queries=queries if query_steps == "every" else None,
+        n_iter=1,
+        sparsity=math.inf,
+    ).output
+    for multiplier, expected in (("paper", first), ("admm", 2 * keys - first)):
+        second = attention_pursuit(
+            keys,
+            values,
+            queries=queries,
+            n_iter=2,
+            sparsity=math.inf,
+            multiplier=multiplier,
+            query_steps=query_steps,
+        )
+        assert_allclose(second.cleaned, expected, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -26,8 +26,9 @@ def draw_gaps(
     names: Sequence[str],
     *,
     label: str,
+    layers: str = "first layer",
 ) -> None:
-    """Draw paired differences with intervals over seeds, and the first layer.
+    """Draw paired differences with intervals over seeds, and what layers do.
 
     Parameters
     ----------
@@ -42,6 +43,8 @@ def draw_gaps(
         Names of the models.
     label
         Description of the differences.
+    layers
+        Layers that `table` describes.
     """
     axes: Any = figure.subplots(1, len(gaps) + 1, sharey=True, squeeze=False)[0]
     for panel, (title, values) in zip(axes, gaps.items(), strict=False):
@@ -49,6 +52,7 @@ def draw_gaps(
         panel.set_title(title, fontsize="small")
     figure.supxlabel(f"{label} (better to the right)", fontsize="small")
     _draw_layer(axes[-1], table)
+    axes[-1].set_title(f"{layers}, as trained", fontsize="small")
     axes[0].set_yticks(range(len(names)), names)
     axes[0].invert_yaxis()
     keys = [
@@ -112,7 +116,6 @@ def _draw_layer(axes: "Axes", table: Columns) -> None:
         mean[has] = np.nanmean(values[has], axis=1)
         axes.plot(mean, at, marker, color=color, markersize=4, label=label)
     axes.set_xlim(-0.05, 1.05)
-    axes.set_title("first layer, as trained", fontsize="small")
 
 
 def label_decades(axes: "Axes") -> None:

@@ -261,11 +261,20 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
     kinds = list(run.params.kinds)
     accuracy = run.table["accuracy"] - run.table["accuracy"][[kinds.index(_ORIGINAL)]]
     gaps = {
-        name.replace(" of the", "\nof the"): accuracy[:, place]
+        name.replace(" words", "\nwords"): accuracy[:, place]
         for place, name in enumerate(text_conditions(run.params))
     }
-    label = "points of accuracy, less those of the original attention"
-    draw_gaps(figure, gaps, run.table, kinds, label=label)
+    # Attention without iterations has no S, so its share of zero is not drawn.
+    own = run.table["self_weight"]
+    flagged = np.where(np.isnan(own), np.nan, run.table["flagged"])
+    draw_gaps(
+        figure,
+        gaps,
+        {"flagged": flagged, "self_weight": own},
+        kinds,
+        label="points of accuracy, less those of the original attention",
+        layers="all layers",
+    )
 
 
 def _work(params: Params) -> float:
