@@ -36,8 +36,6 @@ FIGURES = {
     "duranthon2026/training",
     "dohmatob2025/risk",
 }
-# Tables of runs of many hours are kept: changed claims then need no new run.
-TABLES = {"teo2024/finetune", "teo2024/robustness"}
 VERDICTS = ("held", "contradicted", "undecided")
 # Only runs that took longer may be taken from an earlier commit, in seconds.
 LONG = 600
@@ -388,7 +386,7 @@ def stale(data=None):
 
 
 def collect(results, commit=None):
-    """Copy the manifests, and some figures and tables, of runs at preset paper.
+    """Copy the manifests, and some figures, of runs at preset paper.
 
     Results of other code are skipped. `commit` names the earlier commit that computed
     them: their tables are taken, with today's claims and drawing, if they took more
@@ -417,8 +415,6 @@ def collect(results, commit=None):
         target.write_text(text + "\n")
         if key in FIGURES:
             target.with_suffix(".svg").write_bytes(figure)
-        if key in TABLES:
-            shutil.copy(path.with_name("table.npz"), target.with_suffix(".npz"))
         shutil.rmtree(CELLS / key, ignore_errors=True)
 
 

@@ -148,8 +148,8 @@ def rpc_attention(
         ``"paper"``: :math:`K' = G - 2Z = K - S - Z`, the sign in the paper. ``"admm"``:
         :math:`K' = G = K - S + Z`, the minimiser of the augmented Lagrangian. With
         equal `n_iter` the second gives sharper attention; it is about two iterations
-        ahead. With ``"paper"`` and an empty S the keys cancel in the second iteration;
-        prefer ``"admm"`` to fine-tune a trained model with ``n_iter=2``.
+        ahead. With the first and ``n_iter=2`` the keys cancel in the second iteration,
+        so prefer the second to fine-tune a trained model.
     query_steps
         ``"last"``: `queries` enter the last softmax only. ``"every"``: they enter every
         softmax, as in the asymmetric models of the paper; then there must be as many
