@@ -104,13 +104,9 @@ test-all: check .venv-core/.test .venv-lens/.lens  ## also what is too long for 
 bench: .venv/.dev  ## speed and memory as ratios, measured in one run
 	.venv/bin/python -m benchmarks
 
-# DATA is the folder of real data; without it, experiments that need it are left out.
-ledger: .venv/.dev  ## renew the stale numbers of README and docs (preset paper)
-	.venv/bin/python docs/ledger.py --status
-	.venv/bin/python docs/ledger.py --restore-cells $(OUT)
-	stale=$$(.venv/bin/python docs/ledger.py --stale $(if $(DATA),--data $(DATA))); test -z "$$stale" || \
-	.venv/bin/eigenheads reproduce $$stale --preset paper --out $(OUT) $(if $(DATA),--data $(DATA))
-	.venv/bin/python docs/ledger.py --collect $(OUT)
+# After `eigenheads reproduce KEY … --preset paper --out RESULTS`: docs/ledger.py --collect RESULTS.
+ledger: .venv/.dev  ## judge all claims again from the records; renew the numbers of README and docs
+	.venv/bin/python docs/ledger.py
 
 docs: .venv/.docs  ## the documentation site, warnings are errors
 	.venv/bin/python -m sphinx -W --keep-going -b html docs docs/_build/html

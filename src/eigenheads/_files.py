@@ -5,21 +5,22 @@ or absent, whenever the process is killed.
 """
 
 import gzip
+import hashlib
 import importlib.util
+import json
 import marshal
-import math
 import os
 import socket
 import stat
-import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
-from numpy.lib import format as npy
+import safetensors
+import safetensors.numpy
 from numpy.typing import NDArray
 
 from eigenheads._checks import Got, fail
@@ -36,11 +37,11 @@ _DAMAGE = (
     MemoryError,
     OverflowError,
     RuntimeError,
-    UserWarning,  # Python 3.13 warns of members that overlap
     zipfile.BadZipFile,
     zlib.error,
 )
-_SUFFIX = ".npy"
+# Entry of the header of a file of arrays.
+_HEADER = "eigenheads"
 # Largest file of arrays that is read: 4 GiB.
 MAX_ARRAYS = 2**32
 # Largest generated module that is read: a few hundred kilobytes are usual.
@@ -85,46 +86,87 @@ def _is_running(pid: int) -> bool:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:
-    """Write arrays as ``.npz`` without pickle; equal arrays give equal bytes.
+    """Write arrays of numbers and of texts; equal arrays give equal bytes.
 
-    ``np.savez`` is not used, because it takes the names of arrays as keywords beside
-    its own, and writes the date into the file.
+    Numbers are stored in the format safetensors, which has no code and no compression.
+    Its header holds the texts, and a digest that shows flipped bits.
     """
-    plain = {name: np.asarray(array) for name, array in arrays.items()}
-    for name, array in plain.items():
-        if array.dtype.hasobject:
-            fail(name, "an array without Python objects", array, owner="write_arrays")
+    numbers: dict[str, NDArray[np.generic]] = {}
+    texts: dict[str, dict[str, Any]] = {}
+    for name, values in arrays.items():
+        array = np.asarray(values)
+        if array.dtype.kind in "SU":
+            encoded = np.char.decode(array, "latin-1") if _is_bytes(array) else array
+            texts[name] = {
+                "bytes": _is_bytes(array),
+                "shape": array.shape,
+                "values": encoded.ravel().tolist(),
+            }
+        elif array.dtype.kind in "biuf" and array.dtype.itemsize <= 8:
+            order = array.dtype.newbyteorder("=")
+            numbers[name] = np.asarray(array, dtype=order, order="C")
+        else:
+            contract = "an array of numbers or texts, without Python objects"
+            fail(name, contract, array, owner="write_arrays")
+    # One entry, because the order of several entries is random.
+    header = json.dumps({"sha256": _digest(numbers, texts), "texts": texts})
+    content = safetensors.numpy.save(numbers, metadata={_HEADER: header})
+    write_atomically(path, lambda file: _fill(file, content))
 
-    def write(file: IO[bytes]) -> None:
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            for name, array in plain.items():
-                # Without a date: zipfile writes 1980, so that bytes are equal.
-                entry = zipfile.ZipInfo(name + _SUFFIX)
-                with archive.open(entry, "w", force_zip64=True) as member:
-                    npy.write_array(member, array, allow_pickle=False)
 
-    write_atomically(path, write)
-
-
-def read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """Read arrays that :func:`write_arrays` wrote; a ValueError names what is wrong.
 
-    Sizes are compared with the file's own before anything is allocated, and nothing
-    is unpacked: reading needs at most twice the size of the file.
+    Reading needs at most three times the size of the file.
     """
-    size = check_regular(path, MAX_ARRAYS)
-    with path.open("rb") as file, warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        try:
-            with zipfile.ZipFile(file) as archive:
-                entries = archive.infolist()
-                _check_entries(entries, size)
-                return {
-                    entry.filename.removesuffix(_SUFFIX): _read_entry(archive, entry)
-                    for entry in entries
-                }
-        except _DAMAGE as error:
-            raise ValueError(f"{path} is not a whole .npz file ({error})") from error
+    check_regular(path, MAX_ARRAYS)
+    content = path.read_bytes()
+    try:
+        # The reader compares all sizes with that of the file before it allocates.
+        numbers = safetensors.numpy.load(content)
+        length = int.from_bytes(content[:8], "little")
+        metadata = json.loads(content[8 : 8 + length])["__metadata__"]
+        header = json.loads(metadata[_HEADER])
+        if header["sha256"] != _digest(numbers, header["texts"]):
+            raise ValueError("its content does not match its digest")
+        arrays = {name: np.array(array) for name, array in numbers.items()}
+        for name, stored in header["texts"].items():
+            arrays[name] = _texts(stored)
+    except (*_DAMAGE, RecursionError, safetensors.SafetensorError) as error:
+        raise ValueError(f"{path} is not a whole file of arrays ({error})") from error
+    return arrays
+
+
+def arrays_digest(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Return a digest of names, types, shapes and contents, in any order."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype.str} {arrays[name].shape}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _digest(numbers: Mapping[str, NDArray[Any]], texts: Mapping[str, Any]) -> str:
+    whole = arrays_digest(numbers) + json.dumps(texts, sort_keys=True)
+    return hashlib.sha256(whole.encode()).hexdigest()
+
+
+def _is_bytes(array: NDArray[Any]) -> bool:
+    return array.dtype.kind == "S"
+
+
+def _texts(stored: Mapping[str, Any]) -> NDArray[Any]:
+    """Return an array of texts or bytes from the header of a file."""
+    values = stored["values"]
+    if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
+        raise ValueError("a text is none")
+    array: NDArray[Any] = np.array(values, dtype=str).reshape(stored["shape"])
+    return np.char.encode(array, "latin-1") if stored["bytes"] else array
+
+
+def _fill(file: IO[bytes], content: bytes) -> None:
+    file.write(content)
 
 
 def check_gzip(
@@ -209,22 +251,3 @@ def _check_entries(entries: Sequence[zipfile.ZipInfo], size: int) -> None:
             raise ValueError(f"{entry.filename} is compressed")
     if sum(entry.file_size for entry in entries) > size:
         raise ValueError("its members are larger than the file")
-
-
-def _read_entry(
-    archive: zipfile.ZipFile, entry: zipfile.ZipInfo
-) -> NDArray[np.generic]:
-    with archive.open(entry) as member:
-        version = npy.read_magic(member)
-        if version != (1, 0):
-            raise ValueError(f"{entry.filename} has format {version}")
-        shape, is_fortran, dtype = npy.read_array_header_1_0(member)
-        if dtype.kind not in "biufSU" or not dtype.itemsize or dtype.names:
-            raise ValueError(f"{entry.filename} has dtype {dtype}")
-        content = member.read()  # to the end, where zipfile compares the checksum
-        if min(shape, default=0) < 0:
-            raise ValueError(f"{entry.filename} has shape {shape}")
-        if math.prod(shape) * dtype.itemsize != len(content):
-            raise ValueError(f"{entry.filename} is not of its shape {shape}")
-    flat = np.frombuffer(bytearray(content), dtype=dtype)
-    return flat.reshape(shape, order="F" if is_fortran else "C")

@@ -125,7 +125,7 @@ class Trajectories(Mapping[str, FloatArray]):
         return pd.DataFrame(columns)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write to one ``.npz`` file, atomically and without pickle."""
+        """Write to one file in the format safetensors, atomically."""
         owner = "Trajectories.save"
         target = _check_path(path, owner=owner)
         try:
@@ -162,7 +162,6 @@ class Trajectories(Mapping[str, FloatArray]):
 
     def _repr_html_(self) -> str:
         """Return a table for notebooks: start and end of each curve over the runs."""
-        # This method is no part of the digest of a simulation.
         if not self._curves:
             return html_table(repr(self), ["curve"], [])
         header = ["curve", "mean at start", "mean at end", "least", "largest"]

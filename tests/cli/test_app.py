@@ -6,9 +6,11 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 
 import pytest
 
+import eigenheads
 from eigenheads.cli import main
 from eigenheads.experiments import experiment_keys
 
@@ -32,8 +34,12 @@ def test_reproduce_prints_claims_and_the_report_then_reuses(tmp_path, capsys):
     assert "held" in shown.out
     assert f"Report: {tmp_path / 'report.html'}" in shown.out
     assert (tmp_path / "report.html").is_file()
+    assert "stored on" not in shown.err
     assert main(arguments) == 0
-    assert "(reused)" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    today = datetime.now(UTC).date().isoformat()
+    assert f"(stored on {today} by version {eigenheads.__version__})" in shown.err
+    assert "--force computes them again" in shown.out
 
 
 def test_a_verdict_against_the_record_is_exit_status_1(tmp_path, capsys, monkeypatch):
@@ -89,13 +95,13 @@ def test_a_mistake_is_one_line_and_exit_status_2(
     assert sentence in shown.err
     assert len(shown.err.strip().splitlines()) == 1
     assert "Traceback" not in shown.err
-    assert not list(tmp_path.rglob("*.npz"))
+    assert not list(tmp_path.rglob("*.safetensors"))
 
 
 def test_a_damaged_result_is_named_with_exit_status_2(tmp_path, capsys):
     arguments = ["reproduce", KEY, "--preset", "smoke", "--out", str(tmp_path)]
     assert main(arguments) == 0
-    (table,) = tmp_path.rglob("table.npz")
+    (table,) = tmp_path.rglob("table.safetensors")
     table.write_bytes(b"nonsense")
     capsys.readouterr()
     assert main(arguments) == 2

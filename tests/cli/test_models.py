@@ -53,7 +53,7 @@ def test_a_folder_is_probed(folder, texts, tmp_path, capsys):
     assert "<svg" in page
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "src=" not in page
-    assert ModelProbe.load(out / "probe.npz").layers == [1]
+    assert ModelProbe.load(out / "probe.safetensors").layers == [1]
 
 
 def test_a_callable_is_probed(tmp_path, capsys, monkeypatch):

@@ -121,7 +121,7 @@ def test_an_iterator_leaves_no_files(data, tmp_path, monkeypatch):
 
     def batches():
         yield from batches_of(X, y)
-        seen.extend(tmp_path.rglob("*.npz"))
+        seen.extend(tmp_path.rglob("*.safetensors"))
 
     SingleLocationRegressor().fit(batches())
     assert len(seen) == 4

@@ -35,7 +35,7 @@ def test_reproduce_refuses_junk_with_a_sentence(tmp_path, name, value):
     with pytest.raises(ValueError, match=r"^reproduce: `\w+` must be ") as refused:
         reproduce(**{**GOOD, name: value}, out=folder)
     assert "\n" not in str(refused.value)
-    assert not list(tmp_path.rglob("*.npz"))
+    assert not list(tmp_path.rglob("*.safetensors"))
 
 
 @FEW

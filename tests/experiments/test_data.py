@@ -6,7 +6,7 @@ import gzip
 import numpy as np
 import pytest
 
-from eigenheads.experiments import Experiment, Listener, _digest, _run, reproduce
+from eigenheads.experiments import Experiment, Listener, _run, reproduce
 from eigenheads.experiments._data import data_file, has_data, read_idx, using_data
 
 
@@ -78,7 +78,6 @@ def picky(monkeypatch):
         "marion2025/two": made("marion2025/two", files=lambda params: ("mnist/x",)),
     }
     monkeypatch.setattr(_run, "get_experiment", known.__getitem__)
-    monkeypatch.setattr(_digest, "get_experiment", known.__getitem__)
     monkeypatch.setattr(
         _run,
         "select_keys",

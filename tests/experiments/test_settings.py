@@ -1,7 +1,6 @@
-"""Changed settings, and the catalogue behind ``describe`` and ``list``."""
+"""Changed settings, and what is behind ``describe`` and ``list``."""
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 
@@ -12,6 +11,7 @@ from eigenheads.experiments._catalogue import (
     parameter_rows,
     table_columns,
 )
+from eigenheads.experiments._records import read_records
 from eigenheads.experiments._settings import change_params
 
 
@@ -47,10 +47,8 @@ def test_table_has_the_columns_of_the_catalogue(tmp_path):
 
 
 def test_every_experiment_on_record_has_an_estimate():
-    """`list` and `describe` show times; `docs/ledger.py --catalogue` renews them."""
-    folder = Path(__file__).parents[2] / "docs" / "papers" / "ledger"
-    for record in folder.glob("*/*.json"):
-        experiment = get_experiment(f"{record.parent.name}/{record.stem}")
+    for record in read_records():
+        experiment = get_experiment(record.key)
         for params in experiment.presets.values():
             assert estimated_seconds(experiment, params) is not None, experiment.key
 

@@ -51,14 +51,16 @@ def test_a_result_survives_the_disk(original):
 
 def test_a_manifest_says_how_it_was_made(original):
     manifest = json.loads((folder_of(original[0]) / "manifest.json").read_text())
-    assert {"params", "seed", "versions", "seconds", "claims", "code"} <= set(manifest)
+    assert {"params", "seed", "versions", "seconds", "claims", "version"} <= set(
+        manifest
+    )
     assert manifest["claims"][0]["verdict"] == "held"
 
 
 def test_a_second_call_reuses_and_force_computes_the_same_bytes(copy):
     (first,) = reproduce(KEY, preset="smoke", out=copy)
     assert first.reused
-    table = folder_of(copy) / "table.npz"
+    table = folder_of(copy) / "table.safetensors"
     before = table.read_bytes()
     (again,) = reproduce(KEY, preset="smoke", out=copy, force=True, jobs=1)
     assert not again.reused
@@ -82,9 +84,9 @@ def _foreign(path):
 @pytest.mark.parametrize(
     ("name", "harm", "why"),
     [
-        ("table.npz", _cut, "its digest"),
-        ("table.npz", _foreign, "its digest"),
-        ("table.npz", lambda path: path.unlink(), "cannot be read"),
+        ("table.safetensors", _cut, "its digest"),
+        ("table.safetensors", _foreign, "its digest"),
+        ("table.safetensors", lambda path: path.unlink(), "cannot be read"),
         ("figure.svg", lambda path: path.unlink(), "cannot be read"),
         ("figure.svg", lambda path: path.write_bytes(b"<svg onload='x'>"), "digest"),
         ("manifest.json", _cut, "not JSON"),

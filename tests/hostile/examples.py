@@ -177,8 +177,8 @@ Visibility.from_padding(torch.tensor([[True, True, False]]), is_causal=False)
 probe.can_decide("cka", "keys", 0.05), probe.draws_needed("keys", 0.05)
 probe.is_undecided("cka", "keys", 0.05), probe.q_value("cka", "keys")
 probe.stands_out("cka", 0.05), probe.summary(0.05)
-probe.save("probe.npz")
-ModelProbe.load("probe.npz")
+probe.save("probe.safetensors")
+ModelProbe.load("probe.safetensors")
 """,
     "probes.Statistic": _PROBE + "one.q_value()",
     "recipes.AttentionChoice": 'AttentionChoice(variant="rpc", layers="first")',

@@ -82,7 +82,7 @@ def check_arrays(path, arrays, edits):
     try:
         found = read_arrays(path)
     except ValueError as error:
-        assert "is not a whole .npz file" in str(error)
+        assert "is not a whole file of arrays" in str(error)
         return
     for array in found.values():
         assert array.dtype.kind in "biufSU"
@@ -92,14 +92,14 @@ def check_arrays(path, arrays, edits):
 @FEW
 @given(edits=EDITS)
 def test_edited_arrays_are_read_or_refused(tmp_path, arrays, edits):
-    check_arrays(tmp_path / "x.npz", arrays, edits)
+    check_arrays(tmp_path / "x.safetensors", arrays, edits)
 
 
 @pytest.mark.slow
 @MANY
 @given(edits=EDITS)
 def test_many_edited_arrays_are_read_or_refused(tmp_path, arrays, edits):
-    check_arrays(tmp_path / "x.npz", arrays, edits)
+    check_arrays(tmp_path / "x.safetensors", arrays, edits)
 
 
 def check_manifest(folder, path, value):
@@ -127,14 +127,14 @@ def check_manifest(folder, path, value):
 
 PLACES = st.sampled_from(
     [
-        *([key] for key in ("format", "key", "preset", "seed", "params", "code")),
-        *([key] for key in ("created", "seconds", "versions", "drawing", "sha256")),
+        *([key] for key in ("format", "key", "preset", "seed", "params", "version")),
+        *([key] for key in ("created", "seconds", "versions", "sha256")),
         ["claims"],
         ["claims", 0],
         *(["claims", 0, key] for key in ("statement", "source", "relation", "reason")),
         *(["claims", 0, key] for key in ("expected", "measured", "tolerance")),
         *(["claims", 0, key] for key in ("on_record", "undecided", "other")),
-        ["sha256", "table.npz"],
+        ["sha256", "table.safetensors"],
         ["versions", "numpy"],
         ["params", "other"],
     ]
@@ -173,7 +173,7 @@ def test_edited_figures_are_embedded_or_refused(folder, edits):
 
 
 CELLS = {
-    "point": np.array([b"0" * 32, b"1" * 32]),
+    "point": np.array(["0" * 32, "1" * 32]),
     "seed": np.array([0, 1]),
     "seconds": np.array([0.1, 0.2]),
     "message": np.array(["", "no"]),
@@ -184,17 +184,17 @@ CELLS = {
 # Arrays that files can hold and that no sweep writes.
 ARRAYS = st.builds(
     lambda dtype, shape: np.ones(shape).astype(dtype),
-    st.sampled_from(["f8", "f4", "i8", "u1", "?", "U3", "S3", "c16", "M8[s]"]),
+    st.sampled_from(["f8", "f4", "i8", "u1", "?", "U3", "S3"]),
     st.lists(st.integers(0, 3), max_size=3).map(tuple),
 )
 
 
 def check_cells(folder, name, array):
     """Store a forged array under a right digest: the file is read, or noted."""
-    for old in folder.glob("*.npz"):
+    for old in folder.glob("*.safetensors"):
         old.unlink()
     arrays = {**CELLS, name: array}
-    path = folder / f"{_digest(arrays)}.npz"
+    path = folder / f"{_digest(arrays)}.safetensors"
     write_arrays(path, arrays)
     store = CellStore(folder)
     store.refresh()
@@ -251,7 +251,7 @@ def check_plan(swept, edits):
 @FEW
 @given(edits=EDITS)
 @example(edits=[(0, 10**6, b"[" * 200_000)])
-@example(edits=[(0, 10**6, b'{"key": "/etc", "code": "../.."}')])
+@example(edits=[(0, 10**6, b'{"key": "/etc", "version": "../.."}')])
 def test_edited_plans_of_sweeps_are_not_followed(swept, edits):
     check_plan(swept, edits)
 
@@ -319,14 +319,14 @@ def check_probe(path, place, value):
 @example(place=["notes"], value=None)
 @example(place=["statistics", 0, "alternative"], value="sideways")
 def test_edited_probes_are_read_or_refused(tmp_path, place, value):
-    check_probe(tmp_path / "probe.npz", place, value)
+    check_probe(tmp_path / "probe.safetensors", place, value)
 
 
 @pytest.mark.slow
 @MANY
 @given(place=PROBE_PLACES, value=JSON)
 def test_many_edited_probes_are_read_or_refused(tmp_path, place, value):
-    check_probe(tmp_path / "probe.npz", place, value)
+    check_probe(tmp_path / "probe.safetensors", place, value)
 
 
 CONFIG_PLACES = st.sampled_from(

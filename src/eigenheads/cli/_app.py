@@ -170,11 +170,14 @@ def sweep_command(
         ),
     ] = None,
     out: Out = Path("results"),
+    force: Annotated[
+        bool, typer.Option("--force", help="Recompute stored cells.")
+    ] = False,
 ) -> None:
     """Run an experiment at every point of a grid with every seed.
 
     Cells are stored as they finish. After an interruption, the same call computes only
-    the missing cells. Writes a table (table.csv, table.npz) and a map (map.svg).
+    the missing cells. Writes a table (table.csv, table.safetensors) and map.svg.
 
     For example:
 
@@ -206,6 +209,7 @@ def sweep_command(
             address=address,
             jobs=jobs,
             out=out,
+            force=force,
             listener=listener,
         )
     print_sweep(result)

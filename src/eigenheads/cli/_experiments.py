@@ -193,6 +193,8 @@ def reproduce_command(
             **changed,
         )
     print_claims(results)
+    if any(result.reused for result in results):
+        say("Stored results were read; --force computes them again.")
     if figure != "svg":
         for file in save_figures(results, out, figure):
             say(file)

@@ -76,7 +76,7 @@ def probe_command(
     """Run all probes on every head of a model, with a null for each statistic.
 
     Prints findings and a table of statistics and nulls, and writes OUT/probe.html (a
-    page with heat maps), OUT/probe.json (rows) and OUT/probe.npz (arrays).
+    page with heat maps), OUT/probe.json (rows) and OUT/probe.safetensors (arrays).
     Nothing is downloaded, and code in a model's folder is not run.
 
     For example:

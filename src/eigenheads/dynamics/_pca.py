@@ -339,7 +339,7 @@ def _fail_divergence(
     got = Got(f"{step_size:.6g}; run {run} diverged at update {update}")
     hint = (
         f"At the minimum of the risk steps below {stable_step(law, problem):.3g} "
-        "are stable; a start far outside, or small batches, need smaller ones. "
+        "are stable; distant starts and small batches need smaller ones. "
         "The bound falls like 1/inverse_temperature."
     )
     contract = "so small that training converges"

@@ -128,7 +128,7 @@ class RowBatches:
 
     def _spool(self, arrays: Iterator[Any], folder: Path) -> None:
         for index, rows in enumerate(arrays):
-            self._paths.append(folder / f"{index}.npz")
+            self._paths.append(folder / f"{index}.safetensors")
             given = rows.toarray() if issparse(rows) else rows
             dense = plain_array("X", given, owner=self._owner)
             write_arrays(self._paths[-1], {"rows": dense})
@@ -188,7 +188,7 @@ class Batches:
         self._pass = lambda: read_stream(batches, owner=self._owner)
         paths = []
         for index, (bags, targets, weights) in enumerate(self):
-            paths.append(folder / f"{index}.npz")
+            paths.append(folder / f"{index}.safetensors")
             _write_batch(paths[-1], bags, targets, weights, owner=self._owner)
         return lambda: map(_read_batch, paths)
 

@@ -1,18 +1,11 @@
-"""Descriptions of the experiments: meanings of parameters, columns, durations.
-
-``catalogue.json`` holds the columns of each table and the seconds of the committed run
-at preset paper on two cores; for a key without a record, seconds are an estimate from
-some of its cells. ``python docs/ledger.py --catalogue`` writes it.
-"""
+"""Descriptions of the experiments: meanings of parameters, columns, durations."""
 
 import dataclasses
-import json
 from collections.abc import Mapping
-from functools import cache
-from importlib.resources import files
 from typing import Any, Final
 
 from eigenheads.experiments._core import Experiment
+from eigenheads.experiments._records import read_record
 
 # One meaning per name: an experiment that needs another one uses another name.
 MEANINGS: Final[Mapping[str, str]] = {
@@ -179,32 +172,25 @@ MEANINGS: Final[Mapping[str, str]] = {
 }
 
 
-@cache
-def _recorded() -> dict[str, Any]:
-    text = files("eigenheads.experiments").joinpath("catalogue.json").read_text("utf-8")
-    found: dict[str, Any] = json.loads(text)
-    return found
-
-
 def table_columns(key: str) -> list[str]:
     """Return the names of the arrays that an experiment stores."""
-    columns: list[str] = _recorded().get(key, {}).get("columns", [])
-    return columns
+    record = read_record(key)
+    return sorted(record.smoke_table()) if record else []
 
 
 def estimated_seconds(experiment: Experiment[Any], params: Any) -> float | None:
     """Return how long a run takes on two cores, or None if that is not known.
 
-    The time at preset paper is in the catalogue; the work of other settings is compared
-    with its work.
+    The time at preset paper is on record; the work of other settings is compared with
+    its work.
     """
-    seconds = _recorded().get(experiment.key, {}).get("seconds")
-    if seconds is None or "paper" not in experiment.presets:
+    record = read_record(experiment.key)
+    if record is None or "paper" not in experiment.presets:
         return None
     whole = experiment.work(experiment.presets["paper"])
     if not whole > 0:
         return None
-    return float(seconds) * experiment.work(params) / whole
+    return record.seconds * experiment.work(params) / whole
 
 
 def told_duration(seconds: float | None) -> str:

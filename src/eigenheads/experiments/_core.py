@@ -1,12 +1,17 @@
 """Parts of an experiment: parameters, a simulation, claims, a drawing."""
 
+import hashlib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+import eigenheads
 from eigenheads._notebook import html_table
 from eigenheads.experiments._claims import (
     Claim,
@@ -127,6 +132,12 @@ class Experiment(Generic[Params]):
         None for none.
     is_users
         Whether it judges models of the user, so that no run of ours is on record.
+    tolerance
+        Largest difference between machines of the table at preset smoke, as a share of
+        the largest number of its column: 1e-10, and more for fits and trainings.
+    unstable
+        Columns of that table that may differ by more, because a search that starts from
+        other roundings may end elsewhere.
     """
 
     key: str
@@ -147,11 +158,38 @@ class Experiment(Generic[Params]):
     with_data: Callable[[Params], Params] | None = None
     tabulate: Callable[[Run[Params]], list[list[str]]] | None = None
     is_users: bool = False
+    tolerance: float = 1e-10
+    unstable: tuple[str, ...] = ()
 
     @property
     def paper(self) -> str:
         """The key of the paper."""
         return self.key.partition("/")[0]
+
+    @property
+    def version(self) -> str:
+        """Version of the package; for code of a user, with a digest of its files."""
+        functions = [self.simulate, *([self.cells.run] if self.cells else [])]
+        sources = dict.fromkeys(map(_users_source, functions))
+        content = b"".join(source for source in sources if source)
+        if not content:
+            return eigenheads.__version__
+        return f"{eigenheads.__version__}+{hashlib.sha256(content).hexdigest()[:10]}"
+
+
+def _users_source(function: Any) -> bytes:
+    """Return the file that defines a function; nothing for one of this package."""
+    while isinstance(function, partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    module = getattr(function, "__module__", None) or ""
+    if function is None or module.partition(".")[0] == eigenheads.__name__:
+        return b""
+    try:
+        return Path(inspect.getsourcefile(function) or "").read_bytes()
+    except (OSError, TypeError):  # defined interactively, or a callable object
+        code: bytes = getattr(getattr(function, "__code__", None), "co_code", b"-")
+        return code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,8 +200,8 @@ class Result:
     ----------
     key, preset, seed, params
         The request; `params` as plain JSON values.
-    code
-        Version of the package and digest of the code that computed it.
+    version
+        Version of the package that computed it; see :attr:`Experiment.version`.
     table
         The arrays.
     claims
@@ -176,8 +214,6 @@ class Result:
         Of Python and the libraries.
     figure
         The drawing as SVG.
-    checking, drawing
-        Digests of the code that computed the claims and the drawing.
     reused
         Whether it was read from the store instead of computed.
     """
@@ -186,15 +222,13 @@ class Result:
     preset: str
     seed: int
     params: Mapping[str, Any]
-    code: str
+    version: str
     table: Table
     claims: tuple[Claim, ...]
     seconds: float
     created: str
     versions: Mapping[str, str]
     figure: bytes
-    checking: str
-    drawing: str
     reused: bool = False
 
     @property

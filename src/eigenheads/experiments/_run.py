@@ -29,14 +29,9 @@ from eigenheads._files import write_atomically
 from eigenheads._parallel import advance, reporting, threads
 from eigenheads._plotting.svg import render_figure, render_svg
 from eigenheads.experiments._catalogue import estimated_seconds
-from eigenheads.experiments._claims import CHANGED_SETTING
+from eigenheads.experiments._claims import CHANGED_SETTING, Claim
 from eigenheads.experiments._core import Experiment, Result, Run, Table
 from eigenheads.experiments._data import has_data, using_data
-from eigenheads.experiments._digest import (
-    claims_version,
-    code_version,
-    drawing_version,
-)
 from eigenheads.experiments._registry import (
     get_experiment,
     preset_params,
@@ -46,6 +41,7 @@ from eigenheads.experiments._settings import change_params
 from eigenheads.experiments._store import (
     StoreError,
     load_result,
+    params_from_json,
     plain_params,
     result_folder,
     save_result,
@@ -256,7 +252,7 @@ class _Order:
             "preset": preset,
             "seed": seed,
             "params": plain_params(changed),
-            "code": code_version(experiment.key),
+            "version": experiment.version,
         }
         self.folder = result_folder(root, **self.request)
         self.work = experiment.work(changed)
@@ -273,12 +269,8 @@ class _Order:
                 f"`eigenheads reproduce {self.experiment.key}` with --force to compute "
                 "it again, or remove the folder."
             )
-        if result.checking != claims_version(result.key):
-            # The table is current, the claims are not: no simulation is needed.
-            result = replace(result, **self._checked(result.table))
-            save_result(self.folder, result)
-            result = replace(result, reused=True)
-        return result
+        # Claims are judged again, which is fast; the simulation is not repeated.
+        return replace(result, claims=self._claims(result.table))
 
     def compute(self, *, afresh: bool) -> Result:
         """Simulate, check, draw and store; after a kill, only the missing jobs."""
@@ -292,8 +284,9 @@ class _Order:
             table=table,
             seconds=seconds,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
-            versions=_versions(),
-            **self._checked(table),
+            versions=library_versions(),
+            claims=self._claims(table),
+            figure=draw_experiment(self.experiment, Run(self.params, table)),
         )
         save_result(self.folder, result)
         # The finished jobs are removed only now, so a kill before the result is stored
@@ -301,20 +294,11 @@ class _Order:
         finished.remove()
         return result
 
-    def _checked(self, table: Table) -> dict[str, Any]:
-        """Return what a result has beside its table: claims, drawing, their digests."""
-        experiment, run = self.experiment, Run(self.params, table)
-        claims = tuple(experiment.check(run))
+    def _claims(self, table: Table) -> tuple[Claim, ...]:
+        claims = self.experiment.check(Run(self.params, table))
         if self.is_changed:
-            claims = tuple(
-                replace(claim, undecided=CHANGED_SETTING) for claim in claims
-            )
-        return {
-            "claims": claims,
-            "figure": draw_experiment(experiment, run),
-            "checking": claims_version(experiment.key),
-            "drawing": drawing_version(experiment.key),
-        }
+            claims = [replace(claim, undecided=CHANGED_SETTING) for claim in claims]
+        return tuple(claims)
 
 
 def _deliver(
@@ -350,7 +334,7 @@ def save_figures(
     check_choice("figure", kind, ("pdf", "png", "svg"), owner="reproduce")
     paths = []
     for result in results:
-        names = ("key", "preset", "seed", "params", "code")
+        names = ("key", "preset", "seed", "params", "version")
         request = {name: getattr(result, name) for name in names}
         path = result_folder(Path(out), **request) / f"figure.{kind}"
         if kind != "svg":
@@ -376,31 +360,10 @@ def draw_experiment(experiment: Experiment[Any], run: Run[Any]) -> bytes:
     return render_svg(lambda figure: experiment.draw(figure, run), size=experiment.size)
 
 
-def current_figure(result: Result) -> bytes:
-    """Return the stored figure, drawn again from its table if the drawing changed.
-
-    A table made by other code may lack columns that today's drawing needs, so its
-    stored figure is kept.
-    """
-    experiment = get_experiment(result.key)
-    is_current = result.code == code_version(experiment.key)
-    if result.drawing == drawing_version(experiment.key) or not is_current:
-        return result.figure
-    return draw_experiment(experiment, stored_run(result))
-
-
 def stored_run(result: Result) -> Run[Any]:
-    """Return the run of a result, with its parameters as an object again.
-
-    All presets of an experiment have one class. JSON has turned its tuples into lists,
-    so they are turned back.
-    """
-    kind = type(next(iter(get_experiment(result.key).presets.values())))
-    fields = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in result.params.items()
-    }
-    return Run(kind(**fields), result.table)
+    """Return the run of a result, with its parameters as an object again."""
+    experiment = get_experiment(result.key)
+    return Run(params_from_json(experiment, result.params), result.table)
 
 
 def experiment_rng(key: str, seed: int) -> np.random.Generator:
@@ -412,7 +375,8 @@ def experiment_rng(key: str, seed: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=spawn_key))
 
 
-def _versions() -> dict[str, str]:
+def library_versions() -> dict[str, str]:
+    """Return the versions of Python and of the libraries that compute."""
     installed = [name for name in _OPTIONAL if find_spec(name)]
     libraries = {name: version(name) for name in (*_LIBRARIES, *installed)}
     return {"python": platform.python_version(), **libraries}

@@ -1,6 +1,6 @@
 """Results on disk: one folder each, complete or absent.
 
-A folder holds ``table.npz`` (arrays, no pickle), ``figure.svg`` and
+A folder holds ``table.safetensors`` (the arrays), ``figure.svg`` and
 ``manifest.json``. The manifest is written last and carries the digest of the arrays:
 a folder without one is not a result, so a kill at any moment loses at most the result
 that was being written.
@@ -32,13 +32,13 @@ from eigenheads._files import (
     write_atomically,
 )
 from eigenheads.experiments._claims import Claim, Relation, Verdict
-from eigenheads.experiments._core import Result
+from eigenheads.experiments._core import Experiment, Result
 from eigenheads.experiments._registry import experiment_keys
 
-FORMAT = "eigenheads-result/2"
+FORMAT = "eigenheads-result/3"
 # Largest manifest that is read, in bytes, and largest figure.
 _LARGEST_TEXT, _LARGEST_FIGURE = 2**24, 2**25
-_MANIFEST, _TABLE, _FIGURE = "manifest.json", "table.npz", "figure.svg"
+_MANIFEST, _TABLE, _FIGURE = "manifest.json", "table.safetensors", "figure.svg"
 _RELATIONS, _VERDICTS = get_args(Relation), get_args(Verdict)
 # A field of the wrong type or size can raise any of these while it is read.
 _WRONG_FIELD = (
@@ -65,6 +65,21 @@ def plain_params(params: Any) -> dict[str, Any]:
     return plain
 
 
+def params_from_json(experiment: Experiment[Any], fields: Mapping[str, Any]) -> Any:
+    """Return the parameters of an experiment from JSON values.
+
+    All presets have one class. JSON has turned its tuples into lists, so they are
+    turned back.
+    """
+    kind = type(next(iter(experiment.presets.values())))
+    return kind(
+        **{
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in fields.items()
+        }
+    )
+
+
 def result_folder(
     root: Path,
     *,
@@ -72,10 +87,10 @@ def result_folder(
     preset: str,
     seed: int,
     params: Mapping[str, Any],
-    code: str,
+    version: str,
 ) -> Path:
     """Return the folder of a request."""
-    request = json.dumps([key, preset, seed, params, code], sort_keys=True)
+    request = json.dumps([key, preset, seed, params, version], sort_keys=True)
     digest = hashlib.sha256(request.encode()).hexdigest()[:10]
     return root / key / f"{preset}-seed{seed}-{digest}"
 
@@ -94,12 +109,10 @@ def save_result(folder: Path, result: Result) -> None:
         "preset": result.preset,
         "seed": result.seed,
         "params": result.params,
-        "code": result.code,
+        "version": result.version,
         "created": result.created,
         "seconds": round(result.seconds, 3),
         "versions": result.versions,
-        "checking": result.checking,
-        "drawing": result.drawing,
         "sha256": {name: _digest(folder / name) for name in (_TABLE, _FIGURE)},
         "claims": [claim_to_json(claim) for claim in result.claims],
     }
@@ -123,15 +136,13 @@ def load_result(folder: Path) -> Result | None:
             preset=_text(manifest["preset"]),
             seed=int(manifest["seed"]),
             params=_params(manifest["params"]),
-            code=_text(manifest["code"]),
+            version=_text(manifest["version"]),
             table={name: _column(array) for name, array in arrays.items()},
             claims=tuple(claim_from_json(claim) for claim in manifest["claims"]),
             seconds=float(manifest["seconds"]),
             created=_text(manifest["created"]),
             versions={_text(k): _text(v) for k, v in manifest["versions"].items()},
             figure=(folder / _FIGURE).read_bytes(),
-            checking=_text(manifest.get("checking", "")),
-            drawing=_text(manifest["drawing"]),
             reused=True,
         )
     except _WRONG_FIELD as error:

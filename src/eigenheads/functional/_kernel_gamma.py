@@ -59,7 +59,7 @@ def kernel_coefficients(
     check_instance("cloud", cloud, KernelPCA, owner="kernel_coefficients")
     xp = check_floats("kernel_coefficients", values=values)
     if values.shape[-2] != cloud.gram.shape[-1]:
-        contract = f"of as many rows as there are keys, {cloud.gram.shape[-1]}"
+        contract = f"of {cloud.gram.shape[-1]} rows, one per key"
         got = Got(tuple(values.shape))
         fail("values", contract, got, owner="kernel_coefficients")
     logs = cloud.log_normaliser

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _FORMAT = "eigenheads probe 3"
-# Entry of the .npz file that holds everything except arrays, as JSON.
+# Entry of the file that holds everything except arrays, as JSON.
 _HEADER = "header"
 _LEVEL = 0.05
 
@@ -412,14 +412,15 @@ class ModelProbe:
         return pd.DataFrame.from_records(self.to_records())
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the rows (``.json``) or everything, draws included (``.npz``).
+        """Write the rows (``.json``) or everything, with draws (``.safetensors``).
 
         Only the latter can be loaded again. The file appears at once, under its final
         name.
         """
         check_path("path", path, owner="ModelProbe.save")
         target = Path(path)
-        check_choice("path", target.suffix, (".json", ".npz"), owner="ModelProbe.save")
+        suffixes = (".json", ".safetensors")
+        check_choice("path", target.suffix, suffixes, owner="ModelProbe.save")
         if target.suffix == ".json":
             write_atomically(target, self._write_json)
         else:
@@ -427,7 +428,7 @@ class ModelProbe:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "ModelProbe":
-        """Read an ``.npz`` file that :meth:`save` wrote."""
+        """Read a ``.safetensors`` file that :meth:`save` wrote."""
         check_path("path", path, owner="ModelProbe.load")
         try:
             # The reader checks sizes before it allocates, and takes stored arrays only.
@@ -452,7 +453,7 @@ class ModelProbe:
             }
         except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
             got = Got(f"{str(path)!r} ({error})")
-            contract = "an .npz file that ModelProbe.save wrote"
+            contract = "a file that ModelProbe.save wrote"
             fail("path", contract, got, owner="ModelProbe.load")
         kept = ("layers", "names", "settings", "notes")
         others = {name: header[name] for name in kept}

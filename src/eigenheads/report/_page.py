@@ -37,9 +37,8 @@ from eigenheads.experiments._claims import (
     format_expected,
     format_measured,
 )
-from eigenheads.experiments._digest import code_version
 from eigenheads.experiments._registry import PRESETS, get_paper, preset_params
-from eigenheads.experiments._run import current_figure, stored_run
+from eigenheads.experiments._run import stored_run
 from eigenheads.experiments._store import plain_params
 from eigenheads.experiments._untested import untested_claims
 
@@ -144,10 +143,10 @@ def render_report(results: Iterable[Result]) -> str:
 def _section(result: Result) -> dict[str, Any]:
     experiment = get_experiment(result.key)
     name = result.key.replace("/", "-").replace("_", "-")
-    svg = embedded_svg(current_figure(result), name)
+    svg = embedded_svg(result.figure, name)
     # The table at the top shows the same drawing again, as a thumbnail.
     svg = svg.replace("<svg", f'<svg id="{name}-drawing"', 1)
-    is_current = result.code == code_version(experiment.key)
+    is_current = result.version == experiment.version
     settings = _changed_settings(experiment, result)
     return {
         "id": name,

@@ -55,7 +55,7 @@ def print_probe(probe: ModelProbe, *, title: str) -> None:
 def write_probe(
     probe: ModelProbe, out: str | PathLike[str], *, title: str = "Probe of a model"
 ) -> Path:
-    """Write ``probe.html``, ``probe.json`` and ``probe.npz`` into a folder.
+    """Write ``probe.html``, ``probe.json`` and ``probe.safetensors`` into a folder.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def write_probe(
     root = check_path("out", out, owner="write_probe")
     check_text("title", title, owner="write_probe")
     probe.save(root / "probe.json")
-    probe.save(root / "probe.npz")
+    probe.save(root / "probe.safetensors")
     page = render_probe(probe, title=title).encode()
     path = root / "probe.html"
 

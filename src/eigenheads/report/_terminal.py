@@ -180,9 +180,11 @@ class ProgressDisplay(Listener):
         """Print a line about a stored result."""
         # The bar moves to the planned end of this result, also if it was reused.
         self._bar.update(self._task, completed=self._planned)
-        how = "reused" if result.reused else f"{result.seconds:.1f} s"
+        how = f"{result.seconds:.1f} s"
+        if result.reused:
+            how = f"stored on {result.created[:10]} by version {result.version}"
         line = f"{result.key}: {count_verdicts(result.claims)} ({how})"
-        self._console.print(terminal_text(line), highlight=False)
+        self._console.print(terminal_text(line), highlight=False, soft_wrap=True)
 
     def leave_out(self, key: str, reason: str) -> None:
         """Print that `key` is left out, and the reason."""

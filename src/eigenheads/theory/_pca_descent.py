@@ -171,8 +171,8 @@ def _fail_divergence(
 ) -> NoReturn:
     got = Got(f"{step_size:.6g}; run {run} diverged at update {update}")
     hint = (
-        f"At the minimum steps below {largest_step:.3g} are stable; a start far "
-        "outside needs smaller ones. The bound falls like 1/inverse_temperature."
+        f"At the minimum steps below {largest_step:.3g} are stable; distant "
+        "starts need smaller ones. The bound falls like 1/inverse_temperature."
     )
     contract = "so small that descent converges"
     fail("step_size", contract, got, owner=owner, hint=hint)

@@ -55,7 +55,7 @@ class Coefficients(NamedTuple):
     on_ab: float
     on_g: float
 
-    def times(self, factor: float) -> "Coefficients":
+    def times(self, factor: float) -> Coefficients:
         """Return all coefficients multiplied by a number."""
         return Coefficients(*(factor * number for number in self))
 

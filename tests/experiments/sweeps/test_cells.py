@@ -67,7 +67,7 @@ def test_jobs_are_addressed_by_their_content(tmp_path):
 def test_a_damaged_job_is_done_again(tmp_path):
     calls = []
     double(tmp_path, [(1,), (2,)], calls)
-    first, _ = sorted(tmp_path.rglob("*.npz"))
+    first, _ = sorted(tmp_path.rglob("*.safetensors"))
     first.write_bytes(first.read_bytes()[:-30])
     again, _ = double(tmp_path, [(1,), (2,)], calls)
     assert len(calls) == 3
@@ -92,13 +92,13 @@ def test_a_killed_experiment_does_only_what_is_missing_and_to_the_same_bytes(tmp
     )
     with subprocess.Popen([sys.executable, "-c", script]) as running:
         deadline = time.monotonic() + 120
-        while len(list(killed.rglob("jobs/*.npz"))) < 3:
+        while len(list(killed.rglob("jobs/*.safetensors"))) < 3:
             assert running.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.005)
         os.kill(running.pid, signal.SIGKILL)
     assert not list(killed.rglob("manifest.json"))
-    before = {*killed.rglob("jobs/*.npz")}
+    before = {*killed.rglob("jobs/*.safetensors")}
     assert 3 <= len(before) < 14
 
     class Watch(Listener):
@@ -109,7 +109,7 @@ def test_a_killed_experiment_does_only_what_is_missing_and_to_the_same_bytes(tmp
         def advance(self, units):
             self.done += units
             if self.done == 13:
-                self.kept = [*killed.rglob("jobs/*.npz")]
+                self.kept = [*killed.rglob("jobs/*.safetensors")]
 
     watch = Watch()
     (resumed,) = reproduce(KEY, preset="smoke", out=killed, jobs=1, listener=watch)
@@ -118,7 +118,7 @@ def test_a_killed_experiment_does_only_what_is_missing_and_to_the_same_bytes(tmp
     (whole,) = reproduce(KEY, preset="smoke", out=straight, jobs=1)
     assert not resumed.reused
     assert resumed.claims == whole.claims
-    for name in ("table.npz", "figure.svg"):
+    for name in ("table.safetensors", "figure.svg"):
         one, other = (next(root.rglob(name)) for root in (killed, straight))
         assert one.read_bytes() == other.read_bytes()
     # With the result, the jobs are gone.

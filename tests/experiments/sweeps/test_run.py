@@ -1,6 +1,7 @@
 """Sweeps give one table, whoever computes it and whatever happens on the way."""
 
 import errno
+import importlib
 import os
 import resource
 import signal
@@ -35,7 +36,7 @@ def swept(out, *, grid=GRID, seeds=6, jobs=1, preset="smoke", **options):
 
 
 def bytes_of(result):
-    names = ("table.npz", "table.csv", "map.svg")
+    names = ("table.safetensors", "table.csv", "map.svg")
     return [(result.folder / name).read_bytes() for name in names]
 
 
@@ -110,7 +111,7 @@ def test_a_limit_on_the_size_of_files_leaves_no_half_file(tmp_path):
     store.refresh()
     assert not store.damaged
     assert 0 < len(store) < 1000
-    assert not [path for path in folder.iterdir() if path.suffix != ".npz"]
+    assert not [path for path in folder.iterdir() if path.suffix != ".safetensors"]
     assert swept(tmp_path, grid={"x": "0:1:2"}, seeds=500).computed == 1000 - len(store)
 
 
@@ -131,7 +132,7 @@ def test_killing_the_main_process_loses_only_what_was_under_way(tmp_path):
     running = subprocess.Popen([sys.executable, "-c", script])
     with running:
         deadline = time.monotonic() + 120
-        while len(list(out.rglob("cells-*/*.npz"))) < 6:
+        while len(list(out.rglob("cells-*/*.safetensors"))) < 6:
             assert time.monotonic() < deadline
             assert running.poll() is None
             time.sleep(0.01)
@@ -237,7 +238,9 @@ def test_two_processes_write_into_one_store_at_the_same_time(tmp_path):
 def test_a_damaged_file_is_named_and_its_cells_computed_again(tmp_path, harm):
     before = swept(tmp_path, grid={"x": "0,1"}, seeds=3)
     content = bytes_of(before)
-    victim = max(tmp_path.rglob("cells-*/*.npz"), key=lambda path: path.stat().st_size)
+    victim = max(
+        tmp_path.rglob("cells-*/*.safetensors"), key=lambda path: path.stat().st_size
+    )
     victim.write_bytes(harm(victim.read_bytes()))
     again = swept(tmp_path, grid={"x": "0,1"}, seeds=3)
     assert again.damaged == (victim,)
@@ -247,8 +250,8 @@ def test_a_damaged_file_is_named_and_its_cells_computed_again(tmp_path, harm):
 
 def test_a_swapped_name_is_damage_too(tmp_path):
     swept(tmp_path, grid={"x": "0,1"}, seeds=1)
-    victim = next(tmp_path.rglob("cells-*/*.npz"))
-    victim.rename(victim.with_name("0" * 32 + ".npz"))
+    victim = next(tmp_path.rglob("cells-*/*.safetensors"))
+    victim.rename(victim.with_name("0" * 32 + ".safetensors"))
     assert len(swept(tmp_path, grid={"x": "0,1"}, seeds=1).damaged) == 1
 
 
@@ -273,16 +276,50 @@ def test_a_mistake_in_the_code_is_told_and_not_stored(tmp_path):
         swept(tmp_path, grid={"x": "13"}, seeds=100, preset="slow")
 
 
-def test_other_code_has_other_cells(tmp_path, monkeypatch):
-    import dataclasses
+OWN_MODULE = """
+import numpy as np
+from eigenheads.experiments import Cells, Experiment
+from dataclasses import dataclass
 
-    swept(tmp_path, grid={"x": "1"}, seeds=2)
-    other = dataclasses.replace(
-        EXPERIMENT,
-        cells=dataclasses.replace(EXPERIMENT.cells, run=lambda p, r: {"b": 0}),
-    )
-    assert sweep(other, grid={"x": "1"}, seeds=2, jobs=1, preset="smoke", out=tmp_path)
-    assert len(list(tmp_path.glob("test2026/cells/cells-*"))) == 2
+@dataclass(frozen=True)
+class Params:
+    x: float = 1.0
+
+def run(params, rng):
+    return {{"b": {value}}}
+
+experiment = Experiment(
+    key="own/cells", title="t", source="ours", about="a",
+    presets={{"smoke": Params()}}, simulate=None, check=None, draw=None,
+    cells=Cells(presets={{"smoke": Params()}}, run=run, shows=("b",)),
+)
+"""
+
+
+def test_a_module_of_the_user_is_compared_by_its_bytes(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    computed = []
+    for name, value in (("first", 1.0), ("same", 1.0), ("changed", 2.0)):
+        (tmp_path / f"{name}.py").write_text(OWN_MODULE.format(value=value))
+        experiment = importlib.import_module(name).experiment
+        result = sweep(
+            experiment,
+            grid={"x": "1"},
+            seeds=2,
+            jobs=1,
+            preset="smoke",
+            out=tmp_path / "results",
+        )
+        assert list(result.table["b"]) == [value, value]
+        computed.append(result.computed)
+    assert computed == [2, 0, 2]
+
+
+def test_force_computes_stored_cells_again(tmp_path):
+    first = swept(tmp_path, grid={"x": "1"}, seeds=2)
+    assert swept(tmp_path, grid={"x": "1"}, seeds=2).computed == 0
+    again = swept(tmp_path, grid={"x": "1"}, seeds=2, force=True)
+    assert again.computed == first.computed == 2
 
 
 def test_an_experiment_without_cells_reports_its_claims(tmp_path):

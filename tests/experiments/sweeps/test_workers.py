@@ -21,7 +21,10 @@ GRID = {"x": "0:2:5", "n": "1,4"}
 
 
 def bytes_of(result):
-    return [(result.folder / name).read_bytes() for name in ("table.npz", "table.csv")]
+    return [
+        (result.folder / name).read_bytes()
+        for name in ("table.safetensors", "table.csv")
+    ]
 
 
 def swept(out, *, grid=GRID, **options):
@@ -62,7 +65,7 @@ def test_a_scheduler_that_is_killed_ends_the_sweep_in_a_sentence(tmp_path):
     log, was_silent = logging.getLogger("distributed.client"), []
 
     def strike():
-        while not list(out.rglob("cells-*/*.npz")) and not has_ended.wait(0.01):
+        while not list(out.rglob("cells-*/*.safetensors")) and not has_ended.wait(0.01):
             pass
         was_silent.append(log.disabled)
         cluster.kill()
@@ -87,7 +90,7 @@ def test_a_scheduler_that_is_killed_ends_the_sweep_in_a_sentence(tmp_path):
     # Otherwise Dask logs a traceback if it tries to connect again at that moment.
     assert was_silent == [True]
     assert not log.disabled
-    stored = len(list(out.rglob("cells-*/*.npz")))
+    stored = len(list(out.rglob("cells-*/*.safetensors")))
     assert stored
     # The same call on other workers computes what is missing.
     gate.touch()
@@ -119,7 +122,7 @@ def test_dask_gives_the_same_bytes_though_a_worker_is_killed(tmp_path, monkeypat
         has_ended = threading.Event()
 
         def strike():
-            while len(list(out.rglob("cells-*/*.npz"))) < 3:
+            while len(list(out.rglob("cells-*/*.safetensors"))) < 3:
                 if has_ended.wait(0.01):
                     return
             os.kill(victim, signal.SIGKILL)

@@ -277,5 +277,7 @@ experiments = (
             params, musk=tuple(_MUSK) if params.n_runs > 1 else ()
         ),
         tabulate=tabulate,
+        tolerance=1e-3,
+        unstable=("witness: default", "witness: two heads"),
     ),
 )

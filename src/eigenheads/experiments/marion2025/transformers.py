@@ -162,5 +162,6 @@ experiments = (
         work=lambda params: float(len(params.heads) * params.n_seeds * params.n_steps),
         size=(11.0, 3.6),
         needs=("torch",),
+        tolerance=1e-2,
     ),
 )

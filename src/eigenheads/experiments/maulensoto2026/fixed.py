@@ -428,6 +428,7 @@ experiments = (
         size=(9.0, 6.5),
         cells=cells,
         **_SOFTMAX,
+        tolerance=1e-6,
     ),
     Experiment(
         key="maulensoto2026/fig3a",
@@ -438,6 +439,7 @@ experiments = (
         draw=partial(draw, parts=("finite", "loss")),
         size=(9.0, 3.6),
         **_SOFTMAX,
+        tolerance=1e-6,
     ),
     Experiment(
         key="maulensoto2026/fig3b",
@@ -448,6 +450,7 @@ experiments = (
         draw=partial(draw, parts=("population", "covariances")),
         size=(9.0, 3.6),
         **_SOFTMAX,
+        tolerance=1e-6,
     ),
     Experiment(
         key="maulensoto2026/fig4a",
@@ -458,6 +461,7 @@ experiments = (
         check=check_linear_finite,
         draw=partial(draw, parts=("finite", "loss")),
         **_LINEAR,
+        tolerance=1e-6,
     ),
     Experiment(
         key="maulensoto2026/fig4b",
@@ -469,5 +473,6 @@ experiments = (
         check=check_linear_population,
         draw=partial(draw, parts=("population", "norm")),
         **_LINEAR,
+        tolerance=1e-6,
     ),
 )

@@ -237,5 +237,6 @@ experiments = (
         needs=("hf", "minilm"),
         files=_files,
         with_data=_with_data,
+        tolerance=1e-2,
     ),
 )

@@ -132,5 +132,6 @@ experiments = (
         draw=draw,
         size=(10.0, 6.2),
         **_study.COMMON | {"simulate": simulate},
+        tolerance=1e-2,
     ),
 )

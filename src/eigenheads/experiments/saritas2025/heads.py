@@ -302,5 +302,6 @@ experiments = (
         work=work,
         size=(11.0, 11.5),
         needs=("hf", "minilm"),
+        tolerance=1e-2,
     ),
 )

@@ -311,6 +311,7 @@ experiments = (
         draw=draw_values,
         size=(10.0, 9.0),
         **_study.COMMON,
+        tolerance=1e-2,
     ),
     Experiment(
         key="saritas2025/norms",
@@ -329,6 +330,7 @@ experiments = (
         draw=draw_norms,
         size=(10.0, 9.0),
         **_study.COMMON,
+        tolerance=1e-2,
     ),
     Experiment(
         key="saritas2025/gamma",
@@ -345,5 +347,6 @@ experiments = (
         draw=draw_gamma,
         size=(10.0, 6.2),
         **_study.COMMON,
+        tolerance=1e-2,
     ),
 )

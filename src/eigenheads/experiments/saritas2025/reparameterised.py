@@ -222,5 +222,6 @@ experiments = (
         work=lambda params: float(len(NAMES) * params.n_seeds),
         size=(8.0, 4.2),
         needs=("torch",),
+        tolerance=1e-2,
     ),
 )

@@ -233,6 +233,7 @@ experiments = (
         size=(10.0, 5.5),
         needs=("torch",),
         files=_files,
+        tolerance=1e-2,
     ),
     Experiment(
         key="screening/photographs",
@@ -255,5 +256,6 @@ experiments = (
         size=(10.0, 5.5),
         needs=("torch",),
         files=_files,
+        tolerance=1e-2,
     ),
 )

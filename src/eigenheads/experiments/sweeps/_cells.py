@@ -1,13 +1,12 @@
 """Finished cells on disk: the store of sweeps, and of the jobs of one experiment.
 
-A file holds some cells of one experiment, computed by one version of the code. Its name
+A file holds some cells of one experiment, computed by one version. Its name
 is a digest of its content, and it appears under that name only when it is whole. Files
 are added and never changed. So several processes may write into one folder, and a kill
 at any moment loses only the cells that were being computed. The grouping of cells into
 files has no meaning: two files may hold the same cell, and must then agree.
 """
 
-import hashlib
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +20,12 @@ import joblib
 import numpy as np
 from numpy.typing import NDArray
 
-from eigenheads._files import read_arrays, remove_leftovers, write_arrays
+from eigenheads._files import (
+    arrays_digest,
+    read_arrays,
+    remove_leftovers,
+    write_arrays,
+)
 from eigenheads._typing import FloatArray
 from eigenheads.experiments._store import StoreError
 from eigenheads.experiments.sweeps._workers import run_cells
@@ -49,10 +53,10 @@ class CellResult:
     message: str = ""
 
 
-def cells_folder(root: Path, key: str, code: str) -> Path:
-    """Return the folder of all cells of an experiment and a code version."""
-    version = "".join(c if c.isalnum() or c in ".-" else "-" for c in code)
-    return root / key / f"cells-{version}"
+def cells_folder(root: Path, key: str, version: str) -> Path:
+    """Return the folder of all cells of an experiment and a version."""
+    name = "".join(c if c.isalnum() or c in ".-" else "-" for c in version)
+    return root / key / f"cells-{name}"
 
 
 class CellStore:
@@ -73,13 +77,17 @@ class CellStore:
     def __getitem__(self, address: Address) -> CellResult:
         return self._cells[address]
 
+    def remove(self) -> None:
+        """Remove all files."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
     def clean(self) -> None:
         """Remove temporary files that killed processes of this machine left."""
         remove_leftovers(self.folder)
 
     def refresh(self) -> None:
         """Read the files that were added since the last call."""
-        for path in sorted(self.folder.glob("*.npz")):
+        for path in sorted(self.folder.glob("*.safetensors")):
             if path.name in self._seen:
                 continue
             self._seen.add(path.name)
@@ -97,7 +105,7 @@ class CellStore:
     def add(self, cells: Sequence[tuple[Address, CellResult]]) -> None:
         """Write finished cells as one file; return when they are on disk."""
         arrays = _packed(cells)
-        path = self.folder / f"{_digest(arrays)}.npz"
+        path = self.folder / f"{_digest(arrays)}.safetensors"
         write_arrays(path, arrays)
         self._seen.add(path.name)
         self._take(cells, path)
@@ -125,7 +133,7 @@ def _agree(one: CellResult, other: CellResult) -> bool:
 
 # Kind of number and number of axes of each array in a file of cells.
 _COLUMNS = {
-    "point": ("S", 1),
+    "point": ("U", 1),
     "seed": ("i", 1),
     "seconds": ("f", 1),
     "message": ("U", 1),
@@ -150,7 +158,7 @@ def _packed(cells: Sequence[tuple[Address, CellResult]]) -> dict[str, NDArray[An
             values[row, column[name]] = value
             has[row, column[name]] = True
     return {
-        "point": np.array([digest for (digest, _), _ in cells], dtype="S32"),
+        "point": np.array([digest for (digest, _), _ in cells], dtype=str),
         "seed": np.array([seed for (_, seed), _ in cells], dtype=np.int64),
         "seconds": np.array([cell.seconds for _, cell in cells]),
         "message": np.array([cell.message for _, cell in cells], dtype=str),
@@ -174,7 +182,7 @@ def _unpacked(arrays: Mapping[str, NDArray[Any]]) -> list[tuple[Address, CellRes
     ]
     return [
         (
-            (point.decode("ascii"), seed),
+            (point, seed),
             CellResult(
                 {
                     name: value
@@ -190,11 +198,7 @@ def _unpacked(arrays: Mapping[str, NDArray[Any]]) -> list[tuple[Address, CellRes
 
 
 def _digest(arrays: Mapping[str, NDArray[Any]]) -> str:
-    digest = hashlib.sha256()
-    for name, array in arrays.items():
-        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()[:32]
+    return arrays_digest(arrays)[:32]
 
 
 class KeptJobs:
@@ -212,7 +216,6 @@ class KeptJobs:
 
     def __init__(self, folder: Path) -> None:
         self.seconds = 0.0
-        self._folder = folder
         self._store = CellStore(folder)
         self._store.clean()
         self._store.refresh()
@@ -232,7 +235,7 @@ class KeptJobs:
 
     def remove(self) -> None:
         """Remove all jobs."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._store.remove()
 
 
 _KEPT: ContextVar[KeptJobs | None] = ContextVar("eigenheads_kept_jobs", default=None)
@@ -246,7 +249,7 @@ def keeping_jobs(folder: Path, *, afresh: bool = False) -> Iterator[KeptJobs]:
     ----------
     folder
         Folder of one result, whose name depends on experiment, preset, parameters,
-        seed and code; jobs are kept below it.
+        seed and version; jobs are kept below it.
     afresh
         Whether to remove the jobs of earlier calls first.
     """

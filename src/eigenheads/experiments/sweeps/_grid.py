@@ -38,10 +38,10 @@ class GridPoint:
     params
         All parameters at this point.
     digest
-        Digest of experiment, parameters and code: the address of its cells.
+        Digest of experiment, parameters and version: the address of its cells.
     stream
         Spawn key of the random generator. It depends on experiment and parameters, not
-        on the grid, the code or other points.
+        on the grid, the version or other points.
     """
 
     params: Any
@@ -58,7 +58,7 @@ class SweepPlan:
     base: Any
     axes: Mapping[str, tuple[Value, ...]]
     seeds: tuple[int, ...]
-    code: str
+    version: str
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -81,10 +81,10 @@ class SweepPlan:
     def _point(self, values: dict[str, Value]) -> GridPoint:
         params = dataclasses.replace(self.base, **values)
         what = json.dumps([self.key, plain_params(params)], sort_keys=True)
-        # The stream leaves the code out, so that new code runs on the same draws. The
-        # digest includes it, so that cells of old code are not reused.
+        # The stream leaves the version out, so that a new one runs on the same draws.
+        # The digest includes it, so that cells of an old one are not reused.
         words = np.frombuffer(_sha(what)[:16], dtype="<u4")
-        digest = _sha(json.dumps([what, self.code])).hex()[:32]
+        digest = _sha(json.dumps([what, self.version])).hex()[:32]
         return GridPoint(params, digest, tuple(int(word) for word in words))
 
     def addresses(self) -> Iterator[tuple[str, int]]:
@@ -99,7 +99,7 @@ class SweepPlan:
             "grid": {name: list(values) for name, values in self.axes.items()},
             "seeds": list(self.seeds),
             "params": plain_params(self.base),
-            "code": self.code,
+            "version": self.version,
         }
 
     @property
@@ -114,7 +114,7 @@ def _sha(text: str) -> bytes:
 
 
 def make_plan(
-    key: str, preset: str, base: Any, grid: object, seeds: object, code: str
+    key: str, preset: str, base: Any, grid: object, seeds: object, version: str
 ) -> SweepPlan:
     """Return the plan of a grid and seeds, both checked against the parameters."""
     if not isinstance(grid, Mapping):
@@ -127,7 +127,7 @@ def make_plan(
         base=base,
         axes=axes,
         seeds=parse_seeds(seeds),
-        code=code,
+        version=version,
     )
     if plan.n_cells > MAX_CELLS:
         got = Got(f"{plan.n_cells} cells")

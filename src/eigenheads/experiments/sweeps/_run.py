@@ -1,8 +1,6 @@
 """Sweeps: run an experiment at every point of a grid, with every seed."""
 
 import csv
-import hashlib
-import inspect
 import io
 import json
 import logging
@@ -18,12 +16,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from eigenheads._checks import Got, check_choice, fail
+from eigenheads._checks import Got, check_choice, check_flag, fail
 from eigenheads._errors import UsageError, UsageRuntimeError
 from eigenheads._files import write_arrays, write_atomically
 from eigenheads._parallel import advance, reporting
 from eigenheads.experiments._core import Cells, Experiment, Run
-from eigenheads.experiments._digest import code_version
 from eigenheads.experiments._registry import experiment_keys, get_experiment
 from eigenheads.experiments._run import (
     Listener,
@@ -64,15 +61,16 @@ def sweep(  # noqa: PLR0913  (one parameter per option of the command)
     address: str | None = None,
     jobs: int | None = None,
     out: str | PathLike[str] = "results",
+    force: bool = False,
     listener: Listener | None = None,
 ) -> SweepResult:
     """Run an experiment at every point of a grid with every seed.
 
     A cell is one point with one seed. Cells are stored in blocks of about half a second
-    of work, at an address that depends on experiment, parameters, seed and code. So a
-    call computes only the cells that are missing, however the previous one ended, and
-    larger or finer grids reuse the cells they share. Backend, number of workers and
-    order do not change any number.
+    of work, by experiment, parameters, seed and version. So a call computes only the
+    cells that are missing, however the previous one ended, and larger or finer grids
+    reuse the cells they share. Backend, number of workers and order do not change any
+    number.
 
     Parameters
     ----------
@@ -95,6 +93,8 @@ def sweep(  # noqa: PLR0913  (one parameter per option of the command)
         or of the cluster.
     out
         Folder of results.
+    force
+        Whether to remove the stored cells of this experiment and version first.
     listener
         Receives the number of cells, and progress.
 
@@ -122,10 +122,12 @@ def sweep(  # noqa: PLR0913  (one parameter per option of the command)
     reason = obstacle(experiment, experiment.presets[preset])
     if reason and experiment.cells is None:
         raise Missing(f"sweep: {experiment.key} {reason}")
-    code = _code(experiment, cells)
-    plan = make_plan(experiment.key, preset, cells.presets[preset], grid, seeds, code)
+    base = cells.presets[preset]
+    plan = make_plan(experiment.key, preset, base, grid, seeds, experiment.version)
     root = writable_folder(out, owner=OWNER)
-    store = CellStore(cells_folder(root, plan.key, plan.code))
+    store = CellStore(cells_folder(root, plan.key, plan.version))
+    if check_flag("force", force, owner=OWNER):
+        store.remove()
     store.clean()
     store.refresh()
     # First seeds of all points come first, so that a stopped sweep covers the map.
@@ -135,12 +137,12 @@ def sweep(  # noqa: PLR0913  (one parameter per option of the command)
         for point in plan.points
         if (point.digest, seed) not in store
     ]
-    # Workers look registered experiments up by key, and compare versions of the code.
+    # Workers look registered experiments up by key, and compare versions.
     # The function of another experiment is sent along.
     run = None if _is_registered(experiment) else cells.run
     blocks = run_cells(
         missing,
-        _CellFunction(run, plan.key, plan.code),
+        _CellFunction(run, plan.key, plan.version),
         owner=OWNER,
         backend=backend,
         jobs=jobs,
@@ -167,7 +169,7 @@ def tell_plan(
     cells = _cells_of(get_experiment(key, owner=OWNER))
     check_choice("preset", preset, list(cells.presets), owner=OWNER)
     base = cells.presets[preset]
-    plan = make_plan(key, preset, base, grid, seeds, code="")
+    plan = make_plan(key, preset, base, grid, seeds, version="")
     each = " × ".join(f"{len(values)} {name}" for name, values in plan.axes.items())
     n_seeds, n_cells = len(plan.seeds), plan.n_cells
     told = f"{key} at preset {preset}: {each or 'one point'}, "
@@ -215,13 +217,13 @@ class _CellFunction:
     ----------
     run
         Function of the experiment; None to look it up by key.
-    key, code
-        Experiment, and version of the code that must compute it.
+    key, version
+        Experiment, and the version that must compute it.
     """
 
     run: _Run | None
     key: str
-    code: str
+    version: str
 
     def __call__(self, cell: _Cell) -> CellResult | _Failure:
         run = self.run or self._registered()
@@ -240,13 +242,13 @@ class _CellFunction:
         return CellResult(numbers, time.perf_counter() - began)
 
     def _registered(self) -> _Run:
-        here = code_version(self.key.partition("/")[0])
-        if here != self.code:
+        experiment = get_experiment(self.key)
+        if experiment.version != self.version:
             raise UsageRuntimeError(
-                f"sweep: a worker has eigenheads {here}, and this sweep {self.code}. "
-                "Install the same version on every machine."
+                f"sweep: a worker has version {experiment.version}, and this sweep "
+                f"{self.version}. Install the same version on every machine."
             )
-        return _cells_of(get_experiment(self.key)).run
+        return _cells_of(experiment).run
 
 
 def _cells_of(experiment: Experiment[Any]) -> Cells[Any]:
@@ -274,18 +276,6 @@ def _is_registered(experiment: Experiment[Any]) -> bool:
     """Return whether workers find this very experiment by its key."""
     known = experiment.key in experiment_keys()
     return known and get_experiment(experiment.key) is experiment
-
-
-def _code(experiment: Experiment[Any], cells: Cells[Any]) -> str:
-    """Return the version of the code that computes, the caller's file included."""
-    if _is_registered(experiment):
-        return code_version(experiment.paper)
-    function: Any = inspect.unwrap(cells.run)
-    try:
-        source = Path(inspect.getsourcefile(function) or "").read_bytes()
-    except (OSError, TypeError):  # defined interactively, or a callable object
-        source = getattr(getattr(function, "__code__", None), "co_code", b"")
-    return f"{code_version('-')}.{hashlib.sha256(source).hexdigest()[:10]}"
 
 
 @contextmanager
@@ -415,8 +405,8 @@ def _write_plan(folder: Path, plan: SweepPlan) -> None:
 
 
 def _write_table(folder: Path, table: Mapping[str, NDArray[Any]]) -> None:
-    """Write the table as ``.npz`` and as text; floats keep all their digits."""
-    write_arrays(folder / "table.npz", table)
+    """Write the table as numbers and as text; floats keep all their digits."""
+    write_arrays(folder / "table.safetensors", table)
     # `repr` of a float is the shortest text that reads back to the same float.
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -323,5 +323,6 @@ experiments = (
         size=(11.0, 4.5),
         needs=("hf", "minilm"),
         files=lambda params: (POLARITY,) if params.data == "polarity" else (),
+        tolerance=1e-2,
     ),
 )

@@ -224,5 +224,6 @@ experiments = (
         size=(10.0, 3.8),
         needs=("torch",),
         files=lambda params: _inputs.TEXTS if params.data != "drawn" else (),
+        tolerance=1e-2,
     ),
 )

@@ -305,5 +305,6 @@ experiments = (
         work=lambda params: 2.0 * params.n_seeds * params.n_steps,
         size=(11.0, 3.8),
         needs=("torch",),
+        tolerance=1e-2,
     ),
 )

@@ -327,6 +327,7 @@ experiments = (
         size=(11.0, 6.0),
         needs=("torch",),
         files=lambda params: MNIST if params.data == "mnist" else (),
+        tolerance=1e-2,
     ),
     Experiment(
         key="teo2024/sparsity",
@@ -352,5 +353,6 @@ experiments = (
         size=(11.0, 5.0),
         needs=("torch",),
         files=lambda params: MNIST if params.data == "mnist" else (),
+        tolerance=1e-2,
     ),
 )

@@ -197,5 +197,6 @@ experiments = (
         size=(10.0, 3.6),
         needs=("torch",),
         files=lambda params: _inputs.MNIST if params.data == "mnist" else (),
+        tolerance=1e-2,
     ),
 )

@@ -267,5 +267,6 @@ experiments = (
         work=lambda params: float(len(FEW) * params.n_seeds),
         size=(12.0, 3.8),
         needs=("torch",),
+        tolerance=1e-2,
     ),
 )

@@ -407,5 +407,6 @@ experiments = (
         draw=draw,
         work=lambda params: float(params.n_sequences),
         size=(9.0, 7.0),
+        tolerance=1e-2,
     ),
 )
