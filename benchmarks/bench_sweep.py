@@ -30,7 +30,7 @@ from multiprocessing import get_context
 
 import numpy as np
 
-from eigenheads.experiments import Cells, Experiment, sweep
+from eigenheads_papers import Cells, Experiment, sweep
 
 CELL_SECONDS = 1e-3
 

@@ -18,13 +18,13 @@ from collections import Counter
 from pathlib import Path
 
 from eigenheads._files import write_arrays
-from eigenheads.experiments import Run, experiment_keys, get_experiment
-from eigenheads.experiments._claims import (
+from eigenheads_papers import Run, experiment_keys, get_experiment
+from eigenheads_papers._claims import (
     count_verdicts,
     format_expected,
     format_measured,
 )
-from eigenheads.experiments._records import (
+from eigenheads_papers._records import (
     MANIFEST,
     RECORDS,
     SMOKE,
@@ -32,10 +32,11 @@ from eigenheads.experiments._records import (
     read_record,
     read_records,
 )
-from eigenheads.experiments._registry import get_paper
-from eigenheads.experiments._run import draw_experiment, experiment_rng, stored_run
-from eigenheads.experiments._store import claim_to_json, load_result, plain_params
-from eigenheads.experiments._untested import untested_claims
+from eigenheads_papers._registry import get_paper
+from eigenheads_papers._run import draw_experiment, stored_run
+from eigenheads_papers._seeds import experiment_rng
+from eigenheads_papers._store import claim_to_json, load_result, plain_params
+from eigenheads_papers._untested import untested_claims
 
 ROOT = Path(__file__).resolve().parent.parent
 DRAWINGS = ROOT / "docs" / "papers" / "drawings"
@@ -167,7 +168,7 @@ def paper_counts():
     The last verdict is "not testable here". Measurements without a paper have no
     numbers of claims.
     """
-    from eigenheads.experiments import experiment_keys
+    from eigenheads_papers import experiment_keys
 
     lines = claims()
     found = []

@@ -15,20 +15,22 @@ from sphinx.transforms import SphinxTransform
 
 # In the order of the API page.
 PACKAGES = (
-    "estimators",
-    "models",
-    "dynamics",
-    "theory",
-    "datasets",
-    "functional",
-    "nn",
-    "adapters",
-    "robustness",
-    "probes",
-    "recipes",
-    "experiments",
-    "report",
-    "live",
+    "eigenheads.estimators",
+    "eigenheads.models",
+    "eigenheads.dynamics",
+    "eigenheads.theory",
+    "eigenheads.datasets",
+    "eigenheads.functional",
+    "eigenheads.nn",
+    "eigenheads.adapters",
+    "eigenheads.robustness",
+    "eigenheads.probes",
+    "eigenheads.report",
+    "eigenheads.live",
+    "eigenheads.extend",
+    "eigenheads_papers",
+    "eigenheads_papers.recipes",
+    "eigenheads_papers.report",
 )
 HEADINGS = {
     "Classes": "autoclass",
@@ -43,7 +45,7 @@ def public_names():
     """Return the full name of every public name, by its last part."""
     found = {}
     for package in PACKAGES:
-        module = importlib.import_module(f"eigenheads.{package}")
+        module = importlib.import_module(package)
         found |= {name: f"{module.__name__}.{name}" for name in module.__all__}
     return found
 
@@ -53,8 +55,8 @@ def write_api_pages(folder):
     folder = Path(folder)
     pages = {}
     for package in PACKAGES:
-        module = importlib.import_module(f"eigenheads.{package}")
-        title = f"eigenheads.{package}"
+        module = importlib.import_module(package)
+        title = package
         lines = [title, "=" * len(title), "", f".. automodule:: {title}", ""]
         for heading, directive in HEADINGS.items():
             names = [n for n in module.__all__ if _directive(module, n) == directive]
@@ -127,7 +129,7 @@ class NameLinks(SphinxTransform):
         if full is None:
             return None
         if owner:
-            return full if full.split(".")[1] == owner else None
+            return full if full.split(".")[-2] == owner else None
         # Single small words, such as `risk`, may also be columns or parameters.
         return full if call or "_" in name or name != name.lower() else None
 

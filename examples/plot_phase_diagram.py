@@ -19,8 +19,8 @@ import tempfile
 import matplotlib.pyplot as plt
 import numpy as np
 
-from eigenheads.experiments import sweep
 from eigenheads.theory import pooled_pca_threshold
+from eigenheads_papers import sweep
 
 grid = {"share": "0.001:0.3:6:log", "strength": "0.15:1.5:6:log", "n_prompts": [64]}
 with tempfile.TemporaryDirectory() as folder:

@@ -22,7 +22,7 @@ class Digits(nn.Module):
 
 def readme_names():
     """Return the names by which the README refers to models and data."""
-    from eigenheads.experiments._models import minilm
+    from eigenheads_papers._models import minilm
 
     torch.manual_seed(0)
     pixels, digits = load_digits(return_X_y=True)

@@ -15,14 +15,24 @@ import eigenheads
 
 LISTED = Path(__file__).parent.parent / "docs" / "developer" / "public_names.txt"
 # Subpackages that need PyTorch or another extra.
-NEED_TORCH = {"nn", "adapters", "robustness", "recipes"}
-PACKAGES = sorted(name for name in eigenheads.__all__ if not name.startswith("_"))
+NEED_TORCH = {"nn", "adapters", "robustness", "papers.recipes"}
+# Name in the list, and module.
+PACKAGES = {
+    **{
+        name: f"eigenheads.{name}"
+        for name in sorted(eigenheads.__all__)
+        if not name.startswith("_")
+    },
+    "papers": "eigenheads_papers",
+    "papers.recipes": "eigenheads_papers.recipes",
+    "papers.report": "eigenheads_papers.report",
+}
 SIMPLE = (type(None), bool, int, float, str, tuple)
 
 
 def describe_package(package):
     """Return a line per public name of a package, methods indented below classes."""
-    module = importlib.import_module(f"eigenheads.{package}")
+    module = importlib.import_module(PACKAGES[package])
     lines = []
     for name in sorted(module.__all__):
         thing = getattr(module, name)
@@ -80,7 +90,7 @@ def listed(package):
     lines, inside = [], False
     for line in LISTED.read_text(encoding="utf-8").splitlines():
         if not line.startswith(" "):
-            inside = line.startswith(f"{package}.")
+            inside = line.partition("(")[0].rpartition(".")[0] == package
         if inside:
             lines.append(line)
     return lines

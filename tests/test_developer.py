@@ -33,7 +33,7 @@ def test_law_draws_what_it_says_and_refuses_nonsense(rng):
 def test_experiment_has_claims_a_drawing_and_a_sweep(rng, tmp_path):
     from matplotlib.figure import Figure
 
-    from eigenheads.experiments import Run, sweep
+    from eigenheads_papers import Run, sweep
 
     experiment = skeleton("experiment").experiment
     for params in experiment.presets.values():

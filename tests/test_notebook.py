@@ -8,8 +8,8 @@ import pytest
 
 from eigenheads._notebook import NotebookBar, html_table, is_notebook
 from eigenheads._trajectories import Trajectories
-from eigenheads.experiments import reproduce, sweep
 from eigenheads.probes import ModelProbe, Statistic
+from eigenheads_papers import reproduce, sweep
 
 EVIL = "<script>alert(1)</script>"
 
@@ -107,7 +107,7 @@ def test_a_bar_in_a_notebook_moves_to_its_end(shown):
 
 
 def test_progress_of_reproductions_is_drawn_in_a_notebook(shown, tmp_path):
-    from eigenheads.report import ProgressDisplay
+    from eigenheads_papers.report import ProgressDisplay
 
     with ProgressDisplay() as listener:
         reproduce("marion2025/fig5", preset="smoke", out=tmp_path, listener=listener)

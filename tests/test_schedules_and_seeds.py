@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from eigenheads._rng import check_generator, drawn_seed, run_generator, run_generators
+from eigenheads._rng import check_generator, run_generator, run_generators
 from eigenheads._schedules import check_schedule, schedule_values
 
 
@@ -91,10 +91,6 @@ def test_a_run_depends_on_its_seed_and_number_alone():
 def test_a_seed_is_a_whole_number(seed):
     with pytest.raises(ValueError, match="f: `seed` must be an integer >= 0; got"):
         run_generator(seed, 0, owner="f")
-
-
-def test_a_drawn_seed_serves_as_a_seed(rng):
-    run_generator(drawn_seed(rng), 0, owner="f")
 
 
 def test_a_generator_is_numpys(rng):

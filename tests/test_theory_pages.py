@@ -59,7 +59,7 @@ def test_a_proposition_names_its_proof_and_code_and_tests_that_exist(text):
     names = re.findall(r"`~(eigenheads\.[\w.]+)`", code)
     assert names or "eigenheads reproduce" in code
     assert [name for name in names if not exists(name)] == []
-    tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row(text, "tests"))
+    tests = re.findall(r"`((?:papers/)?tests/[\w/]+\.py)::(\w+)`", row(text, "tests"))
     assert tests
     for path, name in tests:
         assert re.search(rf"^def {name}\(", (ROOT / path).read_text(), re.MULTILINE), (

@@ -1,14 +1,14 @@
-"""Skeleton of an experiment, for ``experiments/<author><year>/<simulation>.py``.
+"""Skeleton of an experiment, for ``eigenheads_papers/<author><year>/<simulation>.py``.
 
 A module holds one simulation with its claims and its drawing, and every experiment that
-uses it. Its keys are listed in ``experiments/_registry.py``.
+uses it. Its keys are listed in ``eigenheads_papers/_registry.py``.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from eigenheads.experiments import Cells, Experiment, Run, Table, at_most
+from eigenheads_papers import Cells, Experiment, Run, Table, at_most
 
 
 @dataclass(frozen=True, kw_only=True)

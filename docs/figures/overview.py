@@ -10,8 +10,8 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from eigenheads._plotting.svg import BLUE, ORANGE, render_svg
-from eigenheads._tour._chapters import _streams
 from eigenheads.estimators import SingleLocationClassifier
+from eigenheads_papers.tour._chapters import _streams
 
 HERE = Path(__file__).resolve().parent
 # Streams that are shown.

@@ -10,7 +10,7 @@ _SUBMODULES = (
     "datasets",
     "dynamics",
     "estimators",
-    "experiments",
+    "extend",
     "functional",
     "live",
     "models",

@@ -6,18 +6,20 @@ from typing import Any
 from eigenheads._errors import UsageImportError
 
 
-def how_to_get(extra: str) -> str:
-    """Return the command that installs an extra of the package.
+def how_to_get(extra: str, *, package: str = "eigenheads") -> str:
+    """Return the command that installs an extra of a package.
 
     Examples
     --------
     >>> how_to_get("torch")
     "pip install 'eigenheads[torch]'"
     """
-    return f"pip install 'eigenheads[{extra}]'"
+    return f"pip install '{package}[{extra}]'"
 
 
-def missing(name: str, *, extra: str, owner: str) -> ImportError:
+def missing(
+    name: str, *, extra: str, owner: str, package: str = "eigenheads"
+) -> ImportError:
     """Return the error that names the library, its user, and the command to install it.
 
     Examples
@@ -29,7 +31,7 @@ def missing(name: str, *, extra: str, owner: str) -> ImportError:
     eigenheads.nn: PyTorch is not installed. Run `pip install ...`.
     """
     return UsageImportError(
-        f"{owner}: {name} is not installed. Run `{how_to_get(extra)}`."
+        f"{owner}: {name} is not installed. Run `{how_to_get(extra, package=package)}`."
     )
 
 

@@ -102,3 +102,15 @@ class NotebookBar:
         share = min(1.0, self._done / self.total) if self.total else 0.0
         text = escape(f"{self.description}: {share:.0%}")
         return html(_BAR.format(share=share, text=text))
+
+
+def format_number(value: float) -> str:
+    """Return a number with at most four significant digits, as tables show it.
+
+    Examples
+    --------
+    >>> format_number(0.99654), format_number(30.0), format_number(2.5e-9)
+    ('0.9965', '30', '2.5e-09')
+    """
+    # Only NaN differs from itself.
+    return "not measured" if value != value else f"{value:.4g}"

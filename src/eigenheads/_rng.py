@@ -38,11 +38,6 @@ def check_generator(rng: object, *, owner: str) -> np.random.Generator:
     return rng
 
 
-def drawn_seed(rng: np.random.Generator) -> int:
-    """Draw a seed, for functions that take a seed instead of a generator."""
-    return int(rng.integers(2**63))
-
-
 def gaussian_length(rng: np.random.Generator, dof: float) -> float:
     r"""Draw the length of a standard Gaussian vector in :math:`\mathbb R^{dof}`.
 

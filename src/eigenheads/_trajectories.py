@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from eigenheads._checks import Got, check_choice, check_count, fail, shown
 from eigenheads._errors import UsageError
@@ -14,7 +14,7 @@ from eigenheads._extras import require
 from eigenheads._files import read_arrays, write_arrays
 from eigenheads._limits import MAX_RECORDED
 from eigenheads._notebook import html_table
-from eigenheads._typing import FloatArray
+from eigenheads._typing import Array, FloatArray
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +53,7 @@ class Trajectories(Mapping[str, FloatArray]):
     ((1, 2), array([0.5]))
     """
 
-    def __init__(self, steps: ArrayLike, curves: Mapping[str, ArrayLike]) -> None:
+    def __init__(self, steps: Array, curves: Mapping[str, Array]) -> None:
         self.steps = _check_steps(steps)
         if not isinstance(curves, Mapping):
             contract = "a mapping of names to arrays"

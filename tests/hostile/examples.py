@@ -33,12 +33,12 @@ def line(X, w, u, g, p):
 declared = Model(line, weights={"k": "free"}, planted=("key",), tokens=Token())
 """
 _RESULT = """
-from eigenheads.experiments import reproduce as _reproduce
+from eigenheads_papers import reproduce as _reproduce
 (result,) = _reproduce("marion2025/bayes", preset="smoke", out="results")
 """
 _TEXT_RUN = """
 from pathlib import Path
-from eigenheads.recipes import train_model as _train_model
+from eigenheads_papers.recipes import train_model as _train_model
 for part in ("train", "valid", "test"):
     Path(f"{part}.txt").write_text("the cat sees the dog .\\n" * 40)
 """
@@ -50,7 +50,7 @@ one = Statistic("cka", draws[..., 0], {"keys": draws}, "greater", "Alignment.")
 probe = ModelProbe([0], ["a"], {"cka": one}, {"seed": 0}, [], {})
 """
 _ESTIMATE = """
-from eigenheads.experiments._statistics import mean_estimate
+from eigenheads_papers._statistics import mean_estimate
 estimate = mean_estimate([1.0, 2.0, 1.5, 1.2])
 """
 
@@ -129,17 +129,23 @@ model = TokenTransformer(StandardScaler()).fit(X)
 model.transform(X), model.get_feature_names_out(["a", "b", "c"])
 model.set_output(transform="default")
 """,
-    "experiments.difference": _ESTIMATE
+    "dynamics.Trajectories": """
+from eigenheads.dynamics import Trajectories
+paths = Trajectories([0, 1], {"kappa": [[0.0, 1.0]]})
+paths.save("paths.safetensors")
+Trajectories.load("paths.safetensors")
+""",
+    "papers.difference": _ESTIMATE
     + 'difference("It is larger.", estimate, source="ours")',
-    "experiments.no_difference": _ESTIMATE
+    "papers.no_difference": _ESTIMATE
     + 'no_difference("It is equal.", estimate, 3.0, "A margin.", source="ours")',
-    "experiments.SweepResult": """
-from eigenheads.experiments import sweep as _sweep
+    "papers.SweepResult": """
+from eigenheads_papers import sweep as _sweep
 swept = _sweep("marion2025/fig4", preset="smoke", seeds=2, jobs=1,
                grid={"d": [80], "n_steps": [100]}, out="results")
 swept.mean("nu_squared"), swept.over_seeds("nu_squared")
 """,
-    "experiments.stored_results": _RESULT + 'list(stored_results("results"))',
+    "papers.stored_results": _RESULT + 'list(stored_results("results"))',
     "functional.PrincipalSubspace": """
 import numpy as np
 from eigenheads.functional import principal_subspace
@@ -187,13 +193,13 @@ Evaluation((), ()).save("tables")
 """,
     "recipes.LanguageModel": """
 import torch
-from eigenheads.recipes._models import LanguageSize
+from eigenheads_papers.recipes._models import LanguageSize
 small = LanguageSize(context=8, d_model=8, d_hidden=8, depth=1, n_heads=2)
 LanguageModel(20, size=small).eval()(torch.arange(8)[None])
 """,
     "recipes.VisionTransformer": """
 import torch
-from eigenheads.recipes._models import VisionSize
+from eigenheads_papers.recipes._models import VisionSize
 small = VisionSize(image=8, patch=4, d_model=8, depth=1, n_heads=2)
 model = VisionTransformer(3, size=small).eval()
 images = torch.rand(2, 3, 8, 8)
@@ -214,8 +220,8 @@ matplotlib.use("agg")
 model = SingleLocationRegressor().fit(X, y)
 AttentionDisplay.from_estimator(model, X[0]).plot()
 """,
-    "report.ProgressDisplay": "ProgressDisplay()",
-    "report.render_report": _RESULT + "render_report([result])",
+    "ledger.ProgressDisplay": "ProgressDisplay()",
+    "ledger.render_report": _RESULT + "render_report([result])",
     "report.write_bag_summary": _BAGS
     + """
 from eigenheads.estimators import SingleLocationRegressor
@@ -223,7 +229,7 @@ model = SingleLocationRegressor().fit(X, y)
 write_bag_summary(model, X, y, "page.html", cv=2, n_shuffles=1)
 """,
     "report.write_probe": _PROBE + 'write_probe(probe, "page")',
-    "report.write_report": _RESULT + 'write_report("results")',
+    "ledger.write_report": _RESULT + 'write_report("results")',
     "robustness.Robustness": """
 result = Robustness(rows=(), confidence=0.95, interval="none")
 result.select(model="a"), result.save("rows.csv")

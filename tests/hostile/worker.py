@@ -42,7 +42,14 @@ OTHER_SENTENCES = re.compile(
 DOCUMENTED = re.compile(r"\bNaN\b|\bnan\b|infinit|\binf\b")
 OUT_OF_RANGE = {"huge", "tiny", "1e308", "1e-300", "inf", "-inf"}
 # The command line has tests of its own.
-NOT_PUBLIC = {"cli"}
+# The parts for packages that build on the library are called by these, not by users.
+NOT_PUBLIC = {"cli", "extend"}
+# Packages of the papers, by their name in the sweep.
+PAPERS = {
+    "papers": "eigenheads_papers",
+    "recipes": "eigenheads_papers.recipes",
+    "ledger": "eigenheads_papers.report",
+}
 # Names for messages, which are texts of our own.
 NOT_SWEPT = {"owner", "name"}
 # Sizes of a computation: a large number is a valid request that takes long.
@@ -87,11 +94,14 @@ def public_names() -> list[str]:
 
     found = []
     # Packages on the disk, because not all of them are attributes of the first one.
-    for package in sorted(one.name for one in iter_modules(eigenheads.__path__)):
+    library = sorted(module.name for module in iter_modules(eigenheads.__path__))
+    for package in [*library, *PAPERS]:
         if package.startswith("_") or package in NOT_PUBLIC:
             continue
         try:
-            module = importlib.import_module(f"eigenheads.{package}")
+            module = importlib.import_module(
+                PAPERS.get(package, f"eigenheads.{package}")
+            )
         except ImportError:
             if HAS_TORCH:  # without it, some packages cannot be imported
                 raise
@@ -136,7 +146,7 @@ def targets_of(name: str) -> tuple[list[Target], list[str]]:
     For a class, these are calls of the class and of its methods.
     """
     package, _, public = name.partition(".")
-    module = importlib.import_module(f"eigenheads.{package}")
+    module = importlib.import_module(PAPERS.get(package, f"eigenheads.{package}"))
     thing = getattr(module, public)
     recorded = _recorded_calls(module, name, thing)
     expected = expected_targets(public, thing)

@@ -18,7 +18,9 @@ def test_equals_the_decomposition_from_the_start(rng, shape, dtype):
         x = x + 0.1 * rng.standard_normal(shape)
         found = warm(x.astype(dtype), 20.0)
     wanted = thresholded_svd(x - x.mean(axis=0), 20.0)
-    assert_allclose(warm.mean, x.mean(axis=0), rtol=1e-5)
+    mean = x.mean(axis=0)
+    # A mean near zero has the rounding of the numbers that it is made of.
+    assert_allclose(warm.mean, mean, atol=1e-5 * np.abs(mean).max())
     assert found.rank == wanted.rank == 4
     assert_allclose(found.singular_values, wanted.singular_values, rtol=1e-4)
     scale = np.abs(wanted.matrix()).max()

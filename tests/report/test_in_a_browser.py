@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from eigenheads.experiments import reproduce
-from eigenheads.report import write_report
+from eigenheads_papers import reproduce
+from eigenheads_papers.report import write_report
 
 pytestmark = pytest.mark.browser
 

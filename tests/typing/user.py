@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from eigenheads.datasets import SingleLocation
 from eigenheads.dynamics import simulate_location
 from eigenheads.estimators import RobustPCA, SingleLocationRegressor
-from eigenheads.experiments import Claim, Result, reproduce
 from eigenheads.theory import LocationLandscape
+from eigenheads_papers import Claim, Result, reproduce
 
 
 def right() -> None:

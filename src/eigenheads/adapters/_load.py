@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -18,6 +17,7 @@ from eigenheads._errors import UsageError
 from eigenheads._extras import require
 from eigenheads._files import check_regular, check_stored
 from eigenheads.adapters._batch import longest_sequence
+from eigenheads.datasets import load_passages
 
 _OWNER = "probe"
 _IMPLEMENTATIONS = (None, "eager", "sdpa", "flex_attention")
@@ -51,11 +51,11 @@ class LoadedModel:
 
 def read_texts(path: Path | None) -> list[str]:
     """Return the texts of a file, one per line; None returns 12 passages."""
-    source: Any = files("eigenheads.adapters") / "texts.txt" if path is None else path
+    if path is None:
+        return load_passages()
     try:
-        if path is not None:
-            check_regular(path, _LARGEST_TEXT)
-        content = source.read_text(encoding="utf-8")
+        check_regular(path, _LARGEST_TEXT)
+        content = path.read_text(encoding="utf-8")
     except OSError as error:
         got = Got(f"{str(path)!r} ({error.strerror or error})")
         fail("data", "a text file that can be read", got, owner=_OWNER)

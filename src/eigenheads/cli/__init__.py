@@ -9,7 +9,7 @@ __all__ = ["main", "run"]
 
 def run() -> None:
     """Run the command line and exit with its status (the console script)."""
-    from eigenheads.cli._errors import flush_output
+    from eigenheads.cli.status import flush_output
 
     status = flush_output(main())
     # Nothing is left to interrupt: Ctrl-C must not print a traceback on the way out.
@@ -20,7 +20,7 @@ def run() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     arguments = sys.argv[1:] if argv is None else argv
-    from eigenheads.cli._errors import interrupted, prepare_streams, run_app
+    from eigenheads.cli.status import interrupted, prepare_streams, run_app
 
     try:
         prepare_streams()

@@ -1,21 +1,28 @@
-"""Commands of the command line; commands on models are in ``_models``."""
+"""Commands of the command line, and those that other packages add."""
 
 import inspect
-from contextlib import nullcontext
-from pathlib import Path
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
 
 from eigenheads import __version__
-from eigenheads.cli._errors import EXIT_CHANGED, EXIT_OK, EXIT_STATUSES, say
-from eigenheads.cli._experiments import (
-    describe_command,
-    list_command,
-    reproduce_command,
+from eigenheads._errors import UsageError
+from eigenheads.cli._models import probe_command, robustness_command
+from eigenheads.cli.status import EXIT_STATUSES, say
+
+# Commands of the package eigenheads-papers, which is installed on its own.
+OF_PAPERS = (
+    "demo",
+    "list",
+    "describe",
+    "reproduce",
+    "report",
+    "sweep",
+    "train",
+    "evaluate",
 )
-from eigenheads.cli._models import Out, probe_command, robustness_command
-from eigenheads.cli._recipes import evaluate_command, train_command
+GROUP = "eigenheads.commands"
 
 app = typer.Typer(
     name="eigenheads",
@@ -24,13 +31,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help=(
-        "Attention heads as statistical estimators: reproduce the claims of papers, "
-        "and compare theory with simulation.\n\n"
+        "Attention heads as statistical estimators: look inside a trained model, "
+        "reproduce the claims of papers, and compare theory with simulation.\n\n"
         "Start with [bold]eigenheads demo[/], or [bold]eigenheads list[/] and then "
         "[bold]eigenheads reproduce marion2025/fig4[/]."
     ),
     epilog=EXIT_STATUSES,
 )
+
+
+class NotInstalled(UsageError, RuntimeError):
+    """Error: a command belongs to a package that is not installed."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -52,61 +63,6 @@ def _common(
     pass
 
 
-app.command("list")(list_command)
-app.command("describe")(describe_command)
-app.command("reproduce")(reproduce_command)
-
-
-@app.command("demo")
-def demo_command(
-    out: Out = Path("results"),
-    preset: Annotated[
-        str, typer.Option(help="Preset of the reproductions: smoke, demo or paper.")
-    ] = "demo",
-    seed: Annotated[int, typer.Option(help="Master seed of the reproductions.")] = 0,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of threads; does not change results.", show_default="all cores"
-        ),
-    ] = None,
-) -> int:
-    """Run a tour of two minutes: a question per chapter, examples, claims of papers.
-
-    Every number is measured during the run. Writes OUT/report.html and suggests next
-    steps.
-    """
-    from eigenheads._tour._run import run_tour
-
-    results = run_tour(out, preset=preset, seed=seed, jobs=jobs)
-    return EXIT_CHANGED if any(result.changed for result in results) else EXIT_OK
-
-
-@app.command("report")
-def report_command(
-    out: Out = Path("results"),
-    preset: Annotated[
-        str | None,
-        typer.Option(help="Only results of this preset.", show_default="newest"),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(help="Only results of this seed.", show_default="newest"),
-    ] = None,
-) -> None:
-    """Write OUT/report.html from stored results: figures, claims, settings.
-
-    Does not simulate: figures are drawn from the stored tables.
-    """
-    from eigenheads.report import write_report
-
-    say(f"Report: {write_report(out, preset=preset, seed=seed)}")
-
-
-app.command("probe")(probe_command)
-
-
-@app.command("live")
 def live_command(
     browser: Annotated[
         bool,
@@ -124,103 +80,39 @@ def live_command(
         say("No web browser could be started. Open this file in one.")
 
 
-@app.command("sweep")
-def sweep_command(
-    key: Annotated[
-        str,
-        typer.Argument(
-            metavar="EXPERIMENT",
-            help="Key of an experiment; `eigenheads list` shows them.",
-            show_default=False,
-        ),
-    ],
-    grid: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--grid",
-            metavar="NAME=VALUES",
-            help="Values of one parameter: a,b,c or low:high:count or "
-            "low:high:count:log. Repeat it for each parameter.",
-        ),
-    ] = None,
-    seeds: Annotated[
-        str, typer.Option(metavar="N", help="Seeds 0 to N-1, or FIRST:STOP.")
-    ] = "10",
-    preset: Annotated[
-        str, typer.Option(help="Parameters outside the grid: smoke, demo or paper.")
-    ] = "demo",
-    backend: Annotated[
-        str,
-        typer.Option(
-            help="loky: processes of this machine. threading: threads. dask: a cluster."
-        ),
-    ] = "loky",
-    address: Annotated[
-        str | None,
-        typer.Option(
-            help="Scheduler of a cluster, such as tcp://node:8786. Both sides run code "
-            "that the other sends: use only a cluster that you trust.",
-            show_default="workers on this machine",
-        ),
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of cores; does not change results.", show_default="all cores"
-        ),
-    ] = None,
-    out: Out = Path("results"),
-    force: Annotated[
-        bool, typer.Option("--force", help="Recompute stored cells.")
-    ] = False,
-) -> None:
-    """Run an experiment at every point of a grid with every seed.
-
-    Cells are stored as they finish. After an interruption, the same call computes only
-    the missing cells. Writes a table (table.csv, table.safetensors) and map.svg.
-
-    For example:
-
-      eigenheads sweep marion2025/fig4 --grid d=1e2,1e4
-          --grid step_size=1e-4:1e-2:5:log
-      eigenheads sweep truong2026/phase_diagram --grid share=.001:.3:8:log
-          --grid strength=.1:1.5:8:log --seeds 30
-          --backend dask --address tcp://node:8786
-    """
-    from eigenheads._parallel import interrupted_between_blocks
-    from eigenheads.experiments import sweep
-    from eigenheads.experiments.sweeps._grid import parse_grid
-    from eigenheads.experiments.sweeps._run import tell_plan
-    from eigenheads.report._terminal import ProgressDisplay, print_sweep
-
-    values = parse_grid(grid or [])
-    plan = tell_plan(key, grid=values, seeds=seeds, preset=preset)
-    say(plan, is_result=False)
-    # Ctrl-C must not interrupt compiled code, which runs here unless there are workers.
-    runs_here = backend == "threading" or (jobs == 1 and backend == "loky")
-    calm = interrupted_between_blocks() if runs_here else nullcontext()
-    with calm, ProgressDisplay(unit="cells") as listener:
-        result = sweep(
-            key,
-            grid=values,
-            seeds=seeds,
-            preset=preset,
-            backend=backend,
-            address=address,
-            jobs=jobs,
-            out=out,
-            force=force,
-            listener=listener,
-        )
-    print_sweep(result)
-    n_stored = len(result.table["seed"]) - result.computed
-    say(f"Cells computed: {result.computed}; stored before: {n_stored}.")
-    say(f"Table and map: {result.folder}")
+def _add_commands() -> None:
+    """Add the commands of other packages, then our own."""
+    names = set()
+    for point in entry_points(group=GROUP):
+        try:
+            add = point.load()
+        except ModuleNotFoundError as error:
+            # A package that was removed may leave its entry point behind.
+            if error.name != point.module.partition(".")[0]:
+                raise
+            continue
+        add(app)
+        names.add(point.name)
+    if "papers" not in names:
+        for name in OF_PAPERS:
+            # Any arguments are accepted, so that the sentence comes in every case.
+            settings = {"ignore_unknown_options": True, "allow_extra_args": True}
+            hidden = app.command(name, hidden=True, context_settings=settings)
+            hidden(_missing_command)
+    app.command("probe")(probe_command)
+    app.command("robustness")(robustness_command)
+    app.command("live")(live_command)
+    # Typer shows docstrings with their line breaks; help texts should flow instead.
+    for command in app.registered_commands:
+        command.help = _flowing(getattr(command.callback, "__doc__", "") or "")
 
 
-app.command("robustness")(robustness_command)
-app.command("train")(train_command)
-app.command("evaluate")(evaluate_command)
+def _missing_command(context: typer.Context) -> None:
+    """Say which package has this command."""
+    raise NotInstalled(
+        f"`{context.info_name}` is a command of the package "
+        "eigenheads-papers. Run `pip install eigenheads-papers`."
+    )
 
 
 def _flowing(text: str) -> str:
@@ -228,10 +120,9 @@ def _flowing(text: str) -> str:
     paragraphs = inspect.cleandoc(text).split("\n\n")
     # An indented paragraph is a list of examples, whose line breaks must stay.
     return "\n\n".join(
-        one if one.startswith(" ") else " ".join(one.split()) for one in paragraphs
+        paragraph if paragraph.startswith(" ") else " ".join(paragraph.split())
+        for paragraph in paragraphs
     )
 
 
-# Typer shows docstrings with their line breaks; help texts should flow instead.
-for _command in app.registered_commands:
-    _command.help = _flowing(getattr(_command.callback, "__doc__", "") or "")
+_add_commands()

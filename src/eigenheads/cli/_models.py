@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from eigenheads._checks import check_count
-from eigenheads.cli._errors import EXIT_OK, say
+from eigenheads.cli.status import EXIT_OK, say
 
 Out = Annotated[Path, typer.Option("--out", help="Folder of results.")]
 

@@ -3,6 +3,7 @@
 from eigenheads.datasets._bags import BagLaw, BagSample
 from eigenheads.datasets._location import SingleLocation, SingleLocationSample
 from eigenheads.datasets._musk import MuskBags, load_musk
+from eigenheads.datasets._passages import load_passages
 from eigenheads.datasets._pca import (
     GaussianPrompts,
     SpikedWishartPrompts,
@@ -23,5 +24,6 @@ __all__ = [
     "SpikedWishartPrompts",
     "SpikedWishartSample",
     "load_musk",
+    "load_passages",
     "random_covariance",
 ]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from eigenheads.experiments._claims import format_number
+from eigenheads._notebook import format_number
 
 if TYPE_CHECKING:
     from eigenheads.probes import ModelProbe

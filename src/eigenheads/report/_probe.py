@@ -18,9 +18,9 @@ from eigenheads._checks import (
     escape_controls,
 )
 from eigenheads._files import write_atomically
+from eigenheads._notebook import format_number
 from eigenheads._plotting.heads import HeadMap, draw_head_maps, head_maps_size
 from eigenheads._plotting.svg import embedded_svg, render_svg
-from eigenheads.experiments._claims import format_number
 from eigenheads.probes import ModelProbe
 from eigenheads.probes._head_nulls import NULL_TEXTS
 from eigenheads.report._findings import (

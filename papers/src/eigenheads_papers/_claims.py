@@ -1,0 +1,389 @@
+"""Claims of papers, and our own checks, as numbers with verdicts.
+
+A claim says in which range a number must lie. A number without sampling noise is in
+the range or not. A number with noise carries an interval: *held* if all of the interval
+is in the range, *contradicted* if none of it is, *undecided* otherwise.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, SupportsFloat, TypeAlias
+
+from eigenheads.extend import (
+    check_choice,
+    check_number,
+    check_numbers,
+    check_text,
+    fail,
+    format_number,
+)
+from eigenheads_papers._statistics import LEVEL, Estimate, family_level
+
+Relation: TypeAlias = Literal["≈", "≥", "≤"]
+Verdict: TypeAlias = Literal["held", "contradicted", "undecided"]
+VERDICTS: tuple[Verdict, ...] = ("held", "contradicted", "undecided")
+# Reason of claims that a run with changed parameters measures, but does not judge.
+CHANGED_SETTING = "not the paper's setting"
+_PAPER = re.compile(r"[a-z]+\d{4}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """Claim about a number, with a verdict: held, contradicted or undecided.
+
+    Attributes
+    ----------
+    statement
+        What is claimed, in words.
+    source
+        Key of the paper that makes the claim, then the place in it; or "ours" for a
+        check of our own.
+    relation
+        ``≈`` within the tolerance, ``≥`` or ``≤`` up to the tolerance.
+    expected, measured
+        Number of the claim and our number.
+    tolerance
+        Allowed deviation. For claims of "no difference", the margin that was fixed
+        before the run.
+    reason
+        Reason for this bound or tolerance.
+    on_record
+        Recorded verdict. A run with another verdict is reported as changed.
+    interval, level
+        Ends and confidence level of the interval, where the number has sampling noise.
+    printed
+        Effect reported in the paper, if any.
+    own_setting
+        Whether the setting is that of the paper. Only then does an interval below the
+        reported effect contradict the claim.
+    detectable
+        The smallest effect that this run would have found with a power of 80 %.
+    family
+        Name of the family of claims whose size sets the level.
+    undecided
+        Reason why a run of this size cannot decide, if the interval does not show it.
+
+    Examples
+    --------
+    >>> claim = Claim(statement="half", source="ours", relation="≈", expected=0.5,
+    ...               measured=0.52, tolerance=0.05, reason="binomial error")
+    >>> claim.verdict, claim.is_changed
+    ('held', False)
+    """
+
+    statement: str
+    source: str
+    relation: Relation
+    expected: float
+    measured: float
+    tolerance: float
+    reason: str
+    on_record: Verdict = "held"
+    interval: tuple[float, float] | None = None
+    level: float | None = None
+    printed: float | None = None
+    own_setting: bool = False
+    detectable: float | None = None
+    family: str = ""
+    undecided: str = ""
+    # Kept until the claim is stored, so that a family can widen the interval.
+    estimate: Estimate | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def paper(self) -> str:
+        """Key of the paper that makes the claim; empty for our own checks."""
+        found = _PAPER.match(self.source)
+        return found[0] if found else ""
+
+    @property
+    def is_check(self) -> bool:
+        """True if it is our own check and not a claim of a paper."""
+        return not self.paper
+
+    @property
+    def verdict(self) -> Verdict:
+        """Verdict of this run."""
+        if self.undecided or math.isnan(self.measured):
+            return "undecided"
+        # A number without noise is an interval of length zero, so one rule serves both.
+        low, high = self.interval or (self.measured, self.measured)
+        least = -math.inf if self.relation == "≤" else self.expected - self.tolerance
+        most = math.inf if self.relation == "≥" else self.expected + self.tolerance
+        # The order matters: an interval inside the range holds even if it lies below
+        # the effect that the paper prints. The note then says that it is smaller.
+        if least <= low and high <= most:
+            return "held"
+        if high < least or most < low or self._is_below_printed:
+            return "contradicted"
+        return "undecided"
+
+    @property
+    def _is_below_printed(self) -> bool:
+        """True if the interval excludes the paper's effect in the paper's setting."""
+        if not self.own_setting or self.printed is None or self.interval is None:
+            return False
+        return self.interval[1] < self.printed
+
+    @property
+    def is_changed(self) -> bool:
+        """True if the verdict of this run differs from the recorded one.
+
+        An undecided run does not contradict the record; a number that could not be
+        measured does.
+        """
+        if math.isnan(self.measured):
+            return not self.undecided
+        return self.verdict not in (self.on_record, "undecided")
+
+    @property
+    def note(self) -> str:
+        """Remark on the verdict, or an empty string."""
+        if self.undecided:
+            return self.undecided
+        if self.verdict == "undecided" and self.detectable is not None:
+            claimed = "" if self.printed is None else f"; printed: {self.printed:.3g}"
+            if not math.isfinite(self.detectable):
+                return f"too few runs to see any effect{claimed}"
+            return f"this run would see {self.detectable:.2g} (80 % power){claimed}"
+        is_smaller = self.printed is not None and (
+            self.interval is not None and self.interval[1] < self.printed
+        )
+        if self.verdict == "held" and is_smaller:
+            return f"smaller than printed ({self.printed:.3g})"
+        return ""
+
+
+_OPTIONS = [one.name for one in fields(Claim)]
+
+
+def at_least(
+    statement: str,
+    measured: SupportsFloat | Estimate,
+    bound: float,
+    why: str,
+    *,
+    slack: float = 0.0,
+    **options: Any,
+) -> Claim:
+    """Return the claim that a number is at least `bound`.
+
+    Parameters
+    ----------
+    statement
+        What is claimed, in words.
+    measured
+        Our number, or an estimate with an interval; NaN if it could not be measured,
+        which leaves the claim undecided.
+    bound
+        Number of the claim.
+    why
+        Reason for this bound or slack.
+    slack
+        Allowed deviation below the bound.
+    options
+        Further fields of the claim; `source` is "ours" unless given.
+
+    Examples
+    --------
+    >>> at_least("share", 0.7, 0.5, "half").verdict
+    'held'
+    """
+    return _claim(statement, "≥", measured, bound, slack, why, options)
+
+
+def at_most(
+    statement: str,
+    measured: SupportsFloat | Estimate,
+    bound: float,
+    why: str,
+    *,
+    slack: float = 0.0,
+    **options: Any,
+) -> Claim:
+    """Return the claim that a number is at most `bound`; see :func:`at_least`.
+
+    Examples
+    --------
+    >>> at_most("error", 0.7, 0.5, "half").verdict
+    'contradicted'
+    >>> at_most("error", float("nan"), 0.5, "NaN: not measured").verdict
+    'undecided'
+    """
+    return _claim(statement, "≤", measured, bound, slack, why, options)
+
+
+def about(
+    statement: str,
+    measured: SupportsFloat | Estimate,
+    expected: float,
+    within: float,
+    why: str,
+    **options: Any,
+) -> Claim:
+    """Return the claim that a number is within a margin of the expected one.
+
+    With an estimate this is an equivalence test, made of two one-sided tests against
+    the margins. A noisy run cannot pass it. NaN means not measured.
+
+    Examples
+    --------
+    >>> about("share", 0.52, 0.5, 0.05, "binomial error").verdict
+    'held'
+    """
+    return _claim(statement, "≈", measured, expected, within, why, options)
+
+
+def difference(
+    statement: str, estimate: Estimate, why: str = "", **options: Any
+) -> Claim:
+    """Return the claim that a difference is positive, judged by its interval.
+
+    `printed` is the difference reported in the paper, and `own_setting` tells whether
+    the setting is that of the paper. An estimate of NaN means not measured. If all
+    observed differences are exactly zero, the claim is undecided.
+    """
+    is_measured = isinstance(estimate, Estimate) and estimate.value == 0.0
+    if is_measured and estimate.interval(LEVEL) == (0.0, 0.0):
+        estimate = replace(estimate, interval=lambda _: (-math.inf, math.inf))
+    is_empty = isinstance(why, str) and not why
+    reason = "the whole interval is above zero" if is_empty else why
+    return _claim(statement, "≥", estimate, 0.0, 0.0, reason, options)
+
+
+def no_difference(
+    statement: str, estimate: Estimate, margin: float, why: str, **options: Any
+) -> Claim:
+    """Return the claim that a difference is smaller than a margin fixed beforehand.
+
+    An estimate of NaN means not measured.
+    """
+    return about(statement, estimate, 0.0, margin, why, **options)
+
+
+def in_family(name: str, claims: Sequence[Claim]) -> list[Claim]:
+    """Return claims judged together: intervals at the level 1 − 0.05 / m.
+
+    All verdicts of the family together are wrong with a probability of at most 5 %.
+    Claims without an interval are left as they are, and do not count.
+    """
+    # The bound of Bonferroni needs no independence, and claims of a family may rest on
+    # the same runs.
+    level = family_level(sum(claim.estimate is not None for claim in claims))
+    return [
+        replace(_at_level(claim, level), family=name) if claim.estimate else claim
+        for claim in claims
+    ]
+
+
+def count_verdicts(claims: Iterable[Claim]) -> str:
+    """Return the two counts in words: claims of papers by verdict, and our checks.
+
+    Examples
+    --------
+    >>> count_verdicts([at_least("a", 1.0, 0.0, "", source="marion2025"),
+    ...                 at_least("b", 1.0, 0.0, "")])
+    'claims: 1 held; our checks: 1 of 1'
+    """
+    claims = list(claims)
+    if claims and all(claim.undecided == CHANGED_SETTING for claim in claims):
+        return f"{len(claims)} numbers measured, not judged: {CHANGED_SETTING}"
+    counts = Counter(claim.verdict for claim in claims if not claim.is_check)
+    checks = [claim.verdict == "held" for claim in claims if claim.is_check]
+    parts = []
+    if counts:
+        told = [f"{counts[name]} {name}" for name in VERDICTS if counts[name]]
+        parts.append("claims: " + ", ".join(told))
+    if checks:
+        parts.append(f"our checks: {sum(checks)} of {len(checks)}")
+    return "; ".join(parts) or "no claims at this size"
+
+
+def format_expected(claim: Claim) -> str:
+    """Return the range that decides a claim, marked if the claim is our own.
+
+    Examples
+    --------
+    >>> claim = at_least("share", 1.0, 1.0, "of seeds", slack=0.03)
+    >>> format_expected(claim), format_expected(about("share", 1.0, 1.0, 0.03, ""))
+    ('ours: ≥ 0.97', 'ours: 1 ± 0.03')
+    """
+    owner = "ours: " if claim.is_check else ""
+    # A tolerance of a bound moves the bound; the bound that decides is shown.
+    sign = {"≥": -1.0, "≤": 1.0, "≈": 0.0}[claim.relation]
+    bound = format_number(claim.expected + sign * claim.tolerance)
+    if sign:
+        return f"{owner}{claim.relation} {bound}"
+    if not claim.tolerance:
+        return f"{owner}= {bound}"
+    return f"{owner}{bound} ± {format_number(claim.tolerance)}"
+
+
+def format_measured(claim: Claim) -> str:
+    """Return the measured number of a claim, with its interval where it has one.
+
+    Examples
+    --------
+    >>> format_measured(Claim(statement="", source="ours", relation="≥", expected=0.0,
+    ...                       measured=1.0, tolerance=0.0, reason="", level=0.95,
+    ...                       interval=(0.5, 1.5)))
+    '1 (0.5 to 1.5, 95 %)'
+    """
+    text = format_number(claim.measured)
+    if claim.interval is None or claim.level is None:
+        return text
+    low, high = map(format_number, claim.interval)
+    return f"{text} ({low} to {high}, {100 * claim.level:.3g} %)"
+
+
+def _claim(
+    statement: str,
+    relation: Relation,
+    measured: SupportsFloat | Estimate,
+    expected: float,
+    tolerance: float,
+    why: str,
+    options: dict[str, Any],
+) -> Claim:
+    owner = "Claim"
+    estimate = measured if isinstance(measured, Estimate) else None
+    for option in options:
+        check_choice("options", option, _OPTIONS, owner=owner)
+    made = Claim(
+        statement=check_text("statement", statement, owner=owner),
+        relation=relation,
+        expected=check_number("expected", expected, owner=owner),
+        measured=_number(
+            measured.value if isinstance(measured, Estimate) else measured
+        ),
+        tolerance=check_number("tolerance", tolerance, owner=owner, minimum=0.0),
+        reason=check_text("why", why, owner=owner),
+        estimate=estimate,
+        **{"source": "ours", **options},
+    )
+    # This is the level of a claim that stands alone; `in_family` may widen it later.
+    return _at_level(made, LEVEL)
+
+
+def _number(measured: object) -> float:
+    """Return a measured number as a float; NaN says that it could not be measured."""
+    array = check_numbers("measured", measured, owner="Claim")
+    if array.ndim:
+        fail("measured", "one number", measured, owner="Claim")
+    return float(array)
+
+
+def _at_level(claim: Claim, level: float) -> Claim:
+    """Return the claim with its interval at a level of the family."""
+    if claim.estimate is None:
+        return claim
+    # Two one-sided tests at α are the interval at 1 − 2α inside the margins.
+    own = 1 - 2 * (1 - level) if claim.relation == "≈" else level
+    return replace(
+        claim,
+        interval=claim.estimate.interval(own),
+        level=own,
+        detectable=claim.estimate.detectable(level),
+    )

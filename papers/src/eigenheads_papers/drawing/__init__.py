@@ -1,0 +1,1 @@
+"""Drawings that the figures of several papers share."""

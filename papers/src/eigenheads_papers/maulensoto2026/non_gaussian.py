@@ -1,0 +1,258 @@
+"""Ours: tokens that are not Gaussian, and activations other than softmax."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from eigenheads.extend import FloatArray, advance, blocks
+from eigenheads.extend.drawing import BLUE, GREEN, GREY, INK, ORANGE, PURPLE
+from eigenheads_papers._claims import Claim, about, at_least, at_most
+from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._data import data_file
+from eigenheads_papers.maulensoto2026 import _tokens
+from eigenheads_papers.maulensoto2026._tokens import HEADS, Draw
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Updates whose tokens are drawn at once.
+_BLOCK = 50
+_MNIST = "mnist/train-images-idx3-ubyte.gz"
+SYNTHETIC = ("gaussian", "heavy-tailed", "skewed", "skewed across")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """Every setting is ours: the paper asks these questions and leaves them open.
+
+    Tokens are scaled to a top eigenvalue of one, and λ = 1, so that on Gaussian tokens
+    softmax is best at length one. MNIST is used where it is given.
+    """
+
+    eigenvalues: tuple[float, ...] = (1.0, 0.6, 0.4, 0.25, 0.15)
+    dof: int = 5
+    n_tokens: int = 64
+    step_size: float = 0.05
+    n_steps: int = 3000
+    batch_size: int = 64
+    start: float = 0.7
+    digits: bool = True
+    mnist: bool = False
+
+
+def names(params: Params) -> list[str]:
+    """Return the names of the laws."""
+    return [
+        *SYNTHETIC,
+        *["digits"] * params.digits,
+        *["MNIST patches"] * params.mnist,
+    ]
+
+
+def laws(params: Params) -> list[tuple[Draw, FloatArray]]:
+    """Return the laws of a token and their covariances."""
+    covariance = np.diag(params.eigenvalues)
+    synthetic = _tokens.synthetic_laws(params.eigenvalues, params.dof)
+    chosen = [(synthetic[name], covariance) for name in SYNTHETIC]
+    if params.digits:
+        chosen.append(_tokens.draw_from(_tokens.digit_images()))
+    if params.mnist:
+        chosen.append(_tokens.draw_from(_tokens.mnist_patches(data_file(_MNIST))))
+    return chosen
+
+
+def simulate(params: Params, rng: np.random.Generator) -> Table:
+    """Train each head on each law; average the second half of the path."""
+    rows: dict[str, list[list[float]]] = {"alignment": [], "norm": [], "gain": []}
+    for draw, covariance in laws(params):
+        ends = [_train(params, draw, head, covariance, rng) for head in HEADS]
+        for name, values in zip(rows, zip(*ends, strict=True), strict=True):
+            rows[name].append(list(values))
+    theory = np.array([_tokens.best_gain(head) for head in HEADS])
+    return {
+        **{name: np.array(values) for name, values in rows.items()},
+        "theory_norm": np.sqrt(theory[:, 0]),
+        "theory_gain": theory[:, 1],
+    }
+
+
+def _train(
+    params: Params,
+    draw: Draw,
+    head: str,
+    covariance: FloatArray,
+    rng: np.random.Generator,
+) -> tuple[float, float, float]:
+    """Return alignment and norm of the averaged head, and the share it explains."""
+    top = np.linalg.eigh(covariance)[1][:, -1]
+    mu = rng.standard_normal(len(top))
+    mu *= params.start / np.linalg.norm(mu)
+    mean, total = np.zeros_like(mu), 0.0
+    index, late = HEADS.index(head), params.n_steps // 2
+    shape = (params.batch_size, params.n_tokens, len(mu))
+    # Tokens are drawn in blocks of updates, which bounds the memory and still keeps the
+    # number of calls small.
+    for first, stop in blocks(params.n_steps, size=_BLOCK):
+        n_tokens = (stop - first) * params.batch_size * params.n_tokens
+        prompts = draw(n_tokens, rng).reshape(stop - first, *shape)
+        # A block counts as a whole, and only if it begins in the second half.
+        averaging = first >= late
+        losses = _tokens.train_head_on_prompts(
+            prompts, mu, index, params.step_size, mean, averaging
+        )
+        total += losses * averaging
+    advance(params.n_steps)
+    norm = float(np.linalg.norm(mean))
+    # The number of averaged updates follows from that rule: the half is rounded up to
+    # the next start of a block.
+    kept = params.n_steps - -(-late // _BLOCK) * _BLOCK
+    # The loss of a head that predicts zero is the trace of the covariance, so the
+    # difference is what the head explains. The top eigenvalue is 1, so it is in units
+    # of σ₁.
+    gain = float(np.trace(covariance) - total / kept)
+    return float(abs(mean @ top)) / norm, norm / kept, gain
+
+
+def check(run: Run[Params]) -> list[Claim]:
+    """Return what happens, law by law."""
+    params, table = run.params, run.table
+    row = {name: table["alignment"][i] for i, name in enumerate(names(params))}
+    column = {head: i for i, head in enumerate(HEADS)}
+    # The activations of these two heads are odd functions of the score; the claims on
+    # skewed tokens set them against softmax and ReLU.
+    straight = [column[head] for head in ("linear", "erf")]
+    seen = [
+        ("gaussian tokens: the worst head's", "≥", 0.9, row["gaussian"].min()),
+        ("heavy-tailed tokens: the worst head's", "≥", 0.9, row["heavy-tailed"].min()),
+        (
+            "tokens skewed across the eigenvectors: the worst head's",
+            "≥",
+            0.8,
+            row["skewed across"].min(),
+        ),
+        (
+            "tokens skewed along the eigenvectors: the worse of linear and erf:",
+            "≥",
+            0.95,
+            row["skewed"][straight].min(),
+        ),
+        (
+            "tokens skewed along the eigenvectors: the better of softmax and ReLU:",
+            "≤",
+            0.85,
+            row["skewed"][[column["softmax"], column["relu"]]].max(),
+        ),
+    ]
+    # The first two heads are softmax and linear, in the order of the table.
+    if params.digits:
+        both = row["digits"][:2].min()
+        seen.append(("digits: the worse of softmax and linear:", "≥", 0.8, both))
+    if params.mnist:
+        worst = row["MNIST patches"].min()
+        seen.append(("MNIST patches: the worst head's", "≥", 0.9, worst))
+    claims = [
+        Claim(
+            statement=f"{words} alignment with u₁",
+            source="ours; open in maulensoto2026",
+            relation="≥" if relation == "≥" else "≤",
+            expected=bound,
+            measured=float(measured),
+            tolerance=0.0,
+            reason="what we see on one seed, with a margin"
+            if words.startswith("MNIST")
+            else "what we see on several seeds, with a margin",
+        )
+        for words, relation, bound, measured in seen
+    ]
+    # Sigmoid's risk is nearly flat in the length, which drifts far: left out.
+    chosen = [column[head] for head in HEADS if head != "sigmoid"]
+    norms = table["norm"][0][chosen] / table["theory_norm"][chosen]
+    claims.append(
+        about(
+            "gaussian tokens: length over theory's for L → ∞, the farthest "
+            "off of softmax, linear, erf and ReLU",
+            norms[np.argmax(np.abs(norms - 1))],
+            1.0,
+            0.1 + 4 / params.n_tokens,
+            "order 1/L: the query meets itself among the keys",
+            source="ours: any activation, by Stein's identity",
+        )
+    )
+    claims.append(
+        at_most(
+            "heavy-tailed tokens: length of softmax's μ over that on gaussian ones",
+            table["norm"][1, 0] / table["norm"][0, 0],
+            0.9,
+            "what we see on several seeds, with a margin",
+            source="ours; open in maulensoto2026",
+        )
+    )
+    if params.digits:
+        claims.append(
+            at_least(
+                "digits: what softmax explains, in units of σ₁",
+                table["gain"][names(params).index("digits"), 0],
+                1.0,
+                "softmax is not linear there: it may pass the linear bound",
+                source="ours; one direction explains 1 when tokens are Gaussian",
+            )
+        )
+    return claims
+
+
+def draw(figure: "Figure", run: Run[Params]) -> None:
+    """Draw alignment, norm and explained share for each law and head, as dots."""
+    table, laws, heads = run.table, names(run.params), HEADS
+    axes = figure.subplots(1, 3, sharey=True)
+    rows = np.arange(len(laws))[::-1]
+    for index, head in enumerate(heads):
+        color = (BLUE, ORANGE, GREEN, PURPLE, GREY)[index]
+        height = rows + 0.3 - 0.15 * index
+        for panel, name in zip(axes, ("alignment", "norm", "gain"), strict=True):
+            panel.plot(table[name][:, index], height, "o", color=color, markersize=4)
+        axes[0].plot([], [], "o", color=color, markersize=4, label=head)
+        if "theory_norm" in table:
+            spot = np.array([table["theory_norm"][index]]), height[:1]
+            axes[1].plot(*spot, "|", color=INK, markersize=9)
+            spot = np.array([table["theory_gain"][index]]), height[:1]
+            axes[2].plot(*spot, "|", color=INK, markersize=9)
+    axes[0].set_yticks(rows, list(laws))
+    axes[0].set(title="Alignment with u₁", xlim=(-0.03, 1.03))
+    axes[1].set(title="Norm of μ at the end")
+    axes[2].set(title="Share of σ₁ explained")
+    axes[2].axvline(1.0, color=INK, linestyle=":", linewidth=1)
+    axes[1].plot([], [], "|", color=INK, markersize=9, label="theory, L → ∞")
+    figure.legend(loc="outside lower center", ncols=len(heads) + 1)
+
+
+_PAPER = Params()
+_SHORT = replace(
+    _PAPER, n_steps=1500, batch_size=16, n_tokens=48, step_size=0.1, digits=False
+)
+
+experiments = (
+    Experiment(
+        key="maulensoto2026/non_gaussian",
+        title="Other tokens and other activations: does the head still find u₁?",
+        source="ours; open questions of the paper",
+        about=(
+            "SGD of five heads on tokens with the covariance diag(1, .6, .4, .25, "
+            ".15): Gaussian, Student t with 5 degrees of freedom, centred exponentials "
+            "along the eigenvectors or mixed across them; and on scikit-learn's digits "
+            "(64 pixels, tokens drawn with replacement), and, where MNIST is given, on "
+            "its 7 × 7 patches. λ = 1; the linear head is divided by L, the "
+            "activations average over keys. Gradients longer than 1 are shortened, "
+            "which heavy tails need. Shown: the average of the path's second half. "
+            "Bars: theory for Gaussian tokens and L → ∞, by Stein's identity."
+        ),
+        presets={"smoke": _SHORT, "demo": _SHORT, "paper": _PAPER},
+        simulate=simulate,
+        check=check,
+        draw=draw,
+        work=lambda params: 5.0 * len(names(params)) * params.n_steps,
+        size=(9.0, 4.6),
+        files=lambda params: (_MNIST,) * params.mnist,
+        with_data=lambda params: replace(params, mnist=params.digits),
+    ),
+)

@@ -1,0 +1,34 @@
+"""Train and evaluate models at the scale of a paper (extra ``train``)."""
+
+from eigenheads.extend import missing as _missing
+
+try:
+    import accelerate as _accelerate  # noqa: F401 -- so that the error is clear
+    import kornia as _kornia  # noqa: F401
+    import PIL as _pillow  # noqa: F401
+    import safetensors as _safetensors  # noqa: F401
+except ImportError as error:
+    _what = error.name or "accelerate"
+    raise _missing(
+        _what,
+        extra="train",
+        owner="eigenheads_papers.recipes",
+        package="eigenheads-papers",
+    ) from error
+
+from eigenheads_papers.recipes._attention import AttentionChoice
+from eigenheads_papers.recipes._evaluation import evaluate_checkpoints
+from eigenheads_papers.recipes._models import LanguageModel, VisionTransformer
+from eigenheads_papers.recipes._run import TrainingResult
+from eigenheads_papers.recipes._tables import Evaluation
+from eigenheads_papers.recipes._training import train_model
+
+__all__ = [
+    "AttentionChoice",
+    "Evaluation",
+    "LanguageModel",
+    "TrainingResult",
+    "VisionTransformer",
+    "evaluate_checkpoints",
+    "train_model",
+]

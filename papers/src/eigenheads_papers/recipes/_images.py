@@ -1,0 +1,207 @@
+"""Images in folders, one per class, as ImageNet is laid out."""
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from eigenheads.extend import Got, check_regular, fail
+
+_SUFFIXES: Final = (".jpeg", ".jpg", ".png", ".bmp", ".webp")
+# Pillow looks at the content, not at the suffix, and for PostScript it would start
+# another program.
+_FORMATS: Final = ("JPEG", "PNG", "BMP", "WEBP")
+# Larger images are refused before they are decoded, larger files before they are read.
+_MAX_PIXELS: Final = 100_000_000
+_MAX_BYTES: Final = 2**30
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """Paths and classes of the images below a folder.
+
+    Attributes
+    ----------
+    paths
+        Files, sorted by class and name.
+    labels
+        Class of each file, an index into `classes`.
+    classes
+        Names of the sub-folders, sorted; for ImageNet these are WordNet ids.
+    """
+
+    paths: tuple[Path, ...]
+    labels: Tensor
+    classes: tuple[str, ...]
+
+    @classmethod
+    def open(
+        cls, folder: Path, *, owner: str, classes: Sequence[str] | None = None
+    ) -> "ImageFolder":
+        """List the images of a folder.
+
+        Parameters
+        ----------
+        folder
+            Holds one sub-folder of images per class.
+        owner
+            The command, for error messages.
+        classes
+            Known classes. The folder may hold some of them only, but no others.
+        """
+        if not folder.is_dir():
+            contract = "a folder with one sub-folder of images per class"
+            fail("data", contract, Got(f"{folder}, which does not exist"), owner=owner)
+        found = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+        if not found:
+            contract = "a folder with one sub-folder of images per class"
+            got = Got(f"{folder}, which has no sub-folders")
+            fail("data", contract, got, owner=owner)
+        known = tuple(found) if classes is None else tuple(classes)
+        index = {name: number for number, name in enumerate(known)}
+        paths: list[Path] = []
+        labels: list[int] = []
+        for name in found:
+            if name not in index:
+                contract = "a folder of classes that the model was trained on"
+                got = Got(f"{folder / name}")
+                fail("data", contract, got, owner=owner)
+            files = sorted(
+                path
+                for path in (folder / name).iterdir()
+                if path.suffix.lower() in _SUFFIXES
+            )
+            if not files:
+                got = Got(f"{folder / name}, which holds none")
+                hint = "Remove the empty folder, or add images to it."
+                fail("data", "images in every class", got, owner=owner, hint=hint)
+            paths += files
+            labels += [index[name]] * len(files)
+        return cls(tuple(paths), torch.tensor(labels), known)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def masked(self) -> Tensor | None:
+        """Return which classes occur here, or None if all of them do."""
+        present = torch.zeros(len(self.classes), dtype=torch.bool)
+        present[self.labels] = True
+        return None if bool(present.all()) else present
+
+    def subset(self, indices: Sequence[int]) -> "ImageFolder":
+        """Return the images with these numbers."""
+        paths = tuple(self.paths[index] for index in indices)
+        return replace(self, paths=paths, labels=self.labels[list(indices)])
+
+
+def read_image(path: Path, *, owner: str) -> Image.Image:
+    """Return an image as RGB, or raise one sentence that names the file."""
+    try:
+        check_regular(path, _MAX_BYTES)
+        with path.open("rb") as file, Image.open(file, formats=_FORMATS) as image:
+            if image.width * image.height > _MAX_PIXELS:
+                raise ValueError(f"{image.width} × {image.height} pixels")
+            return image.convert("RGB")
+    except Exception as error:  # decoders of damaged files raise errors of many kinds
+        reason = " ".join(str(error).split())[:80]
+        got = Got(f"{path} ({type(error).__name__}: {reason})")
+        hint = "Remove or replace this file."
+        fail("data", "images that can be decoded", got, owner=owner, hint=hint)
+
+
+def centre_crop(image: Image.Image, size: int) -> Image.Image:
+    """Resize the shorter side to 8/7 of `size`, as 256 to 224, and cut the centre."""
+    shorter = min(image.width, image.height)
+    # The cut and the resize are one operation, without an intermediate image.
+    side = shorter * 7 / 8
+    left, top = (image.width - side) / 2, (image.height - side) / 2
+    box = (left, top, left + side, top + side)
+    return image.resize((size, size), Image.Resampling.BICUBIC, box=box)
+
+
+def random_crop(
+    image: Image.Image, size: int, rng: np.random.Generator, *, smallest: float
+) -> Image.Image:
+    """Cut a random rectangle and resize it to a square.
+
+    Its area is uniform from `smallest` to all of the image's, and the logarithm of its
+    aspect ratio is uniform from log 3/4 to log 4/3. After ten rectangles that do not
+    fit, the centre is cut.
+    """
+    area = image.width * image.height
+    for _ in range(10):
+        target = area * rng.uniform(smallest, 1.0)
+        ratio = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
+        width, height = math.sqrt(target * ratio), math.sqrt(target / ratio)
+        if width <= image.width and height <= image.height:
+            left = rng.uniform(0.0, image.width - width)
+            top = rng.uniform(0.0, image.height - height)
+            box = (left, top, left + width, top + height)
+            return image.resize((size, size), Image.Resampling.BICUBIC, box=box)
+    return centre_crop(image, size)
+
+
+class ImageReader:
+    """Read batches of images in threads; Pillow decodes without the interpreter lock.
+
+    Parameters
+    ----------
+    folder
+        The images.
+    size
+        Side of the square that the model takes.
+    smallest_crop
+        Smallest share of the area that a random crop keeps; 1 cuts the centre.
+    n_threads
+        Images decoded at the same time.
+    owner
+        The command, for error messages.
+    """
+
+    def __init__(
+        self,
+        folder: ImageFolder,
+        *,
+        size: int,
+        smallest_crop: float = 1.0,
+        n_threads: int = 4,
+        owner: str,
+    ) -> None:
+        self.folder, self.size, self.owner = folder, size, owner
+        self.smallest_crop = smallest_crop
+        self._pool = ThreadPoolExecutor(n_threads)
+
+    def __len__(self) -> int:
+        return len(self.folder)
+
+    def read(
+        self, indices: Sequence[int], *, seed: tuple[int, ...], first: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return images ``(batch, 3, size, size)``, entries 0 to 1, and classes.
+
+        A crop depends on `seed` and on the image's place in the global batch, in which
+        this part begins at `first`. So neither a resumed run nor another number of
+        processes changes a pixel.
+        """
+        places = range(first, first + len(indices))
+        read = self._pool.map(
+            lambda index, place: self._one(index, (*seed, place)), indices, places
+        )
+        images = torch.stack(list(read)).permute(0, 3, 1, 2).float() / 255.0
+        return images.contiguous(), self.folder.labels[list(indices)]
+
+    def _one(self, index: int, seed: tuple[int, ...]) -> Tensor:
+        image = read_image(self.folder.paths[index], owner=self.owner)
+        if self.smallest_crop < 1.0:
+            rng = np.random.default_rng(seed)
+            image = random_crop(image, self.size, rng, smallest=self.smallest_crop)
+        else:
+            image = centre_crop(image, self.size)
+        return torch.from_numpy(np.array(image))

@@ -1,0 +1,331 @@
+"""The models of the recipes: a vision transformer and a causal language model.
+
+The vision transformer has the parameter names and shapes of timm's, so that timm's
+checkpoints load here and ours load there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from eigenheads.extend import (
+    Got,
+    check_count,
+    check_instance,
+    check_items,
+    check_number,
+    fail,
+)
+from eigenheads_papers.recipes._attention import AttentionChoice
+
+# Most classes or words: the weights of the last layer stay below some GiB.
+_MAX_OUTPUTS = 10**6
+
+# Mean and standard deviation of the colour channels of ImageNet.
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisionSize:
+    """Size of a vision transformer."""
+
+    image: int = 224
+    patch: int = 16
+    d_model: int = 192
+    depth: int = 12
+    n_heads: int = 3
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of patches, plus one for the class token."""
+        return (self.image // self.patch) ** 2 + 1
+
+
+VIT_TINY = VisionSize()
+VIT_BASE = VisionSize(d_model=768, n_heads=12)
+
+
+class DropPath(nn.Module):
+    """Drop a residual branch per example with a given probability, in training."""
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the branch, or zero, rescaled to keep its mean."""
+        if not self.training or self.probability == 0.0:
+            return x
+        keep = 1.0 - self.probability
+        # There is one draw per example, broadcast over tokens and channels.
+        kept = x.new_empty((len(x),) + (1,) * (x.ndim - 1)).bernoulli_(keep)
+        return x * kept / keep
+
+
+class PatchEmbedding(nn.Module):
+    """Cut an image into patches and project each to a token."""
+
+    def __init__(self, patch: int, d_model: int) -> None:
+        super().__init__()
+        # A convolution whose stride equals its kernel is one linear map per patch.
+        self.proj = nn.Conv2d(3, d_model, patch, stride=patch)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``(batch, patches, d_model)``."""
+        tokens: Tensor = self.proj(x)
+        return tokens.flatten(2).mT
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with a GELU between them, under timm's names."""
+
+    def __init__(self, d_model: int, d_hidden: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(d_model, d_hidden)
+        self.fc2 = nn.Linear(d_hidden, d_model)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the transformed tokens."""
+        hidden = self.drop(nn.functional.gelu(self.fc1(x)))
+        return self.drop(self.fc2(hidden))
+
+
+class PreNormBlock(nn.Module):
+    """Attention and feed-forward branches, each normalised first."""
+
+    def __init__(
+        self,
+        d_model: int,
+        attention: nn.Module,
+        *,
+        d_hidden: int,
+        drop_path: float = 0.0,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(d_model, eps=1e-6)
+        self.attn = attention
+        self.norm2 = nn.LayerNorm(d_model, eps=1e-6)
+        self.mlp = FeedForward(d_model, d_hidden, dropout)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+        """Mix tokens, then channels."""
+        x = x + self.drop_path(self.attn(self.norm1(x), attn_mask))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+
+def _check_choice(attention: AttentionChoice | None, *, owner: str) -> AttentionChoice:
+    if attention is None:
+        return AttentionChoice()
+    return check_instance("attention", attention, AttentionChoice, owner=owner)
+
+
+def _check_channels(name: str, values: object, *, owner: str) -> list[float]:
+    items = check_items(name, values, "three numbers", owner=owner)
+    if len(items) != 3:
+        fail(name, "three numbers", Got(f"{len(items)} of them"), owner=owner)
+    return [check_number(name, one, owner=owner) for one in items]
+
+
+class VisionTransformer(nn.Module):
+    """A vision transformer with a class token, in timm's layout.
+
+    Images have entries from 0 to 1; the model subtracts the mean and divides by the
+    standard deviation of ImageNet itself, so that attacks act on pixels. (The two are
+    no part of the state dict.)
+
+    Parameters
+    ----------
+    n_classes
+        Number of classes.
+    size
+        Image, patch, width, depth and heads.
+    attention
+        The attention of the layers.
+    drop_path
+        Probability of dropping the last layer's branches; it grows linearly with depth.
+    """
+
+    def __init__(
+        self,
+        n_classes: int,
+        *,
+        size: VisionSize = VIT_TINY,
+        attention: AttentionChoice | None = None,
+        drop_path: float = 0.0,
+        mean: Sequence[float] = IMAGENET_MEAN,
+        std: Sequence[float] = IMAGENET_STD,
+    ) -> None:
+        super().__init__()
+        owner = "VisionTransformer"
+        n_classes = check_count(
+            "n_classes", n_classes, owner=owner, maximum=_MAX_OUTPUTS
+        )
+        check_instance("size", size, VisionSize, owner=owner)
+        choice = _check_choice(attention, owner=owner)
+        drop_path = check_number(
+            "drop_path", drop_path, owner=owner, minimum=0.0, maximum=1.0
+        )
+        mean = _check_channels("mean", mean, owner=owner)
+        std = _check_channels("std", std, owner=owner)
+        d_model, self.image = size.d_model, size.image
+        self.patch_embed = PatchEmbedding(size.patch, d_model)
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, d_model))
+        self.pos_embed = nn.Parameter(0.02 * torch.randn(1, size.n_tokens, d_model))
+        rates = torch.linspace(0.0, drop_path, size.depth, device="cpu").tolist()
+        self.blocks = nn.ModuleList(
+            PreNormBlock(
+                d_model,
+                choice.build(kind, d_model, size.n_heads, n_tokens=size.n_tokens),
+                d_hidden=4 * d_model,
+                drop_path=rate,
+            )
+            for kind, rate in zip(choice.kinds(size.depth, 1), rates, strict=True)
+        )
+        self.norm = nn.LayerNorm(d_model, eps=1e-6)
+        self.head = nn.Linear(d_model, n_classes)
+        shape = (1, 3, 1, 1)
+        self.mean: Tensor
+        self.std: Tensor
+        self.register_buffer("mean", torch.tensor(mean).view(shape), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(shape), persistent=False)
+        nn.init.normal_(self.cls_token, std=1e-6)
+        self.apply(_initialise)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits of images ``(batch, 3, height, width)``.
+
+        Pixels that are NaN or infinite make the logits of their image NaN.
+        """
+        return self.classify(self.embed(images))
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Return the tokens that enter the first block.
+
+        Pixels that are NaN or infinite make the tokens of their patch NaN.
+        """
+        shape = (3, self.image, self.image)
+        _check_floats("images", images, shape, self.cls_token)
+        tokens = self.patch_embed((images - self.mean) / self.std)
+        first = self.cls_token.expand(len(tokens), -1, -1)
+        return torch.cat([first, tokens], 1) + self.pos_embed
+
+    def classify(self, tokens: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+        """Return the logits of embedded tokens; a mask holds in all layers.
+
+        Tokens that are NaN or infinite make the logits of their image NaN.
+        """
+        shape = tuple(self.pos_embed.shape[1:])
+        _check_floats("tokens", tokens, shape, self.cls_token)
+        for block in self.blocks:
+            tokens = block(tokens, attn_mask)
+        logits: Tensor = self.head(self.norm(tokens)[:, 0])
+        return logits
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageSize:
+    """Size of a language model; the defaults are the paper's."""
+
+    context: int = 256
+    d_model: int = 128
+    d_hidden: int = 2048
+    depth: int = 16
+    n_heads: int = 8
+    dropout: float = 0.1
+
+
+class LanguageModel(nn.Module):
+    """A causal transformer over the ids of words."""
+
+    def __init__(
+        self,
+        n_words: int,
+        *,
+        size: LanguageSize | None = None,
+        attention: AttentionChoice | None = None,
+    ) -> None:
+        super().__init__()
+        owner = "LanguageModel"
+        size = LanguageSize() if size is None else size
+        check_instance("size", size, LanguageSize, owner=owner)
+        choice = _check_choice(attention, owner=owner)
+        n_words = check_count("n_words", n_words, owner=owner, maximum=_MAX_OUTPUTS)
+        d_model = size.d_model
+        self.embed = nn.Embedding(n_words, d_model)
+        self.position = nn.Parameter(0.02 * torch.randn(size.context, d_model))
+        self.drop = nn.Dropout(size.dropout)
+        self.blocks = nn.ModuleList(
+            PreNormBlock(
+                d_model,
+                choice.build(
+                    kind,
+                    d_model,
+                    size.n_heads,
+                    n_tokens=size.context,
+                    is_causal=True,
+                ),
+                d_hidden=size.d_hidden,
+                dropout=size.dropout,
+            )
+            # The paper puts RPC-Attention into the first four layers.
+            for kind in choice.kinds(size.depth, 4)
+        )
+        self.norm = nn.LayerNorm(d_model)
+        self.head = nn.Linear(d_model, n_words)
+        self.apply(_initialise)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the logits of each next word, ``(batch, tokens, words)``."""
+        self._check_ids(ids)
+        tokens = self.drop(self.embed(ids) + self.position[: ids.shape[1]])
+        for block in self.blocks:
+            tokens = block(tokens)
+        logits: Tensor = self.head(self.norm(tokens))
+        return logits
+
+    def _check_ids(self, ids: Tensor) -> None:
+        check_instance("ids", ids, Tensor, owner="LanguageModel")
+        longest, n_words = len(self.position), self.embed.num_embeddings
+        is_whole = ids.dtype in (torch.int32, torch.int64)
+        is_dense = ids.layout == torch.strided and ids.device == self.position.device
+        fits = ids.ndim == 2 and 0 < ids.shape[-1] <= longest and len(ids) > 0
+        if not (is_whole and is_dense and fits):
+            contract = f"ids of words, a tensor (batch, at most {longest}) of integers"
+            got = Got(f"{ids.dtype} of shape {tuple(ids.shape)} on {ids.device}")
+            fail("ids", contract, got, owner="LanguageModel")
+        # A look at the ids would make a GPU wait, or break a compiled graph.
+        is_seen = ids.device.type == "cpu" and not torch.compiler.is_compiling()
+        if is_seen and not 0 <= ids.min() <= ids.max() < n_words:
+            contract = f"ids from 0 to {n_words - 1}"
+            got = Got(f"{int(ids.min())} to {int(ids.max())}")
+            fail("ids", contract, got, owner="LanguageModel")
+
+
+def _check_floats(name: str, x: Tensor, shape: tuple[int, ...], like: Tensor) -> None:
+    """Raise unless a batch has this shape, and the device and dtype of the model."""
+    owner = "VisionTransformer"
+    check_instance(name, x, Tensor, owner=owner)
+    is_dense = x.layout == torch.strided and x.device == like.device
+    if not is_dense or tuple(x.shape[1:]) != shape or not len(x):
+        contract = f"a tensor of shape (batch, {', '.join(map(str, shape))})"
+        got = Got(f"shape {tuple(x.shape)}, layout {x.layout}, on {x.device}")
+        fail(name, contract, got, owner=owner)
+    if x.device.type == "meta":
+        return  # shapes alone pass, where the model has nothing else
+    is_cast = torch.is_autocast_enabled(x.device.type) and x.is_floating_point()
+    if x.dtype != like.dtype and not is_cast:
+        fail(name, f"of dtype {like.dtype}", Got(str(x.dtype)), owner=owner)
+
+
+def _initialise(module: nn.Module) -> None:
+    """Initialise linear maps and embeddings as DeiT does."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)

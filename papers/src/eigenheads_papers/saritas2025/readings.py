@@ -1,0 +1,352 @@
+"""Values, norms and γ-ratios of trained heads against the kernel-PCA reading."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from eigenheads_papers._claims import (
+    Claim,
+    about,
+    at_least,
+    at_most,
+    in_family,
+)
+from eigenheads_papers._core import Experiment, Run
+from eigenheads_papers._statistics import (
+    bootstrap_estimate,
+    mean_estimate,
+    share_estimate,
+)
+from eigenheads_papers.drawing._strips import HeadStrip, draw_strips
+from eigenheads_papers.saritas2025 import _study
+from eigenheads_papers.saritas2025._study import MODELS, NAMES, Params
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Statistic: its name, and the study's bound on the average.
+_BOUNDS = {
+    "matching_cosine": ("cosine of best-matched values", 0.32),
+    "linear_cka": ("linear CKA", 0.11),
+    "rbf_cka": ("RBF CKA", 0.32),
+}
+_NULLS = {"random_projections": "random values", "untrained": "untrained"}
+_NULL = "ours: the null of random projections"
+# A relative difference of γ below this would still be a rough kernel-PCA reading.
+_ROUGH = 0.1
+
+
+def check_values(run: Run[Params]) -> list[Claim]:
+    """Return the study's three bounds, and differences from chance."""
+    params, table = run.params, run.table
+    # The study's bounds are about trained models, so a ViT with few updates is left out
+    # here. Differences from random values are judged for both models.
+    claimed = [
+        at_most(
+            f"{NAMES[model]}: average {words} with kernel-PCA values",
+            mean_estimate(table[f"{model}_{statistic}"].ravel()),
+            bound,
+            "two digits are printed, and averages over other passages and images "
+            "differ by 0.02; the interval is over heads",
+            slack=0.03,
+            source="saritas2025, abstract: averages over heads of ten models",
+            on_record=_VALUES[model, statistic],
+        )
+        for statistic, (words, bound) in _BOUNDS.items()
+        for model in _study.trained_models(params)
+    ]
+    chance = [
+        at_most(
+            f"{NAMES[model]}: average {words}, minus that of random value matrices on "
+            "the same keys",
+            mean_estimate(
+                (
+                    table[f"{model}_{statistic}"]
+                    - table[f"{model}_{statistic}_random_projections_mean"]
+                ).ravel()
+            ),
+            0.05,
+            "values without structure give 0; values of kernel PCA would give 1 minus "
+            "the null, 0.6 or more",
+            source=_NULL,
+        )
+        for model in MODELS
+        for statistic, (words, _) in _BOUNDS.items()
+    ]
+    shares = [
+        _study.share_claim(
+            params,
+            table,
+            model,
+            "share of heads that stand out from random value matrices (q ≤ 0.05), the "
+            "most of four measures",
+            (*_BOUNDS, "captured_variance"),
+            "contradicted" if model == "minilm" else "held",
+        )
+        for model in MODELS
+    ]
+    # Each family is judged at a joint level of 5 %: several statistics on two models
+    # would otherwise give a wrong verdict by chance too often.
+    return [
+        *in_family("averages over heads", claimed),
+        *in_family("differences from random values", chance),
+        *shares,
+    ]
+
+
+_VALUES: dict[tuple[str, str], Any] = {
+    (model, statistic): "held" for model in MODELS for statistic in _BOUNDS
+} | {("vit", "rbf_cka"): "undecided"}
+
+
+def check_norms(run: Run[Params]) -> list[Claim]:
+    """Return the study's order of magnitude and the reading's bound."""
+    params, table = run.params, run.table
+    order = "the study gives an order of magnitude, and our models are others"
+    # Layers differ by a factor of ten and more: some of them say little of all.
+    is_whole = params.layers == Params.layers
+    some = "" if is_whole else "not all layers of MiniLM are measured"
+    study = [
+        about(
+            f"{NAMES[model]}: log10 of |output|² over |feature|², average over heads",
+            mean_estimate(table[f"{model}_norm_ratio"].ravel()),
+            3.0,
+            1.5,
+            order,
+            source="saritas2025, abstract: the norms differ by about 10³",
+            undecided=some if model == "minilm" else "",
+            on_record="undecided",
+        )
+        for model in _study.trained_models(params)
+    ]
+    projection = [
+        at_most(
+            f"{NAMES[model]}: share of heads whose output is longer than the feature "
+            "it would be a projection of",
+            # The ratio is a decimal logarithm: above 0 the output is the longer.
+            share_estimate(int((ratio > 0).sum()), ratio.size),
+            0.05,
+            "a projection on unit axes shortens; averages over tokens are exact to "
+            "rounding",
+            source="teo2024: the output is a projection on unit axes",
+            on_record="contradicted",
+        )
+        for model in MODELS
+        for ratio in [table[f"{model}_norm_ratio"]]
+    ]
+    # If untrained models have the same ratio, training is not its cause.
+    untrained = [
+        about(
+            f"{NAMES[model]}, untrained: log10 of |output|² over |feature|²",
+            table[f"{model}_norm_ratio_untrained_mean"].mean(),
+            3.0,
+            1.5,
+            order,
+            source="ours: without training",
+        )
+        for model in MODELS
+    ]
+    return [*study, *projection, *untrained]
+
+
+def check_gamma(run: Run[Params]) -> list[Claim]:
+    """Return claims on γ: of the reading, of the study, and for random values."""
+    claims = []
+    for model in MODELS:
+        table, name = run.table, NAMES[model]
+        gaps = table[f"{model}_gamma_gap"].ravel()
+        # Paired head by head: each head is compared with random values on its own keys.
+        ratios = np.log10(gaps / table[f"{model}_gamma_gap_random"].ravel())
+        relative = mean_estimate(table[f"{model}_gamma_difference"].ravel())
+        statement = f"{name}: |γ_i − γ_j| over the larger of both, average over heads"
+        # The relative difference is what the reading is about. The absolute one is
+        # small for any values, because the eigenvalues of K̃ are small; the comparison
+        # with random values shows this.
+        claims += [
+            about(
+                statement,
+                relative,
+                0.0,
+                _ROUGH,
+                "constant ratios differ by 0; a tenth would be a rough reading still",
+                source="teo2024: K̃â = γâ, with γ the same for all tokens",
+                on_record="contradicted",
+            ),
+            at_least(
+                statement,
+                relative,
+                _ROUGH,
+                "above what a rough kernel-PCA reading would allow",
+                source="saritas2025, section on the Gram matrix's eigenvectors: γ is "
+                "not constant",
+            ),
+            at_most(
+                f"{name}: median |γ_i − γ_j|, the median head",
+                bootstrap_estimate(gaps, np.median),
+                1e-3,
+                "about 10⁻⁴ or less, as γ are of the size of K̃'s eigenvalues",
+                source="teo2024: absolute differences are small",
+            ),
+            about(
+                f"{name}: log10 of that over the same of random values of the same "
+                "covariance",
+                bootstrap_estimate(ratios, np.median),
+                0.0,
+                0.3,
+                "a factor of two: small absolute differences tell nothing of values",
+            ),
+            about(
+                f"{name}: relative difference of γ, against 0.8 of random values",
+                relative,
+                0.8,
+                0.2,
+                "0.8 is ours, for Gaussian keys at N = 197; heads whose keys have a "
+                "large common part are lower",
+            ),
+            _study.share_claim(
+                run.params,
+                table,
+                model,
+                "share of heads below random value matrices (q ≤ 0.05)",
+                ("gamma_difference",),
+            ),
+        ]
+    return claims
+
+
+def draw_values(figure: "Figure", run: Run[Params]) -> None:
+    """Draw the three measures, MiniLM with a map, the ViT beside it."""
+    rows = [
+        [
+            _study.strip(
+                run.table,
+                model,
+                statistic,
+                f"{NAMES[model]}: {words}",
+                _NULLS,
+                {f"study: ≤ {bound}": bound},
+            )
+            for model in MODELS
+        ]
+        for statistic, (words, bound) in _BOUNDS.items()
+    ]
+    draw_strips(figure, rows)
+
+
+def draw_norms(figure: "Figure", run: Run[Params]) -> None:
+    """Draw both norms and their ratio."""
+    words = {
+        "norm_ratio": "log10 |output|²/|feature|²",
+        "output_norm": "log10 |output|²",
+        "feature_norm": "log10 |feature|²",
+    }
+    nulls = {"untrained": "untrained", "permuted_tokens": "permuted tokens"}
+    lines = {"study: 3": 3.0, "largest if unit axes": 0.0}
+    rows = [
+        [
+            _study.strip(
+                run.table,
+                model,
+                statistic,
+                f"{NAMES[model]}: {title}",
+                nulls,
+                lines if statistic == "norm_ratio" else {},
+            )
+            for model in MODELS
+        ]
+        for statistic, title in words.items()
+    ]
+    draw_strips(figure, rows)
+
+
+def draw_gamma(figure: "Figure", run: Run[Params]) -> None:
+    """Draw relative and absolute differences."""
+    table = run.table
+    first = [
+        _study.strip(
+            table,
+            model,
+            "gamma_difference",
+            f"{NAMES[model]}: relative difference of γ",
+            _NULLS,
+            {"kernel PCA": 0.0},
+        )
+        for model in MODELS
+    ]
+    second = []
+    for model in MODELS:
+        chance = np.log10(table[f"{model}_gamma_gap_random"])
+        # There is one draw of random values per head, so the width of the box is taken
+        # over the heads of a layer.
+        spread = chance.std(axis=1, keepdims=True)
+        second.append(
+            HeadStrip(
+                title=f"{NAMES[model]}: log10 median |γ_i − γ_j|",
+                values=np.log10(table[f"{model}_gamma_gap"]),
+                layers=table[f"{model}_layers"],
+                nulls={"random values": (chance, spread)},
+                has_map=model == "minilm",
+            )
+        )
+    draw_strips(figure, [first, second])
+
+
+experiments = (
+    Experiment(
+        key="saritas2025/values",
+        title="Trained values are hardly more like kernel-PCA values than random ones",
+        source="abstract and section on value vectors",
+        about=(
+            "Values of trained heads against those that kernel PCA of their keys would "
+            "give: cosine of tokens matched best, linear and RBF CKA. Blue dots are "
+            "heads, boxes two standard deviations about what random value matrices on "
+            "the very same keys give (grey) and untrained models (orange); dashed is "
+            "the study's bound on its averages. Models, texts and images are ours, the "
+            "study's are ViTs and others on ImageNet; tokens over head width is 98/32 "
+            "for MiniLM, as the study's 197/64, and 65/16 for the ViT. These measures "
+            "grow with the share of head width in tokens, so no bound means much "
+            "without its null."
+        ),
+        check=check_values,
+        draw=draw_values,
+        size=(10.0, 9.0),
+        **_study.COMMON,
+        tolerance=1e-2,
+    ),
+    Experiment(
+        key="saritas2025/norms",
+        title="Outputs are not projections: the two norms are orders of magnitude "
+        "apart",
+        source="abstract and section on the reconstruction loss",
+        about=(
+            "|φ(q)/g(q)|² = exp(q·q/√D)/(Σ exp(q·k/√D))² of the query's feature "
+            "against |h|² of the head's output, means over tokens of decimal "
+            "logarithms. If the output were the feature's projection on unit axes, the "
+            "ratio would be at most 1 (0 here). The study found about 10³; its models "
+            "are ViTs on ImageNet. q and k are taken as they are, not standardised as "
+            "in the authors' program."
+        ),
+        check=check_norms,
+        draw=draw_norms,
+        size=(10.0, 9.0),
+        **_study.COMMON,
+        tolerance=1e-2,
+    ),
+    Experiment(
+        key="saritas2025/gamma",
+        title="The ratios γ are not constant; that they differ by little says nothing",
+        source="section on the Gram matrix's eigenvectors",
+        about=(
+            "If a column of the values encodes an eigenvector â of the keys' centred "
+            "Gram matrix K̃, the ratios γ = (K̃â)/â are one number. Above: mean over "
+            "pairs of tokens of the relative difference, 0 for kernel PCA. Below: the "
+            "absolute one, about 10⁻⁴ for trained and for random values alike, since "
+            "the eigenvalues of K̃ are small. Models and texts are ours."
+        ),
+        check=check_gamma,
+        draw=draw_gamma,
+        size=(10.0, 6.2),
+        **_study.COMMON,
+        tolerance=1e-2,
+    ),
+)

@@ -1,0 +1,238 @@
+"""Train one small vision transformer, and measure it under every condition."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim.swa_utils import AveragedModel
+
+from eigenheads.extend import FloatArray
+from eigenheads.functional import attention_pursuit
+from eigenheads.nn import RPCAttention
+from eigenheads.robustness import (
+    apgd,
+    carlini_wagner,
+    corrupt,
+    corrupt_patches,
+    fgsm,
+    pgd,
+    sparse_l1_descent,
+    spsa,
+    uniform_noise,
+)
+from eigenheads_papers.screening._inputs import Digits, linear_accuracy
+from eigenheads_papers.teo2024._models import SmallViT, look_inside
+from eigenheads_papers.teo2024._training import seeded, train
+from eigenheads_papers.teo2024._variants import TESTED
+
+if TYPE_CHECKING:
+    from eigenheads_papers.teo2024.robustness import CellSettings
+
+_BATCH = 500
+# Training images for the linear classifier.
+_FOR_LINEAR = 10_000
+# Images on which the first layer is measured.
+_LOOKED_AT = 500
+
+
+def measure_model(
+    how: "CellSettings", name: str, is_full: bool, seed: int, digits: Digits
+) -> FloatArray:
+    """Return accuracies by condition, measurements of S, and a linear baseline.
+
+    Parameters
+    ----------
+    how
+        Settings of training and evaluation.
+    name
+        Kind of attention.
+    is_full
+        Whether to measure every condition, or only a part.
+    seed
+        Seed of initial weights and batches. Models of one seed have the same ones.
+    digits
+        Training and test images.
+    """
+    x = torch.tensor(digits.train[:, None]).float() / 255
+    y = torch.from_numpy(digits.train_classes)
+    model = _trained(how, name, seed, x, y)
+    test = torch.tensor(digits.test[: how.n_test, None]).float() / 255
+    truth = torch.from_numpy(digits.test_classes[: how.n_test])
+    few = slice(_FOR_LINEAR)
+    linear = linear_accuracy(
+        x[few].numpy(), y[few].numpy(), test.numpy(), truth.numpy()
+    )
+    accuracies = _accuracies(how, model, test, truth, is_full=is_full)
+    inside = _measure_layer(model.first_attention, model, how, test)
+    return np.array([*accuracies, *inside, linear])
+
+
+def _trained(
+    how: "CellSettings", name: str, seed: int, x: Tensor, y: Tensor
+) -> SmallViT:
+    """Return the model whose weights are averages over the updates."""
+    with seeded(seed % 2**32):
+        model = SmallViT(TESTED[name], architecture="vit", size=how, side=x.shape[-1])
+    average = AveragedModel(
+        model, avg_fn=lambda mean, new, _: torch.lerp(new, mean, how.averaging)
+    )
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        return F.cross_entropy(model(batch[0]), batch[1])
+
+    train(
+        model,
+        (x, y),
+        loss,
+        how=how,
+        seed=seed % 2**32,
+        every=1,
+        watch=lambda _: average.update_parameters(model),
+    )
+    averaged = average.module.eval()
+    assert isinstance(averaged, SmallViT)
+    return averaged
+
+
+# --- Conditions ----------------------------------------------------------------------
+
+
+def _accuracies(
+    how: "CellSettings", model: nn.Module, x: Tensor, y: Tensor, *, is_full: bool
+) -> list[float]:
+    """Return the accuracy in percent by condition; NaN where it is not measured."""
+    from eigenheads_papers.teo2024.robustness import conditions, few_conditions
+
+    measured = conditions(how) if is_full else few_conditions(how)
+    return [
+        _accuracy(model, *_condition(how, model, name, x, y))
+        if name in measured
+        else np.nan
+        for name in conditions(how)
+    ]
+
+
+@torch.no_grad()
+def _accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
+    found = torch.cat([model(some).argmax(1) for some in torch.split(x, _BATCH)])
+    return 100 * float((found == y).double().mean())
+
+
+def _condition(
+    how: "CellSettings", model: nn.Module, name: str, x: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the images of a condition and their classes.
+
+    Corruptions do not depend on the model or its seed, as in a published test set.
+    """
+    kind, _, level = name.rpartition(" ")
+    if name == "clean":
+        return x, y
+    if kind == "replaced":
+        return _replaced(how, x)[0], y
+    if kind == "attack":
+        n = how.n_attacked if level in how.main_attacks else how.n_blind
+        x, y = x[:n], y[:n]
+        parts = [
+            _attacked(how, model, level, some, truth, number)
+            for number, (some, truth) in enumerate(
+                zip(torch.split(x, _BATCH), torch.split(y, _BATCH), strict=True)
+            )
+        ]
+        return torch.cat(parts), y
+    rng = np.random.default_rng([int(level), *kind.encode()])
+    parts = [
+        corrupt(some, f"imagenet-c/{kind}", int(level), rng)
+        for some in torch.split(x, _BATCH)
+    ]
+    return torch.cat(parts), y
+
+
+def _replaced(how: "CellSettings", x: Tensor) -> tuple[Tensor, NDArray[np.bool_]]:
+    """Return images with a share of patches from other images, and which."""
+    rng = np.random.default_rng(len(x))
+    return corrupt_patches(x, "replaced", how.replaced, patch=how.patch, rng=rng)
+
+
+def _attacked(
+    how: "CellSettings",
+    model: nn.Module,
+    name: str,
+    x: Tensor,
+    y: Tensor,
+    number: int,
+) -> Tensor:
+    steps, budget = how.n_attack_steps, how.attack_budget
+    generator = torch.Generator().manual_seed(number)
+    inside: dict[str, Any] = {"budget": budget, "generator": generator}
+    if name == "fgsm":
+        return fgsm(model, x, y, budget=budget)
+    if name == "pgd":
+        return pgd(model, x, y, n_steps=steps, **inside)
+    if name == "apgd":
+        return apgd(model, x, y, n_steps=steps, **inside)
+    if name == "spsa":
+        return spsa(model, x, y, n_steps=max(steps // 2, 1), n_samples=8, **inside)
+    if name == "cw":
+        return carlini_wagner(
+            model, x, y, n_steps=2 * steps, max_distance=how.attack_distance
+        )
+    if name == "l1":
+        return sparse_l1_descent(model, x, y, budget=how.attack_sum, n_steps=steps)
+    return uniform_noise(model, x, y, **inside)
+
+
+# --- The first layer -----------------------------------------------------------------
+
+
+@torch.no_grad()
+def _measure_layer(
+    attention: nn.Module, model: SmallViT, how: "CellSettings", x: Tensor
+) -> list[float]:
+    """Return the self-weight, the size of keys, and shares of S in percent.
+
+    Shares are those of the last iteration: clean, noisy, replaced patches; then in
+    replaced and in intact tokens of the latter.
+    """
+    x = x[:_LOOKED_AT]
+    clean = model.first_tokens(x)
+    own = look_inside(attention, clean)[1]
+    keys = attention._heads(clean)[1]  # type: ignore[operator]
+    size = float(keys.abs().mean())
+    if not isinstance(attention, RPCAttention):
+        return [own, size, 0.0, 0.0, 0.0, 0.0, 0.0]
+    rng = np.random.default_rng(0)
+    noisy = model.first_tokens(corrupt(x, "imagenet-c/gaussian_noise", 5, rng))
+    changed, places = _replaced(how, x)
+    replaced = _flagged(attention, model.first_tokens(changed))
+    hit = torch.from_numpy(places)
+    shares = [
+        _flagged(attention, clean).mean(),
+        _flagged(attention, noisy).mean(),
+        replaced.mean(),
+        replaced[hit].mean(),
+        replaced[~hit].mean(),
+    ]
+    return [own, size, *(100 * float(share) for share in shares)]
+
+
+def _flagged(attention: RPCAttention, tokens: Tensor) -> Tensor:
+    """Return the share of key entries that S takes in the last iteration, by token."""
+    q, k, v = attention._heads(tokens)
+    settings = attention._settings
+    found = attention_pursuit(
+        k,
+        v,
+        queries=None if attention.symmetric else q,
+        n_iter=settings.n_iter,
+        sparsity=settings.sparsity,
+        threshold="paper" if settings.width is None else "reference",
+        width=None if settings.width is None else attention.d_model,
+        multiplier=settings.multiplier,
+        query_steps=settings.query_steps,
+    )
+    share: Tensor = (found.sparse != 0).float().mean((1, 3))
+    return share

@@ -1,0 +1,121 @@
+"""Every record is that of today's code, and its claims follow from its table."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from papers.tests.smoke_runs import smoke_run
+
+from eigenheads_papers import experiment_keys, get_experiment
+from eigenheads_papers._records import compare_tables, read_record, read_records
+from eigenheads_papers._store import plain_params
+
+RECORDS = {record.key: record for record in read_records()}
+# Runs that were not repeated since tables are kept.
+WITHOUT_TABLE = {
+    "arnaboldi2025/fig5",
+    "marion2025/bags",
+    "marion2025/fig1",
+    "marion2025/transformers",
+    "maulensoto2026/fig2",
+    "maulensoto2026/fig5a",
+    "maulensoto2026/fig5b",
+    "maulensoto2026/fig7a",
+    "maulensoto2026/fig7b",
+    "maulensoto2026/fig8a",
+    "maulensoto2026/rank_k",
+    "maulensoto2026/real_heads",
+    "saritas2025/eigenvalues",
+    "saritas2025/gamma",
+    "saritas2025/heads",
+    "saritas2025/norms",
+    "saritas2025/reparameterised",
+    "saritas2025/values",
+    "screening/mnist",
+    "screening/photographs",
+    "teo2024/language",
+    "teo2024/reconstruction",
+    "teo2024/segmentation",
+    "teo2024/sparsity",
+    "truong2026/alignment",
+    "truong2026/nuisance",
+    "truong2026/readings",
+}
+
+
+def of_keys(keys):
+    """Return the keys, with a mark where PyTorch is needed."""
+    return [
+        pytest.param(key, marks=pytest.mark.torch) if get_experiment(key).needs else key
+        for key in keys
+    ]
+
+
+def test_every_experiment_is_on_record_except_those_of_a_users_models():
+    users = {key for key in experiment_keys() if get_experiment(key).is_users}
+    assert set(RECORDS) == set(experiment_keys()) - users
+
+
+@pytest.mark.parametrize("key", of_keys(RECORDS))
+def test_todays_code_gives_the_smoke_table_on_record(key):
+    assert RECORDS[key].why_stale(smoke_run(key)[1]) == ""
+
+
+@pytest.mark.parametrize("key", of_keys(RECORDS))
+def test_claims_follow_from_the_table_on_record(key):
+    record = RECORDS[key]
+    assert record.claims
+    if record.without_table:
+        assert key in WITHOUT_TABLE
+        return
+    for now, then in zip(record.judge_again(), record.claims, strict=True):
+        assert (now.statement, now.verdict) == (then.statement, then.verdict)
+        # The same table on another machine; sums may round differently.
+        assert now.measured == pytest.approx(then.measured, rel=1e-9, abs=1e-9) or (
+            math.isnan(now.measured) and math.isnan(then.measured)
+        )
+
+
+@pytest.mark.parametrize("key", RECORDS)
+def test_a_record_says_how_it_was_made(key):
+    record, experiment = RECORDS[key], get_experiment(key)
+    paper = experiment.presets["paper"]
+    params = experiment.with_data(paper) if experiment.with_data else paper
+    assert record.params == plain_params(params)
+    assert len(record.commit) >= 7
+    assert {"python", "numpy"} <= set(record.versions)
+    assert (record.tolerance, record.unstable) == (
+        experiment.tolerance,
+        experiment.unstable,
+    )
+    assert all(claim.verdict == claim.on_record for claim in record.claims)
+
+
+def test_a_changed_number_makes_a_record_stale():
+    record = read_record("marion2025/fig5")
+    smoke = record.smoke_table()
+    assert record.why_stale(smoke) == ""
+    name = max(smoke, key=lambda name: smoke[name].size)
+    changed = {**smoke, name: smoke[name] * (1 + 1e-8)}
+    assert record.why_stale(changed).startswith(f"{name} differs by 1e-08")
+    assert dataclasses.replace(record, tolerance=1e-6).why_stale(changed) == ""
+    unstable = dataclasses.replace(record, unstable=(name,))
+    assert unstable.why_stale(changed) == ""
+
+
+@pytest.mark.parametrize(
+    ("after", "why"),
+    [
+        ({"a": np.array([1.0, np.nan])}, ""),
+        ({"a": np.array([1.0, np.nan]) + 1e-13}, ""),
+        ({"b": np.array([1.0, np.nan])}, "other columns: a, b"),
+        ({"a": np.array([1.0])}, "a has shape (1,) instead of (2,)"),
+        ({"a": np.array([np.nan, 1.0])}, "a is undefined at other places"),
+        ({"a": np.array([np.nan, np.nan])}, "a differs by nan"),
+        ({"a": np.array([1.0, np.inf])}, "a is undefined at other places"),
+        ({"a": np.array([1.1, np.nan])}, "a differs by 1e-01"),
+    ],
+)
+def test_differences_of_tables_are_named(after, why):
+    assert compare_tables({"a": np.array([1.0, np.nan])}, after, 1e-10) == why
