@@ -12,7 +12,7 @@ ifeq ($(shell command -v chromium chromium-browser 2>/dev/null),)
 NO_BROWSER = and not browser
 endif
 
-.PHONY: demo test ci suite core-without-torch test-core test-all check bench ledger docs docs-check dist clean help
+.PHONY: demo test suite core-without-torch test-core test-all check bench ledger docs docs-check dist clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -78,12 +78,6 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 test:  ## check, the suite, and the core without torch
 	@$(MAKE) --no-print-directory -j2 .venv/.dev .venv-core/.test
 	@$(MAKE) --no-print-directory -j2 --output-sync=target check core-without-torch
-	@$(MAKE) --no-print-directory suite
-
-# The same with the documentation; what `.ci/run` calls.
-ci:  ## test, and the documentation without its gallery
-	@$(MAKE) --no-print-directory -j2 .venv/.docs .venv-core/.test
-	@$(MAKE) --no-print-directory -j2 --output-sync=target core-without-torch check docs-check
 	@$(MAKE) --no-print-directory suite
 
 suite: .venv/.dev
