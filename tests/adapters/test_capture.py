@@ -249,7 +249,7 @@ def broken():
         (
             Stack(TimmAttention()),
             {"x": torch.ones(2, 3, 16), "attention_mask": torch.ones(3, 3)},
-            "rows of the same number in every tensor; got 3 rows in 'attention_mask'",
+            "tensors with equal numbers of rows; got 3 rows in 'attention_mask'",
         ),
         (
             nn.MultiheadAttention(16, 4, add_zero_attn=True),

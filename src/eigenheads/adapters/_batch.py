@@ -164,7 +164,7 @@ def _check_rows(batch: ModelBatch, *, owner: str) -> None:
         if name in _SHARED and rows[1] % batch.n_rows == 0:
             continue
         got = Got(f"{rows[1]} rows in {name!r}, {batch.n_rows} in the first tensor")
-        fail("batch", "rows of the same number in every tensor", got, owner=owner)
+        fail("batch", "tensors with equal numbers of rows", got, owner=owner)
 
 
 def _check_finite(batch: ModelBatch, *, owner: str) -> None:
