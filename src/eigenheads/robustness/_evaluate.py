@@ -30,16 +30,17 @@ from eigenheads.robustness._attacks import (
 from eigenheads.robustness._blind_attacks import spsa, square, uniform_noise
 from eigenheads.robustness._corruptions import CORRUPTIONS, IMAGENET_C, SEVERITIES
 from eigenheads.robustness._differences import compare_outcomes
+from eigenheads.robustness._intervals import PERPLEXITY, measure_runs
 from eigenheads.robustness._masking import warn_of_masking
 from eigenheads.robustness._plan import (
     EvaluationPlan,
     Outcomes,
     PlannedAttack,
-    mean_outcome,
     measure_batches,
     measure_set,
     plan_images,
     plan_words,
+    with_means,
 )
 from eigenheads.robustness._read import (
     ImageSet,
@@ -48,12 +49,7 @@ from eigenheads.robustness._read import (
     read_outliers,
     read_words,
 )
-from eigenheads.robustness._result import (
-    Resampling,
-    Robustness,
-    RobustnessRow,
-    interval,
-)
+from eigenheads.robustness._result import Robustness, RobustnessRow
 from eigenheads.robustness._text import (
     TEXT_CORRUPTIONS,
     plan_texts,
@@ -100,7 +96,6 @@ def evaluate_robustness(
     batch_size: int = 256,
     seed: int = 0,
     confidence: float = 0.95,
-    n_resamples: int = 500,
     progress: bool = False,
 ) -> Robustness:
     """Measure the accuracy of models on corrupted and attacked inputs and on outliers.
@@ -157,12 +152,10 @@ def evaluate_robustness(
     batch_size
         Examples per batch; a loader has its own.
     seed
-        Seed of corruptions, attacks and resampling: the same for every model.
+        Seed of corruptions and attacks: the same for every model.
     confidence
-        Confidence of the intervals: Student's t over models of a list, bootstrap over
-        examples for a single model.
-    n_resamples
-        Number of bootstrap resamples.
+        Confidence of the intervals. Of one model they are over examples; of a list
+        they are over models (Student's t), or over examples if that is wider.
     progress
         Whether to show a progress bar.
 
@@ -208,9 +201,6 @@ def evaluate_robustness(
         "confidence", confidence, owner=_OWNER, minimum=0.5, maximum=0.9999
     )
     seed = check_count("seed", seed, owner=_OWNER, minimum=0)
-    resampling = Resampling(
-        level, check_count("n_resamples", n_resamples, owner=_OWNER), seed
-    )
     chosen = _check_shares(shares)
     check_has_axes(data)
     n_batches = len(data) if hasattr(data, "__len__") else None
@@ -266,12 +256,10 @@ def evaluate_robustness(
             outcomes = measure_set(images, flat, plan, size)
     counts = {name: len(several) for name, several in named.items()}
     return Robustness(
-        rows=tuple(_all_rows(counts, outcomes, plan, resampling)),
+        rows=tuple(_all_rows(counts, outcomes, plan, level)),
         differences=tuple(compare_outcomes(counts, outcomes, plan, level)),
         confidence=level,
-        interval="Student's t over models"
-        if len(flat) > len(named)
-        else "bootstrap over examples",
+        interval=_interval_text(plan, several=len(flat) > len(named)),
         budget_unit=_unit_text(budget_unit, pixel_std) if planned else "",
     )
 
@@ -280,15 +268,21 @@ def _all_rows(
     counts: Mapping[str, int],
     outcomes: Outcomes,
     plan: EvaluationPlan,
-    resampling: Resampling,
+    confidence: float,
 ) -> Iterator[RobustnessRow]:
     """Yield the rows of all models; warn of those whose gradients may be masked."""
     done = 0
     for name, count in counts.items():
         own = [by_model[done : done + count] for by_model in outcomes]
         done += count
-        yield from _rows(name, own, plan, resampling)
+        yield from _rows(name, own, plan, confidence)
         warn_of_masking(name, own, plan)
+
+
+def _interval_text(plan: EvaluationPlan, *, several: bool) -> str:
+    is_words = plan.conditions[0].measure is PERPLEXITY
+    text = f"{'Student' if is_words else 'Clopper and Pearson'}'s over examples"
+    return f"Student's t over models, or {text} if wider" if several else text
 
 
 def _text_kinds(corruptions: Sequence[str]) -> list[str] | None:
@@ -452,23 +446,10 @@ def _unit_text(unit: str, pixel_std: Sequence[float] | None) -> str:
 
 
 def _rows(
-    name: str,
-    outcomes: Outcomes,
-    plan: EvaluationPlan,
-    resampling: Resampling,
+    name: str, outcomes: Outcomes, plan: EvaluationPlan, confidence: float
 ) -> Iterator[RobustnessRow]:
-    measured = [
-        (one.metric, one.condition, one.level, one.statistic, arrays)
-        for one, arrays in zip(plan.conditions, outcomes, strict=True)
-    ]
-    for group in plan.means:
-        # The mean over severities is taken per example, so that examples are resampled.
-        members = [outcomes[index] for index in group.members]
-        errors = [1 - np.mean(arrays, axis=0) for arrays in zip(*members, strict=True)]
-        measured.append((group.metric, group.condition, None, mean_outcome, errors))
-    for metric, condition, level, statistic, arrays in measured:
-        # The same resamples for every row and model, so that rows compare.
-        values, low, high = interval(arrays, statistic, resampling)
+    for metric, condition, level, measure, arrays in with_means(outcomes, plan):
+        values, low, high = measure_runs(arrays, measure, confidence)
         share = metric != "perplexity"
         yield RobustnessRow(
             model=name,

@@ -12,36 +12,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.metrics import average_precision_score
 from torch import Tensor
 from torch.nn import functional as F
 
 from eigenheads._parallel import advance
 from eigenheads._typing import FloatArray
 from eigenheads.robustness._corruptions import IMAGENET_C, corrupt
+from eigenheads.robustness._intervals import AUPR, PERPLEXITY, SHARE, Measure
 from eigenheads.robustness._read import ImageSet, device_of, evaluating, logits_of
-from eigenheads.robustness._result import RowStatistic
 from eigenheads.robustness._tokens import corrupting_tokens, swap_words
 
 Meter = Callable[[Tensor, Tensor], FloatArray]
-
-
-def mean_outcome(outcomes: FloatArray) -> float:
-    """Return the mean of outcomes."""
-    return float(np.mean(outcomes))
-
-
-def _aupr(outcomes: FloatArray) -> float:
-    """Return the area under precision and recall of rows (is outlier, score)."""
-    if not outcomes[:, 0].any():  # a resample without outliers
-        return 0.0
-    return float(average_precision_score(outcomes[:, 0], outcomes[:, 1]))
-
-
-def _perplexity(outcomes: FloatArray) -> float:
-    """Return the exponential of total loss over total words, rows (loss, words)."""
-    loss, words = outcomes.sum(axis=0)
-    return float(np.exp(loss / words)) if words else float("nan")
 
 
 @dataclass(frozen=True)
@@ -86,7 +67,7 @@ class CorruptionStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """One measurement: its names, its meter, and its statistic.
+    """One measurement: its names, its meter, and its measure.
 
     Attributes
     ----------
@@ -98,8 +79,8 @@ class Condition:
         Corruption of the images before they are measured, if any.
     last
         From a model to further outcomes after all batches, if any.
-    statistic
-        From outcomes to the number in the table.
+    measure
+        From outcomes to the number in the table, and its interval.
     """
 
     metric: str
@@ -108,7 +89,7 @@ class Condition:
     start: Callable[[Any], Meter]
     step: CorruptionStep | None = None
     last: Callable[[Any], FloatArray] | None = None
-    statistic: RowStatistic = mean_outcome
+    measure: Measure = SHARE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +189,7 @@ def plan_images(
                 condition="outliers",
                 start=partial(_doubt_meter, 0.0),
                 last=partial(_outlier_doubts, outliers, batch_size),
-                statistic=_aupr,
+                measure=AUPR,
             )
         )
     return plan
@@ -258,7 +239,7 @@ def plan_words(
             condition=name,
             level=level,
             start=partial(_next_word, shown),
-            statistic=_perplexity,
+            measure=PERPLEXITY,
         )
 
     plan = EvaluationPlan([condition("clean", None, ids)])
@@ -272,6 +253,20 @@ def plan_words(
 # --- The loop ------------------------------------------------------------------------
 
 Outcomes = list[list[FloatArray]]  # by condition and model
+Measured = tuple[str, str, float | None, Measure, list[FloatArray]]
+
+
+def with_means(outcomes: Outcomes, plan: EvaluationPlan) -> Iterator[Measured]:
+    """Yield metric, condition, level, measure and outcomes, and the means at the end.
+
+    A mean over conditions is taken per example, so that it has outcomes, too.
+    """
+    for one, arrays in zip(plan.conditions, outcomes, strict=True):
+        yield one.metric, one.condition, one.level, one.measure, arrays
+    for group in plan.means:
+        members = [outcomes[index] for index in group.members]
+        errors = [1 - np.mean(arrays, axis=0) for arrays in zip(*members, strict=True)]
+        yield group.metric, group.condition, None, SHARE, errors
 
 
 def measure_set(
