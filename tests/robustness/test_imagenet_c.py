@@ -1,12 +1,13 @@
 """The corruptions of ImageNet-C: sizes, severities, and independence of images."""
 
-import io
-
 import numpy as np
 import pytest
+from PIL import Image
+from scipy import ndimage
 
 torch = pytest.importorskip("torch")
 from eigenheads.robustness import IMAGENET_C, corrupt  # noqa: E402
+from eigenheads.robustness import _imagenet_c as imagenet_c  # noqa: E402
 from eigenheads.robustness._imagenet_c import (  # noqa: E402
     KINDS,
     _resolved,
@@ -49,26 +50,28 @@ def test_an_image_does_not_depend_on_its_batch(kind):
     assert torch.equal(together, again)
 
 
-# The published settings are not ordered by distance for these: snow's and frost's
-# blending, fog (3 and 4 add the same amount), pixels (half the side aligns with the
-# grid), the elastic map (severities 1-2 and 3-5 are two kinds of it).
-UNORDERED = {"snow", "frost", "fog", "pixelate", "elastic_transform", "glass_blur"}
+# Distances of the published settings are not ordered for these: snow's and frost's
+# blending, fog (3 and 4 add the same amount), glass (1 shuffles twice, 2 once).
+UNORDERED = {"snow", "frost", "fog", "glass_blur"}
 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - UNORDERED))
 def test_distance_grows_with_severity(kind):
-    images = pictures(6, side=224)
+    images = pictures(6, side=224, grain=24)
     distances = [
         float(
             (corrupt_as_imagenet_c(images, kind, s, range(6)) - images).square().mean()
         )
         for s in (1, 2, 3, 4, 5)
     ]
-    assert distances[0] > 1e-5
-    assert np.all(np.diff(distances) > 0)
+    assert min(distances) > 1e-5
+    steps = np.diff(distances)
+    if kind == "elastic_transform":  # a strong affine map at 1 and 2, a weak one after
+        steps = np.delete(steps, 1)
+    assert np.all(steps > 0)
 
 
-@pytest.mark.parametrize("kind", ["fog", "pixelate", "glass_blur", "frost"])
+@pytest.mark.parametrize("kind", ["fog", "glass_blur", "frost"])
 def test_the_last_severity_is_worse_than_the_first(kind):
     images = pictures(6, side=224)
     mild, severe = (
@@ -104,18 +107,83 @@ def test_brightness_keeps_hue_and_saturation():
     torch.testing.assert_close(out / raised, images / value)
 
 
-def test_jpeg_agrees_with_an_encoder():
-    image = pytest.importorskip("PIL.Image")
-    x = pictures(1, side=64)
-    pixels = (255 * x[0]).round().byte().permute(1, 2, 0).numpy()
-    for severity, quality in ((1, 25), (3, 15), (5, 7)):
-        buffer = io.BytesIO()
-        image.fromarray(pixels).save(buffer, "JPEG", quality=quality)
-        theirs = np.asarray(image.open(buffer), dtype=float)
-        ours = 255 * corrupt_as_imagenet_c(x, "jpeg_compression", severity, [0])
-        error = np.abs(ours[0].permute(1, 2, 0).numpy() - theirs).mean()
-        lost = np.abs(pixels - theirs).mean()
-        assert error < 0.35 * lost  # colours are enlarged in another way
+@pytest.mark.parametrize(("height", "width"), [(224, 224), (100, 61)])
+def test_pixelation_is_that_of_pillow(height, width):
+    pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+    picture = Image.fromarray(pixels)
+    x = torch.from_numpy(pixels).permute(2, 0, 1)[None] / 255
+    for severity, kept in enumerate((0.6, 0.5, 0.4, 0.3, 0.25), start=1):
+        small = picture.resize((int(kept * width), int(kept * height)), Image.BOX)
+        theirs = np.asarray(small.resize((width, height), Image.BOX), dtype=float)
+        ours = 255 * corrupt_as_imagenet_c(x, "pixelate", severity, [0])
+        np.testing.assert_allclose(ours[0].permute(1, 2, 0), theirs, atol=1e-3)
+
+
+@pytest.mark.parametrize("severity", [1, 2, 3])
+def test_elastic_displacements_are_blurred_with_reflected_edges(severity):
+    """A ramp shows how far its rows move, if the affine map moves nothing."""
+    noise = torch.rand(1, 2, 224, 224, generator=torch.Generator().manual_seed(0))
+
+    class Draws:
+        def uniform(self, *shape):
+            return noise if shape[0] == 2 else torch.full((1, *shape), 0.5)
+
+    ramp = (torch.arange(224.0) / 223)[:, None].expand(1, 1, 224, 224)
+    found = imagenet_c._elastic_transform(ramp, severity - 1, Draws())
+    alpha, sigma = ((488, 170.8), (488, 19.52), (12.2, 2.44))[severity - 1]
+    moved = alpha * ndimage.gaussian_filter(
+        2 * noise[0, 0].double().numpy() - 1, sigma, truncate=3, mode="reflect"
+    )
+    inside = slice(20, -20)  # rows that no displacement takes over an edge
+    expected = np.arange(224)[inside, None] + moved[inside]
+    # Rows up to 223 in single precision: 1e-5 each for the blur and the places.
+    np.testing.assert_allclose(223 * found[0, 0, inside], expected, atol=5e-4)
+
+
+# The mean distance from the image, ours over theirs, less one. The six at the end
+# differ from the published program in theirs: glass swaps pixels (published: copies),
+# motion and snow blur with equal weights (published: half a Gaussian), fog has one
+# decay for all severities, the elastic map has 224 (published: 244); and ours in
+# frost, a synthetic texture instead of photographs.
+TOLERANCES = {
+    "gaussian_noise": 0.01,
+    "shot_noise": 0.01,
+    "impulse_noise": 0.02,
+    "snow": 0.05,
+    "fog": 0.06,
+    "elastic_transform": 0.12,
+    "frost": 0.2,
+    "motion_blur": 0.35,
+    "glass_blur": 0.45,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_kinds_against_another_program(kind):
+    """Install it by ``pip install --no-deps corrupt-tta opencv-python-headless``.
+
+    It also imports scikit-image with lazy-loader. Kinds without random numbers give the
+    same pixels, up to the rounding of 8-bit images.
+    """
+    theirs = pytest.importorskip("corrupt_tta").corrupt
+    pixels = (255 * pictures(6, side=224, grain=24)).round()
+    before = pixels.permute(0, 2, 3, 1).numpy()
+    for severity in (1, 2, 3, 4, 5):
+        ours = 255 * corrupt_as_imagenet_c(pixels / 255, kind, severity, range(6))
+        ours = ours.permute(0, 2, 3, 1).numpy()
+        np.random.seed(0)  # noqa: NPY002 -- theirs draws from the global generator
+        others = np.stack(
+            [
+                np.asarray(theirs(one, severity=severity, corruption_name=kind), float)
+                for one in before.astype(np.uint8)
+            ]
+        )
+        if kind not in TOLERANCES:
+            assert np.abs(ours - others).max() < 1.01
+        else:
+            near, far = (np.sqrt(np.mean((x - before) ** 2)) for x in (ours, others))
+            assert near / far == pytest.approx(1, abs=TOLERANCES[kind])
 
 
 def test_copies_in_sequence_are_resolved_at_once(rng):
