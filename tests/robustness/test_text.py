@@ -210,7 +210,7 @@ def test_runs_are_paired_by_their_order():
         ),
         (
             (["a b"], [0]),
-            {"tokenizer": Tokenizer(), "corruptions": ["blur"]},
+            {"tokenizer": Tokenizer(), "corruptions": ["defocus_blur"]},
             "`corruptions` must be",
         ),
     ],

@@ -1,7 +1,7 @@
 """Evaluate how robust models are: one call, one tidy table."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final, Literal, NoReturn
@@ -28,7 +28,12 @@ from eigenheads.robustness._attacks import (
     sparse_l1_descent,
 )
 from eigenheads.robustness._blind_attacks import spsa, square, uniform_noise
-from eigenheads.robustness._corruptions import CORRUPTIONS, IMAGENET_C, SEVERITIES
+from eigenheads.robustness._corruptions import (
+    CORRUPTIONS,
+    IMAGENET_C,
+    SEVERITIES,
+    check_corruption,
+)
 from eigenheads.robustness._differences import compare_outcomes
 from eigenheads.robustness._intervals import PERPLEXITY, measure_runs
 from eigenheads.robustness._masking import warn_of_masking
@@ -57,7 +62,6 @@ from eigenheads.robustness._text import (
 )
 
 _OWNER = "evaluate_robustness"
-_ALL_KINDS: Final = (*CORRUPTIONS, *IMAGENET_C, *TEXT_CORRUPTIONS)
 ATTACK_FUNCTIONS: Final[dict[str, Callable[..., Tensor]]] = {
     "fgsm": fgsm,
     "pgd": pgd,
@@ -80,7 +84,7 @@ def evaluate_robustness(
     model: Models,
     data: Any,
     *,
-    corruptions: Sequence[str] = CORRUPTIONS,
+    corruptions: Collection[str] | None = None,
     severities: Sequence[int] = SEVERITIES,
     attacks: Attacks = _USUAL,
     budgets: Sequence[float] = (1.0, 2.0, 4.0, 8.0),
@@ -115,9 +119,9 @@ def evaluate_robustness(
         (mappings with ``input_ids``, ``attention_mask`` and ``labels``).
     corruptions, severities
         For texts, some of :data:`TEXT_CORRUPTIONS`: typing mistakes; words left out,
-        exchanged with the next one, or inserted; tokens replaced by others. For
-        images, some of :data:`CORRUPTIONS` and :data:`IMAGENET_C`, and their
-        severities.
+        exchanged with the next one, or inserted; tokens replaced by others; by
+        default all. For images, some of :data:`CORRUPTIONS`, and their severities; by
+        default those of :data:`IMAGENET_C`.
     attacks
         Names from :data:`ATTACKS`; or a mapping from names to options, such as
         ``{"pgd": {"n_steps": 20}}``, or to your own attack: any callable
@@ -174,8 +178,8 @@ def evaluate_robustness(
 
     Notes
     -----
-    For a loader, one batch and the results are kept in memory; for a pair, one
-    corrupted copy at a time. The random numbers of corruptions differ between the two.
+    Besides the data, one corrupted batch and the results are kept in memory. A loader
+    and a pair with the same images give the same corrupted images.
 
     ``"mean corruption error"`` is the mean of the errors over severities, for each
     corruption and for all; it is not divided by the errors of AlexNet, as benchmarks on
@@ -191,9 +195,9 @@ def evaluate_robustness(
     >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 10))
     >>> x, y = torch.rand(20, 1, 4, 4), torch.randint(0, 10, (20,))
     >>> found = evaluate_robustness(
-    ...     model, (x, y), corruptions=["blur"], attacks=["fgsm"], budgets=[8])
+    ...     model, (x, y), corruptions=["fog"], attacks=["fgsm"], budgets=[8])
     >>> sorted({row.condition for row in found.rows})
-    ['all corruptions', 'blur', 'clean', 'fgsm']
+    ['all corruptions', 'clean', 'fgsm', 'fog']
     """
     named = _named(model)
     size = check_count("batch_size", batch_size, owner=_OWNER)
@@ -222,7 +226,7 @@ def evaluate_robustness(
         images = None if is_loader else read_images(data, owner=_OWNER)
         planned = _read_attacks(attacks)
         plan = plan_images(
-            corruptions=_names("corruptions", corruptions, (*CORRUPTIONS, *IMAGENET_C)),
+            corruptions=_image_kinds(corruptions),
             severities=_check_severities(severities),
             attacks=planned,
             budgets=_read_budgets(budgets, budget_unit, pixel_std),
@@ -285,12 +289,24 @@ def _interval_text(plan: EvaluationPlan, *, several: bool) -> str:
     return f"Student's t over models, or {text} if wider" if several else text
 
 
-def _text_kinds(corruptions: Sequence[str]) -> list[str] | None:
+def _text_kinds(corruptions: object) -> list[str] | None:
     """Return names of corruptions of texts, or None for all."""
-    # The default of the argument names corruptions of images.
-    if corruptions is CORRUPTIONS:
+    if corruptions is None or corruptions is CORRUPTIONS:
         return None
     return _names("corruptions", corruptions, TEXT_CORRUPTIONS)
+
+
+def _image_kinds(corruptions: object) -> list[str]:
+    given = IMAGENET_C if corruptions is None else corruptions
+    listed = [given] if isinstance(given, str) else _each("corruptions", given)
+    return [check_corruption("corruptions", kind, owner=_OWNER) for kind in listed]
+
+
+def _check_corruptions(corruptions: object) -> None:
+    """Raise unless all are corruptions of texts, or all are corruptions of images."""
+    listed = [corruptions] if isinstance(corruptions, str) else corruptions
+    if not set(_each("corruptions", listed)) <= set(TEXT_CORRUPTIONS):
+        _image_kinds(corruptions)
 
 
 def check_has_axes(data: Any) -> None:
@@ -345,7 +361,7 @@ def check_options(options: Mapping[str, Any]) -> None:
         "attacks": _read_attacks,
         "batch_size": lambda value: check_count("batch_size", value, owner=_OWNER),
         "budgets": _check_budgets,
-        "corruptions": lambda value: _names("corruptions", value, _ALL_KINDS),
+        "corruptions": _check_corruptions,
         "seed": lambda value: check_count("seed", value, owner=_OWNER, minimum=0),
         "severities": _check_severities,
         "shares": _check_shares,

@@ -1,9 +1,9 @@
-"""The corruptions of ImageNet-C with their published severities, at any image size.
+"""The corruptions of ImageNet-C with their published severities, and two of our own.
 
-Written from the descriptions and settings of Hendrycks and Dietterich (2019),
-vectorised over images, on any device. Settings are for images of 224 pixels; lengths
-scale with the smaller side. Each image has its own random numbers, so a corrupted image
-does not depend on the others of its batch.
+Settings are those of Hendrycks and Dietterich (2019) for images of 224 pixels. On other
+images lengths scale with the smaller side; strengths of noise, light, contrast and
+compression stay. Each image has its own random numbers, so a corrupted image does not
+depend on the others of its batch.
 """
 
 import math
@@ -43,16 +43,16 @@ class _Draws:
         return torch.stack([torch.poisson(r, generator=g) for r, g in pairs]).to(rates)
 
 
-Corrupt = Callable[[Tensor, int, _Draws], Tensor]
-
-
-def corrupt_as_imagenet_c(
+def corrupt_seeded(
     images: Tensor, kind: str, severity: int, seeds: Sequence[int]
 ) -> Tensor:
-    """Return corrupted copies of images ``(n, channels, height, width)`` in 0 to 1."""
-    x = images if images.is_floating_point() else images.float()
-    x = x.clamp(0.0, 1.0)
-    return _KINDS[kind](x, severity - 1, _Draws(seeds, x)).clamp(0.0, 1.0)
+    """Return corrupted copies of images ``(n, …, height, width)`` in 0 to 1.
+
+    The axes between images and rows are channels. Each image has a seed.
+    """
+    x = images.detach().float().reshape(len(images), -1, *images.shape[-2:])
+    found = KINDS[kind][0](x.clamp(0.0, 1.0), severity - 1, _Draws(seeds, x))
+    return found.clamp(0.0, 1.0).reshape(images.shape).to(images)
 
 
 # --- Noise ---------------------------------------------------------------------------
@@ -383,21 +383,51 @@ def _sampled(x: Tensor, places: Tensor, *, align: bool = True) -> Tensor:
     return F.grid_sample(x, grid, padding_mode="reflection", align_corners=align)
 
 
-_KINDS: Final[dict[str, Corrupt]] = {
-    "gaussian_noise": _gaussian_noise,
-    "shot_noise": _shot_noise,
-    "impulse_noise": _impulse_noise,
-    "defocus_blur": _defocus_blur,
-    "glass_blur": _glass_blur,
-    "motion_blur": _motion_blur,
-    "zoom_blur": _zoom_blur,
-    "snow": _snow,
-    "frost": _frost,
-    "fog": _fog,
-    "brightness": _brightness,
-    "contrast": _contrast,
-    "elastic_transform": _elastic_transform,
-    "pixelate": _pixelate,
-    "jpeg_compression": _jpeg_compression,
+# --- Our own -------------------------------------------------------------------------
+
+
+def _occlusion(x: Tensor, at: int, draws: _Draws) -> Tensor:
+    share = (0.04, 0.08, 0.14, 0.2, 0.3)[at]
+    inside = []
+    for side, place in zip(x.shape[-2:], draws.uniform(2, 1).unbind(1), strict=True):
+        size = max(1, round(share**0.5 * side))
+        start = (place * (side - size + 1)).floor()
+        line = torch.arange(side, device=x.device)
+        inside.append((line >= start) & (line < start + size))
+    return torch.where(inside[0][:, None, :, None] & inside[1][:, None, None], 0.5, x)
+
+
+def _translation(x: Tensor, at: int, draws: _Draws) -> Tensor:
+    share = (0.06, 0.1, 0.15, 0.2, 0.25)[at]
+    way = (4 * draws.uniform(1)).long()  # up, down, left, right
+    index = []
+    for side, sign in zip(x.shape[-2:], (way, way - 2), strict=True):
+        pixels = max(1, round(share * side)) * ((sign == 1).long() - (sign == 0).long())
+        line = torch.arange(side, device=x.device)
+        index.append((line - pixels).clamp(0, side - 1))
+    images = torch.arange(len(x), device=x.device)[:, None, None]
+    return x[images, :, index[0][:, :, None], index[1][:, None]].permute(0, 3, 1, 2)
+
+
+_Change = Callable[[Tensor, int, _Draws], Tensor]
+# Every kind takes any size and any number of channels. Snow, brightness and JPEG treat
+# three channels as red, green and blue.
+KINDS: Final[dict[str, tuple[_Change, str]]] = {
+    "gaussian_noise": (_gaussian_noise, "normal noise"),
+    "shot_noise": (_shot_noise, "Poisson noise of few photons"),
+    "impulse_noise": (_impulse_noise, "entries set to zero or one"),
+    "defocus_blur": (_defocus_blur, "blur by a disk"),
+    "glass_blur": (_glass_blur, "pixels copied from near ones, blurred"),
+    "motion_blur": (_motion_blur, "blur along one direction"),
+    "zoom_blur": (_zoom_blur, "mean of enlarged copies"),
+    "snow": (_snow, "falling flakes, paler colours"),
+    "frost": (_frost, "an ice-like texture, synthetic"),
+    "fog": (_fog, "a bright cloud of fractal noise"),
+    "brightness": (_brightness, "a raised value, hue and saturation kept"),
+    "contrast": (_contrast, "less distance from the mean of each channel"),
+    "elastic_transform": (_elastic_transform, "an affine map and a local warp"),
+    "pixelate": (_pixelate, "larger pixels"),
+    "jpeg_compression": (_jpeg_compression, "JPEG of low quality"),
+    "occlusion": (_occlusion, "one grey square; not of ImageNet-C"),
+    "translation": (_translation, "a shift with repeated edges; not of ImageNet-C"),
 }
-KINDS: Final = tuple(_KINDS)

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from eigenheads._parallel import advance
 from eigenheads._typing import FloatArray
-from eigenheads.robustness._corruptions import IMAGENET_C, corrupt
+from eigenheads.robustness._imagenet_c import corrupt_seeded
 from eigenheads.robustness._intervals import AUPR, PERPLEXITY, SHARE, Measure
 from eigenheads.robustness._read import ImageSet, device_of, evaluating, logits_of
 from eigenheads.robustness._tokens import corrupting_tokens, swap_words
@@ -27,42 +27,25 @@ Meter = Callable[[Tensor, Tensor], FloatArray]
 
 @dataclass(frozen=True)
 class CorruptionStep:
-    """A corruption of images, with its random numbers.
-
-    For a whole data set one generator serves all images, in their order. In batches of
-    a loader, and for the kinds of ImageNet-C, each image has its own generator, so that
-    its corruption does not depend on the size of batches.
-    """
+    """A corruption of images. Each image has a seed, whatever its batch."""
 
     kind: str
     severity: int
     seed: int
     index: int
 
-    @property
-    def is_by_image(self) -> bool:
-        """True if each image has its own generator in any case."""
-        return self.kind in IMAGENET_C
-
-    def whole(self, images: Tensor) -> Tensor:
-        """Return all images of a data set, corrupted."""
-        key = (self.index, self.severity)
-        rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=key))
-        pixels = images.double().numpy()
-        return torch.from_numpy(corrupt(pixels, self.kind, self.severity, rng)).to(
-            images
-        )
-
     def batch(self, images: Tensor, first: int) -> Tensor:
         """Return a batch whose first image has index `first`, corrupted."""
-        parts = []
-        for place in range(len(images)):
-            key = (self.index, self.severity, first + place)
-            sequence = np.random.SeedSequence(self.seed, spawn_key=key)
-            rng = np.random.default_rng(sequence)
-            one = images[place : place + 1]
-            parts.append(corrupt(one, self.kind, self.severity, rng))
-        return torch.cat(parts)
+        keys = [(self.index, self.severity, first + i) for i in range(len(images))]
+        seeds = [
+            int(
+                np.random.SeedSequence(self.seed, spawn_key=key).generate_state(
+                    1, "u8"
+                )[0]
+            )
+            for key in keys
+        ]
+        return corrupt_seeded(images, self.kind, self.severity, seeds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,14 +259,11 @@ def measure_set(
     found = []
     for condition in plan.conditions:
         step = condition.step
-        # Only one corrupted copy of the data exists at a time.
-        is_whole = step is not None and not step.is_by_image
-        x = step.whole(data.x) if step is not None and is_whole else data.x
         meters = [condition.start(model) for model in models]
         parts: list[list[FloatArray]] = [[] for _ in models]
-        for first in range(0, len(x), batch_size):
-            rows = x[first : first + batch_size]
-            if step is not None and not is_whole:
+        for first in range(0, len(data.x), batch_size):
+            rows = data.x[first : first + batch_size]
+            if step is not None:
                 rows = step.batch(rows, first)
             y = data.y[first : first + batch_size]
             for meter, part in zip(meters, parts, strict=True):
