@@ -234,6 +234,8 @@ def test_text_swapped_models_and_odd_calibrations_are_refused():
         screen_tokens(encoder(), tokens(10))
     with pytest.raises(ValueError, match="the same number of tokens"):
         screen_tokens(encoder(), [tokens(), tokens(n_tokens=5)])
+    with pytest.raises(ValueError, match="inputs that differ from each other"):
+        screen_tokens(encoder(), tokens(1).repeat(120, 1, 1))
     model = screen_tokens(encoder(), tokens())
     with pytest.raises(ValueError, match="of 9 tokens, as in calibration"):
         model(tokens(2, n_tokens=5))

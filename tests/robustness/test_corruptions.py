@@ -233,6 +233,22 @@ def test_earlier_names_mean_the_same_or_are_told():
             corrupt(images, old, 2, np.random.default_rng(3))
 
 
+def test_tensors_in_formats_that_numpy_lacks():
+    images = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    formats = (torch.bfloat16, torch.float8_e4m3fn)
+    for x in (torch._neg_view(-images), *map(images.to, formats)):
+        found, plain = (
+            corrupt(one, "contrast", 1, np.random.default_rng(0))
+            for one in (x, x.float())
+        )
+        assert found.dtype == x.dtype
+        # Floats of eight bits here have three bits after the point: an error of 1/16.
+        torch.testing.assert_close(found.float(), plain, rtol=1 / 16, atol=1e-3)
+
+
+MASKED = np.ma.masked_array(np.full((4, 4), 0.5), mask=np.eye(4))
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -242,6 +258,8 @@ def test_earlier_names_mean_the_same_or_are_told():
         ((np.full((2, 4, 4), 255.0), "fog", 1), "entries from 0 to 1; got entries"),
         ((np.zeros((4, 4)), "fog", 1), "shape (n, …, height, width)"),
         ((np.full((1, 4, 4), np.nan), "fog", 1), "entries from 0 to 1"),
+        (([[MASKED], [MASKED]], "fog", 1), "arrays without masked entries; got a list"),
+        ((torch.eye(4)[None].to_sparse(), "fog", 1), "got a nested or sparse tensor"),
     ],
 )
 def test_bad_input_is_said_in_one_sentence(arguments, sentence):

@@ -8,17 +8,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eigenheads._checks import (
-    Got,
-    check_choice,
-    check_count,
-    check_numbers,
-    check_text,
-    fail,
-)
+from eigenheads._checks import check_choice, check_count, check_text, fail
 from eigenheads._rng import check_generator
-from eigenheads._typing import FloatArray
 from eigenheads.robustness._imagenet_c import KINDS, corrupt_seeded
+from eigenheads.robustness._read import check_images
 
 _OWNER = "corrupt"
 SEVERITIES: Final = (1, 2, 3, 4, 5)
@@ -106,17 +99,3 @@ def corrupt(
     if isinstance(images, Tensor):
         return corrupt_seeded(images, kind, level, seeds)
     return corrupt_seeded(torch.from_numpy(array), kind, level, seeds).numpy()
-
-
-def check_images(name: str, images: object, *, owner: str) -> FloatArray:
-    """Return images as float64, or raise unless they are a batch with entries 0..1."""
-    array = check_numbers(name, images, owner=owner)
-    if array.ndim < 3 or 0 in array.shape:
-        contract = "numbers of shape (n, …, height, width)"
-        fail(name, contract, array, owner=owner)
-    low, high = float(array.min()), float(array.max())
-    if not (low >= 0 and high <= 1):
-        hint = "Put normalisation into the model, so that budgets mean pixels."
-        got = Got(f"entries from {low:g} to {high:g}")
-        fail(name, "entries from 0 to 1", got, owner=owner, hint=hint)
-    return array
