@@ -232,6 +232,16 @@ def broken():
         (Stack(Gated()), torch.ones(2, 3, 16), "but returns something else"),
         (Shy(), torch.ones(2, 3, 16), "'attn', which was not called"),
         (Stack(TimmAttention()), torch.ones(2, 3, 5), "input that the model takes"),
+        (
+            Stack(TimmAttention()),
+            torch.ones(2, 3, 16).to(torch.float8_e4m3fn),
+            "input that the model takes",
+        ),
+        (
+            Stack(TimmAttention()),
+            torch.nested.nested_tensor([torch.ones(3, 16)], layout=torch.jagged),
+            "a nested or a sparse one",
+        ),
         (Stack(TimmAttention()), torch.ones(0, 3, 16), r"shape \(0, 3, 16\)"),
         (Stack(TimmAttention()), "a text", "a tensor, an array, or a mapping"),
         (Stack(TimmAttention()), {}, "a tensor, an array, or a mapping"),
@@ -249,7 +259,7 @@ def broken():
         (
             Stack(TimmAttention()),
             {"x": torch.ones(2, 3, 16), "attention_mask": torch.ones(3, 3)},
-            "rows of the same number in every tensor; got 3 rows in 'attention_mask'",
+            "tensors with equal numbers of rows; got 3 rows in 'attention_mask'",
         ),
         (
             nn.MultiheadAttention(16, 4, add_zero_attn=True),

@@ -413,6 +413,19 @@ def test_caches_of_angles_are_rotated(is_paired):
         Capture.of_cache(cache)
 
 
+def test_a_cache_of_half_precision_is_read_in_single_precision():
+    given = torch.randn(3, 2, 5, 4, 6, generator=torch.Generator().manual_seed(0))
+    for convert in (torch.Tensor.bfloat16, torch._neg_view):
+        cache = {
+            f"blocks.0.attn.hook_{name}": convert(x)
+            for name, x in zip("qkv", given, strict=True)
+        }
+        (layer,) = Capture.of_cache(cache)
+        assert layer.queries.dtype == np.float32
+        expected = cache["blocks.0.attn.hook_q"].float().transpose(1, 2)
+        np.testing.assert_array_equal(layer.queries, expected.resolve_neg())
+
+
 def test_every_statistic_of_a_model_laid_out_as_in_timm():
     torch.manual_seed(0)
     model = shaken(Stack(TimmAttention(), TimmAttention(qk_norm=True)))

@@ -11,7 +11,6 @@ from torch import nn
 from eigenheads.adapters import (
     attention_summary,
     capture_heads,
-    certify_heads,
     hide_tokens,
     load_swapped,
     screen_tokens,
@@ -234,6 +233,8 @@ def test_text_swapped_models_and_odd_calibrations_are_refused():
         screen_tokens(encoder(), tokens(10))
     with pytest.raises(ValueError, match="the same number of tokens"):
         screen_tokens(encoder(), [tokens(), tokens(n_tokens=5)])
+    with pytest.raises(ValueError, match="inputs that differ from each other"):
+        screen_tokens(encoder(), tokens(1).repeat(120, 1, 1))
     model = screen_tokens(encoder(), tokens())
     with pytest.raises(ValueError, match="of 9 tokens, as in calibration"):
         model(tokens(2, n_tokens=5))
@@ -293,11 +294,20 @@ def test_given_tokens_are_hidden_inside_the_context_alone(name):
 @torch.no_grad()
 def test_captured_heads_have_certificates():
     (layer, *_) = capture_heads(encoder(), tokens(2, seed=7))
-    found = certify_heads(layer, counts=[1, 2])
+    found = layer.certificate(counts=[1, 2])
     assert found.bounds.shape == (2, 4, 9, 2)
     # Nothing is clipped by default, so that the outputs are those of the heads.
     assert abs(found.outputs - layer.outputs).max() < 1e-5
     assert (found.attained <= found.bounds).all()
+    bias = torch.randn(9, 9, generator=torch.Generator().manual_seed(0))
+    (layer, *_) = capture_heads(encoder(), {"src": tokens(2), "mask": bias})
+    with pytest.raises(ValueError, match="without a bias of the scores; got 'layers"):
+        layer.certificate()
+    causal = torch.ones(9, 9).tril().log()
+    (layer, *_) = capture_heads(encoder(), {"src": tokens(2), "mask": causal})
+    # The first token sees itself alone: one replaced token breaks it.
+    assert (layer.certificate().breakdown[..., 0] <= 1).all()
+    assert abs(layer.certificate().outputs - layer.outputs).max() < 1e-5
 
 
 @pytest.mark.slow

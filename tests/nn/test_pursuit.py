@@ -437,7 +437,7 @@ BAD_CALLS = [
     ({"threshold": ("reference", 0)}, ValueError, r"`threshold\[1\]` must be an int"),
     ({"scale": math.inf}, ValueError, r"`scale` must be a finite number; got inf"),
     ({"attn_mask": torch.ones(4, 3).bool()}, ValueError, r"broadcasts to \(1, 1, 4, 4"),
-    ({"attn_mask": torch.ones(4, 1).bool()}, ValueError, r"One row hides keys from"),
+    ({"attn_mask": torch.ones(4, 1).bool()}, ValueError, r"one row for all tokens"),
     ({"attn_mask": torch.ones(4).int()}, TypeError, r"`attn_mask` must be boolean"),
     (
         {"queries": torch.ones(1, 1, 5, 2), "is_causal": True},
@@ -448,7 +448,7 @@ BAD_CALLS = [
     (
         {"queries": GOOD[..., :2, :], "attn_mask": torch.ones(2, 4).bool()},
         ValueError,
-        r"otherwise a row is a token, not a query",
+        r"one row per token \(not per query\)",
     ),
 ]
 

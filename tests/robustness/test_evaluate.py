@@ -50,7 +50,7 @@ def rows_data(n=80, seed=0):
     return x, y
 
 
-QUICK = {"corruptions": ["blur"], "severities": [1, 5], "attacks": ["fgsm"]}
+QUICK = {"corruptions": ["defocus_blur"], "severities": [1, 5], "attacks": ["fgsm"]}
 
 
 def one(found, **names):
@@ -77,11 +77,11 @@ def test_clean_rows_are_the_accuracy_and_training_mode_comes_back():
 def test_mean_corruption_error_is_the_mean_of_the_errors():
     x, y = rows_data()
     found = evaluate_robustness(
-        Tokens(noise=1.0), (x, y), attacks=[], corruptions=["blur", "occlusion"]
+        Tokens(noise=1.0), (x, y), attacks=[], corruptions=["defocus_blur", "occlusion"]
     )
     errors = {
         kind: [1 - row.value for row in found.select(metric="top-1", condition=kind)]
-        for kind in ("blur", "occlusion")
+        for kind in ("defocus_blur", "occlusion")
     }
     for kind, own in errors.items():
         row = one(found, metric="mean corruption error", condition=kind)
@@ -117,25 +117,6 @@ def test_interval_over_models_is_students_and_pairs_values():
             )
         )
         assert twin.values[0] == one_row.values[0]
-
-
-def test_bootstrap_covers_the_true_accuracy():
-    """50 samples of one coin-like model: a 95 % interval misses ≤ 9 with P > 0.999."""
-    accuracy, misses = 0.7, 0
-    for seed in range(50):
-        y = torch.zeros(100, dtype=torch.long)
-        generator = torch.Generator().manual_seed(seed)
-        right = torch.rand(100, generator=generator) < accuracy
-        x = right.double().view(-1, 1, 1, 1).expand(-1, 1, 2, 2)
-        found = evaluate_robustness(
-            lambda x: torch.stack([x.mean((1, 2, 3)), 0.5 + 0 * x.mean((1, 2, 3))], 1),
-            (x, y),
-            corruptions=[],
-            attacks=[],
-        )
-        row = one(found, metric="top-1", condition="clean")
-        misses += not row.low <= accuracy <= row.high
-    assert misses <= 9
 
 
 def test_attacks_lower_accuracy_and_take_options():
@@ -244,7 +225,7 @@ def test_same_seed_same_table_and_files(tmp_path):
     [
         ({"attacks": ["pdg"]}, "Did you mean 'pgd'"),
         ({"attacks": {"pgd": {"steps": 3}}}, "Did you mean 'n_steps'"),
-        ({"corruptions": ["blurr"]}, "Did you mean 'blur'"),
+        ({"corruptions": ["fogg"]}, "Did you mean 'fog'"),
         ({"severities": [0]}, "`severities` must be an integer from 1 to 5; got 0"),
         ({"budgets": [-1]}, "`budgets` must be a finite number >= 0; got -1"),
         ({"tokens": "embd", "shares": [0.5]}, "Did you mean 'embed'"),
@@ -316,7 +297,7 @@ def test_command_prints_a_table_and_writes_files(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "ehmodels.py").write_text(SOURCE)
     arguments = ["robustness", "ehmodels:trained", "--attacks", "fgsm,square"]
-    arguments += ["--budgets", "2,8", "--corruptions", "blur", "--out", "o/p"]
+    arguments += ["--budgets", "2,8", "--corruptions", "defocus_blur", "--out", "o/p"]
     assert main(arguments) == 0
     shown = capsys.readouterr().out
     assert "first" in shown
@@ -344,13 +325,13 @@ def test_command_takes_severities_tokens_and_shares(tmp_path, monkeypatch, capsy
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "ehtokens.py").write_text(TOKENS)
     arguments = ["robustness", "ehtokens:made", "--attacks", "none"]
-    arguments += ["--corruptions", "blur", "--severities", "2,4"]
+    arguments += ["--corruptions", "fog", "--severities", "2,4"]
     # What the command line says goes before what the callable returns.
     assert main([*arguments, "--tokens", "1", "--shares", "0.5"]) == 0
     shown = capsys.readouterr().out
     assert "tokens replaced 0.5" in shown
     rows = json.loads((tmp_path / "results/robustness.json").read_text())["rows"]
-    assert [row["level"] for row in rows if row["condition"] == "blur"][:2] == [2, 4]
+    assert [row["level"] for row in rows if row["condition"] == "fog"][:2] == [2, 4]
     assert main([*arguments, "--tokens", "nowhere"]) == 2
     assert "nowhere" in capsys.readouterr().err
     assert main(["robustness", "ehtokens:words", "--shares", "0.5", "--word", "3"]) == 0
@@ -364,7 +345,7 @@ def batches(x, y, size):
 
 
 STREAMED = {
-    "corruptions": ["gaussian noise", "occlusion", "imagenet-c/contrast"],
+    "corruptions": ["gaussian_noise", "occlusion", "contrast"],
     "severities": [2, 5],
     "attacks": ["fgsm", "noise"],
     "budgets": [8],
@@ -381,7 +362,7 @@ def test_a_loader_gives_the_same_whatever_its_batches():
         if one_row.condition != "noise":  # drawn batch by batch
             assert one_row == other
     whole = evaluate_robustness(model, (x, y), **STREAMED)
-    for condition in ("clean", "fgsm", "imagenet-c/contrast"):
+    for condition in ("clean", "fgsm", *STREAMED["corruptions"]):
         rows = large.select(condition=condition)
         assert rows == whole.select(condition=condition)
 
@@ -405,7 +386,7 @@ def test_memory_of_a_loader_is_bounded_by_its_batches():
     peaks = []
     for n in (4, 64):
         tracemalloc.start()
-        evaluate_robustness(model, images(n), n_resamples=20, **options)
+        evaluate_robustness(model, images(n), **options)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     batch = 16 * 3 * 32 * 32 * 8

@@ -9,7 +9,6 @@ except ImportError as error:
 
 from eigenheads.adapters._augment_tokens import TokenAugmentation, augment_tokens
 from eigenheads.adapters._capture import CapturedLayer, capture_heads
-from eigenheads.adapters._certify import certify_heads
 from eigenheads.adapters._compare import compare_models
 from eigenheads.adapters._hide_tokens import hide_tokens
 from eigenheads.adapters._probe import probe_model
@@ -31,7 +30,6 @@ __all__ = [
     "attention_summary",
     "augment_tokens",
     "capture_heads",
-    "certify_heads",
     "compare_models",
     "hide_tokens",
     "load_swapped",

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from eigenheads._checks import Got, as_numpy, fail
 
@@ -31,7 +33,15 @@ def cache_layers(cache: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def as_array(value: Any) -> NDArray[Any]:
-    """Return a tensor or array of numbers as a NumPy array, or raise."""
+    """Return a tensor or array of numbers as a NumPy array, or raise.
+
+    Floats of 8 and 16 bits, which NumPy has in part, become single precision.
+    """
+    holds_data = isinstance(value, Tensor) and not (value.is_meta or value.is_nested)
+    if holds_data and value.is_floating_point():
+        value = value.to_dense() if value.layout != torch.strided else value
+        value = value.detach().resolve_neg()
+        value = value.float() if value.itemsize < 4 else value
     try:
         array = as_numpy("layers", value, owner="Capture")
         if array.dtype.kind not in "biuf":

@@ -141,8 +141,8 @@ def _tensor(value: Any, device: torch.device, *, owner: str) -> Any:
         return torch.from_numpy(plain).to(device)
     if not isinstance(value, Tensor):
         return value
-    if value.device.type == "meta" or value.layout != torch.strided:
-        got = Got("a tensor on meta, or a sparse one")
+    if value.is_meta or value.is_nested or value.layout != torch.strided:
+        got = Got("a tensor on meta, a nested or a sparse one")
         fail("batch", "dense tensors that hold numbers", got, owner=owner)
     return value.detach().to(device)
 
@@ -164,7 +164,7 @@ def _check_rows(batch: ModelBatch, *, owner: str) -> None:
         if name in _SHARED and rows[1] % batch.n_rows == 0:
             continue
         got = Got(f"{rows[1]} rows in {name!r}, {batch.n_rows} in the first tensor")
-        fail("batch", "rows of the same number in every tensor", got, owner=owner)
+        fail("batch", "tensors with equal numbers of rows", got, owner=owner)
 
 
 def _check_finite(batch: ModelBatch, *, owner: str) -> None:
@@ -173,6 +173,7 @@ def _check_finite(batch: ModelBatch, *, owner: str) -> None:
     for name, x in named:
         if not isinstance(x, Tensor) or not x.is_floating_point():
             continue
+        x = x.float() if x.itemsize == 1 else x  # PyTorch tests no floats of 8 bits
         is_bad = x.isnan() if "mask" in name else ~x.isfinite()
         if is_bad.any():
             where = f" in {name!r}" if name else ""

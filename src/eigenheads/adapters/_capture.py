@@ -22,6 +22,7 @@ from eigenheads.adapters._batch import ModelBatch, read_batch, run_model
 from eigenheads.adapters._family import AttentionLayer, head_weights
 from eigenheads.adapters._layers import find_attention_layers, select_layers
 from eigenheads.nn import Visibility
+from eigenheads.theory import HeadCertificate, head_certificate
 
 _OWNER = "capture_heads"
 Numbers = NDArray[np.floating[Any]]
@@ -131,6 +132,59 @@ class CapturedLayer:
         """Return the output of the layer: the heads' outputs, projected and summed."""
         total = np.einsum("bhnv,hdv->bnd", self.outputs, self.w_output, optimize=True)
         return total if self.b_output is None else total + self.b_output
+
+    def certificate(
+        self,
+        *,
+        counts: Sequence[int] = (1, 2, 4, 8),
+        key_norm: float | None = None,
+        value_radius: float | None = None,
+    ) -> HeadCertificate:
+        """Bound how far replaced tokens can move the outputs of each head.
+
+        Parameters
+        ----------
+        counts, key_norm, value_radius
+            As in :func:`eigenheads.theory.head_certificate`. Give radii that were
+            calibrated on other inputs if you clip keys and values; by default they are
+            the largest of these heads, all heads together.
+
+        Returns
+        -------
+        certificate
+            Arrays ``(batch, heads, tokens, …)``. Rows of padding are not meaningful.
+
+        Raises
+        ------
+        ValueError
+            If scores have a bias other than a mask, such as relative positions.
+
+        Examples
+        --------
+        >>> import torch
+        >>> layer = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)
+        >>> (captured,) = capture_heads(layer, torch.randn(3, 5, 8))
+        >>> captured.certificate(counts=[1]).breakdown.shape
+        (3, 2, 5)
+        """
+        if self.bias is not None and self.bias[np.isfinite(self.bias)].any():
+            got = Got(f"{self.name!r}, whose scores have a bias")
+            contract = "a layer without a bias of the scores"
+            fail("layer", contract, got, owner="CapturedLayer.certificate")
+        seen = self.visibility.as_booleans(torch.device("cpu"))
+        if seen is not None:
+            # Rows that see nothing are padding. They may see all, and stay finite.
+            seen = seen | ~seen.any(-1, keepdim=True)
+        return head_certificate(
+            self.queries,
+            self.keys,
+            self.values,
+            counts=counts,
+            scale=self.scale,
+            visible=None if seen is None else seen.numpy(),
+            key_norm=key_norm,
+            value_radius=value_radius,
+        )
 
 
 def capture_heads(

@@ -351,7 +351,7 @@ def _refuse_unsupported(
     forgets = window is not None and n_queries < n_keys and n_keys >= window
     if forgets and not isinstance(swap_state(module).variant, SymmetricVariant):
         contract = f"longer than the cached keys ({n_keys}) in a swapped layer"
-        hint = "Dropped keys had a part in cleaning the others: use_cache=False."
+        hint = "Pass `use_cache=False`: dropped keys took part in the cleaning."
         fail("sliding_window", contract, window, owner=OWNER, hint=hint)
 
 

@@ -65,7 +65,7 @@ class SwappedMultihead(SwappedModule):
     ) -> tuple[Tensor, Tensor | None]:
         """Attend like ``nn.MultiheadAttention``, except for the heads' attention."""
         if query.is_nested:
-            hint = "Swap the whole nn.TransformerEncoder: it then makes none."
+            hint = "Swap the whole nn.TransformerEncoder: it then passes plain tensors."
             got = Got("a nested tensor")
             fail("query", "a plain tensor", got, owner=OWNER, hint=hint)
         call = _read_call(

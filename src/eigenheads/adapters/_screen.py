@@ -262,9 +262,14 @@ def screen_tokens(
     _refuse_text(calibration)
     batches = _Batches(model, calibration)
     block, axis = _find_block(model, layers, batches)
-    fitted = TokenScreen(
+    screen = TokenScreen(
         n_components, false_flag_rate=false_flag_rate, max_share=max_share
-    ).fit_blocks(lambda: _block_inputs(model, block, axis, batches))
+    )
+    try:
+        fitted = screen.fit_blocks(lambda: _block_inputs(model, block, axis, batches))
+    except np.linalg.LinAlgError:
+        got = Got("tokens that are the same in all of them")
+        fail("calibration", "inputs that differ from each other", got, owner=_OWNER)
     # Swap first, so that a refusal leaves no screen behind.
     shape = (*fitted.mean_.shape, fitted.components_.shape[1])
     variant = ScreenVariant(

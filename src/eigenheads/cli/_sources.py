@@ -211,14 +211,14 @@ def evaluate_source(
     robustness
         The table.
     """
-    from eigenheads.robustness import CORRUPTIONS, evaluate_robustness
+    from eigenheads.robustness import evaluate_robustness
     from eigenheads.robustness._evaluate import check_options
 
     # Options are read before the user's code runs, which may take long.
     given_here: dict[str, Any] = {
         "attacks": _given(attacks),
         "budgets": _numbers("budgets", budgets),
-        "corruptions": CORRUPTIONS if corruptions == "all" else _given(corruptions),
+        "corruptions": None if corruptions == "all" else _given(corruptions),
         "severities": _whole_numbers("severities", severities),
         "shares": _numbers("shares", shares),
         "tokens": tokens,

@@ -359,6 +359,6 @@ def _check_mask(mask: Tensor, keys: Tensor, n_queries: int, *, owner: str) -> No
     )
     per_token_rows = padded[-2] > 1 and n_queries > n_keys
     if not fits or padded[-1] != n_keys or per_token_rows:
-        hint = "One row hides keys from all; otherwise a row is a token, not a query."
+        hint = "Give one row for all tokens, or one row per token (not per query)."
         contract = f"of a shape that broadcasts to {full}"
         fail("attn_mask", contract, Got(tuple(mask.shape)), owner=owner, hint=hint)

@@ -50,7 +50,7 @@ def check_attack(
     if generator is not None and not isinstance(generator, torch.Generator):
         fail("generator", "a torch.Generator or None", generator, owner=owner)
     points = _dense("x", x, owner=owner)
-    if not points.is_floating_point():
+    if not points.is_floating_point() or points.itemsize == 1:
         fail("x", "a tensor of floats", Got(f"dtype {points.dtype}"), owner=owner)
     if points.ndim < least_axes or 0 in points.shape:
         axes = "(batch, …, height, width)" if least_axes > 2 else "(batch, …)"
@@ -116,7 +116,8 @@ def _read_budget(budget: object, data: AttackInput, *, owner: str) -> Budget:
 def _dense(name: str, value: object, *, owner: str) -> Tensor:
     if not isinstance(value, Tensor):
         fail(name, "a tensor", value, owner=owner, error=TypeError)
-    if value.device.type == "meta" or value.layout != torch.strided:
+    is_other = value.is_nested or value.is_quantized or value.layout != torch.strided
+    if value.is_meta or is_other:
         fail(name, "a dense tensor that holds numbers", Got("none"), owner=owner)
     return value
 

@@ -1,23 +1,21 @@
 """Paired differences between models: intervals, verdicts, and what could be seen."""
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import stats
 
-from eigenheads._typing import FloatArray
-from eigenheads.robustness._plan import EvaluationPlan, Outcomes, mean_outcome
-from eigenheads.robustness._result import (
-    Comparison,
-    RobustnessDifference,
-    RowStatistic,
+from eigenheads.robustness._intervals import (
+    SHARE,
+    Measure,
+    Runs,
+    pair_bounds,
+    run_bounds,
 )
+from eigenheads.robustness._plan import EvaluationPlan, Outcomes, with_means
+from eigenheads.robustness._result import Comparison, RobustnessDifference
 
 _LOWER: Final = ("mean corruption error", "perplexity")
-_POWER: Final = 0.8
 
 
 def compare_outcomes(
@@ -49,60 +47,46 @@ def compare_outcomes(
         # Runs are paired by their order, so there must be as many of each.
         if counts[other] != counts[names[0]]:
             continue
-        for metric, condition, level, statistic, arrays in _measured(outcomes, plan):
-            pairs = _paired(arrays[runs[names[0]]], arrays[runs[other]], statistic)
-            if pairs is not None:
-                yield _difference(
-                    pairs,
-                    confidence,
-                    by_example=counts[other] == 1,
-                    model=other,
-                    baseline=names[0],
-                    metric=metric,
-                    condition=condition,
-                    level=level,
-                )
-
-
-def _measured(
-    outcomes: Outcomes, plan: EvaluationPlan
-) -> Iterator[tuple[str, str, float | None, RowStatistic, list[FloatArray]]]:
-    for one, arrays in zip(plan.conditions, outcomes, strict=True):
-        yield one.metric, one.condition, one.level, one.statistic, arrays
-    for group in plan.means:
-        members = [outcomes[index] for index in group.members]
-        errors = [1 - np.mean(arrays, axis=0) for arrays in zip(*members, strict=True)]
-        yield group.metric, group.condition, None, mean_outcome, errors
-
-
-def _paired(
-    first: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]], value: RowStatistic
-) -> FloatArray | None:
-    """Return differences over runs, or over examples of single models."""
-    if len(first) > 1:
-        return np.array(
-            [value(b) - value(a) for a, b in zip(first, other, strict=True)]
-        )
-    # A perplexity or an area is no mean over examples.
-    if value is not mean_outcome or len(first[0]) < 2:
-        return None
-    return np.asarray(other[0] - first[0], dtype=np.float64)
+        for metric, condition, level, measure, arrays in with_means(outcomes, plan):
+            found = _difference(
+                arrays[runs[names[0]]],
+                arrays[runs[other]],
+                measure,
+                confidence,
+                model=other,
+                baseline=names[0],
+                metric=metric,
+                condition=condition,
+                level=level,
+            )
+            if found is not None:
+                yield found
 
 
 def _difference(
-    pairs: FloatArray, confidence: float, *, by_example: bool, **names: Any
-) -> RobustnessDifference:
-    n, value = len(pairs), float(pairs.mean())
-    variance = float(pairs.var(ddof=1))
-    half = float(stats.t.ppf((1 + confidence) / 2, n - 1)) * math.sqrt(variance / n)
-    # Examples that both models answer alike say little about rare disagreements: the
-    # variance is at least that of one disagreement.
-    floor = 1 / n if by_example else 0.0
-    error = math.sqrt(max(variance, floor) / n)
-    quantiles = stats.t.ppf([(1 + confidence) / 2, _POWER], n - 1)
-    low, high = value - half, value + half
+    first: Runs, other: Runs, measure: Measure, confidence: float, **names: Any
+) -> RobustnessDifference | None:
+    """Return the difference with an interval, or None if one run has none.
+
+    The interval is the wider of those over runs and over examples. Runs whose
+    differences are equal by chance would have none.
+    """
+    by_run = np.array(
+        [measure.value(b) - measure.value(a) for a, b in zip(first, other, strict=True)]
+    )
+    pairs, bounds = by_run, []
+    # A perplexity or an area is no mean over examples.
+    if measure is SHARE:
+        pairs = np.mean(other, axis=0) - np.mean(first, axis=0)
+        bounds.append(pair_bounds(pairs, confidence))
+    if len(by_run) > 1:
+        bounds.append(run_bounds(by_run, confidence))
+    if not bounds:
+        return None
+    lows, highs, seen = zip(*bounds, strict=True)
+    low, high, value = min(lows), max(highs), float(by_run.mean())
     verdict: Comparison = "cannot tell"
-    if low > 0 or high < 0:
+    if (low > 0 or high < 0) and low < high:
         verdict = "better" if (value > 0) != (names["metric"] in _LOWER) else "worse"
     return RobustnessDifference(
         **names,
@@ -110,6 +94,7 @@ def _difference(
         low=low,
         high=high,
         verdict=verdict,
-        detectable=float(quantiles.sum()) * error,
-        n_pairs=n,
+        detectable=max(seen),
+        n_pairs=len(by_run) if len(by_run) > 1 else len(pairs),
+        n_discordant=int(np.count_nonzero(pairs)),
     )

@@ -1,7 +1,7 @@
 """Evaluate how robust models are: one call, one tidy table."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final, Literal, NoReturn
@@ -28,18 +28,24 @@ from eigenheads.robustness._attacks import (
     sparse_l1_descent,
 )
 from eigenheads.robustness._blind_attacks import spsa, square, uniform_noise
-from eigenheads.robustness._corruptions import CORRUPTIONS, IMAGENET_C, SEVERITIES
+from eigenheads.robustness._corruptions import (
+    CORRUPTIONS,
+    IMAGENET_C,
+    SEVERITIES,
+    check_corruption,
+)
 from eigenheads.robustness._differences import compare_outcomes
+from eigenheads.robustness._intervals import PERPLEXITY, measure_runs
 from eigenheads.robustness._masking import warn_of_masking
 from eigenheads.robustness._plan import (
     EvaluationPlan,
     Outcomes,
     PlannedAttack,
-    mean_outcome,
     measure_batches,
     measure_set,
     plan_images,
     plan_words,
+    with_means,
 )
 from eigenheads.robustness._read import (
     ImageSet,
@@ -48,12 +54,7 @@ from eigenheads.robustness._read import (
     read_outliers,
     read_words,
 )
-from eigenheads.robustness._result import (
-    Resampling,
-    Robustness,
-    RobustnessRow,
-    interval,
-)
+from eigenheads.robustness._result import Robustness, RobustnessRow
 from eigenheads.robustness._text import (
     TEXT_CORRUPTIONS,
     plan_texts,
@@ -61,7 +62,6 @@ from eigenheads.robustness._text import (
 )
 
 _OWNER = "evaluate_robustness"
-_ALL_KINDS: Final = (*CORRUPTIONS, *IMAGENET_C, *TEXT_CORRUPTIONS)
 ATTACK_FUNCTIONS: Final[dict[str, Callable[..., Tensor]]] = {
     "fgsm": fgsm,
     "pgd": pgd,
@@ -84,7 +84,7 @@ def evaluate_robustness(
     model: Models,
     data: Any,
     *,
-    corruptions: Sequence[str] = CORRUPTIONS,
+    corruptions: Collection[str] | None = None,
     severities: Sequence[int] = SEVERITIES,
     attacks: Attacks = _USUAL,
     budgets: Sequence[float] = (1.0, 2.0, 4.0, 8.0),
@@ -100,7 +100,6 @@ def evaluate_robustness(
     batch_size: int = 256,
     seed: int = 0,
     confidence: float = 0.95,
-    n_resamples: int = 500,
     progress: bool = False,
 ) -> Robustness:
     """Measure the accuracy of models on corrupted and attacked inputs and on outliers.
@@ -120,9 +119,9 @@ def evaluate_robustness(
         (mappings with ``input_ids``, ``attention_mask`` and ``labels``).
     corruptions, severities
         For texts, some of :data:`TEXT_CORRUPTIONS`: typing mistakes; words left out,
-        exchanged with the next one, or inserted; tokens replaced by others. For
-        images, some of :data:`CORRUPTIONS` and :data:`IMAGENET_C`, and their
-        severities.
+        exchanged with the next one, or inserted; tokens replaced by others; by
+        default all. For images, some of :data:`CORRUPTIONS`, and their severities; by
+        default those of :data:`IMAGENET_C`.
     attacks
         Names from :data:`ATTACKS`; or a mapping from names to options, such as
         ``{"pgd": {"n_steps": 20}}``, or to your own attack: any callable
@@ -157,12 +156,10 @@ def evaluate_robustness(
     batch_size
         Examples per batch; a loader has its own.
     seed
-        Seed of corruptions, attacks and resampling: the same for every model.
+        Seed of corruptions and attacks: the same for every model.
     confidence
-        Confidence of the intervals: Student's t over models of a list, bootstrap over
-        examples for a single model.
-    n_resamples
-        Number of bootstrap resamples.
+        Confidence of the intervals. Of one model they are over examples; of a list
+        they are over models (Student's t), or over examples if that is wider.
     progress
         Whether to show a progress bar.
 
@@ -181,8 +178,8 @@ def evaluate_robustness(
 
     Notes
     -----
-    For a loader, one batch and the results are kept in memory; for a pair, one
-    corrupted copy at a time. The random numbers of corruptions differ between the two.
+    Besides the data, one corrupted batch and the results are kept in memory. A loader
+    and a pair with the same images give the same corrupted images.
 
     ``"mean corruption error"`` is the mean of the errors over severities, for each
     corruption and for all; it is not divided by the errors of AlexNet, as benchmarks on
@@ -198,9 +195,9 @@ def evaluate_robustness(
     >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 10))
     >>> x, y = torch.rand(20, 1, 4, 4), torch.randint(0, 10, (20,))
     >>> found = evaluate_robustness(
-    ...     model, (x, y), corruptions=["blur"], attacks=["fgsm"], budgets=[8])
+    ...     model, (x, y), corruptions=["fog"], attacks=["fgsm"], budgets=[8])
     >>> sorted({row.condition for row in found.rows})
-    ['all corruptions', 'blur', 'clean', 'fgsm']
+    ['all corruptions', 'clean', 'fgsm', 'fog']
     """
     named = _named(model)
     size = check_count("batch_size", batch_size, owner=_OWNER)
@@ -208,9 +205,6 @@ def evaluate_robustness(
         "confidence", confidence, owner=_OWNER, minimum=0.5, maximum=0.9999
     )
     seed = check_count("seed", seed, owner=_OWNER, minimum=0)
-    resampling = Resampling(
-        level, check_count("n_resamples", n_resamples, owner=_OWNER), seed
-    )
     chosen = _check_shares(shares)
     check_has_axes(data)
     n_batches = len(data) if hasattr(data, "__len__") else None
@@ -232,7 +226,7 @@ def evaluate_robustness(
         images = None if is_loader else read_images(data, owner=_OWNER)
         planned = _read_attacks(attacks)
         plan = plan_images(
-            corruptions=_names("corruptions", corruptions, (*CORRUPTIONS, *IMAGENET_C)),
+            corruptions=_image_kinds(corruptions),
             severities=_check_severities(severities),
             attacks=planned,
             budgets=_read_budgets(budgets, budget_unit, pixel_std),
@@ -266,12 +260,10 @@ def evaluate_robustness(
             outcomes = measure_set(images, flat, plan, size)
     counts = {name: len(several) for name, several in named.items()}
     return Robustness(
-        rows=tuple(_all_rows(counts, outcomes, plan, resampling)),
+        rows=tuple(_all_rows(counts, outcomes, plan, level)),
         differences=tuple(compare_outcomes(counts, outcomes, plan, level)),
         confidence=level,
-        interval="Student's t over models"
-        if len(flat) > len(named)
-        else "bootstrap over examples",
+        interval=_interval_text(plan, several=len(flat) > len(named)),
         budget_unit=_unit_text(budget_unit, pixel_std) if planned else "",
     )
 
@@ -280,23 +272,41 @@ def _all_rows(
     counts: Mapping[str, int],
     outcomes: Outcomes,
     plan: EvaluationPlan,
-    resampling: Resampling,
+    confidence: float,
 ) -> Iterator[RobustnessRow]:
     """Yield the rows of all models; warn of those whose gradients may be masked."""
     done = 0
     for name, count in counts.items():
         own = [by_model[done : done + count] for by_model in outcomes]
         done += count
-        yield from _rows(name, own, plan, resampling)
+        yield from _rows(name, own, plan, confidence)
         warn_of_masking(name, own, plan)
 
 
-def _text_kinds(corruptions: Sequence[str]) -> list[str] | None:
+def _interval_text(plan: EvaluationPlan, *, several: bool) -> str:
+    is_words = plan.conditions[0].measure is PERPLEXITY
+    text = f"{'Student' if is_words else 'Clopper and Pearson'}'s over examples"
+    return f"Student's t over models, or {text} if wider" if several else text
+
+
+def _text_kinds(corruptions: object) -> list[str] | None:
     """Return names of corruptions of texts, or None for all."""
-    # The default of the argument names corruptions of images.
-    if corruptions is CORRUPTIONS:
+    if corruptions is None or corruptions is CORRUPTIONS:
         return None
     return _names("corruptions", corruptions, TEXT_CORRUPTIONS)
+
+
+def _image_kinds(corruptions: object) -> list[str]:
+    given = IMAGENET_C if corruptions is None else corruptions
+    listed = [given] if isinstance(given, str) else _each("corruptions", given)
+    return [check_corruption("corruptions", kind, owner=_OWNER) for kind in listed]
+
+
+def _check_corruptions(corruptions: object) -> None:
+    """Raise unless all are corruptions of texts, or all are corruptions of images."""
+    listed = [corruptions] if isinstance(corruptions, str) else corruptions
+    if not set(_each("corruptions", listed)) <= set(TEXT_CORRUPTIONS):
+        _image_kinds(corruptions)
 
 
 def check_has_axes(data: Any) -> None:
@@ -351,7 +361,7 @@ def check_options(options: Mapping[str, Any]) -> None:
         "attacks": _read_attacks,
         "batch_size": lambda value: check_count("batch_size", value, owner=_OWNER),
         "budgets": _check_budgets,
-        "corruptions": lambda value: _names("corruptions", value, _ALL_KINDS),
+        "corruptions": _check_corruptions,
         "seed": lambda value: check_count("seed", value, owner=_OWNER, minimum=0),
         "severities": _check_severities,
         "shares": _check_shares,
@@ -452,23 +462,10 @@ def _unit_text(unit: str, pixel_std: Sequence[float] | None) -> str:
 
 
 def _rows(
-    name: str,
-    outcomes: Outcomes,
-    plan: EvaluationPlan,
-    resampling: Resampling,
+    name: str, outcomes: Outcomes, plan: EvaluationPlan, confidence: float
 ) -> Iterator[RobustnessRow]:
-    measured = [
-        (one.metric, one.condition, one.level, one.statistic, arrays)
-        for one, arrays in zip(plan.conditions, outcomes, strict=True)
-    ]
-    for group in plan.means:
-        # The mean over severities is taken per example, so that examples are resampled.
-        members = [outcomes[index] for index in group.members]
-        errors = [1 - np.mean(arrays, axis=0) for arrays in zip(*members, strict=True)]
-        measured.append((group.metric, group.condition, None, mean_outcome, errors))
-    for metric, condition, level, statistic, arrays in measured:
-        # The same resamples for every row and model, so that rows compare.
-        values, low, high = interval(arrays, statistic, resampling)
+    for metric, condition, level, measure, arrays in with_means(outcomes, plan):
+        values, low, high = measure_runs(arrays, measure, confidence)
         share = metric != "perplexity"
         yield RobustnessRow(
             model=name,

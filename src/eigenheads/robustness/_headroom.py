@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import stats
 from torch import Tensor, nn
 
 from eigenheads._checks import (
@@ -19,6 +18,7 @@ from eigenheads._checks import (
     check_number,
     fail,
 )
+from eigenheads.robustness._intervals import pair_bounds
 from eigenheads.robustness._patches import corrupt_patches
 from eigenheads.robustness._read import read_images
 
@@ -292,16 +292,13 @@ def _correct(
 def _compared(
     remedy: str, correct: Correct, without: Correct, confidence: float
 ) -> HeadroomRow:
-    """Return the gain with a normal interval of the paired differences."""
+    """Return the gain with its interval, paired over images."""
     gains = correct.astype(float) - without
-    n = len(gains)
-    error = float(gains.std(ddof=1)) / n**0.5 if n > 1 else float("inf")
-    half = float(stats.norm.ppf((1 + confidence) / 2)) * error
-    gain = float(gains.mean())
+    low, high, _ = pair_bounds(gains, confidence)
     return HeadroomRow(
         remedy=remedy,
         accuracy=float(correct.mean()),
-        gain=gain,
-        low=gain - half,
-        high=gain + half,
+        gain=float(gains.mean()),
+        low=low,
+        high=high,
     )

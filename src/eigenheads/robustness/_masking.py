@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from eigenheads.robustness._plan import EvaluationPlan, Outcomes, mean_outcome
+from eigenheads.robustness._intervals import mean_outcome
+from eigenheads.robustness._plan import EvaluationPlan, Outcomes
 
 # Attacks in the same norm, with and without gradients: the former should be stronger.
 _WITH_GRADIENT = ("fgsm", "pgd", "apgd-ce", "apgd-dlr")

@@ -10,7 +10,8 @@ from torch import Tensor
 from eigenheads._checks import Got, check_choice, check_count, check_number, fail
 from eigenheads._rng import check_generator
 from eigenheads._typing import FloatArray
-from eigenheads.robustness._corruptions import Pixels, check_images
+from eigenheads.robustness._corruptions import Pixels
+from eigenheads.robustness._read import check_images
 
 _OWNER = "corrupt_patches"
 Flags = NDArray[np.bool_]

@@ -12,81 +12,45 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.metrics import average_precision_score
 from torch import Tensor
 from torch.nn import functional as F
 
 from eigenheads._parallel import advance
 from eigenheads._typing import FloatArray
-from eigenheads.robustness._corruptions import IMAGENET_C, corrupt
+from eigenheads.robustness._imagenet_c import corrupt_seeded
+from eigenheads.robustness._intervals import AUPR, PERPLEXITY, SHARE, Measure
 from eigenheads.robustness._read import ImageSet, device_of, evaluating, logits_of
-from eigenheads.robustness._result import RowStatistic
 from eigenheads.robustness._tokens import corrupting_tokens, swap_words
 
 Meter = Callable[[Tensor, Tensor], FloatArray]
 
 
-def mean_outcome(outcomes: FloatArray) -> float:
-    """Return the mean of outcomes."""
-    return float(np.mean(outcomes))
-
-
-def _aupr(outcomes: FloatArray) -> float:
-    """Return the area under precision and recall of rows (is outlier, score)."""
-    if not outcomes[:, 0].any():  # a resample without outliers
-        return 0.0
-    return float(average_precision_score(outcomes[:, 0], outcomes[:, 1]))
-
-
-def _perplexity(outcomes: FloatArray) -> float:
-    """Return the exponential of total loss over total words, rows (loss, words)."""
-    loss, words = outcomes.sum(axis=0)
-    return float(np.exp(loss / words)) if words else float("nan")
-
-
 @dataclass(frozen=True)
 class CorruptionStep:
-    """A corruption of images, with its random numbers.
-
-    For a whole data set one generator serves all images, in their order. In batches of
-    a loader, and for the kinds of ImageNet-C, each image has its own generator, so that
-    its corruption does not depend on the size of batches.
-    """
+    """A corruption of images. Each image has a seed, whatever its batch."""
 
     kind: str
     severity: int
     seed: int
     index: int
 
-    @property
-    def is_by_image(self) -> bool:
-        """True if each image has its own generator in any case."""
-        return self.kind in IMAGENET_C
-
-    def whole(self, images: Tensor) -> Tensor:
-        """Return all images of a data set, corrupted."""
-        key = (self.index, self.severity)
-        rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=key))
-        pixels = images.double().numpy()
-        return torch.from_numpy(corrupt(pixels, self.kind, self.severity, rng)).to(
-            images
-        )
-
     def batch(self, images: Tensor, first: int) -> Tensor:
         """Return a batch whose first image has index `first`, corrupted."""
-        parts = []
-        for place in range(len(images)):
-            key = (self.index, self.severity, first + place)
-            sequence = np.random.SeedSequence(self.seed, spawn_key=key)
-            rng = np.random.default_rng(sequence)
-            one = images[place : place + 1]
-            parts.append(corrupt(one, self.kind, self.severity, rng))
-        return torch.cat(parts)
+        keys = [(self.index, self.severity, first + i) for i in range(len(images))]
+        seeds = [
+            int(
+                np.random.SeedSequence(self.seed, spawn_key=key).generate_state(
+                    1, "u8"
+                )[0]
+            )
+            for key in keys
+        ]
+        return corrupt_seeded(images, self.kind, self.severity, seeds)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """One measurement: its names, its meter, and its statistic.
+    """One measurement: its names, its meter, and its measure.
 
     Attributes
     ----------
@@ -98,8 +62,8 @@ class Condition:
         Corruption of the images before they are measured, if any.
     last
         From a model to further outcomes after all batches, if any.
-    statistic
-        From outcomes to the number in the table.
+    measure
+        From outcomes to the number in the table, and its interval.
     """
 
     metric: str
@@ -108,7 +72,7 @@ class Condition:
     start: Callable[[Any], Meter]
     step: CorruptionStep | None = None
     last: Callable[[Any], FloatArray] | None = None
-    statistic: RowStatistic = mean_outcome
+    measure: Measure = SHARE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +172,7 @@ def plan_images(
                 condition="outliers",
                 start=partial(_doubt_meter, 0.0),
                 last=partial(_outlier_doubts, outliers, batch_size),
-                statistic=_aupr,
+                measure=AUPR,
             )
         )
     return plan
@@ -258,7 +222,7 @@ def plan_words(
             condition=name,
             level=level,
             start=partial(_next_word, shown),
-            statistic=_perplexity,
+            measure=PERPLEXITY,
         )
 
     plan = EvaluationPlan([condition("clean", None, ids)])
@@ -272,6 +236,20 @@ def plan_words(
 # --- The loop ------------------------------------------------------------------------
 
 Outcomes = list[list[FloatArray]]  # by condition and model
+Measured = tuple[str, str, float | None, Measure, list[FloatArray]]
+
+
+def with_means(outcomes: Outcomes, plan: EvaluationPlan) -> Iterator[Measured]:
+    """Yield metric, condition, level, measure and outcomes, and the means at the end.
+
+    A mean over conditions is taken per example, so that it has outcomes, too.
+    """
+    for one, arrays in zip(plan.conditions, outcomes, strict=True):
+        yield one.metric, one.condition, one.level, one.measure, arrays
+    for group in plan.means:
+        members = [outcomes[index] for index in group.members]
+        errors = [1 - np.mean(arrays, axis=0) for arrays in zip(*members, strict=True)]
+        yield group.metric, group.condition, None, SHARE, errors
 
 
 def measure_set(
@@ -281,14 +259,11 @@ def measure_set(
     found = []
     for condition in plan.conditions:
         step = condition.step
-        # Only one corrupted copy of the data exists at a time.
-        is_whole = step is not None and not step.is_by_image
-        x = step.whole(data.x) if step is not None and is_whole else data.x
         meters = [condition.start(model) for model in models]
         parts: list[list[FloatArray]] = [[] for _ in models]
-        for first in range(0, len(x), batch_size):
-            rows = x[first : first + batch_size]
-            if step is not None and not is_whole:
+        for first in range(0, len(data.x), batch_size):
+            rows = data.x[first : first + batch_size]
+            if step is not None:
                 rows = step.batch(rows, first)
             y = data.y[first : first + batch_size]
             for meter, part in zip(meters, parts, strict=True):

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +16,9 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads._errors import UsageError
-from eigenheads.robustness._corruptions import check_images
+from eigenheads._typing import FloatArray
+
+_OF_NUMPY: Final = (torch.float16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ def read_images(data: Sequence[Any], *, owner: str) -> ImageSet:
         contract = "a pair (images, classes), or ids of words"
         fail("data", contract, Got(f"{len(data)} things"), owner=owner)
     x = _pixels("data[0]", data[0], owner=owner)
-    classes = _array("data[1]", data[1], owner=owner)
+    classes = read_array("data[1]", data[1], owner=owner)
     if classes.dtype.kind not in "iuf":
         fail("data[1]", "classes, whole numbers", classes, owner=owner)
     y = torch.as_tensor(classes)
@@ -73,7 +76,7 @@ def read_batches(
 
 def read_words(data: object, *, owner: str) -> Tensor:
     """Return ids of words ``(n, tokens)``, or raise an error of `owner`."""
-    array = _array("data", data, owner=owner)
+    array = read_array("data", data, owner=owner)
     if array.dtype.kind not in "iuf":
         fail("data", "ids of words, whole numbers", array, owner=owner)
     ids = torch.as_tensor(array)
@@ -83,16 +86,52 @@ def read_words(data: object, *, owner: str) -> Tensor:
     return ids.long()
 
 
-def _array(name: str, values: object, *, owner: str) -> Any:
+def read_array(name: str, values: object, *, owner: str) -> Any:
+    """Return values as an array; formats that NumPy lacks in single precision."""
+    if isinstance(values, Tensor):
+        if values.is_nested or values.layout != torch.strided:
+            got = Got("a nested or sparse tensor")
+            fail(name, "a dense tensor that holds numbers", got, owner=owner)
+        values = values.detach().resolve_neg()
+        if values.is_floating_point() and values.dtype not in _OF_NUMPY:
+            values = values.float()
+    elif isinstance(values, list | tuple) and _holds_masked(values):
+        contract = "arrays without masked entries"
+        got, hint = Got("a list with masked ones"), "Drop or fill them."
+        fail(name, contract, got, owner=owner, hint=hint)
     try:
         return as_numpy(name, values, owner=owner)
     except TypeError:
         fail(name, "an array of numbers", values, owner=owner, error=TypeError)
 
 
+def _holds_masked(values: object) -> bool:
+    if isinstance(values, list | tuple):
+        return any(map(_holds_masked, values))
+    return bool(np.ma.is_masked(values))
+
+
+def check_images(name: str, images: object, *, owner: str) -> FloatArray:
+    """Return images as float64, or raise unless they are a batch with entries 0..1."""
+    array = read_array(name, images, owner=owner)
+    if array.dtype.kind not in "biuf":
+        fail(name, "an array of numbers", images, owner=owner, error=TypeError)
+    array = array.astype(np.float64)
+    if array.ndim < 3 or 0 in array.shape:
+        contract = "numbers of shape (n, …, height, width)"
+        fail(name, contract, array, owner=owner)
+    low, high = float(array.min()), float(array.max())
+    if not (low >= 0 and high <= 1):
+        hint = "Put normalisation into the model, so that budgets mean pixels."
+        got = Got(f"entries from {low:g} to {high:g}")
+        fail(name, "entries from 0 to 1", got, owner=owner, hint=hint)
+    return array
+
+
 def _pixels(name: str, images: object, *, owner: str) -> Tensor:
     dtype = images.dtype if isinstance(images, Tensor) else torch.float32
-    dtype = dtype if dtype.is_floating_point else torch.float32
+    # Models take no floats of eight bits.
+    dtype = dtype if dtype.is_floating_point and dtype.itemsize > 1 else torch.float32
     return torch.from_numpy(check_images(name, images, owner=owner)).to(dtype)
 
 

@@ -3,26 +3,19 @@
 import csv
 import io
 import json
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from os import PathLike
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
-from scipy import stats
+from typing import IO, TYPE_CHECKING, Literal
 
 from eigenheads._checks import Got, check_path, check_text, fail
 from eigenheads._files import write_atomically
 from eigenheads._notebook import html_table
-from eigenheads._typing import FloatArray
 
 if TYPE_CHECKING:
     import pandas
 
-RowStatistic = Callable[[FloatArray], float]
 Comparison = Literal["better", "worse", "cannot tell"]
 
 
@@ -50,7 +43,8 @@ class RobustnessRow:
     level
         Severity, budget, or share; None where there is none.
     value, low, high
-        Mean over the models, and its interval.
+        Mean over the models, and its interval. For several models it is the wider
+        of Student's t over models and the interval over examples.
     values
         One value per model, in their order: pair them to compare two rows.
     n_examples
@@ -87,6 +81,9 @@ class RobustnessDifference:
         Difference that so many pairs show with a probability of about 80 %.
     n_pairs
         Number of pairs: of training runs if each model is a list, else of examples.
+    n_discordant
+        Number of examples (of runs, for areas and perplexities) on which the two
+        differ.
     """
 
     model: str
@@ -100,6 +97,7 @@ class RobustnessDifference:
     verdict: Comparison
     detectable: float
     n_pairs: int
+    n_discordant: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +166,9 @@ class Robustness:
         return target
 
     def _json(self) -> str:
-        return json.dumps(asdict(self), indent=1, allow_nan=False) + "\n"
+        # JSON has no infinity: the interval of a single text has no ends.
+        plain = json.loads(json.dumps(asdict(self)), parse_constant=lambda _: None)
+        return json.dumps(plain, indent=1) + "\n"
 
     def _csv(self) -> str:
         buffer = io.StringIO()
@@ -254,8 +254,9 @@ def _told(one: RobustnessDifference, confidence: float) -> str:
     interval = f"{100 * confidence:g} %: {low:+.1f} to {high:+.1f}"
     if one.verdict != "cannot tell":
         return f"{one.verdict} ({value}, {interval})"
+    where = "" if one.n_discordant else " in all inputs and runs"
     seen = f"{factor * one.detectable:.1f} {unit}".rstrip()
-    return f"cannot tell ({value}, {interval}; {seen} would have been seen)"
+    return f"cannot tell ({value}{where}, {interval}; detectable: {seen})"
 
 
 def _corruptions(rows: Sequence[RobustnessRow]) -> set[str]:
@@ -272,39 +273,3 @@ def _shown(row: RobustnessRow) -> str:
 
 def _write(file: IO[bytes], text: str) -> None:
     file.write(text.encode())
-
-
-@dataclass(frozen=True)
-class Resampling:
-    """Settings of the intervals."""
-
-    confidence: float
-    n_resamples: int
-    seed: int
-
-
-def interval(
-    outcomes: Sequence[NDArray[Any]], statistic: RowStatistic, how: Resampling
-) -> tuple[list[float], float, float]:
-    """Return the value of each model, and an interval of their mean.
-
-    Over several models: Student's t, since each was trained with its own seed. Of one
-    model: the percentile bootstrap over examples.
-    """
-    values = [statistic(array) for array in outcomes]
-    tail = (1 - how.confidence) / 2
-    if len(values) > 1:
-        # Several training runs: their spread is the uncertainty that matters.
-        error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-        half = float(stats.t.ppf(1 - tail, len(values) - 1)) * error
-        mean = float(np.mean(values))
-        return values, mean - half, mean + half
-    (array,) = outcomes
-    rng = np.random.default_rng(how.seed)
-    # One resample at a time: all at once would take 8 bytes per example and resample.
-    resampled = [
-        statistic(array[rng.integers(0, len(array), len(array))])
-        for _ in range(how.n_resamples)
-    ]
-    low, high = np.quantile(resampled, [tail, 1 - tail])
-    return values, float(low), float(high)

@@ -12,12 +12,18 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from eigenheads._checks import Got, check_array_like, check_choice, check_count, fail
+from eigenheads._checks import Got, check_choice, check_count, fail
 from eigenheads._typing import FloatArray
 from eigenheads.robustness._plan import Condition, ErrorMean, EvaluationPlan, Meter
-from eigenheads.robustness._read import device_of, evaluating, logits_of
+from eigenheads.robustness._read import (
+    device_of,
+    evaluating,
+    logits_of,
+    read_array,
+)
 
 _OWNER: Final = "evaluate_robustness"
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
@@ -86,8 +92,7 @@ def read_labelled_texts(
             return _from_batches([batch], tokenizer, special_ids), data
         if isinstance(first, Sequence) and first and isinstance(first[0], str):
             return _from_texts(first, labels, tokenizer), data
-        check_plain_numbers("data[0]", first)
-        array = np.asarray(first.cpu() if isinstance(first, Tensor) else first)
+        array = check_plain_numbers("data[0]", first)
         if array.ndim == 2 and array.dtype.kind in "iu":
             batch = {"input_ids": array, "labels": labels}
             return _from_batches([batch], tokenizer, special_ids), data
@@ -99,15 +104,16 @@ def read_labelled_texts(
     return _from_loader(data, tokenizer, special_ids)
 
 
-def check_plain_numbers(name: str, value: Any) -> None:
-    """Raise unless `value` becomes an array, and is no tensor with gradients."""
+def check_plain_numbers(name: str, value: Any) -> NDArray[Any]:
+    """Return `value` as an array, or raise; a tensor must have no gradients."""
     contract = "an array of numbers"
     if isinstance(value, Tensor) and value.requires_grad:
         got, hint = Got("a tensor that requires grad"), "Use `.detach()`."
         fail(name, contract, got, owner=_OWNER, hint=hint)
-    array = check_array_like(name, value, contract, owner=_OWNER)
+    array: NDArray[Any] = read_array(name, value, owner=_OWNER)
     if array.dtype.kind not in "biuf":
         fail(name, contract, value, owner=_OWNER, error=TypeError)
+    return array
 
 
 def _is_pair(data: Any) -> bool:
@@ -223,10 +229,7 @@ def _read_encoded(batch: Mapping[str, Any]) -> Encoded:
 
 
 def _read_classes(labels: Any, n: int) -> Tensor:
-    check_plain_numbers("labels", labels)
-    y = torch.as_tensor(
-        np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
-    )
+    y = torch.as_tensor(check_plain_numbers("labels", labels))
     if y.shape != (n,) or y.is_floating_point() or bool((y < 0).any()):
         contract = f"{n} whole numbers >= 0: a class per text"
         fail("labels", contract, Got(f"shape {tuple(y.shape)}"), owner=_OWNER)

@@ -142,7 +142,7 @@ def swap_words(
     check_random(generator, owner="swap_words")
     if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.is_complex():
         fail("ids", "a tensor of whole numbers", ids, owner="swap_words")
-    if ids.device.type == "meta" or ids.layout != torch.strided:
+    if ids.is_meta or ids.is_quantized or ids.layout != torch.strided:
         got = Got("none")
         fail("ids", "a dense tensor that holds numbers", got, owner="swap_words")
     hit = torch.rand(ids.shape, generator=generator).to(ids.device) < share

@@ -53,7 +53,7 @@ class HeadCertificate:
 
     See Also
     --------
-    eigenheads.adapters.certify_heads : The same of the heads of a model.
+    eigenheads.adapters.CapturedLayer.certificate : The same of the heads of a model.
     """
 
     counts: tuple[int, ...]

@@ -13,7 +13,8 @@ from eigenheads.adapters import augment_tokens
 from eigenheads.estimators import TokenScreen
 from eigenheads.extend import FloatArray
 from eigenheads.functional import token_distances
-from eigenheads.robustness import corrupt, corrupt_patches, pgd
+from eigenheads.robustness import corrupt_patches, pgd
+from eigenheads_papers._small_corruptions import corrupt_small
 from eigenheads_papers.screening._inputs import (
     SIDE,
     Digits,
@@ -234,7 +235,7 @@ class _Bench:
             )
             is_aimed = condition == "patches aimed"
             return self.patch_attack(places, is_aimed=is_aimed), places
-        noisy = corrupt(self.clean, condition, params.severity, self.rng)
+        noisy = corrupt_small(self.clean, condition, params.severity, self.rng)
         return noisy.astype(np.float32), None
 
     def attack(self, model: Callable[[Tensor], Tensor]) -> Images:

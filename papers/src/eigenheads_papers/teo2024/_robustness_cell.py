@@ -145,7 +145,7 @@ def _condition(
         return torch.cat(parts), y
     rng = np.random.default_rng([int(level), *kind.encode()])
     parts = [
-        corrupt(some, f"imagenet-c/{kind}", int(level), rng)
+        corrupt(some, kind, int(level), rng)
         for some in torch.split(x, _BATCH)
     ]
     return torch.cat(parts), y
@@ -205,7 +205,7 @@ def _measure_layer(
     if not isinstance(attention, RPCAttention):
         return [own, size, 0.0, 0.0, 0.0, 0.0, 0.0]
     rng = np.random.default_rng(0)
-    noisy = model.first_tokens(corrupt(x, "imagenet-c/gaussian_noise", 5, rng))
+    noisy = model.first_tokens(corrupt(x, "gaussian_noise", 5, rng))
     changed, places = _replaced(how, x)
     replaced = _flagged(attention, model.first_tokens(changed))
     hit = torch.from_numpy(places)

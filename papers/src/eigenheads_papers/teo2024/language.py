@@ -98,7 +98,7 @@ def _train_one(
     test = torch.tensor(words.test[: params.n_test])
     # The intervals of the claims are over seeds, so no resampling is needed per model.
     found = evaluate_robustness(
-        model, test, word=words.swapped_in, shares=params.shares, n_resamples=1
+        model, test, word=words.swapped_in, shares=params.shares
     )
     with torch.no_grad():
         tokens = model.first_tokens(test)

@@ -125,7 +125,7 @@ def _train_one(params: Params, name: str, seed: int) -> FloatArray:
     import torch
     from torch.nn import functional as F
 
-    from eigenheads.robustness import corrupt
+    from eigenheads_papers._small_corruptions import corrupt_small
     from eigenheads_papers.teo2024 import _models, _training
 
     rng = np.random.default_rng(seed)
@@ -157,7 +157,7 @@ def _train_one(params: Params, name: str, seed: int) -> FloatArray:
 
     values = [measured(test.x)]
     for kind in CORRUPTIONS:
-        own = [measured(corrupt(test.x, kind, s, rng)) for s in params.severities]
+        own = [measured(corrupt_small(test.x, kind, s, rng)) for s in params.severities]
         values.append(float(np.mean(own)))
     with torch.no_grad():
         tokens = model.first_tokens(torch.tensor(test.x))
