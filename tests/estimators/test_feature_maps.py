@@ -52,6 +52,16 @@ def test_monotone_changes_of_a_feature_do_not_matter_to_quantiles(rng):
     assert np.abs(skewed.predict(np.exp(X)) - plain).max() < 0.05 * np.ptp(y)
 
 
+@pytest.mark.parametrize("feature_map", ["rbf", "quadratic", "quantile", "bins"])
+def test_the_unit_of_the_features_does_not_matter(rng, feature_map):
+    X, y, _ = SingleLocation(d=3, n_tokens=4).sample(120, rng)
+    settings = {"alpha": 1e-2, "feature_map": feature_map}
+    plain = SingleLocationRegressor(**settings).fit(X, y).predict(X)
+    # Powers of two are exact; the square root of a variance rounds.
+    small = SingleLocationRegressor(**settings).fit(X * 2.0**-40, y)
+    assert_allclose(small.predict(X * 2.0**-40), plain, rtol=1e-9, atol=1e-9)
+
+
 # Margins of five standard errors of the accuracy on 2 000 bags (0.008).
 @pytest.mark.parametrize(("name", "d"), [("ring", 4), ("xor", 4)])
 def test_the_quadratic_map_reaches_the_oracle(name, d, rng):

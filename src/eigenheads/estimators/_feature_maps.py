@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
+from scipy.special import ndtri
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.feature_selection import VarianceThreshold
 from sklearn.kernel_approximation import Nystroem
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (
+    FunctionTransformer,
     KBinsDiscretizer,
     PolynomialFeatures,
     QuantileTransformer,
@@ -226,6 +228,11 @@ def _dense(rows: Any) -> NDArray[Any]:
     return rows.toarray() if issparse(rows) else np.asarray(rows)
 
 
+def _normal_scores(ranks: NDArray[Any]) -> NDArray[Any]:
+    """Return the normal quantiles of ranks from 0 to 1, of which the ends are finite."""
+    return np.asarray(ndtri(np.clip(ranks, 1e-7, 1 - 1e-7)))
+
+
 def check_feature_map(feature_map: Any, *, owner: str) -> None:
     """Raise unless this is None, the name of a map, or a transformer."""
     if feature_map is None or hasattr(feature_map, "transform"):
@@ -248,19 +255,20 @@ def fit_feature_map(
         hint = 'Use `feature_map="rbf"`, or reduce the features first.'
         contract = f"at most {_WIDEST_QUADRATIC} features wide for the quadratic map"
         fail("X", contract, Got(f"{d} features"), owner=owner, hint=hint)
+    # Ranks have no unit. The normal output of the transformer and the bins merge values
+    # that differ by less than 1e-7 and 1e-8.
+    ranks = QuantileTransformer(
+        n_quantiles=min(1000, n_tokens), subsample=MOST_TOKENS, random_state=0
+    )
     transformers: dict[str, Callable[[], Any]] = {
         "rbf": lambda: RBFFeatures(),
         "quadratic": lambda: make_pipeline(
             StandardScaler(), PolynomialFeatures(2, include_bias=False)
         ),
-        "quantile": lambda: QuantileTransformer(
-            n_quantiles=min(1000, n_tokens),
-            output_distribution="normal",
-            subsample=MOST_TOKENS,
-            random_state=0,
-        ),
+        "quantile": lambda: make_pipeline(ranks, FunctionTransformer(_normal_scores)),
         "bins": lambda: make_pipeline(
             VarianceThreshold() if np.ptp(tokens, axis=0).max() > 0 else "passthrough",
+            ranks,
             KBinsDiscretizer(
                 min(_N_BINS, n_tokens),
                 encode="onehot-dense",
