@@ -88,6 +88,16 @@ def test_rbf_features_are_the_kernel_of_landmarks(rng):
     assert 0.5 < features.gamma_ * np.median(squares) < 2
 
 
+def test_rbf_features_of_doubles_predict_in_doubles(rng):
+    X, y, _ = SingleLocation(d=3, n_tokens=4).sample(90, rng)
+    seconds = 1.7e9 + y
+    model = SingleLocationRegressor(alpha=1e-2, feature_map="rbf").fit(X, seconds)
+    predicted = model.predict(X)
+    assert len(np.unique(predicted)) == 90
+    # Rounding of 1.7e9 in float64 is 2e-7.
+    assert_allclose(model.predict(X[:1]), predicted[:1], atol=1e-6, rtol=0)
+
+
 def test_constant_columns_are_left_out(rng):
     tokens = np.column_stack([rng.standard_normal(50), np.ones(50)])
     for name in ("quadratic", "bins", "quantile"):

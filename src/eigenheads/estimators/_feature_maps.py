@@ -191,8 +191,6 @@ class FittedFeatureMap:
     """A transformer fitted to tokens, applied in their floating type.
 
     Columns of its output that are constant over the tokens of the fit are left out.
-    Kernel features are in single precision: they approximate a kernel, and passes over
-    them take half the time.
     """
 
     def __init__(self, transformer: Any, tokens: NDArray[Any]) -> None:
@@ -211,11 +209,15 @@ class FittedFeatureMap:
                 self.kept = np.arange(width)
         self.width = len(self.kept)
 
-    def __call__(self, tokens: NDArray[Any]) -> NDArray[Any]:
-        """Return the features of tokens."""
+    def __call__(self, tokens: NDArray[Any], *, in_fit: bool = False) -> NDArray[Any]:
+        """Return the features of tokens.
+
+        A fit has kernel features in single precision: passes over them take half the
+        time.
+        """
         dtype = tokens.dtype
         if isinstance(self.transformer, RBFFeatures):
-            dtype = np.dtype(np.float32)
+            dtype = np.dtype(np.float32) if in_fit else dtype
             mapped = self.transformer._mapped(tokens, dtype)
         else:
             mapped = _dense(self.transformer.transform(tokens))

@@ -5,6 +5,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -233,11 +234,11 @@ class AbstractSingleLocation(BaseEstimator):
         """Return the bags with features that are not far from those of training."""
         return bags
 
-    def _mapped(self, bags: Bags) -> Bags:
+    def _mapped(self, bags: Bags, *, in_fit: bool = False) -> Bags:
         """Return the bags in the features of the map."""
         if self._map is None:
             return bags
-        return replace(bags, tokens=self._map(bags.tokens))
+        return replace(bags, tokens=self._map(bags.tokens, in_fit=in_fit))
 
     def _rows(self) -> NDArray[np.floating]:
         """Return keys and values as compiled code has them, head after head."""
@@ -387,7 +388,8 @@ class AbstractSingleLocation(BaseEstimator):
         owner = type(self).__name__
         self._map = fit_feature_map(self.feature_map, tokens, owner=owner)
         self.feature_map_ = self._map.transformer
-        return replace(data.mapped(self._mapped), n_features=self._map.width)
+        change = partial(self._mapped, in_fit=True)
+        return replace(data.mapped(change), n_features=self._map.width)
 
     def _prepared(self, data: LocationData, kind: AbstractLoss) -> FitState:
         """Return the state of the fit before anything depends on the penalty."""
