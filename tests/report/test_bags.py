@@ -72,6 +72,21 @@ def test_words_and_patches(fitted):
     assert opacity.max() < 1
 
 
+@pytest.mark.parametrize("kind", ["bars", "text", "image"])
+def test_no_token_is_painted_if_none_decides(rng, kind):
+    X = rng.standard_normal((60, 3, 2))
+    model = SingleLocationRegressor().fit(X, rng.standard_normal(60))
+    assert model.pooling_ == "none"
+    display = AttentionDisplay.from_estimator(
+        model, X[0], kind=kind, labels=["a", "b", "c"], patches=(1, 3), ax=axes()
+    )
+    assert display.ax_.get_title() == "No token decides: each has weight 0.33"
+    marks = [bar.get_facecolor() for bar in display.ax_.patches]
+    marks += [drawn.get_bbox_patch().get_alpha() for drawn in display.ax_.texts]
+    assert len(set(marks)) == (kind != "image")
+    assert all(mark == 0.0 for mark in marks if isinstance(mark, float))
+
+
 def test_marked_words_do_not_overlap(fitted):
     model, X, _ = fitted
     words = ["electrocardiographically", "it", "a", "wwwwwwwwwwwwwwww", "w", "w"]
@@ -141,7 +156,7 @@ def test_counts_without_a_law_are_not_predicted(rng, tmp_path):
     model = SingleLocationRegressor().fit(X, y)
     page = write_bag_summary(model, X, y, tmp_path / "fit.html").read_text()
     assert "<strong>No: the targets are not predicted better than shuffled" in page
-    assert "The fit itself predicts a constant" in page
+    assert "The fit itself predicts a constant: no token decides." in page
     assert ">R²</th>" in page
 
 

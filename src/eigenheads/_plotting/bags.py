@@ -194,7 +194,7 @@ class AttentionDisplay:
 
     def _bars(self, axes: "Axes") -> None:
         places = np.arange(len(self.weights))
-        deciding = places == np.abs(self.weights).argmax()
+        deciding = self._decides() & (places == np.abs(self.weights).argmax())
         axes.bar(places, self.weights, color=np.where(deciding, ORANGE, GREY))
         axes.set_axisbelow(True)
         axes.set_ylabel("attention weight")
@@ -205,8 +205,16 @@ class AttentionDisplay:
             axes.set_xticks(places, shown, rotation=60, ha="right")
         self._name_deciding_token(axes)
 
+    def _decides(self) -> bool:
+        """Return whether one token has more weight than another, or is alone."""
+        return len(self.weights) == 1 or bool(np.ptp(self.weights) > 0)
+
     def _name_deciding_token(self, axes: "Axes", *, is_image: bool = False) -> None:
         if self.contributions is None:
+            return
+        if not self._decides():
+            title = f"No token decides: each has weight {self.weights[0]:.2f}"
+            axes.set_title(title, fontsize="medium")
             return
         top = int(np.abs(self.weights).argmax())
         name = f"token {top}"
@@ -230,7 +238,7 @@ class AttentionDisplay:
             axes.figure.draw_without_rendering()  # the layout sets the width
         width = axes.get_window_extent().width / axes.figure.dpi * 72
         places = _word_places(labels, min(_LINE, int(width / _CHARACTER)))
-        shares = np.abs(self.weights) / scale
+        shares = np.abs(self.weights) / scale * self._decides()
         for word, weight, (line, column) in zip(labels, shares, places, strict=True):
             mark = {"facecolor": ORANGE, "alpha": 0.85 * float(weight), "pad": 1.5}
             axes.annotate(

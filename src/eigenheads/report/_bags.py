@@ -38,8 +38,9 @@ _NAMES = {
 _WEIGHTS = {
     "attention": "The token with the largest weight has {peak:.0%} of the weight of "
     "its bag (median over bags).",
-    "mean": "The fit itself chose mean pooling, in which all tokens have one weight.",
-    "none": "The fit itself predicts a constant: no law was found.",
+    "mean": "The fit itself chose mean pooling: all tokens of a bag have equal weight, "
+    "and no token decides.",
+    "none": "The fit itself predicts a constant: no token decides.",
 }
 
 

@@ -157,16 +157,23 @@ class AbstractSingleLocation(BaseEstimator):
         -------
         index : ndarray of shape (n_bags,) or (n_bags, n_heads)
             Position within the bag of the token with the largest weight; for
-            ``head="erf"``, largest in absolute value.
+            ``head="erf"``, largest in absolute value. -1 if no token decides: the key
+            is zero, as in mean pooling (see ``pooling_``), and all weights are equal.
         """
         if is_dask(X):
             return np.concatenate([self.locate(block) for block in row_blocks(X)])
         bags = self._read_fitted(X)
-        found = [
-            deciding_tokens(bags, scores, head=self.head)
-            for scores in self._scores(bags)
-        ]
-        return found[0] if len(found) == 1 else np.column_stack(found)
+        places = np.column_stack(
+            [
+                deciding_tokens(bags, scores, head=self.head)
+                for scores in self._scores(bags)
+            ]
+        )
+        has_key = np.atleast_2d(self.coef_key_).any(axis=1)
+        if self.head == "radial":
+            has_key |= np.atleast_1d(self.coef_radius_) != 0
+        places[:, ~has_key] = -1
+        return places[:, 0] if len(has_key) == 1 else places
 
     def contributions(self, X: Any) -> list[NDArray[np.floating]]:
         """Return what each token adds to the outputs of its bag.
