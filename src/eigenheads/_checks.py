@@ -368,7 +368,9 @@ def as_numpy(name: str, value: object, *, owner: str) -> np.ndarray[Any, Any]:
     _check_unmasked(name, value, owner=owner)
     if is_torch_array(value):
         _check_has_data(name, value, owner=owner)
-        value = value.detach().cpu()
+        value = value.detach().cpu().resolve_conj().resolve_neg()
+        if str(value.dtype).startswith(("torch.bfloat", "torch.float8")):
+            value = value.float()  # NumPy has no such numbers
     try:
         return np.asarray(value)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
@@ -402,7 +404,7 @@ def without_traps(name: str, value: _Kind, *, owner: str) -> _Kind | NDArray[Any
     Its checks drop masks, and cannot convert tensors with gradients or without data.
     """
     if is_torch_array(value) or isinstance(value, np.ma.MaskedArray):
-        return as_numpy(name, value, owner=owner)
+        return check_array_like(name, value, "an array", owner=owner)
     return value
 
 
@@ -452,7 +454,11 @@ def _check_unmasked(name: str, value: object, *, owner: str) -> None:
 
 
 def _check_has_data(name: str, tensor: Any, *, owner: str) -> None:
-    if tensor.device.type == "meta" or tensor.is_sparse or tensor.is_quantized:
+    if tensor.is_nested:
+        got, hint = Got("a nested tensor"), "Pass a list: `list(X.unbind())`."
+        fail(name, "a dense tensor", got, owner=owner, hint=hint)
+    is_dense = str(tensor.layout) == "torch.strided" and not tensor.is_quantized
+    if tensor.device.type == "meta" or not is_dense:
         kind = "a meta" if tensor.device.type == "meta" else "a sparse or quantized"
         got = Got(f"{kind} tensor")
         fail(name, "a dense tensor that holds numbers", got, owner=owner)

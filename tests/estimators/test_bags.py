@@ -10,6 +10,7 @@ from scipy.sparse import csr_array
 from sklearn.preprocessing import StandardScaler
 
 from eigenheads.estimators import (
+    BagPooling,
     PooledBagRegressor,
     SingleLocationRegressor,
     SingleLocationRegressorCV,
@@ -319,3 +320,38 @@ def test_sparse_bags_are_read_as_dense_ones(rng):
 def test_bad_groups_are_named(table, groups, message):
     with pytest.raises((ValueError, TypeError), match=re.escape(message)):
         group_bags(table, groups)
+
+
+@pytest.mark.torch
+def test_tensors_that_numpy_does_not_have_are_read(rng):
+    torch = pytest.importorskip("torch")
+    numbers = torch.tensor(rng.integers(-4, 5, size=(6, 3, 2)), dtype=torch.float32)
+    turned = torch.complex(torch.zeros_like(numbers), -numbers).conj().imag
+    assert turned.is_neg()
+    low = numbers.bfloat16(), numbers.to(torch.float8_e4m3fn)
+    for tensor in (turned, *low):
+        for X in (tensor, list(tensor)):
+            tokens = read(X).tokens
+            assert tokens.dtype == np.float32
+            assert_array_equal(tokens, numbers.numpy().reshape(-1, 2))
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:The PyTorch API of nested")
+@pytest.mark.parametrize(
+    "model",
+    [SingleLocationRegressor(), BagPooling(), TokenTransformer(StandardScaler())],
+)
+def test_tensors_that_are_no_arrays_get_a_sentence(model):
+    torch = pytest.importorskip("torch")
+    rows = torch.ones(4, 3)
+    sparse = rows.to_sparse_csr()
+    nested = torch.nested.nested_tensor([rows, rows[:2]])
+    for tensor, message in (
+        (sparse, "a dense tensor that holds numbers; got a sparse"),
+        (nested, r"a dense tensor; got a nested tensor. Pass a list: `list\(X.unb"),
+    ):
+        with pytest.raises(ValueError, match=f"`X` must be {message}"):
+            model.fit(tensor, np.arange(4.0))
+        with pytest.raises(ValueError, match=rf"`X\[0\]` must be {message}"):
+            model.fit([tensor, rows], np.arange(2.0))

@@ -243,8 +243,9 @@ def _n_axes(bag: object) -> int:
 def _as_bag(bag: Any, index: int, owner: str) -> NDArray[Any]:
     if issparse(bag):
         bag = bag.toarray()
+    bag = without_traps(f"X[{index}]", bag, owner=owner)
     try:
-        array = _numbers(np.asarray(without_traps(f"X[{index}]", bag, owner=owner)))
+        array = _numbers(np.asarray(bag))
     except ValueError:  # rows of several widths
         array = None
     if array is None or bag is None:

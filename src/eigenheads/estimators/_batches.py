@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from array_api_compat import is_torch_array
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
@@ -71,7 +72,8 @@ def is_stream(X: Any, y: Any) -> bool:
     """Return whether `X` comes in batches: of Dask, a callable or an iterable."""
     if is_dask(X):
         return True
-    is_data = isinstance(X, list | tuple | str | bytes | dict) or hasattr(X, "shape")
+    is_data = isinstance(X, list | tuple | str | bytes | dict) or is_torch_array(X)
+    is_data = is_data or hasattr(X, "shape")  # which nested tensors do not answer
     is_batches = callable(X) or (hasattr(X, "__iter__") and not is_data)
     return y is None and is_batches and not hasattr(X, "__array__")
 

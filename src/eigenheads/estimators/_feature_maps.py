@@ -231,7 +231,7 @@ def _dense(rows: Any) -> NDArray[Any]:
 
 
 def _normal_scores(ranks: NDArray[Any]) -> NDArray[Any]:
-    """Return the normal quantiles of ranks from 0 to 1, of which the ends are finite."""
+    """Return the normal quantiles of ranks from 0 to 1, finite at both ends."""
     return np.asarray(ndtri(np.clip(ranks, 1e-7, 1 - 1e-7)))
 
 
