@@ -11,6 +11,7 @@ from sklearn.model_selection import GridSearchCV, KFold, LeaveOneOut
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from eigenheads._plotting.svg import render_svg
 from eigenheads.datasets import SingleLocation
 from eigenheads.estimators import (
     SingleLocationClassifier,
@@ -85,6 +86,23 @@ def test_no_token_is_painted_if_none_decides(rng, kind):
     marks += [drawn.get_bbox_patch().get_alpha() for drawn in display.ax_.texts]
     assert len(set(marks)) == (kind != "image")
     assert all(mark == 0.0 for mark in marks if isinstance(mark, float))
+
+
+@pytest.mark.parametrize("kind", ["bars", "text"])
+def test_dollars_are_drawn_as_dollars(fitted, kind):
+    model, X, _ = fitted
+    words = ["$5", "$x_{$", "from $5 to $6", "a", "\\$", "b"]
+
+    def draw(figure):
+        display = AttentionDisplay.from_estimator(
+            model, X[0], kind=kind, labels=words, ax=figure.subplots()
+        )
+        display.output = "logit of $x^{$"
+        display.plot(kind=kind, ax=display.ax_)
+
+    drawn = render_svg(draw, size=(6.0, 3.0)).decode()
+    for word in (*words, "to the logit of $x^{$"):
+        assert f"{word}</text>" in drawn
 
 
 def test_marked_words_do_not_overlap(fitted):

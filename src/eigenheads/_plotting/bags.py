@@ -17,7 +17,7 @@ from eigenheads._checks import (
     check_text,
     fail,
 )
-from eigenheads._plotting.svg import GREY, ORANGE
+from eigenheads._plotting.svg import GREY, ORANGE, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -225,7 +225,7 @@ class AttentionDisplay:
             name += f" (row {row}, column {column})"
         axes.set_title(
             f"{name} has weight {self.weights[top]:.2f}{chr(10) if is_image else ' '}"
-            f"and adds {self.contributions[top]:+.3g} to the {self.output}",
+            f"and adds {self.contributions[top]:+.3g} to the {plain(self.output)}",
             fontsize="medium",
         )
 
@@ -242,7 +242,7 @@ class AttentionDisplay:
         for word, weight, (line, column) in zip(labels, shares, places, strict=True):
             mark = {"facecolor": ORANGE, "alpha": 0.85 * float(weight), "pad": 1.5}
             axes.annotate(
-                word,
+                plain(word),
                 (0, 1),
                 (column * _CHARACTER, -(line + 0.5) * _LEADING),
                 xycoords="axes fraction",
@@ -294,8 +294,8 @@ def _word_places(words: Sequence[str], width: int) -> list[tuple[int, int]]:
 
 
 def _short(label: str) -> str:
-    """Return the beginning of a long label."""
-    return label if len(label) <= _LABEL else label[: _LABEL - 1] + "…"
+    """Return the beginning of a long label, to be drawn."""
+    return plain(label if len(label) <= _LABEL else label[: _LABEL - 1] + "…")
 
 
 def _column(values: NDArray[Any], index: int, name: str) -> NDArray[Any]:

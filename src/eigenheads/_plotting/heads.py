@@ -9,7 +9,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from eigenheads._plotting.svg import BLUE, GREEN, GREY, INK, ORANGE
+from eigenheads._plotting.svg import BLUE, GREEN, GREY, INK, ORANGE, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,7 +97,7 @@ def draw_head_map(
     bar = figure.colorbar(mesh, ax=axes, pad=0.02, extend=_extend(one, values))
     bar.outline.set_visible(False)
     bar.locator = MaxNLocator(3)
-    axes.set_title(one.title, fontsize="small")
+    axes.set_title(plain(one.title), fontsize="small")
     axes.invert_yaxis()
     _label(axes, values.shape, layers)
     if one.found is not None:
@@ -208,7 +208,7 @@ def _strip(axes: "Axes", one: HeadStrip) -> None:
     axes.set_xticks(places, [str(int(layer)) for layer in one.layers])
     axes.set_xlim(-0.6, n_layers - 0.4)
     axes.set_xlabel("layer")
-    axes.set_title(one.title, fontsize="small")
+    axes.set_title(plain(one.title), fontsize="small")
 
 
 def _band(
