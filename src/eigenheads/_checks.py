@@ -401,8 +401,19 @@ def check_array_like(
 def without_traps(name: str, value: _Kind, *, owner: str) -> _Kind | NDArray[Any]:
     """Return `value` for scikit-learn to check: tensors as arrays, no masked array.
 
-    Its checks drop masks, and cannot convert tensors with gradients or without data.
+    Its checks drop masks, cannot convert tensors with gradients or without data, take
+    dates for numbers, and read sparse matrices whose indices point outside them.
     """
+    if getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M"):
+        hint = 'Divide durations by `np.timedelta64(1, "s")`.'
+        got = Got(f"dtype {value.dtype}")  # type: ignore[attr-defined]
+        fail(name, "free of dates and durations", got, owner=owner, hint=hint)
+    if hasattr(value, "check_format"):
+        try:
+            value.check_format(full_check=True)
+        except ValueError as error:
+            got = Got(f"a damaged one: {error}")
+            fail(name, "a valid sparse matrix", got, owner=owner)
     if is_torch_array(value) or isinstance(value, np.ma.MaskedArray):
         return check_array_like(name, value, "an array", owner=owner)
     return value
@@ -446,6 +457,10 @@ def check_float_arrays(owner: str, *, finite: bool = True, **arrays: Array) -> A
 
 
 def _check_unmasked(name: str, value: object, *, owner: str) -> None:
+    if isinstance(value, list | tuple):
+        for part in value:
+            if isinstance(part, np.ma.MaskedArray):
+                _check_unmasked(name, part, owner=owner)
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         n_masked = int(np.ma.getmaskarray(value).sum())
         got = Got(f"{n_masked} masked of {value.size}")

@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from sklearn.base import clone
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.utils.estimator_checks import estimator_checks_generator
@@ -220,3 +221,13 @@ def test_numbers_of_folds_beyond_the_bags_are_refused(rng):
         ValueError, match="`cv` must be an integer from 2 to 12; got 13"
     ):
         compare_bag_estimators(X, y, cv=13)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_a_weight_of_zero_leaves_a_bag_out(rng, pooling):
+    X, y = rng.standard_normal((40, 3, 2)), rng.standard_normal(40)
+    X[30:] += 100.0
+    model = PooledBagRegressor(pooling, estimator=Ridge())
+    weights = (np.arange(40) < 30).astype(float)
+    without = clone(model).fit(X[:30], y[:30]).predict(X)
+    assert_allclose(model.fit(X, y, weights).predict(X), without, rtol=1e-10)

@@ -11,7 +11,9 @@ from sklearn.preprocessing import StandardScaler
 
 from eigenheads.estimators import (
     BagPooling,
+    PooledBagClassifier,
     PooledBagRegressor,
+    SingleLocationClassifier,
     SingleLocationRegressor,
     SingleLocationRegressorCV,
     TokenTransformer,
@@ -314,6 +316,12 @@ def test_sparse_bags_are_read_as_dense_ones(rng):
         ),
         (np.ones((2, 1)), [None, "a"], "an id for every row; got None at row 0."),
         (np.ones((2, 1)), [[1], [1, 2]], "`by` must be one id per row; got [[1], [1"),
+        (np.ones((2, 1)), [1, "1"], "`by` must be ids of one type; got [1, '1']"),
+        (
+            np.ones((2, 1)),
+            np.array([1, "1"], dtype=object),
+            "`by` must be ids of one type; got an array",
+        ),
         ([[1.0], [1.0, 2.0]], [1, 2], "`table` must be of shape (n_tokens, n_feat"),
     ],
 )
@@ -355,3 +363,28 @@ def test_tensors_that_are_no_arrays_get_a_sentence(model):
             model.fit(tensor, np.arange(4.0))
         with pytest.raises(ValueError, match=rf"`X\[0\]` must be {message}"):
             model.fit([tensor, rows], np.arange(2.0))
+
+
+@pytest.mark.parametrize("model", [SingleLocationClassifier(), PooledBagClassifier()])
+def test_labels_that_are_none_get_a_sentence(rng, model):
+    X = rng.standard_normal((30, 4, 3))
+    with pytest.raises(ValueError, match="got labels of types NoneType, str"):
+        model.fit(X, [None, "a"] * 15)
+    days = np.arange(30).astype("timedelta64[D]")
+    with pytest.raises(ValueError, match="`y` must be free of dates and durations"):
+        model.fit(X, days)
+    with pytest.raises(ValueError, match=r"`X\[0\]` must be free of dates and dur"):
+        model.fit(list(X.astype("timedelta64[s]")), np.arange(30) % 2)
+
+
+def test_texts_of_any_length_are_labels(rng):
+    labels = np.array(["a", "bb"] * 15, dtype=np.dtypes.StringDType())
+    model = PooledBagClassifier().fit(rng.standard_normal((30, 4, 3)), labels)
+    assert model.classes_.tolist() == ["a", "bb"]
+
+
+@pytest.mark.parametrize("model", [SingleLocationRegressor(), PooledBagRegressor()])
+def test_arrays_of_unknown_length_get_a_sentence(rng, model):
+    array = pytest.importorskip("dask.array").from_array(rng.standard_normal((9, 2, 3)))
+    with pytest.raises(ValueError, match="`X` must be an array of known length"):
+        model.fit(array[array[:, 0, 0] > -9], np.arange(9.0))
