@@ -96,7 +96,7 @@ def bag_rows(X: Any, *, owner: str) -> tuple[Any, NDArray[np.int64] | None]:
     """Return rows and the lengths of bags; None if rows are bags of one token."""
     X = without_traps("X", X, owner=owner)
     n_axes = getattr(X, "ndim", None)
-    check_length(X, owner=owner)
+    check_known_length(X, owner=owner)
     check_is_no_groupby(X, owner=owner)
     if is_frame(X):
         _check_frame(X, owner)
@@ -119,7 +119,7 @@ def bag_rows(X: Any, *, owner: str) -> tuple[Any, NDArray[np.int64] | None]:
     return X, None
 
 
-def check_length(X: Any, *, owner: str) -> None:
+def check_known_length(X: Any, *, owner: str) -> None:
     """Raise if `X` is a Dask array that does not know its length."""
     if any(side != side for side in getattr(X, "shape", ())):
         hint = "Call `X.compute_chunk_sizes()` first."

@@ -18,7 +18,7 @@ from eigenheads._checks import (
     without_traps,
 )
 from eigenheads._files import read_arrays, write_arrays
-from eigenheads.estimators._bags import bag_rows, check_length
+from eigenheads.estimators._bags import bag_rows, check_known_length
 
 # Bags and targets, optionally with weights.
 Batch: TypeAlias = tuple[Any, ...]
@@ -198,7 +198,7 @@ class Batches:
 def _dask_batches(X: Any, y: Any, sample_weight: Any, owner: str) -> Iterator[Batch]:
     if y is None:
         raise ValueError(f"{owner} requires y to be passed, but the target y is None.")
-    check_length(X, owner=owner)
+    check_known_length(X, owner=owner)
     targets = plain_array("y", y, owner=owner)
     weights = None
     if sample_weight is not None:

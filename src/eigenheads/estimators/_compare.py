@@ -246,8 +246,9 @@ def compare_bag_estimators(
             if not has_classes:
                 scores[name].append(np.nan)
                 continue
-            has_groups = groups is not None and has_fit_parameter(estimator, "groups")
-            extra = {"groups": groups[train]} if has_groups else {}
+            extra = {}
+            if groups is not None and has_fit_parameter(estimator, "groups"):
+                extra = {"groups": groups[train]}
             model = clone(estimator).fit(_taken(given, train), targets[train], **extra)
             score = check_scoring(model, scoring)
             with warnings.catch_warnings():

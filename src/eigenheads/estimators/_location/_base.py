@@ -173,7 +173,7 @@ class AbstractSingleLocation(BaseEstimator):
         if self.head == "radial":
             has_key |= np.atleast_1d(self.coef_radius_) != 0
         places[:, ~has_key] = -1
-        return places[:, 0] if len(has_key) == 1 else places
+        return places[:, 0] if places.shape[1] == 1 else places
 
     def contributions(self, X: Any) -> list[NDArray[np.floating]]:
         """Return what each token adds to the outputs of its bag.
