@@ -75,11 +75,16 @@ def flat_saddle(X, w, u, g, p):
 def test_a_point_without_curvature_is_no_minimum():
     # x² - y³: no curvature is negative at zero, and the risk falls along y.
     model = Model(flat_saddle, weights={"k": "free"}, planted=("b",), tokens=Token())
-    points = critical_points(model, d=6, n_starts=4)
+    points = [
+        point
+        for seed in range(4)
+        for point in critical_points(model, d=6, n_starts=2, seed=seed)
+    ]
     for point in points:
         assert abs(point.overlaps["k.b"]) < 0.05
         assert risk(model, {"k.b": 0.3, "k.k": 0.09}, d=6) < point.risk
-    assert {(point.kind, point.index) for point in points} == {("undecided", 0)}
+    # The samples move the point, to places where the curvature may be below zero.
+    assert {point.kind for point in points} == {"undecided", "saddle"}
 
 
 def test_bad_input_gets_a_sentence():

@@ -27,9 +27,9 @@ from eigenheads.models._start import check_start, curve_pairs, recorded
 _DIFFERENCE = 1e-3
 _MOST_ITERATIONS = 60
 _LONGEST_STEP = 0.5
-# Independent sets of samples, whose spread is the error of a curvature; a curvature
-# within this many standard errors of zero counts as zero.
-_SETS = 4
+# Sets of samples that did not place the point, whose spread is the error of a
+# curvature; a curvature within this many standard errors of zero counts as zero.
+_SETS = 8
 _ERRORS = 4.0
 # Longest part of a weight outside the planted directions that counts as none.
 _SHORT = 0.05
@@ -200,7 +200,8 @@ def critical_points(
         found.append(at)
         names = dict(zip(curves, at.tolist(), strict=True))
         points.append(surface.described(state, names))
-    return sorted(points, key=lambda point: point.risk)
+    # Mirror images have one risk, up to rounding: their overlaps decide.
+    return sorted(points, key=lambda p: (round(p.risk, 9), *p.overlaps.values()))
 
 
 class _Surface:
@@ -314,7 +315,7 @@ class _Surface:
         self, state: FloatArray, overlaps: dict[str, float]
     ) -> StationaryPoint:
         """Return the critical point with its curvatures and kind."""
-        sets = [self.with_samples(number) for number in range(_SETS)]
+        sets = [self.with_samples(number) for number in range(1, _SETS + 1)]
         values = np.array([one.curvatures(state) for one in sets])
         both, errors = values.mean(axis=0), values.std(axis=0, ddof=1) / _SETS**0.5
         flat = np.maximum(_ERRORS * errors, 1e-5 * np.abs(both).max())
