@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone, is_classifier
 
 import eigenheads
-from eigenheads._checks import Got, check_count, check_path, fail
+from eigenheads._checks import Got, as_numpy, check_count, check_path, fail
 from eigenheads._files import write_atomically
 from eigenheads._plotting.bags import draw_weights, last_estimator
 from eigenheads._plotting.svg import embedded_svg, render_svg
@@ -104,7 +104,7 @@ def write_bag_summary(
     scores = _shuffled_scores(
         fitted,
         bags,
-        np.asarray(y),
+        as_numpy("y", y, owner=_OWNER),
         groups=groups,
         cv=cv,
         scoring=comparison.scoring,
