@@ -368,7 +368,9 @@ def as_numpy(name: str, value: object, *, owner: str) -> np.ndarray[Any, Any]:
     _check_unmasked(name, value, owner=owner)
     if is_torch_array(value):
         _check_has_data(name, value, owner=owner)
-        value = value.detach().cpu()
+        value = value.detach().cpu().resolve_conj().resolve_neg()
+        if str(value.dtype).startswith(("torch.bfloat", "torch.float8")):
+            value = value.float()  # NumPy has no such numbers
     try:
         return np.asarray(value)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
@@ -399,10 +401,21 @@ def check_array_like(
 def without_traps(name: str, value: _Kind, *, owner: str) -> _Kind | NDArray[Any]:
     """Return `value` for scikit-learn to check: tensors as arrays, no masked array.
 
-    Its checks drop masks, and cannot convert tensors with gradients or without data.
+    Its checks drop masks, cannot convert tensors with gradients or without data, take
+    dates for numbers, and read sparse matrices whose indices point outside them.
     """
+    if getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M"):
+        hint = 'Divide durations by `np.timedelta64(1, "s")`.'
+        got = Got(f"dtype {value.dtype}")  # type: ignore[attr-defined]
+        fail(name, "free of dates and durations", got, owner=owner, hint=hint)
+    if hasattr(value, "check_format"):
+        try:
+            value.check_format(full_check=True)
+        except ValueError as error:
+            got = Got(f"a damaged one: {error}")
+            fail(name, "a valid sparse matrix", got, owner=owner)
     if is_torch_array(value) or isinstance(value, np.ma.MaskedArray):
-        return as_numpy(name, value, owner=owner)
+        return check_array_like(name, value, "an array", owner=owner)
     return value
 
 
@@ -444,6 +457,10 @@ def check_float_arrays(owner: str, *, finite: bool = True, **arrays: Array) -> A
 
 
 def _check_unmasked(name: str, value: object, *, owner: str) -> None:
+    if isinstance(value, list | tuple):
+        for part in value:
+            if isinstance(part, np.ma.MaskedArray):
+                _check_unmasked(name, part, owner=owner)
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         n_masked = int(np.ma.getmaskarray(value).sum())
         got = Got(f"{n_masked} masked of {value.size}")
@@ -452,7 +469,11 @@ def _check_unmasked(name: str, value: object, *, owner: str) -> None:
 
 
 def _check_has_data(name: str, tensor: Any, *, owner: str) -> None:
-    if tensor.device.type == "meta" or tensor.is_sparse or tensor.is_quantized:
+    if tensor.is_nested:
+        got, hint = Got("a nested tensor"), "Pass a list: `list(X.unbind())`."
+        fail(name, "a dense tensor", got, owner=owner, hint=hint)
+    is_dense = str(tensor.layout) == "torch.strided" and not tensor.is_quantized
+    if tensor.device.type == "meta" or not is_dense:
         kind = "a meta" if tensor.device.type == "meta" else "a sparse or quantized"
         got = Got(f"{kind} tensor")
         fail(name, "a dense tensor that holds numbers", got, owner=owner)

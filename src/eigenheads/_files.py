@@ -6,9 +6,7 @@ or absent, whenever the process is killed.
 
 import gzip
 import hashlib
-import importlib.util
 import json
-import marshal
 import os
 import socket
 import stat
@@ -190,21 +188,17 @@ def check_gzip(
 
 
 def check_module_file(path: Path) -> None:
-    """Remove a damaged module of the cache, or damaged bytecode, to be written again.
+    """Remove a damaged module of the cache, to be written again.
 
     The caller compares the text of the module; here it is made sure that it is one.
     """
-    compiled = Path(importlib.util.cache_from_source(str(path)))
-    for file in (path, compiled):
-        if not file.exists():
-            continue
-        try:
-            check_regular(file, _LARGEST_MODULE)
-            content = file.read_bytes()
-            # Python compares the first 16 bytes with the source, and not the rest.
-            content.decode() if file == path else marshal.loads(content[16:])
-        except (ValueError, EOFError, TypeError):
-            file.unlink()
+    if not path.exists():
+        return
+    try:
+        check_regular(path, _LARGEST_MODULE)
+        path.read_text(encoding="utf-8")
+    except ValueError:
+        path.unlink()
 
 
 def check_stored(path: Path) -> None:

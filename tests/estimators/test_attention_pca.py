@@ -314,3 +314,12 @@ def test_a_share_of_the_variance(share):
     assert model.explained_variance_ratio_.sum() >= share
     with pytest.raises(ValueError, match="an integer for `partial_fit`"):
         AttentionPCA(share).partial_fit(X)
+
+
+@pytest.mark.parametrize(("part", "number"), [("indices", 9), ("indptr", 10**6)])
+def test_a_damaged_sparse_matrix_is_refused(rng, part, number):
+    # Its products would read outside the arrays.
+    rows = csr_array(rng.standard_normal((20, 5)))
+    getattr(rows, part)[3] = number
+    with pytest.raises(ValueError, match="`X` must be a valid sparse matrix; got a"):
+        AttentionPCA(2).fit(rows)

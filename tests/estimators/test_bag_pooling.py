@@ -5,11 +5,14 @@ import warnings
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from sklearn.base import clone
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
+from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from eigenheads.datasets import BagLaw, SingleLocation
 from eigenheads.estimators import (
+    BagComparison,
     BagPooling,
     PooledBagClassifier,
     PooledBagRegressor,
@@ -107,7 +110,7 @@ def test_any_estimator_of_rows_can_be_used(rng):
 
 
 def test_the_comparison_is_paired_and_names_the_better_model(rng):
-    bags, y, _ = SingleLocation(d=6, n_tokens=5).sample(150, rng)
+    bags, y, _ = SingleLocation(d=6, n_tokens=5).sample(300, rng)
     named = {
         "mean": PooledBagRegressor(),
         "one token": SingleLocationRegressor(alpha=1e-3),
@@ -180,3 +183,51 @@ def test_folds_that_are_none_are_refused(rng, cv):
     X, y = rng.standard_normal((12, 4, 3)), rng.standard_normal(12)
     with pytest.raises(TypeError, match="`cv` must be an integer, a splitter"):
         compare_bag_estimators(X, y, cv=cv)
+
+
+@pytest.mark.parametrize("is_classified", [False, True])
+@pytest.mark.parametrize("cv", [None, 4])
+def test_groups_are_never_divided(rng, is_classified, cv):
+    # Copies of a bag with a target that only copies tell: R² and AUC are high if a
+    # group is on both sides, and at most those of a constant if it is not.
+    groups = np.repeat(np.arange(12), 5)
+    X, y = rng.standard_normal((12, 3, 40))[groups], rng.standard_normal(12)[groups]
+    model = PooledBagRegressor(estimator=KNeighborsRegressor(1))
+    if is_classified:
+        y, model = y > 0, PooledBagClassifier(estimator=KNeighborsClassifier(1))
+    compared = compare_bag_estimators(
+        X, y, estimators={"nearest": model}, groups=groups, cv=cv
+    )
+    assert compared.scores["nearest"].mean() < 0.9
+
+
+def test_undefined_scores_are_named_and_last(rng):
+    X, y = rng.standard_normal((40, 3, 2)), np.arange(40) == 0
+    named = {"mean": PooledBagClassifier(estimator=LogisticRegression())}
+    compared = compare_bag_estimators(X, y, estimators=named)
+    assert str(compared).splitlines()[1:] == [
+        "mean  undefined",
+        "roc_auc is undefined on 4 of 4 folds: their bags have one class, or are too "
+        "few. Use fewer folds or more bags.",
+    ]
+    scores = {"none": np.array([np.nan, 1.0]), "good": np.array([0.9, 0.9])}
+    table = BagComparison("roc_auc", "good", scores, 1.0).table()
+    assert [row["estimator"] for row in table] == ["good", "none"]
+
+
+def test_numbers_of_folds_beyond_the_bags_are_refused(rng):
+    X, y = rng.standard_normal((12, 4, 3)), rng.standard_normal(12)
+    with pytest.raises(
+        ValueError, match="`cv` must be an integer from 2 to 12; got 13"
+    ):
+        compare_bag_estimators(X, y, cv=13)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_a_weight_of_zero_leaves_a_bag_out(rng, pooling):
+    X, y = rng.standard_normal((40, 3, 2)), rng.standard_normal(40)
+    X[30:] += 100.0
+    model = PooledBagRegressor(pooling, estimator=Ridge())
+    weights = (np.arange(40) < 30).astype(float)
+    without = clone(model).fit(X[:30], y[:30]).predict(X)
+    assert_allclose(model.fit(X, y, weights).predict(X), without, rtol=1e-10)

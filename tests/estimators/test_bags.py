@@ -10,7 +10,10 @@ from scipy.sparse import csr_array
 from sklearn.preprocessing import StandardScaler
 
 from eigenheads.estimators import (
+    BagPooling,
+    PooledBagClassifier,
     PooledBagRegressor,
+    SingleLocationClassifier,
     SingleLocationRegressor,
     SingleLocationRegressorCV,
     TokenTransformer,
@@ -313,9 +316,75 @@ def test_sparse_bags_are_read_as_dense_ones(rng):
         ),
         (np.ones((2, 1)), [None, "a"], "an id for every row; got None at row 0."),
         (np.ones((2, 1)), [[1], [1, 2]], "`by` must be one id per row; got [[1], [1"),
+        (np.ones((2, 1)), [1, "1"], "`by` must be ids of one type; got [1, '1']"),
+        (
+            np.ones((2, 1)),
+            np.array([1, "1"], dtype=object),
+            "`by` must be ids of one type; got an array",
+        ),
         ([[1.0], [1.0, 2.0]], [1, 2], "`table` must be of shape (n_tokens, n_feat"),
     ],
 )
 def test_bad_groups_are_named(table, groups, message):
     with pytest.raises((ValueError, TypeError), match=re.escape(message)):
         group_bags(table, groups)
+
+
+@pytest.mark.torch
+def test_tensors_that_numpy_does_not_have_are_read(rng):
+    torch = pytest.importorskip("torch")
+    numbers = torch.tensor(rng.integers(-4, 5, size=(6, 3, 2)), dtype=torch.float32)
+    turned = torch.complex(torch.zeros_like(numbers), -numbers).conj().imag
+    assert turned.is_neg()
+    low = numbers.bfloat16(), numbers.to(torch.float8_e4m3fn)
+    for tensor in (turned, *low):
+        for X in (tensor, list(tensor)):
+            tokens = read(X).tokens
+            assert tokens.dtype == np.float32
+            assert_array_equal(tokens, numbers.numpy().reshape(-1, 2))
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:The PyTorch API of nested")
+@pytest.mark.parametrize(
+    "model",
+    [SingleLocationRegressor(), BagPooling(), TokenTransformer(StandardScaler())],
+)
+def test_tensors_that_are_no_arrays_get_a_sentence(model):
+    torch = pytest.importorskip("torch")
+    rows = torch.ones(4, 3)
+    sparse = rows.to_sparse_csr()
+    nested = torch.nested.nested_tensor([rows, rows[:2]])
+    for tensor, message in (
+        (sparse, "a dense tensor that holds numbers; got a sparse"),
+        (nested, r"a dense tensor; got a nested tensor. Pass a list: `list\(X.unb"),
+    ):
+        with pytest.raises(ValueError, match=f"`X` must be {message}"):
+            model.fit(tensor, np.arange(4.0))
+        with pytest.raises(ValueError, match=rf"`X\[0\]` must be {message}"):
+            model.fit([tensor, rows], np.arange(2.0))
+
+
+@pytest.mark.parametrize("model", [SingleLocationClassifier(), PooledBagClassifier()])
+def test_labels_that_are_none_get_a_sentence(rng, model):
+    X = rng.standard_normal((30, 4, 3))
+    with pytest.raises(ValueError, match="got labels of types NoneType, str"):
+        model.fit(X, [None, "a"] * 15)
+    days = np.arange(30).astype("timedelta64[D]")
+    with pytest.raises(ValueError, match="`y` must be free of dates and durations"):
+        model.fit(X, days)
+    with pytest.raises(ValueError, match=r"`X\[0\]` must be free of dates and dur"):
+        model.fit(list(X.astype("timedelta64[s]")), np.arange(30) % 2)
+
+
+def test_texts_of_any_length_are_labels(rng):
+    labels = np.array(["a", "bb"] * 15, dtype=np.dtypes.StringDType())
+    model = PooledBagClassifier().fit(rng.standard_normal((30, 4, 3)), labels)
+    assert model.classes_.tolist() == ["a", "bb"]
+
+
+@pytest.mark.parametrize("model", [SingleLocationRegressor(), PooledBagRegressor()])
+def test_arrays_of_unknown_length_get_a_sentence(rng, model):
+    array = pytest.importorskip("dask.array").from_array(rng.standard_normal((9, 2, 3)))
+    with pytest.raises(ValueError, match="`X` must be an array of known length"):
+        model.fit(array[array[:, 0, 0] > -9], np.arange(9.0))

@@ -52,6 +52,16 @@ def test_monotone_changes_of_a_feature_do_not_matter_to_quantiles(rng):
     assert np.abs(skewed.predict(np.exp(X)) - plain).max() < 0.05 * np.ptp(y)
 
 
+@pytest.mark.parametrize("feature_map", ["rbf", "quadratic", "quantile", "bins"])
+def test_the_unit_of_the_features_does_not_matter(rng, feature_map):
+    X, y, _ = SingleLocation(d=3, n_tokens=4).sample(120, rng)
+    settings = {"alpha": 1e-2, "feature_map": feature_map}
+    plain = SingleLocationRegressor(**settings).fit(X, y).predict(X)
+    # Powers of two are exact; the square root of a variance rounds.
+    small = SingleLocationRegressor(**settings).fit(X * 2.0**-40, y)
+    assert_allclose(small.predict(X * 2.0**-40), plain, rtol=1e-9, atol=1e-9)
+
+
 # Margins of five standard errors of the accuracy on 2 000 bags (0.008).
 @pytest.mark.parametrize(("name", "d"), [("ring", 4), ("xor", 4)])
 def test_the_quadratic_map_reaches_the_oracle(name, d, rng):
@@ -76,6 +86,16 @@ def test_rbf_features_are_the_kernel_of_landmarks(rng):
     expected = np.exp(-features.gamma_ * squares)
     assert_allclose(mapped[:, 3:] @ mapped[:, 3:].T, expected, atol=1e-6)
     assert 0.5 < features.gamma_ * np.median(squares) < 2
+
+
+def test_rbf_features_of_doubles_predict_in_doubles(rng):
+    X, y, _ = SingleLocation(d=3, n_tokens=4).sample(90, rng)
+    seconds = 1.7e9 + y
+    model = SingleLocationRegressor(alpha=1e-2, feature_map="rbf").fit(X, seconds)
+    predicted = model.predict(X)
+    assert len(np.unique(predicted)) == 90
+    # Rounding of 1.7e9 in float64 is 2e-7.
+    assert_allclose(model.predict(X[:1]), predicted[:1], atol=1e-6, rtol=0)
 
 
 def test_constant_columns_are_left_out(rng):

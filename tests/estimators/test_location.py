@@ -452,3 +452,28 @@ def test_documented_defaults_are_the_defaults(estimator):
         documented
     )
     assert clone(estimator()).get_params() == actual
+
+
+@pytest.mark.parametrize("head", ["softmax", "radial", "sigmoid", "erf"])
+def test_no_token_is_located_without_a_key(rng, head):
+    X = rng.standard_normal((60, 3, 2))
+    model = SingleLocationRegressor(head=head).fit(X, rng.standard_normal(60))
+    assert model.pooling_ == "none"
+    assert (model.locate(X) == -1).all()
+    assert np.ptp(model.attention(X)) == 0
+    if head == "radial":  # the radius alone is a score
+        model.coef_radius_ = 1.0
+        assert (model.locate(X) >= 0).all()
+
+
+def test_no_token_is_located_by_mean_pooling_or_a_missing_head(rng):
+    X = rng.standard_normal((200, 4, 3))
+    y = X.mean(axis=1)[:, 0] + 0.1 * rng.standard_normal(200)
+    model = SingleLocationRegressor().fit(X, y)
+    assert model.pooling_ == "mean"
+    assert (model.locate(X) == -1).all()
+    model.coef_key_ = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    model.coef_value_ = np.ones((2, 3))
+    assert (
+        model.locate(X) == np.column_stack([X[:, :, 0].argmax(1), [-1] * 200])
+    ).all()

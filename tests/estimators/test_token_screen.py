@@ -93,3 +93,10 @@ def test_calibration_keeps_few_distances(rng, monkeypatch):
     TokenScreen(n_components=2).fit(rng.standard_normal((4000, 3, 4)))
     # 1200 rows are held out, and 2 % of them are above the threshold.
     assert set(sizes) == {25}
+
+
+def test_masked_arrays_in_a_list_are_refused(rng):
+    screen = TokenScreen().fit(rng.standard_normal((200, 4, 3)))
+    rows = np.ma.masked_array(rng.standard_normal((4, 3)), mask=np.eye(4, 3))
+    with pytest.raises(ValueError, match="`X` must be an array without masked entries"):
+        screen.score_samples([rows, rows])

@@ -147,11 +147,19 @@ def test_effective_ranks_by_hand():
         (lambda x: matching_cosine(x, x[:, 1:]), "`second` must be of the width"),
         (lambda x: effective_rank(x, kind="trace"), "`kind` must be one of"),
         (lambda x: kernel_coefficients(kernel_pca(x), x[1:]), "`values` must be of"),
+        (lambda x: rbf_gram(x[:1]), "`points` must be two rows or more"),
     ],
 )
 def test_says_what_is_wrong(rng, call, match):
     with pytest.raises(ValueError, match=match):
         call(rng.standard_normal((4, 3)))
+
+
+@pytest.mark.torch
+def test_values_are_of_the_library_of_the_keys(rng):
+    keys, torch = rng.standard_normal((4, 3)), pytest.importorskip("torch")
+    with pytest.raises(TypeError, match="`values` must be an array of the same"):
+        kernel_coefficients(kernel_pca(keys), torch.tensor(keys))
 
 
 def test_integers_are_refused():

@@ -67,6 +67,26 @@ def test_directions_outside_the_frame_decide_the_kind():
     assert all(point.index >= 12 - 2 for point in corner)
 
 
+def flat_saddle(X, w, u, g, p):
+    y = w.k @ u.b
+    return (X[0] @ w.k) ** 2 - y**2 - y**3
+
+
+def test_a_point_without_curvature_is_no_minimum():
+    # x² - y³: no curvature is negative at zero, and the risk falls along y.
+    model = Model(flat_saddle, weights={"k": "free"}, planted=("b",), tokens=Token())
+    points = [
+        point
+        for seed in range(4)
+        for point in critical_points(model, d=6, n_starts=2, seed=seed)
+    ]
+    for point in points:
+        assert abs(point.overlaps["k.b"]) < 0.05
+        assert risk(model, {"k.b": 0.3, "k.k": 0.09}, d=6) < point.risk
+    # The samples move the point, to places where the curvature may be below zero.
+    assert {point.kind for point in points} == {"undecided", "saddle"}
+
+
 def test_bad_input_gets_a_sentence():
     model = declared.location_model()
     with pytest.raises(ValueError, match=r"risk: `overlaps` must be named k\.key"):

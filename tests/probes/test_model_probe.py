@@ -222,6 +222,16 @@ def test_other_files_are_refused(content, tmp_path):
         ModelProbe.load(path)
 
 
+def test_probes_without_statistics_or_heads_are_refused(probe, tmp_path):
+    cka, path = probe["cka"], tmp_path / "probe.npz"
+    nulls = {name: draws[:, :0] for name, draws in cka.nulls.items()}
+    blank = Statistic("cka", np.zeros((2, 0)), nulls, "greater", "")
+    for statistics in ({}, {"cka": blank}):
+        ModelProbe([0, 4], ["a", "b"], statistics).save(path)
+        with pytest.raises(ValueError, match=r"\(no statistics, layers or heads\)"):
+            ModelProbe.load(path)
+
+
 def test_unknown_statistics_and_suffixes_are_refused(probe, tmp_path):
     with pytest.raises(ValueError, match="Did you mean 'cka'"):
         probe["ckaa"]

@@ -6,12 +6,18 @@ import numpy as np
 import pytest
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
-from sklearn.model_selection import GridSearchCV
+from sklearn.impute import SimpleImputer
+from sklearn.model_selection import GridSearchCV, KFold, LeaveOneOut
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from eigenheads._plotting.svg import render_svg
 from eigenheads.datasets import SingleLocation
-from eigenheads.estimators import SingleLocationRegressor, TokenTransformer
+from eigenheads.estimators import (
+    SingleLocationClassifier,
+    SingleLocationRegressor,
+    TokenTransformer,
+)
 from eigenheads.report import AttentionDisplay, write_bag_summary
 
 
@@ -65,6 +71,38 @@ def test_words_and_patches(fitted):
     opacity = heat.to_rgba(heat.get_array())[..., 3]
     assert np.argmax(opacity) == model.locate(X[:1])[0]
     assert opacity.max() < 1
+
+
+@pytest.mark.parametrize("kind", ["bars", "text", "image"])
+def test_no_token_is_painted_if_none_decides(rng, kind):
+    X = rng.standard_normal((60, 3, 2))
+    model = SingleLocationRegressor().fit(X, rng.standard_normal(60))
+    assert model.pooling_ == "none"
+    display = AttentionDisplay.from_estimator(
+        model, X[0], kind=kind, labels=["a", "b", "c"], patches=(1, 3), ax=axes()
+    )
+    assert display.ax_.get_title() == "No token decides: each has weight 0.33"
+    marks = [bar.get_facecolor() for bar in display.ax_.patches]
+    marks += [drawn.get_bbox_patch().get_alpha() for drawn in display.ax_.texts]
+    assert len(set(marks)) == (kind != "image")
+    assert all(mark == 0.0 for mark in marks if isinstance(mark, float))
+
+
+@pytest.mark.parametrize("kind", ["bars", "text"])
+def test_dollars_are_drawn_as_dollars(fitted, kind):
+    model, X, _ = fitted
+    words = ["$5", "$x_{$", "from $5 to $6", "a", "\\$", "b"]
+
+    def draw(figure):
+        display = AttentionDisplay.from_estimator(
+            model, X[0], kind=kind, labels=words, ax=figure.subplots()
+        )
+        display.output = "logit of $x^{$"
+        display.plot(kind=kind, ax=display.ax_)
+
+    drawn = render_svg(draw, size=(6.0, 3.0)).decode()
+    for word in (*words, "to the logit of $x^{$"):
+        assert f"{word}</text>" in drawn
 
 
 def test_marked_words_do_not_overlap(fitted):
@@ -136,5 +174,61 @@ def test_counts_without_a_law_are_not_predicted(rng, tmp_path):
     model = SingleLocationRegressor().fit(X, y)
     page = write_bag_summary(model, X, y, tmp_path / "fit.html").read_text()
     assert "<strong>No: the targets are not predicted better than shuffled" in page
-    assert "The fit itself predicts a constant" in page
+    assert "The fit itself predicts a constant: no token decides." in page
     assert ">R²</th>" in page
+
+
+# Each leaves a held-out fold on which the score does not exist.
+UNDEFINED = {
+    "one positive bag": (lambda y: np.arange(60) == 7, None),
+    "single bags, R²": (lambda y: y, LeaveOneOut()),
+    "classes in order": (lambda y: np.sort(y) > 0, KFold(5)),
+    "one class to fit": (lambda y: np.sort(y) > np.median(y), KFold(2)),
+}
+
+
+@pytest.mark.parametrize("case", UNDEFINED)
+def test_undefined_scores_give_no_verdict(case, tmp_path):
+    law = SingleLocation(d=3, n_tokens=4)
+    X, y, _ = law.sample(60, np.random.default_rng(0))
+    target, cv = UNDEFINED[case]
+    y = target(y)
+    is_number = y.dtype.kind == "f"
+    kind = SingleLocationRegressor if is_number else SingleLocationClassifier
+    model = kind(alpha=0.1).fit(X, y)
+    page = write_bag_summary(model, X, y, tmp_path / "fit.html", cv=cv).read_text()
+    assert "<strong>Cannot tell: " in page
+    assert "their bags have one class, or are too few" in page
+    assert "nan" not in page.split("<main>")[1]
+    assert "p = " not in page
+
+
+def test_few_bags_of_a_class_are_spread_over_the_folds(rng, tmp_path):
+    X, y = rng.standard_normal((60, 4, 3)), np.arange(60) < 4
+    X[y, 0] += 9.0
+    model = SingleLocationClassifier(alpha=0.01).fit(X, y)
+    page = write_bag_summary(model, X, y, tmp_path / "fit.html").read_text()
+    assert "(p = 0.05)" in page
+
+
+def test_bags_with_holes_are_imputed_for_mean_pooling_too(fitted, tmp_path):
+    _, X, y = fitted
+    X = X.copy()
+    X[3, 1, 2] = np.nan
+    model = SingleLocationRegressor(alpha=1e-3)
+    model = make_pipeline(TokenTransformer(SimpleImputer()), model).fit(X, y)
+    page = write_bag_summary(
+        model, X, y, tmp_path / "fit.html", n_shuffles=1
+    ).read_text()
+    assert "mean pooling" in page
+
+
+def test_groups_stay_together_in_folds_and_shuffles(rng, tmp_path):
+    # Bags of a patient are copies, and targets belong to patients: a patient on both
+    # sides gives them away, and targets shuffled bag by bag would not.
+    patients = np.repeat(np.arange(20), 6)
+    X = rng.standard_normal((20, 4, 30))[patients]
+    y = rng.standard_normal(20)[patients]
+    model = SingleLocationRegressor(alpha=0.1).fit(X, y)
+    path = write_bag_summary(model, X, y, tmp_path / "fit.html", groups=patients)
+    assert "<strong>No: the targets are not predicted" in path.read_text()

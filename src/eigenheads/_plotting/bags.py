@@ -17,7 +17,7 @@ from eigenheads._checks import (
     check_text,
     fail,
 )
-from eigenheads._plotting.svg import GREY, ORANGE
+from eigenheads._plotting.svg import GREY, ORANGE, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -194,7 +194,7 @@ class AttentionDisplay:
 
     def _bars(self, axes: "Axes") -> None:
         places = np.arange(len(self.weights))
-        deciding = places == np.abs(self.weights).argmax()
+        deciding = self._decides() & (places == np.abs(self.weights).argmax())
         axes.bar(places, self.weights, color=np.where(deciding, ORANGE, GREY))
         axes.set_axisbelow(True)
         axes.set_ylabel("attention weight")
@@ -205,8 +205,16 @@ class AttentionDisplay:
             axes.set_xticks(places, shown, rotation=60, ha="right")
         self._name_deciding_token(axes)
 
+    def _decides(self) -> bool:
+        """Return whether one token has more weight than another, or is alone."""
+        return len(self.weights) == 1 or bool(np.ptp(self.weights) > 0)
+
     def _name_deciding_token(self, axes: "Axes", *, is_image: bool = False) -> None:
         if self.contributions is None:
+            return
+        if not self._decides():
+            title = f"No token decides: each has weight {self.weights[0]:.2f}"
+            axes.set_title(title, fontsize="medium")
             return
         top = int(np.abs(self.weights).argmax())
         name = f"token {top}"
@@ -217,7 +225,7 @@ class AttentionDisplay:
             name += f" (row {row}, column {column})"
         axes.set_title(
             f"{name} has weight {self.weights[top]:.2f}{chr(10) if is_image else ' '}"
-            f"and adds {self.contributions[top]:+.3g} to the {self.output}",
+            f"and adds {self.contributions[top]:+.3g} to the {plain(self.output)}",
             fontsize="medium",
         )
 
@@ -230,11 +238,11 @@ class AttentionDisplay:
             axes.figure.draw_without_rendering()  # the layout sets the width
         width = axes.get_window_extent().width / axes.figure.dpi * 72
         places = _word_places(labels, min(_LINE, int(width / _CHARACTER)))
-        shares = np.abs(self.weights) / scale
+        shares = np.abs(self.weights) / scale * self._decides()
         for word, weight, (line, column) in zip(labels, shares, places, strict=True):
             mark = {"facecolor": ORANGE, "alpha": 0.85 * float(weight), "pad": 1.5}
             axes.annotate(
-                word,
+                plain(word),
                 (0, 1),
                 (column * _CHARACTER, -(line + 0.5) * _LEADING),
                 xycoords="axes fraction",
@@ -286,8 +294,8 @@ def _word_places(words: Sequence[str], width: int) -> list[tuple[int, int]]:
 
 
 def _short(label: str) -> str:
-    """Return the beginning of a long label."""
-    return label if len(label) <= _LABEL else label[: _LABEL - 1] + "…"
+    """Return the beginning of a long label, to be drawn."""
+    return plain(label if len(label) <= _LABEL else label[: _LABEL - 1] + "…")
 
 
 def _column(values: NDArray[Any], index: int, name: str) -> NDArray[Any]:

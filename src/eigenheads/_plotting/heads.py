@@ -9,7 +9,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from eigenheads._plotting.svg import BLUE, GREY, INK, ORANGE
+from eigenheads._plotting.svg import BLUE, GREY, INK, ORANGE, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -94,7 +94,7 @@ def draw_head_map(
     bar = figure.colorbar(mesh, ax=axes, pad=0.02, extend=_extend(one, values))
     bar.outline.set_visible(False)
     bar.locator = MaxNLocator(3)
-    axes.set_title(one.title, fontsize="small")
+    axes.set_title(plain(one.title), fontsize="small")
     axes.invert_yaxis()
     _label(axes, values.shape, layers)
     if one.found is not None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from eigenheads._plotting.svg import BLUE, GREEN, GREY, ORANGE, PURPLE
+from eigenheads._plotting.svg import BLUE, GREEN, GREY, ORANGE, PURPLE, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -123,7 +123,7 @@ def _draw_curves(
     axes.set_xlabel(_AXES.get(condition, "budget, in 1/255"))
     name = _NAMES.get(condition, condition)
     metric = next(r.metric for r in rows if r.condition == condition)
-    axes.set_title(f"{name}: {metric}")
+    axes.set_title(plain(f"{name}: {metric}"))
     if metric == "top-1":
         axes.set_ylim(-0.03, 1.03)
 
@@ -135,7 +135,7 @@ def _draw_line(
     value = np.array([r.value for r in shown])
     low, high = (np.array([getattr(r, end) for r in shown]) for end in ("low", "high"))
     axes.fill_between(at, low, high, color=color, alpha=0.15, linewidth=0)
-    axes.plot(at, value, marker=marker, markersize=4, color=color, label=label)
+    axes.plot(at, value, marker=marker, markersize=4, color=color, label=plain(label))
 
 
 def _draw_errors(
@@ -162,9 +162,9 @@ def _draw_errors(
             markersize=3.5,
             linewidth=1,
             color=_COLORS[index % len(_COLORS)],
-            label=model,
+            label=plain(model),
         )
-    axes.set_yticks(range(len(conditions)), conditions)
+    axes.set_yticks(range(len(conditions)), list(map(plain, conditions)))
     axes.invert_yaxis()
     axes.set_title("mean corruption error")
     axes.set_xlim(left=0.0)

@@ -54,6 +54,17 @@ _STYLE: Any = {
 }
 
 
+def plain(text: str) -> str:
+    r"""Return a name that Matplotlib draws as it is, not as a formula between dollars.
+
+    Examples
+    --------
+    >>> print(plain("$5 to $6"))
+    \$5 to \$6
+    """
+    return text.replace("$", r"\$")
+
+
 def render_svg(draw: Callable[[Figure], None], *, size: tuple[float, float]) -> bytes:
     """Return the SVG of what `draw` puts on an empty figure.
 

@@ -18,8 +18,7 @@ from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, Ridge
 from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
-from sklearn.utils import Tags, check_array
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from eigenheads._checks import check_choice
@@ -29,6 +28,7 @@ from eigenheads.estimators._bags import Bags, check_is_no_table, read_bags
 from eigenheads.estimators._feature_maps import RBFFeatures
 from eigenheads.estimators._location._head import pool_tokens
 from eigenheads.estimators._location._targets import (
+    read_labels,
     read_numbers,
     read_targets,
     read_weights,
@@ -188,13 +188,14 @@ class AbstractPooledBags(BaseEstimator):
         check_largest("X", bags.tokens, owner=owner)
         self._rows_are_bags = bool((bags.lengths == 1).all())
         targets = read_targets(y, bags, owner=owner)
+        targets = self._check_targets(targets)
+        weights = read_weights(sample_weight, bags, owner=owner)
+        counted = np.flatnonzero(weights > 0)
+        bags, targets, weights = bags.take(counted), targets[counted], weights[counted]
         self.pooling_ = BagPooling(self.pooling)
         self.pooling_.n_features_in_ = self.n_features_in_
         self.pooling_._fit_tokens(bags.tokens)
         rows = self.pooling_._pooled(bags)
-        targets = self._check_targets(targets)
-        weights = read_weights(sample_weight, bags, owner=owner)
-        rows, targets = rows[weights > 0], targets[weights > 0]
         if self.estimator is None:
             model = self._default(targets)
         else:
@@ -203,7 +204,7 @@ class AbstractPooledBags(BaseEstimator):
         given = {}
         if sample_weight is not None:
             step = f"{model.steps[-1][0]}__" if hasattr(model, "steps") else ""
-            given = {f"{step}sample_weight": weights[weights > 0]}
+            given = {f"{step}sample_weight": weights}
         with warnings.catch_warnings():
             # Some versions of LogisticRegressionCV announce changes of attributes.
             warnings.simplefilter("ignore", FutureWarning)
@@ -380,9 +381,7 @@ class PooledBagClassifier(ClassifierMixin, AbstractPooledBags):
         return self
 
     def _check_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
-        labels = check_array(targets, ensure_2d=False, dtype=None, input_name="y")
-        check_classification_targets(labels)
-        return np.asarray(labels)
+        return read_labels(targets, owner=type(self).__name__)
 
     def _default(self, targets: NDArray[Any]) -> Any:
         if self.pooling == "statistics":

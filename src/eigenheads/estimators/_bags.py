@@ -96,6 +96,7 @@ def bag_rows(X: Any, *, owner: str) -> tuple[Any, NDArray[np.int64] | None]:
     """Return rows and the lengths of bags; None if rows are bags of one token."""
     X = without_traps("X", X, owner=owner)
     n_axes = getattr(X, "ndim", None)
+    check_known_length(X, owner=owner)
     check_is_no_groupby(X, owner=owner)
     if is_frame(X):
         _check_frame(X, owner)
@@ -116,6 +117,14 @@ def bag_rows(X: Any, *, owner: str) -> tuple[Any, NDArray[np.int64] | None]:
     if isinstance(X, list | tuple):
         _check_rows(X, owner)
     return X, None
+
+
+def check_known_length(X: Any, *, owner: str) -> None:
+    """Raise if `X` is a Dask array that does not know its length."""
+    if any(side != side for side in getattr(X, "shape", ())):
+        hint = "Call `X.compute_chunk_sizes()` first."
+        got = Got("an unknown one")
+        fail("X", "an array of known length", got, owner=owner, hint=hint)
 
 
 def check_is_no_groupby(X: object, *, owner: str) -> None:
@@ -241,10 +250,11 @@ def _n_axes(bag: object) -> int:
 
 
 def _as_bag(bag: Any, index: int, owner: str) -> NDArray[Any]:
+    bag = without_traps(f"X[{index}]", bag, owner=owner)
     if issparse(bag):
         bag = bag.toarray()
     try:
-        array = _numbers(np.asarray(without_traps(f"X[{index}]", bag, owner=owner)))
+        array = _numbers(np.asarray(bag))
     except ValueError:  # rows of several widths
         array = None
     if array is None or bag is None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from array_api_compat import is_torch_array
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
@@ -17,7 +18,7 @@ from eigenheads._checks import (
     without_traps,
 )
 from eigenheads._files import read_arrays, write_arrays
-from eigenheads.estimators._bags import bag_rows
+from eigenheads.estimators._bags import bag_rows, check_known_length
 
 # Bags and targets, optionally with weights.
 Batch: TypeAlias = tuple[Any, ...]
@@ -71,7 +72,8 @@ def is_stream(X: Any, y: Any) -> bool:
     """Return whether `X` comes in batches: of Dask, a callable or an iterable."""
     if is_dask(X):
         return True
-    is_data = isinstance(X, list | tuple | str | bytes | dict) or hasattr(X, "shape")
+    is_data = isinstance(X, list | tuple | str | bytes | dict) or is_torch_array(X)
+    is_data = is_data or hasattr(X, "shape")  # which nested tensors do not answer
     is_batches = callable(X) or (hasattr(X, "__iter__") and not is_data)
     return y is None and is_batches and not hasattr(X, "__array__")
 
@@ -196,6 +198,7 @@ class Batches:
 def _dask_batches(X: Any, y: Any, sample_weight: Any, owner: str) -> Iterator[Batch]:
     if y is None:
         raise ValueError(f"{owner} requires y to be passed, but the target y is None.")
+    check_known_length(X, owner=owner)
     targets = plain_array("y", y, owner=owner)
     weights = None
     if sample_weight is not None:

@@ -1,5 +1,6 @@
 """Compare estimators of bags on one data set, with paired intervals."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
@@ -9,16 +10,24 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 from sklearn.base import BaseEstimator, clone, is_regressor
+from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import check_scoring
 from sklearn.model_selection import (
     GroupKFold,
     RepeatedKFold,
     RepeatedStratifiedKFold,
-    check_cv,
+    StratifiedGroupKFold,
 )
 from sklearn.utils.multiclass import type_of_target
+from sklearn.utils.validation import has_fit_parameter
 
-from eigenheads._checks import check_array_like, check_choice, check_instance, fail
+from eigenheads._checks import (
+    check_array_like,
+    check_choice,
+    check_count,
+    check_instance,
+    fail,
+)
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bag_pooling import (
     POOLINGS,
@@ -48,7 +57,7 @@ class BagComparison:
     reference
         Name of the estimator that the others are compared with.
     scores
-        Scores per estimator, one per fold.
+        Scores per estimator, one per fold; NaN on a fold where the score is undefined.
     test_share
         Number of held-out bags per bag of the fit, which widens intervals: training
         sets of different folds overlap.
@@ -60,7 +69,7 @@ class BagComparison:
     test_share: float
 
     def table(self) -> list[dict[str, Any]]:
-        """Return one row per estimator, best first.
+        """Return one row per estimator, best first and undefined scores last.
 
         Returns
         -------
@@ -85,7 +94,19 @@ class BagComparison:
                     "difference_high": above,
                 }
             )
-        return sorted(rows, key=lambda row: -float(row["score"]))
+        return sorted(rows, key=lambda row: -np.nan_to_num(row["score"], nan=-np.inf))
+
+    @property
+    def undefined(self) -> str:
+        """Sentence that says on how many folds the score does not exist, or ``""``."""
+        values = np.array(list(self.scores.values()))
+        n_undefined = int(np.isnan(values).any(axis=0).sum())
+        if not n_undefined:
+            return ""
+        return (
+            f"{self.scoring} is undefined on {n_undefined} of {values.shape[1]} folds: "
+            "their bags have one class, or are too few. Use fewer folds or more bags."
+        )
 
     def _interval(self, values: FloatArray) -> tuple[float, float]:
         n = len(values)
@@ -103,6 +124,9 @@ class BagComparison:
             f"minus {self.reference}"
         ]
         for row in self.table():
+            if np.isnan(row["score"]):
+                lines.append(f"{row['estimator']:{width}}  undefined")
+                continue
             line = (
                 f"{row['estimator']:{width}}  {row['score']:8.3f}  "
                 f"[{row['low']:6.3f}, {row['high']:6.3f}]"
@@ -113,7 +137,7 @@ class BagComparison:
                     f"{row['difference_high']:+.3f}]"
                 )
             lines.append(line)
-        return "\n".join(lines)
+        return "\n".join([*lines, self.undefined] if self.undefined else lines)
 
 
 def bag_estimators(*, is_classifier: bool) -> dict[str, BaseEstimator]:
@@ -160,10 +184,13 @@ def compare_bag_estimators(
         Name of the estimator whose score is subtracted; None means the first.
 
     groups : array-like of shape (n_bags,), default=None
-        Bags of one group, such as a patient, are kept on one side.
+        Bags of one group, such as a patient, are kept on one side; a splitter given as
+        `cv` decides that itself.
 
     cv : int, splitter or None, default=None
-        Folds. None means five folds, repeated twice; with groups, five groups of folds.
+        Folds. A number of folds means shuffled ones, with equal shares of the classes.
+        None means five, repeated twice if there are no groups, or fewer if a class or
+        the groups are too few.
 
     scoring : str, callable or None, default=None
         Score; None means R² for numbers, the area under the ROC curve for two classes,
@@ -187,32 +214,47 @@ def compare_bag_estimators(
     >>> [row["estimator"] for row in comparison.table()]
     ['one token', 'mean']
     """
-    read = read_bags(_Reader(), bags, reset=True)
+    named = _named(estimators)
+    may_impute = any(map(_has_steps, named.values()))
+    read = read_bags(_Reader(), bags, reset=True, allow_nan=may_impute)
     given = bags if is_frame(bags) else list(bags)
     targets = read_targets(y, read, owner=_OWNER)
-    if groups is not None:
-        groups = check_array_like("groups", groups, "one group per bag", owner=_OWNER)
     are_numbers = type_of_target(targets).startswith("continuous")
-    named = _named(estimators, is_classifier=not are_numbers)
+    named = named or dict(bag_estimators(is_classifier=not are_numbers))
     # Whole numbers are classes only for classifiers.
     is_classified = not are_numbers and not all(map(is_regressor, named.values()))
     reference = next(iter(named)) if reference is None else reference
     check_choice("reference", reference, list(named), owner=_OWNER)
-    splitter = _splitter(cv, targets, groups, is_classifier=is_classified)
-    if scoring is None:
-        scoring = "r2"
-        if is_classified:
-            n_classes = len(np.unique(targets))
-            scoring = "roc_auc" if n_classes == 2 else "accuracy"
+    if groups is not None:
+        groups = check_array_like("groups", groups, "one group per bag", owner=_OWNER)
+        if groups.shape != targets.shape:
+            fail("groups", "one group per bag", groups, owner=_OWNER)
+    splitter = bag_folds(cv, targets, groups, is_classifier=is_classified)
+    if scoring is None and is_classified:
+        scoring = "roc_auc" if len(np.unique(targets)) == 2 else "accuracy"
+    scoring = scoring or "r2"
     rows = np.zeros((len(targets), 1))
     scores: dict[str, list[float]] = {name: [] for name in named}
     shares = []
-    for train, test in splitter.split(rows, targets, groups):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of classes with too few bags
+        folds = list(splitter.split(rows, targets, groups))
+    for train, test in folds:
         shares.append(len(test) / len(train))
+        has_classes = not is_classified or len(np.unique(targets[train])) > 1
         for name, estimator in named.items():
-            model = clone(estimator).fit(_taken(given, train), targets[train])
+            if not has_classes:
+                scores[name].append(np.nan)
+                continue
+            extra = {}
+            if groups is not None and has_fit_parameter(estimator, "groups"):
+                extra = {"groups": groups[train]}
+            model = clone(estimator).fit(_taken(given, train), targets[train], **extra)
             score = check_scoring(model, scoring)
-            scores[name].append(float(score(model, _taken(given, test), targets[test])))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UndefinedMetricWarning)
+                value = score(model, _taken(given, test), targets[test])
+            scores[name].append(float(value))
     label = scoring if isinstance(scoring, str) else "score"
     return BagComparison(
         label,
@@ -229,29 +271,54 @@ class _Reader(BaseEstimator):
 _Reader.__name__ = _OWNER
 
 
-def _named(estimators: Any, *, is_classifier: bool) -> dict[str, Any]:
-    """Return estimators by name, the usual ones for None."""
+def _named(estimators: Any) -> dict[str, Any]:
+    """Return estimators by name; none for None."""
     if estimators is None:
-        return dict(bag_estimators(is_classifier=is_classifier))
+        return {}
     named = dict(check_instance("estimators", estimators, dict, owner=_OWNER))
     if not named or not all(hasattr(one, "fit") for one in named.values()):
         fail("estimators", "at least one estimator by name", estimators, owner=_OWNER)
     return named
 
 
-def _splitter(cv: Any, targets: Any, groups: Any, *, is_classifier: bool) -> Any:
-    if cv is not None:
-        if not isinstance(cv, Integral) and not hasattr(cv, "get_n_splits"):
-            contract = "an integer, a splitter of scikit-learn, or None"
-            fail("cv", contract, cv, owner=_OWNER, error=TypeError)
-        splitter = check_cv(cv, targets, classifier=is_classifier)
-        if not splitter.get_n_splits(targets, targets, groups):
+def _has_steps(estimator: Any) -> bool:
+    """Return whether this is a pipeline, or a search of one."""
+    return any(name.endswith("steps") for name in estimator.get_params())
+
+
+def bag_folds(
+    cv: Any,
+    targets: Any,
+    groups: Any,
+    *,
+    is_classifier: bool,
+    n_splits: int = _N_SPLITS,
+    n_repeats: int = _N_REPEATS,
+) -> Any:
+    """Return `cv` if it is a splitter, else one that respects classes and groups.
+
+    For None, folds are at most `n_splits`, each with a bag of every class if possible.
+    """
+    if hasattr(cv, "get_n_splits"):
+        if not cv.get_n_splits(targets, targets, groups):
             fail("cv", "at least one split", cv, owner=_OWNER)
-        return splitter
+        return cv
+    if cv is not None and not isinstance(cv, Integral):
+        contract = "an integer, a splitter of scikit-learn, or None"
+        fail("cv", contract, cv, owner=_OWNER, error=TypeError)
+    units = np.arange(len(targets)) if groups is None else np.asarray(groups)
+    classes = targets if is_classifier else np.zeros(len(targets))
+    sizes = [len(np.unique(units[classes == label])) for label in np.unique(classes)]
+    if cv is None:
+        n_splits = max(2, min(n_splits, *sizes))
+    else:
+        n_repeats = 1
+        n_splits = check_count("cv", cv, owner=_OWNER, minimum=2, maximum=max(sizes))
     if groups is not None:
-        return GroupKFold(_N_SPLITS)
+        of_groups = StratifiedGroupKFold if is_classifier else GroupKFold
+        return of_groups(n_splits, shuffle=True, random_state=0)
     kind = RepeatedStratifiedKFold if is_classifier else RepeatedKFold
-    return kind(n_splits=_N_SPLITS, n_repeats=_N_REPEATS, random_state=0)
+    return kind(n_splits=n_splits, n_repeats=n_repeats, random_state=0)
 
 
 def _taken(bags: Any, rows: NDArray[np.int64]) -> Any:

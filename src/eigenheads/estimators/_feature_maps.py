@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
+from scipy.special import ndtri
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.feature_selection import VarianceThreshold
 from sklearn.kernel_approximation import Nystroem
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (
+    FunctionTransformer,
     KBinsDiscretizer,
     PolynomialFeatures,
     QuantileTransformer,
@@ -189,8 +191,6 @@ class FittedFeatureMap:
     """A transformer fitted to tokens, applied in their floating type.
 
     Columns of its output that are constant over the tokens of the fit are left out.
-    Kernel features are in single precision: they approximate a kernel, and passes over
-    them take half the time.
     """
 
     def __init__(self, transformer: Any, tokens: NDArray[Any]) -> None:
@@ -209,11 +209,15 @@ class FittedFeatureMap:
                 self.kept = np.arange(width)
         self.width = len(self.kept)
 
-    def __call__(self, tokens: NDArray[Any]) -> NDArray[Any]:
-        """Return the features of tokens."""
+    def __call__(self, tokens: NDArray[Any], *, in_fit: bool = False) -> NDArray[Any]:
+        """Return the features of tokens.
+
+        A fit has kernel features in single precision: passes over them take half the
+        time.
+        """
         dtype = tokens.dtype
         if isinstance(self.transformer, RBFFeatures):
-            dtype = np.dtype(np.float32)
+            dtype = np.dtype(np.float32) if in_fit else dtype
             mapped = self.transformer._mapped(tokens, dtype)
         else:
             mapped = _dense(self.transformer.transform(tokens))
@@ -224,6 +228,11 @@ class FittedFeatureMap:
 
 def _dense(rows: Any) -> NDArray[Any]:
     return rows.toarray() if issparse(rows) else np.asarray(rows)
+
+
+def _normal_scores(ranks: NDArray[Any]) -> NDArray[Any]:
+    """Return the normal quantiles of ranks from 0 to 1, finite at both ends."""
+    return np.asarray(ndtri(np.clip(ranks, 1e-7, 1 - 1e-7)))
 
 
 def check_feature_map(feature_map: Any, *, owner: str) -> None:
@@ -248,19 +257,20 @@ def fit_feature_map(
         hint = 'Use `feature_map="rbf"`, or reduce the features first.'
         contract = f"at most {_WIDEST_QUADRATIC} features wide for the quadratic map"
         fail("X", contract, Got(f"{d} features"), owner=owner, hint=hint)
+    # Ranks have no unit. The normal output of the transformer and the bins merge values
+    # that differ by less than 1e-7 and 1e-8.
+    ranks = QuantileTransformer(
+        n_quantiles=min(1000, n_tokens), subsample=MOST_TOKENS, random_state=0
+    )
     transformers: dict[str, Callable[[], Any]] = {
         "rbf": lambda: RBFFeatures(),
         "quadratic": lambda: make_pipeline(
             StandardScaler(), PolynomialFeatures(2, include_bias=False)
         ),
-        "quantile": lambda: QuantileTransformer(
-            n_quantiles=min(1000, n_tokens),
-            output_distribution="normal",
-            subsample=MOST_TOKENS,
-            random_state=0,
-        ),
+        "quantile": lambda: make_pipeline(ranks, FunctionTransformer(_normal_scores)),
         "bins": lambda: make_pipeline(
             VarianceThreshold() if np.ptp(tokens, axis=0).max() > 0 else "passthrough",
+            ranks,
             KBinsDiscretizer(
                 min(_N_BINS, n_tokens),
                 encode="onehot-dense",

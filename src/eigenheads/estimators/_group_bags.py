@@ -97,7 +97,14 @@ def group_bags(
         contract = f"one id per row, of shape ({len(rows)},)"
         fail("by", contract, ids, owner="group_bags")
     _check_present("by", ids)
-    unique, first, member = np.unique(ids, return_index=True, return_inverse=True)
+    try:
+        # NumPy writes numbers beside texts as texts.
+        texts = by if isinstance(by, list | tuple) and ids.dtype.kind in "US" else ()
+        if not all(isinstance(text, str | bytes) for text in texts):
+            raise TypeError
+        unique, first, member = np.unique(ids, return_index=True, return_inverse=True)
+    except TypeError:
+        fail("by", "ids of one type", by, owner="group_bags", error=TypeError)
     # The ids are sorted by now; ranks restore the order of their first appearance.
     appearance = np.argsort(first)
     rank = np.empty_like(appearance)

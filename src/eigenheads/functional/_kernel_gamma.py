@@ -57,7 +57,7 @@ def kernel_coefficients(
     1.0
     """
     check_instance("cloud", cloud, KernelPCA, owner="kernel_coefficients")
-    xp = check_floats("kernel_coefficients", values=values)
+    xp = check_floats("kernel_coefficients", values=values, cloud=cloud.gram)
     if values.shape[-2] != cloud.gram.shape[-1]:
         contract = f"of {cloud.gram.shape[-1]} rows, one per key"
         got = Got(tuple(values.shape))

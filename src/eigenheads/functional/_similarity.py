@@ -93,6 +93,8 @@ def rbf_gram(points: Float[Array, "*batch n d"]) -> Float[Array, "*batch n n"]:
     """
     xp = check_floats("rbf_gram", points=points)
     n = points.shape[-2]
+    if n < 2:
+        fail("points", "two rows or more", Got(tuple(points.shape)), owner="rbf_gram")
     inner = points @ xp.matrix_transpose(points)
     square = xp.linalg.diagonal(inner)
     distance = square[..., :, None] + square[..., None, :] - 2 * inner

@@ -27,10 +27,12 @@ from eigenheads.models._start import check_start, curve_pairs, recorded
 _DIFFERENCE = 1e-3
 _MOST_ITERATIONS = 60
 _LONGEST_STEP = 0.5
-# Independent sets of samples, whose spread is the error of a curvature; a curvature
-# within this many standard errors of zero counts as zero.
-_SETS = 4
+# Sets of samples that did not place the point, whose spread is the error of a
+# curvature; a curvature within this many standard errors of zero counts as zero.
+_SETS = 8
 _ERRORS = 4.0
+# Longest part of a weight outside the planted directions that counts as none.
+_SHORT = 0.05
 
 
 def risk(
@@ -118,9 +120,12 @@ class StationaryPoint:
     risk
         Mean of the loss there.
     kind
-        ``"minimum"``, ``"maximum"`` or ``"saddle"``, over all d dimensions.
+        ``"minimum"``, ``"maximum"`` or ``"saddle"``, over all d dimensions;
+        ``"undecided"`` if the curvatures that are not zero have one sign, and others
+        are zero: there higher derivatives, or more samples, decide.
     index
-        Number of directions along which the risk falls, out of all d per weight.
+        Number of directions along which the risk falls, out of all d per weight; at
+        least so many if other curvatures are zero.
     curvatures
         Eigenvalues of the Hessian along the planted directions and the weights.
     outside
@@ -195,7 +200,8 @@ def critical_points(
         found.append(at)
         names = dict(zip(curves, at.tolist(), strict=True))
         points.append(surface.described(state, names))
-    return sorted(points, key=lambda point: point.risk)
+    # Mirror images have one risk, up to rounding: their overlaps decide.
+    return sorted(points, key=lambda p: (round(p.risk, 9), *p.overlaps.values()))
 
 
 class _Surface:
@@ -309,18 +315,26 @@ class _Surface:
         self, state: FloatArray, overlaps: dict[str, float]
     ) -> StationaryPoint:
         """Return the critical point with its curvatures and kind."""
-        sets = [self.with_samples(number) for number in range(_SETS)]
+        sets = [self.with_samples(number) for number in range(1, _SETS + 1)]
         values = np.array([one.curvatures(state) for one in sets])
         both, errors = values.mean(axis=0), values.std(axis=0, ddof=1) / _SETS**0.5
-        flat = np.maximum(_ERRORS * errors, 1e-6 * np.abs(both).max())
+        flat = np.maximum(_ERRORS * errors, 1e-5 * np.abs(both).max())
         falls, rises = both < -flat, both > flat
         n_outside = self.d - state.shape[1]
         n_inside = len(both) - (len(state) if n_outside else 0)
         index = int(np.sum(falls[:n_inside]))
         index += n_outside * int(np.sum(falls[n_inside:]))
-        kind = "saddle" if np.any(rises) else "maximum"
-        if not np.any(falls):
-            kind = "minimum"
+        # Turning all weights about the planted directions leaves the risk as it is:
+        # their part outside these gives so many directions without curvature.
+        parts = np.linalg.svd(state[:, len(self.model.planted) :], compute_uv=False)
+        is_flat = ~(falls | rises)
+        n_turns = min(int(np.sum(parts > _SHORT)), int(np.sum(is_flat[n_inside:])))
+        if np.any(falls) and np.any(rises):
+            kind = "saddle"
+        elif np.sum(is_flat) > n_turns:
+            kind = "undecided"
+        else:
+            kind = "maximum" if np.any(falls) else "minimum"
         value = float(np.mean([one.slope(state)[0] for one in sets]))
         inside, outside = both[:n_inside], both[n_inside:]
         return StationaryPoint(overlaps, value, kind, index, inside, outside)

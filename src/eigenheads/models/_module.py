@@ -8,7 +8,6 @@ process compiles it.
 """
 
 import hashlib
-import importlib.util
 import os
 import sys
 import tempfile
@@ -55,7 +54,9 @@ def load_module(source: str, custom: Callable[..., Any] | None = None) -> Module
     name = "eigenheads_model_" + hashlib.sha256(source.encode()).hexdigest()[:20]
     if name not in _LOADED:
         path = _written(name, source)
-        _LOADED[name] = _in_memory(source) if path is None else _imported(name, path)
+        _LOADED[name] = (
+            _in_memory(source) if path is None else _imported(name, source, path)
+        )
     return _LOADED[name]
 
 
@@ -81,14 +82,16 @@ def _written(name: str, source: str) -> Path | None:
     return path
 
 
-def _imported(name: str, path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:  # pragma: no cover
-        raise ImportError(f"cannot load {path}")
-    module = importlib.util.module_from_spec(spec)
+def _imported(name: str, source: str, path: Path) -> ModuleType:
+    """Run the source, which the file has, under the name of the file.
+
+    An import would run bytecode beside the file, which need not be of this source.
+    """
+    module = ModuleType(name)
+    module.__file__ = str(path)
     # Numba finds a cached function's module by its name.
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    exec(compile(source, str(path), "exec"), module.__dict__)
     return module
 
 

@@ -36,6 +36,8 @@ def check_header(header: Any, arrays: Mapping[str, Any]) -> None:
             raise ValueError(f"contrast {name!r} lacks a statistic")
         for statistic in header["contrasts"][name]:
             shapes.add(_numbers(arrays, f"{name}: {statistic}", 2).shape)
+    if not shapes or any(0 in shape for shape in shapes):
+        raise ValueError("no statistics, layers or heads")
     if len(shapes) > 1 or any(len(header["layers"]) != shape[0] for shape in shapes):
         raise ValueError("arrays and layers have different shapes")
 

@@ -9,10 +9,9 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone, is_classifier
-from sklearn.model_selection import cross_val_score
 
 import eigenheads
-from eigenheads._checks import Got, check_count, check_path, fail
+from eigenheads._checks import Got, as_numpy, check_count, check_path, fail
 from eigenheads._files import write_atomically
 from eigenheads._plotting.bags import draw_weights, last_estimator
 from eigenheads._plotting.svg import embedded_svg, render_svg
@@ -22,6 +21,7 @@ from eigenheads.estimators import (
     PooledBagRegressor,
     compare_bag_estimators,
 )
+from eigenheads.estimators._compare import bag_folds
 
 _OWNER = "write_bag_summary"
 _SHOWN = 4
@@ -38,8 +38,9 @@ _NAMES = {
 _WEIGHTS = {
     "attention": "The token with the largest weight has {peak:.0%} of the weight of "
     "its bag (median over bags).",
-    "mean": "The fit itself chose mean pooling, in which all tokens have one weight.",
-    "none": "The fit itself predicts a constant: no law was found.",
+    "mean": "The fit itself chose mean pooling: all tokens of a bag have equal weight, "
+    "and no token decides.",
+    "none": "The fit itself predicts a constant: no token decides.",
 }
 
 
@@ -49,6 +50,7 @@ def write_bag_summary(
     y: ArrayLike,
     path: str | PathLike[str],
     *,
+    groups: ArrayLike | None = None,
     cv: Any = None,
     n_shuffles: int = 19,
     seed: int = 0,
@@ -68,8 +70,9 @@ def write_bag_summary(
         Bags and targets.
     path
         File to write.
-    cv
-        Folds, as in :func:`eigenheads.estimators.compare_bag_estimators`.
+    groups, cv
+        Groups and folds, as in :func:`eigenheads.estimators.compare_bag_estimators`.
+        Targets are shuffled together with the others of their group.
     n_shuffles
         Number of times that targets are shuffled. At least 19 are needed for a p-value
         of 0.05 and so for a verdict. Each takes three fits, or one per fold of `cv`,
@@ -93,11 +96,20 @@ def write_bag_summary(
         contract = "a fitted single-location estimator"
         fail("estimator", contract, estimator, owner=_OWNER)
     pooled = PooledBagClassifier() if is_classifier(model) else PooledBagRegressor()
-    named = {_THIS: clone(estimator), _MEAN: pooled}
-    comparison = compare_bag_estimators(bags, y, estimators=named, cv=cv)
     fitted = getattr(estimator, "best_estimator_", estimator)
+    if hasattr(fitted, "steps"):  # the same preparation of tokens, such as an imputer
+        pooled = clone(fitted).set_params(**{fitted.steps[-1][0]: pooled})
+    named = {_THIS: clone(estimator), _MEAN: pooled}
+    comparison = compare_bag_estimators(bags, y, estimators=named, groups=groups, cv=cv)
     scores = _shuffled_scores(
-        fitted, bags, y, cv=cv, scoring=comparison.scoring, n=n_shuffles, seed=seed
+        fitted,
+        bags,
+        as_numpy("y", y, owner=_OWNER),
+        groups=groups,
+        cv=cv,
+        scoring=comparison.scoring,
+        rng=np.random.default_rng(seed),
+        n=n_shuffles,
     )
     weights = [np.abs(one).reshape(len(one), -1)[:, 0] for one in model.attention(read)]
     verdict, sentences = _findings(comparison, scores, weights, model.pooling_)
@@ -128,28 +140,46 @@ def _write(file: Any, page: bytes) -> None:
 
 
 def _shuffled_scores(
-    model: Any, bags: Any, y: Any, *, cv: Any, scoring: str, n: int, seed: int
+    model: Any,
+    bags: Any,
+    y: NDArray[Any],
+    *,
+    groups: Any,
+    cv: Any,
+    scoring: str,
+    rng: np.random.Generator,
+    n: int,
 ) -> list[float]:
     """Return the mean score with the targets as given, then with shuffled ones.
 
     All are computed alike, so that without any relation each is the best equally often.
     """
-    rng = np.random.default_rng(seed)
-    targets = np.asarray(y)
-    orders = [
-        np.arange(len(targets)),
-        *(rng.permutation(len(targets)) for _ in range(n)),
-    ]
-    folds = _N_FOLDS if cv is None else cv
-    given = bags if hasattr(bags, "columns") else list(bags)
-    return [
-        float(
-            cross_val_score(
-                clone(model), given, targets[order], cv=folds, scoring=scoring
-            ).mean()
+    units = np.arange(len(y)) if groups is None else np.asarray(groups)
+    _, codes = np.unique(units, return_inverse=True)
+    rows = np.argsort(codes, kind="stable")
+    scores = []
+    for trial in range(n + 1):
+        shuffled = y.copy()
+        if trial:
+            places = rng.permutation(codes.max() + 1)
+            shuffled[rows] = y[np.argsort(places[codes], kind="stable")]
+        comparison = compare_bag_estimators(
+            bags,
+            shuffled,
+            estimators={_THIS: model},
+            groups=groups,
+            cv=bag_folds(
+                cv,
+                shuffled,
+                groups,
+                is_classifier=is_classifier(model),
+                n_splits=_N_FOLDS,
+                n_repeats=1,
+            ),
+            scoring=scoring,
         )
-        for order in orders
-    ]
+        scores.append(float(comparison.scores[_THIS].mean()))
+    return scores
 
 
 def _findings(
@@ -164,18 +194,26 @@ def _findings(
         -float(mean[name])
         for name in ("difference", "difference_high", "difference_low")
     )
-    own, *shuffled = scores
+    unshuffled, *shuffled = scores
     n = len(shuffled)
-    p_value = (1 + sum(score >= own for score in shuffled)) / (1 + n)
+    p_value = (1 + sum(score >= unshuffled for score in shuffled)) / (1 + n)
     peak = float(np.median([one.max() / max(one.sum(), 1e-300) for one in weights]))
     name = _NAMES.get(comparison.scoring, comparison.scoring)
+    sentences = [_WEIGHTS[pooling].format(peak=peak)]
+    if comparison.undefined:
+        return f"Cannot tell: {comparison.undefined}", sentences
+    if np.isnan(scores).any():
+        reason = f"{name} is undefined on folds of the shuffled targets."
+        return f"Cannot tell: {reason} Use fewer folds or more bags.", sentences
+    if np.isnan(low):
+        return "Cannot tell: a single fold has no error. Use more folds.", sentences
     sentences = [
         f"On held-out bags, {name} differs from that of mean pooling by {gap:+.3f} "
         f"(95 % interval {low:+.3f} to {high:+.3f}).",
-        f"With the targets as given, {name} is {own:.3f}; with shuffled targets, on as "
-        f"many folds, at most {max(shuffled):.3f} in {n} "
+        f"With the targets as given, {name} is {unshuffled:.3f}; with shuffled "
+        f"targets, on as many folds, at most {max(shuffled):.3f} in {n} "
         f"{'trial' if n == 1 else 'trials'} (p = {p_value:.2g}).",
-        _WEIGHTS[pooling].format(peak=peak),
+        *sentences,
     ]
     return _verdict(p_value, n, low, gap, peak), sentences
 

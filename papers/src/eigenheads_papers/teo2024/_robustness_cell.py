@@ -144,10 +144,7 @@ def _condition(
         ]
         return torch.cat(parts), y
     rng = np.random.default_rng([int(level), *kind.encode()])
-    parts = [
-        corrupt(some, kind, int(level), rng)
-        for some in torch.split(x, _BATCH)
-    ]
+    parts = [corrupt(some, kind, int(level), rng) for some in torch.split(x, _BATCH)]
     return torch.cat(parts), y
 
 

@@ -5,6 +5,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -156,16 +157,23 @@ class AbstractSingleLocation(BaseEstimator):
         -------
         index : ndarray of shape (n_bags,) or (n_bags, n_heads)
             Position within the bag of the token with the largest weight; for
-            ``head="erf"``, largest in absolute value.
+            ``head="erf"``, largest in absolute value. -1 if no token decides: the key
+            is zero, as in mean pooling (see ``pooling_``), and all weights are equal.
         """
         if is_dask(X):
             return np.concatenate([self.locate(block) for block in row_blocks(X)])
         bags = self._read_fitted(X)
-        found = [
-            deciding_tokens(bags, scores, head=self.head)
-            for scores in self._scores(bags)
-        ]
-        return found[0] if len(found) == 1 else np.column_stack(found)
+        places = np.column_stack(
+            [
+                deciding_tokens(bags, scores, head=self.head)
+                for scores in self._scores(bags)
+            ]
+        )
+        has_key = np.atleast_2d(self.coef_key_).any(axis=1)
+        if self.head == "radial":
+            has_key |= np.atleast_1d(self.coef_radius_) != 0
+        places[:, ~has_key] = -1
+        return places[:, 0] if places.shape[1] == 1 else places
 
     def contributions(self, X: Any) -> list[NDArray[np.floating]]:
         """Return what each token adds to the outputs of its bag.
@@ -233,11 +241,11 @@ class AbstractSingleLocation(BaseEstimator):
         """Return the bags with features that are not far from those of training."""
         return bags
 
-    def _mapped(self, bags: Bags) -> Bags:
+    def _mapped(self, bags: Bags, *, in_fit: bool = False) -> Bags:
         """Return the bags in the features of the map."""
         if self._map is None:
             return bags
-        return replace(bags, tokens=self._map(bags.tokens))
+        return replace(bags, tokens=self._map(bags.tokens, in_fit=in_fit))
 
     def _rows(self) -> NDArray[np.floating]:
         """Return keys and values as compiled code has them, head after head."""
@@ -387,7 +395,8 @@ class AbstractSingleLocation(BaseEstimator):
         owner = type(self).__name__
         self._map = fit_feature_map(self.feature_map, tokens, owner=owner)
         self.feature_map_ = self._map.transformer
-        return replace(data.mapped(self._mapped), n_features=self._map.width)
+        change = partial(self._mapped, in_fit=True)
+        return replace(data.mapped(change), n_features=self._map.width)
 
     def _prepared(self, data: LocationData, kind: AbstractLoss) -> FitState:
         """Return the state of the fit before anything depends on the penalty."""

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.base import ClassifierMixin
-from sklearn.utils import Tags, check_array
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils import Tags
 
 from eigenheads._checks import check_array_like, check_flag, fail
 from eigenheads.estimators._location._base import AbstractSingleLocation
@@ -15,6 +14,7 @@ from eigenheads.estimators._location._targets import (
     ClassLabels,
     LabelIndicators,
     check_class_weight,
+    read_labels,
 )
 
 
@@ -250,13 +250,12 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         return ClassLabels(owner, is_centred)
 
     def _check_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
-        labels = check_array(targets, ensure_2d=False, dtype=None, input_name="y")
-        check_classification_targets(labels)
+        labels = read_labels(targets, owner=type(self).__name__)
         if labels.ndim == 2 and not np.isin(labels, (0, 1)).all():
             hint = "Encode several labels with `MultiLabelBinarizer`."
             contract = "of zeros and ones, if it has a column per label"
             fail("y", contract, labels, owner=type(self).__name__, hint=hint)
-        return np.asarray(labels)
+        return labels
 
     def decision_function(self, X: Any) -> NDArray[np.floating]:
         """Return the logits.

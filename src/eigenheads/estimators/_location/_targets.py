@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_array
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import column_or_1d
 
 from eigenheads._checks import (
@@ -227,7 +228,19 @@ def read_targets(
             hint = "A table is read as bags of one token: cut it with `group_bags`."
         got = Got(f"{len(targets)} targets for {len(bags)} bags")
         fail("y", "one target per bag", got, owner=owner, hint=hint)
-    return targets
+    # scikit-learn does not know NumPy's texts of any length.
+    return np.array(targets.tolist()) if targets.dtype.kind == "T" else targets
+
+
+def read_labels(targets: NDArray[Any], *, owner: str) -> NDArray[Any]:
+    """Return targets as classes, or raise."""
+    labels = check_array(targets, ensure_2d=False, dtype=None, input_name="y")
+    kinds = sorted({type(label).__name__ for label in np.ravel(labels).tolist()})
+    if len(kinds) > 1 and type_of_target(labels) == "unknown":
+        got = Got(f"labels of types {', '.join(kinds)}")
+        fail("y", "labels of one type", got, owner=owner)
+    check_classification_targets(labels)
+    return np.asarray(labels)
 
 
 def read_numbers(targets: NDArray[Any], *, owner: str) -> FloatArray:
