@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from eigenheads._compile import njit
-from eigenheads.dynamics._location_kernels import (
+from eigenheads.dynamics._location import (
     LocationProblem,
     gradient_weights,
     record_state,

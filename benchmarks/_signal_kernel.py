@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from eigenheads._compile import njit
-from eigenheads.dynamics._engine import chi
-from eigenheads.dynamics._signal_kernels import (
+from eigenheads.dynamics._signal import (
     SignalProblem,
     ascent_weights,
     draw_shifts,
 )
+from eigenheads.dynamics._vectors import chi
+from eigenheads.models._emit import fast_softmax
 from eigenheads.models._engine import (
     REORDER,
     combine,
@@ -23,7 +24,6 @@ from eigenheads.models._engine import (
     reveal_along,
     sphere_step,
 )
-from eigenheads.models._softmax import fast_softmax
 
 
 @njit(fastmath=REORDER)

@@ -14,7 +14,7 @@ import numpy as np
 from eigenheads._parallel import threads
 from eigenheads.datasets import SingleLocation
 from eigenheads.theory import LocationLandscape, location_descent
-from eigenheads.theory._location_formulas import risk_slopes
+from eigenheads.theory._location_landscape import risk_slopes
 
 LAW = SingleLocation(d=400, n_tokens=10, gamma=math.sqrt(0.5))
 STEP = 4e-3

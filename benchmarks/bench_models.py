@@ -28,9 +28,8 @@ from eigenheads._rng import run_generators
 from eigenheads._run_blocks import run_blocks
 from eigenheads.datasets import SignalTokens, SingleLocation
 from eigenheads.dynamics import location_start, simulate_location, simulate_signal
-from eigenheads.dynamics._location import frame_coordinates
-from eigenheads.dynamics._location_kernels import LocationProblem
-from eigenheads.dynamics._signal_kernels import SignalProblem
+from eigenheads.dynamics._location import LocationProblem, frame_coordinates
+from eigenheads.dynamics._signal import SignalProblem
 from eigenheads.models import simulate
 
 # The authors' step size, for vectors of length sqrt(d).

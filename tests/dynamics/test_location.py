@@ -12,8 +12,7 @@ from scipy import special
 from eigenheads._location_order import are_feasible
 from eigenheads.datasets import SingleLocation
 from eigenheads.dynamics import location_start, simulate_location
-from eigenheads.dynamics._location import location_model
-from eigenheads.dynamics._location_kernels import add_location_gradient
+from eigenheads.dynamics._location import add_location_gradient, location_model
 from eigenheads.models._simulate import exact_kernel
 
 NAMES = ("kappa", "nu", "theta", "eta", "rho")

@@ -19,7 +19,7 @@ from eigenheads.dynamics import (
     location_start,
     simulate_location,
 )
-from eigenheads.models._module import load_module
+from eigenheads.models._model import load_module
 
 NAMES = ("kappa", "nu", "theta", "eta", "rho")
 GENERIC = [0.4, 0.3, 0.2, -0.3, 0.1]

@@ -11,7 +11,7 @@ from eigenheads.datasets import (
     random_covariance,
 )
 from eigenheads.dynamics import _pca, pca_start, simulate_pca
-from eigenheads.dynamics._pca_blocks import PCAProblem, pca_block
+from eigenheads.dynamics._pca_prompts import PCAProblem, pca_block
 from eigenheads.functional import NotIdentifiedWarning, pca_head
 from eigenheads.theory import PCALandscape
 

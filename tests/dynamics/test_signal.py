@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from eigenheads.datasets import SignalTokens
 from eigenheads.dynamics import simulate_signal
-from eigenheads.dynamics._signal import signal_model
-from eigenheads.dynamics._signal_kernels import add_signal_gradient
+from eigenheads.dynamics._signal import add_signal_gradient, signal_model
 from eigenheads.functional import signal_output_gradient
 from eigenheads.models._simulate import exact_kernel
 

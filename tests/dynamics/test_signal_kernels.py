@@ -15,7 +15,7 @@ from tests.dynamics.same_law import FALSE_ALARM, corrected_p_value
 from eigenheads.datasets import SignalTokens
 from eigenheads.dynamics import _signal, simulate_signal
 from eigenheads.functional import signal_output_gradient
-from eigenheads.models._module import load_module
+from eigenheads.models._model import load_module
 
 NAMES = ("alignment", "averaged_alignment")
 

@@ -4,7 +4,7 @@ from scipy import special
 
 from eigenheads.dynamics._vectors import attend
 from eigenheads.functional._arrays import stable_softmax as reference
-from eigenheads.models._softmax import fast_softmax
+from eigenheads.models._emit import fast_softmax
 
 
 def weights(logits):

@@ -1,7 +1,7 @@
 """The HTML view of an estimator links to its page in our documentation."""
 
 from eigenheads import estimators
-from eigenheads.estimators._doc_links import link_to_documentation
+from eigenheads.estimators._parameters import link_to_documentation
 
 
 def test_the_view_links_to_the_page_of_the_estimator():

@@ -14,15 +14,15 @@ from sklearn.preprocessing import scale
 
 from eigenheads.datasets import SignalTokens
 from eigenheads.estimators import SignalDirection
-from eigenheads.estimators._row_weights import repeated_rows
+from eigenheads.estimators._parameters import repeated_rows
 from eigenheads.estimators._signal_search import (
     SearchSettings,
     _climb_all,
+    conformal_threshold,
     mean_square,
     noise_scaling,
     search_direction,
 )
-from eigenheads.estimators._signal_threshold import conformal_threshold
 
 
 def drawn(share, strength, *, n=4000, d=32, seed=0, signs="random"):

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from eigenheads.models import Model, Token
-from eigenheads.models._module import cache_folder, load_module
+from eigenheads.models._model import cache_folder, load_module
 
 CODE = """
 import sys
@@ -80,7 +80,7 @@ def test_a_damaged_file_is_written_again(tmp_path, monkeypatch):
     load_module("NUMBER = 8\n")
     (path,) = tmp_path.glob("*.py")
     path.write_text("NUMBER = ")
-    monkeypatch.setattr("eigenheads.models._module._LOADED", {})
+    monkeypatch.setattr("eigenheads.models._model._LOADED", {})
     assert load_module("NUMBER = 8\n").NUMBER == 8
     assert path.read_text() == "NUMBER = 8\n"
 
@@ -89,7 +89,7 @@ def test_a_damaged_file_is_written_again(tmp_path, monkeypatch):
 def test_any_damage_of_the_cache_is_a_miss(tmp_path, monkeypatch, damage):
     monkeypatch.setenv("EIGENHEADS_CACHE_DIR", str(tmp_path))
     source = f"NUMBER = 9  # {damage}\n"
-    monkeypatch.setattr("eigenheads.models._module._LOADED", {})
+    monkeypatch.setattr("eigenheads.models._model._LOADED", {})
     load_module(source)
     (path,) = tmp_path.glob("*.py")
     if damage == "bytes":
@@ -100,7 +100,7 @@ def test_any_damage_of_the_cache_is_a_miss(tmp_path, monkeypatch, damage):
     else:
         with path.open("wb") as file:
             file.truncate(2**40)
-    monkeypatch.setattr("eigenheads.models._module._LOADED", {})
+    monkeypatch.setattr("eigenheads.models._model._LOADED", {})
     assert load_module(source).NUMBER == 9
     assert path.read_text() == source
 
@@ -114,7 +114,7 @@ def test_bytecode_beside_a_module_is_not_run(tmp_path, monkeypatch):
     times = path.stat().st_atime, path.stat().st_mtime
     os.utime(forged, times)  # bytecode knows its source by age and size
     py_compile.compile(str(forged), importlib.util.cache_from_source(str(path)))
-    monkeypatch.setattr("eigenheads.models._module._LOADED", {})
+    monkeypatch.setattr("eigenheads.models._model._LOADED", {})
     assert load_module("NUMBER = 10\n").NUMBER == 10
 
 

@@ -18,8 +18,7 @@ from eigenheads.models import (
 )
 from eigenheads.models import _kernels as kernels
 from eigenheads.models._emit import Sizes
-from eigenheads.models._law_source import LawSource
-from eigenheads.models._tokens import TokenLaw
+from eigenheads.models._tokens import LawSource, TokenLaw
 
 FALSE_ALARM = 1e-4
 D = 5

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from eigenheads._numerics._thresholded_svd import thresholded_svd
-from eigenheads._numerics._warm_svd import WarmThresholdedSVD
+from eigenheads._numerics._thresholded_svd import WarmThresholdedSVD, thresholded_svd
 
 
 @pytest.mark.parametrize("shape", [(300, 150), (150, 300), (200, 20), (20, 200)])

@@ -11,8 +11,7 @@ from scipy.special import erf, owens_t
 from eigenheads.datasets import SingleLocation
 from eigenheads.functional import location_predictor
 from eigenheads.theory import LocationLandscape
-from eigenheads.theory._location_formulas import erf_factors, owen_gap
-from eigenheads.theory._location_landscape import zeta_at_zero
+from eigenheads.theory._location_landscape import erf_factors, owen_gap, zeta_at_zero
 
 PAPER = {"d": 400, "n_tokens": 10, "gamma": math.sqrt(0.5)}
 

@@ -14,7 +14,7 @@ from eigenheads.theory import (
     location_descent,
     location_mean_dynamics,
 )
-from eigenheads.theory._location_noise import gradient_noise, normal_rule
+from eigenheads.theory._location_dynamics import gradient_noise, normal_rule
 
 NAMES = ("kappa", "nu", "theta", "eta", "rho")
 # The setting of marion2025, Figure 4.

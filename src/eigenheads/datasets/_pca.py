@@ -11,7 +11,7 @@ from eigenheads._checks import check_count, check_number, check_positive
 from eigenheads._rng import check_generator
 from eigenheads._typing import FloatArray
 from eigenheads.datasets._size import check_sample_size
-from eigenheads.functional._pca_subspace import check_covariance
+from eigenheads.functional._pca import check_covariance
 
 _HINT = "simulate_pca needs no such arrays."
 

@@ -24,7 +24,7 @@ from eigenheads._schedules import check_schedule
 from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray, Schedule
 from eigenheads.datasets import GaussianPrompts, SpikedWishartPrompts
-from eigenheads.dynamics._pca_blocks import PCAProblem, pca_block
+from eigenheads.dynamics._pca_prompts import PCAProblem, pca_block
 from eigenheads.functional import PrincipalSubspace, principal_subspace
 
 _OWNER = "simulate_pca"

@@ -18,8 +18,8 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads._typing import FloatArray
-from eigenheads.estimators._attention_pca_coordinates import PrincipalCoordinates
 from eigenheads.estimators._attention_pca_rows import (
+    PrincipalCoordinates,
     RowMoments,
     Rows,
     RowsInMemory,
@@ -37,8 +37,11 @@ from eigenheads.estimators._attention_pca_training import (
     train_on_prompts,
 )
 from eigenheads.estimators._batches import RowBatches, batches_of_rows, is_stream
-from eigenheads.estimators._parameters import check_verbose, random_source
-from eigenheads.estimators._row_weights import read_row_weights
+from eigenheads.estimators._parameters import (
+    check_verbose,
+    random_source,
+    read_row_weights,
+)
 
 # Iterations per batch of a stream: one batch changes little after many.
 _STREAM_ITERATIONS = 20

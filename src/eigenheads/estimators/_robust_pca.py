@@ -16,7 +16,7 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads._typing import FloatArray
-from eigenheads.estimators._parameters import check_verbose
+from eigenheads.estimators._parameters import check_verbose, read_row_weights
 from eigenheads.estimators._robust_pca_codes import RobustCodes, stored
 from eigenheads.estimators._robust_pca_pursuit import LowRankSplit, Pursuit, prepare
 from eigenheads.estimators._robust_pca_selection import (
@@ -28,7 +28,6 @@ from eigenheads.estimators._robust_pca_selection import (
     select,
 )
 from eigenheads.estimators._robust_pca_splitting import ErrorPenalty
-from eigenheads.estimators._row_weights import read_row_weights
 
 
 class RobustPCA(RobustCodes):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eigenheads._numerics._warm_svd import WarmThresholdedSVD
+from eigenheads._numerics._thresholded_svd import WarmThresholdedSVD
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._robust_pca_splitting import (
     ErrorPenalty,

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads._typing import FloatArray
+from eigenheads.estimators._parameters import weighted_quantile
 from eigenheads.estimators._robust_pca_pursuit import (
     SETTLED,
     PreparedData,
     Pursuit,
 )
 from eigenheads.estimators._robust_pca_splitting import ErrorPenalty
-from eigenheads.estimators._row_weights import weighted_quantile
 
 # Share of the known entries that are hidden, and predicted from the others.
 HIDDEN = 0.1

@@ -27,21 +27,23 @@ from eigenheads._checks import (
 from eigenheads._limits import check_largest
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags, as_given, read_bags
-from eigenheads.estimators._parameters import check_verbose, random_source
+from eigenheads.estimators._parameters import (
+    check_verbose,
+    random_source,
+    read_row_weights,
+    repeated_rows,
+)
 from eigenheads.estimators._robust_pca_pursuit import largest_signs
-from eigenheads.estimators._row_weights import read_row_weights, repeated_rows
 from eigenheads.estimators._signal_search import (
     FoundQuery,
     NoiseScaling,
     SearchSettings,
-    noise_scaling,
-    search_directions,
-)
-from eigenheads.estimators._signal_threshold import (
     conformal_threshold,
     gaussian_threshold,
     hold_out,
+    noise_scaling,
     robust_scales,
+    search_directions,
 )
 
 # For tokens of unit noise: each suits amplitudes of about 2.5 over itself.

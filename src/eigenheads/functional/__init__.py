@@ -7,20 +7,18 @@ in NumPy.
 
 from eigenheads.functional._kernel import (
     KernelPCA,
+    gamma_ratios,
+    kernel_coefficients,
     kernel_pca,
     kernel_pca_values,
     log_feature_norms,
-)
-from eigenheads.functional._kernel_gamma import (
-    gamma_ratios,
-    kernel_coefficients,
     relative_differences,
 )
 from eigenheads.functional._location import location_predictor
-from eigenheads.functional._pca import pca_head
-from eigenheads.functional._pca_subspace import (
+from eigenheads.functional._pca import (
     NotIdentifiedWarning,
     PrincipalSubspace,
+    pca_head,
     principal_subspace,
 )
 from eigenheads.functional._pursuit import AttentionPursuit, attention_pursuit

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from eigenheads.models._graph import COMPARISONS, Node
-from eigenheads.models._operations import apply, broadcast, number_of, reduced, view
+from eigenheads.models._traced import apply, broadcast, number_of, reduced, view
 
 # Derivative of y = f(x) with respect to x, from x and y.
 # A slope that uses y reuses the value of the forward pass.

@@ -1,5 +1,8 @@
 """Source code of a traced graph: as few fused loops as its reductions allow.
 
+For short sequences a loop per sum would spend its time on starting and ending; with all
+sums in one loop each token is read once, and long loops still become vector code.
+
 Nodes with the same shape are computed in one loop, unless one needs a sum that another
 loop must finish first. ``level`` counts the loops that must have ended before a node
 can be computed; nodes of one level and one shape share a loop. Views, slices and their
@@ -12,8 +15,220 @@ models that differ in their number of tokens alone share one compiled module.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
+
+from eigenheads._compile import njit
+from eigenheads.models._engine import REORDER
 from eigenheads.models._graph import SOURCES, Node
+
+# --- The softmax of long rows --------------------------------------------------------
+
+
+_LOG2_E = 1.0 / math.log(2.0)
+# log 2 in two parts. The first has 24 bits, so that its multiples are exact; the
+# second holds the rest, with what the double nearest to log 2 itself leaves out.
+_LOG_2_HIGH = float(np.float32(math.log(2.0)))
+_LOG_2_LOW = (math.log(2.0) - _LOG_2_HIGH) + 2.3190468138462996e-17
+# Adding this puts a number's nearest integer into the lowest bits of the sum.
+_MAGIC = 1.5 * 2.0**52
+# The smallest argument whose exponential is a normal number, rounded up.
+_SMALLEST = -708.0
+
+
+@njit(fastmath=REORDER)
+def fast_softmax(logits: Any, out: Any, scratch: Any) -> None:
+    r"""Write the softmax of logits of any size, with vector instructions.
+
+    Agrees with :func:`eigenheads.functional._arrays.stable_softmax` up to rounding.
+
+    .. math::
+
+        p_i = \frac{\exp(\ell_i - \max \ell)}{\sum_j \exp(\ell_j - \max \ell)}
+
+    Parameters
+    ----------
+    logits
+        :math:`\ell`, (n,).
+    out
+        :math:`p`, (n,): written. A weight below 1e-307 of the largest becomes that.
+    scratch
+        (n,): overwritten.
+
+    Notes
+    -----
+    Equals ``scipy.special.softmax`` per row, 3.8 (32 tokens) to 5.6 (64) times faster;
+    compared with a compiled loop over ``math.exp``, 1.6 to 2.6 times.
+    """
+    n = logits.shape[0]
+    largest = logits[0]
+    for index in range(n):
+        largest = max(largest, logits[index])
+    _exponential(logits, largest, out, scratch)
+    total = 0.0
+    for index in range(n):
+        total += out[index]
+    inverse = 1.0 / total
+    for index in range(n):
+        out[index] *= inverse
+
+
+# Said explicitly: without it, Numba hands the caller's fastmath down to this function.
+@njit(fastmath={"contract"})
+def _exponential(logits: Any, largest: float, out: Any, scratch: Any) -> None:
+    r"""Write :math:`e^x` of :math:`x = \ell - \max \ell`, from -708 to 0.
+
+    :math:`e^x = 2^k e^r` with k the integer nearest to :math:`x / \log 2`, and Taylor's
+    polynomial of degree 13 for :math:`|r| \le \log(2) / 2`, where it is off by 4e-18.
+    math.exp would be a call per token; these loops run on whole vectors. No sums may be
+    reordered here: the rounding of ``+ _MAGIC`` is the point.
+    """
+    n = logits.shape[0]
+    bits = scratch.view(np.int64)
+    for index in range(n):
+        x = max(logits[index] - largest, _SMALLEST)
+        out[index] = x
+        scratch[index] = x * _LOG2_E + _MAGIC
+    for index in range(n):
+        k = scratch[index] - _MAGIC
+        r = (out[index] - k * _LOG_2_HIGH) - k * _LOG_2_LOW
+        p = 1.0 / 6227020800.0
+        p = p * r + 1.0 / 479001600.0
+        p = p * r + 1.0 / 39916800.0
+        p = p * r + 1.0 / 3628800.0
+        p = p * r + 1.0 / 362880.0
+        p = p * r + 1.0 / 40320.0
+        p = p * r + 1.0 / 5040.0
+        p = p * r + 1.0 / 720.0
+        p = p * r + 1.0 / 120.0
+        p = p * r + 1.0 / 24.0
+        p = p * r + 1.0 / 6.0
+        p = p * r + 0.5
+        p = p * r + 1.0
+        out[index] = p * r + 1.0
+    for index in range(n):
+        # The integer k becomes the exponent of a double.
+        bits[index] = (bits[index] + 1023) << 52
+    for index in range(n):
+        out[index] *= scratch[index]
+
+
+# --- Sums over tokens, unrolled ------------------------------------------------------
+
+
+# Sums in one loop: beyond it, registers spill.
+_MOST_SUMS = 12
+
+
+def field_lines(n_planted: int, n_weights: int) -> list[str]:
+    """Return lines that write ``fields`` from ``state`` and ``tokens``."""
+    # Weight a has coordinates on the planted axes and on a + 1 more.
+    fields = [
+        (
+            f"fields[{a}, i]",
+            [(f"state[{a}, {j}]", f"tokens[{j}, i]") for j in range(n_planted + a + 1)],
+        )
+        for a in range(n_weights)
+    ]
+    return _projection(fields)
+
+
+def gradient_lines(n_weights: int, n_axes: int, n_combinations: int) -> list[str]:
+    """Return lines that add sums of ``tokens`` with ``slopes`` to ``gradient``.
+
+    The coordinates on the axes of combinations go to ``revealed``.
+    """
+    sums = [
+        (f"gradient[{a}, {j}] +", f"slopes[{a}, i]", f"tokens[{j}, i]")
+        for a in range(n_weights)
+        for j in range(n_axes)
+    ]
+    sums += [
+        (f"revealed[{a}, {k}] ", f"slopes[{a}, i]", f"tokens[{n_axes + k}, i]")
+        for a in range(n_weights)
+        for k in range(n_combinations)
+    ]
+    return _sums(sums)
+
+
+def gram_lines(n_weights: int) -> list[str]:
+    """Return lines that add products of ``slopes`` to ``outside``, lower half."""
+    return _sums(
+        [
+            (f"outside[{a}, {b}] +", f"slopes[{a}, i]", f"slopes[{b}, i]")
+            for a in range(n_weights)
+            for b in range(a + 1)
+        ]
+    )
+
+
+def output_lines(n_axes: int, n_combinations: int) -> list[str]:
+    """Return lines that write coordinates of combinations, and ``meetings``.
+
+    Meetings are the products of all tokens with the combinations (class B).
+    """
+    size = n_axes + n_combinations
+    outputs = [
+        (f"coordinates[{k}, {j}] ", f"combinations[{k}, i]", f"tokens[{j}, i]")
+        for k in range(n_combinations)
+        for j in range(size)
+    ]
+    meetings = [
+        (
+            f"meetings[{k}, i]",
+            [(f"t{k * size + j}", f"tokens[{j}, i]") for j in range(size)],
+        )
+        for k in range(n_combinations)
+    ]
+    return _sums(outputs) + _projection(meetings)
+
+
+def _projection(fields: list[tuple[str, list[tuple[str, str]]]]) -> list[str]:
+    """Return lines that write sums of coordinates times rows, token by token."""
+    names: dict[str, str] = {}
+    for _, terms in fields:
+        for coordinate, _ in terms:
+            if "[" in coordinate:
+                names[coordinate] = f"s{len(names)}"
+    lines = [f"{name} = {coordinate}" for coordinate, name in names.items()]
+    lines.append("for i in range(n_tokens):")
+    rows = _read_once([other for _, terms in fields for _, other in terms], lines)
+    for target, terms in fields:
+        total = " + ".join(
+            f"{names.get(one, one)} * {rows[other]}" for one, other in terms
+        )
+        lines.append(f"    {target} = {total}")
+    return lines
+
+
+def _read_once(entries: list[str], lines: list[str]) -> dict[str, str]:
+    """Add lines that read entries of arrays, each once; return their variables."""
+    # Most of the time of a compilation goes to reads and writes of arrays.
+    names = {entry: f"x{k}" for k, entry in enumerate(dict.fromkeys(entries))}
+    lines += [f"    {name} = {entry}" for entry, name in names.items()]
+    return names
+
+
+def _sums(sums: list[tuple[str, str, str]]) -> list[str]:
+    """Return lines for sums of products; a target ends in ``+`` to be added to.
+
+    Sum k stays in the variable ``t{k}``.
+    """
+    lines: list[str] = []
+    numbered = list(enumerate(sums))
+    for start in range(0, len(sums), _MOST_SUMS):
+        part = numbered[start : start + _MOST_SUMS]
+        lines += [f"t{k} = 0.0" for k, _ in part]
+        lines.append("for i in range(n_tokens):")
+        names = _read_once([one for _, (_, *pair) in part for one in pair], lines)
+        lines += [f"    t{k} += {names[a]} * {names[b]}" for k, (_, a, b) in part]
+        lines += [f"{target}= t{k}" for k, (target, _, _) in part]
+    return lines
+
+
+# --- Loops ---------------------------------------------------------------------------
+
 
 _INDICES = "ijklmn"
 _VIRTUAL = ("view", "pick", "slice", "put", "pad", "stop")

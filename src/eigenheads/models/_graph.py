@@ -1,7 +1,7 @@
 """Expressions of a loss as a graph: each operation is a node, each expression once.
 
-``_traced`` gives nodes the behaviour of NumPy arrays, ``_operations`` builds them,
-``_derivatives`` adds the reverse pass, and ``_emit`` turns a graph into loops.
+``_traced`` builds nodes that behave like NumPy arrays, ``_derivatives`` adds the
+reverse pass, and ``_emit`` turns a graph into loops.
 """
 
 import math

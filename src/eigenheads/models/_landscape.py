@@ -14,8 +14,8 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads._typing import FloatArray
+from eigenheads.models._mean_dynamics import moments_at
 from eigenheads.models._model import Model
-from eigenheads.models._moments import moments_at
 from eigenheads.models._simulate import (
     check_dimension,
     check_parameters,

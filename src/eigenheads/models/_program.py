@@ -21,14 +21,14 @@ from eigenheads._typing import FloatArray
 from eigenheads.models._derivatives import gradients
 from eigenheads.models._emit import Sizes, Work, Write, emit
 from eigenheads.models._graph import Graph, Node, NotTraceable
-from eigenheads.models._operations import (
+from eigenheads.models._symbols import Direction, Symbol, TokenRows
+from eigenheads.models._traced import (
     broadcast,
     reduced,
     stopped,
+    traced_graph,
     traced_softmax,
 )
-from eigenheads.models._symbols import Direction, Symbol, TokenRows
-from eigenheads.models._traced import traced_graph
 
 # Each combination costs one more normal per token, and a K × K factor per sample.
 _MAX_COMBINATIONS = 8

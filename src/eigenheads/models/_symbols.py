@@ -6,7 +6,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from eigenheads.models._graph import Graph, Node, NotTraceable
-from eigenheads.models._operations import put, reduced, unrolled
+from eigenheads.models._traced import put, reduced, unrolled
 
 
 class ProductSource(Protocol):

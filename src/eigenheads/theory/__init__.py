@@ -16,15 +16,13 @@ from eigenheads.theory._location_landscape import (
     LocationFixedPoint,
     LocationLandscape,
 )
+from eigenheads.theory._pca_descent import PromptError, pca_prompt_error
 from eigenheads.theory._pca_landscape import CriticalPoint, PCALandscape
-from eigenheads.theory._pca_prompts import PromptError, pca_prompt_error
-from eigenheads.theory._signal_baselines import (
+from eigenheads.theory._signal_dynamics import (
+    SignalSteps,
     pooled_pca_alignment,
     pooled_pca_threshold,
     random_alignment,
-)
-from eigenheads.theory._signal_dynamics import (
-    SignalSteps,
     signal_mean_dynamics,
     signal_steps,
 )

@@ -34,7 +34,7 @@ from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray, Schedule
 from eigenheads.datasets import GaussianPrompts, SpikedWishartPrompts
 from eigenheads.functional import PrincipalSubspace, principal_subspace
-from eigenheads.functional._pca_subspace import check_covariance
+from eigenheads.functional._pca import check_covariance
 from eigenheads.theory._pca_descent import descend_pca_risk
 from eigenheads.theory._ranges import check_law, check_range
 
