@@ -7,6 +7,7 @@ arXiv numbers link to the paper, without markup in the source.
 import importlib
 import inspect
 import re
+import types
 from pathlib import Path
 
 from docutils import nodes
@@ -86,6 +87,8 @@ def write_api_pages(folder):
 def _directive(module, name):
     """Return the directive that documents a name."""
     thing = getattr(module, name)
+    if isinstance(thing, types.GenericAlias):  # a type, which autodoc cannot show
+        return ""
     if inspect.isclass(thing):
         return "autoexception" if issubclass(thing, Exception) else "autoclass"
     return "autofunction" if inspect.isroutine(thing) else "autodata"
