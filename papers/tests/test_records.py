@@ -14,18 +14,11 @@ from eigenheads_papers._store import plain_params
 RECORDS = {record.key: record for record in read_records()}
 # Runs that were not repeated since tables are kept.
 WITHOUT_TABLE = {
-    "arnaboldi2025/fig5",
     "marion2025/bags",
     "marion2025/fig1",
     "marion2025/transformers",
-    "maulensoto2026/fig2",
-    "maulensoto2026/fig5a",
-    "maulensoto2026/fig5b",
-    "maulensoto2026/fig7a",
-    "maulensoto2026/fig7b",
     "maulensoto2026/fig8a",
     "maulensoto2026/rank_k",
-    "maulensoto2026/real_heads",
     "saritas2025/eigenvalues",
     "saritas2025/gamma",
     "saritas2025/heads",
@@ -34,12 +27,8 @@ WITHOUT_TABLE = {
     "saritas2025/values",
     "screening/mnist",
     "screening/photographs",
-    "teo2024/language",
     "teo2024/reconstruction",
-    "teo2024/segmentation",
     "teo2024/sparsity",
-    "truong2026/alignment",
-    "truong2026/nuisance",
     "truong2026/readings",
 }
 
