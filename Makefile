@@ -82,7 +82,7 @@ test:  ## check, the suite, and the core without torch
 
 suite: .venv/.dev
 	$(if $(NO_BROWSER),@echo "No Chromium found: leaving out the tests that open a page.")
-	.venv/bin/python -m pytest $(BY_FILE) -m "not slow $(NO_BROWSER)" tests papers/tests $(TORCH_EXAMPLES)
+	.venv/bin/python -m pytest $(BY_FILE) -m "not slow $(NO_BROWSER)" tests papers/tests live/tests $(TORCH_EXAMPLES)
 
 core-without-torch: .venv-core/.test
 	.venv-core/bin/python -m pytest -m "not slow and not torch and not browser" --quiet $(CORE_TESTS)
@@ -118,4 +118,4 @@ dist: .venv/.dev  ## wheel and source archive in dist/, tested in a clean enviro
 
 clean:  ## remove environments, caches and builds (results stay)
 	rm -rf .venv .venv-core .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build docs/_build docs/gallery docs/api
-	find src papers tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src papers live tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

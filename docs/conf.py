@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import eigenheads
-from eigenheads.live._build import page_files, write_page
+from eigenheads.live import live_page
 
 project = "Eigenheads"
 author = "The Eigenheads developers"
@@ -82,13 +82,15 @@ def copy_live_page(app, error):
     """Put the live page beside the documents, with links to the full theory pages."""
     if error or app.builder.format != "html":
         return
-    files = page_files()
+    folder = Path(app.outdir) / "live"
+    folder.mkdir(parents=True, exist_ok=True)
+    page = live_page().read_text(encoding="utf-8")
     # A system without a page of its own keeps the short theory of the live page.
     for path in (Path(__file__).parent / "theory").glob("*.md"):
-        files["index.html"] = files["index.html"].replace(
-            f"theory.html#{path.stem}", f"../theory/{path.stem}.html"
-        )
-    write_page(Path(app.outdir) / "live", files)
+        page = page.replace(f"theory.html#{path.stem}", f"../theory/{path.stem}.html")
+    (folder / "index.html").write_text(page, encoding="utf-8")
+    theory = live_page().with_name("theory.html").read_text(encoding="utf-8")
+    (folder / "theory.html").write_text(theory, encoding="utf-8")
 
 
 def setup(app):

@@ -1,25 +1,19 @@
 """The live page: training in any dimension, simulated exactly in a web browser.
 
-The page is ``index.html`` with its ES modules, in this folder; ``page.js`` imports the
-others. From a disk it opens as one file with one script, which :func:`live_page`
-writes: it needs no server and no network. Its engine and theory follow
-:mod:`eigenheads.dynamics`, :mod:`eigenheads.models` and :mod:`eigenheads.theory`, and
-are tested against them in a browser.
+The page is one file that needs no server and no network, with a second one for the
+theory in short; ``live/build.py`` of the repository makes both. Its engine and theory
+follow :mod:`eigenheads.dynamics`, :mod:`eigenheads.models` and
+:mod:`eigenheads.theory`, and are tested against them in a browser.
 """
 
 import webbrowser
 from pathlib import Path
-
-from eigenheads.live._build import cached_page
 
 __all__ = ["live_page", "open_live_page"]
 
 
 def live_page() -> Path:
     """Return the path of the live page.
-
-    It is written to the user's folder for caches (``EIGENHEADS_CACHE_DIR`` if that is
-    set), unless it is there already.
 
     Returns
     -------
@@ -31,7 +25,7 @@ def live_page() -> Path:
     >>> live_page().name
     'index.html'
     """
-    return cached_page()
+    return Path(__file__).parent / "index.html"
 
 
 def open_live_page() -> bool:

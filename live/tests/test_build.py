@@ -4,19 +4,16 @@ import functools
 import http.server
 import re
 import threading
-from pathlib import Path
 
 import pytest
+from live import build
 
-import eigenheads.live as live
-from eigenheads.live import _build
-
-FOLDER = Path(live.__file__).parent
+FOLDER = build.SOURCE
 MODULES = sorted(path.name for path in FOLDER.glob("*.js"))
 
 
 def test_every_module_is_in_the_script_after_what_it_imports():
-    script = _build.one_script()
+    script = build.one_script()
     assert "import " not in re.sub("//.*", "", script)
     assert not re.search("^export ", script, re.MULTILINE)
     assert "</script" not in script
@@ -26,40 +23,26 @@ def test_every_module_is_in_the_script_after_what_it_imports():
         for name in MODULES
     }
     for name in MODULES:
-        needed = _build._IMPORT.findall((FOLDER / name).read_text("utf-8"))
+        needed = build.IMPORT.findall((FOLDER / name).read_text("utf-8"))
         assert len(needed) == (FOLDER / name).read_text("utf-8").count('from "./')
         assert all(place[one] < place[name] for one in needed)
 
 
-def test_the_page_has_one_script_and_no_other_file_but_style_and_theory():
-    files = _build.page_files()
-    assert set(files) == {"index.html", "theory.html", "style.css"}
+def test_the_page_has_one_script_and_no_other_file():
+    files = build.page_files()
+    assert set(files) == {"index.html", "theory.html"}
     assert files["index.html"].count("<script") == 1
     assert 'type="module"' not in files["index.html"]
     assert "Browsers load" not in files["index.html"]
-    assert 'src="' not in files["index.html"]
-    rest = {path.name for path in FOLDER.iterdir() if path.is_file()}
-    assert rest == {*files, *MODULES, "__init__.py", "_build.py"}
+    for text in files.values():
+        assert 'src="' not in text
+        assert "stylesheet" not in text
 
 
-def test_the_page_is_written_once(tmp_path, monkeypatch):
-    monkeypatch.setenv("EIGENHEADS_CACHE_DIR", str(tmp_path))
-    page = live.live_page()
-    assert page.is_relative_to(tmp_path.resolve())
-    written = page.stat().st_mtime_ns
-    assert live.live_page() == page
-    assert page.stat().st_mtime_ns == written
-    page.write_text("damaged", encoding="utf-8")
-    assert "Watch attention learn" in live.live_page().read_text("utf-8")
-
-
-def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("EIGENHEADS_CACHE_DIR", str(tmp_path / "file"))
-    monkeypatch.setattr(_build.tempfile, "tempdir", str(tmp_path))
-    page = live.live_page()
-    assert page.is_file()
-    assert page.parent.name.startswith("eigenheads-live-")
+def test_the_shipped_files_are_those_of_the_sources():
+    assert build.outdated() == [], "run `python live/build.py`"
+    shipped = {path.name for path in build.SHIPPED.iterdir() if path.is_file()}
+    assert shipped == {"index.html", "theory.html", "__init__.py"}
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

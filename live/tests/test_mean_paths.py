@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 import pytest
-from tests.live.page_models import (
+from live.tests.page_models import (
     ORDER,
     declared,
     declared_pca,

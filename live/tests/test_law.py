@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 import pytest
-from tests.live.page_models import ORDER, declared, softmax_location, two_heads
+from live.tests.page_models import ORDER, declared, softmax_location, two_heads
 
 from eigenheads.datasets import GaussianPrompts, SignalTokens, SingleLocation
 from eigenheads.dynamics import (
