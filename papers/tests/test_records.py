@@ -14,20 +14,8 @@ from eigenheads_papers._store import plain_params
 RECORDS = {record.key: record for record in read_records()}
 # Runs that were not repeated since tables are kept.
 WITHOUT_TABLE = {
-    "marion2025/bags",
-    "marion2025/fig1",
-    "marion2025/transformers",
     "maulensoto2026/fig8a",
-    "maulensoto2026/rank_k",
-    "saritas2025/eigenvalues",
-    "saritas2025/gamma",
-    "saritas2025/heads",
-    "saritas2025/norms",
-    "saritas2025/reparameterised",
-    "saritas2025/values",
-    "screening/mnist",
     "screening/photographs",
-    "teo2024/reconstruction",
     "teo2024/sparsity",
     "truong2026/readings",
 }
