@@ -223,7 +223,7 @@ def test_other_files_are_refused(content, tmp_path):
 
 
 def test_probes_without_statistics_or_heads_are_refused(probe, tmp_path):
-    cka, path = probe["cka"], tmp_path / "probe.npz"
+    cka, path = probe["cka"], tmp_path / "probe.safetensors"
     nulls = {name: draws[:, :0] for name, draws in cka.nulls.items()}
     blank = Statistic("cka", np.zeros((2, 0)), nulls, "greater", "")
     for statistics in ({}, {"cka": blank}):
