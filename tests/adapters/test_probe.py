@@ -18,10 +18,10 @@ from eigenheads.adapters import (
     probe_model,
     swap_attention,
 )
-from eigenheads.adapters._layer_probe import STATISTICS
 from eigenheads.adapters._untrained_copy import untrained_copy
 from eigenheads.nn import ScaledAttention
 from eigenheads.probes import HeadStatistic, kernel_pca_probe
+from eigenheads.probes._statistics import STATISTICS
 
 pytestmark = pytest.mark.torch
 
@@ -433,6 +433,9 @@ def test_every_statistic_of_a_model_laid_out_as_in_timm():
     found = probe_model(model, x, n_permutations=9, n_untrained=1)
     wanted = set(STATISTICS) - {"induction", "duplicate_token"}  # of token ids
     assert set(found.statistics) == wanted
+    # Each one is compared with the nulls that the table of statistics says.
+    for name, statistic in found.statistics.items():
+        assert list(statistic.nulls) == STATISTICS[name].nulls.split(), name
     # The layers' own attention, from their projections.
     first = model.blocks[0]
     with torch.no_grad():

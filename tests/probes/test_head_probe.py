@@ -6,7 +6,9 @@ import pytest
 from eigenheads.probes import Head, HeadStatistic, Null, head_probe, planted_heads
 from eigenheads.probes._head_nulls import NULLS
 from eigenheads.probes._head_probe import subspace_affinity
-from eigenheads.probes._head_statistics import BUILT_IN
+from eigenheads.probes._statistics import head_statistics
+
+BUILT_IN = head_statistics()
 
 
 @pytest.fixture

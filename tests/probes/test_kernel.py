@@ -13,8 +13,8 @@ from eigenheads.probes import (
     kernel_pca_probe,
     planted_heads,
 )
-from eigenheads.probes._kernel_nulls import ABOUT
 from eigenheads.probes._null_draws import PERMUTATIONS, permutations, stream
+from eigenheads.probes._statistics import KERNEL, statistic_names
 
 # Rounding of two paths to one number; the ridge of the inverse moves 1e-10.
 RTOL = 1e-7
@@ -27,7 +27,7 @@ def heads(rng):
 
 
 def same(first, second):
-    for name in ABOUT:
+    for name in statistic_names(KERNEL):
         a, b = first.statistics[name], second.statistics[name]
         assert_allclose(a.observed, b.observed, rtol=1e-9, err_msg=name)
         assert a.nulls.keys() == b.nulls.keys()
@@ -111,7 +111,7 @@ def test_padding_is_left_out(heads):
     assert found.settings["n_sequences"] == 2
     one = kernel_pca_probe(*(x[:1] for x in heads), n_permutations=0)
     two = kernel_pca_probe(*(x[1:2, :, :9] for x in heads), n_permutations=0)
-    for name in ABOUT:
+    for name in statistic_names(KERNEL):
         parts = [r.statistics[name].observed for r in (one, two)]
         observed = found.statistics[name].observed
         assert_allclose(observed, np.mean(parts, axis=0), rtol=1e-9, err_msg=name)
@@ -194,7 +194,7 @@ def test_standardize_touches_the_feature_norms_only(heads):
     plain = kernel_pca_probe(*heads, n_permutations=0)
     other = kernel_pca_probe(*heads, standardize=True, n_permutations=0)
     assert other.settings["standardize"] is True
-    for name in ABOUT:
+    for name in statistic_names(KERNEL):
         a, b = (r.statistics[name].observed for r in (plain, other))
         assert np.allclose(a, b) == (name not in ("norm_ratio", "feature_norm")), name
 

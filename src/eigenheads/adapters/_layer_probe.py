@@ -26,23 +26,26 @@ from eigenheads.probes import (
     kernel_pca_probe,
 )
 from eigenheads.probes._covariance import untrained_covariance_statistics
-from eigenheads.probes._covariance_nulls import ABOUT as COVARIANCE_STATISTICS
 from eigenheads.probes._head_probe import subspace_affinity, untrained_head_statistics
-from eigenheads.probes._head_statistics import BUILT_IN, as_statistic
 from eigenheads.probes._kernel import untrained_kernel_statistics
-from eigenheads.probes._kernel_nulls import ABOUT as KERNEL_STATISTICS
+from eigenheads.probes._statistics import (
+    AFFINITY,
+    COVARIANCE,
+    KERNEL,
+    STATISTICS,
+    as_statistic,
+)
 
 # Arrays of a captured layer that each probe takes.
 _KERNEL_ARRAYS = ("queries", "keys", "values", "tokens", "mask")
 _COVARIANCE_ARRAYS = ("tokens", "w_query", "w_key", "w_value", "w_output", "mask")
 _HEAD_ARRAYS = ("queries", "keys", "values", "tokens", "mask", "bias")
 _MATRICES = ("query", "key", "value", "output")
-_AFFINITY = "subspace_affinity"
-STATISTICS = (*KERNEL_STATISTICS, *COVARIANCE_STATISTICS, *BUILT_IN, _AFFINITY)
 
 
-def statistic_names(wanted: Sequence[object]) -> list[str]:
-    return [one.name if isinstance(one, HeadStatistic) else str(one) for one in wanted]
+def names_of(statistics: Sequence[object]) -> list[str]:
+    """Return the names of statistics that are names or objects."""
+    return [x.name if isinstance(x, HeadStatistic) else str(x) for x in statistics]
 
 
 class LayerProbe:
@@ -56,12 +59,14 @@ class LayerProbe:
         n_redraws: int | None,
         seed: int,
     ) -> None:
-        names = set(statistic_names(wanted))
-        self.uses_kernel = not names.isdisjoint(KERNEL_STATISTICS)
-        self.uses_covariance = not names.isdisjoint(COVARIANCE_STATISTICS)
-        self.uses_affinity = _AFFINITY in names
+        built_in = [STATISTICS[x].measure for x in wanted if isinstance(x, str)]
+        self.uses_kernel = KERNEL in built_in
+        self.uses_covariance = COVARIANCE in built_in
+        self.uses_affinity = AFFINITY in built_in
         self.of_heads = [
-            one for one in wanted if isinstance(one, HeadStatistic) or one in BUILT_IN
+            x
+            for x in wanted
+            if not isinstance(x, str) or callable(STATISTICS[x].measure)
         ]
         self.ids, self.seed = ids, seed
         self.n_permutations, self.n_redraws = n_permutations, n_redraws
@@ -89,7 +94,7 @@ class LayerProbe:
             matrices = np.asarray(captured.w_output, dtype=np.float64)
             found = subspace_affinity(matrices, self.n_permutations, self.seed)
             if found is not None:
-                results.append(ProbeResult(_AFFINITY, {_AFFINITY: found}))
+                results.append(ProbeResult(AFFINITY, {found.name: found}))
         if not self.uses_kernel and not self.of_heads:
             advance(1.0)
         return results

@@ -22,7 +22,7 @@ from eigenheads._parallel import reporting, threads
 from eigenheads._typing import FloatArray
 from eigenheads.adapters._batch import read_batch
 from eigenheads.adapters._capture import CapturedLayer
-from eigenheads.adapters._layer_probe import STATISTICS, LayerProbe, statistic_names
+from eigenheads.adapters._layer_probe import LayerProbe, names_of
 from eigenheads.adapters._layers import find_attention_layers, select_layers
 from eigenheads.adapters._probe_progress import ProbeProgress
 from eigenheads.adapters._sources import Capture, as_capture, tokenize_texts
@@ -40,13 +40,12 @@ from eigenheads.probes import (
 from eigenheads.probes._head_probe import read_statistics
 from eigenheads.probes._kernel_nulls import default_redraws
 from eigenheads.probes._result import stack_layers, with_untrained
+from eigenheads.probes._statistics import STATISTICS
 
 _OWNER = "probe_model"
 _MAX_BYTES = 2**30
 # From this number of sequences on, costly nulls have the fewest draws.
 _SEQUENCES = 64
-# Statistics that need token ids.
-_OF_REPEATED = ("duplicate_token", "induction")
 
 
 def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
@@ -172,7 +171,7 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     if n_redraws is None:
         n_redraws = _default_redraws(n_permutations, n_rows)
     if statistics is None and capture.token_ids is None:
-        wanted = [name for name in wanted if name not in _OF_REPEATED]
+        wanted = [x for x in STATISTICS if not STATISTICS[x].needs_token_ids]
     contrasts = WITHOUT if ignore_tokens is None else WITH_ALL
     with threads(jobs) if jobs is not None else nullcontext():
         found = probe_captured(
@@ -207,7 +206,7 @@ def probe_captured(  # noqa: PLR0913 -- keyword-only but two
     untrained: Sequence[Iterable[CapturedLayer] | Callable[[], Capture]],
     *,
     seed_of_layer: Callable[[int], int],
-    statistics: Sequence[object] = STATISTICS,
+    statistics: Sequence[object] | None = None,
     ignore_tokens: Any = None,
     contrasts: Mapping[str, Any] = MappingProxyType({}),
     n_permutations: int = 200,
@@ -261,8 +260,7 @@ def probe_captured(  # noqa: PLR0913 -- keyword-only but two
                 reporter.copy_done()
     found = [with_untrained(*pair) for pair in zip(found, copies, strict=True)]
     ordered = [
-        {name: one[name] for name in statistic_names(wanted) if name in one}
-        for one in found
+        {name: one[name] for name in names_of(wanted) if name in one} for one in found
     ]
     stacked = stack_layers(ordered)
     others = compared.stacked({name: one.observed for name, one in stacked.items()})
@@ -314,11 +312,11 @@ def _read_names(statistics: Sequence[object] | None) -> list[object]:
     wanted: list[object] = []
     for one in statistics:
         if isinstance(one, str):
-            check_choice("statistics", one, STATISTICS, owner=_OWNER)
+            check_choice("statistics", one, list(STATISTICS), owner=_OWNER)
             wanted.append(one)
         else:
             wanted += read_statistics([one], owner=_OWNER)
-    names = statistic_names(wanted)
+    names = names_of(wanted)
     if len(set(names)) < len(names):
         hint = "Give HeadStatistic objects a name."
         fail("statistics", "of different names", Got(names), owner=_OWNER, hint=hint)
@@ -373,8 +371,10 @@ def _remarks(captured: CapturedLayer, found: Mapping[str, Statistic]) -> list[st
             f"There, {width} columns of values span all directions, and "
             "captured_variance is 1 for almost any values. Use longer sequences."
         )
-    for name in _OF_REPEATED:
-        if name in found and np.isnan(found[name].observed).all():
+    for name, entry in STATISTICS.items():
+        if not entry.needs_token_ids or name not in found:
+            continue
+        if np.isnan(found[name].observed).all():
             remarks.append(
                 f"{name} is not defined: no token is repeated, or token ids are not "
                 "known."

@@ -6,12 +6,12 @@ from eigenheads.probes._covariance import covariance_probe
 from eigenheads.probes._head import Head
 from eigenheads.probes._head_nulls import Null
 from eigenheads.probes._head_probe import head_probe
-from eigenheads.probes._head_statistics import HeadStatistic
 from eigenheads.probes._heads import NotAttentionWarning
 from eigenheads.probes._kernel import kernel_pca_probe
 from eigenheads.probes._model_probe import ModelProbe
 from eigenheads.probes._result import ProbeResult, Statistic
 from eigenheads.probes._significance import q_values
+from eigenheads.probes._statistics import HeadStatistic
 
 __all__ = [
     "Head",

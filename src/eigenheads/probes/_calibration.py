@@ -21,6 +21,7 @@ from eigenheads._typing import FloatArray
 from eigenheads.functional import kernel_pca, kernel_pca_values
 from eigenheads.probes._head_probe import head_probe, read_statistics
 from eigenheads.probes._null_draws import stream
+from eigenheads.probes._significance import LEVEL
 
 _OWNER = "calibrate"
 # Heads of one probe share the draws; groups have their own.
@@ -74,7 +75,7 @@ def calibrate(
     n_heads: int = 200,
     size: tuple[int, int, int] = (2, 24, 8),
     n_draws: int = 99,
-    level: float = 0.05,
+    level: float = LEVEL,
     seed: int = 0,
 ) -> Calibration:
     """Measure how often a statistic rejects random heads, and planted ones.

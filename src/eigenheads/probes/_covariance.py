@@ -11,7 +11,6 @@ from eigenheads._parallel import advance
 from eigenheads._typing import Array, FloatArray
 from eigenheads.probes._bilinear_forms import symmetric_form
 from eigenheads.probes._covariance_nulls import (
-    ABOUT,
     LayerForms,
     covariance_nulls,
     covariance_statistics,
@@ -22,7 +21,8 @@ from eigenheads.probes._heads import (
     check_mask,
     check_untrained,
 )
-from eigenheads.probes._result import ProbeResult, Statistic, with_untrained
+from eigenheads.probes._result import ProbeResult, with_untrained
+from eigenheads.probes._statistics import measured
 
 _OWNER = "covariance_probe"
 # From this width of tokens on, several threads decompose their covariance.
@@ -144,8 +144,7 @@ def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
         "seed": seed,
     }
     statistics = {
-        name: Statistic(name, observed[name], nulls[name], *ABOUT[name])
-        for name in observed
+        name: measured(name, observed[name], nulls[name]) for name in observed
     }
     statistics = with_untrained(statistics, copies)
     return ProbeResult("covariance_probe", statistics, spectra, settings)

@@ -15,6 +15,7 @@ from eigenheads.probes._bilinear_forms import (
     overlap,
     product_singular_values,
 )
+from eigenheads.probes._statistics import COVARIANCE, statistic_names
 
 # Statistic -> null -> (heads, draws).
 Nulls = dict[str, dict[str, FloatArray]]
@@ -23,37 +24,6 @@ _BLOCK = 2**22
 # Each shift requires a covariance matrix, and the null hardly varies. With 39 draws a
 # single test of many can be decided.
 N_SHIFTS = 39
-
-ABOUT = {
-    "qk_covariance_cosine": (
-        "greater",
-        "Cosine of the query-key form and the tokens' covariance, as matrices.",
-    ),
-    "qk_covariance_overlap": (
-        "greater",
-        "Mean squared cosine of the principal angles of the leading eigenvectors of "
-        "the query-key form and of the tokens' covariance.",
-    ),
-    "qk_rank": ("less", "Effective rank (entropy) of W_Qᵀ W_K."),
-    "token_rank": (
-        "less",
-        "Effective rank (participation) of the tokens' covariance, one per layer.",
-    ),
-    "qk_ov_cosine": (
-        "two-sided",
-        "Cosine of the query-key form and the value-output form, as matrices.",
-    ),
-    "qk_ov_overlap": (
-        "greater",
-        "Mean squared cosine of the principal angles of the leading eigenvectors of "
-        "both forms (of the value-output form, by absolute value).",
-    ),
-    "ov_covariance_cosine": (
-        "two-sided",
-        "Cosine of the value-output form and the tokens' covariance, as matrices.",
-    ),
-    "ov_rank": ("less", "Effective rank (entropy) of W_O W_V."),
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,12 +78,12 @@ def covariance_statistics(layer: LayerForms) -> dict[str, FloatArray]:
     if layer.ov is not None:
         found["ov_covariance_cosine"] = _cosines(layer.ov, layer.covariance[None])[:, 0]
         found["ov_rank"] = layer.ov.ranks
-    return {name: found[name] for name in ABOUT if name in found}
+    return {name: found[name] for name in statistic_names(COVARIANCE) if name in found}
 
 
 def covariance_nulls(layer: LayerForms, n_draws: int, seed: int) -> Nulls:
     """Return the draws of every null."""
-    nulls: Nulls = {name: {} for name in ABOUT}
+    nulls: Nulls = {name: {} for name in statistic_names(COVARIANCE)}
     if not n_draws:
         return nulls
     draws = {

@@ -21,18 +21,18 @@ from eigenheads._typing import Array, FloatArray
 from eigenheads.probes._bilinear_forms import overlap
 from eigenheads.probes._head import Head
 from eigenheads.probes._head_nulls import UNTRAINED, Null
-from eigenheads.probes._head_statistics import BUILT_IN, HeadStatistic, as_statistic
 from eigenheads.probes._heads import LayerHeads, check_heads, check_untrained
 from eigenheads.probes._null_draws import WEIGHTS, frames, stream
 from eigenheads.probes._result import ProbeResult, Statistic, with_untrained
+from eigenheads.probes._statistics import (
+    HeadStatistic,
+    as_statistic,
+    head_statistics,
+    measured,
+)
 
 _OWNER = "head_probe"
 _MATRICES = ("query", "key", "value", "output")
-AFFINITY = (
-    "greater",
-    "Mean squared cosine of the principal angles between what the head writes (columns "
-    "of its output matrix) and what other heads of the layer write, mean over these.",
-)
 
 
 def head_probe(  # noqa: PLR0913 -- a head has as many arrays
@@ -168,7 +168,7 @@ def subspace_affinity(
         affinity = overlap(frame, basis)
         draws[:, draw] = (affinity.sum() - affinity) / (n_heads - 1)
     nulls = {"random_subspaces": draws} if n_draws else {}
-    return Statistic("subspace_affinity", observed, nulls, *AFFINITY)
+    return measured("subspace_affinity", observed, nulls)
 
 
 def read_statistics(
@@ -176,7 +176,7 @@ def read_statistics(
 ) -> list[HeadStatistic]:
     """Return statistics by name, function or object; names must differ."""
     if given is None:
-        return list(BUILT_IN.values())
+        return list(head_statistics().values())
     if isinstance(given, str) or not isinstance(given, Sequence):
         fail("statistics", "a sequence", given, owner=owner, error=TypeError)
     wanted = [as_statistic(one, owner=owner) for one in given]

@@ -19,13 +19,13 @@ from eigenheads.probes._heads import (
     check_untrained,
 )
 from eigenheads.probes._kernel_nulls import (
-    ABOUT,
     OF_QUERIES,
     default_redraws,
     kernel_nulls,
     kernel_statistics,
 )
-from eigenheads.probes._result import ProbeResult, Statistic, with_untrained
+from eigenheads.probes._result import ProbeResult, with_untrained
+from eigenheads.probes._statistics import KERNEL, measured, statistic_names
 
 _OWNER = "kernel_pca_probe"
 
@@ -179,8 +179,8 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
     }
     copies = [untrained_kernel_statistics(copy, **options) for copy in models]
     statistics = {
-        name: Statistic(name, observed[name], nulls[name], alternative, about)
-        for name, (alternative, about) in ABOUT.items()
+        name: measured(name, observed[name], nulls[name])
+        for name in statistic_names(KERNEL)
     }
     settings = {
         "n_sequences": len(heads.sequences),

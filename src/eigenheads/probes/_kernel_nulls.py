@@ -27,55 +27,17 @@ from eigenheads.probes._kernel_reading import (
     parts,
     rbf_of_permuted,
 )
+from eigenheads.probes._statistics import KERNEL, STATISTICS, statistic_names
 
 # Statistic -> null -> (draws,), of one head on one sequence.
 Nulls = dict[str, dict[str, FloatArray]]
 
-ABOUT = {
-    "norm_ratio": (
-        "greater",
-        "log10 of |output|² / |feature of the query|², mean over tokens. A projection "
-        "on unit axes is at most 0, and the best axes give the most.",
-    ),
-    "output_norm": ("greater", "log10 of |output|², mean over tokens."),
-    "feature_norm": (
-        "two-sided",
-        "log10 of |feature of the query|² = e^(c q·q) / (sum_j e^(c q·k_j))², mean "
-        "over tokens.",
-    ),
-    "gamma_difference": (
-        "less",
-        "Mean over pairs of tokens of |γ_i − γ_j| / max(|γ_i|, |γ_j|), γ = K̃â/â, mean "
-        "over columns of the values; kernel PCA gives 0.",
-    ),
-    "eigen_residual": (
-        "less",
-        "Sine of the angle of K̃â and â, mean over columns; kernel PCA gives 0.",
-    ),
-    "captured_variance": (
-        "greater",
-        "Variance of the keys' features in the span of the axes that the values "
-        "encode, over the most that as many axes can capture; kernel PCA gives 1, "
-        "also after any mixing of the columns.",
-    ),
-    "linear_cka": ("greater", "Linear CKA of the values and those of kernel PCA."),
-    "rbf_cka": ("greater", "RBF CKA of the values and those of kernel PCA."),
-    "matching_cosine": (
-        "greater",
-        "Mean cosine of the values and those of kernel PCA, tokens matched best.",
-    ),
-    "kernel_trace": ("two-sided", "Trace of K_φ, at most the number of tokens."),
-    "top_eigenvalue": ("two-sided", "Largest eigenvalue of K̃, at most the trace."),
-    "kernel_rank": ("two-sided", "Effective rank (entropy) of the spectrum of K̃."),
-}
 # Size of the array whose release makes the allocator keep memory (in doubles).
 _KEPT = 2**21
 # Entries of the Gram matrices of heads that are in memory together (128 MiB).
 _AT_ONCE = 2**24
 # Statistics that depend on the queries.
 OF_QUERIES = ("norm_ratio", "output_norm", "feature_norm")
-# Statistics that depend on the scale of the values: no null of random projections.
-_WITH_SCALE = ("norm_ratio", "output_norm")
 
 
 def default_redraws(n_permutations: int) -> int:
@@ -111,7 +73,9 @@ def _observed(heads: LayerHeads) -> tuple[dict[str, FloatArray], FloatArray]:
 
     with threadpool_limits(1, user_api="blas"), RunPool(total) as pool:
         pool.each(work, lambda: advance(heads.n_heads))
-    observed = {name: np.mean([one[name] for one in found], axis=0) for name in ABOUT}
+    observed = {
+        name: np.mean([one[name] for one in found], axis=0) for name in found[0]
+    }
     return observed, _mean_spectrum(spectra)
 
 
@@ -121,7 +85,7 @@ def kernel_nulls(
     """Return observed statistics, nulls (heads, draws) and spectra of heads."""
     if not n_permutations and not n_redraws:
         observed, spectrum = _observed(heads)
-        return observed, {name: {} for name in ABOUT}, {"eigenvalues": spectrum}
+        return observed, {name: {} for name in observed}, {"eigenvalues": spectrum}
     total = len(heads.sequences)
     found: list[list[Nulls]] = [[] for _ in range(total)]
     spectra: list[list[FloatArray]] = [[] for _ in range(total)]
@@ -141,14 +105,15 @@ def kernel_nulls(
     # Matrices are small: sequences run in parallel, each product in one thread.
     with threadpool_limits(1, user_api="blas"), RunPool(total) as pool:
         pool.each(work, lambda: advance(heads.n_heads))
-    observed = {name: _mean(found, name, "observed")[:, 0] for name in ABOUT}
+    names = statistic_names(KERNEL)
+    observed = {name: _mean(found, name, "observed")[:, 0] for name in names}
     nulls: Nulls = {
         name: {
             null: _mean(found, name, null)
             for null in found[0][0][name]
             if null != "observed"
         }
-        for name in ABOUT
+        for name in names
     }
     return observed, nulls, {"eigenvalues": _mean_spectrum(spectra)}
 
@@ -253,12 +218,13 @@ def _head(
     found["matching_cosine"] = {"observed": reading.matching_of_values(own)}
     for null, draw in drawn.items():
         values = draw(head)
-        is_alike = null != "random_projections"
-        for name, x in reading.of_values(values, is_alike=is_alike).items():
-            if is_alike or name not in _WITH_SCALE:
+        numbers = reading.of_values(values, is_alike=null != "random_projections")
+        numbers["rbf_cka"] = reading.rbf_of_values(values)
+        numbers["matching_cosine"] = reading.matching_of_values(values)
+        for name, x in numbers.items():
+            # Norms depend on the scale of the values, which random matrices lack.
+            if STATISTICS[name].has_null(null):
                 found[name][null] = x
-        found["rbf_cka"][null] = reading.rbf_of_values(values)
-        found["matching_cosine"][null] = reading.matching_of_values(values)
     return found
 
 

@@ -29,6 +29,7 @@ from eigenheads.probes._head_nulls import UNTRAINED
 from eigenheads.probes._probe_file import check_header
 from eigenheads.probes._result import Statistic
 from eigenheads.probes._significance import (
+    LEVEL,
     draws_needed,
     least_p_value,
     max_statistic_p_values,
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 _FORMAT = "eigenheads probe 3"
 # Entry of the file that holds everything except arrays, as JSON.
 _HEADER = "header"
-_LEVEL = 0.05
 
 
 def check_level(level: object) -> None:
@@ -117,7 +117,7 @@ class ModelProbe:
         part: the test uses as many draws as all of its members have.
         """
         tests = [self.statistics[name] for name in self._families[null]]
-        enough = [2 / (1 + one.nulls[null].shape[-1]) <= _LEVEL for one in tests]
+        enough = [2 / (1 + one.nulls[null].shape[-1]) <= LEVEL for one in tests]
         found = np.full((len(tests), *tests[0].observed.shape), np.nan)
         found[enough] = (
             max_statistic_p_values(
@@ -138,9 +138,9 @@ class ModelProbe:
         It is the least with which these can decide, at most a half.
         """
         counts = [self[name].nulls[null].shape[-1] for name in self._families[null]]
-        n_draws = min((n for n in counts if 2 / (1 + n) <= _LEVEL), default=0)
+        n_draws = min((n for n in counts if 2 / (1 + n) <= LEVEL), default=0)
         # The factor absorbs rounding errors of the quotient.
-        return min(0.5, (1 + 1e-9) / (_LEVEL * (1 + n_draws)))
+        return min(0.5, (1 + 1e-9) / (LEVEL * (1 + n_draws)))
 
     @cached_property
     def _p_values(self) -> dict[str, dict[str, FloatArray]]:
@@ -181,7 +181,7 @@ class ModelProbe:
         n_draws = max(
             self.statistics[name].nulls[null].shape[-1] for name in self._families[null]
         )
-        return null != UNTRAINED and 0 < n_draws < self._n_alone(null, _LEVEL)
+        return null != UNTRAINED and 0 < n_draws < self._n_alone(null, LEVEL)
 
     def q_value(self, statistic: str, null: str) -> FloatArray:
         r"""Return q-values (layers, heads).
@@ -207,7 +207,7 @@ class ModelProbe:
         return self._q_values[null][statistic]
 
     def is_undecided(
-        self, statistic: str, null: str, level: float = _LEVEL
+        self, statistic: str, null: str, level: float = LEVEL
     ) -> NDArray[np.bool_]:
         """Return the heads beyond all draws for which the draws are still too few.
 
@@ -234,7 +234,7 @@ class ModelProbe:
         numbers = np.concatenate([one.observed[..., None], one.nulls[null]], axis=-1)
         numbers = numbers.reshape(-1, numbers.shape[-1])
         numbers = numbers[np.isfinite(numbers).all(axis=1)]
-        if numbers.shape[1] * _LEVEL < 1:
+        if numbers.shape[1] * LEVEL < 1:
             return 0.0
         counts = np.zeros(numbers.shape[1])
         if one.alternative != "less":
@@ -243,7 +243,7 @@ class ModelProbe:
             counts += (numbers == numbers.min(axis=1, keepdims=True)).sum(axis=0)
         return float(np.mean(counts >= counts[0]))
 
-    def draws_needed(self, null: str, level: float = _LEVEL) -> int:
+    def draws_needed(self, null: str, level: float = LEVEL) -> int:
         """Return the number of draws with which the undecided heads can be decided.
 
         It is the least number of draws for which the heads that are beyond all draws
@@ -261,7 +261,7 @@ class ModelProbe:
             needed = max(needed + 1 / level, 2 / level)
         return min(alone, math.ceil(round(needed, 6)) - 1)
 
-    def stands_out(self, statistic: str, level: float = _LEVEL) -> NDArray[np.bool_]:
+    def stands_out(self, statistic: str, level: float = LEVEL) -> NDArray[np.bool_]:
         """Return the heads with q <= `level` against every null that can decide.
 
         A null with so few draws that no p-value reaches `level` cannot decide.
@@ -274,7 +274,7 @@ class ModelProbe:
             heads &= self.q_value(statistic, null) <= level
         return heads
 
-    def can_decide(self, statistic: str, null: str, level: float = _LEVEL) -> bool:
+    def can_decide(self, statistic: str, null: str, level: float = LEVEL) -> bool:
         """Return whether the draws suffice for any q-value up to `level`."""
         check_level(level)
         found = self[statistic]
@@ -284,7 +284,7 @@ class ModelProbe:
             return 2 / (1 + n_draws) <= level
         return least_p_value(n_draws, alternative=found.alternative) <= level
 
-    def summary(self, level: float = _LEVEL) -> list[dict[str, Any]]:
+    def summary(self, level: float = LEVEL) -> list[dict[str, Any]]:
         """Return one row per statistic and null with the number of heads found.
 
         ``n_found`` is None where the draws are so few that no head could be found;
@@ -383,7 +383,7 @@ class ModelProbe:
         title = (
             f"ModelProbe: {len(self.statistics)} statistics, {len(self.layers)} layers"
         )
-        notes = [f"A head is found if its q-value is at most {_LEVEL}.", *self.notes]
+        notes = [f"A head is found if its q-value is at most {LEVEL}.", *self.notes]
         return html_table(title, header, rows, notes=notes, n_texts=2)
 
     def contrast_rows(self) -> list[dict[str, Any]]:

@@ -18,6 +18,8 @@ from eigenheads._typing import FloatArray
 
 ALTERNATIVES = ("greater", "less", "two-sided")
 _METHODS = ("bh", "by")
+# A head stands out if its q-value is at most this.
+LEVEL = 0.05
 # A draw closer than this to the observed value, relative to the larger of the two, is a
 # tie: equal numbers in exact arithmetic may come out of a matrix product with different
 # last digits. Ties count against a discovery, so this can only raise a p-value.
@@ -235,7 +237,7 @@ def least_p_value(n_draws: int, *, alternative: str) -> float:
 
 
 def draws_needed(
-    n_tests: int, *, alternative: str, level: float = 0.05, method: str = "bh"
+    n_tests: int, *, alternative: str, level: float = LEVEL, method: str = "bh"
 ) -> int:
     """Return the number of draws with which one test alone can have q <= `level`.
 
