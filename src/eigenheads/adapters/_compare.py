@@ -14,7 +14,7 @@ from eigenheads._checks import (
 )
 from eigenheads._typing import FloatArray
 from eigenheads.adapters._layer_probe import head_arrays
-from eigenheads.adapters._sources import Capture, as_capture, tokenize_texts
+from eigenheads.adapters._sources import as_capture, capture_model, tokenize_texts
 from eigenheads.probes import HeadStatistic, ModelProbe, Statistic, head_probe
 from eigenheads.probes._head_probe import read_statistics
 from eigenheads.probes._result import stack_layers
@@ -86,10 +86,10 @@ def compare_models(  # noqa: PLR0913 -- keyword-only, each with a default
             fail("texts", contract, Got(type(first).__name__), owner=owner)
         batch = tokenize_texts(first, texts, tokenizer, owner=owner)
     pair = [
-        Capture(one, batch, layers=layers, batch_size=batch_size, with_weights=False)
-        if isinstance(one, nn.Module)
-        else as_capture(one, owner=owner)
-        for one in (first, second)
+        capture_model(x, batch, layers=layers, batch_size=batch_size, owner=owner)
+        if isinstance(x, nn.Module)
+        else as_capture(x, owner=owner)
+        for x in (first, second)
     ]
     if len(pair[0]) != len(pair[1]):
         got = Got(f"{len(pair[1])} layers instead of {len(pair[0])}")

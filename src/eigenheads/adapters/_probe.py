@@ -20,12 +20,16 @@ from eigenheads._checks import (
 )
 from eigenheads._parallel import reporting, threads
 from eigenheads._typing import FloatArray
-from eigenheads.adapters._batch import read_batch
 from eigenheads.adapters._capture import CapturedLayer
 from eigenheads.adapters._layer_probe import LayerProbe, names_of
-from eigenheads.adapters._layers import find_attention_layers, select_layers
 from eigenheads.adapters._probe_progress import ProbeProgress
-from eigenheads.adapters._sources import Capture, as_capture, tokenize_texts
+from eigenheads.adapters._sources import (
+    Capture,
+    as_capture,
+    capture_model,
+    n_sequences,
+    tokenize_texts,
+)
 from eigenheads.adapters._token_sets import (
     WITH_ALL,
     WITHOUT,
@@ -149,14 +153,10 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     if isinstance(model, nn.Module):
         if texts is not None:
             batch = tokenize_texts(model, texts, tokenizer, owner=_OWNER)
-        attention = find_attention_layers(model, owner=_OWNER)
-        select_layers(attention, layers, owner=_OWNER)
-        n_rows = read_batch(model, batch, owner=_OWNER).n_rows
-        # At a time there are arrays of the model and of one copy. Statistics compute
-        # the attention weights, head by head.
+        # At a time there are arrays of the model and of one copy.
         options: dict[str, Any] = {"layers": layers, "batch_size": batch_size}
-        options |= {"max_bytes": _MAX_BYTES // 2, "with_weights": False}
-        capture = Capture(model, batch, **options)
+        options |= {"max_bytes": _MAX_BYTES // 2, "owner": _OWNER}
+        capture = capture_model(model, batch, **options)
         others: Sequence[Iterable[CapturedLayer] | Callable[[], Capture]]
         if untrained is None:
             others, notes = _untrained_copies(model, n_untrained, seed, batch, options)
@@ -164,12 +164,12 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
             models = _check_untrained(untrained)
             # These are kept: all models share the memory limit.
             options["max_bytes"] //= max(1, len(models))
-            others, notes = [Capture(one, batch, **options) for one in models], []
+            others = [capture_model(x, batch, **options) for x in models]
+            notes = []
     else:
         capture, others, notes = as_capture(model, owner=_OWNER), [], []
-        n_rows = len(next(iter(capture)).mask)
     if n_redraws is None:
-        n_redraws = _default_redraws(n_permutations, n_rows)
+        n_redraws = _default_redraws(n_permutations, n_sequences(capture))
     if statistics is None and capture.token_ids is None:
         wanted = [x for x in STATISTICS if not STATISTICS[x].needs_token_ids]
     contrasts = WITHOUT if ignore_tokens is None else WITH_ALL
@@ -339,19 +339,21 @@ def _untrained_copies(
     # Purpose 1, so that no copy shares its seed with the nulls of a layer.
     seeds = [_derived(seed, index, 1) for index in range(count)]
 
-    def capture(own: int) -> Capture:
-        made = untrained_copy(model, own)
-        assert isinstance(made, nn.Module)
-        return Capture(made, batch, **options)
-
-    # The first one shows whether copies can be made at all.
-    first = untrained_copy(model, seeds[0]) if seeds else None
-    if isinstance(first, str):
+    # The first one shows whether copies can be made at all. It waits for its turn: no
+    # more is in memory then than later, when a copy has captured arrays as well.
+    waiting = [untrained_copy(model, seeds[0])] if seeds else []
+    if waiting and isinstance(waiting[0], str):
         return [], [
-            f"The null of untrained models is not available: {first}. "
+            f"The null of untrained models is not available: {waiting[0]}. "
             "Pass such models as `untrained`."
         ]
-    return [partial(capture, own) for own in seeds], []
+
+    def capture(seed_of_copy: int) -> Capture:
+        copy = waiting.pop() if waiting else untrained_copy(model, seed_of_copy)
+        assert isinstance(copy, nn.Module)
+        return capture_model(copy, batch, **options)
+
+    return [partial(capture, seed_of_copy) for seed_of_copy in seeds], []
 
 
 def _remarks(captured: CapturedLayer, found: Mapping[str, Statistic]) -> list[str]:

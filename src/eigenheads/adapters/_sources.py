@@ -18,12 +18,8 @@ from eigenheads._checks import (
 )
 from eigenheads._extras import require
 from eigenheads.adapters._activation_cache import as_array, cache_layers
-from eigenheads.adapters._batch import (
-    longest_sequence,
-    read_batch,
-)
-from eigenheads.adapters._capture import CapturedLayer, capture_heads
-from eigenheads.adapters._layers import find_attention_layers, select_layers
+from eigenheads.adapters._batch import longest_sequence
+from eigenheads.adapters._capture import CapturedLayer, PreparedModel
 from eigenheads.adapters._load import read_pretrained
 
 _MAX_BYTES = 2**30
@@ -86,20 +82,27 @@ class Capture:
             batch = tokenize_texts(model, texts, tokenizer, owner="Capture")
         elif tokenizer is not None:
             fail("tokenizer", "left out without `texts`", tokenizer, owner="Capture")
-        found = find_attention_layers(model, owner="Capture")
-        self.model: nn.Module | None = model
-        self.layers = [
-            layer.index for layer in select_layers(found, layers, owner="Capture")
-        ]
-        read_batch(model, batch, owner="Capture")
-        self.token_ids = _token_ids(batch)
-        if batch_size is not None:
-            batch_size = check_count("batch_size", batch_size, owner="Capture")
-        self._batch, self._batch_size = batch, batch_size
-        self._max_bytes = check_count("max_bytes", max_bytes, owner="Capture")
-        check_flag("with_weights", with_weights, owner="Capture")
-        self._with_weights = with_weights
-        self._kept: list[CapturedLayer] = []
+        prepared = PreparedModel.read(
+            model, batch, layers, batch_size, max_bytes, with_weights, owner="Capture"
+        )
+        self._set(prepared, [], _token_ids(batch))
+
+    def _set(
+        self,
+        prepared: PreparedModel | None,
+        in_memory: list[CapturedLayer],
+        token_ids: NDArray[Any] | None,
+    ) -> "Capture":
+        """Set the attributes: of a model that is to run, or of layers in memory."""
+        self.model: nn.Module | None = None if prepared is None else prepared.model
+        self.layers = (
+            [captured.layer for captured in in_memory]
+            if prepared is None
+            else [layer.index for layer in prepared.layers]
+        )
+        self.token_ids = token_ids
+        self._prepared, self._in_memory = prepared, in_memory
+        return self
 
     @classmethod
     def of_arrays(
@@ -128,21 +131,17 @@ class Capture:
         [0]
         """
         contract = "mappings with queries, keys and values"
-        given: list[Any] = [layers]
+        mappings: list[Any] = [layers]
         if not isinstance(layers, Mapping):
-            given = check_items("layers", layers, contract, owner="Capture")
-        if not given:
+            mappings = check_items("layers", layers, contract, owner="Capture")
+        if not mappings:
             fail("layers", contract, Got("none"), owner="Capture")
-        for one in given:
-            if not isinstance(one, Mapping):
-                fail("layers", contract, one, owner="Capture", error=TypeError)
-        # Arrays need no model to run: the layers are already there.
-        made = object.__new__(cls)
-        made.model = None
-        made._kept = [_from_arrays(one, index) for index, one in enumerate(given)]
-        made.layers = [one.layer for one in made._kept]
-        made.token_ids = None if token_ids is None else as_array(token_ids)
-        return made
+        for arrays in mappings:
+            if not isinstance(arrays, Mapping):
+                fail("layers", contract, arrays, owner="Capture", error=TypeError)
+        in_memory = [_from_arrays(x, index) for index, x in enumerate(mappings)]
+        ids = None if token_ids is None else as_array(token_ids)
+        return object.__new__(cls)._set(None, in_memory, ids)
 
     @classmethod
     def of_cache(cls, cache: Mapping[str, Any], *, token_ids: Any = None) -> "Capture":
@@ -160,30 +159,46 @@ class Capture:
         return len(self.layers)
 
     def __iter__(self) -> Iterator[CapturedLayer]:
-        if len(self._kept) == len(self):
-            return iter(self._kept)
+        if len(self._in_memory) == len(self):
+            return iter(self._in_memory)
         return self._run()
 
     def _run(self) -> Iterator[CapturedLayer]:
-        assert self.model is not None
-        kept: list[CapturedLayer] = []
+        assert self._prepared is not None
+        in_memory: list[CapturedLayer] = []
         size = 0
-        for captured in capture_heads(
-            self.model,
-            self._batch,
-            layers=self.layers,
-            batch_size=self._batch_size,
-            max_bytes=self._max_bytes,
-            with_weights=self._with_weights,
-        ):
+        for captured in self._prepared.captured():
             size += captured.nbytes
-            # All layers are kept or none: a part would save nothing.
-            if size <= self._max_bytes:
-                kept.append(captured)
+            # All layers stay in memory or none: a part would save nothing.
+            if size <= self._prepared.max_bytes:
+                in_memory.append(captured)
             else:
-                kept.clear()
+                in_memory.clear()
             yield captured
-        self._kept = kept if len(kept) == len(self) else []
+        self._in_memory = in_memory if len(in_memory) == len(self) else []
+
+
+def capture_model(
+    model: nn.Module,
+    batch: Any,
+    *,
+    layers: Sequence[int] | int | None,
+    batch_size: int | None,
+    max_bytes: int = _MAX_BYTES,
+    owner: str,
+) -> Capture:
+    """Return a capture without attention weights; errors start with `owner`."""
+    prepared = PreparedModel.read(
+        model, batch, layers, batch_size, max_bytes, False, owner=owner
+    )
+    return object.__new__(Capture)._set(prepared, [], _token_ids(batch))
+
+
+def n_sequences(capture: Capture) -> int:
+    """Return the number of sequences or images, without running the model."""
+    if capture._prepared is not None:
+        return capture._prepared.batch.n_rows
+    return len(capture._in_memory[0].mask)
 
 
 def as_capture(source: Any, *, owner: str) -> Capture:
