@@ -20,8 +20,8 @@ from eigenheads._checks import (
 class Visibility:
     """Visibility of tokens to each other: an attention mask.
 
-    This is the only reader of attention masks in the package. Rows are tokens, columns
-    are keys. A mask of booleans shows a key where it is ``True``, as in
+    What a mask hides is decided in this module only. Rows are tokens, columns are keys.
+    A mask of booleans shows a key where it is ``True``, as in
     :func:`torch.nn.functional.scaled_dot_product_attention`; a mask of numbers is added
     to the scores, and hides a key where the exponential of the number is zero.
 
@@ -294,12 +294,28 @@ def is_visible(mask: Tensor) -> Tensor:
     return mask if mask.dtype == torch.bool else mask.detach().float().exp() > 0
 
 
+def without_keys(mask: Tensor | None, hidden: Tensor) -> Tensor:
+    """Return a mask that also hides keys from all tokens, True in ``(batch, keys)``."""
+    hidden = hidden[:, None, None, :]
+    if mask is None:
+        return ~hidden
+    if mask.dtype == torch.bool:
+        return mask & ~hidden
+    return mask.masked_fill(hidden, -torch.inf)
+
+
+def hidden_by_pytorch(mask: Tensor) -> Tensor:
+    """Return the keys that a mask of PyTorch's own layers hides.
+
+    There, ``True`` hides a key, contrary to the rest of PyTorch.
+    """
+    return mask if mask.dtype == torch.bool else ~is_visible(mask)
+
+
 def merge_masks(
     attn_mask: Tensor | None, key_padding_mask: Tensor | None, queries: Tensor
 ) -> Tensor | None:
     """Return the two masks of ``nn.MultiheadAttention`` as one added to the scores.
-
-    There, ``True`` hides a key, contrary to the rest of PyTorch.
 
     Parameters
     ----------
