@@ -9,7 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from eigenheads._checks import Got, fail
-from eigenheads.adapters._attention_call import OWNER, AttentionCall, with_key_rows
+from eigenheads.adapters._attention_call import (
+    OWNER,
+    AttentionCall,
+    hidden_by_pytorch,
+    with_key_rows,
+    without_keys,
+)
 from eigenheads.adapters._family import (
     AttentionLayer,
     first_tensor,
@@ -23,7 +29,6 @@ from eigenheads.adapters._variants import (
     swap_state,
 )
 from eigenheads.functional._screening import flag_tokens, imputed_tokens
-from eigenheads.nn._visibility import hidden_by_pytorch, without_keys
 
 if TYPE_CHECKING:
     from eigenheads.estimators import TokenScreen
