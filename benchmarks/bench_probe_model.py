@@ -23,7 +23,7 @@ from eigenheads.adapters._layer_probe import LayerProbe
 from eigenheads.adapters._token_sets import WITHOUT, without_tokens
 from eigenheads.adapters._untrained_copy import untrained_copy
 from eigenheads.probes import Head, HeadStatistic
-from eigenheads.probes._head_nulls import NULLS
+from eigenheads.probes._nulls import NULLS
 from eigenheads.probes._statistics import (
     COVARIANCE,
     KERNEL,

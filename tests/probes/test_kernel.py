@@ -9,11 +9,11 @@ from eigenheads._parallel import reporting, threads
 from eigenheads.functional import kernel_pca, log_feature_norms
 from eigenheads.probes import (
     NotAttentionWarning,
-    _kernel_nulls,
+    _kernel,
     kernel_pca_probe,
     planted_heads,
 )
-from eigenheads.probes._null_draws import PERMUTATIONS, permutations, stream
+from eigenheads.probes._nulls import PERMUTATIONS, permutations, stream
 from eigenheads.probes._statistics import KERNEL, statistic_names
 
 # Rounding of two paths to one number; the ridge of the inverse moves 1e-10.
@@ -66,7 +66,7 @@ def test_redrawn_values_are_measured_by_the_same_formulas(heads, rng, least, rto
 
     Tokens with a weak direction make ill-conditioned draws, which take another path.
     """
-    from eigenheads.probes._null_draws import PROJECTIONS
+    from eigenheads.probes._nulls import PROJECTIONS
 
     queries, keys, _ = heads
     tokens = rng.standard_normal((3, 14, 6)) * np.r_[1, 1, 1, least, least, least]
@@ -317,7 +317,7 @@ def test_heads_of_long_sequences_are_measured_in_parts(monkeypatch):
     options = {"n_permutations": 19, "seed": 3}
     whole = kernel_pca_probe(*heads, **options)
     # Two heads at a time.
-    monkeypatch.setattr(_kernel_nulls, "_AT_ONCE", 2 * 12**2)
+    monkeypatch.setattr(_kernel, "_AT_ONCE", 2 * 12**2)
     parts = kernel_pca_probe(*heads, **options)
     for name, one in whole.statistics.items():
         np.testing.assert_array_equal(parts.statistics[name].observed, one.observed)

@@ -25,8 +25,11 @@ from eigenheads.probes import (
     head_probe,
     kernel_pca_probe,
 )
-from eigenheads.probes._covariance import untrained_covariance_statistics
-from eigenheads.probes._head_probe import subspace_affinity, untrained_head_statistics
+from eigenheads.probes._covariance import (
+    subspace_affinity,
+    untrained_covariance_statistics,
+)
+from eigenheads.probes._head_probe import untrained_head_statistics
 from eigenheads.probes._kernel import untrained_kernel_statistics
 from eigenheads.probes._statistics import (
     AFFINITY,

@@ -42,7 +42,7 @@ from eigenheads.probes import (
     Statistic,
 )
 from eigenheads.probes._head_probe import read_statistics
-from eigenheads.probes._kernel_nulls import default_redraws
+from eigenheads.probes._kernel import default_redraws
 from eigenheads.probes._result import stack_layers, with_untrained
 from eigenheads.probes._statistics import STATISTICS
 

@@ -18,17 +18,13 @@ from eigenheads._checks import (
 )
 from eigenheads._parallel import RunPool, advance
 from eigenheads._typing import Array, FloatArray
-from eigenheads.probes._bilinear_forms import overlap
-from eigenheads.probes._head import Head
-from eigenheads.probes._head_nulls import UNTRAINED, Null
-from eigenheads.probes._heads import LayerHeads, check_heads, check_untrained
-from eigenheads.probes._null_draws import WEIGHTS, frames, stream
+from eigenheads.probes._heads import Head, LayerHeads, check_heads, check_untrained
+from eigenheads.probes._nulls import UNTRAINED, Null
 from eigenheads.probes._result import ProbeResult, Statistic, with_untrained
 from eigenheads.probes._statistics import (
     HeadStatistic,
     as_statistic,
     head_statistics,
-    measured,
 )
 
 _OWNER = "head_probe"
@@ -142,33 +138,6 @@ def head_probe(  # noqa: PLR0913 -- a head has as many arrays
     }
     found = with_untrained(found, others)
     return ProbeResult("head_probe", found, per_sequence, settings)
-
-
-def subspace_affinity(
-    w_output: FloatArray, n_draws: int, seed: int
-) -> Statistic | None:
-    """Return the affinity of heads' output subspaces, with a random-subspace null.
-
-    `w_output` is (heads, d_model, width). None for a single head.
-    """
-    n_heads, d_model, width = w_output.shape
-    if n_heads < 2:
-        return None
-    k = min(d_model, width)
-    basis = np.linalg.qr(np.asarray(w_output, dtype=np.float64))[0][..., :k]
-    # The overlap of a head with itself is 1 and does not count.
-    pairs = overlap(basis[:, None], basis[None])
-    observed = (pairs.sum(axis=1) - 1.0) / (n_heads - 1)
-    rng = stream(seed, WEIGHTS, 1)
-    # The law of the overlap of a fixed and a uniform subspace does not depend on the
-    # fixed one, and the other heads stay: only the head's own subspace is redrawn.
-    draws = np.empty((n_heads, n_draws))
-    for draw in range(n_draws):
-        frame = frames(rng, 1, d_model, k)
-        affinity = overlap(frame, basis)
-        draws[:, draw] = (affinity.sum() - affinity) / (n_heads - 1)
-    nulls = {"random_subspaces": draws} if n_draws else {}
-    return measured("subspace_affinity", observed, nulls)
 
 
 def read_statistics(

@@ -19,10 +19,9 @@ from eigenheads._checks import (
 )
 from eigenheads._errors import naming_errors
 from eigenheads._typing import FloatArray
-from eigenheads.probes._head import Head
-from eigenheads.probes._head_nulls import NULLS, UNTRAINED, Null
-from eigenheads.probes._result import Statistic
-from eigenheads.probes._significance import ALTERNATIVES
+from eigenheads.probes._heads import Head
+from eigenheads.probes._nulls import NULLS, UNTRAINED, Null
+from eigenheads.probes._result import ALTERNATIVES, Statistic
 
 _DEFAULT_NULLS = ("rotated_queries", "random_values", UNTRAINED)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eigenheads._notebook import format_number
-from eigenheads.probes._significance import LEVEL
+from eigenheads.probes._result import LEVEL
 from eigenheads.probes._statistics import QUESTIONS, STATISTICS
 
 if TYPE_CHECKING:
