@@ -19,10 +19,9 @@ from threadpoolctl import threadpool_limits
 
 from eigenheads._parallel import threads
 from eigenheads.adapters import Capture, probe_model
-from eigenheads.adapters._layer_probe import LayerProbe
-from eigenheads.adapters._token_sets import WITHOUT, without_tokens
-from eigenheads.adapters._untrained_copy import untrained_copy
+from eigenheads.adapters._probe import untrained_copy
 from eigenheads.probes import Head, HeadStatistic
+from eigenheads.probes._layer_probe import WITHOUT, LayerProbe, without_tokens
 from eigenheads.probes._nulls import NULLS
 from eigenheads.probes._statistics import (
     COVARIANCE,

@@ -20,9 +20,10 @@ from eigenheads.adapters import (
     probe_model,
     swap_attention,
 )
-from eigenheads.adapters._untrained_copy import untrained_copy
+from eigenheads.adapters._probe import untrained_copy
 from eigenheads.nn import ScaledAttention
 from eigenheads.probes import HeadStatistic, kernel_pca_probe
+from eigenheads.probes._captured import affordable_redraws
 from eigenheads.probes._statistics import STATISTICS
 
 pytestmark = pytest.mark.torch
@@ -242,7 +243,7 @@ def test_few_sequences_have_more_costly_draws(n_sequences, n_permutations, expec
     ("n_sequences", "expected"), [(1, 400), (6, 400), (12, 213), (40, 64), (99, 40)]
 )
 def test_default_costly_draws(n_sequences, expected):
-    assert _probe._default_redraws(200, n_sequences) == expected
+    assert affordable_redraws(200, n_sequences) == expected
 
 
 def test_a_capture_runs_the_model_once_if_it_fits():

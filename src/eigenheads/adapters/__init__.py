@@ -9,9 +9,8 @@ except ImportError as error:
 
 from eigenheads.adapters._augment_tokens import TokenAugmentation, augment_tokens
 from eigenheads.adapters._capture import CapturedLayer, capture_heads
-from eigenheads.adapters._compare import compare_models
 from eigenheads.adapters._hide_tokens import hide_tokens, screen_tokens
-from eigenheads.adapters._probe import probe_model
+from eigenheads.adapters._probe import compare_models, probe_model
 from eigenheads.adapters._sources import Capture
 from eigenheads.adapters._swap import (
     SwapWarning,

@@ -1,13 +1,15 @@
 """All statistics of one captured layer, whichever probe measures them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from eigenheads._checks import Got, check_choice, fail
 from eigenheads._parallel import (
     RunPool,
     advance,
@@ -17,38 +19,68 @@ from eigenheads._parallel import (
     weighing,
 )
 from eigenheads._typing import FloatArray
-from eigenheads.adapters._capture import CapturedLayer
-from eigenheads.probes import (
-    HeadStatistic,
-    ProbeResult,
-    covariance_probe,
-    head_probe,
-    kernel_pca_probe,
-)
 from eigenheads.probes._covariance import (
+    covariance_probe,
     subspace_affinity,
     untrained_covariance_statistics,
 )
-from eigenheads.probes._head_probe import untrained_head_statistics
-from eigenheads.probes._kernel import untrained_kernel_statistics
+from eigenheads.probes._head_probe import (
+    head_probe,
+    read_statistics,
+    untrained_head_statistics,
+)
+from eigenheads.probes._heads import MIN_TOKENS, as_number_array
+from eigenheads.probes._kernel import kernel_pca_probe, untrained_kernel_statistics
+from eigenheads.probes._result import ProbeResult
 from eigenheads.probes._statistics import (
     AFFINITY,
     COVARIANCE,
     KERNEL,
     STATISTICS,
+    HeadStatistic,
     as_statistic,
 )
+
+if TYPE_CHECKING:
+    from eigenheads.adapters import CapturedLayer
 
 # Arrays of a captured layer that each probe takes.
 _KERNEL_ARRAYS = ("queries", "keys", "values", "tokens", "mask")
 _COVARIANCE_ARRAYS = ("tokens", "w_query", "w_key", "w_value", "w_output", "mask")
 _HEAD_ARRAYS = ("queries", "keys", "values", "tokens", "mask", "bias")
 _MATRICES = ("query", "key", "value", "output")
+# A token is an outlier if its norm exceeds this multiple of the sequence's median.
+_OUTLIER = 3.0
+# Name of a set of tokens -> what to ignore.
+WITHOUT = {"without the first token": "first", "without outlier tokens": "outliers"}
+WITH_ALL = {"with all tokens": None}
 
 
 def names_of(statistics: Sequence[object]) -> list[str]:
     """Return the names of statistics that are names or objects."""
     return [x.name if isinstance(x, HeadStatistic) else str(x) for x in statistics]
+
+
+def read_names(statistics: Sequence[object] | None, *, owner: str) -> list[object]:
+    """Return statistics by name or object; names must be known and different."""
+    if statistics is None:
+        return list(STATISTICS)
+    if isinstance(statistics, str) or not isinstance(statistics, Sequence):
+        fail("statistics", "a sequence", statistics, owner=owner, error=TypeError)
+    if not statistics:
+        fail("statistics", "at least one", statistics, owner=owner)
+    wanted: list[object] = []
+    for one in statistics:
+        if isinstance(one, str):
+            check_choice("statistics", one, list(STATISTICS), owner=owner)
+            wanted.append(one)
+        else:
+            wanted += read_statistics([one], owner=owner)
+    names = names_of(wanted)
+    if len(set(names)) < len(names):
+        hint = "Give HeadStatistic objects a name."
+        fail("statistics", "of different names", Got(names), owner=owner, hint=hint)
+    return wanted
 
 
 class LayerProbe:
@@ -74,7 +106,7 @@ class LayerProbe:
         self.ids, self.seed = ids, seed
         self.n_permutations, self.n_redraws = n_permutations, n_redraws
 
-    def __call__(self, captured: CapturedLayer) -> list[ProbeResult]:
+    def __call__(self, captured: "CapturedLayer") -> list[ProbeResult]:
         """Return the results of all probes, without untrained models."""
         options: dict[str, Any] = {
             "n_permutations": self.n_permutations,
@@ -102,7 +134,7 @@ class LayerProbe:
             advance(1.0)
         return results
 
-    def of_untrained(self, captured: CapturedLayer) -> dict[str, FloatArray]:
+    def of_untrained(self, captured: "CapturedLayer") -> dict[str, FloatArray]:
         """Return the statistics of an untrained model's layer; each number is a draw.
 
         The probes run side by side: one of them has work for one thread only.
@@ -156,7 +188,7 @@ class LayerProbe:
             other.n_redraws = min(self.n_redraws, n_permutations)
         return other
 
-    def observe(self, captured: CapturedLayer) -> dict[str, FloatArray]:
+    def observe(self, captured: "CapturedLayer") -> dict[str, FloatArray]:
         """Return the statistics of a layer by name, without nulls, (heads,) each."""
         return {
             name: one.observed
@@ -164,7 +196,9 @@ class LayerProbe:
             for name, one in result.statistics.items()
         }
 
-    def _kernel(self, captured: CapturedLayer, options: dict[str, Any]) -> ProbeResult:
+    def _kernel(
+        self, captured: "CapturedLayer", options: dict[str, Any]
+    ) -> ProbeResult:
         return kernel_pca_probe(
             **_arrays(captured, _KERNEL_ARRAYS),
             outputs=None if captured.bias is not None else captured.outputs,
@@ -174,7 +208,7 @@ class LayerProbe:
             **options,
         )
 
-    def _heads(self, captured: CapturedLayer) -> ProbeResult:
+    def _heads(self, captured: "CapturedLayer") -> ProbeResult:
         return head_probe(
             **head_arrays(captured, self.ids),
             statistics=self.of_heads,
@@ -184,15 +218,15 @@ class LayerProbe:
         )
 
 
-def _arrays(captured: CapturedLayer, names: Sequence[str]) -> dict[str, Any]:
+def _arrays(captured: "CapturedLayer", names: Sequence[str]) -> dict[str, Any]:
     return {name: getattr(captured, name) for name in names}
 
 
-def _has_matrices(captured: CapturedLayer) -> bool:
+def _has_matrices(captured: "CapturedLayer") -> bool:
     return captured.w_query is not None and captured.tokens is not None
 
 
-def head_arrays(captured: CapturedLayer, ids: NDArray[Any] | None) -> dict[str, Any]:
+def head_arrays(captured: "CapturedLayer", ids: NDArray[Any] | None) -> dict[str, Any]:
     arrays = _arrays(captured, _HEAD_ARRAYS)
     matrices = {name: getattr(captured, f"w_{name}") for name in _MATRICES}
     known = {name: matrix for name, matrix in matrices.items() if matrix is not None}
@@ -205,8 +239,94 @@ def head_arrays(captured: CapturedLayer, ids: NDArray[Any] | None) -> dict[str, 
     }
 
 
-def _hides_the_future(captured: CapturedLayer) -> bool:
+def _hides_the_future(captured: "CapturedLayer") -> bool:
     if captured.bias is None:
         return captured.is_causal
     n = captured.mask.shape[1]
     return bool(np.isneginf(captured.bias[..., ~np.tri(n, dtype=bool)]).all())
+
+
+def without_tokens(
+    captured: "CapturedLayer", ignored: Any, *, owner: str
+) -> "CapturedLayer":
+    """Return a layer in which some tokens count as padding.
+
+    `ignored` is ``"first"``, ``"outliers"``, positions, a boolean array (sequences,
+    tokens), or None for no token.
+    """
+    if ignored is None:
+        return captured
+    mask = captured.mask.copy()
+    if isinstance(ignored, str):
+        check_choice("ignore_tokens", ignored, ("first", "outliers"), owner=owner)
+    if isinstance(ignored, str) and ignored == "first":
+        mask[np.arange(len(mask)), mask.argmax(axis=1)] = False
+    elif isinstance(ignored, str):
+        rows = captured.keys.swapaxes(1, 2).reshape(*mask.shape, -1)
+        norms = np.linalg.norm(
+            rows if captured.tokens is None else captured.tokens, axis=-1
+        )
+        for row, own in zip(mask, norms, strict=True):
+            row &= own <= _OUTLIER * np.median(own[row])
+    else:
+        given = as_number_array("ignore_tokens", ignored, owner=owner)
+        if given.dtype == bool and given.shape == mask.shape:
+            mask &= ~given
+        elif given.dtype.kind == "i" and given.ndim == 1:
+            n = mask.shape[1]
+            if len(given) and not -n <= given.min() <= given.max() < n:
+                contract = f"positions from {-n} to {n - 1}"
+                fail("ignore_tokens", contract, ignored, owner=owner)
+            mask[:, given] = False
+        else:
+            contract = f"'first', 'outliers', positions, or booleans of {mask.shape}"
+            fail("ignore_tokens", contract, ignored, owner=owner, error=TypeError)
+    unknown: Any = None
+    # Outputs were computed with the ignored tokens: they are no check any more.
+    return replace(captured, mask=mask, outputs=unknown)
+
+
+class Contrasts:
+    """Observed statistics of a model on other sets of tokens, layer by layer."""
+
+    def __init__(self, sets: Mapping[str, Any]) -> None:
+        self._found: dict[str, list[Mapping[str, FloatArray] | None]] = {
+            name: [] for name in sets
+        }
+        self._sets = sets
+
+    def add(
+        self,
+        captured: "CapturedLayer",
+        measure: "Callable[[CapturedLayer], Mapping[str, FloatArray]]",
+        *,
+        owner: str,
+    ) -> None:
+        """Measure a layer on every set; sets that leave too few tokens end here."""
+        for name in list(self._found):
+            part = without_tokens(captured, self._sets[name], owner=owner)
+            if part.mask.sum(axis=1).max(initial=0) < MIN_TOKENS:
+                del self._found[name]
+            elif part is not captured and np.array_equal(part.mask, captured.mask):
+                self._found[name].append(None)
+            else:
+                self._found[name].append(measure(part))
+
+    def stacked(
+        self, whole: Mapping[str, FloatArray]
+    ) -> dict[str, dict[str, FloatArray]]:
+        """Return arrays (layers, heads) by set and statistic.
+
+        Sets without any change are left out; `whole` has the numbers on all tokens.
+        """
+        stacked = {}
+        for name, layers in self._found.items():
+            if all(layer is None for layer in layers):
+                continue
+            numbers = {statistic: values.copy() for statistic, values in whole.items()}
+            for index, layer in enumerate(layers):
+                for statistic, values in (layer or {}).items():
+                    if statistic in numbers:
+                        numbers[statistic][index, : len(values)] = values
+            stacked[name] = numbers
+        return stacked
