@@ -174,7 +174,7 @@ class LayerHeads:
         return own - 2 * (tops + np.log(sums))
 
     def with_options(self, **options: float | bool) -> "LayerHeads":
-        """Return the same heads with other options."""
+        """Return the heads with changed options."""
         return replace(self, **options)  # type: ignore[arg-type]
 
 

@@ -69,18 +69,18 @@ def read_names(statistics: Sequence[object] | None, *, owner: str) -> list[objec
         fail("statistics", "a sequence", statistics, owner=owner, error=TypeError)
     if not statistics:
         fail("statistics", "at least one", statistics, owner=owner)
-    wanted: list[object] = []
-    for one in statistics:
-        if isinstance(one, str):
-            check_choice("statistics", one, list(STATISTICS), owner=owner)
-            wanted.append(one)
+    chosen: list[object] = []
+    for statistic in statistics:
+        if isinstance(statistic, str):
+            check_choice("statistics", statistic, list(STATISTICS), owner=owner)
+            chosen.append(statistic)
         else:
-            wanted += read_statistics([one], owner=owner)
-    names = names_of(wanted)
+            chosen += read_statistics([statistic], owner=owner)
+    names = names_of(chosen)
     if len(set(names)) < len(names):
         hint = "Give HeadStatistic objects a name."
         fail("statistics", "of different names", Got(names), owner=owner, hint=hint)
-    return wanted
+    return chosen
 
 
 class LayerProbe:
@@ -88,19 +88,19 @@ class LayerProbe:
 
     def __init__(
         self,
-        wanted: Sequence[object],
+        statistics: Sequence[object],
         ids: NDArray[Any] | None,
         n_permutations: int,
         n_redraws: int | None,
         seed: int,
     ) -> None:
-        built_in = [STATISTICS[x].measure for x in wanted if isinstance(x, str)]
+        built_in = [STATISTICS[x].measure for x in statistics if isinstance(x, str)]
         self.uses_kernel = KERNEL in built_in
         self.uses_covariance = COVARIANCE in built_in
         self.uses_affinity = AFFINITY in built_in
         self.of_heads = [
             x
-            for x in wanted
+            for x in statistics
             if not isinstance(x, str) or callable(STATISTICS[x].measure)
         ]
         self.ids, self.seed = ids, seed
@@ -127,9 +127,9 @@ class LayerProbe:
                 results.append(covariance_probe(**arrays, **options))
         if self.uses_affinity and captured.w_output is not None:
             matrices = np.asarray(captured.w_output, dtype=np.float64)
-            found = subspace_affinity(matrices, self.n_permutations, self.seed)
-            if found is not None:
-                results.append(ProbeResult(AFFINITY, {found.name: found}))
+            affinity = subspace_affinity(matrices, self.n_permutations, self.seed)
+            if affinity is not None:
+                results.append(ProbeResult(AFFINITY, {affinity.name: affinity}))
         if not self.uses_kernel and not self.of_heads:
             advance(1.0)
         return results
@@ -156,22 +156,26 @@ class LayerProbe:
                 lambda: untrained_covariance_statistics(arrays, has_outputs=has_outputs)
             )
         if self.of_heads:
-            wanted = [as_statistic(one, owner="probe_model") for one in self.of_heads]
-            given = head_arrays(captured, self.ids)
+            of_heads = [as_statistic(x, owner="probe_model") for x in self.of_heads]
+            inputs = head_arrays(captured, self.ids)
             tasks.append(
-                lambda: untrained_head_statistics(given, wanted, captured.layer)
+                lambda: untrained_head_statistics(inputs, of_heads, captured.layer)
             )
-        found: list[dict[str, FloatArray]] = [{} for _ in tasks]
+        by_task: list[dict[str, FloatArray]] = [{} for _ in tasks]
         count = n_threads()
 
         def work(i: int) -> None:
             # Threads do not inherit the number of threads.
             with threads(count):
-                found[i] = tasks[i]()
+                by_task[i] = tasks[i]()
 
         with threadpool_limits(1, user_api="blas"), RunPool(len(tasks)) as pool:
             pool.each(work)
-        return {name: draws for one in found for name, draws in one.items()}
+        return {
+            name: draws
+            for draws_of_task in by_task
+            for name, draws in draws_of_task.items()
+        }
 
     def split(self) -> tuple["LayerProbe", "LayerProbe"]:
         """Return the parts whose time grows with heads and sequences, and the rest."""
@@ -181,19 +185,19 @@ class LayerProbe:
         return by_head, by_layer
 
     def with_draws(self, n_permutations: int) -> "LayerProbe":
-        """Return the same with another number of draws, at most as many costly ones."""
-        other = copy(self)
-        other.n_permutations = n_permutations
+        """Return a probe with fewer draws, of which at most as many are costly."""
+        shorter = copy(self)
+        shorter.n_permutations = n_permutations
         if self.n_redraws is not None:
-            other.n_redraws = min(self.n_redraws, n_permutations)
-        return other
+            shorter.n_redraws = min(self.n_redraws, n_permutations)
+        return shorter
 
     def observe(self, captured: "CapturedLayer") -> dict[str, FloatArray]:
         """Return the statistics of a layer by name, without nulls, (heads,) each."""
         return {
-            name: one.observed
+            name: statistic.observed
             for result in self(captured)
-            for name, one in result.statistics.items()
+            for name, statistic in result.statistics.items()
         }
 
     def _kernel(
@@ -229,10 +233,10 @@ def _has_matrices(captured: "CapturedLayer") -> bool:
 def head_arrays(captured: "CapturedLayer", ids: NDArray[Any] | None) -> dict[str, Any]:
     arrays = _arrays(captured, _HEAD_ARRAYS)
     matrices = {name: getattr(captured, f"w_{name}") for name in _MATRICES}
-    known = {name: matrix for name, matrix in matrices.items() if matrix is not None}
+    present = {name: matrix for name, matrix in matrices.items() if matrix is not None}
     shape = captured.keys.shape
     return arrays | {
-        "matrices": known,
+        "matrices": present,
         "token_ids": None if ids is None or ids.shape != shape[::2] else ids,
         "is_causal": captured.is_causal,
         "scale": captured.scale,
@@ -266,18 +270,18 @@ def without_tokens(
         norms = np.linalg.norm(
             rows if captured.tokens is None else captured.tokens, axis=-1
         )
-        for row, own in zip(mask, norms, strict=True):
-            row &= own <= _OUTLIER * np.median(own[row])
+        for row, lengths in zip(mask, norms, strict=True):
+            row &= lengths <= _OUTLIER * np.median(lengths[row])
     else:
-        given = as_number_array("ignore_tokens", ignored, owner=owner)
-        if given.dtype == bool and given.shape == mask.shape:
-            mask &= ~given
-        elif given.dtype.kind == "i" and given.ndim == 1:
+        places = as_number_array("ignore_tokens", ignored, owner=owner)
+        if places.dtype == bool and places.shape == mask.shape:
+            mask &= ~places
+        elif places.dtype.kind == "i" and places.ndim == 1:
             n = mask.shape[1]
-            if len(given) and not -n <= given.min() <= given.max() < n:
+            if len(places) and not -n <= places.min() <= places.max() < n:
                 contract = f"positions from {-n} to {n - 1}"
                 fail("ignore_tokens", contract, ignored, owner=owner)
-            mask[:, given] = False
+            mask[:, places] = False
         else:
             contract = f"'first', 'outliers', positions, or booleans of {mask.shape}"
             fail("ignore_tokens", contract, ignored, owner=owner, error=TypeError)

@@ -105,8 +105,10 @@ class ModelProbe:
                 # The methods share the level, so that the shares of false discoveries
                 # that they allow add up to it.
                 share = self._share_of_largest(null)
-                both = np.fmin(q / (1 - share), self._largest_p_values(null) / share)
-                q = np.minimum(1.0, both)
+                combined = np.fmin(
+                    q / (1 - share), self._largest_p_values(null) / share
+                )
+                q = np.minimum(1.0, combined)
             by_null[null] = dict(zip(names, q, strict=True))
         return by_null
 
@@ -117,20 +119,20 @@ class ModelProbe:
         part: the test uses as many draws as all of its members have.
         """
         tests = [self.statistics[name] for name in self._families[null]]
-        enough = [2 / (1 + one.nulls[null].shape[-1]) <= LEVEL for one in tests]
-        found = np.full((len(tests), *tests[0].observed.shape), np.nan)
-        found[enough] = (
+        enough = [2 / (1 + test.nulls[null].shape[-1]) <= LEVEL for test in tests]
+        p_values = np.full((len(tests), *tests[0].observed.shape), np.nan)
+        p_values[enough] = (
             max_statistic_p_values(
                 [
-                    (one.observed, one.nulls[null], one.alternative)
-                    for one, takes_part in zip(tests, enough, strict=True)
+                    (test.observed, test.nulls[null], test.alternative)
+                    for test, takes_part in zip(tests, enough, strict=True)
                     if takes_part
                 ]
             )
             if any(enough)
             else np.nan
         )
-        return found
+        return p_values
 
     def _share_of_largest(self, null: str) -> float:
         """Return the share of the level that p-values by the largest scores have.
@@ -144,7 +146,7 @@ class ModelProbe:
 
     @cached_property
     def _p_values(self) -> dict[str, dict[str, FloatArray]]:
-        return {name: one.p_value for name, one in self.statistics.items()}
+        return {name: statistic.p_value for name, statistic in self.statistics.items()}
 
     @cached_property
     def _families(self) -> dict[str, list[str]]:
@@ -166,8 +168,8 @@ class ModelProbe:
     def _n_alone(self, null: str, level: float) -> int:
         """Return the draws with which a single test of a family can have q <= level."""
         members = [self.statistics[name] for name in self._families[null]]
-        n_tests = sum(int(np.isfinite(one.observed).sum()) for one in members)
-        sides = {one.alternative for one in members}
+        n_tests = sum(int(np.isfinite(member.observed).sum()) for member in members)
+        sides = {member.alternative for member in members}
         alternative = "two-sided" if "two-sided" in sides else "greater"
         return draws_needed(
             max(1, n_tests), alternative=alternative, level=level, method=self._method
@@ -230,16 +232,18 @@ class ModelProbe:
         one: if heads share draws, these numbers are exchangeable. Zero if there are too
         few draws for a p-value.
         """
-        one = self.statistics[statistic]
-        numbers = np.concatenate([one.observed[..., None], one.nulls[null]], axis=-1)
+        measured = self.statistics[statistic]
+        numbers = np.concatenate(
+            [measured.observed[..., None], measured.nulls[null]], axis=-1
+        )
         numbers = numbers.reshape(-1, numbers.shape[-1])
         numbers = numbers[np.isfinite(numbers).all(axis=1)]
         if numbers.shape[1] * LEVEL < 1:
             return 0.0
         counts = np.zeros(numbers.shape[1])
-        if one.alternative != "less":
+        if measured.alternative != "less":
             counts += (numbers == numbers.max(axis=1, keepdims=True)).sum(axis=0)
-        if one.alternative != "greater":
+        if measured.alternative != "greater":
             counts += (numbers == numbers.min(axis=1, keepdims=True)).sum(axis=0)
         return float(np.mean(counts >= counts[0]))
 
@@ -267,9 +271,9 @@ class ModelProbe:
         A null with so few draws that no p-value reaches `level` cannot decide.
         """
         check_level(level)
-        found = self[statistic]
-        nulls = [n for n in found.nulls if self.can_decide(statistic, n, level)]
-        heads = np.isfinite(found.observed) & bool(nulls)
+        measured = self[statistic]
+        nulls = [n for n in measured.nulls if self.can_decide(statistic, n, level)]
+        heads = np.isfinite(measured.observed) & bool(nulls)
         for null in nulls:
             heads &= self.q_value(statistic, null) <= level
         return heads
@@ -277,12 +281,12 @@ class ModelProbe:
     def can_decide(self, statistic: str, null: str, level: float = LEVEL) -> bool:
         """Return whether the draws suffice for any q-value up to `level`."""
         check_level(level)
-        found = self[statistic]
-        check_choice("null", null, list(found.nulls), owner="ModelProbe.can_decide")
-        n_draws = found.nulls[null].shape[-1]
+        measured = self[statistic]
+        check_choice("null", null, list(measured.nulls), owner="ModelProbe.can_decide")
+        n_draws = measured.nulls[null].shape[-1]
         if self._takes_largest(null):
             return 2 / (1 + n_draws) <= level
-        return least_p_value(n_draws, alternative=found.alternative) <= level
+        return least_p_value(n_draws, alternative=measured.alternative) <= level
 
     def summary(self, level: float = LEVEL) -> list[dict[str, Any]]:
         """Return one row per statistic and null with the number of heads found.
@@ -328,9 +332,9 @@ class ModelProbe:
 
     def _is_extreme(self, statistic: str, null: str) -> NDArray[np.bool_]:
         """Return the heads with the least p-value that the number of draws allows."""
-        one = self.statistics[statistic]
-        n_draws = one.nulls[null].shape[-1]
-        least = least_p_value(n_draws, alternative=one.alternative)
+        measured = self.statistics[statistic]
+        n_draws = measured.nulls[null].shape[-1]
+        least = least_p_value(n_draws, alternative=measured.alternative)
         # The factor absorbs rounding errors of the quotient.
         return np.asarray(self._p_values[statistic][null] <= least * (1 + 1e-9))
 
@@ -438,29 +442,31 @@ class ModelProbe:
                 raise ValueError(f"format {header['format']!r}")
             _check_header(header, file)
             statistics = {
-                one["name"]: Statistic(
-                    name=one["name"],
-                    observed=file[one["name"]],
-                    nulls={n: file[f"{one['name']}/{n}"] for n in one["nulls"]},
-                    alternative=one["alternative"],
-                    about=one["about"],
+                entry["name"]: Statistic(
+                    name=entry["name"],
+                    observed=file[entry["name"]],
+                    nulls={n: file[f"{entry['name']}/{n}"] for n in entry["nulls"]},
+                    alternative=entry["alternative"],
+                    about=entry["about"],
                 )
-                for one in header["statistics"]
+                for entry in header["statistics"]
             }
             contrasts = {
-                name: {one: file[f"{name}: {one}"] for one in measured}
+                name: {
+                    statistic: file[f"{name}: {statistic}"] for statistic in measured
+                }
                 for name, measured in header["contrasts"].items()
             }
         except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
             got = Got(f"{str(path)!r} ({error})")
             contract = "a file that ModelProbe.save wrote"
             fail("path", contract, got, owner="ModelProbe.load")
-        kept = ("layers", "names", "settings", "notes")
-        others = {name: header[name] for name in kept}
-        return cls(statistics=statistics, contrasts=contrasts, **others)
+        plain = ("layers", "names", "settings", "notes")
+        fields = {name: header[name] for name in plain}
+        return cls(statistics=statistics, contrasts=contrasts, **fields)
 
     def _write_json(self, file: IO[bytes]) -> None:
-        about = {name: one.about for name, one in self.statistics.items()}
+        about = {name: statistic.about for name, statistic in self.statistics.items()}
         rows = [_without_nan(row) for row in self.to_records()]
         content = {**self._description(), "about": about, "records": rows}
         content["contrasts"] = [_without_nan(row) for row in self.contrast_rows()]
@@ -475,20 +481,22 @@ class ModelProbe:
             "statistics": [
                 {
                     "name": name,
-                    "alternative": one.alternative,
-                    "about": one.about,
-                    "nulls": list(one.nulls),
+                    "alternative": statistic.alternative,
+                    "about": statistic.about,
+                    "nulls": list(statistic.nulls),
                 }
-                for name, one in self.statistics.items()
+                for name, statistic in self.statistics.items()
             ],
         }
-        header["contrasts"] = {name: list(one) for name, one in self.contrasts.items()}
+        header["contrasts"] = {
+            name: list(numbers) for name, numbers in self.contrasts.items()
+        }
         arrays: dict[str, NDArray[Any]] = {_HEADER: np.array(json.dumps(header))}
         for name, numbers in self.contrasts.items():
             arrays |= {f"{name}: {statistic}": x for statistic, x in numbers.items()}
-        for name, one in self.statistics.items():
-            arrays[name] = one.observed
-            arrays |= {f"{name}/{null}": x for null, x in one.nulls.items()}
+        for name, statistic in self.statistics.items():
+            arrays[name] = statistic.observed
+            arrays |= {f"{name}/{null}": x for null, x in statistic.nulls.items()}
         return arrays
 
     def _description(self) -> dict[str, Any]:
@@ -501,7 +509,8 @@ class ModelProbe:
     def _has_head(self, layer: int, head: int) -> bool:
         """Return whether a layer has so many heads: NaN may also be a result."""
         return any(
-            math.isfinite(one.observed[layer, head]) for one in self.statistics.values()
+            math.isfinite(statistic.observed[layer, head])
+            for statistic in self.statistics.values()
         )
 
 
@@ -512,15 +521,15 @@ def _found_in_words(row: Mapping[str, Any]) -> str:
 
 
 def _median(numbers: FloatArray) -> float:
-    known = numbers[np.isfinite(numbers)]
-    return float(np.median(known)) if known.size else math.nan
+    finite = numbers[np.isfinite(numbers)]
+    return float(np.median(finite)) if finite.size else math.nan
 
 
-def _rank_correlation(one: FloatArray, other: FloatArray) -> float:
-    known = np.isfinite(one) & np.isfinite(other)
-    first, second = one[known], other[known]
+def _rank_correlation(before: FloatArray, after: FloatArray) -> float:
+    finite = np.isfinite(before) & np.isfinite(after)
+    first, second = before[finite], after[finite]
     # Constant numbers have no ranks.
-    if known.sum() < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
+    if finite.sum() < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return math.nan
     return float(spearmanr(first, second).statistic)
 
@@ -558,11 +567,11 @@ def _check_header(header: Any, arrays: Mapping[str, Any]) -> None:
     if len(header["names"]) != len(header["layers"]):
         raise ValueError("names and layers differ in length")
     _check_settings(header["settings"])
-    shapes = {_check_statistic(one, arrays) for one in header["statistics"]}
-    known = {one["name"] for one in header["statistics"]}
+    shapes = {_check_statistic(entry, arrays) for entry in header["statistics"]}
+    names = {entry["name"] for entry in header["statistics"]}
     for name in header["contrasts"]:
         _check_list(header["contrasts"], name, str)
-        if not known <= {*header["contrasts"][name]}:
+        if not names <= {*header["contrasts"][name]}:
             raise ValueError(f"contrast {name!r} lacks a statistic")
         for statistic in header["contrasts"][name]:
             shapes.add(_numbers(arrays, f"{name}: {statistic}", 2).shape)
@@ -580,18 +589,18 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
         raise ValueError("false_discovery is neither 'bh' nor 'by'")
 
 
-def _check_statistic(one: Mapping[str, Any], arrays: Mapping[str, Any]) -> Any:
+def _check_statistic(entry: Mapping[str, Any], arrays: Mapping[str, Any]) -> Any:
     """Return the shape of the observed numbers, or raise ValueError."""
     for name in ("name", "alternative", "about"):
-        if not isinstance(one.get(name), str):
+        if not isinstance(entry.get(name), str):
             raise ValueError(f"the {name} of a statistic is not a text")
-    if one["alternative"] not in ALTERNATIVES:
-        raise ValueError(f"unknown alternative {one['alternative']!r}")
-    observed = _numbers(arrays, one["name"], 2)
-    _check_list(one, "nulls", str)
-    for null in one["nulls"]:
-        if _numbers(arrays, f"{one['name']}/{null}", 3).shape[:2] != observed.shape:
-            raise ValueError(f"draws of {one['name']!r} have another shape")
+    if entry["alternative"] not in ALTERNATIVES:
+        raise ValueError(f"unknown alternative {entry['alternative']!r}")
+    observed = _numbers(arrays, entry["name"], 2)
+    _check_list(entry, "nulls", str)
+    for null in entry["nulls"]:
+        if _numbers(arrays, f"{entry['name']}/{null}", 3).shape[:2] != observed.shape:
+            raise ValueError(f"draws of {entry['name']!r} have another shape")
     return observed.shape
 
 
