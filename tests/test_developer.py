@@ -64,17 +64,28 @@ def test_estimator_keeps_the_contract_of_scikit_learn():
         pooling(inverse_temperature=0.0).fit(np.eye(2))
 
 
-def test_probe_finds_planted_sharpness():
+@pytest.mark.torch
+def test_an_entry_of_the_table_is_all_that_a_statistic_needs(monkeypatch):
+    from eigenheads.adapters import probe_model
     from eigenheads.probes import head_probe
+    from eigenheads.probes._statistics import STATISTICS
+    from eigenheads.report._findings import findings, questions
 
+    entry = skeleton("probe").ENTRY
+    monkeypatch.setitem(STATISTICS, "largest_weight", entry)
     keys = 3 * np.eye(12)[None, None]
     # Queries along their keys put their weight on one key each.
-    result = head_probe(
-        2 * keys, keys, keys, statistics=[skeleton("probe").STATISTIC], n_draws=39
-    )
-    found = result.statistics["largest_weight"]
-    assert found.observed.item() > 0.9
-    assert found.p_value["rotated_queries"].item() == pytest.approx(1 / 40)
+    result = head_probe(2 * keys, keys, keys, statistics=["largest_weight"], n_draws=39)
+    sharpness = result.statistics["largest_weight"]
+    assert sharpness.observed.item() > 0.9
+    assert sharpness.p_value["rotated_queries"].item() == pytest.approx(1 / 40)
+    # It is among the statistics of a model, and a page has its sentences.
+    heads = {"queries": 2 * keys, "keys": keys, "values": keys}
+    probe = probe_model(heads, n_permutations=39)
+    assert probe["largest_weight"].about == entry.about
+    assert "largest_weight" in questions(probe)[entry.question]
+    (sentence,) = [s for s in findings(probe) if s.startswith("1 of 1 heads attends s")]
+    assert "(largest_weight: median 0.9" in sentence
 
 
 @pytest.mark.torch

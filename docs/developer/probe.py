@@ -1,6 +1,7 @@
-"""Skeleton of a probe: a statistic of heads, for ``probes/_head_statistics.py``."""
+"""Skeleton of a probe: a statistic of heads, for ``probes/_statistics.py``."""
 
-from eigenheads.probes import Head, HeadStatistic
+from eigenheads.probes import Head
+from eigenheads.probes._statistics import ATTENTION, StatisticEntry
 
 
 def largest_weight(head: Head):
@@ -13,11 +14,11 @@ def largest_weight(head: Head):
 
 # The null answers "compared with what?": queries in random directions keep norms and
 # keys, and lose what was learned about directions.
-STATISTIC = HeadStatistic(
-    "largest_weight",
-    largest_weight,
-    nulls=("rotated_queries",),
+ENTRY = StatisticEntry(
+    measure=largest_weight,
+    nulls="rotated_queries untrained",
     alternative="greater",
     about="Largest attention weight of a query, mean over queries.",
-    is_batched=True,
+    finding="attend sharply",
+    question=ATTENTION,
 )

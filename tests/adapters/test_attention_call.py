@@ -5,9 +5,11 @@ import torch
 
 from eigenheads.adapters._attention_call import (
     AttentionCall,
+    merge_masks,
     visibility_of,
     with_key_rows,
 )
+from eigenheads.nn._visibility import is_visible
 
 pytestmark = pytest.mark.torch
 
@@ -57,3 +59,13 @@ def test_grouped_keys_are_repeated_in_order():
         scale=1.0,
     ).with_repeated_keys()
     assert grouped.keys[0, :, 0, 0].tolist() == [0, 0, 1, 1]
+
+
+def test_the_masks_of_multihead_attention_hide_where_they_are_true():
+    queries = torch.zeros(2, 3, 5, 4)
+    real = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    later = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    merged = merge_masks(later, ~real, queries)
+    visible = ~later & real[:, None, None, :]
+    assert torch.equal(is_visible(merged), visible.expand_as(merged))
+    assert merge_masks(None, None, queries) is None

@@ -1,9 +1,14 @@
 """Sites are found in every family, and unknown models are refused with a sentence."""
 
+import ast
+import graphlib
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
+import eigenheads
 from eigenheads.adapters._layers import find_attention_layers, select_layers
 from eigenheads.nn import RPCAttention
 
@@ -75,3 +80,18 @@ def test_layers_that_are_not_there_are_refused(layers):
     found_layers = find_attention_layers(nn.ModuleList([TimmLike(), TimmLike()]))
     with pytest.raises((ValueError, TypeError), match="capture_heads: `layers` must"):
         select_layers(found_layers, layers, owner="capture_heads")
+
+
+@pytest.mark.parametrize("package", ["adapters", "nn", "probes"])
+def test_modules_import_each_other_in_one_direction_even_inside_functions(package):
+    folder = Path(eigenheads.__file__).parent / package
+    imports = {
+        path.stem: {
+            node.module.rpartition(".")[2]
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.ImportFrom)
+            and (node.module or "").startswith(f"eigenheads.{package}._")
+        }
+        for path in folder.glob("_[a-z]*.py")
+    }
+    assert set(graphlib.TopologicalSorter(imports).static_order()) == set(imports)

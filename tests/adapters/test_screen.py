@@ -92,9 +92,10 @@ def test_hiding_is_the_same_as_a_padding_mask():
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("kind", ["booleans", "infinity", "large number"])
 @pytest.mark.parametrize("action", ["hide", "impute"])
 @torch.no_grad()
-def test_padding_is_never_flagged_and_its_contents_have_no_influence(action):
+def test_padding_is_never_flagged_and_its_contents_have_no_influence(action, kind):
     model = screen_tokens(encoder(), tokens(300), action=action)
     (screen,) = (m for m in model.modules() if isinstance(m, ScreenModule))
     flags = []
@@ -102,6 +103,9 @@ def test_padding_is_never_flagged_and_its_contents_have_no_influence(action):
     x = odd(tokens(4, seed=2))
     padding = torch.zeros(4, 9, dtype=torch.bool)
     padding[:, 5:7] = True
+    if kind != "booleans":
+        hidden = -torch.inf if kind == "infinity" else -1e9
+        padding = torch.zeros(4, 9).masked_fill(padding, hidden)
     found = []
     for contents in (0.0, 30.0, -200.0):
         x[:, 5:7] = contents

@@ -1,7 +1,9 @@
 """`eigenheads probe` as a user meets it: a folder, a callable, mistakes."""
 
 import json
+import shlex
 import shutil
+import signal
 
 import pytest
 
@@ -141,6 +143,24 @@ def test_mistakes_are_one_line(arguments, sentence, folder, tmp_path, capsys):
     assert error.startswith("eigenheads: ")
     assert "\n" not in error
     assert not (tmp_path / "out").exists()
+
+
+def test_an_interrupted_probe_does_not_say_that_results_are_stored(
+    folder, tmp_path, capsys, monkeypatch
+):
+    def interrupt(*_, **__):
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("eigenheads.adapters.probe_model", interrupt)
+    out = tmp_path / "out"
+    arguments = ["probe", str(folder), "--out", str(out)]
+    assert main(arguments) == 130
+    sentence = capsys.readouterr().err.strip()
+    assert sentence.startswith(
+        "Interrupted. probe stores its results at its end. To start again: "
+    )
+    assert sentence.endswith(shlex.join(arguments))
+    assert not out.exists()
 
 
 def test_models_of_images_are_sent_to_callables(tmp_path, capsys):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from eigenheads.nn import Visibility
-from eigenheads.nn._visibility import is_visible, merge_masks
+from eigenheads.nn._visibility import is_visible
 
 pytestmark = pytest.mark.torch
 
@@ -72,12 +72,3 @@ def test_means_and_medians_are_over_what_a_row_sees():
     assert means[0, 0, :, 0].tolist() == pytest.approx([1, 1.5, 4, 4, 4.2])
     assert medians[0, 0, :, 0].tolist() == pytest.approx([1, 1.5, 2, 3, 4])
     assert means[1, 0, 4, 0] == pytest.approx(4)  # padding is left out
-
-
-def test_the_masks_of_multihead_attention_hide_where_they_are_true():
-    queries = torch.zeros(2, 3, 5, 4)
-    later = torch.ones(5, 5, dtype=torch.bool).triu(1)
-    merged = merge_masks(later, ~PADDING, queries)
-    visible = ~later & PADDING[:, None, None, :]
-    assert torch.equal(is_visible(merged), visible.expand_as(merged))
-    assert merge_masks(None, None, queries) is None

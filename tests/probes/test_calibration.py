@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from eigenheads.probes import HeadStatistic, Null, calibrate, kernel_pca_probe
-from eigenheads.probes._head_statistics import BUILT_IN
+from eigenheads.probes._statistics import head_statistics
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,9 @@ from eigenheads.probes._head_statistics import BUILT_IN
 )
 def test_built_in_statistics_find_what_is_planted(statistic, plant):
     found = calibrate(statistic, plant=plant, n_heads=100, strengths=(0.5, 1.0))
-    assert set(found.power) == {n.name for n in BUILT_IN[statistic].drawn_nulls}
+    assert set(found.power) == {
+        n.name for n in head_statistics()[statistic].drawn_nulls
+    }
     for null, power in found.power.items():
         # Five standard deviations above 0.05 of 100 independent heads.
         assert found.false_positive_rate[null] < 0.16, null

@@ -6,10 +6,13 @@ from numpy.testing import assert_allclose
 
 from eigenheads._parallel import threads
 from eigenheads.probes import covariance_probe
-from eigenheads.probes._bilinear_forms import symmetric_form
-from eigenheads.probes._covariance_nulls import LayerForms, covariance_statistics
-from eigenheads.probes._head_nulls import NULL_TEXTS
-from eigenheads.probes._null_draws import (
+from eigenheads.probes._covariance import (
+    LayerForms,
+    covariance_statistics,
+    symmetric_form,
+)
+from eigenheads.probes._nulls import (
+    NULL_TEXTS,
     PERMUTATIONS,
     ROTATIONS,
     frames,

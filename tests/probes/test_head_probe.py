@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from eigenheads.probes import Head, HeadStatistic, Null, head_probe, planted_heads
-from eigenheads.probes._head_nulls import NULLS
-from eigenheads.probes._head_probe import subspace_affinity
-from eigenheads.probes._head_statistics import BUILT_IN
+from eigenheads.probes._covariance import subspace_affinity
+from eigenheads.probes._nulls import NULLS
+from eigenheads.probes._statistics import head_statistics
+
+BUILT_IN = head_statistics()
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def test_batched_draws_are_heads(head, name):
 
 def test_blocks_continue_the_stream(head, monkeypatch):
     whole = next(NULLS["random_keys"].blocks(head, 6, seed=1, place=2))
-    monkeypatch.setattr("eigenheads.probes._head_nulls._BLOCK", 2 * 7 * 7)
+    monkeypatch.setattr("eigenheads.probes._nulls._BLOCK", 2 * 7 * 7)
     parts = list(NULLS["random_keys"].blocks(head, 6, seed=1, place=2))
     assert len(parts) == 3
     np.testing.assert_allclose(np.concatenate([p.keys for p in parts]), whole.keys)

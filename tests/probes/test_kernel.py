@@ -9,12 +9,12 @@ from eigenheads._parallel import reporting, threads
 from eigenheads.functional import kernel_pca, log_feature_norms
 from eigenheads.probes import (
     NotAttentionWarning,
-    _kernel_nulls,
+    _kernel,
     kernel_pca_probe,
     planted_heads,
 )
-from eigenheads.probes._kernel_nulls import ABOUT
-from eigenheads.probes._null_draws import PERMUTATIONS, permutations, stream
+from eigenheads.probes._nulls import PERMUTATIONS, permutations, stream
+from eigenheads.probes._statistics import KERNEL, statistic_names
 
 # Rounding of two paths to one number; the ridge of the inverse moves 1e-10.
 RTOL = 1e-7
@@ -27,7 +27,7 @@ def heads(rng):
 
 
 def same(first, second):
-    for name in ABOUT:
+    for name in statistic_names(KERNEL):
         a, b = first.statistics[name], second.statistics[name]
         assert_allclose(a.observed, b.observed, rtol=1e-9, err_msg=name)
         assert a.nulls.keys() == b.nulls.keys()
@@ -66,7 +66,7 @@ def test_redrawn_values_are_measured_by_the_same_formulas(heads, rng, least, rto
 
     Tokens with a weak direction make ill-conditioned draws, which take another path.
     """
-    from eigenheads.probes._null_draws import PROJECTIONS
+    from eigenheads.probes._nulls import PROJECTIONS
 
     queries, keys, _ = heads
     tokens = rng.standard_normal((3, 14, 6)) * np.r_[1, 1, 1, least, least, least]
@@ -111,7 +111,7 @@ def test_padding_is_left_out(heads):
     assert found.settings["n_sequences"] == 2
     one = kernel_pca_probe(*(x[:1] for x in heads), n_permutations=0)
     two = kernel_pca_probe(*(x[1:2, :, :9] for x in heads), n_permutations=0)
-    for name in ABOUT:
+    for name in statistic_names(KERNEL):
         parts = [r.statistics[name].observed for r in (one, two)]
         observed = found.statistics[name].observed
         assert_allclose(observed, np.mean(parts, axis=0), rtol=1e-9, err_msg=name)
@@ -194,7 +194,7 @@ def test_standardize_touches_the_feature_norms_only(heads):
     plain = kernel_pca_probe(*heads, n_permutations=0)
     other = kernel_pca_probe(*heads, standardize=True, n_permutations=0)
     assert other.settings["standardize"] is True
-    for name in ABOUT:
+    for name in statistic_names(KERNEL):
         a, b = (r.statistics[name].observed for r in (plain, other))
         assert np.allclose(a, b) == (name not in ("norm_ratio", "feature_norm")), name
 
@@ -317,7 +317,7 @@ def test_heads_of_long_sequences_are_measured_in_parts(monkeypatch):
     options = {"n_permutations": 19, "seed": 3}
     whole = kernel_pca_probe(*heads, **options)
     # Two heads at a time.
-    monkeypatch.setattr(_kernel_nulls, "_AT_ONCE", 2 * 12**2)
+    monkeypatch.setattr(_kernel, "_AT_ONCE", 2 * 12**2)
     parts = kernel_pca_probe(*heads, **options)
     for name, one in whole.statistics.items():
         np.testing.assert_array_equal(parts.statistics[name].observed, one.observed)

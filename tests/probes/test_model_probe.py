@@ -8,8 +8,7 @@ import pytest
 from scipy.stats import binom
 
 from eigenheads.probes import ModelProbe, Statistic, q_values
-from eigenheads.probes._result import stack_layers
-from eigenheads.probes._significance import max_statistic_p_values
+from eigenheads.probes._result import max_statistic_p_values, stack_layers
 
 
 @pytest.fixture

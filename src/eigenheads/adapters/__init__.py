@@ -9,10 +9,9 @@ except ImportError as error:
 
 from eigenheads.adapters._augment_tokens import TokenAugmentation, augment_tokens
 from eigenheads.adapters._capture import CapturedLayer, capture_heads
-from eigenheads.adapters._compare import compare_models
-from eigenheads.adapters._hide_tokens import hide_tokens
-from eigenheads.adapters._probe import probe_model
-from eigenheads.adapters._screen import screen_tokens
+from eigenheads.adapters._hide_tokens import hide_tokens, screen_tokens
+from eigenheads.adapters._load import load_swapped
+from eigenheads.adapters._probe import compare_models, probe_model
 from eigenheads.adapters._sources import Capture
 from eigenheads.adapters._swap import (
     SwapWarning,
@@ -20,7 +19,6 @@ from eigenheads.adapters._swap import (
     swap_attention,
     watch_attention,
 )
-from eigenheads.adapters._swap_load import load_swapped
 
 __all__ = [
     "Capture",

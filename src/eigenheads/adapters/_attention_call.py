@@ -153,3 +153,56 @@ def _with_cached_rows(call: AttentionCall, mask: Tensor) -> AttentionCall:
         hint = "Earlier tokens' rows of it are unknown; pass `use_cache=False`."
         fail("attention_mask", contract, got, owner=OWNER, hint=hint)
     return replace(call, mask=padding, is_causal=True)
+
+
+def without_keys(mask: Tensor | None, hidden: Tensor) -> Tensor:
+    """Return a mask that also hides keys from all tokens, True in ``(batch, keys)``."""
+    hidden = hidden[:, None, None, :]
+    if mask is None:
+        return ~hidden
+    if mask.dtype == torch.bool:
+        return mask & ~hidden
+    return mask.masked_fill(hidden, -torch.inf)
+
+
+def hidden_by_pytorch(mask: Tensor) -> Tensor:
+    """Return the keys that a mask of PyTorch's own layers hides.
+
+    There, ``True`` hides a key, contrary to the rest of PyTorch.
+    """
+    return mask if mask.dtype == torch.bool else ~is_visible(mask)
+
+
+def merge_masks(
+    attn_mask: Tensor | None, key_padding_mask: Tensor | None, queries: Tensor
+) -> Tensor | None:
+    """Return the two masks of ``nn.MultiheadAttention`` as one added to the scores.
+
+    Parameters
+    ----------
+    attn_mask
+        ``(rows, keys)`` or ``(batch · heads, rows, keys)``.
+    key_padding_mask
+        ``(batch, keys)``.
+    queries
+        ``(batch, heads, rows, d_head)``.
+    """
+    batch, heads = queries.shape[:2]
+    parts = []
+    if attn_mask is not None:
+        is_shared = attn_mask.dim() == 2
+        shape = (batch, heads, *attn_mask.shape[1:])
+        parts.append(attn_mask if is_shared else attn_mask.view(shape))
+    if key_padding_mask is not None:
+        parts.append(key_padding_mask.reshape(batch, 1, 1, -1))
+    total: Tensor | None = None
+    for part in parts:
+        numbers = part
+        if part.dtype == torch.bool:
+            # Booleans become numbers, so that both kinds of masks add up.
+            zeros = torch.zeros(part.shape, dtype=queries.dtype, device=queries.device)
+            numbers = zeros.masked_fill(part, -torch.inf)
+        total = numbers if total is None else total + numbers
+    if total is None:
+        return None
+    return total.reshape((1,) * (4 - total.dim()) + total.shape)

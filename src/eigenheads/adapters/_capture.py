@@ -242,53 +242,69 @@ def capture_heads(
     >>> captured.name, captured.weights.shape
     ('self_attn', (3, 2, 5, 5))
     """
-    found = find_attention_layers(model, owner=_OWNER)
-    chosen = select_layers(found, layers, owner=_OWNER)
-    if batch_size is not None:
-        batch_size = check_count("batch_size", batch_size, owner=_OWNER)
-    check_count("max_bytes", max_bytes, owner=_OWNER)
-    check_flag("with_weights", with_weights, owner=_OWNER)
-    read = read_batch(model, batch, owner=_OWNER)
-    return _passes(model, read, chosen, batch_size, int(max_bytes), with_weights)
+    return PreparedModel.read(
+        model, batch, layers, batch_size, max_bytes, with_weights, owner=_OWNER
+    ).captured()
 
 
-def _passes(
-    model: nn.Module,
-    batch: ModelBatch,
-    layers: list[AttentionLayer],
-    batch_size: int | None,
-    max_bytes: int,
-    with_weights: bool,
-) -> Iterator[CapturedLayer]:
-    """Capture one layer; its size determines how many fit into each further pass."""
-    done, step = 0, 1
-    while done < len(layers):
-        group = layers[done : done + step]
-        captured = _capture(model, batch, group, batch_size, with_weights)
-        if done == 0:
-            step = max(1, max_bytes // captured[0].nbytes)
-        done += len(group)
-        while captured:
-            yield captured.pop(0)
+@dataclass(frozen=True)
+class PreparedModel:
+    """A model with the layers to capture and its batch, found and read once."""
 
+    model: nn.Module
+    batch: ModelBatch
+    layers: list[AttentionLayer]
+    batch_size: int | None
+    max_bytes: int
+    with_weights: bool
 
-def _capture(
-    model: nn.Module,
-    batch: ModelBatch,
-    layers: list[AttentionLayer],
-    batch_size: int | None,
-    with_weights: bool,
-) -> list[CapturedLayer]:
-    kept = {
-        layer.index: _LayerArrays(layer, batch.n_rows, with_weights) for layer in layers
-    }
-    for index, piece in enumerate(batch.pieces(batch_size)):
-        # The first piece runs to its end, to detect layers that are called twice.
-        recorder = _CallRecorder(kept, piece.n_rows, stops=index > 0)
-        with _watching(model, layers, recorder), suppress(_AllCaptured):
-            run_model(model, piece, owner=_OWNER)
-        _check_seen(layers, recorder.seen)
-    return [kept.pop(layer.index).finish() for layer in layers]
+    @classmethod
+    def read(
+        cls,
+        model: nn.Module,
+        batch: Any,
+        layers: Sequence[int] | int | None,
+        batch_size: int | None,
+        max_bytes: int,
+        with_weights: bool,
+        *,
+        owner: str,
+    ) -> "PreparedModel":
+        """Check the arguments of :func:`capture_heads`, find layers, read the batch."""
+        attention = find_attention_layers(model, owner=owner)
+        chosen = select_layers(attention, layers, owner=owner)
+        if batch_size is not None:
+            batch_size = check_count("batch_size", batch_size, owner=owner)
+        max_bytes = check_count("max_bytes", max_bytes, owner=owner)
+        check_flag("with_weights", with_weights, owner=owner)
+        inputs = read_batch(model, batch, owner=owner)
+        return cls(model, inputs, chosen, batch_size, max_bytes, with_weights)
+
+    def captured(self) -> Iterator[CapturedLayer]:
+        """Yield the layers; the size of the first tells how many fit into a pass."""
+        n_done, step = 0, 1
+        while n_done < len(self.layers):
+            group = self.layers[n_done : n_done + step]
+            captured = self._pass(group)
+            if n_done == 0:
+                step = max(1, self.max_bytes // captured[0].nbytes)
+            n_done += len(group)
+            while captured:
+                yield captured.pop(0)
+
+    def _pass(self, layers: list[AttentionLayer]) -> list[CapturedLayer]:
+        """Run the model over the batch, and return the arrays of some layers."""
+        arrays = {
+            layer.index: _LayerArrays(layer, self.batch.n_rows, self.with_weights)
+            for layer in layers
+        }
+        for index, piece in enumerate(self.batch.pieces(self.batch_size)):
+            # The first piece runs to its end, to detect layers that are called twice.
+            recorder = _CallRecorder(arrays, piece.n_rows, stops=index > 0)
+            with _watching(self.model, layers, recorder), suppress(_AllCaptured):
+                run_model(self.model, piece, owner=_OWNER)
+            _check_seen(layers, recorder.seen)
+        return [arrays.pop(layer.index).finish() for layer in layers]
 
 
 class _AllCaptured(Exception):
@@ -299,7 +315,7 @@ class _AllCaptured(Exception):
 class _CallRecorder:
     """Keeps the calls of one pass."""
 
-    kept: dict[int, "_LayerArrays"]
+    arrays: dict[int, "_LayerArrays"]
     n_rows: int
     stops: bool
     seen: Counter[int] = field(default_factory=Counter)
@@ -307,8 +323,8 @@ class _CallRecorder:
     def __call__(self, layer: AttentionLayer, call: AttentionCall) -> None:
         self.seen[layer.index] += 1
         if self.seen[layer.index] == 1:
-            self.kept[layer.index].add(call, rows=self.n_rows)
-        if self.stops and len(self.seen) == len(self.kept):
+            self.arrays[layer.index].add(call, rows=self.n_rows)
+        if self.stops and len(self.seen) == len(self.arrays):
             raise _AllCaptured
 
 

@@ -1,22 +1,121 @@
-"""Hide given tokens from the attention of a model."""
+"""Hide tokens from the attention of a model: given ones, or those that do not fit."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from eigenheads._checks import Got, check_instance, fail
+from eigenheads._checks import Got, check_choice, check_instance, fail
+from eigenheads.adapters._batch import read_batch, run_model
+from eigenheads.adapters._family import (
+    AttentionLayer,
+    first_tensor,
+    hooked,
+    linear_parts,
+)
 from eigenheads.adapters._layers import find_attention_layers
 from eigenheads.adapters._screen import (
+    Action,
     ScreenModule,
     ScreenVariant,
-    refuse_swapped,
+    blocks_around_first,
+    install_screen,
 )
 from eigenheads.adapters._swap import apply_variants
-from eigenheads.adapters._variants import swap_state
+from eigenheads.adapters._variants import SWAP, SwapState, swap_state
 
-_OWNER = "hide_tokens"
+_OWNER, _HIDER = "screen_tokens", "hide_tokens"
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def screen_tokens(
+    model: Model,
+    calibration: Any,
+    *,
+    n_components: int = 8,
+    false_flag_rate: float = 0.02,
+    max_share: float = 0.5,
+    action: Action = "hide",
+) -> Model:
+    """Hide tokens that do not fit the others from the attention of all layers.
+
+    A :class:`~eigenheads.estimators.TokenScreen` is fitted to the tokens that enter the
+    first block, on clean inputs without labels. Then each forward pass flags the tokens
+    that do not fit, and no token sees them. The weights are not changed.
+
+    Parameters
+    ----------
+    model
+        A vision model of PyTorch, Hugging Face or timm's layout; changed in place.
+    calibration
+        Clean inputs: a tensor, a mapping by argument names, or a re-iterable loader of
+        these (of pairs, the first is taken). At least 70; a thousand are better.
+    n_components, false_flag_rate, max_share
+        As in :class:`~eigenheads.estimators.TokenScreen`. Tokens that are the same for
+        all inputs (class tokens, registers) are never hidden, nor is padding, whose
+        contents are not read; calibrate on inputs without padding.
+    action
+        What happens to tokens that do not fit: ``"hide"`` them from attention, or
+        ``"impute"`` them by what the other tokens predict (conditional means of the
+        Gaussian). Imputation was better for models trained plainly, hiding for models
+        trained with dropped tokens (``screening/mnist``).
+
+    Returns
+    -------
+    model
+        The same object. ``swap_attention(model, to="original")`` removes the screen,
+        bit for bit; :func:`attention_summary` shows it.
+
+    Notes
+    -----
+    It helps if some tokens are replaced or saturated and if the model tolerates missing
+    tokens: measure with :func:`eigenheads.robustness.evaluate_robustness` before you
+    rely on it. It does not help against adversarial attacks. Under dense noise more
+    than `max_share` of the tokens are flagged, and then none is hidden.
+
+    Positions must have a fixed meaning: models of text raise an error.
+
+    The screen is a submodule of the first block: it moves between devices and is saved
+    with the model (state dict, pickle, ``save_pretrained`` with :func:`load_swapped`).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> from eigenheads.adapters import attention_summary
+    >>> layer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
+    >>> model = nn.TransformerEncoder(layer, 2).eval()
+    >>> model = screen_tokens(model, torch.randn(100, 5, 8))
+    >>> [row.attention for row in attention_summary(model)]
+    ['screen', 'screen']
+    """
+    from eigenheads.estimators import TokenScreen
+
+    layers = find_attention_layers(model, owner=_OWNER)
+    _refuse_swapped(layers, owner=_OWNER)
+    check_choice("action", action, ("hide", "impute"), owner=_OWNER)
+    _refuse_text(calibration)
+    batches = _Batches(model, calibration)
+    block, axis = _find_block(model, layers, batches)
+    screen = TokenScreen(
+        n_components, false_flag_rate=false_flag_rate, max_share=max_share
+    )
+    try:
+        fitted = screen.fit_blocks(lambda: _block_inputs(model, block, axis, batches))
+    except np.linalg.LinAlgError:
+        got = Got("tokens that are the same in all of them")
+        fail("calibration", "inputs that differ from each other", got, owner=_OWNER)
+    # Swap first, so that a refusal leaves no screen behind.
+    shape = (*fitted.mean_.shape, fitted.components_.shape[1])
+    variant = ScreenVariant(
+        block=block, shape=shape, max_share=max_share, action=action
+    )
+    apply_variants(model, dict.fromkeys(layers, variant))
+    install_screen(model, layers, variant).load(fitted)
+    return model
 
 
 @contextmanager
@@ -47,15 +146,15 @@ def hide_tokens(model: nn.Module, hidden: Tensor) -> Iterator[None]:
     ...     bool(torch.allclose(layer(x)[:, 1:], layer(other)[:, 1:], atol=1e-6))
     True
     """
-    check_instance("hidden", hidden, Tensor, owner=_OWNER)
+    check_instance("hidden", hidden, Tensor, owner=_HIDER)
     if hidden.ndim != 2 or hidden.dtype != torch.bool or 0 in hidden.shape:
         got = Got(f"{hidden.dtype} of shape {tuple(hidden.shape)}")
-        fail("hidden", "booleans of shape (batch, tokens)", got, owner=_OWNER)
+        fail("hidden", "booleans of shape (batch, tokens)", got, owner=_HIDER)
     if bool(hidden.all(1).any()):
         got = Got("a row without any")
-        fail("hidden", "at least one visible token per row", got, owner=_OWNER)
-    layers = find_attention_layers(model, owner=_OWNER)
-    refuse_swapped(layers, owner=_OWNER)
+        fail("hidden", "at least one visible token per row", got, owner=_HIDER)
+    layers = find_attention_layers(model, owner=_HIDER)
+    _refuse_swapped(layers, owner=_HIDER)
     shape = (hidden.shape[1], 1, 1)
     variant = ScreenVariant(block="", shape=shape, max_share=1.0)
     apply_variants(model, dict.fromkeys(layers, variant))
@@ -68,3 +167,132 @@ def hide_tokens(model: nn.Module, hidden: Tensor) -> Iterator[None]:
         yield
     finally:
         apply_variants(model, dict.fromkeys(layers, None))
+
+
+def _refuse_swapped(layers: Iterable[AttentionLayer], *, owner: str) -> None:
+    """Raise if a layer has swapped attention or a screen."""
+    if any(isinstance(getattr(x.module, SWAP, None), SwapState) for x in layers):
+        got = Got("one with swapped attention")
+        contract = "a model with its original attention"
+        hint = "Call swap_attention(model, to='original') first."
+        fail("model", contract, got, owner=owner, hint=hint)
+
+
+# --- Calibration ---------------------------------------------------------------------
+
+
+class _Batches:
+    """Calibration inputs as arguments of the model, re-iterable."""
+
+    def __init__(self, model: nn.Module, calibration: Any, size: int = 64) -> None:
+        self._model, self._given, self._size = model, calibration, size
+        is_one = isinstance(calibration, Tensor | np.ndarray | Mapping)
+        self._is_one = is_one
+        if not is_one and (
+            not isinstance(calibration, Iterable) or iter(calibration) is calibration
+        ):
+            contract = "a tensor, a mapping of tensors, or a re-iterable loader of them"
+            fail("calibration", contract, calibration, owner=_OWNER, error=TypeError)
+
+    def __iter__(self) -> Iterator[Any]:
+        for one in [self._given] if self._is_one else self._given:
+            is_pair = isinstance(one, tuple | list)
+            _refuse_text(one[0] if is_pair else one)
+            read = read_batch(self._model, one[0] if is_pair else one, owner=_OWNER)
+            yield from read.pieces(self._size)
+
+
+def _refuse_text(batch: object) -> None:
+    values = batch.values() if isinstance(batch, Mapping) else [batch]
+    if (isinstance(batch, Mapping) and "input_ids" in batch) or any(
+        isinstance(x, Tensor) and not x.is_floating_point() and x.dtype != torch.bool
+        for x in values
+    ):
+        contract = "inputs whose tokens have fixed positions, such as images"
+        hint = "Positions of words have no fixed meaning, so a screen cannot be fitted."
+        fail("calibration", contract, Got("ids of words"), owner=_OWNER, hint=hint)
+
+
+class _Reached(Exception):
+    """The input of the block was seen: the rest of the model need not run."""
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _find_block(
+    model: nn.Module, layers: list[AttentionLayer], batches: Iterable[Any]
+) -> tuple[str, int]:
+    """Return the outermost module around the first layer alone that takes tokens.
+
+    Its input is the residual stream: embedded tokens with positions, before any norm.
+    """
+    around = blocks_around_first(layers)
+    axis = 1 if getattr(layers[0].module, "batch_first", True) else 0
+    seen: dict[str, tuple[int, ...]] = {}
+
+    def keep(name: str) -> Any:
+        def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            tokens = first_tensor(args, kwargs)
+            if tokens.ndim == 3 and tokens.is_floating_point():
+                seen.setdefault(name, tuple(tokens.shape))
+
+        return before
+
+    first = next(iter(batches), None)
+    if first is None:
+        contract = "a loader with at least one batch"
+        fail("calibration", contract, Got("none"), owner=_OWNER)
+    with ExitStack() as stack:
+        stack.enter_context(_evaluating(model))
+        for name in around:
+            stack.enter_context(hooked(model.get_submodule(name), keep(name)))
+        run_model(model, first, owner=_OWNER)
+    width = linear_parts(layers[0].output)[0].shape[0]
+    fitting = [
+        name
+        for name, shape in seen.items()
+        if shape[1 - axis] == first.n_rows and shape[2] == width
+    ]
+    if not fitting:
+        got = Got(f"{type(model).__name__}, whose first layer is {layers[0].name!r}")
+        contract = "a model whose first block takes (batch, tokens, width)"
+        fail("model", contract, got, owner=_OWNER)
+    return min(fitting, key=len), axis
+
+
+def _block_inputs(
+    model: nn.Module, block: str, axis: int, batches: Iterable[Any]
+) -> Iterator[np.ndarray[Any, Any]]:
+    """Yield the tokens that enter the block, batch by batch."""
+    seen: list[Tensor] = []
+
+    def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        seen.append(first_tensor(args, kwargs))
+        raise _Reached
+
+    n_tokens: int | None = None
+    for batch in batches:
+        with (
+            _evaluating(model),
+            hooked(model.get_submodule(block), before),
+            suppress(_Reached),
+        ):
+            run_model(model, batch, owner=_OWNER)
+        tokens = seen.pop()
+        tokens = tokens if axis == 1 else tokens.transpose(0, 1)
+        if n_tokens is not None and tokens.shape[1] != n_tokens:
+            got = Got(f"{tokens.shape[1]} tokens after {n_tokens}")
+            contract = "inputs with the same number of tokens"
+            fail("calibration", contract, got, owner=_OWNER)
+        n_tokens = tokens.shape[1]
+        yield tokens.double().cpu().numpy()

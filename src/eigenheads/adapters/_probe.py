@@ -1,13 +1,14 @@
-"""Run statistics with null distributions on every head of a model."""
+"""Measure every head of a model with null distributions, or compare two models."""
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from eigenheads._checks import (
@@ -18,35 +19,24 @@ from eigenheads._checks import (
     check_items,
     fail,
 )
-from eigenheads._parallel import reporting, threads
-from eigenheads._typing import FloatArray
-from eigenheads.adapters._batch import read_batch
+from eigenheads._parallel import threads
 from eigenheads.adapters._capture import CapturedLayer
-from eigenheads.adapters._layer_probe import STATISTICS, LayerProbe, statistic_names
-from eigenheads.adapters._layers import find_attention_layers, select_layers
-from eigenheads.adapters._probe_progress import ProbeProgress
-from eigenheads.adapters._sources import Capture, as_capture, tokenize_texts
-from eigenheads.adapters._token_sets import (
-    WITH_ALL,
-    WITHOUT,
-    Contrasts,
-    without_tokens,
+from eigenheads.adapters._sources import (
+    Capture,
+    as_capture,
+    capture_model,
+    n_sequences,
+    tokenize_texts,
 )
-from eigenheads.adapters._untrained_copy import untrained_copy
-from eigenheads.probes import (
-    ModelProbe,
-    Statistic,
+from eigenheads.probes import ModelProbe
+from eigenheads.probes._captured import (
+    affordable_redraws,
+    compare_captured,
+    probe_captured,
 )
-from eigenheads.probes._head_probe import read_statistics
-from eigenheads.probes._kernel_nulls import default_redraws
-from eigenheads.probes._result import stack_layers, with_untrained
 
 _OWNER = "probe_model"
 _MAX_BYTES = 2**30
-# From this number of sequences on, costly nulls have the fewest draws.
-_SEQUENCES = 64
-# Statistics that need token ids.
-_OF_REPEATED = ("duplicate_token", "induction")
 
 
 def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
@@ -145,43 +135,38 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     check_choice("false_discovery", false_discovery, ("bh", "by"), owner=_OWNER)
     progress = check_flag("progress", progress, owner=_OWNER)
     check_count("jobs", 1 if jobs is None else jobs, owner=_OWNER)
-    wanted = _read_names(statistics)
     _check_source(model, batch, texts, tokenizer)
     if isinstance(model, nn.Module):
         if texts is not None:
             batch = tokenize_texts(model, texts, tokenizer, owner=_OWNER)
-        attention = find_attention_layers(model, owner=_OWNER)
-        select_layers(attention, layers, owner=_OWNER)
-        n_rows = read_batch(model, batch, owner=_OWNER).n_rows
-        # At a time there are arrays of the model and of one copy. Statistics compute
-        # the attention weights, head by head.
+        # At a time there are arrays of the model and of one copy.
         options: dict[str, Any] = {"layers": layers, "batch_size": batch_size}
-        options |= {"max_bytes": _MAX_BYTES // 2, "with_weights": False}
-        capture = Capture(model, batch, **options)
+        options |= {"max_bytes": _MAX_BYTES // 2, "owner": _OWNER}
+        capture = capture_model(model, batch, **options)
         others: Sequence[Iterable[CapturedLayer] | Callable[[], Capture]]
         if untrained is None:
             others, notes = _untrained_copies(model, n_untrained, seed, batch, options)
         else:
-            models = _check_untrained(untrained)
+            contract = "a sequence of models"
+            models = check_items("untrained", untrained, contract, owner=_OWNER)
+            if not all(isinstance(x, nn.Module) for x in models):
+                fail("untrained", contract, untrained, owner=_OWNER)
             # These are kept: all models share the memory limit.
             options["max_bytes"] //= max(1, len(models))
-            others, notes = [Capture(one, batch, **options) for one in models], []
+            others = [capture_model(x, batch, **options) for x in models]
+            notes = []
     else:
         capture, others, notes = as_capture(model, owner=_OWNER), [], []
-        n_rows = len(next(iter(capture)).mask)
     if n_redraws is None:
-        n_redraws = _default_redraws(n_permutations, n_rows)
-    if statistics is None and capture.token_ids is None:
-        wanted = [name for name in wanted if name not in _OF_REPEATED]
-    contrasts = WITHOUT if ignore_tokens is None else WITH_ALL
+        n_redraws = affordable_redraws(n_permutations, n_sequences(capture))
     with threads(jobs) if jobs is not None else nullcontext():
-        found = probe_captured(
+        probe = probe_captured(
             capture,
             others,
-            statistics=wanted,
+            statistics=statistics,
             ignore_tokens=ignore_tokens,
             # Without nulls, a quick look at the numbers is wanted.
-            contrasts=contrasts if n_permutations else {},
+            on_other_tokens=n_permutations > 0,
             n_permutations=n_permutations,
             n_redraws=n_redraws,
             seed_of_layer=lambda layer: _derived(seed, layer, 0),
@@ -196,92 +181,10 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
         "ignore_tokens": None if ignore_tokens is None else str(ignore_tokens)[:80],
     }
     return replace(
-        found,
-        settings={**settings, **found.settings},
-        notes=[*notes, *found.notes],
+        probe,
+        settings={**settings, **probe.settings},
+        notes=[*notes, *probe.notes],
     )
-
-
-def probe_captured(  # noqa: PLR0913 -- keyword-only but two
-    capture: Iterable[CapturedLayer],
-    untrained: Sequence[Iterable[CapturedLayer] | Callable[[], Capture]],
-    *,
-    seed_of_layer: Callable[[int], int],
-    statistics: Sequence[object] = STATISTICS,
-    ignore_tokens: Any = None,
-    contrasts: Mapping[str, Any] = MappingProxyType({}),
-    n_permutations: int = 200,
-    n_redraws: int | None = None,
-    progress: bool = False,
-) -> ModelProbe:
-    """Run probes on captured layers.
-
-    `untrained` are captures of other models, or functions that make one, so that one
-    model at a time is in memory.
-    `contrasts` are names and tokens to ignore: the observed statistics are also
-    measured without these.
-    """
-    wanted = _read_names(statistics)
-    compared = Contrasts(contrasts)
-    ids = getattr(capture, "token_ids", None)
-    plain = LayerProbe(wanted, ids, 0, None, 0)
-    layers: list[int] = []
-    names: list[str] = []
-    found: list[dict[str, Statistic]] = []
-    notes: list[str] = []
-    used: dict[str, Any] = {"n_permutations": n_permutations, "n_redraws": n_redraws}
-    n_layers = len(capture) if isinstance(capture, Capture | list) else 1
-    reporter = ProbeProgress(n_layers, len(untrained)) if progress else None
-    with reporter.bar() if reporter else nullcontext():
-        for captured in capture:
-            with reporting(lambda units: None):
-                compared.add(captured, plain.observe, owner=_OWNER)
-            captured = without_tokens(captured, ignore_tokens, owner=_OWNER)
-            layers.append(captured.layer)
-            names.append(captured.name)
-            run = LayerProbe(
-                wanted, ids, n_permutations, n_redraws, seed_of_layer(captured.layer)
-            )
-            if reporter and len(layers) == 1:
-                reporter.estimate(run, captured)
-            results = run(captured)
-            found.append({k: s for r in results for k, s in r.statistics.items()})
-            notes += [n for n in _remarks(captured, found[-1]) if n not in notes]
-            used["n_sequences"] = len(captured.mask)
-            for result in results:
-                used["n_redraws"] = result.settings.get("n_redraws", used["n_redraws"])
-            if reporter:
-                reporter.layer_done()
-        copies: list[list[Mapping[str, FloatArray]]] = [[] for _ in layers]
-        for other in untrained:
-            draws = _draws_of(other, plain, ignore_tokens)
-            for own, one in zip(copies, draws, strict=True):
-                own.append(one)
-            if reporter:
-                reporter.copy_done()
-    found = [with_untrained(*pair) for pair in zip(found, copies, strict=True)]
-    ordered = [
-        {name: one[name] for name in statistic_names(wanted) if name in one}
-        for one in found
-    ]
-    stacked = stack_layers(ordered)
-    others = compared.stacked({name: one.observed for name, one in stacked.items()})
-    return ModelProbe(layers, names, stacked, used, notes, others)
-
-
-def _draws_of(
-    untrained: Iterable[CapturedLayer] | Callable[[], Capture],
-    plain: LayerProbe,
-    ignore_tokens: Any,
-) -> list[Mapping[str, FloatArray]]:
-    """Return the numbers of an untrained model by layer and statistic."""
-    # The capture ends with this function, and so does its memory.
-    captured = untrained() if callable(untrained) else untrained
-    with reporting(lambda units: None):
-        return [
-            plain.of_untrained(without_tokens(layer, ignore_tokens, owner=_OWNER))
-            for layer in captured
-        ]
 
 
 def _check_source(model: Any, batch: Any, texts: Any, tokenizer: Any) -> None:
@@ -291,46 +194,17 @@ def _check_source(model: Any, batch: Any, texts: Any, tokenizer: Any) -> None:
     if isinstance(model, nn.Module):
         if (batch is None) == (texts is None):
             contract = "given, or `texts`, but not both"
-            fail("batch", contract, Got(_kind(batch)), owner=_OWNER)
+            fail(
+                "batch",
+                contract,
+                Got("None" if batch is None else type(batch).__name__),
+                owner=_OWNER,
+            )
         return
-    for name, given in (("batch", batch), ("texts", texts)):
-        if given is not None:
+    for name, inputs in (("batch", batch), ("texts", texts)):
+        if inputs is not None:
             contract = "left out for heads that were captured before"
-            fail(name, contract, Got(_kind(given)), owner=_OWNER)
-
-
-def _kind(given: object) -> str:
-    return "None" if given is None else type(given).__name__
-
-
-def _read_names(statistics: Sequence[object] | None) -> list[object]:
-    """Return statistics by name or object; names must be known and different."""
-    if statistics is None:
-        return list(STATISTICS)
-    if isinstance(statistics, str) or not isinstance(statistics, Sequence):
-        fail("statistics", "a sequence", statistics, owner=_OWNER, error=TypeError)
-    if not statistics:
-        fail("statistics", "at least one", statistics, owner=_OWNER)
-    wanted: list[object] = []
-    for one in statistics:
-        if isinstance(one, str):
-            check_choice("statistics", one, STATISTICS, owner=_OWNER)
-            wanted.append(one)
-        else:
-            wanted += read_statistics([one], owner=_OWNER)
-    names = statistic_names(wanted)
-    if len(set(names)) < len(names):
-        hint = "Give HeadStatistic objects a name."
-        fail("statistics", "of different names", Got(names), owner=_OWNER, hint=hint)
-    return wanted
-
-
-def _check_untrained(given: Sequence[nn.Module]) -> list[nn.Module]:
-    contract = "a sequence of models"
-    models = check_items("untrained", given, contract, owner=_OWNER)
-    if not all(isinstance(one, nn.Module) for one in models):
-        fail("untrained", contract, given, owner=_OWNER)
-    return models
+            fail(name, contract, Got(type(inputs).__name__), owner=_OWNER)
 
 
 def _untrained_copies(
@@ -341,57 +215,161 @@ def _untrained_copies(
     # Purpose 1, so that no copy shares its seed with the nulls of a layer.
     seeds = [_derived(seed, index, 1) for index in range(count)]
 
-    def capture(own: int) -> Capture:
-        made = untrained_copy(model, own)
-        assert isinstance(made, nn.Module)
-        return Capture(made, batch, **options)
-
-    # The first one shows whether copies can be made at all.
-    first = untrained_copy(model, seeds[0]) if seeds else None
-    if isinstance(first, str):
+    # The first one shows whether copies can be made at all. It waits for its turn: no
+    # more is in memory then than later, when a copy has captured arrays as well.
+    waiting = [untrained_copy(model, seeds[0])] if seeds else []
+    if waiting and isinstance(waiting[0], str):
         return [], [
-            f"The null of untrained models is not available: {first}. "
+            f"The null of untrained models is not available: {waiting[0]}. "
             "Pass such models as `untrained`."
         ]
-    return [partial(capture, own) for own in seeds], []
 
+    def capture(seed_of_copy: int) -> Capture:
+        twin = waiting.pop() if waiting else untrained_copy(model, seed_of_copy)
+        assert isinstance(twin, nn.Module)
+        return capture_model(twin, batch, **options)
 
-def _remarks(captured: CapturedLayer, found: Mapping[str, Statistic]) -> list[str]:
-    """Return notes on a layer: what its numbers cannot show."""
-    remarks = []
-    if captured.bias is not None and "captured_variance" in found:
-        remarks.append(
-            f"Layer {captured.layer} masks or biases its scores beyond padding and "
-            "causality; the kernel-PCA statistics leave that out."
-        )
-    lengths, width = captured.mask.sum(axis=1), captured.values.shape[-1]
-    # Centred, n tokens have n - 1 directions, which `width` columns span.
-    n_short = int(np.sum(lengths <= width + 1))
-    if n_short and "captured_variance" in found:
-        remarks.append(
-            f"{n_short} of {len(lengths)} sequences have at most {width + 1} tokens. "
-            f"There, {width} columns of values span all directions, and "
-            "captured_variance is 1 for almost any values. Use longer sequences."
-        )
-    for name in _OF_REPEATED:
-        if name in found and np.isnan(found[name].observed).all():
-            remarks.append(
-                f"{name} is not defined: no token is repeated, or token ids are not "
-                "known."
-            )
-    return remarks
-
-
-def _default_redraws(n_permutations: int, n_sequences: int) -> int:
-    """Return the number of costly draws.
-
-    Few sequences show less, and need more draws for the same decisions: these cost
-    what the default of the kernel-PCA probe costs on 64 sequences.
-    """
-    least = default_redraws(n_permutations)
-    affordable = _SEQUENCES * (n_permutations // 5) // n_sequences
-    return max(least, min(2 * n_permutations, affordable))
+    return [partial(capture, seed_of_copy) for seed_of_copy in seeds], []
 
 
 def _derived(seed: int, index: int, purpose: int) -> int:
     return int(np.random.SeedSequence([seed, purpose, index]).generate_state(1)[0])
+
+
+def compare_models(  # noqa: PLR0913 -- keyword-only, each with a default
+    first: Any,
+    second: Any,
+    batch: Any = None,
+    *,
+    statistics: Sequence[object] | None = None,
+    texts: Sequence[str] | None = None,
+    tokenizer: Any = None,
+    layers: Sequence[int] | int | None = None,
+    n_permutations: int = 999,
+    false_discovery: str = "bh",
+    batch_size: int | None = 8,
+    seed: int = 0,
+) -> ModelProbe:
+    """Compare two models of the same shape, head by head, on the same batch.
+
+    Examples are a base model and its fine-tuned version, or a model before and after
+    :func:`swap_attention`.
+
+    Parameters
+    ----------
+    first, second
+        Models, or :class:`Capture` objects of the same sequences.
+    batch, layers, batch_size, seed, false_discovery
+        As in :func:`probe_model`.
+    statistics
+        As in :func:`eigenheads.probes.head_probe`.
+    texts, tokenizer
+        Texts instead of a batch; see :class:`Capture`. Both models get the tokens of
+        `tokenizer`, by default that of the first model.
+    n_permutations
+        Draws of the null ``swapped_models``.
+
+    Returns
+    -------
+    probe
+        Differences second minus first, mean over sequences, (layers, heads). In a draw
+        of the null, each sequence swaps the roles of the models with probability 1/2:
+        exact if both models are exchangeable within a sequence. NaN where a statistic
+        is not defined.
+
+    Examples
+    --------
+    >>> import torch
+    >>> layer = torch.nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
+    >>> x = torch.randn(6, 5, 8)
+    >>> found = compare_models(layer, layer, x, statistics=["entropy"])
+    >>> found["entropy"].observed
+    array([[0., 0.]])
+    """
+    owner = "compare_models"
+    n_permutations = check_count("n_permutations", n_permutations, owner=owner)
+    seed = check_count("seed", seed, owner=owner, minimum=0, maximum=2**32 - 1)
+    check_choice("false_discovery", false_discovery, ("bh", "by"), owner=owner)
+    if texts is None and tokenizer is not None:
+        fail("tokenizer", "left out without `texts`", tokenizer, owner=owner)
+    if texts is not None:
+        contract = "left out with `texts`"
+        if batch is not None:
+            fail("batch", contract, Got(type(batch).__name__), owner=owner)
+        if not isinstance(first, nn.Module) or not isinstance(second, nn.Module):
+            contract = "left out for models that were captured before"
+            fail("texts", contract, Got(type(first).__name__), owner=owner)
+        batch = tokenize_texts(first, texts, tokenizer, owner=owner)
+    pair = [
+        capture_model(x, batch, layers=layers, batch_size=batch_size, owner=owner)
+        if isinstance(x, nn.Module)
+        else as_capture(x, owner=owner)
+        for x in (first, second)
+    ]
+    probe = compare_captured(
+        pair[0], pair[1], statistics, n_permutations, seed, owner=owner
+    )
+    settings = {
+        "model": " and ".join(type(x).__name__ for x in (first, second)),
+        "layers": list(pair[0].layers),
+        "n_permutations": n_permutations,
+        "false_discovery": false_discovery,
+        "seed": seed,
+        "is_comparison": True,
+    }
+    return replace(probe, settings=settings)
+
+
+def untrained_copy(model: nn.Module, seed: int) -> nn.Module | str:
+    """Return the model with newly drawn weights, or the reason why that is impossible.
+
+    A Hugging Face model is made again from its configuration; another one is copied,
+    and each of its parts draws its parameters by its own ``reset_parameters``. The
+    global random state does not change.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> made = untrained_copy(nn.Linear(2, 2), seed=0)
+    >>> type(made).__name__
+    'Linear'
+    >>> class Custom(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.table = nn.Parameter(torch.zeros(3))
+    >>> untrained_copy(Custom(), seed=0)
+    'Custom has no method that draws its parameter table'
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made: nn.Module | str = _from_configuration(model) or _reset(model)
+    if isinstance(made, str):
+        return made
+    first = next(model.parameters(), None)
+    if first is not None:
+        made = made.to(device=first.device, dtype=first.dtype)
+    return made.eval()
+
+
+def _from_configuration(model: nn.Module) -> nn.Module | None:
+    config: Any = getattr(model, "config", None)
+    if config is None or not hasattr(config, "_attn_implementation_internal"):
+        return None
+    kind: Any = type(model)
+    made: nn.Module = kind(copy.deepcopy(config))
+    return made
+
+
+def _reset(model: nn.Module) -> nn.Module | str:
+    made = copy.deepcopy(model)
+    # Children first: a part may set what its children have drawn.
+    for module in reversed(list(made.modules())):
+        owned = [name for name, _ in module.named_parameters(recurse=False)]
+        reset = getattr(module, "reset_parameters", None)
+        reset = reset or getattr(module, "_reset_parameters", None)
+        if callable(reset):
+            reset()
+        elif owned:
+            name = type(module).__name__
+            return f"{name} has no method that draws its parameter {owned[0]}"
+    return made

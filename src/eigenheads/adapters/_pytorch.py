@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from eigenheads._checks import Got, fail
-from eigenheads.adapters._attention_call import OWNER, AttentionCall
+from eigenheads.adapters._attention_call import OWNER, AttentionCall, merge_masks
 from eigenheads.adapters._family import (
     AbstractFamily,
     AttentionLayer,
@@ -26,7 +26,6 @@ from eigenheads.adapters._variants import (
     restore_class,
     swap_class,
 )
-from eigenheads.nn._visibility import merge_masks
 
 _SIGNATURE = inspect.signature(nn.MultiheadAttention.forward)
 _NESTED = "_nested_before_swap"  # attribute of encoders with swapped layers

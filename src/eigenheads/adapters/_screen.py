@@ -1,24 +1,25 @@
-"""Hide tokens that do not fit the others from the attention of a vision model."""
+"""Screen of tokens as a part of a model: its buffers, its hook and its variant."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from eigenheads._checks import Got, check_choice, fail
-from eigenheads.adapters._attention_call import OWNER, AttentionCall, with_key_rows
-from eigenheads.adapters._batch import read_batch, run_model
+from eigenheads._checks import Got, fail
+from eigenheads.adapters._attention_call import (
+    OWNER,
+    AttentionCall,
+    hidden_by_pytorch,
+    with_key_rows,
+    without_keys,
+)
 from eigenheads.adapters._family import (
     AttentionLayer,
     first_tensor,
-    hooked,
-    linear_parts,
 )
-from eigenheads.adapters._layers import find_attention_layers
 from eigenheads.adapters._variants import (
     SWAP,
     AbstractVariant,
@@ -32,10 +33,8 @@ from eigenheads.functional._screening import flag_tokens, imputed_tokens
 if TYPE_CHECKING:
     from eigenheads.estimators import TokenScreen
 
-_OWNER = "screen_tokens"
 NAME: Final = "token_screen"  # submodule of the first block
 Action = Literal["hide", "impute"]
-Model = TypeVar("Model", bound=nn.Module)
 
 
 @final
@@ -70,14 +69,7 @@ class ScreenVariant(AbstractVariant):
             contract = f"of {tuple(flags.shape)} rows and tokens, as in the first block"
             got = Got(f"{(len(call.keys), call.n_keys)}")
             fail("tokens", contract, got, owner=OWNER)
-        hidden = flags[:, None, None, :]
-        if call.mask is None:
-            mask = ~hidden
-        elif call.mask.dtype == torch.bool:
-            mask = call.mask & ~hidden
-        else:
-            mask = call.mask.masked_fill(hidden, -torch.inf)
-        return plain_attention(replace(call, mask=mask))
+        return plain_attention(replace(call, mask=without_keys(call.mask, flags)))
 
 
 class ScreenModule(nn.Module):
@@ -125,10 +117,10 @@ class ScreenModule(nn.Module):
     ) -> Tensor:
         """Return the tokens, those that are flagged as the others predict them."""
         unknown = flags if absent is None else flags | absent
-        found = imputed_tokens(
+        imputed = imputed_tokens(
             tokens.float(), self.mean, self.components, self.precision, unknown
         )
-        return torch.where(flags[..., None], found.to(tokens.dtype), tokens)
+        return torch.where(flags[..., None], imputed.to(tokens.dtype), tokens)
 
     def _apply(self, fn: Any, recurse: bool = True) -> "ScreenModule":
         """Move to another device, but stay in single precision.
@@ -159,134 +151,29 @@ class ScreenHook:
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Set the flags of the screen for this forward pass, or impute tokens."""
-        given = first_tensor(args, kwargs)
-        tokens = given if self.token_axis == 1 else given.transpose(0, 1)
+        inputs = first_tensor(args, kwargs)
+        tokens = inputs if self.token_axis == 1 else inputs.transpose(0, 1)
         if tokens.shape[1:] != self.screen.mean.shape:
             contract = f"of {self.screen.mean.shape[0]} tokens, as in calibration"
             fail("tokens", contract, Got(tuple(tokens.shape)), owner=OWNER)
-        absent = _padding(kwargs)
+        names = ("src_key_padding_mask", "key_padding_mask")
+        padding = next((kwargs[name] for name in names if name in kwargs), None)
+        absent = None if padding is None else hidden_by_pytorch(padding)
         flags = self.screen(tokens, absent)
         if self.action == "hide":
             self.screen.flags = flags
             return None
-        found = self.screen.impute(tokens, flags, absent)
-        found = found if self.token_axis == 1 else found.transpose(0, 1)
-        return with_tokens(given, found, args, kwargs)
-
-
-def _padding(kwargs: Mapping[str, Any]) -> Tensor | None:
-    """Return the padding of a call of PyTorch's layers, booleans or numbers to add."""
-    names = ("src_key_padding_mask", "key_padding_mask")
-    given = next((kwargs[name] for name in names if name in kwargs), None)
-    if given is None or given.dtype == torch.bool:
-        return given
-    return given == -torch.inf
+        imputed = self.screen.impute(tokens, flags, absent)
+        imputed = imputed if self.token_axis == 1 else imputed.transpose(0, 1)
+        return with_tokens(inputs, imputed, args, kwargs)
 
 
 def with_tokens(
     tokens: Tensor, changed: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of a call with other tokens."""
-    others = tuple(changed if one is tokens else one for one in args)
-    named = {name: changed if one is tokens else one for name, one in kwargs.items()}
-    return others, named
-
-
-def screen_tokens(
-    model: Model,
-    calibration: Any,
-    *,
-    n_components: int = 8,
-    false_flag_rate: float = 0.02,
-    max_share: float = 0.5,
-    action: Action = "hide",
-) -> Model:
-    """Hide tokens that do not fit the others from the attention of all layers.
-
-    A :class:`~eigenheads.estimators.TokenScreen` is fitted to the tokens that enter the
-    first block, on clean inputs without labels. Then each forward pass flags the tokens
-    that do not fit, and no token sees them. The weights are not changed.
-
-    Parameters
-    ----------
-    model
-        A vision model of PyTorch, Hugging Face or timm's layout; changed in place.
-    calibration
-        Clean inputs: a tensor, a mapping by argument names, or a re-iterable loader of
-        these (of pairs, the first is taken). At least 70; a thousand are better.
-    n_components, false_flag_rate, max_share
-        As in :class:`~eigenheads.estimators.TokenScreen`. Tokens that are the same for
-        all inputs (class tokens, registers) are never hidden, nor is padding, whose
-        contents are not read; calibrate on inputs without padding.
-    action
-        What happens to tokens that do not fit: ``"hide"`` them from attention, or
-        ``"impute"`` them by what the other tokens predict (conditional means of the
-        Gaussian). Imputation was better for models trained plainly, hiding for models
-        trained with dropped tokens (``screening/mnist``).
-
-    Returns
-    -------
-    model
-        The same object. ``swap_attention(model, to="original")`` removes the screen,
-        bit for bit; :func:`attention_summary` shows it.
-
-    Notes
-    -----
-    It helps if some tokens are replaced or saturated and if the model tolerates missing
-    tokens: measure with :func:`eigenheads.robustness.evaluate_robustness` before you
-    rely on it. It does not help against adversarial attacks. Under dense noise more
-    than `max_share` of the tokens are flagged, and then none is hidden.
-
-    Positions must have a fixed meaning: models of text raise an error.
-
-    The screen is a submodule of the first block: it moves between devices and is saved
-    with the model (state dict, pickle, ``save_pretrained`` with :func:`load_swapped`).
-
-    Examples
-    --------
-    >>> import torch
-    >>> from torch import nn
-    >>> from eigenheads.adapters import attention_summary
-    >>> layer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
-    >>> model = nn.TransformerEncoder(layer, 2).eval()
-    >>> model = screen_tokens(model, torch.randn(100, 5, 8))
-    >>> [row.attention for row in attention_summary(model)]
-    ['screen', 'screen']
-    """
-    from eigenheads.adapters._swap import apply_variants
-    from eigenheads.estimators import TokenScreen
-
-    layers = find_attention_layers(model, owner=_OWNER)
-    refuse_swapped(layers, owner=_OWNER)
-    check_choice("action", action, ("hide", "impute"), owner=_OWNER)
-    _refuse_text(calibration)
-    batches = _Batches(model, calibration)
-    block, axis = _find_block(model, layers, batches)
-    screen = TokenScreen(
-        n_components, false_flag_rate=false_flag_rate, max_share=max_share
-    )
-    try:
-        fitted = screen.fit_blocks(lambda: _block_inputs(model, block, axis, batches))
-    except np.linalg.LinAlgError:
-        got = Got("tokens that are the same in all of them")
-        fail("calibration", "inputs that differ from each other", got, owner=_OWNER)
-    # Swap first, so that a refusal leaves no screen behind.
-    shape = (*fitted.mean_.shape, fitted.components_.shape[1])
-    variant = ScreenVariant(
-        block=block, shape=shape, max_share=max_share, action=action
-    )
-    apply_variants(model, dict.fromkeys(layers, variant))
-    install_screen(model, layers, variant).load(fitted)
-    return model
-
-
-def refuse_swapped(layers: Iterable[AttentionLayer], *, owner: str) -> None:
-    """Raise if a layer has swapped attention or a screen."""
-    if any(isinstance(getattr(x.module, SWAP, None), SwapState) for x in layers):
-        got = Got("one with swapped attention")
-        contract = "a model with its original attention"
-        hint = "Call swap_attention(model, to='original') first."
-        fail("model", contract, got, owner=owner, hint=hint)
+    positional = tuple(changed if x is tokens else x for x in args)
+    return positional, {k: changed if x is tokens else x for k, x in kwargs.items()}
 
 
 def install_screen(
@@ -322,57 +209,6 @@ def remove_screens(model: nn.Module) -> None:
             module._forward_pre_hooks_with_kwargs.pop(key, None)
 
 
-# --- Calibration ---------------------------------------------------------------------
-
-
-class _Batches:
-    """Calibration inputs as arguments of the model, re-iterable."""
-
-    def __init__(self, model: nn.Module, calibration: Any, size: int = 64) -> None:
-        self._model, self._given, self._size = model, calibration, size
-        is_one = isinstance(calibration, Tensor | np.ndarray | Mapping)
-        self._is_one = is_one
-        if not is_one and (
-            not isinstance(calibration, Iterable) or iter(calibration) is calibration
-        ):
-            contract = "a tensor, a mapping of tensors, or a re-iterable loader of them"
-            fail("calibration", contract, calibration, owner=_OWNER, error=TypeError)
-
-    def __iter__(self) -> Iterator[Any]:
-        for one in [self._given] if self._is_one else self._given:
-            is_pair = isinstance(one, tuple | list)
-            _refuse_text(one[0] if is_pair else one)
-            read = read_batch(self._model, one[0] if is_pair else one, owner=_OWNER)
-            yield from read.pieces(self._size)
-
-
-def _refuse_text(batch: object) -> None:
-    values = batch.values() if isinstance(batch, Mapping) else [batch]
-    if (isinstance(batch, Mapping) and "input_ids" in batch) or any(
-        isinstance(x, Tensor) and not x.is_floating_point() and x.dtype != torch.bool
-        for x in values
-    ):
-        contract = "inputs whose tokens have fixed positions, such as images"
-        hint = "Positions of words have no fixed meaning, so a screen cannot be fitted."
-        fail("calibration", contract, Got("ids of words"), owner=_OWNER, hint=hint)
-
-
-class _Reached(Exception):
-    """The input of the block was seen: the rest of the model need not run."""
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module in training:
-            module.training = True
-
-
 def blocks_around_first(layers: list[AttentionLayer]) -> list[str]:
     """Return the modules around the first layer and no other one, outermost first."""
     parts = layers[0].name.split(".")
@@ -383,72 +219,3 @@ def blocks_around_first(layers: list[AttentionLayer]) -> list[str]:
         for name in dict.fromkeys(names)
         if not any(not name or other.startswith(f"{name}.") for other in others)
     ]
-
-
-def _find_block(
-    model: nn.Module, layers: list[AttentionLayer], batches: Iterable[Any]
-) -> tuple[str, int]:
-    """Return the outermost module around the first layer alone that takes tokens.
-
-    Its input is the residual stream: embedded tokens with positions, before any norm.
-    """
-    around = blocks_around_first(layers)
-    axis = 1 if getattr(layers[0].module, "batch_first", True) else 0
-    seen: dict[str, tuple[int, ...]] = {}
-
-    def keep(name: str) -> Any:
-        def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            tokens = first_tensor(args, kwargs)
-            if tokens.ndim == 3 and tokens.is_floating_point():
-                seen.setdefault(name, tuple(tokens.shape))
-
-        return before
-
-    first = next(iter(batches), None)
-    if first is None:
-        contract = "a loader with at least one batch"
-        fail("calibration", contract, Got("none"), owner=_OWNER)
-    with ExitStack() as stack:
-        stack.enter_context(_evaluating(model))
-        for name in around:
-            stack.enter_context(hooked(model.get_submodule(name), keep(name)))
-        run_model(model, first, owner=_OWNER)
-    width = linear_parts(layers[0].output)[0].shape[0]
-    fitting = [
-        name
-        for name, shape in seen.items()
-        if shape[1 - axis] == first.n_rows and shape[2] == width
-    ]
-    if not fitting:
-        got = Got(f"{type(model).__name__}, whose first layer is {layers[0].name!r}")
-        contract = "a model whose first block takes (batch, tokens, width)"
-        fail("model", contract, got, owner=_OWNER)
-    return min(fitting, key=len), axis
-
-
-def _block_inputs(
-    model: nn.Module, block: str, axis: int, batches: Iterable[Any]
-) -> Iterator[np.ndarray[Any, Any]]:
-    """Yield the tokens that enter the block, batch by batch."""
-    seen: list[Tensor] = []
-
-    def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        seen.append(first_tensor(args, kwargs))
-        raise _Reached
-
-    n_tokens: int | None = None
-    for batch in batches:
-        with (
-            _evaluating(model),
-            hooked(model.get_submodule(block), before),
-            suppress(_Reached),
-        ):
-            run_model(model, batch, owner=_OWNER)
-        tokens = seen.pop()
-        tokens = tokens if axis == 1 else tokens.transpose(0, 1)
-        if n_tokens is not None and tokens.shape[1] != n_tokens:
-            got = Got(f"{tokens.shape[1]} tokens after {n_tokens}")
-            contract = "inputs with the same number of tokens"
-            fail("calibration", contract, got, owner=_OWNER)
-        n_tokens = tokens.shape[1]
-        yield tokens.double().cpu().numpy()

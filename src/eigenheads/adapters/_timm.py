@@ -33,10 +33,8 @@ from eigenheads.adapters._variants import (
     restore_class,
     swap_class,
 )
-from eigenheads.nn import RPCAttention, ScaledAttention
-from eigenheads.nn._projections import AbstractAttention
-from eigenheads.nn._scaled import correction
-from eigenheads.nn._visibility import Visibility
+from eigenheads.nn import RPCAttention, ScaledAttention, Visibility
+from eigenheads.nn._layers import AbstractAttention, correction
 
 # Modules between heads and output, in timm's order; absent ones do nothing.
 _AFTER = ("norm", "proj", "proj_drop")

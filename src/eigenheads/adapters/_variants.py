@@ -17,16 +17,17 @@ from eigenheads.adapters._attention_call import (
     visibility_of,
     with_key_rows,
 )
-from eigenheads.nn._diagnostics import PursuitDiagnostics, PursuitMonitor
+from eigenheads.nn._layers import correction, scaled_heads
 from eigenheads.nn._pursuit import (
     Multiplier,
+    PursuitDiagnostics,
+    PursuitMonitor,
     PursuitSettings,
     QuerySteps,
     Threshold,
     check_head_tensors,
     pursue,
 )
-from eigenheads.nn._scaled import correction, scaled_heads
 
 SWAP: Final = "attention_swap"  # attribute of a swapped module
 SCALING: Final = "attention_scaling"  # its parameter, if it learns one

@@ -20,6 +20,9 @@ EXIT_INTERNAL = 70
 # As shells report a process that SIGINT, SIGPIPE or SIGTERM ended.
 EXIT_INTERRUPTED, EXIT_PIPE, EXIT_TERMINATED = 130, 141, 143
 
+# Commands that cannot be continued: until they end, no result is stored.
+_STORE_AT_END = ("probe", "robustness")
+
 EXIT_STATUSES = (
     "Exit status: 0 all verdicts agree with the record, 1 a verdict differs, 2 a "
     "mistake in the call (explained in one line), 70 an internal error (with a "
@@ -143,12 +146,16 @@ def _in_our_grammar(message: str, error: Exception) -> str:
 
 
 def interrupted(arguments: Sequence[str]) -> int:
-    """Print how to continue; return the status of an interrupted command."""
+    """Print how to go on; return the status of an interrupted command."""
     called = Path(sys.argv[0])
     # A suffix means that a file was run, as by `python -m`.
     program = ["python", "-m", "eigenheads"] if called.suffix else [str(called)]
     # With --force the finished results would be computed again.
     again = shlex.join([*program, *(word for word in arguments if word != "--force")])
-    stored = "Interrupted. All finished results are stored."
-    say(f"\n{stored} To continue: {again}", is_result=False)
+    advice = f"All finished results are stored. To continue: {again}"
+    if arguments and arguments[0] in _STORE_AT_END:
+        advice = (
+            f"{arguments[0]} stores its results at its end. To start again: {again}"
+        )
+    say(f"\nInterrupted. {advice}", is_result=False)
     return EXIT_INTERRUPTED

@@ -3,10 +3,10 @@
 They need PyTorch, and trust their callers: arguments are not checked.
 """
 
-from eigenheads.adapters._probe import probe_captured
+from eigenheads.adapters._probe import untrained_copy
 from eigenheads.adapters._screen import ScreenModule
-from eigenheads.adapters._untrained_copy import untrained_copy
-from eigenheads.nn._projections import AbstractAttention
+from eigenheads.nn._layers import AbstractAttention
+from eigenheads.probes._captured import probe_captured
 from eigenheads.robustness._evaluate import ATTACK_FUNCTIONS
 from eigenheads.robustness._text import Encoded, corrupt_texts, read_labelled_texts
 

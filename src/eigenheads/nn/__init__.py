@@ -7,11 +7,9 @@ try:
 except ImportError as error:
     raise _missing("PyTorch", extra="torch", owner="eigenheads.nn") from error
 
-from eigenheads.nn._diagnostics import PursuitDiagnostics, PursuitWarning
-from eigenheads.nn._pursuit import rpc_attention
+from eigenheads.nn._layers import ScaledAttention, SymmetricAttention
+from eigenheads.nn._pursuit import PursuitDiagnostics, PursuitWarning, rpc_attention
 from eigenheads.nn._rpc import RPCAttention
-from eigenheads.nn._scaled import ScaledAttention
-from eigenheads.nn._symmetric import SymmetricAttention
 from eigenheads.nn._visibility import Visibility
 
 __all__ = [

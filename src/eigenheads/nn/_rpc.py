@@ -11,10 +11,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from eigenheads._checks import check_flag, fail
-from eigenheads.nn._diagnostics import PursuitDiagnostics, PursuitMonitor
-from eigenheads.nn._projections import AbstractAttention, Heads, Tokens
+from eigenheads.nn._layers import AbstractAttention, Heads, Tokens
 from eigenheads.nn._pursuit import (
     Multiplier,
+    PursuitDiagnostics,
+    PursuitMonitor,
     PursuitResult,
     PursuitSettings,
     QuerySteps,

@@ -20,8 +20,8 @@ from eigenheads._checks import (
 class Visibility:
     """Visibility of tokens to each other: an attention mask.
 
-    This is the only reader of attention masks in the package. Rows are tokens, columns
-    are keys. A mask of booleans shows a key where it is ``True``, as in
+    What a mask hides is decided in this module only. Rows are tokens, columns are keys.
+    A mask of booleans shows a key where it is ``True``, as in
     :func:`torch.nn.functional.scaled_dot_product_attention`; a mask of numbers is added
     to the scores, and hides a key where the exponential of the number is zero.
 
@@ -292,43 +292,6 @@ def is_visible(mask: Tensor) -> Tensor:
     or as some large negative number: the exponential of all of these is zero.
     """
     return mask if mask.dtype == torch.bool else mask.detach().float().exp() > 0
-
-
-def merge_masks(
-    attn_mask: Tensor | None, key_padding_mask: Tensor | None, queries: Tensor
-) -> Tensor | None:
-    """Return the two masks of ``nn.MultiheadAttention`` as one added to the scores.
-
-    There, ``True`` hides a key, contrary to the rest of PyTorch.
-
-    Parameters
-    ----------
-    attn_mask
-        ``(rows, keys)`` or ``(batch · heads, rows, keys)``.
-    key_padding_mask
-        ``(batch, keys)``.
-    queries
-        ``(batch, heads, rows, d_head)``.
-    """
-    batch, heads = queries.shape[:2]
-    parts = []
-    if attn_mask is not None:
-        is_shared = attn_mask.dim() == 2
-        shape = (batch, heads, *attn_mask.shape[1:])
-        parts.append(attn_mask if is_shared else attn_mask.view(shape))
-    if key_padding_mask is not None:
-        parts.append(key_padding_mask.reshape(batch, 1, 1, -1))
-    total: Tensor | None = None
-    for part in parts:
-        numbers = part
-        if part.dtype == torch.bool:
-            # Booleans become numbers, so that both kinds of masks add up.
-            zeros = torch.zeros(part.shape, dtype=queries.dtype, device=queries.device)
-            numbers = zeros.masked_fill(part, -torch.inf)
-        total = numbers if total is None else total + numbers
-    if total is None:
-        return None
-    return total.reshape((1,) * (4 - total.dim()) + total.shape)
 
 
 def causal_mask(n_queries: int, n_keys: int, device: torch.device) -> Tensor:

@@ -1,17 +1,14 @@
 """Statistics of attention heads given as plain arrays, with null distributions."""
 
-from eigenheads.probes._calibration import calibrate
-from eigenheads.probes._controls import planted_heads
+from eigenheads.probes._calibration import calibrate, planted_heads
 from eigenheads.probes._covariance import covariance_probe
-from eigenheads.probes._head import Head
-from eigenheads.probes._head_nulls import Null
 from eigenheads.probes._head_probe import head_probe
-from eigenheads.probes._head_statistics import HeadStatistic
-from eigenheads.probes._heads import NotAttentionWarning
+from eigenheads.probes._heads import Head, NotAttentionWarning
 from eigenheads.probes._kernel import kernel_pca_probe
 from eigenheads.probes._model_probe import ModelProbe
-from eigenheads.probes._result import ProbeResult, Statistic
-from eigenheads.probes._significance import q_values
+from eigenheads.probes._nulls import Null
+from eigenheads.probes._result import ProbeResult, Statistic, q_values
+from eigenheads.probes._statistics import HeadStatistic
 
 __all__ = [
     "Head",

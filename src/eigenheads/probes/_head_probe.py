@@ -18,21 +18,17 @@ from eigenheads._checks import (
 )
 from eigenheads._parallel import RunPool, advance
 from eigenheads._typing import Array, FloatArray
-from eigenheads.probes._bilinear_forms import overlap
-from eigenheads.probes._head import Head
-from eigenheads.probes._head_nulls import UNTRAINED, Null
-from eigenheads.probes._head_statistics import BUILT_IN, HeadStatistic, as_statistic
-from eigenheads.probes._heads import LayerHeads, check_heads, check_untrained
-from eigenheads.probes._null_draws import WEIGHTS, frames, stream
+from eigenheads.probes._heads import Head, LayerHeads, check_heads, check_untrained
+from eigenheads.probes._nulls import UNTRAINED, Null
 from eigenheads.probes._result import ProbeResult, Statistic, with_untrained
+from eigenheads.probes._statistics import (
+    HeadStatistic,
+    as_statistic,
+    head_statistics,
+)
 
 _OWNER = "head_probe"
 _MATRICES = ("query", "key", "value", "output")
-AFFINITY = (
-    "greater",
-    "Mean squared cosine of the principal angles between what the head writes (columns "
-    "of its output matrix) and what other heads of the layer write, mean over these.",
-)
 
 
 def head_probe(  # noqa: PLR0913 -- a head has as many arrays
@@ -103,7 +99,7 @@ def head_probe(  # noqa: PLR0913 -- a head has as many arrays
     """
     n_draws = check_count("n_draws", n_draws, owner=_OWNER, minimum=0)
     seed = check_count("seed", seed, owner=_OWNER, minimum=0)
-    wanted = read_statistics(statistics, owner=_OWNER)
+    chosen = read_statistics(statistics, owner=_OWNER)
     heads = _Layer(
         {
             "queries": queries,
@@ -120,71 +116,47 @@ def head_probe(  # noqa: PLR0913 -- a head has as many arrays
         layer,
         owner=_OWNER,
     )
-    sequences = _measure(heads, wanted, n_draws, seed)
+    sequences = _measure(heads, chosen, n_draws, seed)
     # Untrained models have no draws of their own: each of their heads is one draw.
     copies = check_items("untrained", untrained, "a sequence of mappings", owner=_OWNER)
     options = {"scale": heads.scale, "is_causal": heads.is_causal}
-    others = [untrained_head_statistics(x, wanted, layer, **options) for x in copies]
-    found = {}
-    for one in wanted:
+    untrained_draws = [
+        untrained_head_statistics(x, chosen, layer, **options) for x in copies
+    ]
+    results = {}
+    for statistic in chosen:
         nulls = {
-            null.name: _mean_over_sequences(sequences, one.name, null.name)
-            for null in _nulls_of(one, heads)
+            null.name: _mean_over_sequences(sequences, statistic.name, null.name)
+            for null in _nulls_of(statistic, heads)
             if n_draws
         }
-        observed = _mean_over_sequences(sequences, one.name, None)
-        found[one.name] = Statistic(
-            one.name, observed, nulls, one.alternative, one.about
+        observed = _mean_over_sequences(sequences, statistic.name, None)
+        results[statistic.name] = Statistic(
+            statistic.name, observed, nulls, statistic.alternative, statistic.about
         )
-    settings = {"n_draws": n_draws, "n_untrained": len(others), "seed": seed}
+    settings = {"n_draws": n_draws, "n_untrained": len(untrained_draws), "seed": seed}
     per_sequence = {
-        one.name: np.array([x[one.name, None] for x in sequences]) for one in wanted
+        statistic.name: np.array([x[statistic.name, None] for x in sequences])
+        for statistic in chosen
     }
-    found = with_untrained(found, others)
-    return ProbeResult("head_probe", found, per_sequence, settings)
-
-
-def subspace_affinity(
-    w_output: FloatArray, n_draws: int, seed: int
-) -> Statistic | None:
-    """Return the affinity of heads' output subspaces, with a random-subspace null.
-
-    `w_output` is (heads, d_model, width). None for a single head.
-    """
-    n_heads, d_model, width = w_output.shape
-    if n_heads < 2:
-        return None
-    k = min(d_model, width)
-    basis = np.linalg.qr(np.asarray(w_output, dtype=np.float64))[0][..., :k]
-    # The overlap of a head with itself is 1 and does not count.
-    pairs = overlap(basis[:, None], basis[None])
-    observed = (pairs.sum(axis=1) - 1.0) / (n_heads - 1)
-    rng = stream(seed, WEIGHTS, 1)
-    # The law of the overlap of a fixed and a uniform subspace does not depend on the
-    # fixed one, and the other heads stay: only the head's own subspace is redrawn.
-    draws = np.empty((n_heads, n_draws))
-    for draw in range(n_draws):
-        frame = frames(rng, 1, d_model, k)
-        affinity = overlap(frame, basis)
-        draws[:, draw] = (affinity.sum() - affinity) / (n_heads - 1)
-    nulls = {"random_subspaces": draws} if n_draws else {}
-    return Statistic("subspace_affinity", observed, nulls, *AFFINITY)
+    results = with_untrained(results, untrained_draws)
+    return ProbeResult("head_probe", results, per_sequence, settings)
 
 
 def read_statistics(
-    given: Sequence[object] | None, *, owner: str
+    statistics: Sequence[object] | None, *, owner: str
 ) -> list[HeadStatistic]:
     """Return statistics by name, function or object; names must differ."""
-    if given is None:
-        return list(BUILT_IN.values())
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        fail("statistics", "a sequence", given, owner=owner, error=TypeError)
-    wanted = [as_statistic(one, owner=owner) for one in given]
-    names = [one.name for one in wanted]
+    if statistics is None:
+        return list(head_statistics().values())
+    if isinstance(statistics, str) or not isinstance(statistics, Sequence):
+        fail("statistics", "a sequence", statistics, owner=owner, error=TypeError)
+    chosen = [as_statistic(statistic, owner=owner) for statistic in statistics]
+    names = [statistic.name for statistic in chosen]
     if len(set(names)) < len(names):
         hint = "Give HeadStatistic objects a name."
         fail("statistics", "of different names", Got(names), owner=owner, hint=hint)
-    return wanted
+    return chosen
 
 
 class _Layer:
@@ -266,8 +238,8 @@ class _Layer:
         bias = None
         if self.bias is not None:
             # The bias holds all rules of visibility, causal ones included.
-            own = self.bias[place]
-            bias = own[j if len(own) > 1 else 0][np.ix_(real, real)]
+            of_heads = self.bias[place]
+            bias = of_heads[j if len(of_heads) > 1 else 0][np.ix_(real, real)]
             visible = np.isfinite(bias)
             bias = np.where(visible, bias, 0.0)
         tokens = None if self.heads.tokens is None else self.heads.tokens[i]
@@ -292,45 +264,47 @@ _Numbers = dict[tuple[str, str | None], FloatArray]
 
 
 def _measure(
-    layer: _Layer, wanted: Sequence[HeadStatistic], n_draws: int, seed: int
+    layer: _Layer, statistics: Sequence[HeadStatistic], n_draws: int, seed: int
 ) -> list[_Numbers]:
     """Return the numbers of each sequence."""
     n_sequences = len(layer.heads.sequences)
-    found: list[_Numbers] = [{} for _ in range(n_sequences)]
+    numbers: list[_Numbers] = [{} for _ in range(n_sequences)]
 
     def work(i: int) -> None:
         rows = [
-            _measure_head(layer.head(i, j), layer, wanted, n_draws, seed, i)
+            _measure_head(layer.head(i, j), layer, statistics, n_draws, seed, i)
             for j in range(layer.n_heads)
         ]
-        found[i] = {key: np.array([row[key] for row in rows]) for key in rows[0]}
+        numbers[i] = {key: np.array([row[key] for row in rows]) for key in rows[0]}
 
     # Matrices are small: sequences run in parallel, each product in one thread.
     with threadpool_limits(1, user_api="blas"), RunPool(n_sequences) as pool:
         pool.each(work, lambda: advance(layer.n_heads))
-    return found
+    return numbers
 
 
 def _measure_head(
     head: Head,
     layer: _Layer,
-    wanted: Sequence[HeadStatistic],
+    statistics: Sequence[HeadStatistic],
     n_draws: int,
     seed: int,
     i: int,
 ) -> dict[tuple[str, str | None], Any]:
     row: dict[tuple[str, str | None], Any] = {
-        (one.name, None): one.observe(head) for one in wanted
+        (statistic.name, None): statistic.observe(head) for statistic in statistics
     }
     if not n_draws:
         return row
     # Draws are made once per null and shared by the statistics.
     by_null: dict[Null, list[HeadStatistic]] = {}
-    for one in wanted:
-        for null in _nulls_of(one, layer):
-            by_null.setdefault(null, []).append(one)
-    for null, statistics in by_null.items():
-        parts: dict[str, list[FloatArray]] = {one.name: [] for one in statistics}
+    for statistic in statistics:
+        for null in _nulls_of(statistic, layer):
+            by_null.setdefault(null, []).append(statistic)
+    for null, compared in by_null.items():
+        parts: dict[str, list[FloatArray]] = {
+            statistic.name: [] for statistic in compared
+        }
         done = 0
         for block in null.blocks(head, n_draws, seed, layer.heads.indices[i]):
             count = max(
@@ -338,25 +312,25 @@ def _measure_head(
                 for x in (block.queries, block.keys, block.values)
             )
             done += count
-            for one in statistics:
-                parts[one.name].append(one.observe_draws(block, count))
-        for one in statistics:
-            row[one.name, null.name] = np.concatenate(parts[one.name])
+            for statistic in compared:
+                parts[statistic.name].append(statistic.observe_draws(block, count))
+        for statistic in compared:
+            row[statistic.name, null.name] = np.concatenate(parts[statistic.name])
     return row
 
 
-def _nulls_of(one: HeadStatistic, layer: _Layer) -> list[Null]:
+def _nulls_of(statistic: HeadStatistic, layer: _Layer) -> list[Null]:
     """Return the nulls that can be drawn: random value matrices need the tokens."""
     return [
         null
-        for null in one.drawn_nulls
+        for null in statistic.drawn_nulls
         if null.name != "random_projections" or layer.has_tokens
     ]
 
 
 def untrained_head_statistics(
     arrays: Mapping[str, Any],
-    wanted: Sequence[HeadStatistic],
+    statistics: Sequence[HeadStatistic],
     layer: int,
     **options: float | bool,
 ) -> dict[str, FloatArray]:
@@ -366,9 +340,12 @@ def untrained_head_statistics(
     """
     check_untrained(arrays, ("queries", "keys", "values"), owner=_OWNER)
     heads = _Layer({**options, **arrays}, layer, owner=f"{_OWNER} (untrained)")
-    needed = [one for one in wanted if UNTRAINED in one.nulls]
+    needed = [statistic for statistic in statistics if UNTRAINED in statistic.nulls]
     sequences = _measure(heads, needed, 0, 0)
-    return {one.name: _mean_over_sequences(sequences, one.name, None) for one in needed}
+    return {
+        statistic.name: _mean_over_sequences(sequences, statistic.name, None)
+        for statistic in needed
+    }
 
 
 def _mean_over_sequences(
@@ -377,8 +354,8 @@ def _mean_over_sequences(
     """Return means over the sequences in which the statistic is defined."""
     # A sequence counts if the observed statistic is defined there, for draws as well:
     # otherwise observed numbers and draws would be means over different sequences.
-    numbers = np.array([one[name, null] for one in sequences])
-    observed = np.array([one[name, None] for one in sequences])
+    numbers = np.array([sequence[name, null] for sequence in sequences])
+    observed = np.array([sequence[name, None] for sequence in sequences])
     defined = np.isfinite(observed)
     if null is not None:
         defined = defined[..., None]

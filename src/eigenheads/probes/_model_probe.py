@@ -25,10 +25,11 @@ from eigenheads._extras import require
 from eigenheads._files import read_arrays, write_arrays, write_atomically
 from eigenheads._notebook import html_table
 from eigenheads._typing import FloatArray
-from eigenheads.probes._head_nulls import UNTRAINED
-from eigenheads.probes._probe_file import check_header
-from eigenheads.probes._result import Statistic
-from eigenheads.probes._significance import (
+from eigenheads.probes._nulls import UNTRAINED
+from eigenheads.probes._result import (
+    ALTERNATIVES,
+    LEVEL,
+    Statistic,
     draws_needed,
     least_p_value,
     max_statistic_p_values,
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 _FORMAT = "eigenheads probe 3"
 # Entry of the file that holds everything except arrays, as JSON.
 _HEADER = "header"
-_LEVEL = 0.05
 
 
 def check_level(level: object) -> None:
@@ -105,8 +105,10 @@ class ModelProbe:
                 # The methods share the level, so that the shares of false discoveries
                 # that they allow add up to it.
                 share = self._share_of_largest(null)
-                both = np.fmin(q / (1 - share), self._largest_p_values(null) / share)
-                q = np.minimum(1.0, both)
+                combined = np.fmin(
+                    q / (1 - share), self._largest_p_values(null) / share
+                )
+                q = np.minimum(1.0, combined)
             by_null[null] = dict(zip(names, q, strict=True))
         return by_null
 
@@ -117,20 +119,20 @@ class ModelProbe:
         part: the test uses as many draws as all of its members have.
         """
         tests = [self.statistics[name] for name in self._families[null]]
-        enough = [2 / (1 + one.nulls[null].shape[-1]) <= _LEVEL for one in tests]
-        found = np.full((len(tests), *tests[0].observed.shape), np.nan)
-        found[enough] = (
+        enough = [2 / (1 + test.nulls[null].shape[-1]) <= LEVEL for test in tests]
+        p_values = np.full((len(tests), *tests[0].observed.shape), np.nan)
+        p_values[enough] = (
             max_statistic_p_values(
                 [
-                    (one.observed, one.nulls[null], one.alternative)
-                    for one, takes_part in zip(tests, enough, strict=True)
+                    (test.observed, test.nulls[null], test.alternative)
+                    for test, takes_part in zip(tests, enough, strict=True)
                     if takes_part
                 ]
             )
             if any(enough)
             else np.nan
         )
-        return found
+        return p_values
 
     def _share_of_largest(self, null: str) -> float:
         """Return the share of the level that p-values by the largest scores have.
@@ -138,13 +140,13 @@ class ModelProbe:
         It is the least with which these can decide, at most a half.
         """
         counts = [self[name].nulls[null].shape[-1] for name in self._families[null]]
-        n_draws = min((n for n in counts if 2 / (1 + n) <= _LEVEL), default=0)
+        n_draws = min((n for n in counts if 2 / (1 + n) <= LEVEL), default=0)
         # The factor absorbs rounding errors of the quotient.
-        return min(0.5, (1 + 1e-9) / (_LEVEL * (1 + n_draws)))
+        return min(0.5, (1 + 1e-9) / (LEVEL * (1 + n_draws)))
 
     @cached_property
     def _p_values(self) -> dict[str, dict[str, FloatArray]]:
-        return {name: one.p_value for name, one in self.statistics.items()}
+        return {name: statistic.p_value for name, statistic in self.statistics.items()}
 
     @cached_property
     def _families(self) -> dict[str, list[str]]:
@@ -166,8 +168,8 @@ class ModelProbe:
     def _n_alone(self, null: str, level: float) -> int:
         """Return the draws with which a single test of a family can have q <= level."""
         members = [self.statistics[name] for name in self._families[null]]
-        n_tests = sum(int(np.isfinite(one.observed).sum()) for one in members)
-        sides = {one.alternative for one in members}
+        n_tests = sum(int(np.isfinite(member.observed).sum()) for member in members)
+        sides = {member.alternative for member in members}
         alternative = "two-sided" if "two-sided" in sides else "greater"
         return draws_needed(
             max(1, n_tests), alternative=alternative, level=level, method=self._method
@@ -181,7 +183,7 @@ class ModelProbe:
         n_draws = max(
             self.statistics[name].nulls[null].shape[-1] for name in self._families[null]
         )
-        return null != UNTRAINED and 0 < n_draws < self._n_alone(null, _LEVEL)
+        return null != UNTRAINED and 0 < n_draws < self._n_alone(null, LEVEL)
 
     def q_value(self, statistic: str, null: str) -> FloatArray:
         r"""Return q-values (layers, heads).
@@ -207,7 +209,7 @@ class ModelProbe:
         return self._q_values[null][statistic]
 
     def is_undecided(
-        self, statistic: str, null: str, level: float = _LEVEL
+        self, statistic: str, null: str, level: float = LEVEL
     ) -> NDArray[np.bool_]:
         """Return the heads beyond all draws for which the draws are still too few.
 
@@ -230,20 +232,22 @@ class ModelProbe:
         one: if heads share draws, these numbers are exchangeable. Zero if there are too
         few draws for a p-value.
         """
-        one = self.statistics[statistic]
-        numbers = np.concatenate([one.observed[..., None], one.nulls[null]], axis=-1)
+        measured = self.statistics[statistic]
+        numbers = np.concatenate(
+            [measured.observed[..., None], measured.nulls[null]], axis=-1
+        )
         numbers = numbers.reshape(-1, numbers.shape[-1])
         numbers = numbers[np.isfinite(numbers).all(axis=1)]
-        if numbers.shape[1] * _LEVEL < 1:
+        if numbers.shape[1] * LEVEL < 1:
             return 0.0
         counts = np.zeros(numbers.shape[1])
-        if one.alternative != "less":
+        if measured.alternative != "less":
             counts += (numbers == numbers.max(axis=1, keepdims=True)).sum(axis=0)
-        if one.alternative != "greater":
+        if measured.alternative != "greater":
             counts += (numbers == numbers.min(axis=1, keepdims=True)).sum(axis=0)
         return float(np.mean(counts >= counts[0]))
 
-    def draws_needed(self, null: str, level: float = _LEVEL) -> int:
+    def draws_needed(self, null: str, level: float = LEVEL) -> int:
         """Return the number of draws with which the undecided heads can be decided.
 
         It is the least number of draws for which the heads that are beyond all draws
@@ -261,30 +265,30 @@ class ModelProbe:
             needed = max(needed + 1 / level, 2 / level)
         return min(alone, math.ceil(round(needed, 6)) - 1)
 
-    def stands_out(self, statistic: str, level: float = _LEVEL) -> NDArray[np.bool_]:
+    def stands_out(self, statistic: str, level: float = LEVEL) -> NDArray[np.bool_]:
         """Return the heads with q <= `level` against every null that can decide.
 
         A null with so few draws that no p-value reaches `level` cannot decide.
         """
         check_level(level)
-        found = self[statistic]
-        nulls = [n for n in found.nulls if self.can_decide(statistic, n, level)]
-        heads = np.isfinite(found.observed) & bool(nulls)
+        measured = self[statistic]
+        nulls = [n for n in measured.nulls if self.can_decide(statistic, n, level)]
+        heads = np.isfinite(measured.observed) & bool(nulls)
         for null in nulls:
             heads &= self.q_value(statistic, null) <= level
         return heads
 
-    def can_decide(self, statistic: str, null: str, level: float = _LEVEL) -> bool:
+    def can_decide(self, statistic: str, null: str, level: float = LEVEL) -> bool:
         """Return whether the draws suffice for any q-value up to `level`."""
         check_level(level)
-        found = self[statistic]
-        check_choice("null", null, list(found.nulls), owner="ModelProbe.can_decide")
-        n_draws = found.nulls[null].shape[-1]
+        measured = self[statistic]
+        check_choice("null", null, list(measured.nulls), owner="ModelProbe.can_decide")
+        n_draws = measured.nulls[null].shape[-1]
         if self._takes_largest(null):
             return 2 / (1 + n_draws) <= level
-        return least_p_value(n_draws, alternative=found.alternative) <= level
+        return least_p_value(n_draws, alternative=measured.alternative) <= level
 
-    def summary(self, level: float = _LEVEL) -> list[dict[str, Any]]:
+    def summary(self, level: float = LEVEL) -> list[dict[str, Any]]:
         """Return one row per statistic and null with the number of heads found.
 
         ``n_found`` is None where the draws are so few that no head could be found;
@@ -328,9 +332,9 @@ class ModelProbe:
 
     def _is_extreme(self, statistic: str, null: str) -> NDArray[np.bool_]:
         """Return the heads with the least p-value that the number of draws allows."""
-        one = self.statistics[statistic]
-        n_draws = one.nulls[null].shape[-1]
-        least = least_p_value(n_draws, alternative=one.alternative)
+        measured = self.statistics[statistic]
+        n_draws = measured.nulls[null].shape[-1]
+        least = least_p_value(n_draws, alternative=measured.alternative)
         # The factor absorbs rounding errors of the quotient.
         return np.asarray(self._p_values[statistic][null] <= least * (1 + 1e-9))
 
@@ -383,7 +387,7 @@ class ModelProbe:
         title = (
             f"ModelProbe: {len(self.statistics)} statistics, {len(self.layers)} layers"
         )
-        notes = [f"A head is found if its q-value is at most {_LEVEL}.", *self.notes]
+        notes = [f"A head is found if its q-value is at most {LEVEL}.", *self.notes]
         return html_table(title, header, rows, notes=notes, n_texts=2)
 
     def contrast_rows(self) -> list[dict[str, Any]]:
@@ -436,31 +440,33 @@ class ModelProbe:
             header = json.loads(str(file[_HEADER]))
             if header["format"] != _FORMAT:
                 raise ValueError(f"format {header['format']!r}")
-            check_header(header, file)
+            _check_header(header, file)
             statistics = {
-                one["name"]: Statistic(
-                    name=one["name"],
-                    observed=file[one["name"]],
-                    nulls={n: file[f"{one['name']}/{n}"] for n in one["nulls"]},
-                    alternative=one["alternative"],
-                    about=one["about"],
+                entry["name"]: Statistic(
+                    name=entry["name"],
+                    observed=file[entry["name"]],
+                    nulls={n: file[f"{entry['name']}/{n}"] for n in entry["nulls"]},
+                    alternative=entry["alternative"],
+                    about=entry["about"],
                 )
-                for one in header["statistics"]
+                for entry in header["statistics"]
             }
             contrasts = {
-                name: {one: file[f"{name}: {one}"] for one in measured}
+                name: {
+                    statistic: file[f"{name}: {statistic}"] for statistic in measured
+                }
                 for name, measured in header["contrasts"].items()
             }
         except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
             got = Got(f"{str(path)!r} ({error})")
             contract = "a file that ModelProbe.save wrote"
             fail("path", contract, got, owner="ModelProbe.load")
-        kept = ("layers", "names", "settings", "notes")
-        others = {name: header[name] for name in kept}
-        return cls(statistics=statistics, contrasts=contrasts, **others)
+        plain = ("layers", "names", "settings", "notes")
+        fields = {name: header[name] for name in plain}
+        return cls(statistics=statistics, contrasts=contrasts, **fields)
 
     def _write_json(self, file: IO[bytes]) -> None:
-        about = {name: one.about for name, one in self.statistics.items()}
+        about = {name: statistic.about for name, statistic in self.statistics.items()}
         rows = [_without_nan(row) for row in self.to_records()]
         content = {**self._description(), "about": about, "records": rows}
         content["contrasts"] = [_without_nan(row) for row in self.contrast_rows()]
@@ -475,20 +481,22 @@ class ModelProbe:
             "statistics": [
                 {
                     "name": name,
-                    "alternative": one.alternative,
-                    "about": one.about,
-                    "nulls": list(one.nulls),
+                    "alternative": statistic.alternative,
+                    "about": statistic.about,
+                    "nulls": list(statistic.nulls),
                 }
-                for name, one in self.statistics.items()
+                for name, statistic in self.statistics.items()
             ],
         }
-        header["contrasts"] = {name: list(one) for name, one in self.contrasts.items()}
+        header["contrasts"] = {
+            name: list(numbers) for name, numbers in self.contrasts.items()
+        }
         arrays: dict[str, NDArray[Any]] = {_HEADER: np.array(json.dumps(header))}
         for name, numbers in self.contrasts.items():
             arrays |= {f"{name}: {statistic}": x for statistic, x in numbers.items()}
-        for name, one in self.statistics.items():
-            arrays[name] = one.observed
-            arrays |= {f"{name}/{null}": x for null, x in one.nulls.items()}
+        for name, statistic in self.statistics.items():
+            arrays[name] = statistic.observed
+            arrays |= {f"{name}/{null}": x for null, x in statistic.nulls.items()}
         return arrays
 
     def _description(self) -> dict[str, Any]:
@@ -501,7 +509,8 @@ class ModelProbe:
     def _has_head(self, layer: int, head: int) -> bool:
         """Return whether a layer has so many heads: NaN may also be a result."""
         return any(
-            math.isfinite(one.observed[layer, head]) for one in self.statistics.values()
+            math.isfinite(statistic.observed[layer, head])
+            for statistic in self.statistics.values()
         )
 
 
@@ -512,15 +521,15 @@ def _found_in_words(row: Mapping[str, Any]) -> str:
 
 
 def _median(numbers: FloatArray) -> float:
-    known = numbers[np.isfinite(numbers)]
-    return float(np.median(known)) if known.size else math.nan
+    finite = numbers[np.isfinite(numbers)]
+    return float(np.median(finite)) if finite.size else math.nan
 
 
-def _rank_correlation(one: FloatArray, other: FloatArray) -> float:
-    known = np.isfinite(one) & np.isfinite(other)
-    first, second = one[known], other[known]
+def _rank_correlation(before: FloatArray, after: FloatArray) -> float:
+    finite = np.isfinite(before) & np.isfinite(after)
+    first, second = before[finite], after[finite]
     # Constant numbers have no ranks.
-    if known.sum() < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
+    if finite.sum() < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return math.nan
     return float(spearmanr(first, second).statistic)
 
@@ -531,3 +540,80 @@ def _without_nan(row: Mapping[str, Any]) -> dict[str, Any]:
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in row.items()
     }
+
+
+# --- Files, which may come from a stranger --------------------------------------------
+
+
+def _check_header(header: Any, arrays: Mapping[str, Any]) -> None:
+    """Raise ValueError unless a header and its arrays describe one probe.
+
+    Examples
+    --------
+    >>> _check_header({"layers": [0]}, {})
+    Traceback (most recent call last):
+    ...
+    ValueError: names is not a list of texts
+    """
+    if not isinstance(header, dict):
+        raise ValueError("the header is not a mapping")
+    _check_list(header, "layers", int)
+    _check_list(header, "names", str)
+    _check_list(header, "notes", str)
+    _check_list(header, "statistics", dict)
+    for name in ("settings", "contrasts"):
+        if not isinstance(header.get(name), dict):
+            raise ValueError(f"{name} is not a mapping")
+    if len(header["names"]) != len(header["layers"]):
+        raise ValueError("names and layers differ in length")
+    _check_settings(header["settings"])
+    shapes = {_check_statistic(entry, arrays) for entry in header["statistics"]}
+    names = {entry["name"] for entry in header["statistics"]}
+    for name in header["contrasts"]:
+        _check_list(header["contrasts"], name, str)
+        if not names <= {*header["contrasts"][name]}:
+            raise ValueError(f"contrast {name!r} lacks a statistic")
+        for statistic in header["contrasts"][name]:
+            shapes.add(_numbers(arrays, f"{name}: {statistic}", 2).shape)
+    if not shapes or any(0 in shape for shape in shapes):
+        raise ValueError("no statistics, layers or heads")
+    if len(shapes) > 1 or any(len(header["layers"]) != shape[0] for shape in shapes):
+        raise ValueError("arrays and layers have different shapes")
+
+
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    """Raise ValueError if a setting that computations use is wrong."""
+    if type(settings.get("n_untrained", 0)) is not int:
+        raise ValueError("n_untrained is not an integer")
+    if settings.get("false_discovery", "bh") not in ("bh", "by"):
+        raise ValueError("false_discovery is neither 'bh' nor 'by'")
+
+
+def _check_statistic(entry: Mapping[str, Any], arrays: Mapping[str, Any]) -> Any:
+    """Return the shape of the observed numbers, or raise ValueError."""
+    for name in ("name", "alternative", "about"):
+        if not isinstance(entry.get(name), str):
+            raise ValueError(f"the {name} of a statistic is not a text")
+    if entry["alternative"] not in ALTERNATIVES:
+        raise ValueError(f"unknown alternative {entry['alternative']!r}")
+    observed = _numbers(arrays, entry["name"], 2)
+    _check_list(entry, "nulls", str)
+    for null in entry["nulls"]:
+        if _numbers(arrays, f"{entry['name']}/{null}", 3).shape[:2] != observed.shape:
+            raise ValueError(f"draws of {entry['name']!r} have another shape")
+    return observed.shape
+
+
+def _check_list(mapping: Mapping[str, Any], name: str, kind: type) -> None:
+    items = mapping.get(name)
+    words = {int: "integers", str: "texts", dict: "mappings"}[kind]
+    if not isinstance(items, list) or any(type(item) is not kind for item in items):
+        raise ValueError(f"{name} is not a list of {words}")
+
+
+def _numbers(arrays: Mapping[str, Any], name: str, n_axes: int) -> Any:
+    """Return an array of floating-point numbers, or raise ValueError."""
+    array = arrays.get(name)
+    if array is None or array.dtype.kind != "f" or array.ndim != n_axes:
+        raise ValueError(f"{name!r} is not an array of numbers with {n_axes} axes")
+    return array

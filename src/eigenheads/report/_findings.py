@@ -6,99 +6,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eigenheads._notebook import format_number
+from eigenheads.probes._result import LEVEL
+from eigenheads.probes._statistics import QUESTIONS, STATISTICS
 
 if TYPE_CHECKING:
     from eigenheads.probes import ModelProbe
 
-LEVEL = 0.05
 # Medians that differ by this share of the larger one are listed, the first few by name.
 _CHANGE = 0.1
 _N_CHANGES = 4
-# Question -> statistics, in the order of the page.
-_QUESTIONS = {
-    "Which tokens do the heads attend to?": (
-        "entropy",
-        "largest_share",
-        "previous_token",
-        "sink_mass",
-        "duplicate_token",
-        "induction",
-    ),
-    "Do outlier tokens carry the norms?": ("key_outliers", "value_outliers"),
-    "Do scores follow the principal directions of the tokens?": (
-        "qk_covariance_cosine",
-        "qk_covariance_overlap",
-        "qk_rank",
-        "token_rank",
-    ),
-    "How are the matrices of a head related to each other and to other heads?": (
-        "qk_ov_cosine",
-        "qk_ov_overlap",
-        "ov_covariance_cosine",
-        "ov_rank",
-        "subspace_affinity",
-    ),
-    "Are the values kernel principal components of the keys?": (
-        "captured_variance",
-        "linear_cka",
-        "rbf_cka",
-        "matching_cosine",
-        "gamma_difference",
-        "eigen_residual",
-        "norm_ratio",
-        "output_norm",
-        "feature_norm",
-        "kernel_trace",
-        "top_eigenvalue",
-        "kernel_rank",
-    ),
-}
 _OTHERS = "Other statistics"
 _NOTHING = "No statistic was compared with a null."
-# Completes "12 of 72 heads ..."; the first word is a verb.
-_PHRASES = {
-    "entropy": "attend more sharply or more evenly than chance",
-    "largest_share": "concentrate attention on one key",
-    "previous_token": "attend to the previous token",
-    "sink_mass": "attend to the first token",
-    "duplicate_token": "attend to earlier copies of a token",
-    "induction": "attend to the tokens after earlier copies (induction)",
-    "key_outliers": "have outlier keys",
-    "value_outliers": "have outlier values",
-    "qk_covariance_cosine": "score along the principal directions of the tokens",
-    "qk_covariance_overlap": "share leading directions with the tokens",
-    "qk_rank": "have query-key forms of lower rank than chance",
-    "token_rank": "read tokens of lower rank than chance",
-    "qk_ov_cosine": "have related query-key and value-output forms",
-    "qk_ov_overlap": "share leading directions of both forms",
-    "ov_covariance_cosine": "write along or against the tokens they read",
-    "ov_rank": "have value-output forms of lower rank than chance",
-    "subspace_affinity": "write to the same directions as other heads of their layer",
-    "captured_variance": "have values that span principal axes of their keys",
-    "linear_cka": "have values aligned with kernel PCA",
-    "rbf_cka": "have values aligned with kernel PCA by a Gaussian kernel",
-    "matching_cosine": "have values that match those of kernel PCA",
-    "gamma_difference": "have values close to eigenvectors of the keys' kernel",
-    "eigen_residual": "have values at small angles to those eigenvectors",
-    "norm_ratio": "have longer outputs than chance for their queries",
-    "output_norm": "have longer outputs than chance",
-    "feature_norm": "have longer or shorter query features than chance",
-    "kernel_trace": "have keys of larger or smaller kernel trace than chance",
-    "top_eigenvalue": "have keys with a larger or smaller first eigenvalue",
-    "kernel_rank": "have keys of higher or lower rank than chance",
-}
 # The paragraph names so many statistics per question, the most frequent ones.
 _N_NAMED = 3
 
 
 def questions(probe: "ModelProbe") -> dict[str, list[str]]:
     """Return the statistics of a probe by question; unknown ones come last."""
-    known = {name for names in _QUESTIONS.values() for name in names}
-    grouped = {
-        question: [name for name in names if name in probe.statistics]
-        for question, names in _QUESTIONS.items()
-    }
-    grouped[_OTHERS] = [name for name in probe.statistics if name not in known]
+    grouped: dict[str, list[str]] = {name: [] for name in (*QUESTIONS, _OTHERS)}
+    for name in probe.statistics:
+        entry = STATISTICS.get(name)
+        grouped[_OTHERS if entry is None else entry.question].append(name)
     return {question: names for question, names in grouped.items() if names}
 
 
@@ -174,9 +102,11 @@ def _for_one(phrase: str) -> str:
 
 def _words(probe: "ModelProbe", name: str) -> str:
     """Return what a head does that stands out in a statistic."""
+    if name in STATISTICS:
+        return STATISTICS[name].finding
     words = {"greater": "larger", "less": "smaller", "two-sided": "different"}
     kind = words[probe[name].alternative]
-    return _PHRASES.get(name, f"have a {kind} {name.replace('_', ' ')} than chance")
+    return f"have a {kind} {name.replace('_', ' ')} than chance"
 
 
 def _counts(probe: "ModelProbe", name: str, level: float) -> tuple[int, int]:

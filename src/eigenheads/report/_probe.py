@@ -22,9 +22,9 @@ from eigenheads._notebook import format_number
 from eigenheads._plotting.heads import HeadMap, draw_head_maps, head_maps_size
 from eigenheads._plotting.svg import embedded_svg, render_svg
 from eigenheads.probes import ModelProbe
-from eigenheads.probes._head_nulls import NULL_TEXTS
+from eigenheads.probes._nulls import NULL_TEXTS
+from eigenheads.probes._result import LEVEL
 from eigenheads.report._findings import (
-    LEVEL,
     findings,
     found_text,
     is_change,

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 from scipy.stats import binom, false_discovery_control
 
 from eigenheads.probes import q_values
-from eigenheads.probes._significance import (
+from eigenheads.probes._result import (
     effect_sizes,
     max_statistic_p_values,
     permutation_p_values,

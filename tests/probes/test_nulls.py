@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.testing import assert_allclose, assert_array_equal
 
-from eigenheads.probes._null_draws import (
+from eigenheads.probes._nulls import (
     centred_frames,
     frames,
     helmert,
