@@ -1,7 +1,6 @@
 """The report of reproductions: one HTML page with claims, figures and settings."""
 
 import json
-import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader
-from markupsafe import Markup
 
 import eigenheads
 from eigenheads.extend import (
@@ -22,7 +20,7 @@ from eigenheads.extend import (
     fail,
     write_atomically,
 )
-from eigenheads.extend.drawing import embedded_svg
+from eigenheads.extend.drawing import data_address
 from eigenheads_papers import (
     Claim,
     Experiment,
@@ -182,17 +180,13 @@ def render_report(
 
 def _section(experiment: Experiment[Any], result: Result) -> dict[str, Any]:
     name = result.key.replace("/", "-").replace("_", "-")
-    svg = embedded_svg(result.figure, name)
-    # The table at the top shows the same drawing again, as a thumbnail.
-    svg = svg.replace("<svg", f'<svg id="{name}-drawing"', 1)
     is_current = result.version == experiment.version
     settings = _changed_settings(experiment, result)
     return {
         "id": name,
         "experiment": experiment,
         "result": result,
-        "svg": Markup(svg),  # drawn here, from numbers alone
-        "view_box": _view_box(svg),
+        "figure": data_address(result.figure),
         "finding": _finding(experiment.title, result.claims),
         "alt": _alt(experiment.title, result.claims),
         "is_current": is_current,
@@ -261,11 +255,6 @@ def _finding(title: str, claims: Sequence[Claim]) -> str:
     if not claims:
         return f"{title} (this run is too small to measure claims)"
     return f"{title}: {count_verdicts(claims)}"
-
-
-def _view_box(svg: str) -> str:
-    found = re.search(r'\bviewBox="([-\d. ]+)"', svg)
-    return found.group(1) if found else ""
 
 
 def _thumbnail(sections: list[dict[str, Any]]) -> dict[str, Any]:
