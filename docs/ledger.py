@@ -296,7 +296,7 @@ def collect(results, commit=None):
         earlier = read_record(key)
         is_same = earlier is not None and earlier.params == result.params
         experiment = get_experiment(key)
-        table = kept_table(experiment, stored_run(result))
+        table = kept_table(experiment, stored_run(experiment, result))
         write_arrays(folder / TABLE, table)
         write_arrays(folder / SMOKE, smoke_table(key))
         fields = {
@@ -315,7 +315,7 @@ def collect(results, commit=None):
         }
         _write_json(folder / MANIFEST, fields)
         if key in FIGURES:
-            figure = draw_experiment(experiment, stored_run(result))
+            figure = draw_experiment(experiment, stored_run(experiment, result))
             (DRAWINGS / f"{key}.svg").write_bytes(figure)
         shutil.rmtree(CELLS / key, ignore_errors=True)
     read_record.cache_clear()

@@ -1,7 +1,12 @@
-"""Skeleton of an experiment, for ``eigenheads_papers/<author><year>/<simulation>.py``.
+"""Skeleton of an experiment: a module of your own, or of eigenheads_papers.
 
 A module holds one simulation with its claims and its drawing, and every experiment that
-uses it. Its keys are listed in ``eigenheads_papers/_registry.py``.
+uses it. As ``my_module.py`` in the current folder it runs at once::
+
+    eigenheads reproduce my_module:experiments --preset smoke
+
+In Eigenheads it is ``eigenheads_papers/<author><year>/<simulation>.py``, with its keys
+in ``eigenheads_papers/_registry.py``.
 """
 
 from dataclasses import dataclass
@@ -66,3 +71,4 @@ experiment = Experiment(
     draw=draw,
     cells=Cells(presets=_PRESETS, run=cell, shows=("mean",)),
 )
+experiments = (experiment,)

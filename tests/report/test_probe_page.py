@@ -47,7 +47,7 @@ def test_reads_well_at_any_width_and_scheme(browser, page, width, dark):
         url for url in browser.requests if not url.startswith(("file:", "data:"))
     ]
     assert outside == []
-    assert browser.run("document.querySelectorAll('figure svg').length") == 5
+    assert browser.run("document.querySelectorAll('figure img').length") == 5
     assert browser.run("document.querySelectorAll('.numbers [scope=row]').length") == 24
     assert "<b>A note.</b>" in browser.run("document.body.innerText")
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from eigenheads_papers._core import Experiment
 from eigenheads_papers._records import read_record
+from eigenheads_papers._registry import is_built_in
 
 # One meaning per name: an experiment that needs another one uses another name.
 MEANINGS: Final[Mapping[str, str]] = {
@@ -212,12 +213,19 @@ def told_duration(seconds: float | None) -> str:
 
 
 def parameter_rows(experiment: Experiment[Any]) -> list[tuple[str, ...]]:
-    """Return name, meaning, and the value at each preset, of every parameter."""
+    """Return name, meaning, and the value at each preset, of every parameter.
+
+    A field of a user's parameters says its meaning as metadata:
+    ``field(default=3, metadata={"meaning": "number of runs"})``.
+    """
     rows = []
+    # A name may mean something else in an experiment of a user.
+    meanings = MEANINGS if is_built_in(experiment.key) else {}
     presets = experiment.presets.values()
     for field in dataclasses.fields(next(iter(presets))):
         values = [_shown(getattr(params, field.name)) for params in presets]
-        rows.append((field.name, MEANINGS.get(field.name, ""), *values))
+        meaning = field.metadata.get("meaning") or meanings.get(field.name, "")
+        rows.append((field.name, str(meaning), *values))
     return rows
 
 

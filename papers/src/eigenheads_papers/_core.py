@@ -38,13 +38,23 @@ class Run(Generic[Params]):
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """Title, authors and summary of a paper, as the report shows them."""
+    """Title, authors and summary of a paper, as the report shows them.
+
+    A module of your own may define one as ``paper``, with the key of its experiments.
+
+    Attributes
+    ----------
+    key
+        The part of the experiments' keys before the slash.
+    title, authors, reference, summary
+        Texts; all but the title may be empty.
+    """
 
     key: str
     title: str
-    authors: str
-    reference: str
-    summary: str
+    authors: str = ""
+    reference: str = ""
+    summary: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

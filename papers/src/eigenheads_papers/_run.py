@@ -32,9 +32,9 @@ from eigenheads_papers._claims import CHANGED_SETTING, Claim
 from eigenheads_papers._core import Experiment, Result, Run, Table
 from eigenheads_papers._data import has_data, using_data
 from eigenheads_papers._registry import (
-    get_experiment,
+    explaining_errors,
     preset_params,
-    select_keys,
+    select_experiments,
 )
 from eigenheads_papers._seeds import experiment_rng
 from eigenheads_papers._settings import change_params
@@ -105,7 +105,7 @@ def check_listener(
 
 
 def reproduce(
-    keys: str | Sequence[str] = "all",
+    keys: str | Experiment[Any] | Sequence[str | Experiment[Any]] = "all",
     *,
     preset: str = "demo",
     seed: int = 0,
@@ -121,7 +121,8 @@ def reproduce(
     Parameters
     ----------
     keys
-        A key, a glob, ``"all"``, or a list of these.
+        A key, a paper, a glob, ``"all"``, an experiment of your own (itself, or as
+        ``"module:object"``, which imports the module), or a list of these.
     preset
         ``"smoke"`` (seconds), ``"demo"``, or ``"paper"`` (the settings of the paper).
     seed
@@ -158,7 +159,6 @@ def reproduce(
     """
     listener = check_listener(listener, owner="reproduce")
     force = check_flag("force", force, owner="reproduce")
-    keys = _patterns(keys)
     seed = check_count("seed", seed, owner="reproduce", minimum=0, maximum=2**63 - 1)
     root = writable_folder(out, owner="reproduce")
     with using_data(data):
@@ -170,11 +170,12 @@ def reproduce(
 
 
 def _choose(
-    keys: list[str], preset: str, listener: Listener
+    keys: object, preset: str, listener: Listener
 ) -> list[tuple[Experiment[Any], Any]]:
-    """Return experiments that can run here; raise if one named by key cannot."""
+    """Return experiments that can run here; raise if one that is named cannot."""
     chosen = []
-    for experiment in map(get_experiment, select_keys(keys)):
+    experiments, named = select_experiments(keys, owner="reproduce")
+    for experiment in experiments:
         params = preset_params(experiment, preset)
         # Real data is used if all of its files are there. The parameters then differ,
         # and so does the folder of the result.
@@ -186,7 +187,7 @@ def _choose(
             chosen.append((experiment, params))
         # A key that the caller names must run or raise; one that only a pattern matches
         # is left out with a notice.
-        elif experiment.key in keys:
+        elif experiment.key in named:
             raise Missing(f"reproduce: {experiment.key} {reason}")
         else:
             listener.leave_out(experiment.key, reason)
@@ -265,15 +266,19 @@ class _Order:
         if any(getattr(result, name) != value for name, value in self.request.items()):
             raise StoreError(
                 f"store: `{self.folder}` must be the result of {self.experiment.key} "
-                f"with these parameters; got another one, of {result.key}. Run "
-                f"`eigenheads reproduce {self.experiment.key}` with --force to compute "
-                "it again, or remove the folder."
+                f"with these parameters; got another one, of {result.key}. Reproduce "
+                f"{self.experiment.key} with --force to compute it again, or remove "
+                "the folder."
             )
         # Claims are judged again, which is fast; the simulation is not repeated.
         return replace(result, claims=self._claims(result.table))
 
     def compute(self, *, afresh: bool) -> Result:
         """Simulate, check, draw and store; after a kill, only the missing jobs."""
+        with explaining_errors(self.experiment, owner="reproduce"):
+            return self._compute(afresh)
+
+    def _compute(self, afresh: bool) -> Result:
         rng = experiment_rng(self.experiment.key, self.request["seed"])
         begin = time.perf_counter()
         with keeping_jobs(self.folder, afresh=afresh) as finished:
@@ -295,7 +300,8 @@ class _Order:
         return result
 
     def _claims(self, table: Table) -> tuple[Claim, ...]:
-        claims = self.experiment.check(Run(self.params, table))
+        with explaining_errors(self.experiment, owner="reproduce"):
+            claims = self.experiment.check(Run(self.params, table))
         if self.is_changed:
             claims = [replace(claim, undecided=CHANGED_SETTING) for claim in claims]
         return tuple(claims)
@@ -313,7 +319,11 @@ def _deliver(
 
 
 def save_figures(
-    results: Sequence[Result], out: str | PathLike[str], kind: str
+    results: Sequence[Result],
+    out: str | PathLike[str],
+    kind: str,
+    *,
+    experiments: Sequence[Experiment[Any]],
 ) -> list[Path]:
     """Write the figure of each result as ``figure.pdf`` or ``figure.png``.
 
@@ -325,6 +335,8 @@ def save_figures(
         The folder that it wrote to.
     kind
         ``"pdf"`` or ``"png"``; ``"svg"`` is there already.
+    experiments
+        The experiments of these results.
 
     Returns
     -------
@@ -332,13 +344,14 @@ def save_figures(
         The files.
     """
     check_choice("figure", kind, ("pdf", "png", "svg"), owner="reproduce")
-    paths = []
+    paths, by_key = [], {experiment.key: experiment for experiment in experiments}
     for result in results:
         names = ("key", "preset", "seed", "params", "version")
         request = {name: getattr(result, name) for name in names}
         path = result_folder(Path(out), **request) / f"figure.{kind}"
         if kind != "svg":
-            experiment, run = get_experiment(result.key), stored_run(result)
+            experiment = by_key[result.key]
+            run = stored_run(experiment, result)
             drawn = render_figure(
                 partial(_draw_on, experiment, run), size=experiment.size, kind=kind
             )
@@ -360,9 +373,8 @@ def draw_experiment(experiment: Experiment[Any], run: Run[Any]) -> bytes:
     return render_svg(lambda figure: experiment.draw(figure, run), size=experiment.size)
 
 
-def stored_run(result: Result) -> Run[Any]:
+def stored_run(experiment: Experiment[Any], result: Result) -> Run[Any]:
     """Return the run of a result, with its parameters as an object again."""
-    experiment = get_experiment(result.key)
     return Run(params_from_json(experiment, result.params), result.table)
 
 
@@ -375,15 +387,6 @@ def library_versions() -> dict[str, str]:
 
 def _jobs(jobs: int) -> int:
     return check_count("jobs", jobs, owner="reproduce")
-
-
-def _patterns(keys: object) -> list[str]:
-    if isinstance(keys, str):
-        return [keys]
-    if not isinstance(keys, Sequence) or not all(isinstance(key, str) for key in keys):
-        contract = "a key, a glob, 'all', or a list of these"
-        fail("keys", contract, keys, owner="reproduce")
-    return list(keys)
 
 
 def writable_folder(out: object, *, owner: str) -> Path:

@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, get_args
@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from eigenheads.extend import (
     MAX_ARRAYS,
     UsageError,
+    check_instance,
+    check_items,
     check_path,
     check_regular,
     escape_controls,
@@ -194,13 +196,27 @@ def _check_plain(value: object) -> None:
             _check_plain(item)
 
 
-def stored_results(root: str | PathLike[str]) -> Iterator[Result]:
-    """Yield every complete result of a known experiment below a folder.
+def stored_results(
+    root: str | PathLike[str], *, experiments: Sequence[Experiment[Any]] = ()
+) -> Iterator[Result]:
+    """Yield every complete result below a folder, in the order of the report.
 
-    In the order of the report; other folders are ignored.
+    Parameters
+    ----------
+    root
+        Folder of results.
+    experiments
+        Experiments of your own whose results are read as well. Folders of other keys
+        are ignored.
     """
     folder = check_path("root", root, owner="stored_results")
-    for key in experiment_keys():
+    users = check_items(
+        "experiments", experiments, "experiments", owner="stored_results"
+    )
+    for experiment in users:
+        check_instance("experiments", experiment, Experiment, owner="stored_results")
+    keys = [*experiment_keys(), *(experiment.key for experiment in users)]
+    for key in dict.fromkeys(keys):
         for path in sorted((folder / key).glob(f"*/{_MANIFEST}")):
             result = load_result(path.parent)
             if result is not None:
@@ -231,8 +247,8 @@ def _damaged(path: Path, why: str) -> StoreError:
     key = "/".join(path.parts[-4:-2])
     return StoreError(
         f"store: `{path}` must be a whole file of a result; got a damaged or foreign "
-        f"one ({why}). Run `eigenheads reproduce {key}` with --force to compute it "
-        "again, or remove its folder."
+        f"one ({why}). Reproduce {key} with --force to compute it again, or remove "
+        "its folder."
     )
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -301,3 +302,69 @@ def test_settings_and_figures_of_reproduce(tmp_path, capsys):
     assert "contradicted" not in shown
     assert main(["reproduce", key, "--set", "lambda=3"]) == 2
     assert "Did you mean 'inverse_temperature'?" in capsys.readouterr().err
+
+
+@pytest.fixture
+def my_module(tmp_path, monkeypatch):
+    """The skeleton of the documentation as a module of the current folder."""
+    skeleton = Path(__file__).parents[3] / "docs" / "developer" / "experiment.py"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "my_module.py").write_text(skeleton.read_text())
+    yield tmp_path
+    sys.modules.pop("my_module", None)
+
+
+def test_an_experiment_of_the_user_works_in_every_command(my_module, capsys):
+    source, key = "my_module:experiments", "author2026/fig1"
+    assert main(["list", source]) == 0
+    assert capsys.readouterr().out == f"{key}\n"
+    assert main(["describe", source]) == 0
+    shown = capsys.readouterr().out
+    assert "Run it: eigenheads reproduce my_module:experiment --preset demo" in shown
+    arguments = ["reproduce", source, "--preset", "smoke", "--figure", "pdf"]
+    assert main(arguments) == 0
+    assert "largest standardised mean of all runs" in capsys.readouterr().out
+    assert list(Path("results").glob(f"{key}/smoke-*/figure.pdf"))
+    page = Path("results/report.html").read_text("utf-8")
+    assert "Means of normal samples concentrate" in page
+    assert "eigenheads reproduce my_module:experiment --preset smoke --seed 0" in page
+    assert '<h2 id="author2026">author2026</h2>' in page
+    # The file is compared by its bytes; a stored result says how it was made.
+    assert main(arguments) == 0
+    version = re.escape(eigenheads.__version__) + r"\+\w{10}"
+    assert re.search(rf"stored on .* by version {version}\)", capsys.readouterr().err)
+    assert main([*arguments, "--force"]) == 0
+    assert "stored on" not in capsys.readouterr().err
+    # A folder alone imports nothing: without the module, its results are not shown.
+    assert main(["report"]) == 2
+    assert "without a matching one" in capsys.readouterr().err
+    assert main(["report", source]) == 0
+    grid = ["--grid", "n_samples=10,100", "--seeds", "2", "--preset", "smoke"]
+    assert main(["sweep", source, *grid, "--jobs", "1"]) == 0
+    assert "Cells computed: 4; stored before: 0." in capsys.readouterr().out
+
+
+def test_workers_find_the_module_of_the_user(my_module):
+    call = ["sweep", "my_module:experiment", "--preset", "smoke", "--seeds", "2"]
+    done = subprocess.run(
+        [*COMMAND, *call, "--grid", "n_samples=10,20", "--jobs", "2"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Cells computed: 4" in done.stdout
+
+
+def test_an_error_of_the_users_code_is_one_line_that_names_the_place(my_module, capsys):
+    path = my_module / "my_module.py"
+    path.write_text(path.read_text().replace("rng.standard_normal(", "rng.normale(", 1))
+    assert main(["reproduce", "my_module:experiment", "--preset", "smoke"]) == 2
+    shown = capsys.readouterr().err
+    assert re.search(
+        r"reproduce: author2026/fig1 raised AttributeError: .*"
+        r"\(my_module\.py, line \d+\)\.",
+        shown,
+    )
+    assert "Traceback" not in shown

@@ -1,7 +1,6 @@
 """Readers of files meet any bytes: what was written, or one sentence."""
 
 import copy
-import hashlib
 import json
 import warnings
 
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from tests.hostile.worker import GRAMMAR
 
 from eigenheads._files import read_arrays, write_arrays
-from eigenheads._plotting.svg import embedded_svg
 from eigenheads.probes import ModelProbe, Statistic
 from eigenheads_papers import Result, StoreError, sweep
 from eigenheads_papers._data import using_data
@@ -152,24 +150,6 @@ def test_edited_manifests_are_read_or_refused(folder, path, value):
 @given(path=PLACES, value=JSON)
 def test_many_edited_manifests_are_read_or_refused(folder, path, value):
     check_manifest(folder, path, value)
-
-
-def check_figure(folder, edits):
-    content = edited((folder / "figure.svg").read_bytes(), edits)
-    try:
-        text = embedded_svg(content, "x")
-    except ValueError as error:
-        assert "`figure` must be an SVG drawing" in str(error)
-        return
-    assert text.startswith("<svg")
-    assert "<script" not in text
-    assert hashlib.sha256(text.encode()).digest()
-
-
-@FEW
-@given(edits=EDITS)
-def test_edited_figures_are_embedded_or_refused(folder, edits):
-    check_figure(folder, edits)
 
 
 CELLS = {

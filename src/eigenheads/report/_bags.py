@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader
-from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone, is_classifier
 
@@ -14,7 +13,7 @@ import eigenheads
 from eigenheads._checks import Got, as_numpy, check_count, check_path, fail
 from eigenheads._files import write_atomically
 from eigenheads._plotting.bags import draw_weights, last_estimator
-from eigenheads._plotting.svg import embedded_svg, render_svg
+from eigenheads._plotting.svg import data_address, render_svg
 from eigenheads.estimators import (
     BagComparison,
     PooledBagClassifier,
@@ -129,7 +128,7 @@ def write_bag_summary(
         scoring=_NAMES.get(comparison.scoring, comparison.scoring).removeprefix("the "),
         verdict=verdict,
         sentences=sentences,
-        svg=Markup(_drawing(weights)),  # drawn here, from numbers alone
+        figure=data_address(_drawing(weights)),
     )
     write_atomically(target, lambda file: _write(file, page.encode()))
     return target
@@ -240,13 +239,12 @@ def _verdict(p_value: float, n: int, low: float, gap: float, peak: float) -> str
     return "There is no sign that single tokens decide: mean pooling is as good."
 
 
-def _drawing(weights: list[NDArray[Any]]) -> str:
+def _drawing(weights: list[NDArray[Any]]) -> bytes:
     """Return the weights of some bags, evenly spaced over all, as SVG."""
     count = min(_SHOWN, len(weights))
     chosen = np.linspace(0, len(weights) - 1, count).astype(int)
     titles = [f"bag {index}" for index in chosen]
     shown = [weights[index] for index in chosen]
-    drawn = render_svg(
+    return render_svg(
         lambda figure: draw_weights(figure, shown, titles), size=(6.4, 1.4 * count)
     )
-    return embedded_svg(drawn, "attention")

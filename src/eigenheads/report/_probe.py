@@ -8,7 +8,6 @@ from typing import IO, Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader
-from markupsafe import Markup
 
 import eigenheads
 from eigenheads._checks import (
@@ -20,7 +19,7 @@ from eigenheads._checks import (
 from eigenheads._files import write_atomically
 from eigenheads._notebook import format_number
 from eigenheads._plotting.heads import HeadMap, draw_head_maps, head_maps_size
-from eigenheads._plotting.svg import embedded_svg, render_svg
+from eigenheads._plotting.svg import data_address, render_svg
 from eigenheads.probes import ModelProbe
 from eigenheads.probes._nulls import NULL_TEXTS
 from eigenheads.probes._result import LEVEL
@@ -146,8 +145,6 @@ def _questions(probe: ModelProbe) -> list[dict[str, Any]]:
         rows[row["statistic"]].append(row)
     found = []
     for number, (question, names) in enumerate(questions(probe).items()):
-        # The prefix keeps the ids of several figures on the page apart.
-        svg = embedded_svg(question_figure(probe, names), f"question-{number}")
         counts = "; ".join(
             f"{name.replace('_', ' ')}: {probe.stands_out(name, LEVEL).sum()} heads"
             for name in names
@@ -156,7 +153,7 @@ def _questions(probe: ModelProbe) -> list[dict[str, Any]]:
             {
                 "id": f"question-{number}",
                 "question": question,
-                "svg": Markup(svg),  # drawn here, from numbers alone
+                "figure": data_address(question_figure(probe, names)),
                 "alt": f"Heat maps, layers by heads. Heads that stand out: {counts}.",
                 "sections": [_section(probe, name, rows[name]) for name in names],
             }
@@ -182,13 +179,12 @@ def _section(
 ) -> dict[str, Any]:
     name = statistic.replace("_", "-")
     counts = "; ".join(f"{row['null']} {found_text(row)}" for row in rows)
-    svg = embedded_svg(statistic_figure(probe, statistic), name)
     return {
         "id": name,
         "name": statistic.replace("_", " "),
         "about": probe[statistic].about,
         "rows": rows,
-        "svg": Markup(svg),  # drawn here from numbers
+        "figure": data_address(statistic_figure(probe, statistic)),
         "alt": f"Heat maps of {statistic}. Heads that stand out: {counts}.",
         "n_found": int(probe.stands_out(statistic, LEVEL).sum()),
         "n_heads": int(np.isfinite(probe[statistic].observed).sum()),

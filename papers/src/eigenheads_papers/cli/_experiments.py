@@ -15,39 +15,60 @@ from eigenheads.cli.status import EXIT_CHANGED, EXIT_OK, say
 from eigenheads.extend import check_choice
 from eigenheads_papers.cli._recipes import evaluate_for_claims, is_first_process
 
+_KEY_HELP = (
+    "Key of an experiment (`eigenheads list` shows them), or module:object of your own."
+)
+_KEYS_HELP = (
+    "Keys, a paper's name, globs such as 'marion2025/fig3*', 'all', or module:object "
+    "with experiments of your own; the module may be in the current folder."
+)
 Out = Annotated[Path, typer.Option("--out", help="Folder of results.")]
 
 
-def list_command() -> None:
-    """List the experiments by paper: key, title, and time at presets demo and paper.
+def list_command(
+    keys: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEYS]", help=_KEYS_HELP, show_default="all"),
+    ] = None,
+) -> None:
+    """List experiments by paper: key, title, and time at presets demo and paper.
 
     If the output is not a terminal, print one key per line and nothing else.
     """
-    from eigenheads_papers import experiment_keys, get_experiment
+    from eigenheads_papers import experiment_keys
     from eigenheads_papers._catalogue import estimated_seconds, told_duration
-    from eigenheads_papers._registry import get_paper
+    from eigenheads_papers._registry import paper_of, select_experiments
 
     # For scripts: `eigenheads list | xargs ...`.
-    if not sys.stdout.isatty():
+    if not keys and not sys.stdout.isatty():
         print(*experiment_keys(), sep="\n")
         return
+    experiments, _ = select_experiments(keys or "all", owner="list")
+    if not sys.stdout.isatty():
+        print(*(experiment.key for experiment in experiments), sep="\n")
+        return
     console = Console()
-    papers = dict.fromkeys(key.partition("/")[0] for key in experiment_keys())
+    papers = dict.fromkeys(experiment.paper for experiment in experiments)
     for paper in papers:
-        console.print(f"\n[bold]{paper}[/]  {escape(get_paper(paper).title)}")
+        chosen = [experiment for experiment in experiments if experiment.paper == paper]
+        title = paper_of(chosen[0]).title
+        console.print(f"\n[bold]{paper}[/]  {escape(title) if title != paper else ''}")
         table = Table(box=None, show_header=paper == next(iter(papers)), padding=(0, 1))
         # A key that is cut cannot be copied; titles may wrap.
         table.add_column("key", no_wrap=True, min_width=28)
         table.add_column("shows", ratio=1)
         table.add_column("demo", justify="right", no_wrap=True, min_width=6)
         table.add_column("paper", justify="right", no_wrap=True, min_width=6)
-        for key in (key for key in experiment_keys() if key.startswith(f"{paper}/")):
-            experiment = get_experiment(key)
+        for experiment in chosen:
             times = [
-                told_duration(estimated_seconds(experiment, experiment.presets[name]))
+                told_duration(
+                    estimated_seconds(experiment, experiment.presets[name])
+                    if name in experiment.presets
+                    else None
+                )
                 for name in ("demo", "paper")
             ]
-            table.add_row(key, escape(experiment.title), *times)
+            table.add_row(experiment.key, escape(experiment.title), *times)
         console.print(table)
     console.print("\nTimes are estimates for two cores, at presets demo and paper.")
 
@@ -57,7 +78,7 @@ def describe_command(
         str,
         typer.Argument(
             metavar="KEY",
-            help="Key of an experiment; `eigenheads list` shows them.",
+            help=_KEY_HELP,
             show_default=False,
         ),
     ],
@@ -70,6 +91,7 @@ def describe_command(
         table_columns,
         told_duration,
     )
+    from eigenheads_papers._registry import command_name
     from eigenheads_papers._run import obstacle
 
     experiment = get_experiment(key, owner="describe")
@@ -89,12 +111,16 @@ def describe_command(
         for name, params in experiment.presets.items()
     )
     console.print(f"Time on two cores, estimated: {times}.")
-    console.print(f"Columns of the table: {', '.join(table_columns(key)) or '–'}.")
-    reason = obstacle(experiment, experiment.presets["paper"])
+    columns = ", ".join(table_columns(experiment.key)) or "–"
+    console.print(f"Columns of the table: {columns}.")
+    *_, (largest, params) = experiment.presets.items()
+    reason = obstacle(experiment, params)
     if reason:
-        console.print(f"Preset paper: {escape(reason)}")
+        console.print(f"Preset {escape(largest)}: {escape(reason)}")
+    preset = "demo" if "demo" in experiment.presets else next(iter(experiment.presets))
+    name = command_name(experiment) or key
     console.print(
-        f"Run it: eigenheads reproduce {experiment.key} --preset demo", markup=False
+        f"Run it: eigenheads reproduce {name} --preset {preset}", markup=False
     )
 
 
@@ -103,7 +129,7 @@ def reproduce_command(
         list[str],
         typer.Argument(
             metavar="KEYS",
-            help="Keys, a paper's name, globs such as 'marion2025/fig3*', or 'all'.",
+            help=_KEYS_HELP,
             show_default=False,
         ),
     ],
@@ -165,12 +191,14 @@ def reproduce_command(
       eigenheads reproduce 'marion2025/fig3*' --preset paper --seed 1
       eigenheads reproduce all --preset smoke --out first-look
       eigenheads reproduce marion2025/fig4 --set d=400 --figure pdf
+      eigenheads reproduce my_module:experiments --preset smoke
       eigenheads reproduce teo2024/imagenet --data /data --runs runs/rpc-0
           --runs runs/symmetric-0 --out my-ledger
     """
     # These imports are local, so that other commands start without the modules.
     from eigenheads.extend import interrupted_between_blocks
     from eigenheads_papers import reproduce
+    from eigenheads_papers._registry import select_experiments
     from eigenheads_papers._run import save_figures
     from eigenheads_papers._settings import parse_settings
     from eigenheads_papers.report import write_report
@@ -182,6 +210,7 @@ def reproduce_command(
             return EXIT_OK
     changed = parse_settings(settings or [], option="set", owner="reproduce")
     check_choice("figure", figure, ("svg", "pdf", "png"), owner="reproduce")
+    experiments, _ = select_experiments(keys, owner="reproduce")
     with interrupted_between_blocks(), ProgressDisplay() as listener:
         results = reproduce(
             keys,
@@ -198,9 +227,9 @@ def reproduce_command(
     if any(result.reused for result in results):
         say("Stored results were read; --force computes them again.")
     if figure != "svg":
-        for file in save_figures(results, out, figure):
+        for file in save_figures(results, out, figure, experiments=experiments):
             say(file)
-    say(f"Report: {write_report(out)}")
+    say(f"Report: {write_report(out, experiments=experiments)}")
     # The exit status tells scripts whether a verdict differs from the record.
     n_changed = sum(len(result.changed) for result in results)
     if n_changed:
@@ -233,6 +262,14 @@ def demo_command(
 
 
 def report_command(
+    experiments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODULE:OBJECT]",
+            help="Experiments of your own whose results the page shows, too.",
+            show_default=False,
+        ),
+    ] = None,
     out: Out = Path("results"),
     preset: Annotated[
         str | None,
@@ -249,7 +286,8 @@ def report_command(
     """
     from eigenheads_papers.report import write_report
 
-    say(f"Report: {write_report(out, preset=preset, seed=seed)}")
+    path = write_report(out, preset=preset, seed=seed, experiments=experiments or ())
+    say(f"Report: {path}")
 
 
 def sweep_command(
@@ -257,7 +295,7 @@ def sweep_command(
         str,
         typer.Argument(
             metavar="EXPERIMENT",
-            help="Key of an experiment; `eigenheads list` shows them.",
+            help=_KEY_HELP,
             show_default=False,
         ),
     ],

@@ -1,15 +1,13 @@
 """The report of reproductions: one HTML page with claims, figures and settings."""
 
 import json
-import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader
-from markupsafe import Markup
 
 import eigenheads
 from eigenheads.extend import (
@@ -22,7 +20,7 @@ from eigenheads.extend import (
     fail,
     write_atomically,
 )
-from eigenheads.extend.drawing import embedded_svg
+from eigenheads.extend.drawing import data_address
 from eigenheads_papers import (
     Claim,
     Experiment,
@@ -37,7 +35,15 @@ from eigenheads_papers._claims import (
     format_expected,
     format_measured,
 )
-from eigenheads_papers._registry import PRESETS, get_paper, preset_params
+from eigenheads_papers._registry import (
+    PAPERS,
+    PRESETS,
+    command_name,
+    explaining_errors,
+    paper_of,
+    preset_params,
+    select_experiments,
+)
 from eigenheads_papers._run import stored_run
 from eigenheads_papers._store import plain_params
 from eigenheads_papers._untested import untested_claims
@@ -55,6 +61,7 @@ def write_report(
     *,
     preset: str | None = None,
     seed: int | None = None,
+    experiments: Sequence[str | Experiment[Any]] = (),
 ) -> Path:
     """Write ``report.html`` from the results in a folder, without simulating.
 
@@ -65,6 +72,10 @@ def write_report(
     preset, seed
         Show only results of this preset or seed. None shows the newest result of each
         key.
+    experiments
+        Experiments of your own whose results the page shows as well, or
+        ``"module:object"``. Results of other keys are left out: nothing that a stored
+        file names is imported.
 
     Returns
     -------
@@ -74,17 +85,24 @@ def write_report(
     if not isinstance(out, str | PathLike):
         fail("out", "the path of a folder", out, owner="report")
     root = check_path("out", out, owner="report")
+    users = select_experiments(experiments, owner="report")[0] if experiments else []
     if preset is not None:
-        check_choice("preset", preset, PRESETS, owner="report")
+        presets = [
+            *PRESETS,
+            *(name for experiment in users for name in experiment.presets),
+        ]
+        check_choice("preset", preset, list(dict.fromkeys(presets)), owner="report")
     if seed is not None:
         check_count("seed", seed, owner="report", minimum=0)
-    results = newest_results(stored_results(root), preset=preset, seed=seed)
+    results = newest_results(
+        stored_results(root, experiments=users), preset=preset, seed=seed
+    )
     if not results:
         hint = "Run `eigenheads reproduce` first."
         got = Got(f"{str(root)!r} without a matching one")
         contract = "a folder with results of `eigenheads reproduce`"
         fail("out", contract, got, owner="report", hint=hint)
-    page = render_report(results)
+    page = render_report(results, experiments=users)
     path = root / "report.html"
     write_atomically(path, lambda file: _write(file, page.encode()))
     return path
@@ -93,7 +111,7 @@ def write_report(
 def newest_results(
     results: Iterable[Result], *, preset: str | None = None, seed: int | None = None
 ) -> list[Result]:
-    """Return the newest result of each registered key, in the order of the report."""
+    """Return the newest result of each key, in the order of the results."""
     newest: dict[str, Result] = {}
     for result in results:
         if preset not in (None, result.preset) or seed not in (None, result.seed):
@@ -101,11 +119,21 @@ def newest_results(
         known = newest.get(result.key)
         if known is None or result.created >= known.created:
             newest[result.key] = result
-    return [newest[key] for key in experiment_keys() if key in newest]
+    return list(newest.values())
 
 
-def render_report(results: Iterable[Result]) -> str:
-    """Return the report of results as HTML text."""
+def render_report(
+    results: Iterable[Result], *, experiments: Iterable[Experiment[Any]] = ()
+) -> str:
+    """Return the report of results as HTML text.
+
+    Parameters
+    ----------
+    results
+        What :func:`~eigenheads_papers.reproduce` returned, or stored.
+    experiments
+        The experiments of your own among them.
+    """
     environment = Environment(
         # The style sheet is that of the library's own pages.
         loader=ChoiceLoader(
@@ -121,6 +149,9 @@ def render_report(results: Iterable[Result]) -> str:
     environment.filters["expectation"] = format_expected
     environment.filters["measurement"] = format_measured
     environment.tests["judged"] = _is_judged
+    owner = "render_report"
+    given = check_items("experiments", experiments, "experiments", owner=owner)
+    users = {e.key: e for e in (get_experiment(each, owner=owner) for each in given)}
     papers: dict[str, list[dict[str, Any]]] = {}
     results = check_items("results", results, "results", owner="render_report")
     for result in results:
@@ -130,15 +161,16 @@ def render_report(results: Iterable[Result]) -> str:
     for claim in (claim for result in results for claim in result.claims):
         made.setdefault(claim.paper, []).append(claim)
     for result in results:
-        papers.setdefault(result.key.partition("/")[0], []).append(_section(result))
+        experiment = users.get(result.key) or get_experiment(result.key, owner=owner)
+        section = _section(experiment, result)
+        papers.setdefault(experiment.paper, []).append(section)
     return environment.get_template("report.html.jinja").render(
         papers=[
             {
-                "paper": get_paper(key),
+                "paper": paper_of(sections[0]["experiment"]),
                 "sections": sections,
                 "shown": _thumbnail(sections),
-                "untested": untested_claims(key),
-                **_tally(key, sections, made.get(key, [])),
+                **_tally(key, sections, made.get(key, []), users),
             }
             for key, sections in papers.items()
         ],
@@ -146,38 +178,40 @@ def render_report(results: Iterable[Result]) -> str:
     )
 
 
-def _section(result: Result) -> dict[str, Any]:
-    experiment = get_experiment(result.key)
+def _section(experiment: Experiment[Any], result: Result) -> dict[str, Any]:
     name = result.key.replace("/", "-").replace("_", "-")
-    svg = embedded_svg(result.figure, name)
-    # The table at the top shows the same drawing again, as a thumbnail.
-    svg = svg.replace("<svg", f'<svg id="{name}-drawing"', 1)
     is_current = result.version == experiment.version
     settings = _changed_settings(experiment, result)
     return {
         "id": name,
         "experiment": experiment,
         "result": result,
-        "svg": Markup(svg),  # drawn here, from numbers alone
-        "view_box": _view_box(svg),
+        "figure": data_address(result.figure),
         "finding": _finding(experiment.title, result.claims),
         "alt": _alt(experiment.title, result.claims),
         "is_current": is_current,
         "table": _table(experiment, result) if is_current else [],
         "settings": settings,
-        "command": " ".join(
-            [
-                f"eigenheads reproduce {result.key}",
-                f"--preset {result.preset} --seed {result.seed}",
-                *(f"--set {shlex.quote(setting)}" for setting in settings),
-            ]
-        ),
+        "command": _command(experiment, result, settings),
     }
+
+
+def _command(
+    experiment: Experiment[Any], result: Result, settings: Sequence[str]
+) -> str:
+    """Return the command that makes a result; nothing if only Python can make it."""
+    name = command_name(experiment)
+    if not name:
+        return ""
+    words = [f"eigenheads reproduce {name}"]
+    words += [f"--preset {shlex.quote(result.preset)} --seed {result.seed}"]
+    words += [f"--set {shlex.quote(setting)}" for setting in settings]
+    return " ".join(words)
 
 
 def _changed_settings(experiment: Experiment[Any], result: Result) -> list[str]:
     """Return the parameters that differ from the preset, as ``--set`` reads them."""
-    if all(map(_is_judged, result.claims)):
+    if all(map(_is_judged, result.claims)) or result.preset not in experiment.presets:
         return []
     usual = preset_params(experiment, result.preset)
     # A run with real data has other parameters than one without, in the same preset.
@@ -204,7 +238,8 @@ def _table(experiment: Experiment[Any], result: Result) -> list[list[str]]:
     """Return the table that an experiment shows of its run, or nothing."""
     if experiment.tabulate is None:
         return []
-    return experiment.tabulate(stored_run(result))
+    with explaining_errors(experiment, owner="report"):
+        return experiment.tabulate(stored_run(experiment, result))
 
 
 def _alt(title: str, claims: Iterable[Claim]) -> str:
@@ -222,11 +257,6 @@ def _finding(title: str, claims: Sequence[Claim]) -> str:
     return f"{title}: {count_verdicts(claims)}"
 
 
-def _view_box(svg: str) -> str:
-    found = re.search(r'\bviewBox="([-\d. ]+)"', svg)
-    return found.group(1) if found else ""
-
-
 def _thumbnail(sections: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the section whose drawing is the thumbnail of the paper."""
     readable = [section for section in sections if section["result"].key in _THUMBNAILS]
@@ -234,7 +264,10 @@ def _thumbnail(sections: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _tally(
-    paper: str, sections: list[dict[str, Any]], claims: list[Claim]
+    paper: str,
+    sections: list[dict[str, Any]],
+    claims: list[Claim],
+    users: Mapping[str, Experiment[Any]],
 ) -> dict[str, Any]:
     """Count the paper's own claims by verdict, and our checks apart from them."""
     claims = [claim for claim in claims if _is_judged(claim)]
@@ -245,15 +278,16 @@ def _tally(
         if _is_judged(claim)
     ]
     checks = [claim for claim in measured if claim.is_check]
+    keys = {*experiment_keys(), *users}
     return {
         **{
             f"n_{verdict}": sum(claim.verdict == verdict for claim in claims)
             for verdict in ("held", "contradicted", "undecided")
         },
-        "n_untestable": len(untested_claims(paper)),
+        "untested": untested_claims(paper) if paper in PAPERS else (),
         "n_checks": len(checks),
         "n_passed": sum(claim.verdict == "held" for claim in checks),
-        "n_figures": sum(key.startswith(f"{paper}/") for key in experiment_keys()),
+        "n_figures": sum(key.startswith(f"{paper}/") for key in keys),
         "n_changed": sum(claim.is_changed for claim in measured),
         "seconds": sum(section["result"].seconds for section in sections),
     }

@@ -29,7 +29,7 @@ from eigenheads.extend import (
     write_atomically,
 )
 from eigenheads_papers._core import Cells, Experiment, Run
-from eigenheads_papers._registry import experiment_keys, get_experiment
+from eigenheads_papers._registry import get_experiment, is_registered
 from eigenheads_papers._run import (
     Listener,
     Missing,
@@ -83,7 +83,8 @@ def sweep(  # noqa: PLR0913  (one parameter per option of the command)
     Parameters
     ----------
     key
-        Key of an experiment, or an experiment of your own.
+        Key of an experiment, or an experiment of your own: itself, or as
+        ``"module:object"``.
     grid
         Values by name of a parameter of the preset: a sequence, one value, or a string:
         ``"1e2,1e4"``, ``"0:1:11"`` (evenly spaced), ``"1e2:1e9:8:log"``.
@@ -122,9 +123,7 @@ def sweep(  # noqa: PLR0913  (one parameter per option of the command)
     """
     methods = ("begin", "start", "advance")
     listener = check_listener(listener, owner=OWNER, methods=methods)
-    experiment = (
-        key if isinstance(key, Experiment) else get_experiment(key, owner=OWNER)
-    )
+    experiment = get_experiment(key, owner=OWNER)
     cells = _cells_of(experiment)
     check_choice("preset", preset, list(cells.presets), owner=OWNER)
     reason = obstacle(experiment, experiment.presets[preset])
@@ -147,7 +146,7 @@ def sweep(  # noqa: PLR0913  (one parameter per option of the command)
     ]
     # Workers look registered experiments up by key, and compare versions.
     # The function of another experiment is sent along.
-    run = None if _is_registered(experiment) else cells.run
+    run = None if is_registered(experiment) else cells.run
     blocks = run_cells(
         missing,
         _CellFunction(run, plan.key, plan.version),
@@ -164,7 +163,11 @@ def sweep(  # noqa: PLR0913  (one parameter per option of the command)
 
 
 def tell_plan(
-    key: str, *, grid: Mapping[str, Any], seeds: int | str, preset: str
+    key: str | Experiment[Any],
+    *,
+    grid: Mapping[str, Any],
+    seeds: int | str,
+    preset: str,
 ) -> str:
     """Return one sentence on what a sweep computes, and how to vary parameters.
 
@@ -174,13 +177,14 @@ def tell_plan(
     ...                 preset="smoke"))
     marion2025/fig4 at preset smoke: 2 d, 3 seeds each, 6 cells.
     """
-    cells = _cells_of(get_experiment(key, owner=OWNER))
+    experiment = get_experiment(key, owner=OWNER)
+    cells = _cells_of(experiment)
     check_choice("preset", preset, list(cells.presets), owner=OWNER)
     base = cells.presets[preset]
-    plan = make_plan(key, preset, base, grid, seeds, version="")
+    plan = make_plan(experiment.key, preset, base, grid, seeds, version="")
     each = " × ".join(f"{len(values)} {name}" for name, values in plan.axes.items())
     n_seeds, n_cells = len(plan.seeds), plan.n_cells
-    told = f"{key} at preset {preset}: {each or 'one point'}, "
+    told = f"{experiment.key} at preset {preset}: {each or 'one point'}, "
     told += f"{n_seeds} seed{'s' * (n_seeds != 1)}{' each' if plan.axes else ''}, "
     told += f"{n_cells} cell{'s' * (n_cells != 1)}."
     if plan.axes:
@@ -278,12 +282,6 @@ def _claims_as_numbers(
     numbers = {f"claim_{i:02}": c.measured for i, c in enumerate(claims, start=1)}
     met = [c.verdict == "held" for c in claims if c.verdict != "undecided"]
     return {"held": float(np.mean(met)) if met else float("nan"), **numbers}
-
-
-def _is_registered(experiment: Experiment[Any]) -> bool:
-    """Return whether workers find this very experiment by its key."""
-    known = experiment.key in experiment_keys()
-    return known and get_experiment(experiment.key) is experiment
 
 
 @contextmanager
