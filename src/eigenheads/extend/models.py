@@ -7,11 +7,9 @@ from eigenheads.adapters._probe import probe_captured
 from eigenheads.adapters._screen import ScreenModule
 from eigenheads.adapters._untrained_copy import untrained_copy
 from eigenheads.nn._projections import AbstractAttention
-from eigenheads.robustness._evaluate import ATTACK_FUNCTIONS
 from eigenheads.robustness._text import Encoded, corrupt_texts, read_labelled_texts
 
 __all__ = [
-    "ATTACK_FUNCTIONS",
     "AbstractAttention",
     "Encoded",
     "ScreenModule",
