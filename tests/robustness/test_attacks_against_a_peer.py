@@ -152,3 +152,17 @@ if find_spec("torchattacks"):
                 theirs.append(fooled(model, peer(x, y), y))
         assert 0.1 < np.mean(theirs) < 0.95
         assert abs(np.mean(ours) - np.mean(theirs)) < 0.03
+
+    def test_carlini_and_wagner_succeed_as_often_as_the_peers(trained):
+        """The peer may stop early: ours succeeds at least as often, about as near."""
+        from eigenheads_papers.teo2024.attacks import carlini_wagner
+
+        model, x, y = trained
+        ours = carlini_wagner(model, x, y, weight=10.0, n_steps=100)
+        theirs = torchattacks.CW(model, c=10, kappa=0, steps=100, lr=0.01)(x, y)
+        assert fooled(model, ours, y) >= fooled(model, theirs, y) - 0.02
+        both = (model(ours).argmax(1) != y) & (model(theirs).argmax(1) != y)
+        near, far = (
+            (z - x)[both].flatten(1).norm(dim=1).mean() for z in (ours, theirs)
+        )
+        assert near <= 1.05 * far
