@@ -11,6 +11,7 @@ from eigenheads.functional import KernelPCA, kernel_pca, kernel_pca_values
 from eigenheads_papers import _models, experiment_keys, get_experiment
 from eigenheads_papers._core import Run
 from eigenheads_papers._run import draw_experiment, experiment_rng
+from eigenheads_papers._training import one_thread
 from eigenheads_papers.saritas2025 import (
     _study,
     eigenvalues,
@@ -72,7 +73,7 @@ def test_mixed_values_are_those_that_attention_reads(name):
     torch.manual_seed(0)
     size = reparameterised.Params(d_model=8, n_heads=2)
     model = small_models.SmallViT(
-        reparameterised.VARIANTS[name], architecture="vit", size=size, side=4
+        reparameterised.VARIANTS[name], size=size, side=4
     ).double()
     images = torch.rand(2, 1, 4, 4, dtype=torch.float64)
     attention = model.first_attention
@@ -119,7 +120,7 @@ def test_heads_that_do_kernel_pca_would_be_noticed(monkeypatch):
         return capture
 
     monkeypatch.setattr(_models, "capture", capture_planted)
-    with _models.one_thread():
+    with one_thread():
         found = _study._probe("minilm", _models.minilm()[0], batch, params, 0)
     table = {**smoke_run("saritas2025/values", 0)[1], **found}
     run = Run(params, table)

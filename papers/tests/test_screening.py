@@ -8,7 +8,8 @@ import pytest
 from eigenheads_papers import get_experiment
 from eigenheads_papers._core import Run
 from eigenheads_papers._run import draw_experiment, experiment_rng
-from eigenheads_papers.screening import _inputs, images
+from eigenheads_papers.screening import images
+from eigenheads_papers.teo2024._inputs import load_all_digits
 
 pytestmark = pytest.mark.torch
 KEYS = ("screening/mnist", "screening/photographs")
@@ -83,16 +84,18 @@ def test_gains_and_losses_that_are_planted_are_found():
 
 
 def test_digits_on_photographs_use_other_crops_in_the_test(rng):
-    digits = _inputs.load_all_digits("digits").test[:40]
-    plain = _inputs.compose(digits, photographs=False, trained=True, rng=rng)
+    from eigenheads_papers.screening import _measurement
+
+    digits = load_all_digits("digits").test[:40]
+    plain = _measurement.compose(digits, photographs=False, trained=True, rng=rng)
     assert plain.shape == (40, 1, 28, 28)
-    colour = _inputs.compose(
+    colour = _measurement.compose(
         np.zeros_like(digits), photographs=True, trained=False, rng=rng
     )
     assert colour.shape == (40, 3, 28, 28)
     assert 0 <= colour.min() < colour.max() <= 0.7
     # Where there is ink, the digit is light.
-    whole = _inputs.compose(
+    whole = _measurement.compose(
         np.full_like(digits, 255), photographs=True, trained=True, rng=rng
     )
     assert whole.min() >= 0.7 - 1e-6
@@ -109,8 +112,10 @@ def test_the_mask_of_the_experiment_is_what_screen_tokens_hides(rng):
     from eigenheads_papers.screening import _measurement
 
     params = get_experiment(KEYS[0]).presets["smoke"]
-    digits = _inputs.load_all_digits("digits")
-    pixels = _inputs.compose(digits.test, photographs=False, trained=False, rng=rng)
+    digits = load_all_digits("digits")
+    pixels = _measurement.compose(
+        digits.test, photographs=False, trained=False, rng=rng
+    )
     torch.manual_seed(0)
     model = _measurement.PatchClassifier(params, 1).eval()
     bench = _measurement._Bench(
@@ -134,7 +139,7 @@ def test_the_mask_of_the_experiment_is_what_screen_tokens_hides(rng):
     # An aimed attack changes chosen patches alone, and fits better than another.
     from eigenheads.functional import token_distances
 
-    places = _inputs.random_places(30, 16, 4, rng)
+    places = _measurement.random_places(30, 16, 4, rng)
     found = {}
     for is_aimed in (False, True):
         attacked = bench.patch_attack(places, is_aimed=is_aimed)

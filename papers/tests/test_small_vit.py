@@ -100,7 +100,7 @@ def test_the_program_s_statistic_is_that_of_its_formula():
     """By hand: the numerator without scale, the normaliser from the first weight."""
     import torch
 
-    from eigenheads_papers.teo2024 import _program
+    from eigenheads_papers.teo2024 import _models as small_models
 
     batch = _models.held_out(2)[0]
     with torch.random.fork_rng(devices=[]):
@@ -108,8 +108,8 @@ def test_the_program_s_statistic_is_that_of_its_formula():
         body, _ = _models._build(_models.ViT(width=8, n_heads=2, n_layers=1))
     body.train()
     before = body[1].layers[0].self_attn.in_proj_weight
-    _program.standardize_attention(body)
-    found = _program.program_loss(body, batch)
+    small_models.standardize_attention(body)
+    found = small_models.program_loss(body, batch)
     layer = body[1].layers[0]
     assert layer.self_attn.in_proj_weight is before
     with torch.no_grad():

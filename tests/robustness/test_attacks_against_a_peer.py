@@ -15,7 +15,6 @@ from torch.nn import functional as F  # noqa: E402
 
 from eigenheads.robustness import (  # noqa: E402
     apgd,
-    carlini_wagner,
     fgsm,
     pgd,
     spsa,
@@ -156,6 +155,8 @@ if find_spec("torchattacks"):
 
     def test_carlini_and_wagner_succeed_as_often_as_the_peers(trained):
         """The peer may stop early: ours succeeds at least as often, about as near."""
+        from eigenheads_papers.teo2024.attacks import carlini_wagner
+
         model, x, y = trained
         ours = carlini_wagner(model, x, y, weight=10.0, n_steps=100)
         theirs = torchattacks.CW(model, c=10, kappa=0, steps=100, lr=0.01)(x, y)

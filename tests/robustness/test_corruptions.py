@@ -6,9 +6,13 @@ from PIL import Image
 from scipy import ndimage
 
 torch = pytest.importorskip("torch")
-from eigenheads.robustness import CORRUPTIONS, IMAGENET_C, corrupt  # noqa: E402
-from eigenheads.robustness import _imagenet_c as imagenet_c  # noqa: E402
-from eigenheads.robustness._imagenet_c import (  # noqa: E402
+from eigenheads.robustness import (  # noqa: E402
+    CORRUPTIONS,
+    IMAGENET_C,
+    _corruptions,
+    corrupt,
+)
+from eigenheads.robustness._corruptions import (  # noqa: E402
     _resolved,
     corrupt_seeded,
 )
@@ -126,7 +130,7 @@ def test_elastic_displacements_are_blurred_with_reflected_edges(severity):
             return noise if shape[0] == 2 else torch.full((1, *shape), 0.5)
 
     ramp = (torch.arange(224.0) / 223)[:, None].expand(1, 1, 224, 224)
-    found = imagenet_c._elastic_transform(ramp, severity - 1, Draws())
+    found = _corruptions._elastic_transform(ramp, severity - 1, Draws())
     alpha, sigma = ((488, 170.8), (488, 19.52), (12.2, 2.44))[severity - 1]
     moved = alpha * ndimage.gaussian_filter(
         2 * noise[0, 0].double().numpy() - 1, sigma, truncate=3, mode="reflect"

@@ -6,7 +6,6 @@ imported when they are asked for.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -15,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from eigenheads.datasets import load_passages
 from eigenheads.extend import FloatArray, advance, weighing
 from eigenheads_papers._core import Table
 from eigenheads_papers._data import data_file
+from eigenheads_papers._training import falling, make_updates, one_thread, seeded
 
 if TYPE_CHECKING:
     from eigenheads.adapters import Capture
@@ -65,20 +64,6 @@ def seed_of(name: str, entropy: int) -> int:
     """Return a seed of 32 bits that depends on a name and the master seed."""
     words = [*name.encode(), entropy]
     return int(np.random.SeedSequence(words).generate_state(1)[0])
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let PyTorch and BLAS sum in one order, whatever the machine's cores."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1):
-            yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,29 +193,28 @@ def train_vit(
     kept = np.arange(len(images)) % 5 != 0
     images, labels = images[kept], labels[kept]
     rng = np.random.default_rng(seed)
-    # PyTorch draws the weights and NumPy the batches. The fork leaves the random state
-    # of the caller as it was.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    # PyTorch draws the weights and NumPy the batches.
+    with seeded(seed):
         body, head = _build(vit)
+
+    def losses() -> Iterator[Any]:
+        for _ in range(vit.n_steps):
+            chosen = rng.integers(len(images), size=vit.batch_size)
+            scores = head(body(vit_batch(images[chosen]))[:, 0])
+            truth = torch.from_numpy(labels[chosen])
+            yield torch.nn.functional.cross_entropy(scores, truth)
+
+    def watch(step: int) -> None:
+        if record:
+            record(step, body, head)
+        advance(1.0)
+
     parameters = [*body.parameters(), *head.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=vit.learning_rate)
     body.train()
     if record:
         record(0, body, head)
-    for step in range(vit.n_steps):
-        optimizer.param_groups[0]["lr"] = vit.learning_rate * (1 - step / vit.n_steps)
-        chosen = rng.integers(len(images), size=vit.batch_size)
-        scores = head(body(vit_batch(images[chosen]))[:, 0])
-        loss = torch.nn.functional.cross_entropy(
-            scores, torch.from_numpy(labels[chosen])
-        )
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        if record:
-            record(step + 1, body, head)
-        advance(1.0)
+    make_updates(optimizer, losses(), falling(vit.n_steps), watch=watch)
     return body.eval(), head.eval()
 
 

@@ -492,7 +492,8 @@ def trained(tmp_path_factory):
 
 
 def check_state(folder, place, value):
-    from eigenheads_papers.recipes._evaluation import describe_model, load_checkpoint
+    from eigenheads_papers.recipes._checkpoints import load_checkpoint
+    from eigenheads_papers.recipes._tables import describe_model
 
     file = folder / "state.json"
     before = file.read_text(encoding="utf-8")

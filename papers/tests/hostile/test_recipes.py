@@ -16,9 +16,9 @@ from PIL import Image  # noqa: E402
 from tests.hostile.worker import GRAMMAR  # noqa: E402
 
 from eigenheads_papers.recipes import evaluate_checkpoints, train_model  # noqa: E402
-from eigenheads_papers.recipes._evaluation import describe_model, load_checkpoint  # noqa: E402
-from eigenheads_papers.recipes._images import read_image  # noqa: E402
-from eigenheads_papers.recipes._text import read_text_words  # noqa: E402
+from eigenheads_papers.recipes._checkpoints import load_checkpoint  # noqa: E402
+from eigenheads_papers.recipes._data import read_image, read_text_words  # noqa: E402
+from eigenheads_papers.recipes._tables import describe_model  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,9 @@ from eigenheads_papers.recipes import (  # noqa: E402
     evaluate_checkpoints,
     train_model,
 )
-from eigenheads_papers.recipes._evaluation import load_checkpoint  # noqa: E402
+from eigenheads_papers.recipes._checkpoints import load_checkpoint  # noqa: E402
+from eigenheads_papers.recipes._evaluation import ALEXNET_ERRORS  # noqa: E402
 from eigenheads_papers.recipes._models import VisionSize  # noqa: E402
-from eigenheads_papers.recipes._scoring import ALEXNET_ERRORS  # noqa: E402
 from eigenheads_papers.recipes._tables import EvaluatedModel, EvaluationRow  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -59,11 +59,13 @@ def test_attacks_in_normalised_units_are_smaller(miniature, run):
 
 def test_all_attacks_in_both_units(miniature, run):
     from eigenheads.robustness import ATTACKS
+    from eigenheads_papers.teo2024.attacks import PAPERS_ATTACKS
 
+    names = [*ATTACKS, *PAPERS_ATTACKS]
     found = evaluate_checkpoints(
         [run],
         data=miniature,
-        attacks=ATTACKS,
+        attacks=names,
         budgets=[2.0],
         units="both",
         n_attacked=2,
@@ -71,7 +73,7 @@ def test_all_attacks_in_both_units(miniature, run):
     clean = values(found)["clean", "top-5"]
     attacked = [row for row in found.rows if row.table == "attack"]
     # Each attack in both units, top-1 and top-5; Carlini and Wagner's has no budget.
-    assert len(attacked) == 2 * (2 * len(ATTACKS) - 1)
+    assert len(attacked) == 2 * (2 * len(names) - 1)
     assert all(0 <= row.value <= 1 for row in attacked) and 0 <= clean <= 1
 
 
@@ -98,7 +100,7 @@ def test_variants_are_columns(miniature, run, tmp_path):
 
 
 def test_screen_hides_what_does_not_fit(miniature):
-    from eigenheads_papers.recipes._screened import ScreenedTransformer
+    from eigenheads_papers.recipes._models import ScreenedTransformer
 
     torch.manual_seed(0)
     size = VisionSize(image=8, patch=4, d_model=16, depth=2, n_heads=2)

@@ -16,7 +16,7 @@ from eigenheads_papers.recipes._augment import (  # noqa: E402
     NoiseErasing,
     smooth_targets,
 )
-from eigenheads_papers.recipes._images import (  # noqa: E402
+from eigenheads_papers.recipes._data import (  # noqa: E402
     ImageFolder,
     ImageReader,
     centre_crop,

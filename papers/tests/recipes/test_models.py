@@ -18,12 +18,13 @@ from eigenheads_papers.recipes import (  # noqa: E402
     LanguageModel,
     VisionTransformer,
 )
-from eigenheads_papers.recipes._attention import VARIANTS, SoftmaxAttention  # noqa: E402
 from eigenheads_papers.recipes._models import (  # noqa: E402
     VIT_TINY,
     LanguageSize,
     VisionSize,
 )
+from eigenheads_papers.teo2024._models import SoftmaxAttention  # noqa: E402
+from eigenheads_papers.teo2024._variants import KINDS  # noqa: E402
 
 pytestmark = pytest.mark.torch
 SLOW = pytest.mark.slow
@@ -49,7 +50,7 @@ def test_vit_tiny_has_deit_tinys_tensors():
     assert VIT_TINY.n_tokens == 197
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", KINDS)
 def test_every_variant_trains_one_step(variant):
     torch.manual_seed(0)
     choice = AttentionChoice(variant=variant, layers="all")
@@ -108,7 +109,7 @@ def test_language_model_does_not_see_the_future():
         torch.testing.assert_close(model(ids)[:, :4], model(changed)[:, :4])
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", KINDS)
 def test_models_can_be_exported(variant):
     torch.manual_seed(0)
     choice = AttentionChoice(variant=variant, layers="all", n_iter=2)
@@ -198,7 +199,7 @@ if find_spec("timm") is not None:
 # The layers themselves are compiled in tests/nn; the others take as long.
 @pytest.mark.parametrize(
     "variant",
-    [one if one == "rpc" else pytest.param(one, marks=SLOW) for one in VARIANTS],
+    [one if one == "rpc" else pytest.param(one, marks=SLOW) for one in KINDS],
 )
 def test_models_compile_into_one_graph(variant):
     torch.manual_seed(0)

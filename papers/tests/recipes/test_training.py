@@ -16,9 +16,9 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import load_file  # noqa: E402
 
 from eigenheads_papers.recipes import AttentionChoice, train_model  # noqa: E402
-from eigenheads_papers.recipes._batches import epoch_order  # noqa: E402
-from eigenheads_papers.recipes._optimization import learning_rate  # noqa: E402
+from eigenheads_papers.recipes._data import epoch_order  # noqa: E402
 from eigenheads_papers.recipes._tasks import PRESETS  # noqa: E402
+from eigenheads_papers.recipes._training import learning_rate  # noqa: E402
 
 pytestmark = pytest.mark.torch
 # One process and two add the same gradients in another order (float32).

@@ -7,11 +7,9 @@ from eigenheads.adapters._probe import untrained_copy
 from eigenheads.adapters._screen import ScreenModule
 from eigenheads.nn._layers import AbstractAttention
 from eigenheads.probes._captured import probe_captured
-from eigenheads.robustness._evaluate import ATTACK_FUNCTIONS
 from eigenheads.robustness._text import Encoded, corrupt_texts, read_labelled_texts
 
 __all__ = [
-    "ATTACK_FUNCTIONS",
     "AbstractAttention",
     "Encoded",
     "ScreenModule",

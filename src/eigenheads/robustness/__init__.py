@@ -8,25 +8,33 @@ except ImportError as error:
     raise _missing("PyTorch", extra="torch", owner="eigenheads.robustness") from error
 
 from eigenheads.robustness._attacks import (
+    ATTACKS,
     apgd,
-    carlini_wagner,
     fgsm,
     pgd,
-    sparse_l1_descent,
+    spsa,
+    square,
+    uniform_noise,
 )
-from eigenheads.robustness._blind_attacks import spsa, square, uniform_noise
 from eigenheads.robustness._corruptions import CORRUPTIONS, IMAGENET_C, corrupt
-from eigenheads.robustness._evaluate import ATTACKS, evaluate_robustness
+from eigenheads.robustness._evaluate import evaluate_robustness
 from eigenheads.robustness._headroom import (
     Headroom,
     HeadroomRow,
     screening_headroom,
 )
-from eigenheads.robustness._masking import GradientMaskingWarning
-from eigenheads.robustness._patches import PATCH_CORRUPTIONS, corrupt_patches
-from eigenheads.robustness._result import Robustness, RobustnessDifference
+from eigenheads.robustness._result import (
+    GradientMaskingWarning,
+    Robustness,
+    RobustnessDifference,
+)
 from eigenheads.robustness._text import TEXT_CORRUPTIONS
-from eigenheads.robustness._tokens import corrupting_tokens, swap_words
+from eigenheads.robustness._tokens import (
+    PATCH_CORRUPTIONS,
+    corrupt_patches,
+    corrupting_tokens,
+    swap_words,
+)
 
 __all__ = [
     "ATTACKS",
@@ -40,7 +48,6 @@ __all__ = [
     "Robustness",
     "RobustnessDifference",
     "apgd",
-    "carlini_wagner",
     "corrupt",
     "corrupt_patches",
     "corrupting_tokens",
@@ -48,7 +55,6 @@ __all__ = [
     "fgsm",
     "pgd",
     "screening_headroom",
-    "sparse_l1_descent",
     "spsa",
     "square",
     "swap_words",

@@ -1,4 +1,4 @@
-"""Checked arguments of attacks: model, inputs, classes, bounds and budget."""
+"""Checked arguments of attacks, and two formulas that most attacks share."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -134,3 +134,15 @@ def _with_checked_logits(model: Any, n_classes: int, owner: str) -> Model:
         return logits
 
     return checked
+
+
+def margin(logits: Tensor, y: Tensor) -> Tensor:
+    """Return the largest wrong logit minus the right one: positive if fooled."""
+    right = logits.gather(1, y[:, None]).squeeze(1)
+    hidden = logits.scatter(1, y[:, None], -torch.inf)
+    return hidden.max(1).values - right
+
+
+def project(at: Tensor, x: Tensor, radius: Budget, bounds: Bounds) -> Tensor:
+    """Return the nearest point within the ball around `x` and the bounds."""
+    return torch.min(torch.max(at, x - radius), x + radius).clamp(*bounds)

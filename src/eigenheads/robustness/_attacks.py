@@ -1,13 +1,13 @@
-"""Attacks that use the gradient of the model.
+"""Attacks with and without the gradient of the model, all in the maximum norm.
 
-FGSM, PGD and APGD change inputs within a maximum norm, sparse descent within a sum of
-absolute changes; Carlini and Wagner's attack looks for the smallest change. Budgets in
-the maximum norm are given in 1/255 of the pixel range, as papers do.
+Budgets are in 1/255 of the pixel range, as in papers.
 """
 
 import math
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
@@ -26,12 +26,12 @@ from eigenheads.robustness._attack_input import (
     Bounds,
     Budget,
     Model,
-    check_attack,
     check_bounded_attack,
+    margin,
+    project,
 )
 
-# Larger numbers overflow in single precision.
-_LARGEST = 1e30
+# --- With gradients ------------------------------------------------------------------
 
 
 def fgsm(
@@ -239,186 +239,6 @@ def apgd(
     return found.detach()
 
 
-def carlini_wagner(
-    model: Model,
-    x: Tensor,
-    y: Tensor,
-    *,
-    weight: float = 1.0,
-    confidence: float = 0.0,
-    n_steps: int = 50,
-    learning_rate: float = 0.01,
-    max_distance: float | None = None,
-    bounds: Bounds = (0.0, 1.0),
-) -> Tensor:
-    r"""Attack by the smallest change that fools the model (Carlini and Wagner 2017).
-
-    Minimises :math:`\lVert x' - x \rVert_2^2 + c \max(z_y - \max_{i \ne y} z_i,
-    -\kappa)` by Adam, over :math:`x'` written as a hyperbolic tangent, which keeps the
-    bounds.
-
-    Parameters
-    ----------
-    model, x, y, bounds
-        As in :func:`fgsm`.
-    weight
-        :math:`c`.
-    confidence
-        :math:`\kappa`: margin of the wrong class.
-    n_steps, learning_rate
-        Of Adam.
-    max_distance
-        Largest allowed Euclidean distance, in units of the range; None for any.
-
-    Returns
-    -------
-    attacked
-        For each input the nearest point found that fools the model, or the input.
-
-    Examples
-    --------
-    >>> import torch
-    >>> x = torch.tensor([[0.55, 0.45]])
-    >>> attacked = carlini_wagner(lambda x: 20 * x, x, torch.tensor([0]))
-    >>> bool(attacked.argmax(1) == 1 and (attacked - x).norm() < 0.2)
-    True
-    """
-    owner = "carlini_wagner"
-    model, x, y, bounds = check_attack(model, x, y, bounds, owner=owner)
-    weight = check_positive("weight", weight, owner=owner)
-    kappa = check_number(
-        "confidence", confidence, owner=owner, minimum=0.0, maximum=_LARGEST
-    )
-    rate = check_positive("learning_rate", learning_rate, owner=owner)
-    check_number("learning_rate", rate, owner=owner, maximum=_LARGEST)
-    n_steps = check_count("n_steps", n_steps, owner=owner)
-    limit = math.inf
-    if max_distance is not None:
-        limit = check_positive("max_distance", max_distance, owner=owner)
-    low, high = bounds
-    # A tangent never reaches the bounds themselves: stay a little inside.
-    inside = (2 * (x.detach() - low) / (high - low) - 1).clamp(-1 + 1e-6, 1 - 1e-6)
-    found, nearest = x.detach().clone(), torch.full((len(x),), math.inf).to(x)
-    with torch.enable_grad():
-        free = torch.atanh(inside).requires_grad_(True)
-        optimizer = torch.optim.Adam([free], lr=rate)
-        for _ in range(n_steps):
-            at = low + (high - low) * (torch.tanh(free) + 1) / 2
-            logits = model(at)
-            squares = (at - x).square().flatten(1).sum(1)
-            with torch.no_grad():
-                distance = squares.sqrt() / (high - low)
-                fools = (margin(logits, y) > 0) & (distance <= limit)
-                closer = fools & (distance < nearest)
-                found[closer], nearest[closer] = at[closer], distance[closer]
-            objective = squares + weight * (-margin(logits, y)).clamp_min(-kappa)
-            optimizer.zero_grad()
-            # Only the inputs' gradient: a backward pass would fill the model's, too.
-            (free.grad,) = torch.autograd.grad(objective.sum(), free)
-            optimizer.step()
-    return found.detach()
-
-
-def sparse_l1_descent(
-    model: Model,
-    x: Tensor,
-    y: Tensor,
-    *,
-    budget: float,
-    n_steps: int = 20,
-    share: float = 0.01,
-    step_size: float | None = None,
-    bounds: Bounds = (0.0, 1.0),
-) -> Tensor:
-    """Attack by steps along few entries (Tramèr and Boneh 2019).
-
-    Each step moves the entries with the largest gradients, and projects onto the ball
-    of the sum of absolute changes.
-
-    Parameters
-    ----------
-    model, x, y, bounds
-        As in :func:`fgsm`.
-    budget
-        Largest sum of absolute changes in units of the range: that many entries could
-        change by the whole range.
-    n_steps
-        Number of steps.
-    share
-        Share of the entries that each step moves.
-    step_size
-        Sum of absolute changes of each step; by default twice the budget over
-        `n_steps`.
-
-    Returns
-    -------
-    attacked
-        Inputs within the budget and the bounds.
-
-    Examples
-    --------
-    >>> import torch
-    >>> x = torch.full((1, 4), 0.5)
-    >>> attacked = sparse_l1_descent(
-    ...     lambda x: x[:, :2], x, torch.tensor([0]), budget=0.2, share=0.25)
-    >>> bool((attacked - x).abs().sum() <= 0.2 + 1e-6), bool(attacked.argmax(1) != 0)
-    (True, True)
-    """
-    owner = "sparse_l1_descent"
-    model, x, y, bounds = check_attack(model, x, y, bounds, owner=owner)
-    width = bounds[1] - bounds[0]
-    radius = width * check_number(
-        "budget", budget, owner=owner, minimum=0.0, maximum=_LARGEST
-    )
-    n_steps = check_count("n_steps", n_steps, owner=owner)
-    share = check_number("share", share, owner=owner, minimum=0.0, maximum=1.0)
-    size = 2 * radius / n_steps
-    if step_size is not None:
-        size = check_positive("step_size", step_size, owner=owner) * width
-        check_number("step_size", size, owner=owner, maximum=_LARGEST)
-    at, n_entries = x.detach().clone(), x[0].numel()
-    n_moved = max(1, round(share * n_entries))
-    for _ in range(n_steps):
-        slope = _gradient(model, at, y)
-        # Entries at a bound cannot move further, so they are no candidates.
-        room = torch.where(slope > 0, at < bounds[1], at > bounds[0])
-        size_of = (slope.abs() * room).flatten(1)
-        chosen = torch.zeros_like(size_of, dtype=torch.bool)
-        chosen.scatter_(1, size_of.topk(n_moved, dim=1).indices, True)
-        signs = torch.where(chosen, slope.flatten(1).sign(), 0.0)
-        count = signs.abs().sum(1, keepdim=True).clamp_min(1.0)
-        at = at + (size * signs / count).view_as(x)
-        at = (x + project_l1(at - x, radius)).clamp(*bounds)
-    return at.detach()
-
-
-def project_l1(change: Tensor, radius: float) -> Tensor:
-    """Return the nearest change whose absolute entries sum to at most `radius`."""
-    # Soft thresholding with the threshold that makes the sum equal to the radius.
-    flat = change.flatten(1)
-    sizes = flat.abs().sort(1, descending=True).values
-    index = torch.arange(1, flat.shape[1] + 1, device=flat.device)
-    excess = (sizes.cumsum(1) - radius) / index
-    # The threshold belongs to the last entry that stays above it.
-    n_kept = (sizes > excess).sum(1, keepdim=True).clamp_min(1)
-    threshold = excess.gather(1, n_kept - 1).clamp_min(0.0)
-    shrunk = flat.sign() * (flat.abs() - threshold).clamp_min(0.0)
-    is_inside = flat.abs().sum(1, keepdim=True) <= radius
-    return torch.where(is_inside, flat, shrunk).view_as(change)
-
-
-def margin(logits: Tensor, y: Tensor) -> Tensor:
-    """Return the largest wrong logit minus the right one: positive if fooled."""
-    right = logits.gather(1, y[:, None]).squeeze(1)
-    hidden = logits.scatter(1, y[:, None], -torch.inf)
-    return hidden.max(1).values - right
-
-
-def project(at: Tensor, x: Tensor, radius: Budget, bounds: Bounds) -> Tensor:
-    """Return the nearest point within the ball around `x` and the bounds."""
-    return torch.min(torch.max(at, x - radius), x + radius).clamp(*bounds)
-
-
 def _gradient(model: Model, x: Tensor, y: Tensor) -> Tensor:
     """Return the gradient of the summed cross-entropy: batches do not interact."""
     return _loss_and_gradient(model, x, y, _cross_entropy)[1]
@@ -463,3 +283,264 @@ def _checkpoints(n_steps: int) -> set[int]:
 
 def _per_input(values: Tensor, x: Tensor) -> Tensor:
     return values.view(-1, *[1] * (x.ndim - 1))
+
+
+# --- Without gradients ---------------------------------------------------------------
+
+
+@torch.no_grad()
+def uniform_noise(
+    model: Model,
+    x: Tensor,
+    y: Tensor,
+    *,
+    budget: Budget,
+    n_draws: int = 1,
+    bounds: Bounds = (0.0, 1.0),
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Add uniform noise, as a baseline for attacks.
+
+    Parameters
+    ----------
+    model, x, y, budget, bounds
+        As in :func:`fgsm`.
+    n_draws
+        Number of draws per input; the one with the largest margin is kept.
+    generator
+        Random numbers.
+
+    Returns
+    -------
+    attacked
+        Inputs within the budget and the bounds.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.full((1, 2), 0.5)
+    >>> noisy = uniform_noise(lambda x: x, x, torch.tensor([0]), budget=8)
+    >>> bool(0 < (noisy - x).abs().max() <= 8 / 255)
+    True
+    """
+    data, radius = check_bounded_attack(
+        budget, model, x, y, bounds, owner="uniform_noise", generator=generator
+    )
+    model, x, y, bounds = data
+    n_draws = check_count("n_draws", n_draws, owner="uniform_noise")
+    best: Tensor | None = None
+    for _ in range(n_draws):
+        noise = torch.rand(x.shape, generator=generator, dtype=x.dtype).to(x.device)
+        tried = (x + radius * (2 * noise - 1)).clamp(*bounds)
+        if n_draws == 1:
+            return tried
+        gain = margin(model(tried), y)
+        if best is None:
+            at, best = tried, gain
+        better = gain > best
+        at[better], best = tried[better], torch.maximum(gain, best)
+    return at
+
+
+@torch.no_grad()
+def spsa(
+    model: Model,
+    x: Tensor,
+    y: Tensor,
+    *,
+    budget: Budget,
+    n_steps: int = 20,
+    n_samples: int = 16,
+    probe: float = 2.55,
+    bounds: Bounds = (0.0, 1.0),
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    r"""Attack by a gradient estimated from pairs of queries (Uesato et al. 2018).
+
+    With random signs :math:`v` and the margin :math:`m`, a step ascends along the mean
+    of :math:`\frac{m(x + cv) - m(x - cv)}{2c} v`, by Adam, and projects.
+
+    Parameters
+    ----------
+    model, x, y, budget, bounds
+        As in :func:`fgsm`.
+    n_steps
+        Number of steps.
+    n_samples
+        Pairs of queries per step.
+    probe
+        :math:`c` in 1/255 of the range.
+    generator
+        Random numbers of the signs.
+
+    Returns
+    -------
+    attacked
+        Inputs within the budget and the bounds.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.full((1, 2), 0.5)
+    >>> attacked = spsa(lambda x: x, x, torch.tensor([0]), budget=8)
+    >>> (255 * (attacked - x)).round().tolist()
+    [[-8.0, 8.0]]
+    """
+    data, radius = check_bounded_attack(
+        budget, model, x, y, bounds, owner="spsa", generator=generator
+    )
+    model, x, y, bounds = data
+    n_steps = check_count("n_steps", n_steps, owner="spsa")
+    n_samples = check_count("n_samples", n_samples, owner="spsa")
+    # The probe has the unit of the budgets.
+    unit = (bounds[1] - bounds[0]) / 255
+    c = unit * check_number("probe", probe, owner="spsa", minimum=1e-6, maximum=1e30)
+    at, first, second = x.clone(), torch.zeros_like(x), torch.zeros_like(x)
+    for step in range(1, n_steps + 1):
+        # Adam on the estimated gradient, with its usual correction of the start.
+        slope = _slope(model, at, y, c, n_samples, generator)
+        first = 0.9 * first + 0.1 * slope
+        second = 0.99 * second + 0.01 * slope.square()
+        scale = (second / (1 - 0.99**step)).sqrt() + 1e-12
+        move = first / (1 - 0.9**step) / scale
+        # Adam's moves are of size one: two budgets in all, so that a far corner is
+        # within reach.
+        at = project(at + 2 * radius / n_steps * move, x, radius, bounds)
+    return at
+
+
+def _slope(
+    model: Model,
+    at: Tensor,
+    y: Tensor,
+    c: float,
+    n_samples: int,
+    generator: torch.Generator | None,
+) -> Tensor:
+    total = torch.zeros_like(at)
+    for _ in range(n_samples):
+        signs = _signs(at.shape, at, generator)
+        # Both queries at once: half the calls, and less memory than one gradient.
+        above, below = model(torch.cat([at + c * signs, at - c * signs])).chunk(2)
+        gain = margin(above, y) - margin(below, y)
+        # There is one difference per input, broadcast over its entries.
+        total += gain.view(-1, *[1] * (at.ndim - 1)) / (2 * c) * signs
+    return total / n_samples
+
+
+@torch.no_grad()
+def square(
+    model: Model,
+    x: Tensor,
+    y: Tensor,
+    *,
+    budget: Budget,
+    n_queries: int = 200,
+    share: float = 0.8,
+    bounds: Bounds = (0.0, 1.0),
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Attack by random search over squares (Andriushchenko et al. 2020).
+
+    It starts with random vertical stripes at the edge of the ball. A query sets a
+    random square of each image to the edge of the ball, one sign per channel; the
+    change is kept for images whose margin grows. The size of the squares follows the
+    published schedule, compressed to `n_queries`. Images that already fool the model
+    are not changed.
+
+    Parameters
+    ----------
+    model, x, y, budget, bounds
+        As in :func:`fgsm`; `x` of shape ``(batch, …, height, width)``.
+    n_queries
+        Queries per image.
+    share
+        Share of the image that the first squares cover.
+    generator
+        Random numbers.
+
+    Returns
+    -------
+    attacked
+        Inputs within the budget and the bounds.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.full((1, 1, 2, 2), 0.5)
+    >>> mean_of_rows = lambda x: x.mean(-1).flatten(1)
+    >>> attacked = square(mean_of_rows, x, torch.tensor([0]), budget=8)
+    >>> mean_of_rows(attacked).argmax(1).tolist()
+    [1]
+    """
+    data, radius = check_bounded_attack(
+        budget, model, x, y, bounds, owner="square", generator=generator, least_axes=3
+    )
+    model, x, y, bounds = data
+    n_queries = check_count("n_queries", n_queries, owner="square")
+    share = check_positive("share", share, owner="square")
+    check_number("share", share, owner="square", maximum=1.0)
+    stripes = _signs((*x.shape[:-2], 1, x.shape[-1]), x, generator)
+    at = project(x + radius * stripes, x, radius, bounds)
+    # A positive margin means that the image is fooled.
+    best = margin(model(at), y)
+    for query in range(n_queries):
+        open_ = (best <= 0).nonzero().squeeze(1)  # images that are not fooled yet
+        if not len(open_):
+            break
+        # Try one square per open image, and keep it where the margin grew.
+        area = share * _shrunk(query / n_queries)
+        signs, inside = _squares(x[open_], area, generator)
+        edge = (x[open_] + radius * signs).clamp(*bounds)
+        tried = torch.where(inside, edge, at[open_])
+        found = margin(model(tried), y[open_])
+        better = found > best[open_]
+        at[open_[better]], best[open_[better]] = tried[better], found[better]
+    return at
+
+
+def _squares(
+    x: Tensor, area: float, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor]:
+    """Return one sign per channel, and one random square of this share per image."""
+    height, width = x.shape[-2:]
+    # A square covers this share of the image: at least one pixel, at most all.
+    side = (area * height * width) ** 0.5
+    tall, wide = (min(max(1, round(side)), limit) for limit in (height, width))
+    ones = [1] * (x.ndim - 3)
+    row, column = (
+        torch.randint(0, limit - size + 1, (len(x),), generator=generator).to(x.device)
+        for limit, size in ((height, tall), (width, wide))
+    )
+    rows = torch.arange(height, device=x.device) - row.view(-1, *ones, 1)
+    columns = torch.arange(width, device=x.device) - column.view(-1, *ones, 1)
+    in_rows, in_columns = (rows >= 0) & (rows < tall), (columns >= 0) & (columns < wide)
+    signs = _signs((*x.shape[:-2], 1, 1), x, generator)
+    return signs, in_rows.unsqueeze(-1) & in_columns.unsqueeze(-2)
+
+
+def _signs(
+    shape: tuple[int, ...], x: Tensor, generator: torch.Generator | None
+) -> Tensor:
+    bits = torch.randint(0, 2, shape, generator=generator)
+    return (2 * bits - 1).to(x)
+
+
+def _shrunk(done: float) -> float:
+    """Return the published schedule's factor when this share of queries is done."""
+    ends = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
+    return 0.5 ** sum(done > end for end in ends)
+
+
+#: Attacks by name: functions of a model, inputs, classes and a budget.
+ATTACKS: Final[Mapping[str, Callable[..., Tensor]]] = MappingProxyType(
+    {
+        "fgsm": fgsm,
+        "pgd": pgd,
+        "spsa": spsa,
+        "square": square,
+        "noise": uniform_noise,
+        "apgd-ce": partial(apgd, loss="ce"),
+        "apgd-dlr": partial(apgd, loss="dlr"),
+    }
+)

@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import Any, Final, Literal, NoReturn
 
 import numpy as np
@@ -20,23 +19,14 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads._parallel import progress_bar
-from eigenheads.robustness._attacks import (
-    apgd,
-    carlini_wagner,
-    fgsm,
-    pgd,
-    sparse_l1_descent,
-)
-from eigenheads.robustness._blind_attacks import spsa, square, uniform_noise
+from eigenheads.robustness._attacks import ATTACKS
 from eigenheads.robustness._corruptions import (
     CORRUPTIONS,
     IMAGENET_C,
     SEVERITIES,
     check_corruption,
 )
-from eigenheads.robustness._differences import compare_outcomes
 from eigenheads.robustness._intervals import PERPLEXITY, measure_runs
-from eigenheads.robustness._masking import warn_of_masking
 from eigenheads.robustness._plan import (
     EvaluationPlan,
     Outcomes,
@@ -54,7 +44,12 @@ from eigenheads.robustness._read import (
     read_outliers,
     read_words,
 )
-from eigenheads.robustness._result import Robustness, RobustnessRow
+from eigenheads.robustness._result import (
+    Robustness,
+    RobustnessRow,
+    compare_outcomes,
+    warn_of_masking,
+)
 from eigenheads.robustness._text import (
     TEXT_CORRUPTIONS,
     plan_texts,
@@ -62,18 +57,11 @@ from eigenheads.robustness._text import (
 )
 
 _OWNER = "evaluate_robustness"
-ATTACK_FUNCTIONS: Final[dict[str, Callable[..., Tensor]]] = {
-    "fgsm": fgsm,
-    "pgd": pgd,
-    "spsa": spsa,
-    "square": square,
-    "noise": uniform_noise,
-    "apgd-ce": partial(apgd, loss="ce"),
-    "apgd-dlr": partial(apgd, loss="dlr"),
-    "carlini-wagner": carlini_wagner,
-    "sparse-l1": sparse_l1_descent,
+# Attacks that one paper names live with it; the papers' `evaluate` takes these names.
+_OF_A_PAPER: Final = {
+    "carlini-wagner": "carlini_wagner",
+    "sparse-l1": "sparse_l1_descent",
 }
-ATTACKS: Final = tuple(ATTACK_FUNCTIONS)
 _USUAL: Final = ("fgsm", "pgd", "spsa", "square")
 Model = nn.Module | Callable[[Tensor], Any]
 Models = Model | Sequence[Model] | Mapping[str, Model | Sequence[Model]]
@@ -128,8 +116,7 @@ def evaluate_robustness(
         ``attack(model, images, labels)`` that returns attacked images. It gets the
         model itself, and chooses its own budget.
     budgets
-        Budgets of the attacks in the maximum norm, in 1/255 of `budget_unit`; for
-        ``"sparse-l1"`` the sum of absolute changes, in whole ranges.
+        Budgets of the attacks in the maximum norm, in 1/255 of `budget_unit`.
     budget_unit
         ``"pixel"``: of the pixel range. ``"normalised"``: of images divided by
         `pixel_std`, as in programs that attack normalised images; a budget then is
@@ -412,25 +399,36 @@ def _read_attacks(attacks: Attacks) -> dict[str, PlannedAttack]:
         given = attacks
     else:
         listed = [attacks] if isinstance(attacks, str) else _each("attacks", attacks)
-        given = {str(name): {} for name in _names("attacks", listed, ATTACKS)}
+        given = {_check_attack("attacks", name): {} for name in listed}
     return {name: _planned(name, value) for name, value in given.items()}
 
 
 def _planned(name: str, value: object) -> PlannedAttack:
     """Return an attack of the user, or one of ours with checked options."""
+    # `attacks=ATTACKS` means all of ours, without options.
+    if value is ATTACKS.get(name):
+        value = {}
     if callable(value):
         return PlannedAttack(value, {}, False, False, False)
-    check_choice("attacks", name, ATTACKS, owner=_OWNER)
+    _check_attack("attacks", name)
     if not isinstance(value, Mapping):
         contract = "a mapping of options, or a callable attack(model, images, labels)"
         fail(f"attacks[{name!r}]", contract, value, owner=_OWNER)
-    function = ATTACK_FUNCTIONS[name]
+    function = ATTACKS[name]
     known = set(inspect.signature(function).parameters)
     # What the evaluation sets itself is no option of the user.
     own = sorted(known - {"model", "x", "y", "budget", "generator", "loss"})
     for option in value:
         check_choice(f"attacks[{name!r}]", option, own, owner=_OWNER)
     return PlannedAttack(function, value, "budget" in known, "generator" in known, True)
+
+
+def _check_attack(name: str, attack: object) -> str:
+    """Return the name of an attack of ours, or raise and say where others are."""
+    if isinstance(attack, str) and attack in _OF_A_PAPER:
+        hint = f"Pass {_OF_A_PAPER[attack]} of eigenheads_papers.teo2024.attacks."
+        fail(name, "an attack of `ATTACKS`", attack, owner=_OWNER, hint=hint)
+    return check_choice(name, attack, list(ATTACKS), owner=_OWNER)
 
 
 def _read_budgets(

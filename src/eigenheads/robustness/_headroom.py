@@ -19,8 +19,8 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads.robustness._intervals import pair_bounds
-from eigenheads.robustness._patches import corrupt_patches
 from eigenheads.robustness._read import read_images
+from eigenheads.robustness._tokens import corrupt_patches
 
 _OWNER = "screening_headroom"
 # More tokens than any model has before its patches.

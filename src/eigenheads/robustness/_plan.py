@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from eigenheads._parallel import advance
 from eigenheads._typing import FloatArray
-from eigenheads.robustness._imagenet_c import corrupt_seeded
+from eigenheads.robustness._corruptions import corrupt_seeded
 from eigenheads.robustness._intervals import AUPR, PERPLEXITY, SHARE, Measure
 from eigenheads.robustness._read import ImageSet, device_of, evaluating, logits_of
 from eigenheads.robustness._tokens import corrupting_tokens, swap_words

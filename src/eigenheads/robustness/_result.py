@@ -1,22 +1,39 @@
-"""Result of an evaluation: a tidy table with intervals."""
+"""Result of an evaluation: rows, differences of models, warning of masked gradients."""
 
 import csv
 import io
 import json
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from os import PathLike
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal
+from typing import IO, TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
 
 from eigenheads._checks import Got, check_path, check_text, fail
 from eigenheads._files import write_atomically
 from eigenheads._notebook import html_table
+from eigenheads.robustness._intervals import (
+    SHARE,
+    Measure,
+    Runs,
+    mean_outcome,
+    pair_bounds,
+    run_bounds,
+)
+from eigenheads.robustness._plan import EvaluationPlan, Outcomes, with_means
 
 if TYPE_CHECKING:
     import pandas
 
 Comparison = Literal["better", "worse", "cannot tell"]
+_LOWER: Final = ("mean corruption error", "perplexity")
+# Attacks in the same norm, with and without gradients: the former should be stronger.
+_WITH_GRADIENT = ("fgsm", "pgd", "apgd-ce", "apgd-dlr")
+_WITHOUT = ("noise", "spsa", "square", *(f"{n} transferred" for n in _WITH_GRADIENT))
+_ONE_POINT = 0.01
 
 
 def check_names(**names: object) -> None:
@@ -273,3 +290,126 @@ def _shown(row: RobustnessRow) -> str:
 
 def _write(file: IO[bytes], text: str) -> None:
     file.write(text.encode())
+
+
+# --- From outcomes -------------------------------------------------------------------
+
+
+def compare_outcomes(
+    counts: Mapping[str, int],
+    outcomes: Outcomes,
+    plan: EvaluationPlan,
+    confidence: float,
+) -> Iterator[RobustnessDifference]:
+    """Yield the differences of each model from the first one.
+
+    Parameters
+    ----------
+    counts
+        Number of training runs of each model, by name.
+    outcomes
+        By condition and run, runs in the order of `counts`.
+    plan
+        The conditions.
+    confidence
+        Confidence of each interval.
+    """
+    names = list(counts)
+    ends = np.cumsum(list(counts.values())).tolist()
+    runs = {
+        name: slice(end - counts[name], end)
+        for name, end in zip(names, ends, strict=True)
+    }
+    for other in names[1:]:
+        # Runs are paired by their order, so there must be as many of each.
+        if counts[other] != counts[names[0]]:
+            continue
+        for metric, condition, level, measure, arrays in with_means(outcomes, plan):
+            found = _difference(
+                arrays[runs[names[0]]],
+                arrays[runs[other]],
+                measure,
+                confidence,
+                model=other,
+                baseline=names[0],
+                metric=metric,
+                condition=condition,
+                level=level,
+            )
+            if found is not None:
+                yield found
+
+
+def _difference(
+    first: Runs, other: Runs, measure: Measure, confidence: float, **names: Any
+) -> RobustnessDifference | None:
+    """Return the difference with an interval, or None if one run has none.
+
+    The interval is the wider of those over runs and over examples. Runs whose
+    differences are equal by chance would have none.
+    """
+    by_run = np.array(
+        [measure.value(b) - measure.value(a) for a, b in zip(first, other, strict=True)]
+    )
+    pairs, bounds = by_run, []
+    # A perplexity or an area is no mean over examples.
+    if measure is SHARE:
+        pairs = np.mean(other, axis=0) - np.mean(first, axis=0)
+        bounds.append(pair_bounds(pairs, confidence))
+    if len(by_run) > 1:
+        bounds.append(run_bounds(by_run, confidence))
+    if not bounds:
+        return None
+    lows, highs, seen = zip(*bounds, strict=True)
+    low, high, value = min(lows), max(highs), float(by_run.mean())
+    verdict: Comparison = "cannot tell"
+    if (low > 0 or high < 0) and low < high:
+        verdict = "better" if (value > 0) != (names["metric"] in _LOWER) else "worse"
+    return RobustnessDifference(
+        **names,
+        value=value,
+        low=low,
+        high=high,
+        verdict=verdict,
+        detectable=max(seen),
+        n_pairs=len(by_run) if len(by_run) > 1 else len(pairs),
+        n_discordant=int(np.count_nonzero(pairs)),
+    )
+
+
+class GradientMaskingWarning(UserWarning):
+    """Warning: gradient attacks are weaker than others; accuracy is overestimated."""
+
+
+def warn_of_masking(name: str, outcomes: Outcomes, plan: EvaluationPlan) -> None:
+    """Warn if the best attack with gradients is weaker than one without.
+
+    Compared are the same examples; the difference must exceed one point and two
+    standard errors.
+    """
+    by_level: dict[float | None, dict[str, np.ndarray[Any, Any]]] = {}
+    for condition, arrays in zip(plan.conditions, outcomes, strict=True):
+        if condition.condition in (*_WITH_GRADIENT, *_WITHOUT):
+            own = by_level.setdefault(condition.level, {})
+            own[condition.condition] = np.mean(arrays, axis=0)
+    for level, found in by_level.items():
+        # FGSM alone may be weak without any masking, so the strongest one counts.
+        strong = [found[one] for one in _WITH_GRADIENT if one in found]
+        if not strong:
+            continue
+        best = min(strong, key=mean_outcome)
+        for other in (one for one in _WITHOUT if one in found):
+            difference = best - found[other]
+            # The examples are the same, so this is the error of paired differences.
+            error = float(np.std(difference)) / max(len(difference), 1) ** 0.5
+            gap = float(difference.mean())
+            if gap > max(_ONE_POINT, 2 * error):
+                warnings.warn(
+                    f"evaluate_robustness: {name!r} keeps {100 * gap:.1f} points more "
+                    f"accuracy under the strongest attack with gradients than under "
+                    f"{other!r} at budget {level:g}. Its gradients may be masked: do "
+                    "not take its accuracy under these attacks for robustness.",
+                    GradientMaskingWarning,
+                    stacklevel=4,
+                )
+                break

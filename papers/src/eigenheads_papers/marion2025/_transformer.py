@@ -1,6 +1,7 @@
 """A small transformer for single-location regression: its training, its directions."""
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from eigenheads.extend import FloatArray
+from eigenheads_papers._training import falling, make_updates, seeded
 
 if TYPE_CHECKING:
     from eigenheads_papers.marion2025.transformers import Params
@@ -78,19 +80,18 @@ def train_and_measure(params: "Params", n_heads: int, seed: int) -> FloatArray:
     """
     generator = torch.Generator().manual_seed(seed)
     task = Task(params, generator)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         model = SmallTransformer(params.d, n_heads, params.hidden)
+
+    def losses() -> Iterator[Tensor]:
+        for _ in range(params.n_steps):
+            tokens, clean, _ = task.draw(params.batch_size)
+            noise = params.noise * torch.randn(len(clean), generator=generator)
+            yield torch.mean((model(tokens)[0] - clean - noise) ** 2)
+
     optimizer = torch.optim.Adam(model.parameters(), lr=params.step_size)
-    for step in range(params.n_steps):
-        # The step falls linearly to zero, so that the end is not noisy.
-        optimizer.param_groups[0]["lr"] = params.step_size * (1 - step / params.n_steps)
-        tokens, clean, _ = task.draw(params.batch_size)
-        noise = params.noise * torch.randn(len(clean), generator=generator)
-        loss = torch.mean((model(tokens)[0] - clean - noise) ** 2)
-        optimizer.zero_grad()
-        torch.autograd.backward(loss)
-        optimizer.step()
+    # The step falls linearly to zero, so that the end is not noisy.
+    make_updates(optimizer, losses(), falling(params.n_steps))
     return _measure(model.eval(), task)
 
 

@@ -8,11 +8,11 @@ import numpy as np
 
 from eigenheads.extend import FloatArray, advance, n_threads
 from eigenheads.extend.drawing import BLUE, ORANGE
-from eigenheads_papers import _models
 from eigenheads_papers._claims import Claim, at_least, at_most, in_family
 from eigenheads_papers._core import Experiment, Run, Table
 from eigenheads_papers._seeds import drawn_seed
 from eigenheads_papers._statistics import mean_estimate
+from eigenheads_papers._training import one_thread
 from eigenheads_papers.sweeps._cells import run_jobs
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
 def _in_one_thread(params: Params, n_heads: int, seed: int) -> FloatArray:
     from eigenheads_papers.marion2025._transformer import train_and_measure
 
-    with _models.one_thread():
+    with one_thread():
         return train_and_measure(params, n_heads, seed)
 
 

@@ -19,6 +19,7 @@ from eigenheads_papers import _models
 from eigenheads_papers._claims import Claim, about, at_least, in_family
 from eigenheads_papers._core import Experiment, Run, Table
 from eigenheads_papers._statistics import Estimate, mean_estimate
+from eigenheads_papers._training import one_thread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -200,7 +201,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     """Draw sentences, encode them, and fit a probe for every layer."""
     seed = int(rng.integers(2**32))
     table: dict[str, FloatArray] = {}
-    with _models.one_thread():
+    with one_thread():
         encoder = _models.minilm()[0]
         # The twin has random weights and shows what needs no learning.
         twin = _models.twins(encoder, 1, seed)[0]

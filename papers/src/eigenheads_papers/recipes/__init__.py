@@ -16,12 +16,14 @@ except ImportError as error:
         package="eigenheads-papers",
     ) from error
 
-from eigenheads_papers.recipes._attention import AttentionChoice
 from eigenheads_papers.recipes._evaluation import evaluate_checkpoints
-from eigenheads_papers.recipes._models import LanguageModel, VisionTransformer
-from eigenheads_papers.recipes._run import TrainingResult
+from eigenheads_papers.recipes._models import (
+    AttentionChoice,
+    LanguageModel,
+    VisionTransformer,
+)
 from eigenheads_papers.recipes._tables import Evaluation
-from eigenheads_papers.recipes._training import train_model
+from eigenheads_papers.recipes._training import TrainingResult, train_model
 
 __all__ = [
     "AttentionChoice",

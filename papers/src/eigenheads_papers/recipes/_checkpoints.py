@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from eigenheads.extend import Got, check_regular, check_stored, fail, write_atomically
+from eigenheads_papers.recipes._tasks import check_record, rebuild_model
 
 _PREFIX = "step-"
 # Bytes of state.json: settings, metrics and the record of a model.
@@ -99,6 +100,38 @@ def load_optimizer(checkpoint: Path, *, owner: str) -> dict[str, Any]:
         got = Got(f"{path} ({type(error).__name__})")
         fail("checkpoint", "a file of plain tensors", got, owner=owner)
     return states
+
+
+def load_checkpoint(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
+    """Return the averaged model of a checkpoint or run, and its state."""
+    folder, owner = Path(path), "evaluate"
+    if (folder / "model" / "state.json").is_file():
+        folder = folder / "model"
+    state = load_state(folder, owner=owner)
+    record: dict[str, Any] = state["record"]
+    contract = "a checkpoint that `eigenheads train` wrote"
+    # A checkpoint holds current and averaged weights. The final model holds the
+    # averaged weights only, as model.safetensors.
+    average = folder / "average.safetensors"
+    weights = load_weights(
+        average if average.is_file() else folder / "model.safetensors", owner=owner
+    )
+    try:
+        check_record(record, n_tensors=len(weights))
+        # The first model has shapes only, so that a forged size needs no memory.
+        with torch.device("meta"):
+            rebuild_model(record).load_state_dict(weights, assign=True)
+        model = rebuild_model(record)
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:120]
+        got = Got(f"{folder}, whose tensors do not fit ({reason})")
+        fail("checkpoint", contract, got, owner=owner)
+    except Exception as error:  # whatever a forged record makes of a model
+        reason = " ".join(str(error).split())[:120]
+        got = Got(f"{folder}, whose record is not that of a model ({reason})")
+        fail("checkpoint", contract, got, owner=owner)
+    return model, state
 
 
 class RunFolder:

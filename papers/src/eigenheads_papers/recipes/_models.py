@@ -4,28 +4,157 @@ The vision transformer has the parameter names and shapes of timm's, so that tim
 checkpoints load here and ours load there.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Self, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from eigenheads.estimators import TokenScreen
 from eigenheads.extend import (
     Got,
+    check_choice,
     check_count,
     check_instance,
     check_items,
     check_number,
+    check_positive,
     fail,
 )
-from eigenheads_papers.recipes._attention import AttentionChoice
+from eigenheads.extend.models import ScreenModule
+from eigenheads_papers.teo2024._models import PreNormBlock, make_attention
+from eigenheads_papers.teo2024._variants import KINDS, AttentionSpec, Kind
 
+_OWNER: Final = "train"
 # Most classes or words: the weights of the last layer stay below some GiB.
 _MAX_OUTPUTS = 10**6
 
 # Mean and standard deviation of the colour channels of ImageNet.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+# As in adapters.screen_tokens.
+_COMPONENTS, _MAX_SHARE = 8, 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionChoice:
+    """Attention of every layer of a model.
+
+    Attributes
+    ----------
+    variant
+        One of ``softmax``, ``symmetric``, ``rpc``, ``scaled-scalar``,
+        ``scaled-matrix``.
+    layers
+        Layers that get the variant: ``first``, ``all``, or the number of leading
+        layers. The default is the paper's: for ``rpc`` the first layer of an image
+        model and the first four of a language model; for the others all layers.
+    rest
+        Attention of the remaining layers: ``symmetric`` or ``softmax``.
+    n_iter, sparsity, threshold, multiplier
+        Options of ``rpc``, as in :class:`~eigenheads.nn.RPCAttention`. The default
+        threshold is that of the authors' program, which made the printed numbers. With
+        an infinite `sparsity` nothing is flagged.
+    query_steps
+        Softmaxes of ``rpc`` that queries enter: ``none`` (the cleaned keys serve as
+        queries, as in the paper's symmetric models), ``last`` or ``every`` (its
+        asymmetric models).
+    """
+
+    variant: str = "softmax"
+    layers: str | None = None
+    rest: str = "symmetric"
+    n_iter: int = 4
+    sparsity: float = 4.0
+    threshold: str = "reference"
+    multiplier: str = "paper"
+    query_steps: str = "none"
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_choice("variant", self.variant, KINDS, owner=_OWNER)
+        check_choice("rest", self.rest, ("symmetric", "softmax"), owner=_OWNER)
+        check_choice("threshold", self.threshold, ("paper", "reference"), owner=_OWNER)
+        check_choice("multiplier", self.multiplier, ("paper", "admm"), owner=_OWNER)
+        steps = ("none", "last", "every")
+        check_choice("query_steps", self.query_steps, steps, owner=_OWNER)
+        check_count("n_iter", self.n_iter, owner=_OWNER)
+        is_endless = isinstance(self.sparsity, float) and self.sparsity == math.inf
+        if not is_endless:  # with infinity nothing is flagged
+            check_positive("sparsity", self.sparsity, owner=_OWNER)
+        layers = self.layers
+        if layers is None:
+            return
+        number = "0*[1-9][0-9]{0,8}"
+        if not isinstance(layers, str) or not re.fullmatch(
+            f"first|all|{number}", layers
+        ):
+            contract = "'first', 'all' or a number of layers"
+            fail("layers", contract, layers, owner=_OWNER)
+
+    @classmethod
+    def read(cls, record: dict[str, Any]) -> Self:
+        """Return the choice that :meth:`record` described."""
+        return cls(**record)
+
+    def record(self) -> dict[str, Any]:
+        """Return the options as plain data."""
+        return asdict(self)
+
+    def n_leading(self, depth: int, default: int) -> int:
+        """Return how many leading layers get the variant.
+
+        `default` is the number of leading ``rpc`` layers of this kind of model.
+        """
+        if self.layers is None:
+            return min(default, depth) if self.variant == "rpc" else depth
+        if self.layers == "all":
+            return depth
+        return 1 if self.layers == "first" else min(int(self.layers), depth)
+
+    def label(self, depth: int, default: int) -> str:
+        """Return a short name of the attention of a whole model.
+
+        Models with equal labels differ in nothing but their seeds and sizes.
+        """
+        if self.variant != "rpc":
+            n_leading = self.n_leading(depth, default)
+            where = "" if n_leading == depth else f", {n_leading} of {depth} layers"
+            return self.variant + where
+        n_leading = self.n_leading(depth, default)
+        where = "all layers" if n_leading == depth else f"{n_leading} of {depth} layers"
+        parts = [f"rpc n={self.n_iter}", where]
+        # Only options that differ from the defaults are named.
+        for name in ("sparsity", "threshold", "multiplier", "query_steps", "rest"):
+            value = getattr(self, name)
+            if value != getattr(type(self), name):
+                shown = f"{value:g}" if isinstance(value, float) else value
+                parts.append(f"{name} {shown}")
+        return ", ".join(parts)
+
+    def specs(self, depth: int, default: int) -> list[AttentionSpec]:
+        """Return the attention of every layer."""
+        options: dict[str, Any] = {}
+        if self.variant == "rpc":
+            options = {
+                "n_iter": self.n_iter,
+                "sparsity": self.sparsity,
+                "threshold": self.threshold,
+                "multiplier": self.multiplier,
+                "symmetric": self.query_steps == "none",
+                "query_steps": "every" if self.query_steps == "every" else "last",
+            }
+        n_leading = self.n_leading(depth, default)
+        leading = AttentionSpec(cast(Kind, self.variant), options)
+        rest = AttentionSpec(cast(Kind, self.rest))
+        return [leading] * n_leading + [rest] * (depth - n_leading)
+
+
+# --- Images --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,23 +177,6 @@ VIT_TINY = VisionSize()
 VIT_BASE = VisionSize(d_model=768, n_heads=12)
 
 
-class DropPath(nn.Module):
-    """Drop a residual branch per example with a given probability, in training."""
-
-    def __init__(self, probability: float) -> None:
-        super().__init__()
-        self.probability = probability
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the branch, or zero, rescaled to keep its mean."""
-        if not self.training or self.probability == 0.0:
-            return x
-        keep = 1.0 - self.probability
-        # There is one draw per example, broadcast over tokens and channels.
-        kept = x.new_empty((len(x),) + (1,) * (x.ndim - 1)).bernoulli_(keep)
-        return x * kept / keep
-
-
 class PatchEmbedding(nn.Module):
     """Cut an image into patches and project each to a token."""
 
@@ -77,59 +189,6 @@ class PatchEmbedding(nn.Module):
         """Return ``(batch, patches, d_model)``."""
         tokens: Tensor = self.proj(x)
         return tokens.flatten(2).mT
-
-
-class FeedForward(nn.Module):
-    """Two linear maps with a GELU between them, under timm's names."""
-
-    def __init__(self, d_model: int, d_hidden: int, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(d_model, d_hidden)
-        self.fc2 = nn.Linear(d_hidden, d_model)
-        self.drop = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the transformed tokens."""
-        hidden = self.drop(nn.functional.gelu(self.fc1(x)))
-        return self.drop(self.fc2(hidden))
-
-
-class PreNormBlock(nn.Module):
-    """Attention and feed-forward branches, each normalised first."""
-
-    def __init__(
-        self,
-        d_model: int,
-        attention: nn.Module,
-        *,
-        d_hidden: int,
-        drop_path: float = 0.0,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.norm1 = nn.LayerNorm(d_model, eps=1e-6)
-        self.attn = attention
-        self.norm2 = nn.LayerNorm(d_model, eps=1e-6)
-        self.mlp = FeedForward(d_model, d_hidden, dropout)
-        self.drop_path = DropPath(drop_path)
-
-    def forward(self, x: Tensor, attn_mask: Tensor | None = None) -> Tensor:
-        """Mix tokens, then channels."""
-        x = x + self.drop_path(self.attn(self.norm1(x), attn_mask))
-        return x + self.drop_path(self.mlp(self.norm2(x)))
-
-
-def _check_choice(attention: AttentionChoice | None, *, owner: str) -> AttentionChoice:
-    if attention is None:
-        return AttentionChoice()
-    return check_instance("attention", attention, AttentionChoice, owner=owner)
-
-
-def _check_channels(name: str, values: object, *, owner: str) -> list[float]:
-    items = check_items(name, values, "three numbers", owner=owner)
-    if len(items) != 3:
-        fail(name, "three numbers", Got(f"{len(items)} of them"), owner=owner)
-    return [check_number(name, one, owner=owner) for one in items]
 
 
 class VisionTransformer(nn.Module):
@@ -181,11 +240,11 @@ class VisionTransformer(nn.Module):
         self.blocks = nn.ModuleList(
             PreNormBlock(
                 d_model,
-                choice.build(kind, d_model, size.n_heads, n_tokens=size.n_tokens),
+                make_attention(layer, d_model, size.n_heads, n_tokens=size.n_tokens),
                 d_hidden=4 * d_model,
                 drop_path=rate,
             )
-            for kind, rate in zip(choice.kinds(size.depth, 1), rates, strict=True)
+            for layer, rate in zip(choice.specs(size.depth, 1), rates, strict=True)
         )
         self.norm = nn.LayerNorm(d_model, eps=1e-6)
         self.head = nn.Linear(d_model, n_classes)
@@ -228,6 +287,55 @@ class VisionTransformer(nn.Module):
         return logits
 
 
+class ScreenedTransformer(nn.Module):
+    """A vision transformer behind a screen of its embedded tokens.
+
+    It does what :func:`eigenheads.adapters.screen_tokens` does to other models: tokens
+    over the held-out quantile of clean tokens are hidden from all layers, whatever
+    their attention.
+
+    Parameters
+    ----------
+    model
+        The trained model; its weights are not changed.
+    calibration
+        Batches of clean images, the same in each iteration.
+    """
+
+    def __init__(self, model: VisionTransformer, calibration: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.model = model
+        screen = TokenScreen(_COMPONENTS, max_share=_MAX_SHARE)
+        screen.fit_blocks(lambda: _embedded(model, calibration))
+        shape = (*screen.mean_.shape, screen.components_.shape[1])
+        self.screen = ScreenModule(shape, max_share=_MAX_SHARE)
+        self.screen.load(screen)
+        self.screen.to(model.pos_embed.device)
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviations by which the model divides its channels."""
+        return self.model.std
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits of images."""
+        tokens = self.model.embed(images)
+        visible = ~self.screen(tokens)
+        return self.model.classify(tokens, visible[:, None, None, :])
+
+
+@torch.no_grad()
+def _embedded(
+    model: VisionTransformer, calibration: Iterable[Tensor]
+) -> Iterator[np.ndarray[Any, Any]]:
+    device = model.pos_embed.device
+    for images in calibration:
+        yield model.embed(images.to(device)).double().cpu().numpy()
+
+
+# --- Text ----------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, kw_only=True)
 class LanguageSize:
     """Size of a language model; the defaults are the paper's."""
@@ -263,8 +371,8 @@ class LanguageModel(nn.Module):
         self.blocks = nn.ModuleList(
             PreNormBlock(
                 d_model,
-                choice.build(
-                    kind,
+                make_attention(
+                    layer,
                     d_model,
                     size.n_heads,
                     n_tokens=size.context,
@@ -274,7 +382,7 @@ class LanguageModel(nn.Module):
                 dropout=size.dropout,
             )
             # The paper puts RPC-Attention into the first four layers.
-            for kind in choice.kinds(size.depth, 4)
+            for layer in choice.specs(size.depth, 4)
         )
         self.norm = nn.LayerNorm(d_model)
         self.head = nn.Linear(d_model, n_words)
@@ -305,6 +413,22 @@ class LanguageModel(nn.Module):
             contract = f"ids from 0 to {n_words - 1}"
             got = Got(f"{int(ids.min())} to {int(ids.max())}")
             fail("ids", contract, got, owner="LanguageModel")
+
+
+# --- Checks and initial weights ------------------------------------------------------
+
+
+def _check_choice(attention: AttentionChoice | None, *, owner: str) -> AttentionChoice:
+    if attention is None:
+        return AttentionChoice()
+    return check_instance("attention", attention, AttentionChoice, owner=owner)
+
+
+def _check_channels(name: str, values: object, *, owner: str) -> list[float]:
+    items = check_items(name, values, "three numbers", owner=owner)
+    if len(items) != 3:
+        fail(name, "three numbers", Got(f"{len(items)} of them"), owner=owner)
+    return [check_number(name, one, owner=owner) for one in items]
 
 
 def _check_floats(name: str, x: Tensor, shape: tuple[int, ...], like: Tensor) -> None:

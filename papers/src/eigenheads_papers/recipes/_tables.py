@@ -12,6 +12,7 @@ import numpy as np
 from scipy import stats
 
 from eigenheads.extend import check_path, write_atomically
+from eigenheads_papers.recipes._models import AttentionChoice
 
 FORMAT: Final = "eigenheads-evaluation/1"
 TABLES: Final[Mapping[str, str]] = {
@@ -57,6 +58,25 @@ class EvaluatedModel:
     n_leading: int
     n_classes: int
     screened: bool = False
+
+
+def describe_model(name: str, state: Mapping[str, Any]) -> EvaluatedModel:
+    """Return what the tables say about a checkpoint, from its state."""
+    record = state["record"]
+    attention = AttentionChoice.read(record["attention"])
+    is_text = record["task"] == "wikitext"
+    depth, default = int(record["size"]["depth"]), 4 if is_text else 1
+    seed = state.get("settings", {}).get("seed")
+    return EvaluatedModel(
+        name=name,
+        variant=attention.label(depth, default),
+        seed=seed if isinstance(seed, int) else None,
+        task=record["task"],
+        attention=attention.record(),
+        size=dict(record["size"]),
+        n_leading=attention.n_leading(depth, default),
+        n_classes=len(record["vocabulary" if is_text else "classes"]),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,38 +1,33 @@
 """Recipes as tasks: the model, its data, its training loss and its metrics."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, final
 
 import torch
 from torch import Tensor, nn
 
 from eigenheads.extend import Got, check_choice, fail
-from eigenheads_papers.recipes._attention import AttentionChoice
 from eigenheads_papers.recipes._augment import Augmentation, Augmenter
-from eigenheads_papers.recipes._images import ImageFolder, ImageReader
+from eigenheads_papers.recipes._data import (
+    ImageFolder,
+    ImageReader,
+    Reader,
+    TextReader,
+    make_vocabulary,
+    read_text_words,
+)
 from eigenheads_papers.recipes._models import (
     VIT_BASE,
     VIT_TINY,
+    AttentionChoice,
     LanguageModel,
     LanguageSize,
     VisionSize,
     VisionTransformer,
 )
-from eigenheads_papers.recipes._text import TextReader, make_vocabulary, read_text_words
-
-
-class Reader(Protocol):
-    """Examples that can be read by number."""
-
-    def __len__(self) -> int: ...
-
-    def read(
-        self, indices: Sequence[int], *, seed: tuple[int, ...], first: int
-    ) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of a batch."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from eigenheads_papers import _models
 from eigenheads_papers._claims import Claim, at_least, at_most
 from eigenheads_papers._core import Experiment, Run, Table
 from eigenheads_papers._models import Text
+from eigenheads_papers._training import one_thread
 from eigenheads_papers.drawing._strips import HeadStrip, draw_strips
 from eigenheads_papers.saritas2025 import _study
 from eigenheads_papers.saritas2025._study import MODELS, NAMES, Params
@@ -27,7 +28,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     # The bound on the eigenvalue is N, so a comparison with the printed number needs
     # passages of as many tokens as its ViTs have.
     text = Text(source=params.source, n_passages=2, n_tokens=_TOKENS)
-    with _models.one_thread():
+    with one_thread():
         captured = _models.capture(_models.minilm()[0], _models.passages(text))
         found = [_spectra(one) for one in captured]
     for name in found[0]:

@@ -17,7 +17,8 @@ from eigenheads_papers._claims import Claim, at_least, at_most, in_family
 from eigenheads_papers._core import Experiment, Run, Table
 from eigenheads_papers._seeds import drawn_seed
 from eigenheads_papers._statistics import mean_estimate
-from eigenheads_papers.teo2024._variants import VARIANTS, SmallModel
+from eigenheads_papers._training import SmallModel, seeded, train, train_all
+from eigenheads_papers.teo2024._variants import VARIANTS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,12 +48,10 @@ class Params(SmallModel):
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
     """Train every kind with every seed, and test the eigenvectors of its heads."""
-    from eigenheads_papers.teo2024 import _training
-
     seeds = [drawn_seed(rng) for _ in range(params.n_seeds)]
     jobs = [(params, name, seed) for name in NAMES for seed in seeds]
     steps = params.n_steps * len(jobs)
-    made = np.array(_training.train_all(_train_one, jobs, units=1.0, steps=steps))
+    made = np.array(train_all(_train_one, jobs, units=1.0, steps=steps))
     table = made.reshape(len(NAMES), params.n_seeds, len(_MEASURES))
     return {name: table[..., index] for index, name in enumerate(_MEASURES)}
 
@@ -62,7 +61,7 @@ def _train_one(params: Params, name: str, seed: int) -> FloatArray:
     import torch
     from torch.nn import functional as F
 
-    from eigenheads_papers.teo2024 import _inputs, _models, _training
+    from eigenheads_papers.teo2024 import _inputs, _models
 
     rng = np.random.default_rng(seed)
     split = _inputs.load_split(
@@ -70,11 +69,9 @@ def _train_one(params: Params, name: str, seed: int) -> FloatArray:
     )
     x, x_test = (torch.tensor(part)[:, None] for part in (split.train, split.test))
     y = torch.tensor(split.train_classes)
-    with _training.seeded(seed % 2**32):
-        model = _models.SmallViT(
-            VARIANTS[name], architecture="vit", size=params, side=x.shape[-1]
-        )
-    _training.train(
+    with seeded(seed % 2**32):
+        model = _models.SmallViT(VARIANTS[name], size=params, side=x.shape[-1])
+    train(
         model,
         (x, y),
         lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),

@@ -1,11 +1,12 @@
 """Train a small vision transformer, and measure it with every remedy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import ndimage
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -14,25 +15,80 @@ from eigenheads.estimators import TokenScreen
 from eigenheads.extend import FloatArray
 from eigenheads.functional import token_distances
 from eigenheads.robustness import corrupt_patches, pgd
-from eigenheads_papers._small_corruptions import corrupt_small
-from eigenheads_papers.screening._inputs import (
-    SIDE,
-    Digits,
-    Flags,
-    Images,
-    compose,
-    linear_accuracy,
-    median_filtered,
-    random_places,
-)
-from eigenheads_papers.teo2024._training import seeded, train
-from eigenheads_papers.teo2024._variants import SmallModel
+from eigenheads_papers._training import SmallModel, seeded, train
+from eigenheads_papers.teo2024._inputs import Digits, corrupt_small, linear_accuracy
 
 if TYPE_CHECKING:
     from eigenheads_papers.screening.images import Params
 
 # Training images for the linear classifier.
 _FOR_LINEAR = 5000
+SIDE = 28
+# Share of the columns of the photographs whose crops are used in training.
+_TRAINED = 0.6
+Images = NDArray[np.float32]
+Flags = NDArray[np.bool_]
+
+
+# --- Images --------------------------------------------------------------------------
+
+
+def compose(
+    digits: NDArray[np.uint8],
+    *,
+    photographs: bool,
+    trained: bool,
+    rng: np.random.Generator,
+) -> Images:
+    """Return images ``(n, channels, 28, 28)`` with entries 0 to 1.
+
+    Parameters
+    ----------
+    digits
+        Bytes.
+    photographs
+        Whether a digit of a random light colour lies on a darkened crop of one of
+        scikit-learn's two photographs, instead of white on black.
+    trained
+        Whether the crops are of the part of the photographs for training.
+    rng
+        Random numbers.
+    """
+    ink = digits.astype(np.float32)[:, None] / np.float32(255)
+    if not photographs:
+        return ink
+    from sklearn.datasets import load_sample_images
+
+    both = np.stack(load_sample_images().images).astype(np.float32) / 255
+    border = round(_TRAINED * both.shape[2])
+    part = both[:, :, :border] if trained else both[:, :, border:]
+    which = rng.integers(0, len(part), len(ink))
+    rows = rng.integers(0, part.shape[1] - SIDE + 1, len(ink))
+    columns = rng.integers(0, part.shape[2] - SIDE + 1, len(ink))
+    crops = np.stack(
+        [
+            part[one, row : row + SIDE, column : column + SIDE]
+            for one, row, column in zip(which, rows, columns, strict=True)
+        ]
+    ).transpose(0, 3, 1, 2)
+    color = rng.uniform(0.7, 1.0, (len(ink), 3, 1, 1)).astype(np.float32)
+    return ((1 - ink) * 0.7 * crops + ink * color).astype(np.float32)
+
+
+def random_places(n: int, count: int, k: int, rng: np.random.Generator) -> Flags:
+    """Return `k` random places of `count` in each of `n` rows."""
+    flags = np.zeros((n, count), dtype=bool)
+    chosen = rng.random((n, count)).argsort(1)[:, :k]
+    np.put_along_axis(flags, chosen, True, axis=1)
+    return flags
+
+
+def median_filtered(images: Images) -> Images:
+    """Return images after a 3 × 3 median filter per channel."""
+    return ndimage.median_filter(images, size=(1, 1, 3, 3), mode="nearest")
+
+
+# --- Models --------------------------------------------------------------------------
 
 
 class PatchClassifier(nn.Module):
@@ -72,7 +128,7 @@ class PatchClassifier(nn.Module):
 
 
 def measure_screens(
-    params: "Params", kind: str, seed: int, digits: Digits
+    params: "Params", kind: str, seed: int, digits: Digits, conditions: Sequence[str]
 ) -> FloatArray:
     """Return accuracies by remedy and condition, shares of flags, and baselines."""
     rng = np.random.default_rng(seed)
@@ -96,7 +152,7 @@ def measure_screens(
     linear = linear_accuracy(images[:_FOR_LINEAR], classes[:_FOR_LINEAR], clean, truth)
     model = _trained(params, kind, seed, images, classes)
     bench = _Bench(params, model, unlabelled, clean, truth, rng)
-    return np.concatenate([bench.measure(), [linear]])
+    return np.concatenate([bench.measure(conditions), [linear]])
 
 
 def _trained(
@@ -181,18 +237,16 @@ class _Bench:
         logits = self.model.classify(torch.from_numpy(tokens).float(), mask)
         return 100 * float(np.mean(logits.argmax(1).numpy() == truth))
 
-    def measure(self) -> FloatArray:
+    def measure(self, conditions: Sequence[str]) -> FloatArray:
         """Return accuracies by condition and remedy, then flagged and found shares."""
-        from eigenheads_papers.screening.images import CONDITIONS
-
         rows = []
-        for condition in CONDITIONS:
+        for condition in conditions:
             images, corrupted = self.corrupted(condition)
             rows.append(self.row(images, self.truth[: len(images)], corrupted))
         found = np.array(rows)
         # The screened model meets an attack on itself, not on the model without it.
         main = self.params.calibration.index(self.params.main_calibration)
-        found[CONDITIONS.index("pgd"), 1 + main] = self.attacked_screen()
+        found[conditions.index("pgd"), 1 + main] = self.attacked_screen()
         return found.ravel()
 
     def row(

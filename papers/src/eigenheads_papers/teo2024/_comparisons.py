@@ -23,6 +23,7 @@ from eigenheads_papers._statistics import mean_estimate
 # Points of accuracy that plain attention must lose for a condition to count.
 MINIMAL_LOSS = 10.0
 BASELINE: Final = "symmetric"
+# Names of models are those of `robustness.MODELS`, which says what each stands for.
 PRINCIPAL: Final = "RPC n=4"
 SHARPENED: Final = "S = 0, n=4"
 _SOURCE: Final = "teo2024, ImageNet: here on small models"

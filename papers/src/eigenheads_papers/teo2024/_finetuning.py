@@ -1,9 +1,7 @@
-"""Fine-tune a sentence encoder with a given attention, and measure it."""
+"""Fine-tune a sentence encoder with another attention, and measure it."""
 
-import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +14,9 @@ from torch.nn import functional as F
 from eigenheads.adapters import swap_attention, watch_attention
 from eigenheads.extend import FloatArray
 from eigenheads.extend.models import Encoded, corrupt_texts, read_labelled_texts
-from eigenheads_papers._data import data_file
 from eigenheads_papers._models import minilm
-from eigenheads_papers.teo2024._training import seeded
-from eigenheads_papers.teo2024.finetune import POLARITY, SWAPS
+from eigenheads_papers._training import make_updates, rising_then_falling, seeded
+from eigenheads_papers.teo2024._inputs import SentenceSplit
 
 if TYPE_CHECKING:
     from eigenheads_papers.teo2024.finetune import FineTuning
@@ -29,65 +26,6 @@ _LOOKED_AT = 200
 _EVALUATED = 100
 # Batches whose sentences are sorted by length together, so that few tokens are padding.
 _SORTED = 10
-
-
-@dataclass(frozen=True)
-class SentenceSplit:
-    """Sentences for training and for the test, with their classes."""
-
-    train: tuple[str, ...]
-    train_classes: NDArray[np.int64]
-    test: tuple[str, ...]
-    test_classes: NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class LabelledSentences:
-    """Sentences and their classes, 0 or 1."""
-
-    texts: tuple[str, ...]
-    classes: NDArray[np.int64]
-
-    def split(self, n_train: int, n_test: int, seed: int) -> SentenceSplit:
-        """Return a random split; both parts together may not be larger than the set."""
-        order = np.random.default_rng(seed).permutation(len(self.texts))
-        first, then = order[:n_train], order[n_train : n_train + n_test]
-        return SentenceSplit(
-            tuple(self.texts[i] for i in first),
-            self.classes[first],
-            tuple(self.texts[i] for i in then),
-            self.classes[then],
-        )
-
-
-def load_sentences(data: str) -> LabelledSentences:
-    """Return sentences of film reviews, or some that templates make."""
-    if data == "templates":
-        return _from_templates()
-    texts: list[str] = []
-    counts = []
-    with zipfile.ZipFile(data_file(POLARITY)) as archive:
-        for kind in ("neg", "pos"):
-            raw = archive.read(f"sentence_polarity/rt-polarity.{kind}")
-            lines = raw.decode("latin-1").splitlines()
-            kept = [line.strip() for line in lines if line.strip()]
-            texts += kept
-            counts.append(len(kept))
-    return LabelledSentences(tuple(texts), np.repeat([0, 1], counts))
-
-
-def _from_templates() -> LabelledSentences:
-    things = ("film", "plot", "cast", "music", "ending", "camera")
-    good = ("moving", "clever", "warm", "brilliant", "charming")
-    bad = ("dull", "clumsy", "cold", "tedious", "shallow")
-    texts, classes = [], []
-    for thing in things:
-        for other in things:
-            for label, words in enumerate((bad, good)):
-                for word in words:
-                    texts.append(f"the {thing} is {word} and so is the {other}")
-                    classes.append(label)
-    return LabelledSentences(tuple(texts), np.array(classes))
 
 
 class SentenceClassifier(nn.Module):
@@ -106,15 +44,18 @@ class SentenceClassifier(nn.Module):
         return logits
 
 
-def measure_kind(
-    how: "FineTuning", kind: str, seed: int, split: SentenceSplit
+def measure_swapped(
+    how: "FineTuning", swap: Mapping[str, Any], seed: int, split: SentenceSplit
 ) -> FloatArray:
-    """Return accuracies in percent, shares of S, the self-weight, a linear baseline."""
+    """Return accuracies in percent, shares of S, the self-weight, a linear baseline.
+
+    `swap` has the arguments of ``swap_attention``; an empty one swaps nothing.
+    """
     encoder, tokenizer = minilm()
     with seeded(seed % 2**32):
         model = SentenceClassifier(deepcopy(encoder)).train()
-        if SWAPS[kind]:
-            swap_attention(model.encoder, **SWAPS[kind])
+        if swap:
+            swap_attention(model.encoder, **swap)
         if how.rounded:
             _round_products(model.encoder)
         _fine_tune(model, how, tokenizer, seed, split)
@@ -176,18 +117,13 @@ def _fine_tune(
         weight_decay=0.01,
     )
     batches = list(_batches(texts.clean, how, np.random.default_rng(seed)))
-    n, warm = len(batches), max(1, len(batches) // 10)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / warm, (n - step) / max(1, n - warm))
-    )
-    for rows in batches:
-        ids, mask = _trimmed(texts.clean, rows, how.n_tokens)
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(ids, mask), y[rows])
-        torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
+
+    def losses() -> Iterator[Tensor]:
+        for rows in batches:
+            ids, mask = _trimmed(texts.clean, rows, how.n_tokens)
+            yield F.cross_entropy(model(ids, mask), y[rows])
+
+    make_updates(optimizer, losses(), rising_then_falling(len(batches)), clip=1.0)
 
 
 def _batches(

@@ -1,5 +1,6 @@
 """Train one small vision transformer, and measure it under every condition."""
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,19 +15,18 @@ from eigenheads.functional import attention_pursuit
 from eigenheads.nn import RPCAttention
 from eigenheads.robustness import (
     apgd,
-    carlini_wagner,
     corrupt,
     corrupt_patches,
     fgsm,
     pgd,
-    sparse_l1_descent,
     spsa,
     uniform_noise,
 )
-from eigenheads_papers.screening._inputs import Digits, linear_accuracy
+from eigenheads_papers._training import seeded, train
+from eigenheads_papers.teo2024._inputs import Digits, linear_accuracy
 from eigenheads_papers.teo2024._models import SmallViT, look_inside
-from eigenheads_papers.teo2024._training import seeded, train
-from eigenheads_papers.teo2024._variants import TESTED
+from eigenheads_papers.teo2024._variants import VARIANTS
+from eigenheads_papers.teo2024.attacks import carlini_wagner, sparse_l1_descent
 
 if TYPE_CHECKING:
     from eigenheads_papers.teo2024.robustness import CellSettings
@@ -39,7 +39,11 @@ _LOOKED_AT = 500
 
 
 def measure_model(
-    how: "CellSettings", name: str, is_full: bool, seed: int, digits: Digits
+    how: "CellSettings",
+    name: str,
+    conditions: Sequence[str],
+    seed: int,
+    digits: Digits,
 ) -> FloatArray:
     """Return accuracies by condition, measurements of S, and a linear baseline.
 
@@ -48,9 +52,9 @@ def measure_model(
     how
         Settings of training and evaluation.
     name
-        Kind of attention.
-    is_full
-        Whether to measure every condition, or only a part.
+        Name of the variant of attention.
+    conditions
+        Conditions to measure.
     seed
         Seed of initial weights and batches. Models of one seed have the same ones.
     digits
@@ -65,7 +69,10 @@ def measure_model(
     linear = linear_accuracy(
         x[few].numpy(), y[few].numpy(), test.numpy(), truth.numpy()
     )
-    accuracies = _accuracies(how, model, test, truth, is_full=is_full)
+    accuracies = [
+        _accuracy(model, *_condition(how, model, condition, test, truth))
+        for condition in conditions
+    ]
     inside = _measure_layer(model.first_attention, model, how, test)
     return np.array([*accuracies, *inside, linear])
 
@@ -75,7 +82,7 @@ def _trained(
 ) -> SmallViT:
     """Return the model whose weights are averages over the updates."""
     with seeded(seed % 2**32):
-        model = SmallViT(TESTED[name], architecture="vit", size=how, side=x.shape[-1])
+        model = SmallViT(VARIANTS[name], size=how, side=x.shape[-1])
     average = AveragedModel(
         model, avg_fn=lambda mean, new, _: torch.lerp(new, mean, how.averaging)
     )
@@ -98,21 +105,6 @@ def _trained(
 
 
 # --- Conditions ----------------------------------------------------------------------
-
-
-def _accuracies(
-    how: "CellSettings", model: nn.Module, x: Tensor, y: Tensor, *, is_full: bool
-) -> list[float]:
-    """Return the accuracy in percent by condition; NaN where it is not measured."""
-    from eigenheads_papers.teo2024.robustness import conditions, few_conditions
-
-    measured = conditions(how) if is_full else few_conditions(how)
-    return [
-        _accuracy(model, *_condition(how, model, name, x, y))
-        if name in measured
-        else np.nan
-        for name in conditions(how)
-    ]
 
 
 @torch.no_grad()
@@ -162,24 +154,24 @@ def _attacked(
     y: Tensor,
     number: int,
 ) -> Tensor:
-    steps, budget = how.n_attack_steps, how.attack_budget
-    generator = torch.Generator().manual_seed(number)
-    inside: dict[str, Any] = {"budget": budget, "generator": generator}
-    if name == "fgsm":
-        return fgsm(model, x, y, budget=budget)
-    if name == "pgd":
-        return pgd(model, x, y, n_steps=steps, **inside)
-    if name == "apgd":
-        return apgd(model, x, y, n_steps=steps, **inside)
-    if name == "spsa":
-        return spsa(model, x, y, n_steps=max(steps // 2, 1), n_samples=8, **inside)
-    if name == "cw":
-        return carlini_wagner(
-            model, x, y, n_steps=2 * steps, max_distance=how.attack_distance
-        )
-    if name == "l1":
-        return sparse_l1_descent(model, x, y, budget=how.attack_sum, n_steps=steps)
-    return uniform_noise(model, x, y, **inside)
+    steps = how.n_attack_steps
+    budget: dict[str, Any] = {"budget": how.attack_budget}
+    drawn = {**budget, "generator": torch.Generator().manual_seed(number)}
+    few = {"n_steps": max(steps // 2, 1), "n_samples": 8}
+    attacks: dict[str, tuple[Callable[..., Tensor], dict[str, Any]]] = {
+        "fgsm": (fgsm, budget),
+        "pgd": (pgd, {"n_steps": steps, **drawn}),
+        "apgd": (apgd, {"n_steps": steps, **drawn}),
+        "spsa": (spsa, {**few, **drawn}),
+        "noise": (uniform_noise, drawn),
+        "cw": (
+            carlini_wagner,
+            {"n_steps": 2 * steps, "max_distance": how.attack_distance},
+        ),
+        "l1": (sparse_l1_descent, {"n_steps": steps, "budget": how.attack_sum}),
+    }
+    attack, options = attacks[name]
+    return attack(model, x, y, **options)
 
 
 # --- The first layer -----------------------------------------------------------------

@@ -1,18 +1,36 @@
-"""The kinds of attention that are compared, and the sizes of models, as data."""
+"""Every attention variant that this package compares, by name, as data.
+
+The name of a variant with RPC-Attention says which threshold the pursuit has:
+
+- ``(text)``: λ/μ, as the paper prints it;
+- ``(program)``: λμ, as in the authors' program, which made the printed numbers. Claims
+  are tested with this rule;
+- ``(auto)``: the threshold that the layer finds itself.
+
+Models ``λ=…`` have the threshold of the text with this λ. Where λ is not named, it is
+the paper's: 4 in the first layer, 3 in all layers.
+"""
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-# A threshold that nothing exceeds: S stays zero.
-NOTHING = 1e30
+Kind = Literal["softmax", "symmetric", "rpc", "scaled-scalar", "scaled-matrix", "none"]
+# Kinds that users of the recipes can choose.
+KINDS: Final[tuple[Kind, ...]] = (
+    "softmax",
+    "symmetric",
+    "rpc",
+    "scaled-scalar",
+    "scaled-matrix",
+)
 
 
 @dataclass(frozen=True)
 class AttentionSpec:
     """One attention layer: its kind, and its options."""
 
-    kind: str
+    kind: Kind
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -24,104 +42,64 @@ class AttentionVariant:
     rest: AttentionSpec
 
 
-@dataclass(frozen=True, kw_only=True)
-class SmallModel:
-    """Size of a small transformer, its training by AdamW, and the number of seeds.
-
-    A patch is ``patch`` pixels wide; ``learning_rate`` is the largest one.
-    """
-
-    patch: int = 2
-    d_model: int = 32
-    n_heads: int = 2
-    depth: int = 2
-    n_steps: int = 240
-    batch_size: int = 64
-    learning_rate: float = 6e-3
-    n_seeds: int = 5
+def _everywhere(kind: Kind, **options: Any) -> AttentionVariant:
+    return AttentionVariant(AttentionSpec(kind, options), AttentionSpec(kind, options))
 
 
-_SYMMETRIC = AttentionSpec("symmetric")
+def _pursuit(n_iter: int, *, rest: Kind = "symmetric", **options: Any) -> Any:
+    """Return RPC-Attention in the first layer alone."""
+    first = AttentionSpec("rpc", {"n_iter": n_iter, **options})
+    return AttentionVariant(first, AttentionSpec(rest))
 
 
-def _first(n_iter: int, **options: Any) -> AttentionVariant:
-    spec = AttentionSpec("rpc", {"n_iter": n_iter, **options})
-    return AttentionVariant(spec, _SYMMETRIC)
-
-
-def _everywhere(name: str, **options: Any) -> AttentionVariant:
-    return AttentionVariant(AttentionSpec(name, options), AttentionSpec(name, options))
-
-
+_TEXT: Final[dict[str, Any]] = {"threshold": "paper"}
+_PROGRAM: Final[dict[str, Any]] = {"threshold": "reference"}
+_RIGHT: Final[dict[str, Any]] = {**_PROGRAM, "multiplier": "admm"}
 VARIANTS: Final[dict[str, AttentionVariant]] = {
     "softmax": _everywhere("softmax"),
     "symmetric": _everywhere("symmetric"),
-    # The paper's settings: λ = 4 in the first layer, λ = 3 in all.
-    "RPC n=4": _first(4),
-    "RPC n=5": _first(5),
-    "RPC n=6": _first(6),
-    "RPC n=2, all": _everywhere("rpc", n_iter=2, sparsity=3.0),
-    "scaled scalar": _everywhere("scaled", kind="scalar"),
-    "scaled matrix": _everywhere("scaled", kind="matrix"),
-    # Controls, each without one part of the pursuit.
-    "S = 0, n=4": _first(4, sparsity=NOTHING),
-    "temperature": AttentionVariant(
-        AttentionSpec("symmetric", {"matched": True}), _SYMMETRIC
+    "scaled scalar": _everywhere("scaled-scalar"),
+    "scaled matrix": _everywhere("scaled-matrix"),
+    # The paper's models.
+    "RPC n=4 (program)": _pursuit(4, **_PROGRAM),
+    "RPC n=5 (program)": _pursuit(5, **_PROGRAM),
+    "RPC n=6 (program)": _pursuit(6, **_PROGRAM),
+    "RPC n=2, all layers (program)": _everywhere(
+        "rpc", n_iter=2, sparsity=3.0, **_PROGRAM
     ),
-    "no mixing": AttentionVariant(AttentionSpec("none"), _SYMMETRIC),
-    "auto, n=4": _first(4, sparsity="auto"),
-    "reference, n=4": _first(4, threshold="reference"),
-    # λ down to where S is active.
-    "λ=0.25, n=4": _first(4, sparsity=0.25),
-    "λ=0.1, n=4": _first(4, sparsity=0.1),
+    # Queries enter every softmax of the pursuit.
+    "asymmetric RPC n=4 (program), then softmax": _pursuit(
+        4, rest="softmax", symmetric=False, query_steps="every", **_PROGRAM
+    ),
+    # Controls, each with one part of the layer changed.
+    "RPC n=4 (text)": _pursuit(4, **_TEXT),
+    "RPC n=4 (auto)": _pursuit(4, sparsity="auto"),
+    "RPC n=4 (program), right sign": _pursuit(4, **_RIGHT),
+    # The right sign is two iterations ahead: this one is as sharp as n=4.
+    "RPC n=2 (program), right sign": _pursuit(2, **_RIGHT),
+    "RPC n=4 (program), then softmax": _pursuit(4, rest="softmax", **_PROGRAM),
+    "symmetric, then softmax": AttentionVariant(
+        AttentionSpec("symmetric"), AttentionSpec("softmax")
+    ),
+    # No entry exceeds the threshold, whatever its rule.
+    "S = 0, n=4": _pursuit(4, sparsity=math.inf),
+    "no mixing": AttentionVariant(AttentionSpec("none"), AttentionSpec("symmetric")),
+    # λ from the paper's down to where S takes most of the keys.
+    **{
+        f"λ={x:g}": _pursuit(4, sparsity=x, **_TEXT)
+        for x in (4.0, 2.0, 1.0, 0.5, 0.25, 0.1)
+    },
 }
-# λ from the paper's down to where S takes most of the keys.
-VARIANTS.update({f"λ={x:g}, n=4": _first(4, sparsity=x) for x in (2.0, 1.0, 0.5)})
-# The threshold λμ of the authors' program, which made the printed numbers; the text
-# has λ/μ. Claims are tested with the program's rule.
-PROGRAM: Final = "reference, n=4"
+# The model that the paper's claims are tested with.
+PROGRAM: Final = "RPC n=4 (program)"
 # Models of the language and segmentation tasks.
 FEW: Final = (
     "softmax",
     "symmetric",
     PROGRAM,
-    "RPC n=4",
+    "RPC n=4 (text)",
     "S = 0, n=4",
     "no mixing",
-    "auto, n=4",
+    "RPC n=4 (auto)",
     "scaled scalar",
 )
-
-
-def _then_softmax(first: AttentionSpec) -> AttentionVariant:
-    return AttentionVariant(first, AttentionSpec("softmax"))
-
-
-# The threshold that made the numbers of the paper.
-_RULE: Final[dict[str, Any]] = {"threshold": "reference"}
-_RPC: Final = AttentionSpec("rpc", {"n_iter": 4, **_RULE})
-# Models of `teo2024/robustness`. Unless the name says otherwise, RPC-Attention is in
-# the first layer, with the paper's sign and the threshold of the authors' program.
-TESTED: Final[dict[str, AttentionVariant]] = {
-    "softmax": VARIANTS["softmax"],
-    "symmetric": VARIANTS["symmetric"],
-    "RPC n=4": _first(4, **_RULE),
-    "S = 0, n=4": _first(4, sparsity=math.inf),
-    "RPC n=5": _first(5, **_RULE),
-    "RPC n=6": _first(6, **_RULE),
-    "RPC n=2, all layers": _everywhere("rpc", n_iter=2, sparsity=3.0, **_RULE),
-    "threshold of the text, n=4": _first(4),
-    "right sign, n=4": _first(4, multiplier="admm", **_RULE),
-    # The right sign is two iterations ahead: this one is as sharp as "RPC n=4".
-    "right sign, n=2": _first(2, multiplier="admm", **_RULE),
-    "symmetric, then softmax": _then_softmax(AttentionSpec("symmetric")),
-    "RPC n=4, then softmax": _then_softmax(_RPC),
-    # The asymmetric model of the paper: queries enter every softmax of the pursuit.
-    "asymmetric RPC n=4, then softmax": _then_softmax(
-        AttentionSpec(
-            "rpc", {**_RPC.options, "symmetric": False, "query_steps": "every"}
-        )
-    ),
-    # λ from the paper's down to where S takes most of the keys, threshold of the text.
-    **{f"λ={x:g}": _first(4, sparsity=x) for x in (4.0, 2.0, 1.0, 0.5, 0.25, 0.1)},
-}

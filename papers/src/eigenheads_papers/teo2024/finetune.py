@@ -17,12 +17,13 @@ from eigenheads_papers._claims import (
 from eigenheads_papers._core import Experiment, Run, Table
 from eigenheads_papers._seeds import drawn_seed
 from eigenheads_papers._statistics import mean_estimate
+from eigenheads_papers._training import train_all
 from eigenheads_papers.drawing._gaps import draw_gaps
+from eigenheads_papers.teo2024._inputs import POLARITY, load_sentences
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-POLARITY: Final = "text/sentence_polarity.zip"
 # λ = 3 and n = 2 in all layers are the paper's; the threshold is that of its program.
 _RPC: Final[dict[str, Any]] = {
     "to": "rpc",
@@ -127,8 +128,7 @@ def text_conditions(how: FineTuning) -> list[str]:
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
     """Fine-tune every kind with every seed, and measure it."""
-    from eigenheads_papers.teo2024._finetuning import load_sentences, measure_kind
-    from eigenheads_papers.teo2024._training import train_all
+    from eigenheads_papers.teo2024._finetuning import measure_swapped
 
     seeds = [drawn_seed(rng) for _ in range(params.n_seeds)]
     # Here, not in the workers: these do not know the folder of real data.
@@ -140,9 +140,9 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     jobs = []
     for seed in seeds:
         split = sentences.split(params.n_train, params.n_test, seed)
-        jobs += [(how, kind, seed, split) for kind in params.kinds]
+        jobs += [(how, SWAPS[kind], seed, split) for kind in params.kinds]
     steps = len(jobs) * params.n_train * params.n_epochs / params.batch_size
-    made = np.array(train_all(measure_kind, jobs, units=1.0, steps=steps))
+    made = np.array(train_all(measure_swapped, jobs, units=1.0, steps=steps))
     n = len(text_conditions(params))
     rows = made.reshape(params.n_seeds, len(params.kinds), -1).transpose(1, 2, 0)
     return {

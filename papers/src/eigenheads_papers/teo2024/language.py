@@ -16,9 +16,10 @@ from eigenheads_papers._claims import (
 from eigenheads_papers._core import Experiment, Run, Table
 from eigenheads_papers._seeds import drawn_seed
 from eigenheads_papers._statistics import mean_estimate
+from eigenheads_papers._training import SmallModel, seeded, train, train_all
 from eigenheads_papers.drawing._gaps import draw_gaps
 from eigenheads_papers.teo2024 import _inputs
-from eigenheads_papers.teo2024._variants import FEW, PROGRAM, VARIANTS, SmallModel
+from eigenheads_papers.teo2024._variants import FEW, PROGRAM, VARIANTS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,15 +51,13 @@ class Params(SmallModel):
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
     """Train each kind with every seed; measure perplexity clean and swapped."""
-    from eigenheads_papers.teo2024 import _training
-
     seeds = [drawn_seed(rng) for _ in range(params.n_seeds)]
     words = _inputs.load_words(
         params.data, n_words=params.n_words, length=params.length, rng=rng
     )
     jobs = [(params, name, seed, words) for name in FEW for seed in seeds]
     steps = params.n_steps * len(jobs)
-    made = np.array(_training.train_all(_train_one, jobs, units=1.0, steps=steps))
+    made = np.array(train_all(_train_one, jobs, units=1.0, steps=steps))
     table = made.reshape(len(FEW), params.n_seeds, -1).transpose(0, 2, 1)
     return {
         # Logarithms, since differences of perplexities are ratios.
@@ -77,14 +76,14 @@ def _train_one(
     from torch.nn import functional as F
 
     from eigenheads.robustness import evaluate_robustness
-    from eigenheads_papers.teo2024 import _models, _training
+    from eigenheads_papers.teo2024 import _models
 
     ids = torch.tensor(words.train)
-    with _training.seeded(seed % 2**32):
+    with seeded(seed % 2**32):
         model = _models.SmallLanguageModel(
             VARIANTS[name], size=params, n_words=words.n_words, length=params.length
         )
-    _training.train(
+    train(
         model,
         (ids,),
         # The logits at one position predict the next word, so the last logits and the
@@ -154,7 +153,7 @@ def check(run: Run[Params]) -> list[Claim]:
         difference(
             f"RPC n=4, threshold of the text, {condition}: perplexity below symmetric "
             "attention's, in percent",
-            mean_estimate(percent[at["RPC n=4"], index]),
+            mean_estimate(percent[at["RPC n=4 (text)"], index]),
             source="ours: the text's rule as a variant",
             on_record="undecided",
         )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from eigenheads.extend import FloatArray, advance, n_threads
+from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import BLUE, GREEN, INK, ORANGE, PURPLE
 from eigenheads.functional import log_feature_norms
 from eigenheads_papers import _models
@@ -14,15 +14,13 @@ from eigenheads_papers._core import Experiment, Run, Table
 from eigenheads_papers._models import ViT
 from eigenheads_papers._seeds import drawn_seed
 from eigenheads_papers._statistics import bootstrap_estimate, mean_estimate
-from eigenheads_papers.sweeps._cells import run_jobs
+from eigenheads_papers._training import train_all
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Fewer updates are no trained model.
 _TRAINED = 1000
-# Fewer updates in all are finished before a new process has imported torch.
-_WORTH_PROCESSES = 1500
 _NAMES = (
     "loss",
     "feature_norm",
@@ -62,14 +60,8 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     """Train with every seed, as in the paper and as in the authors' program."""
     seeds = [drawn_seed(rng) % 2**32 for _ in range(params.n_seeds)]
     jobs = [(params, kind, seed) for seed in seeds for kind in ("plain", "program")]
-    is_long = params.n_steps * len(jobs) >= _WORTH_PROCESSES
-    rows = run_jobs(
-        "teo2024.reconstruction",
-        _train_one,
-        jobs,
-        n_workers=n_threads() if is_long else 1,
-        done=lambda: advance(float(params.n_steps)),
-    )
+    work = float(params.n_steps)
+    rows = train_all(_train_one, jobs, units=work, steps=work * len(jobs))
     plain, program = (np.array(rows[start::2]) for start in (0, 1))
     steps = _record_steps(params)
     shape = (params.n_seeds, len(_NAMES), len(steps), params.n_layers)
@@ -89,7 +81,7 @@ def _record_steps(params: Params) -> list[int]:
 
 def _train_one(params: Params, kind: str, seed: int) -> FloatArray:
     """Return the accuracy, and the numbers of all records."""
-    from eigenheads_papers.teo2024 import _program
+    from eigenheads_papers.teo2024 import _models as small_models
 
     batch = _models.held_out(params.n_images)[0]
     steps = _record_steps(params)
@@ -103,13 +95,13 @@ def _train_one(params: Params, kind: str, seed: int) -> FloatArray:
             found = norms(body, batch)
             kept.append([found[name] for name in _NAMES])
         else:
-            kept.append(_program.program_loss(body, batch))
+            kept.append(small_models.program_loss(body, batch))
         if step == params.n_steps:
             accuracy[0] = _models.accuracy(body, head)
 
-    with _models.one_thread():
-        train = _models.train_vit if kind == "plain" else _program.train_program
-        train(vit_of(params), seed, record)
+    is_plain = kind == "plain"
+    train = _models.train_vit if is_plain else small_models.train_program
+    train(vit_of(params), seed, record)
     # To (names, records, layers) for the plain model, (records, layers) else.
     numbers = np.array(kept)
     if kind == "plain":

@@ -12,9 +12,10 @@ from eigenheads_papers._claims import Claim, difference, in_family
 from eigenheads_papers._core import Experiment, Run, Table
 from eigenheads_papers._seeds import drawn_seed
 from eigenheads_papers._statistics import mean_estimate
+from eigenheads_papers._training import SmallModel, seeded, train, train_all
 from eigenheads_papers.drawing._gaps import draw_intervals, label_decades
 from eigenheads_papers.teo2024 import _inputs
-from eigenheads_papers.teo2024._variants import VARIANTS, SmallModel
+from eigenheads_papers.teo2024._variants import VARIANTS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,8 +38,6 @@ class Params(SmallModel):
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
     """Train each kind with every seed; record losses and accuracies on the way."""
-    from eigenheads_papers.teo2024 import _training
-
     seeds = [drawn_seed(rng) for _ in range(params.n_seeds)]
     # A split per seed, shared by all kinds of attention, pairs their differences.
     splits = [
@@ -56,7 +55,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
         for seed, split in zip(seeds, splits, strict=True)
     ]
     steps = params.n_steps * len(jobs)
-    made = _training.train_all(train_one, jobs, units=1.0, steps=steps)
+    made = train_all(train_one, jobs, units=1.0, steps=steps)
     table = np.array(made).reshape(len(NAMES), params.n_seeds, 3, params.n_records)
     every = params.n_steps // params.n_records
     return {
@@ -73,14 +72,12 @@ def train_one(params: Params, name: str, seed: int, split: _inputs.Split) -> Flo
     import torch
     from torch.nn import functional as F
 
-    from eigenheads_papers.teo2024 import _models, _training
+    from eigenheads_papers.teo2024 import _models
 
     x, y = torch.tensor(split.train[:, None]), torch.tensor(split.train_classes)
     x_test, y_test = torch.tensor(split.test[:, None]), torch.tensor(split.test_classes)
-    with _training.seeded(seed % 2**32):
-        model = _models.SmallViT(
-            VARIANTS[name], architecture="vit", size=params, side=x.shape[-1]
-        )
+    with seeded(seed % 2**32):
+        model = _models.SmallViT(VARIANTS[name], size=params, side=x.shape[-1])
     rows: list[tuple[float, float, float]] = []
 
     @torch.no_grad()
@@ -95,7 +92,7 @@ def train_one(params: Params, name: str, seed: int, split: _inputs.Split) -> Flo
         root = (total / max(len(learned), 1)) ** 0.5
         rows.append((float(loss), 100 * float(right), root))
 
-    _training.train(
+    train(
         model,
         (x, y),
         lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),

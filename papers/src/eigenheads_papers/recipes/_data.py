@@ -1,18 +1,21 @@
-"""Images in folders, one per class, as ImageNet is laid out."""
+"""Data of the recipes: images in folders, texts, batches read ahead of the model."""
 
 import math
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from accelerate import Accelerator
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from eigenheads.extend import Got, check_regular, fail
+from eigenheads.extend import Got, check_count, check_regular, fail
 
 _SUFFIXES: Final = (".jpeg", ".jpg", ".png", ".bmp", ".webp")
 # Pillow looks at the content, not at the suffix, and for PostScript it would start
@@ -20,7 +23,27 @@ _SUFFIXES: Final = (".jpeg", ".jpg", ".png", ".bmp", ".webp")
 _FORMATS: Final = ("JPEG", "PNG", "BMP", "WEBP")
 # Larger images are refused before they are decoded, larger files before they are read.
 _MAX_PIXELS: Final = 100_000_000
-_MAX_BYTES: Final = 2**30
+_MAX_IMAGE_BYTES: Final = 2**30
+END_OF_LINE: Final = "<eos>"
+UNKNOWN: Final = "<unk>"
+# WikiText-103 has half a GiB; the words of a text take ten times as much in memory.
+_MAX_TEXT_BYTES: Final = 2**32
+# Parts of batches that are read while the model computes.
+_AHEAD: Final = 2
+
+
+class Reader(Protocol):
+    """Examples that can be read by number."""
+
+    def __len__(self) -> int: ...
+
+    def read(
+        self, indices: Sequence[int], *, seed: tuple[int, ...], first: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of a batch."""
+
+
+# --- Images in folders, one per class, as ImageNet is laid out -----------------------
 
 
 @dataclass(frozen=True)
@@ -104,7 +127,7 @@ class ImageFolder:
 def read_image(path: Path, *, owner: str) -> Image.Image:
     """Return an image as RGB, or raise one sentence that names the file."""
     try:
-        check_regular(path, _MAX_BYTES)
+        check_regular(path, _MAX_IMAGE_BYTES)
         with path.open("rb") as file, Image.open(file, formats=_FORMATS) as image:
             if image.width * image.height > _MAX_PIXELS:
                 raise ValueError(f"{image.width} × {image.height} pixels")
@@ -205,3 +228,137 @@ class ImageReader:
         else:
             image = centre_crop(image, self.size)
         return torch.from_numpy(np.array(image))
+
+
+# --- Texts: train.txt, valid.txt and test.txt ----------------------------------------
+# Words are separated by white space, as in WikiText; the end of a line is also a word.
+
+
+def read_text_words(path: Path, *, owner: str) -> list[str]:
+    """Return the words of a text file, with `END_OF_LINE` after each line of words."""
+    if not path.is_file():
+        contract = "a folder with train.txt, valid.txt and test.txt"
+        fail("data", contract, Got(f"no file {path}"), owner=owner)
+    try:
+        check_regular(path, _MAX_TEXT_BYTES)
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        got = Got(f"{path} ({error.reason} at byte {error.start})")
+        fail("data", "text in UTF-8", got, owner=owner)
+    except ValueError as error:
+        fail("data", "text files that can be read", Got(str(error)), owner=owner)
+    return [
+        word for line in lines if line.split() for word in (*line.split(), END_OF_LINE)
+    ]
+
+
+def make_vocabulary(words: Sequence[str], *, at_most: int) -> list[str]:
+    """Return the most frequent words, after the unknown word; ties by spelling."""
+    check_count("n_words", at_most, owner="train", minimum=2)
+    counts = Counter(words)
+    # The text may contain the unknown word itself, which has the first place already.
+    counts.pop(UNKNOWN, None)
+    ordered = sorted(counts, key=lambda word: (-counts[word], word))
+    return [UNKNOWN, *ordered[: at_most - 1]]
+
+
+class TextReader:
+    """Windows of consecutive words, without overlap.
+
+    Parameters
+    ----------
+    words
+        The text.
+    vocabulary
+        Known words; the first one stands for all others.
+    context
+        Words that the model sees at once.
+    """
+
+    def __init__(
+        self, words: Sequence[str], vocabulary: Sequence[str], *, context: int
+    ) -> None:
+        index = {word: number for number, word in enumerate(vocabulary)}
+        ids = torch.tensor([index.get(word, 0) for word in words])
+        # One word more than the inputs is needed: the target of the last input.
+        n_windows = (len(ids) - 1) // context
+        if n_windows < 1:
+            contract = f"text of more than {context} words"
+            fail("data", contract, Got(f"{len(ids)} words"), owner="train")
+        self._inputs = ids[: n_windows * context].view(n_windows, context)
+        self._targets = ids[1 : n_windows * context + 1].view(n_windows, context)
+
+    def __len__(self) -> int:
+        return len(self._inputs)
+
+    def read(
+        self, indices: Sequence[int], *, seed: tuple[int, ...], first: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return windows of ids and, for each word, the id of the next one."""
+        del seed, first  # nothing is random here; the signature is that of ImageReader
+        chosen = list(indices)
+        return self._inputs[chosen], self._targets[chosen]
+
+
+# --- Batches -------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """Examples to read: numbers, the seed of their crops, the place in the batch."""
+
+    indices: list[int]
+    seed: tuple[int, ...]
+    first: int
+
+
+class Prefetch:
+    """Read parts of batches in order, in a thread, some of them ahead of the model."""
+
+    def __init__(
+        self, places: Iterator[Place], reader: Reader, device: torch.device
+    ) -> None:
+        self._places, self._reader, self._device = places, reader, device
+        self._pool = ThreadPoolExecutor(1)
+        self._waiting: list[Future[tuple[Tensor, Tensor]]] = []
+
+    def __enter__(self) -> "Prefetch":
+        for _ in range(_AHEAD):
+            self._submit()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def next(self) -> tuple[Tensor, Tensor]:
+        """Return the next part of a batch, on the device."""
+        # The next part is requested before the wait, so that reading stays ahead.
+        self._submit()
+        inputs, targets = self._waiting.pop(0).result()
+        return inputs.to(self._device), targets.to(self._device)
+
+    def _submit(self) -> None:
+        place = next(self._places, None)
+        if place is not None:
+            self._waiting.append(self._pool.submit(self._read, place))
+
+    def _read(self, place: Place) -> tuple[Tensor, Tensor]:
+        return self._reader.read(place.indices, seed=place.seed, first=place.first)
+
+
+def epoch_order(n: int, *, seed: int, epoch: int, repeats: int) -> NDArray[np.int64]:
+    """Return the numbers of the examples of an epoch, in order.
+
+    With `repeats` > 1, each of the first ``n / repeats`` examples of a random order
+    is repeated that many times in a row (repeated augmentation); an epoch still has
+    n examples.
+    """
+    shuffled = np.random.default_rng((seed, epoch)).permutation(n)
+    return np.repeat(shuffled, repeats)[:n]
+
+
+def shares(n: int, batch_size: int, accelerator: Accelerator) -> Iterator[list[int]]:
+    """Yield batches of this process' share of n examples."""
+    # Interleaved shares differ by one example at most.
+    mine = range(accelerator.process_index, n, accelerator.num_processes)
+    for begin in range(0, len(mine), batch_size):
+        yield list(mine[begin : begin + batch_size])
