@@ -188,7 +188,7 @@ def get_experiment(
         # Most commands take a whole paper as well.
         papers = _papers() if owner not in ("describe", "sweep") else []
         names = [*papers, *experiment_keys()]
-        close = difflib.get_close_matches(str(key), names, n=1, cutoff=0.3)
+        close = difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
         hint = f"Did you mean {close[0]!r}? " if close else ""
         hint += "`eigenheads list` shows all."
         fail("key", "the key of an experiment", key, owner=owner, hint=hint)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
@@ -391,7 +391,7 @@ def _jobs(jobs: int) -> int:
 
 def writable_folder(out: object, *, owner: str) -> Path:
     """Create the folder if needed; raise if nothing can be written there."""
-    if not isinstance(out, str | PathLike):
+    if not isinstance(out, str | PathLike) or not fspath(out):
         fail("out", "the path of a folder", out, owner=owner)
     root = Path(out)
     try:

@@ -13,7 +13,7 @@ import pytest
 
 import eigenheads
 from eigenheads.cli import main
-from eigenheads_papers import experiment_keys
+from eigenheads_papers import experiment_keys, reproduce
 
 KEY = "marion2025/bayes"
 COMMAND = [sys.executable, "-m", "eigenheads"]
@@ -97,6 +97,22 @@ def test_a_mistake_is_one_line_and_exit_status_2(
     assert len(shown.err.strip().splitlines()) == 1
     assert "Traceback" not in shown.err
     assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_an_empty_folder_is_not_the_current_one(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", KEY, "--preset", "smoke", "--out", ""]) == 2
+    assert "must be the path of a folder; got ''" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="reproduce: `out` must be the path of a fold"):
+        reproduce(KEY, preset="smoke", out="")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_key_that_is_like_none_gets_no_suggestion(capsys):
+    assert main(["describe", "../../etc/passwd"]) == 2
+    assert "Did you mean" not in capsys.readouterr().err
+    assert main(["describe", "marion/fig4"]) == 2
+    assert "Did you mean 'marion2025/fig4'" in capsys.readouterr().err
 
 
 def test_a_damaged_result_is_named_with_exit_status_2(tmp_path, capsys):

@@ -7,9 +7,7 @@ from typing import Annotated
 import typer
 
 from eigenheads._checks import check_count
-from eigenheads.cli.status import EXIT_OK, say
-
-Out = Annotated[Path, typer.Option("--out", help="Folder of results.")]
+from eigenheads.cli.status import EXIT_OK, Out, say
 
 
 def probe_command(

@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -35,6 +36,22 @@ def say(text: object, *, is_result: bool = True) -> None:
     """Print text with control characters written out; folders may contain any."""
     stream = sys.stdout if is_result else sys.stderr
     print(escape_controls(str(text)), file=stream)
+
+
+def read_folder(text: str) -> Path:
+    """Return the path of a folder; an empty text would be the current one."""
+    if not str(text):
+        raise typer.BadParameter("must be the path of a folder; got ''.")
+    return Path(text)
+
+
+# Options that several commands share.
+Out = Annotated[
+    Path,
+    typer.Option(
+        "--out", metavar="FOLDER", parser=read_folder, help="Folder of results."
+    ),
+]
 
 
 def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from eigenheads.cli.status import EXIT_CHANGED, EXIT_OK, say
+from eigenheads.cli.status import EXIT_CHANGED, EXIT_OK, Out, say
 from eigenheads.extend import check_choice
 from eigenheads_papers.cli._recipes import evaluate_for_claims, is_first_process
 
@@ -22,7 +22,6 @@ _KEYS_HELP = (
     "Keys, a paper's name, globs such as 'marion2025/fig3*', 'all', or module:object "
     "with experiments of your own; the module may be in the current folder."
 )
-Out = Annotated[Path, typer.Option("--out", help="Folder of results.")]
 
 
 def list_command(
