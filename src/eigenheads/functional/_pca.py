@@ -189,7 +189,7 @@ HEADS = ("softmax", "linear", "sigmoid", "erf", "relu")
 
 def pca_head(
     tokens: Float[Array, "*batch n_tokens d"],
-    directions: Float[Array, d * rank],
+    directions: Float[Array, " d *rank"],
     *,
     inverse_temperature: float,
     head: str = "softmax",

@@ -75,9 +75,9 @@ class AttentionPursuit:
     sparse: Float[Array, "*batch n_keys d"]
     cleaned: Float[Array, "*batch n_keys d"]
     weights: Float[Array, "*batch n_queries n_keys"]
-    flagged: Float[Array, n_iter * batch]
-    self_weight: Float[Array, n_iter * batch]
-    residual: Float[Array, n_iter * batch]
+    flagged: Float[Array, " n_iter *batch"]
+    self_weight: Float[Array, " n_iter *batch"]
+    residual: Float[Array, " n_iter *batch"]
 
 
 def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
