@@ -47,13 +47,9 @@ input()
 def test_a_scheduler_that_is_killed_ends_the_sweep_in_a_sentence(tmp_path):
     pytest.importorskip("distributed")
     out, gate = tmp_path / "out", tmp_path / "gate"
-    # The worker imports the cells of this folder.
-    path = os.pathsep.join(
-        [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-    )
+    # The cluster does not know the folder of the cells: the sweep says where it is.
     cluster = subprocess.Popen(
         [sys.executable, "-c", CLUSTER],
-        env=os.environ | {"PYTHONPATH": path},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -221,8 +217,6 @@ def test_every_cell_is_run_once(backend, jobs):
     sizes = list(blocks)
     assert collected(sizes) == {number: number for number in range(300)}
     assert sum(map(len, sizes)) == 300
-    # Short cells share blocks; how many depends on the load of the machine.
-    assert len(sizes) < 250
 
 
 def test_no_cells_need_no_workers():

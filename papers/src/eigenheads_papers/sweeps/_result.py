@@ -1,19 +1,53 @@
-"""Result of a sweep: a table, its means over seeds, and a map."""
+"""Result of a sweep: a table, its means over seeds, and a map of them.
 
-from collections.abc import Mapping
+The map shows heat maps over two axes or curves over one, with theory's lines.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eigenheads.extend import Got, check_choice, fail, html_table, require
+from eigenheads.extend import (
+    FloatArray,
+    Got,
+    check_choice,
+    fail,
+    html_table,
+    require,
+    shown,
+)
+from eigenheads.extend.drawing import BLUE, INK, ORANGE, new_figure, render_svg
+from eigenheads_papers._core import Boundary, Cells
 from eigenheads_papers._settings import Value
-from eigenheads_papers.sweeps._map import SweepMap
+from eigenheads_papers.sweeps._grid import SweepPlan
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+# Points along each axis at which theory's line is computed, if it is cheap.
+_FINE = 41
+# A figure with more panels than this is not drawn.
+_MAX_PANELS = 12
+# Positive values with a larger ratio of last to first get a logarithmic axis.
+_LOG_SPAN = 20.0
+_MOST_TICKS = 7
+# Colours are logarithmic if the largest number is this many times the median, and
+# this many times the smallest.
+_DWARFED, _WIDE = 30.0, 1e3
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+# Colour of points without a number, which no other point has: a quarter of "Greys".
+_BLANK = "#d9d9d9"
+# Numbers from 0 to 1 that differ by this much, such as cosines and shares, have the
+# whole of it as their scale, so that panels can be compared.
+_SPREAD = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +86,7 @@ class SweepResult:
     computed: int
     refused: tuple[str, ...]
     damaged: tuple[Path, ...]
-    drawing: SweepMap | None = field(default=None, repr=False, compare=False)
+    drawing: "SweepMap | None" = field(default=None, repr=False, compare=False)
 
     @property
     def names(self) -> list[str]:
@@ -101,3 +135,370 @@ class SweepResult:
         owner = "SweepResult.to_frame"
         pandas = require("pandas", "pandas", extra="frame", owner=owner)
         return pandas.DataFrame(dict(self.table))
+
+
+@dataclass(frozen=True)
+class SweepAxis:
+    """One parameter of a grid: sorted values, labels and scale of its axis."""
+
+    name: str
+    values: FloatArray
+    labels: tuple[str, ...]
+    order: NDArray[np.intp]
+    is_log: bool
+
+    @classmethod
+    def of(cls, name: str, values: Sequence[Any]) -> "SweepAxis":
+        """Make the axis; strings and booleans keep their order.
+
+        Examples
+        --------
+        >>> SweepAxis.of("d", [1e6, 1e2]).is_log
+        True
+        """
+        if isinstance(values[0], bool | str):
+            places = np.arange(len(values), dtype=np.float64)
+            labels = tuple(shown(value, limit=14) for value in values)
+            return cls(name, places, labels, np.arange(len(values)), False)
+        numbers = np.array(values, dtype=np.float64)
+        order = np.argsort(numbers)
+        ordered = numbers[order]
+        labels = tuple(_tick(number) for number in ordered)
+        is_log = _is_logarithmic(ordered)
+        return cls(name, ordered, labels, order, is_log)
+
+    @property
+    def edges(self) -> FloatArray:
+        """Edges of the cells of a heat map."""
+        at = np.log(self.values) if self.is_log else self.values
+        middle = (at[1:] + at[:-1]) / 2
+        # An outer cell extends as far beyond its value as on its inner side.
+        edges = np.concatenate(
+            [[2 * at[0] - middle[0]], middle, [2 * at[-1] - middle[-1]]]
+        )
+        return np.exp(edges) if self.is_log else edges
+
+    def show(self, axis: Any) -> None:
+        """Set scale, ticks and name of an axis of a panel."""
+        axis.axes.set(**{f"{axis.axis_name}scale": "log" if self.is_log else "linear"})
+        step = -(-len(self.values) // _MOST_TICKS)
+        axis.set_ticks(self.values[::step], self.labels[::step])
+        axis.set_ticks([], minor=True)
+        axis.set_label_text(self.name)
+
+
+def _tick(number: float) -> str:
+    """Return a short label: powers of ten as such, and no exponent below 10 000.
+
+    Examples
+    --------
+    >>> _tick(1e6), _tick(2.5e-5), _tick(1000.0), _tick(0.05)
+    ('10⁶', '2.5·10⁻⁵', '1000', '0.05')
+    """
+    if number == 0 or 1e-3 <= abs(number) < 1e4:
+        return f"{number:.3g}" if abs(number) < 1e3 else f"{number:.4g}"
+    factor, _, power = f"{number:.2e}".partition("e")
+    factor = factor.rstrip("0").rstrip(".")
+    raised = f"10{str(int(power)).translate(_RAISED)}"
+    return {"1": raised, "-1": f"-{raised}"}.get(factor, f"{factor}·{raised}")
+
+
+def _is_logarithmic(ordered: FloatArray) -> bool:
+    """Return whether values have a large ratio, or are evenly spaced in logarithm."""
+    if ordered[0] <= 0:
+        return False
+    steps, ratios = np.diff(ordered), np.diff(np.log(ordered))
+    if ordered[-1] > _LOG_SPAN * ordered[0] or len(steps) < 2:
+        return bool(ordered[-1] > _LOG_SPAN * ordered[0])
+    # Values with a small ratio get a logarithmic axis only if their ratios are even and
+    # their steps are not.
+    return bool(np.ptp(ratios) / ratios.mean() < 0.1 < np.ptp(steps) / steps.mean())
+
+
+@dataclass(frozen=True)
+class SweepPanel:
+    """Data of one panel: one number over the grid.
+
+    Attributes
+    ----------
+    title
+        Title of the panel.
+    quantity
+        Name of the number; panels of one quantity share their scale of colours.
+    mean, error
+        Mean over seeds and its standard error, one entry per point of the grid.
+    label, line_at, line
+        Theory's line: its name, points along the axes, and at each point a number
+        that is zero on the line.
+    """
+
+    title: str
+    quantity: str
+    mean: FloatArray
+    error: FloatArray | None
+    label: str
+    line_at: list[FloatArray] | None
+    line: FloatArray | None
+
+
+@dataclass(frozen=True)
+class SweepMap:
+    """Map of a sweep: panels over the same axes.
+
+    Attributes
+    ----------
+    draw
+        Fills a figure.
+    size
+        Width and height in inches.
+    """
+
+    draw: Callable[["Figure"], None]
+    size: tuple[float, float]
+
+    def svg(self) -> bytes:
+        """Return the map as SVG."""
+        return render_svg(self.draw, size=self.size)
+
+    def figure(self) -> "Figure":
+        """Return the map as a Matplotlib figure."""
+        return new_figure(self.draw, size=self.size)
+
+
+def make_map(
+    plan: SweepPlan, cells: Cells[Any], over_seeds: Callable[[str], NDArray[np.float64]]
+) -> SweepMap | None:
+    """Return heat maps over two axes or curves over one; None without an axis.
+
+    Further axes give one panel per value, if these are few.
+    """
+    # Axes with one value are constants of the map, not axes.
+    long = [name for name, values in plan.axes.items() if len(values) > 1]
+    shown, others = long[:2], long[2:]
+    names = [name for name in cells.shows if _is_there(over_seeds, name)]
+    choices = list(itertools.product(*(plan.axes[name] for name in others)))
+    if not shown or not 0 < len(names) * len(choices) <= _MAX_PANELS:
+        return None
+    axes = [SweepAxis.of(name, plan.axes[name]) for name in shown]
+    panels = [
+        _panel(
+            plan,
+            cells,
+            over_seeds(name),
+            name,
+            shown,
+            dict(zip(others, at, strict=True)),
+        )
+        for name in names
+        for at in choices
+    ]
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    draw = partial(draw_sweep_panels, axes=axes, panels=panels, columns=columns)
+    return SweepMap(draw, size=(4.6 * columns + 0.6, 3.6 * rows + 0.4))
+
+
+def _is_there(over_seeds: Callable[[str], Any], name: str) -> bool:
+    try:
+        over_seeds(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _panel(
+    plan: SweepPlan,
+    cells: Cells[Any],
+    numbers: NDArray[np.float64],
+    name: str,
+    shown: list[str],
+    at: dict[str, Value],
+) -> SweepPanel:
+    # The axes of the map stay whole. A further axis takes the value of this panel, and
+    # an axis with one value takes that one.
+    index: tuple[Any, ...] = tuple(
+        slice(None)
+        if axis in shown
+        else (plan.axes[axis].index(at[axis]) if axis in at else 0)
+        for axis in plan.axes
+    )
+    chosen = numbers[index]
+    n_seeds = chosen.shape[-1]
+    error = chosen.std(axis=-1, ddof=1) / np.sqrt(n_seeds) if n_seeds > 1 else None
+    title = ", ".join([name, *(f"{axis} = {value}" for axis, value in at.items())])
+    boundary = cells.boundaries.get(name)
+    lines = _lines(plan, boundary, shown, at) if boundary is not None else None
+    return SweepPanel(
+        title=title,
+        quantity=f"{name}, mean of {n_seeds} seeds" if n_seeds > 1 else name,
+        mean=chosen.mean(axis=-1),
+        error=error,
+        label=boundary.label if boundary is not None else "",
+        line_at=None if lines is None else lines[0],
+        line=None if lines is None else lines[1],
+    )
+
+
+def _lines(
+    plan: SweepPlan, boundary: Boundary[Any], shown: list[str], at: dict[str, Value]
+) -> tuple[list[FloatArray], FloatArray] | None:
+    """Return points along each axis, and the signed distance to theory's line there."""
+    if any(isinstance(plan.axes[name][0], bool | str) for name in shown):
+        return None
+    places = [_places(plan.axes[name], boundary.between) for name in shown]
+    # These set the axes with a single value; those of the map are set point by point.
+    fixed = {name: values[0] for name, values in plan.axes.items()}
+    base = dataclasses.replace(plan.base, **{**fixed, **at})
+    kinds = [type(plan.axes[name][0]) for name in shown]
+    distances = [
+        _distance(boundary, base, shown, kinds, point)
+        for point in itertools.product(*places)
+    ]
+    return places, np.array(distances).reshape([len(place) for place in places])
+
+
+def _distance(
+    boundary: Boundary[Any],
+    base: Any,
+    shown: list[str],
+    kinds: list[type],
+    point: tuple[float, ...],
+) -> float:
+    values = {
+        name: round(value) if kind is int else float(value)
+        for name, kind, value in zip(shown, kinds, point, strict=True)
+    }
+    try:
+        return float(boundary.distance(dataclasses.replace(base, **values)))
+    except ValueError:  # theory does not allow these parameters
+        return np.nan
+
+
+def _places(values: tuple[Any, ...], between: bool) -> FloatArray:
+    ordered = np.sort(np.array(values, dtype=np.float64))
+    if not between:
+        return ordered
+    is_log = SweepAxis.of("", values).is_log
+    return (np.geomspace if is_log else np.linspace)(ordered[0], ordered[-1], _FINE)
+
+
+def draw_sweep_panels(
+    figure: "Figure",
+    *,
+    axes: Sequence[SweepAxis],
+    panels: Sequence[SweepPanel],
+    columns: int,
+) -> None:
+    """Draw panels: heat maps over two axes, or curves over one."""
+    rows = -(-len(panels) // columns)
+    places: NDArray[Any] = figure.subplots(rows, columns, squeeze=False)
+    norms = _norms(panels) if len(axes) == 2 else {}
+    for place, panel in zip(places.flat, panels, strict=False):
+        if len(axes) == 2:
+            _draw_map(figure, place, axes, panel, norms[panel.quantity])
+        else:
+            _draw_curve(place, axes[0], panel)
+            place.set_ylabel(panel.quantity)
+        place.set_title(panel.title)
+        if place.get_legend_handles_labels()[0]:
+            place.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18))
+    for place in places.flat[len(panels) :]:
+        place.set_axis_off()
+
+
+def _norms(panels: Sequence[SweepPanel]) -> dict[str, dict[str, Any]]:
+    """Return the scale of colours of each quantity: its type and its ends."""
+    norms = {}
+    for quantity in dict.fromkeys(panel.quantity for panel in panels):
+        means = [panel.mean.ravel() for panel in panels if panel.quantity == quantity]
+        known = np.concatenate(means)
+        known = known[np.isfinite(known)]
+        ends = (known.min(), known.max()) if known.size else (0.0, 1.0)
+        if ends[0] >= 0 and ends[1] <= 1 and ends[1] - ends[0] > _SPREAD:
+            ends = (0.0, 1.0)
+        norms[quantity] = {"is_log": _is_dwarfed(known), "ends": ends}
+    return norms
+
+
+def _draw_map(
+    figure: "Figure",
+    place: "Axes",
+    axes: Sequence[SweepAxis],
+    panel: SweepPanel,
+    norm: dict[str, Any],
+) -> None:
+    x, y = axes
+    mean = panel.mean[np.ix_(x.order, y.order)]
+    image = place.pcolormesh(
+        x.edges,
+        y.edges,
+        mean.T,
+        cmap="viridis",
+        norm="log" if norm["is_log"] else "linear",
+        rasterized=False,
+    )
+    image.set_clim(*norm["ends"])
+    figure.colorbar(image, ax=place, label=panel.quantity)
+    if not np.isfinite(mean).all():
+        # Figures have no ground of their own, so these cells are drawn, too.
+        blank = np.where(np.isfinite(mean), np.nan, 0.25)
+        place.pcolormesh(
+            x.edges, y.edges, blank.T, cmap="Greys", vmin=0, vmax=1, rasterized=False
+        )
+        label = "no value: refused, or not measured"
+        place.plot([], [], "s", color=_BLANK, label=label)
+    if panel.line is not None and panel.line_at is not None:
+        _draw_contour(place, panel.line_at, panel.line, panel.label)
+    x.show(place.xaxis)
+    y.show(place.yaxis)
+    place.set_xlim(*x.edges[[0, -1]])
+    place.set_ylim(*y.edges[[0, -1]])
+    place.grid(False)
+
+
+def _is_dwarfed(mean: FloatArray) -> bool:
+    """Return whether a few large numbers would give all others the same colour."""
+    known = mean[np.isfinite(mean)]
+    if not known.size or known.min() <= 0:
+        return False
+    largest = known.max()
+    return bool(largest > _DWARFED * np.median(known) and largest > _WIDE * known.min())
+
+
+def _draw_contour(
+    place: "Axes", at: list[FloatArray], line: FloatArray, label: str
+) -> None:
+    known = line[np.isfinite(line)]
+    crosses = known.size > 0 and known.min() < 0 < known.max()
+    if not crosses:
+        # No zero inside the map: the legend tells on which side all of it lies.
+        where = "all above" if known.size and known.min() >= 0 else "all below"
+        place.plot([], [], color=ORANGE, label=f"{label}: {where}")
+        return
+    # A white line below the orange one keeps it visible on every colour.
+    masked = np.ma.masked_invalid(line.T)
+    for color, width in (("#ffffff", 3.2), (ORANGE, 1.8)):
+        place.contour(*at, masked, levels=[0.0], colors=[color], linewidths=[width])
+    place.plot([], [], color=ORANGE, label=label)
+
+
+def _draw_curve(place: "Axes", x: SweepAxis, panel: SweepPanel) -> None:
+    mean = panel.mean[x.order]
+    if panel.error is None:
+        place.plot(x.values, mean, "o-", color=BLUE)
+    else:
+        place.errorbar(x.values, mean, panel.error[x.order], fmt="o-", color=BLUE)
+    if panel.line is not None and panel.line_at is not None:
+        # The line crosses zero between neighbours of opposite sign. Where theory has no
+        # value there is NaN, whose comparison is false.
+        signs = np.sign(panel.line)
+        for index in np.flatnonzero(signs[1:] * signs[:-1] < 0):
+            cross = _crossing(panel.line_at[0], panel.line, int(index))
+            place.axvline(cross, color=INK, linestyle="--", label=panel.label)
+    x.show(place.xaxis)
+
+
+def _crossing(at: FloatArray, line: FloatArray, index: int) -> float:
+    # The distance to the line is taken as linear between two neighbours.
+    share = line[index] / (line[index] - line[index + 1])
+    return float(at[index] + share * (at[index + 1] - at[index]))

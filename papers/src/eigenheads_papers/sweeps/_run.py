@@ -44,8 +44,7 @@ from eigenheads_papers.sweeps._grid import (
     make_plan,
     sweepable,
 )
-from eigenheads_papers.sweeps._map import make_map
-from eigenheads_papers.sweeps._result import SweepResult
+from eigenheads_papers.sweeps._result import SweepResult, make_map
 from eigenheads_papers.sweeps._workers import CellsLost, run_cells
 
 FORMAT = "eigenheads-sweep/1"
@@ -74,8 +73,8 @@ def sweep(  # noqa: PLR0913  (one parameter per option of the command)
 ) -> SweepResult:
     """Run an experiment at every point of a grid with every seed.
 
-    A cell is one point with one seed. Cells are stored in blocks of about half a second
-    of work, by experiment, parameters, seed and version. So a call computes only the
+    A cell is one point with one seed. Cells are stored in batches of about half a
+    second of work, by experiment, parameters, seed and version. So a call computes only the
     cells that are missing, however the previous one ended, and larger or finer grids
     reuse the cells they share. Backend, number of workers and order do not change any
     number.

@@ -1,9 +1,11 @@
 """Run many independent cells in parallel: on this machine, or on a Dask cluster.
 
-:func:`run_cells` is the only entry. It groups short cells into blocks, hands the
-blocks to workers, and yields results as they finish. joblib provides the workers of
-this machine. Dask's own futures are used for clusters, because joblib's Dask backend
-waits forever for a task whose worker died (seen with joblib 1.6).
+:func:`run_cells` is the only entry. Cells are handed out in batches of about half a
+second, so that short ones cost little to hand out and to store: the first batches have
+one cell each, and later ones as many as fit at the pace of the last. joblib provides
+the workers of this machine. Clusters get futures of Dask itself, because joblib's Dask
+backend waits forever for a task whose worker died (seen with joblib 1.6.0: it never
+calls back for a future that ends with an error).
 """
 
 import os
@@ -13,22 +15,16 @@ import sys
 import threading
 import time
 import warnings
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import (
-    AbstractContextManager,
-    ExitStack,
-    contextmanager,
-    nullcontext,
-    suppress,
-)
-from functools import lru_cache, partial
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
 from importlib import import_module
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 from joblib import Parallel, delayed, parallel_config
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import threadpool_limits
 
 from eigenheads.extend import (
     Got,
@@ -43,47 +39,36 @@ from eigenheads.extend import (
 )
 
 BACKENDS = ("loky", "threading", "dask")
-# Work in a block: long enough to hide the cost of handing it out and of storing it,
+# Work in a batch: long enough to hide the cost of handing it out and of storing it,
 # short enough that a kill loses little.
-_BLOCK_SECONDS = 0.5
-# The process that stores results takes care of at most this many blocks per second.
-_BLOCKS_PER_SECOND = 50
-# A cell whose worker died is run again; the third time it runs alone, and last.
-_MAX_LOSSES = 3
+_BATCH_SECONDS = 0.5
 # Protocols of distributed's schedulers; a bare host and port is TCP.
 _ADDRESS = re.compile(r"((tcp|tls|ucx|ws|wss)://)?[\w.\-\[\]:]+:\d+/?|inproc://\S+")
 # Seconds to wait for the first worker of a cluster: queues can be long.
 _FIRST_WORKER_TIMEOUT = 24 * 3600
-# Interval at which a worker checks that the process which started it is alive.
-_PARENT_CHECK_SECONDS = 0.5
-_has_parent_check = False
 
 
-class _Block(NamedTuple):
-    """Cells that one worker computes one after the other."""
+class _Batch(NamedTuple):
+    """Cells that one worker computes one after the other, and their positions."""
 
     numbers: list[int]
     cells: list[Any]
 
 
-# Numbers of a block, the results of its first cells, and the seconds these took.
-_Done: TypeAlias = tuple[list[int], list[Any], float]
-# Blocks to finished blocks, with a limit on how many are under way at a time.
-_Stream: TypeAlias = Callable[[Iterable[_Block], int], Iterator[_Done]]
+class _Done(NamedTuple):
+    """Results of the first cells of a batch; None if the worker died."""
+
+    numbers: list[int]
+    results: list[Any] | None
+    seconds: float
 
 
-class WorkerLost(Exception):
-    """A worker ended without a result: it was killed, or out of memory.
+# Batches to finished batches, with a limit on how many are under way at a time.
+_Stream: TypeAlias = Callable[[Iterable[_Batch], int], Iterator[_Done]]
 
-    Attributes
-    ----------
-    numbers
-        Cells of the lost block; None if it is not known which block was lost.
-    """
 
-    def __init__(self, message: str, numbers: Sequence[int] | None = None) -> None:
-        super().__init__(message)
-        self.numbers = numbers
+class _WorkersLost(Exception):
+    """Worker processes ended, and with them all batches that were under way."""
 
 
 class CellsLost(RuntimeError):
@@ -112,7 +97,7 @@ def run_cells(
     jobs: int | None = None,
     address: str | None = None,
 ) -> Generator[list[tuple[int, Any]], None, None]:
-    """Call `run` on every cell, and yield blocks of results as they finish.
+    """Call `run` on every cell, and yield batches of results as they finish.
 
     Every cell runs in one thread, so that workers times threads never exceeds the
     cores. Results must not depend on the process that computes them.
@@ -136,13 +121,13 @@ def run_cells(
 
     Yields
     ------
-    block
+    batch
         Pairs of the cell's position and its result.
 
     Raises
     ------
     CellsLost
-        At the end, if some cells ended their worker three times.
+        At the end, if some cells ended their worker twice while they ran alone.
     """
     check_choice("backend", backend, BACKENDS, owner=owner)
     if jobs is not None:
@@ -170,121 +155,111 @@ def _results(
             n_workers = min(jobs or n_threads(), max(len(cells), 1))
             stream = _open_local(backend, n_workers, run, stack)
         queue = _Queue(cells, n_workers)
-        while queue.pending:
-            is_alone = queue.begin_round()
-            blocks = queue.blocks(max_size=1 if is_alone else None)
-            if is_alone:
-                # One cell per round: no result waits to be read when a worker dies.
-                blocks = islice(blocks, 1)
-            ahead = 1 if is_alone else 2 * n_workers
+        while queue.waiting:
             try:
-                for numbers, results, seconds in stream(blocks, ahead):
-                    queue.finish(numbers, len(results), seconds)
-                    yield list(zip(numbers, results, strict=False))
-            except WorkerLost as lost:
-                queue.lose(lost.numbers)
-            queue.end_round()
-        if queue.given_up:
-            raise CellsLost(queue.given_up)
+                for done in stream(queue.batches(), 2 * n_workers):
+                    yield queue.finish(done)
+            except _WorkersLost:
+                queue.set_aside()
+        # A dead pool does not tell which cell ended it, nor which ones had only waited
+        # for a worker. All of them run alone, and once again if that worker dies.
+        deadly = []
+        for number in queue.lost:
+            batch = _Batch([number], [cells[number]])
+            results = _alone(stream, batch) or _alone(stream, batch)
+            if results:
+                yield [(number, results[0])]
+            else:
+                deadly.append(number)
+        if deadly:
+            raise CellsLost(deadly)
 
 
-def _block_seconds(n_workers: int) -> float:
-    """Return the seconds of work to aim at in a block."""
-    return max(_BLOCK_SECONDS, n_workers / _BLOCKS_PER_SECOND)
+def _alone(stream: _Stream, batch: _Batch) -> list[Any] | None:
+    """Return the results of a batch while no other one runs; None if it was lost."""
+    try:
+        (done,) = stream([batch], 1)
+    except _WorkersLost:
+        return None
+    return done.results
 
 
 class _Queue:
-    """Cells that wait and cells that are under way.
+    """Cells that wait, are under way, or were lost with their worker.
 
-    joblib takes blocks in a thread of its own. That is safe without a lock: only one
-    thread at a time takes from `pending`, and a deque's operations are atomic.
+    joblib takes batches in a thread of its own. That is safe without a lock: only one
+    thread at a time takes from `waiting`, and a deque's operations are atomic.
     """
 
     def __init__(self, cells: Sequence[Any], n_workers: int) -> None:
-        self.pending = deque(range(len(cells)))
-        self.given_up: list[int] = []
+        self.waiting = deque(range(len(cells)))
+        self.lost: list[int] = []
         self._cells, self._n_workers = cells, n_workers
         self._under_way: dict[int, None] = {}
-        self._losses: Counter[int] = Counter()
-        self._kept: list[int] = []
-        self._seconds_per_cell: float | None = None
+        self._seconds_per_cell = _BATCH_SECONDS
 
-    def begin_round(self) -> bool:
-        """Set aside cells that must run alone; return True if only these are left."""
-        suspects = [n for n in self.pending if self._losses[n] >= _MAX_LOSSES - 1]
-        if len(suspects) == len(self.pending):
-            return True
-        self._kept = suspects
-        self.pending = deque(n for n in self.pending if n not in set(suspects))
-        return False
-
-    def end_round(self) -> None:
-        """Queue the cells that were set aside."""
-        self.pending.extend(self._kept)
-        self._kept = []
-
-    def blocks(self, max_size: int | None) -> Iterator[_Block]:
-        """Yield blocks until no cell waits; each is then under way."""
-        while self.pending:
-            size = min(self._block_size(), max_size or len(self.pending))
-            numbers = [
-                self.pending.popleft() for _ in range(min(size, len(self.pending)))
-            ]
+    def batches(self) -> Iterator[_Batch]:
+        """Yield batches until no cell waits; each is then under way."""
+        while self.waiting:
+            size = _BATCH_SECONDS / max(self._seconds_per_cell, 1e-6)
+            # Batches become smaller towards the end, so that workers end together.
+            if self._n_workers > 1:
+                size = min(size, len(self.waiting) / (2 * self._n_workers))
+            count = min(max(int(size), 1), len(self.waiting))
+            numbers = [self.waiting.popleft() for _ in range(count)]
             self._under_way.update(dict.fromkeys(numbers))
-            yield _Block(numbers, [self._cells[number] for number in numbers])
+            yield _Batch(numbers, [self._cells[number] for number in numbers])
 
-    def _block_size(self) -> int:
-        if self._seconds_per_cell is None:
-            return 1
-        size = _block_seconds(self._n_workers) / max(self._seconds_per_cell, 1e-6)
-        # Blocks become smaller towards the end, so that all workers end together.
-        if self._n_workers > 1:
-            size = min(size, len(self.pending) / (2 * self._n_workers))
-        return max(int(size), 1)
+    def finish(self, done: _Done) -> list[tuple[int, Any]]:
+        """Return the results of a batch by position; queue what it did not reach."""
+        for number in done.numbers:
+            del self._under_way[number]
+        if done.results is None:
+            self.lost += done.numbers
+            return []
+        self.waiting.extendleft(reversed(done.numbers[len(done.results) :]))
+        self._seconds_per_cell = done.seconds / len(done.results)
+        return list(zip(done.numbers, done.results, strict=False))
 
-    def finish(self, numbers: Sequence[int], n_done: int, seconds: float) -> None:
-        """Note that the first `n_done` cells of a block are done; queue the others."""
-        for number in numbers:
-            self._under_way.pop(number, None)
-        self.pending.extendleft(reversed(numbers[n_done:]))
-        self._seconds_per_cell = seconds / n_done
+    def set_aside(self) -> None:
+        """Note all cells that were under way as lost."""
+        self.lost += self._under_way
+        self._under_way = {}
 
-    def lose(self, numbers: Sequence[int] | None) -> None:
-        """Queue what was under way when a worker died, last.
 
-        A lost pool of processes does not tell which cells ended it, so all that were
-        under way are suspects. Dask names the block, after it has moved it to several
-        workers: its cells run alone next.
-        """
-        under_way, self._under_way = list(self._under_way), {}
-        if numbers is None:
-            self._losses.update(under_way)
-        else:
-            for number in numbers:
-                is_second = self._losses[number] >= _MAX_LOSSES - 1
-                self._losses[number] = _MAX_LOSSES if is_second else _MAX_LOSSES - 1
-        self.given_up += [n for n in under_way if self._losses[n] >= _MAX_LOSSES]
-        self.pending.extend(n for n in under_way if self._losses[n] < _MAX_LOSSES)
+class _SearchPath:
+    """Modules that this process can import, for those that read a batch.
+
+    A batch is read in order, so workers that were started earlier, or elsewhere, know
+    the folders before they look for the functions of a user's module.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _extend_path, (list(sys.path),)
+
+
+def _extend_path(folders: Sequence[str]) -> "_SearchPath":
+    sys.path.extend(folder for folder in folders if folder not in sys.path)
+    return _SearchPath()
 
 
 def _open_local(
     backend: str, n_workers: int, run: Callable[[Any], Any], stack: ExitStack
 ) -> _Stream:
-    home = os.getpid()
     if backend == "threading":
         # Linear algebra has one setting per process. Cells that overlap in threads
         # cannot restore it, so it is restored here, when all are done.
-        stack.enter_context(ThreadpoolController().limit(limits=1))
-        home = 0
-    compute = partial(_compute_block, run, home, _block_seconds(n_workers))
+        stack.enter_context(threadpool_limits(1))
+    home = os.getpid() if backend == "loky" else 0
+    compute = partial(_compute_batch, _SearchPath(), home, run)
     return partial(_joblib_stream, backend, n_workers, compute)
 
 
 def _joblib_stream(
     backend: str,
     n_workers: int,
-    compute: Callable[[_Block], _Done],
-    blocks: Iterable[_Block],
+    compute: Callable[[_Batch], _Done],
+    batches: Iterable[_Batch],
     ahead: int,
 ) -> Iterator[_Done]:
     from joblib.externals.loky.process_executor import BrokenProcessPool
@@ -295,16 +270,56 @@ def _joblib_stream(
         parallel = Parallel(
             return_as="generator_unordered", pre_dispatch=ahead, batch_size=1
         )
-        results = parallel(delayed(compute)(block) for block in blocks)
+        results = parallel(delayed(compute)(batch) for batch in batches)
         try:
             yield from results
         except BrokenProcessPool as error:
-            raise WorkerLost(str(error)) from error
+            raise _WorkersLost(str(error)) from error
         finally:
             with warnings.catch_warnings():
-                # joblib warns that the remaining blocks are cancelled; they should be.
+                # joblib warns that the remaining batches are cancelled, as they should.
                 warnings.simplefilter("ignore", UserWarning)
                 results.close()
+
+
+def _compute_batch(
+    path: _SearchPath, home: int, run: Callable[[Any], Any], batch: _Batch
+) -> _Done:
+    """Compute cells one after the other, in a worker.
+
+    A batch that takes twice as long as planned is given back unfinished, so that one
+    worker does not keep many long cells to itself.
+
+    Parameters
+    ----------
+    path
+        Extends the search for modules when it is read.
+    home
+        Process of the sweep, if there are worker processes of this machine; else 0.
+    run
+        The function of a cell.
+    batch
+        The cells.
+    """
+    del path
+    one_thread: Any = nullcontext()
+    if home == os.getpid():
+        one_thread = threadpool_limits(1)
+    elif home and threading.current_thread() is threading.main_thread():
+        # Ctrl-C is the business of the process that started the workers.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    results: list[Any] = []
+    began = time.perf_counter()
+    with one_thread, threads(1), reporting(_ignore):
+        for cell in batch.cells:
+            results.append(run(cell))
+            if time.perf_counter() - began > 2 * _BATCH_SECONDS:
+                break
+    return _Done(batch.numbers, results, time.perf_counter() - began)
+
+
+def _ignore(units: float) -> None:
+    """Discard progress within a cell: a sweep counts whole cells."""
 
 
 def _check_dask(owner: str) -> None:
@@ -341,18 +356,14 @@ def _open_dask(
         got = Got(f"{address!r} ({' '.join(str(error).split())})")
         fail("address", "the address of a running scheduler", got, owner=owner)
     stack.enter_context(_closing(client))
-    try:
+    with _while_connected(client, owner):
         client.wait_for_workers(1, timeout=_FIRST_WORKER_TIMEOUT)
         n_cores = sum(client.ncores().values())
-    except (OSError, RuntimeError) as error:
-        raise _disconnected(owner) from error
     n_workers = jobs or n_cores
     # Dask runs all that it is given at once, so a smaller `jobs` limits what it is
     # given. A larger one counts workers that have not started yet.
     limit = n_workers if n_workers < n_cores else 2 * n_workers
-    compute = partial(_compute_block, run, 0, _block_seconds(n_workers))
-    stream = partial(_dask_stream, client, compute, limit)
-    return n_workers, partial(_while_connected, client, stream, owner)
+    return n_workers, partial(_dask_stream, client, run, owner, limit)
 
 
 @contextmanager
@@ -365,130 +376,65 @@ def _closing(client: Any) -> Iterator[None]:
             client.close(timeout=5)
 
 
-def _while_connected(
-    client: Any,
-    stream: _Stream,
-    owner: str,
-    blocks: Iterable[_Block],
-    ahead: int,
-) -> Iterator[_Done]:
-    """Yield what `stream` does; raise a UsageRuntimeError if the scheduler is gone."""
+@contextmanager
+def _while_connected(client: Any, owner: str) -> Iterator[None]:
+    """Raise a UsageRuntimeError if the scheduler is gone."""
     from concurrent.futures import CancelledError
 
     try:
-        yield from stream(blocks, ahead)
+        yield
     except (OSError, CancelledError, RuntimeError) as error:
         # A lost connection cancels all futures; the client then tries to reconnect.
         if isinstance(error, RuntimeError) and client.status == "running":
             raise
-        raise _disconnected(owner) from error
-
-
-def _disconnected(owner: str) -> UsageRuntimeError:
-    return UsageRuntimeError(
-        f"{owner}: the connection to the scheduler was lost. All finished cells are "
-        "stored; the same call again computes the others."
-    )
+        raise UsageRuntimeError(
+            f"{owner}: the connection to the scheduler was lost. All finished cells "
+            "are stored; the same call again computes the others."
+        ) from error
 
 
 def _dask_stream(
     client: Any,
-    compute: Callable[[_Block], _Done],
+    run: Callable[[Any], Any],
+    owner: str,
     limit: int,
-    blocks: Iterable[_Block],
+    batches: Iterable[_Batch],
     ahead: int,
 ) -> Iterator[_Done]:
     distributed: Any = import_module("distributed")
-    waiting = iter(blocks)
+    cloudpickle: Any = import_module("cloudpickle")
+    waiting = iter(batches)
     finished = distributed.as_completed(loop=client.loop, raise_errors=False)
     numbers: dict[str, list[int]] = {}
 
     def submit(count: int) -> None:
-        for block in islice(waiting, count):
-            future = client.submit(compute, block, pure=False)
-            numbers[future.key] = block.numbers
+        for batch in islice(waiting, count):
+            # As bytes, so that the scheduler need not have the user's module.
+            pickled = cloudpickle.dumps((_SearchPath(), 0, run, batch))
+            future = client.submit(_compute_pickled, pickled, pure=False)
+            numbers[future.key] = batch.numbers
             finished.add(future)
 
-    submit(min(ahead, limit))
-    for future in finished:
-        try:
-            done = future.result()
-        except distributed.KilledWorker as error:
-            raise WorkerLost(str(error), numbers[future.key]) from error
-        submit(1)
-        yield done
+    with _while_connected(client, owner):
+        submit(min(ahead, limit))
+        for future in finished:
+            try:
+                done = future.result()
+            except distributed.KilledWorker:
+                done = _Done(numbers[future.key], None, 0.0)
+            except ModuleNotFoundError as error:
+                raise UsageRuntimeError(
+                    f"{owner}: a worker has no module {error.name!r}. Install it on "
+                    "every machine, or put its folder in their PYTHONPATH."
+                ) from error
+            submit(1)
+            yield done
 
 
-def _compute_block(
-    run: Callable[[Any], Any], home: int, seconds: float, block: _Block
-) -> _Done:
-    """Compute cells one after the other, in a worker.
+def _compute_pickled(pickled: bytes) -> _Done:
+    """Compute a batch on a worker of a cluster, which may have more threads."""
+    import pickle
 
-    A block that takes twice as long as planned is given back unfinished, so that one
-    worker does not keep many long cells to itself.
-
-    Parameters
-    ----------
-    run
-        The function of a cell.
-    home
-        Process that started the worker processes; 0 for threads and clusters.
-    seconds
-        Planned duration of a block.
-    block
-        The cells.
-    """
-    results: list[Any] = []
-    began = time.perf_counter()
-    with _one_thread(home), threads(1), reporting(_ignore):
-        for cell in block.cells:
-            results.append(run(cell))
-            if time.perf_counter() - began > 2 * seconds:
-                break
-    return block.numbers, results, time.perf_counter() - began
-
-
-def _ignore(units: float) -> None:
-    """Discard progress within a cell: a sweep counts whole cells."""
-
-
-def _one_thread(home: int) -> AbstractContextManager[object]:
-    """Limit linear algebra to one thread.
-
-    The limit is undone only where cells run one after the other in the process that
-    started the sweep. Elsewhere blocks of one process may overlap, and the first one
-    to end would undo it for all.
-    """
-    limits = _linear_algebra(len(sys.modules)).limit(limits=1)
-    if home == os.getpid():
-        return limits
-    if home:
-        follow_parent(home)
-    return nullcontext()
-
-
-@lru_cache(maxsize=1)
-def _linear_algebra(n_modules: int) -> ThreadpoolController:
-    """Find libraries that have threads; again only after further imports."""
-    del n_modules
-    return ThreadpoolController()
-
-
-def follow_parent(home: int) -> None:
-    """Let a worker process ignore Ctrl-C, and end when process `home` has ended.
-
-    Otherwise workers of a killed sweep would finish their cells beside a new sweep.
-    """
-    global _has_parent_check
-    if _has_parent_check:
-        return
-    _has_parent_check = True
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(home,), daemon=True).start()
-
-
-def _end_with(home: int) -> None:
-    while os.getppid() == home:
-        time.sleep(_PARENT_CHECK_SECONDS)
-    os._exit(1)
+    # Not undone: batches of one worker may overlap.
+    threadpool_limits(1)
+    return _compute_batch(*pickle.loads(pickled))

@@ -5,7 +5,7 @@ import pytest
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from eigenheads_papers.sweeps._map import SweepAxis, SweepPanel, draw_sweep_panels
+from eigenheads_papers.sweeps._result import SweepAxis, SweepPanel, draw_sweep_panels
 
 
 @pytest.mark.parametrize(
