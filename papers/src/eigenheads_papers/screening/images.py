@@ -8,8 +8,7 @@ from scipy import stats
 
 from eigenheads.extend.drawing import BLUE, GREEN, GREY, INK, ORANGE
 from eigenheads_papers._claims import Claim
-from eigenheads_papers._core import Experiment, Run, Table
-from eigenheads_papers._seeds import drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
 from eigenheads_papers.screening._claims import (
     ScreenedAccuracies,
     screening_claims,

@@ -74,10 +74,10 @@ def sweep(  # noqa: PLR0913  (one parameter per option of the command)
     """Run an experiment at every point of a grid with every seed.
 
     A cell is one point with one seed. Cells are stored in batches of about half a
-    second of work, by experiment, parameters, seed and version. So a call computes only the
-    cells that are missing, however the previous one ended, and larger or finer grids
-    reuse the cells they share. Backend, number of workers and order do not change any
-    number.
+    second of work, by experiment, parameters, seed and version. So a call computes only
+    the cells that are missing, however the previous one ended, and larger or finer
+    grids reuse the cells they share. Backend, number of workers and order do not change
+    any number.
 
     Parameters
     ----------
