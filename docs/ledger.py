@@ -24,6 +24,7 @@ from eigenheads_papers._claims import (
     format_expected,
     format_measured,
 )
+from eigenheads_papers._core import experiment_rng
 from eigenheads_papers._records import (
     MANIFEST,
     RECORDS,
@@ -34,7 +35,6 @@ from eigenheads_papers._records import (
 )
 from eigenheads_papers._registry import get_paper
 from eigenheads_papers._run import draw_experiment, stored_run
-from eigenheads_papers._seeds import experiment_rng
 from eigenheads_papers._store import claim_to_json, load_result, plain_params
 from eigenheads_papers._untested import untested_claims
 

@@ -5,8 +5,7 @@ import functools
 
 from eigenheads._parallel import threads
 from eigenheads_papers import get_experiment
-from eigenheads_papers._core import Run
-from eigenheads_papers._seeds import experiment_rng
+from eigenheads_papers._core import Run, experiment_rng
 
 
 def run(key, seed=0, preset="smoke", **changes):

@@ -1,4 +1,4 @@
-"""Parts of an experiment: parameters, a simulation, claims, a drawing."""
+"""Parts of an experiment: parameters, a simulation, claims, a drawing, its seeds."""
 
 import hashlib
 import inspect
@@ -256,3 +256,17 @@ class Result:
         title = f"{self.key}, preset {self.preset}, seed {self.seed}"
         note = f"{count_verdicts(self.claims)}; {self.seconds:.1f} s"
         return html_table(title, header, rows, notes=[note], n_texts=2)
+
+
+def experiment_rng(key: str, seed: int) -> np.random.Generator:
+    """Return the generator of one experiment: it depends on key and seed alone."""
+    # A digest of the key separates the streams: adding or reordering experiments
+    # changes no result of another one.
+    words = np.frombuffer(hashlib.sha256(key.encode()).digest()[:16], dtype=np.uint32)
+    spawn_key = tuple(int(word) for word in words)
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=spawn_key))
+
+
+def drawn_seed(rng: np.random.Generator) -> int:
+    """Draw a seed, for functions that take a seed instead of a generator."""
+    return int(rng.integers(2**63))

@@ -17,7 +17,7 @@ import numpy as np
 
 from eigenheads.extend import read_arrays
 from eigenheads_papers._claims import Claim
-from eigenheads_papers._core import Run, Table
+from eigenheads_papers._core import Experiment, Run, Table
 from eigenheads_papers._registry import experiment_keys, get_experiment
 from eigenheads_papers._store import claim_from_json, params_from_json
 
@@ -137,3 +137,42 @@ def compare_tables(recorded: Table, today: Table, tolerance: float) -> str:
         if not np.all(gaps <= tolerance * scale + _ROUNDING):
             return f"{name} differs by {np.max(gaps, initial=0.0) / scale:.0e}"
     return ""
+
+
+def table_columns(key: str) -> list[str]:
+    """Return the names of the arrays that an experiment stores."""
+    record = read_record(key)
+    return sorted(record.smoke_table()) if record else []
+
+
+def estimated_seconds(experiment: Experiment[Any], params: Any) -> float | None:
+    """Return how long a run takes on two cores, or None if that is not known.
+
+    The time at preset paper is on record; the work of other settings is compared with
+    its work.
+    """
+    record = read_record(experiment.key)
+    if record is None or "paper" not in experiment.presets:
+        return None
+    whole = experiment.work(experiment.presets["paper"])
+    if not whole > 0:
+        return None
+    return record.seconds * experiment.work(params) / whole
+
+
+def told_duration(seconds: float | None) -> str:
+    """Return a duration in words, rounded.
+
+    Examples
+    --------
+    >>> told_duration(0.4), told_duration(48), told_duration(550)
+    ('1 s', '50 s', '9 min')
+    """
+    if seconds is None:
+        return "–"
+    if seconds < 60:
+        rounded = max(1, round(seconds)) if seconds < 10 else 10 * round(seconds / 10)
+        return f"{rounded} s"
+    if seconds < 5400:
+        return f"{round(seconds / 60)} min"
+    return f"{seconds / 3600:.1f} h"

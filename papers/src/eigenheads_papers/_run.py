@@ -27,17 +27,16 @@ from eigenheads.extend import (
     write_atomically,
 )
 from eigenheads.extend.drawing import render_figure, render_svg
-from eigenheads_papers._catalogue import estimated_seconds
 from eigenheads_papers._claims import CHANGED_SETTING, Claim
-from eigenheads_papers._core import Experiment, Result, Run, Table
+from eigenheads_papers._core import Experiment, Result, Run, Table, experiment_rng
 from eigenheads_papers._data import has_data, using_data
+from eigenheads_papers._parameters import change_params
+from eigenheads_papers._records import estimated_seconds
 from eigenheads_papers._registry import (
     explaining_errors,
     preset_params,
     select_experiments,
 )
-from eigenheads_papers._seeds import experiment_rng
-from eigenheads_papers._settings import change_params
 from eigenheads_papers._store import (
     StoreError,
     load_result,

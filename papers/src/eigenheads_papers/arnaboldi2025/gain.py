@@ -10,8 +10,7 @@ from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import BLUE, GREEN, GREY, ORANGE
 from eigenheads.models import simulate as simulate_model
 from eigenheads_papers._claims import Claim, about, at_least
-from eigenheads_papers._core import Experiment, Run, Table
-from eigenheads_papers._seeds import drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
 from eigenheads_papers._statistics import bootstrap_estimate
 from eigenheads_papers.arnaboldi2025._models import network_model, recovered
 

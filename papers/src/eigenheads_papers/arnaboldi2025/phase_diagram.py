@@ -10,8 +10,7 @@ from eigenheads.extend.drawing import BLUE, INK
 from eigenheads.models import risk as model_risk
 from eigenheads.models import simulate as simulate_model
 from eigenheads_papers._claims import Claim, about, at_least, at_most
-from eigenheads_papers._core import Experiment, Run, Table
-from eigenheads_papers._seeds import drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
 from eigenheads_papers._statistics import share_estimate
 from eigenheads_papers.arnaboldi2025._landscape import corners, quadrature_risk
 from eigenheads_papers.arnaboldi2025._models import (

@@ -11,8 +11,7 @@ from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import BLUE, GREEN, GREY, INK, ORANGE, PURPLE
 from eigenheads.models import simulate as simulate_model
 from eigenheads_papers._claims import Claim, about, at_most, difference
-from eigenheads_papers._core import Experiment, Run, Table
-from eigenheads_papers._seeds import drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
 from eigenheads_papers._statistics import bootstrap_estimate
 from eigenheads_papers.arnaboldi2025._landscape import (
     escape_curvatures,

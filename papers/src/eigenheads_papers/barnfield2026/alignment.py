@@ -13,8 +13,7 @@ from eigenheads.extend.drawing import BLUE, GREEN, GREY, ORANGE
 from eigenheads.models import Model, Token, choice, multiple_of, softmax
 from eigenheads.models import simulate as simulate_model
 from eigenheads_papers._claims import Claim, about, at_least, at_most
-from eigenheads_papers._core import Experiment, Run, Table
-from eigenheads_papers._seeds import drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
 from eigenheads_papers._statistics import bootstrap_estimate, mean_estimate
 
 if TYPE_CHECKING:

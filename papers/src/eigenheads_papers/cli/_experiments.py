@@ -35,7 +35,7 @@ def list_command(
     If the output is not a terminal, print one key per line and nothing else.
     """
     from eigenheads_papers import experiment_keys
-    from eigenheads_papers._catalogue import estimated_seconds, told_duration
+    from eigenheads_papers._records import estimated_seconds, told_duration
     from eigenheads_papers._registry import paper_of, select_experiments
 
     # For scripts: `eigenheads list | xargs ...`.
@@ -84,9 +84,9 @@ def describe_command(
 ) -> None:
     """Describe an experiment: what it shows, parameters, presets, columns, time."""
     from eigenheads_papers import get_experiment
-    from eigenheads_papers._catalogue import (
+    from eigenheads_papers._parameters import parameter_rows
+    from eigenheads_papers._records import (
         estimated_seconds,
-        parameter_rows,
         table_columns,
         told_duration,
     )
@@ -197,9 +197,9 @@ def reproduce_command(
     # These imports are local, so that other commands start without the modules.
     from eigenheads.extend import interrupted_between_blocks
     from eigenheads_papers import reproduce
+    from eigenheads_papers._parameters import parse_settings
     from eigenheads_papers._registry import select_experiments
     from eigenheads_papers._run import save_figures
-    from eigenheads_papers._settings import parse_settings
     from eigenheads_papers.report import write_report
     from eigenheads_papers.report._terminal import ProgressDisplay, print_claims
 

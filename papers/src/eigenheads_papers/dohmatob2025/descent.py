@@ -12,8 +12,7 @@ from eigenheads.extend.drawing import BLUE, GREY, ORANGE
 from eigenheads.models import Model, Token, softmax
 from eigenheads.models import simulate as simulate_model
 from eigenheads_papers._claims import Claim, at_least, at_most
-from eigenheads_papers._core import Experiment, Run, Table
-from eigenheads_papers._seeds import drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
 from eigenheads_papers._statistics import share_estimate
 from eigenheads_papers.dohmatob2025._risk import MeanField
 

@@ -14,8 +14,7 @@ from eigenheads.models import Model, Token, softmax
 from eigenheads.models import risk as model_risk
 from eigenheads.models import simulate as simulate_model
 from eigenheads_papers._claims import Claim, about, at_most
-from eigenheads_papers._core import Experiment, Run, Table
-from eigenheads_papers._seeds import drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers.duranthon2026._population import (
     bayes_risk,

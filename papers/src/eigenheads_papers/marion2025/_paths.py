@@ -17,9 +17,8 @@ from eigenheads.theory import (
     location_baselines,
     location_descent,
 )
-from eigenheads_papers._core import Table
-from eigenheads_papers._seeds import drawn_seed
-from eigenheads_papers.drawing._panels import show_steps
+from eigenheads_papers._core import Table, drawn_seed
+from eigenheads_papers._drawing import show_steps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

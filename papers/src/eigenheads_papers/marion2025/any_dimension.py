@@ -17,8 +17,7 @@ from eigenheads.theory import (
     location_mean_dynamics,
 )
 from eigenheads_papers._claims import Claim, about, at_most
-from eigenheads_papers._core import Experiment, Run, Table
-from eigenheads_papers._seeds import drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
 from eigenheads_papers.marion2025._paths import ORDER
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from eigenheads.extend.drawing import ORANGE
 from eigenheads.theory import LocationLandscape
 from eigenheads_papers._claims import Claim, about, at_least, at_most
 from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._drawing import show_few_ticks, show_steps
 from eigenheads_papers._statistics import share_estimate
-from eigenheads_papers.drawing._panels import show_few_ticks, show_steps
 from eigenheads_papers.marion2025._paths import (
     ORDER,
     Descent,

@@ -9,8 +9,7 @@ import numpy as np
 from eigenheads.extend import FloatArray, advance, n_threads
 from eigenheads.extend.drawing import BLUE, ORANGE
 from eigenheads_papers._claims import Claim, at_least, at_most, in_family
-from eigenheads_papers._core import Experiment, Run, Table
-from eigenheads_papers._seeds import drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import one_thread
 from eigenheads_papers.sweeps._cells import run_jobs

@@ -10,9 +10,8 @@ from eigenheads.extend import FloatArray, advance
 from eigenheads.extend.drawing import BLUE, COLORS, GREEN, INK, ORANGE
 from eigenheads.theory import PCALandscape
 from eigenheads_papers._claims import Claim, at_most
-from eigenheads_papers._core import Table
-from eigenheads_papers._seeds import drawn_seed
-from eigenheads_papers.drawing._panels import draw_band, show_steps
+from eigenheads_papers._core import Table, drawn_seed
+from eigenheads_papers._drawing import draw_band, show_steps
 from eigenheads_papers.maulensoto2026._risks import (
     descend,
 )

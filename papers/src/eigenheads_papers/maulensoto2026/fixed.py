@@ -10,8 +10,7 @@ from eigenheads.datasets import GaussianPrompts, random_covariance
 from eigenheads.dynamics import simulate_pca
 from eigenheads.extend import FloatArray
 from eigenheads_papers._claims import Claim, about, at_most
-from eigenheads_papers._core import Cells, Experiment, Run, Table
-from eigenheads_papers._seeds import drawn_seed
+from eigenheads_papers._core import Cells, Experiment, Run, Table, drawn_seed
 from eigenheads_papers._statistics import bootstrap_estimate
 from eigenheads_papers.maulensoto2026._method import (
     descend_to_the_end,

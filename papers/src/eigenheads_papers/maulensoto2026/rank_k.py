@@ -11,9 +11,8 @@ from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import BLUE, INK, ORANGE
 from eigenheads.theory import PCALandscape
 from eigenheads_papers._claims import Claim, at_most
-from eigenheads_papers._core import Experiment, Run, Table
-from eigenheads_papers._seeds import drawn_seed
-from eigenheads_papers.drawing._panels import show_steps
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._drawing import show_steps
 from eigenheads_papers.maulensoto2026._risks import (
     descend,
     linear_landscape,

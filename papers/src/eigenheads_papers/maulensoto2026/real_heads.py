@@ -9,9 +9,9 @@ from eigenheads.extend import FloatArray, weighing
 from eigenheads_papers import _models
 from eigenheads_papers._claims import Claim, at_least, at_most
 from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._drawing import HeadStrip, draw_strips
 from eigenheads_papers._models import MINILM_HEADS, Text, ViT
 from eigenheads_papers._statistics import mean_estimate
-from eigenheads_papers.drawing._strips import HeadStrip, draw_strips
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -28,13 +28,13 @@ from eigenheads.extend import (
     n_threads,
 )
 from eigenheads_papers import Claim, Listener, Result, SweepResult
-from eigenheads_papers._catalogue import told_duration
 from eigenheads_papers._claims import (
     CHANGED_SETTING,
     count_verdicts,
     format_expected,
     format_measured,
 )
+from eigenheads_papers._records import told_duration
 
 # Rich cuts tables at 80 columns when the output is not a terminal.
 _PIPED_WIDTH = 160

@@ -16,8 +16,8 @@ from eigenheads.functional import (
 from eigenheads_papers import _models
 from eigenheads_papers._claims import Claim, Verdict, at_most
 from eigenheads_papers._core import Table
+from eigenheads_papers._drawing import HeadStrip
 from eigenheads_papers._models import MINILM_HEADS, Text, ViT
-from eigenheads_papers.drawing._strips import HeadStrip
 
 MODELS = ("minilm", "vit")
 NAMES = {"minilm": "MiniLM", "vit": "small ViT"}

@@ -9,9 +9,9 @@ from eigenheads.functional import kernel_pca
 from eigenheads_papers import _models
 from eigenheads_papers._claims import Claim, at_least, at_most
 from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._drawing import HeadStrip, draw_strips
 from eigenheads_papers._models import Text
 from eigenheads_papers._training import one_thread
-from eigenheads_papers.drawing._strips import HeadStrip, draw_strips
 from eigenheads_papers.saritas2025 import _study
 from eigenheads_papers.saritas2025._study import MODELS, NAMES, Params
 

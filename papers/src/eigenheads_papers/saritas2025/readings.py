@@ -12,12 +12,12 @@ from eigenheads_papers._claims import (
     in_family,
 )
 from eigenheads_papers._core import Experiment, Run
+from eigenheads_papers._drawing import HeadStrip, draw_strips
 from eigenheads_papers._statistics import (
     bootstrap_estimate,
     mean_estimate,
     share_estimate,
 )
-from eigenheads_papers.drawing._strips import HeadStrip, draw_strips
 from eigenheads_papers.saritas2025 import _study
 from eigenheads_papers.saritas2025._study import MODELS, NAMES, Params
 

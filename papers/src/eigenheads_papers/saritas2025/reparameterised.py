@@ -14,8 +14,7 @@ from eigenheads.functional import (
     relative_differences,
 )
 from eigenheads_papers._claims import Claim, at_least, at_most, in_family
-from eigenheads_papers._core import Experiment, Run, Table
-from eigenheads_papers._seeds import drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import SmallModel, seeded, train, train_all
 from eigenheads_papers.teo2024._variants import VARIANTS

@@ -18,8 +18,7 @@ from eigenheads_papers._claims import (
     in_family,
     no_difference,
 )
-from eigenheads_papers._core import Experiment, Run, Table
-from eigenheads_papers._seeds import drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import SmallModel, train_all
 from eigenheads_papers.teo2024._inputs import MNIST, load_all_digits

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from eigenheads.extend import Got, check_count, fail
-from eigenheads_papers._settings import (
+from eigenheads_papers._parameters import (
     MAX_WHOLE,
     Value,
     coerce_value,

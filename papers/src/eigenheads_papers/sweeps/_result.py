@@ -25,7 +25,7 @@ from eigenheads.extend import (
 )
 from eigenheads.extend.drawing import BLUE, INK, ORANGE, new_figure, render_svg
 from eigenheads_papers._core import Boundary, Cells
-from eigenheads_papers._settings import Value
+from eigenheads_papers._parameters import Value
 from eigenheads_papers.sweeps._grid import SweepPlan
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from eigenheads_papers._claims import (
 )
 from eigenheads_papers._core import Experiment, Run, Table
 from eigenheads_papers._data import data_file, has_data
+from eigenheads_papers._drawing import draw_intervals
 from eigenheads_papers._statistics import Estimate, mean_estimate
-from eigenheads_papers.drawing._gaps import draw_intervals
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,11 +14,10 @@ from eigenheads_papers._claims import (
     in_family,
     no_difference,
 )
-from eigenheads_papers._core import Experiment, Run, Table
-from eigenheads_papers._seeds import drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._drawing import draw_gaps
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import train_all
-from eigenheads_papers.drawing._gaps import draw_gaps
 from eigenheads_papers.teo2024._inputs import POLARITY, load_sentences
 
 if TYPE_CHECKING:

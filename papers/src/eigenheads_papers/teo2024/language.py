@@ -13,11 +13,10 @@ from eigenheads_papers._claims import (
     in_family,
     no_difference,
 )
-from eigenheads_papers._core import Experiment, Run, Table
-from eigenheads_papers._seeds import drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._drawing import draw_gaps
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import SmallModel, seeded, train, train_all
-from eigenheads_papers.drawing._gaps import draw_gaps
 from eigenheads_papers.teo2024 import _inputs
 from eigenheads_papers.teo2024._variants import FEW, PROGRAM, VARIANTS
 

@@ -10,9 +10,8 @@ from eigenheads.extend.drawing import BLUE, GREEN, INK, ORANGE, PURPLE
 from eigenheads.functional import log_feature_norms
 from eigenheads_papers import _models
 from eigenheads_papers._claims import Claim, about, at_least, at_most
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
 from eigenheads_papers._models import ViT
-from eigenheads_papers._seeds import drawn_seed
 from eigenheads_papers._statistics import bootstrap_estimate, mean_estimate
 from eigenheads_papers._training import train_all
 

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from eigenheads_papers._claims import Claim
-from eigenheads_papers._core import Experiment, Run, Table
-from eigenheads_papers._seeds import drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._drawing import draw_gaps
 from eigenheads_papers._training import SmallModel, train_all
-from eigenheads_papers.drawing._gaps import draw_gaps
 from eigenheads_papers.teo2024._comparisons import (
     BASELINE,
     PRINCIPAL,

@@ -9,11 +9,10 @@ from scipy import stats
 from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import BLUE, GREEN, GREY
 from eigenheads_papers._claims import Claim, difference, in_family
-from eigenheads_papers._core import Experiment, Run, Table
-from eigenheads_papers._seeds import drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._drawing import draw_intervals, label_decades
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import SmallModel, seeded, train, train_all
-from eigenheads_papers.drawing._gaps import draw_intervals, label_decades
 from eigenheads_papers.teo2024 import _inputs
 from eigenheads_papers.teo2024._variants import VARIANTS
 

@@ -16,13 +16,12 @@ from eigenheads_papers._claims import (
     at_least,
     at_most,
 )
-from eigenheads_papers._core import Experiment, Run, Table
-from eigenheads_papers._seeds import drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._drawing import show_steps
 from eigenheads_papers._statistics import (
     mean_estimate,
     share_estimate,
 )
-from eigenheads_papers.drawing._panels import show_steps
 from eigenheads_papers.truong2026._rule import (
     CONSTANTS,
     PUBLISHED,

@@ -20,9 +20,8 @@ from eigenheads.theory import (
     signal_steps,
 )
 from eigenheads_papers._claims import Claim, at_least, at_most
-from eigenheads_papers._core import Boundary, Cells, Experiment, Run, Table
-from eigenheads_papers._seeds import drawn_seed
-from eigenheads_papers.drawing._panels import category_colors
+from eigenheads_papers._core import Boundary, Cells, Experiment, Run, Table, drawn_seed
+from eigenheads_papers._drawing import category_colors
 from eigenheads_papers.truong2026._rule import CONSTANTS
 from eigenheads_papers.truong2026._searches import (
     Whitened,

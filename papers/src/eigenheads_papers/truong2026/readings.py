@@ -11,8 +11,7 @@ from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import BLUE, GREY, ORANGE
 from eigenheads.theory import signal_steps
 from eigenheads_papers._claims import Claim, at_least, in_family
-from eigenheads_papers._core import Experiment, Run, Table
-from eigenheads_papers._seeds import drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
 from eigenheads_papers._statistics import ENOUGH, mean_estimate
 from eigenheads_papers.truong2026._rule import (
     CONSTANTS,

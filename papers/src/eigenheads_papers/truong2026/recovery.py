@@ -18,8 +18,7 @@ from eigenheads_papers._claims import (
     at_least,
     at_most,
 )
-from eigenheads_papers._core import Experiment, Run, Table
-from eigenheads_papers._seeds import drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
 from eigenheads_papers._statistics import (
     Estimate,
     mean_estimate,

@@ -5,14 +5,8 @@ import dataclasses
 import pytest
 
 from eigenheads_papers import experiment_keys, get_experiment, reproduce
-from eigenheads_papers._catalogue import (
-    MEANINGS,
-    estimated_seconds,
-    parameter_rows,
-    table_columns,
-)
-from eigenheads_papers._records import read_records
-from eigenheads_papers._settings import change_params
+from eigenheads_papers._parameters import MEANINGS, change_params, parameter_rows
+from eigenheads_papers._records import estimated_seconds, read_records, table_columns
 
 
 def test_every_parameter_has_a_meaning():
@@ -41,7 +35,7 @@ def test_changed_settings_are_measured_and_not_judged(tmp_path):
     assert same.claims == usual.claims
 
 
-def test_table_has_the_columns_of_the_catalogue(tmp_path):
+def test_table_has_the_columns_on_record(tmp_path):
     (result,) = reproduce("marion2025/large_lambda", preset="smoke", out=tmp_path)
     assert sorted(result.table) == table_columns("marion2025/large_lambda")
 

@@ -5,7 +5,7 @@ import pytest
 from matplotlib.figure import Figure
 from scipy import stats
 
-from eigenheads_papers.drawing._gaps import draw_gaps, draw_intervals
+from eigenheads_papers._drawing import draw_gaps, draw_intervals
 
 
 def drawn(gaps):

@@ -1,1 +1,0 @@
-"""Drawings that the figures of several papers share."""
