@@ -116,7 +116,7 @@ def test_heads_that_do_kernel_pca_would_be_noticed(monkeypatch):
 
     def capture_planted(*arguments):
         capture = real(*arguments)
-        capture._kept = [planted(one) for one in capture]
+        capture._in_memory = [planted(one) for one in capture]
         return capture
 
     monkeypatch.setattr(_models, "capture", capture_planted)

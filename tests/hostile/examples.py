@@ -257,11 +257,10 @@ landscape.escape_time([0.1], level=0.5)
 # Methods of public classes that the package itself calls, with arguments that are
 # checked before: parts of experiments, of simulations and of probes.
 INTERNAL = {
-    "AttentionChoice.build",
-    "AttentionChoice.kinds",
     "AttentionChoice.label",
     "AttentionChoice.n_leading",
     "AttentionChoice.read",
+    "AttentionChoice.specs",
     "Head.draw",
     "Head.with_changes",
     "HeadStatistic.observe",

@@ -85,7 +85,9 @@ def write_report(
     if not isinstance(out, str | PathLike):
         fail("out", "the path of a folder", out, owner="report")
     root = check_path("out", out, owner="report")
-    users = select_experiments(experiments, owner="report")[0] if experiments else []
+    # Only an empty sequence means none: an array has no truth value.
+    has_none = isinstance(experiments, Sequence) and not experiments
+    users = [] if has_none else select_experiments(experiments, owner="report")[0]
     if preset is not None:
         presets = [
             *PRESETS,
