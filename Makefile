@@ -70,7 +70,7 @@ CORE_TESTS = src papers/src tests/functional papers/tests/test_data.py papers/te
 # Examples in docstrings of the packages that need torch; the core runs the others.
 TORCH_EXAMPLES = $(addprefix src/eigenheads/,nn adapters robustness) papers/src/eigenheads_papers/recipes
 # The tests of a file stay in one process, which compiles and prepares once. Files begin
-# in the order of tests/conftest.py, the longest first.
+# in the order of conftest.py, the longest first.
 BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # What uses one processor runs side by side: first the installation of both
