@@ -64,7 +64,6 @@ def ours_recomputed(keys: Tensor, values: Tensor) -> Tensor:
         visibility=Visibility(keys.shape[-2]),
         scale=keys.shape[-1] ** -0.5,
         recompute=True,
-        owner="bench",
     ).output
 
 

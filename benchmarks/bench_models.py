@@ -51,11 +51,10 @@ def location_pair(n_tokens: int, n_steps: int) -> tuple[Callable[[], object], ..
             start=starts,
             schedules={"inverse_temperature": 1.0, "step_size": 1e-3},
             constants=(LocationProblem(80.0, n_tokens, law.gamma, law.noise, 5),),
-            generators=run_generators(0, 1, owner="benchmark"),
+            generators=run_generators(0, 1),
             n_steps=n_steps,
             record_every=n_steps,
             nanoseconds=180.0 * n_tokens,
-            owner="benchmark",
         )
 
     return by_hand, lambda: simulate_location(law, **options)
@@ -79,11 +78,10 @@ def signal_pair(n_tokens: int, n_steps: int) -> tuple[Callable[[], object], ...]
             start=np.array([[0.1]]),
             schedules={"step_size": 1e-3},
             constants=(problem,),
-            generators=run_generators(0, 1, owner="benchmark"),
+            generators=run_generators(0, 1),
             n_steps=n_steps,
             record_every=n_steps,
             nanoseconds=22.0 * n_tokens,
-            owner="benchmark",
         )
 
     return by_hand, lambda: simulate_signal(law, **options)

@@ -122,7 +122,7 @@ def of_layers(layers, n_sequences, n_draws, n_copies):
             for other in models[1:]:
                 found[name] += seconds(run.of_untrained, other[i])[0]
             for ignored in WITHOUT.values():
-                part = without_tokens(models[0][i], ignored, owner="benchmark")
+                part = without_tokens(models[0][i], ignored)
                 found[name] += seconds(plain.observe, part)[0]
     return found
 

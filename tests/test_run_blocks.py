@@ -40,7 +40,6 @@ SETTING = {
     "n_steps": 7,
     "record_every": 3,
     "nanoseconds": 1.0,
-    "owner": "demo",
 }
 
 
@@ -92,7 +91,9 @@ def test_the_update_of_step_zero_is_not_reported():
 def test_a_run_that_overflows_is_named():
     states = np.array([[0.0], [0.0]])
     schedules = {"scale": 1e10, "step_size": lambda t: 1e300 if t == 4 else 1.0}
-    message = r"demo: `step_size` must be .* got 1e\+300 at update 4, where run 0 over"
+    message = (
+        r"run_blocks: `step_size` must be .* got 1e\+300 at update 4, where run 0 over"
+    )
     with pytest.raises(ValueError, match=message):
         run_blocks(
             summed,
@@ -123,9 +124,13 @@ def test_a_run_that_is_lost_gets_the_error_of_its_system():
 
 
 def test_counts_are_checked_together():
-    counts = check_run_counts(10, 3, 5, n_curves=2, owner="demo")
+    counts = check_run_counts(10, 3, 5, n_curves=2)
     assert counts == (10, 3, 5)
-    with pytest.raises(ValueError, match="demo: `n_runs` must be an integer from 1 to"):
-        check_run_counts(10, 10**7, 5, n_curves=2, owner="demo")
-    with pytest.raises(ValueError, match="demo: `record_every` must be large enough"):
-        check_run_counts(10**9, 10, 1, n_curves=2, owner="demo")
+    with pytest.raises(
+        ValueError, match="check_run_counts: `n_runs` must be an integer from 1 to"
+    ):
+        check_run_counts(10, 10**7, 5, n_curves=2)
+    with pytest.raises(
+        ValueError, match="check_run_counts: `record_every` must be large enough"
+    ):
+        check_run_counts(10**9, 10, 1, n_curves=2)

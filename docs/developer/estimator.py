@@ -29,10 +29,7 @@ class SoftmaxPooling(TransformerMixin, BaseEstimator):
 
     def fit(self, X, y=None):
         """Compute the weighted mean of the rows."""
-        owner = type(self).__name__
-        beta = check_positive(
-            "inverse_temperature", self.inverse_temperature, owner=owner
-        )
+        beta = check_positive("inverse_temperature", self.inverse_temperature)
         X = validate_data(self, X, dtype=np.float64)
         norms = np.linalg.norm(X, axis=1)
         # Subtracting the largest score leaves the weights as they are, and no

@@ -82,7 +82,11 @@ class TripleFamily(AbstractFamily):
         """Return the output projection if the module has this layout."""
         return module.out if isinstance(module, TripleAttention) else None
 
-    def capture(self, layer: AttentionLayer, record: Record, *, owner: str):
+    def capture(
+        self,
+        layer: AttentionLayer,
+        record: Record,
+    ):
         """Return a context in which each call of the layer is passed to `record`."""
 
         def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -94,7 +98,11 @@ class TripleFamily(AbstractFamily):
         """Return matrix and bias of queries, keys and values."""
         return [linear_parts(m) for m in (module.alpha, module.beta, module.gamma)]
 
-    def check_swap(self, model: nn.Module, wanted: Wanted, *, owner: str) -> None:
+    def check_swap(
+        self,
+        model: nn.Module,
+        wanted: Wanted,
+    ) -> None:
         """Accept every variant: this layout has no positions, gates or masks."""
 
     def swap(self, layer: AttentionLayer, variant: AbstractVariant) -> None:

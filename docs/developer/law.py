@@ -8,8 +8,6 @@ from eigenheads._checks import check_count, check_positive
 from eigenheads._rng import check_generator
 from eigenheads.datasets._size import check_sample_size
 
-_OWNER = "ShiftedTokens"
-
 
 @dataclass(frozen=True)
 class ShiftedTokens:
@@ -39,17 +37,17 @@ class ShiftedTokens:
 
     def __post_init__(self) -> None:
         # Frozen, so that a law can be a key and never changes under a simulation.
-        object.__setattr__(self, "d", check_count("d", self.d, owner=_OWNER))
-        n_tokens = check_count("n_tokens", self.n_tokens, owner=_OWNER)
+        object.__setattr__(self, "d", check_count("d", self.d))
+        n_tokens = check_count("n_tokens", self.n_tokens)
         object.__setattr__(self, "n_tokens", n_tokens)
-        shift = check_positive("shift", self.shift, owner=_OWNER)
+        shift = check_positive("shift", self.shift)
         object.__setattr__(self, "shift", shift)
 
     def sample(self, n: int, rng: np.random.Generator) -> np.ndarray:
         """Return `n` prompts of shape ``(n, n_tokens, d)``."""
-        rng = check_generator(rng, owner=_OWNER)
+        rng = check_generator(rng)
         numbers = self.n_tokens * self.d
-        n = check_sample_size(n, numbers, owner=_OWNER, hint="Sample in batches.")
+        n = check_sample_size(n, numbers, hint="Sample in batches.")
         tokens = rng.standard_normal((n, self.n_tokens, self.d))
         tokens[..., 0] += self.shift
         return tokens

@@ -41,9 +41,9 @@ def test_reproduce_refuses_junk_with_a_sentence(tmp_path, name, value):
 @FEW
 @given(value=JUNK)
 def test_the_report_refuses_junk_with_a_sentence(tmp_path, value):
-    with pytest.raises(ValueError, match=r"^report: `\w+` must be "):
+    with pytest.raises(ValueError, match=r"^write_report: `\w+` must be "):
         write_report(tmp_path, preset=value)
-    with pytest.raises(ValueError, match=r"^report: `\w+` must be "):
+    with pytest.raises(ValueError, match=r"^write_report: `\w+` must be "):
         write_report(value, preset="smoke")
 
 

@@ -27,7 +27,7 @@ def test_idx_files_are_read_back(tmp_path):
 )
 def test_a_damaged_idx_file_gets_a_sentence(tmp_path, content):
     (tmp_path / "a.gz").write_bytes(content)
-    with pytest.raises(ValueError, match=r"reproduce: `data` must be gzipped idx"):
+    with pytest.raises(ValueError, match=r"read_idx: `data` must be gzipped idx"):
         read_idx(tmp_path / "a.gz")
 
 
@@ -80,7 +80,7 @@ def picky(monkeypatch):
     monkeypatch.setattr(
         _run,
         "select_experiments",
-        lambda keys, owner: (
+        lambda keys,: (
             list(known.values()) if keys == "all" else [known[keys]],
             {keys},
         ),

@@ -73,6 +73,6 @@ def test_rows_show_every_preset():
 )
 def test_wrong_settings_are_refused_in_a_sentence(settings, message):
     params = get_experiment("marion2025/fig4").presets["smoke"]
-    with pytest.raises(ValueError, match="reproduce: ") as caught:
-        change_params(params, settings, owner="reproduce")
+    with pytest.raises(ValueError, match="change_params: ") as caught:
+        change_params(params, settings)
     assert message in str(caught.value)

@@ -58,7 +58,7 @@ def test_an_unknown_key_names_the_nearest():
     with pytest.raises(ValueError, match="eigenheads list"):
         get_experiment("zzz")
     with pytest.raises(ValueError, match="at least one key"):
-        select_experiments([], owner="reproduce")
+        select_experiments([])
 
 
 def test_an_unknown_preset_names_the_nearest():
@@ -98,14 +98,12 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_a_module_of_the_current_folder_names_experiments(folder):
-    (experiment,) = load_experiments("my_module:experiments", owner="reproduce")
+    (experiment,) = load_experiments("my_module:experiments")
     assert experiment.key == "author2026/fig1"
     assert get_experiment("my_module:experiment") is experiment
     assert get_experiment(experiment) is experiment
     assert command_name(experiment) == "my_module:experiment"
-    chosen, named = select_experiments(
-        ["marion2025/fig3*", "my_module:experiments"], owner="reproduce"
-    )
+    chosen, named = select_experiments(["marion2025/fig3*", "my_module:experiments"])
     assert [each.key for each in chosen[-2:]] == ["marion2025/fig3b", "author2026/fig1"]
     assert "author2026/fig1" in named
     assert "marion2025/fig3a" not in named
@@ -134,8 +132,10 @@ def test_a_module_of_the_current_folder_names_experiments(folder):
     ],
 )
 def test_a_source_that_is_none_gets_a_sentence(folder, source, sentence):
-    with pytest.raises(ValueError, match=rf"^reproduce: `key` must be .*{sentence}"):
-        load_experiments(source, owner="reproduce")
+    with pytest.raises(
+        ValueError, match=rf"^load_experiments: `key` must be .*{sentence}"
+    ):
+        load_experiments(source)
 
 
 def test_several_experiments_are_not_one(folder):

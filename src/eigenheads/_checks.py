@@ -21,6 +21,7 @@ from eigenheads._errors import (
     UsageRuntimeError,
     UsageTypeError,
     UsageValueError,
+    public_call,
 )
 from eigenheads._typing import Array, FloatArray
 
@@ -98,7 +99,6 @@ def fail(
     contract: str,
     value: object,
     *,
-    owner: str,
     hint: str = "",
     error: type[Exception] = ValueError,
 ) -> NoReturn:
@@ -109,16 +109,16 @@ def fail(
 
     Examples
     --------
-    >>> fail("d", "an integer >= 5", 3, owner="simulate_location", hint="Use full.")
+    >>> fail("d", "an integer >= 5", 3, hint="Use full.")
     Traceback (most recent call last):
     ...
     eigenheads._errors.UsageValueError:
-    simulate_location: `d` must be an integer >= 5; got 3. Use full.
+    eigenheads: `d` must be an integer >= 5; got 3. Use full.
     """
     got = value if isinstance(value, Got) else shown(value)
     tail = f" {hint}" if hint else ""
     kind = _USAGE_ERRORS.get(error, error)
-    message = f"{owner}: `{name}` must be {contract}; got {got}.{tail}"
+    message = f"{public_call()}: `{name}` must be {contract}; got {got}.{tail}"
     # Names in files may also have line breaks, and characters that no version of
     # Unicode knows.
     raise kind(_NOT_PLAIN.sub(_written_out, escape_controls(message)))
@@ -131,22 +131,17 @@ class Got(str):
 
 
 def check_number(
-    name: str,
-    value: object,
-    *,
-    owner: str,
-    minimum: float = -math.inf,
-    maximum: float = math.inf,
+    name: str, value: object, *, minimum: float = -math.inf, maximum: float = math.inf
 ) -> float:
     """Return `value` as a float, or raise if it is not finite and within bounds.
 
     Examples
     --------
-    >>> check_number("noise", -1.0, owner="SingleLocation", minimum=0.0)
+    >>> check_number("noise", -1.0, minimum=0.0)
     Traceback (most recent call last):
     ...
     eigenheads._errors.UsageValueError:
-    SingleLocation: `noise` must be a finite number >= 0; got -1.0.
+    eigenheads: `noise` must be a finite number >= 0; got -1.0.
     """
     number = as_float(value)
     if math.isfinite(number) and minimum <= number <= maximum:
@@ -158,31 +153,30 @@ def check_number(
         contract += f" >= {minimum:g}"
     elif math.isfinite(maximum):
         contract += f" <= {maximum:g}"
-    fail(name, contract, value, owner=owner)
+    fail(name, contract, value)
 
 
-def check_positive(name: str, value: object, *, owner: str) -> float:
+def check_positive(name: str, value: object) -> float:
     """Return `value` as a float, or raise if it is not finite and > 0.
 
     Examples
     --------
-    >>> check_positive("gamma", 0.0, owner="SingleLocation")
+    >>> check_positive("gamma", 0.0)
     Traceback (most recent call last):
     ...
     eigenheads._errors.UsageValueError:
-    SingleLocation: `gamma` must be a finite number > 0; got 0.0.
+    eigenheads: `gamma` must be a finite number > 0; got 0.0.
     """
     number = as_float(value)
     if 0 < number < math.inf:
         return number
-    fail(name, "a finite number > 0", value, owner=owner)
+    fail(name, "a finite number > 0", value)
 
 
 def check_count(
     name: str,
     value: object,
     *,
-    owner: str,
     minimum: int = 1,
     maximum: int | None = None,
     hint: str = "",
@@ -193,13 +187,13 @@ def check_count(
 
     Examples
     --------
-    >>> check_count("n_steps", 1e3, owner="simulate_location")
+    >>> check_count("n_steps", 1e3)
     1000
-    >>> check_count("n_steps", 0, owner="simulate_location")
+    >>> check_count("n_steps", 0)
     Traceback (most recent call last):
     ...
     eigenheads._errors.UsageValueError:
-    simulate_location: `n_steps` must be an integer >= 1; got 0.
+    eigenheads: `n_steps` must be an integer >= 1; got 0.
     """
     whole = (isinstance(value, Integral) and not isinstance(value, bool)) or (
         as_float(value).is_integer()
@@ -211,7 +205,7 @@ def check_count(
     contract = f"an integer >= {minimum}"
     if maximum is not None:
         contract = f"an integer from {minimum} to {maximum}"
-    fail(name, contract, value, owner=owner, hint=hint)
+    fail(name, contract, value, hint=hint)
 
 
 def check_choice(
@@ -219,18 +213,17 @@ def check_choice(
     value: object,
     choices: Collection[str],
     *,
-    owner: str,
     error: type[Exception] = ValueError,
 ) -> str:
     """Return `value`, or raise and name the closest valid choice.
 
     Examples
     --------
-    >>> check_choice("method", "exakt", ["exact", "full"], owner="simulate_location")
+    >>> check_choice("method", "exakt", ["exact", "full"])
     Traceback (most recent call last):
     ...
     eigenheads._errors.UsageValueError:
-    simulate_location: `method` must be one of 'exact', 'full'; got
+    eigenheads: `method` must be one of 'exact', 'full'; got
     'exakt'. Did you mean 'exact'?
     """
     if isinstance(value, str) and value in choices:
@@ -238,136 +231,138 @@ def check_choice(
     close = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.4)
     listed = ", ".join(repr(choice) for choice in choices)
     hint = f"Did you mean {close[0]!r}?" if close else ""
-    fail(name, f"one of {listed}", value, owner=owner, hint=hint, error=error)
+    fail(name, f"one of {listed}", value, hint=hint, error=error)
 
 
-def check_flag(name: str, value: object, *, owner: str) -> bool:
+def check_flag(name: str, value: object) -> bool:
     """Return `value` as a bool, or raise unless it is True or False.
 
     Examples
     --------
-    >>> check_flag("flag", "no", owner="f")
+    >>> check_flag("flag", "no")
     Traceback (most recent call last):
     ...
-    eigenheads._errors.UsageValueError: f: `flag` must be True or False; got 'no'.
+    eigenheads._errors.UsageValueError:
+    eigenheads: `flag` must be True or False; got 'no'.
     """
     if isinstance(value, bool | np.bool_):
         return bool(value)
-    fail(name, "True or False", value, owner=owner)
+    fail(name, "True or False", value)
 
 
-def check_instance(name: str, value: object, kind: type[_Kind], *, owner: str) -> _Kind:
+def check_instance(name: str, value: object, kind: type[_Kind]) -> _Kind:
     """Return `value`, or raise TypeError unless it is an instance of `kind`.
 
     Examples
     --------
-    >>> check_instance("law", 3, dict, owner="f")
+    >>> check_instance("law", 3, dict)
     Traceback (most recent call last):
     ...
-    eigenheads._errors.UsageTypeError: f: `law` must be an instance of dict; got 3.
+    eigenheads._errors.UsageTypeError:
+    eigenheads: `law` must be an instance of dict; got 3.
     """
     if isinstance(value, kind):
         return value
     contract = f"an instance of {kind.__name__}"
-    fail(name, contract, value, owner=owner, error=TypeError)
+    fail(name, contract, value, error=TypeError)
 
 
-def check_text(name: str, value: object, *, owner: str) -> str:
+def check_text(name: str, value: object) -> str:
     """Return `value`, or raise TypeError unless it is a text."""
     if isinstance(value, str):
         return value
-    fail(name, "a text", value, owner=owner, error=TypeError)
+    fail(name, "a text", value, error=TypeError)
 
 
-def check_items(name: str, value: object, contract: str, *, owner: str) -> list[Any]:
+def check_items(name: str, value: object, contract: str) -> list[Any]:
     """Return the items of `value` as a list, or raise TypeError with `contract`.
 
     Texts, mappings and single numbers are refused, although some can be iterated.
 
     Examples
     --------
-    >>> check_items("strengths", 0.5, "a sequence of numbers", owner="calibrate")
+    >>> check_items("strengths", 0.5, "a sequence of numbers")
     Traceback (most recent call last):
     ...
     eigenheads._errors.UsageTypeError:
-    calibrate: `strengths` must be a sequence of numbers; got 0.5.
+    eigenheads: `strengths` must be a sequence of numbers; got 0.5.
     """
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
         try:
             return list(value)
         except (TypeError, RuntimeError):  # an array or tensor without axes, or data
             pass
-    fail(name, contract, value, owner=owner, error=TypeError)
+    fail(name, contract, value, error=TypeError)
 
 
-def check_callable(name: str, value: _Kind, contract: str, *, owner: str) -> _Kind:
+def check_callable(name: str, value: _Kind, contract: str) -> _Kind:
     """Return `value`, or raise TypeError with `contract` unless it can be called."""
     if callable(value):
         return value
-    fail(name, contract, value, owner=owner, error=TypeError)
+    fail(name, contract, value, error=TypeError)
 
 
-def check_path(name: str, value: object, *, owner: str) -> Path:
+def check_path(name: str, value: object) -> Path:
     """Return `value` as a path, or raise unless it is one that a file may have."""
     if not isinstance(value, str | PathLike) or not isinstance(fspath(value), str):
-        fail(name, "a path", value, owner=owner, error=TypeError)
+        fail(name, "a path", value, error=TypeError)
     if "\0" in fspath(value):
-        fail(name, "a path without null characters", value, owner=owner)
+        fail(name, "a path without null characters", value)
     if not fspath(value):
-        fail(name, "a path that is not empty", value, owner=owner)
+        fail(name, "a path that is not empty", value)
     return Path(value)
 
 
-def check_finite_array(name: str, value: object, *, owner: str) -> FloatArray:
+def check_finite_array(name: str, value: object) -> FloatArray:
     """Return `value` as a float64 array, or raise unless every entry is finite.
 
     Examples
     --------
-    >>> check_finite_array("kappa", [0.0, float("nan")], owner="location_risk")
+    >>> check_finite_array("kappa", [0.0, float("nan")])
     Traceback (most recent call last):
     ...
     eigenheads._errors.UsageValueError:
-    location_risk: `kappa` must be finite numbers; got nan at index (1,).
+    eigenheads: `kappa` must be finite numbers; got nan at index (1,).
     """
     try:
-        array = as_numpy(name, value, owner=owner)
+        array = as_numpy(name, value)
         if array.dtype.kind not in "biuf":
             raise TypeError
         array = array.astype(np.float64)
     except TypeError:
-        fail(name, "finite numbers", value, owner=owner)
-    _check_finite(name, array, array_namespace(array), owner=owner)
+        fail(name, "finite numbers", value)
+    _check_finite(name, array, array_namespace(array))
     return array
 
 
-def check_numbers(name: str, value: object, *, owner: str) -> FloatArray:
+def check_numbers(name: str, value: object) -> FloatArray:
     """Return `value` as a float64 array, NaN and infinities included, or raise."""
     try:
-        array = as_numpy(name, value, owner=owner)
+        array = as_numpy(name, value)
         if array.dtype.kind not in "biuf":
             raise TypeError
     except TypeError:
-        fail(name, "an array of numbers", value, owner=owner, error=TypeError)
+        fail(name, "an array of numbers", value, error=TypeError)
     return array.astype(np.float64)
 
 
-def as_numpy(name: str, value: object, *, owner: str) -> np.ndarray[Any, Any]:
+def as_numpy(name: str, value: object) -> np.ndarray[Any, Any]:
     """Return `value` as a NumPy array; tensors are detached, masks are refused.
 
     Raises a bare TypeError, to which the caller adds a message, if it is no array.
 
     Examples
     --------
-    >>> as_numpy("x", np.ma.masked_invalid([1.0, np.nan]), owner="location_risk")
+    >>> as_numpy("x", np.ma.masked_invalid([1.0, np.nan]))
     Traceback (most recent call last):
     ...
     eigenheads._errors.UsageValueError:
-    location_risk: `x` must be an array without masked entries; got 1 masked
+    eigenheads: `x` must be an array without masked entries; got 1 masked
     of 2. Drop or fill them.
     """
-    _check_unmasked(name, value, owner=owner)
+    _check_unmasked(name, value)
     if is_torch_array(value):
-        _check_has_data(name, value, owner=owner)
+        _check_has_data(name, value)
         value = value.detach().cpu().resolve_conj().resolve_neg()
         if str(value.dtype).startswith(("torch.bfloat", "torch.float8")):
             value = value.float()  # NumPy has no such numbers
@@ -377,28 +372,26 @@ def as_numpy(name: str, value: object, *, owner: str) -> np.ndarray[Any, Any]:
         raise TypeError from error
 
 
-def check_array_like(
-    name: str, value: object, contract: str, *, owner: str
-) -> np.ndarray[Any, Any]:
+def check_array_like(name: str, value: object, contract: str) -> np.ndarray[Any, Any]:
     """Return `value` as an array of any type, or raise with `contract`.
 
     Examples
     --------
-    >>> check_array_like("by", [[1], [1, 2]], "one id per row", owner="group_bags")
+    >>> check_array_like("by", [[1], [1, 2]], "one id per row")
     Traceback (most recent call last):
     ...
     eigenheads._errors.UsageTypeError:
-    group_bags: `by` must be one id per row; got [[1], [1, 2]].
+    eigenheads: `by` must be one id per row; got [[1], [1, 2]].
     """
     try:
-        return as_numpy(name, value, owner=owner)
+        return as_numpy(name, value)
     except TypeError as error:
         if isinstance(error, UsageError):
             raise
-        fail(name, contract, value, owner=owner, error=TypeError)
+        fail(name, contract, value, error=TypeError)
 
 
-def without_traps(name: str, value: _Kind, *, owner: str) -> _Kind | NDArray[Any]:
+def without_traps(name: str, value: _Kind) -> _Kind | NDArray[Any]:
     """Return `value` for scikit-learn to check: tensors as arrays, no masked array.
 
     Its checks drop masks, cannot convert tensors with gradients or without data, take
@@ -407,19 +400,19 @@ def without_traps(name: str, value: _Kind, *, owner: str) -> _Kind | NDArray[Any
     if getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M"):
         hint = 'Divide durations by `np.timedelta64(1, "s")`.'
         got = Got(f"dtype {value.dtype}")  # type: ignore[attr-defined]
-        fail(name, "free of dates and durations", got, owner=owner, hint=hint)
+        fail(name, "free of dates and durations", got, hint=hint)
     if hasattr(value, "check_format"):
         try:
             value.check_format(full_check=True)
         except ValueError as error:
             got = Got(f"a damaged one: {error}")
-            fail(name, "a valid sparse matrix", got, owner=owner)
+            fail(name, "a valid sparse matrix", got)
     if is_torch_array(value) or isinstance(value, np.ma.MaskedArray):
-        return check_array_like(name, value, "an array", owner=owner)
+        return check_array_like(name, value, "an array")
     return value
 
 
-def check_float_arrays(owner: str, *, finite: bool = True, **arrays: Array) -> Any:
+def check_float_arrays(*, finite: bool = True, **arrays: Array) -> Any:
     """Return the library of `arrays`, or raise unless all are arrays of finite floats.
 
     All arrays must be of NumPy or all of PyTorch. Tensors keep their graph, so that
@@ -427,59 +420,59 @@ def check_float_arrays(owner: str, *, finite: bool = True, **arrays: Array) -> A
 
     Examples
     --------
-    >>> check_float_arrays("rbf_gram", points=np.array([[1.0, np.nan]]))
+    >>> check_float_arrays(points=np.array([[1.0, np.nan]]))
     Traceback (most recent call last):
     ...
     eigenheads._errors.UsageValueError:
-    rbf_gram: `points` must be finite numbers; got nan at index (0, 1).
+    eigenheads: `points` must be finite numbers; got nan at index (0, 1).
     """
     for name, array in arrays.items():
         if not (is_numpy_array(array) or is_torch_array(array)):
             contract = "an array of NumPy or PyTorch"
-            fail(name, contract, array, owner=owner, error=TypeError)
-        _check_unmasked(name, array, owner=owner)
+            fail(name, contract, array, error=TypeError)
+        _check_unmasked(name, array)
     if len({is_torch_array(array) for array in arrays.values()}) > 1:
         first, *others = arrays
         got = Got(", ".join(type(array).__name__ for array in arrays.values()))
         listed = " and ".join(f"`{name}`" for name in others)
         contract = f"an array of the same library as {listed}"
-        fail(first, contract, got, owner=owner, error=TypeError)
+        fail(first, contract, got, error=TypeError)
     xp = array_namespace(*arrays.values())
     for name, array in arrays.items():
         if not xp.isdtype(array.dtype, "real floating"):
             got = Got(f"dtype {array.dtype}")
-            fail(name, "an array of floats", got, owner=owner, error=TypeError)
+            fail(name, "an array of floats", got, error=TypeError)
         if is_torch_array(array):
-            _check_has_data(name, array, owner=owner)
+            _check_has_data(name, array)
         if finite:
-            _check_finite(name, array, xp, owner=owner)
+            _check_finite(name, array, xp)
     return xp
 
 
-def _check_unmasked(name: str, value: object, *, owner: str) -> None:
+def _check_unmasked(name: str, value: object) -> None:
     if isinstance(value, list | tuple):
         for part in value:
             if isinstance(part, np.ma.MaskedArray):
-                _check_unmasked(name, part, owner=owner)
+                _check_unmasked(name, part)
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         n_masked = int(np.ma.getmaskarray(value).sum())
         got = Got(f"{n_masked} masked of {value.size}")
         contract = "an array without masked entries"
-        fail(name, contract, got, owner=owner, hint="Drop or fill them.")
+        fail(name, contract, got, hint="Drop or fill them.")
 
 
-def _check_has_data(name: str, tensor: Any, *, owner: str) -> None:
+def _check_has_data(name: str, tensor: Any) -> None:
     if tensor.is_nested:
         got, hint = Got("a nested tensor"), "Pass a list: `list(X.unbind())`."
-        fail(name, "a dense tensor", got, owner=owner, hint=hint)
+        fail(name, "a dense tensor", got, hint=hint)
     is_dense = str(tensor.layout) == "torch.strided" and not tensor.is_quantized
     if tensor.device.type == "meta" or not is_dense:
         kind = "a meta" if tensor.device.type == "meta" else "a sparse or quantized"
         got = Got(f"{kind} tensor")
-        fail(name, "a dense tensor that holds numbers", got, owner=owner)
+        fail(name, "a dense tensor that holds numbers", got)
 
 
-def _check_finite(name: str, array: Array, xp: Any, *, owner: str) -> None:
+def _check_finite(name: str, array: Array, xp: Any) -> None:
     """Raise unless every entry is finite.
 
     A sum is finite only if all entries are, and it needs no second array: the entries
@@ -498,7 +491,7 @@ def _check_finite(name: str, array: Array, xp: Any, *, owner: str) -> None:
     index = tuple(int(i) for i in np.unravel_index(first, tuple(array.shape)))
     where = f" at index {index}" if index else ""
     got = Got(f"{float(array[index])!r}{where}")
-    fail(name, "finite numbers", got, owner=owner)
+    fail(name, "finite numbers", got)
 
 
 def as_float(value: object) -> float:

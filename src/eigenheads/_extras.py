@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-from eigenheads._errors import UsageImportError
+from eigenheads._errors import UsageImportError, public_call
 
 
 def how_to_get(extra: str, *, package: str = "eigenheads") -> str:
@@ -17,33 +17,32 @@ def how_to_get(extra: str, *, package: str = "eigenheads") -> str:
     return f"pip install '{package}[{extra}]'"
 
 
-def missing(
-    name: str, *, extra: str, owner: str, package: str = "eigenheads"
-) -> ImportError:
+def missing(name: str, *, extra: str, package: str = "eigenheads") -> ImportError:
     """Return the error that names the library, its user, and the command to install it.
 
     Examples
     --------
-    >>> raise missing("PyTorch", extra="torch", owner="eigenheads.nn")
+    >>> raise missing("PyTorch", extra="torch")
     Traceback (most recent call last):
     ...
     eigenheads._errors.UsageImportError:
-    eigenheads.nn: PyTorch is not installed. Run `pip install ...`.
+    eigenheads: PyTorch is not installed. Run `pip install ...`.
     """
+    command = how_to_get(extra, package=package)
     return UsageImportError(
-        f"{owner}: {name} is not installed. Run `{how_to_get(extra, package=package)}`."
+        f"{public_call()}: {name} is not installed. Run `{command}`."
     )
 
 
-def require(module: str, name: str, *, extra: str, owner: str) -> Any:
+def require(module: str, name: str, *, extra: str) -> Any:
     """Return a module of an extra, or raise the error of :func:`missing`.
 
     Examples
     --------
-    >>> require("math", "The standard library", extra="torch", owner="load_model").pi
+    >>> require("math", "The standard library", extra="torch").pi
     3.14...
     """
     try:
         return import_module(module)
     except ImportError as error:
-        raise missing(name, extra=extra, owner=owner) from error
+        raise missing(name, extra=extra) from error

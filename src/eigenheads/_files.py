@@ -105,7 +105,7 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:
             numbers[name] = np.asarray(array, dtype=order, order="C")
         else:
             contract = "an array of numbers or texts, without Python objects"
-            fail(name, contract, array, owner="write_arrays")
+            fail(name, contract, array)
     # One entry, because the order of several entries is random.
     header = json.dumps({"sha256": _digest(numbers, texts), "texts": texts})
     content = safetensors.numpy.save(numbers, metadata={_HEADER: header})
@@ -167,9 +167,7 @@ def _fill(file: IO[bytes], content: bytes) -> None:
     file.write(content)
 
 
-def check_gzip(
-    name: str, path: Path, contract: str, *, largest: int, owner: str
-) -> None:
+def check_gzip(name: str, path: Path, contract: str, *, largest: int) -> None:
     """Raise unless a gzip file is whole and at most so large when it is unpacked.
 
     It is unpacked a piece at a time, because a small file may contain terabytes.
@@ -184,7 +182,7 @@ def check_gzip(
                     raise ValueError(f"more than {largest} bytes")
     except _DAMAGE as error:
         got = Got(f"{path.name!r} ({type(error).__name__}: {error})")
-        fail(name, contract, got, owner=owner)
+        fail(name, contract, got)
 
 
 def check_module_file(path: Path) -> None:

@@ -23,28 +23,28 @@ MAX_RUNS = 10**6
 MAX_DIMENSION = 10**15
 
 
-def check_run_memory(n_runs: int, numbers: int, *, owner: str, hint: str = "") -> None:
+def check_run_memory(n_runs: int, numbers: int, *, hint: str = "") -> None:
     """Raise if runs that keep so many numbers each exceed the working memory.
 
     Examples
     --------
-    >>> check_run_memory(1000, 100, owner="simulate_pca")
+    >>> check_run_memory(1000, 100)
     """
     if n_runs * numbers > MAX_WORK:
         contract = (
             f"at most {MAX_WORK // numbers}, because each run keeps {numbers} numbers "
             f"and {MAX_WORK} fit into the working memory"
         )
-        fail("n_runs", contract, n_runs, owner=owner, hint=hint)
+        fail("n_runs", contract, n_runs, hint=hint)
 
 
-def check_largest(name: str, array: FloatArray, *, owner: str) -> None:
+def check_largest(name: str, array: FloatArray) -> None:
     """Raise if a finite number is so large that its square could overflow.
 
     Examples
     --------
     >>> import numpy as np
-    >>> check_largest("X", np.array([1e9]), owner="PooledBagRegressor")
+    >>> check_largest("X", np.array([1e9]))
     """
     largest = max(float(array.max(initial=0)), -float(array.min(initial=0)))
     limit, where = LARGEST, ""
@@ -52,4 +52,4 @@ def check_largest(name: str, array: FloatArray, *, owner: str) -> None:
         limit, where = LARGEST_SINGLE, " in float32"
     if limit < largest < math.inf:
         contract = f"numbers of at most {limit:g}{where}"
-        fail(name, contract, Got(f"{largest:g}"), owner=owner, hint="Rescale it.")
+        fail(name, contract, Got(f"{largest:g}"), hint="Rescale it.")

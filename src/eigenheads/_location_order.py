@@ -13,7 +13,7 @@ _LENGTH_SLACK, _PRODUCT_SLACK = 1e-9, 1e-7
 
 
 def check_order_parameters(
-    start: object, *, d: int, owner: str, n_runs: int | None = None
+    start: object, *, d: int, n_runs: int | None = None
 ) -> FloatArray:
     r"""Return rows (runs, 5), or raise if no two unit vectors in R^d have them.
 
@@ -22,7 +22,7 @@ def check_order_parameters(
     :math:`\rho = k \cdot v`. A single row is used for all `n_runs` runs; None means
     as many runs as rows.
     """
-    given = check_finite_array("start", start, owner=owner)
+    given = check_finite_array("start", start)
     rows = np.atleast_2d(given)
     runs = len(rows) if n_runs is None else n_runs
     if given.shape not in {(5,), (runs, 5)} or not runs:
@@ -31,7 +31,7 @@ def check_order_parameters(
             "order parameters kappa, nu, theta, eta, rho of shape (5,) or "
             f"({wanted}, 5)"
         )
-        fail("start", contract, given, owner=owner)
+        fail("start", contract, given)
     rows = np.array(np.broadcast_to(rows, (runs, 5)))
     good = are_feasible(rows, d)
     if not good.all():
@@ -45,7 +45,7 @@ def check_order_parameters(
             "They satisfy kappa² + eta² <= 1, nu² + theta² <= 1 and "
             "(rho - kappa theta - eta nu)² <= (1 - kappa² - eta²)(1 - nu² - theta²)."
         )
-        fail("start", contract, Got(f"{numbers} in run {run}"), owner=owner, hint=hint)
+        fail("start", contract, Got(f"{numbers} in run {run}"), hint=hint)
     return rows
 
 

@@ -16,6 +16,7 @@ from functools import partial
 from types import FrameType
 
 from eigenheads._checks import check_count
+from eigenheads._errors import for_workers
 
 _THREADS: ContextVar[int | None] = ContextVar("eigenheads_threads", default=None)
 _INTERRUPT: ContextVar[threading.Event | None] = ContextVar(
@@ -50,7 +51,7 @@ def _available_cores() -> int:
 @contextmanager
 def threads(count: int) -> Iterator[None]:
     """Use at most `count` threads inside this context."""
-    token = _THREADS.set(check_count("count", count, owner="threads"))
+    token = _THREADS.set(check_count("count", count))
     try:
         yield
     finally:
@@ -165,7 +166,7 @@ class RunPool:
         if self._executor is None:
             waiting = (partial(work, run) for run in range(self._n_runs))
         else:
-            submit = self._executor.submit
+            submit, work = self._executor.submit, for_workers(work)
             waiting = [submit(work, run).result for run in range(self._n_runs)]
         for finish in waiting:
             finish()

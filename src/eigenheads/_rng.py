@@ -7,7 +7,7 @@ import numpy as np
 from eigenheads._checks import check_count, fail
 
 
-def run_generator(seed: int, run: int, *, owner: str) -> np.random.Generator:
+def run_generator(seed: int, run: int) -> np.random.Generator:
     """Return the generator of one run, which depends only on `seed` and `run`.
 
     Run 7 draws the same numbers in a simulation of 8 runs and of 800. SFC64 is the
@@ -15,26 +15,26 @@ def run_generator(seed: int, run: int, *, owner: str) -> np.random.Generator:
 
     Examples
     --------
-    >>> float(run_generator(0, 3, owner="demo").random()) == float(
-    ...     run_generator(0, 3, owner="demo").random())
+    >>> float(run_generator(0, 3).random()) == float(
+    ...     run_generator(0, 3).random())
     True
     """
-    seed = check_count("seed", seed, owner=owner, minimum=0)
+    seed = check_count("seed", seed, minimum=0)
     sequence = np.random.SeedSequence(seed, spawn_key=(run,))
     return np.random.Generator(np.random.SFC64(sequence))
 
 
-def run_generators(seed: int, n_runs: int, *, owner: str) -> list[np.random.Generator]:
+def run_generators(seed: int, n_runs: int) -> list[np.random.Generator]:
     """Return one generator per run (see :func:`run_generator`)."""
-    return [run_generator(seed, run, owner=owner) for run in range(n_runs)]
+    return [run_generator(seed, run) for run in range(n_runs)]
 
 
-def check_generator(rng: object, *, owner: str) -> np.random.Generator:
+def check_generator(rng: object) -> np.random.Generator:
     """Return `rng`, or raise unless it is a NumPy generator."""
     if not isinstance(rng, np.random.Generator):
         hint = "np.random.default_rng(0) is one."
         contract = "a numpy.random.Generator"
-        fail("rng", contract, rng, owner=owner, hint=hint, error=TypeError)
+        fail("rng", contract, rng, hint=hint, error=TypeError)
     return rng
 
 

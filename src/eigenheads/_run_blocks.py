@@ -43,14 +43,13 @@ def check_run_counts(
     record_every: object,
     *,
     n_curves: int,
-    owner: str,
     max_runs: int = MAX_RUNS,
 ) -> RunCounts:
     """Return the three counts, or raise; the records must fit into memory."""
-    steps = check_count("n_steps", n_steps, owner=owner, maximum=MAX_STEPS)
-    runs = check_count("n_runs", n_runs, owner=owner, maximum=max_runs)
+    steps = check_count("n_steps", n_steps, maximum=MAX_STEPS)
+    runs = check_count("n_runs", n_runs, maximum=max_runs)
     every = check_record_every(
-        record_every, n_steps=steps, n_runs=runs, n_curves=n_curves, owner=owner
+        record_every, n_steps=steps, n_runs=runs, n_curves=n_curves
     )
     return RunCounts(steps, runs, every)
 
@@ -67,7 +66,6 @@ def run_blocks(  # noqa: PLR0913 -- one argument per part of a system
     n_steps: int,
     record_every: int,
     nanoseconds: float,
-    owner: str,
     is_lost: Callable[[Any], bool] | None = None,
     diverged: Callable[[int, int, float], NoReturn] | None = None,
 ) -> Trajectories:
@@ -105,8 +103,6 @@ def run_blocks(  # noqa: PLR0913 -- one argument per part of a system
         Checked by :func:`check_run_counts`.
     nanoseconds
         Estimated duration of one update; decides how long a block is.
-    owner
-        Public function that the user called, for error messages.
     is_lost
         Whether a state has diverged although it is finite; called after each block.
     diverged
@@ -118,7 +114,7 @@ def run_blocks(  # noqa: PLR0913 -- one argument per part of a system
         One curve per name. Neither the number of threads nor the length of a block
         changes a number.
     """
-    stop_with_error = diverged or partial(_fail_overflow, owner=owner)
+    stop_with_error = diverged or partial(_fail_overflow)
     n_runs, is_late = len(states), start is not None
     steps = record_steps(n_steps, record_every)
     records = np.empty((n_runs, len(steps), len(curves)))
@@ -130,7 +126,7 @@ def run_blocks(  # noqa: PLR0913 -- one argument per part of a system
     with RunPool(n_runs) as pool:
         for first, stop in blocks(n_updates, size=size):
             values = {
-                name: _block_values(name, schedule, first, stop, n_steps, owner)
+                name: _block_values(name, schedule, first, stop, n_steps)
                 for name, schedule in schedules.items()
             }
             block = (*values.values(), *constants, first, record_every)
@@ -156,24 +152,22 @@ def run_blocks(  # noqa: PLR0913 -- one argument per part of a system
 
 
 def _block_values(
-    name: str, schedule: Schedule, first: int, stop: int, n_steps: int, owner: str
+    name: str, schedule: Schedule, first: int, stop: int, n_steps: int
 ) -> FloatArray:
     """Return a schedule on a block; the update after the last has step size 0."""
     is_step = name == _STEP_SIZE
     maximum = math.inf if is_step else LARGEST
     last = min(stop, n_steps)
-    values = schedule_values(name, schedule, first, last, owner=owner, maximum=maximum)
+    values = schedule_values(name, schedule, first, last, maximum=maximum)
     if stop == last:
         return values
     beyond = np.zeros(1)
     if not is_step:
-        beyond = schedule_values(
-            name, schedule, n_steps - 1, n_steps, owner=owner, maximum=maximum
-        )
+        beyond = schedule_values(name, schedule, n_steps - 1, n_steps, maximum=maximum)
     return np.append(values, beyond)
 
 
-def _fail_overflow(run: int, update: int, step_size: float, *, owner: str) -> NoReturn:
+def _fail_overflow(run: int, update: int, step_size: float) -> NoReturn:
     contract = "so small that no update overflows"
     got = Got(f"{step_size!r} at update {update}, where run {run} overflowed")
-    fail(_STEP_SIZE, contract, got, owner=owner)
+    fail(_STEP_SIZE, contract, got)

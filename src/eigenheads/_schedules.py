@@ -8,14 +8,14 @@ from eigenheads._checks import Got, as_float, check_number, fail, shown
 from eigenheads._typing import FloatArray, Schedule
 
 
-def check_schedule(name: str, schedule: object, *, owner: str) -> Schedule:
+def check_schedule(name: str, schedule: object) -> Schedule:
     """Return `schedule`, or raise unless it is a number >= 0 or a callable.
 
     The values of a callable are checked when :func:`schedule_values` evaluates it.
     """
     if callable(schedule):
         return schedule
-    return check_number(name, schedule, owner=owner, minimum=0.0)
+    return check_number(name, schedule, minimum=0.0)
 
 
 def schedule_values(
@@ -24,7 +24,6 @@ def schedule_values(
     start: int,
     stop: int,
     *,
-    owner: str,
     maximum: float = math.inf,
     minimum: float = 0.0,
 ) -> FloatArray:
@@ -32,18 +31,18 @@ def schedule_values(
 
     Examples
     --------
-    >>> schedule_values("step_size", lambda t: 1 / (1 + t), 0, 3, owner="demo")
+    >>> schedule_values("step_size", lambda t: 1 / (1 + t), 0, 3)
     array([1.        , 0.5       , 0.33333333])
-    >>> schedule_values("step_size", lambda t: "soon", 0, 3, owner="demo")
+    >>> schedule_values("step_size", lambda t: "soon", 0, 3)
     Traceback (most recent call last):
     ...
     eigenheads._errors.UsageValueError:
-    demo: `step_size` must be a schedule that returns a finite number
+    schedule_values: `step_size` must be a schedule that returns a finite number
     >= 0; got 'soon' at update 0.
     """
     if not callable(schedule):
         if schedule > maximum:
-            fail(name, f"<= {maximum:g}", schedule, owner=owner)
+            fail(name, f"<= {maximum:g}", schedule)
         return np.full(stop - start, float(schedule))
     values = np.empty(stop - start)
     for index in range(start, stop):
@@ -54,11 +53,11 @@ def schedule_values(
             contract = "a schedule that returns a finite number"
             if math.isfinite(minimum):
                 contract += f" >= {minimum:g}"
-            fail(name, contract, got, owner=owner)
+            fail(name, contract, got)
         values[index - start] = number
     over = np.flatnonzero(values > maximum)
     if len(over):
         at = int(over[0])
         got = Got(f"{float(values[at])!r} at update {start + at}")
-        fail(name, f"a schedule that returns numbers <= {maximum:g}", got, owner=owner)
+        fail(name, f"a schedule that returns numbers <= {maximum:g}", got)
     return values

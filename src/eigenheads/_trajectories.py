@@ -57,7 +57,7 @@ class Trajectories(Mapping[str, FloatArray]):
         self.steps = _check_steps(steps)
         if not isinstance(curves, Mapping):
             contract = "a mapping of names to arrays"
-            fail("curves", contract, curves, owner="Trajectories", error=TypeError)
+            fail("curves", contract, curves, error=TypeError)
         self._curves = {
             _check_name(name): _check_curve(name, curve, len(self.steps))
             for name, curve in curves.items()
@@ -65,11 +65,11 @@ class Trajectories(Mapping[str, FloatArray]):
         for name, curve in self._curves.items():
             if len(curve) != self.n_runs:
                 contract = f"of {self.n_runs} runs, as the first curve is"
-                fail(name, contract, Got(f"{len(curve)} runs"), owner="Trajectories")
+                fail(name, contract, Got(f"{len(curve)} runs"))
 
     def __getitem__(self, name: str) -> FloatArray:
         names = list(self._curves)
-        check_choice("name", name, names, owner="Trajectories", error=UnknownCurve)
+        check_choice("name", name, names, error=UnknownCurve)
         return self._curves[name]
 
     def __contains__(self, name: object) -> bool:
@@ -116,7 +116,7 @@ class Trajectories(Mapping[str, FloatArray]):
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a tidy table with one row per run and record (extra ``frame``)."""
-        pd = require("pandas", "pandas", extra="frame", owner="Trajectories.to_frame")
+        pd = require("pandas", "pandas", extra="frame")
         columns: dict[str, NDArray[Any]] = {
             "run": np.repeat(np.arange(self.n_runs), self.n_records),
             "step": np.tile(self.steps, self.n_runs),
@@ -126,32 +126,30 @@ class Trajectories(Mapping[str, FloatArray]):
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write to one file in the format safetensors, atomically."""
-        owner = "Trajectories.save"
-        target = _check_path(path, owner=owner)
+        target = _check_path(path)
         try:
             write_arrays(target, {"steps": self.steps, **self._curves})
         except (OSError, ValueError) as error:
             got = Got(f"{shown(str(path))} ({error})")
             contract = "a file that can be written"
             kind = OSError if isinstance(error, OSError) else ValueError
-            fail("path", contract, got, owner=owner, error=kind)
+            fail("path", contract, got, error=kind)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Trajectories":
         """Read a file that :meth:`save` wrote."""
-        owner = "Trajectories.load"
-        source = _check_path(path, owner=owner)
+        source = _check_path(path)
         arrays: dict[str, Any] = {}
         try:
             arrays = dict(read_arrays(source))
         except OSError:
-            fail("path", "an existing file", str(path), owner=owner)
+            fail("path", "an existing file", str(path))
         except ValueError as error:
             contract = "a file written by Trajectories.save"
-            fail("path", contract, Got(error), owner=owner)
+            fail("path", contract, Got(error))
         if "steps" not in arrays:
             contract = "a file written by Trajectories.save"
-            fail("path", contract, Got(repr(str(path))), owner=owner)
+            fail("path", contract, Got(repr(str(path))))
         return cls(arrays.pop("steps"), arrays)
 
     def __repr__(self) -> str:
@@ -188,33 +186,26 @@ def record_steps(n_steps: int, record_every: int) -> NDArray[np.int64]:
 
 
 def check_record_every(
-    record_every: object,
-    *,
-    n_steps: int,
-    n_runs: int,
-    n_curves: int,
-    owner: str,
+    record_every: object, *, n_steps: int, n_runs: int, n_curves: int
 ) -> int:
     """Return `record_every`, or raise if it is out of range or gives too many records.
 
     Examples
     --------
-    >>> check_record_every(11, n_steps=10, n_runs=1, n_curves=5, owner="demo")
+    >>> check_record_every(11, n_steps=10, n_runs=1, n_curves=5)
     Traceback (most recent call last):
     ...
     eigenheads._errors.UsageValueError:
-    demo: `record_every` must be an integer from 1 to 10; got 11. A run
+    check_record_every: `record_every` must be an integer from 1 to 10; got 11. A run
     has 10 steps.
     """
     hint = f"A run has {n_steps} steps."
-    every = check_count(
-        "record_every", record_every, owner=owner, maximum=n_steps, hint=hint
-    )
+    every = check_count("record_every", record_every, maximum=n_steps, hint=hint)
     numbers = n_curves * n_runs * (n_steps // every + 1)
     if numbers > MAX_RECORDED:
         contract = f"large enough for at most {MAX_RECORDED} recorded numbers"
         got = Got(f"{every}, which makes {numbers}")
-        fail("record_every", contract, got, owner=owner)
+        fail("record_every", contract, got)
     return every
 
 
@@ -248,7 +239,7 @@ def _are_equal(array: NDArray[Any], other: object) -> bool:
 def _check_steps(steps: object) -> NDArray[Any]:
     array = _as_numbers(steps)
     if array is None or array.ndim != 1 or not len(array):
-        fail("steps", "numbers of shape (n_records,)", steps, owner="Trajectories")
+        fail("steps", "numbers of shape (n_records,)", steps)
     return array
 
 
@@ -256,7 +247,7 @@ def _check_curve(name: str, curve: object, n_records: int) -> FloatArray:
     array = _as_numbers(curve)
     if array is None or array.ndim != 2 or array.shape[1] != n_records:
         got = curve if array is None else array
-        fail(name, f"numbers of shape (n_runs, {n_records})", got, owner="Trajectories")
+        fail(name, f"numbers of shape (n_runs, {n_records})", got)
     return array.astype(np.float64, copy=False)
 
 
@@ -269,19 +260,18 @@ def _as_numbers(value: object) -> NDArray[Any] | None:
 
 
 def _check_name(name: object) -> str:
-    owner = "Trajectories"
     if not isinstance(name, str) or not name.isprintable():
-        fail("curves", "named by printable text", name, owner=owner)
+        fail("curves", "named by printable text", name)
     if name in _RESERVED or not 0 < len(name) <= _LONGEST_NAME:
         contract = (
             f"named in 1 to {_LONGEST_NAME} characters, and not "
             f"{', '.join(map(repr, _RESERVED))}"
         )
-        fail("curves", contract, name, owner=owner)
+        fail("curves", contract, name)
     return name
 
 
-def _check_path(path: object, *, owner: str) -> Path:
+def _check_path(path: object) -> Path:
     if not isinstance(path, str | PathLike) or not isinstance(fspath(path), str):
-        fail("path", "the path of a file", path, owner=owner, error=TypeError)
+        fail("path", "the path of a file", path, error=TypeError)
     return Path(path)

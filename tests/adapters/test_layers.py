@@ -71,15 +71,15 @@ def test_unknown_models_are_refused_and_their_modules_are_listed():
 )
 def test_layers_are_selected(layers, found):
     found_layers = find_attention_layers(nn.ModuleList([TimmLike(), TimmLike()]))
-    chosen = select_layers(found_layers, layers, owner="capture_heads")
+    chosen = select_layers(found_layers, layers)
     assert [layer.index for layer in chosen] == found
 
 
 @pytest.mark.parametrize("layers", ["0", [], [2], [-3], [0.5], {0}])
 def test_layers_that_are_not_there_are_refused(layers):
     found_layers = find_attention_layers(nn.ModuleList([TimmLike(), TimmLike()]))
-    with pytest.raises((ValueError, TypeError), match="capture_heads: `layers` must"):
-        select_layers(found_layers, layers, owner="capture_heads")
+    with pytest.raises((ValueError, TypeError), match="select_layers: `layers` must"):
+        select_layers(found_layers, layers)
 
 
 @pytest.mark.parametrize("package", ["adapters", "nn", "probes"])

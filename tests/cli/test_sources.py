@@ -35,7 +35,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_it_is_found_in_the_current_folder_and_leaves_the_path_alone(folder):
     before = list(sys.path)
-    assert call_source("ehmine:made", name="MODEL", owner="probe") == "found"
+    assert call_source("ehmine:made", name="MODEL") == "found"
     assert sys.path == before
 
 
@@ -59,8 +59,8 @@ def test_it_is_found_in_the_current_folder_and_leaves_the_path_alone(folder):
 )
 def test_mistakes_are_one_sentence(folder, source, sentence):
     before = list(sys.path)
-    with pytest.raises(ValueError, match="probe: `MODEL` must be module:") as caught:
-        call_source(source, name="MODEL", owner="probe")
+    with pytest.raises(ValueError, match="`MODEL` must be module:") as caught:
+        call_source(source, name="MODEL")
     assert isinstance(caught.value, UsageError)
     caught.match(sentence)
     assert "\n" not in str(caught.value)

@@ -69,7 +69,6 @@ def test_unit_vectors_stay_so_over_a_million_updates():
         batch_size=1,
         parameters={"inverse_temperature": 1.0, "noise": 0.1},
         pairs=np.array([[0, 1]]),
-        owner="test",
     )
     zeros = np.zeros(n_steps)
     rules = (zeros + 0.01, zeros, zeros, zeros)

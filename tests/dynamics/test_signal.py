@@ -85,7 +85,6 @@ def test_unit_vectors_stay_so_over_many_updates():
         parameters={"inverse_temperature": 0.5},
         pairs=np.array([[0, -1]]),
         flags=(True, False, True),
-        owner="test",
     )
     zeros = np.zeros(n_steps)
     rules = (zeros + 0.01, zeros, zeros, 4 / (4 + np.arange(n_steps)))

@@ -123,7 +123,7 @@ def test_a_repeated_eigenvalue_counts_its_eigenspace():
     missing = np.eye(4)[:, 1:3]
     assert_allclose(subspace.alignment(missing), np.sqrt(0.5))
     with pytest.warns(NotIdentifiedWarning, match="2 eigenvalues equal 2, so the"):
-        subspace.warn_if_not_identified(owner="demo")
+        subspace.warn_if_not_identified()
 
 
 @pytest.mark.parametrize(

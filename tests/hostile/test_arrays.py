@@ -67,35 +67,27 @@ def test_one_bad_entry_is_named(name, value, as_array):
         getattr(functional, name)(points)
 
 
-@pytest.mark.parametrize("name", ["rbf_cka", "linear_cka", "matching_cosine"])
-def test_similarities_name_the_bad_argument(name):
-    with pytest.raises(ValueError, match=rf"{name}: `second` must be finite numbers"):
-        getattr(functional, name)(POINTS, spoilt(np.nan))
-
-
 def test_masks_are_not_dropped():
     masked = np.ma.masked_greater(POINTS, 100.0)
     with pytest.raises(ValueError, match="without masked entries; got 1 masked of 12"):
         functional.rbf_gram(masked)
     with pytest.raises(ValueError, match="without masked entries"):
-        check_finite_array("x", masked, owner="f")
+        check_finite_array("x", masked)
     full = np.ma.masked_greater(POINTS, 1e9)
-    assert check_finite_array("x", full, owner="f").shape == POINTS.shape
+    assert check_finite_array("x", full).shape == POINTS.shape
 
 
 def test_tensors_on_meta_are_refused_and_gradients_detached_where_numpy_computes():
     torch = pytest.importorskip("torch")
     meta = torch.ones(4, 3, dtype=torch.float64, device="meta")
     for check in (
-        lambda: check_finite_array("x", meta, owner="f"),
-        lambda: check_float_arrays("f", x=meta),
+        lambda: check_finite_array("x", meta),
+        lambda: check_float_arrays(x=meta),
     ):
-        with pytest.raises(
-            ValueError, match="f: `x` must be a dense tensor that holds"
-        ):
+        with pytest.raises(ValueError, match="`x` must be a dense tensor that holds"):
             check()
     trained = torch.tensor([0.25, 0.5], requires_grad=True)
-    plain = check_finite_array("x", trained, owner="f")
+    plain = check_finite_array("x", trained)
     np.testing.assert_array_equal(plain, [0.25, 0.5])
 
 
@@ -108,7 +100,7 @@ def test_gradients_flow_through_the_door_where_torch_computes():
 
 def test_sums_that_overflow_are_not_taken_for_infinite_entries():
     large = np.full((4, 3), 1.7e308)
-    assert check_float_arrays("f", x=large) is not None
+    assert check_float_arrays(x=large) is not None
 
 
 def test_lists_and_mixed_libraries_get_a_sentence():
@@ -133,16 +125,6 @@ def test_squares_that_overflow_are_said_beforehand(rng, dtype, size):
     for model in (SignalDirection(), SingleLocationRegressor()):
         with pytest.raises(ValueError, match=r"`X` must be numbers of at most 1e\+"):
             model.fit(bags, bags[:, 0, 0] / size)
-
-
-# Found: one fold, which holds out all, was an error of NumPy.
-def test_a_single_fold_is_refused(rng):
-    from eigenheads.estimators import SingleLocationRegressorCV
-
-    bags = rng.standard_normal((12, 4, 3))
-    model = SingleLocationRegressorCV(cv=[([0], list(range(12)))])
-    with pytest.raises(ValueError, match="`cv` must be at least two folds"):
-        model.fit(bags, bags[:, 0, 0])
 
 
 # Found: the integer value of a float was accepted, and then used as a float.

@@ -1,9 +1,7 @@
 """Folders of models from a stranger: refused in one sentence, nothing invented."""
 
 import json
-import os
 import shutil
-import zipfile
 from contextlib import suppress
 
 import pytest
@@ -14,6 +12,13 @@ transformers = pytest.importorskip("transformers")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 from tests.adapters.models import VOCABULARY, hugging_face, vision  # noqa: E402
+from tests.hostile.files import (  # noqa: E402
+    with_bomb,
+    with_device,
+    with_pipe,
+    with_terabyte,
+    with_value,
+)
 
 from eigenheads.adapters import load_swapped, screen_tokens, swap_attention  # noqa: E402
 from eigenheads.cli import main  # noqa: E402
@@ -55,12 +60,6 @@ def change_weights(folder, change):
     tensors = load_file(path)
     change(tensors)
     save_file(tensors, path, metadata={"format": "pt"})
-
-
-def change_config(folder, **changes):
-    path = folder / "config.json"
-    config = json.loads(path.read_text())
-    path.write_text(json.dumps(config | changes))
 
 
 def probe(folder, capsys):
@@ -122,7 +121,7 @@ def test_a_class_of_the_callers_may_add_a_head_but_not_lose_the_rest(swapped):
 
 def test_an_escape_sequence_in_a_name_is_printed_in_plain(folder, capsys):
     folder = folder.rename(folder.with_name("\x1b[2Jmodel"))
-    change_config(folder, model_type="\x1b]0;owned\x07")
+    with_value("config.json", "model_type", value="\x1b]0;owned\x07")(folder)
     status, said = probe(folder, capsys)
     assert status == 2
     assert said[:-1].isprintable()
@@ -145,12 +144,13 @@ HOSTILE_CONFIGS = {
 @pytest.mark.parametrize("changes", HOSTILE_CONFIGS.values(), ids=HOSTILE_CONFIGS)
 def test_a_hostile_configuration_is_refused_in_one_line(folder, changes, capsys):
     (folder / "evil.py").write_text("raise SystemExit('ran')")
-    change_config(folder, **changes)
+    for key, value in changes.items():
+        with_value("config.json", key, value=value)(folder)
     status, said = probe(folder, capsys)
     assert status == 2
     assert said.count("\n") == 1
     assert said.startswith(
-        ("eigenheads: probe: `MODEL` must be ", "eigenheads: probe_model: `model` must")
+        ("eigenheads: probe: `MODEL` must be ", "eigenheads: probe: `model` must be ")
     )
 
 
@@ -162,32 +162,28 @@ def test_a_configuration_that_is_none_is_refused_in_one_line(folder, content, ca
     assert said.count("\n") == 1
 
 
-def marked(**changes):
-    def change(folder):
-        path = folder / "config.json"
-        config = json.loads(path.read_text())
-        config["eigenheads_attention"] |= changes
-        path.write_text(json.dumps(config))
+def configured(*place, value):
+    return with_value("config.json", *place, value=value)
 
-    return change
+
+def marked(key, value):
+    return configured("eigenheads_attention", key, value=value)
 
 
 HOSTILE_SWAPS = {
-    "marker is a text": lambda folder: change_config(folder, eigenheads_attention="x"),
-    "marker is a list": lambda folder: change_config(folder, eigenheads_attention=[]),
-    "no layers": marked(layers=None),
-    "unknown variant": marked(layers={"a": {"to": "nonsense"}}),
-    "record is a number": marked(layers={"a": 3}),
-    "no such layer": marked(layers={"a": {"to": "rpc"}}),
-    "kernel": marked(original="stranger/kernel"),
-    "original is a number": marked(original=3),
-    "architecture is a function": lambda folder: change_config(
-        folder, architectures=["pipeline"]
-    ),
-    "architecture is no list": lambda folder: change_config(folder, architectures="x"),
-    "architecture is a number": lambda folder: change_config(folder, architectures=[3]),
-    "many layers": lambda folder: change_config(folder, num_hidden_layers=100_000),
-    "wide": lambda folder: change_config(folder, hidden_size=400_000),
+    "marker is a text": configured("eigenheads_attention", value="x"),
+    "marker is a list": configured("eigenheads_attention", value=[]),
+    "no layers": marked("layers", None),
+    "unknown variant": marked("layers", {"a": {"to": "nonsense"}}),
+    "record is a number": marked("layers", {"a": 3}),
+    "no such layer": marked("layers", {"a": {"to": "rpc"}}),
+    "kernel": marked("original", "stranger/kernel"),
+    "original is a number": marked("original", 3),
+    "architecture is a function": configured("architectures", value=["pipeline"]),
+    "architecture is no list": configured("architectures", value="x"),
+    "architecture is a number": configured("architectures", value=[3]),
+    "many layers": configured("num_hidden_layers", value=100_000),
+    "wide": configured("hidden_size", value=400_000),
     "not JSON": lambda folder: (folder / "config.json").write_text("{"),
     "no weights": lambda folder: (folder / "model.safetensors").unlink(),
     "cut weights": lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 50),
@@ -211,60 +207,30 @@ def test_code_in_a_folder_is_not_run(swapped, model_type, monkeypatch, tmp_path)
     ran = tmp_path / "ran"
     (swapped / "evil.py").write_text(f"open({str(ran)!r}, 'w')")
     theirs = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}
-    change_config(swapped, model_type=model_type, auto_map=theirs)
+    configured("model_type", value=model_type)(swapped)
+    configured("auto_map", value=theirs)(swapped)
     with suppress(ValueError):
         load_swapped(swapped)
     assert not ran.exists()
-
-
-def replaced_by_pipe(name):
-    def change(folder):
-        (folder / name).unlink(missing_ok=True)
-        os.mkfifo(folder / name)
-
-    return change
-
-
-def replaced_by_device(name):
-    def change(folder):
-        (folder / name).unlink(missing_ok=True)
-        (folder / name).symlink_to("/dev/zero")
-
-    return change
-
-
-def enlarged(name):
-    def change(folder):
-        with (folder / name).open("r+b") as file:
-            file.truncate(2**40)
-
-    return change
 
 
 def compressed(folder):
     """Write the weights as a pickle of tensors in an archive that is compressed."""
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
-    plain, path = folder / "plain", folder / "pytorch_model.bin"
-    torch.save(tensors, plain)
-    with (
-        zipfile.ZipFile(plain) as read,
-        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as written,
-    ):
-        for member in read.namelist():
-            written.writestr(member, read.read(member))
-    plain.unlink()
+    torch.save(tensors, folder / "pytorch_model.bin")
+    with_bomb("pytorch_model.bin")(folder)
 
 
 HOSTILE_FILES = {
-    "pipe of weights": replaced_by_pipe("model.safetensors"),
-    "pipe of another name": replaced_by_pipe("pytorch_model.bin"),
-    "pipe as configuration": replaced_by_pipe("config.json"),
-    "pipe as generation": replaced_by_pipe("generation_config.json"),
-    "pipe as vocabulary": replaced_by_pipe("tokenizer.json"),
-    "device of weights": replaced_by_device("model.safetensors"),
-    "device as vocabulary": replaced_by_device("tokenizer.json"),
-    "terabyte of configuration": enlarged("config.json"),
+    "pipe of weights": with_pipe("model.safetensors"),
+    "pipe of another name": with_pipe("pytorch_model.bin"),
+    "pipe as configuration": with_pipe("config.json"),
+    "pipe as generation": with_pipe("generation_config.json"),
+    "pipe as vocabulary": with_pipe("tokenizer.json"),
+    "device of weights": with_device("model.safetensors"),
+    "device as vocabulary": with_device("tokenizer.json"),
+    "terabyte of configuration": with_terabyte("config.json"),
     "compressed weights": compressed,
 }
 

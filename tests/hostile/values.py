@@ -16,85 +16,13 @@ class Hostile(NamedTuple):
     has_nan: bool = False
 
 
-def _array(label: str, make: Callable[[], Any], has_nan: bool = False) -> Hostile:
-    return Hostile(f"array {label}", make, has_nan)
+TABLE = np.linspace(0.0, 1.0, 12).reshape(4, 3)
+NAN = float("nan")
 
 
-def _read_only() -> Any:
-    array = np.linspace(0.0, 1.0, 12).reshape(4, 3)
-    array.flags.writeable = False
-    return array
-
-
-# The same for every argument, whatever it should be.
-ANYWHERE = (
-    Hostile("None", lambda: None),
-    Hostile("True", lambda: True),
-    Hostile("-1", lambda: -1),
-    Hostile("0", lambda: 0),
-    Hostile("1.5", lambda: 1.5),
-    Hostile("nan", lambda: float("nan"), True),
-    Hostile("inf", lambda: float("inf")),
-    Hostile("-inf", lambda: float("-inf")),
-    Hostile("1e308", lambda: 1e308),
-    Hostile("1e-300", lambda: 1e-300),
-    Hostile("10**30", lambda: 10**30),
-    Hostile("10**9", lambda: 10**9),
-    Hostile("1j", lambda: 1j),
-    Hostile("empty text", lambda: ""),
-    Hostile("text", lambda: "nonsense"),
-    Hostile("escape sequence", lambda: "\x1b[2J\n"),
-    Hostile("bytes", lambda: b"x"),
-    Hostile("empty list", list),
-    Hostile("ragged list", lambda: [[1.0], [1.0, 2.0]]),
-    Hostile("list of nan", lambda: [float("nan")] * 3, True),
-    Hostile("list of texts", lambda: ["a", "b"]),
-    Hostile("dict", dict),
-    Hostile("object", object),
-    Hostile("class", lambda: int),
-    Hostile("function", lambda: len),
-    Hostile("generator", lambda: (x for x in [1.0])),
-    _array("0-d", lambda: np.array(1.0)),
-    _array("empty", lambda: np.empty((0, 3))),
-    _array("1-d", lambda: np.linspace(0.0, 1.0, 4)),
-    _array("2-d", lambda: np.linspace(0.0, 1.0, 12).reshape(4, 3)),
-    _array("4-d", lambda: np.ones((1, 2, 3, 4))),
-    _array("of objects", lambda: np.array([None, "a", 1.0], dtype=object)),
-    _array("of texts", lambda: np.array([["a", "b"], ["c", "d"]])),
-    _array("complex", lambda: np.ones((4, 3)) * 1j),
-    _array("of dates", lambda: np.zeros((4, 3), dtype="M8[s]")),
-    _array("record", lambda: np.zeros(3, dtype=[("a", "f8")])),
-    _array("with nan", lambda: np.where(np.eye(4) > 0, np.nan, 1.0), True),
-    _array("read-only", _read_only),
-    _array(
-        "masked", lambda: np.ma.masked_greater(np.arange(12.0).reshape(4, 3), 5), True
-    ),
-)
-# Those of them that also take the place of an array within a container.
-IN_PLACE = {"None", "nan", "text", "ragged list", "object", "array of objects"}
-
-
-def _tensor(label: str, change: Callable[[Any, Any], Any]) -> Hostile:
-    def make() -> Any:
-        import torch
-
-        return change(torch, torch.linspace(0.0, 1.0, 12).reshape(4, 3))
-
-    return Hostile(f"tensor {label}", make)
-
-
-TENSORS = (
-    _tensor("that requires grad", lambda torch, x: x.double().requires_grad_()),
-    _tensor("on meta", lambda torch, x: x.to("meta")),
-    _tensor("of halves", lambda torch, x: x.half()),
-    _tensor("of whole numbers", lambda torch, x: x.long()),
-    _tensor("sparse", lambda torch, x: x.to_sparse()),
-)
-
-
-def _spoilt(array: Any, value: float) -> Any:
+def _read_only(array: Any) -> Any:
     array = array.copy()
-    array[(0,) * array.ndim] = value
+    array.flags.writeable = False
     return array
 
 
@@ -105,148 +33,227 @@ def _masked(array: Any) -> Any:
     return np.ma.masked_array(array.copy(), mask)
 
 
-def _like_array(given: Any) -> list[Hostile]:
-    """Return what may become of an array that is right."""
-    fine = given.copy
+def _lazy() -> Any:
+    """Return a Dask array whose length nobody knows."""
+    import dask.array
 
-    def read_only() -> Any:
-        array = fine()
-        array.flags.writeable = False
-        return array
-
-    changed = [
-        Hostile("its list", given.tolist),
-        Hostile("read-only", read_only),
-        Hostile("as texts", lambda: fine().astype(str)),
-        Hostile("as objects", lambda: fine().astype(object)),
-        Hostile("with a new axis", lambda: fine()[None]),
-        Hostile("ten new axes", lambda: fine()[(None,) * 10]),
-    ]
-    if given.ndim:
-        changed += [
-            Hostile("without rows", lambda: fine()[:0]),
-            Hostile("its first row", lambda: fine()[0]),
-            Hostile("without columns", lambda: fine()[..., :0]),
-            Hostile("backwards", lambda: fine()[::-1]),
-            Hostile("in Fortran's order", lambda: np.asfortranarray(fine())),
-            Hostile("one column", lambda: fine()[..., :1]),
-        ]
-    if given.dtype.kind != "f" or not given.size:
-        return changed
-    return [
-        *changed,
-        Hostile("one nan", lambda: _spoilt(given, np.nan), True),
-        Hostile("one inf", lambda: _spoilt(given, np.inf)),
-        Hostile("all nan", lambda: np.full_like(given, np.nan), True),
-        Hostile("all inf", lambda: np.full_like(given, np.inf)),
-        Hostile("all zero", lambda: np.zeros_like(given)),
-        Hostile("all equal", lambda: np.ones_like(given)),
-        Hostile("huge", lambda: given * 1e200),
-        Hostile("tiny", lambda: given * 1e-200),
-        Hostile("float32", lambda: given.astype(np.float32)),
-        Hostile("float16", lambda: given.astype(np.float16)),
-        Hostile("long double", lambda: given.astype(np.longdouble)),
-        Hostile("complex", lambda: given.astype(complex)),
-        Hostile("big-endian", lambda: given.astype(given.dtype.newbyteorder(">"))),
-        Hostile("masked", lambda: _masked(given), True),
-    ]
+    rows = dask.array.from_array(TABLE, chunks=(2, 3))
+    return rows[rows[:, 0] >= 0]
 
 
-def _like_tensor(given: Any) -> list[Hostile]:
+def _damaged() -> Any:
+    """Return a sparse matrix whose indices point outside."""
+    from scipy.sparse import csr_array
+
+    matrix = csr_array(np.eye(4))
+    matrix.indices[0] = 10**6
+    return matrix
+
+
+# The same for every argument, whatever it should be; a mark says that NaN is inside.
+_ANYWHERE: dict[str, Callable[[], Any]] = {
+    "None": lambda: None,
+    "True": lambda: True,
+    "-1": lambda: -1,
+    "0": lambda: 0,
+    "1.5": lambda: 1.5,
+    "nan (NaN)": lambda: NAN,
+    "inf": lambda: float("inf"),
+    "-inf": lambda: float("-inf"),
+    "1e308": lambda: 1e308,
+    "1e-300": lambda: 1e-300,
+    "10**30": lambda: 10**30,
+    "10**9": lambda: 10**9,
+    "1j": lambda: 1j,
+    "empty text": lambda: "",
+    "text": lambda: "nonsense",
+    "escape sequence": lambda: "\x1b[2J\n",
+    "formula": lambda: "$\\nonsense$",
+    "bytes": lambda: b"x",
+    "empty list": list,
+    "ragged list": lambda: [[1.0], [1.0, 2.0]],
+    "list of nan (NaN)": lambda: [NAN] * 3,
+    "list of texts": lambda: ["a", "b"],
+    "list of None and text": lambda: [None, "a", 1.0],
+    "list with a masked array (NaN)": lambda: [_masked(TABLE), TABLE],
+    "dict": dict,
+    "object": object,
+    "class": lambda: int,
+    "function": lambda: len,
+    "generator": lambda: (x for x in [1.0]),
+    "array 0-d": lambda: np.array(1.0),
+    "array empty": lambda: np.empty((0, 3)),
+    "array 1-d": lambda: np.linspace(0.0, 1.0, 4),
+    "array 2-d": lambda: TABLE.copy(),
+    "array 4-d": lambda: np.ones((1, 2, 3, 4)),
+    "array of objects": lambda: np.array([None, "a", 1.0], dtype=object),
+    "array of texts": lambda: np.array([["a", "b"], ["c", "d"]]),
+    "array complex": lambda: TABLE * 1j,
+    "array of dates": lambda: np.zeros((4, 3), dtype="M8[s]"),
+    "array of durations": lambda: np.zeros((4, 3), dtype="m8[s]"),
+    "array record": lambda: np.zeros(3, dtype=[("a", "f8")]),
+    "array with nan (NaN)": lambda: np.where(np.eye(4) > 0, np.nan, 1.0),
+    "array read-only": lambda: _read_only(TABLE),
+    "array masked (NaN)": lambda: _masked(TABLE),
+    "Dask of unknown length": _lazy,
+    "damaged sparse matrix": _damaged,
+}
+if hasattr(np.dtypes, "StringDType"):
+    _ANYWHERE["array of long texts"] = lambda: np.array(["a"], np.dtypes.StringDType())
+# Those of them that also take the place of an array within a container.
+_IN_PLACE = {"None", "nan (NaN)", "text", "ragged list", "object", "array of objects"}
+_TENSORS: dict[str, Callable[[Any], Any]] = {
+    "requires grad": lambda x: x.double().requires_grad_(),
+    "on meta": lambda x: x.to("meta"),
+    "of halves": lambda x: x.half(),
+    "of bfloat16": lambda x: x.bfloat16(),
+    "of float8": lambda x: x.to(_torch().float8_e4m3fn),
+    "of whole numbers": lambda x: x.long(),
+    "sparse": lambda x: x.to_sparse(),
+    "in CSR": lambda x: x.reshape(-1, x.shape[-1]).to_sparse_csr(),
+    "a negative view": lambda x: _torch().complex(-x, -x).conj().imag,
+    "nested": lambda x: _torch().nested.nested_tensor(list(x)),
+}
+
+
+def _torch() -> Any:
     import torch
 
-    def filled(value: float) -> Any:
-        other = given.detach().clone()
-        other.flatten()[0] = value
-        return other
+    return torch
 
-    changed = [
-        Hostile("as NumPy", lambda: given.detach().numpy()),
-        Hostile("without rows", lambda: given.detach()[:0]),
-        Hostile("with a new axis", lambda: given.detach()[None]),
-        Hostile("on meta", lambda: given.detach().to("meta")),
-        Hostile("sparse", lambda: given.detach().to_sparse()),
-    ]
-    if not given.is_floating_point() or not given.numel():
+
+def _table_as_tensor(change: Callable[[Any], Any]) -> Any:
+    return change(_torch().tensor(TABLE, dtype=_torch().float32))
+
+
+def _spoilt(array: Any, value: float) -> Any:
+    array = array.copy()
+    array[(0,) * array.ndim] = value
+    return array
+
+
+def _like_array(right: Any) -> dict[str, Callable[[], Any]]:
+    """Return what may become of an array that is right."""
+    changed: dict[str, Callable[[], Any]] = {
+        "its list": right.tolist,
+        "read-only": lambda: _read_only(right),
+        "as texts": lambda: right.astype(str),
+        "as objects": lambda: right.astype(object),
+        "with a new axis": lambda: right[None],
+        "ten new axes": lambda: right[(None,) * 10],
+    }
+    if right.ndim:
+        changed |= {
+            "without rows": lambda: right[:0],
+            "its first row": lambda: right[0],
+            "without columns": lambda: right[..., :0],
+            "backwards": lambda: right[::-1],
+            "in Fortran's order": lambda: np.asfortranarray(right),
+            "one column": lambda: right[..., :1],
+        }
+    if right.dtype.kind != "f" or not right.size:
         return changed
-    return [
-        *changed,
-        Hostile("one nan", lambda: filled(float("nan")), True),
-        Hostile("one inf", lambda: filled(float("inf"))),
-        Hostile("requires grad", lambda: given.detach().clone().requires_grad_()),
-        Hostile("bfloat16", lambda: given.detach().to(torch.bfloat16)),
-        Hostile("whole numbers", lambda: given.detach().long()),
-        Hostile("huge", lambda: given.detach() * 1e30),
-    ]
+    for power in (-300, -200, -8, 8, 200, 300):
+        changed[f"in units of 1e{power}"] = lambda p=power: right * 10.0**p
+    return changed | {
+        "far from zero": lambda: right + 1e9,
+        "a rare one": lambda: np.where(np.arange(right.size) == 0, 1.0, 0.0).reshape(
+            right.shape
+        ),
+        "one nan (NaN)": lambda: _spoilt(right, np.nan),
+        "one inf": lambda: _spoilt(right, np.inf),
+        "all nan (NaN)": lambda: np.full_like(right, np.nan),
+        "all inf": lambda: np.full_like(right, np.inf),
+        "all zero": lambda: np.zeros_like(right),
+        "all equal": lambda: np.ones_like(right),
+        "float32": lambda: right.astype(np.float32),
+        "float16": lambda: right.astype(np.float16),
+        "long double": lambda: right.astype(np.longdouble),
+        "complex": lambda: right.astype(complex),
+        "big-endian": lambda: right.astype(right.dtype.newbyteorder(">")),
+        "masked (NaN)": lambda: _masked(right),
+    }
 
 
-def values_for(given: Any, *, with_torch: bool) -> list[Hostile]:
-    """Return hostile values for an argument that was `given` in a right call."""
-    values = list(ANYWHERE)
+def _like_tensor(right: Any) -> dict[str, Callable[[], Any]]:
+    fine = right.detach()
+
+    def spoilt(value: float) -> Any:
+        copied = fine.clone()
+        copied.flatten()[0] = value
+        return copied
+
+    changed: dict[str, Callable[[], Any]] = {
+        "as NumPy": fine.numpy,
+        "without rows": lambda: fine[:0],
+        "with a new axis": lambda: fine[None],
+        "on meta": lambda: fine.to("meta"),
+        "sparse": fine.to_sparse,
+    }
+    if not fine.is_floating_point() or not fine.numel():
+        return changed
+    return changed | {
+        "one nan (NaN)": lambda: spoilt(NAN),
+        "one inf": lambda: spoilt(float("inf")),
+        "requires grad": lambda: fine.clone().requires_grad_(),
+        "bfloat16": fine.bfloat16,
+        "whole numbers": fine.long,
+        "huge": lambda: fine * 1e30,
+        "a negative view": lambda: _TENSORS["a negative view"](fine),
+    }
+
+
+def values_for(right: Any, *, with_torch: bool) -> list[Hostile]:
+    """Return hostile values for an argument that was `right` in a right call."""
+    makers = dict(_ANYWHERE)
     if with_torch:
-        values += TENSORS
-    if isinstance(given, np.ndarray):
-        values += _like_array(given)
-    elif with_torch and type(given).__module__.startswith("torch"):
-        import torch
-
-        if isinstance(given, torch.Tensor):
-            values += _like_tensor(given)
-    elif isinstance(given, list | tuple) and given and _is_numeric(given):
-        values += _like_array(np.array(given))
-    elif isinstance(given, list | tuple | dict):
-        values += _inside(given)
-    return values
+        makers |= {
+            f"tensor {label}": functools.partial(_table_as_tensor, change)
+            for label, change in _TENSORS.items()
+        }
+    if isinstance(right, list | tuple) and right and _is_numeric(right):
+        right = np.array(right)
+    makers |= _like(right)
+    if isinstance(right, list | tuple | dict):
+        makers |= _inside(right)
+    return [Hostile(label, make, "(NaN)" in label) for label, make in makers.items()]
 
 
-def _inside(given: Any) -> list[Hostile]:
+def _like(right: Any) -> dict[str, Callable[[], Any]]:
+    if isinstance(right, np.ndarray):
+        return _like_array(right)
+    is_tensor = type(right).__module__ == "torch" and hasattr(right, "detach")
+    return _like_tensor(right) if is_tensor else {}
+
+
+def _inside(right: Any) -> dict[str, Callable[[], Any]]:
     """Return containers one of whose arrays or tensors is replaced."""
-    places = list(given) if isinstance(given, dict) else list(range(len(given)))
-    changed = []
+    places = list(right) if isinstance(right, dict) else list(range(len(right)))
+    changed = {}
     for place in places[:3]:
-        item = given[place]
-        if isinstance(item, np.ndarray):
-            values = _like_array(item)
-        elif type(item).__module__ == "torch" and hasattr(item, "detach"):
-            values = _like_tensor(item)
-        else:
-            continue
-        for hostile in [*values, *(one for one in ANYWHERE if one.label in IN_PLACE)]:
-            make = functools.partial(_replaced, given, place, hostile.make)
-            label = f"its {place!r} {hostile.label}"
-            changed.append(Hostile(label, make, hostile.has_nan))
+        values = _like(right[place])
+        if values:
+            values |= {label: _ANYWHERE[label] for label in _IN_PLACE}
+        for label, make in values.items():
+            replaced = functools.partial(_replaced, right, place, make)
+            changed[f"its {place!r} {label}"] = replaced
     return changed
 
 
-def _replaced(given: Any, place: Any, make: Callable[[], Any]) -> Any:
-    if isinstance(given, dict):
-        return {**given, place: make()}
-    items = list(given)
+def _replaced(right: Any, place: Any, make: Callable[[], Any]) -> Any:
+    if isinstance(right, dict):
+        return {**right, place: make()}
+    items = list(right)
     items[place] = make()
-    is_plain = type(given) in (list, tuple)
-    return type(given)(items) if is_plain else type(given)(*items)
+    is_plain = type(right) in (list, tuple)
+    return type(right)(items) if is_plain else type(right)(*items)
 
 
-def _is_numeric(given: Any) -> bool:
+def _is_numeric(right: Any) -> bool:
     try:
-        return np.array(given).dtype.kind in "iuf"
-    except ValueError:
+        return np.array(right).dtype.kind in "iuf"
+    except (ValueError, TypeError):
         return False
-
-
-def _numbers_of_array(array: np.ndarray) -> list[np.ndarray]:
-    if array.dtype.kind != "f" or not array.size:
-        return []
-    # An array that kept its mask does not show what is behind it.
-    is_masked = isinstance(array, np.ma.MaskedArray)
-    return [array.filled(np.nan) if is_masked else array]
-
-
-def _numbers_of_tensor(tensor: Any) -> list[np.ndarray]:
-    if not hasattr(tensor, "layout") or tensor.device.type == "meta":
-        return []
-    is_float = tensor.is_floating_point() and tensor.numel()
-    return [tensor.to_dense().double().numpy()] if is_float else []
 
 
 def numbers_in(value: Any, depth: int = 3) -> list[np.ndarray]:
@@ -255,21 +262,26 @@ def numbers_in(value: Any, depth: int = 3) -> list[np.ndarray]:
         return []
     if isinstance(value, float | np.floating):
         return [np.array(value, dtype=float)]
+    if isinstance(value, np.ma.MaskedArray):
+        # An array that kept its mask does not show what is behind it.
+        value = value.filled(np.nan) if value.dtype.kind == "f" else None
     if isinstance(value, np.ndarray):
-        return _numbers_of_array(value)
-    if type(value).__module__.startswith("torch") and hasattr(value, "detach"):
-        return _numbers_of_tensor(value.detach())
-    if depth == 0:
-        return []
-    if isinstance(value, Mapping):
-        parts = list(value.values())
-    elif isinstance(value, list | tuple):
-        parts = list(value)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        parts = [getattr(value, f.name, None) for f in dataclasses.fields(value)]
-    elif hasattr(value, "get_params"):  # what a fit has found
-        fitted = vars(value).items()
-        parts = [v for name, v in fitted if name.endswith("_")]
-    else:
-        return []
+        return [value] if value.dtype.kind == "f" and value.size else []
+    if hasattr(value, "detach") and hasattr(value, "layout"):
+        has_numbers = value.is_floating_point() and value.device.type != "meta"
+        dense = value.detach().to_dense().double().numpy() if has_numbers else None
+        return [dense] if dense is not None and dense.size else []
+    parts = _parts_of(value) if depth else []
     return [number for part in parts for number in numbers_in(part, depth - 1)]
+
+
+def _parts_of(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, list | tuple):
+        return list(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, f.name, None) for f in dataclasses.fields(value)]
+    if hasattr(value, "get_params"):  # what a fit has found
+        return [part for name, part in vars(value).items() if name.endswith("_")]
+    return []

@@ -192,7 +192,7 @@ def test_a_flow_has_one_temperature():
 
 
 def test_arguments_must_broadcast():
-    message = r"LocationLandscape: `nu` must be .* kappa \(2,\)"
+    message = r"LocationLandscape.velocity: `nu` must be .* kappa \(2,\)"
     with pytest.raises(ValueError, match=message):
         landscape(**PAPER).velocity([0.1, 0.2], [0.1, 0.2, 0.3])
 

@@ -347,19 +347,18 @@ def _claim(
     why: str,
     options: dict[str, Any],
 ) -> Claim:
-    owner = "Claim"
     estimate = measured if isinstance(measured, Estimate) else None
     for option in options:
-        check_choice("options", option, _OPTIONS, owner=owner)
+        check_choice("options", option, _OPTIONS)
     made = Claim(
-        statement=check_text("statement", statement, owner=owner),
+        statement=check_text("statement", statement),
         relation=relation,
-        expected=check_number("expected", expected, owner=owner),
+        expected=check_number("expected", expected),
         measured=_number(
             measured.value if isinstance(measured, Estimate) else measured
         ),
-        tolerance=check_number("tolerance", tolerance, owner=owner, minimum=0.0),
-        reason=check_text("why", why, owner=owner),
+        tolerance=check_number("tolerance", tolerance, minimum=0.0),
+        reason=check_text("why", why),
         estimate=estimate,
         **{"source": "ours", **options},
     )
@@ -369,9 +368,9 @@ def _claim(
 
 def _number(measured: object) -> float:
     """Return a measured number as a float; NaN says that it could not be measured."""
-    array = check_numbers("measured", measured, owner="Claim")
+    array = check_numbers("measured", measured)
     if array.ndim:
-        fail("measured", "one number", measured, owner="Claim")
+        fail("measured", "one number", measured)
     return float(array)
 
 

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from eigenheads.extend import Got, check_gzip, check_regular, fail
 
-_OWNER = "reproduce"
 # Bytes of a file, unpacked; MNIST has 47 million.
 _LARGEST = 2**30
 _folder: ContextVar[Path | None] = ContextVar("data_folder", default=None)
@@ -37,7 +36,7 @@ def using_data(folder: str | PathLike[str] | None) -> Iterator[Path | None]:
 def _check_folder(folder: object) -> Path:
     if not isinstance(folder, str | PathLike) or not Path(folder).is_dir():
         got = folder if not isinstance(folder, PathLike) else Got(str(folder))
-        fail("data", "a folder that exists", got, owner=_OWNER)
+        fail("data", "a folder that exists", got)
     return Path(folder)
 
 
@@ -53,7 +52,7 @@ def data_file(name: str) -> Path:
     if folder is None or not (folder / name).is_file():
         got = Got("no folder" if folder is None else "a folder without it")
         hint = "Give it with --data, or in the variable EIGENHEADS_DATA."
-        fail("data", f"a folder that contains {name}", got, owner=_OWNER, hint=hint)
+        fail("data", f"a folder that contains {name}", got, hint=hint)
     check_readable(folder / name)
     return folder / name
 
@@ -68,14 +67,14 @@ def check_readable(path: Path) -> None:
                     pass
     except (OSError, ValueError) as error:
         got = Got(f"{path.name!r} ({error})")
-        fail("data", "files that can be read, texts in UTF-8", got, owner=_OWNER)
+        fail("data", "files that can be read, texts in UTF-8", got)
 
 
 def check_axes(shape: tuple[int, ...], path: Path) -> None:
     """Raise if the header of an idx file has lengths that no array has."""
     if len(shape) > 4 or min(shape, default=0) < 0:
         got = Got(f"{path.name!r}, whose header has {len(shape)} axes, {shape[:4]}, …")
-        fail("data", "gzipped idx files of bytes", got, owner=_OWNER)
+        fail("data", "gzipped idx files of bytes", got)
 
 
 def read_idx(path: str | PathLike[str]) -> NDArray[np.uint8]:
@@ -84,12 +83,12 @@ def read_idx(path: str | PathLike[str]) -> NDArray[np.uint8]:
     Four bytes 0, 0, type (8: unsigned bytes), number of axes; then each axis' length
     as a big-endian integer of four bytes; then the entries.
     """
-    check_gzip("data", Path(path), "gzipped idx files", largest=_LARGEST, owner=_OWNER)
+    check_gzip("data", Path(path), "gzipped idx files", largest=_LARGEST)
     try:
         raw = gzip.decompress(Path(path).read_bytes())
     except (OSError, EOFError) as error:
         got = Got(f"{Path(path).name!r} ({type(error).__name__})")
-        fail("data", "gzipped idx files", got, owner=_OWNER)
+        fail("data", "gzipped idx files", got)
     n_axes = raw[3] if raw[:3] == b"\0\0\x08" and len(raw) > 3 else 0
     header = 4 + 4 * n_axes
     lengths = np.frombuffer(raw[4:header].ljust(4 * n_axes, b"\0"), dtype=">i4")
@@ -97,5 +96,5 @@ def read_idx(path: str | PathLike[str]) -> NDArray[np.uint8]:
     check_axes(shape, Path(path))
     if not n_axes or len(raw) != header + math.prod(shape):
         got = Got(f"{Path(path).name!r}, which is cut short or of another kind")
-        fail("data", "gzipped idx files of bytes", got, owner=_OWNER)
+        fail("data", "gzipped idx files of bytes", got)
     return np.frombuffer(raw, dtype=np.uint8, offset=header).reshape(shape)

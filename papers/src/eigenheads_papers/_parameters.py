@@ -239,13 +239,13 @@ def suggest_name(name: object, names: Sequence[str]) -> str:
 
 
 def parse_settings(
-    texts: Sequence[str], *, option: str, owner: str, contract: str = "NAME=VALUE"
+    texts: Sequence[str], *, option: str, contract: str = "NAME=VALUE"
 ) -> dict[str, str]:
     """Return values by parameter name from strings ``name=value``.
 
     Examples
     --------
-    >>> parse_settings(["d=400", "n_runs=3"], option="set", owner="reproduce")
+    >>> parse_settings(["d=400", "n_runs=3"], option="set")
     {'d': '400', 'n_runs': '3'}
     """
     settings: dict[str, str] = {}
@@ -253,14 +253,14 @@ def parse_settings(
         name, equals, value = text.partition("=")
         name = name.strip()
         if not equals or not name:
-            fail(option, contract, text, owner=owner)
+            fail(option, contract, text)
         if name in settings:
-            fail(option, "each parameter once", Got(f"{name!r} twice"), owner=owner)
+            fail(option, "each parameter once", Got(f"{name!r} twice"))
         settings[name] = value
     return settings
 
 
-def change_params(params: Any, settings: Mapping[str, Any], *, owner: str) -> Any:
+def change_params(params: Any, settings: Mapping[str, Any]) -> Any:
     """Return parameters with some values replaced, each of the type it had.
 
     Parameters
@@ -269,8 +269,6 @@ def change_params(params: Any, settings: Mapping[str, Any], *, owner: str) -> An
         A dataclass.
     settings
         Values by name; strings are read as values, with commas for several.
-    owner
-        Name of the calling function, for error messages.
 
     Examples
     --------
@@ -278,7 +276,7 @@ def change_params(params: Any, settings: Mapping[str, Any], *, owner: str) -> An
     ... class Sizes:
     ...     d: int = 3
     ...     scales: tuple[float, ...] = (1.0,)
-    >>> change_params(Sizes(), {"d": "1e3", "scales": "1,2"}, owner="doctest")
+    >>> change_params(Sizes(), {"d": "1e3", "scales": "1,2"})
     Sizes(d=1000, scales=(1.0, 2.0))
     """
     if not settings:
@@ -293,55 +291,53 @@ def change_params(params: Any, settings: Mapping[str, Any], *, owner: str) -> An
     for name, value in settings.items():
         if name not in names:
             contract = f"parameters of the experiment ({', '.join(names)})"
-            fail(
-                "settings", contract, name, owner=owner, hint=suggest_name(name, names)
-            )
-        changed[name] = _like(name, value, getattr(params, name), owner)
+            fail("settings", contract, name, hint=suggest_name(name, names))
+        changed[name] = _like(name, value, getattr(params, name))
     return dataclasses.replace(params, **changed)
 
 
-def _like(name: str, value: object, present: object, owner: str) -> object:
+def _like(name: str, value: object, present: object) -> object:
     """Return a value of the type of the present one; a tuple for a tuple."""
     if not isinstance(present, tuple):
-        return coerce_value(name, value, type(present), owner=owner)
+        return coerce_value(name, value, type(present))
     if isinstance(value, str):
         value = [word.strip() for word in value.split(",") if word.strip()]
     parts = list(value) if isinstance(value, Sequence | np.ndarray) else [value]
     # An empty tuple does not tell the type of its elements; their text does.
     kind = type(present[0]) if present else type(parts[0]) if parts else str
-    return tuple(coerce_value(name, part, kind, owner=owner) for part in parts)
+    return tuple(coerce_value(name, part, kind) for part in parts)
 
 
-def coerce_value(label: str, value: object, kind: type, *, owner: str) -> Value:
+def coerce_value(label: str, value: object, kind: type) -> Value:
     """Return a value with the type of the parameter, or raise."""
     if isinstance(value, np.generic):
         value = value.item()
     if kind is str:
         if not isinstance(value, str):
-            _refuse(label, "strings", value, owner)
+            _refuse(label, "strings", value)
         return value
     if kind is bool:
         if isinstance(value, str):
             value = {"true": True, "false": False}.get(value.lower(), value)
         if not isinstance(value, bool):
-            _refuse(label, "true or false", value, owner)
+            _refuse(label, "true or false", value)
         return value
-    return _number_like(label, value, kind, owner)
+    return _number_like(label, value, kind)
 
 
-def _number_like(label: str, value: object, kind: type, owner: str) -> float:
+def _number_like(label: str, value: object, kind: type) -> float:
     number = read_number(value) if isinstance(value, str) else value
     # Booleans are integers in Python and would pass as 0 and 1.
     if isinstance(number, bool) or not isinstance(number, int | float):
-        _refuse(label, "finite numbers", value, owner)
+        _refuse(label, "finite numbers", value)
     if not math.isfinite(number):
-        _refuse(label, "finite numbers", value, owner)
+        _refuse(label, "finite numbers", value)
     if kind is not int:
         return float(number)
     if not float(number).is_integer():
-        _refuse(label, "integers", value, owner)
+        _refuse(label, "integers", value)
     if abs(number) > MAX_WHOLE:
-        _refuse(label, "integers below 2**63", value, owner)
+        _refuse(label, "integers below 2**63", value)
     return int(number)
 
 
@@ -353,5 +349,5 @@ def read_number(word: str) -> float:
         return math.nan
 
 
-def _refuse(label: str, contract: str, value: object, owner: str) -> NoReturn:
-    fail(label, contract, value, owner=owner)
+def _refuse(label: str, contract: str, value: object) -> NoReturn:
+    fail(label, contract, value)

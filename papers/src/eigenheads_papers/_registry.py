@@ -25,8 +25,10 @@ from eigenheads.extend import (
     Got,
     UsageError,
     UsageRuntimeError,
+    call_as,
     check_choice,
     fail,
+    public_call,
 )
 from eigenheads_papers._core import Experiment, Paper
 
@@ -142,13 +144,13 @@ def _installed_experiments() -> dict[str, Experiment[Any]]:
     """Return the experiments of installed packages, by key."""
     installed: dict[str, Experiment[Any]] = {}
     for point in entry_points(group=GROUP):
-        owner = f"entry point {point.name}"
         # A package that is broken must not disable all others.
         try:
-            experiments = load_experiments(point.value, owner=owner)
+            name = f"entry point {point.name}"
+            experiments = call_as(name, load_experiments, point.value)
             for experiment in experiments:
                 if experiment.key in installed:
-                    _refuse_key(experiment.key, "another package", owner)
+                    call_as(name, _refuse_key, experiment.key, "another package")
         except UsageError as error:
             warnings.warn(f"{error} It is left out.", stacklevel=2)
             continue
@@ -156,9 +158,7 @@ def _installed_experiments() -> dict[str, Experiment[Any]]:
     return installed
 
 
-def get_experiment(
-    key: str | Experiment[Any], *, owner: str = "get_experiment"
-) -> Experiment[Any]:
+def get_experiment(key: str | Experiment[Any]) -> Experiment[Any]:
     """Return one experiment.
 
     Parameters
@@ -166,8 +166,6 @@ def get_experiment(
     key
         Its key; ``"module:object"``, which imports a module of yours; or an experiment,
         which is checked.
-    owner
-        Name of the calling function, for error messages.
 
     Examples
     --------
@@ -175,23 +173,23 @@ def get_experiment(
     'Figure 4'
     """
     if isinstance(key, Experiment):
-        return _check_experiment(key, owner)
+        return _check_experiment(key)
     if isinstance(key, str) and ":" in key:
-        experiments = load_experiments(key, owner=owner)
+        experiments = load_experiments(key)
         if len(experiments) > 1:
             keys = ", ".join(experiment.key for experiment in experiments)
             got = Got(f"{key!r}, which has {len(experiments)} ({keys})")
             hint = "Give the one that you mean a name of its own in the module."
-            fail("key", "one experiment", got, owner=owner, hint=hint)
+            fail("key", "one experiment", got, hint=hint)
         return experiments[0]
     if not isinstance(key, str) or key not in experiment_keys():
         # Most commands take a whole paper as well.
-        papers = _papers() if owner not in ("describe", "sweep") else []
+        papers = [] if public_call() in ("describe", "sweep") else _papers()
         names = [*papers, *experiment_keys()]
         close = difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
         hint = f"Did you mean {close[0]!r}? " if close else ""
         hint += "`eigenheads list` shows all."
-        fail("key", "the key of an experiment", key, owner=owner, hint=hint)
+        fail("key", "the key of an experiment", key, hint=hint)
     return _registered(key)
 
 
@@ -214,7 +212,7 @@ def is_registered(experiment: Experiment[Any]) -> bool:
     )
 
 
-def load_experiments(source: str, *, owner: str) -> list[Experiment[Any]]:
+def load_experiments(source: str) -> list[Experiment[Any]]:
     """Return the experiments that ``module:object`` names; runs the caller's code.
 
     Parameters
@@ -222,22 +220,20 @@ def load_experiments(source: str, *, owner: str) -> list[Experiment[Any]]:
     source
         Module, from the current folder or the path, and an experiment or a sequence of
         experiments in it.
-    owner
-        Name of the calling function, for error messages.
 
     Examples
     --------
-    >>> load_experiments("string:digits", owner="reproduce")
+    >>> load_experiments("string:digits")
     Traceback (most recent call last):
     ...
     eigenheads._errors.UsageValueError:
-    reproduce: `key` must be module:object with an Experiment or several; got ...
+    load_experiments: `key` must be module:object with an Experiment or several; got ...
     """
     contract = "module:object with an Experiment or several"
     name, _, attribute = source.partition(":")
     if not (name and attribute):
         hint = "my_module:experiments means `experiments` of my_module.py."
-        fail("key", contract, source, owner=owner, hint=hint)
+        fail("key", contract, source, hint=hint)
     try:
         module = _import_from_here(name)
     except (Exception, SystemExit) as error:
@@ -246,17 +242,17 @@ def load_experiments(source: str, *, owner: str) -> list[Experiment[Any]]:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{name}.".startswith(f"{missing}."):
             why = f", and there is no module {missing!r} here"
-        fail("key", contract, Got(f"{source!r}{why}"), owner=owner)
+        fail("key", contract, Got(f"{source!r}{why}"))
     if not hasattr(module, attribute):
         got = Got(f"{source!r}, and {name} has no {attribute!r}")
-        fail("key", contract, got, owner=owner)
+        fail("key", contract, got)
     value = getattr(module, attribute)
     experiments = [value] if isinstance(value, Experiment) else value
     is_sequence = isinstance(experiments, Sequence) and len(experiments) > 0
     if not is_sequence or not all(isinstance(e, Experiment) for e in experiments):
         got = Got(f"{source!r}, whose type is {type(value).__name__}")
-        fail("key", contract, got, owner=owner)
-    return _check_distinct([_check_experiment(e, owner) for e in experiments], owner)
+        fail("key", contract, got)
+    return _check_distinct([_check_experiment(e) for e in experiments])
 
 
 def _import_from_here(name: str) -> Any:
@@ -288,38 +284,36 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {message}{where}"
 
 
-def _check_experiment(experiment: Experiment[Any], owner: str) -> Experiment[Any]:
+def _check_experiment(experiment: Experiment[Any]) -> Experiment[Any]:
     key = experiment.key
     # The key is a path below the folder of results.
     if not isinstance(key, str) or not _KEY.fullmatch(key):
-        fail("key", "paper/figure, of letters, digits, _, . and -", key, owner=owner)
+        fail("key", "paper/figure, of letters, digits, _, . and -", key)
     if is_built_in(key) and _registered(key) is not experiment:
-        _refuse_key(key, "Eigenheads", owner)
+        _refuse_key(key, "Eigenheads")
     if not experiment.presets:
         got = Got(f"{key} without one")
-        fail("presets", "parameters by name", got, owner=owner)
+        fail("presets", "parameters by name", got)
     return experiment
 
 
-def _refuse_key(key: str, whose: str, owner: str) -> None:
+def _refuse_key(key: str, whose: str) -> None:
     got = Got(f"{key!r}, which {whose} has")
-    fail("key", "a key of its own", got, owner=owner, hint="Give it another one.")
+    fail("key", "a key of its own", got, hint="Give it another one.")
 
 
-def _check_distinct(
-    experiments: list[Experiment[Any]], owner: str
-) -> list[Experiment[Any]]:
+def _check_distinct(experiments: list[Experiment[Any]]) -> list[Experiment[Any]]:
     """Return experiments without repetitions; raise if two have the same key."""
     by_key: dict[str, Experiment[Any]] = {}
     for experiment in experiments:
         if by_key.setdefault(experiment.key, experiment) is not experiment:
             got = Got(f"{experiment.key!r} of two experiments")
-            fail("key", "a key of its own", got, owner=owner)
+            fail("key", "a key of its own", got)
     return list(by_key.values())
 
 
 @contextmanager
-def explaining_errors(experiment: Experiment[Any], *, owner: str) -> Iterator[None]:
+def explaining_errors(experiment: Experiment[Any]) -> Iterator[None]:
     """Turn an error of a user's experiment into a sentence that names the place."""
     try:
         yield
@@ -329,7 +323,7 @@ def explaining_errors(experiment: Experiment[Any], *, owner: str) -> Iterator[No
         if is_built_in(experiment.key):
             raise
         raise UsageRuntimeError(
-            f"{owner}: {experiment.key} raised {describe_error(error)}."
+            f"{public_call()}: {experiment.key} raised {describe_error(error)}."
         ) from error
 
 
@@ -339,7 +333,7 @@ def _papers() -> list[str]:
 
 def get_paper(key: str) -> Paper:
     """Return title, authors and summary of a paper of ours, by its key."""
-    check_choice("paper", key, PAPERS, owner="get_paper")
+    check_choice("paper", key, PAPERS)
     paper: Paper = importlib.import_module(f"eigenheads_papers.{key}").paper
     return paper
 
@@ -377,7 +371,7 @@ def command_name(experiment: Experiment[Any]) -> str:
     return ""
 
 
-def select_keys(patterns: Iterable[str], *, owner: str = "reproduce") -> list[str]:
+def select_keys(patterns: Iterable[str]) -> list[str]:
     """Return the keys that match any pattern: a key, a paper, a glob, or ``all``.
 
     Examples
@@ -391,14 +385,12 @@ def select_keys(patterns: Iterable[str], *, owner: str = "reproduce") -> list[st
         glob = "*" if pattern == "all" else pattern
         matching = fnmatch.filter(keys, glob) or fnmatch.filter(keys, f"{glob}/*")
         if not matching:
-            get_experiment(pattern, owner=owner)  # raises, names the nearest key
+            get_experiment(pattern)  # raises, names the nearest key
         chosen.update(matching)
     return [key for key in keys if key in chosen]
 
 
-def select_experiments(
-    keys: object, *, owner: str
-) -> tuple[list[Experiment[Any]], set[str]]:
+def select_experiments(keys: object) -> tuple[list[Experiment[Any]], set[str]]:
     """Return the experiments that a caller chose, and the keys that it named.
 
     Parameters
@@ -406,8 +398,6 @@ def select_experiments(
     keys
         A key, a paper, a glob, ``"all"``, ``"module:object"``, an experiment, or a
         sequence of these.
-    owner
-        Name of the calling function, for error messages.
 
     Returns
     -------
@@ -421,24 +411,24 @@ def select_experiments(
         isinstance(choice, str | Experiment) for choice in choices
     ):
         contract = "a key, a glob, 'all', module:object, an Experiment, or a list"
-        fail("keys", contract, keys, owner=owner)
+        fail("keys", contract, keys)
     patterns, experiments = [], []
     for choice in choices:
         if isinstance(choice, Experiment):
-            experiments.append(_check_experiment(choice, owner))
+            experiments.append(_check_experiment(choice))
         elif ":" in choice:
-            experiments += load_experiments(choice, owner=owner)
+            experiments += load_experiments(choice)
         else:
             patterns.append(choice)
     if not choices:
         hint = "`eigenheads list` shows all."
-        fail("keys", "at least one key", [], owner=owner, hint=hint)
+        fail("keys", "at least one key", [], hint=hint)
     named = {experiment.key for experiment in experiments} | set(patterns)
-    registered = [_registered(key) for key in select_keys(patterns, owner=owner)]
-    return _check_distinct([*registered, *experiments], owner), named
+    registered = [_registered(key) for key in select_keys(patterns)]
+    return _check_distinct([*registered, *experiments]), named
 
 
 def preset_params(experiment: Experiment[Any], preset: str) -> Any:
     """Return the parameters of a preset, or name the nearest one that exists."""
-    check_choice("preset", preset, list(experiment.presets), owner="reproduce")
+    check_choice("preset", preset, list(experiment.presets))
     return experiment.presets[preset]

@@ -89,7 +89,6 @@ class Listener:
 def check_listener(
     listener: Any,
     *,
-    owner: str,
     methods: Sequence[str] = ("begin", "start", "advance", "finish", "leave_out"),
 ) -> Listener:
     """Return the listener, one that does nothing for None, or raise."""
@@ -98,7 +97,7 @@ def check_listener(
     for name in methods:
         if not callable(getattr(listener, name, None)):
             contract = f"a Listener, with a method {name}"
-            fail("listener", contract, listener, owner=owner, error=TypeError)
+            fail("listener", contract, listener, error=TypeError)
     checked: Listener = listener
     return checked
 
@@ -156,10 +155,10 @@ def reproduce(
     >>> result.changed
     ()
     """
-    listener = check_listener(listener, owner="reproduce")
-    force = check_flag("force", force, owner="reproduce")
-    seed = check_count("seed", seed, owner="reproduce", minimum=0, maximum=2**63 - 1)
-    root = writable_folder(out, owner="reproduce")
+    listener = check_listener(listener)
+    force = check_flag("force", force)
+    seed = check_count("seed", seed, minimum=0, maximum=2**63 - 1)
+    root = writable_folder(out)
     with using_data(data):
         orders = [
             _Order(experiment, params, preset, seed, root, settings)
@@ -173,7 +172,7 @@ def _choose(
 ) -> list[tuple[Experiment[Any], Any]]:
     """Return experiments that can run here; raise if one that is named cannot."""
     chosen = []
-    experiments, named = select_experiments(keys, owner="reproduce")
+    experiments, named = select_experiments(keys)
     for experiment in experiments:
         params = preset_params(experiment, preset)
         # Real data is used if all of its files are there. The parameters then differ,
@@ -244,7 +243,7 @@ class _Order:
         root: Path,
         settings: Mapping[str, Any],
     ) -> None:
-        changed = change_params(params, settings, owner="reproduce")
+        changed = change_params(params, settings)
         self.is_changed = changed != params
         self.experiment, self.params = experiment, changed
         self.request: dict[str, Any] = {
@@ -274,7 +273,7 @@ class _Order:
 
     def compute(self, *, afresh: bool) -> Result:
         """Simulate, check, draw and store; after a kill, only the missing jobs."""
-        with explaining_errors(self.experiment, owner="reproduce"):
+        with explaining_errors(self.experiment):
             return self._compute(afresh)
 
     def _compute(self, afresh: bool) -> Result:
@@ -299,7 +298,7 @@ class _Order:
         return result
 
     def _claims(self, table: Table) -> tuple[Claim, ...]:
-        with explaining_errors(self.experiment, owner="reproduce"):
+        with explaining_errors(self.experiment):
             claims = self.experiment.check(Run(self.params, table))
         if self.is_changed:
             claims = [replace(claim, undecided=CHANGED_SETTING) for claim in claims]
@@ -342,7 +341,7 @@ def save_figures(
     paths
         The files.
     """
-    check_choice("figure", kind, ("pdf", "png", "svg"), owner="reproduce")
+    check_choice("figure", kind, ("pdf", "png", "svg"))
     paths, by_key = [], {experiment.key: experiment for experiment in experiments}
     for result in results:
         names = ("key", "preset", "seed", "params", "version")
@@ -385,13 +384,13 @@ def library_versions() -> dict[str, str]:
 
 
 def _jobs(jobs: int) -> int:
-    return check_count("jobs", jobs, owner="reproduce")
+    return check_count("jobs", jobs)
 
 
-def writable_folder(out: object, *, owner: str) -> Path:
+def writable_folder(out: object) -> Path:
     """Create the folder if needed; raise if nothing can be written there."""
     if not isinstance(out, str | PathLike) or not fspath(out):
-        fail("out", "the path of a folder", out, owner=owner)
+        fail("out", "the path of a folder", out)
     root = Path(out)
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -401,5 +400,5 @@ def writable_folder(out: object, *, owner: str) -> Path:
         trial.unlink()
     except OSError as error:
         got = Got(f"{str(root)!r} ({error.strerror})")
-        fail("out", "a folder that can be written", got, owner=owner)
+        fail("out", "a folder that can be written", got)
     return root

@@ -209,12 +209,10 @@ def stored_results(
         Experiments of your own whose results are read as well. Folders of other keys
         are ignored.
     """
-    folder = check_path("root", root, owner="stored_results")
-    users = check_items(
-        "experiments", experiments, "experiments", owner="stored_results"
-    )
+    folder = check_path("root", root)
+    users = check_items("experiments", experiments, "experiments")
     for experiment in users:
-        check_instance("experiments", experiment, Experiment, owner="stored_results")
+        check_instance("experiments", experiment, Experiment)
     keys = [*experiment_keys(), *(experiment.key for experiment in users)]
     for key in dict.fromkeys(keys):
         for path in sorted((folder / key).glob(f"*/{_MANIFEST}")):

@@ -285,5 +285,5 @@ def untested_claims(paper: str) -> tuple[Untested, ...]:
     >>> untested_claims("teo2024")[-5].instead
     'teo2024/scaled'
     """
-    check_choice("paper", paper, list(_UNTESTED), owner="untested_claims")
+    check_choice("paper", paper, list(_UNTESTED))
     return _UNTESTED[paper]

@@ -1,10 +1,9 @@
 """Checkpoints, images and texts from a stranger: read, or refused in one sentence."""
 
-import json
 import os
 import shutil
 import struct
-import zipfile
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +12,14 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 pytest.importorskip("accelerate")
 from PIL import Image  # noqa: E402
-from tests.hostile.worker import GRAMMAR  # noqa: E402
+from tests.hostile.files import (  # noqa: E402
+    check_sentence,
+    with_bomb,
+    with_device,
+    with_pipe,
+    with_terabyte,
+    with_value,
+)
 
 from eigenheads_papers.recipes import evaluate_checkpoints, train_model  # noqa: E402
 from eigenheads_papers.recipes._checkpoints import load_checkpoint  # noqa: E402
@@ -41,94 +47,49 @@ def run(original, tmp_path):
     return shutil.copytree(original, tmp_path / "run")
 
 
-def check_sentence(error):
-    assert GRAMMAR.fullmatch(str(error)), str(error)
-    assert str(error).isprintable()
-
-
-def changed(path, value):
-    """Return a function that puts a value at a place of a checkpoint's state."""
-
-    def change(folder):
-        file = folder / "state.json"
-        state = json.loads(file.read_text())
-        inner = state
-        for key in path[:-1]:
-            inner = inner[key]
-        inner[path[-1]] = value
-        file.write_text(json.dumps(state))
-
-    return change
-
-
-def pipe(name):
-    def change(folder):
-        (folder / name).unlink()
-        os.mkfifo(folder / name)
-
-    return change
-
-
-def device(name):
-    def change(folder):
-        (folder / name).unlink()
-        (folder / name).symlink_to("/dev/zero")
-
-    return change
+stated = partial(with_value, "state.json")
+sized = partial(stated, "record", "size")
 
 
 HOSTILE_STATES = {
-    "state is a pipe": pipe("state.json"),
-    "state is a device": device("state.json"),
-    "weights are a pipe": pipe("model.safetensors"),
-    "weights are a device": device("model.safetensors"),
-    "record is a list": changed(["record"], []),
-    "settings are a list": changed(["settings"], []),
-    "no task": changed(["record", "task"], None),
-    "task is a list": changed(["record", "task"], []),
-    "other task": changed(["record", "task"], "\x1b[2J"),
-    "words are a number": changed(["record", "vocabulary"], 3),
-    "words are numbers": changed(["record", "vocabulary"], [1, 2]),
-    "attention is a text": changed(["record", "attention"], "x"),
-    "unknown attention": changed(["record", "attention", "variant"], "\x1b[2J"),
-    "foreign option": changed(["record", "attention", "other"], 1),
-    "size is a list": changed(["record", "size"], []),
-    "foreign size": changed(["record", "size", "other"], 1),
-    "negative depth": changed(["record", "size", "depth"], -1),
-    "100 000 layers": changed(["record", "size", "depth"], 100_000),
-    "a million wide": changed(["record", "size", "d_model"], 2**20),
-    "a long context": changed(["record", "size", "context"], 10**12),
-    "hidden layer": changed(["record", "size", "d_hidden"], 10**12),
-    "text as width": changed(["record", "size", "d_model"], "16"),
-    "no heads": changed(["record", "size", "n_heads"], 0),
-    "infinite dropout": changed(["record", "size", "dropout"], float("inf")),
+    "state is a pipe": with_pipe("state.json"),
+    "state is a device": with_device("state.json"),
+    "weights are a pipe": with_pipe("model.safetensors"),
+    "weights are a device": with_device("model.safetensors"),
+    "record is a list": stated("record", value=[]),
+    "settings are a list": stated("settings", value=[]),
+    "no task": stated("record", "task", value=None),
+    "task is a list": stated("record", "task", value=[]),
+    "other task": stated("record", "task", value="\x1b[2J"),
+    "words are a number": stated("record", "vocabulary", value=3),
+    "words are numbers": stated("record", "vocabulary", value=[1, 2]),
+    "attention is a text": stated("record", "attention", value="x"),
+    "unknown attention": stated("record", "attention", "variant", value="\x1b[2J"),
+    "foreign option": stated("record", "attention", "other", value=1),
+    "size is a list": stated("record", "size", value=[]),
+    "foreign size": sized("other", value=1),
+    "negative depth": sized("depth", value=-1),
+    "100 000 layers": sized("depth", value=100_000),
+    "a million wide": sized("d_model", value=2**20),
+    "a long context": sized("context", value=10**12),
+    "hidden layer": sized("d_hidden", value=10**12),
+    "text as width": sized("d_model", value="16"),
+    "no heads": sized("n_heads", value=0),
+    "infinite dropout": sized("dropout", value=float("inf")),
 }
 
 
 @pytest.mark.parametrize("change", HOSTILE_STATES.values(), ids=list(HOSTILE_STATES))
 def test_a_hostile_checkpoint_is_refused(run, change):
     change(run / "model")
-    with pytest.raises(ValueError, match="evaluate: `checkpoint` must be ") as caught:
+    with pytest.raises(ValueError, match="`checkpoint` must be ") as caught:
         load_checkpoint(run)
     check_sentence(caught.value)
 
 
 def test_a_seed_that_is_none_is_left_out(run):
-    changed(["settings", "seed"], ["x"])(run / "model")
+    stated("settings", "seed", value=["x"])(run / "model")
     assert describe_model("x", load_checkpoint(run)[1]).seed is None
-
-
-def bomb(name):
-    """Return a function that compresses the members of an archive."""
-
-    def change(folder):
-        with zipfile.ZipFile(folder / name) as archive:
-            members = {one: archive.read(one) for one in archive.namelist()}
-        with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as archive:
-            for one, content in members.items():
-                archive.writestr(one, content)
-
-    return change
 
 
 class Code:
@@ -137,17 +98,17 @@ class Code:
 
 
 HOSTILE_RUNS = {
-    "no step": changed(["step"], None),
-    "negative step": changed(["step"], -1),
-    "late step": changed(["step"], 10**9),
-    "metrics are a list": changed(["metrics"], []),
-    "settings are a text": changed(["settings"], "x"),
-    "optimizer is a pipe": pipe("optimizer.pt"),
-    "optimizer is a bomb": bomb("optimizer.pt"),
+    "no step": stated("step", value=None),
+    "negative step": stated("step", value=-1),
+    "late step": stated("step", value=10**9),
+    "metrics are a list": stated("metrics", value=[]),
+    "settings are a text": stated("settings", value="x"),
+    "optimizer is a pipe": with_pipe("optimizer.pt"),
+    "optimizer is a bomb": with_bomb("optimizer.pt"),
     "optimizer is code": lambda f: torch.save(Code(), f / "optimizer.pt"),
     "optimizer is a list": lambda f: torch.save([], f / "optimizer.pt"),
     "no scaler": lambda f: torch.save({"optimizer": {}}, f / "optimizer.pt"),
-    "average is a pipe": pipe("average.safetensors"),
+    "average is a pipe": with_pipe("average.safetensors"),
 }
 
 
@@ -156,7 +117,9 @@ def test_a_hostile_run_is_not_continued(run, data, change, monkeypatch, tmp_path
     monkeypatch.chdir(tmp_path)
     (checkpoint,) = (run / "checkpoints").iterdir()
     change(checkpoint)
-    with pytest.raises(ValueError, match=r"train: `(checkpoint|out)` must") as caught:
+    with pytest.raises(
+        ValueError, match=r"train_model: `(checkpoint|out)` must"
+    ) as caught:
         train_model("wikitext", data=data, out=run, preset="smoke", epochs=1)
     check_sentence(caught.value)
     assert not (tmp_path / "ran").exists()
@@ -189,22 +152,17 @@ def test_a_hostile_image_is_refused(tmp_path, content, monkeypatch):
     path = tmp_path / "x.png"
     path.write_bytes(content)
     with pytest.raises(ValueError, match="`data` must be images that can be") as caught:
-        read_image(path, owner="train")
+        read_image(path)
     check_sentence(caught.value)
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_images_and_texts_are_regular_files(tmp_path):
-    for suffix in ("png", "txt"):
-        os.mkfifo(tmp_path / f"pipe.{suffix}")
-        (tmp_path / f"zero.{suffix}").symlink_to("/dev/zero")
-        with (tmp_path / f"sparse.{suffix}").open("wb") as file:
-            file.truncate(2**40)
-    for name in ("pipe", "zero", "sparse"):
-        with pytest.raises(ValueError, match=r"train: `data` must be "):
-            read_image(tmp_path / f"{name}.png", owner="train")
-        with pytest.raises(ValueError, match=r"train: `data` must be "):
-            read_text_words(tmp_path / f"{name}.txt", owner="train")
+@pytest.mark.parametrize("change", [with_pipe, with_device, with_terabyte])
+def test_images_and_texts_are_regular_files(tmp_path, change):
+    for name, read in (("x.png", read_image), ("x.txt", read_text_words)):
+        change(name)(tmp_path)
+        with pytest.raises(ValueError, match=r"`data` must be "):
+            read(tmp_path / name)
 
 
 def test_every_byte_of_an_image_may_be_wrong(tmp_path):
@@ -219,7 +177,7 @@ def test_every_byte_of_an_image_may_be_wrong(tmp_path):
             changed[place] = rng.integers(256)
             path.write_bytes(changed)
             try:
-                assert read_image(path, owner="train").mode == "RGB"
+                assert read_image(path).mode == "RGB"
             except ValueError as error:
                 check_sentence(error)
 

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.torch
 
 
 def test_folder_lists_classes_and_files(miniature):
-    folder = ImageFolder.open(miniature / "train", owner="train")
+    folder = ImageFolder.open(miniature / "train")
     assert folder.classes[0] == "n00000000" and len(folder.classes) == 20
     assert len(folder) == 80 and folder.masked() is None
     assert folder.labels.tolist() == sorted(folder.labels.tolist())
@@ -37,7 +37,7 @@ def test_some_of_the_known_classes_mask_the_others(miniature, tmp_path):
     for name in ("n00000003", "n00000007"):
         shutil.copytree(miniature / "val" / name, tmp_path / name)
     classes = [f"n{label:08d}" for label in range(20)]
-    folder = ImageFolder.open(tmp_path, owner="evaluate", classes=classes)
+    folder = ImageFolder.open(tmp_path, classes=classes)
     assert torch.nonzero(folder.masked()).flatten().tolist() == [3, 7]
 
 
@@ -54,29 +54,27 @@ def test_bad_folders_get_a_sentence(miniature, tmp_path, spoil, match):
     shutil.copytree(miniature / "val", root)
     spoil(root)
     with pytest.raises(ValueError, match=match):
-        ImageFolder.open(root, owner="train")
+        ImageFolder.open(root)
 
 
 def test_a_foreign_class_is_named(miniature, tmp_path):
     shutil.copytree(miniature / "val", tmp_path / "val")
     with pytest.raises(ValueError, match=r"that the model was trained on; got .*n0"):
-        ImageFolder.open(tmp_path / "val", owner="evaluate", classes=["n00000001"])
+        ImageFolder.open(tmp_path / "val", classes=["n00000001"])
 
 
 def test_a_corrupt_file_is_named(miniature, tmp_path):
     shutil.copytree(miniature / "val", tmp_path / "val")
     bad = tmp_path / "val" / "n00000000" / "0_0.png"
     bad.write_bytes(bad.read_bytes()[:60])
-    reader = ImageReader(
-        ImageFolder.open(tmp_path / "val", owner="train"), size=8, owner="train"
-    )
+    reader = ImageReader(ImageFolder.open(tmp_path / "val"), size=8)
     with pytest.raises(ValueError, match=r"can be decoded; got .*0_0\.png"):
         reader.read([0, 1], seed=(0,), first=0)
 
 
 def test_crops_depend_on_the_place_in_the_global_batch_only(miniature):
-    folder = ImageFolder.open(miniature / "train", owner="train")
-    reader = ImageReader(folder, size=8, smallest_crop=0.1, owner="train")
+    folder = ImageFolder.open(miniature / "train")
+    reader = ImageReader(folder, size=8, smallest_crop=0.1)
     whole, labels = reader.read(range(8), seed=(0, 3), first=0)
     second, _ = reader.read(range(4, 8), seed=(0, 3), first=4)
     torch.testing.assert_close(whole[4:], second, rtol=0, atol=0)
@@ -131,7 +129,7 @@ def test_smoothing_keeps_a_probability():
 
 
 def test_paths_are_of_this_folder(miniature):
-    folder = ImageFolder.open(miniature / "val", owner="train")
+    folder = ImageFolder.open(miniature / "val")
     assert all(Path(path).is_file() for path in folder.paths)
     assert len(folder.subset([3, 5])) == 2
 

@@ -165,7 +165,9 @@ def test_language_model_learns_the_grammar(corpus, tmp_path, precision):
 def test_other_settings_do_not_overwrite_a_run(corpus, tmp_path):
     options = {"data": corpus, "out": tmp_path, "preset": "smoke", "epochs": 1}
     train_model("wikitext", **options, batch_size=64)
-    with pytest.raises(ValueError, match=r"train: `out` must be a new folder .* seed"):
+    with pytest.raises(
+        ValueError, match=r"train_model: `out` must be a new folder .* seed"
+    ):
         train_model("wikitext", **options, batch_size=64, seed=1)
 
 

@@ -47,7 +47,7 @@ def wait_at(gate):
 def run(params, rng):
     """Return a number that depends on parameters and stream; perhaps slowly."""
     if params.x < 0:
-        fail("x", "a number >= 0", params.x, owner="cell")
+        fail("x", "a number >= 0", params.x)
     if params.x == 13.0:
         time.sleep(params.seconds)
         raise ZeroDivisionError("a mistake of ours")

@@ -259,7 +259,7 @@ def test_parameters_that_allow_no_run_leave_a_gap(tmp_path):
     result = swept(tmp_path, grid={"x": "-1,1"}, seeds=2)
     assert np.isnan(result.mean("b")[0])
     assert np.isfinite(result.mean("b")[1])
-    assert result.refused == ("cell: `x` must be a number >= 0; got -1.0.",)
+    assert result.refused == ("sweep: `x` must be a number >= 0; got -1.0.",)
     assert swept(tmp_path, grid={"x": "-1,1"}, seeds=2).computed == 0
     with pytest.raises(ValueError, match=r"all refused\. The first: .* got -1\.0\.$"):
         swept(tmp_path, grid={"x": "-1"}, seeds=2)

@@ -213,21 +213,21 @@ def collected(blocks):
 @pytest.mark.parametrize("backend", ["loky", "threading"])
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_every_cell_is_run_once(backend, jobs):
-    blocks = run_cells(range(300), identity, owner="t", backend=backend, jobs=jobs)
+    blocks = run_cells(range(300), identity, backend=backend, jobs=jobs)
     sizes = list(blocks)
     assert collected(sizes) == {number: number for number in range(300)}
     assert sum(map(len, sizes)) == 300
 
 
 def test_no_cells_need_no_workers():
-    assert collected(run_cells([], identity, owner="t", jobs=2)) == {}
+    assert collected(run_cells([], identity, jobs=2)) == {}
 
 
 def test_a_block_with_long_cells_is_given_back_unfinished():
     """Cells look short at first; no block may keep the long ones to itself."""
     began = time.perf_counter()
     longest = 0.0
-    for _ in run_cells(range(1, 60), slow_or_fast, owner="t", jobs=1):
+    for _ in run_cells(range(1, 60), slow_or_fast, jobs=1):
         now = time.perf_counter()
         longest, began = max(longest, now - began), now
     # A block ends with the cell in which one second passes; five long ones take 2 s.
@@ -236,7 +236,7 @@ def test_a_block_with_long_cells_is_given_back_unfinished():
 
 def test_workers_that_die_are_replaced(tmp_path):
     cells = [str(tmp_path / f"{number}") for number in range(3)]
-    made = collected(run_cells(cells, die_once, owner="t", jobs=2))
+    made = collected(run_cells(cells, die_once, jobs=2))
     assert made == dict(enumerate(cells))
 
 
@@ -251,7 +251,7 @@ def deadly(cell):
 def test_deadly_cells_are_named_after_all_others_are_done(pause):
     made = {}
     with pytest.raises(CellsLost, match=r"2 cell\(s\) ended their worker") as caught:
-        for block in run_cells(range(8), deadly, owner="t", jobs=2):
+        for block in run_cells(range(8), deadly, jobs=2):
             made.update(block)
             # A result that is read late must not be lost with the next worker.
             time.sleep(pause)
@@ -266,7 +266,7 @@ def raises(cell):
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_errors_of_the_function_are_raised(jobs):
     with pytest.raises(ZeroDivisionError, match="in a cell"):
-        list(run_cells([1, 2], raises, owner="t", jobs=jobs))
+        list(run_cells([1, 2], raises, jobs=jobs))
 
 
 @pytest.mark.parametrize("address", ["nonsense", "", "tcp://", "http://x:y", "x://y:1"])

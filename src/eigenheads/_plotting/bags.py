@@ -114,7 +114,7 @@ class AttentionDisplay:
         model, (bag,) = last_estimator(estimator, [bag])
         if not hasattr(model, "attention") or not hasattr(model, "contributions"):
             contract = "a fitted estimator with `attention` and `contributions`"
-            fail("estimator", contract, estimator, owner="AttentionDisplay")
+            fail("estimator", contract, estimator)
         weights = _column(model.attention([bag])[0], head, "head")
         parts = _column(model.contributions([bag])[0], output, "output")
         classes = getattr(model, "classes_", None)
@@ -140,10 +140,10 @@ class AttentionDisplay:
         display
             The display itself.
         """
-        check_choice("kind", kind, _KINDS, owner="AttentionDisplay")
+        check_choice("kind", kind, _KINDS)
         self._check(kind)
         if ax is not None and not all(hasattr(ax, one) for one in ("bar", "imshow")):
-            fail("ax", "axes of Matplotlib, or None", ax, owner="AttentionDisplay")
+            fail("ax", "axes of Matplotlib, or None", ax)
         if ax is None:
             from matplotlib import pyplot as plt  # only for a figure of its own
 
@@ -163,34 +163,34 @@ class AttentionDisplay:
         return 6.4, 2.8
 
     def _check(self, kind: str) -> None:
-        n, owner = len(self.weights), "AttentionDisplay"
+        n = len(self.weights)
         if self.labels is not None:
             self._check_labels(n)
         elif kind == "text":
             contract = 'the words of the bag, for kind="text"'
-            fail("labels", contract, None, owner=owner)
+            fail("labels", contract, None)
         if self.image is not None:
-            pixels = check_finite_array("image", self.image, owner=owner)
+            pixels = check_finite_array("image", self.image)
             if pixels.ndim not in (2, 3) or not pixels.size:
                 got = Got(f"shape {pixels.shape}")
-                fail("image", "an image of two or three axes", got, owner=owner)
+                fail("image", "an image of two or three axes", got)
         contract = f"rows and columns of {n} patches"
         if self.patches is not None:
-            sides = check_items("patches", self.patches, contract, owner=owner)
-            counts = [check_count("patches", side, owner=owner) for side in sides]
+            sides = check_items("patches", self.patches, contract)
+            counts = [check_count("patches", side) for side in sides]
             if len(counts) != 2 or (kind == "image" and math.prod(counts) != n):
-                fail("patches", contract, self.patches, owner=owner)
+                fail("patches", contract, self.patches)
         elif kind == "image":
-            fail("patches", contract, None, owner=owner)
+            fail("patches", contract, None)
 
     def _check_labels(self, n: int) -> None:
-        owner, contract = "AttentionDisplay", "one label per token"
-        self.labels = check_items("labels", self.labels, contract, owner=owner)
+        contract = "one label per token"
+        self.labels = check_items("labels", self.labels, contract)
         if len(self.labels) != n:
             got = Got(f"{len(self.labels)} labels for {n} tokens")
-            fail("labels", contract, got, owner=owner)
+            fail("labels", contract, got)
         for one in self.labels:
-            check_text("labels", one, owner=owner)
+            check_text("labels", one)
 
     def _bars(self, axes: "Axes") -> None:
         places = np.arange(len(self.weights))
@@ -303,7 +303,7 @@ def _column(values: NDArray[Any], index: int, name: str) -> NDArray[Any]:
     if values.ndim == 1:
         values = values[:, None]
     last = values.shape[1] - 1
-    check_count(name, index, owner="AttentionDisplay", minimum=0, maximum=last)
+    check_count(name, index, minimum=0, maximum=last)
     return values[:, index]
 
 

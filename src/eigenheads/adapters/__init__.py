@@ -5,7 +5,7 @@ from eigenheads._extras import missing as _missing
 try:
     import torch as _torch  # noqa: F401 -- imported here, so that the error is clear
 except ImportError as error:
-    raise _missing("PyTorch", extra="torch", owner="eigenheads.adapters") from error
+    raise _missing("PyTorch", extra="torch") from error
 
 from eigenheads.adapters._augment_tokens import TokenAugmentation, augment_tokens
 from eigenheads.adapters._capture import CapturedLayer, capture_heads

@@ -10,8 +10,6 @@ from eigenheads._checks import Got, fail
 from eigenheads.nn import Visibility
 from eigenheads.nn._visibility import causal_mask, is_visible
 
-OWNER = "swapped attention"
-
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionCall:
@@ -85,11 +83,7 @@ def visibility_of(call: AttentionCall) -> Visibility:
     See :func:`with_key_rows`, which brings a call into that form.
     """
     return Visibility.read(
-        call.mask,
-        is_causal=call.is_causal,
-        keys=call.keys,
-        n_queries=call.n_queries,
-        owner=OWNER,
+        call.mask, is_causal=call.is_causal, keys=call.keys, n_queries=call.n_queries
     )
 
 
@@ -121,7 +115,7 @@ def with_key_rows(call: AttentionCall) -> AttentionCall:
     if not bool((mask == mask[..., :1, :]).all()):
         contract = "the same for all queries where the keys are of other tokens"
         got = Got("a mask with rows that differ")
-        fail("mask", contract, got, owner=OWNER)
+        fail("mask", contract, got)
     return replace(call, mask=mask[..., :1, :], is_causal=False)
 
 
@@ -151,7 +145,7 @@ def _with_cached_rows(call: AttentionCall, mask: Tensor) -> AttentionCall:
         contract = "causal with padding where keys are cached"
         got = Got("a mask that hides or adds more")
         hint = "Earlier tokens' rows of it are unknown; pass `use_cache=False`."
-        fail("attention_mask", contract, got, owner=OWNER, hint=hint)
+        fail("attention_mask", contract, got, hint=hint)
     return replace(call, mask=padding, is_causal=True)
 
 

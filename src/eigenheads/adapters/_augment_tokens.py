@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,6 @@ from eigenheads.adapters._family import first_tensor
 from eigenheads.adapters._layers import find_attention_layers
 from eigenheads.adapters._screen import blocks_around_first, with_tokens
 
-_OWNER: Final = "augment_tokens"
 Mode = Literal["replace", "drop"]
 Share = float | Callable[[int], float]
 
@@ -40,11 +39,11 @@ class TokenAugmentation:
         keep: Sequence[int],
         generator: torch.Generator | None,
     ) -> None:
-        check_choice("mode", mode, ("replace", "drop"), owner=_OWNER)
+        check_choice("mode", mode, ("replace", "drop"))
         if not callable(share):
-            share = check_number("share", share, owner=_OWNER, minimum=0.0, maximum=1.0)
+            share = check_number("share", share, minimum=0.0, maximum=1.0)
         if generator is not None:
-            check_instance("generator", generator, torch.Generator, owner=_OWNER)
+            check_instance("generator", generator, torch.Generator)
         self.n_passes = 0
         self._share, self._mode, self._keep = share, mode, _positions(keep)
         self._generator = generator
@@ -92,7 +91,7 @@ class TokenAugmentation:
         share = self._share
         if not isinstance(share, float):
             share = check_number(
-                "share", share(self.n_passes), owner=_OWNER, minimum=0.0, maximum=1.0
+                "share", share(self.n_passes), minimum=0.0, maximum=1.0
             )
         self.n_passes += 1
         rows = tokens if axis == 1 else tokens.transpose(0, 1)
@@ -201,7 +200,7 @@ def augment_tokens(
     """
     # The handle checks the settings before the model is touched.
     made = TokenAugmentation(share, mode, keep, generator)
-    layers = find_attention_layers(model, owner=_OWNER)
+    layers = find_attention_layers(model)
     axis = 1 if getattr(layers[0].module, "batch_first", True) else 0
     made.attach(model, blocks_around_first(layers), axis)
     return made
@@ -216,14 +215,14 @@ def _refuse_masks(
         if is_mask and one.shape[-1] == n_tokens:
             got = Got(f"a call with a mask of shape {tuple(one.shape)}")
             hint = "Use mode='replace'."
-            fail("mode", "'replace' where masks are used", got, owner=_OWNER, hint=hint)
+            fail("mode", "'replace' where masks are used", got, hint=hint)
 
 
 def _positions(keep: object) -> tuple[int, ...]:
     """Return the positions that stay; negative ones count from the end."""
     contract = "a sequence of integers"
-    places = check_items("keep", keep, contract, owner=_OWNER)
+    places = check_items("keep", keep, contract)
     for place in places:
         if isinstance(place, bool) or not isinstance(place, int):
-            fail("keep", contract, keep, owner=_OWNER, error=TypeError)
+            fail("keep", contract, keep, error=TypeError)
     return tuple(places)

@@ -80,46 +80,46 @@ _OF_MODELS = (
 )
 
 
-def read_batch(model: nn.Module, batch: Any, *, owner: str) -> ModelBatch:
+def read_batch(model: nn.Module, batch: Any) -> ModelBatch:
     """Return a batch as arguments of the model, on its device, or raise."""
-    check_has_weights(model, owner=owner)
+    check_has_weights(model)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
     if isinstance(batch, Mapping):
-        kwargs = {str(k): _tensor(x, device, owner=owner) for k, x in batch.items()}
+        kwargs = {str(k): _tensor(x, device) for k, x in batch.items()}
     else:
         n_times = 3 if isinstance(model, nn.MultiheadAttention) else 1
-        args = (_tensor(batch, device, owner=owner),) * n_times
+        args = (_tensor(batch, device),) * n_times
     tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.ndim]
     if not tensors:
         contract = "a tensor, an array, or a mapping of them by the model's arguments"
-        fail("batch", contract, batch, owner=owner, error=TypeError)
+        fail("batch", contract, batch, error=TypeError)
     # Tensors of three axes may have the tokens first; all others have rows first.
     axis = _row_axis(model)
     n_rows = tensors[0].shape[axis if tensors[0].ndim == 3 else 0]
     empty = [tuple(tensor.shape) for tensor in tensors if 0 in tensor.shape]
     if empty:
         got = Got(f"a tensor of shape {empty[0]}")
-        fail("batch", "at least one row and one token", got, owner=owner)
+        fail("batch", "at least one row and one token", got)
     read = ModelBatch(args, kwargs, axis, n_rows)
-    _check_rows(read, owner=owner)
-    _check_ids(model, kwargs.get("input_ids"), owner=owner)
-    _check_finite(read, owner=owner)
+    _check_rows(read)
+    _check_ids(model, kwargs.get("input_ids"))
+    _check_finite(read)
     return read
 
 
-def check_has_weights(model: nn.Module, *, owner: str) -> None:
+def check_has_weights(model: nn.Module) -> None:
     """Raise if parameters of the model are on the device ``meta``."""
     for name, parameter in model.named_parameters():
         if parameter.is_meta:
             got = Got(f"{name!r} on the device meta")
             contract = "a model whose parameters hold numbers"
             hint = "Load its weights first."
-            fail("model", contract, got, owner=owner, hint=hint)
+            fail("model", contract, got, hint=hint)
 
 
-def run_model(model: nn.Module, batch: ModelBatch, *, owner: str) -> None:
+def run_model(model: nn.Module, batch: ModelBatch) -> None:
     """Call the model; an error inside it becomes one sentence."""
     try:
         with torch.no_grad():
@@ -128,14 +128,14 @@ def run_model(model: nn.Module, batch: ModelBatch, *, owner: str) -> None:
         raise
     except _OF_MODELS as error:
         got = Got(f"one at which {type(model).__name__} raised {error!r}"[:400])
-        fail("batch", "input that the model takes", got, owner=owner)
+        fail("batch", "input that the model takes", got)
 
 
-def _tensor(value: Any, device: torch.device, *, owner: str) -> Any:
+def _tensor(value: Any, device: torch.device) -> Any:
     if isinstance(value, np.ndarray):
-        array = as_numpy("batch", value, owner=owner)
+        array = as_numpy("batch", value)
         if array.dtype.kind not in "biuf" or array.dtype == np.longdouble:
-            fail("batch", "arrays of numbers", array, owner=owner, error=TypeError)
+            fail("batch", "arrays of numbers", array, error=TypeError)
         # PyTorch reads neither foreign byte orders nor backward strides.
         plain = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
         return torch.from_numpy(plain).to(device)
@@ -143,7 +143,7 @@ def _tensor(value: Any, device: torch.device, *, owner: str) -> Any:
         return value
     if value.is_meta or value.is_nested or value.layout != torch.strided:
         got = Got("a tensor on meta, a nested or a sparse one")
-        fail("batch", "dense tensors that hold numbers", got, owner=owner)
+        fail("batch", "dense tensors that hold numbers", got)
     return value.detach().to(device)
 
 
@@ -156,7 +156,7 @@ def _row_axis(model: nn.Module) -> int:
     return 0 if first else 1
 
 
-def _check_rows(batch: ModelBatch, *, owner: str) -> None:
+def _check_rows(batch: ModelBatch) -> None:
     for name, x in batch.kwargs.items():
         rows = batch.rows_of(name, x)
         if rows is None or rows[1] == batch.n_rows:
@@ -164,10 +164,10 @@ def _check_rows(batch: ModelBatch, *, owner: str) -> None:
         if name in _SHARED and rows[1] % batch.n_rows == 0:
             continue
         got = Got(f"{rows[1]} rows in {name!r}, {batch.n_rows} in the first tensor")
-        fail("batch", "tensors with equal numbers of rows", got, owner=owner)
+        fail("batch", "tensors with equal numbers of rows", got)
 
 
-def _check_finite(batch: ModelBatch, *, owner: str) -> None:
+def _check_finite(batch: ModelBatch) -> None:
     """Raise if inputs contain NaN, or infinity outside of masks."""
     named = [("", x) for x in batch.args[:1]] + list(batch.kwargs.items())
     for name, x in named:
@@ -178,10 +178,10 @@ def _check_finite(batch: ModelBatch, *, owner: str) -> None:
         if is_bad.any():
             where = f" in {name!r}" if name else ""
             got = Got(f"{int(is_bad.sum())} of {x.numel()} that are not{where}")
-            fail("batch", "of finite numbers", got, owner=owner)
+            fail("batch", "of finite numbers", got)
 
 
-def _check_ids(model: nn.Module, ids: Any, *, owner: str) -> None:
+def _check_ids(model: nn.Module, ids: Any) -> None:
     """Raise if ids or lengths exceed the sizes of the model's embeddings."""
     config = getattr(model, "config", None)
     if not isinstance(ids, Tensor) or config is None:
@@ -190,12 +190,12 @@ def _check_ids(model: nn.Module, ids: Any, *, owner: str) -> None:
     if longest is not None and ids.shape[-1] > longest:
         got = Got(f"{ids.shape[-1]} tokens")
         hint = "Truncate the sequences."
-        fail("batch", f"at most {longest} tokens long", got, owner=owner, hint=hint)
+        fail("batch", f"at most {longest} tokens long", got, hint=hint)
     size = getattr(config, "vocab_size", None)
     if isinstance(size, int) and (int(ids.max()) >= size or int(ids.min()) < 0):
         bad = int(ids.max()) if int(ids.max()) >= size else int(ids.min())
         hint = "Use the model's own tokenizer."
-        fail("batch", f"ids from 0 to {size - 1}", bad, owner=owner, hint=hint)
+        fail("batch", f"ids from 0 to {size - 1}", bad, hint=hint)
 
 
 def longest_sequence(model: nn.Module) -> int | None:

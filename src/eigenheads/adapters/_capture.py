@@ -24,7 +24,6 @@ from eigenheads.adapters._layers import find_attention_layers, select_layers
 from eigenheads.nn import Visibility
 from eigenheads.theory import HeadCertificate, head_certificate
 
-_OWNER = "capture_heads"
 Numbers = NDArray[np.floating[Any]]
 
 
@@ -170,7 +169,7 @@ class CapturedLayer:
         if self.bias is not None and self.bias[np.isfinite(self.bias)].any():
             got = Got(f"{self.name!r}, whose scores have a bias")
             contract = "a layer without a bias of the scores"
-            fail("layer", contract, got, owner="CapturedLayer.certificate")
+            fail("layer", contract, got)
         seen = self.visibility.as_booleans(torch.device("cpu"))
         if seen is not None:
             # Rows that see nothing are padding. They may see all, and stay finite.
@@ -243,7 +242,7 @@ def capture_heads(
     ('self_attn', (3, 2, 5, 5))
     """
     return PreparedModel.read(
-        model, batch, layers, batch_size, max_bytes, with_weights, owner=_OWNER
+        model, batch, layers, batch_size, max_bytes, with_weights
     ).captured()
 
 
@@ -267,17 +266,15 @@ class PreparedModel:
         batch_size: int | None,
         max_bytes: int,
         with_weights: bool,
-        *,
-        owner: str,
     ) -> "PreparedModel":
         """Check the arguments of :func:`capture_heads`, find layers, read the batch."""
-        attention = find_attention_layers(model, owner=owner)
-        chosen = select_layers(attention, layers, owner=owner)
+        attention = find_attention_layers(model)
+        chosen = select_layers(attention, layers)
         if batch_size is not None:
-            batch_size = check_count("batch_size", batch_size, owner=owner)
-        max_bytes = check_count("max_bytes", max_bytes, owner=owner)
-        check_flag("with_weights", with_weights, owner=owner)
-        inputs = read_batch(model, batch, owner=owner)
+            batch_size = check_count("batch_size", batch_size)
+        max_bytes = check_count("max_bytes", max_bytes)
+        check_flag("with_weights", with_weights)
+        inputs = read_batch(model, batch)
         return cls(model, inputs, chosen, batch_size, max_bytes, with_weights)
 
     def captured(self) -> Iterator[CapturedLayer]:
@@ -302,7 +299,7 @@ class PreparedModel:
             # The first piece runs to its end, to detect layers that are called twice.
             recorder = _CallRecorder(arrays, piece.n_rows, stops=index > 0)
             with _watching(self.model, layers, recorder), suppress(_AllCaptured):
-                run_model(self.model, piece, owner=_OWNER)
+                run_model(self.model, piece)
             _check_seen(layers, recorder.seen)
         return [arrays.pop(layer.index).finish() for layer in layers]
 
@@ -340,7 +337,7 @@ def _watching(
             stack.enter_context(family.prepare_capture(model))
         for layer in layers:
             record = partial(recorder, layer)
-            stack.enter_context(layer.family.capture(layer, record, owner=_OWNER))
+            stack.enter_context(layer.family.capture(layer, record))
         model.eval()
         try:
             yield
@@ -361,7 +358,7 @@ def _check_seen(layers: list[AttentionLayer], seen: Counter[int]) -> None:
             what = f"{layer.name!r}, which was not called or computes its own attention"
             hint = "Choose others with `layers`."
         contract = "a model that calls each attention layer once"
-        fail("model", contract, Got(what), owner=_OWNER, hint=hint)
+        fail("model", contract, Got(what), hint=hint)
 
 
 class _LayerArrays:
@@ -383,7 +380,7 @@ class _LayerArrays:
             )
             contract = "rows that reach the attention as (rows, tokens, d_model)"
             hint = "If its rows are not on axis 0, use batch_size=None."
-            fail("batch", contract, got, owner=_OWNER, hint=hint)
+            fail("batch", contract, got, hint=hint)
         # Scale and projections are the same for all pieces of the batch.
         if not self.weights:
             self.scale = call.scale
@@ -417,7 +414,7 @@ class _LayerArrays:
         real = self.arrays["outputs"].swapaxes(1, 2)[mask]
         if not np.isfinite(real).all():
             got = Got(f"outputs of {self.layer.name!r} that are not")
-            fail("model", "of finite numbers", got, owner=_OWNER)
+            fail("model", "of finite numbers", got)
         return CapturedLayer(
             name=self.layer.name,
             layer=self.layer.index,
@@ -438,7 +435,7 @@ class _LayerArrays:
             self.arrays[name] = np.zeros(shape, array.dtype)
         if self.arrays[name].shape[1:] != array.shape[1:]:
             got = Got(f"{array.shape[1:]} after {self.arrays[name].shape[1:]}")
-            fail("batch", "rows of one length", got, owner=_OWNER)
+            fail("batch", "rows of one length", got)
         self.arrays[name][self.filled : self.filled + rows] = array
 
     def _read_weights(self, call: AttentionCall) -> None:
@@ -468,7 +465,7 @@ class _LayerArrays:
         if not same:
             got = Got(f"{type(self.layer.module).__name__}, whose values are not")
             contract = "attention whose values are its tokens times a known matrix"
-            fail("model", contract, got, owner=_OWNER)
+            fail("model", contract, got)
 
 
 def as_numbers(tensor: Tensor) -> Numbers:

@@ -84,7 +84,7 @@ class AbstractFamily(ABC):
 
     @abstractmethod
     def capture(
-        self, layer: AttentionLayer, record: Record, *, owner: str
+        self, layer: AttentionLayer, record: Record
     ) -> AbstractContextManager[None]:
         """Return a context in which each call of the layer is passed to `record`."""
 
@@ -103,7 +103,7 @@ class AbstractFamily(ABC):
         """
 
     @abstractmethod
-    def check_swap(self, model: nn.Module, wanted: Wanted, *, owner: str) -> None:
+    def check_swap(self, model: nn.Module, wanted: Wanted) -> None:
         """Raise unless all layers can be given these variants, or restored."""
 
     @abstractmethod

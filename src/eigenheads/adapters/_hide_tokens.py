@@ -27,7 +27,6 @@ from eigenheads.adapters._screen import (
 from eigenheads.adapters._swap import apply_variants
 from eigenheads.adapters._variants import SWAP, SwapState, swap_state
 
-_OWNER, _HIDER = "screen_tokens", "hide_tokens"
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -94,9 +93,9 @@ def screen_tokens(
     """
     from eigenheads.estimators import TokenScreen
 
-    layers = find_attention_layers(model, owner=_OWNER)
-    _refuse_swapped(layers, owner=_OWNER)
-    check_choice("action", action, ("hide", "impute"), owner=_OWNER)
+    layers = find_attention_layers(model)
+    _refuse_swapped(layers)
+    check_choice("action", action, ("hide", "impute"))
     _refuse_text(calibration)
     batches = _Batches(model, calibration)
     block, axis = _find_block(model, layers, batches)
@@ -107,7 +106,7 @@ def screen_tokens(
         fitted = screen.fit_blocks(lambda: _block_inputs(model, block, axis, batches))
     except np.linalg.LinAlgError:
         got = Got("tokens that are the same in all of them")
-        fail("calibration", "inputs that differ from each other", got, owner=_OWNER)
+        fail("calibration", "inputs that differ from each other", got)
     # Swap first, so that a refusal leaves no screen behind.
     shape = (*fitted.mean_.shape, fitted.components_.shape[1])
     variant = ScreenVariant(
@@ -146,15 +145,15 @@ def hide_tokens(model: nn.Module, hidden: Tensor) -> Iterator[None]:
     ...     bool(torch.allclose(layer(x)[:, 1:], layer(other)[:, 1:], atol=1e-6))
     True
     """
-    check_instance("hidden", hidden, Tensor, owner=_HIDER)
+    check_instance("hidden", hidden, Tensor)
     if hidden.ndim != 2 or hidden.dtype != torch.bool or 0 in hidden.shape:
         got = Got(f"{hidden.dtype} of shape {tuple(hidden.shape)}")
-        fail("hidden", "booleans of shape (batch, tokens)", got, owner=_HIDER)
+        fail("hidden", "booleans of shape (batch, tokens)", got)
     if bool(hidden.all(1).any()):
         got = Got("a row without any")
-        fail("hidden", "at least one visible token per row", got, owner=_HIDER)
-    layers = find_attention_layers(model, owner=_HIDER)
-    _refuse_swapped(layers, owner=_HIDER)
+        fail("hidden", "at least one visible token per row", got)
+    layers = find_attention_layers(model)
+    _refuse_swapped(layers)
     shape = (hidden.shape[1], 1, 1)
     variant = ScreenVariant(block="", shape=shape, max_share=1.0)
     apply_variants(model, dict.fromkeys(layers, variant))
@@ -169,13 +168,13 @@ def hide_tokens(model: nn.Module, hidden: Tensor) -> Iterator[None]:
         apply_variants(model, dict.fromkeys(layers, None))
 
 
-def _refuse_swapped(layers: Iterable[AttentionLayer], *, owner: str) -> None:
+def _refuse_swapped(layers: Iterable[AttentionLayer]) -> None:
     """Raise if a layer has swapped attention or a screen."""
     if any(isinstance(getattr(x.module, SWAP, None), SwapState) for x in layers):
         got = Got("one with swapped attention")
         contract = "a model with its original attention"
         hint = "Call swap_attention(model, to='original') first."
-        fail("model", contract, got, owner=owner, hint=hint)
+        fail("model", contract, got, hint=hint)
 
 
 # --- Calibration ---------------------------------------------------------------------
@@ -192,13 +191,13 @@ class _Batches:
             not isinstance(calibration, Iterable) or iter(calibration) is calibration
         ):
             contract = "a tensor, a mapping of tensors, or a re-iterable loader of them"
-            fail("calibration", contract, calibration, owner=_OWNER, error=TypeError)
+            fail("calibration", contract, calibration, error=TypeError)
 
     def __iter__(self) -> Iterator[Any]:
         for one in [self._given] if self._is_one else self._given:
             is_pair = isinstance(one, tuple | list)
             _refuse_text(one[0] if is_pair else one)
-            read = read_batch(self._model, one[0] if is_pair else one, owner=_OWNER)
+            read = read_batch(self._model, one[0] if is_pair else one)
             yield from read.pieces(self._size)
 
 
@@ -210,7 +209,7 @@ def _refuse_text(batch: object) -> None:
     ):
         contract = "inputs whose tokens have fixed positions, such as images"
         hint = "Positions of words have no fixed meaning, so a screen cannot be fitted."
-        fail("calibration", contract, Got("ids of words"), owner=_OWNER, hint=hint)
+        fail("calibration", contract, Got("ids of words"), hint=hint)
 
 
 class _Reached(Exception):
@@ -251,12 +250,12 @@ def _find_block(
     first = next(iter(batches), None)
     if first is None:
         contract = "a loader with at least one batch"
-        fail("calibration", contract, Got("none"), owner=_OWNER)
+        fail("calibration", contract, Got("none"))
     with ExitStack() as stack:
         stack.enter_context(_evaluating(model))
         for name in around:
             stack.enter_context(hooked(model.get_submodule(name), keep(name)))
-        run_model(model, first, owner=_OWNER)
+        run_model(model, first)
     width = linear_parts(layers[0].output)[0].shape[0]
     fitting = [
         name
@@ -266,7 +265,7 @@ def _find_block(
     if not fitting:
         got = Got(f"{type(model).__name__}, whose first layer is {layers[0].name!r}")
         contract = "a model whose first block takes (batch, tokens, width)"
-        fail("model", contract, got, owner=_OWNER)
+        fail("model", contract, got)
     return min(fitting, key=len), axis
 
 
@@ -287,12 +286,12 @@ def _block_inputs(
             hooked(model.get_submodule(block), before),
             suppress(_Reached),
         ):
-            run_model(model, batch, owner=_OWNER)
+            run_model(model, batch)
         tokens = seen.pop()
         tokens = tokens if axis == 1 else tokens.transpose(0, 1)
         if n_tokens is not None and tokens.shape[1] != n_tokens:
             got = Got(f"{tokens.shape[1]} tokens after {n_tokens}")
             contract = "inputs with the same number of tokens"
-            fail("calibration", contract, got, owner=_OWNER)
+            fail("calibration", contract, got)
         n_tokens = tokens.shape[1]
         yield tokens.double().cpu().numpy()

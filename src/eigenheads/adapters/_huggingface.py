@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from eigenheads._checks import Got, fail
 from eigenheads._extras import how_to_get
-from eigenheads.adapters._attention_call import OWNER, AttentionCall
+from eigenheads.adapters._attention_call import AttentionCall
 from eigenheads.adapters._family import (
     AbstractFamily,
     AttentionLayer,
@@ -90,10 +90,10 @@ class HuggingFaceFamily(AbstractFamily):
             return None
         for *inputs, output in (*_SEPARATE, *_FUSED):
             if all(_has_weight(module, key) for key in inputs):
-                owner = module if output else getattr(parent, "output", None)
-                found = getattr(owner, output or "dense", None)
-                if isinstance(found, nn.Module):
-                    return found
+                holder = module if output else getattr(parent, "output", None)
+                dense = getattr(holder, output or "dense", None)
+                if isinstance(dense, nn.Module):
+                    return dense
         return None
 
     @contextmanager
@@ -108,13 +108,7 @@ class HuggingFaceFamily(AbstractFamily):
         if any(str(name).startswith("eigenheads") for name in before):
             got = Got("a model whose attention was swapped")
             hint = "Capture it before the swap, or undo the swap."
-            fail(
-                "model",
-                "plain softmax attention",
-                got,
-                owner="capture_heads",
-                hint=hint,
-            )
+            fail("model", "plain softmax attention", got, hint=hint)
         try:
             for config in configs:
                 config._attn_implementation_internal = CAPTURING
@@ -124,9 +118,7 @@ class HuggingFaceFamily(AbstractFamily):
                 config._attn_implementation_internal = name
 
     @contextmanager
-    def capture(
-        self, layer: AttentionLayer, record: Record, *, owner: str
-    ) -> Iterator[None]:
+    def capture(self, layer: AttentionLayer, record: Record) -> Iterator[None]:
         """Pass each call of the layer to `record`."""
 
         def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -136,7 +128,7 @@ class HuggingFaceFamily(AbstractFamily):
             if call.n_queries != call.n_keys:
                 got = Got("a layer whose keys are not its own tokens")
                 hint = "Leave it out with `layers`."
-                fail("model", "made of self-attention", got, owner=owner, hint=hint)
+                fail("model", "made of self-attention", got, hint=hint)
             record(call)
 
         _RECORDS[layer.module] = checked
@@ -171,7 +163,7 @@ class HuggingFaceFamily(AbstractFamily):
         biases: list[Any] = cut[1] if bias is not None else [None] * 3
         return list(zip(cut[0], biases, strict=True))
 
-    def check_swap(self, model: nn.Module, wanted: Wanted, *, owner: str) -> None:
+    def check_swap(self, model: nn.Module, wanted: Wanted) -> None:
         """Raise unless the layers are in models that can be swapped and saved."""
         for layer, variant in wanted.items():
             if isinstance(variant, ScaledVariant) and not any(
@@ -179,10 +171,10 @@ class HuggingFaceFamily(AbstractFamily):
             ):
                 contract = "with floating-point weights for to='scaled'"
                 got = Got(f"{layer.name} without")
-                fail("model", contract, got, owner=owner)
+                fail("model", contract, got)
         register()
         for layer in wanted:
-            _check_model_of(layer, model, owner=owner)
+            _check_model_of(layer, model)
 
     def swap(self, layer: AttentionLayer, variant: AbstractVariant) -> None:
         """Give the module this variant; :meth:`finish_swap` routes the model to it."""
@@ -270,7 +262,7 @@ def _attend_captured(
     for name in _NOT_CAPTURED:
         if options.get(name) is not None:
             got = Got(f"{type(module).__name__} with `{name}`")
-            fail("model", "plain softmax attention", got, owner="capture_heads")
+            fail("model", "plain softmax attention", got)
     if module not in _RECORDS:
         function = _own_function(module, "sdpa")
         arguments = (module, query, key, value, attention_mask)
@@ -302,7 +294,7 @@ def _attend_swapped(
     """Attend by the variant of the module, or by its own implementation."""
     before: PreviousImplementation | None = module.__dict__.get(BEFORE)
     if before is None:
-        _fail_unrestored(owner=OWNER, error=RuntimeError)
+        _fail_unrestored(error=RuntimeError)
     if not hasattr(module, SWAP):
         arguments = (module, query, key, value, attention_mask)
         function = _own_function(module, before.name)
@@ -346,16 +338,16 @@ def _refuse_unsupported(
         if options.get(name) is not None:
             contract = "None in a swapped layer"
             hint = "Leave this layer out with `layers`."
-            fail(name, contract, options[name], owner=OWNER, hint=hint)
+            fail(name, contract, options[name], hint=hint)
     window = options.get("sliding_window")
     forgets = window is not None and n_queries < n_keys and n_keys >= window
     if forgets and not isinstance(swap_state(module).variant, SymmetricVariant):
         contract = f"longer than the cached keys ({n_keys}) in a swapped layer"
         hint = "Pass `use_cache=False`: dropped keys took part in the cleaning."
-        fail("sliding_window", contract, window, owner=OWNER, hint=hint)
+        fail("sliding_window", contract, window, hint=hint)
 
 
-def _check_model_of(layer: AttentionLayer, model: nn.Module, *, owner: str) -> None:
+def _check_model_of(layer: AttentionLayer, model: nn.Module) -> None:
     """Raise unless the layer is in a model that takes an attention function."""
     inside = [
         top for path, top in _pretrained_models(model) if _is_under(layer.name, path)
@@ -363,14 +355,14 @@ def _check_model_of(layer: AttentionLayer, model: nn.Module, *, owner: str) -> N
     if not inside:
         contract = "or contain a transformers.PreTrainedModel"
         got = Got(f"{layer.name} ({type(layer.module).__name__}) outside of one")
-        fail("model", contract, got, owner=owner)
+        fail("model", contract, got)
     (top, *_) = inside
     if is_unrestored(top):
-        _fail_unrestored(owner=owner)
+        _fail_unrestored()
     if not top._can_set_attn_implementation():
         contract = "a model that takes a function from the AttentionInterface"
         got = Got(f"{type(top).__name__}, which does not")
-        fail("model", contract, got, owner=owner)
+        fail("model", contract, got)
 
 
 def _pretrained_models(model: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -419,10 +411,10 @@ def _unroute(top: Any) -> None:
             delattr(top.config, name)
 
 
-def _fail_unrestored(*, owner: str, error: type[Exception] = ValueError) -> NoReturn:
+def _fail_unrestored(*, error: type[Exception] = ValueError) -> NoReturn:
     contract = "loaded with eigenheads.adapters.load_swapped"
     got = Got("one whose attention was swapped when it was saved, loaded as plain")
-    fail("model", contract, got, owner=owner, error=error)
+    fail("model", contract, got, error=error)
 
 
 def _configs(model: nn.Module) -> list[Any]:

@@ -30,7 +30,6 @@ _N_SHOWN = 8
 def find_attention_layers(
     model: nn.Module,
     *,
-    owner: str = "find_attention_layers",
     hint: str = "Probes take plain arrays, too: see eigenheads.probes.",
 ) -> list[AttentionLayer]:
     """Return the self-attention layers of a model, in the order of its modules.
@@ -41,8 +40,6 @@ def find_attention_layers(
     ----------
     model
         Any PyTorch module.
-    owner
-        Name that errors start with.
     hint
         Advice in the error about unknown models.
 
@@ -65,7 +62,7 @@ def find_attention_layers(
     [('layers.0.self_attn', 'torch'), ('layers.1.self_attn', 'torch')]
     """
     if not isinstance(model, nn.Module):
-        fail("model", "a torch.nn.Module", model, owner=owner, error=TypeError)
+        fail("model", "a torch.nn.Module", model, error=TypeError)
     # Some layouts need the parent: BERT keeps the output projection there, and a
     # decoder tells its cross-attention from self-attention.
     parents = {
@@ -86,15 +83,12 @@ def find_attention_layers(
     if not found:
         got = Got(f"{type(model).__name__} with the modules {_module_names(model)}")
         contract = f"a model with attention of a known layout ({_KNOWN})"
-        fail("model", contract, got, owner=owner, hint=hint)
+        fail("model", contract, got, hint=hint)
     return found
 
 
 def select_layers(
-    found: Sequence[AttentionLayer],
-    layers: Sequence[int] | int | None,
-    *,
-    owner: str,
+    found: Sequence[AttentionLayer], layers: Sequence[int] | int | None
 ) -> list[AttentionLayer]:
     """Return the layers with these indices, in order; negative ones count from the end.
 
@@ -102,28 +96,28 @@ def select_layers(
     --------
     >>> from torch import nn
     >>> found = find_attention_layers(nn.MultiheadAttention(8, 2))
-    >>> select_layers(found, [3], owner="capture_heads")
+    >>> select_layers(found, [3])
     Traceback (most recent call last):
     ...
     eigenheads._errors.UsageValueError:
-    capture_heads: `layers` must be indices from 0 to 0; got 3.
+    select_layers: `layers` must be indices from 0 to 0; got 3.
     """
     if layers is None:
         return list(found)
     if isinstance(layers, str) or not isinstance(layers, Sequence | int | range):
         contract = "None, an index or a sequence of indices"
-        fail("layers", contract, layers, owner=owner, error=TypeError)
+        fail("layers", contract, layers, error=TypeError)
     wanted = [layers] if isinstance(layers, int) else list(layers)
-    chosen = {_index(layer, len(found), owner=owner) for layer in wanted}
+    chosen = {_index(layer, len(found)) for layer in wanted}
     if not chosen:
-        fail("layers", "at least one layer", layers, owner=owner)
+        fail("layers", "at least one layer", layers)
     return [layer for layer in found if layer.index in chosen]
 
 
-def _index(layer: object, n: int, *, owner: str) -> int:
-    index = check_count("layers", layer, owner=owner, minimum=-n)
+def _index(layer: object, n: int) -> int:
+    index = check_count("layers", layer, minimum=-n)
     if index >= n:
-        fail("layers", f"indices from 0 to {n - 1}", layer, owner=owner)
+        fail("layers", f"indices from 0 to {n - 1}", layer)
     return index % n
 
 

@@ -25,7 +25,6 @@ from eigenheads.adapters._swap import apply_variants
 from eigenheads.adapters._variants import VARIANTS, AbstractVariant
 from eigenheads.datasets import load_passages
 
-_OWNER = "probe"
 _IMPLEMENTATIONS = (None, "eager", "sdpa", "flex_attention")
 _MAX_LAYERS = 4096
 # Largest file of texts that is read: 1 GiB.
@@ -35,7 +34,6 @@ _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 _LARGEST_OTHER = 2**30
 # Numbers in buffers, which files of weights need not contain: 1 GiB of float32.
 _MAX_BUFFERS = 2**28
-_LOADER = "load_swapped"
 # Options of `from_pretrained` that the configuration needs to be found.
 _WHERE = (
     "cache_dir",
@@ -74,15 +72,15 @@ def read_texts(path: Path | None) -> list[str]:
         content = path.read_text(encoding="utf-8")
     except OSError as error:
         got = Got(f"{str(path)!r} ({error.strerror or error})")
-        fail("data", "a text file that can be read", got, owner=_OWNER)
+        fail("data", "a text file that can be read", got)
     except UnicodeDecodeError:
-        fail("data", "a text file in UTF-8", Got(repr(str(path))), owner=_OWNER)
+        fail("data", "a text file in UTF-8", Got(repr(str(path))))
     except ValueError as error:
-        fail("data", "a text file that can be read", Got(str(error)), owner=_OWNER)
+        fail("data", "a text file that can be read", Got(str(error)))
     texts = [line.strip() for line in content.splitlines() if line.strip()]
     if not texts:
         got = Got(f"{str(path)!r}, which has none")
-        fail("data", "a file with one text per line", got, owner=_OWNER)
+        fail("data", "a file with one text per line", got)
     return texts
 
 
@@ -112,16 +110,15 @@ def load_folder(
     transformers = _transformers()
     if not (folder / "config.json").is_file():
         got = Got(f"{str(folder)!r}, which has no config.json")
-        fail("MODEL", MODEL_CONTRACT, got, owner=_OWNER)
-    check_files(folder, name="MODEL", owner=_OWNER)
+        fail("MODEL", MODEL_CONTRACT, got)
+    check_files(folder, name="MODEL")
     with quiet(transformers):
         config = _read(transformers.AutoConfig, folder)
-        check_config(config, name="MODEL", path=folder, owner=_OWNER)
+        check_config(config, name="MODEL", path=folder)
         check_size(
             lambda: transformers.AutoModel.from_config(config),
             name="MODEL",
             path=folder,
-            owner=_OWNER,
         )
         model, info = _read(
             transformers.AutoModel,
@@ -134,11 +131,11 @@ def load_folder(
             output_loading_info=True,
         )
         # Checkpoints of language models have no pooler, which no head looks at.
-        check_all_loaded(info, but="pooler.", name="MODEL", path=folder, owner=_OWNER)
+        check_all_loaded(info, but="pooler.", name="MODEL", path=folder)
         if getattr(model, "main_input_name", "input_ids") != "input_ids":
             got = Got(f"{type(model).__name__}, which takes {model.main_input_name}")
             hint = "Use module:callable, which brings a batch."
-            fail("MODEL", "a model of text", got, owner=_OWNER, hint=hint)
+            fail("MODEL", "a model of text", got, hint=hint)
         tokenizer = _read(transformers.AutoTokenizer, folder)
         length = _length(model, max_length)
         batch, n_cut = _tokenize(tokenizer, texts, length)
@@ -149,17 +146,15 @@ def load_folder(
 
 
 def _transformers() -> Any:
-    return require("transformers", "Transformers", extra="hf", owner=_OWNER)
+    return require("transformers", "Transformers", extra="hf")
 
 
 def _read(kind: Any, folder: Path, **options: Any) -> Any:
     options |= {"local_files_only": True, "trust_remote_code": False}
-    return read_pretrained(kind, folder, name="MODEL", owner=_OWNER, **options)
+    return read_pretrained(kind, folder, name="MODEL", **options)
 
 
-def read_pretrained(
-    kind: Any, path: Path | str, *, name: str, owner: str, **options: Any
-) -> Any:
+def read_pretrained(kind: Any, path: Path | str, *, name: str, **options: Any) -> Any:
     """Return what ``kind.from_pretrained`` reads; any error becomes one sentence."""
     try:
         return kind.from_pretrained(path, **options)
@@ -168,17 +163,17 @@ def read_pretrained(
     except UnpicklingError:
         got = Got(f"{str(path)!r}, whose weights are a pickle of more than tensors")
         hint = "It could run code, so it is not read. Use safetensors."
-        fail(name, MODEL_CONTRACT, got, owner=owner, hint=hint)
+        fail(name, MODEL_CONTRACT, got, hint=hint)
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
         what = f"{str(path)!r}: {kind.__name__} raised {type(error).__name__}: {first}"
         hint = (
             "A complete folder has config.json, weights (safetensors) and a tokenizer."
         )
-        fail(name, MODEL_CONTRACT, Got(what[:300]), owner=owner, hint=hint)
+        fail(name, MODEL_CONTRACT, Got(what[:300]), hint=hint)
 
 
-def check_files(path: Path | str, *, name: str, owner: str) -> None:
+def check_files(path: Path | str, *, name: str) -> None:
     """Raise unless every file of a model's folder is a regular one of limited size.
 
     Reading a pipe would never end, and neither would a link to a device. A name that
@@ -196,10 +191,10 @@ def check_files(path: Path | str, *, name: str, owner: str) -> None:
             if is_weights and file.suffix != ".safetensors":
                 check_stored(file)
     except (OSError, ValueError) as error:
-        fail(name, MODEL_CONTRACT, Got(str(error)[:300]), owner=owner)
+        fail(name, MODEL_CONTRACT, Got(str(error)[:300]))
 
 
-def check_config(config: Any, *, name: str, path: Path | str, owner: str) -> None:
+def check_config(config: Any, *, name: str, path: Path | str) -> None:
     """Raise if a configuration requests code to run, or too many layers.
 
     Transformers downloads and runs attention kernels that `attn_implementation` names,
@@ -212,16 +207,16 @@ def check_config(config: Any, *, name: str, path: Path | str, owner: str) -> Non
             got = Got(f"{str(path)!r}, whose config.json requests {asked!r}")
             contract = "a model with attention 'eager', 'sdpa' or 'flex_attention'"
             hint = "Remove `attn_implementation` from config.json."
-            fail(name, contract, got, owner=owner, hint=hint)
+            fail(name, contract, got, hint=hint)
     try:
         counts = dict(_layer_counts(config.to_dict()))
     except Exception:  # whatever a nonsensical configuration makes of itself
         got = Got(f"{str(path)!r}, whose config.json cannot be read")
-        fail(name, MODEL_CONTRACT, got, owner=owner)
+        fail(name, MODEL_CONTRACT, got)
     for key, count in counts.items():
         if count > _MAX_LAYERS:
             got = Got(f"{str(path)!r}, whose config.json has {key} {count}")
-            fail(name, f"a model of at most {_MAX_LAYERS} layers", got, owner=owner)
+            fail(name, f"a model of at most {_MAX_LAYERS} layers", got)
 
 
 def _layer_counts(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
@@ -232,9 +227,7 @@ def _layer_counts(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
             yield str(key), value
 
 
-def check_size(
-    make: Callable[[], nn.Module], *, name: str, path: Path | str, owner: str
-) -> None:
+def check_size(make: Callable[[], nn.Module], *, name: str, path: Path | str) -> None:
     """Raise if a configuration describes a model far larger than its weights.
 
     The model is made without memory first. Tensors that the files lack would be
@@ -255,17 +248,17 @@ def check_size(
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
         got = Got(f"{str(path)!r}: {type(error).__name__}: {first}"[:300])
-        fail(name, "a folder with a model that can be built", got, owner=owner)
+        fail(name, "a folder with a model that can be built", got)
     # Two numbers share a byte where weights are quantised to four bits.
     most = 2 * sum(sizes)
     if n_numbers > most + 2**20 or n_buffers > most + _MAX_BUFFERS:
         n_all = n_numbers + n_buffers
         got = Got(f"{n_all} numbers in {sum(sizes)} bytes of {str(path)!r}")
-        fail(name, "a model that is as large as its weights", got, owner=owner)
+        fail(name, "a model that is as large as its weights", got)
 
 
 def check_all_loaded(
-    info: Mapping[str, Any], *, but: str, name: str, path: Path | str, owner: str
+    info: Mapping[str, Any], *, but: str, name: str, path: Path | str
 ) -> None:
     """Raise if tensors of a model were not in its files, or not of its shapes.
 
@@ -276,14 +269,12 @@ def check_all_loaded(
     if lost:
         got = Got(f"{str(path)!r}, which lacks {_some(lost)}")
         hint = "They would be filled with random numbers."
-        fail(
-            name, "a folder with all weights of its model", got, owner=owner, hint=hint
-        )
+        fail(name, "a folder with all weights of its model", got, hint=hint)
     wrong = sorted(str(key[0]) for key in info["mismatched_keys"])
     if wrong:
         got = Got(f"{str(path)!r}, where {_some(wrong)} differ")
         contract = "a folder with weights of the shapes in config.json"
-        fail(name, contract, got, owner=owner)
+        fail(name, contract, got)
 
 
 def _some(names: Sequence[str]) -> str:
@@ -295,10 +286,10 @@ def _length(model: nn.Module, wanted: int | None) -> int:
     longest = longest_sequence(model)
     if wanted is None:
         return min(128, longest or 128)
-    wanted = check_count("max_length", wanted, owner=_OWNER, minimum=3)
+    wanted = check_count("max_length", wanted, minimum=3)
     if longest is not None and wanted > longest:
         contract = f"at most {longest}, the limit of the model"
-        fail("max_length", contract, wanted, owner=_OWNER)
+        fail("max_length", contract, wanted)
     return wanted
 
 
@@ -318,7 +309,7 @@ def _tokenize(
     )
     if int(batch["attention_mask"].sum(1).max()) < 3:
         got = Got("none")
-        fail("data", "texts of at least 3 tokens", got, owner=_OWNER)
+        fail("data", "texts of at least 3 tokens", got)
     return dict(batch), sum(len(ids) > length for ids in whole)
 
 
@@ -389,40 +380,33 @@ def load_swapped(
     register()
     options = {"trust_remote_code": False, "weights_only": True, **options}
     where = {name: options[name] for name in _WHERE if name in options}
-    named = {"name": "path", "owner": _LOADER}
-    check_files(path, **named)
-    config = read_pretrained(transformers.AutoConfig, path, **named, **where)
+    check_files(path, name="path")
+    config = read_pretrained(transformers.AutoConfig, path, name="path", **where)
     marker = getattr(config, MARKER, None)
     if marker is None or config._attn_implementation != SWAPPED:
         got = Got(f"{str(path)!r} without `{MARKER}` in its configuration")
         hint = "Load it with `from_pretrained`."
-        fail(
-            "path",
-            "a model saved with swapped attention",
-            got,
-            owner=_LOADER,
-            hint=hint,
-        )
+        fail("path", "a model saved with swapped attention", got, hint=hint)
     if not _is_record(marker):
         got = Got(f"{str(path)!r}, whose `{MARKER}` is {marker!r}"[:200])
-        fail("path", "a model saved with swapped attention", got, owner=_LOADER)
+        fail("path", "a model saved with swapped attention", got)
     # The plain configuration: the loader swaps by itself, from the marker.
     for name in (MARKER, "attn_implementation"):
         config.__dict__.pop(name, None)
     config._attn_implementation = marker["original"]
-    check_config(config, path=path, **named)
+    check_config(config, path=path, name="path")
     original = _concrete(model_class, config)
     loader = _swapping(original, marker["layers"])
-    check_size(lambda: loader(config), path=path, **named)
+    check_size(lambda: loader(config), path=path, name="path")
     loaded: nn.Module
     options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
-    loaded, info = read_pretrained(loader, path, **named, config=config, **options)
+    loaded, info = read_pretrained(loader, path, name="path", config=config, **options)
     # A class of the caller's may add a head of its own to the model that was saved.
     inner = f"{original.base_model_prefix}."
     info = dict(info)
     if model_class is not None:
         info["missing_keys"] = [k for k in info["missing_keys"] if k.startswith(inner)]
-    check_all_loaded(info, but="pooler.", name="path", path=path, owner=_LOADER)
+    check_all_loaded(info, but="pooler.", name="path", path=path)
     loaded.__class__ = original
     return loaded
 
@@ -454,14 +438,14 @@ def _concrete(model_class: Any, config: Any) -> Any:
         is_model = isinstance(saved, type) and issubclass(saved, nn.Module)
         if not is_model:
             contract = "given for a model that transformers does not know"
-            fail("model_class", contract, name, owner=_LOADER)
+            fail("model_class", contract, name)
         return saved
     mapping = getattr(model_class, "_model_mapping", None)
     if mapping is None:
         return model_class
     if type(config) not in mapping:
         contract = f"a class for {type(config).__name__}"
-        fail("model_class", contract, Got(model_class.__name__), owner=_LOADER)
+        fail("model_class", contract, Got(model_class.__name__))
     return mapping[type(config)]
 
 
@@ -473,7 +457,7 @@ def _swapping(original: Any, layers: dict[str, dict[str, Any]]) -> Any:
 
     def initialize(self: Any, config: Any, *inputs: Any, **options: Any) -> None:
         original.__init__(self, config, *inputs, **options)
-        attention = find_attention_layers(self, owner=_LOADER)
+        attention = find_attention_layers(self)
         variants: dict[AttentionLayer, AbstractVariant | None] = {
             _find(attention, name): _variant(record) for name, record in layers.items()
         }
@@ -497,7 +481,7 @@ def _variant(record: dict[str, Any]) -> AbstractVariant:
             options[name] = tuple(options[name])
     kinds: dict[str, type[AbstractVariant]] = {**VARIANTS}
     kinds[ScreenVariant.to] = ScreenVariant
-    return kinds[options.pop("to")].read(options, owner=_LOADER)
+    return kinds[options.pop("to")].read(options)
 
 
 def _find(layers: list[AttentionLayer], name: str) -> AttentionLayer:
@@ -512,5 +496,5 @@ def _find(layers: list[AttentionLayer], name: str) -> AttentionLayer:
     if len(fitting) != 1:
         listed = ", ".join(layer.name for layer in layers)
         contract = f"a model with exactly one layer {name!r}"
-        fail("model_class", contract, Got(f"one with {listed}"), owner=_LOADER)
+        fail("model_class", contract, Got(f"one with {listed}"))
     return fitting[0]

@@ -35,7 +35,6 @@ from eigenheads.probes._captured import (
     probe_captured,
 )
 
-_OWNER = "probe_model"
 _MAX_BYTES = 2**30
 
 
@@ -126,37 +125,35 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     >>> found["on_itself"].observed.shape
     (1, 2)
     """
-    n_permutations = check_count(
-        "n_permutations", n_permutations, owner=_OWNER, minimum=0
-    )
+    n_permutations = check_count("n_permutations", n_permutations, minimum=0)
     if n_redraws is not None:
-        n_redraws = check_count("n_redraws", n_redraws, owner=_OWNER, minimum=0)
-    seed = check_count("seed", seed, owner=_OWNER, minimum=0, maximum=2**32 - 1)
-    check_choice("false_discovery", false_discovery, ("bh", "by"), owner=_OWNER)
-    progress = check_flag("progress", progress, owner=_OWNER)
-    check_count("jobs", 1 if jobs is None else jobs, owner=_OWNER)
+        n_redraws = check_count("n_redraws", n_redraws, minimum=0)
+    seed = check_count("seed", seed, minimum=0, maximum=2**32 - 1)
+    check_choice("false_discovery", false_discovery, ("bh", "by"))
+    progress = check_flag("progress", progress)
+    check_count("jobs", 1 if jobs is None else jobs)
     _check_source(model, batch, texts, tokenizer)
     if isinstance(model, nn.Module):
         if texts is not None:
-            batch = tokenize_texts(model, texts, tokenizer, owner=_OWNER)
+            batch = tokenize_texts(model, texts, tokenizer)
         # At a time there are arrays of the model and of one copy.
         options: dict[str, Any] = {"layers": layers, "batch_size": batch_size}
-        options |= {"max_bytes": _MAX_BYTES // 2, "owner": _OWNER}
+        options |= {"max_bytes": _MAX_BYTES // 2}
         capture = capture_model(model, batch, **options)
         others: Sequence[Iterable[CapturedLayer] | Callable[[], Capture]]
         if untrained is None:
             others, notes = _untrained_copies(model, n_untrained, seed, batch, options)
         else:
             contract = "a sequence of models"
-            models = check_items("untrained", untrained, contract, owner=_OWNER)
+            models = check_items("untrained", untrained, contract)
             if not all(isinstance(x, nn.Module) for x in models):
-                fail("untrained", contract, untrained, owner=_OWNER)
+                fail("untrained", contract, untrained)
             # These are kept: all models share the memory limit.
             options["max_bytes"] //= max(1, len(models))
             others = [capture_model(x, batch, **options) for x in models]
             notes = []
     else:
-        capture, others, notes = as_capture(model, owner=_OWNER), [], []
+        capture, others, notes = as_capture(model), [], []
     if n_redraws is None:
         n_redraws = affordable_redraws(n_permutations, n_sequences(capture))
     with threads(jobs) if jobs is not None else nullcontext():
@@ -190,7 +187,7 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
 def _check_source(model: Any, batch: Any, texts: Any, tokenizer: Any) -> None:
     """Raise if arguments exclude each other."""
     if texts is None and tokenizer is not None:
-        fail("tokenizer", "left out without `texts`", tokenizer, owner=_OWNER)
+        fail("tokenizer", "left out without `texts`", tokenizer)
     if isinstance(model, nn.Module):
         if (batch is None) == (texts is None):
             contract = "given, or `texts`, but not both"
@@ -198,20 +195,19 @@ def _check_source(model: Any, batch: Any, texts: Any, tokenizer: Any) -> None:
                 "batch",
                 contract,
                 Got("None" if batch is None else type(batch).__name__),
-                owner=_OWNER,
             )
         return
     for name, inputs in (("batch", batch), ("texts", texts)):
         if inputs is not None:
             contract = "left out for heads that were captured before"
-            fail(name, contract, Got(type(inputs).__name__), owner=_OWNER)
+            fail(name, contract, Got(type(inputs).__name__))
 
 
 def _untrained_copies(
     model: nn.Module, count: int, seed: int, batch: Any, options: Mapping[str, Any]
 ) -> tuple[list[Callable[[], Capture]], list[str]]:
     """Return functions that capture untrained copies, or a note why there are none."""
-    count = check_count("n_untrained", count, owner=_OWNER, minimum=0)
+    count = check_count("n_untrained", count, minimum=0)
     # Purpose 1, so that no copy shares its seed with the nulls of a layer.
     seeds = [_derived(seed, index, 1) for index in range(count)]
 
@@ -286,29 +282,26 @@ def compare_models(  # noqa: PLR0913 -- keyword-only, each with a default
     >>> found["entropy"].observed
     array([[0., 0.]])
     """
-    owner = "compare_models"
-    n_permutations = check_count("n_permutations", n_permutations, owner=owner)
-    seed = check_count("seed", seed, owner=owner, minimum=0, maximum=2**32 - 1)
-    check_choice("false_discovery", false_discovery, ("bh", "by"), owner=owner)
+    n_permutations = check_count("n_permutations", n_permutations)
+    seed = check_count("seed", seed, minimum=0, maximum=2**32 - 1)
+    check_choice("false_discovery", false_discovery, ("bh", "by"))
     if texts is None and tokenizer is not None:
-        fail("tokenizer", "left out without `texts`", tokenizer, owner=owner)
+        fail("tokenizer", "left out without `texts`", tokenizer)
     if texts is not None:
         contract = "left out with `texts`"
         if batch is not None:
-            fail("batch", contract, Got(type(batch).__name__), owner=owner)
+            fail("batch", contract, Got(type(batch).__name__))
         if not isinstance(first, nn.Module) or not isinstance(second, nn.Module):
             contract = "left out for models that were captured before"
-            fail("texts", contract, Got(type(first).__name__), owner=owner)
-        batch = tokenize_texts(first, texts, tokenizer, owner=owner)
+            fail("texts", contract, Got(type(first).__name__))
+        batch = tokenize_texts(first, texts, tokenizer)
     pair = [
-        capture_model(x, batch, layers=layers, batch_size=batch_size, owner=owner)
+        capture_model(x, batch, layers=layers, batch_size=batch_size)
         if isinstance(x, nn.Module)
-        else as_capture(x, owner=owner)
+        else as_capture(x)
         for x in (first, second)
     ]
-    probe = compare_captured(
-        pair[0], pair[1], statistics, n_permutations, seed, owner=owner
-    )
+    probe = compare_captured(pair[0], pair[1], statistics, n_permutations, seed)
     settings = {
         "model": " and ".join(type(x).__name__ for x in (first, second)),
         "layers": list(pair[0].layers),

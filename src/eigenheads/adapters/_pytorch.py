@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from eigenheads._checks import Got, fail
-from eigenheads.adapters._attention_call import OWNER, AttentionCall, merge_masks
+from eigenheads.adapters._attention_call import AttentionCall, merge_masks
 from eigenheads.adapters._family import (
     AbstractFamily,
     AttentionLayer,
@@ -66,7 +66,7 @@ class SwappedMultihead(SwappedModule):
         if query.is_nested:
             hint = "Swap the whole nn.TransformerEncoder: it then passes plain tensors."
             got = Got("a nested tensor")
-            fail("query", "a plain tensor", got, owner=OWNER, hint=hint)
+            fail("query", "a plain tensor", got, hint=hint)
         call = _read_call(
             self,
             (query, key, value),
@@ -158,7 +158,7 @@ class TorchFamily(AbstractFamily):
             torch.backends.mha.set_fastpath_enabled(before)
 
     def capture(
-        self, layer: AttentionLayer, record: Record, *, owner: str
+        self, layer: AttentionLayer, record: Record
     ) -> AbstractContextManager[None]:
         """Return a context in which each call of the layer is passed to `record`."""
 
@@ -168,7 +168,7 @@ class TorchFamily(AbstractFamily):
             given.apply_defaults()
             values = given.arguments
             inputs = (values["query"], values["key"], values["value"])
-            _check_capture(module, inputs, owner=owner)
+            _check_capture(module, inputs)
             masks = (values["attn_mask"], values["key_padding_mask"])
             same = (inputs[0],) * 3  # equal tensors may be different objects
             record(
@@ -181,7 +181,7 @@ class TorchFamily(AbstractFamily):
         """Return the projections to queries, keys and values."""
         return _projections(module)
 
-    def check_swap(self, model: nn.Module, wanted: Wanted, *, owner: str) -> None:
+    def check_swap(self, model: nn.Module, wanted: Wanted) -> None:
         """Raise unless all layers can be given these variants, or restored."""
         for layer, variant in wanted.items():
             reason = "" if variant is None else _reason_against_swap(layer.module)
@@ -189,7 +189,7 @@ class TorchFamily(AbstractFamily):
                 contract = "without parts that a swap would lose"
                 got = Got(f"{layer.name or 'the model'} with {reason}")
                 hint = "Leave it out with `layers`."
-                fail("model", contract, got, owner=owner, hint=hint)
+                fail("model", contract, got, hint=hint)
 
     def swap(self, layer: AttentionLayer, variant: AbstractVariant) -> None:
         """Give the layer this variant."""
@@ -219,21 +219,19 @@ class TorchFamily(AbstractFamily):
                 delattr(encoder, _NESTED)
 
 
-def _check_capture(
-    module: Any, inputs: tuple[Tensor, Tensor, Tensor], *, owner: str
-) -> None:
+def _check_capture(module: Any, inputs: tuple[Tensor, Tensor, Tensor]) -> None:
     """Raise unless this is a call of plain self-attention."""
     query, key, value = inputs
     if not (_same(query, key) and _same(query, value)):
         got = Got("an nn.MultiheadAttention called with keys of other tokens")
         hint = "Leave cross-attention out with `layers`."
-        fail("model", "made of self-attention", got, owner=owner, hint=hint)
+        fail("model", "made of self-attention", got, hint=hint)
     if type(module).forward is not nn.MultiheadAttention.forward:
         got = Got(f"{type(module).__name__}, which has a forward of its own")
-        fail("model", "plain softmax attention", got, owner=owner)
+        fail("model", "plain softmax attention", got)
     if module.bias_k is not None or module.add_zero_attn:
         got = Got("an nn.MultiheadAttention with add_bias_kv or add_zero_attn")
-        fail("model", "attention from tokens to tokens", got, owner=owner)
+        fail("model", "attention from tokens to tokens", got)
 
 
 def _same(first: Tensor, second: Tensor) -> bool:

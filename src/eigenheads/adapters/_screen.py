@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from eigenheads._checks import Got, fail
 from eigenheads.adapters._attention_call import (
-    OWNER,
     AttentionCall,
     hidden_by_pytorch,
     with_key_rows,
@@ -68,7 +67,7 @@ class ScreenVariant(AbstractVariant):
         if flags.shape != (len(call.keys), call.n_keys):
             contract = f"of {tuple(flags.shape)} rows and tokens, as in the first block"
             got = Got(f"{(len(call.keys), call.n_keys)}")
-            fail("tokens", contract, got, owner=OWNER)
+            fail("tokens", contract, got)
         return plain_attention(replace(call, mask=without_keys(call.mask, flags)))
 
 
@@ -155,7 +154,7 @@ class ScreenHook:
         tokens = inputs if self.token_axis == 1 else inputs.transpose(0, 1)
         if tokens.shape[1:] != self.screen.mean.shape:
             contract = f"of {self.screen.mean.shape[0]} tokens, as in calibration"
-            fail("tokens", contract, Got(tuple(tokens.shape)), owner=OWNER)
+            fail("tokens", contract, Got(tuple(tokens.shape)))
         names = ("src_key_padding_mask", "key_padding_mask")
         padding = next((kwargs[name] for name in names if name in kwargs), None)
         absent = None if padding is None else hidden_by_pytorch(padding)

@@ -93,13 +93,13 @@ class Capture:
     ) -> None:
         if (batch is None) == (texts is None):
             contract = "given, or `texts`, but not both"
-            fail("batch", contract, batch, owner="Capture")
+            fail("batch", contract, batch)
         if texts is not None:
-            batch = tokenize_texts(model, texts, tokenizer, owner="Capture")
+            batch = tokenize_texts(model, texts, tokenizer)
         elif tokenizer is not None:
-            fail("tokenizer", "left out without `texts`", tokenizer, owner="Capture")
+            fail("tokenizer", "left out without `texts`", tokenizer)
         prepared = PreparedModel.read(
-            model, batch, layers, batch_size, max_bytes, with_weights, owner="Capture"
+            model, batch, layers, batch_size, max_bytes, with_weights
         )
         self._set(prepared, [], _token_ids(batch))
 
@@ -149,12 +149,12 @@ class Capture:
         contract = "mappings with queries, keys and values"
         mappings: list[Any] = [layers]
         if not isinstance(layers, Mapping):
-            mappings = check_items("layers", layers, contract, owner="Capture")
+            mappings = check_items("layers", layers, contract)
         if not mappings:
-            fail("layers", contract, Got("none"), owner="Capture")
+            fail("layers", contract, Got("none"))
         for arrays in mappings:
             if not isinstance(arrays, Mapping):
-                fail("layers", contract, arrays, owner="Capture", error=TypeError)
+                fail("layers", contract, arrays, error=TypeError)
         in_memory = [_from_arrays(x, index) for index, x in enumerate(mappings)]
         ids = None if token_ids is None else as_array(token_ids)
         return object.__new__(cls)._set(None, in_memory, ids)
@@ -168,7 +168,7 @@ class Capture:
         ``W_V``, ``W_O`` and ``cfg``, matrices and scale are taken from there.
         """
         if not hasattr(cache, "keys"):
-            fail("cache", "a mapping", cache, owner="Capture", error=TypeError)
+            fail("cache", "a mapping", cache, error=TypeError)
         return cls.of_arrays(_cache_layers(cache), token_ids=token_ids)
 
     def __len__(self) -> int:
@@ -201,12 +201,9 @@ def capture_model(
     layers: Sequence[int] | int | None,
     batch_size: int | None,
     max_bytes: int = _MAX_BYTES,
-    owner: str,
 ) -> Capture:
-    """Return a capture without attention weights; errors start with `owner`."""
-    prepared = PreparedModel.read(
-        model, batch, layers, batch_size, max_bytes, False, owner=owner
-    )
+    """Return a capture without attention weights."""
+    prepared = PreparedModel.read(model, batch, layers, batch_size, max_bytes, False)
     return object.__new__(Capture)._set(prepared, [], _token_ids(batch))
 
 
@@ -217,7 +214,7 @@ def n_sequences(capture: Capture) -> int:
     return len(capture._in_memory[0].mask)
 
 
-def as_capture(source: Any, *, owner: str) -> Capture:
+def as_capture(source: Any) -> Capture:
     """Return a capture from a capture, arrays by name, or an activation cache."""
     if isinstance(source, Capture):
         return source
@@ -227,41 +224,40 @@ def as_capture(source: Any, *, owner: str) -> Capture:
         return Capture.of_cache(source) if is_cache else Capture.of_arrays(source)
     if not isinstance(source, Sequence) or isinstance(source, str):
         contract = "a PyTorch model, a Capture, arrays by name, or an activation cache"
-        fail("model", contract, source, owner=owner, error=TypeError)
+        fail("model", contract, source, error=TypeError)
     return Capture.of_arrays(source)
 
 
 def tokenize_texts(
-    model: nn.Module, texts: Sequence[str], tokenizer: Any, *, owner: str
+    model: nn.Module, texts: Sequence[str], tokenizer: Any
 ) -> dict[str, Any]:
     """Return a batch of texts, padded on the right and cut at 128 tokens."""
-    texts = check_items("texts", texts, "a sequence of strings", owner=owner)
+    texts = check_items("texts", texts, "a sequence of strings")
     if not texts:
-        fail("texts", "at least one text", texts, owner=owner)
+        fail("texts", "at least one text", texts)
     if not all(isinstance(text, str) for text in texts):
-        fail("texts", "a sequence of strings", texts, owner=owner, error=TypeError)
+        fail("texts", "a sequence of strings", texts, error=TypeError)
     if tokenizer is not None:
-        check_callable("tokenizer", tokenizer, "a tokenizer", owner=owner)
+        check_callable("tokenizer", tokenizer, "a tokenizer")
     if tokenizer is None:
         path = getattr(getattr(model, "config", None), "_name_or_path", "")
         if not path:
             hint = "Pass `tokenizer`, or a batch."
             got = Got(f"{type(model).__name__}, which was not loaded from a folder")
             contract = "a Hugging Face model with a tokenizer"
-            fail("model", contract, got, owner=owner, hint=hint)
-        transformers = require("transformers", "Transformers", extra="hf", owner=owner)
+            fail("model", contract, got, hint=hint)
+        transformers = require("transformers", "Transformers", extra="hf")
         tokenizer = read_pretrained(
             transformers.AutoTokenizer,
             path,
             name="model",
-            owner=owner,
             local_files_only=True,
             trust_remote_code=False,
         )
     # Decoders have no padding token; the mask hides it in any case.
     if getattr(tokenizer, "pad_token", "") is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
-    check_tokenizer(tokenizer, texts[0], owner=owner)
+    check_tokenizer(tokenizer, texts[0])
     longest = longest_sequence(model) or _MAX_TOKENS
     return dict(
         tokenizer(
@@ -274,7 +270,7 @@ def tokenize_texts(
     )
 
 
-def check_tokenizer(tokenizer: Any, text: str, *, owner: str) -> None:
+def check_tokenizer(tokenizer: Any, text: str) -> None:
     """Raise unless a tokenizer returns a mapping of tensors, tried on one text."""
     contract = "a tokenizer that returns a mapping of tensors"
     hint = "Pass one of Hugging Face, or a batch instead of `texts`."
@@ -283,15 +279,15 @@ def check_tokenizer(tokenizer: Any, text: str, *, owner: str) -> None:
         found = tokenizer([text], **options, return_tensors="pt")
     except Exception as error:  # a tokenizer may be any function
         got = Got(f"one that raised {error!r}"[:400])
-        fail("tokenizer", contract, got, owner=owner, hint=hint)
+        fail("tokenizer", contract, got, hint=hint)
     if not isinstance(found, Mapping) or not found:
         what = "an empty mapping" if found == {} else type(found).__name__
         got = Got(f"one that returned {what}")
-        fail("tokenizer", contract, got, owner=owner, hint=hint, error=TypeError)
+        fail("tokenizer", contract, got, hint=hint, error=TypeError)
     for name, array in found.items():
         if not isinstance(array, Tensor):
             got = Got(f"one whose {name!r} is {type(array).__name__}")
-            fail("tokenizer", contract, got, owner=owner, hint=hint, error=TypeError)
+            fail("tokenizer", contract, got, hint=hint, error=TypeError)
 
 
 def _token_ids(batch: Any) -> NDArray[Any] | None:
@@ -304,12 +300,12 @@ def _from_arrays(given: Mapping[str, Any], index: int) -> CapturedLayer:
     if missing:
         got = Got(f"keys {sorted(map(str, given))}")
         contract = "mappings with queries, keys and values"
-        fail("layers", contract, got, owner="Capture")
+        fail("layers", contract, got)
     arrays = {name: as_array(given[name]) for name in _REQUIRED}
     shape = arrays["keys"].shape
     if len(shape) != 4:
         contract = "arrays of shape (sequences, heads, tokens, width)"
-        fail("layers", contract, Got(shape), owner="Capture")
+        fail("layers", contract, Got(shape))
     arrays |= {
         name: as_array(given[name]) for name in _OPTIONAL if given.get(name) is not None
     }
@@ -317,9 +313,7 @@ def _from_arrays(given: Mapping[str, Any], index: int) -> CapturedLayer:
     mask = given.get("mask")
     return CapturedLayer(
         name=str(given.get("name", f"layer {index}")),
-        layer=check_count(
-            "layer", given.get("layer", index), owner="Capture", minimum=0
-        ),
+        layer=check_count("layer", given.get("layer", index), minimum=0),
         mask=np.ones((shape[0], shape[2]), bool) if mask is None else as_array(mask),
         is_causal=_flag(given.get("is_causal")),
         scale=_scale(given.get("scale"), shape[-1]),
@@ -328,13 +322,13 @@ def _from_arrays(given: Mapping[str, Any], index: int) -> CapturedLayer:
 
 
 def _flag(value: object) -> bool:
-    return value is not None and check_flag("is_causal", value, owner="Capture")
+    return value is not None and check_flag("is_causal", value)
 
 
 def _scale(value: object, width: int) -> float:
     if value is None:
         return float(width**-0.5)
-    return check_positive("scale", value, owner="Capture")
+    return check_positive("scale", value)
 
 
 # --- Activation caches of TransformerLens --------------------------------------------
@@ -346,7 +340,7 @@ def _cache_layers(cache: Mapping[str, Any]) -> list[dict[str, Any]]:
     if not numbers:
         got = Got(f"keys {sorted(map(str, cache))[:4]}")
         contract = "a cache with blocks.0.attn.hook_q, hook_k and hook_v"
-        fail("cache", contract, got, owner="Capture")
+        fail("cache", contract, got)
     return [_layer(cache, number) for number in numbers]
 
 
@@ -361,11 +355,11 @@ def as_array(value: Any) -> NDArray[Any]:
         value = value.detach().resolve_neg()
         value = value.float() if value.itemsize < 4 else value
     try:
-        array = as_numpy("layers", value, owner="Capture")
+        array = as_numpy("layers", value)
         if array.dtype.kind not in "biuf":
             raise TypeError
     except TypeError:
-        fail("layers", "arrays of numbers", value, owner="Capture", error=TypeError)
+        fail("layers", "arrays of numbers", value, error=TypeError)
     return array
 
 
@@ -375,7 +369,7 @@ def _check_cached(number: int, *arrays: NDArray[Any]) -> None:
         if array.ndim != 4 or 0 in array.shape:
             got = Got(f"shape {array.shape} in block {number}")
             contract = "a cache of arrays (sequences, tokens, heads, width), none empty"
-            fail("cache", contract, got, owner="Capture")
+            fail("cache", contract, got)
 
 
 def _layer(cache: Mapping[str, Any], number: int) -> dict[str, Any]:
@@ -394,7 +388,7 @@ def _layer(cache: Mapping[str, Any], number: int) -> dict[str, Any]:
     values = read("attn.hook_v")
     if queries is None or keys is None or values is None:
         got = Got(f"block {number} without hook_k or hook_v")
-        fail("cache", "a cache with queries, keys and values", got, owner="Capture")
+        fail("cache", "a cache with queries, keys and values", got)
     _check_cached(number, queries, keys, values)
     cosines, sines = read("attn.hook_cos"), read("attn.hook_sin")
     is_rotated = read("attn.hook_rot_q") is not None
@@ -464,7 +458,7 @@ def _check_pattern(
         got = Got(f"block {number}, whose pattern is not softmax of hook_q · hook_k")
         contract = "a cache of queries and keys as they attend"
         hint = "Rotary positions may not be in it: give arrays to Capture.of_arrays."
-        fail("cache", contract, got, owner="Capture", hint=hint)
+        fail("cache", contract, got, hint=hint)
 
 
 def _rotated(

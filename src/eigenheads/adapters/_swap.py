@@ -18,7 +18,6 @@ from eigenheads.nn import PursuitDiagnostics
 
 Model = TypeVar("Model", bound=nn.Module)
 Layers = int | str | Sequence[int | str] | range | None
-_OWNER = "swap_attention"
 
 
 class SwapWarning(UserWarning):
@@ -112,13 +111,13 @@ def swap_attention(
                                                            threshold='paper', ...
         1  layers.1.self_attn  torch   original   own
     """
-    check_choice("to", to, (*VARIANTS, "original"), owner=_OWNER)
-    variant = None if to == "original" else VARIANTS[to].read(options, owner=_OWNER)
+    check_choice("to", to, (*VARIANTS, "original"))
+    variant = None if to == "original" else VARIANTS[to].read(options)
     if variant is None and options:
         name, value = next(iter(options.items()))
-        fail(name, "left out for to='original'", value, owner=_OWNER, error=TypeError)
+        fail(name, "left out for to='original'", value, error=TypeError)
     hint = "Layers to build a model from are in eigenheads.nn."
-    found = find_attention_layers(model, owner=_OWNER, hint=hint)
+    found = find_attention_layers(model, hint=hint)
     apply_variants(model, dict.fromkeys(_choose(found, layers), variant))
     if variant is not None and not variant.is_identity and not model.training:
         warnings.warn(
@@ -137,7 +136,7 @@ def apply_variants(model: nn.Module, wanted: Wanted) -> None:
     families = list(dict.fromkeys(layer.family for layer in wanted))
     for family in families:
         own = {x: variant for x, variant in wanted.items() if x.family is family}
-        family.check_swap(model, own, owner=_OWNER)
+        family.check_swap(model, own)
     for layer, variant in wanted.items():
         if variant is None:
             layer.family.restore(layer)
@@ -152,14 +151,14 @@ def _choose(found: list[AttentionLayer], layers: Layers) -> list[AttentionLayer]
     """Return the layers with these indices or names."""
     wanted = [layers] if isinstance(layers, int | str) else layers
     if wanted is None or not isinstance(wanted, Sequence):
-        return select_layers(found, wanted, owner=_OWNER)
+        return select_layers(found, wanted)
     names = {layer.name: layer.index for layer in found}
     indices = []
     for one in wanted:
         if isinstance(one, str):
-            check_choice("layers", one, names, owner=_OWNER)
+            check_choice("layers", one, names)
         indices.append(names[one] if isinstance(one, str) else one)
-    return select_layers(found, indices, owner=_OWNER)
+    return select_layers(found, indices)
 
 
 @dataclass(frozen=True)
@@ -224,7 +223,7 @@ def attention_summary(model: nn.Module) -> AttentionSummary:
     layer  name  family  attention  queries  options
         0        torch   original   own
     """
-    found = find_attention_layers(model, owner="attention_summary")
+    found = find_attention_layers(model)
     return AttentionSummary(map(_row, found))
 
 
@@ -278,7 +277,7 @@ def watch_attention(model: nn.Module) -> Iterator[dict[str, PursuitDiagnostics]]
         contract = "a model with layers swapped to 'rpc'"
         got = Got(f"{type(model).__name__} without")
         hint = "Call `swap_attention` first."
-        fail("model", contract, got, owner="watch_attention", hint=hint)
+        fail("model", contract, got, hint=hint)
     seen: dict[str, PursuitDiagnostics] = {}
     for state in states.values():
         state.is_watched, state.last = True, None

@@ -120,9 +120,7 @@ class TimmFamily(AbstractFamily):
         return proj
 
     @contextmanager
-    def capture(
-        self, layer: AttentionLayer, record: Record, *, owner: str
-    ) -> Iterator[None]:
+    def capture(self, layer: AttentionLayer, record: Record) -> Iterator[None]:
         """Pass each call to `record`; refuse modules that compute something else."""
 
         def after(
@@ -131,7 +129,7 @@ class TimmFamily(AbstractFamily):
             mask = _argument(args, kwargs, 1, "attn_mask")
             mask = mask if isinstance(mask, Tensor) else None
             call = _read_call(module, first_tensor(args, kwargs), mask, False)
-            _check_output(module, call, result, owner=owner)
+            _check_output(module, call, result)
             record(call)
 
         handle = layer.module.register_forward_hook(after, with_kwargs=True)
@@ -144,7 +142,7 @@ class TimmFamily(AbstractFamily):
         """Return the projections to queries, keys and values."""
         return _fused_projections(module)
 
-    def check_swap(self, model: nn.Module, wanted: Wanted, *, owner: str) -> None:
+    def check_swap(self, model: nn.Module, wanted: Wanted) -> None:
         """Raise if a module computes more than its layout shows.
 
         Relative positions, rotations or gates would be lost silently. So each module is
@@ -161,7 +159,7 @@ class TimmFamily(AbstractFamily):
                 kind = type(layer.module).__name__
                 got = Got(f"{layer.name or 'the model'} ({kind}) with {reason}")
                 hint = "Leave it out with `layers`."
-                fail("model", contract, got, owner=owner, hint=hint)
+                fail("model", contract, got, hint=hint)
 
     def swap(self, layer: AttentionLayer, variant: AbstractVariant) -> None:
         """Give the layer this variant."""
@@ -173,9 +171,7 @@ class TimmFamily(AbstractFamily):
         restore_class(layer.module)
 
 
-def _check_output(
-    module: Any, call: AttentionCall, result: object, *, owner: str
-) -> None:
+def _check_output(module: Any, call: AttentionCall, result: object) -> None:
     """Compare plain attention with the output of the module."""
     _, outputs = call.attended
     mixed = module.proj(outputs.transpose(1, 2).flatten(2))
@@ -188,7 +184,7 @@ def _check_output(
     name = type(module).__name__
     got = Got(f"{name}, which has qkv and proj but returns something else")
     hint = "Relative positions, rotary positions and gates are not supported there."
-    fail("model", "plain softmax attention", got, owner=owner, hint=hint)
+    fail("model", "plain softmax attention", got, hint=hint)
 
 
 def _reason_against_swap(module: Any) -> str:
@@ -251,7 +247,7 @@ class EigenheadsFamily(AbstractFamily):
         return module.proj if isinstance(module, AbstractAttention) else None
 
     def capture(
-        self, layer: AttentionLayer, record: Record, *, owner: str
+        self, layer: AttentionLayer, record: Record
     ) -> AbstractContextManager[None]:
         """Return a context in which each call of the layer is passed to `record`."""
 
@@ -264,13 +260,13 @@ class EigenheadsFamily(AbstractFamily):
         """Return the projections to queries, keys and values."""
         return _fused_projections(module)
 
-    def check_swap(self, model: nn.Module, wanted: Wanted, *, owner: str) -> None:
+    def check_swap(self, model: nn.Module, wanted: Wanted) -> None:
         """Raise: these layers are made with their attention."""
         for layer in wanted:
             contract = "without layers of eigenheads.nn among those to swap"
             got = Got(f"{layer.name or 'the model'} ({type(layer.module).__name__})")
             hint = "Make another layer and load its state dict; their names agree."
-            fail("model", contract, got, owner=owner, hint=hint)
+            fail("model", contract, got, hint=hint)
 
     def swap(self, layer: AttentionLayer, variant: AbstractVariant) -> None:
         """Never called: :meth:`check_swap` raises."""
@@ -295,7 +291,7 @@ def _read_own_call(
         q = k if module.symmetric else q
     elif isinstance(module, ScaledAttention):
         k = visibility.hide(k)
-        S = correction(k, module.scaling, visibility, scale, owner=module._owner)
+        S = correction(k, module.scaling, visibility, scale)
         v = v - S.to(v.dtype) @ v
     else:
         q = k

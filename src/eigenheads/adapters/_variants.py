@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from eigenheads._checks import Got, check_choice, check_count, fail
 from eigenheads.adapters._attention_call import (
-    OWNER,
     AttentionCall,
     visibility_of,
     with_key_rows,
@@ -31,7 +30,6 @@ from eigenheads.nn._pursuit import (
 
 SWAP: Final = "attention_swap"  # attribute of a swapped module
 SCALING: Final = "attention_scaling"  # its parameter, if it learns one
-_SWAPPER: Final = "swap_attention"
 
 Attended = tuple[Tensor, Tensor | None]  # outputs of the heads; weights if wanted
 
@@ -53,14 +51,14 @@ class AbstractVariant(ABC):
         return False
 
     @classmethod
-    def read(cls, options: Mapping[str, Any], *, owner: str) -> Self:
+    def read(cls, options: Mapping[str, Any]) -> Self:
         """Return the variant with these options, or raise and list the known ones."""
         known = [entry.name for entry in fields(cls)]
         for name in options:
             if name not in known:
                 listed = ", ".join(known) or "none"
                 contract = f"an option of to={cls.to!r} ({listed})"
-                fail(name, contract, options[name], owner=owner, error=TypeError)
+                fail(name, contract, options[name], error=TypeError)
         return cls(**options)
 
     def record(self) -> dict[str, Any]:
@@ -100,10 +98,10 @@ class PursuitVariant(AbstractVariant):
 
     def __post_init__(self) -> None:
         """Check the options, once per swap."""
-        check_choice("queries", self.queries, ("own", "keys"), owner=_SWAPPER)
+        check_choice("queries", self.queries, ("own", "keys"))
         if self.queries == "keys" and self.query_steps == "every":
             contract = "'last' for queries='keys', which drops the queries"
-            fail("query_steps", contract, self.query_steps, owner=_SWAPPER)
+            fail("query_steps", contract, self.query_steps)
         _ = self._pursuit
 
     @property
@@ -125,7 +123,6 @@ class PursuitVariant(AbstractVariant):
             self.threshold,
             self.multiplier,
             self.query_steps,
-            owner=_SWAPPER,
         )
 
     def attend(self, call: AttentionCall, module: nn.Module) -> Attended:
@@ -135,12 +132,12 @@ class PursuitVariant(AbstractVariant):
         # The pursuit cleans the keys of all tokens, so it needs a mask row per key.
         call = with_key_rows(call)
         own = call.queries if self.queries == "own" else None
-        check_head_tensors(call.keys, call.values, own, owner=OWNER)
+        check_head_tensors(call.keys, call.values, own)
         if self.query_steps == "every" and call.n_queries != call.n_keys:
             contract = "as many as the keys for query_steps='every'"
             got = Got(f"{call.n_queries} queries and {call.n_keys} keys")
             hint = "Queries of cached tokens are unknown; pass `use_cache=False`."
-            fail("queries", contract, got, owner=OWNER, hint=hint)
+            fail("queries", contract, got, hint=hint)
         visibility, state = visibility_of(call), swap_state(module)
         found = pursue(
             call.keys,
@@ -152,7 +149,6 @@ class PursuitVariant(AbstractVariant):
             measure=state.measures(module.training),
             dropout=call.dropout,
             recompute=self.recompute,
-            owner=OWNER,
         )
         if found.diagnostics is not None:
             state.add(found.diagnostics, call, module.training)
@@ -198,9 +194,9 @@ class ScaledVariant(AbstractVariant):
 
     def __post_init__(self) -> None:
         """Check the options, once per swap."""
-        check_choice("kind", self.kind, ("scalar", "matrix"), owner=_SWAPPER)
+        check_choice("kind", self.kind, ("scalar", "matrix"))
         if self.kind == "matrix":
-            check_count("n_tokens", self.n_tokens, owner=_SWAPPER)
+            check_count("n_tokens", self.n_tokens)
 
     @property
     def is_identity(self) -> bool:
@@ -226,14 +222,13 @@ class ScaledVariant(AbstractVariant):
             visibility=visibility,
             scale=call.scale,
             dropout=call.dropout,
-            owner=OWNER,
         )
         if not call.wants_weights:
             return output, None
         # Fused attention returns no weights: compute them explicitly where wanted.
         keys = visibility.hide(call.keys)
         weights = visibility.weights(call.queries, keys, scale=call.scale)
-        S = correction(keys, scaling, visibility, call.scale, owner=OWNER)
+        S = correction(keys, scaling, visibility, call.scale)
         return output, (weights - weights @ S.to(weights)).to(output.dtype)
 
 
@@ -260,7 +255,7 @@ def _refuse_cross(call: AttentionCall, what: str) -> None:
         contract = f"of the tokens of the keys for {what}"
         got = Got("queries of other tokens (cross-attention)")
         hint = "Leave this layer out with `layers`, or swap it to 'rpc'."
-        fail("queries", contract, got, owner=OWNER, hint=hint)
+        fail("queries", contract, got, hint=hint)
 
 
 @dataclass

@@ -91,7 +91,7 @@ def probe_command(
     # Options are read before the model, which may take long to load.
     chosen = parse_layers(layers)
     if jobs is not None:
-        check_count("--jobs", jobs, owner="probe")
+        check_count("--jobs", jobs)
     loaded = load_model(model, data=data, max_length=max_length)
     with interrupted_between_blocks():
         found = probe_model(

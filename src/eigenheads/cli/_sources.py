@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _PROBE, _ROBUSTNESS = "probe", "robustness"
 
 
-def call_source(source: str, *, name: str, owner: str) -> Any:
+def call_source(source: str, *, name: str) -> Any:
     """Call the function that `source` names, without arguments, and return its result.
 
     Parameters
@@ -27,24 +27,24 @@ def call_source(source: str, *, name: str, owner: str) -> Any:
     source
         ``"module:callable"``; the module may be in the current folder. This runs the
         user's own code.
-    name, owner
-        Argument and command, for error messages. An error in the user's code is
+    name
+        The argument, for error messages. An error in the user's code is
         reported in one sentence that names the line of code.
 
     Examples
     --------
-    >>> call_source("string:Formatter", name="MODEL", owner="probe")
+    >>> call_source("string:Formatter", name="MODEL")
     <string.Formatter object at ...>
-    >>> call_source("string:nothing", name="MODEL", owner="probe")
+    >>> call_source("string:nothing", name="MODEL")
     Traceback (most recent call last):
     ...
     eigenheads._errors.UsageValueError:
-    probe: `MODEL` must be module:callable; got 'string:nothing', ...
+    eigenheads: `MODEL` must be module:callable; got 'string:nothing', ...
     """
 
     def refuse(why: str, hint: str = "") -> NoReturn:
         got = Got(f"{source!r}{why}")
-        fail(name, "module:callable", got, owner=owner, hint=hint)
+        fail(name, "module:callable", got, hint=hint)
 
     with _current_folder():
         made = _find(source, refuse)
@@ -131,7 +131,7 @@ def load_model(
     if not is_callable and not Path(spec).is_dir():
         hint = "Models are read from disk only. Download it first."
         got = Got(f"{spec!r}, which is not a folder")
-        fail("MODEL", MODEL_CONTRACT, got, owner=_PROBE, hint=hint)
+        fail("MODEL", MODEL_CONTRACT, got, hint=hint)
     # A folder with a colon in its name is still a folder.
     if not is_callable or Path(spec).is_dir():
         return load_folder(Path(spec), data=data, max_length=max_length)
@@ -139,18 +139,18 @@ def load_model(
         if value is not None:
             hint = "The callable returns its own batch."
             contract = "left out for module:callable"
-            fail(option, contract, str(value), owner=_PROBE, hint=hint)
+            fail(option, contract, str(value), hint=hint)
     return _from_callable(spec)
 
 
 def _from_callable(spec: str) -> "LoadedModel":
     from eigenheads.adapters._load import LoadedModel
 
-    made = call_source(spec, name="MODEL", owner=_PROBE)
+    made = call_source(spec, name="MODEL")
     if not isinstance(made, tuple) or len(made) != 2:
         got = Got(f"{spec!r}, which returned {type(made).__name__}")
         contract = "a callable that returns (model, batch)"
-        fail("MODEL", contract, got, owner=_PROBE)
+        fail("MODEL", contract, got)
     return LoadedModel(made[0], made[1], f"{spec}: {type(made[0]).__name__}")
 
 
@@ -169,11 +169,11 @@ def parse_layers(text: str | None) -> list[int] | None:
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             contract = "indices and ranges such as 0,3-5"
-            fail("layers", contract, text, owner=_PROBE)
+            fail("layers", contract, text)
         stop = int(last) if dash else int(first)
         # The limit keeps a mistyped range from filling the memory.
         if stop > 10_000 or stop < int(first):
-            fail("layers", "ranges from a layer to a later one", text, owner=_PROBE)
+            fail("layers", "ranges from a layer to a later one", text)
         layers += range(int(first), stop + 1)
     return sorted(set(layers))
 
@@ -228,14 +228,14 @@ def evaluate_source(
     }
     last = {name: value for name, value in given_here.items() if value is not None}
     check_options(last)
-    given = call_source(source, name="MODEL", owner=_ROBUSTNESS)
+    given = call_source(source, name="MODEL")
     if not isinstance(given, tuple) or len(given) not in (2, 3):
         contract = "a callable that returns (models, data) or (models, data, options)"
         got = Got(f"{source!r}, which returned {type(given).__name__}")
-        fail("MODEL", contract, got, owner=_ROBUSTNESS)
+        fail("MODEL", contract, got)
     models, data, own = given if len(given) == 3 else (*given, {})
     if not isinstance(own, Mapping):
-        fail("options", "a mapping", own, owner=_ROBUSTNESS)
+        fail("options", "a mapping", own)
     return evaluate_robustness(models, data, **{"progress": progress, **own, **last})
 
 
@@ -254,7 +254,7 @@ def _numbers(name: str, text: str | None) -> list[float] | None:
     try:
         return [as_float(float(part)) for part in _listed(text)]
     except ValueError:
-        fail(name, "numbers separated by commas", text, owner=_ROBUSTNESS)
+        fail(name, "numbers separated by commas", text)
 
 
 def _whole_numbers(name: str, text: str | None) -> list[int] | None:
@@ -263,4 +263,4 @@ def _whole_numbers(name: str, text: str | None) -> list[int] | None:
     try:
         return [int(part) for part in _listed(text)]
     except ValueError:
-        fail(name, "whole numbers separated by commas", text, owner=_ROBUSTNESS)
+        fail(name, "whole numbers separated by commas", text)

@@ -84,11 +84,10 @@ class BagLaw:
     frame_seed: int = 0
 
     def __post_init__(self) -> None:
-        owner = type(self).__name__
-        check_choice("law", self.law, LAWS, owner=owner)
-        check_count("d", self.d, owner=owner, minimum=3)
-        check_count("n_tokens", self.n_tokens, owner=owner, minimum=4)
-        check_count("frame_seed", self.frame_seed, owner=owner, minimum=0)
+        check_choice("law", self.law, LAWS)
+        check_count("d", self.d, minimum=3)
+        check_count("n_tokens", self.n_tokens, minimum=4)
+        check_count("frame_seed", self.frame_seed, minimum=0)
 
     @property
     def is_regression(self) -> bool:
@@ -116,10 +115,9 @@ class BagLaw:
         sample
             ``tokens`` (n, n_tokens, d), ``targets`` (n,), ``locations`` (n,).
         """
-        owner = "BagLaw.sample"
         size = self.n_tokens * self.d
-        n = check_sample_size(n, size, owner=owner, hint="Draw fewer bags.")
-        rng = check_generator(rng, owner=owner)
+        n = check_sample_size(n, size, hint="Draw fewer bags.")
+        rng = check_generator(rng)
         tokens = rng.standard_normal((n, self.n_tokens, self.d))
         targets = rng.permutation(np.arange(n) % 2).astype(np.float64)
         # The first entries of a random order of the tokens of each bag decide.
@@ -171,10 +169,10 @@ class BagLaw:
             Probability of class 1; for ``"sum"``, the sum of readouts weighted by the
             probability that each token is marked, tokens taken one by one.
         """
-        bags = check_finite_array("tokens", tokens, owner="BagLaw.oracle")
+        bags = check_finite_array("tokens", tokens)
         if bags.ndim != 3 or bags.shape[-1] != self.d or 0 in bags.shape:
             contract = f"of shape (n, n_tokens, {self.d}), without empty axes"
-            fail("tokens", contract, Got(bags.shape), owner="BagLaw.oracle")
+            fail("tokens", contract, Got(bags.shape))
         x = bags @ self.frame
         if self.law == "sum":
             share = (1 + _MOST_MARKED) / 2 / self.n_tokens

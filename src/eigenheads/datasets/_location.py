@@ -70,34 +70,29 @@ class SingleLocation:
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        owner = type(self).__name__
         # The dataclass is frozen: this is how its fields are normalised, once.
-        object.__setattr__(self, "d", check_count("d", self.d, owner=owner, minimum=2))
+        object.__setattr__(self, "d", check_count("d", self.d, minimum=2))
+        object.__setattr__(self, "n_tokens", check_count("n_tokens", self.n_tokens))
+        object.__setattr__(self, "gamma", check_positive("gamma", self.gamma))
         object.__setattr__(
-            self, "n_tokens", check_count("n_tokens", self.n_tokens, owner=owner)
-        )
-        object.__setattr__(
-            self, "gamma", check_positive("gamma", self.gamma, owner=owner)
-        )
-        object.__setattr__(
-            self, "noise", check_number("noise", self.noise, owner=owner, minimum=0.0)
+            self, "noise", check_number("noise", self.noise, minimum=0.0)
         )
         # Within these bounds squares neither overflow nor underflow.
         if self.gamma < 1 / LARGEST:
-            fail("gamma", f">= {1 / LARGEST:g}", self.gamma, owner=owner)
+            fail("gamma", f">= {1 / LARGEST:g}", self.gamma)
         for name, value in (("gamma", self.gamma), ("noise", self.noise)):
             if value > LARGEST:
-                fail(name, f"<= {LARGEST:g}", value, owner=owner)
+                fail(name, f"<= {LARGEST:g}", value)
 
     @property
     def key_direction(self) -> FloatArray:
         """:math:`k^*`: the deciding token is shifted along it."""
-        return _basis_vector(self.d, 0, owner="SingleLocation.key_direction")
+        return _basis_vector(self.d, 0)
 
     @property
     def value_direction(self) -> FloatArray:
         """:math:`v^*`: the target is the coordinate of the deciding token along it."""
-        return _basis_vector(self.d, 1, owner="SingleLocation.value_direction")
+        return _basis_vector(self.d, 1)
 
     def sample(self, n: int, rng: np.random.Generator) -> SingleLocationSample:
         """Draw `n` prompts.
@@ -114,10 +109,9 @@ class SingleLocation:
         sample
             ``tokens`` (n, n_tokens, d), ``targets`` (n,), ``locations`` (n,).
         """
-        owner = "SingleLocation.sample"
         hint = "simulate_location needs no such arrays."
-        n = check_sample_size(n, self.n_tokens * self.d, owner=owner, hint=hint)
-        rng = check_generator(rng, owner=owner)
+        n = check_sample_size(n, self.n_tokens * self.d, hint=hint)
+        rng = check_generator(rng)
         locations = rng.integers(self.n_tokens, size=n)
         tokens = rng.standard_normal((n, self.n_tokens, self.d))
         rows = np.arange(n)
@@ -128,10 +122,10 @@ class SingleLocation:
         return SingleLocationSample(tokens, targets, locations)
 
 
-def _basis_vector(d: int, index: int, *, owner: str) -> FloatArray:
+def _basis_vector(d: int, index: int) -> FloatArray:
     if d > MAX_SAMPLE:
         hint = "simulate_location needs no such arrays."
-        fail("d", f"an integer <= {MAX_SAMPLE}", d, owner=owner, hint=hint)
+        fail("d", f"an integer <= {MAX_SAMPLE}", d, hint=hint)
     vector = np.zeros(d)
     vector[index] = 1.0
     return vector

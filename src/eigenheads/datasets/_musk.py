@@ -18,7 +18,6 @@ from eigenheads._errors import UsageError
 from eigenheads._files import check_gzip, check_regular
 from eigenheads._typing import FloatArray
 
-_OWNER = "load_musk"
 _N_FEATURES = 166
 # Bytes of an unpacked file; MUSK2 has five million.
 _LARGEST = 2**28
@@ -63,13 +62,13 @@ def load_musk(folder: str | PathLike[str], *, version: int = 1) -> MuskBags:
        problem with axis-parallel rectangles.
     """
     if not isinstance(version, int) or version not in (1, 2):
-        fail("version", "1 or 2", version, owner=_OWNER)
-    root = check_path("folder", folder, owner=_OWNER)
+        fail("version", "1 or 2", version)
+    root = check_path("folder", folder)
     names = (f"clean{version}.data", f"musk{version}.csv.gz")
     paths = [root / name for name in names if (root / name).is_file()]
     if not paths:
         contract = f"a folder with the file of MUSK{version}"
-        fail("folder", contract, Got(repr(str(root))), owner=_OWNER, hint=_HINT)
+        fail("folder", contract, Got(repr(str(root))), hint=_HINT)
     check_table(paths[0])
     return _grouped(paths[0])
 
@@ -77,7 +76,7 @@ def load_musk(folder: str | PathLike[str], *, version: int = 1) -> MuskBags:
 def check_table(path: Path) -> None:
     """Raise unless a file is a table of limited size with finite features."""
     if path.suffix == ".gz":
-        check_gzip("folder", path, "data of MUSK", largest=_LARGEST, owner=_OWNER)
+        check_gzip("folder", path, "data of MUSK", largest=_LARGEST)
     try:
         check_regular(path, _LARGEST)
         for molecule, features, _ in _lines(path):
@@ -87,7 +86,7 @@ def check_table(path: Path) -> None:
         raise
     except (OSError, ValueError, csv.Error) as error:
         got = Got(f"{path.name} ({type(error).__name__}: {str(error)[:80]})")
-        fail("folder", "data of MUSK", got, owner=_OWNER, hint=_HINT)
+        fail("folder", "data of MUSK", got, hint=_HINT)
 
 
 def _grouped(path: Path) -> MuskBags:
@@ -97,7 +96,7 @@ def _grouped(path: Path) -> MuskBags:
         rows.setdefault(molecule, []).append(features)
         labels[molecule] = is_musk
     if not rows:
-        fail("folder", "data of MUSK", Got(f"no rows in {path.name}"), owner=_OWNER)
+        fail("folder", "data of MUSK", Got(f"no rows in {path.name}"))
     return MuskBags(
         [np.array(bag) for bag in rows.values()],
         np.array(list(labels.values())),
@@ -114,7 +113,7 @@ def _lines(path: Path) -> Iterator[tuple[str, list[float], bool]]:
                 continue
             if len(row) < _N_FEATURES + 2:
                 got = Got(f"{len(row)} columns in line {number} of {path.name}")
-                fail("folder", "data of MUSK", got, owner=_OWNER, hint=_HINT)
+                fail("folder", "data of MUSK", got, hint=_HINT)
             if is_compressed:
                 yield row[1], [float(x) for x in row[2:]], float(row[0]) > 0
             else:  # molecule, conformation, features, label with a full stop

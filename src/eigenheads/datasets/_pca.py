@@ -44,8 +44,7 @@ class GaussianPrompts:
     _factor: FloatArray = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        owner = type(self).__name__
-        covariance = check_covariance("covariance", self.covariance, owner=owner)
+        covariance = check_covariance("covariance", self.covariance)
         # The factor below is computed once, so the covariance must not change.
         covariance.setflags(write=False)
         # Unlike a Cholesky factor, this one exists for a singular covariance. Rounding
@@ -54,7 +53,7 @@ class GaussianPrompts:
         # The dataclass is frozen: this is how its fields are normalised, once.
         object.__setattr__(self, "covariance", covariance)
         object.__setattr__(self, "_factor", vectors * np.sqrt(np.maximum(values, 0.0)))
-        n_tokens = check_count("n_tokens", self.n_tokens, owner=owner)
+        n_tokens = check_count("n_tokens", self.n_tokens)
         object.__setattr__(self, "n_tokens", n_tokens)
 
     @property
@@ -64,9 +63,8 @@ class GaussianPrompts:
 
     def sample(self, n: int, rng: np.random.Generator) -> FloatArray:
         """Draw `n` prompts, (n, n_tokens, d)."""
-        owner = "GaussianPrompts.sample"
-        n = check_sample_size(n, self.n_tokens * self.d, owner=owner, hint=_HINT)
-        rng = check_generator(rng, owner=owner)
+        n = check_sample_size(n, self.n_tokens * self.d, hint=_HINT)
+        rng = check_generator(rng)
         tokens: FloatArray = (
             rng.standard_normal((n, self.n_tokens, self.d)) @ self._factor.T
         )
@@ -129,13 +127,12 @@ class SpikedWishartPrompts:
     prompts_per_covariance: int = 1
 
     def __post_init__(self) -> None:
-        owner = type(self).__name__
         for name in ("d", "n_tokens", "degrees_of_freedom", "prompts_per_covariance"):
-            count = check_count(name, getattr(self, name), owner=owner)
+            count = check_count(name, getattr(self, name))
             object.__setattr__(self, name, count)
-        spike = check_number("spike", self.spike, owner=owner, minimum=0.0)
+        spike = check_number("spike", self.spike, minimum=0.0)
         object.__setattr__(self, "spike", spike)
-        scale = check_positive("scale", self.scale, owner=owner)
+        scale = check_positive("scale", self.scale)
         object.__setattr__(self, "scale", scale)
 
     @property
@@ -164,11 +161,10 @@ class SpikedWishartPrompts:
         sample
             ``tokens`` (n, n_tokens, d) and ``covariances`` (n, d, d).
         """
-        owner = "SpikedWishartPrompts.sample"
         width = max(self.d, self.degrees_of_freedom)
         numbers = (self.n_tokens + self.d) * width
-        n = check_sample_size(n, numbers, owner=owner, hint=_HINT)
-        rng = check_generator(rng, owner=owner)
+        n = check_sample_size(n, numbers, hint=_HINT)
+        rng = check_generator(rng)
         # Negated floor division rounds up: the last group may be incomplete.
         n_groups = -(-n // self.prompts_per_covariance)
         normals = rng.standard_normal((n_groups, self.d, self.degrees_of_freedom))
@@ -213,8 +209,7 @@ def random_covariance(
     >>> bool(np.linalg.eigvalsh(covariance)[0] >= 0.1)
     True
     """
-    owner = "random_covariance"
-    d = check_count("d", d, owner=owner)
-    ridge = check_number("ridge", ridge, owner=owner, minimum=0.0)
-    matrix = check_generator(rng, owner=owner).standard_normal((d, d))
+    d = check_count("d", d)
+    ridge = check_number("ridge", ridge, minimum=0.0)
+    matrix = check_generator(rng).standard_normal((d, d))
     return matrix @ matrix.T + ridge * np.eye(d)

@@ -21,7 +21,6 @@ from eigenheads._rng import check_generator
 from eigenheads._typing import FloatArray
 from eigenheads.datasets._size import check_sample_size
 
-_OWNER = "SignalTokens"
 _SIGNS = ("random", "fixed")
 
 
@@ -85,19 +84,15 @@ class SignalTokens:
 
     def __post_init__(self) -> None:
         checked = {
-            "d": check_count("d", self.d, owner=_OWNER, minimum=2),
+            "d": check_count("d", self.d, minimum=2),
             "n_informative": check_count(
-                "n_informative", self.n_informative, owner=_OWNER, minimum=0
+                "n_informative", self.n_informative, minimum=0
             ),
-            "n_nuisance": check_count(
-                "n_nuisance", self.n_nuisance, owner=_OWNER, minimum=0
-            ),
-            "strength": check_number(
-                "strength", self.strength, owner=_OWNER, minimum=0.0
-            ),
-            "signs": check_choice("signs", self.signs, _SIGNS, owner=_OWNER),
+            "n_nuisance": check_count("n_nuisance", self.n_nuisance, minimum=0),
+            "strength": check_number("strength", self.strength, minimum=0.0),
+            "signs": check_choice("signs", self.signs, _SIGNS),
             "inverse_temperature": check_positive(
-                "inverse_temperature", self.inverse_temperature, owner=_OWNER
+                "inverse_temperature", self.inverse_temperature
             ),
         }
         for name, value in checked.items():
@@ -105,7 +100,7 @@ class SignalTokens:
             object.__setattr__(self, name, value)
         if self.n_tokens == 0:
             contract = "an integer >= 1 where `n_informative` is 0"
-            fail("n_nuisance", contract, Got("0"), owner=_OWNER)
+            fail("n_nuisance", contract, Got("0"))
 
     @property
     def n_tokens(self) -> int:
@@ -144,10 +139,9 @@ class SignalTokens:
         sample
             ``tokens`` (n, n_tokens, d), ``signs`` (n, n_tokens).
         """
-        owner = "SignalTokens.sample"
         hint = "simulate_signal needs no such arrays."
-        n = check_sample_size(n, self.n_tokens * self.d, owner=owner, hint=hint)
-        rng = check_generator(rng, owner=owner)
+        n = check_sample_size(n, self.n_tokens * self.d, hint=hint)
+        rng = check_generator(rng)
         signs = np.zeros((n, self.n_tokens), dtype=np.int64)
         informative = signs[:, : self.n_informative]
         informative[:] = 1

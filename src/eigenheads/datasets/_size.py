@@ -4,10 +4,10 @@ from eigenheads._checks import check_count, fail
 from eigenheads._limits import MAX_SAMPLE
 
 
-def check_sample_size(n: object, numbers: int, *, owner: str, hint: str) -> int:
+def check_sample_size(n: object, numbers: int, *, hint: str) -> int:
     """Return `n` if `n` prompts of `numbers` numbers each fit into memory."""
-    count = check_count("n", n, owner=owner)
+    count = check_count("n", n)
     if count * numbers > MAX_SAMPLE:
         contract = f"so small that a sample has at most {MAX_SAMPLE} numbers"
-        fail("n", contract, count, owner=owner, hint=hint)
+        fail("n", contract, count, hint=hint)
     return count

@@ -189,7 +189,6 @@ def record_state(state: Any, step: int, record_every: int, records: Any) -> None
 # --- In any dimension ----------------------------------------------------------------
 
 
-_OWNER = "simulate_location"
 _METHODS = ["exact", "full"]
 # Rows of k and v, 0 and 1, and the planted directions k* and v*, -1 and -2, behind the
 # order parameters.
@@ -278,23 +277,21 @@ def simulate_location(
     """
     if not isinstance(law, SingleLocation):
         hint = "Import it from eigenheads.datasets."
-        fail("law", "a SingleLocation", law, owner=_OWNER, hint=hint, error=TypeError)
-    method = check_choice("method", method, _METHODS, owner=_OWNER)
+        fail("law", "a SingleLocation", law, hint=hint, error=TypeError)
+    method = check_choice("method", method, _METHODS)
     _check_dimension(law, method)
-    attention = check_schedule("inverse_temperature", inverse_temperature, owner=_OWNER)
-    steps = check_schedule("step_size", step_size, owner=_OWNER)
+    attention = check_schedule("inverse_temperature", inverse_temperature)
+    steps = check_schedule("step_size", step_size)
     batch_size = _check_batch(batch_size, law, method)
     counts = check_run_counts(
-        n_steps, n_runs, record_every, n_curves=len(ORDER_PARAMETERS), owner=_OWNER
+        n_steps, n_runs, record_every, n_curves=len(ORDER_PARAMETERS)
     )
     _check_memory(counts.n_runs, law, method)
-    generators = run_generators(seed, counts.n_runs, owner=_OWNER)
+    generators = run_generators(seed, counts.n_runs)
     # Starts are drawn even if they are given, so that a given start changes no batch.
     starts = draw_starts(law.d, generators)
     if start is not None:
-        starts = check_order_parameters(
-            start, d=law.d, owner=_OWNER, n_runs=counts.n_runs
-        )
+        starts = check_order_parameters(start, d=law.d, n_runs=counts.n_runs)
     kernel: Callable[..., int]
     if method == "exact":
         kernel = exact_kernel(
@@ -304,7 +301,6 @@ def simulate_location(
             parameters={"inverse_temperature": attention, "noise": law.noise},
             pairs=_PAIRS,
             least=0.0,
-            owner=_OWNER,
         )
         schedules = {"step_size": steps, **NO_EXTRAS}
         constants: tuple[LocationProblem, ...] = ()
@@ -327,7 +323,6 @@ def simulate_location(
         n_steps=counts.n_steps,
         record_every=counts.record_every,
         nanoseconds=_update_nanoseconds(law, batch_size, method),
-        owner=_OWNER,
     )
 
 
@@ -382,29 +377,29 @@ def _check_dimension(law: SingleLocation, method: str) -> None:
             return
         contract = f"a law with d * n_tokens <= {MAX_WORK} for method='full'"
         got = Got(f"d={law.d}, n_tokens={law.n_tokens}")
-        fail("law", contract, got, owner=_OWNER, hint="Use method='exact'.")
+        fail("law", contract, got, hint="Use method='exact'.")
     if law.d < 5:
         hint = "Use method='full'."
         contract = "a law with d >= 5 for method='exact'"
-        fail("law", contract, Got(f"d={law.d}"), owner=_OWNER, hint=hint)
+        fail("law", contract, Got(f"d={law.d}"), hint=hint)
     if law.d > MAX_DIMENSION:
-        fail("law", f"a law with d <= {MAX_DIMENSION}", Got(f"d={law.d}"), owner=_OWNER)
+        fail("law", f"a law with d <= {MAX_DIMENSION}", Got(f"d={law.d}"))
 
 
 def _check_batch(batch_size: int, law: SingleLocation, method: str) -> int:
     if method == "full":  # works prompt by prompt
-        return check_count("batch_size", batch_size, owner=_OWNER, maximum=MAX_WORK)
+        return check_count("batch_size", batch_size, maximum=MAX_WORK)
     most = MAX_WORK // (8 * law.n_tokens)
     if most < 1:
         contract = f"a law with n_tokens <= {MAX_WORK // 8}"
-        fail("law", contract, Got(f"n_tokens={law.n_tokens}"), owner=_OWNER)
-    return check_count("batch_size", batch_size, owner=_OWNER, maximum=most)
+        fail("law", contract, Got(f"n_tokens={law.n_tokens}"))
+    return check_count("batch_size", batch_size, maximum=most)
 
 
 def _check_memory(n_runs: int, law: SingleLocation, method: str) -> None:
     if method == "full" and law.d * n_runs > MAX_WORK:
         contract = f"so small that d * n_runs <= {MAX_WORK} for method='full'"
-        fail("n_runs", contract, n_runs, owner=_OWNER, hint="Use method='exact'.")
+        fail("n_runs", contract, n_runs, hint="Use method='exact'.")
 
 
 def location_start(
@@ -447,13 +442,12 @@ def location_start(
     array([[0., 0., 0.],
            [0., 0., 0.]])
     """
-    owner = "location_start"
     if not isinstance(on_manifold, bool | np.bool_):
-        fail("on_manifold", "True or False", on_manifold, owner=owner)
+        fail("on_manifold", "True or False", on_manifold)
     least = 3 if on_manifold else 2
-    d = check_count("d", d, owner=owner, minimum=least, maximum=MAX_DIMENSION)
-    n_runs = check_count("n_runs", n_runs, owner=owner, maximum=MAX_RUNS)
-    generators = run_generators(seed, n_runs, owner=owner)
+    d = check_count("d", d, minimum=least, maximum=MAX_DIMENSION)
+    n_runs = check_count("n_runs", n_runs, maximum=MAX_RUNS)
+    generators = run_generators(seed, n_runs)
     return draw_starts(d, generators, on_manifold=on_manifold)
 
 

@@ -27,7 +27,6 @@ from eigenheads.datasets import GaussianPrompts, SpikedWishartPrompts
 from eigenheads.dynamics._pca_prompts import PCAProblem, pca_block
 from eigenheads.functional import PrincipalSubspace, principal_subspace
 
-_OWNER = "simulate_pca"
 _HEADS, _METHODS = ("softmax", "linear"), ("exact", "full")
 _CURVES = ("alignment", "norm", "loss")
 # A head longer than this many times its start and its minimiser has diverged.
@@ -65,17 +64,16 @@ def pca_start(
     >>> np.linalg.norm(pca_start(5, n_runs=2, seed=0), axis=1).round(6)
     array([1., 1.])
     """
-    owner = "pca_start"
-    d = check_count("d", d, owner=owner)
-    rank = check_count("rank", rank, owner=owner, maximum=d)
-    n_runs = check_count("n_runs", n_runs, owner=owner, maximum=MAX_RUNS)
-    check_run_memory(n_runs, d * rank, owner=owner)
-    generators = run_generators(seed, n_runs, owner=owner)
+    d = check_count("d", d)
+    rank = check_count("rank", rank, maximum=d)
+    n_runs = check_count("n_runs", n_runs, maximum=MAX_RUNS)
+    check_run_memory(n_runs, d * rank)
+    generators = run_generators(seed, n_runs)
     starts = np.array([rng.standard_normal((d, rank)) for rng in generators])
     if scale is None:
         starts /= np.linalg.norm(starts, axis=1, keepdims=True)
     else:
-        starts *= check_positive("scale", scale, owner=owner)
+        starts *= check_positive("scale", scale)
     return starts[:, :, 0] if rank == 1 else starts
 
 
@@ -175,20 +173,16 @@ def simulate_pca(
     """
     spectrum = _spectrum(law, rank)
     rank = spectrum.rank
-    spectrum.warn_if_not_identified(owner=_OWNER)
-    check_choice("head", head, _HEADS, owner=_OWNER)
-    check_choice("method", method, _METHODS, owner=_OWNER)
-    inverse_temperature = check_positive(
-        "inverse_temperature", inverse_temperature, owner=_OWNER
-    )
-    schedule = check_schedule("step_size", step_size, owner=_OWNER)
-    batch_size = check_count("batch_size", batch_size, owner=_OWNER, maximum=MAX_WORK)
-    counts = check_run_counts(
-        n_steps, n_runs, record_every, n_curves=len(_CURVES), owner=_OWNER
-    )
+    spectrum.warn_if_not_identified()
+    check_choice("head", head, _HEADS)
+    check_choice("method", method, _METHODS)
+    inverse_temperature = check_positive("inverse_temperature", inverse_temperature)
+    schedule = check_schedule("step_size", step_size)
+    batch_size = check_count("batch_size", batch_size, maximum=MAX_WORK)
+    counts = check_run_counts(n_steps, n_runs, record_every, n_curves=len(_CURVES))
     _check_work(law, method)
-    check_run_memory(counts.n_runs, _state_numbers(law, rank, method), owner=_OWNER)
-    generators = run_generators(seed, counts.n_runs, owner=_OWNER)
+    check_run_memory(counts.n_runs, _state_numbers(law, rank, method))
+    generators = run_generators(seed, counts.n_runs)
     # Starts are drawn even if they are given, so that a given start changes no batch.
     starts = np.array([rng.standard_normal((law.d, rank)) for rng in generators])
     starts /= np.linalg.norm(starts, axis=1, keepdims=True)
@@ -211,8 +205,6 @@ def simulate_pca(
         n_steps=counts.n_steps,
         record_every=counts.record_every,
         nanoseconds=_update_nanoseconds(law, problem, method),
-        owner=_OWNER,
-        # A softmax head saturates where a linear head overflows.
         is_lost=lambda state: _length(state[0]) > far,
         diverged=partial(_fail_divergence, law, problem),
     )
@@ -226,8 +218,8 @@ def _spectrum(law: object, rank: int) -> PrincipalSubspace:
     else:
         hint = "Import it from eigenheads.datasets."
         contract = "a GaussianPrompts or a SpikedWishartPrompts"
-        fail("law", contract, law, owner=_OWNER, hint=hint, error=TypeError)
-    return principal_subspace(matrix, rank, owner=_OWNER)
+        fail("law", contract, law, hint=hint, error=TypeError)
+    return principal_subspace(matrix, rank)
 
 
 def _problem(
@@ -295,15 +287,15 @@ def _check_work(law: GaussianPrompts | SpikedWishartPrompts, method: str) -> Non
         hint = "Use method='exact'."
     if numbers > MAX_WORK:
         contract = f"a law whose prompt needs at most {MAX_WORK} numbers"
-        fail("law", contract, Got(f"{numbers} numbers"), owner=_OWNER, hint=hint)
+        fail("law", contract, Got(f"{numbers} numbers"), hint=hint)
 
 
 def _check_start(start: ArrayLike, n_runs: int, d: int, rank: int) -> FloatArray:
-    array = check_finite_array("start", start, owner=_OWNER)
+    array = check_finite_array("start", start)
     shape = (d,) if rank == 1 else (d, rank)
     if array.shape not in {shape, (n_runs, *shape)}:
         contract = f"of shape {shape} or {(n_runs, *shape)}"
-        fail("start", contract, array, owner=_OWNER)
+        fail("start", contract, array)
     rows = np.broadcast_to(array, (n_runs, *shape)).reshape(n_runs, d, rank)
     return np.array(rows)
 
@@ -343,7 +335,7 @@ def _fail_divergence(
         "The bound falls like 1/inverse_temperature."
     )
     contract = "so small that training converges"
-    fail("step_size", contract, got, owner=_OWNER, hint=hint)
+    fail("step_size", contract, got, hint=hint)
 
 
 def stable_step(

@@ -190,7 +190,6 @@ def _record(state: Any, step: int, record_every: int, records: Any) -> None:
 # --- In any dimension ----------------------------------------------------------------
 
 
-_OWNER = "simulate_signal"
 _METHODS = ["exact", "full"]
 # Rows of q and its average, 0 and 1, and the planted direction u, -1.
 _PAIRS = np.array([[0, -1], [1, -1], [1, 1]])
@@ -284,24 +283,21 @@ def simulate_signal(
     """
     if not isinstance(law, SignalTokens):
         hint = "Import it from eigenheads.datasets."
-        fail("law", "a SignalTokens", law, owner=_OWNER, hint=hint, error=TypeError)
-    method = check_choice("method", method, _METHODS, owner=_OWNER)
+        fail("law", "a SignalTokens", law, hint=hint, error=TypeError)
+    method = check_choice("method", method, _METHODS)
     _check_law(law, method)
-    schedule = check_schedule("step_size", step_size, owner=_OWNER)
-    batch_size = check_count("batch_size", batch_size, owner=_OWNER)
+    schedule = check_schedule("step_size", step_size)
+    batch_size = check_count("batch_size", batch_size)
     if not isinstance(averaging, bool | np.bool_):
-        fail("averaging", "True or False", averaging, owner=_OWNER)
+        fail("averaging", "True or False", averaging)
     names = ("alignment", "averaged_alignment") if averaging else ("alignment",)
-    counts = check_run_counts(
-        n_steps, n_runs, record_every, n_curves=len(names), owner=_OWNER
-    )
+    counts = check_run_counts(n_steps, n_runs, record_every, n_curves=len(names))
     check_run_memory(
         counts.n_runs,
         len(names) * (law.d if method == "full" else len(names) + 2),
-        owner=_OWNER,
         hint="Use method='exact'." if method == "full" else "",
     )
-    generators = run_generators(seed, counts.n_runs, owner=_OWNER)
+    generators = run_generators(seed, counts.n_runs)
     # Starts are drawn even if they are given, so that a given start changes no batch.
     starts = _draw_starts(law.d, generators)
     if start is not None:
@@ -317,7 +313,6 @@ def simulate_signal(
             parameters={"inverse_temperature": law.inverse_temperature},
             pairs=_PAIRS[: 3 if averaging else 1],
             flags=(True, False, bool(averaging)),
-            owner=_OWNER,
         )
         schedules = {"step_size": schedule, **NO_EXTRAS}
         if averaging:
@@ -348,7 +343,6 @@ def simulate_signal(
         n_steps=counts.n_steps,
         record_every=counts.record_every,
         nanoseconds=_update_nanoseconds(law, batch_size, method),
-        owner=_OWNER,
     )
     if "squared" not in curves:
         return paths
@@ -423,23 +417,23 @@ def _check_law(law: SignalTokens, method: str) -> None:
     if method == "exact":
         contract, got = "a law with d >= 3 for method='exact'", Got(f"d={law.d}")
         if law.d < 3:
-            fail("law", contract, got, owner=_OWNER, hint="Use method='full'.")
+            fail("law", contract, got, hint="Use method='full'.")
         if law.d > MAX_DIMENSION:
-            fail("law", f"a law with d <= {MAX_DIMENSION}", got, owner=_OWNER)
+            fail("law", f"a law with d <= {MAX_DIMENSION}", got)
     width = 8 if method == "exact" else law.d
     if width * law.n_tokens > MAX_WORK:
         hint = "" if method == "exact" else "Use method='exact'."
         contract = f"a law with at most {MAX_WORK // width} tokens at this d"
         got = Got(f"d={law.d}, {law.n_tokens} tokens")
-        fail("law", contract, got, owner=_OWNER, hint=hint)
+        fail("law", contract, got, hint=hint)
 
 
 def _check_start(start: object, n_runs: int) -> FloatArray:
     """Return alignments (n_runs,), or raise."""
-    array = check_finite_array("start", start, owner=_OWNER)
+    array = check_finite_array("start", start)
     if array.shape not in {(), (n_runs,)}:
-        fail("start", f"one number or of shape ({n_runs},)", array, owner=_OWNER)
+        fail("start", f"one number or of shape ({n_runs},)", array)
     if np.any(np.abs(array) > 1 + _ROUNDING):
         worst = float(array.flat[np.argmax(np.abs(array))])
-        fail("start", "alignments from -1 to 1", worst, owner=_OWNER)
+        fail("start", "alignments from -1 to 1", worst)
     return np.array(np.broadcast_to(np.clip(array, -1.0, 1.0), (n_runs,)))

@@ -218,16 +218,15 @@ class AttentionPCA(PrincipalCoordinates):
         self : object
             The fitted estimator.
         """
-        owner = type(self).__name__
         if is_stream(X, None):
             if sample_weight is not None:
                 got = Got("weights of a stream")
-                fail("sample_weight", "None for batches", got, owner=owner)
-            with RowBatches(X, owner=owner) as batches:
+                fail("sample_weight", "None for batches", got)
+            with RowBatches(X) as batches:
                 return self._fit(self._streamed(batches))
         rows = self._read(X, reset=True, ensure_min_samples=2, accept_sparse="csr")
         self._check_parameters(*rows.shape)
-        weights = read_row_weights(sample_weight, rows.shape[0], owner=owner)
+        weights = read_row_weights(sample_weight, rows.shape[0])
         if weights is None and not issparse(rows):
             return self._fit(RowsInMemory(rows, int(self.batch_size)))
         self._check_unweighted_prompts(weights)
@@ -241,17 +240,16 @@ class AttentionPCA(PrincipalCoordinates):
                 self._check_parameters(None, rows.shape[1])
                 yield rows
 
-        owner = type(self).__name__
-        size = check_count("batch_size", self.batch_size, owner=owner)
+        size = check_count("batch_size", self.batch_size)
         source = StreamedRows(read, size)
         if source.n < 2:
             got = Got(f"{source.n} in all batches")
-            fail("X", "at least 2 rows", got, owner=owner)
+            fail("X", "at least 2 rows", got)
         self._check_parameters(source.n, len(source.moments.mean))
         return source
 
     def _fit(self, source: RowSource) -> Self:
-        random = random_source(self.random_state, owner=type(self).__name__)
+        random = random_source(self.random_state)
         d = len(source.moments.mean)
         share = float(self.n_components) if self._is_share() else None
         total = source.moments.squares / source.moments.n
@@ -312,27 +310,25 @@ class AttentionPCA(PrincipalCoordinates):
         if sample_weight is not None and is_stream(X, None):
             got = Got("weights of a stream")
             hint = "Call `partial_fit` per batch."
-            owner = type(self).__name__
-            fail("sample_weight", "None for batches", got, owner=owner, hint=hint)
-        for batch in batches_of_rows(X, owner=type(self).__name__):
+            fail("sample_weight", "None for batches", got, hint=hint)
+        for batch in batches_of_rows(X):
             self._partial_fit(batch, sample_weight)
         return self
 
     def _partial_fit(self, X: ArrayLike, sample_weight: Any) -> None:
         is_first = not hasattr(self, "components_")
-        owner = type(self).__name__
         rows = _dense(self._read(X, reset=is_first, accept_sparse="csr"))
         if self._is_share():
             contract = "an integer for `partial_fit`"
-            fail("n_components", contract, self.n_components, owner=owner)
+            fail("n_components", contract, self.n_components)
         self._check_parameters(None, rows.shape[1])
-        weights = read_row_weights(sample_weight, len(rows), owner=owner)
+        weights = read_row_weights(sample_weight, len(rows))
         self._check_unweighted_prompts(weights)
         if is_first:
             self._begin(rows)
         elif len(self.components_) != self.n_components:
             contract = f"{len(self.components_)}, as in earlier calls"
-            fail("n_components", contract, self.n_components, owner=owner)
+            fail("n_components", contract, self.n_components)
         if self.n_tokens is None:
             self._remember(rows, weights)
         else:
@@ -350,7 +346,6 @@ class AttentionPCA(PrincipalCoordinates):
         )
 
     def _check_parameters(self, n_samples: int | None, d: int) -> None:
-        owner = type(self).__name__
         hint = f"The data have n_features={d}."
         maximum = d
         if n_samples is not None and n_samples < d:
@@ -359,26 +354,25 @@ class AttentionPCA(PrincipalCoordinates):
             check_count(
                 "n_components",
                 self.n_components,
-                owner=owner,
                 maximum=maximum,
                 hint=f"{hint} A number between 0 and 1 is a share of the variance.",
             )
-        check_choice("head", self.head, _HEADS, owner=owner)
+        check_choice("head", self.head, _HEADS)
         if self.n_tokens is not None:
             hint = "None is the limit of long prompts."
-            check_count("n_tokens", self.n_tokens, owner=owner, minimum=2, hint=hint)
-        check_count("batch_size", self.batch_size, owner=owner)
-        check_count("max_iter", self.max_iter, owner=owner)
-        check_positive("tol", self.tol, owner=owner)
-        check_verbose(self.verbose, owner=owner)
+            check_count("n_tokens", self.n_tokens, minimum=2, hint=hint)
+        check_count("batch_size", self.batch_size)
+        check_count("max_iter", self.max_iter)
+        check_positive("tol", self.tol)
+        check_verbose(self.verbose)
 
     def _check_unweighted_prompts(self, weights: FloatArray | None) -> None:
         if weights is not None and self.n_tokens is not None:
-            got, owner = Got("weights with `n_tokens`"), type(self).__name__
-            fail("sample_weight", "None for finite prompts", got, owner=owner)
+            got = Got("weights with `n_tokens`")
+            fail("sample_weight", "None for finite prompts", got)
 
     def _begin(self, rows: Rows) -> None:
-        random = random_source(self.random_state, owner=type(self).__name__)
+        random = random_source(self.random_state)
         start = random.standard_normal((rows.shape[1], int(self.n_components)))
         self.n_iter_ = 0
         self._moments = no_moments(rows.shape[1])
@@ -418,13 +412,7 @@ class AttentionPCA(PrincipalCoordinates):
         if not (np.isfinite(found.variances).all() and math.isfinite(moments.squares)):
             got = Got(f"numbers whose variance overflows in {dtype}")
             contract = "numbers whose squares are finite"
-            fail(
-                "X",
-                contract,
-                got,
-                owner=type(self).__name__,
-                hint="Rescale X.",
-            )
+            fail("X", contract, got, hint="Rescale X.")
         self._moments, self._variances = moments, found.variances
         self._directions = _signed(found.directions)
         self._trained = TrainedHead(self._directions, self._directions, 0)

@@ -70,12 +70,12 @@ class PrincipalCoordinates(
             Points of the span of the components.
         """
         check_is_fitted(self)
-        X = without_traps("X", X, owner=type(self).__name__)
+        X = without_traps("X", X)
         scores = check_array(X, dtype=[np.float64, np.float32], input_name="X")
         k = len(self.components_)
         if scores.shape[1] != k:
             contract = f"of shape (n_samples, {k})"
-            fail("X", contract, Got(scores.shape), owner=type(self).__name__)
+            fail("X", contract, Got(scores.shape))
         back: NDArray[np.floating[Any]] = scores @ self.components_.astype(
             scores.dtype
         ) + self.mean_.astype(scores.dtype)
@@ -96,7 +96,7 @@ class PrincipalCoordinates(
             sys.stdout.write(f"{type(self).__name__}: {message}\n")
 
     def _read(self, X: ArrayLike, *, reset: bool, **options: Any) -> Any:
-        X = without_traps("X", X, owner=type(self).__name__)
+        X = without_traps("X", X)
         return validate_data(
             self, X, dtype=[np.float64, np.float32], reset=reset, **options
         )

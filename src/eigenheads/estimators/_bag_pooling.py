@@ -100,7 +100,7 @@ class BagPooling(TransformerMixin, BaseEstimator):
         self : object
             The fitted transformer.
         """
-        check_choice("pooling", self.pooling, POOLINGS, owner=type(self).__name__)
+        check_choice("pooling", self.pooling, POOLINGS)
         self._fit_tokens(read_bags(self, X, reset=True).tokens)
         return self
 
@@ -182,14 +182,13 @@ class AbstractPooledBags(BaseEstimator):
         self.estimator = estimator
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
-        owner = type(self).__name__
-        check_choice("pooling", self.pooling, POOLINGS, owner=owner)
+        check_choice("pooling", self.pooling, POOLINGS)
         bags = read_bags(self, X, reset=True)
-        check_largest("X", bags.tokens, owner=owner)
+        check_largest("X", bags.tokens)
         self._rows_are_bags = bool((bags.lengths == 1).all())
-        targets = read_targets(y, bags, owner=owner)
+        targets = read_targets(y, bags)
         targets = self._check_targets(targets)
-        weights = read_weights(sample_weight, bags, owner=owner)
+        weights = read_weights(sample_weight, bags)
         counted = np.flatnonzero(weights > 0)
         bags, targets, weights = bags.take(counted), targets[counted], weights[counted]
         self.pooling_ = BagPooling(self.pooling)
@@ -199,7 +198,7 @@ class AbstractPooledBags(BaseEstimator):
         if self.estimator is None:
             model = self._default(targets)
         else:
-            check_has_fit("estimator", self.estimator, owner=type(self).__name__)
+            check_has_fit("estimator", self.estimator)
             model = clone(self.estimator)
         given = {}
         if sample_weight is not None:
@@ -221,7 +220,7 @@ class AbstractPooledBags(BaseEstimator):
     def _rows(self, X: Any) -> FloatArray:
         check_is_fitted(self)
         if not self._rows_are_bags:
-            check_is_no_table(X, owner=type(self).__name__)
+            check_is_no_table(X)
         return self.pooling_._pooled(read_bags(self, X, reset=False))
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -312,7 +311,7 @@ class PooledBagRegressor(RegressorMixin, AbstractPooledBags):
         return self
 
     def _check_targets(self, targets: NDArray[Any]) -> FloatArray:
-        return read_numbers(targets, owner=type(self).__name__)
+        return read_numbers(targets)
 
     def _default(self, targets: NDArray[Any]) -> Any:
         if self.pooling == "statistics":
@@ -381,7 +380,7 @@ class PooledBagClassifier(ClassifierMixin, AbstractPooledBags):
         return self
 
     def _check_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
-        return read_labels(targets, owner=type(self).__name__)
+        return read_labels(targets)
 
     def _default(self, targets: NDArray[Any]) -> Any:
         if self.pooling == "statistics":

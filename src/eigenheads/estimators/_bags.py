@@ -82,8 +82,7 @@ def read_bags(
 
     Sets ``n_features_in_`` when `reset`, and compares with it otherwise.
     """
-    owner = type(estimator).__name__
-    table, lengths = bag_rows(X, owner=owner)
+    table, lengths = bag_rows(X)
     tokens = validate_data(
         estimator,
         table,
@@ -96,53 +95,53 @@ def read_bags(
         lengths = np.ones(len(tokens), dtype=np.int64)
     bags = Bags(tokens, _offsets(lengths))
     if not allow_nan:
-        _check_finite(bags, owner)
+        _check_finite(bags)
     return bags
 
 
-def bag_rows(X: Any, *, owner: str) -> tuple[Any, NDArray[np.int64] | None]:
+def bag_rows(X: Any) -> tuple[Any, NDArray[np.int64] | None]:
     """Return rows and the lengths of bags; None if rows are bags of one token."""
-    X = without_traps("X", X, owner=owner)
+    X = without_traps("X", X)
     n_axes = getattr(X, "ndim", None)
-    check_known_length(X, owner=owner)
-    check_is_no_groupby(X, owner=owner)
+    check_known_length(X)
+    check_is_no_groupby(X)
     if is_frame(X):
-        _check_frame(X, owner)
+        _check_frame(X)
     if isinstance(X, dict) and n_axes is None:  # a sparse array may be a dict
-        fail("X", "a list of bags, or an array", Got("a dict"), owner=owner, hint=_HINT)
+        fail("X", "a list of bags, or an array", Got("a dict"), hint=_HINT)
     if (isinstance(X, list | tuple) and not X) or (n_axes == 3 and not len(X)):
-        fail("X", "at least one bag", Got("none"), owner=owner, hint=_HINT)
+        fail("X", "at least one bag", Got("none"), hint=_HINT)
     if n_axes is not None and n_axes > 3:
         got = Got(f"shape {tuple(X.shape)}")
-        fail("X", "an array of at most three axes", got, owner=owner, hint=_HINT)
+        fail("X", "an array of at most three axes", got, hint=_HINT)
     if n_axes == 3:
-        return _cube(np.asarray(X), owner)
+        return _cube(np.asarray(X))
     if _is_sequence_of_bags(X):
-        arrays = [_as_bag(bag, index, owner) for index, bag in enumerate(X)]
-        _check_widths(arrays, owner)
+        arrays = [_as_bag(bag, index) for index, bag in enumerate(X)]
+        _check_widths(arrays)
         lengths = np.array([len(bag) for bag in arrays], dtype=np.int64)
-        return _with_names(X, np.concatenate(arrays), owner), lengths
+        return _with_names(X, np.concatenate(arrays)), lengths
     if isinstance(X, list | tuple):
-        _check_rows(X, owner)
+        _check_rows(X)
     return X, None
 
 
-def check_known_length(X: Any, *, owner: str) -> None:
+def check_known_length(X: Any) -> None:
     """Raise if `X` is a Dask array that does not know its length."""
     if any(side != side for side in getattr(X, "shape", ())):
         hint = "Call `X.compute_chunk_sizes()` first."
         got = Got("an unknown one")
-        fail("X", "an array of known length", got, owner=owner, hint=hint)
+        fail("X", "an array of known length", got, hint=hint)
 
 
-def check_is_no_groupby(X: object, *, owner: str) -> None:
+def check_is_no_groupby(X: object) -> None:
     """Raise if `X` is a groupby of pandas or polars."""
     if type(X).__name__.endswith("GroupBy"):
         hint = "Use `group_bags(frame, by=...).bags`, or `[bag for _, bag in grouped]`."
-        fail("X", "a list of bags", Got("a groupby"), owner=owner, hint=hint)
+        fail("X", "a list of bags", Got("a groupby"), hint=hint)
 
 
-def check_is_no_table(X: Any, *, owner: str) -> None:
+def check_is_no_table(X: Any) -> None:
     """Raise if `X` is one bag or one long table, for a model fitted to longer bags."""
     if is_frame(X):
         got = Got(f"one DataFrame of shape {tuple(X.shape)}")
@@ -152,10 +151,10 @@ def check_is_no_table(X: Any, *, owner: str) -> None:
         got = Got(f"a list of {len(X)} rows")
     else:
         return
-    fail("X", "a list of bags", got, owner=owner, hint=_ONE_HINT)
+    fail("X", "a list of bags", got, hint=_ONE_HINT)
 
 
-def _check_frame(frame: Any, owner: str) -> None:
+def _check_frame(frame: Any) -> None:
     """Raise if a table has columns that are not numbers."""
     text = [
         str(name)
@@ -167,10 +166,10 @@ def _check_frame(frame: Any, owner: str) -> None:
         hint = (
             "Cut a long table into bags with `group_bags(frame, by=..., target=...)`."
         )
-        fail("X", "a list of bags, or an array", got, owner=owner, hint=hint)
+        fail("X", "a list of bags, or an array", got, hint=hint)
 
 
-def _with_names(bags: Any, rows: NDArray[Any], owner: str) -> Any:
+def _with_names(bags: Any, rows: NDArray[Any]) -> Any:
     """Return the rows as a DataFrame if the bags are DataFrames with equal columns.
 
     scikit-learn then records the names in `fit`, and compares them afterwards.
@@ -181,44 +180,44 @@ def _with_names(bags: Any, rows: NDArray[Any], owner: str) -> Any:
     if len(set(kinds)) > 1:
         other = next(bag for bag in bags if type(bag) is not type(bags[0]))
         got = Got(f"a {type(other).__name__} beside a {type(bags[0]).__name__}")
-        fail("X", "bags of one type", got, owner=owner)
+        fail("X", "bags of one type", got)
     names = list(bags[0].columns)
     for index, bag in enumerate(bags):
         if list(bag.columns) != names:
             got = Got(f"{list(bag.columns)} in bag {index}, {names} in bag 0")
             hint = "Reorder them: `bag[names]`."
-            fail("X", "bags with equal columns", got, owner=owner, hint=hint)
+            fail("X", "bags with equal columns", got, hint=hint)
     names_of = "columns" if hasattr(bags[0], "iloc") else "schema"
     return type(bags[0])(rows, **{names_of: bags[0].columns})
 
 
-def _cube(array: NDArray[Any], owner: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def _cube(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return the rows of an array with three axes, and the lengths of its bags."""
     n_bags, n_tokens, width = array.shape
     if not array.size:
         if not n_tokens:
-            _fail_empty(0, owner=owner)
+            _fail_empty(0)
         got = Got(f"shape {array.shape}")
-        fail("X", "tokens of at least one feature", got, owner=owner, hint=_HINT)
+        fail("X", "tokens of at least one feature", got, hint=_HINT)
     numbers = _numbers(array)
     if numbers is None:
-        fail("X", "bags of numbers", array, owner=owner, hint=_HINT)
+        fail("X", "bags of numbers", array, hint=_HINT)
     return numbers.reshape(-1, width), np.full(n_bags, n_tokens, dtype=np.int64)
 
 
-def _check_rows(rows: Sequence[Any], owner: str) -> None:
+def _check_rows(rows: Sequence[Any]) -> None:
     """Raise if rows are missing, empty, or of several widths."""
     for index, row in enumerate(rows):
         if row is None:
             got = Got(f"None as bag {index}")
-            fail("X", "bags of numbers", got, owner=owner, hint=_HINT)
+            fail("X", "bags of numbers", got, hint=_HINT)
     widths = [len(row) if np.ndim(row) == 1 else -1 for row in rows]
     for index, width in enumerate(widths):
         if width == 0:
-            _fail_empty(index, owner=owner)
+            _fail_empty(index)
         if width != widths[0]:
             got = Got(f"{width} numbers as bag {index}, {widths[0]} as bag 0")
-            fail("X", "bags with two axes", got, owner=owner, hint=_HINT)
+            fail("X", "bags with two axes", got, hint=_HINT)
 
 
 def is_frame(table: Any) -> bool:
@@ -257,8 +256,8 @@ def _n_axes(bag: object) -> int:
     return 1 if isinstance(bag, list | tuple) else 0
 
 
-def _as_bag(bag: Any, index: int, owner: str) -> NDArray[Any]:
-    bag = without_traps(f"X[{index}]", bag, owner=owner)
+def _as_bag(bag: Any, index: int) -> NDArray[Any]:
+    bag = without_traps(f"X[{index}]", bag)
     if issparse(bag):
         bag = bag.toarray()
     try:
@@ -267,12 +266,12 @@ def _as_bag(bag: Any, index: int, owner: str) -> NDArray[Any]:
         array = None
     if array is None or bag is None:
         got = Got(f"{shown(bag)} as bag {index}")
-        fail("X", "bags of numbers", got, owner=owner, hint=_HINT)
+        fail("X", "bags of numbers", got, hint=_HINT)
     if not array.size:
-        _fail_empty(index, owner=owner)
+        _fail_empty(index)
     if array.ndim != 2:
         got = Got(f"shape {array.shape} for bag {index}")
-        fail("X", "bags with two axes", got, owner=owner, hint=_HINT)
+        fail("X", "bags with two axes", got, hint=_HINT)
     return array
 
 
@@ -286,27 +285,21 @@ def _numbers(array: NDArray[Any]) -> NDArray[Any] | None:
         return None
 
 
-def _fail_empty(index: int, *, owner: str) -> None:
+def _fail_empty(index: int) -> None:
     got = Got(f"an empty bag at index {index}")
     hint = "Leave the bag and its target out."
-    fail("X", "bags of at least one token", got, owner=owner, hint=hint)
+    fail("X", "bags of at least one token", got, hint=hint)
 
 
-def _check_widths(arrays: list[NDArray[Any]], owner: str) -> None:
+def _check_widths(arrays: list[NDArray[Any]]) -> None:
     width = arrays[0].shape[1]
     for index, bag in enumerate(arrays):
         if bag.shape[1] != width:
             got = Got(f"{bag.shape[1]} columns in bag {index}, {width} in bag 0")
-            fail(
-                "X",
-                "bags of equal width",
-                got,
-                owner=owner,
-                hint=_HINT,
-            )
+            fail("X", "bags of equal width", got, hint=_HINT)
 
 
-def _check_finite(bags: Bags, owner: str) -> None:
+def _check_finite(bags: Bags) -> None:
     # A finite sum shows that all numbers are finite, without an array of flags.
     with np.errstate(all="ignore"):
         if np.isfinite(bags.tokens.sum(dtype=np.float64)):
@@ -320,7 +313,7 @@ def _check_finite(bags: Bags, owner: str) -> None:
     word = "NaN" if np.isnan(value) else str(value)
     got = Got(f"{word} in bag {bag}, token {row - bags.offsets[bag]}, column {column}")
     hint = "Impute it with `TokenTransformer(SimpleImputer())`, or leave the token out."
-    fail("X", "finite numbers", got, owner=owner, hint=hint)
+    fail("X", "finite numbers", got, hint=hint)
 
 
 def as_given(X: Any, bags: Bags, per_token: NDArray[Any]) -> Any:
@@ -403,17 +396,17 @@ def group_bags(
             contract = "the name of a column, for a DataFrame"
             if name == "by":
                 contract = "one id per row, or the name of a column of a DataFrame"
-            fail(name, contract, column, owner="group_bags")
-        check_choice(name, column, columns, owner="group_bags")
+            fail(name, contract, column)
+        check_choice(name, column, columns)
     given = table[by] if isinstance(by, str) else by
-    ids = check_array_like("by", given, "one id per row", owner="group_bags")
+    ids = check_array_like("by", given, "one id per row")
     rows = _feature_columns(table, columns, features, set(named.values()))
     if np.ndim(rows) != 2:
         contract = "of shape (n_tokens, n_features)"
-        fail("table", contract, np.asarray(rows), owner="group_bags")
+        fail("table", contract, np.asarray(rows))
     if ids.shape != (len(rows),):
         contract = f"one id per row, of shape ({len(rows)},)"
-        fail("by", contract, ids, owner="group_bags")
+        fail("by", contract, ids)
     _check_present("by", ids)
     try:
         # NumPy writes numbers beside texts as texts.
@@ -422,7 +415,7 @@ def group_bags(
             raise TypeError
         unique, first, member = np.unique(ids, return_index=True, return_inverse=True)
     except TypeError:
-        fail("by", "ids of one type", by, owner="group_bags", error=TypeError)
+        fail("by", "ids of one type", by, error=TypeError)
     # The ids are sorted by now; ranks restore the order of their first appearance.
     appearance = np.argsort(first)
     rank = np.empty_like(appearance)
@@ -456,14 +449,14 @@ def _feature_columns(
     if not columns:
         if features is not None:
             contract = "None, unless the table is a DataFrame"
-            fail("features", contract, features, owner="group_bags")
+            fail("features", contract, features)
         contract = "of shape (n_tokens, n_features)"
-        return check_array_like("table", table, contract, owner="group_bags")
+        return check_array_like("table", table, contract)
     if features is not None:
         contract = "a list of names of columns"
-        features = check_items("features", features, contract, owner="group_bags")
+        features = check_items("features", features, contract)
         for name in features:
-            check_choice("features", name, columns, owner="group_bags")
+            check_choice("features", name, columns)
         return table[list(features)]
     # Numbers and booleans; dates have kind "M", durations "m", text "O" or "U".
     chosen = [
@@ -474,7 +467,7 @@ def _feature_columns(
     if not chosen:
         got = Got(f"columns {columns}")
         hint = "Name them with `features`."
-        fail("table", "with columns of numbers", got, owner="group_bags", hint=hint)
+        fail("table", "with columns of numbers", got, hint=hint)
     return table[chosen]
 
 
@@ -488,7 +481,7 @@ def _constant_within(
         if (values != values[0]).any():
             other = values[values != values[0]][0]
             got = Got(f"{shown(values[0])} and {shown(other)} in bag {shown(identity)}")
-            fail(name, "constant within bags", got, owner="group_bags")
+            fail(name, "constant within bags", got)
     return column[[part[0] for part in parts]]
 
 
@@ -499,7 +492,7 @@ def _check_present(name: str, values: NDArray[Any]) -> None:
         word = "None" if given[missing[0]] is None else "NaN"
         got = Got(f"{word} at row {missing[0]}")
         contract = "an id for every row" if name == "by" else "a value for every row"
-        fail(name, contract, got, owner="group_bags")
+        fail(name, contract, got)
 
 
 def _is_missing(identity: object) -> bool:

@@ -17,6 +17,7 @@ from eigenheads._checks import (
     shown,
     without_traps,
 )
+from eigenheads._errors import public_call
 from eigenheads._files import read_arrays, write_arrays
 from eigenheads.estimators._bags import bag_rows, check_known_length
 
@@ -54,11 +55,11 @@ def row_blocks(X: Any, *, n_rows: int | None = None) -> Iterator[NDArray[Any]]:
         return
     step = 65_536
     if n_rows is not None:
-        step = check_count("n_rows", n_rows, owner="row_blocks")
+        step = check_count("n_rows", n_rows)
     if not len(getattr(X, "shape", ())):
         contract = "an array with rows"
-        fail("X", contract, X, owner="row_blocks", error=TypeError)
-    X = without_traps("X", X, owner="row_blocks")
+        fail("X", contract, X, error=TypeError)
+    X = without_traps("X", X)
     for start in range(0, X.shape[0], step):
         yield np.asarray(X[start : start + step])
 
@@ -78,32 +79,32 @@ def is_stream(X: Any, y: Any) -> bool:
     return y is None and is_batches and not hasattr(X, "__array__")
 
 
-def start_stream(X: Any, *, owner: str) -> Iterator[Any]:
+def start_stream(X: Any) -> Iterator[Any]:
     """Return an iterator over the batches of a callable or an iterable, or raise."""
     given = X() if callable(X) else X
     if not isinstance(given, Iterable):
         contract = "batches, or a function that returns an iterator over them"
         got = Got(f"a function that returned {shown(given)}")
-        fail("X", contract, got, owner=owner, error=TypeError)
+        fail("X", contract, got, error=TypeError)
     return iter(given)
 
 
-def read_stream(X: Any, *, owner: str) -> Iterator[Batch]:
+def read_stream(X: Any) -> Iterator[Batch]:
     """Yield the batches of a callable, an iterable or an iterator, or raise."""
-    for index, batch in enumerate(start_stream(X, owner=owner)):
+    for index, batch in enumerate(start_stream(X)):
         if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
             got = Got(f"a {type(batch).__name__} as batch {index}")
             contract = "batches (bags, targets) or (bags, targets, weights)"
-            fail("X", contract, got, owner=owner)
+            fail("X", contract, got)
         yield tuple(batch)
 
 
-def batches_of_rows(X: Any, *, owner: str) -> Iterator[Any]:
+def batches_of_rows(X: Any) -> Iterator[Any]:
     """Yield the batches of a stream of rows one after the other; else `X` itself."""
     if is_dask(X):
         yield from row_blocks(X)
     elif is_stream(X, None):
-        yield from start_stream(X, owner=owner)
+        yield from start_stream(X)
     else:
         yield X
 
@@ -115,9 +116,8 @@ class RowBatches:
     folder while this is open.
     """
 
-    def __init__(self, X: Any, *, owner: str) -> None:
+    def __init__(self, X: Any) -> None:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._owner = owner
         self._paths: list[Path] = []
         self._source = X
         if not is_dask(X) and not callable(X) and iter(X) is X:
@@ -132,7 +132,7 @@ class RowBatches:
         for index, rows in enumerate(arrays):
             self._paths.append(folder / f"{index}.safetensors")
             given = rows.toarray() if issparse(rows) else rows
-            dense = plain_array("X", given, owner=self._owner)
+            dense = plain_array("X", given)
             write_arrays(self._paths[-1], {"rows": dense})
 
     def __enter__(self) -> "RowBatches":
@@ -145,7 +145,7 @@ class RowBatches:
     def __iter__(self) -> Iterator[Any]:
         """Yield the arrays, one in memory at a time."""
         if self._folder is None:
-            yield from batches_of_rows(self._source, owner=self._owner)
+            yield from batches_of_rows(self._source)
         for path in self._paths:
             yield read_arrays(path)["rows"]
 
@@ -157,11 +157,10 @@ class Batches:
     folder while this is open.
     """
 
-    def __init__(self, X: Any, y: Any, sample_weight: Any, *, owner: str) -> None:
+    def __init__(self, X: Any, y: Any, sample_weight: Any) -> None:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._owner = owner
         if is_dask(X):
-            self._pass: Pass = lambda: _dask_batches(X, y, sample_weight, owner)
+            self._pass: Pass = lambda: _dask_batches(X, y, sample_weight)
         elif not callable(X) and iter(X) is X:
             self._folder = tempfile.TemporaryDirectory(prefix="eigenheads-")
             try:
@@ -170,7 +169,7 @@ class Batches:
                 self._folder.cleanup()
                 raise
         else:
-            self._pass = lambda: read_stream(X, owner=owner)
+            self._pass = lambda: read_stream(X)
 
     def __enter__(self) -> "Batches":
         return self
@@ -187,25 +186,27 @@ class Batches:
     def _spool(self, batches: Iterator[Batch]) -> Pass:
         """Write the batches of an iterator to files; return their reader."""
         folder = Path(self._folder.name)  # type: ignore[union-attr]
-        self._pass = lambda: read_stream(batches, owner=self._owner)
+        self._pass = lambda: read_stream(batches)
         paths = []
         for index, (bags, targets, weights) in enumerate(self):
             paths.append(folder / f"{index}.safetensors")
-            _write_batch(paths[-1], bags, targets, weights, owner=self._owner)
+            _write_batch(paths[-1], bags, targets, weights)
         return lambda: map(_read_batch, paths)
 
 
-def _dask_batches(X: Any, y: Any, sample_weight: Any, owner: str) -> Iterator[Batch]:
+def _dask_batches(X: Any, y: Any, sample_weight: Any) -> Iterator[Batch]:
     if y is None:
-        raise ValueError(f"{owner} requires y to be passed, but the target y is None.")
-    check_known_length(X, owner=owner)
-    targets = plain_array("y", y, owner=owner)
+        raise ValueError(
+            f"{public_call()} requires y to be passed, but the target y is None."
+        )
+    check_known_length(X)
+    targets = plain_array("y", y)
     weights = None
     if sample_weight is not None:
-        weights = plain_array("sample_weight", sample_weight, owner=owner)
+        weights = plain_array("sample_weight", sample_weight)
     if targets.shape[:1] != X.shape[:1]:
         got = Got(f"{len(targets)} targets for {X.shape[0]} bags")
-        fail("y", "one target per bag", got, owner=owner)
+        fail("y", "one target per bag", got)
     start = 0
     for block in row_blocks(X):
         rows = slice(start, start + len(block))
@@ -213,32 +214,30 @@ def _dask_batches(X: Any, y: Any, sample_weight: Any, owner: str) -> Iterator[Ba
         start = rows.stop
 
 
-def plain_array(name: str, value: Any, *, owner: str) -> NDArray[Any]:
+def plain_array(name: str, value: Any) -> NDArray[Any]:
     """Return an array of numbers or texts, without a mask; raise if there is none."""
-    array = np.asarray(without_traps(name, value, owner=owner))
+    array = np.asarray(without_traps(name, value))
     if array.dtype == object:  # numbers and texts find their own type
         try:
             array = np.array(array.tolist())
         except ValueError:  # of several lengths
             array = np.array(None)
     if array.dtype.kind not in "biufSU":
-        fail(name, "an array of numbers or texts", value, owner=owner)
+        fail(name, "an array of numbers or texts", value)
     return array
 
 
-def _write_batch(
-    path: Path, bags: Any, targets: Any, weights: Any, *, owner: str
-) -> None:
+def _write_batch(path: Path, bags: Any, targets: Any, weights: Any) -> None:
     """Write one batch; bags of any lengths as one table and their lengths."""
-    rows, lengths = bag_rows(bags, owner=owner)
+    rows, lengths = bag_rows(bags)
     named = {
-        "tokens": plain_array("X", rows, owner=owner),
-        "targets": plain_array("y", targets, owner=owner),
+        "tokens": plain_array("X", rows),
+        "targets": plain_array("y", targets),
     }
     if lengths is not None:
         named["lengths"] = lengths
     if weights is not None:
-        named["weights"] = plain_array("sample_weight", weights, owner=owner)
+        named["weights"] = plain_array("sample_weight", weights)
     write_arrays(path, named)
 
 

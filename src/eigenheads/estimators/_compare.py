@@ -43,7 +43,6 @@ from eigenheads.estimators._location._targets import read_targets
 
 _N_SPLITS, _N_REPEATS = 5, 2
 _LEVEL = 0.95
-_OWNER = "compare_bag_estimators"
 
 
 @dataclass(frozen=True)
@@ -218,17 +217,17 @@ def compare_bag_estimators(
     may_impute = any(map(_has_steps, named.values()))
     read = read_bags(_Reader(), bags, reset=True, allow_nan=may_impute)
     given = bags if is_frame(bags) else list(bags)
-    targets = read_targets(y, read, owner=_OWNER)
+    targets = read_targets(y, read)
     are_numbers = type_of_target(targets).startswith("continuous")
     named = named or dict(bag_estimators(is_classifier=not are_numbers))
     # Whole numbers are classes only for classifiers.
     is_classified = not are_numbers and not all(map(is_regressor, named.values()))
     reference = next(iter(named)) if reference is None else reference
-    check_choice("reference", reference, list(named), owner=_OWNER)
+    check_choice("reference", reference, list(named))
     if groups is not None:
-        groups = check_array_like("groups", groups, "one group per bag", owner=_OWNER)
+        groups = check_array_like("groups", groups, "one group per bag")
         if groups.shape != targets.shape:
-            fail("groups", "one group per bag", groups, owner=_OWNER)
+            fail("groups", "one group per bag", groups)
     splitter = bag_folds(cv, targets, groups, is_classifier=is_classified)
     if scoring is None and is_classified:
         scoring = "roc_auc" if len(np.unique(targets)) == 2 else "accuracy"
@@ -265,19 +264,19 @@ def compare_bag_estimators(
 
 
 class _Reader(BaseEstimator):
-    """Bears the name of the function in errors about bags."""
+    """Bears the name of the function in scikit-learn's errors about bags."""
 
 
-_Reader.__name__ = _OWNER
+_Reader.__name__ = "compare_bag_estimators"
 
 
 def _named(estimators: Any) -> dict[str, Any]:
     """Return estimators by name; none for None."""
     if estimators is None:
         return {}
-    named = dict(check_instance("estimators", estimators, dict, owner=_OWNER))
+    named = dict(check_instance("estimators", estimators, dict))
     if not named or not all(hasattr(one, "fit") for one in named.values()):
-        fail("estimators", "at least one estimator by name", estimators, owner=_OWNER)
+        fail("estimators", "at least one estimator by name", estimators)
     return named
 
 
@@ -301,11 +300,11 @@ def bag_folds(
     """
     if hasattr(cv, "get_n_splits"):
         if not cv.get_n_splits(targets, targets, groups):
-            fail("cv", "at least one split", cv, owner=_OWNER)
+            fail("cv", "at least one split", cv)
         return cv
     if cv is not None and not isinstance(cv, Integral):
         contract = "an integer, a splitter of scikit-learn, or None"
-        fail("cv", contract, cv, owner=_OWNER, error=TypeError)
+        fail("cv", contract, cv, error=TypeError)
     units = np.arange(len(targets)) if groups is None else np.asarray(groups)
     classes = targets if is_classifier else np.zeros(len(targets))
     sizes = [len(np.unique(units[classes == label])) for label in np.unique(classes)]
@@ -313,7 +312,7 @@ def bag_folds(
         n_splits = max(2, min(n_splits, *sizes))
     else:
         n_repeats = 1
-        n_splits = check_count("cv", cv, owner=_OWNER, minimum=2, maximum=max(sizes))
+        n_splits = check_count("cv", cv, minimum=2, maximum=max(sizes))
     if groups is not None:
         of_groups = StratifiedGroupKFold if is_classifier else GroupKFold
         return of_groups(n_splits, shuffle=True, random_state=0)

@@ -47,10 +47,10 @@ _WIDEST_QUADRATIC = 100
 
 def read_rows(X: Any) -> NDArray[Any]:
     """Return tokens as rows of finite numbers, in single precision if they were."""
-    rows = check_finite_array("X", X, owner="RBFFeatures")
+    rows = check_finite_array("X", X)
     if rows.ndim != 2 or not rows.size:
         got = Got(f"shape {rows.shape}")
-        fail("X", "rows of features, an array of two axes", got, owner="RBFFeatures")
+        fail("X", "rows of features, an array of two axes", got)
     return np.asarray(X) if getattr(X, "dtype", None) == np.float32 else rows
 
 
@@ -102,11 +102,9 @@ class RBFFeatures(TransformerMixin, BaseEstimator):
             The fitted transformer.
         """
         del y
-        n_components = check_count(
-            "n_components", self.n_components, owner="RBFFeatures"
-        )
+        n_components = check_count("n_components", self.n_components)
         if self.gamma is not None:
-            check_positive("gamma", self.gamma, owner="RBFFeatures")
+            check_positive("gamma", self.gamma)
         X = read_rows(X)
         self.scaler_ = StandardScaler().fit(X)
         rows = self.scaler_.transform(X)
@@ -135,7 +133,7 @@ class RBFFeatures(TransformerMixin, BaseEstimator):
         X = read_rows(X)
         if X.shape[1] != self.scaler_.n_features_in_:
             contract = f"rows of {self.scaler_.n_features_in_} features, as in `fit`"
-            fail("X", contract, Got(f"shape {X.shape}"), owner="RBFFeatures")
+            fail("X", contract, Got(f"shape {X.shape}"))
         return self._mapped(X, X.dtype if X.dtype == np.float32 else np.float64)
 
     def _mapped(self, X: NDArray[Any], dtype: Any) -> NDArray[Any]:
@@ -235,20 +233,18 @@ def _normal_scores(ranks: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(ndtri(np.clip(ranks, 1e-7, 1 - 1e-7)))
 
 
-def check_feature_map(feature_map: Any, *, owner: str) -> None:
+def check_feature_map(feature_map: Any) -> None:
     """Raise unless this is None, the name of a map, or a transformer."""
     if feature_map is None or hasattr(feature_map, "transform"):
         return
     if isinstance(feature_map, str):
-        check_choice("feature_map", feature_map, FEATURE_MAPS, owner=owner)
+        check_choice("feature_map", feature_map, FEATURE_MAPS)
         return
     contract = f"None, one of {FEATURE_MAPS}, or a transformer"
-    fail("feature_map", contract, feature_map, owner=owner)
+    fail("feature_map", contract, feature_map)
 
 
-def fit_feature_map(
-    feature_map: Any, tokens: NDArray[Any], *, owner: str
-) -> FittedFeatureMap:
+def fit_feature_map(feature_map: Any, tokens: NDArray[Any]) -> FittedFeatureMap:
     """Return the map, fitted to the tokens."""
     if not isinstance(feature_map, str):
         return FittedFeatureMap(clone(feature_map), tokens)
@@ -256,7 +252,7 @@ def fit_feature_map(
     if feature_map == "quadratic" and d > _WIDEST_QUADRATIC:
         hint = 'Use `feature_map="rbf"`, or reduce the features first.'
         contract = f"at most {_WIDEST_QUADRATIC} features wide for the quadratic map"
-        fail("X", contract, Got(f"{d} features"), owner=owner, hint=hint)
+        fail("X", contract, Got(f"{d} features"), hint=hint)
     # Ranks have no unit. The normal output of the transformer and the bins merge values
     # that differ by less than 1e-7 and 1e-8.
     ranks = QuantileTransformer(

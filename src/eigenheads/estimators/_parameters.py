@@ -18,43 +18,43 @@ from eigenheads._checks import (
 from eigenheads._typing import FloatArray
 
 
-def check_verbose(value: object, *, owner: str) -> None:
+def check_verbose(value: object) -> None:
     """Raise unless this is True, False, or an integer >= 0.
 
     Examples
     --------
-    >>> check_verbose(1, owner="RobustPCA")
+    >>> check_verbose(1)
     """
     is_whole = isinstance(value, Integral | np.bool_)
     if not is_whole or value < 0:  # type: ignore[operator]
-        fail("verbose", "True, False or an integer >= 0", value, owner=owner)
+        fail("verbose", "True, False or an integer >= 0", value)
 
 
-def random_source(random_state: Any, *, owner: str) -> np.random.RandomState:
+def random_source(random_state: Any) -> np.random.RandomState:
     """Return the generator that a `random_state` stands for, or raise.
 
     Examples
     --------
-    >>> random_source(0, owner="RobustPCA").randint(10)
+    >>> random_source(0).randint(10)
     5
     """
     try:
         return check_random_state(random_state)
     except (ValueError, TypeError):
         contract = "None, an integer from 0 to 2**32 - 1, or a RandomState"
-        fail("random_state", contract, random_state, owner=owner)
+        fail("random_state", contract, random_state)
 
 
-def check_has_fit(name: str, value: Any, *, owner: str) -> None:
+def check_has_fit(name: str, value: Any) -> None:
     """Raise unless this is an estimator.
 
     Examples
     --------
     >>> from sklearn.linear_model import Ridge
-    >>> check_has_fit("estimator", Ridge(), owner="PooledBagRegressor")
+    >>> check_has_fit("estimator", Ridge())
     """
     if not hasattr(value, "fit") or isinstance(value, type):
-        fail(name, "an estimator", value, owner=owner, error=TypeError)
+        fail(name, "an estimator", value, error=TypeError)
 
 
 # --- Weights of rows -----------------------------------------------------------------
@@ -64,7 +64,7 @@ def check_has_fit(name: str, value: Any, *, owner: str) -> None:
 _MOST_REPEATED = 8
 
 
-def read_row_weights(sample_weight: Any, n: int, *, owner: str) -> FloatArray | None:
+def read_row_weights(sample_weight: Any, n: int) -> FloatArray | None:
     """Return the weights of `n` rows in double precision; None if all are equal.
 
     Parameters
@@ -73,24 +73,22 @@ def read_row_weights(sample_weight: Any, n: int, *, owner: str) -> FloatArray | 
         None, or `n` numbers that are not negative, at least one of them positive.
     n
         Number of rows.
-    owner
-        Name of the estimator, for errors.
     """
     if sample_weight is None:
         return None
-    sample_weight = without_traps("sample_weight", sample_weight, owner=owner)
+    sample_weight = without_traps("sample_weight", sample_weight)
     try:
         weights = np.asarray(sample_weight, dtype=np.float64)
     except (TypeError, ValueError):
-        fail("sample_weight", "numbers", sample_weight, owner=owner)
+        fail("sample_weight", "numbers", sample_weight)
     if weights.shape != (n,):
         contract = f"of shape ({n},), one weight per row"
-        fail("sample_weight", contract, Got(weights.shape), owner=owner)
+        fail("sample_weight", contract, Got(weights.shape))
     if not (np.isfinite(weights).all() and (weights >= 0).all()):
-        fail("sample_weight", "finite numbers >= 0", sample_weight, owner=owner)
+        fail("sample_weight", "finite numbers >= 0", sample_weight)
     if not weights.any():
         contract = "numbers of which at least one is not zero"
-        fail("sample_weight", contract, Got("zeros"), owner=owner)
+        fail("sample_weight", contract, Got("zeros"))
     return weights
 
 

@@ -306,12 +306,11 @@ class RobustPCA(RobustCodes):
         self._check_parameters()
         data = self._read(X, reset=True)
         self._check_n_components(min(data.shape))
-        owner = type(self).__name__
-        weights = read_row_weights(sample_weight, len(data), owner=owner)
+        weights = read_row_weights(sample_weight, len(data))
         used = np.ones(len(data), dtype=bool) if weights is None else weights > 0
         if used.sum() < 2:
             got = Got(f"{used.sum()} positive weights")
-            fail("sample_weight", "at least 2 positive weights", got, owner=owner)
+            fail("sample_weight", "at least 2 positive weights", got)
         if self.errors == "rows":
             # Many outlying rows would attract components, so the first fit is to the
             # central rows. It then decides about all.
@@ -419,22 +418,21 @@ class RobustPCA(RobustCodes):
             )
 
     def _check_n_components(self, largest: int) -> None:
-        owner, value = type(self).__name__, self.n_components
+        value = self.n_components
         if value is None or (isinstance(value, str) and value == "auto"):
             return
         is_share = isinstance(value, float | np.floating) and 0 < value < 1
         if not is_share:
             hint = 'A number between 0 and 1 is a share of the variance; also "auto".'
-            check_count("n_components", value, owner=owner, maximum=largest, hint=hint)
+            check_count("n_components", value, maximum=largest, hint=hint)
 
     def _check_parameters(self) -> None:
-        owner = type(self).__name__
         for name in ("sparsity", "tol"):
             value = getattr(self, name)
             if not (isinstance(value, str) and value == "auto"):
-                check_positive(name, value, owner=owner)
+                check_positive(name, value)
         if not (isinstance(self.noise, str) and self.noise == "auto"):
-            check_number("noise", self.noise, owner=owner, minimum=0.0)
-        check_choice("errors", self.errors, ("entries", "rows"), owner=owner)
-        check_count("max_iter", self.max_iter, owner=owner)
-        check_verbose(self.verbose, owner=owner)
+            check_number("noise", self.noise, minimum=0.0)
+        check_choice("errors", self.errors, ("entries", "rows"))
+        check_count("max_iter", self.max_iter)
+        check_verbose(self.verbose)

@@ -132,11 +132,11 @@ class RobustCodes(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             ``X @ components_ + mean_``.
         """
         check_is_fitted(self)
-        X = without_traps("X", X, owner=type(self).__name__)
+        X = without_traps("X", X)
         codes = check_array(X, dtype=[np.float64, np.float32], ensure_min_features=0)
         if codes.shape[1] != self.n_components_:
             contract = f"codes of shape (n_samples, {self.n_components_})"
-            fail("X", contract, Got(codes.shape), owner=type(self).__name__)
+            fail("X", contract, Got(codes.shape))
         return codes @ self.components_ + self.mean_
 
     @property
@@ -180,7 +180,7 @@ class RobustCodes(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return codes.astype(rows.dtype), sparse.astype(rows.dtype)
 
     def _read(self, X: Any, *, reset: bool) -> NDArray[np.floating]:
-        X = without_traps("X", X, owner=type(self).__name__)
+        X = without_traps("X", X)
         data: NDArray[np.floating] = validate_data(
             self,
             X.toarray() if issparse(X) else X,
@@ -193,9 +193,9 @@ class RobustCodes(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             empty = np.flatnonzero(np.isnan(data).all(axis=0))
             if len(empty):
                 got = Got(f"no value at all in column {empty[0]}")
-                owner, hint = type(self).__name__, "Drop such columns."
+                hint = "Drop such columns."
                 contract = "data with a value in every column"
-                fail("X", contract, got, owner=owner, hint=hint)
+                fail("X", contract, got, hint=hint)
         return data
 
     def _tolerances(self) -> tuple[float, float | None]:

@@ -251,14 +251,14 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             The fitted estimator.
         """
         bags = self._read(X, reset=True)
-        check_largest("X", bags.tokens, owner=type(self).__name__)
-        weights = read_row_weights(sample_weight, len(bags), owner=type(self).__name__)
+        check_largest("X", bags.tokens)
+        weights = read_row_weights(sample_weight, len(bags))
         tokens = bags.tokens
         if weights is not None:
             weights = np.repeat(weights, bags.lengths)
             tokens, weights = tokens[weights > 0], weights[weights > 0]
         self._check_parameters(*tokens.shape)
-        random = random_source(self.random_state, owner=type(self).__name__)
+        random = random_source(self.random_state)
         rate = float(self.false_positive_rate)
         fitted, held, held_weights = tokens, tokens, weights
         if self.calibration == "conformal":
@@ -330,7 +330,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         if isinstance(answer, list) and container != "default":
             contract, hint = "rows of tokens", "Bags have no such output."
             got = Got(f"bags with `set_output(transform={container!r})`")
-            fail("X", contract, got, owner=type(self).__name__, hint=hint)
+            fail("X", contract, got, hint=hint)
         return answer
 
     def score_samples(self, X: Any) -> Any:
@@ -448,25 +448,22 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             )
 
     def _check_parameters(self, n: int, d: int) -> None:
-        owner = type(self).__name__
         hint = f"The tokens have n_features={d}."
         if not (isinstance(self.n_components, str) and self.n_components == "auto"):
-            check_count(
-                "n_components", self.n_components, owner=owner, maximum=d, hint=hint
-            )
+            check_count("n_components", self.n_components, maximum=d, hint=hint)
         if n < 2:
             got = Got(f"n_samples={n}" if n else "no token of positive weight")
-            fail("X", "at least 2 tokens", got, owner=owner)
+            fail("X", "at least 2 tokens", got)
         if self.inverse_temperature is not None:
-            check_positive("inverse_temperature", self.inverse_temperature, owner=owner)
+            check_positive("inverse_temperature", self.inverse_temperature)
         if not isinstance(self.whiten, bool | np.bool_):
-            fail("whiten", "True or False", self.whiten, owner=owner)
-        check_count("n_tokens", self.n_tokens, owner=owner, minimum=2)
+            fail("whiten", "True or False", self.whiten)
+        check_count("n_tokens", self.n_tokens, minimum=2)
         rate = self.false_positive_rate
-        if check_positive("false_positive_rate", rate, owner=owner) >= 1:
-            fail("false_positive_rate", "a number below 1", rate, owner=owner)
-        check_choice("calibration", self.calibration, _CALIBRATIONS, owner=owner)
-        check_verbose(self.verbose, owner=owner)
-        check_count("n_starts", self.n_starts, owner=owner)
-        check_count("max_iter", self.max_iter, owner=owner)
-        check_positive("tol", self.tol, owner=owner)
+        if check_positive("false_positive_rate", rate) >= 1:
+            fail("false_positive_rate", "a number below 1", rate)
+        check_choice("calibration", self.calibration, _CALIBRATIONS)
+        check_verbose(self.verbose)
+        check_count("n_starts", self.n_starts)
+        check_count("max_iter", self.max_iter)
+        check_positive("tol", self.tol)

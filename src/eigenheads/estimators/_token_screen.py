@@ -23,7 +23,6 @@ from eigenheads.functional._screening import (
     unchecked_distances,
 )
 
-_OWNER = "TokenScreen"
 _ROWS = 256  # rows per block, where all are in memory
 _FEWEST = 20  # rows on either side of the split
 # Positions whose tokens hardly vary between inputs are class tokens or registers.
@@ -134,7 +133,7 @@ class TokenScreen(BaseEstimator):
         """
         self._check_parameters()
         contract = "a function that returns blocks of tokens"
-        check_callable("blocks", blocks, contract, owner=_OWNER)
+        check_callable("blocks", blocks, contract)
         # Pass 1: the mean of each position, and the covariance of tokens around it.
         n_fit, n_held, total, squares = 0, 0, None, None
         for rows, held in self._split(blocks):
@@ -144,17 +143,17 @@ class TokenScreen(BaseEstimator):
             squares = flat.T @ flat + (0.0 if squares is None else squares)
         if n_fit < _FEWEST or total is None or squares is None:
             contract = f"at least {_FEWEST} sequences to fit, and as many held out"
-            fail("X", contract, Got(f"{n_fit} to fit"), owner=_OWNER)
+            fail("X", contract, Got(f"{n_fit} to fit"))
         if n_held < _FEWEST:
             contract = f"at least {_FEWEST} sequences held out"
-            fail("X", contract, Got(f"{n_held}"), owner=_OWNER)
+            fail("X", contract, Got(f"{n_held}"))
         n_tokens, width = total.shape
         self.mean_ = total / n_fit
         covariance = squares / (n_fit * n_tokens) - self.mean_.T @ self.mean_ / n_tokens
         if not np.isfinite(covariance).all() or not covariance.any():
             contract = "tokens that vary, and whose squares are finite"
             got = Got("a covariance that is zero or overflows")
-            fail("X", contract, got, owner=_OWNER)
+            fail("X", contract, got)
         values, vectors = np.linalg.eigh(covariance)
         r = min(int(self.n_components), width)
         top = np.maximum(values[-r:], _CONSTANT * max(values[-1], 1e-300))
@@ -244,7 +243,7 @@ class TokenScreen(BaseEstimator):
         tokens = _read(X)
         if tokens.shape[1:] != self.mean_.shape:
             contract = f"of shape (n_samples, {', '.join(map(str, self.mean_.shape))})"
-            fail("X", contract, Got(tokens.shape), owner=_OWNER)
+            fail("X", contract, Got(tokens.shape))
         return self._coordinates(tokens)
 
     def _coordinates(self, tokens: FloatArray) -> FloatArray:
@@ -257,7 +256,7 @@ class TokenScreen(BaseEstimator):
         given = blocks()
         if not isinstance(given, Iterable):
             contract = "a function that returns an iterable of arrays"
-            fail("blocks", contract, given, owner=_OWNER, error=TypeError)
+            fail("blocks", contract, given, error=TypeError)
         for block in given:
             rows = _read(block)
             index = np.arange(first, first + len(rows))
@@ -268,11 +267,11 @@ class TokenScreen(BaseEstimator):
             yield rows[~held], rows[held]
 
     def _check_parameters(self) -> None:
-        check_count("n_components", self.n_components, owner=_OWNER)
+        check_count("n_components", self.n_components)
         for name in ("false_flag_rate", "held_out", "max_share"):
             value = getattr(self, name)
-            check_number(name, value, owner=_OWNER, minimum=1e-6, maximum=1 - 1e-6)
-        check_number("ridge", self.ridge, owner=_OWNER, minimum=1e-9)
+            check_number(name, value, minimum=1e-6, maximum=1 - 1e-6)
+        check_number("ridge", self.ridge, minimum=1e-9)
 
     def __sklearn_tags__(self) -> Any:
         tags: Any = super().__sklearn_tags__()
@@ -306,8 +305,8 @@ def upper_quantile(blocks: Iterable[FloatArray], level: float, n: int) -> FloatA
 
 
 def _read(X: ArrayLike) -> FloatArray:
-    tokens = check_finite_array("X", X, owner=_OWNER)
+    tokens = check_finite_array("X", X)
     if tokens.ndim != 3 or 0 in tokens.shape:
         contract = "of shape (n_samples, n_tokens, n_features), without empty axes"
-        fail("X", contract, Got(tokens.shape), owner=_OWNER)
+        fail("X", contract, Got(tokens.shape))
     return tokens

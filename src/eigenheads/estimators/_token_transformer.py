@@ -33,10 +33,10 @@ from eigenheads.estimators._parameters import check_has_fit
 
 def check_feature_names(names: object) -> None:
     """Raise unless names of features are texts, or None."""
-    owner, contract = "TokenTransformer", "names of features, or None"
+    contract = "names of features, or None"
     if names is not None:
-        for one in check_items("input_features", names, contract, owner=owner):
-            check_text("input_features", one, owner=owner)
+        for one in check_items("input_features", names, contract):
+            check_text("input_features", one)
 
 
 class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):  # type: ignore[call-arg]
@@ -120,9 +120,8 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
         self : object
             The fitted transformer.
         """
-        owner = type(self).__name__
-        check_has_fit("transformer", self.transformer, owner=owner)
-        check_is_no_groupby(X, owner=owner)
+        check_has_fit("transformer", self.transformer)
+        check_is_no_groupby(X)
         transformer = clone(self.transformer)
         if is_stream(X, y):
             self.transformer_ = self._fit_batches(transformer, X)
@@ -177,7 +176,7 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
             Transformed bags.
         """
         check_is_fitted(self)
-        check_is_no_groupby(X, owner=type(self).__name__)
+        check_is_no_groupby(X)
         if is_dask(X):
             blocks = [self.transform(block) for block in row_blocks(X)]
             return list(chain(*blocks)) if X.ndim == 3 else np.concatenate(blocks)
@@ -190,8 +189,7 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
         split = as_given(X, bags, np.asarray(transformed))
         if (self._output or get_config()["transform_output"]) != "pandas":
             return split
-        owner = type(self).__name__
-        frame = require("pandas", "pandas", extra="frame", owner=owner).DataFrame
+        frame = require("pandas", "pandas", extra="frame").DataFrame
         names = list(self.get_feature_names_out())
         if not isinstance(split, list):
             return frame(split, columns=names)
@@ -200,7 +198,7 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
     def _batches(self, X: Any) -> Iterator[Batch]:
         if is_dask(X):
             return ((block,) for block in row_blocks(X))
-        return read_stream(X, owner=type(self).__name__)
+        return read_stream(X)
 
     def _transformed_batches(self, X: Any) -> Iterator[Batch]:
         for bags, *rest in self._batches(X):
@@ -220,8 +218,7 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
             The transformer.
         """
         if transform is not None:
-            owner = type(self).__name__
-            check_choice("transform", transform, ("default", "pandas"), owner=owner)
+            check_choice("transform", transform, ("default", "pandas"))
             self._output = transform
         return self
 

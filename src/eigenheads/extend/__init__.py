@@ -21,7 +21,13 @@ from eigenheads._checks import (
     fail,
     shown,
 )
-from eigenheads._errors import UsageError, UsageRuntimeError
+from eigenheads._errors import (
+    UsageError,
+    UsageRuntimeError,
+    call_as,
+    for_workers,
+    public_call,
+)
 from eigenheads._extras import how_to_get, missing, require
 from eigenheads._files import (
     MAX_ARRAYS,
@@ -58,6 +64,7 @@ __all__ = [
     "advance",
     "arrays_digest",
     "blocks",
+    "call_as",
     "check_callable",
     "check_choice",
     "check_count",
@@ -74,6 +81,7 @@ __all__ = [
     "check_text",
     "escape_controls",
     "fail",
+    "for_workers",
     "format_number",
     "how_to_get",
     "html_table",
@@ -81,6 +89,7 @@ __all__ = [
     "is_notebook",
     "missing",
     "n_threads",
+    "public_call",
     "read_arrays",
     "remove_leftovers",
     "reporting",

@@ -94,12 +94,11 @@ def kernel_pca(
     >>> bool(cloud.eigenvalues[0] <= cloud.trace <= 1)
     True
     """
-    owner = "kernel_pca"
-    xp = check_floats(owner, keys=keys)
+    xp = check_floats(keys=keys)
     n, d = keys.shape[-2:]
     if n < 2:
-        fail("keys", "two rows or more", Got(tuple(keys.shape)), owner=owner)
-    c = d**-0.5 if scale is None else check_positive("scale", scale, owner=owner)
+        fail("keys", "two rows or more", Got(tuple(keys.shape)))
+    c = d**-0.5 if scale is None else check_positive("scale", scale)
     logs, plain = feature_gram(keys, c)
     gram = centred_gram(plain)
     # Eigenvalues come in increasing order, and rounding may make zeros negative.
@@ -176,12 +175,9 @@ def kernel_pca_values(
     >>> kernel_pca_values(cloud, 3).shape
     (2, 3)
     """
-    owner = "kernel_pca_values"
-    check_instance("cloud", cloud, KernelPCA, owner=owner)
-    n_components = check_count(
-        "n_components", n_components, owner=owner, maximum=_MAX_COMPONENTS
-    )
-    check_flag("unit_axes", unit_axes, owner=owner)
+    check_instance("cloud", cloud, KernelPCA)
+    n_components = check_count("n_components", n_components, maximum=_MAX_COMPONENTS)
+    check_flag("unit_axes", unit_axes)
     xp = array_namespace(cloud.gram)
     n = cloud.gram.shape[-1]
     kept = min(n_components, n)
@@ -255,19 +251,18 @@ def log_feature_norms(
     >>> log_feature_norms(zero, zero).round(4)  # (1/2)² each
     array([[-1.3863, -1.3863]])
     """
-    owner = "log_feature_norms"
-    xp = check_floats(owner, queries=queries, keys=keys)
+    xp = check_floats(queries=queries, keys=keys)
     d = keys.shape[-1]
-    c = d**-0.5 if scale is None else check_positive("scale", scale, owner=owner)
+    c = d**-0.5 if scale is None else check_positive("scale", scale)
     # Batch axes fit if they are equal or if one of them is 1.
     pairs = zip(reversed(queries.shape[:-2]), reversed(keys.shape[:-2]), strict=False)
     if queries.shape[-1] != d or any(
         1 not in pair and len({*pair}) > 1 for pair in pairs
     ):
         contract = f"of a shape that fits that of `keys`, {tuple(keys.shape)}"
-        fail("queries", contract, Got(tuple(queries.shape)), owner=owner)
-    check_flag("is_causal", is_causal, owner=owner)
-    if check_flag("standardize", standardize, owner=owner):
+        fail("queries", contract, Got(tuple(queries.shape)))
+    check_flag("is_causal", is_causal)
+    if check_flag("standardize", standardize):
         queries, keys = _standardized(xp, queries), _standardized(xp, keys)
     scores = attention_scores(xp, queries, keys, c, is_causal)
     own = xp.sum(queries * queries, axis=-1)
@@ -308,22 +303,22 @@ def attention_scores(
     return xp.where(seen > 0, scores, xp.full_like(scores, -xp.inf))
 
 
-def check_floats(owner: str, **arrays: Any) -> Any:
+def check_floats(**arrays: Any) -> Any:
     """Return the arrays' library, or raise unless they are floats (..., n, d)."""
-    xp = check_float_arrays(owner, **arrays)
+    xp = check_float_arrays(**arrays)
     for name, array in arrays.items():
         if array.ndim < 2 or 0 in array.shape:
             contract = "an array of shape (..., n, d) without empty axes"
-            fail(name, contract, Got(tuple(array.shape)), owner=owner)
+            fail(name, contract, Got(tuple(array.shape)))
         if array.dtype.itemsize not in (4, 8):
             got = Got(f"dtype {array.dtype}")
             hint = "Call .float()." if is_torch_array(array) else ""
-            fail(name, "of 32 or 64 bits", got, owner=owner, hint=hint)
+            fail(name, "of 32 or 64 bits", got, hint=hint)
         if array.dtype.itemsize > 8 or (
             not is_torch_array(array) and array.dtype.itemsize < 4
         ):
             got = Got(f"dtype {array.dtype}")
-            fail(name, "of 32 or 64 bits", got, owner=owner, error=TypeError)
+            fail(name, "of 32 or 64 bits", got, error=TypeError)
     return xp
 
 
@@ -373,12 +368,12 @@ def kernel_coefficients(
     >>> round(abs(float(cosine)), 6)
     1.0
     """
-    check_instance("cloud", cloud, KernelPCA, owner="kernel_coefficients")
-    xp = check_floats("kernel_coefficients", values=values, cloud=cloud.gram)
+    check_instance("cloud", cloud, KernelPCA)
+    xp = check_floats(values=values, cloud=cloud.gram)
     if values.shape[-2] != cloud.gram.shape[-1]:
         contract = f"of {cloud.gram.shape[-1]} rows, one per key"
         got = Got(tuple(values.shape))
-        fail("values", contract, got, owner="kernel_coefficients")
+        fail("values", contract, got)
     logs = cloud.log_normaliser
     weights = xp.exp(logs - xp.max(logs, axis=-1, keepdims=True))
     weighted = weights[..., None] * values
@@ -400,11 +395,11 @@ def gamma_ratios(
     array([[2.],
            [3.]])
     """
-    xp = check_floats("gamma_ratios", gram=gram, coefficients=coefficients)
+    xp = check_floats(gram=gram, coefficients=coefficients)
     n = coefficients.shape[-2]
     if tuple(gram.shape[-2:]) != (n, n):
         contract = f"of shape (..., {n}, {n}), by the rows of `coefficients`"
-        fail("gram", contract, Got(tuple(gram.shape)), owner="gamma_ratios")
+        fail("gram", contract, Got(tuple(gram.shape)))
     product = xp.matmul(gram, coefficients)
     tiny = xp.finfo(product.dtype).smallest_normal
     zero = xp.abs(coefficients) < tiny
@@ -437,7 +432,7 @@ def relative_differences(
     >>> relative_differences(np.array([[2.0], [1.0]]))
     array([0.5])
     """
-    xp = check_floats("relative_differences", ratios=ratios)
+    xp = check_floats(ratios=ratios)
     columns = sorted_by_size(xp, xp.matrix_transpose(ratios))
     n = columns.shape[-1]
     before = xp.cumulative_sum(columns, axis=-1) - columns

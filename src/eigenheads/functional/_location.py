@@ -8,8 +8,6 @@ from eigenheads._checks import Got, check_choice, check_float_arrays, check_numb
 from eigenheads._typing import Array
 from eigenheads.functional._arrays import erf, stable_softmax
 
-_OWNER = "location_predictor"
-
 
 def location_predictor(
     tokens: Float[Array, "*batch n_tokens d"],
@@ -65,10 +63,8 @@ def location_predictor(
     >>> float(location_predictor(tokens, key, value, inverse_temperature=1.0))
     -3.0
     """
-    check_choice("head", head, ("erf", "softmax"), owner=_OWNER)
-    scale = check_number(
-        "inverse_temperature", inverse_temperature, owner=_OWNER, minimum=0.0
-    )
+    check_choice("head", head, ("erf", "softmax"))
+    scale = check_number("inverse_temperature", inverse_temperature, minimum=0.0)
     xp = _check_arrays(tokens, key, value)
     logits = scale * xp.matmul(tokens, key)
     values = xp.matmul(tokens, value)
@@ -79,16 +75,16 @@ def location_predictor(
 
 def _check_arrays(tokens: Array, key: Array, value: Array) -> Array:
     arrays = {"tokens": tokens, "key": key, "value": value}
-    xp = check_float_arrays(_OWNER, tokens=tokens, key=key, value=value)
+    xp = check_float_arrays(tokens=tokens, key=key, value=value)
     for name, array in arrays.items():
         if array.dtype != tokens.dtype:
             contract = f"of the dtype of `tokens`, {tokens.dtype}"
-            fail(name, contract, Got(array.dtype), owner=_OWNER, error=TypeError)
+            fail(name, contract, Got(array.dtype), error=TypeError)
     if tokens.ndim < 2 or tokens.shape[-2] < 1:
         contract = "of shape (..., n_tokens, d) with n_tokens >= 1"
-        fail("tokens", contract, Got(tuple(tokens.shape)), owner=_OWNER)
+        fail("tokens", contract, Got(tuple(tokens.shape)))
     for name in ("key", "value"):
         if tuple(arrays[name].shape) != (tokens.shape[-1],):
             contract = f"of shape ({tokens.shape[-1]},), the width of `tokens`"
-            fail(name, contract, Got(tuple(arrays[name].shape)), owner=_OWNER)
+            fail(name, contract, Got(tuple(arrays[name].shape)))
     return xp

@@ -19,6 +19,7 @@ from eigenheads._checks import (
     check_number,
     fail,
 )
+from eigenheads._errors import public_call
 from eigenheads._typing import Array, FloatArray
 from eigenheads.functional._arrays import erf, stable_softmax
 
@@ -35,39 +36,38 @@ class NotIdentifiedWarning(UserWarning):
     """Warning: eigenvalues coincide, so a principal direction is not unique."""
 
 
-def check_covariance(name: str, value: object, *, owner: str) -> FloatArray:
+def check_covariance(name: str, value: object) -> FloatArray:
     """Return a symmetric positive semi-definite matrix that is not 0, or raise."""
-    matrix = check_finite_array(name, value, owner=owner)
+    matrix = check_finite_array(name, value)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
-        fail(name, "a square matrix (d, d)", matrix, owner=owner)
+        fail(name, "a square matrix (d, d)", matrix)
     largest = float(np.abs(matrix).max())
     gap = float(np.abs(matrix - matrix.T).max())
     if gap > _ROUNDING * largest:
         got = Got(f"entries that differ from their mirror image by up to {gap:.3g}")
         hint = "Pass (C + C.T) / 2 if the difference is rounding."
-        fail(name, "a symmetric matrix", got, owner=owner, hint=hint)
+        fail(name, "a symmetric matrix", got, hint=hint)
     # With exact symmetry it does not matter which triangle `eigh` reads.
     matrix = (matrix + matrix.T) / 2
     smallest = float(np.linalg.eigvalsh(matrix)[0])
     if smallest < -_ROUNDING * largest:
         got = Got(f"smallest eigenvalue {smallest:.3g}")
-        fail(name, "a positive semi-definite matrix", got, owner=owner)
+        fail(name, "a positive semi-definite matrix", got)
     if largest == 0:
-        fail(name, "a matrix that is not zero", matrix, owner=owner)
+        fail(name, "a matrix that is not zero", matrix)
     return matrix
 
 
 def check_columns(directions: object, d: int) -> None:
     """Raise unless directions are columns (..., d, k) of finite numbers."""
-    owner = "PrincipalSubspace.alignment"
-    shape = check_finite_array("directions", directions, owner=owner).shape
+    shape = check_finite_array("directions", directions).shape
     kind = getattr(directions, "dtype", np.dtype(float))
     if kind not in (np.float64, np.float32, np.int64):
         contract = "an array of NumPy of dtype float64 or float32"
-        fail("directions", contract, Got(str(kind)), owner=owner)
+        fail("directions", contract, Got(str(kind)))
     if len(shape) < 2 or shape[-2] != d or not 1 <= shape[-1] <= d:
         contract = f"columns, an array (..., {d}, k) with 1 <= k <= {d}"
-        fail("directions", contract, Got(f"shape {shape}"), owner=owner)
+        fail("directions", contract, Got(f"shape {shape}"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,16 +101,16 @@ class PrincipalSubspace:
         """True if the principal subspace of dimension `rank` is unique."""
         return self.n_candidates == self.rank
 
-    def warn_if_not_identified(self, *, owner: str) -> None:
+    def warn_if_not_identified(self) -> None:
         """Warn (:class:`NotIdentifiedWarning`) if the subspace is not unique."""
         if self.is_identified:
             return
         n_tied = self.n_candidates - self.n_certain
         value = float(self.eigenvalues[self.rank - 1])
         warnings.warn(
-            f"{owner}: {n_tied} eigenvalues equal {value:.6g}, so the principal "
-            "direction among them is not identified. Alignment is measured with "
-            "their eigenspace.",
+            f"{public_call()}: {n_tied} eigenvalues equal {value:.6g}, so the "
+            "principal direction among them is not identified. Alignment is measured "
+            "with their eigenspace.",
             NotIdentifiedWarning,
             stacklevel=3,
         )
@@ -140,11 +140,7 @@ class PrincipalSubspace:
 
 
 def principal_subspace(
-    covariance: ArrayLike,
-    rank: int = 1,
-    *,
-    owner: str = "principal_subspace",
-    name: str = "covariance",
+    covariance: ArrayLike, rank: int = 1, *, name: str = "covariance"
 ) -> PrincipalSubspace:
     r"""Return the principal subspace of a covariance, which may not be unique.
 
@@ -154,8 +150,8 @@ def principal_subspace(
         :math:`\Sigma`, symmetric positive semi-definite, (d, d).
     rank
         Dimension k of the subspace.
-    owner, name
-        Name of the caller and of the matrix, for error messages.
+    name
+        Name of the matrix, for error messages.
 
     Returns
     -------
@@ -168,8 +164,8 @@ def principal_subspace(
     >>> float(subspace.alignment(np.array([[1.0], [1.0]])).round(4))
     0.7071
     """
-    matrix = check_covariance(name, covariance, owner=owner)
-    rank = check_count("rank", rank, owner=owner, maximum=len(matrix))
+    matrix = check_covariance(name, covariance)
+    rank = check_count("rank", rank, maximum=len(matrix))
     values, vectors = np.linalg.eigh(matrix)
     values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
     slack = _TIE * values[0]
@@ -240,12 +236,9 @@ def pca_head(
     >>> pca_head(tokens, np.array([1.0, 0.0]), inverse_temperature=1.0, head="linear")
     array([ 10., -10.])
     """
-    owner = "pca_head"
-    check_choice("head", head, HEADS, owner=owner)
-    scale = check_number(
-        "inverse_temperature", inverse_temperature, owner=owner, minimum=0.0
-    )
-    xp = check_tokens_and_directions(tokens, directions, owner=owner)
+    check_choice("head", head, HEADS)
+    scale = check_number("inverse_temperature", inverse_temperature, minimum=0.0)
+    xp = check_tokens_and_directions(tokens, directions)
     matrix = directions if directions.ndim == 2 else directions[:, None]
     # Projecting first avoids the matrix of features by features in the scores.
     projected = xp.matmul(tokens, matrix)
@@ -344,15 +337,12 @@ def pca_prompt_loss(
     >>> float(result.loss), float(np.abs(result.gradient).max())
     (0.0, 0.0)
     """
-    owner = "pca_prompt_loss"
-    check_choice("head", head, ("softmax", "linear"), owner=owner)
-    scale = check_number(
-        "inverse_temperature", inverse_temperature, owner=owner, minimum=0.0
-    )
-    xp = check_tokens_and_directions(tokens, directions, owner=owner)
+    check_choice("head", head, ("softmax", "linear"))
+    scale = check_number("inverse_temperature", inverse_temperature, minimum=0.0)
+    xp = check_tokens_and_directions(tokens, directions)
     if directions.ndim != 2 or 0 in (*directions.shape, *tokens.shape):
         contract = f"of shape ({tokens.shape[-1]}, rank) without empty axes"
-        fail("directions", contract, Got(tuple(directions.shape)), owner=owner)
+        fail("directions", contract, Got(tuple(directions.shape)))
     projected = xp.matmul(tokens, directions)
     pull = _linear_pull if head == "linear" else _softmax_pull
     errors, by_query, by_key = pull(xp, tokens, projected, scale)
@@ -394,20 +384,18 @@ def _transposed(xp: Array, stack: Array) -> Array:
     return xp.matrix_transpose(stack)
 
 
-def check_tokens_and_directions(
-    tokens: Array, directions: Array, *, owner: str
-) -> Array:
+def check_tokens_and_directions(tokens: Array, directions: Array) -> Array:
     """Return the arrays' library, or raise unless they are prompts and M."""
-    xp = check_float_arrays(owner, tokens=tokens, directions=directions)
+    xp = check_float_arrays(tokens=tokens, directions=directions)
     if directions.dtype != tokens.dtype:
         contract = f"of the dtype of `tokens`, {tokens.dtype}"
         got = Got(directions.dtype)
-        fail("directions", contract, got, owner=owner, error=TypeError)
+        fail("directions", contract, got, error=TypeError)
     if tokens.ndim < 2 or tokens.shape[-2] < 1:
         contract = "of shape (..., n_tokens, d) with n_tokens >= 1"
-        fail("tokens", contract, Got(tuple(tokens.shape)), owner=owner)
+        fail("tokens", contract, Got(tuple(tokens.shape)))
     if directions.ndim not in (1, 2) or directions.shape[0] != tokens.shape[-1]:
         d = tokens.shape[-1]
         contract = f"of shape ({d},) or ({d}, k), the width of `tokens` first"
-        fail("directions", contract, Got(tuple(directions.shape)), owner=owner)
+        fail("directions", contract, Got(tuple(directions.shape)))
     return xp

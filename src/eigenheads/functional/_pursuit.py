@@ -172,29 +172,28 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
     array([[1., 0.],
            [0., 1.]])
     """
-    owner = "attention_pursuit"
-    check_pursuit(n_iter, sparsity, threshold, multiplier, query_steps, owner=owner)
+    check_pursuit(n_iter, sparsity, threshold, multiplier, query_steps)
     n_iter = int(n_iter)  # 4.0 counts as an integer
-    check_flag("is_causal", is_causal, owner=owner)
+    check_flag("is_causal", is_causal)
     if width is not None:
-        width = check_count("width", width, owner=owner)
+        width = check_count("width", width)
     given = {"keys": keys, "values": values}
     given |= {} if queries is None else {"queries": queries}
-    check_float_arrays(owner, **given, finite=False)
-    _check_mask(keys, attn_mask, owner=owner)
-    check_query_steps(query_steps, keys, queries, owner=owner)
-    _check_shapes(keys, values, queries, attn_mask, owner=owner)
+    check_float_arrays(**given, finite=False)
+    _check_mask(keys, attn_mask)
+    check_query_steps(query_steps, keys, queries)
+    _check_shapes(keys, values, queries, attn_mask)
     if threshold == "reference" and width is None:
-        fail("width", "the width of the model", width, owner=owner)
+        fail("width", "the width of the model", width)
     xp = array_namespace(keys, values)
     d = keys.shape[-1]
-    c = d**-0.5 if scale is None else check_number("scale", scale, owner=owner)
+    c = d**-0.5 if scale is None else check_number("scale", scale)
     visible, bias = _mask(xp, keys, attn_mask, is_causal)
     live = xp.any(visible, axis=-2)  # whether any token sees the token
     keys = xp.where(live[..., None], keys, xp.zeros_like(keys))
     values = xp.where(live[..., None], values, xp.zeros_like(values))
     # Checked after hiding, because hidden tokens may hold any values.
-    check_float_arrays(owner, keys=keys, values=values)
+    check_float_arrays(keys=keys, values=values)
     mu = _mu(xp, keys, visible, d if threshold == "paper" else width)
 
     every = queries if query_steps == "every" else None
@@ -287,18 +286,16 @@ def pursuit_steps(
         yield PursuitStep(S, cleaned, L)
 
 
-def check_query_steps(
-    query_steps: object, keys: Any, queries: Any, *, owner: str
-) -> None:
+def check_query_steps(query_steps: object, keys: Any, queries: Any) -> None:
     """Raise if queries shall enter every softmax and are not as many as the keys."""
     if query_steps != "every":
         return
     if queries is None:
-        fail("queries", "given for query_steps='every'", queries, owner=owner)
+        fail("queries", "given for query_steps='every'", queries)
     if queries.shape[-2] != keys.shape[-2]:
         contract = "as many as the keys for query_steps='every'"
         got = Got(f"{queries.shape[-2]} queries and {keys.shape[-2]} keys")
-        fail("queries", contract, got, owner=owner)
+        fail("queries", contract, got)
 
 
 def check_pursuit(
@@ -307,62 +304,58 @@ def check_pursuit(
     threshold: object,
     multiplier: object = "paper",
     query_steps: object = "last",
-    *,
-    owner: str,
 ) -> None:
     """Raise unless the settings of a pursuit are valid."""
-    check_count("n_iter", n_iter, owner=owner, maximum=_MAX_ITER)
-    check_choice("multiplier", multiplier, _MULTIPLIERS, owner=owner)
-    check_choice("query_steps", query_steps, _QUERY_STEPS, owner=owner)
-    check_choice("threshold", threshold, _THRESHOLDS, owner=owner)
+    check_count("n_iter", n_iter, maximum=_MAX_ITER)
+    check_choice("multiplier", multiplier, _MULTIPLIERS)
+    check_choice("query_steps", query_steps, _QUERY_STEPS)
+    check_choice("threshold", threshold, _THRESHOLDS)
     if isinstance(sparsity, str):
         if sparsity != "auto":
-            fail("sparsity", "a number >= 0 or 'auto'", sparsity, owner=owner)
+            fail("sparsity", "a number >= 0 or 'auto'", sparsity)
         if threshold != "paper":
             got = Got(f"threshold={threshold!r} with sparsity='auto'")
-            fail("threshold", "'paper' if `sparsity` is 'auto'", got, owner=owner)
+            fail("threshold", "'paper' if `sparsity` is 'auto'", got)
     elif not (isinstance(sparsity, float) and sparsity == math.inf):
-        check_number("sparsity", sparsity, owner=owner, minimum=0.0)
+        check_number("sparsity", sparsity, minimum=0.0)
 
 
-def _check_mask(keys: Array, attn_mask: Any, *, owner: str) -> None:
+def _check_mask(keys: Array, attn_mask: Any) -> None:
     """Raise unless a mask is an array of the keys' library, of bools or numbers."""
     if attn_mask is None:
         return
     is_torch = is_torch_array(keys)
     if not (is_torch_array(attn_mask) if is_torch else is_numpy_array(attn_mask)):
         contract = "an array of the library of `keys`"
-        fail("attn_mask", contract, attn_mask, owner=owner, error=TypeError)
+        fail("attn_mask", contract, attn_mask, error=TypeError)
     xp = array_namespace(keys)
     kinds = ("bool", "real floating")
     if not xp.isdtype(attn_mask.dtype, kinds):
         got = Got(f"dtype {attn_mask.dtype}")
-        fail("attn_mask", "an array of bools or floats", got, owner=owner)
+        fail("attn_mask", "an array of bools or floats", got)
     if bool(xp.any(attn_mask != attn_mask)):
-        fail("attn_mask", "an array without NaN", Got("NaN"), owner=owner)
+        fail("attn_mask", "an array without NaN", Got("NaN"))
 
 
-def _check_shapes(
-    keys: Array, values: Array, queries: Any, attn_mask: Any, *, owner: str
-) -> None:
+def _check_shapes(keys: Array, values: Array, queries: Any, attn_mask: Any) -> None:
     shape = tuple(keys.shape)
     if len(shape) < 2 or 0 in shape:
         contract = "of shape (..., n_keys, d), without empty axes"
-        fail("keys", contract, Got(shape), owner=owner)
+        fail("keys", contract, Got(shape))
     if tuple(values.shape) != shape:
         contract = f"of the keys' shape {shape}"
-        fail("values", contract, Got(tuple(values.shape)), owner=owner)
+        fail("values", contract, Got(tuple(values.shape)))
     if queries is not None:
         asked = tuple(queries.shape)
         if (*asked[:-2], *asked[-1:]) != (*shape[:-2], shape[-1]):
             contract = f"of the keys' shape {shape} up to the number of tokens"
-            fail("queries", contract, Got(asked), owner=owner)
+            fail("queries", contract, Got(asked))
     full = (*shape[:-1], shape[-2])
     mask = (1,) if attn_mask is None else tuple(attn_mask.shape)
     pairs = zip(reversed(mask), reversed(full), strict=False)
     if len(mask) > len(full) or any(size not in (1, whole) for size, whole in pairs):
         contract = f"of a shape that broadcasts to {full}"
-        fail("attn_mask", contract, Got(mask), owner=owner)
+        fail("attn_mask", contract, Got(mask))
 
 
 def _mask(xp: Any, keys: Array, attn_mask: Any, is_causal: bool) -> tuple[Any, Any]:

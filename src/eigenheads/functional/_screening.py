@@ -59,15 +59,14 @@ def token_distances(
     >>> token_distances(np.array([[1.0], [-1.0]]), precision).round(2)
     array([4.36, 4.36])
     """
-    owner = "token_distances"
-    xp = check_floats(owner, coordinates=coordinates, precision=precision)
+    xp = check_floats(coordinates=coordinates, precision=precision)
     n_tokens, r = coordinates.shape[-2:]
     if tuple(precision.shape) != (n_tokens * r, n_tokens * r):
         contract = f"of shape {(n_tokens * r, n_tokens * r)}"
-        fail("precision", contract, Got(tuple(precision.shape)), owner=owner)
+        fail("precision", contract, Got(tuple(precision.shape)))
     if not bool(xp.all(xp.linalg.diagonal(precision) > 0)):
         got = Got("diagonal entries that are not positive")
-        fail("precision", "a positive definite matrix", got, owner=owner)
+        fail("precision", "a positive definite matrix", got)
     if hidden is not None:
         is_fitting = (
             type(hidden) is type(coordinates)
@@ -77,7 +76,7 @@ def token_distances(
         if not is_fitting:
             shape = tuple(coordinates.shape[:-1])
             contract = f"booleans of shape {shape}, in the library of `coordinates`"
-            fail("hidden", contract, hidden, owner=owner)
+            fail("hidden", contract, hidden)
     return unchecked_distances(coordinates, precision, hidden)
 
 

@@ -46,7 +46,7 @@ def signal_output(
     >>> signal_output(tokens, np.array([1.0, 0.0]))
     array([1.e+04, 1.e+00])
     """
-    xp, beta = _check(tokens, query, inverse_temperature, owner="signal_output")
+    xp, beta = _check(tokens, query, inverse_temperature)
     return unchecked_output(xp, tokens, query, beta)
 
 
@@ -92,8 +92,7 @@ def signal_output_gradient(
     >>> signal_output_gradient(tokens, np.array([0.0, 1.0]))
     array([2., 0.])
     """
-    owner = "signal_output_gradient"
-    xp, beta = _check(tokens, query, inverse_temperature, owner=owner)
+    xp, beta = _check(tokens, query, inverse_temperature)
     return unchecked_gradient(xp, tokens, query, beta)
 
 
@@ -118,19 +117,17 @@ def _combined(xp: Array, weights: Array, tokens: Array) -> Array:
 
 
 def _check(
-    tokens: Array, query: Array, inverse_temperature: object, *, owner: str
+    tokens: Array, query: Array, inverse_temperature: object
 ) -> tuple[Array, float]:
-    scale = check_number(
-        "inverse_temperature", inverse_temperature, owner=owner, minimum=0.0
-    )
-    xp = check_float_arrays(owner, tokens=tokens, query=query)
+    scale = check_number("inverse_temperature", inverse_temperature, minimum=0.0)
+    xp = check_float_arrays(tokens=tokens, query=query)
     if query.dtype != tokens.dtype:
         contract = f"of the dtype of `tokens`, {tokens.dtype}"
-        fail("query", contract, Got(query.dtype), owner=owner, error=TypeError)
+        fail("query", contract, Got(query.dtype), error=TypeError)
     if tokens.ndim < 2 or tokens.shape[-2] < 1:
         contract = "of shape (..., n_tokens, d) with n_tokens >= 1"
-        fail("tokens", contract, Got(tuple(tokens.shape)), owner=owner)
+        fail("tokens", contract, Got(tuple(tokens.shape)))
     if tuple(query.shape) != (tokens.shape[-1],):
         contract = f"of shape ({tokens.shape[-1]},), the width of `tokens`"
-        fail("query", contract, Got(tuple(query.shape)), owner=owner)
+        fail("query", contract, Got(tuple(query.shape)))
     return xp, scale

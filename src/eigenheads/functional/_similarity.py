@@ -46,8 +46,8 @@ def linear_cka(
     >>> round(float(linear_cka(x, 3 * x[:, ::-1] + 1)), 6)
     1.0
     """
-    xp = check_floats("linear_cka", first=first, second=second)
-    _check_tokens(first, second, owner="linear_cka")
+    xp = check_floats(first=first, second=second)
+    _check_tokens(first, second)
     x = first - xp.mean(first, axis=-2, keepdims=True)
     y = second - xp.mean(second, axis=-2, keepdims=True)
     xt, yt = xp.matrix_transpose(x), xp.matrix_transpose(y)
@@ -71,8 +71,8 @@ def rbf_cka(
     >>> round(float(rbf_cka(x, -2 * x)), 6)
     1.0
     """
-    xp = check_floats("rbf_cka", first=first, second=second)
-    _check_tokens(first, second, owner="rbf_cka")
+    xp = check_floats(first=first, second=second)
+    _check_tokens(first, second)
     x, y = centred_gram(rbf_gram(first)), centred_gram(rbf_gram(second))
     norms = xp.sqrt(_squares(xp, x) * _squares(xp, y))
     return _ratio(xp, xp.sum(x * y, axis=(-2, -1)), norms)
@@ -91,10 +91,10 @@ def rbf_gram(points: Float[Array, "*batch n d"]) -> Float[Array, "*batch n n"]:
     array([[1.    , 0.6065],
            [0.6065, 1.    ]])
     """
-    xp = check_floats("rbf_gram", points=points)
+    xp = check_floats(points=points)
     n = points.shape[-2]
     if n < 2:
-        fail("points", "two rows or more", Got(tuple(points.shape)), owner="rbf_gram")
+        fail("points", "two rows or more", Got(tuple(points.shape)))
     inner = points @ xp.matrix_transpose(points)
     square = xp.linalg.diagonal(inner)
     distance = square[..., :, None] + square[..., None, :] - 2 * inner
@@ -142,16 +142,15 @@ def matching_cosine(first: FloatArray, second: FloatArray) -> FloatArray:
     >>> matching_cosine(np.eye(3), np.eye(3)[::-1])
     array(1.)
     """
-    owner = "matching_cosine"
     if not (is_numpy_array(first) and is_numpy_array(second)):
         got = Got(f"{type(first).__name__}, {type(second).__name__}")
         contract = "a NumPy array, as `second`"
-        fail("first", contract, got, owner=owner, error=TypeError)
-    check_floats(owner, first=first, second=second)
-    _check_tokens(first, second, owner=owner)
+        fail("first", contract, got, error=TypeError)
+    check_floats(first=first, second=second)
+    _check_tokens(first, second)
     if first.shape[-1] != second.shape[-1]:
         contract = f"of the width of `first`, {first.shape[-1]}"
-        fail("second", contract, Got(second.shape), owner=owner)
+        fail("second", contract, Got(second.shape))
     cosines = unit_rows(first) @ np.swapaxes(unit_rows(second), -1, -2)
     n = cosines.shape[-1]
     return best_matching(cosines.reshape(-1, n, n)).reshape(cosines.shape[:-2])
@@ -196,8 +195,8 @@ def _ratio(xp: Array, part: Array, whole: Array) -> Array:
     return xp.where(whole > 0, part / safe, xp.full_like(whole, xp.nan))
 
 
-def _check_tokens(first: Array, second: Array, *, owner: str) -> None:
+def _check_tokens(first: Array, second: Array) -> None:
     if first.shape[-2] != second.shape[-2] or second.shape[-2] < 2:
         contract = "of as many tokens as `first`, at least 2"
-        fail("second", contract, Got(tuple(second.shape)), owner=owner)
+        fail("second", contract, Got(tuple(second.shape)))
     array_namespace(first, second)

@@ -56,25 +56,24 @@ def soft_threshold(
     >>> soft_threshold(np.array([-3.0, 0.5, 2.0]), 1.0)
     array([-2.,  0.,  1.])
     """
-    xp = check_float_arrays("soft_threshold", x=x, finite=False)
+    xp = check_float_arrays(x=x, finite=False)
     threshold = _check_threshold(xp, x, threshold)
     return xp.sign(x) * xp.maximum(xp.abs(x) - threshold, xp.zeros_like(x))
 
 
 def _check_threshold(xp: Array, x: Array, value: Any) -> Any:
     """Return thresholds >= 0 (infinity counts) that broadcast to `x`, or raise."""
-    owner = "soft_threshold"
     if isinstance(value, int | float | np.number) and not isinstance(value, bool):
         if not value >= 0:
-            fail("threshold", "a number >= 0", value, owner=owner)
+            fail("threshold", "a number >= 0", value)
         return float(value)
-    check_float_arrays(owner, x=x, threshold=value, finite=False)
+    check_float_arrays(x=x, threshold=value, finite=False)
     pairs = zip(reversed(value.shape), reversed(x.shape), strict=False)
     if value.ndim > x.ndim or any(size not in (1, own) for size, own in pairs):
         contract = f"of a shape that broadcasts to {tuple(x.shape)}"
-        fail("threshold", contract, Got(tuple(value.shape)), owner=owner)
+        fail("threshold", contract, Got(tuple(value.shape)))
     if not bool(xp.all(value >= 0)):
-        fail("threshold", "numbers >= 0", value, owner=owner)
+        fail("threshold", "numbers >= 0", value)
     return value
 
 
@@ -117,9 +116,8 @@ def singular_value_threshold(
     array([[1., 0.],
            [0., 0.]])
     """
-    owner = "singular_value_threshold"
-    tau = check_number("threshold", threshold, owner=owner, minimum=0.0)
-    xp = check_floats(owner, x=x)
+    tau = check_number("threshold", threshold, minimum=0.0)
+    xp = check_floats(x=x)
     if tau * tau == math.inf:  # above all singular values that there can be
         return xp.zeros_like(x)
     if is_numpy_array(x) and x.ndim == 2 and x.dtype == np.float64 and tau > 0:
@@ -165,11 +163,10 @@ def effective_rank(
     >>> effective_rank(np.array([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])).round(6)
     array([2., 1.])
     """
-    owner = "effective_rank"
-    check_choice("kind", kind, _RANK_KINDS, owner=owner)
-    xp = check_float_arrays(owner, spectrum=spectrum)
+    check_choice("kind", kind, _RANK_KINDS)
+    xp = check_float_arrays(spectrum=spectrum)
     if spectrum.ndim < 1 or 0 in spectrum.shape:
-        fail("spectrum", "an array of shape (..., n)", spectrum, owner=owner)
+        fail("spectrum", "an array of shape (..., n)", spectrum)
     s = xp.where(spectrum > 0, spectrum, xp.zeros_like(spectrum))
     total = xp.sum(s, axis=-1, keepdims=True)
     none = total <= 0

@@ -77,34 +77,33 @@ def risk(
     >>> risk(model, {"k.key": [0.0, 1.0]}, d=5).round(1)
     array([2., 0.])
     """
-    owner = "risk"
-    d, row = _check_point(model, d, parameters, owner)
-    n_samples = check_count("n_samples", n_samples, owner=owner)
-    seed = check_count("seed", seed, owner=owner, minimum=0)
+    d, row = _check_point(model, d, parameters)
+    n_samples = check_count("n_samples", n_samples)
+    seed = check_count("seed", seed, minimum=0)
     if not isinstance(overlaps, Mapping):
-        fail("overlaps", "a mapping", overlaps, owner=owner, error=TypeError)
+        fail("overlaps", "a mapping", overlaps, error=TypeError)
     arrays = {
-        name: check_finite_array(f"overlaps[{name!r}]", value, owner=owner)
+        name: check_finite_array(f"overlaps[{name!r}]", value)
         for name, value in overlaps.items()
     }
     known = {name: value for name, value in arrays.items() if name in model.overlaps}
     unknown = [name for name in arrays if name not in model.overlaps]
     if unknown:
         contract = f"named {', '.join(model.overlaps)}"
-        fail("overlaps", contract, unknown[0], owner=owner)
+        fail("overlaps", contract, unknown[0])
     shapes = [value.shape for value in known.values()]
     try:
         shape = np.broadcast_shapes(*shapes)
     except ValueError:
         got = Got(", ".join(map(str, shapes)))
-        fail("overlaps", "of shapes that broadcast", got, owner=owner)
+        fail("overlaps", "of shapes that broadcast", got)
     flat = {name: np.broadcast_to(v, shape).ravel() for name, v in known.items()}
     n_points = int(np.prod(shape, dtype=int))
     values = [
         moments_at(
             model, state, d=d, parameters=row, n_samples=n_samples, seed=(seed,)
         ).risk
-        for state in check_start(model, flat, n_points, owner=owner, name="overlaps")
+        for state in check_start(model, flat, n_points, name="overlaps")
     ]
     return np.array(values).reshape(shape)
 
@@ -179,14 +178,13 @@ def critical_points(
     Without it many saddles would pass for minima. On spheres, :math:`w \cdot \bar g`
     is subtracted from the Hessian's diagonal: the curvature of the sphere.
     """
-    owner = "critical_points"
-    d, row = _check_point(model, d, parameters, owner)
-    n_starts = check_count("n_starts", n_starts, owner=owner)
-    n_samples = check_count("n_samples", n_samples, owner=owner)
-    check_number("tolerance", tolerance, owner=owner, minimum=0.0)
-    seed = check_count("seed", seed, owner=owner, minimum=0)
+    d, row = _check_point(model, d, parameters)
+    n_starts = check_count("n_starts", n_starts)
+    n_samples = check_count("n_samples", n_samples)
+    check_number("tolerance", tolerance, minimum=0.0)
+    seed = check_count("seed", seed, minimum=0)
     surface = _Surface(model, d, row, n_samples, (seed, 0))
-    curves, pairs = curve_pairs(model, None, list(model.weights), owner=owner)
+    curves, pairs = curve_pairs(model, None, list(model.weights))
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
     found: list[FloatArray] = []
     points = []
@@ -373,11 +371,11 @@ def _random_state(model: Model, rng: np.random.Generator) -> FloatArray:
 
 
 def _check_point(
-    model: object, d: object, parameters: Mapping[str, float] | None, owner: str
+    model: object, d: object, parameters: Mapping[str, float] | None
 ) -> tuple[int, FloatArray]:
     if not isinstance(model, Model):
-        fail("model", "a Model", model, owner=owner, error=TypeError)
-    number = check_dimension(model, d, "exact", owner=owner, n_rows=len(model.weights))
-    values = check_parameters(model, parameters, owner=owner)
-    row = parameter_table(values, 0, 1, owner=owner)[0, : len(values)]
+        fail("model", "a Model", model, error=TypeError)
+    number = check_dimension(model, d, "exact", n_rows=len(model.weights))
+    values = check_parameters(model, parameters)
+    row = parameter_table(values, 0, 1)[0, : len(values)]
     return number, row

@@ -142,7 +142,6 @@ def moments_at(
 # --- The dynamics --------------------------------------------------------------------
 
 
-_OWNER = "mean_dynamics"
 # Evaluations of the moments along a run, and of their Jacobian for the band.
 _EVALUATIONS = 400
 _JACOBIANS = 50
@@ -233,34 +232,32 @@ def mean_dynamics(
     array([[0. , 0.6, 0.9]])
     """
     if not isinstance(model, Model):
-        fail("model", "a Model", model, owner=_OWNER, error=TypeError)
-    check_choice("step", step, ["tangent", "normalised"], owner=_OWNER)
-    d = check_dimension(model, d, "exact", owner=_OWNER, n_rows=len(model.weights))
-    curves, pairs = curve_pairs(model, None, list(model.weights), owner=_OWNER)
-    noise = check_flag("noise", noise, owner=_OWNER)
-    band = check_flag("band", band, owner=_OWNER)
+        fail("model", "a Model", model, error=TypeError)
+    check_choice("step", step, ["tangent", "normalised"])
+    d = check_dimension(model, d, "exact", n_rows=len(model.weights))
+    curves, pairs = curve_pairs(model, None, list(model.weights))
+    noise = check_flag("noise", noise)
+    band = check_flag("band", band)
     n_starts = _n_starts(start)
     n_curves = len(curves) * (2 if band else 1)
-    counts = check_run_counts(
-        n_steps, n_starts, record_every, n_curves=n_curves, owner=_OWNER
-    )
-    n_samples = check_count("n_samples", n_samples, owner=_OWNER, minimum=2)
-    seed = check_count("seed", seed, owner=_OWNER, minimum=0)
-    batch_size = check_count("batch_size", batch_size, owner=_OWNER)
+    counts = check_run_counts(n_steps, n_starts, record_every, n_curves=n_curves)
+    n_samples = check_count("n_samples", n_samples, minimum=2)
+    seed = check_count("seed", seed, minimum=0)
+    batch_size = check_count("batch_size", batch_size)
     if stride is None:
         stride = max(1, counts.n_steps // _EVALUATIONS)
-    stride = check_count("stride", stride, owner=_OWNER)
-    rates = check_schedule("step_size", step_size, owner=_OWNER)
-    decays = check_schedule("weight_decay", weight_decay, owner=_OWNER)
-    values = check_parameters(model, parameters, owner=_OWNER)
+    stride = check_count("stride", stride)
+    rates = check_schedule("step_size", step_size)
+    decays = check_schedule("weight_decay", weight_decay)
+    values = check_parameters(model, parameters)
 
     def rule_at(update: int) -> tuple[_Rule, FloatArray]:
         rate, decay = (
-            float(schedule_values(name, schedule, update, update + 1, owner=_OWNER)[0])
+            float(schedule_values(name, schedule, update, update + 1)[0])
             for name, schedule in (("step_size", rates), ("weight_decay", decays))
         )
         rule = _Rule(rate, decay, batch_size, step == "tangent", noise)
-        row = parameter_table(values, update, update + 1, owner=_OWNER)[0]
+        row = parameter_table(values, update, update + 1)[0]
         return rule, row[: len(values)]
 
     flow = _Flow(model, d, pairs, n_samples, rule_at)
@@ -273,7 +270,7 @@ def mean_dynamics(
             band,
             (seed, run),
         )
-        for run, at in enumerate(check_start(model, start, n_starts, owner=_OWNER))
+        for run, at in enumerate(check_start(model, start, n_starts))
     ]
     table = np.moveaxis(np.array(paths), 3, 0)  # curve, run, mean or deviation, record
     result = dict(zip(curves, table[:, :, 0], strict=True))
@@ -333,7 +330,7 @@ class _Flow:
             if not np.all(np.isfinite(y)):
                 contract = "so small that the mean dynamics stay finite"
                 rate = self._rule_at(taken)[0].step_size
-                fail("step_size", contract, rate, owner=_OWNER)
+                fail("step_size", contract, rate)
             taken, evaluation = taken + length, evaluation + 1
             if taken == stop:
                 row = taken // record_every
@@ -558,5 +555,5 @@ def _n_starts(start: object) -> int:
     if isinstance(start, Trajectories):
         return start.n_runs
     if not isinstance(start, Mapping):
-        fail("start", "a mapping of overlaps", start, owner=_OWNER, error=TypeError)
+        fail("start", "a mapping of overlaps", start, error=TypeError)
     return max([np.size(np.asarray(value)) for value in start.values()], default=1)

@@ -137,7 +137,6 @@ def _in_memory(source: str, custom: Callable[..., Any] | None = None) -> ModuleT
 # --- The model -----------------------------------------------------------------------
 
 
-_OWNER = "Model"
 _GEOMETRIES = ("sphere", "free")
 # Each normal of a sample is a leaf of the traced loss.
 _MAX_NORMALS = 10_000
@@ -205,7 +204,7 @@ class Model:
     ) -> None:
         if not callable(loss):
             contract = "a function loss(X, w, u, g, p)"
-            fail("loss", contract, loss, owner=_OWNER, error=TypeError)
+            fail("loss", contract, loss, error=TypeError)
         self.loss = loss
         self.weights = _check_weights(weights)
         own = _check_latents({} if latents is None else latents)
@@ -213,9 +212,7 @@ class Model:
         self.law = TokenLaw(
             _check_tokens(tokens, self.planted, own),
             self.planted,
-            check_count(
-                "normals", normals, owner=_OWNER, minimum=0, maximum=_MAX_NORMALS
-            ),
+            check_count("normals", normals, minimum=0, maximum=_MAX_NORMALS),
             own,
             _check_draw(draw),
         )
@@ -371,22 +368,22 @@ class Model:
         except NotTraceable as problem:
             contract = "a function that can be compiled"
             got, hint = Got(problem.found), problem.remedy
-            fail("loss", contract, got, owner=_OWNER, hint=hint)
+            fail("loss", contract, got, hint=hint)
         except (TypeError, AttributeError, IndexError, ValueError) as problem:
             # A mistake inside the loss: name it, and keep its traceback below.
             contract = "a function that can be traced"
             got = Got(f"{type(problem).__name__}: {problem}")
-            fail("loss", contract, got, owner=_OWNER)
+            fail("loss", contract, got)
 
     def _check_parameters(self, defaults: Mapping[str, float]) -> dict[str, float]:
         if not isinstance(defaults, Mapping):
-            fail("parameters", "a mapping", defaults, owner=_OWNER, error=TypeError)
+            fail("parameters", "a mapping", defaults, error=TypeError)
         values = {}
         for name, value in defaults.items():
-            check_choice("parameters", name, self.parameters, owner=_OWNER)
+            check_choice("parameters", name, self.parameters)
             values[name] = as_float(value)
             if not math.isfinite(values[name]):
-                fail("parameters", "finite numbers", value, owner=_OWNER)
+                fail("parameters", "finite numbers", value)
         return values
 
 
@@ -407,36 +404,36 @@ def _check_names(
     name: str, names: object, *, taken: Sequence[str] = ()
 ) -> tuple[str, ...]:
     if isinstance(names, str) or not isinstance(names, Sequence | Mapping):
-        fail(name, "a sequence of names", names, owner=_OWNER, error=TypeError)
+        fail(name, "a sequence of names", names, error=TypeError)
     result = tuple(names)
     for one in result:
         if not isinstance(one, str) or not one.isidentifier():
-            fail(name, "names that are Python identifiers", one, owner=_OWNER)
+            fail(name, "names that are Python identifiers", one)
         if one in taken or result.count(one) > 1:
             contract = "names that differ from each other and from the weights"
-            fail(name, contract, one, owner=_OWNER)
+            fail(name, contract, one)
     return result
 
 
 def _check_weights(weights: object) -> dict[str, str]:
     if not isinstance(weights, Mapping) or not weights:
         contract = 'a mapping of names to "sphere" or "free", at least one'
-        fail("weights", contract, weights, owner=_OWNER, error=TypeError)
+        fail("weights", contract, weights, error=TypeError)
     _check_names("weights", weights)
     for kind in weights.values():
-        check_choice("weights", kind, _GEOMETRIES, owner=_OWNER)
+        check_choice("weights", kind, _GEOMETRIES)
     return dict(weights)
 
 
 def _check_latents(latents: object) -> dict[str, RandomNumber]:
     if not isinstance(latents, Mapping):
-        fail("latents", "a mapping", latents, owner=_OWNER, error=TypeError)
+        fail("latents", "a mapping", latents, error=TypeError)
     _check_names("latents", latents)
     for name, law in latents.items():
         if not isinstance(law, RandomNumber):
             contract = "made of signs, gaussian or choice"
             got = Got(f"{name}={shown(law)}")
-            fail("latents", contract, got, owner=_OWNER)
+            fail("latents", contract, got)
     return dict(latents)
 
 
@@ -445,19 +442,19 @@ def _check_tokens(
 ) -> tuple[Token, ...]:
     groups = (tokens,) if isinstance(tokens, Token) else tokens
     if not isinstance(groups, Sequence) or not groups:
-        fail("tokens", "one or more Token", tokens, owner=_OWNER, error=TypeError)
+        fail("tokens", "one or more Token", tokens, error=TypeError)
     for group in groups:
         if not isinstance(group, Token):
-            fail("tokens", "one or more Token", group, owner=_OWNER, error=TypeError)
+            fail("tokens", "one or more Token", group, error=TypeError)
         for name in group.directions:
-            check_choice("tokens", name, planted or ("(none)",), owner=_OWNER)
+            check_choice("tokens", name, planted or ("(none)",))
         coefficients = group.mean.values() if isinstance(group.mean, Mapping) else ()
         for law in (*coefficients, group.scale):
             if isinstance(law, LatentMultiple) and law.latent not in latents:
                 contract = "laws of declared latents"
-                fail("tokens", contract, law.latent, owner=_OWNER)
+                fail("tokens", contract, law.latent)
     if not sum(group.n for group in groups):
-        fail("tokens", "at least one token", Got("0 tokens"), owner=_OWNER)
+        fail("tokens", "at least one token", Got("0 tokens"))
     return tuple(groups)
 
 
@@ -467,7 +464,7 @@ def _check_draw(draw: Any) -> Callable[..., None] | None:
     if not hasattr(draw, "py_func"):
         hint = "Decorate it with numba.njit."
         contract = "a compiled function draw(rng, d, mean, scale, latents)"
-        fail("draw", contract, draw, owner=_OWNER, hint=hint, error=TypeError)
+        fail("draw", contract, draw, hint=hint, error=TypeError)
     return draw
 
 

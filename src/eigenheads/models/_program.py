@@ -47,12 +47,10 @@ def softmax(x: Any, axis: int = -1) -> Any:
     """
     if isinstance(x, Node):
         return traced_softmax(x, axis)
-    x = check_numbers("x", x, owner="softmax")
+    x = check_numbers("x", x)
     if not x.size or not x.ndim:
-        fail("x", "an array with numbers along an axis", x, owner="softmax")
-    axis = check_count(
-        "axis", axis, owner="softmax", minimum=-x.ndim, maximum=x.ndim - 1
-    )
+        fail("x", "an array with numbers along an axis", x)
+    axis = check_count("axis", axis, minimum=-x.ndim, maximum=x.ndim - 1)
     weights = np.exp(x - np.max(x, axis=axis, keepdims=True))
     return weights / np.sum(weights, axis=axis, keepdims=True)
 

@@ -21,7 +21,6 @@ from eigenheads.models._full import full_block
 from eigenheads.models._model import Model
 from eigenheads.models._start import check_start, curve_pairs, drawn_start, recorded
 
-_OWNER = "simulate"
 # Updates of one batch: the frame grows with each.
 _MOST_REUSE = 64
 # Schedules of an exact kernel behind the step size: no decay, momentum and average.
@@ -139,43 +138,36 @@ def simulate(
     (2, 3)
     """
     if not isinstance(model, Model):
-        fail("model", "a Model", model, owner=_OWNER, error=TypeError)
-    method = check_choice("method", method, ["exact", "full"], owner=_OWNER)
-    check_choice("step", step, ["tangent", "normalised"], owner=_OWNER)
-    batch_size = check_count("batch_size", batch_size, owner=_OWNER, maximum=MAX_WORK)
+        fail("model", "a Model", model, error=TypeError)
+    method = check_choice("method", method, ["exact", "full"])
+    check_choice("step", step, ["tangent", "normalised"])
+    batch_size = check_count("batch_size", batch_size, maximum=MAX_WORK)
     reuse = _check_reuse(model, reuse, batch_size, method)
     rows = [*model.weights]
     rows += [f"{name}_velocity" for name in model.weights if momentum is not None]
     rows += [f"{name}_average" for name in model.weights if average is not None]
-    d = check_dimension(model, d, method, owner=_OWNER, n_rows=len(rows))
-    curves, pairs = curve_pairs(model, record, rows, owner=_OWNER)
-    counts = check_run_counts(
-        n_steps, n_runs, record_every, n_curves=len(curves), owner=_OWNER
-    )
+    d = check_dimension(model, d, method, n_rows=len(rows))
+    curves, pairs = curve_pairs(model, record, rows)
+    counts = check_run_counts(n_steps, n_runs, record_every, n_curves=len(curves))
     check_run_memory(
         counts.n_runs,
         len(rows) * _n_columns(model, rows, d if method == "full" else None, reuse),
-        owner=_OWNER,
         hint="Use method='exact'." if method == "full" else "",
     )
     rules = {
-        "step_size": check_schedule("step_size", step_size, owner=_OWNER),
-        "weight_decay": check_schedule("weight_decay", weight_decay, owner=_OWNER),
-        "momentum": check_schedule(
-            "momentum", 0.0 if momentum is None else momentum, owner=_OWNER
-        ),
-        "average": check_schedule(
-            "average", 0.0 if average is None else average, owner=_OWNER
-        ),
+        "step_size": check_schedule("step_size", step_size),
+        "weight_decay": check_schedule("weight_decay", weight_decay),
+        "momentum": check_schedule("momentum", 0.0 if momentum is None else momentum),
+        "average": check_schedule("average", 0.0 if average is None else average),
     }
     if not callable(rules["average"]) and rules["average"] > 1:
-        fail("average", "a rate from 0 to 1, or a schedule", average, owner=_OWNER)
-    values = check_parameters(model, parameters, owner=_OWNER)
-    generators = run_generators(seed, counts.n_runs, owner=_OWNER)
+        fail("average", "a rate from 0 to 1, or a schedule", average)
+    values = check_parameters(model, parameters)
+    generators = run_generators(seed, counts.n_runs)
     # Starts are drawn even if they are given, so that a given start changes no batch.
     starts = [drawn_start(model, d, rng) for rng in generators]
     if start is not None:
-        starts = check_start(model, start, counts.n_runs, owner=_OWNER)
+        starts = check_start(model, start, counts.n_runs)
     _check_finite_loss(model, starts[0], values, d)
     states = [
         _initial_state(model, rows, at, d if method == "full" else None, reuse)
@@ -191,7 +183,6 @@ def simulate(
             pairs=pairs,
             flags=flags,
             reuse=reuse,
-            owner=_OWNER,
         )
     else:
         kernel = full_block(
@@ -199,7 +190,7 @@ def simulate(
             d=d,
             batch_size=batch_size,
             reuse=reuse,
-            table=_table_of(values, _OWNER),
+            table=_table_of(values),
             flags=flags,
             pairs=pairs,
         )
@@ -213,7 +204,6 @@ def simulate(
         n_steps=counts.n_steps,
         record_every=counts.record_every,
         nanoseconds=_nanoseconds(model, method, d, batch_size, reuse),
-        owner=_OWNER,
         diverged=_fail_diverged,
     )
 
@@ -228,7 +218,6 @@ def exact_kernel(
     flags: tuple[bool, bool, bool] = (True, False, False),
     reuse: int = 1,
     least: float = -math.inf,
-    owner: str,
 ) -> Callable[..., int]:
     """Return a kernel for :func:`run_blocks` that advances a run exactly in law.
 
@@ -238,7 +227,7 @@ def exact_kernel(
     """
     before = d + _FREEDOM_ERROR.get(), batch_size, model.law_numbers(d)
     behind = model.sizes, np.array(model.on_sphere), flags, pairs
-    module, table = model.compiled, _table_of(parameters, owner, least)
+    module, table = model.compiled, _table_of(parameters, least)
     block = module.exact_block if reuse == 1 else module.reuse_block
     times = (reuse,) if reuse > 1 else ()
 
@@ -266,13 +255,13 @@ def exact_kernel(
 
 
 def _table_of(
-    parameters: Mapping[str, Schedule], owner: str, least: float = -math.inf
+    parameters: Mapping[str, Schedule], least: float = -math.inf
 ) -> Callable[[int, int], FloatArray]:
     """Return a function that gives the parameters of a block of updates."""
 
     @lru_cache(maxsize=2)  # the same for all runs of a block
     def table(first: int, stop: int) -> FloatArray:
-        return parameter_table(parameters, first, stop, owner=owner, least=least)
+        return parameter_table(parameters, first, stop, least=least)
 
     return table
 
@@ -282,43 +271,38 @@ def parameter_table(
     first: int,
     stop: int,
     *,
-    owner: str,
     least: float = -math.inf,
 ) -> FloatArray:
     """Return the parameters at updates `first` … ``stop - 1``, one column each."""
     columns = [
-        schedule_values(
-            name, schedule, first, stop, owner=owner, maximum=LARGEST, minimum=least
-        )
+        schedule_values(name, schedule, first, stop, maximum=LARGEST, minimum=least)
         for name, schedule in parameters.items()
     ]
     return np.column_stack([*columns, np.zeros(stop - first)])
 
 
 def check_parameters(
-    model: Model, parameters: Mapping[str, Schedule] | None, *, owner: str
+    model: Model, parameters: Mapping[str, Schedule] | None
 ) -> dict[str, Schedule]:
     """Return values or schedules of all parameters, in the order of the model."""
     given: dict[str, Any] = dict(model.defaults)
     if parameters is not None and not isinstance(parameters, Mapping):
-        fail("parameters", "a mapping", parameters, owner=owner, error=TypeError)
+        fail("parameters", "a mapping", parameters, error=TypeError)
     for name, value in (parameters or {}).items():
-        check_choice("parameters", name, model.parameters, owner=owner)
+        check_choice("parameters", name, model.parameters)
         if not callable(value) and not math.isfinite(as_float(value)):
             contract = "finite numbers or schedules"
-            fail(f"parameters[{name!r}]", contract, value, owner=owner)
+            fail(f"parameters[{name!r}]", contract, value)
         given[name] = value
     missing = [name for name in model.parameters if name not in given]
     if missing:
         contract = f"given for {', '.join(model.parameters)}"
         got = Got(f"no {missing[0]!r}")
-        fail("parameters", contract, got, owner=owner)
+        fail("parameters", contract, got)
     return {name: given[name] for name in model.parameters}
 
 
-def check_dimension(
-    model: Model, d: object, method: str, *, owner: str, n_rows: int
-) -> int:
+def check_dimension(model: Model, d: object, method: str, *, n_rows: int) -> int:
     """Return the dimension, or raise if the directions or the memory do not fit.
 
     `n_rows` counts weights, velocities and averages.
@@ -326,25 +310,23 @@ def check_dimension(
     directions = len(model.planted) + n_rows
     hint = f"Planted directions: {len(model.planted)}; trained vectors: {n_rows}."
     least = directions if method == "exact" else max(len(model.planted), 1)
-    number = check_count(
-        "d", d, owner=owner, minimum=least, maximum=MAX_DIMENSION, hint=hint
-    )
+    number = check_count("d", d, minimum=least, maximum=MAX_DIMENSION, hint=hint)
     width = number if method == "full" else directions + model.n_combinations + 4
     if width * model.n_tokens > MAX_WORK:
         contract = f"a model with at most {MAX_WORK // width} tokens at this d"
-        fail("model", contract, Got(f"{model.n_tokens} tokens"), owner=owner)
+        fail("model", contract, Got(f"{model.n_tokens} tokens"))
     return number
 
 
 def _check_reuse(model: Model, reuse: object, batch_size: int, method: str) -> int:
-    times = check_count("reuse", reuse, owner=_OWNER, maximum=_MOST_REUSE)
+    times = check_count("reuse", reuse, maximum=_MOST_REUSE)
     if times > 1 and method == "exact" and model.n_combinations:
         contract = "1 for a loss with products of token combinations"
-        fail("reuse", contract, times, owner=_OWNER, hint="Use method='full'.")
+        fail("reuse", contract, times, hint="Use method='full'.")
     numbers = batch_size * model.n_tokens * (2 * times * len(model.weights) + 8)
     if times > 1 and numbers > MAX_WORK:
         contract = f"so small that the batch needs at most {MAX_WORK} numbers"
-        fail("reuse", contract, times, owner=_OWNER)
+        fail("reuse", contract, times)
     return times
 
 
@@ -395,17 +377,17 @@ def _check_finite_loss(
     rng = np.random.default_rng(0)
     length = min(d, model.n_axes)
     planted = np.eye(len(model.planted), length)
-    row = parameter_table(values, 0, 1, owner=_OWNER)[0, : len(values)]
+    row = parameter_table(values, 0, 1)[0, : len(values)]
     for _ in range(3):
         tokens, latents = model.law.sample(rng, d, length=length)
         with np.errstate(all="ignore"):
             loss = model.evaluate(tokens, start[:, :length], planted, latents, row)
         if not np.isfinite(loss):
             contract = "a model whose loss is finite at the start"
-            fail("model", contract, Got(f"{float(loss)}"), owner=_OWNER)
+            fail("model", contract, Got(f"{float(loss)}"))
 
 
 def _fail_diverged(run: int, update: int, step_size: float) -> NoReturn:
     contract = "so small that no update diverges"
     got = Got(f"{step_size!r} at update {update}, where run {run} overflowed")
-    fail("step_size", contract, got, owner=_OWNER)
+    fail("step_size", contract, got)

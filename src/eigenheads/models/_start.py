@@ -41,12 +41,7 @@ def drawn_start(model: Model, d: int, rng: np.random.Generator) -> FloatArray:
 
 
 def check_start(
-    model: Model,
-    start: Mapping[str, ArrayLike],
-    n_runs: int,
-    *,
-    owner: str,
-    name: str = "start",
+    model: Model, start: Mapping[str, ArrayLike], n_runs: int, *, name: str = "start"
 ) -> list[FloatArray]:
     """Return given starts in frame coordinates, one per run, or raise.
 
@@ -54,8 +49,8 @@ def check_start(
     """
     if not isinstance(start, Mapping):
         contract = f"a mapping of overlaps such as {model.overlaps[0]!r} to numbers"
-        fail("start", contract, start, owner=owner, error=TypeError)
-    values = _given(model, start, n_runs, owner)
+        fail("start", contract, start, error=TypeError)
+    values = _given(model, start, n_runs)
     r, p = len(model.weights), len(model.planted)
     planted, gram = overlap_matrices(model, values)
     left = np.linalg.eigvalsh(gram - planted @ planted.transpose(0, 2, 1))
@@ -63,7 +58,7 @@ def check_start(
     if len(impossible):
         contract = "overlaps that vectors can have (their Gram matrix is positive)"
         shown = {key: float(value[impossible[0]]) for key, value in values.items()}
-        fail(name, contract, Got(str(shown)), owner=owner)
+        fail(name, contract, Got(str(shown)))
     return [
         weights_in_frame(planted[run], gram[run], columns=p + r)
         for run in range(n_runs)
@@ -71,7 +66,7 @@ def check_start(
 
 
 def _given(
-    model: Model, start: Mapping[str, ArrayLike], n_runs: int, owner: str
+    model: Model, start: Mapping[str, ArrayLike], n_runs: int
 ) -> dict[str, FloatArray]:
     """Return all overlaps as arrays (n_runs,): 0 and unit lengths if not given."""
     values = {name: np.zeros(n_runs) for name in model.overlaps}
@@ -81,13 +76,13 @@ def _given(
     for name, value in start.items():
         if isinstance(start, Trajectories) and name not in values:
             continue  # curves of averages and velocities
-        check_choice("start", name, model.overlaps, owner=owner)
-        array = check_finite_array(f"start[{name!r}]", value, owner=owner)
+        check_choice("start", name, model.overlaps)
+        array = check_finite_array(f"start[{name!r}]", value)
         if isinstance(start, Trajectories):
             array = array[:, 0]
         if array.shape not in {(), (n_runs,), (1,)}:
             contract = f"one number or of shape ({n_runs},)"
-            fail(f"start[{name!r}]", contract, array, owner=owner)
+            fail(f"start[{name!r}]", contract, array)
         values[name] = np.broadcast_to(array, (n_runs,)).astype(float)
     return values
 
@@ -109,7 +104,7 @@ def overlap_matrices(
 
 
 def curve_pairs(
-    model: Model, record: Sequence[str] | None, rows: Sequence[str], *, owner: str
+    model: Model, record: Sequence[str] | None, rows: Sequence[str]
 ) -> tuple[tuple[str, ...], Any]:
     """Return names of the recorded overlaps, and the pairs of rows behind them.
 
@@ -125,16 +120,16 @@ def curve_pairs(
         ]
         record = (*model.overlaps, *own)
     contract = "a sequence of overlaps such as 'k.key'"
-    record = check_items("record", record, contract, owner=owner)
+    record = check_items("record", record, contract)
     if not record:
-        fail("record", contract, record, owner=owner)
+        fail("record", contract, record)
     pairs = []
     for name in record:
         one, _, other = str(name).partition(".")
         if one not in rows or other not in places:
             known = ", ".join(model.overlaps)
             contract = f"overlaps such as {known}"
-            fail("record", contract, name, owner=owner)
+            fail("record", contract, name)
         pairs.append((places[one], places[other]))
     return tuple(record), np.array(pairs, dtype=np.int64)
 

@@ -28,7 +28,6 @@ from eigenheads.models._emit import Sizes
 
 # A number, or a function of the dimension.
 Size: TypeAlias = float | Callable[[int], float]
-_OWNER = "Token"
 
 
 def size_at(size: Size, d: int, *, name: str) -> float:
@@ -37,7 +36,7 @@ def size_at(size: Size, d: int, *, name: str) -> float:
     number = as_float(value)
     if not math.isfinite(number):
         contract = "a finite number, or a function of d that returns one"
-        fail(name, contract, value, owner=_OWNER)
+        fail(name, contract, value)
     return number
 
 
@@ -101,16 +100,16 @@ def choice(*values: Size, probabilities: Sequence[float] | None = None) -> Rando
     (0.8, 0.2)
     """
     if not values:
-        fail("values", "at least one number", Got("none"), owner="choice")
+        fail("values", "at least one number", Got("none"))
     for value in values:
-        _check_law_number("values", value, owner="choice")
-    shares = _check_probabilities(probabilities, len(values), owner="choice")
+        _check_law_number("values", value)
+    shares = _check_probabilities(probabilities, len(values))
     return RandomNumber(values, shares)
 
 
 def signs(amplitude: Size = 1.0) -> RandomNumber:
     """Draw plus or minus `amplitude`, a number or a function of d, with equal odds."""
-    _check_law_number("amplitude", amplitude, owner="signs")
+    _check_law_number("amplitude", amplitude)
     if callable(amplitude):
         return RandomNumber((amplitude, lambda d: -amplitude(d)), (0.5, 0.5))
     return RandomNumber((amplitude, -amplitude), (0.5, 0.5))
@@ -118,14 +117,14 @@ def signs(amplitude: Size = 1.0) -> RandomNumber:
 
 def gaussian(deviation: Size = 1.0) -> RandomNumber:
     """Draw a centred normal: the covariance gets `deviation` squared on top."""
-    _check_law_number("deviation", deviation, owner="gaussian")
+    _check_law_number("deviation", deviation)
     return RandomNumber((deviation,))
 
 
 def multiple_of(latent: str, amplitude: Size = 1.0) -> LatentMultiple:
     """Use a latent of the sample, times `amplitude`, for all tokens of a group."""
-    check_text("latent", latent, owner="multiple_of")
-    _check_law_number("amplitude", amplitude, owner="multiple_of")
+    check_text("latent", latent)
+    _check_law_number("amplitude", amplitude)
     return LatentMultiple(latent, amplitude)
 
 
@@ -135,8 +134,8 @@ def mixture(
     probabilities: Sequence[float] | None = None,
 ) -> RandomDirection:
     """Give each token a mean along one of several directions, independently."""
-    _check_directions(directions, amplitude, owner="mixture")
-    shares = _check_probabilities(probabilities, len(directions), owner="mixture")
+    _check_directions(directions, amplitude)
+    shares = _check_probabilities(probabilities, len(directions))
     return RandomDirection(directions, amplitude, shares, shared=False)
 
 
@@ -146,8 +145,8 @@ def one_of(
     probabilities: Sequence[float] | None = None,
 ) -> RandomDirection:
     """Give all tokens of a group a mean along one direction, drawn per sample."""
-    _check_directions(directions, amplitude, owner="one_of")
-    shares = _check_probabilities(probabilities, len(directions), owner="one_of")
+    _check_directions(directions, amplitude)
+    shares = _check_probabilities(probabilities, len(directions))
     return RandomDirection(directions, amplitude, shares, shared=True)
 
 
@@ -156,8 +155,8 @@ def chosen_by(direction: str, strength: Size) -> PositionLaw:
 
     The token that is chosen stands first in its group: the others are exchangeable.
     """
-    check_text("direction", direction, owner="chosen_by")
-    _check_law_number("strength", strength, owner="chosen_by")
+    check_text("direction", direction)
+    _check_law_number("strength", strength)
     return PositionLaw(direction, strength)
 
 
@@ -191,12 +190,12 @@ class Token:
     first: PositionLaw | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "n", check_count("n", self.n, owner=_OWNER, minimum=0))
+        object.__setattr__(self, "n", check_count("n", self.n, minimum=0))
         if not isinstance(self.mean, Mapping | RandomDirection):
             contract = "a mapping of planted directions to coefficients, or a mixture"
-            fail("mean", contract, self.mean, owner=_OWNER, error=TypeError)
+            fail("mean", contract, self.mean, error=TypeError)
         if self.first is not None and not isinstance(self.first, PositionLaw):
-            fail("first", "chosen_by(...) or None", self.first, owner=_OWNER)
+            fail("first", "chosen_by(...) or None", self.first)
         coefficients = (
             list(self.mean.values()) if isinstance(self.mean, Mapping) else []
         )
@@ -207,7 +206,7 @@ class Token:
                     "made of finite numbers, functions of d, signs, gaussian, choice "
                     "or multiple_of"
                 )
-                fail("mean or scale", contract, value, owner=_OWNER)
+                fail("mean or scale", contract, value)
 
     @property
     def directions(self) -> tuple[str, ...]:
@@ -312,31 +311,27 @@ def _drawn(
     return np.full(n, size_at(law, d, name="mean or scale"))
 
 
-def _check_law_number(name: str, value: object, *, owner: str) -> None:
+def _check_law_number(name: str, value: object) -> None:
     if not callable(value) and not math.isfinite(as_float(value)):
-        fail(name, "a finite number or a function of d", value, owner=owner)
+        fail(name, "a finite number or a function of d", value)
 
 
-def _check_directions(
-    directions: tuple[object, ...], amplitude: object, *, owner: str
-) -> None:
+def _check_directions(directions: tuple[object, ...], amplitude: object) -> None:
     for direction in directions:
-        check_text("directions", direction, owner=owner)
-    _check_law_number("amplitude", amplitude, owner=owner)
+        check_text("directions", direction)
+    _check_law_number("amplitude", amplitude)
 
 
-def _check_probabilities(
-    probabilities: Any, n: int, *, owner: str
-) -> tuple[float, ...]:
+def _check_probabilities(probabilities: Any, n: int) -> tuple[float, ...]:
     if probabilities is None:
         return (1.0 / n,) * n if n else ()
     contract = f"{n} numbers from 0 to 1"
-    items = check_items("probabilities", probabilities, contract, owner=owner)
+    items = check_items("probabilities", probabilities, contract)
     shares = tuple(as_float(value) for value in items)
     if len(shares) != n or not all(0 <= s <= 1 for s in shares):
-        fail("probabilities", contract, probabilities, owner=owner)
+        fail("probabilities", contract, probabilities)
     if abs(sum(shares) - 1) > 1e-9:
-        fail("probabilities", "numbers with sum 1", probabilities, owner=owner)
+        fail("probabilities", "numbers with sum 1", probabilities)
     return shares
 
 

@@ -21,7 +21,6 @@ from eigenheads.models._simulate import (
 )
 from eigenheads.models._start import curve_pairs, drawn_start, recorded
 
-_OWNER = "verify"
 _SMALL_ERROR = 1e-6
 # Probability that a correct model fails the comparison of laws.
 _FALSE_ALARM = 1e-3
@@ -120,12 +119,12 @@ def verify(
     True
     """
     if not isinstance(model, Model):
-        fail("model", "a Model", model, owner=_OWNER, error=TypeError)
-    n_runs = check_count("n_runs", n_runs, owner=_OWNER, minimum=10)
-    d = check_dimension(model, d, "exact", owner=_OWNER, n_rows=len(model.weights))
-    values = check_parameters(model, parameters, owner=_OWNER)
-    rng = np.random.default_rng(check_count("seed", seed, owner=_OWNER, minimum=0))
-    first = parameter_table(values, 0, 1, owner=_OWNER)[0, : len(values)]
+        fail("model", "a Model", model, error=TypeError)
+    n_runs = check_count("n_runs", n_runs, minimum=10)
+    d = check_dimension(model, d, "exact", n_rows=len(model.weights))
+    values = check_parameters(model, parameters)
+    rng = np.random.default_rng(check_count("seed", seed, minimum=0))
+    first = parameter_table(values, 0, 1)[0, : len(values)]
     error, size = _gradient_error(model, d, first, rng)
     setting = _setting(model, d, values, size, rng)
     full = simulate(model, n_runs=n_runs, seed=seed, method="full", **setting)
@@ -185,7 +184,7 @@ def _gradient_error(
         size = float(np.linalg.norm(found))
         lengths.append(size)
         if not math.isfinite(size):
-            fail("model", "a model with finite gradients", size, owner=_OWNER)
+            fail("model", "a model with finite gradients", size)
         if number < _N_DIFFERENCES:
             expected = difference_gradient(*arguments)
             scale = max(float(np.linalg.norm(expected)), 1e-30)
@@ -202,7 +201,7 @@ def _setting(
 ) -> dict[str, Any]:
     """Return options of the simulations that are compared: large steps, one start."""
     start = drawn_start(model, d, rng)
-    curves, pairs = curve_pairs(model, None, list(model.weights), owner=_OWNER)
+    curves, pairs = curve_pairs(model, None, list(model.weights))
     setting = {
         "d": d,
         "step_size": 0.5 / max(size, 1e-30),

@@ -25,22 +25,22 @@ Tokens = Float[Tensor, "batch tokens d_model"]
 Heads = Float[Tensor, "batch heads tokens d_head"]
 
 
-def check_not_meta(x: Tensor, *, owner: str) -> None:
+def check_not_meta(x: Tensor) -> None:
     """Raise if `x` is on the device ``meta``, which autocast does not support."""
     if x.device.type == "meta":
         got = Got("a tensor on the device meta")
-        fail("x", "a tensor that holds numbers", got, owner=owner)
+        fail("x", "a tensor that holds numbers", got)
 
 
-def check_factory(device: object, dtype: object, *, owner: str) -> None:
+def check_factory(device: object, dtype: object) -> None:
     """Raise unless parameters can be made on a device, in a dtype of real numbers."""
     is_dtype = isinstance(dtype, torch.dtype) and dtype.is_floating_point
     if dtype is not None and not is_dtype:
-        fail("dtype", "a floating-point dtype of PyTorch, or None", dtype, owner=owner)
+        fail("dtype", "a floating-point dtype of PyTorch, or None", dtype)
     try:
         torch.empty(0, device=device)  # type: ignore[call-overload]
     except Exception:  # what a device must be differs between builds of PyTorch
-        fail("device", "an available device of PyTorch", device, owner=owner)
+        fail("device", "an available device of PyTorch", device)
 
 
 class AbstractAttention(nn.Module):
@@ -75,21 +75,20 @@ class AbstractAttention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        owner = self._owner
-        d_model = check_count("d_model", d_model, owner=owner, maximum=_WIDEST)
-        self.n_heads = check_count("n_heads", n_heads, owner=owner)
+        d_model = check_count("d_model", d_model, maximum=_WIDEST)
+        self.n_heads = check_count("n_heads", n_heads)
         if d_model % self.n_heads:
             divisors = [d for d in range(1, d_model + 1) if d_model % d == 0]
             contract = f"a divisor of `d_model`={d_model}"
             hint = f"Divisors of {d_model}: {divisors}."
-            fail("n_heads", contract, n_heads, owner=owner, hint=hint)
+            fail("n_heads", contract, n_heads, hint=hint)
         self.d_model = d_model
         self.is_causal = is_causal
         for name, p in (("attn_drop", attn_drop), ("proj_drop", proj_drop)):
-            check_number(name, p, owner=owner, minimum=0.0, maximum=1.0)
-        check_flag("qkv_bias", qkv_bias, owner=owner)
-        check_flag("is_causal", is_causal, owner=owner)
-        check_factory(device, dtype, owner=owner)
+            check_number(name, p, minimum=0.0, maximum=1.0)
+        check_flag("qkv_bias", qkv_bias)
+        check_flag("is_causal", is_causal)
+        check_factory(device, dtype)
         options: dict[str, Any] = {"device": device, "dtype": dtype}
         self.qkv = nn.Linear(d_model, 3 * d_model, bias=qkv_bias, **options)
         self.attn_drop = nn.Dropout(attn_drop)
@@ -107,10 +106,6 @@ class AbstractAttention(nn.Module):
         return self.d_model // self.n_heads
 
     @property
-    def _owner(self) -> str:
-        return type(self).__name__
-
-    @property
     def _dropout(self) -> float:
         return self.attn_drop.p if self.training else 0.0
 
@@ -120,13 +115,13 @@ class AbstractAttention(nn.Module):
 
     def _heads(self, x: Tokens) -> tuple[Heads, Heads, Heads]:
         """Return queries, keys and values."""
-        check_instance("x", x, Tensor, owner=self._owner)
+        check_instance("x", x, Tensor)
         if not x.is_floating_point() or x.layout != torch.strided:
             got = Got(f"dtype {x.dtype}, layout {x.layout}")
-            fail("x", "a dense tensor of floats", got, owner=self._owner)
+            fail("x", "a dense tensor of floats", got)
         if x.ndim != 3 or x.shape[-1] != self.d_model or 0 in x.shape:
             contract = f"of shape (batch, tokens, {self.d_model}), without empty axes"
-            fail("x", contract, Got(tuple(x.shape)), owner=self._owner)
+            fail("x", contract, Got(tuple(x.shape)))
         if not torch.compiler.is_compiling():
             self._check_place(x)
         batch, n_tokens, _ = x.shape
@@ -138,11 +133,11 @@ class AbstractAttention(nn.Module):
     def _check_place(self, x: Tokens) -> None:
         """Raise unless `x` is where the weights are, in their dtype or autocast."""
         weight = self.qkv.weight
-        check_not_meta(x, owner=self._owner)
+        check_not_meta(x)
         is_cast = torch.is_autocast_enabled(x.device.type)
         if x.device != weight.device or (x.dtype != weight.dtype and not is_cast):
             contract = f"{weight.dtype} on {weight.device}, as the weights"
-            fail("x", contract, Got(f"{x.dtype} on {x.device}"), owner=self._owner)
+            fail("x", contract, Got(f"{x.dtype} on {x.device}"))
 
     def _merge(self, heads: Heads) -> Tokens:
         """Return the heads side by side, projected."""
@@ -154,9 +149,7 @@ class AbstractAttention(nn.Module):
         self, keys: Heads, attn_mask: Tensor | None, is_causal: bool | None
     ) -> Visibility:
         causal = self.is_causal if is_causal is None else is_causal
-        return Visibility.read(
-            attn_mask, is_causal=causal, keys=keys, owner=self._owner
-        )
+        return Visibility.read(attn_mask, is_causal=causal, keys=keys)
 
 
 class SymmetricAttention(AbstractAttention):
@@ -300,15 +293,15 @@ class ScaledAttention(AbstractAttention):
         **options: Any,
     ) -> None:
         super().__init__(d_model, n_heads, **options)
-        self.kind = check_choice("kind", kind, ("scalar", "matrix"), owner=self._owner)
+        self.kind = check_choice("kind", kind, ("scalar", "matrix"))
         self.n_tokens = n_tokens
         shape: tuple[int, ...] = ()
         if kind == "matrix":
-            size = check_count("n_tokens", n_tokens, owner=self._owner)
+            size = check_count("n_tokens", n_tokens)
             if self.n_heads * size * size > MAX_WORK:
                 contract = f"at most {MAX_WORK} numbers over all heads"
                 got = Got(f"{self.n_heads} heads, {size} tokens")
-                fail("n_tokens", contract, got, owner=self._owner)
+                fail("n_tokens", contract, got)
             shape = (self.n_heads, size, size)
         factory = {name: options.get(name) for name in ("device", "dtype")}
         self.scaling = nn.Parameter(torch.zeros(shape, **factory))
@@ -346,7 +339,6 @@ class ScaledAttention(AbstractAttention):
             visibility=self._visibility(k, attn_mask, is_causal),
             scale=self.d_head**-0.5,
             dropout=self._dropout,
-            owner=self._owner,
         )
         return self._merge(output)
 
@@ -374,7 +366,7 @@ class ScaledAttention(AbstractAttention):
         k = visibility.hide(k)
         scale = self.d_head**-0.5
         weights = visibility.weights(q, k, scale=scale).to(q.dtype)
-        S = correction(k, self.scaling, visibility, scale, owner=self._owner)
+        S = correction(k, self.scaling, visibility, scale)
         return weights - weights @ S.to(q.dtype)
 
     def extra_repr(self) -> str:
@@ -392,14 +384,13 @@ def scaled_heads(
     visibility: Visibility,
     scale: float,
     dropout: float,
-    owner: str,
 ) -> Heads:
     """Return scaled attention; `scaling` is one number, or one matrix per head."""
     keys, values = visibility.hide(keys), visibility.hide(values)
     # A free matrix per head, or a multiple of symmetric attention, which fused
     # attention computes without forming the matrix.
     if scaling.ndim:
-        S = _matrix(scaling, visibility, owner=owner).to(values.dtype)
+        S = _matrix(scaling, visibility).to(values.dtype)
         values = values - (S @ values).to(values.dtype)
     else:
         average = visibility.attend(keys, keys, values, scale=scale)
@@ -408,20 +399,20 @@ def scaled_heads(
 
 
 def correction(
-    keys: Heads, scaling: Tensor, visibility: Visibility, scale: float, *, owner: str
+    keys: Heads, scaling: Tensor, visibility: Visibility, scale: float
 ) -> Tensor:
     """Return :math:`S`; hidden keys must be zero already."""
     if scaling.ndim:
-        return _matrix(scaling, visibility, owner=owner)
+        return _matrix(scaling, visibility)
     return scaling * visibility.weights(keys, keys, scale=scale)
 
 
-def _matrix(scaling: Tensor, visibility: Visibility, *, owner: str) -> Tensor:
+def _matrix(scaling: Tensor, visibility: Visibility) -> Tensor:
     """Return :math:`S`, zero where the mask hides."""
     n, size = visibility.n_keys, scaling.shape[-1]
     if n > size:
         contract = f"of at most `n_tokens`={size} tokens"
-        fail("x", contract, Got(f"{n} tokens"), owner=owner)
+        fail("x", contract, Got(f"{n} tokens"))
     matrix = scaling[:, :n, :n]
     visible = visibility.as_booleans(matrix.device)
     return matrix if visible is None else matrix.masked_fill(~visible, 0.0)

@@ -179,22 +179,20 @@ class PursuitSettings:
         threshold: object,
         multiplier: Multiplier,
         query_steps: QuerySteps,
-        *,
-        owner: str,
     ) -> "PursuitSettings":
-        """Return the settings, or raise an error that starts with `owner`."""
+        """Return the settings, or raise."""
         width: int | None = None
         # A width may come with the name of the rule.
         if isinstance(threshold, tuple) and len(threshold) == 2:
             threshold, given = threshold
-            width = check_count("threshold[1]", given, owner=owner)
-        check_pursuit(n_iter, sparsity, threshold, multiplier, query_steps, owner=owner)
+            width = check_count("threshold[1]", given)
+        check_pursuit(n_iter, sparsity, threshold, multiplier, query_steps)
         if threshold == "reference":
             width = width or 0
         elif width is not None:
             got = Got(repr((threshold, width)))
-            fail("threshold", "'paper' without a width", got, owner=owner)
-        count = check_count("n_iter", n_iter, owner=owner)
+            fail("threshold", "'paper' without a width", got)
+        count = check_count("n_iter", n_iter)
         level: float | Literal["auto"] = "auto"
         if sparsity != "auto":
             level = as_float(sparsity)
@@ -309,12 +307,11 @@ def rpc_attention(
     >>> rpc_attention(keys, values, is_causal=True).shape
     torch.Size([1, 3, 10, 8])
     """
-    owner = "rpc_attention"
     settings = PursuitSettings.read(
-        n_iter, sparsity, threshold, multiplier, query_steps, owner=owner
+        n_iter, sparsity, threshold, multiplier, query_steps
     )
-    check_head_tensors(keys, values, queries, owner=owner)
-    check_query_steps(query_steps, keys, queries, owner=owner)
+    check_head_tensors(keys, values, queries)
+    check_query_steps(query_steps, keys, queries)
     c = keys.shape[-1] ** -0.5 if scale is None else scale
     n_queries = keys.shape[-2] if queries is None else queries.shape[-2]
     found = pursue(
@@ -323,15 +320,10 @@ def rpc_attention(
         queries,
         settings=settings,
         visibility=Visibility.read(
-            attn_mask,
-            is_causal=is_causal,
-            keys=keys,
-            n_queries=n_queries,
-            owner=owner,
+            attn_mask, is_causal=is_causal, keys=keys, n_queries=n_queries
         ),
-        scale=check_number("scale", c, owner=owner),
-        measure=check_flag("return_diagnostics", return_diagnostics, owner=owner),
-        owner=owner,
+        scale=check_number("scale", c),
+        measure=check_flag("return_diagnostics", return_diagnostics),
     )
     if found.diagnostics is None:
         return found.output
@@ -354,7 +346,6 @@ def pursue(
     settings: PursuitSettings,
     visibility: Visibility,
     scale: float,
-    owner: str,
     measure: bool = False,
     dropout: float = 0.0,
     recompute: bool = False,
@@ -372,7 +363,7 @@ def pursue(
     else:
         output, cleaned, size = _iterate(*arguments, recorder)
     if not torch.compiler.is_compiling() and output.device.type == "cpu":
-        _check_finite(output, size * scale**0.5, keys, values, queries, owner=owner)
+        _check_finite(output, size * scale**0.5, keys, values, queries)
     diagnostics = None if recorder is None else recorder.result()
     return PursuitResult(output, cleaned, diagnostics)
 
@@ -439,9 +430,7 @@ def _clip(x: Tensor, bound: Tensor) -> Tensor:
     return torch.minimum(clipped, bound, out=clipped)
 
 
-def check_head_tensors(
-    keys: Tensor, values: Tensor, queries: Tensor | None, *, owner: str
-) -> None:
+def check_head_tensors(keys: Tensor, values: Tensor, queries: Tensor | None) -> None:
     """Raise unless the arrays of the heads fit each other."""
     given = {"keys": keys, "values": values}
     if queries is not None:
@@ -449,25 +438,25 @@ def check_head_tensors(
     for name, x in given.items():
         if not isinstance(x, Tensor) or not x.is_floating_point():
             contract = "a floating-point tensor"
-            fail(name, contract, Got(_kind(x)), owner=owner, error=TypeError)
+            fail(name, contract, Got(_kind(x)), error=TypeError)
         if x.ndim != 4 or 0 in x.shape:
             contract = "of shape (batch, heads, tokens, d_head), without empty axes"
-            fail(name, contract, Got(tuple(x.shape)), owner=owner)
+            fail(name, contract, Got(tuple(x.shape)))
         if x.layout != torch.strided or x.device != keys.device:
             contract = f"a dense tensor on {keys.device}, as the keys"
             got = Got(f"layout {x.layout} on {x.device}")
-            fail(name, contract, got, owner=owner)
+            fail(name, contract, got)
         if x.dtype != keys.dtype:
-            fail(name, f"of the keys' dtype {keys.dtype}", Got(x.dtype), owner=owner)
+            fail(name, f"of the keys' dtype {keys.dtype}", Got(x.dtype))
     if values.shape != keys.shape:
         contract = f"of the keys' shape {tuple(keys.shape)}"
-        fail("values", contract, Got(tuple(values.shape)), owner=owner)
+        fail("values", contract, Got(tuple(values.shape)))
     if queries is not None and (*queries.shape[:2], queries.shape[3]) != (
         *keys.shape[:2],
         keys.shape[3],
     ):
         contract = f"of the keys' shape {tuple(keys.shape)} up to the number of tokens"
-        fail("queries", contract, Got(tuple(queries.shape)), owner=owner)
+        fail("queries", contract, Got(tuple(queries.shape)))
 
 
 def _kind(x: object) -> str:
@@ -475,13 +464,7 @@ def _kind(x: object) -> str:
 
 
 def _check_finite(
-    output: Tensor,
-    size: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    queries: Tensor | None,
-    *,
-    owner: str,
+    output: Tensor, size: Tensor, keys: Tensor, values: Tensor, queries: Tensor | None
 ) -> None:
     """Raise if an input or a score is not finite, and name the cause.
 
@@ -501,9 +484,9 @@ def _check_finite(
         if not x.isfinite().all():
             at = tuple(int(i) for i in (~x.isfinite()).nonzero()[0])
             got = Got(f"{x[at].item()} at index {at}")
-            fail(name, "finite numbers", got, owner=owner)
+            fail(name, "finite numbers", got)
     name, x = max(given.items(), key=lambda item: float(item[1].abs().max()))
     dtype = str(output.dtype).removeprefix("torch.")
     got = Got(f"entries up to {x.abs().max().item():.2g}")
     hint = "Scale it down, or use float64."
-    fail(name, f"small enough for scores in {dtype}", got, owner=owner, hint=hint)
+    fail(name, f"small enough for scores in {dtype}", got, hint=hint)

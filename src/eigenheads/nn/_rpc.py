@@ -95,13 +95,13 @@ class RPCAttention(AbstractAttention):
     ) -> None:
         super().__init__(d_model, n_heads, **options)
         self._settings = PursuitSettings.read(
-            n_iter, sparsity, threshold, multiplier, query_steps, owner=self._owner
+            n_iter, sparsity, threshold, multiplier, query_steps
         )
-        check_flag("symmetric", symmetric, owner=self._owner)
-        check_flag("recompute", recompute, owner=self._owner)
+        check_flag("symmetric", symmetric)
+        check_flag("recompute", recompute)
         if symmetric and query_steps == "every":
             contract = "'last' for symmetric=True, which uses no queries"
-            fail("query_steps", contract, query_steps, owner=self._owner)
+            fail("query_steps", contract, query_steps)
         self.threshold = threshold
         self.symmetric = symmetric
         self.recompute = recompute
@@ -233,7 +233,6 @@ class RPCAttention(AbstractAttention):
             measure=measure,
             dropout=self._dropout,
             recompute=self.recompute,
-            owner=self._owner,
         )
 
 

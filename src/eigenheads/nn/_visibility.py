@@ -62,7 +62,6 @@ class Visibility:
         is_causal: bool,
         keys: Tensor,
         n_queries: int | None = None,
-        owner: str = "Visibility.read",
     ) -> "Visibility":
         """Return the masks of one attention call as one object.
 
@@ -76,23 +75,21 @@ class Visibility:
             Keys of the call, ``(batch, heads, n_keys, d_head)``.
         n_queries
             Number of queries, if it differs from the number of keys.
-        owner
-            Name that errors start with.
         """
-        check_flag("is_causal", is_causal, owner=owner)
-        check_axes_of("keys", keys, 4, n_queries, owner=owner)
-        check_devices(attn_mask, keys, owner=owner)
+        check_flag("is_causal", is_causal)
+        check_axes_of("keys", keys, 4, n_queries)
+        check_devices(attn_mask, keys)
         n_keys = keys.shape[-2]
         n_queries = n_keys if n_queries is None else n_queries
         if is_causal and n_queries > n_keys:
             got = Got(f"{n_queries} queries and {n_keys} keys")
             contract = "the last of the tokens whose keys are given if `is_causal`"
-            fail("queries", contract, got, owner=owner)
+            fail("queries", contract, got)
         # Without a mask tensor, causality stays a flag: fused kernels take it as such,
         # and means become running sums.
         if attn_mask is None:
             return cls(n_keys, is_causal)
-        _check_mask(attn_mask, keys, n_queries, owner=owner)
+        _check_mask(attn_mask, keys, n_queries)
         mask = attn_mask.reshape((1,) * (4 - attn_mask.ndim) + attn_mask.shape)
         # From here on `visible` and `bias` carry everything, causality included.
         visible = is_visible(mask)
@@ -218,7 +215,7 @@ class Visibility:
         is_causal
             Whether to hide later tokens as well.
         """
-        check_axes_of("padding", padding, 2, None, owner="Visibility.from_padding")
+        check_axes_of("padding", padding, 2, None)
         if bool(padding.all()):
             return cls(padding.shape[1], is_causal)
         like = torch.empty(len(padding), 1, padding.shape[1], 1)
@@ -260,29 +257,27 @@ class Visibility:
         return padding, False, full
 
 
-def check_axes_of(
-    name: str, x: Tensor, n_axes: int, n_queries: int | None, *, owner: str
-) -> None:
+def check_axes_of(name: str, x: Tensor, n_axes: int, n_queries: int | None) -> None:
     """Raise unless `x` is a dense tensor with `n_axes` axes; check `n_queries`."""
-    check_instance(name, x, Tensor, owner=owner)
+    check_instance(name, x, Tensor)
     if x.layout != torch.strided or x.ndim != n_axes or 0 in x.shape:
         got = Got(f"shape {tuple(x.shape)}, layout {x.layout}")
         contract = f"a dense tensor of {n_axes} axes, none of them empty"
-        fail(name, contract, got, owner=owner)
+        fail(name, contract, got)
     is_float = x.is_floating_point() or x.is_complex()
     if name == "padding" and (is_float or x.device.type == "meta"):
         got = Got(f"{x.dtype} on {x.device}")
-        fail(name, "a tensor of booleans", got, owner=owner)
+        fail(name, "a tensor of booleans", got)
     # In a compiled graph sizes are symbols.
     if n_queries is not None and not torch.compiler.is_compiling():
-        check_count("n_queries", n_queries, owner=owner)
+        check_count("n_queries", n_queries)
 
 
-def check_devices(mask: object, keys: Tensor, *, owner: str) -> None:
+def check_devices(mask: object, keys: Tensor) -> None:
     """Raise if keys hold no numbers and their mask does."""
     is_apart = isinstance(mask, Tensor) and mask.device.type != "meta"
     if is_apart and keys.device.type == "meta":
-        fail("keys", "on the device of `attn_mask`", Got("meta"), owner=owner)
+        fail("keys", "on the device of `attn_mask`", Got("meta"))
 
 
 def is_visible(mask: Tensor) -> Tensor:
@@ -306,15 +301,15 @@ def middle(ordered: Tensor) -> Tensor:
     return (ordered[..., (n - 1) // 2, None] + ordered[..., n // 2, None]) / 2
 
 
-def _check_mask(mask: Tensor, keys: Tensor, n_queries: int, *, owner: str) -> None:
+def _check_mask(mask: Tensor, keys: Tensor, n_queries: int) -> None:
     n_keys = keys.shape[-2]
-    check_instance("attn_mask", mask, Tensor, owner=owner)
+    check_instance("attn_mask", mask, Tensor)
     if mask.is_sparse or mask.device.type == "meta" != keys.device.type:
-        fail("attn_mask", "a dense tensor that holds numbers", mask, owner=owner)
+        fail("attn_mask", "a dense tensor that holds numbers", mask)
     if mask.dtype != torch.bool and not mask.is_floating_point():
         contract = "boolean (True may be seen) or floating point (added to the scores)"
         got = Got(f"dtype {str(mask.dtype).removeprefix('torch.')}")
-        fail("attn_mask", contract, got, owner=owner, error=TypeError)
+        fail("attn_mask", contract, got, error=TypeError)
     full = (*keys.shape[:2], n_keys, n_keys)
     padded = (1,) * (4 - mask.ndim) + tuple(mask.shape)
     fits = mask.ndim <= 4 and all(
@@ -324,4 +319,4 @@ def _check_mask(mask: Tensor, keys: Tensor, n_queries: int, *, owner: str) -> No
     if not fits or padded[-1] != n_keys or per_token_rows:
         hint = "Give one row for all tokens, or one row per token (not per query)."
         contract = f"of a shape that broadcasts to {full}"
-        fail("attn_mask", contract, Got(tuple(mask.shape)), owner=owner, hint=hint)
+        fail("attn_mask", contract, Got(tuple(mask.shape)), hint=hint)

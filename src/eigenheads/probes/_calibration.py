@@ -24,7 +24,6 @@ from eigenheads.probes._head_probe import head_probe, read_statistics
 from eigenheads.probes._nulls import stream
 from eigenheads.probes._result import LEVEL
 
-_OWNER = "calibrate"
 # Heads of one probe share the draws; groups have their own.
 _GROUP = 20
 # Planted queries are this many times as long as random ones.
@@ -114,23 +113,21 @@ def calibrate(
     >>> found.power["shuffled_positions"][-1:]
     array([1.])
     """
-    (wanted,) = read_statistics([statistic], owner=_OWNER)
-    n_heads = check_count("n_heads", n_heads, owner=_OWNER)
-    n_draws = check_count("n_draws", n_draws, owner=_OWNER)
-    level = check_number("level", level, owner=_OWNER, minimum=0.0, maximum=1.0)
+    (wanted,) = read_statistics([statistic])
+    n_heads = check_count("n_heads", n_heads)
+    n_draws = check_count("n_draws", n_draws)
+    level = check_number("level", level, minimum=0.0, maximum=1.0)
     shares = [
-        check_number("strengths", one, owner=_OWNER, minimum=0.0, maximum=1.0)
-        for one in check_items(
-            "strengths", strengths, "a sequence of numbers", owner=_OWNER
-        )
+        check_number("strengths", one, minimum=0.0, maximum=1.0)
+        for one in check_items("strengths", strengths, "a sequence of numbers")
     ]
     size = _check_size(size)
-    seed = check_count("seed", seed, owner=_OWNER, minimum=0)
+    seed = check_count("seed", seed, minimum=0)
     planted: Any = plant
     if isinstance(plant, str):
-        planted = _PLANTS[check_choice("plant", plant, list(_PLANTS), owner=_OWNER)]
+        planted = _PLANTS[check_choice("plant", plant, list(_PLANTS))]
     elif not callable(plant):
-        fail("plant", "a name or a function", plant, owner=_OWNER, error=TypeError)
+        fail("plant", "a name or a function", plant, error=TypeError)
     rates: dict[str, list[float]] = {}
     for index, strength in enumerate((0.0, *shares)):
         counts: dict[str, int] = {}
@@ -168,13 +165,13 @@ Arrays = tuple[FloatArray, FloatArray, FloatArray]
 
 def _check_size(size: object) -> tuple[int, int, int]:
     contract = "three integers: sequences, tokens and width"
-    items = check_items("size", size, contract, owner=_OWNER)
+    items = check_items("size", size, contract)
     if len(items) != 3:
-        fail("size", contract, Got(f"{len(items)} of them"), owner=_OWNER)
-    numbers = [check_count("size", one, owner=_OWNER) for one in items]
+        fail("size", contract, Got(f"{len(items)} of them"))
+    numbers = [check_count("size", one) for one in items]
     if math.prod(numbers) * _GROUP > MAX_WORK:
         got = Got(" x ".join(map(str, numbers)))
-        fail("size", f"of at most {MAX_WORK // _GROUP} numbers", got, owner=_OWNER)
+        fail("size", f"of at most {MAX_WORK // _GROUP} numbers", got)
     return numbers[0], numbers[1], numbers[2]
 
 
@@ -297,20 +294,19 @@ def planted_heads(
     >>> [x.shape for x in planted_heads(2, 3, n_tokens=12, d_head=4)]
     [(2, 3, 12, 4), (2, 3, 12, 4), (2, 3, 12, 4)]
     """
-    owner = "planted_heads"
     shape = (
-        check_count("n_sequences", n_sequences, owner=owner),
-        check_count("n_heads", n_heads, owner=owner),
-        check_count("n_tokens", n_tokens, owner=owner, minimum=3),
-        check_count("d_head", d_head, owner=owner),
+        check_count("n_sequences", n_sequences),
+        check_count("n_heads", n_heads),
+        check_count("n_tokens", n_tokens, minimum=3),
+        check_count("d_head", d_head),
     )
     if math.prod(shape) > MAX_WORK:
         got = Got(" x ".join(map(str, shape)))
         contract = f"such that the heads have at most {MAX_WORK} numbers"
-        fail("n_sequences", contract, got, owner=owner)
-    check_flag("is_mixed", is_mixed, owner=owner)
-    share = check_number("strength", strength, owner=owner, minimum=0.0, maximum=1.0)
-    rng = stream(check_count("seed", seed, owner=owner, minimum=0))
+        fail("n_sequences", contract, got)
+    check_flag("is_mixed", is_mixed)
+    share = check_number("strength", strength, minimum=0.0, maximum=1.0)
+    rng = stream(check_count("seed", seed, minimum=0))
     queries, keys, noise = rng.standard_normal((3, *shape))
     values = kernel_pca_values(kernel_pca(keys), shape[3])
     # Columns of unit variance, so that `strength` is a share of variance.

@@ -31,7 +31,6 @@ from eigenheads.probes._statistics import STATISTICS, HeadStatistic
 if TYPE_CHECKING:
     from eigenheads.adapters import Capture, CapturedLayer
 
-_OWNER = "probe_model"
 # From this number of sequences on, costly nulls have the fewest draws.
 _SEQUENCES = 64
 # Numbers of draws with which the parts of whole layers are timed.
@@ -60,7 +59,7 @@ def probe_captured(  # noqa: PLR0913 -- keyword-only but two
     tokens: without sinks and outliers, or with all if `ignore_tokens` is given.
     """
     ids = getattr(capture, "token_ids", None)
-    wanted = read_names(statistics, owner=_OWNER)
+    wanted = read_names(statistics)
     if statistics is None and ids is None:
         wanted = [name for name in STATISTICS if not STATISTICS[name].needs_token_ids]
     sets = WITHOUT if ignore_tokens is None else WITH_ALL
@@ -76,8 +75,8 @@ def probe_captured(  # noqa: PLR0913 -- keyword-only but two
     with reporter.bar() if reporter else nullcontext():
         for captured in capture:
             with reporting(lambda units: None):
-                other_tokens.add(captured, plain.observe, owner=_OWNER)
-            captured = without_tokens(captured, ignore_tokens, owner=_OWNER)
+                other_tokens.add(captured, plain.observe)
+            captured = without_tokens(captured, ignore_tokens)
             layers.append(captured.layer)
             names.append(captured.name)
             run = LayerProbe(
@@ -118,7 +117,7 @@ def _draws_of(
     captured = untrained() if callable(untrained) else untrained
     with reporting(lambda units: None):
         return [
-            plain.of_untrained(without_tokens(layer, ignore_tokens, owner=_OWNER))
+            plain.of_untrained(without_tokens(layer, ignore_tokens))
             for layer in captured
         ]
 
@@ -170,20 +169,18 @@ def compare_captured(
     statistics: Sequence[object] | None,
     n_permutations: int,
     seed: int,
-    *,
-    owner: str,
 ) -> ModelProbe:
     """Compare the heads of two models on the same sequences, second minus first."""
-    wanted = read_statistics(statistics, owner=owner)
+    wanted = read_statistics(statistics)
     if len(first) != len(second):
         got = Got(f"{len(second)} layers instead of {len(first)}")
-        fail("second", "a model with as many layers as the first", got, owner=owner)
+        fail("second", "a model with as many layers as the first", got)
     by_layer, names = [], []
     for before, after in zip(first, second, strict=True):
         if before.keys.shape[:3] != after.keys.shape[:3]:
             got = Got(f"{after.keys.shape[:3]} instead of {before.keys.shape[:3]}")
             contract = "a model with the same sequences, heads and tokens per layer"
-            fail("second", contract, got, owner=owner)
+            fail("second", contract, got)
         names.append(before.name)
         # Without draws: the null needs the numbers of each sequence only.
         numbers = [

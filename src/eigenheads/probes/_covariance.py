@@ -31,7 +31,6 @@ from eigenheads.probes._nulls import (
 from eigenheads.probes._result import ProbeResult, Statistic, with_untrained
 from eigenheads.probes._statistics import COVARIANCE, measured, statistic_names
 
-_OWNER = "covariance_probe"
 # From this width of tokens on, several threads decompose their covariance.
 _WIDE = 1024
 # Statistic -> null -> (heads, draws).
@@ -125,18 +124,16 @@ def covariance_probe(  # noqa: PLR0913 -- a head has as many arrays
     >>> result.statistics["qk_covariance_overlap"].p_value["rotated"]
     array([0.05])
     """
-    n_permutations = check_count(
-        "n_permutations", n_permutations, owner=_OWNER, minimum=0
-    )
-    seed = check_count("seed", seed, owner=_OWNER, minimum=0)
+    n_permutations = check_count("n_permutations", n_permutations, minimum=0)
+    seed = check_count("seed", seed, minimum=0)
     if not isinstance(untrained, Sequence | None) or isinstance(untrained, str | bytes):
-        fail("untrained", "a sequence of mappings", untrained, owner=_OWNER)
+        fail("untrained", "a sequence of mappings", untrained)
     # For products of this size, threads cost more than they save on a busy machine.
-    tokens = as_number_array("tokens", tokens, owner=_OWNER)
+    tokens = as_number_array("tokens", tokens)
     limit = 1 if tokens.shape[-1:] < (_WIDE,) else None
     with threadpool_limits(limit, user_api="blas"):
         layer = _check_layer(
-            tokens, w_query, w_key, w_value, w_output, mask, n_components, owner=_OWNER
+            tokens, w_query, w_key, w_value, w_output, mask, n_components
         )
         observed = covariance_statistics(layer)
         nulls = covariance_nulls(layer, n_permutations, seed)
@@ -171,7 +168,7 @@ def untrained_covariance_statistics(
     names: tuple[str, ...] = ("tokens", "w_query", "w_key")
     if has_outputs:
         names = (*names, "w_value", "w_output")
-    check_untrained(copy, names, owner=_OWNER)
+    check_untrained(copy, names)
     layer = _check_layer(
         copy["tokens"],
         copy["w_query"],
@@ -180,7 +177,6 @@ def untrained_covariance_statistics(
         copy.get("w_output") if has_outputs else None,
         copy.get("mask"),
         n_components,
-        owner=f"{_OWNER} (untrained)",
     )
     found = covariance_statistics(layer)
     # Heads of a layer share its tokens: a model is one draw of the rank.
@@ -195,55 +191,52 @@ def _check_layer(
     w_output: Array | None,
     mask: Array | None,
     n_components: int | None,
-    *,
-    owner: str,
 ) -> "LayerForms":
-    tokens = as_number_array("tokens", tokens, owner=owner)
+    tokens = as_number_array("tokens", tokens)
     shape = np.shape(tokens)
     if len(shape) != 3 or 0 in shape:
         contract = "of shape (sequences, tokens, d_model)"
-        fail("tokens", contract, Got(shape), owner=owner)
-    real = check_mask(mask, shape[:2], owner=owner)
-    rows = check_finite_array("tokens", tokens[real], owner=owner)
-    check_magnitude("tokens", rows, owner)
+        fail("tokens", contract, Got(shape))
+    real = check_mask(mask, shape[:2])
+    rows = check_finite_array("tokens", tokens[real])
+    check_magnitude("tokens", rows)
     if len(rows) < 2:
-        fail("mask", "two real tokens or more", Got(len(rows)), owner=owner)
-    query = _weights("w_query", w_query, shape[2], None, owner)
-    key = _weights("w_key", w_key, shape[2], query.shape, owner)
+        fail("mask", "two real tokens or more", Got(len(rows)))
+    query = _weights("w_query", w_query, shape[2], None)
+    key = _weights("w_key", w_key, shape[2], query.shape)
     k = check_count(
         "n_components",
         min(query.shape[1], shape[2]) if n_components is None else n_components,
-        owner=owner,
         maximum=min(2 * query.shape[1], shape[2]),
     )
     ov = None
     if (w_value is None) != (w_output is None):
         name = "w_output" if w_output is None else "w_value"
-        fail(name, "given with its counterpart", None, owner=owner)
+        fail(name, "given with its counterpart", None)
     if w_value is not None:
-        value = _weights("w_value", w_value, shape[2], None, owner)
+        value = _weights("w_value", w_value, shape[2], None)
         turned = np.swapaxes(np.asarray(w_output), -1, -2)
-        output = _weights("w_output", turned, shape[2], value.shape, owner)
+        output = _weights("w_output", turned, shape[2], value.shape)
         if len(value) != len(query):
             contract = f"of {len(query)} heads, as `w_query`"
-            fail("w_value", contract, Got(value.shape), owner=owner)
+            fail("w_value", contract, Got(value.shape))
         ov = symmetric_form(output, value)
         k = min(k, ov.eigenvalues.shape[1])
     return LayerForms.of(rows, symmetric_form(query, key), ov, k)
 
 
 def _weights(
-    name: str, value: Array, d_model: int, like: tuple[int, ...] | None, owner: str
+    name: str, value: Array, d_model: int, like: tuple[int, ...] | None
 ) -> FloatArray:
-    array = check_magnitude(name, check_finite_array(name, value, owner=owner), owner)
+    array = check_magnitude(name, check_finite_array(name, value))
     if array.ndim != 3 or 0 in array.shape or array.shape[2] != d_model:
         contract = f"of shape (heads, width, {d_model}), the last the tokens' width"
         if name == "w_output":
             contract = f"of shape (heads, {d_model}, width)"
-        fail(name, contract, Got(array.shape), owner=owner)
+        fail(name, contract, Got(array.shape))
     if like is not None and array.shape != like:
         contract = f"of shape {like}, as its counterpart"
-        fail(name, contract, Got(array.shape), owner=owner)
+        fail(name, contract, Got(array.shape))
     return array
 
 

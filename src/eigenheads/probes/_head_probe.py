@@ -27,7 +27,6 @@ from eigenheads.probes._statistics import (
     head_statistics,
 )
 
-_OWNER = "head_probe"
 _MATRICES = ("query", "key", "value", "output")
 
 
@@ -97,9 +96,9 @@ def head_probe(  # noqa: PLR0913 -- a head has as many arrays
     >>> result.statistics["on_itself"].nulls["rotated_queries"].shape
     (3, 19)
     """
-    n_draws = check_count("n_draws", n_draws, owner=_OWNER, minimum=0)
-    seed = check_count("seed", seed, owner=_OWNER, minimum=0)
-    chosen = read_statistics(statistics, owner=_OWNER)
+    n_draws = check_count("n_draws", n_draws, minimum=0)
+    seed = check_count("seed", seed, minimum=0)
+    chosen = read_statistics(statistics)
     heads = _Layer(
         {
             "queries": queries,
@@ -114,11 +113,10 @@ def head_probe(  # noqa: PLR0913 -- a head has as many arrays
             "scale": scale,
         },
         layer,
-        owner=_OWNER,
     )
     sequences = _measure(heads, chosen, n_draws, seed)
     # Untrained models have no draws of their own: each of their heads is one draw.
-    copies = check_items("untrained", untrained, "a sequence of mappings", owner=_OWNER)
+    copies = check_items("untrained", untrained, "a sequence of mappings")
     options = {"scale": heads.scale, "is_causal": heads.is_causal}
     untrained_draws = [
         untrained_head_statistics(x, chosen, layer, **options) for x in copies
@@ -143,86 +141,75 @@ def head_probe(  # noqa: PLR0913 -- a head has as many arrays
     return ProbeResult("head_probe", results, per_sequence, settings)
 
 
-def read_statistics(
-    statistics: Sequence[object] | None, *, owner: str
-) -> list[HeadStatistic]:
+def read_statistics(statistics: Sequence[object] | None) -> list[HeadStatistic]:
     """Return statistics by name, function or object; names must differ."""
     if statistics is None:
         return list(head_statistics().values())
     if isinstance(statistics, str) or not isinstance(statistics, Sequence):
-        fail("statistics", "a sequence", statistics, owner=owner, error=TypeError)
-    chosen = [as_statistic(statistic, owner=owner) for statistic in statistics]
+        fail("statistics", "a sequence", statistics, error=TypeError)
+    chosen = [as_statistic(statistic) for statistic in statistics]
     names = [statistic.name for statistic in chosen]
     if len(set(names)) < len(names):
         hint = "Give HeadStatistic objects a name."
-        fail("statistics", "of different names", Got(names), owner=owner, hint=hint)
+        fail("statistics", "of different names", Got(names), hint=hint)
     return chosen
 
 
 class _Layer:
     """Validated heads of a layer: `head(i, j)` is head j on sequence i."""
 
-    def __init__(self, arrays: Mapping[str, Any], layer: int, *, owner: str) -> None:
+    def __init__(self, arrays: Mapping[str, Any], layer: int) -> None:
         mask, tokens = arrays.get("mask"), arrays.get("tokens")
         self.heads: LayerHeads = check_heads(
-            arrays["queries"],
-            arrays["keys"],
-            arrays["values"],
-            mask,
-            tokens,
-            owner=owner,
+            arrays["queries"], arrays["keys"], arrays["values"], mask, tokens
         )
         scale = arrays.get("scale")
         self.scale = (
-            self.heads.d_head**-0.5
-            if scale is None
-            else check_positive("scale", scale, owner=owner)
+            self.heads.d_head**-0.5 if scale is None else check_positive("scale", scale)
         )
         causal = arrays.get("is_causal", False)
-        self.is_causal = check_flag("is_causal", causal, owner=owner)
-        self.layer = check_count("layer", layer, owner=owner, minimum=0)
+        self.is_causal = check_flag("is_causal", causal)
+        self.layer = check_count("layer", layer, minimum=0)
         self.bias = arrays.get("bias")
         if self.bias is not None:
-            self.bias = self._check_bias(self.bias, owner=owner)
+            self.bias = self._check_bias(self.bias)
         self.ids = arrays.get("token_ids")
         if self.ids is not None:
-            self.ids = check_numbers("token_ids", self.ids, owner=owner)
+            self.ids = check_numbers("token_ids", self.ids)
         if self.ids is not None and np.shape(self.ids) != np.shape(arrays["keys"])[::2]:
             shape = np.shape(arrays["keys"])
             contract = f"of shape {(shape[0], shape[2])}"
-            fail("token_ids", contract, Got(np.shape(self.ids)), owner=owner)
+            fail("token_ids", contract, Got(np.shape(self.ids)))
         matrices = arrays.get("matrices")
         if matrices is None:
             matrices = {}
         if not isinstance(matrices, Mapping):
-            fail("matrices", "a mapping", matrices, owner=owner, error=TypeError)
+            fail("matrices", "a mapping", matrices, error=TypeError)
         self.matrices = {
-            k: self._check_matrix(k, matrices[k], owner=owner)
-            for k in _MATRICES
-            if k in matrices
+            k: self._check_matrix(k, matrices[k]) for k in _MATRICES if k in matrices
         }
 
     @property
     def n_heads(self) -> int:
         return self.heads.n_heads
 
-    def _check_bias(self, bias: Any, *, owner: str) -> FloatArray:
+    def _check_bias(self, bias: Any) -> FloatArray:
         """Return the bias as an array; minus infinity hides a key, NaN is refused."""
-        array = check_numbers("bias", bias, owner=owner)
+        array = check_numbers("bias", bias)
         n = len(self.heads.masks[0])
         fits = array.ndim == 4 and len(array) > max(self.heads.indices)
         if not fits or array.shape[1] not in (1, self.n_heads) or array.shape[2] != n:
             contract = f"of shape (sequences, 1 or {self.n_heads}, {n}, {n})"
-            fail("bias", contract, Got(array.shape), owner=owner)
+            fail("bias", contract, Got(array.shape))
         if np.isnan(array).any() or np.isposinf(array).any():
             got = Got("nan" if np.isnan(array).any() else "inf")
-            fail("bias", "finite numbers or minus infinity", got, owner=owner)
+            fail("bias", "finite numbers or minus infinity", got)
         return array
 
-    def _check_matrix(self, name: str, matrix: Any, *, owner: str) -> FloatArray:
-        array = check_finite_array(name, matrix, owner=owner)
+    def _check_matrix(self, name: str, matrix: Any) -> FloatArray:
+        array = check_finite_array(name, matrix)
         if array.ndim != 3 or len(array) != self.n_heads:
-            fail(name, f"of shape ({self.n_heads}, …, …)", array, owner=owner)
+            fail(name, f"of shape ({self.n_heads}, …, …)", array)
         return array
 
     @property
@@ -338,8 +325,8 @@ def untrained_head_statistics(
 
     `options` are scale and is_causal, where the arrays do not have their own.
     """
-    check_untrained(arrays, ("queries", "keys", "values"), owner=_OWNER)
-    heads = _Layer({**options, **arrays}, layer, owner=f"{_OWNER} (untrained)")
+    check_untrained(arrays, ("queries", "keys", "values"))
+    heads = _Layer({**options, **arrays}, layer)
     needed = [statistic for statistic in statistics if UNTRAINED in statistic.nulls]
     sequences = _measure(heads, needed, 0, 0)
     return {

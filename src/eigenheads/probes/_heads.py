@@ -15,6 +15,7 @@ from eigenheads._checks import (
     check_finite_array,
     fail,
 )
+from eigenheads._errors import public_call
 from eigenheads._limits import LARGEST
 from eigenheads._typing import Array, FloatArray
 from eigenheads.functional import log_feature_norms
@@ -179,44 +180,38 @@ class LayerHeads:
 
 
 def check_heads(
-    queries: Array,
-    keys: Array,
-    values: Array,
-    mask: Array | None,
-    tokens: Array | None,
-    *,
-    owner: str,
+    queries: Array, keys: Array, values: Array, mask: Array | None, tokens: Array | None
 ) -> LayerHeads:
     """Return validated heads, or raise."""
-    keys = as_number_array("keys", keys, owner=owner)
-    queries = as_number_array("queries", queries, owner=owner)
-    values = as_number_array("values", values, owner=owner)
+    keys = as_number_array("keys", keys)
+    queries = as_number_array("queries", queries)
+    values = as_number_array("values", values)
     if tokens is not None:
-        tokens = as_number_array("tokens", tokens, owner=owner)
+        tokens = as_number_array("tokens", tokens)
     given = {"keys": keys, "queries": queries, "values": values}
     shape = np.shape(keys)
     for name, array in given.items():
         own = np.shape(array)
         if len(own) != 4 or 0 in own:
             contract = "of shape (sequences, heads, tokens, width)"
-            fail(name, contract, Got(own), owner=owner)
+            fail(name, contract, Got(own))
         free = 3 if name == "values" else 4
         if own[:free] != shape[:free]:
             contract = f"of the keys' shape {shape}, up to the width of values"
-            fail(name, contract, Got(own), owner=owner)
-    real = check_mask(mask, (shape[0], shape[2]), owner=owner)
+            fail(name, contract, Got(own))
+    real = check_mask(mask, (shape[0], shape[2]))
     kept = [i for i in range(shape[0]) if int(real[i].sum()) >= MIN_TOKENS]
     if not kept:
         got = Got(f"at most {int(real.sum(1).max())}")
         contract = f"a sequence of {MIN_TOKENS} real tokens or more"
-        fail("mask" if mask is not None else "keys", contract, got, owner=owner)
+        fail("mask" if mask is not None else "keys", contract, got)
     if tokens is not None and np.shape(tokens)[:2] != (shape[0], shape[2]):
         contract = f"of shape ({shape[0]}, {shape[2]}, d_model)"
-        fail("tokens", contract, Got(np.shape(tokens)), owner=owner)
+        fail("tokens", contract, Got(np.shape(tokens)))
 
     def rows(name: str, array: Array, i: int) -> FloatArray:
         part = np.asarray(array[i])[..., real[i], :]
-        return check_magnitude(name, check_finite_array(name, part, owner=owner), owner)
+        return check_magnitude(name, check_finite_array(name, part))
 
     sequences = [
         (rows("queries", queries, i), rows("keys", keys, i), rows("values", values, i))
@@ -226,56 +221,56 @@ def check_heads(
     return LayerHeads(sequences, kept, inputs, [real[i] for i in kept])
 
 
-def check_magnitude(name: str, array: FloatArray, owner: str) -> FloatArray:
+def check_magnitude(name: str, array: FloatArray) -> FloatArray:
     """Return numbers whose products do not overflow, or raise."""
     largest = float(np.abs(array).max(initial=0.0))
     if largest > LARGEST:
         contract = f"numbers of at most {LARGEST:g}"
-        fail(name, contract, Got(f"{largest:g}"), owner=owner)
+        fail(name, contract, Got(f"{largest:g}"))
     return array
 
 
-def as_number_array(name: str, value: object, *, owner: str) -> Array:
+def as_number_array(name: str, value: object) -> Array:
     """Return numbers as a NumPy array of their own type, without a copy."""
     try:
-        array = as_numpy(name, value, owner=owner)
+        array = as_numpy(name, value)
         if array.dtype.kind not in "biuf":
             raise TypeError
     except TypeError:
-        fail(name, "an array of numbers", value, owner=owner, error=TypeError)
+        fail(name, "an array of numbers", value, error=TypeError)
     return array
 
 
-def check_mask(mask: Array | None, shape: tuple[int, int], *, owner: str) -> Array:
+def check_mask(mask: Array | None, shape: tuple[int, int]) -> Array:
     """Return the mask as booleans (sequences, tokens), true for real tokens."""
     if mask is None:
         return np.ones(shape, dtype=bool)
     try:
-        array = as_numpy("mask", mask, owner=owner)
+        array = as_numpy("mask", mask)
     except TypeError:
-        fail("mask", "an array of booleans", mask, owner=owner, error=TypeError)
+        fail("mask", "an array of booleans", mask, error=TypeError)
     if array.shape != shape:
         contract = f"of shape {shape}, true for real tokens"
-        fail("mask", contract, Got(array.shape), owner=owner)
+        fail("mask", contract, Got(array.shape))
     if not np.isin(array, (0, 1)).all():
         contract = "booleans, true for real tokens"
-        fail("mask", contract, mask, owner=owner, error=TypeError)
+        fail("mask", contract, mask, error=TypeError)
     return array.astype(bool)
 
 
-def check_outputs(heads: LayerHeads, outputs: Array, *, owner: str) -> None:
+def check_outputs(heads: LayerHeads, outputs: Array) -> None:
     """Warn unless the outputs are those of softmax attention."""
-    outputs = as_number_array("outputs", outputs, owner=owner)
+    outputs = as_number_array("outputs", outputs)
     if outputs.ndim != 4 or len(outputs) <= max(heads.indices):
         contract = "of the shape of `values`"
-        fail("outputs", contract, Got(outputs.shape), owner=owner)
+        fail("outputs", contract, Got(outputs.shape))
     worst = 0.0
     for i, (q, k, v), real in zip(
         heads.indices, heads.sequences, heads.masks, strict=True
     ):
         if np.shape(outputs[i]) != (len(v), len(real), v.shape[-1]):
             contract = "of the shape of `values`"
-            fail("outputs", contract, Got(np.shape(outputs)), owner=owner)
+            fail("outputs", contract, Got(np.shape(outputs)))
         given = np.asarray(outputs[i], dtype=np.float64)[:, real]
         weights = softmax_weights(q, k, scale=heads.scale, is_causal=heads.is_causal)
         ours = weights @ v
@@ -284,18 +279,18 @@ def check_outputs(heads: LayerHeads, outputs: Array, *, owner: str) -> None:
         worst = max(worst, float(gap.max()))
     if worst > _AGREEMENT:
         message = (
-            f"{owner}: `outputs` differ from softmax(c q·k) v by {worst:.2g} of their "
-            "size (scale, mask, position bias, dropout?). The outputs of the formula "
-            "are used."
+            f"{public_call()}: `outputs` differ from softmax(c q·k) v by "
+            f"{worst:.2g} of their size (scale, mask, position bias, dropout?). The "
+            "outputs of the formula are used."
         )
         warnings.warn(message, NotAttentionWarning, stacklevel=3)
 
 
-def check_untrained(copy: object, names: tuple[str, ...], *, owner: str) -> None:
+def check_untrained(copy: object, names: tuple[str, ...]) -> None:
     """Raise unless an untrained model is a mapping with these arrays."""
     if isinstance(copy, Mapping) and all(name in copy for name in names):
         return
     listed = ", ".join(f"`{name}`" for name in names)
     contract = f"a sequence of mappings with {listed}"
     got = Got(f"keys {sorted(copy)}") if isinstance(copy, Mapping) else copy
-    fail("untrained", contract, got, owner=owner)
+    fail("untrained", contract, got)

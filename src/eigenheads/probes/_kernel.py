@@ -58,7 +58,6 @@ from eigenheads.probes._statistics import (
     statistic_names,
 )
 
-_OWNER = "kernel_pca_probe"
 # Statistic -> null -> (draws,), of one head on one sequence.
 Nulls = dict[str, dict[str, FloatArray]]
 
@@ -191,27 +190,25 @@ def kernel_pca_probe(  # noqa: PLR0913 -- a head has as many arrays
     >>> result.statistics["captured_variance"].observed.round(6)
     array([1., 1., 1.])
     """
-    n_permutations = check_count(
-        "n_permutations", n_permutations, owner=_OWNER, minimum=0
-    )
+    n_permutations = check_count("n_permutations", n_permutations, minimum=0)
     if n_redraws is None:
         n_redraws = default_redraws(n_permutations)
-    n_redraws = check_count("n_redraws", n_redraws, owner=_OWNER, minimum=0)
-    seed = check_count("seed", seed, owner=_OWNER, minimum=0)
-    heads = check_heads(queries, keys, values, mask, tokens, owner=_OWNER)
+    n_redraws = check_count("n_redraws", n_redraws, minimum=0)
+    seed = check_count("seed", seed, minimum=0)
+    heads = check_heads(queries, keys, values, mask, tokens)
     heads = heads.with_options(
         scale=heads.d_head**-0.5
         if scale is None
-        else check_number("scale", scale, owner=_OWNER, minimum=1e-50, maximum=LARGEST),
-        is_causal=check_flag("is_causal", is_causal, owner=_OWNER),
-        standardize=check_flag("standardize", standardize, owner=_OWNER),
+        else check_number("scale", scale, minimum=1e-50, maximum=LARGEST),
+        is_causal=check_flag("is_causal", is_causal),
+        standardize=check_flag("standardize", standardize),
     )
     # Values are compared with softmax attention: other attention would mislead.
     if outputs is not None:
-        check_outputs(heads, outputs, owner=_OWNER)
+        check_outputs(heads, outputs)
     observed, nulls, spectra = kernel_nulls(heads, n_permutations, n_redraws, seed)
     models = () if untrained is None else untrained
-    models = check_items("untrained", models, "a sequence of mappings", owner=_OWNER)
+    models = check_items("untrained", models, "a sequence of mappings")
     options = {
         "scale": heads.scale,
         "is_causal": heads.is_causal,
@@ -242,10 +239,9 @@ def untrained_kernel_statistics(
 
     `options` are scale, is_causal and standardize, as of the trained model.
     """
-    owner = f"{_OWNER} (untrained)"
-    check_untrained(copy, ("queries", "keys", "values"), owner=_OWNER)
+    check_untrained(copy, ("queries", "keys", "values"))
     q, k, v = (copy[name] for name in ("queries", "keys", "values"))
-    heads = check_heads(q, k, v, copy.get("mask"), None, owner=owner)
+    heads = check_heads(q, k, v, copy.get("mask"), None)
     heads = heads.with_options(**options)
     # Heads with grouped keys and values are equal in statistics without queries.
     apart = _apart(np.asarray(k), np.asarray(v))

@@ -61,25 +61,25 @@ def names_of(statistics: Sequence[object]) -> list[str]:
     return [x.name if isinstance(x, HeadStatistic) else str(x) for x in statistics]
 
 
-def read_names(statistics: Sequence[object] | None, *, owner: str) -> list[object]:
+def read_names(statistics: Sequence[object] | None) -> list[object]:
     """Return statistics by name or object; names must be known and different."""
     if statistics is None:
         return list(STATISTICS)
     if isinstance(statistics, str) or not isinstance(statistics, Sequence):
-        fail("statistics", "a sequence", statistics, owner=owner, error=TypeError)
+        fail("statistics", "a sequence", statistics, error=TypeError)
     if not statistics:
-        fail("statistics", "at least one", statistics, owner=owner)
+        fail("statistics", "at least one", statistics)
     chosen: list[object] = []
     for statistic in statistics:
         if isinstance(statistic, str):
-            check_choice("statistics", statistic, list(STATISTICS), owner=owner)
+            check_choice("statistics", statistic, list(STATISTICS))
             chosen.append(statistic)
         else:
-            chosen += read_statistics([statistic], owner=owner)
+            chosen += read_statistics([statistic])
     names = names_of(chosen)
     if len(set(names)) < len(names):
         hint = "Give HeadStatistic objects a name."
-        fail("statistics", "of different names", Got(names), owner=owner, hint=hint)
+        fail("statistics", "of different names", Got(names), hint=hint)
     return chosen
 
 
@@ -156,7 +156,7 @@ class LayerProbe:
                 lambda: untrained_covariance_statistics(arrays, has_outputs=has_outputs)
             )
         if self.of_heads:
-            of_heads = [as_statistic(x, owner="probe_model") for x in self.of_heads]
+            of_heads = [as_statistic(x) for x in self.of_heads]
             inputs = head_arrays(captured, self.ids)
             tasks.append(
                 lambda: untrained_head_statistics(inputs, of_heads, captured.layer)
@@ -250,9 +250,7 @@ def _hides_the_future(captured: "CapturedLayer") -> bool:
     return bool(np.isneginf(captured.bias[..., ~np.tri(n, dtype=bool)]).all())
 
 
-def without_tokens(
-    captured: "CapturedLayer", ignored: Any, *, owner: str
-) -> "CapturedLayer":
+def without_tokens(captured: "CapturedLayer", ignored: Any) -> "CapturedLayer":
     """Return a layer in which some tokens count as padding.
 
     `ignored` is ``"first"``, ``"outliers"``, positions, a boolean array (sequences,
@@ -262,7 +260,7 @@ def without_tokens(
         return captured
     mask = captured.mask.copy()
     if isinstance(ignored, str):
-        check_choice("ignore_tokens", ignored, ("first", "outliers"), owner=owner)
+        check_choice("ignore_tokens", ignored, ("first", "outliers"))
     if isinstance(ignored, str) and ignored == "first":
         mask[np.arange(len(mask)), mask.argmax(axis=1)] = False
     elif isinstance(ignored, str):
@@ -273,18 +271,18 @@ def without_tokens(
         for row, lengths in zip(mask, norms, strict=True):
             row &= lengths <= _OUTLIER * np.median(lengths[row])
     else:
-        places = as_number_array("ignore_tokens", ignored, owner=owner)
+        places = as_number_array("ignore_tokens", ignored)
         if places.dtype == bool and places.shape == mask.shape:
             mask &= ~places
         elif places.dtype.kind == "i" and places.ndim == 1:
             n = mask.shape[1]
             if len(places) and not -n <= places.min() <= places.max() < n:
                 contract = f"positions from {-n} to {n - 1}"
-                fail("ignore_tokens", contract, ignored, owner=owner)
+                fail("ignore_tokens", contract, ignored)
             mask[:, places] = False
         else:
             contract = f"'first', 'outliers', positions, or booleans of {mask.shape}"
-            fail("ignore_tokens", contract, ignored, owner=owner, error=TypeError)
+            fail("ignore_tokens", contract, ignored, error=TypeError)
     unknown: Any = None
     # Outputs were computed with the ignored tokens: they are no check any more.
     return replace(captured, mask=mask, outputs=unknown)
@@ -303,12 +301,10 @@ class Contrasts:
         self,
         captured: "CapturedLayer",
         measure: "Callable[[CapturedLayer], Mapping[str, FloatArray]]",
-        *,
-        owner: str,
     ) -> None:
         """Measure a layer on every set; sets that leave too few tokens end here."""
         for name in list(self._found):
-            part = without_tokens(captured, self._sets[name], owner=owner)
+            part = without_tokens(captured, self._sets[name])
             if part.mask.sum(axis=1).max(initial=0) < MIN_TOKENS:
                 del self._found[name]
             elif part is not captured and np.array_equal(part.mask, captured.mask):

@@ -46,8 +46,8 @@ _HEADER = "header"
 
 def check_level(level: object) -> None:
     """Raise unless a level of q-values is a number above 0 and at most 1."""
-    check_positive("level", level, owner="ModelProbe")
-    check_number("level", level, owner="ModelProbe", maximum=1.0)
+    check_positive("level", level)
+    check_number("level", level, maximum=1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +91,7 @@ class ModelProbe:
 
     def __getitem__(self, statistic: str) -> Statistic:
         """Return a statistic by name; an error lists the names."""
-        check_choice("statistic", statistic, list(self.statistics), owner="ModelProbe")
+        check_choice("statistic", statistic, list(self.statistics))
         return self.statistics[statistic]
 
     @cached_property
@@ -205,7 +205,7 @@ class ModelProbe:
         all heads and uses :func:`q_values` only.
         """
         nulls = list(self[statistic].nulls)
-        check_choice("null", null, nulls, owner="ModelProbe.q_value")
+        check_choice("null", null, nulls)
         return self._q_values[null][statistic]
 
     def is_undecided(
@@ -254,7 +254,7 @@ class ModelProbe:
         now would have q <= `level` if they stayed so.
         """
         check_level(level)
-        check_choice("null", null, list(self._families), owner="ModelProbe")
+        check_choice("null", null, list(self._families))
         names = self._families[null]
         n_extreme = sum(int(self._is_extreme(name, null).sum()) for name in names)
         alone = self._n_alone(null, level)
@@ -282,7 +282,7 @@ class ModelProbe:
         """Return whether the draws suffice for any q-value up to `level`."""
         check_level(level)
         measured = self[statistic]
-        check_choice("null", null, list(measured.nulls), owner="ModelProbe.can_decide")
+        check_choice("null", null, list(measured.nulls))
         n_draws = measured.nulls[null].shape[-1]
         if self._takes_largest(null):
             return 2 / (1 + n_draws) <= level
@@ -412,7 +412,7 @@ class ModelProbe:
 
     def to_frame(self) -> "pd.DataFrame":
         """Return the rows as a pandas table (extra ``frame``)."""
-        pd = require("pandas", "pandas", extra="frame", owner="ModelProbe.to_frame")
+        pd = require("pandas", "pandas", extra="frame")
         return pd.DataFrame.from_records(self.to_records())
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -421,10 +421,10 @@ class ModelProbe:
         Only the latter can be loaded again. The file appears at once, under its final
         name.
         """
-        check_path("path", path, owner="ModelProbe.save")
+        check_path("path", path)
         target = Path(path)
         suffixes = (".json", ".safetensors")
-        check_choice("path", target.suffix, suffixes, owner="ModelProbe.save")
+        check_choice("path", target.suffix, suffixes)
         if target.suffix == ".json":
             write_atomically(target, self._write_json)
         else:
@@ -433,7 +433,7 @@ class ModelProbe:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "ModelProbe":
         """Read a ``.safetensors`` file that :meth:`save` wrote."""
-        check_path("path", path, owner="ModelProbe.load")
+        check_path("path", path)
         try:
             # The reader checks sizes before it allocates, and takes stored arrays only.
             file: dict[str, Any] = dict(read_arrays(Path(path)))
@@ -460,7 +460,7 @@ class ModelProbe:
         except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
             got = Got(f"{str(path)!r} ({error})")
             contract = "a file that ModelProbe.save wrote"
-            fail("path", contract, got, owner="ModelProbe.load")
+            fail("path", contract, got)
         plain = ("layers", "names", "settings", "notes")
         fields = {name: header[name] for name in plain}
         return cls(statistics=statistics, contrasts=contrasts, **fields)

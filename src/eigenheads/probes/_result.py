@@ -67,9 +67,8 @@ def permutation_p_values(
     >>> permutation_p_values([3.0], [[0.0, 1.0, 2.0, 5.0]])
     array([0.4])
     """
-    owner = "permutation_p_values"
-    check_choice("alternative", alternative, ALTERNATIVES, owner=owner)
-    value, null = _pair(observed, draws, owner)
+    check_choice("alternative", alternative, ALTERNATIVES)
+    value, null = _pair(observed, draws)
     slack = _TIE * np.maximum(np.abs(value)[..., None], np.abs(null))
     with np.errstate(invalid="ignore"):
         above = 1 + np.sum(null >= value[..., None] - slack, axis=-1)
@@ -95,7 +94,7 @@ def effect_sizes(observed: ArrayLike, draws: ArrayLike) -> FloatArray:
     >>> effect_sizes([4.0], [[1.0, 2.0, 3.0]])
     array([2.])
     """
-    value, null = _pair(observed, draws, "effect_sizes")
+    value, null = _pair(observed, draws)
     if null.shape[-1] < 2:
         return np.full(value.shape, np.nan)
     centre, spread = null.mean(axis=-1), null.std(axis=-1, ddof=1)
@@ -144,11 +143,10 @@ def q_values(p_values: ArrayLike, *, method: str = "bh") -> FloatArray:
     >>> q_values([0.01, 0.04, 0.03, 0.5])
     array([0.04      , 0.05333333, 0.05333333, 0.5       ])
     """
-    owner = "q_values"
-    check_choice("method", method, _METHODS, owner=owner)
-    p = check_numbers("p_values", p_values, owner=owner)
+    check_choice("method", method, _METHODS)
+    p = check_numbers("p_values", p_values)
     if np.any((p < 0) | (p > 1)):
-        fail("p_values", "numbers from 0 to 1", p_values, owner=owner)
+        fail("p_values", "numbers from 0 to 1", p_values)
     adjusted = np.full(p.shape, np.nan)
     known = ~np.isnan(p)
     if known.any():
@@ -194,7 +192,7 @@ def max_statistic_p_values(
     largest = np.full(n_draws, -np.inf)
     own = []
     for observed, draws, alternative in tests:
-        value, null = _pair(observed, draws, "max_statistic_p_values")
+        value, null = _pair(observed, draws)
         scores = _standard_scores(value, null[..., :n_draws], alternative)
         own.append(scores[..., 0])
         if n_draws:
@@ -255,15 +253,13 @@ def draws_needed(
     return math.ceil(round(sides / smallest, 6)) - 1
 
 
-def _pair(
-    observed: ArrayLike, draws: ArrayLike, owner: str
-) -> tuple[FloatArray, FloatArray]:
-    value = check_numbers("observed", observed, owner=owner)
-    null = check_numbers("draws", draws, owner=owner)
+def _pair(observed: ArrayLike, draws: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    value = check_numbers("observed", observed)
+    null = check_numbers("draws", draws)
     if value.ndim == 0 or null.shape[:-1] != value.shape:
         contract = f"of shape {value.shape} and one more axis, that of the draws"
-        fail("draws", contract, Got(null.shape), owner=owner)
-    check_finite_array("draws", np.nan_to_num(null), owner=owner)
+        fail("draws", contract, Got(null.shape))
+    check_finite_array("draws", np.nan_to_num(null))
     return value, null
 
 

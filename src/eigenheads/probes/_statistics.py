@@ -65,13 +65,12 @@ class HeadStatistic:
     is_batched: bool = False
 
     def __post_init__(self) -> None:
-        owner = f"HeadStatistic {self.name!r}"
-        check_choice("alternative", self.alternative, ALTERNATIVES, owner=owner)
-        check_callable("measure", self.measure, "a function of a head", owner=owner)
+        check_choice("alternative", self.alternative, ALTERNATIVES)
+        check_callable("measure", self.measure, "a function of a head")
         wanted = "a sequence of names and Null objects"
-        for null in check_items("nulls", self.nulls, wanted, owner=owner):
+        for null in check_items("nulls", self.nulls, wanted):
             if not isinstance(null, Null):
-                check_choice("nulls", null, [*NULLS, UNTRAINED], owner=owner)
+                check_choice("nulls", null, [*NULLS, UNTRAINED])
 
     @property
     def drawn_nulls(self) -> list[Null]:
@@ -101,13 +100,11 @@ class HeadStatistic:
             numbers = np.asarray(found, dtype=np.float64)
         except (TypeError, ValueError):
             got = Got(f"{type(found).__name__} from {self.name!r}")
-            fail(
-                "measure", "a function that returns numbers", got, owner="HeadStatistic"
-            )
+            fail("measure", "a function that returns numbers", got)
         if numbers.ndim > n_axes + 1:
             got = Got(f"an array of shape {numbers.shape} from {self.name!r}")
             contract = "a function that returns a number, or one number per token"
-            fail("measure", contract, got, owner="HeadStatistic")
+            fail("measure", contract, got)
         if numbers.ndim <= n_axes:
             return numbers
         return _mean_of_known(numbers)
@@ -527,17 +524,17 @@ def measured(
     return Statistic(name, observed, nulls, entry.alternative, entry.about)
 
 
-def as_statistic(statistic: object, *, owner: str) -> HeadStatistic:
+def as_statistic(statistic: object) -> HeadStatistic:
     """Return a built-in statistic by name, or one made of a function."""
     if isinstance(statistic, HeadStatistic):
         return statistic
     if isinstance(statistic, str):
         built_in = head_statistics()
-        check_choice("statistics", statistic, list(built_in), owner=owner)
+        check_choice("statistics", statistic, list(built_in))
         return built_in[statistic]
     if not callable(statistic):
         contract = "names of statistics, functions of a head, or HeadStatistic objects"
-        fail("statistics", contract, statistic, owner=owner, error=TypeError)
+        fail("statistics", contract, statistic, error=TypeError)
     name = getattr(statistic, "__name__", type(statistic).__name__).strip("<>")
     text = inspect.getdoc(statistic) or ""
     return HeadStatistic(name, statistic, about=text.partition("\n")[0])

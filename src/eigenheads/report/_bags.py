@@ -22,7 +22,6 @@ from eigenheads.estimators import (
 )
 from eigenheads.estimators._compare import bag_folds
 
-_OWNER = "write_bag_summary"
 _SHOWN = 4
 # Level of the test against shuffled targets, its folds, and the fewest shuffles that
 # can reach the level: the least p-value is 1 / (1 + n_shuffles).
@@ -84,16 +83,16 @@ def write_bag_summary(
     path
         Path of the page: one file that needs no network.
     """
-    target = check_path("path", path, owner=_OWNER)
+    target = check_path("path", path)
     if target.is_dir():
         got = Got(f"the folder {str(target)!r}")
-        fail("path", "a file", got, owner=_OWNER, hint="Such as bags.html.")
-    n_shuffles = check_count("n_shuffles", n_shuffles, owner=_OWNER)
-    seed = check_count("seed", seed, owner=_OWNER, minimum=0)
+        fail("path", "a file", got, hint="Such as bags.html.")
+    n_shuffles = check_count("n_shuffles", n_shuffles)
+    seed = check_count("seed", seed, minimum=0)
     model, read = last_estimator(estimator, bags)
     if not hasattr(model, "coef_key_"):
         contract = "a fitted single-location estimator"
-        fail("estimator", contract, estimator, owner=_OWNER)
+        fail("estimator", contract, estimator)
     pooled = PooledBagClassifier() if is_classifier(model) else PooledBagRegressor()
     fitted = getattr(estimator, "best_estimator_", estimator)
     if hasattr(fitted, "steps"):  # the same preparation of tokens, such as an imputer
@@ -103,7 +102,7 @@ def write_bag_summary(
     scores = _shuffled_scores(
         fitted,
         bags,
-        as_numpy("y", y, owner=_OWNER),
+        as_numpy("y", y),
         groups=groups,
         cv=cv,
         scoring=comparison.scoring,

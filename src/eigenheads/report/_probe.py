@@ -70,9 +70,9 @@ def write_probe(
     path
         Path of the page, one self-contained file.
     """
-    check_instance("probe", probe, ModelProbe, owner="write_probe")
-    root = check_path("out", out, owner="write_probe")
-    check_text("title", title, owner="write_probe")
+    check_instance("probe", probe, ModelProbe)
+    root = check_path("out", out)
+    check_text("title", title)
     probe.save(root / "probe.json")
     probe.save(root / "probe.safetensors")
     page = render_probe(probe, title=title).encode()

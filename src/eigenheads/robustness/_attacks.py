@@ -73,7 +73,7 @@ def fgsm(
     >>> (255 * (fgsm(model, x, torch.tensor([0]), budget=8) - x)).round().tolist()
     [[-8.0, 8.0]]
     """
-    data, radius = check_bounded_attack(budget, model, x, y, bounds, owner="fgsm")
+    data, radius = check_bounded_attack(budget, model, x, y, bounds)
     model, x, y, bounds = data
     step = radius * _gradient(model, x, y).sign()
     return (x + step).clamp(*bounds).detach()
@@ -125,15 +125,15 @@ def pgd(
     [[-8.0, 8.0]]
     """
     data, radius = check_bounded_attack(
-        budget, model, x, y, bounds, owner="pgd", generator=generator
+        budget, model, x, y, bounds, generator=generator
     )
     model, x, y, bounds = data
-    random_start = check_flag("random_start", random_start, owner="pgd")
-    n_steps = check_count("n_steps", n_steps, owner="pgd")
+    random_start = check_flag("random_start", random_start)
+    n_steps = check_count("n_steps", n_steps)
     size = 2.5 * radius / n_steps
     if step_size is not None:
         unit = (bounds[1] - bounds[0]) / 255
-        size = check_positive("step_size", step_size, owner="pgd") * unit
+        size = check_positive("step_size", step_size) * unit
     at = x.detach().clone()
     if random_start:
         noise = torch.rand(x.shape, generator=generator, dtype=x.dtype).to(x.device)
@@ -188,12 +188,11 @@ def apgd(
     >>> bool(attacked.argmax(1) != 0)
     True
     """
-    owner = "apgd"
     (model, x, y, bounds), radius = check_bounded_attack(
-        budget, model, x, y, bounds, owner=owner, generator=generator
+        budget, model, x, y, bounds, generator=generator
     )
-    n_steps = check_count("n_steps", n_steps, owner=owner)
-    check_choice("loss", loss, ("ce", "dlr"), owner=owner)
+    n_steps = check_count("n_steps", n_steps)
+    check_choice("loss", loss, ("ce", "dlr"))
     measure = _cross_entropy if loss == "ce" else _logits_ratio
     noise = 2 * torch.rand(x.shape, generator=generator, dtype=x.dtype).to(x.device) - 1
     # The start is scaled to touch the ball's surface.
@@ -254,7 +253,7 @@ def _loss_and_gradient(
         if not logits.requires_grad:
             contract = "differentiable in its inputs"
             got = Got("logits without a gradient")
-            fail("model", contract, got, owner="attack")
+            fail("model", contract, got)
         losses = measure(logits, y)
         (slope,) = torch.autograd.grad(losses.sum(), x)
     return losses.detach(), slope, logits.detach().argmax(1) != y
@@ -324,10 +323,10 @@ def uniform_noise(
     True
     """
     data, radius = check_bounded_attack(
-        budget, model, x, y, bounds, owner="uniform_noise", generator=generator
+        budget, model, x, y, bounds, generator=generator
     )
     model, x, y, bounds = data
-    n_draws = check_count("n_draws", n_draws, owner="uniform_noise")
+    n_draws = check_count("n_draws", n_draws)
     best: Tensor | None = None
     for _ in range(n_draws):
         noise = torch.rand(x.shape, generator=generator, dtype=x.dtype).to(x.device)
@@ -387,14 +386,14 @@ def spsa(
     [[-8.0, 8.0]]
     """
     data, radius = check_bounded_attack(
-        budget, model, x, y, bounds, owner="spsa", generator=generator
+        budget, model, x, y, bounds, generator=generator
     )
     model, x, y, bounds = data
-    n_steps = check_count("n_steps", n_steps, owner="spsa")
-    n_samples = check_count("n_samples", n_samples, owner="spsa")
+    n_steps = check_count("n_steps", n_steps)
+    n_samples = check_count("n_samples", n_samples)
     # The probe has the unit of the budgets.
     unit = (bounds[1] - bounds[0]) / 255
-    c = unit * check_number("probe", probe, owner="spsa", minimum=1e-6, maximum=1e30)
+    c = unit * check_number("probe", probe, minimum=1e-6, maximum=1e30)
     at, first, second = x.clone(), torch.zeros_like(x), torch.zeros_like(x)
     for step in range(1, n_steps + 1):
         # Adam on the estimated gradient, with its usual correction of the start.
@@ -474,12 +473,12 @@ def square(
     [1]
     """
     data, radius = check_bounded_attack(
-        budget, model, x, y, bounds, owner="square", generator=generator, least_axes=3
+        budget, model, x, y, bounds, generator=generator, least_axes=3
     )
     model, x, y, bounds = data
-    n_queries = check_count("n_queries", n_queries, owner="square")
-    share = check_positive("share", share, owner="square")
-    check_number("share", share, owner="square", maximum=1.0)
+    n_queries = check_count("n_queries", n_queries)
+    share = check_positive("share", share)
+    check_number("share", share, maximum=1.0)
     stripes = _signs((*x.shape[:-2], 1, x.shape[-1]), x, generator)
     at = project(x + radius * stripes, x, radius, bounds)
     # A positive margin means that the image is fooled.

@@ -23,7 +23,6 @@ from eigenheads._checks import check_choice, check_count, check_text, fail
 from eigenheads._rng import check_generator
 from eigenheads.robustness._read import check_images
 
-_OWNER = "corrupt"
 _SIDE = 224.0
 SEVERITIES: Final = (1, 2, 3, 4, 5)
 Pixels = TypeVar("Pixels", NDArray[Any], Tensor)
@@ -448,13 +447,13 @@ _GONE: Final = {
 }
 
 
-def check_corruption(name: str, kind: str, *, owner: str) -> str:
+def check_corruption(name: str, kind: str) -> str:
     """Return the name of a corruption of images, or raise."""
-    kind = check_text(name, kind, owner=owner)
+    kind = check_text(name, kind)
     if kind in _GONE:
         hint = f"Use {_GONE[kind]!r}; its severities are those of ImageNet-C."
-        fail(name, "a corruption of `CORRUPTIONS`", kind, owner=owner, hint=hint)
-    return check_choice(name, _SAME.get(kind, kind), list(CORRUPTIONS), owner=owner)
+        fail(name, "a corruption of `CORRUPTIONS`", kind, hint=hint)
+    return check_choice(name, _SAME.get(kind, kind), list(CORRUPTIONS))
 
 
 def corrupt(
@@ -505,10 +504,10 @@ def corrupt(
     >>> CORRUPTIONS["pixelate"]
     'larger pixels'
     """
-    kind = check_corruption("kind", kind, owner=_OWNER)
-    level = check_count("severity", severity, owner=_OWNER, maximum=5)
-    rng = check_generator(rng, owner=_OWNER)
-    array = check_images("images", images, owner=_OWNER)
+    kind = check_corruption("kind", kind)
+    level = check_count("severity", severity, maximum=5)
+    rng = check_generator(rng)
+    array = check_images("images", images)
     seeds = rng.integers(2**62, size=len(array)).tolist()
     if isinstance(images, Tensor):
         return corrupt_seeded(images, kind, level, seeds)

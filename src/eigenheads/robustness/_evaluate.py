@@ -56,7 +56,6 @@ from eigenheads.robustness._text import (
     read_labelled_texts,
 )
 
-_OWNER = "evaluate_robustness"
 # Attacks that one paper names live with it; the papers' `evaluate` takes these names.
 _OF_A_PAPER: Final = {
     "carlini-wagner": "carlini_wagner",
@@ -187,11 +186,9 @@ def evaluate_robustness(
     ['all corruptions', 'clean', 'fgsm', 'fog']
     """
     named = _named(model)
-    size = check_count("batch_size", batch_size, owner=_OWNER)
-    level = check_number(
-        "confidence", confidence, owner=_OWNER, minimum=0.5, maximum=0.9999
-    )
-    seed = check_count("seed", seed, owner=_OWNER, minimum=0)
+    size = check_count("batch_size", batch_size)
+    level = check_number("confidence", confidence, minimum=0.5, maximum=0.9999)
+    seed = check_count("seed", seed, minimum=0)
     chosen = _check_shares(shares)
     check_has_axes(data)
     n_batches = len(data) if hasattr(data, "__len__") else None
@@ -201,7 +198,7 @@ def evaluate_robustness(
     is_loader = not isinstance(data, Sequence | Tensor | np.ndarray)
     if is_loader and not isinstance(data, Iterable):
         contract = "a pair (images, classes), a loader of such pairs, or ids of words"
-        fail("data", contract, data, owner=_OWNER, error=TypeError)
+        fail("data", contract, data, error=TypeError)
     planned: dict[str, PlannedAttack] = {}
     images: ImageSet | None
     if texts is not None:
@@ -210,7 +207,7 @@ def evaluate_robustness(
     elif isinstance(data, Sequence) or is_loader:
         if word is not None:
             _fail_useless("word", word, "images", "(n, tokens)")
-        images = None if is_loader else read_images(data, owner=_OWNER)
+        images = None if is_loader else read_images(data)
         planned = _read_attacks(attacks)
         plan = plan_images(
             corruptions=_image_kinds(corruptions),
@@ -221,7 +218,7 @@ def evaluate_robustness(
             tokens=tokens,
             shares=chosen,
             outliers=read_outliers(
-                outliers, None if images is None else images.x.shape[1:], owner=_OWNER
+                outliers, None if images is None else images.x.shape[1:]
             ),
             batch_size=size,
             seed=seed,
@@ -229,7 +226,7 @@ def evaluate_robustness(
     else:
         if tokens is not None:
             _fail_useless("tokens", tokens, "ids of words", "(x, y)")
-        ids = read_words(data, owner=_OWNER)
+        ids = read_words(data)
         plan = plan_words(ids, word=word, shares=chosen, seed=seed)
         images = ImageSet(torch.arange(len(ids)), ids)
     # Models of all names are measured together, on the same corrupted inputs. The
@@ -237,11 +234,11 @@ def evaluate_robustness(
     flat = [one for several in named.values() for one in several]
     with (
         progress_bar(len(plan.conditions) * len(flat), description="conditions")
-        if check_flag("progress", progress, owner=_OWNER)
+        if check_flag("progress", progress)
         else nullcontext()
     ):
         if images is None:
-            batches = read_batches(data, owner=_OWNER)
+            batches = read_batches(data)
             outcomes = measure_batches(batches, flat, plan, n_batches)
         else:
             outcomes = measure_set(images, flat, plan, size)
@@ -286,7 +283,7 @@ def _text_kinds(corruptions: object) -> list[str] | None:
 def _image_kinds(corruptions: object) -> list[str]:
     given = IMAGENET_C if corruptions is None else corruptions
     listed = [given] if isinstance(given, str) else _each("corruptions", given)
-    return [check_corruption("corruptions", kind, owner=_OWNER) for kind in listed]
+    return [check_corruption("corruptions", kind) for kind in listed]
 
 
 def _check_corruptions(corruptions: object) -> None:
@@ -300,7 +297,7 @@ def check_has_axes(data: Any) -> None:
     """Raise if `data` is an array or tensor without axes."""
     if getattr(data, "ndim", 1) == 0:
         contract = "a pair (images, classes), a loader of such pairs, or ids of words"
-        fail("data", contract, data, owner=_OWNER, error=TypeError)
+        fail("data", contract, data, error=TypeError)
 
 
 def check_text_options(is_text: bool, tokenizer: Any, special_ids: Any) -> None:
@@ -313,7 +310,7 @@ def check_text_options(is_text: bool, tokenizer: Any, special_ids: Any) -> None:
 def _fail_useless(name: str, value: object, got: str, wanted: str) -> NoReturn:
     contract = f"left out where `data` are {got}"
     hint = f"It is for data of the form {wanted}."
-    fail(name, contract, value, owner=_OWNER, hint=hint)
+    fail(name, contract, value, hint=hint)
 
 
 def _named(models: Models) -> dict[str, list[Model]]:
@@ -329,14 +326,14 @@ def _named(models: Models) -> dict[str, list[Model]]:
     flat = [one for several in lists.values() for one in several]
     if not flat or not all(lists.values()) or not all(map(callable, flat)):
         contract = "a model, a list of models, or a mapping of names to these"
-        fail("model", contract, models, owner=_OWNER, error=TypeError)
+        fail("model", contract, models, error=TypeError)
     return lists
 
 
 def _check_surrogate(model: Model | None) -> Model | None:
     if model is None:
         return None
-    return check_callable("surrogate", model, "a model", owner=_OWNER)
+    return check_callable("surrogate", model, "a model")
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -346,10 +343,10 @@ def check_options(options: Mapping[str, Any]) -> None:
     """
     checks: dict[str, Callable[[Any], object]] = {
         "attacks": _read_attacks,
-        "batch_size": lambda value: check_count("batch_size", value, owner=_OWNER),
+        "batch_size": lambda value: check_count("batch_size", value),
         "budgets": _check_budgets,
         "corruptions": _check_corruptions,
-        "seed": lambda value: check_count("seed", value, owner=_OWNER, minimum=0),
+        "seed": lambda value: check_count("seed", value, minimum=0),
         "severities": _check_severities,
         "shares": _check_shares,
     }
@@ -360,22 +357,20 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 def _check_shares(given: object) -> list[float]:
     return [
-        check_number("shares", one, owner=_OWNER, minimum=0.0, maximum=1.0)
+        check_number("shares", one, minimum=0.0, maximum=1.0)
         for one in _each("shares", given)
     ]
 
 
 def _check_severities(given: object) -> list[int]:
     return [
-        check_count("severities", one, owner=_OWNER, maximum=5)
-        for one in _each("severities", given)
+        check_count("severities", one, maximum=5) for one in _each("severities", given)
     ]
 
 
 def _check_budgets(given: object) -> list[float]:
     return [
-        check_number("budgets", one, owner=_OWNER, minimum=0.0)
-        for one in _each("budgets", given)
+        check_number("budgets", one, minimum=0.0) for one in _each("budgets", given)
     ]
 
 
@@ -384,13 +379,13 @@ def _each(name: str, given: object) -> list[Any]:
         given, str | bytes
     )
     if not is_listed or (isinstance(given, np.ndarray) and given.ndim != 1):
-        fail(name, "a sequence", given, owner=_OWNER, error=TypeError)
+        fail(name, "a sequence", given, error=TypeError)
     return list(given)  # type: ignore[call-overload]
 
 
 def _names(name: str, given: object, known: Sequence[str]) -> list[str]:
     listed = [given] if isinstance(given, str) else _each(name, given)
-    return [check_choice(name, one, known, owner=_OWNER) for one in listed]
+    return [check_choice(name, one, known) for one in listed]
 
 
 def _read_attacks(attacks: Attacks) -> dict[str, PlannedAttack]:
@@ -413,13 +408,13 @@ def _planned(name: str, value: object) -> PlannedAttack:
     _check_attack("attacks", name)
     if not isinstance(value, Mapping):
         contract = "a mapping of options, or a callable attack(model, images, labels)"
-        fail(f"attacks[{name!r}]", contract, value, owner=_OWNER)
+        fail(f"attacks[{name!r}]", contract, value)
     function = ATTACKS[name]
     known = set(inspect.signature(function).parameters)
     # What the evaluation sets itself is no option of the user.
     own = sorted(known - {"model", "x", "y", "budget", "generator", "loss"})
     for option in value:
-        check_choice(f"attacks[{name!r}]", option, own, owner=_OWNER)
+        check_choice(f"attacks[{name!r}]", option, own)
     return PlannedAttack(function, value, "budget" in known, "generator" in known, True)
 
 
@@ -427,8 +422,8 @@ def _check_attack(name: str, attack: object) -> str:
     """Return the name of an attack of ours, or raise and say where others are."""
     if isinstance(attack, str) and attack in _OF_A_PAPER:
         hint = f"Pass {_OF_A_PAPER[attack]} of eigenheads_papers.teo2024.attacks."
-        fail(name, "an attack of `ATTACKS`", attack, owner=_OWNER, hint=hint)
-    return check_choice(name, attack, list(ATTACKS), owner=_OWNER)
+        fail(name, "an attack of `ATTACKS`", attack, hint=hint)
+    return check_choice(name, attack, list(ATTACKS))
 
 
 def _read_budgets(
@@ -436,14 +431,14 @@ def _read_budgets(
 ) -> dict[float, float | Tensor]:
     """Return budgets in 1/255 of the pixel range, by their number in the table."""
     numbers = _check_budgets(budgets)
-    check_choice("budget_unit", unit, ("pixel", "normalised"), owner=_OWNER)
+    check_choice("budget_unit", unit, ("pixel", "normalised"))
     if pixel_std is None and unit != "pixel":
         contract = "given for budget_unit='normalised'"
-        fail("pixel_std", contract, pixel_std, owner=_OWNER)
+        fail("pixel_std", contract, pixel_std)
     # A change of e in normalised units is a change of e times std in pixels.
     std = torch.tensor(
         [
-            check_positive("pixel_std", one, owner=_OWNER)
+            check_positive("pixel_std", one)
             for one in ([] if pixel_std is None else _each("pixel_std", pixel_std))
         ]
     )

@@ -22,7 +22,6 @@ from eigenheads.robustness._intervals import pair_bounds
 from eigenheads.robustness._read import read_images
 from eigenheads.robustness._tokens import corrupt_patches
 
-_OWNER = "screening_headroom"
 # More tokens than any model has before its patches.
 _MOST_LEADING = 1000
 Hide = Callable[[nn.Module, Tensor], AbstractContextManager[Any]]
@@ -207,20 +206,16 @@ def screening_headroom(
     """
     for name, one in (("model", model), ("screened", screened)):
         if one is not None or name == "model":
-            check_instance(name, one, nn.Module, owner=_OWNER)
+            check_instance(name, one, nn.Module)
     contract = "a function of a model and hidden tokens that returns a context"
-    check_callable("hide", hide, contract, owner=_OWNER)
-    n_leading = check_count(
-        "n_leading", n_leading, owner=_OWNER, minimum=0, maximum=_MOST_LEADING
-    )
-    size = check_count("batch_size", batch_size, owner=_OWNER)
-    seed = check_count("seed", seed, owner=_OWNER, minimum=0)
-    confidence = check_number(
-        "confidence", confidence, owner=_OWNER, minimum=0.5, maximum=0.9999
-    )
+    check_callable("hide", hide, contract)
+    n_leading = check_count("n_leading", n_leading, minimum=0, maximum=_MOST_LEADING)
+    size = check_count("batch_size", batch_size)
+    seed = check_count("seed", seed, minimum=0)
+    confidence = check_number("confidence", confidence, minimum=0.5, maximum=0.9999)
     if not isinstance(data, tuple | list):
-        fail("data", "a pair (images, classes)", data, owner=_OWNER, error=TypeError)
-    images = read_images(data, owner=_OWNER)
+        fail("data", "a pair (images, classes)", data, error=TypeError)
+    images = read_images(data)
     rng = np.random.default_rng(seed)
     x, flags = corrupt_patches(images.x, kind, share, patch=patch, rng=rng)
     # As many random tokens per image as are corrupted.
@@ -282,7 +277,7 @@ def _correct(
             logits = getattr(logits, "logits", logits)
             if not isinstance(logits, Tensor) or logits.ndim != 2:
                 got = Got(f"one that returns {type(logits).__name__}")
-                fail("model", "a model that returns logits", got, owner=_OWNER)
+                fail("model", "a model that returns logits", got)
             found.append((logits.argmax(1).cpu() == y[rows].cpu()).numpy())
     finally:
         model.train(was_training)

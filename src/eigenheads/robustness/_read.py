@@ -29,80 +29,76 @@ class ImageSet:
     y: Tensor
 
 
-def read_images(data: Sequence[Any], *, owner: str) -> ImageSet:
-    """Return images and classes as tensors, or raise an error of `owner`."""
+def read_images(data: Sequence[Any]) -> ImageSet:
+    """Return images and classes as tensors, or raise."""
     if len(data) != 2:
         contract = "a pair (images, classes), or ids of words"
-        fail("data", contract, Got(f"{len(data)} things"), owner=owner)
-    x = _pixels("data[0]", data[0], owner=owner)
-    classes = read_array("data[1]", data[1], owner=owner)
+        fail("data", contract, Got(f"{len(data)} things"))
+    x = _pixels("data[0]", data[0])
+    classes = read_array("data[1]", data[1])
     if classes.dtype.kind not in "iuf":
-        fail("data[1]", "classes, whole numbers", classes, owner=owner)
+        fail("data[1]", "classes, whole numbers", classes)
     y = torch.as_tensor(classes)
     if y.shape != x.shape[:1] or y.is_floating_point() or bool((y < 0).any()):
         contract = f"{len(x)} whole numbers >= 0: a class for each image"
-        fail("data[1]", contract, classes, owner=owner)
+        fail("data[1]", contract, classes)
     return ImageSet(x, y.long())
 
 
-def read_outliers(outliers: object, shape: Any, *, owner: str) -> Tensor | None:
+def read_outliers(outliers: object, shape: Any) -> Tensor | None:
     """Return images of none of the classes, of this shape if it is known."""
     if outliers is None:
         return None
-    foreign = _pixels("outliers", outliers, owner=owner)
+    foreign = _pixels("outliers", outliers)
     if shape is not None and foreign.shape[1:] != shape:
         contract = f"images of shape {tuple(shape)}"
-        fail("outliers", contract, Got(tuple(foreign.shape[1:])), owner=owner)
+        fail("outliers", contract, Got(tuple(foreign.shape[1:])))
     return foreign
 
 
-def read_batches(
-    loader: Iterable[Any], *, owner: str
-) -> Iterator[tuple[Tensor, Tensor]]:
+def read_batches(loader: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the batches of a loader as checked images and classes."""
     is_empty = True
     for batch in loader:
         if not isinstance(batch, Sequence) or len(batch) != 2:
             contract = "a loader of pairs (images, classes)"
-            fail(
-                "data", contract, Got(f"batches of {type(batch).__name__}"), owner=owner
-            )
-        read = read_images(batch, owner=owner)
+            fail("data", contract, Got(f"batches of {type(batch).__name__}"))
+        read = read_images(batch)
         is_empty = False
         yield read.x, read.y
     if is_empty:
-        fail("data", "a loader with at least one batch", Got("none"), owner=owner)
+        fail("data", "a loader with at least one batch", Got("none"))
 
 
-def read_words(data: object, *, owner: str) -> Tensor:
-    """Return ids of words ``(n, tokens)``, or raise an error of `owner`."""
-    array = read_array("data", data, owner=owner)
+def read_words(data: object) -> Tensor:
+    """Return ids of words ``(n, tokens)``, or raise."""
+    array = read_array("data", data)
     if array.dtype.kind not in "iuf":
-        fail("data", "ids of words, whole numbers", array, owner=owner)
+        fail("data", "ids of words, whole numbers", array)
     ids = torch.as_tensor(array)
     if ids.ndim != 2 or ids.shape[1] < 2 or ids.is_floating_point() or not len(ids):
         contract = "a pair (images, classes), or ids of words of shape (n, tokens >= 2)"
-        fail("data", contract, array, owner=owner)
+        fail("data", contract, array)
     return ids.long()
 
 
-def read_array(name: str, values: object, *, owner: str) -> Any:
+def read_array(name: str, values: object) -> Any:
     """Return values as an array; formats that NumPy lacks in single precision."""
     if isinstance(values, Tensor):
         if values.is_nested or values.layout != torch.strided:
             got = Got("a nested or sparse tensor")
-            fail(name, "a dense tensor that holds numbers", got, owner=owner)
+            fail(name, "a dense tensor that holds numbers", got)
         values = values.detach().resolve_neg()
         if values.is_floating_point() and values.dtype not in _OF_NUMPY:
             values = values.float()
     elif isinstance(values, list | tuple) and _holds_masked(values):
         contract = "arrays without masked entries"
         got, hint = Got("a list with masked ones"), "Drop or fill them."
-        fail(name, contract, got, owner=owner, hint=hint)
+        fail(name, contract, got, hint=hint)
     try:
-        return as_numpy(name, values, owner=owner)
+        return as_numpy(name, values)
     except TypeError:
-        fail(name, "an array of numbers", values, owner=owner, error=TypeError)
+        fail(name, "an array of numbers", values, error=TypeError)
 
 
 def _holds_masked(values: object) -> bool:
@@ -111,28 +107,28 @@ def _holds_masked(values: object) -> bool:
     return bool(np.ma.is_masked(values))
 
 
-def check_images(name: str, images: object, *, owner: str) -> FloatArray:
+def check_images(name: str, images: object) -> FloatArray:
     """Return images as float64, or raise unless they are a batch with entries 0..1."""
-    array = read_array(name, images, owner=owner)
+    array = read_array(name, images)
     if array.dtype.kind not in "biuf":
-        fail(name, "an array of numbers", images, owner=owner, error=TypeError)
+        fail(name, "an array of numbers", images, error=TypeError)
     array = array.astype(np.float64)
     if array.ndim < 3 or 0 in array.shape:
         contract = "numbers of shape (n, …, height, width)"
-        fail(name, contract, array, owner=owner)
+        fail(name, contract, array)
     low, high = float(array.min()), float(array.max())
     if not (low >= 0 and high <= 1):
         hint = "Put normalisation into the model, so that budgets mean pixels."
         got = Got(f"entries from {low:g} to {high:g}")
-        fail(name, "entries from 0 to 1", got, owner=owner, hint=hint)
+        fail(name, "entries from 0 to 1", got, hint=hint)
     return array
 
 
-def _pixels(name: str, images: object, *, owner: str) -> Tensor:
+def _pixels(name: str, images: object) -> Tensor:
     dtype = images.dtype if isinstance(images, Tensor) else torch.float32
     # Models take no floats of eight bits.
     dtype = dtype if dtype.is_floating_point and dtype.itemsize > 1 else torch.float32
-    return torch.from_numpy(check_images(name, images, owner=owner)).to(dtype)
+    return torch.from_numpy(check_images(name, images)).to(dtype)
 
 
 def logits_of(model: Callable[[Tensor], Any]) -> Callable[[Tensor], Tensor]:
@@ -146,12 +142,12 @@ def logits_of(model: Callable[[Tensor], Any]) -> Callable[[Tensor], Tensor]:
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             got = Got(f"one that raised {error!r}"[:300])
             contract = "a function that takes the data"
-            fail("model", contract, got, owner="evaluate_robustness")
+            fail("model", contract, got)
         logits: Tensor = getattr(output, "logits", output)
         if not isinstance(logits, Tensor):
             contract = "a function that returns logits, or an output with them"
             got = Got(type(output).__name__)
-            fail("model", contract, got, owner="evaluate_robustness")
+            fail("model", contract, got)
         return logits
 
     return run

@@ -40,7 +40,7 @@ def check_names(**names: object) -> None:
     """Raise unless every name is text or None."""
     for name, value in names.items():
         if value is not None:
-            check_text(name, value, owner="select")
+            check_text(name, value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,11 +173,11 @@ class Robustness:
 
         In CSV the values of several models are separated by semicolons.
         """
-        check_path("path", path, owner="save")
+        check_path("path", path)
         target = Path(path)
         if target.suffix not in (".csv", ".json"):
             got = Got(repr(str(path)))
-            fail("path", "a name that ends in .csv or .json", got, owner="save")
+            fail("path", "a name that ends in .csv or .json", got)
         text = self._csv() if target.suffix == ".csv" else self._json()
         write_atomically(target, lambda file: _write(file, text))
         return target

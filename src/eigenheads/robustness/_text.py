@@ -25,7 +25,6 @@ from eigenheads.robustness._read import (
     read_array,
 )
 
-_OWNER: Final = "evaluate_robustness"
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 Words = list[Any]
 
@@ -109,10 +108,10 @@ def check_plain_numbers(name: str, value: Any) -> NDArray[Any]:
     contract = "an array of numbers"
     if isinstance(value, Tensor) and value.requires_grad:
         got, hint = Got("a tensor that requires grad"), "Use `.detach()`."
-        fail(name, contract, got, owner=_OWNER, hint=hint)
-    array: NDArray[Any] = read_array(name, value, owner=_OWNER)
+        fail(name, contract, got, hint=hint)
+    array: NDArray[Any] = read_array(name, value)
     if array.dtype.kind not in "biuf":
-        fail(name, contract, value, owner=_OWNER, error=TypeError)
+        fail(name, contract, value, error=TypeError)
     return array
 
 
@@ -144,9 +143,9 @@ def _put_back(first: list[Any], rest: Iterator[Any]) -> Iterator[Any]:
 def _from_texts(texts: Sequence[str], labels: Any, tokenizer: Any) -> TextSet:
     if not callable(tokenizer):
         contract = "a callable from texts to ids, such as Hugging Face's tokenizers"
-        fail("tokenizer", contract, tokenizer, owner=_OWNER)
+        fail("tokenizer", contract, tokenizer)
     if not all(isinstance(text, str) for text in texts):
-        fail("data[0]", "a list of texts", Got("other things in it"), owner=_OWNER)
+        fail("data[0]", "a list of texts", Got("other things in it"))
     return TextSet(
         clean=_encode(tokenizer, list(texts)),
         y=_read_classes(labels, len(texts)),
@@ -160,7 +159,7 @@ def _encode(tokenizer: Callable[..., Any], texts: list[str]) -> Encoded:
     batch = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
     if not isinstance(batch, Mapping) or "input_ids" not in batch:
         contract = "a callable that returns a mapping with input_ids"
-        fail("tokenizer", contract, Got(type(batch).__name__), owner=_OWNER)
+        fail("tokenizer", contract, Got(type(batch).__name__))
     return _read_encoded(batch)
 
 
@@ -176,12 +175,12 @@ def _from_batches(
         ]
         if missing:
             contract = "batches with input_ids and labels"
-            fail("data", contract, Got(f"one without {missing[0][0]}"), owner=_OWNER)
+            fail("data", contract, Got(f"one without {missing[0][0]}"))
         check_batch(batch)
         pairs = batch.get("token_type_ids")
         if pairs is not None and bool(torch.as_tensor(pairs).any()):
             contract = "single texts, whose token_type_ids are zero"
-            fail("data", contract, Got("pairs of texts"), owner=_OWNER)
+            fail("data", contract, Got("pairs of texts"))
     read = [_read_encoded(batch) for batch in batches]
     width = max(one.ids.shape[1] for one in read)
     padded = [
@@ -200,7 +199,7 @@ def _from_batches(
         special if special is not None else getattr(tokenizer, "all_special_ids", ())
     )
     for one in known:
-        check_count("special_ids", one, owner=_OWNER, minimum=0)
+        check_count("special_ids", one, minimum=0)
     return TextSet(
         clean=Encoded(ids, mask),
         y=_read_classes(np.concatenate(labels), len(ids)),
@@ -224,7 +223,7 @@ def _read_encoded(batch: Mapping[str, Any]) -> Encoded:
     if not is_whole or mask.shape != ids.shape or bool((ids < 0).any()):
         contract = "ids >= 0 of shape (n, tokens), with masks of the same shape"
         got = Got(f"shapes {tuple(ids.shape)} and {tuple(mask.shape)}")
-        fail("input_ids", contract, got, owner=_OWNER)
+        fail("input_ids", contract, got)
     return Encoded(ids.long(), mask.long())
 
 
@@ -232,7 +231,7 @@ def _read_classes(labels: Any, n: int) -> Tensor:
     y = torch.as_tensor(check_plain_numbers("labels", labels))
     if y.shape != (n,) or y.is_floating_point() or bool((y < 0).any()):
         contract = f"{n} whole numbers >= 0: a class per text"
-        fail("labels", contract, Got(f"shape {tuple(y.shape)}"), owner=_OWNER)
+        fail("labels", contract, Got(f"shape {tuple(y.shape)}"))
     return y.long()
 
 
@@ -371,7 +370,7 @@ def plan_texts(
     """Return the conditions for texts; batches are (index, classes)."""
     possible = TEXT_CORRUPTIONS if data.texts is not None else TEXT_CORRUPTIONS[1:]
     for kind in kinds or ():
-        check_choice("corruptions", kind, possible, owner=_OWNER)
+        check_choice("corruptions", kind, possible)
     plan = EvaluationPlan(
         [
             Condition(
@@ -438,7 +437,7 @@ def _right(data: TextSet, corrupted: _Corrupted | None, model: Any) -> Meter:
         if logits.ndim != 2 or len(logits) != len(y):
             got = Got(f"one that returns shape {tuple(logits.shape)}")
             contract = "a model that returns logits of shape (n, classes)"
-            fail("model", contract, got, owner=_OWNER)
+            fail("model", contract, got)
         return (logits.argmax(1) == y).double().numpy()
 
     return measure

@@ -22,7 +22,6 @@ from eigenheads._typing import FloatArray
 from eigenheads.robustness._corruptions import Pixels
 from eigenheads.robustness._read import check_images
 
-_PATCHES: Final = "corrupt_patches"
 _LARGEST_ID: Final = 2**31 - 1
 Flags = NDArray[np.bool_]
 
@@ -73,14 +72,14 @@ def corrupt_patches(
     >>> found.sum(), flags.sum()
     (np.float64(4.0), np.int64(1))
     """
-    check_choice("kind", kind, PATCH_CORRUPTIONS, owner=_PATCHES)
-    share = check_number("share", share, owner=_PATCHES, minimum=0.0, maximum=1.0)
-    patch = check_count("patch", patch, owner=_PATCHES)
-    rng = check_generator(rng, owner=_PATCHES)
-    x = check_images("images", images, owner=_PATCHES)
+    check_choice("kind", kind, PATCH_CORRUPTIONS)
+    share = check_number("share", share, minimum=0.0, maximum=1.0)
+    patch = check_count("patch", patch)
+    rng = check_generator(rng)
+    x = check_images("images", images)
     if x.ndim != 4 or x.shape[-1] % patch or x.shape[-2] % patch:
         contract = f"of shape (n, channels, height, width), in multiples of {patch}"
-        fail("images", contract, Got(x.shape), owner=_PATCHES)
+        fail("images", contract, Got(x.shape))
     if kind == "occluded":
         found, flags = _occlude(x, share, patch, rng)
     else:
@@ -118,7 +117,7 @@ def _exchange(cut: FloatArray, flags: Flags, rng: np.random.Generator) -> FloatA
     n, count = flags.shape
     if n < 2:
         contract = "at least two, so that patches can be exchanged"
-        fail("images", contract, Got(f"{n}"), owner=_PATCHES)
+        fail("images", contract, Got(f"{n}"))
     # A shift by at least one image never takes the image itself.
     other = (np.arange(n)[:, None] + rng.integers(1, n, (n, count))) % n
     taken = cut[other, np.arange(count)]
@@ -197,18 +196,17 @@ def corrupting_tokens(
     >>> bool((changed != tokens).all())
     True
     """
-    owner = "corrupting_tokens"
-    share = check_number("share", share, owner=owner, minimum=0.0, maximum=1.0)
-    check_instance("model", model, nn.Module, owner=owner)
-    check_random(generator, owner=owner)
+    share = check_number("share", share, minimum=0.0, maximum=1.0)
+    check_instance("model", model, nn.Module)
+    check_random(generator)
     modules = dict(model.named_modules())
-    check_choice("layer", layer, modules, owner=owner)
+    check_choice("layer", layer, modules)
 
     def replace(module: nn.Module, given: Any, tokens: object) -> Tensor:
         if not isinstance(tokens, Tensor) or tokens.ndim != 3:
             got = Got(f"{layer!r}, which returns {_described(tokens)}")
             contract = "a layer that returns (batch, tokens, d)"
-            fail("layer", contract, got, owner=owner)
+            fail("layer", contract, got)
         return _replaced(tokens, share, generator)
 
     handle = modules[layer].register_forward_hook(replace)
@@ -218,10 +216,10 @@ def corrupting_tokens(
         handle.remove()
 
 
-def check_random(generator: object, *, owner: str) -> None:
+def check_random(generator: object) -> None:
     """Raise unless `generator` is None or a generator of PyTorch."""
     if generator is not None and not isinstance(generator, torch.Generator):
-        fail("generator", "a torch.Generator or None", generator, owner=owner)
+        fail("generator", "a torch.Generator or None", generator)
 
 
 def _described(output: object) -> str:
@@ -278,15 +276,13 @@ def swap_words(
     >>> swap_words(torch.arange(3), 1.0, replacement=7).tolist()
     [7, 7, 7]
     """
-    share = check_number("share", share, owner="swap_words", minimum=0.0, maximum=1.0)
-    word = check_count(
-        "replacement", replacement, owner="swap_words", minimum=0, maximum=_LARGEST_ID
-    )
-    check_random(generator, owner="swap_words")
+    share = check_number("share", share, minimum=0.0, maximum=1.0)
+    word = check_count("replacement", replacement, minimum=0, maximum=_LARGEST_ID)
+    check_random(generator)
     if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.is_complex():
-        fail("ids", "a tensor of whole numbers", ids, owner="swap_words")
+        fail("ids", "a tensor of whole numbers", ids)
     if ids.is_meta or ids.is_quantized or ids.layout != torch.strided:
         got = Got("none")
-        fail("ids", "a dense tensor that holds numbers", got, owner="swap_words")
+        fail("ids", "a dense tensor that holds numbers", got)
     hit = torch.rand(ids.shape, generator=generator).to(ids.device) < share
     return torch.where(hit, word, ids)

@@ -21,8 +21,6 @@ from eigenheads._checks import (
 )
 from eigenheads._typing import FloatArray
 
-_OWNER = "head_certificate"
-
 
 @dataclass(frozen=True, eq=False)
 class HeadCertificate:
@@ -167,14 +165,14 @@ def head_certificate(
     True
     """
     q, k, v = (
-        check_finite_array(name, array, owner=_OWNER)
+        check_finite_array(name, array)
         for name, array in (("queries", queries), ("keys", keys), ("values", values))
     )
     _check_shapes(q, k, v)
     ms = _counts(counts, k.shape[-2])
     factor = q.shape[-1] ** -0.5
     if scale is not None:
-        factor = check_positive("scale", scale, owner=_OWNER)
+        factor = check_positive("scale", scale)
     center = _center(value_center, v)
     kappa = _radius("key_norm", key_norm, k)
     radius = _radius("value_radius", value_radius, v - center)
@@ -185,7 +183,7 @@ def head_certificate(
     largest = factor * kappa * np.linalg.norm(q, axis=-1, keepdims=True)
     if not np.isfinite(largest).all():
         got = Got("scores that overflow")
-        fail("queries", "of a length such that scores are finite", got, owner=_OWNER)
+        fail("queries", "of a length such that scores are finite", got)
     top = scores.max(-1, keepdims=True)
     weights = np.exp(scores - top)
     total = weights.sum(-1, keepdims=True)
@@ -248,15 +246,15 @@ def _radius(name: str, given: float | None, x: FloatArray) -> float:
     radius = float(np.linalg.norm(x, axis=-1).max()) if given is None else given
     # A ball of radius zero would make all bounds zero divided by zero; the square of a
     # radius above the maximum may overflow.
-    return check_number(name, radius, owner=_OWNER, minimum=1e-300, maximum=1e150)
+    return check_number(name, radius, minimum=1e-300, maximum=1e150)
 
 
 def _counts(counts: Sequence[int], n_tokens: int) -> tuple[int, ...]:
-    numbers = check_items("counts", counts, "numbers of tokens", owner=_OWNER)
-    found = tuple(check_count("counts", m, owner=_OWNER) for m in numbers)
+    numbers = check_items("counts", counts, "numbers of tokens")
+    found = tuple(check_count("counts", m) for m in numbers)
     if not found or max(found) > n_tokens:
         contract = f"numbers from 1 to {n_tokens}, the number of tokens"
-        fail("counts", contract, list(found), owner=_OWNER)
+        fail("counts", contract, list(found))
     return found
 
 
@@ -264,10 +262,10 @@ def _center(given: ArrayLike | None, values: FloatArray) -> FloatArray:
     if given is None:
         mean: FloatArray = values.reshape(-1, values.shape[-1]).mean(axis=0)
         return mean
-    center = check_finite_array("value_center", given, owner=_OWNER)
+    center = check_finite_array("value_center", given)
     if center.shape != values.shape[-1:]:
         contract = f"of shape {values.shape[-1:]}"
-        fail("value_center", contract, Got(center.shape), owner=_OWNER)
+        fail("value_center", contract, Got(center.shape))
     return center
 
 
@@ -275,22 +273,22 @@ def _check_shapes(q: FloatArray, k: FloatArray, v: FloatArray) -> None:
     for name, array in (("queries", q), ("keys", k), ("values", v)):
         if array.ndim < 2 or 0 in array.shape:
             contract = "of shape (…, n, d), without empty axes"
-            fail(name, contract, Got(array.shape), owner=_OWNER)
+            fail(name, contract, Got(array.shape))
     if q.shape[:-2] != k.shape[:-2] or q.shape[-1] != k.shape[-1]:
         contract = f"of shape (…, n_tokens, {q.shape[-1]}), with the queries' axes"
-        fail("keys", contract, Got(k.shape), owner=_OWNER)
+        fail("keys", contract, Got(k.shape))
     if v.shape[:-1] != k.shape[:-1]:
         contract = f"of shape {(*k.shape[:-1], 'd_value')}"
-        fail("values", contract, Got(v.shape), owner=_OWNER)
+        fail("values", contract, Got(v.shape))
 
 
 def _seen(visible: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
     contract = "booleans with at least one visible token per query"
-    seen = check_array_like("visible", visible, contract, owner=_OWNER)
+    seen = check_array_like("visible", visible, contract)
     try:
         full = np.broadcast_to(seen, shape)
     except ValueError:
-        fail("visible", f"of shape {shape}", Got(seen.shape), owner=_OWNER)
+        fail("visible", f"of shape {shape}", Got(seen.shape))
     if seen.dtype != bool or not full.any(-1).all():
-        fail("visible", contract, visible, owner=_OWNER)
+        fail("visible", contract, visible)
     return full

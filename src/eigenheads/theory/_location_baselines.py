@@ -72,7 +72,7 @@ def location_baselines(law: SingleLocation) -> LocationBaselines:
     >>> location_baselines(SingleLocation(d=9, n_tokens=2, gamma=1.0, noise=2.0))
     LocationBaselines(null=5.0, linear=4.5)
     """
-    check_law(law, (SingleLocation,), owner="location_baselines")
+    check_law(law, (SingleLocation,))
     others = law.n_tokens - 1
     # A single token is known exactly, however small gamma is.
     share = others / (law.gamma**2 + others) if others else 0.0
@@ -125,15 +125,12 @@ def location_bayes_risk(
     >>> round(risk.estimate, 6)
     0.01
     """
-    owner = "location_bayes_risk"
-    check_law(law, (SingleLocation,), owner=owner)
+    check_law(law, (SingleLocation,))
     if law.n_tokens > _BLOCK_ENTRIES:
         contract = f"a law with n_tokens <= {_BLOCK_ENTRIES}"
-        fail("law", contract, law.n_tokens, owner=owner)
-    n_samples = check_count(
-        "n_samples", n_samples, owner=owner, minimum=2, maximum=MAX_RECORDED
-    )
-    rng = check_generator(rng, owner=owner)
+        fail("law", contract, law.n_tokens)
+    n_samples = check_count("n_samples", n_samples, minimum=2, maximum=MAX_RECORDED)
+    rng = check_generator(rng)
     variances = _posterior_variances(law, n_samples, rng)
     error = float(np.std(variances, ddof=1)) / math.sqrt(n_samples)
     estimate = law.noise**2 + float(np.mean(variances))

@@ -316,7 +316,6 @@ def location_descent(
         step_size=step_size,
         n_steps=n_steps,
         record_every=record_every,
-        owner="location_descent",
     )
 
 
@@ -396,16 +395,14 @@ def location_mean_dynamics(
     >>> path.final("nu").round(2), without.final("nu").round(2)
     (array([0.39]), array([1.]))
     """
-    owner = "location_mean_dynamics"
     return _mean_path(
         law,
         start,
-        check_count("batch_size", batch_size, owner=owner),
+        check_count("batch_size", batch_size),
         inverse_temperature=inverse_temperature,
         step_size=step_size,
         n_steps=n_steps,
         record_every=record_every,
-        owner=owner,
     )
 
 
@@ -460,18 +457,17 @@ def location_band(
     ...               batch_size=5).shape
     (3,)
     """
-    owner = "location_band"
-    check_law(law, (SingleLocation,), owner=owner)
+    check_law(law, (SingleLocation,))
     named = {
-        "kappa": check_inner_product("kappa", kappa, owner=owner),
-        "nu": check_inner_product("nu", nu, owner=owner),
+        "kappa": check_inner_product("kappa", kappa),
+        "nu": check_inner_product("nu", nu),
         "inverse_temperature": check_range(
-            "inverse_temperature", inverse_temperature, 0.0, LARGEST, owner=owner
+            "inverse_temperature", inverse_temperature, 0.0, LARGEST
         ),
     }
-    step = check_positive("step_size", step_size, owner=owner)
-    batch = check_count("batch_size", batch_size, owner=owner)
-    shape = check_broadcast(named, owner=owner)
+    step = check_positive("step_size", step_size)
+    batch = check_count("batch_size", batch_size)
+    shape = check_broadcast(named)
     points = np.broadcast_arrays(*named.values())
     cases = zip(*(np.ravel(array) for array in points), strict=True)
     found = [
@@ -490,23 +486,21 @@ def _mean_path(
     step_size: Schedule,
     n_steps: int,
     record_every: int,
-    owner: str,
 ) -> Trajectories:
     """Run the mean dynamics; a batch size of 0 stands for no noise."""
-    check_law(law, (SingleLocation,), owner=owner)
+    check_law(law, (SingleLocation,))
     schedules = {
         "inverse_temperature": check_schedule(
-            "inverse_temperature", inverse_temperature, owner=owner
+            "inverse_temperature", inverse_temperature
         ),
-        "step_size": check_schedule("step_size", step_size, owner=owner),
+        "step_size": check_schedule("step_size", step_size),
     }
-    states = check_order_parameters(start, d=law.d, owner=owner)
+    states = check_order_parameters(start, d=law.d)
     counts = check_run_counts(
         n_steps,
         len(states),
         record_every,
         n_curves=len(ORDER_PARAMETERS),
-        owner=owner,
         max_runs=MAX_RECORDED,
     )
     share = 1 / batch_size if batch_size else 0.0
@@ -520,7 +514,6 @@ def _mean_path(
         n_steps=counts.n_steps,
         record_every=counts.record_every,
         nanoseconds=_NOISE_NANOSECONDS if batch_size else _DESCENT_NANOSECONDS,
-        owner=owner,
     )
 
 

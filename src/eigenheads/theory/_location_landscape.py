@@ -232,7 +232,6 @@ def owen_gap(h: float, r: float, length: float) -> float:
 # --- The landscape -------------------------------------------------------------------
 
 
-_OWNER = "LocationLandscape"
 # Tolerances of the integrator, far below what a figure or a claim resolves: the error
 # of a run was 1e-9.
 _RTOL, _ATOL = 1e-10, 1e-14
@@ -311,9 +310,9 @@ class LocationLandscape:
     inverse_temperature: ArrayLike
 
     def __post_init__(self) -> None:
-        check_law(self.law, (SingleLocation,), owner=_OWNER)
+        check_law(self.law, (SingleLocation,))
         numbers = check_range(
-            "inverse_temperature", self.inverse_temperature, 0.0, LARGEST, owner=_OWNER
+            "inverse_temperature", self.inverse_temperature, 0.0, LARGEST
         )
         # The dataclass is frozen: this is how a field is normalised.
         object.__setattr__(self, "inverse_temperature", numbers)
@@ -461,16 +460,13 @@ class LocationLandscape:
         trajectories
             ``kappa`` and ``nu``; ``steps`` are times.
         """
-        owner = f"{_OWNER}.flow"
-        self._check_one_temperature(owner)
-        end = check_duration(duration, owner=owner)
-        points = _check_points(start, owner=owner)
+        self._check_one_temperature()
+        end = check_duration(duration)
+        points = _check_points(start)
         most = MAX_RECORDED // (2 * len(points))
-        n_records = check_count(
-            "n_records", n_records, owner=owner, minimum=2, maximum=most
-        )
+        n_records = check_count("n_records", n_records, minimum=2, maximum=most)
         times = np.linspace(0.0, end, n_records)
-        paths = np.array([self._integrate(point, times, owner) for point in points])
+        paths = np.array([self._integrate(point, times) for point in points])
         return Trajectories(times, {"kappa": paths[:, 0], "nu": paths[:, 1]})
 
     def fixed_points(self) -> tuple[LocationFixedPoint, ...]:
@@ -496,10 +492,9 @@ class LocationLandscape:
         fixed_points
             The origin, then the four corners.
         """
-        owner = f"{_OWNER}.fixed_points"
-        self._check_one_temperature(owner)
+        self._check_one_temperature()
         if self._lambda == 0:
-            fail("inverse_temperature", "a finite number > 0", 0.0, owner=owner)
+            fail("inverse_temperature", "a finite number > 0", 0.0)
         return (self._origin(), *(self._corner(*corner) for corner in _CORNERS))
 
     @property
@@ -579,9 +574,7 @@ class LocationLandscape:
             eigenvalues=(low, high),
         )
 
-    def _integrate(
-        self, point: FloatArray, times: FloatArray, owner: str
-    ) -> FloatArray:
+    def _integrate(self, point: FloatArray, times: FloatArray) -> FloatArray:
         # In units of the duration: the integrator cannot start on a tiny interval.
         calls, end = count(), times[-1]
 
@@ -589,7 +582,7 @@ class LocationLandscape:
             if next(calls) >= _MAX_CALLS:
                 got = Got(f"{float(end)!r}, and stopped at {share * end:.3g}")
                 contract = f"reachable in {_MAX_CALLS} evaluations of the velocity"
-                fail("duration", contract, got, owner=owner)
+                fail("duration", contract, got)
             return end * np.array(self._velocity(state[0], state[1]))
 
         def jacobian(_: float, state: FloatArray) -> FloatArray:
@@ -608,7 +601,7 @@ class LocationLandscape:
         )
         if not solution.success or not np.isfinite(solution.y).all():
             got = Got(f"{float(end)!r} ({solution.message})")
-            fail("duration", "a time the integrator can reach", got, owner=owner)
+            fail("duration", "a time the integrator can reach", got)
         path: FloatArray = np.clip(solution.y, -1.0, 1.0)
         path[:, 0] = point
         return path
@@ -617,15 +610,15 @@ class LocationLandscape:
         self, values: tuple[ArrayLike, ...]
     ) -> tuple[tuple[FloatArray, ...], tuple[int, ...]]:
         order = {
-            name: check_inner_product(name, value, owner=_OWNER)
+            name: check_inner_product(name, value)
             for name, value in zip(ORDER_PARAMETERS, values, strict=True)
         }
         named = {**order, "inverse_temperature": self._lambda}
-        return tuple(order.values()), check_broadcast(named, owner=_OWNER)
+        return tuple(order.values()), check_broadcast(named)
 
-    def _check_one_temperature(self, owner: str) -> None:
+    def _check_one_temperature(self) -> None:
         if self._lambda.ndim:
-            fail("inverse_temperature", "one number", self._lambda, owner=owner)
+            fail("inverse_temperature", "one number", self._lambda)
 
 
 def zeta_at_zero(inverse_temperature: FloatArray) -> FloatArray:
@@ -644,12 +637,12 @@ def _owen_gap(h: FloatArray, r: FloatArray, length: FloatArray) -> FloatArray:
     return np.where(length < SHORT, direct, np.maximum(closed_form, 0))
 
 
-def _check_points(start: ArrayLike, *, owner: str) -> FloatArray:
-    array = np.atleast_2d(check_finite_array("start", start, owner=owner))
+def _check_points(start: ArrayLike) -> FloatArray:
+    array = np.atleast_2d(check_finite_array("start", start))
     if array.ndim != 2 or array.shape[1] != 2 or not len(array):
         contract = "of shape (n_runs, 2), the columns kappa, nu"
-        fail("start", contract, array, owner=owner)
+        fail("start", contract, array)
     if np.any(np.abs(array) > 1 + ROUNDING):
         worst = float(array.flat[np.argmax(np.abs(array))])
-        fail("start", "inner products from -1 to 1", worst, owner=owner)
+        fail("start", "inner products from -1 to 1", worst)
     return np.clip(array, -1.0, 1.0)

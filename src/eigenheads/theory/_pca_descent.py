@@ -32,20 +32,14 @@ def descend_pca_risk(
     step_size: Schedule,
     n_steps: int,
     record_every: int,
-    owner: str,
 ) -> Trajectories:
     """Run `PCALandscape.descend` from checked starts (n_runs, d, rank)."""
-    schedule = check_schedule("step_size", step_size, owner=owner)
+    schedule = check_schedule("step_size", step_size)
     # In the eigenbasis the covariance is diagonal.
     states = subspace.eigenvectors.T @ starts
     n_runs, d, rank = states.shape
     counts = check_run_counts(
-        n_steps,
-        n_runs,
-        record_every,
-        n_curves=len(_CURVES),
-        owner=owner,
-        max_runs=MAX_RECORDED,
+        n_steps, n_runs, record_every, n_curves=len(_CURVES), max_runs=MAX_RECORDED
     )
     return run_blocks(
         pca_descent_block,
@@ -61,8 +55,7 @@ def descend_pca_risk(
         n_steps=counts.n_steps,
         record_every=counts.record_every,
         nanoseconds=2.0 * d * rank * (rank + 6),
-        owner=owner,
-        diverged=partial(_fail_divergence, largest_step, owner),
+        diverged=partial(_fail_divergence, largest_step),
     )
 
 
@@ -170,7 +163,7 @@ def alignment(state: Any, counted: Any) -> float:
 
 
 def _fail_divergence(
-    largest_step: float, owner: str, run: int, update: int, step_size: float
+    largest_step: float, run: int, update: int, step_size: float
 ) -> NoReturn:
     got = Got(f"{step_size:.6g}; run {run} diverged at update {update}")
     hint = (
@@ -178,13 +171,10 @@ def _fail_divergence(
         "starts need smaller ones. The bound falls like 1/inverse_temperature."
     )
     contract = "so small that descent converges"
-    fail("step_size", contract, got, owner=owner, hint=hint)
+    fail("step_size", contract, got, hint=hint)
 
 
 # --- Prompts of finite length --------------------------------------------------------
-
-
-_OWNER = "pca_prompt_error"
 
 
 class PromptError(NamedTuple):
@@ -262,11 +252,11 @@ def pca_prompt_error(
     >>> round(pca_prompt_error(law, [0.5**0.5, 0.0], inverse_temperature=1.0)[0], 3)
     -0.667
     """
-    check_law(law, (GaussianPrompts,), owner=_OWNER)
-    scale = check_positive("inverse_temperature", inverse_temperature, owner=_OWNER)
-    mu = check_finite_array("direction", direction, owner=_OWNER)
+    check_law(law, (GaussianPrompts,))
+    scale = check_positive("inverse_temperature", inverse_temperature)
+    mu = check_finite_array("direction", direction)
     if mu.shape != (len(law.covariance),):
-        fail("direction", f"of shape ({len(law.covariance)},)", mu, owner=_OWNER)
+        fail("direction", f"of shape ({len(law.covariance)},)", mu)
     pulled = law.covariance @ mu
     variance = float(mu @ pulled)
     c = scale * variance

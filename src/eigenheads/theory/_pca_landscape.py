@@ -39,7 +39,6 @@ from eigenheads.theory._pca_descent import descend_pca_risk
 from eigenheads.theory._ranges import check_law, check_range
 
 Kind: TypeAlias = Literal["minimum", "strict saddle", "maximum"]
-_OWNER = "PCALandscape"
 # A Hessian eigenvalue below this share of the largest is rounding, and counts as 0.
 _FLAT = 1e-9
 
@@ -171,15 +170,15 @@ class PCALandscape:
         rank: int = 1,
         scale_matrix: ArrayLike | None = None,
     ) -> None:
-        check_law(law, (GaussianPrompts, SpikedWishartPrompts), owner=_OWNER)
-        check_choice("head", head, ("softmax", "linear"), owner=_OWNER)
+        check_law(law, (GaussianPrompts, SpikedWishartPrompts))
+        check_choice("head", head, ("softmax", "linear"))
         self.inverse_temperature = check_positive(
-            "inverse_temperature", inverse_temperature, owner=_OWNER
+            "inverse_temperature", inverse_temperature
         )
         if isinstance(law, GaussianPrompts):
             if scale_matrix is not None:
                 contract = "None for prompts of one covariance"
-                fail("scale_matrix", contract, scale_matrix, owner=_OWNER)
+                fail("scale_matrix", contract, scale_matrix)
             matrix = law.covariance
             coefficients = (
                 _linear_coefficients(float(np.trace(matrix)), law.n_tokens)
@@ -189,15 +188,13 @@ class PCALandscape:
         else:
             if head == "linear":
                 contract = "'softmax' for prompts in context"
-                fail("head", contract, head, owner=_OWNER)
+                fail("head", contract, head)
             matrix, n = law.scale_matrix, law.degrees_of_freedom
             if scale_matrix is not None:
                 name = "scale_matrix"
-                matrix = check_covariance(name, scale_matrix, owner=_OWNER)
+                matrix = check_covariance(name, scale_matrix)
             coefficients = _linear_coefficients(float(np.trace(matrix)), n).times(n)
-        self.subspace: PrincipalSubspace = principal_subspace(
-            matrix, rank, owner=_OWNER
-        )
+        self.subspace: PrincipalSubspace = principal_subspace(matrix, rank)
         self.matrix: FloatArray = matrix
         self.coefficients = coefficients
 
@@ -238,10 +235,10 @@ class PCALandscape:
 
     def hessian(self, point: object) -> FloatArray:
         """Return the matrix of second derivatives at one vector (rank 1 only)."""
-        self._check_rank_one("hessian")
+        self._check_rank_one()
         mu = self._as_matrix(point)[..., 0]
         if mu.ndim != 1:
-            fail("point", f"one vector ({self.d},)", mu, owner="hessian")
+            fail("point", f"one vector ({self.d},)", mu)
         s = self.matrix
         sm, ssm = s @ mu, s @ (s @ mu)
         a, b = mu @ sm, mu @ ssm
@@ -259,7 +256,7 @@ class PCALandscape:
         is :math:`(\alpha + \beta\sigma) / (\lambda\sigma(\gamma + \delta\sigma))`; for
         several the squared lengths minimise a quadratic form over positive numbers.
         """
-        self.subspace.warn_if_not_identified(owner="minimiser")
+        self.subspace.warn_if_not_identified()
         point = self._minimiser()
         return point[:, 0] if self.rank == 1 else point
 
@@ -281,7 +278,7 @@ class PCALandscape:
         one is 0. Components in the null space of the covariance do not change the risk
         and are set to zero.
         """
-        self._check_rank_one("critical_points")
+        self._check_rank_one()
         values = self.subspace.eigenvalues
         points = []
         first = 0
@@ -352,17 +349,15 @@ class PCALandscape:
         In the eigenbasis of the covariance a step costs O(d k²). The number of threads
         does not change the result.
         """
-        owner = f"{_OWNER}.descend"
-        self.subspace.warn_if_not_identified(owner=owner)
+        self.subspace.warn_if_not_identified()
         return descend_pca_risk(
-            self._check_start(start, owner),
+            self._check_start(start),
             self.subspace,
             (*self.coefficients, self.inverse_temperature),
             self.largest_stable_step(),
             step_size=step_size,
             n_steps=n_steps,
             record_every=record_every,
-            owner=owner,
         )
 
     def descent_rates(self) -> FloatArray:
@@ -372,7 +367,7 @@ class PCALandscape:
         :math:`e^{-r_i t}`. For the softmax limit
         :math:`r_i = 2\lambda\sigma_i(\sigma_1 - \sigma_i)`, :math:`i > 1`.
         """
-        self._check_rank_one("descent_rates")
+        self._check_rank_one()
         vectors = self.subspace.eigenvectors
         rates: FloatArray = np.einsum(
             "di,de,ei->i", vectors, self.hessian(self._minimiser()[:, 0]), vectors
@@ -422,15 +417,15 @@ class PCALandscape:
         return m, sm, self.matrix @ sm
 
     def _as_matrix(self, point: object) -> FloatArray:
-        array = check_range("point", point, -LARGEST, LARGEST, owner=_OWNER)
+        array = check_range("point", point, -LARGEST, LARGEST)
         shape = (self.d,) if self.rank == 1 else (self.d, self.rank)
         if array.shape[-len(shape) :] != shape:
             contract = f"of shape (..., {', '.join(map(str, shape))})"
-            fail("point", contract, Got(array.shape), owner=_OWNER)
+            fail("point", contract, Got(array.shape))
         return array[..., None] if self.rank == 1 else array
 
-    def _check_start(self, start: ArrayLike, owner: str) -> FloatArray:
-        array = check_range("start", start, -LARGEST, LARGEST, owner=owner)
+    def _check_start(self, start: ArrayLike) -> FloatArray:
+        array = check_range("start", start, -LARGEST, LARGEST)
         shape = (self.d,) if self.rank == 1 else (self.d, self.rank)
         if array.ndim not in (len(shape), len(shape) + 1) or not array.size:
             array = np.empty(0)
@@ -438,13 +433,13 @@ class PCALandscape:
             sizes = ", ".join(map(str, shape))
             comma = "," if self.rank == 1 else ""
             contract = f"of shape ({sizes}{comma}) or (n_runs, {sizes})"
-            fail("start", contract, Got(np.shape(start)), owner=owner)
+            fail("start", contract, Got(np.shape(start)))
         return array.reshape(-1, self.d, self.rank)
 
-    def _check_rank_one(self, owner: str) -> None:
+    def _check_rank_one(self) -> None:
         if self.rank != 1:
             got = Got(f"rank {self.rank}")
-            fail("landscape", "one of rank 1", got, owner=owner)
+            fail("landscape", "one of rank 1", got)
 
 
 def _linear_coefficients(trace: float, n: int) -> Coefficients:

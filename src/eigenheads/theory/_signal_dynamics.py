@@ -121,16 +121,15 @@ def signal_mean_dynamics(
     >>> path.final("alignment").round(3)
     array([0.997])
     """
-    owner = "signal_mean_dynamics"
-    check_law(law, (SignalTokens,), owner=owner)
+    check_law(law, (SignalTokens,))
     landscape = SignalLandscape(law)
-    rate = check_schedule("step_size", step_size, owner=owner)
-    batch = check_count("batch_size", batch_size, owner=owner)
-    t = check_alignments("start", start, owner=owner)
+    rate = check_schedule("step_size", step_size)
+    batch = check_count("batch_size", batch_size)
+    t = check_alignments("start", start)
     counts = check_run_counts(
-        n_steps, len(t), record_every, n_curves=1, owner=owner, max_runs=MAX_RECORDED
+        n_steps, len(t), record_every, n_curves=1, max_runs=MAX_RECORDED
     )
-    rates = schedule_values("step_size", rate, 0, counts.n_steps, owner=owner)
+    rates = schedule_values("step_size", rate, 0, counts.n_steps)
     steps = record_steps(counts.n_steps, counts.record_every)
     path = np.empty((len(t), len(steps)))
     path[:, 0] = t
@@ -190,23 +189,22 @@ def signal_steps(
     >>> steps.n_steps, round(steps(0), 2), round(steps(steps.n_steps) / steps(0), 4)
     (5279, 0.23, 0.0065)
     """
-    owner = "signal_steps"
-    check_law(law, (SignalTokens,), owner=owner)
-    delta = check_number("error", error, owner=owner, minimum=1e-12, maximum=0.5)
+    check_law(law, (SignalTokens,))
+    delta = check_number("error", error, minimum=1e-12, maximum=0.5)
     if law.fraction * law.amplitude == 0:
         hint = "Without a signal there is nothing to find."
         got = Got(f"{law.strength} with {law.n_informative} informative tokens")
         contract = "a law with strength > 0 and informative tokens"
-        fail("law", contract, got, owner=owner, hint=hint)
+        fail("law", contract, got, hint=hint)
     if law.d < 3:
-        fail("law", "a law with d >= 3", Got(f"d={law.d}"), owner=owner)
+        fail("law", "a law with d >= 3", Got(f"d={law.d}"))
     landscape = SignalLandscape(law)
     rate, back = landscape.escape_rate, landscape.return_rate
     first = _HALF * min(1 / rate, rate / float(landscape.noise(0.0)))
     way = (math.log(law.d) / 2 + _MARGIN) / rate + math.log(1 / delta) / (2 * back)
     time = _SAFETY * way
     if n_steps is not None:
-        n_steps = check_count("n_steps", n_steps, owner=owner)
+        n_steps = check_count("n_steps", n_steps)
         return SignalSteps(first, _decay_steps(first, time, n_steps), n_steps)
     last = min(4 * back * delta / float(landscape.noise(1.0)), _HALF / back)
     # The fastest stable step leaves a small enough error, so it need not decay.
@@ -275,14 +273,13 @@ def pooled_pca_alignment(
     ...                      n_samples=10_000).round(3)
     array([0.   , 0.899])
     """
-    owner = "pooled_pca_alignment"
     named = {
-        "fraction": check_range("fraction", fraction, 0.0, 1.0, owner=owner),
-        "amplitude": check_range("amplitude", amplitude, 0.0, LARGEST, owner=owner),
-        "d": check_integers("d", d, minimum=1, owner=owner),
-        "n_samples": check_integers("n_samples", n_samples, minimum=1, owner=owner),
+        "fraction": check_range("fraction", fraction, 0.0, 1.0),
+        "amplitude": check_range("amplitude", amplitude, 0.0, LARGEST),
+        "d": check_integers("d", d, minimum=1),
+        "n_samples": check_integers("n_samples", n_samples, minimum=1),
     }
-    shape = check_broadcast(named, owner=owner)
+    shape = check_broadcast(named)
     gamma = named["d"] / named["n_samples"]
     spike = named["fraction"] * named["amplitude"] ** 2 + np.zeros(shape)
     seen = spike > np.sqrt(gamma)
@@ -319,13 +316,12 @@ def pooled_pca_threshold(
     >>> float(pooled_pca_threshold(fraction=0.01, d=100, n_samples=10_000).round(3))
     0.316
     """
-    owner = "pooled_pca_threshold"
     named = {
-        "fraction": check_range("fraction", fraction, 0.0, 1.0, owner=owner),
-        "d": check_integers("d", d, minimum=1, owner=owner),
-        "n_samples": check_integers("n_samples", n_samples, minimum=1, owner=owner),
+        "fraction": check_range("fraction", fraction, 0.0, 1.0),
+        "d": check_integers("d", d, minimum=1),
+        "n_samples": check_integers("n_samples", n_samples, minimum=1),
     }
-    check_broadcast(named, owner=owner)
+    check_broadcast(named)
     with np.errstate(divide="ignore"):
         inverse = named["fraction"] ** 2 * named["n_samples"] * named["d"]
         return np.asarray(inverse ** (-0.25))
@@ -354,7 +350,6 @@ def random_alignment(d: int, *, quantile: float = 0.5) -> float:
     >>> round(random_alignment(3, quantile=0.25), 3)
     0.25
     """
-    owner = "random_alignment"
-    d = check_count("d", d, owner=owner, minimum=2)
-    share = check_number("quantile", quantile, owner=owner, minimum=0.0, maximum=1.0)
+    d = check_count("d", d, minimum=2)
+    share = check_number("quantile", quantile, minimum=0.0, maximum=1.0)
     return math.sqrt(float(betaincinv(0.5, (d - 1) / 2, share)))

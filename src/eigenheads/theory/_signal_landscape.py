@@ -89,7 +89,6 @@ def _log_mean(y: FloatArray, pi: FloatArray) -> FloatArray:
 # --- The landscape -------------------------------------------------------------------
 
 
-_OWNER = "SignalLandscape"
 # e^{6 β²} and squared logits occur below: both stay far inside float64.
 _LARGEST_INVERSE_TEMPERATURE, _LARGEST_AMPLITUDE = 5.0, 1e30
 # Relative and absolute tolerance of the integrator, far below what a figure or a claim
@@ -181,26 +180,24 @@ class SignalLandscape:
         infinite: bool = False,
         fraction: float | None = None,
     ) -> None:
-        check_law(law, (SignalTokens,), owner=_OWNER)
+        check_law(law, (SignalTokens,))
         if not isinstance(infinite, bool | np.bool_):
-            fail("infinite", "True or False", infinite, owner=_OWNER)
+            fail("infinite", "True or False", infinite)
         largest = _LARGEST_INVERSE_TEMPERATURE
         if not infinite and law.inverse_temperature > largest:
             contract = (
                 f"a law with inverse_temperature <= {largest:g}: the expansion needs "
                 "e^(4β²) << n"
             )
-            fail("law", contract, law.inverse_temperature, owner=_OWNER)
+            fail("law", contract, law.inverse_temperature)
         most = LARGEST if infinite else _LARGEST_AMPLITUDE
         if law.amplitude > most:
             contract = f"a law with strength·√d <= {most:g}"
-            fail("law", contract, law.amplitude, owner=_OWNER)
+            fail("law", contract, law.amplitude)
         share = law.fraction if fraction is None else fraction
         self.law = law
         self.infinite = bool(infinite)
-        self.fraction = check_number(
-            "fraction", share, owner=_OWNER, minimum=0.0, maximum=1.0
-        )
+        self.fraction = check_number("fraction", share, minimum=0.0, maximum=1.0)
 
     def objective(self, alignment: ArrayLike) -> FloatArray:
         """Return :math:`J_n(t)`, of the shape of `alignment`."""
@@ -312,9 +309,7 @@ class SignalLandscape:
 
             1 - t = \frac{a\, G(1)}{4 J_n'(1)}
         """
-        step = check_number(
-            "step_size", step_size, owner=f"{_OWNER}.error", minimum=0.0
-        )
+        step = check_number("step_size", step_size, minimum=0.0)
         return step * float(self.noise(1.0)) / (4 * self.return_rate)
 
     def flow(self, start: ArrayLike, *, times: ArrayLike) -> Trajectories:
@@ -335,14 +330,13 @@ class SignalLandscape:
         trajectories
             ``alignment``; ``steps`` are the times.
         """
-        owner = f"{_OWNER}.flow"
-        when = check_finite_array("times", times, owner=owner)
+        when = check_finite_array("times", times)
         ordered = when.ndim == 1 and len(when) > 1 and when[0] == 0
         if not ordered or not np.all(np.diff(when) > 0):
             contract = "at least two increasing times, the first 0"
-            fail("times", contract, when, owner=owner)
-        starts = check_alignments("start", start, owner=owner)
-        paths = [self._integrate(float(t), when, owner) for t in starts]
+            fail("times", contract, when)
+        starts = check_alignments("start", start)
+        paths = [self._integrate(float(t), when) for t in starts]
         return Trajectories(when, {"alignment": np.array(paths)})
 
     def fixed_points(self) -> tuple[SignalFixedPoint, ...]:
@@ -358,10 +352,9 @@ class SignalLandscape:
             In increasing order of the alignment. Without a signal every alignment is
             a fixed point; the same three are returned, as neutral.
         """
-        owner = f"{_OWNER}.fixed_points"
-        self._check_random_signs(owner)
+        self._check_random_signs()
         if not self.infinite:
-            fail("infinite", "True", self.infinite, owner=owner)
+            fail("infinite", "True", self.infinite)
         if self.fraction * self.law.amplitude == 0:
             return tuple(
                 SignalFixedPoint(alignment=t, kind="neutral", rate=0.0)
@@ -394,12 +387,11 @@ class SignalLandscape:
             0 where the start is beyond the level; infinite where it is 0, or where
             there is no signal. Signs must be random.
         """
-        owner = f"{_OWNER}.escape_time"
-        self._check_random_signs(owner)
-        starts = np.abs(check_inner_product("start", start, owner=owner))
-        level = check_number("level", level, owner=owner, minimum=0.0, maximum=1.0)
+        self._check_random_signs()
+        starts = np.abs(check_inner_product("start", start))
+        level = check_number("level", level, minimum=0.0, maximum=1.0)
         if level == 1:
-            fail("level", "below 1, which is never reached", level, owner=owner)
+            fail("level", "below 1, which is never reached", level)
         times = [self._passage(float(t), level) for t in starts.ravel()]
         return np.array(times).reshape(starts.shape)
 
@@ -478,7 +470,7 @@ class SignalLandscape:
             t, self.fraction, law.amplitude, law.inverse_temperature, law.signs
         )
 
-    def _integrate(self, start: float, times: FloatArray, owner: str) -> FloatArray:
+    def _integrate(self, start: float, times: FloatArray) -> FloatArray:
         # The integrator never ends on a tiny interval: there, time counts in units of
         # the whole duration. Elsewhere the unit is 1, which changes no digit.
         unit = float(times[-1]) if times[-1] < _TINY_DURATION else 1.0
@@ -501,7 +493,7 @@ class SignalLandscape:
         )
         if not solution.success or not np.isfinite(solution.y).all():
             got = Got(f"{float(times[-1])!r} ({solution.message})")
-            fail("times", "within what the integrator can reach", got, owner=owner)
+            fail("times", "within what the integrator can reach", got)
         path: FloatArray = np.clip(solution.y[0], -1.0, 1.0)
         path[0] = start
         return path
@@ -519,11 +511,11 @@ class SignalLandscape:
         # On a logarithmic axis the integrand is almost constant, 1 / J''(0), near 0.
         return float(quad(integrand, math.log(start), math.log(level), limit=200)[0])
 
-    def _check_random_signs(self, owner: str) -> None:
+    def _check_random_signs(self) -> None:
         if self.law.signs != "random":
             got = Got(f"signs={self.law.signs!r}")
-            fail("law", "a law with random signs", got, owner=owner)
+            fail("law", "a law with random signs", got)
 
 
 def _check_alignment(alignment: ArrayLike) -> FloatArray:
-    return np.clip(check_inner_product("alignment", alignment, owner=_OWNER), -1.0, 1.0)
+    return np.clip(check_inner_product("alignment", alignment), -1.0, 1.0)

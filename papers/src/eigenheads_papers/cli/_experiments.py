@@ -42,7 +42,7 @@ def list_command(
     if not keys and not sys.stdout.isatty():
         print(*experiment_keys(), sep="\n")
         return
-    experiments, _ = select_experiments(keys or "all", owner="list")
+    experiments, _ = select_experiments(keys or "all")
     if not sys.stdout.isatty():
         print(*(experiment.key for experiment in experiments), sep="\n")
         return
@@ -93,7 +93,7 @@ def describe_command(
     from eigenheads_papers._registry import command_name
     from eigenheads_papers._run import obstacle
 
-    experiment = get_experiment(key, owner="describe")
+    experiment = get_experiment(key)
     console = Console(highlight=False)
     console.print(f"[bold]{experiment.key}[/]  {escape(experiment.title)}")
     console.print(f"Source: {escape(experiment.source)}\n")
@@ -207,9 +207,9 @@ def reproduce_command(
         data = evaluate_for_claims(runs, data, out)
         if not is_first_process():
             return EXIT_OK
-    changed = parse_settings(settings or [], option="set", owner="reproduce")
-    check_choice("figure", figure, ("svg", "pdf", "png"), owner="reproduce")
-    experiments, _ = select_experiments(keys, owner="reproduce")
+    changed = parse_settings(settings or [], option="set")
+    check_choice("figure", figure, ("svg", "pdf", "png"))
+    experiments, _ = select_experiments(keys)
     with interrupted_between_blocks(), ProgressDisplay() as listener:
         results = reproduce(
             keys,

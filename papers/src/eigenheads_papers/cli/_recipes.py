@@ -244,7 +244,7 @@ def evaluate_command(
     for entry in natural or []:
         name, found, folder = entry.partition("=")
         if not (name and found and folder):
-            fail("natural", "NAME=FOLDER", Got(entry), owner="evaluate")
+            fail("natural", "NAME=FOLDER", Got(entry))
         folders[name] = Path(folder)
     result = evaluate_checkpoints(
         checkpoints,
@@ -290,7 +290,7 @@ def evaluate_for_claims(runs: Sequence[Path], data: Path | None, out: Path) -> P
     from eigenheads_papers.recipes import evaluate_checkpoints
 
     if data is None or not data.is_dir():
-        fail("data", "the folder of the benchmarks", Got(str(data)), owner="reproduce")
+        fail("data", "the folder of the benchmarks", Got(str(data)))
     clean = next(
         (data / name for name in ("imagenet", "wikitext") if (data / name).is_dir()),
         data,
@@ -330,4 +330,4 @@ def _numbers(text: str) -> list[float]:
         return [float(word) for word in text.split(",")]
     except ValueError:
         contract = "numbers separated by commas"
-        fail("budgets", contract, Got(text), owner="evaluate")
+        fail("budgets", contract, Got(text))

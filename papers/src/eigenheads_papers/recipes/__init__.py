@@ -9,12 +9,7 @@ try:
     import safetensors as _safetensors  # noqa: F401
 except ImportError as error:
     _what = error.name or "accelerate"
-    raise _missing(
-        _what,
-        extra="train",
-        owner="eigenheads_papers.recipes",
-        package="eigenheads-papers",
-    ) from error
+    raise _missing(_what, extra="train", package="eigenheads-papers") from error
 
 from eigenheads_papers.recipes._evaluation import evaluate_checkpoints
 from eigenheads_papers.recipes._models import (

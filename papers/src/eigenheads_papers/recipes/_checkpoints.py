@@ -62,7 +62,7 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"{_PREFIX}*"))
 
 
-def load_state(checkpoint: Path, *, owner: str) -> dict[str, Any]:
+def load_state(checkpoint: Path) -> dict[str, Any]:
     """Return ``state.json`` of a checkpoint."""
     path = checkpoint / "state.json"
     try:
@@ -74,11 +74,11 @@ def load_state(checkpoint: Path, *, owner: str) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         got = Got(f"{checkpoint} ({type(error).__name__})")
         contract = "a checkpoint that `eigenheads train` wrote"
-        fail("checkpoint", contract, got, owner=owner)
+        fail("checkpoint", contract, got)
     return state
 
 
-def load_weights(path: Path, *, owner: str) -> dict[str, Tensor]:
+def load_weights(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file."""
     try:
         # A pipe would never end. Sizes in the file are compared with its own.
@@ -86,10 +86,10 @@ def load_weights(path: Path, *, owner: str) -> dict[str, Tensor]:
         return load_file(path)
     except (OSError, ValueError, SafetensorError) as error:
         got = Got(f"{path} ({type(error).__name__})")
-        fail("checkpoint", "a whole safetensors file", got, owner=owner)
+        fail("checkpoint", "a whole safetensors file", got)
 
 
-def load_optimizer(checkpoint: Path, *, owner: str) -> dict[str, Any]:
+def load_optimizer(checkpoint: Path) -> dict[str, Any]:
     """Return the states of optimizer and loss scaler; no code is executed."""
     path = checkpoint / "optimizer.pt"
     try:
@@ -98,23 +98,23 @@ def load_optimizer(checkpoint: Path, *, owner: str) -> dict[str, Any]:
         states: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         got = Got(f"{path} ({type(error).__name__})")
-        fail("checkpoint", "a file of plain tensors", got, owner=owner)
+        fail("checkpoint", "a file of plain tensors", got)
     return states
 
 
 def load_checkpoint(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
     """Return the averaged model of a checkpoint or run, and its state."""
-    folder, owner = Path(path), "evaluate"
+    folder = Path(path)
     if (folder / "model" / "state.json").is_file():
         folder = folder / "model"
-    state = load_state(folder, owner=owner)
+    state = load_state(folder)
     record: dict[str, Any] = state["record"]
     contract = "a checkpoint that `eigenheads train` wrote"
     # A checkpoint holds current and averaged weights. The final model holds the
     # averaged weights only, as model.safetensors.
     average = folder / "average.safetensors"
     weights = load_weights(
-        average if average.is_file() else folder / "model.safetensors", owner=owner
+        average if average.is_file() else folder / "model.safetensors"
     )
     try:
         check_record(record, n_tensors=len(weights))
@@ -126,11 +126,11 @@ def load_checkpoint(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:120]
         got = Got(f"{folder}, whose tensors do not fit ({reason})")
-        fail("checkpoint", contract, got, owner=owner)
+        fail("checkpoint", contract, got)
     except Exception as error:  # whatever a forged record makes of a model
         reason = " ".join(str(error).split())[:120]
         got = Got(f"{folder}, whose record is not that of a model ({reason})")
-        fail("checkpoint", contract, got, owner=owner)
+        fail("checkpoint", contract, got)
     return model, state
 
 

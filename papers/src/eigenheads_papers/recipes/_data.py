@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from eigenheads.extend import Got, check_count, check_regular, fail
+from eigenheads.extend import Got, check_count, check_regular, fail, for_workers
 
 _SUFFIXES: Final = (".jpeg", ".jpg", ".png", ".bmp", ".webp")
 # Pillow looks at the content, not at the suffix, and for PostScript it would start
@@ -66,7 +66,7 @@ class ImageFolder:
 
     @classmethod
     def open(
-        cls, folder: Path, *, owner: str, classes: Sequence[str] | None = None
+        cls, folder: Path, *, classes: Sequence[str] | None = None
     ) -> "ImageFolder":
         """List the images of a folder.
 
@@ -74,19 +74,17 @@ class ImageFolder:
         ----------
         folder
             Holds one sub-folder of images per class.
-        owner
-            The command, for error messages.
         classes
             Known classes. The folder may hold some of them only, but no others.
         """
         if not folder.is_dir():
             contract = "a folder with one sub-folder of images per class"
-            fail("data", contract, Got(f"{folder}, which does not exist"), owner=owner)
+            fail("data", contract, Got(f"{folder}, which does not exist"))
         found = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
         if not found:
             contract = "a folder with one sub-folder of images per class"
             got = Got(f"{folder}, which has no sub-folders")
-            fail("data", contract, got, owner=owner)
+            fail("data", contract, got)
         known = tuple(found) if classes is None else tuple(classes)
         index = {name: number for number, name in enumerate(known)}
         paths: list[Path] = []
@@ -95,7 +93,7 @@ class ImageFolder:
             if name not in index:
                 contract = "a folder of classes that the model was trained on"
                 got = Got(f"{folder / name}")
-                fail("data", contract, got, owner=owner)
+                fail("data", contract, got)
             files = sorted(
                 path
                 for path in (folder / name).iterdir()
@@ -104,7 +102,7 @@ class ImageFolder:
             if not files:
                 got = Got(f"{folder / name}, which holds none")
                 hint = "Remove the empty folder, or add images to it."
-                fail("data", "images in every class", got, owner=owner, hint=hint)
+                fail("data", "images in every class", got, hint=hint)
             paths += files
             labels += [index[name]] * len(files)
         return cls(tuple(paths), torch.tensor(labels), known)
@@ -124,7 +122,7 @@ class ImageFolder:
         return replace(self, paths=paths, labels=self.labels[list(indices)])
 
 
-def read_image(path: Path, *, owner: str) -> Image.Image:
+def read_image(path: Path) -> Image.Image:
     """Return an image as RGB, or raise one sentence that names the file."""
     try:
         check_regular(path, _MAX_IMAGE_BYTES)
@@ -136,7 +134,7 @@ def read_image(path: Path, *, owner: str) -> Image.Image:
         reason = " ".join(str(error).split())[:80]
         got = Got(f"{path} ({type(error).__name__}: {reason})")
         hint = "Remove or replace this file."
-        fail("data", "images that can be decoded", got, owner=owner, hint=hint)
+        fail("data", "images that can be decoded", got, hint=hint)
 
 
 def centre_crop(image: Image.Image, size: int) -> Image.Image:
@@ -184,8 +182,6 @@ class ImageReader:
         Smallest share of the area that a random crop keeps; 1 cuts the centre.
     n_threads
         Images decoded at the same time.
-    owner
-        The command, for error messages.
     """
 
     def __init__(
@@ -195,9 +191,8 @@ class ImageReader:
         size: int,
         smallest_crop: float = 1.0,
         n_threads: int = 4,
-        owner: str,
     ) -> None:
-        self.folder, self.size, self.owner = folder, size, owner
+        self.folder, self.size = folder, size
         self.smallest_crop = smallest_crop
         self._pool = ThreadPoolExecutor(n_threads)
 
@@ -215,13 +210,15 @@ class ImageReader:
         """
         places = range(first, first + len(indices))
         read = self._pool.map(
-            lambda index, place: self._one(index, (*seed, place)), indices, places
+            for_workers(lambda index, place: self._one(index, (*seed, place))),
+            indices,
+            places,
         )
         images = torch.stack(list(read)).permute(0, 3, 1, 2).float() / 255.0
         return images.contiguous(), self.folder.labels[list(indices)]
 
     def _one(self, index: int, seed: tuple[int, ...]) -> Tensor:
-        image = read_image(self.folder.paths[index], owner=self.owner)
+        image = read_image(self.folder.paths[index])
         if self.smallest_crop < 1.0:
             rng = np.random.default_rng(seed)
             image = random_crop(image, self.size, rng, smallest=self.smallest_crop)
@@ -234,19 +231,19 @@ class ImageReader:
 # Words are separated by white space, as in WikiText; the end of a line is also a word.
 
 
-def read_text_words(path: Path, *, owner: str) -> list[str]:
+def read_text_words(path: Path) -> list[str]:
     """Return the words of a text file, with `END_OF_LINE` after each line of words."""
     if not path.is_file():
         contract = "a folder with train.txt, valid.txt and test.txt"
-        fail("data", contract, Got(f"no file {path}"), owner=owner)
+        fail("data", contract, Got(f"no file {path}"))
     try:
         check_regular(path, _MAX_TEXT_BYTES)
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
         got = Got(f"{path} ({error.reason} at byte {error.start})")
-        fail("data", "text in UTF-8", got, owner=owner)
+        fail("data", "text in UTF-8", got)
     except ValueError as error:
-        fail("data", "text files that can be read", Got(str(error)), owner=owner)
+        fail("data", "text files that can be read", Got(str(error)))
     return [
         word for line in lines if line.split() for word in (*line.split(), END_OF_LINE)
     ]
@@ -254,7 +251,7 @@ def read_text_words(path: Path, *, owner: str) -> list[str]:
 
 def make_vocabulary(words: Sequence[str], *, at_most: int) -> list[str]:
     """Return the most frequent words, after the unknown word; ties by spelling."""
-    check_count("n_words", at_most, owner="train", minimum=2)
+    check_count("n_words", at_most, minimum=2)
     counts = Counter(words)
     # The text may contain the unknown word itself, which has the first place already.
     counts.pop(UNKNOWN, None)
@@ -284,7 +281,7 @@ class TextReader:
         n_windows = (len(ids) - 1) // context
         if n_windows < 1:
             contract = f"text of more than {context} words"
-            fail("data", contract, Got(f"{len(ids)} words"), owner="train")
+            fail("data", contract, Got(f"{len(ids)} words"))
         self._inputs = ids[: n_windows * context].view(n_windows, context)
         self._targets = ids[1 : n_windows * context + 1].view(n_windows, context)
 
@@ -339,7 +336,7 @@ class Prefetch:
     def _submit(self) -> None:
         place = next(self._places, None)
         if place is not None:
-            self._waiting.append(self._pool.submit(self._read, place))
+            self._waiting.append(self._pool.submit(for_workers(self._read), place))
 
     def _read(self, place: Place) -> tuple[Tensor, Tensor]:
         return self._reader.read(place.indices, seed=place.seed, first=place.first)

@@ -44,7 +44,6 @@ from eigenheads_papers.recipes._tables import (
 from eigenheads_papers.recipes._tasks import score_classes, score_words
 from eigenheads_papers.teo2024.attacks import PAPERS_ATTACKS
 
-_OWNER: Final = "evaluate"
 # Largest seed that PyTorch takes.
 _MAX_SEED: Final = 2**63 - 1
 # All attacks by name: the library's, and two that only the paper has.
@@ -174,24 +173,24 @@ def evaluate_checkpoints(
     evaluation
         Rows per checkpoint and their summary.
     """
-    check_choice("units", units, ("pixel", "normalised", "both"), owner=_OWNER)
-    batch_size = check_count("batch_size", batch_size, owner=_OWNER)
-    n_calibration = check_count("n_calibration", n_calibration, owner=_OWNER)
-    n_threads = check_count("n_threads", n_threads, owner=_OWNER)
-    seed = check_count("seed", seed, owner=_OWNER, minimum=0, maximum=_MAX_SEED)
-    screened = check_flag("screened", screened, owner=_OWNER)
+    check_choice("units", units, ("pixel", "normalised", "both"))
+    batch_size = check_count("batch_size", batch_size)
+    n_calibration = check_count("n_calibration", n_calibration)
+    n_threads = check_count("n_threads", n_threads)
+    seed = check_count("seed", seed, minimum=0, maximum=_MAX_SEED)
+    screened = check_flag("screened", screened)
     if n_attacked is not None:
-        n_attacked = check_count("n_attacked", n_attacked, owner=_OWNER)
+        n_attacked = check_count("n_attacked", n_attacked)
     if progress is not None:
-        check_callable("progress", progress, "a function or None", owner=_OWNER)
-    attacks = check_items("attacks", attacks, "a sequence of names", owner=_OWNER)
+        check_callable("progress", progress, "a function or None")
+    attacks = check_items("attacks", attacks, "a sequence of names")
     for name in attacks:
-        check_choice("attacks", name, _ATTACKS, owner=_OWNER)
+        check_choice("attacks", name, _ATTACKS)
     budgets = _check_numbers("budgets", budgets, maximum=math.inf)
     word_shares = _check_numbers("word_shares", word_shares, maximum=1.0)
     paths = _check_folders(paths, natural)
     if data is None and (screened or (corrupted is None and not natural)):
-        fail("data", "a folder of examples", Got("none"), owner=_OWNER)
+        fail("data", "a folder of examples", Got("none"))
     plan = AttackPlan(
         names=attacks,
         budgets=budgets,
@@ -259,29 +258,26 @@ class _Collected:
 
 
 def _check_numbers(name: str, values: object, *, maximum: float) -> list[float]:
-    items = check_items(name, values, "a sequence of numbers", owner=_OWNER)
-    return [
-        check_number(name, one, owner=_OWNER, minimum=0.0, maximum=maximum)
-        for one in items
-    ]
+    items = check_items(name, values, "a sequence of numbers")
+    return [check_number(name, one, minimum=0.0, maximum=maximum) for one in items]
 
 
 def _check_folders(paths: object, natural: object) -> list[Any]:
     if natural is not None and not isinstance(natural, Mapping):
-        fail("natural", "a mapping of names to folders", natural, owner=_OWNER)
+        fail("natural", "a mapping of names to folders", natural)
     contract = "a sequence of folders, at least one"
-    folders = check_items("checkpoint", paths, contract, owner=_OWNER)
+    folders = check_items("checkpoint", paths, contract)
     if not folders:
-        fail("checkpoint", contract, Got("none"), owner=_OWNER)
-    return [check_path("checkpoint", path, owner=_OWNER) for path in folders]
+        fail("checkpoint", contract, Got("none"))
+    return [check_path("checkpoint", path) for path in folders]
 
 
 def _folder(path: str | Path | None) -> Path:
     if path is None:
-        fail("data", "a folder that exists", Got("none"), owner=_OWNER)
-    folder = check_path("data", path, owner=_OWNER)
+        fail("data", "a folder that exists", Got("none"))
+    folder = check_path("data", path)
     if not folder.is_dir():
-        fail("data", "a folder that exists", Got(repr(str(path))), owner=_OWNER)
+        fail("data", "a folder that exists", Got(repr(str(path))))
     return folder
 
 
@@ -327,12 +323,12 @@ class Scorer:
             yield from self._corrupted(corrupted)
 
     def _open(self, folder: Path) -> ImageReader:
-        images = ImageFolder.open(folder, owner=_OWNER, classes=self.record["classes"])
+        images = ImageFolder.open(folder, classes=self.record["classes"])
         return self._reader(images)
 
     def _reader(self, images: ImageFolder) -> ImageReader:
         size = int(self.record["size"]["image"])
-        return ImageReader(images, size=size, n_threads=self.n_threads, owner=_OWNER)
+        return ImageReader(images, size=size, n_threads=self.n_threads)
 
     def _batches(self, reader: ImageReader) -> Iterator[tuple[Tensor, Tensor]]:
         device = self.accelerator.device
@@ -433,7 +429,7 @@ class Scorer:
         """Return how well low confidence tells images of foreign classes."""
         from sklearn.metrics import average_precision_score
 
-        foreign = self._reader(ImageFolder.open(outliers, owner=_OWNER))
+        foreign = self._reader(ImageFolder.open(outliers))
         scores, labels = [], []
         for reader, label in ((clean, 0.0), (foreign, 1.0)):
             for images, _ in self._batches(reader):
@@ -457,7 +453,7 @@ class Scorer:
         names = [name for name in ALEXNET_ERRORS if (folder / name).is_dir()]
         if not names:
             contract = "a folder in ImageNet-C's layout (gaussian_noise/1/<class>/…)"
-            fail("corrupted", contract, Got(str(folder)), owner=_OWNER)
+            fail("corrupted", contract, Got(str(folder)))
         ratios = []
         for name in names:
             severities = sorted(p for p in (folder / name).iterdir() if p.is_dir())
@@ -482,7 +478,7 @@ class Scorer:
         """Yield the perplexity of clean and of corrupted text."""
         vocabulary = self.record["vocabulary"]
         context = int(self.record["size"]["context"])
-        words = read_text_words(data / "test.txt", owner=_OWNER)
+        words = read_text_words(data / "test.txt")
         reader = TextReader(words, vocabulary, context=context)
         for share in (0.0, *word_shares):
             sums = torch.zeros(2, dtype=torch.float64)

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -29,7 +29,6 @@ from eigenheads.extend.models import ScreenModule
 from eigenheads_papers.teo2024._models import PreNormBlock, make_attention
 from eigenheads_papers.teo2024._variants import KINDS, AttentionSpec, Kind
 
-_OWNER: Final = "train"
 # Most classes or words: the weights of the last layer stay below some GiB.
 _MAX_OUTPUTS = 10**6
 
@@ -76,16 +75,16 @@ class AttentionChoice:
 
     def __post_init__(self) -> None:
         """Check the options."""
-        check_choice("variant", self.variant, KINDS, owner=_OWNER)
-        check_choice("rest", self.rest, ("symmetric", "softmax"), owner=_OWNER)
-        check_choice("threshold", self.threshold, ("paper", "reference"), owner=_OWNER)
-        check_choice("multiplier", self.multiplier, ("paper", "admm"), owner=_OWNER)
+        check_choice("variant", self.variant, KINDS)
+        check_choice("rest", self.rest, ("symmetric", "softmax"))
+        check_choice("threshold", self.threshold, ("paper", "reference"))
+        check_choice("multiplier", self.multiplier, ("paper", "admm"))
         steps = ("none", "last", "every")
-        check_choice("query_steps", self.query_steps, steps, owner=_OWNER)
-        check_count("n_iter", self.n_iter, owner=_OWNER)
+        check_choice("query_steps", self.query_steps, steps)
+        check_count("n_iter", self.n_iter)
         is_endless = isinstance(self.sparsity, float) and self.sparsity == math.inf
         if not is_endless:  # with infinity nothing is flagged
-            check_positive("sparsity", self.sparsity, owner=_OWNER)
+            check_positive("sparsity", self.sparsity)
         layers = self.layers
         if layers is None:
             return
@@ -94,7 +93,7 @@ class AttentionChoice:
             f"first|all|{number}", layers
         ):
             contract = "'first', 'all' or a number of layers"
-            fail("layers", contract, layers, owner=_OWNER)
+            fail("layers", contract, layers)
 
     @classmethod
     def read(cls, record: dict[str, Any]) -> Self:
@@ -221,17 +220,12 @@ class VisionTransformer(nn.Module):
         std: Sequence[float] = IMAGENET_STD,
     ) -> None:
         super().__init__()
-        owner = "VisionTransformer"
-        n_classes = check_count(
-            "n_classes", n_classes, owner=owner, maximum=_MAX_OUTPUTS
-        )
-        check_instance("size", size, VisionSize, owner=owner)
-        choice = _check_choice(attention, owner=owner)
-        drop_path = check_number(
-            "drop_path", drop_path, owner=owner, minimum=0.0, maximum=1.0
-        )
-        mean = _check_channels("mean", mean, owner=owner)
-        std = _check_channels("std", std, owner=owner)
+        n_classes = check_count("n_classes", n_classes, maximum=_MAX_OUTPUTS)
+        check_instance("size", size, VisionSize)
+        choice = _check_choice(attention)
+        drop_path = check_number("drop_path", drop_path, minimum=0.0, maximum=1.0)
+        mean = _check_channels("mean", mean)
+        std = _check_channels("std", std)
         d_model, self.image = size.d_model, size.image
         self.patch_embed = PatchEmbedding(size.patch, d_model)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, d_model))
@@ -359,11 +353,10 @@ class LanguageModel(nn.Module):
         attention: AttentionChoice | None = None,
     ) -> None:
         super().__init__()
-        owner = "LanguageModel"
         size = LanguageSize() if size is None else size
-        check_instance("size", size, LanguageSize, owner=owner)
-        choice = _check_choice(attention, owner=owner)
-        n_words = check_count("n_words", n_words, owner=owner, maximum=_MAX_OUTPUTS)
+        check_instance("size", size, LanguageSize)
+        choice = _check_choice(attention)
+        n_words = check_count("n_words", n_words, maximum=_MAX_OUTPUTS)
         d_model = size.d_model
         self.embed = nn.Embedding(n_words, d_model)
         self.position = nn.Parameter(0.02 * torch.randn(size.context, d_model))
@@ -398,7 +391,7 @@ class LanguageModel(nn.Module):
         return logits
 
     def _check_ids(self, ids: Tensor) -> None:
-        check_instance("ids", ids, Tensor, owner="LanguageModel")
+        check_instance("ids", ids, Tensor)
         longest, n_words = len(self.position), self.embed.num_embeddings
         is_whole = ids.dtype in (torch.int32, torch.int64)
         is_dense = ids.layout == torch.strided and ids.device == self.position.device
@@ -406,45 +399,44 @@ class LanguageModel(nn.Module):
         if not (is_whole and is_dense and fits):
             contract = f"ids of words, a tensor (batch, at most {longest}) of integers"
             got = Got(f"{ids.dtype} of shape {tuple(ids.shape)} on {ids.device}")
-            fail("ids", contract, got, owner="LanguageModel")
+            fail("ids", contract, got)
         # A look at the ids would make a GPU wait, or break a compiled graph.
         is_seen = ids.device.type == "cpu" and not torch.compiler.is_compiling()
         if is_seen and not 0 <= ids.min() <= ids.max() < n_words:
             contract = f"ids from 0 to {n_words - 1}"
             got = Got(f"{int(ids.min())} to {int(ids.max())}")
-            fail("ids", contract, got, owner="LanguageModel")
+            fail("ids", contract, got)
 
 
 # --- Checks and initial weights ------------------------------------------------------
 
 
-def _check_choice(attention: AttentionChoice | None, *, owner: str) -> AttentionChoice:
+def _check_choice(attention: AttentionChoice | None) -> AttentionChoice:
     if attention is None:
         return AttentionChoice()
-    return check_instance("attention", attention, AttentionChoice, owner=owner)
+    return check_instance("attention", attention, AttentionChoice)
 
 
-def _check_channels(name: str, values: object, *, owner: str) -> list[float]:
-    items = check_items(name, values, "three numbers", owner=owner)
+def _check_channels(name: str, values: object) -> list[float]:
+    items = check_items(name, values, "three numbers")
     if len(items) != 3:
-        fail(name, "three numbers", Got(f"{len(items)} of them"), owner=owner)
-    return [check_number(name, one, owner=owner) for one in items]
+        fail(name, "three numbers", Got(f"{len(items)} of them"))
+    return [check_number(name, one) for one in items]
 
 
 def _check_floats(name: str, x: Tensor, shape: tuple[int, ...], like: Tensor) -> None:
     """Raise unless a batch has this shape, and the device and dtype of the model."""
-    owner = "VisionTransformer"
-    check_instance(name, x, Tensor, owner=owner)
+    check_instance(name, x, Tensor)
     is_dense = x.layout == torch.strided and x.device == like.device
     if not is_dense or tuple(x.shape[1:]) != shape or not len(x):
         contract = f"a tensor of shape (batch, {', '.join(map(str, shape))})"
         got = Got(f"shape {tuple(x.shape)}, layout {x.layout}, on {x.device}")
-        fail(name, contract, got, owner=owner)
+        fail(name, contract, got)
     if x.device.type == "meta":
         return  # shapes alone pass, where the model has nothing else
     is_cast = torch.is_autocast_enabled(x.device.type) and x.is_floating_point()
     if x.dtype != like.dtype and not is_cast:
-        fail(name, f"of dtype {like.dtype}", Got(str(x.dtype)), owner=owner)
+        fail(name, f"of dtype {like.dtype}", Got(str(x.dtype)))
 
 
 def _initialise(module: nn.Module) -> None:

@@ -180,7 +180,7 @@ class Evaluation:
 
     def save(self, folder: str | Path) -> Path:
         """Write ``evaluation.json`` and ``evaluation.md`` into a folder; return it."""
-        folder = check_path("folder", folder, owner="Evaluation.save")
+        folder = check_path("folder", folder)
         record = {
             "format": FORMAT,
             "models": [_plain(asdict(model)) for model in self.models],

@@ -115,10 +115,10 @@ class ImageTask(AbstractTask):
     ) -> None:
         assert isinstance(preset.size, VisionSize)
         self.preset, self.attention, self.size = preset, attention, preset.size
-        train = ImageFolder.open(data / "train", owner="train")
-        valid = ImageFolder.open(data / "val", owner="train", classes=train.classes)
+        train = ImageFolder.open(data / "train")
+        valid = ImageFolder.open(data / "val", classes=train.classes)
         self.classes = train.classes
-        options: dict[str, Any] = {"size": self.size.image, "owner": "train"}
+        options: dict[str, Any] = {"size": self.size.image}
         self.train = ImageReader(
             train,
             smallest_crop=preset.augmentation.smallest_crop,
@@ -169,11 +169,11 @@ class TextTask(AbstractTask):
         del n_threads  # text is in memory
         assert isinstance(preset.size, LanguageSize)
         self.preset, self.attention, self.size = preset, attention, preset.size
-        words = read_text_words(data / "train.txt", owner="train")
+        words = read_text_words(data / "train.txt")
         self.vocabulary = make_vocabulary(words, at_most=preset.n_words)
         context = self.size.context
         self.train = TextReader(words, self.vocabulary, context=context)
-        held_out = read_text_words(data / "valid.txt", owner="train")
+        held_out = read_text_words(data / "valid.txt")
         self.valid = TextReader(held_out, self.vocabulary, context=context)
 
     def build_model(self) -> nn.Module:
@@ -338,10 +338,10 @@ def open_task(
     changes
         Fields of the preset's schedule that differ, such as ``epochs``.
     """
-    check_choice("recipe", recipe, RECIPES, owner="train")
-    check_choice("preset", preset, tuple(PRESETS[recipe]), owner="train")
+    check_choice("recipe", recipe, RECIPES)
+    check_choice("preset", preset, tuple(PRESETS[recipe]))
     if not data.is_dir():
-        fail("data", "a folder that exists", Got(str(data)), owner="train")
+        fail("data", "a folder that exists", Got(str(data)))
     chosen = PRESETS[recipe][preset]
     schedule = replace(chosen.schedule, **(changes or {}))
     chosen = replace(chosen, schedule=schedule)

@@ -43,7 +43,6 @@ from eigenheads_papers.recipes._data import Place, Prefetch, epoch_order, shares
 from eigenheads_papers.recipes._models import AttentionChoice
 from eigenheads_papers.recipes._tasks import AbstractTask, TrainingSchedule, open_task
 
-_OWNER = "train"
 # Largest seed that PyTorch takes.
 _MAX_SEED = 2**63 - 1
 Tensors = tuple[Tensor, ...] | list[Tensor]
@@ -131,18 +130,17 @@ def train_model(
         Folder, updates made and metrics.
     """
     folders = [
-        check_path(name, value, owner=_OWNER)
-        for name, value in (("data", data), ("out", out))
+        check_path(name, value) for name, value in (("data", data), ("out", out))
     ]
     choice = AttentionChoice() if attention is None else attention
-    check_instance("attention", choice, AttentionChoice, owner=_OWNER)
-    progress = check_flag("progress", progress, owner=_OWNER)
-    check_choice("precision", precision, ("no", "bf16", "fp16"), owner=_OWNER)
-    accumulate = check_count("accumulate", accumulate, owner=_OWNER)
-    seed = check_count("seed", seed, owner=_OWNER, minimum=0, maximum=_MAX_SEED)
+    check_instance("attention", choice, AttentionChoice)
+    progress = check_flag("progress", progress)
+    check_choice("precision", precision, ("no", "bf16", "fp16"))
+    accumulate = check_count("accumulate", accumulate)
+    seed = check_count("seed", seed, minimum=0, maximum=_MAX_SEED)
     changes = {"epochs": epochs, "batch_size": batch_size}
     changes = {
-        name: check_count(name, value, owner=_OWNER)
+        name: check_count(name, value)
         for name, value in changes.items()
         if value is not None
     }
@@ -151,7 +149,7 @@ def train_model(
         folders[0],
         preset=preset,
         attention=choice,
-        n_threads=check_count("n_threads", n_threads, owner=_OWNER),
+        n_threads=check_count("n_threads", n_threads),
         changes=changes,
     )
     accelerator = Accelerator(
@@ -161,7 +159,7 @@ def train_model(
     run.resume_or_start({"recipe": recipe, "preset": preset, "seed": seed, **changes})
     every = run.steps_per_epoch
     if checkpoint_every is not None:
-        every = check_count("checkpoint_every", checkpoint_every, owner=_OWNER)
+        every = check_count("checkpoint_every", checkpoint_every)
     return run.train(checkpoint_every=every, progress=progress)
 
 
@@ -188,12 +186,12 @@ class TrainingRun:
         n_parts = accelerator.num_processes * accelerator.gradient_accumulation_steps
         if self.batch_size % n_parts:
             contract = f"a multiple of processes × accumulated parts = {n_parts}"
-            fail("batch_size", contract, self.batch_size, owner=_OWNER)
+            fail("batch_size", contract, self.batch_size)
         # The last, incomplete batch of an epoch is left out.
         self.steps_per_epoch = len(task.train) // self.batch_size
         if not self.steps_per_epoch:
             contract = f"at least one batch of {self.batch_size} examples"
-            fail("data", contract, Got(f"{len(task.train)} examples"), owner=_OWNER)
+            fail("data", contract, Got(f"{len(task.train)} examples"))
         self.n_steps = schedule.epochs * self.steps_per_epoch
         # The seed is set before the model is built, so that all processes begin with
         # the same weights.
@@ -231,7 +229,7 @@ class TrainingRun:
             self.files.cut_log(self.step)
 
     def _load(self, checkpoint: Path) -> None:
-        state = load_state(checkpoint, owner=_OWNER)
+        state = load_state(checkpoint)
         if state["settings"] != self.settings:
             changed = sorted(
                 name
@@ -240,17 +238,17 @@ class TrainingRun:
             )
             contract = "a new folder or that of a run with the same settings"
             got = Got(f"{self.folder}, whose run has other {', '.join(changed)}")
-            fail("out", contract, got, owner=_OWNER)
-        weights = load_weights(checkpoint / "model.safetensors", owner=_OWNER)
-        average = load_weights(checkpoint / "average.safetensors", owner=_OWNER)
-        states = load_optimizer(checkpoint, owner=_OWNER)
+            fail("out", contract, got)
+        weights = load_weights(checkpoint / "model.safetensors")
+        average = load_weights(checkpoint / "average.safetensors")
+        states = load_optimizer(checkpoint)
         try:
             self.accelerator.unwrap_model(self.model).load_state_dict(weights)
             self.average.module.load_state_dict(average)
             self.optimizer.load_state_dict(states["optimizer"])
             self.scaler.load_state_dict(states["scaler"])
             self.step = check_count(
-                "step", state["step"], owner=_OWNER, minimum=0, maximum=self.n_steps
+                "step", state["step"], minimum=0, maximum=self.n_steps
             )
             self.metrics = {name: float(x) for name, x in state["metrics"].items()}
         except Exception as error:  # whatever a forged file contains
@@ -258,7 +256,7 @@ class TrainingRun:
             got = Got(f"{checkpoint} ({type(error).__name__}: {first})"[:300])
             contract = "the folder of a run whose last checkpoint is whole"
             hint = "Remove this checkpoint to continue from the one before it."
-            fail("out", contract, got, owner=_OWNER, hint=hint)
+            fail("out", contract, got, hint=hint)
         # The weight of the average depends on this count. Without it, a resumed run
         # would average differently.
         self.average.n_averaged.fill_(self.step)
@@ -370,7 +368,7 @@ class TrainingRun:
         if not math.isfinite(mean):
             got = Got(f"loss {mean} at update {self.step + 1}")
             hint = "Lower the learning rate, or use precision bf16 or no."
-            fail("loss", "finite", got, owner=_OWNER, hint=hint)
+            fail("loss", "finite", got, hint=hint)
         return mean, rate
 
     def _autocast(self) -> Any:

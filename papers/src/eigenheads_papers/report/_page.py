@@ -83,19 +83,19 @@ def write_report(
         Path of the page: one file that needs no network.
     """
     if not isinstance(out, str | PathLike):
-        fail("out", "the path of a folder", out, owner="report")
-    root = check_path("out", out, owner="report")
+        fail("out", "the path of a folder", out)
+    root = check_path("out", out)
     # Only an empty sequence means none: an array has no truth value.
     has_none = isinstance(experiments, Sequence) and not experiments
-    users = [] if has_none else select_experiments(experiments, owner="report")[0]
+    users = [] if has_none else select_experiments(experiments)[0]
     if preset is not None:
         presets = [
             *PRESETS,
             *(name for experiment in users for name in experiment.presets),
         ]
-        check_choice("preset", preset, list(dict.fromkeys(presets)), owner="report")
+        check_choice("preset", preset, list(dict.fromkeys(presets)))
     if seed is not None:
-        check_count("seed", seed, owner="report", minimum=0)
+        check_count("seed", seed, minimum=0)
     results = newest_results(
         stored_results(root, experiments=users), preset=preset, seed=seed
     )
@@ -103,7 +103,7 @@ def write_report(
         hint = "Run `eigenheads reproduce` first."
         got = Got(f"{str(root)!r} without a matching one")
         contract = "a folder with results of `eigenheads reproduce`"
-        fail("out", contract, got, owner="report", hint=hint)
+        fail("out", contract, got, hint=hint)
     page = render_report(results, experiments=users)
     path = root / "report.html"
     write_atomically(path, lambda file: _write(file, page.encode()))
@@ -151,19 +151,18 @@ def render_report(
     environment.filters["expectation"] = format_expected
     environment.filters["measurement"] = format_measured
     environment.tests["judged"] = _is_judged
-    owner = "render_report"
-    given = check_items("experiments", experiments, "experiments", owner=owner)
-    users = {e.key: e for e in (get_experiment(each, owner=owner) for each in given)}
+    given = check_items("experiments", experiments, "experiments")
+    users = {e.key: e for e in (get_experiment(each) for each in given)}
     papers: dict[str, list[dict[str, Any]]] = {}
-    results = check_items("results", results, "results", owner="render_report")
+    results = check_items("results", results, "results")
     for result in results:
-        check_instance("results", result, Result, owner="render_report")
+        check_instance("results", result, Result)
     # A claim counts for the paper that makes it, whatever experiment measures it.
     made: dict[str, list[Claim]] = {}
     for claim in (claim for result in results for claim in result.claims):
         made.setdefault(claim.paper, []).append(claim)
     for result in results:
-        experiment = users.get(result.key) or get_experiment(result.key, owner=owner)
+        experiment = users.get(result.key) or get_experiment(result.key)
         section = _section(experiment, result)
         papers.setdefault(experiment.paper, []).append(section)
     return environment.get_template("report.html.jinja").render(
@@ -240,7 +239,7 @@ def _table(experiment: Experiment[Any], result: Result) -> list[list[str]]:
     """Return the table that an experiment shows of its run, or nothing."""
     if experiment.tabulate is None:
         return []
-    with explaining_errors(experiment, owner="report"):
+    with explaining_errors(experiment):
         return experiment.tabulate(stored_run(experiment, result))
 
 

@@ -78,8 +78,8 @@ class ProgressDisplay(Listener):
 
     def __init__(self, *, unit: str | None = None, estimates: bool = True) -> None:
         if unit is not None:
-            unit = check_text("unit", unit, owner="ProgressDisplay")
-        estimates = check_flag("estimates", estimates, owner="ProgressDisplay")
+            unit = check_text("unit", unit)
+        estimates = check_flag("estimates", estimates)
         self._console = Console(stderr=True)
         self._bar = Progress(
             TextColumn("{task.description}"),

@@ -305,7 +305,6 @@ def run_jobs(
         run_cells(
             [(work, jobs[number]) for number in missing],
             _call,
-            owner="run_jobs",
             jobs=min(n_workers, max(len(missing), 1)),
         )
     ) as finished:

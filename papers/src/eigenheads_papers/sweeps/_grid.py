@@ -23,7 +23,6 @@ from eigenheads_papers._parameters import (
 )
 from eigenheads_papers._store import plain_params
 
-OWNER = "sweep"
 # A cell takes about 300 bytes of memory in this process.
 MAX_CELLS = 10**6
 _FORMS = "a,b,c or low:high:count or low:high:count:log"
@@ -119,7 +118,7 @@ def make_plan(
     """Return the plan of a grid and seeds, both checked against the parameters."""
     if not isinstance(grid, Mapping):
         contract = f"a mapping of parameter names to values: {_FORMS}"
-        fail("grid", contract, grid, owner=OWNER)
+        fail("grid", contract, grid)
     axes = {name: _axis(name, values, base) for name, values in grid.items()}
     plan = SweepPlan(
         key=key,
@@ -132,7 +131,7 @@ def make_plan(
     if plan.n_cells > MAX_CELLS:
         got = Got(f"{plan.n_cells} cells")
         hint = "Split the sweep into parts; parts may share a folder."
-        fail("grid", f"at most {MAX_CELLS} cells", got, owner=OWNER, hint=hint)
+        fail("grid", f"at most {MAX_CELLS} cells", got, hint=hint)
     return plan
 
 
@@ -145,7 +144,7 @@ def parse_grid(texts: Sequence[str]) -> dict[str, str]:
     {'d': '1e2,1e4', 'noise': '0:1:3'}
     """
     contract = f"NAME=VALUES with VALUES {_FORMS}"
-    return parse_settings(texts, option="grid", owner=OWNER, contract=contract)
+    return parse_settings(texts, option="grid", contract=contract)
 
 
 def parse_seeds(seeds: object) -> tuple[int, ...]:
@@ -161,21 +160,21 @@ def parse_seeds(seeds: object) -> tuple[int, ...]:
         try:
             numbers = [int(word) for word in seeds.split(":")]
         except ValueError:
-            fail("seeds", contract, seeds, owner=OWNER)
+            fail("seeds", contract, seeds)
         if len(numbers) > 2 or max(map(abs, numbers)) > MAX_WHOLE:
-            fail("seeds", contract, seeds, owner=OWNER)
+            fail("seeds", contract, seeds)
         seeds = numbers[0] if len(numbers) == 1 else range(*numbers)
     if isinstance(seeds, np.ndarray) and seeds.ndim:
         seeds = list(seeds)
     if isinstance(seeds, Sequence):
         if len(seeds) > MAX_CELLS:
-            fail("seeds", f"at most {MAX_CELLS}", Got(str(len(seeds))), owner=OWNER)
-        chosen = [check_count("seeds", s, owner=OWNER, minimum=0) for s in seeds]
+            fail("seeds", f"at most {MAX_CELLS}", Got(str(len(seeds))))
+        chosen = [check_count("seeds", s, minimum=0) for s in seeds]
         # The maximum with 1 also refuses an empty list.
         if len(set(chosen)) < max(len(chosen), 1) or max(chosen) > MAX_WHOLE:
-            fail("seeds", contract, seeds, owner=OWNER)
+            fail("seeds", contract, seeds)
         return tuple(chosen)
-    return tuple(range(check_count("seeds", seeds, owner=OWNER, maximum=MAX_CELLS)))
+    return tuple(range(check_count("seeds", seeds, maximum=MAX_CELLS)))
 
 
 def sweepable(base: Any) -> list[str]:
@@ -192,7 +191,7 @@ def _axis(name: object, values: object, base: Any) -> tuple[Value, ...]:
     if name not in names:
         hint = suggest_name(name, names)
         listed = ", ".join(names)
-        fail("grid", f"values of one or more of {listed}", name, owner=OWNER, hint=hint)
+        fail("grid", f"values of one or more of {listed}", name, hint=hint)
     label, kind = str(name), type(getattr(base, str(name)))
     # A colon in a value of a string parameter is text and makes no range.
     is_range = isinstance(values, str) and ":" in values and kind is not str
@@ -204,14 +203,12 @@ def _axis(name: object, values: object, base: Any) -> tuple[Value, ...]:
         listed_values = list(values)
     else:
         listed_values = [values]
-    axis = tuple(
-        coerce_value(label, value, kind, owner=OWNER) for value in listed_values
-    )
+    axis = tuple(coerce_value(label, value, kind) for value in listed_values)
     if not axis:
-        fail(label, "at least one value", values, owner=OWNER)
+        fail(label, "at least one value", values)
     if len(set(axis)) < len(axis):
         if not is_range:
-            fail(label, "distinct values", values, owner=OWNER)
+            fail(label, "distinct values", values)
         axis = tuple(dict.fromkeys(axis))  # rounding made neighbours equal
     return axis
 
@@ -221,11 +218,11 @@ def _range(label: str, text: str, kind: type) -> Sequence[float]:
     is_log = words[-1].strip() == "log"
     numbers = [read_number(word) for word in (words[:-1] if is_log else words)]
     if len(numbers) != 3 or not all(map(math.isfinite, numbers)):
-        fail(label, _FORMS, text, owner=OWNER)
+        fail(label, _FORMS, text)
     low, high, count = numbers
-    count = check_count(label, count, owner=OWNER, maximum=MAX_CELLS)
+    count = check_count(label, count, maximum=MAX_CELLS)
     if is_log and not (low > 0 and high > 0):
-        fail(label, "positive at both ends if it ends in log", text, owner=OWNER)
+        fail(label, "positive at both ends if it ends in log", text)
     spaced = (np.geomspace if is_log else np.linspace)(low, high, int(count))
     if kind is int:
         spaced = np.round(spaced)

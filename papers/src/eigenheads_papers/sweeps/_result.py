@@ -95,7 +95,7 @@ class SweepResult:
 
     def over_seeds(self, name: str) -> NDArray[np.float64]:
         """Return a measured number as an array: one axis per parameter, then seeds."""
-        check_choice("name", name, self.names, owner="SweepResult")
+        check_choice("name", name, self.names)
         shape = (*(len(values) for values in self.axes.values()), len(self.seeds))
         return np.asarray(self.table[name]).reshape(shape)
 
@@ -111,7 +111,7 @@ class SweepResult:
         if self.drawing is None:
             contract = "a sweep with an axis of two values, and at most 12 panels"
             got = Got(f"axes {', '.join(self.axes) or 'none'}")
-            fail("grid", contract, got, owner="SweepResult.plot")
+            fail("grid", contract, got)
         return self.drawing.figure()
 
     def _repr_html_(self) -> str:
@@ -132,8 +132,7 @@ class SweepResult:
 
     def to_frame(self) -> Any:
         """Return the table as a pandas DataFrame (extra ``frame``)."""
-        owner = "SweepResult.to_frame"
-        pandas = require("pandas", "pandas", extra="frame", owner=owner)
+        pandas = require("pandas", "pandas", extra="frame")
         return pandas.DataFrame(dict(self.table))
 
 

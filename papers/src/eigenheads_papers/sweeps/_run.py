@@ -39,7 +39,6 @@ from eigenheads_papers._run import (
 )
 from eigenheads_papers.sweeps._cells import CellResult, CellStore, cells_folder
 from eigenheads_papers.sweeps._grid import (
-    OWNER,
     SweepPlan,
     make_plan,
     sweepable,
@@ -121,18 +120,18 @@ def sweep(  # noqa: PLR0913  (one parameter per option of the command)
     (2, 1)
     """
     methods = ("begin", "start", "advance")
-    listener = check_listener(listener, owner=OWNER, methods=methods)
-    experiment = get_experiment(key, owner=OWNER)
+    listener = check_listener(listener, methods=methods)
+    experiment = get_experiment(key)
     cells = _cells_of(experiment)
-    check_choice("preset", preset, list(cells.presets), owner=OWNER)
+    check_choice("preset", preset, list(cells.presets))
     reason = obstacle(experiment, experiment.presets[preset])
     if reason and experiment.cells is None:
         raise Missing(f"sweep: {experiment.key} {reason}")
     base = cells.presets[preset]
     plan = make_plan(experiment.key, preset, base, grid, seeds, experiment.version)
-    root = writable_folder(out, owner=OWNER)
+    root = writable_folder(out)
     store = CellStore(cells_folder(root, plan.key, plan.version))
-    if check_flag("force", force, owner=OWNER):
+    if check_flag("force", force):
         store.remove()
     store.clean()
     store.refresh()
@@ -149,7 +148,6 @@ def sweep(  # noqa: PLR0913  (one parameter per option of the command)
     blocks = run_cells(
         missing,
         _CellFunction(run, plan.key, plan.version),
-        owner=OWNER,
         backend=backend,
         jobs=jobs,
         address=address,
@@ -176,9 +174,9 @@ def tell_plan(
     ...                 preset="smoke"))
     marion2025/fig4 at preset smoke: 2 d, 3 seeds each, 6 cells.
     """
-    experiment = get_experiment(key, owner=OWNER)
+    experiment = get_experiment(key)
     cells = _cells_of(experiment)
-    check_choice("preset", preset, list(cells.presets), owner=OWNER)
+    check_choice("preset", preset, list(cells.presets))
     base = cells.presets[preset]
     plan = make_plan(experiment.key, preset, base, grid, seeds, version="")
     each = " × ".join(f"{len(values)} {name}" for name, values in plan.axes.items())
@@ -364,7 +362,7 @@ def _deliver(
     refused = tuple(dict.fromkeys(message for message in messages if message))
     if all(messages):
         got, hint = Got("points that are all refused"), f"The first: {refused[0]}"
-        fail("grid", "parameters that allow a run", got, owner=OWNER, hint=hint)
+        fail("grid", "parameters that allow a run", got, hint=hint)
     result = SweepResult(
         key=plan.key,
         preset=plan.preset,

@@ -32,8 +32,10 @@ from eigenheads.extend import (
     check_choice,
     check_count,
     fail,
+    for_workers,
     how_to_get,
     n_threads,
+    public_call,
     reporting,
     threads,
 )
@@ -92,7 +94,6 @@ def run_cells(
     cells: Sequence[Any],
     run: Callable[[Any], Any],
     *,
-    owner: str,
     backend: str = "loky",
     jobs: int | None = None,
     address: str | None = None,
@@ -108,8 +109,6 @@ def run_cells(
         Arguments, one per call.
     run
         The function; it and the cells must be picklable.
-    owner
-        Name of the calling function, for error messages.
     backend
         ``"loky"`` (processes), ``"threading"`` (threads of this process) or
         ``"dask"``.
@@ -129,28 +128,27 @@ def run_cells(
     CellsLost
         At the end, if some cells ended their worker twice while they ran alone.
     """
-    check_choice("backend", backend, BACKENDS, owner=owner)
+    check_choice("backend", backend, BACKENDS)
     if jobs is not None:
-        check_count("jobs", jobs, owner=owner)
+        check_count("jobs", jobs)
     if address is not None and (backend != "dask" or not isinstance(address, str)):
         contract = "the address of a scheduler with backend 'dask', None otherwise"
-        fail("address", contract, address, owner=owner)
+        fail("address", contract, address)
     if backend == "dask":
-        _check_dask(owner)
-    return _results(cells, run, owner, backend, jobs, address)
+        _check_dask()
+    return _results(cells, for_workers(run), backend, jobs, address)
 
 
 def _results(
     cells: Sequence[Any],
     run: Callable[[Any], Any],
-    owner: str,
     backend: str,
     jobs: int | None,
     address: str | None,
 ) -> Generator[list[tuple[int, Any]], None, None]:
     with ExitStack() as stack:
         if backend == "dask":
-            n_workers, stream = _open_dask(address, jobs, run, owner, stack)
+            n_workers, stream = _open_dask(address, jobs, run, stack)
         else:
             n_workers = min(jobs or n_threads(), max(len(cells), 1))
             stream = _open_local(backend, n_workers, run, stack)
@@ -322,21 +320,17 @@ def _ignore(units: float) -> None:
     """Discard progress within a cell: a sweep counts whole cells."""
 
 
-def _check_dask(owner: str) -> None:
+def _check_dask() -> None:
     try:
         import_module("distributed")
     except ImportError:
         got = Got("'dask', which is not installed")
         hint = f"Run `{how_to_get('dask')}`."
-        fail("backend", "installed", got, owner=owner, hint=hint)
+        fail("backend", "installed", got, hint=hint)
 
 
 def _open_dask(
-    address: str | None,
-    jobs: int | None,
-    run: Callable[[Any], Any],
-    owner: str,
-    stack: ExitStack,
+    address: str | None, jobs: int | None, run: Callable[[Any], Any], stack: ExitStack
 ) -> tuple[int, _Stream]:
     distributed: Any = import_module("distributed")
     target: Any = address
@@ -349,21 +343,21 @@ def _open_dask(
         # Dask retries an address that it cannot parse for minutes.
         hint = "Such as tcp://node:8786."
         contract = "the address of a running scheduler"
-        fail("address", contract, address, owner=owner, hint=hint)
+        fail("address", contract, address, hint=hint)
     try:
         client = distributed.Client(target, set_as_default=False)
     except (OSError, ValueError, TypeError, ImportError, AttributeError) as error:
         got = Got(f"{address!r} ({' '.join(str(error).split())})")
-        fail("address", "the address of a running scheduler", got, owner=owner)
+        fail("address", "the address of a running scheduler", got)
     stack.enter_context(_closing(client))
-    with _while_connected(client, owner):
+    with _while_connected(client):
         client.wait_for_workers(1, timeout=_FIRST_WORKER_TIMEOUT)
         n_cores = sum(client.ncores().values())
     n_workers = jobs or n_cores
     # Dask runs all that it is given at once, so a smaller `jobs` limits what it is
     # given. A larger one counts workers that have not started yet.
     limit = n_workers if n_workers < n_cores else 2 * n_workers
-    return n_workers, partial(_dask_stream, client, run, owner, limit)
+    return n_workers, partial(_dask_stream, client, run, limit)
 
 
 @contextmanager
@@ -377,7 +371,7 @@ def _closing(client: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _while_connected(client: Any, owner: str) -> Iterator[None]:
+def _while_connected(client: Any) -> Iterator[None]:
     """Raise a UsageRuntimeError if the scheduler is gone."""
     from concurrent.futures import CancelledError
 
@@ -388,15 +382,14 @@ def _while_connected(client: Any, owner: str) -> Iterator[None]:
         if isinstance(error, RuntimeError) and client.status == "running":
             raise
         raise UsageRuntimeError(
-            f"{owner}: the connection to the scheduler was lost. All finished cells "
-            "are stored; the same call again computes the others."
+            f"{public_call()}: the connection to the scheduler was lost. All finished "
+            "cells are stored; the same call again computes the others."
         ) from error
 
 
 def _dask_stream(
     client: Any,
     run: Callable[[Any], Any],
-    owner: str,
     limit: int,
     batches: Iterable[_Batch],
     ahead: int,
@@ -415,7 +408,7 @@ def _dask_stream(
             numbers[future.key] = batch.numbers
             finished.add(future)
 
-    with _while_connected(client, owner):
+    with _while_connected(client):
         submit(min(ahead, limit))
         for future in finished:
             try:
@@ -424,8 +417,8 @@ def _dask_stream(
                 done = _Done(numbers[future.key], None, 0.0)
             except ModuleNotFoundError as error:
                 raise UsageRuntimeError(
-                    f"{owner}: a worker has no module {error.name!r}. Install it on "
-                    "every machine, or put its folder in their PYTHONPATH."
+                    f"{public_call()}: a worker has no module {error.name!r}. Install "
+                    "it on every machine, or put its folder in their PYTHONPATH."
                 ) from error
             submit(1)
             yield done

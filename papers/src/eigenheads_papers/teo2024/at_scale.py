@@ -103,7 +103,7 @@ def _read(task: str) -> tuple[Params, dict[str, FloatArray]]:
     except Exception as error:  # whatever a forged file contains
         got = Got(f"{Path(path).name} ({type(error).__name__}: {str(error)[:80]})")
         contract = f"a folder with {FILE} of `eigenheads evaluate`, of task {task}"
-        fail("data", contract, got, owner="reproduce")
+        fail("data", contract, got)
 
 
 def _arranged(

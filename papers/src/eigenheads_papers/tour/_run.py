@@ -135,7 +135,7 @@ def run_tour(
         Results of the headline experiments; ``result.changed`` has the verdicts that
         differ from the record.
     """
-    check_choice("preset", preset, PRESETS, owner="demo")
+    check_choice("preset", preset, PRESETS)
     # Outside a terminal, Rich would cut tables at 80 columns.
     console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
 

@@ -227,7 +227,7 @@ class AbstractSingleLocation(BaseEstimator):
     def _read_fitted(self, X: Any) -> Bags:
         check_is_fitted(self)
         if not self._rows_are_bags:
-            check_is_no_table(X, owner=type(self).__name__)
+            check_is_no_table(X)
         bags = self._mapped(self._limited(read_bags(self, X, reset=False)))
         if self.head == "radial":
             radii = squared_radii(bags.tokens, self.center_, self.precision_)
@@ -280,7 +280,7 @@ class AbstractSingleLocation(BaseEstimator):
         if not np.isfinite(numbers).all():
             contract = "so small that scores and outputs stay finite"
             got = Got("tokens whose products overflow")
-            fail("X", contract, got, owner=type(self).__name__, hint="Rescale them.")
+            fail("X", contract, got, hint="Rescale them.")
         return numbers
 
     def _weights(self, bags: Bags) -> NDArray[np.floating]:
@@ -300,27 +300,20 @@ class AbstractSingleLocation(BaseEstimator):
         return self._finite(head_outputs(bags, rows, intercepts, head=self.head))
 
     def _check_parameters(self) -> None:
-        owner = type(self).__name__
-        check_choice("head", self.head, self._heads, owner=owner)
-        check_count("n_heads", self.n_heads, owner=owner)
+        check_choice("head", self.head, self._heads)
+        check_count("n_heads", self.n_heads)
         if not (isinstance(self.alpha, str) and self.alpha == "auto"):
-            check_number("alpha", self.alpha, owner=owner, minimum=0.0)
-        check_feature_map(self.feature_map, owner=owner)
-        check_number("l1_ratio", self.l1_ratio, owner=owner, minimum=0.0, maximum=1.0)
-        check_number(
-            "coherence",
-            self.coherence,
-            owner=owner,
-            minimum=0.0,
-            maximum=_MOST_COHERENT,
-        )
+            check_number("alpha", self.alpha, minimum=0.0)
+        check_feature_map(self.feature_map)
+        check_number("l1_ratio", self.l1_ratio, minimum=0.0, maximum=1.0)
+        check_number("coherence", self.coherence, minimum=0.0, maximum=_MOST_COHERENT)
         if self.shrinkage is not None:
-            check_positive("shrinkage", self.shrinkage, owner=owner)
-        check_count("n_random_starts", self.n_random_starts, owner=owner, minimum=0)
-        check_count("max_iter", self.max_iter, owner=owner)
-        check_positive("tol", self.tol, owner=owner)
-        check_flag("fit_intercept", self.fit_intercept, owner=owner)
-        check_verbose(self.verbose, owner=owner)
+            check_positive("shrinkage", self.shrinkage)
+        check_count("n_random_starts", self.n_random_starts, minimum=0)
+        check_count("max_iter", self.max_iter)
+        check_positive("tol", self.tol)
+        check_flag("fit_intercept", self.fit_intercept)
+        check_verbose(self.verbose)
 
     def _fit_head(
         self,
@@ -330,18 +323,15 @@ class AbstractSingleLocation(BaseEstimator):
         encoding: Encoding,
     ) -> HeadSolution:
         """Read the data, fit the head, and keep what both estimators share."""
-        owner = type(self).__name__
-        check_is_no_groupby(X, owner=owner)
+        check_is_no_groupby(X)
         if is_stream(X, y):
-            with Batches(X, y, sample_weight, owner=owner) as batches:
+            with Batches(X, y, sample_weight) as batches:
 
                 def read() -> Iterator[tuple[Bags, NDArray[Any], FloatArray]]:
                     for index, (bags, targets, weights) in enumerate(batches):
                         yield self._read(bags, targets, weights, reset=index == 0)
 
-                data = streamed_data(
-                    read, encoding, owner=owner, class_weight=self.class_weight
-                )
+                data = streamed_data(read, encoding, class_weight=self.class_weight)
                 return self._solve(data, encoding.kind)
         batch = self._labelled(X, y, sample_weight, encoding)
         return self._solve(data_in_memory(batch), encoding.kind)
@@ -374,12 +364,12 @@ class AbstractSingleLocation(BaseEstimator):
         self, X: Any, y: Any, sample_weight: Any, *, reset: bool
     ) -> tuple[Bags, NDArray[Any], FloatArray]:
         """Return bags, targets and weights, checked."""
-        bags, owner = read_bags(self, X, reset=reset), type(self).__name__
-        check_largest("X", bags.tokens, owner=owner)
+        bags = read_bags(self, X, reset=reset)
+        check_largest("X", bags.tokens)
         if reset:
             self._rows_are_bags = bool((bags.lengths == 1).all())
-        targets = self._check_targets(read_targets(y, bags, owner=owner, several=True))
-        return bags, targets, read_weights(sample_weight, bags, owner=owner)
+        targets = self._check_targets(read_targets(y, bags, several=True))
+        return bags, targets, read_weights(sample_weight, bags)
 
     @abstractmethod
     def _check_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
@@ -392,8 +382,7 @@ class AbstractSingleLocation(BaseEstimator):
             return data
         per_bag = data.n_tokens / data.n_bags
         tokens = data.sample(max(1, int(MOST_TOKENS / per_bag))).bags.tokens
-        owner = type(self).__name__
-        self._map = fit_feature_map(self.feature_map, tokens, owner=owner)
+        self._map = fit_feature_map(self.feature_map, tokens)
         self.feature_map_ = self._map.transformer
         change = partial(self._mapped, in_fit=True)
         return replace(data.mapped(change), n_features=self._map.width)
@@ -404,10 +393,10 @@ class AbstractSingleLocation(BaseEstimator):
             got = Got(f"{data.n_outputs} outputs")
             hint = 'Use head="softmax" for more classes or labels.'
             contract = 'two classes for head="logsumexp"'
-            fail("y", contract, got, owner=type(self).__name__, hint=hint)
+            fail("y", contract, got, hint=hint)
         data = self._map_data(data)
         shape = int(self.n_random_starts), data.n_features
-        random = random_source(self.random_state, owner=type(self).__name__)
+        random = random_source(self.random_state)
         directions = random.standard_normal(shape)
         state = FitState(data, self._settings(kind), directions, self._report)
         return run_stages(state, PREPARATION)

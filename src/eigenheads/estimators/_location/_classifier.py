@@ -238,23 +238,22 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        check_class_weight(self.class_weight, owner=type(self).__name__)
+        check_class_weight(self.class_weight)
 
     def _encoding(self, y: Any) -> ClassLabels | LabelIndicators:
-        owner = type(self).__name__
-        is_centred = check_flag("fit_intercept", self.fit_intercept, owner=owner)
+        is_centred = check_flag("fit_intercept", self.fit_intercept)
         if y is not None:
-            given = check_array_like("y", y, "one target per bag", owner=owner)
+            given = check_array_like("y", y, "one target per bag")
             if given.ndim == 2 and given.shape[1] > 1:
                 return LabelIndicators(is_centred)
-        return ClassLabels(owner, is_centred)
+        return ClassLabels(is_centred)
 
     def _check_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
-        labels = read_labels(targets, owner=type(self).__name__)
+        labels = read_labels(targets)
         if labels.ndim == 2 and not np.isin(labels, (0, 1)).all():
             hint = "Encode several labels with `MultiLabelBinarizer`."
             contract = "of zeros and ones, if it has a column per label"
-            fail("y", contract, labels, owner=type(self).__name__, hint=hint)
+            fail("y", contract, labels, hint=hint)
         return labels
 
     def decision_function(self, X: Any) -> NDArray[np.floating]:

@@ -238,11 +238,7 @@ def fold_of_bag(
 
 
 def streamed_data(
-    read: ReadBatches,
-    encoding: Encoding,
-    *,
-    owner: str,
-    class_weight: Any = None,
+    read: ReadBatches, encoding: Encoding, *, class_weight: Any = None
 ) -> LocationData:
     """Return a stream as data; a first pass counts and learns the encoding.
 
@@ -261,7 +257,7 @@ def streamed_data(
         total += float(weights.sum())
         encoding.add(targets, weights)
     if example is None:
-        fail("X", "at least one batch", Got("none"), owner=owner)
+        fail("X", "at least one batch", Got("none"))
     encode = encoding.encoder()
     if class_weight is not None:
         total = sum(

@@ -299,8 +299,7 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         if self.extrapolation is not None:
-            owner = type(self).__name__
-            check_number("extrapolation", self.extrapolation, owner=owner, minimum=0.0)
+            check_number("extrapolation", self.extrapolation, minimum=0.0)
 
     def fit(
         self,
@@ -346,8 +345,7 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
 
     def _encoding(self, y: Any) -> StandardisedNumbers:
         del y
-        owner = type(self).__name__
-        is_centred = check_flag("fit_intercept", self.fit_intercept, owner=owner)
+        is_centred = check_flag("fit_intercept", self.fit_intercept)
         return StandardisedNumbers(is_centred)
 
     def _read(
@@ -368,7 +366,7 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         return bags, targets, weights
 
     def _check_targets(self, targets: NDArray[Any]) -> FloatArray:
-        return read_numbers(targets, owner=type(self).__name__)
+        return read_numbers(targets)
 
     def _limited(self, bags: Bags) -> Bags:
         if self.extrapolation is None:

@@ -126,11 +126,10 @@ class AbstractSingleLocationCV(BaseEstimator):
         self : object
             The fitted search.
         """
-        owner = type(self).__name__
-        check_verbose(self.verbose, owner=owner)
+        check_verbose(self.verbose)
         if is_stream(X, y):
             hint = "Fit one setting with the estimator without search."
-            fail("X", "bags in memory", Got("batches"), owner=owner, hint=hint)
+            fail("X", "bags in memory", Got("batches"), hint=hint)
         settings = self._settings()
         folds = self._folds(X, y, groups)
         found: list[tuple[AbstractSingleLocation, PenaltyChoice]] = []
@@ -164,13 +163,12 @@ class AbstractSingleLocationCV(BaseEstimator):
         return self
 
     def _settings(self) -> list[dict[str, Any]]:
-        owner = type(self).__name__
         contract = "a sequence of feature maps, None among them"
-        maps = check_items("feature_maps", self.feature_maps, contract, owner=owner)
+        maps = check_items("feature_maps", self.feature_maps, contract)
         contract = "a sequence of names of heads"
-        heads = check_items("heads", self.heads, contract, owner=owner)
+        heads = check_items("heads", self.heads, contract)
         for head in heads:
-            check_choice("heads", head, self._estimator._heads, owner=owner)
+            check_choice("heads", head, self._estimator._heads)
         settings = [
             {"feature_map": feature_map, "head": head}
             for feature_map, head in product(maps, heads)
@@ -178,7 +176,7 @@ class AbstractSingleLocationCV(BaseEstimator):
         ]
         if not settings:
             got = Got(f"feature_maps={self.feature_maps!r}, heads={self.heads!r}")
-            fail("heads", "at least one setting", got, owner=type(self).__name__)
+            fail("heads", "at least one setting", got)
         return settings
 
     def _folds(self, X: Any, y: Any, groups: Any) -> NDArray[np.int64]:
@@ -187,7 +185,7 @@ class AbstractSingleLocationCV(BaseEstimator):
         _, targets, _ = model._read(X, y, None, reset=True)
         rows = np.zeros((len(targets), 1))
         is_classifier = isinstance(self, ClassifierMixin)
-        given = without_traps("cv", self.cv, owner=type(self).__name__)
+        given = without_traps("cv", self.cv)
         splitter = check_cv(given, targets, classifier=is_classifier)
         folds = np.full(len(targets), -1, dtype=np.int64)
         splits = self._held_out(splitter, rows, targets, groups)
@@ -195,14 +193,14 @@ class AbstractSingleLocationCV(BaseEstimator):
             if (folds[held_out] >= 0).any():
                 hint = "Use KFold, StratifiedKFold or GroupKFold."
                 got = Got(f"{splitter!r}, which holds bags out repeatedly")
-                fail("cv", "a partition", got, owner=type(self).__name__, hint=hint)
+                fail("cv", "a partition", got, hint=hint)
             folds[held_out] = fold
         if not folds.any():
             got = Got(f"{splitter!r}, which has one fold")
-            fail("cv", "at least two folds", got, owner=type(self).__name__)
+            fail("cv", "at least two folds", got)
         if (folds < 0).any():
             got = Got(f"{splitter!r}, which never holds out some bags")
-            fail("cv", "a partition", got, owner=type(self).__name__)
+            fail("cv", "a partition", got)
         return folds
 
     def _held_out(
@@ -214,7 +212,7 @@ class AbstractSingleLocationCV(BaseEstimator):
             found = [np.arange(len(rows))[held_out] for _, held_out in every]
         except (TypeError, IndexError):
             contract = "None, an integer, a splitter, or pairs of rows (train, test)"
-            fail("cv", contract, self.cv, owner=type(self).__name__)
+            fail("cv", contract, self.cv)
         return found
 
     attention = _of_best(AbstractSingleLocation.attention)

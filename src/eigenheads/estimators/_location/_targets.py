@@ -17,6 +17,7 @@ from eigenheads._checks import (
     fail,
     without_traps,
 )
+from eigenheads._errors import public_call
 from eigenheads._limits import check_largest
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
@@ -124,13 +125,10 @@ class ClassLabels:
 
     Parameters
     ----------
-    owner
-        Name of the estimator, for errors.
     is_centred
         Whether the mean is subtracted from the indicators.
     """
 
-    owner: str
     is_centred: bool
     classes: NDArray[Any] | None = None
     weights: FloatArray = field(default_factory=lambda: np.zeros(0))
@@ -161,7 +159,7 @@ class ClassLabels:
         if len(present) < 2:
             got = Got(f"one class, {present.tolist()}")
             contract = "labels of at least two classes with positive weight"
-            fail("y", contract, got, owner=self.owner)
+            fail("y", contract, got)
         first = 1 if len(classes) == 2 else 0
         mean = self.weights[first:] / self.weights.sum() if self.is_centred else 0.0
 
@@ -185,7 +183,7 @@ def class_weights(
     if isinstance(encoding, LabelIndicators):
         hint = "Pass `sample_weight` instead."
         contract = "None, if bags have several labels"
-        fail("class_weight", contract, class_weight, owner="fit", hint=hint)
+        fail("class_weight", contract, class_weight, hint=hint)
     classes, totals = encoding.classes, encoding.weights
     if isinstance(class_weight, str):
         present = int(np.count_nonzero(totals))
@@ -196,26 +194,28 @@ def class_weights(
     return np.asarray(weights * factors[np.searchsorted(classes, targets)])
 
 
-def check_class_weight(class_weight: Any, *, owner: str) -> None:
+def check_class_weight(class_weight: Any) -> None:
     """Raise unless this is None, "balanced", or weights >= 0 by class."""
     is_balanced = isinstance(class_weight, str) and class_weight == "balanced"
     if class_weight is None or is_balanced:
         return
     if not isinstance(class_weight, dict):
         contract = 'None, "balanced", or a dict from class to weight'
-        fail("class_weight", contract, class_weight, owner=owner)
+        fail("class_weight", contract, class_weight)
     for label, factor in class_weight.items():
-        check_number(f"class_weight[{label!r}]", factor, owner=owner, minimum=0.0)
+        check_number(f"class_weight[{label!r}]", factor, minimum=0.0)
 
 
 def read_targets(
-    y: ArrayLike | None, bags: Bags, *, owner: str, several: bool = False
+    y: ArrayLike | None, bags: Bags, *, several: bool = False
 ) -> NDArray[Any]:
     """Return the targets, one per bag (`several`: or one row per bag), or raise."""
     if y is None:
-        raise ValueError(f"{owner} requires y to be passed, but the target y is None.")
-    y = without_traps("y", y, owner=owner)
-    targets = check_array_like("y", y, "one target per bag", owner=owner)
+        raise ValueError(
+            f"{public_call()} requires y to be passed, but the target y is None."
+        )
+    y = without_traps("y", y)
+    targets = check_array_like("y", y, "one target per bag")
     if not several or targets.ndim != 2 or targets.shape[1] < 2:
         targets = np.asarray(column_or_1d(y, warn=True))
     if len(targets) != len(bags):
@@ -227,49 +227,47 @@ def read_targets(
         elif len(bags) == len(bags.tokens):
             hint = "A table is read as bags of one token: cut it with `group_bags`."
         got = Got(f"{len(targets)} targets for {len(bags)} bags")
-        fail("y", "one target per bag", got, owner=owner, hint=hint)
+        fail("y", "one target per bag", got, hint=hint)
     # scikit-learn does not know NumPy's texts of any length.
     return np.array(targets.tolist()) if targets.dtype.kind == "T" else targets
 
 
-def read_labels(targets: NDArray[Any], *, owner: str) -> NDArray[Any]:
+def read_labels(targets: NDArray[Any]) -> NDArray[Any]:
     """Return targets as classes, or raise."""
     labels = check_array(targets, ensure_2d=False, dtype=None, input_name="y")
     kinds = sorted({type(label).__name__ for label in np.ravel(labels).tolist()})
     if len(kinds) > 1 and type_of_target(labels) == "unknown":
         got = Got(f"labels of types {', '.join(kinds)}")
-        fail("y", "labels of one type", got, owner=owner)
+        fail("y", "labels of one type", got)
     check_classification_targets(labels)
     return np.asarray(labels)
 
 
-def read_numbers(targets: NDArray[Any], *, owner: str) -> FloatArray:
+def read_numbers(targets: NDArray[Any]) -> FloatArray:
     """Return targets as finite numbers, or raise."""
     try:
         numbers = targets.astype(np.float64)
     except (TypeError, ValueError):
         hint = "Use SingleLocationClassifier for classes."
-        fail("y", "numbers", targets, owner=owner, hint=hint)
-    check_largest("y", numbers, owner=owner)
+        fail("y", "numbers", targets, hint=hint)
+    check_largest("y", numbers)
     return np.asarray(check_array(numbers, ensure_2d=False, input_name="y"))
 
 
-def read_weights(
-    sample_weight: ArrayLike | None, bags: Bags, *, owner: str
-) -> FloatArray:
+def read_weights(sample_weight: ArrayLike | None, bags: Bags) -> FloatArray:
     """Return the weights, one per bag (ones by default), or raise."""
     if sample_weight is None:
         return np.ones(len(bags))
-    sample_weight = without_traps("sample_weight", sample_weight, owner=owner)
+    sample_weight = without_traps("sample_weight", sample_weight)
     weights = np.asarray(
         check_array(sample_weight, ensure_2d=False, input_name="sample_weight"),
         dtype=np.float64,
     )
     if weights.shape != (len(bags),):
         contract = f"one weight per bag, of shape ({len(bags)},)"
-        fail("sample_weight", contract, weights, owner=owner)
+        fail("sample_weight", contract, weights)
     if weights.min() < 0 or not weights.sum() > 0:
         got = Got(f"numbers from {weights.min():g} to {weights.max():g}")
         contract = "weights >= 0, not all of them zero"
-        fail("sample_weight", contract, got, owner=owner)
+        fail("sample_weight", contract, got)
     return weights
