@@ -229,9 +229,9 @@ def compare_bag_estimators(
         if groups.shape != targets.shape:
             fail("groups", "one group per bag", groups)
     splitter = bag_folds(cv, targets, groups, is_classifier=is_classified)
-    if scoring is None and is_classified:
-        scoring = "roc_auc" if len(np.unique(targets)) == 2 else "accuracy"
-    scoring = scoring or "r2"
+    if scoring is None:
+        of_classes = "roc_auc" if len(np.unique(targets)) == 2 else "accuracy"
+        scoring = of_classes if is_classified else "r2"
     rows = np.zeros((len(targets), 1))
     scores: dict[str, list[float]] = {name: [] for name in named}
     shares = []
