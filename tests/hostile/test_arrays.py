@@ -8,7 +8,7 @@ import pytest
 
 from eigenheads import functional
 from eigenheads._checks import check_finite_array, check_float_arrays, escape_controls
-from eigenheads._numerics._assignment import cheapest_matchings
+from eigenheads.functional._assignment import cheapest_matchings
 from eigenheads.functional._similarity import best_matching
 
 POINTS = np.arange(12.0).reshape(4, 3) ** 2

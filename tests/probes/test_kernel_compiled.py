@@ -14,13 +14,10 @@ from eigenheads.functional._kernel import centred_gram
 from eigenheads.functional._similarity import rbf_gram
 from eigenheads.probes._heads import LayerHeads
 from eigenheads.probes._kernel_compiled import (
-    captured_traces,
-    centred_features,
     differences_of_sorted,
     norms_and_ratios,
-    subtract_tops,
 )
-from eigenheads.probes._kernel_reading import _unit_gram
+from eigenheads.probes._kernel_reading import _unit_gram, captured_traces
 
 
 @pytest.fixture
@@ -66,7 +63,7 @@ def test_the_trace_is_that_of_the_projected_gram_matrix(draws, width):
     cloud, values, weights = draws
     a = kernel_coefficients(cloud, values[..., :width])
     found = captured_traces(
-        in_memory(values[..., :width]), weights[None], in_memory(cloud.gram @ a), 0.0
+        in_memory(values[..., :width]), weights, in_memory(cloud.gram @ a)
     )
     basis = np.linalg.qr(a)[0]
     expected = np.einsum("bnr,nm,bmr->b", basis, cloud.gram, basis)
@@ -77,45 +74,16 @@ def test_dependent_columns_are_told_unless_a_ridge_parts_them(draws):
     cloud, values, weights = draws
     twice = np.concatenate([values[..., :2], values[..., :2]], axis=-1)
     image = cloud.gram @ kernel_coefficients(cloud, twice)
-    arrays = in_memory(twice), weights[None], in_memory(image)
-    assert np.isnan(captured_traces(*arrays, 0.0)).all()
+    arrays = in_memory(twice), weights, in_memory(image)
+    assert np.isnan(captured_traces(*arrays)).all()
     once = cloud.gram @ kernel_coefficients(cloud, values[..., :2])
-    expected = captured_traces(
-        in_memory(values[..., :2]), weights[None], in_memory(once), 0.0
-    )
+    expected = captured_traces(in_memory(values[..., :2]), weights, in_memory(once))
     np.testing.assert_allclose(captured_traces(*arrays, 1e-10), expected, rtol=1e-4)
 
 
-def test_the_features_of_keys_are_those_of_kernel_pca(rng):
-    keys = 3.0 * rng.standard_normal((4, 9, 5))
-    scores = 0.7 * keys @ keys.swapaxes(1, 2)
-    tops = subtract_tops(scores)
-    np.testing.assert_array_equal(scores.max(axis=-1), 0.0)
-    gram = np.exp(scores)
-    traces = centred_features(gram, tops)
-    cloud = kernel_pca(keys, scale=0.7)
-    np.testing.assert_allclose(gram, cloud.gram, rtol=1e-10, atol=1e-15)
-    np.testing.assert_allclose(traces, cloud.trace)
-
-
 @pytest.mark.parametrize("n", [7, 12])
-def test_features_of_equal_keys_have_no_variance(n):
-    scores = np.full((1, n, n), 0.3)
-    tops = subtract_tops(scores)
-    gram = np.exp(scores)
-    centred_features(gram, tops)
-    assert np.abs(gram).max() <= 1e-16
-
-
-def test_long_keys_neither_overflow_nor_lose_their_trace():
-    keys = np.array([[[40.0, 0.0], [0.0, 50.0], [0.1, 0.0]]])
-    scores = keys @ keys.swapaxes(1, 2)
-    tops = subtract_tops(scores)
-    gram = np.exp(scores)
-    traces = centred_features(gram, tops)
-    cloud = kernel_pca(keys, scale=1.0)
-    np.testing.assert_allclose(gram, cloud.gram, rtol=1e-10)
-    np.testing.assert_allclose(traces, cloud.trace)
+def test_values_that_are_all_equal_have_no_gaussian_gram_matrix(n):
+    assert np.isnan(_unit_gram(np.full((1, n, 3), 0.3))).all()
 
 
 def test_gaussian_gram_matrices_have_mean_zero_and_norm_one(rng):

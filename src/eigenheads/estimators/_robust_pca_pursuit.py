@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eigenheads._numerics._thresholded_svd import WarmThresholdedSVD
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._robust_pca_splitting import (
     ErrorPenalty,
     RowFactors,
     SparseSplitting,
 )
+from eigenheads.estimators._robust_pca_svd import WarmThresholdedSVD
 
 # Rows that `transform` works on together: a few arrays of this many entries.
 _BLOCK_ENTRIES = 2_000_000

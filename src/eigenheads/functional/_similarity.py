@@ -162,7 +162,7 @@ def best_matching(scores: FloatArray) -> FloatArray:
     The compiled search assumes finite scores; NaN is returned for matrices without.
     """
     # Here, because Numba takes long to import and nothing else of functional needs it.
-    from eigenheads._numerics._assignment import cheapest_matchings
+    from eigenheads.functional._assignment import cheapest_matchings
 
     n = scores.shape[-1]
     known = np.isfinite(scores).all(axis=(-2, -1))

@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import numpy as np
-from array_api_compat import is_numpy_array
 from jaxtyping import Float
 
 from eigenheads._checks import (
@@ -16,7 +15,6 @@ from eigenheads._checks import (
     check_number,
     fail,
 )
-from eigenheads._numerics._thresholded_svd import thresholded_svd
 from eigenheads._typing import Array
 from eigenheads.functional._kernel import check_floats
 
@@ -120,8 +118,6 @@ def singular_value_threshold(
     xp = check_floats(x=x)
     if tau * tau == math.inf:  # above all singular values that there can be
         return xp.zeros_like(x)
-    if is_numpy_array(x) and x.ndim == 2 and x.dtype == np.float64 and tau > 0:
-        return thresholded_svd(x, tau).matrix()
     u, s, vt = xp.linalg.svd(x, full_matrices=False)
     kept = xp.maximum(s - tau, xp.zeros_like(s))
     return (u * kept[..., None, :]) @ vt

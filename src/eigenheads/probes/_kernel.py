@@ -16,21 +16,16 @@ from eigenheads._checks import (
     check_number,
 )
 from eigenheads._limits import LARGEST
-from eigenheads._numerics._symmetric_eigenvalues import (
-    LANES,
-    MOST_ROWS,
-    symmetric_eigenvalues,
-)
 from eigenheads._parallel import RunPool, advance
 from eigenheads._typing import Array, FloatArray
 from eigenheads.functional import effective_rank
+from eigenheads.functional._kernel import centred_gram, feature_gram
 from eigenheads.probes._heads import (
     LayerHeads,
     check_heads,
     check_outputs,
     check_untrained,
 )
-from eigenheads.probes._kernel_compiled import centred_features, subtract_tops
 from eigenheads.probes._kernel_reading import (
     PAIRS,
     HeadReading,
@@ -467,11 +462,9 @@ def _of_random_keys(
         nulls: Nulls = {x: {"observed": np.atleast_1d(y)} for x, y in found.items()}
         if n_draws:
             drawn = rotated(k[head], frames)
-            # As many draws as eigenvalues are computed of at once.
-            size = LANES if n <= MOST_ROWS else PAIRS // n**2
             blocks = [
                 _of_keys(heads, q[head], drawn[part])
-                for part in parts(n_draws, 1, size)
+                for part in parts(n_draws, n * n, PAIRS)
             ]
             for name, x in joined_draws(blocks).items():
                 nulls[name]["random_keys"] = x
@@ -484,14 +477,12 @@ def _of_keys(
     heads: LayerHeads, queries: FloatArray, keys: FloatArray
 ) -> dict[str, FloatArray]:
     """Return the statistics that depend on keys only, of drawn keys (draws, n, d)."""
-    gram = (heads.scale * keys) @ keys.transpose(0, 2, 1)
-    tops = subtract_tops(gram)
-    trace = centred_features(np.exp(gram, out=gram), tops)
-    levels = symmetric_eigenvalues(gram)
+    gram = feature_gram(keys, heads.scale)[1]
+    levels = np.linalg.eigvalsh(centred_gram(gram))
     logs = heads.log_features(queries, keys)
     return {
         "feature_norm": logs.mean(axis=-1) / math.log(10),
-        "kernel_trace": trace,
+        "kernel_trace": np.trace(gram, axis1=1, axis2=2),
         "top_eigenvalue": levels[:, -1],
         "kernel_rank": effective_rank(levels),
     }

@@ -8,7 +8,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from eigenheads._numerics._medians import lower_medians
 from eigenheads._typing import FloatArray
 from eigenheads.functional import (
     KernelPCA,
@@ -21,11 +20,9 @@ from eigenheads.functional._arrays import stable_softmax
 from eigenheads.functional._similarity import best_matching, unit_rows
 from eigenheads.probes._kernel_compiled import (
     alignments,
-    captured_traces,
     differences_of_sorted,
     norms_and_ratios,
     pair_distances,
-    unit_grams,
 )
 
 # Added to a Gram matrix before it is inverted, relative to its mean eigenvalue, so
@@ -37,6 +34,9 @@ _NARROW = 3e-3
 # If the smallest singular value of the columns is above this share of the largest, no
 # whitening is needed: it would gain at most four digits.
 _APART = 1e-2
+# If what the other columns leave of one is below this share of its square, too few
+# digits are left, and an orthonormal basis is computed instead.
+_LEAST_REST = 1e-8
 # Singular values below this share of the largest are rounding errors of float32.
 _FLOAT32 = 1e-6
 # Fields of a kernel PCA.
@@ -195,7 +195,7 @@ class HeadReading:
                 for x in (drawn, products)
             )
             ridge = _RIDGE if self.normaliser.min() >= _NARROW else 0.0
-        captured = captured_traces(drawn, self.normaliser[None], products, ridge)
+        captured = captured_traces(drawn, self.normaliser, products, ridge)
         poor = np.isnan(captured)
         if poor.any():
             captured[poor] = self._captured_by_basis(drawn[:, poor])
@@ -211,12 +211,11 @@ class HeadReading:
     def rbf_of_values(self, drawn: FloatArray) -> FloatArray:
         """Return the RBF alignment of drawn values (d_value, draws, n), per draw."""
         target = self.target_gram
-        guess = np.inf
 
         def of_block(part: slice) -> FloatArray:
-            nonlocal guess
-            pairs, guess = _gaussian_pairs(drawn[:, part].transpose(1, 2, 0), guess)
-            return alignments(pairs, target)
+            return alignments(
+                _gaussian_pairs(drawn[:, part].transpose(1, 2, 0)), target
+            )
 
         return self._by_pairs(drawn.shape[1], of_block)
 
@@ -302,7 +301,7 @@ class SequenceReading:
         ratios = np.empty(drawn.shape, dtype=np.uint64)
         norms_and_ratios(drawn, normaliser, read, squares, crosses, residuals, ratios)
         ratios.sort(axis=-1)
-        captured = captured_traces(drawn, normaliser, read[..., -n:], 0.0)
+        captured = captured_traces(drawn, normaliser, read[..., -n:])
         for index in np.flatnonzero(np.isnan(captured)).tolist():
             one = slice(index, index + 1)
             products = read[:, one, -n:]
@@ -396,16 +395,67 @@ def _unit_gram(points: FloatArray) -> FloatArray:
     As `rbf_gram`, from the pairs of tokens above the diagonal.
     """
     *batch, n, width = points.shape
-    pairs = _gaussian_pairs(points.reshape(-1, n, width), np.inf)[0]
-    return unit_grams(pairs, n).reshape(*batch, n, n)
+    pairs = _gaussian_pairs(points.reshape(-1, n, width))
+    rows, columns = np.triu_indices(n, 1)
+    gram = np.ones((len(pairs), n, n))
+    gram[:, rows, columns] = gram[:, columns, rows] = pairs
+    means = gram.mean(axis=2)
+    # In this order the entries of a matrix of ones become exactly zero.
+    shifts = means[:, :, None] + means[:, None, :]
+    gram -= shifts - means.mean(axis=1)[:, None, None]
+    norms = np.linalg.norm(gram, axis=(1, 2))[:, None, None]
+    gram /= np.where(norms > 0, norms, np.nan)
+    return gram.reshape(*batch, n, n)
 
 
-def _gaussian_pairs(stack: FloatArray, guess: float) -> tuple[FloatArray, float]:
+def _gaussian_pairs(stack: FloatArray) -> FloatArray:
     """Return the Gaussian kernel of pairs of tokens (draws, pairs), median bandwidth.
 
-    `guess` is near the first median, if known; also returns a guess for more draws.
+    The median is the lower of two.
     """
     pairs = pair_distances(stack @ stack.transpose(0, 2, 1))
-    median = lower_medians(pairs, guess)[:, None]
+    middle = (pairs.shape[1] - 1) // 2
+    median = np.partition(pairs, middle, axis=1)[:, middle, None]
     pairs /= -2 * np.where(median > 0, median, 1.0)
-    return np.exp(pairs, out=pairs), float(median[-1, 0])
+    return np.exp(pairs, out=pairs)
+
+
+def captured_traces(
+    drawn: FloatArray, normaliser: FloatArray, products: FloatArray, ridge: float = 0.0
+) -> FloatArray:
+    r"""Return :math:`\operatorname{tr} ((A^\top A)^{-1} A^\top \tilde K A)` per draw.
+
+    Parameters
+    ----------
+    drawn
+        Values (d, draws, n).
+    normaliser
+        :math:`g`, (draws, n), or (n,) for all draws: :math:`A` is the values times it,
+        centred.
+    products
+        :math:`\tilde K A`, (d, draws, n).
+    ridge
+        Added to :math:`A^\top A`, relative to its mean eigenvalue.
+
+    Returns
+    -------
+    traces
+        NaN where :math:`A^\top A` is too close to singular (never with a ridge).
+    """
+    weighted = drawn * normaliser
+    weighted -= weighted.mean(axis=-1, keepdims=True)
+    rows = weighted.swapaxes(0, 1)
+    gram = rows @ rows.swapaxes(1, 2)
+    form = rows @ products.transpose(1, 2, 0)
+    squares = np.trace(gram, axis1=1, axis2=2)
+    diagonal = np.arange(len(drawn))
+    gram[:, diagonal, diagonal] += (ridge * squares / len(drawn))[:, None]
+    try:
+        inverse = np.linalg.inv(gram)
+    except np.linalg.LinAlgError:  # one of them is singular to the last digit
+        return np.full(len(gram), np.nan)
+    traces = np.einsum("bij,bji->b", inverse, form)
+    # One over the share of a column's square that the others leave of it.
+    inflation = np.einsum("bii,bii->bi", inverse, gram)
+    is_sound = (inflation > 0) & (inflation < 1 / _LEAST_REST)
+    return np.where(is_sound.all(axis=1) | (ridge > 0), traces, np.nan)

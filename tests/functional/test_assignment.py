@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.optimize import linear_sum_assignment
 
-from eigenheads._numerics._assignment import cheapest_matchings
+from eigenheads.functional._assignment import cheapest_matchings
 
 
 def totals(costs):
