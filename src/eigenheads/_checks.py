@@ -55,9 +55,9 @@ def escape_controls(text: str) -> str:
     return _CONTROLS.sub(_written_out, text)
 
 
-def _written_out(found: re.Match[str]) -> str:
+def _written_out(character: re.Match[str]) -> str:
     """Return a character as itself if it can be printed, else as in its `repr`."""
-    return repr(found.group())[1:-1]
+    return repr(character.group())[1:-1]
 
 
 def shown(value: object, *, limit: int = 60) -> str:

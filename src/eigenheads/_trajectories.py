@@ -230,10 +230,10 @@ class _NamedCurves(ItemsView[str, FloatArray]):
         )
 
 
-def _are_equal(array: NDArray[Any], other: object) -> bool:
-    if not isinstance(other, np.ndarray) or other.dtype.kind not in "biuf":
+def _are_equal(array: NDArray[Any], value: object) -> bool:
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "biuf":
         return False
-    return np.array_equal(array, other, equal_nan=True)
+    return np.array_equal(array, value, equal_nan=True)
 
 
 def _check_steps(steps: object) -> NDArray[Any]:

@@ -70,43 +70,43 @@ def draw_head_maps(
     n_columns = min(_COLUMNS, len(maps))
     n_rows = -(-len(maps) // n_columns)
     panels: NDArray[Any] = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
-    for axes, one in zip(panels, maps, strict=False):
-        draw_head_map(figure, axes, one, layers)
+    for axes, head_map in zip(panels, maps, strict=False):
+        draw_head_map(figure, axes, head_map, layers)
     for axes in panels[len(maps) :]:
         axes.set_visible(False)
 
 
 def draw_head_map(
-    figure: "Figure", axes: "Axes", one: HeadMap, layers: Sequence[int]
+    figure: "Figure", axes: "Axes", head_map: HeadMap, layers: Sequence[int]
 ) -> None:
     """Draw one panel."""
-    values = np.ma.masked_invalid(one.values)
+    values = np.ma.masked_invalid(head_map.values)
     axes.set_facecolor(GREY)
     axes.grid(False)
     limits: dict[str, Any] = {"cmap": _LEVEL}
-    if one.is_effect:
+    if head_map.is_effect:
         largest = float(np.abs(values).max()) if values.count() else 1.0
         # Symmetric limits put zero, which is the null, at the pale middle colour.
         size = min(_FAR, max(1.0, largest))
         limits = {"cmap": _SIGNED, "vmin": -size, "vmax": size}
     # The colour of the page's text would replace INK on the cells' edges.
     mesh = axes.pcolormesh(values, edgecolors="none", linewidth=0, **limits)
-    bar = figure.colorbar(mesh, ax=axes, pad=0.02, extend=_extend(one, values))
+    bar = figure.colorbar(mesh, ax=axes, pad=0.02, extend=_extend(head_map, values))
     bar.outline.set_visible(False)
     bar.locator = MaxNLocator(3)
-    axes.set_title(plain(one.title), fontsize="small")
+    axes.set_title(plain(head_map.title), fontsize="small")
     axes.invert_yaxis()
     _label(axes, values.shape, layers)
-    if one.found is not None:
-        down, across = np.nonzero(one.found)
+    if head_map.found is not None:
+        down, across = np.nonzero(head_map.found)
         # A pale edge shows the dot on dark cells, too.
         edge: dict[str, Any] = {"markeredgecolor": "#ffffff", "markeredgewidth": 0.6}
         place = (across + 0.5, down + 0.5)
         axes.plot(*place, "o", color="#101419", markersize=3.6, linestyle="", **edge)
 
 
-def _extend(one: HeadMap, values: Any) -> str:
-    if not one.is_effect or not values.count():
+def _extend(head_map: HeadMap, values: Any) -> str:
+    if not head_map.is_effect or not values.count():
         return "neither"
     # Arrows at the ends of the bar show that values lie beyond its limits.
     low, high = float(values.min()) < -_FAR, float(values.max()) > _FAR

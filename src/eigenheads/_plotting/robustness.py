@@ -109,15 +109,15 @@ def _draw_curves(
     axes: "Axes", rows: Sequence[Row], condition: str, models: list[str]
 ) -> None:
     for index, model in enumerate(models):
-        own = [r for r in rows if r.model == model and r.condition == condition]
-        metric = own[0].metric if own else ""
+        of_model = [r for r in rows if r.model == model and r.condition == condition]
+        metric = of_model[0].metric if of_model else ""
         clean = [
             r
             for r in rows
             if (r.model, r.condition, r.metric) == (model, "clean", metric)
         ]
         # The clean value is the point of the curve at strength zero.
-        shown = sorted(clean + own, key=lambda r: r.level or 0.0)
+        shown = sorted(clean + of_model, key=lambda r: r.level or 0.0)
         at = np.array([r.level or 0.0 for r in shown])
         _draw_line(axes, at, shown, index, model)
     axes.set_xlabel(_AXES.get(condition, "budget, in 1/255"))
@@ -145,15 +145,17 @@ def _draw_errors(
     for index, model in enumerate(models):
         # Models are shifted within a line, so that their intervals do not overlap.
         shift = 0.6 * ((index + 0.5) / len(models) - 0.5)
-        own = {
+        by_condition = {
             r.condition: r
             for r in rows
             if r.model == model and r.metric == "mean corruption error"
         }
-        at = np.array([conditions.index(name) + shift for name in own])
-        value = np.array([r.value for r in own.values()])
+        at = np.array([conditions.index(name) + shift for name in by_condition])
+        value = np.array([r.value for r in by_condition.values()])
         # An interval need not contain its value, and negative lengths are an error.
-        ends = np.array([[r.value - r.low, r.high - r.value] for r in own.values()])
+        ends = np.array(
+            [[r.value - r.low, r.high - r.value] for r in by_condition.values()]
+        )
         axes.errorbar(
             value,
             at,

@@ -139,9 +139,9 @@ def _with_cached_rows(call: AttentionCall, mask: Tensor) -> AttentionCall:
     visible = is_visible(mask)
     padding = visible[..., -1:, :]
     causal = causal_mask(call.n_queries, call.n_keys, mask.device)
-    some = visible.any(-1, keepdim=True)
+    sees_any = visible.any(-1, keepdim=True)
     plain = mask.dtype == torch.bool or bool((mask[visible] == 0).all())
-    if not plain or not bool((visible == (padding & causal & some)).all()):
+    if not plain or not bool((visible == (padding & causal & sees_any)).all()):
         contract = "causal with padding where keys are cached"
         got = Got("a mask that hides or adds more")
         hint = "Earlier tokens' rows of it are unknown; pass `use_cache=False`."

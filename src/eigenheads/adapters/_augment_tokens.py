@@ -105,11 +105,11 @@ class TokenAugmentation:
 
     def _free(self, n_tokens: int) -> Tensor:
         """Return the positions that may be changed."""
-        kept = {
+        excluded = {
             place % n_tokens for place in self._keep if -n_tokens <= place < n_tokens
         }
         return torch.tensor(
-            [i for i in range(n_tokens) if i not in kept], dtype=torch.long
+            [i for i in range(n_tokens) if i not in excluded], dtype=torch.long
         )
 
     def _chosen(self, batch: int, n_free: int, n: int) -> Tensor:
@@ -199,21 +199,25 @@ def augment_tokens(
     torch.Size([4, 5, 8])
     """
     # The handle checks the settings before the model is touched.
-    made = TokenAugmentation(share, mode, keep, generator)
+    augmentation = TokenAugmentation(share, mode, keep, generator)
     layers = find_attention_layers(model)
     axis = 1 if getattr(layers[0].module, "batch_first", True) else 0
-    made.attach(model, blocks_around_first(layers), axis)
-    return made
+    augmentation.attach(model, blocks_around_first(layers), axis)
+    return augmentation
 
 
 def _refuse_masks(
     tokens: Tensor, n_tokens: int, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
     """Raise if a mask comes with the tokens: it would not fit the shorter sequence."""
-    for one in (*args, *kwargs.values()):
-        is_mask = isinstance(one, Tensor) and one is not tokens and one.ndim > 0
-        if is_mask and one.shape[-1] == n_tokens:
-            got = Got(f"a call with a mask of shape {tuple(one.shape)}")
+    for argument in (*args, *kwargs.values()):
+        is_mask = (
+            isinstance(argument, Tensor)
+            and argument is not tokens
+            and argument.ndim > 0
+        )
+        if is_mask and argument.shape[-1] == n_tokens:
+            got = Got(f"a call with a mask of shape {tuple(argument.shape)}")
             hint = "Use mode='replace'."
             fail("mode", "'replace' where masks are used", got, hint=hint)
 

@@ -170,17 +170,17 @@ class CapturedLayer:
             got = Got(f"{self.name!r}, whose scores have a bias")
             contract = "a layer without a bias of the scores"
             fail("layer", contract, got)
-        seen = self.visibility.as_booleans(torch.device("cpu"))
-        if seen is not None:
+        visible = self.visibility.as_booleans(torch.device("cpu"))
+        if visible is not None:
             # Rows that see nothing are padding. They may see all, and stay finite.
-            seen = seen | ~seen.any(-1, keepdim=True)
+            visible = visible | ~visible.any(-1, keepdim=True)
         return head_certificate(
             self.queries,
             self.keys,
             self.values,
             counts=counts,
             scale=self.scale,
-            visible=None if seen is None else seen.numpy(),
+            visible=None if visible is None else visible.numpy(),
             key_norm=key_norm,
             value_radius=value_radius,
         )
@@ -346,9 +346,9 @@ def _watching(
                 module.training = True
 
 
-def _check_seen(layers: list[AttentionLayer], seen: Counter[int]) -> None:
+def _check_seen(layers: list[AttentionLayer], calls: Counter[int]) -> None:
     for layer in layers:
-        times = seen[layer.index]
+        times = calls[layer.index]
         if times == 1:
             continue
         if times:
@@ -409,7 +409,7 @@ class _LayerArrays:
         visibility = Visibility(n_tokens)
         if bias is not None:
             visibility = Visibility(n_tokens, bias=torch.from_numpy(bias))
-        padding, is_causal, rest = visibility.split(self.n_rows)
+        padding, is_causal, extra_bias = visibility.split(self.n_rows)
         mask = padding.numpy()
         real = self.arrays["outputs"].swapaxes(1, 2)[mask]
         if not np.isfinite(real).all():
@@ -421,7 +421,7 @@ class _LayerArrays:
             mask=mask,
             is_causal=is_causal,
             scale=self.scale,
-            bias=None if rest is None else np.array(rest.numpy()),
+            bias=None if extra_bias is None else np.array(extra_bias.numpy()),
             weights=self.arrays.pop("weights", unknown),
             **self.arrays,
             **self.weights,  # type: ignore[arg-type]
@@ -439,9 +439,9 @@ class _LayerArrays:
         self.arrays[name][self.filled : self.filled + rows] = array
 
     def _read_weights(self, call: AttentionCall) -> None:
-        found = head_weights(self.layer, call.queries.shape[1], call.keys.shape[1])
+        weights = head_weights(self.layer, call.queries.shape[1], call.keys.shape[1])
         self.weights = {
-            k: None if w is None else as_numbers(w) for k, w in found.items()
+            k: None if w is None else as_numbers(w) for k, w in weights.items()
         }
         if self.layer.family.checks_values:
             self._check_layout(call)

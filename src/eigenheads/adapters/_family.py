@@ -103,7 +103,7 @@ class AbstractFamily(ABC):
         """
 
     @abstractmethod
-    def check_swap(self, model: nn.Module, wanted: Wanted) -> None:
+    def check_swap(self, model: nn.Module, swaps: Wanted) -> None:
         """Raise unless all layers can be given these variants, or restored."""
 
     @abstractmethod
@@ -124,19 +124,19 @@ def head_weights(
     """Return projections and biases per head; those of groups are repeated."""
     matrix, bias = linear_parts(layer.output)
     output = matrix.reshape(matrix.shape[0], n_heads, -1).transpose(0, 1)
-    found: dict[str, Tensor | None] = {"w_output": output, "b_output": bias}
+    weights: dict[str, Tensor | None] = {"w_output": output, "b_output": bias}
     parts = layer.family.projections(layer.module, n_heads, n_groups)
     for name, (matrix, bias) in zip(("query", "key", "value"), parts, strict=True):
         # Grouped keys and values: one projection per group, repeated for its heads.
         groups = n_heads if name == "query" else n_groups
         for letter, part in (("w", matrix), ("b", bias)):
             if part is None:
-                found[f"{letter}_{name}"] = None
+                weights[f"{letter}_{name}"] = None
                 continue
             by_head = part.reshape(groups, -1, *part.shape[1:])
             repeated = by_head.repeat_interleave(n_heads // groups, 0)
-            found[f"{letter}_{name}"] = repeated
-    return found
+            weights[f"{letter}_{name}"] = repeated
+    return weights
 
 
 def linear_parts(module: nn.Module) -> Projection:

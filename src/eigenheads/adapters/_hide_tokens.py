@@ -194,10 +194,10 @@ class _Batches:
             fail("calibration", contract, calibration, error=TypeError)
 
     def __iter__(self) -> Iterator[Any]:
-        for one in [self._given] if self._is_one else self._given:
-            is_pair = isinstance(one, tuple | list)
-            _refuse_text(one[0] if is_pair else one)
-            read = read_batch(self._model, one[0] if is_pair else one)
+        for item in [self._given] if self._is_one else self._given:
+            is_pair = isinstance(item, tuple | list)
+            _refuse_text(item[0] if is_pair else item)
+            read = read_batch(self._model, item[0] if is_pair else item)
             yield from read.pieces(self._size)
 
 
@@ -237,13 +237,13 @@ def _find_block(
     """
     around = blocks_around_first(layers)
     axis = 1 if getattr(layers[0].module, "batch_first", True) else 0
-    seen: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
 
     def keep(name: str) -> Any:
         def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             tokens = first_tensor(args, kwargs)
             if tokens.ndim == 3 and tokens.is_floating_point():
-                seen.setdefault(name, tuple(tokens.shape))
+                shapes.setdefault(name, tuple(tokens.shape))
 
         return before
 
@@ -259,7 +259,7 @@ def _find_block(
     width = linear_parts(layers[0].output)[0].shape[0]
     fitting = [
         name
-        for name, shape in seen.items()
+        for name, shape in shapes.items()
         if shape[1 - axis] == first.n_rows and shape[2] == width
     ]
     if not fitting:
@@ -273,10 +273,10 @@ def _block_inputs(
     model: nn.Module, block: str, axis: int, batches: Iterable[Any]
 ) -> Iterator[np.ndarray[Any, Any]]:
     """Yield the tokens that enter the block, batch by batch."""
-    seen: list[Tensor] = []
+    inputs: list[Tensor] = []
 
     def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        seen.append(first_tensor(args, kwargs))
+        inputs.append(first_tensor(args, kwargs))
         raise _Reached
 
     n_tokens: int | None = None
@@ -287,7 +287,7 @@ def _block_inputs(
             suppress(_Reached),
         ):
             run_model(model, batch)
-        tokens = seen.pop()
+        tokens = inputs.pop()
         tokens = tokens if axis == 1 else tokens.transpose(0, 1)
         if n_tokens is not None and tokens.shape[1] != n_tokens:
             got = Got(f"{tokens.shape[1]} tokens after {n_tokens}")

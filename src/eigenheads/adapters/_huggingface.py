@@ -146,26 +146,26 @@ class HuggingFaceFamily(AbstractFamily):
                 return [linear_parts(getattr(module, str(name))) for name in names]
         name = next(name for name, _ in _FUSED if _has_weight(module, name))
         matrix, bias = linear_parts(getattr(module, name))
-        both = [part for part in (matrix, bias) if part is not None]
+        parts = [part for part in (matrix, bias) if part is not None]
         if name == "query_key_value":  # queries, keys and values alternate by head
             cut = [
                 [
                     x.flatten(0, 1)
                     for x in part.reshape(n_heads, 3, -1, *part.shape[1:]).unbind(1)
                 ]
-                for part in both
+                for part in parts
             ]
         else:
             # Queries, then keys, then values; the latter two have one block per group.
             width = len(matrix) // (n_heads + 2 * n_groups)
             sizes = [n_heads * width, n_groups * width, n_groups * width]
-            cut = [list(torch.split(part, sizes)) for part in both]
+            cut = [list(torch.split(part, sizes)) for part in parts]
         biases: list[Any] = cut[1] if bias is not None else [None] * 3
         return list(zip(cut[0], biases, strict=True))
 
-    def check_swap(self, model: nn.Module, wanted: Wanted) -> None:
+    def check_swap(self, model: nn.Module, swaps: Wanted) -> None:
         """Raise unless the layers are in models that can be swapped and saved."""
-        for layer, variant in wanted.items():
+        for layer, variant in swaps.items():
             if isinstance(variant, ScaledVariant) and not any(
                 p.is_floating_point() for p in layer.module.parameters()
             ):
@@ -173,7 +173,7 @@ class HuggingFaceFamily(AbstractFamily):
                 got = Got(f"{layer.name} without")
                 fail("model", contract, got)
         register()
-        for layer in wanted:
+        for layer in swaps:
             _check_model_of(layer, model)
 
     def swap(self, layer: AttentionLayer, variant: AbstractVariant) -> None:
@@ -368,11 +368,11 @@ def _check_model_of(layer: AttentionLayer, model: nn.Module) -> None:
 def _pretrained_models(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Yield the outermost Hugging Face models in a model, with their paths."""
     kind = _transformers().PreTrainedModel
-    found: list[str] = []
+    outermost: list[str] = []
     for path, module in model.named_modules():
-        is_inner = any(_is_under(path, outer) for outer in found)
+        is_inner = any(_is_under(path, outer) for outer in outermost)
         if isinstance(module, kind) and not is_inner:
-            found.append(path)
+            outermost.append(path)
             yield path, module
 
 
@@ -419,12 +419,12 @@ def _fail_unrestored(*, error: type[Exception] = ValueError) -> NoReturn:
 
 def _configs(model: nn.Module) -> list[Any]:
     """Return the distinct configurations that choose an attention function."""
-    found = {
+    configs = {
         id(module.config): module.config
         for module in model.modules()
         if hasattr(getattr(module, "config", None), "_attn_implementation_internal")
     }
-    return list(found.values())
+    return list(configs.values())
 
 
 def _is_cross(module: nn.Module, name: str) -> bool:

@@ -70,25 +70,25 @@ def find_attention_layers(
         for path, parent in model.named_modules()
         for name, _ in parent.named_children()
     }
-    found: list[AttentionLayer] = []
+    layers: list[AttentionLayer] = []
     for path, module in model.named_modules():
         # Modules inside an attention layer are parts of it.
-        if any(path.startswith(f"{layer.name}.") for layer in found if layer.name):
+        if any(path.startswith(f"{layer.name}.") for layer in layers if layer.name):
             continue
         for family in FAMILIES:
             output = family.find(module, parents.get(path), path.rpartition(".")[2])
             if output is not None:
-                found.append(AttentionLayer(path, module, output, family, len(found)))
+                layers.append(AttentionLayer(path, module, output, family, len(layers)))
                 break
-    if not found:
+    if not layers:
         got = Got(f"{type(model).__name__} with the modules {_module_names(model)}")
         contract = f"a model with attention of a known layout ({_KNOWN})"
         fail("model", contract, got, hint=hint)
-    return found
+    return layers
 
 
 def select_layers(
-    found: Sequence[AttentionLayer], layers: Sequence[int] | int | None
+    candidates: Sequence[AttentionLayer], layers: Sequence[int] | int | None
 ) -> list[AttentionLayer]:
     """Return the layers with these indices, in order; negative ones count from the end.
 
@@ -103,15 +103,15 @@ def select_layers(
     select_layers: `layers` must be indices from 0 to 0; got 3.
     """
     if layers is None:
-        return list(found)
+        return list(candidates)
     if isinstance(layers, str) or not isinstance(layers, Sequence | int | range):
         contract = "None, an index or a sequence of indices"
         fail("layers", contract, layers, error=TypeError)
-    wanted = [layers] if isinstance(layers, int) else list(layers)
-    chosen = {_index(layer, len(found)) for layer in wanted}
+    places = [layers] if isinstance(layers, int) else list(layers)
+    chosen = {_index(layer, len(candidates)) for layer in places}
     if not chosen:
         fail("layers", "at least one layer", layers)
-    return [layer for layer in found if layer.index in chosen]
+    return [layer for layer in candidates if layer.index in chosen]
 
 
 def _index(layer: object, n: int) -> int:

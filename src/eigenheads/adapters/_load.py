@@ -240,9 +240,9 @@ def check_size(make: Callable[[], nn.Module], *, name: str, path: Path | str) ->
         return
     try:
         with torch.device("meta"):
-            made = make()
-        n_numbers = sum(parameter.numel() for parameter in made.parameters())
-        n_buffers = sum(buffer.numel() for buffer in made.buffers())
+            empty = make()
+        n_numbers = sum(parameter.numel() for parameter in empty.parameters())
+        n_buffers = sum(buffer.numel() for buffer in empty.buffers())
     except UsageError:
         raise
     except Exception as error:
@@ -282,15 +282,15 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(f"`{name}`" for name in names[:3]) + more
 
 
-def _length(model: nn.Module, wanted: int | None) -> int:
+def _length(model: nn.Module, max_length: int | None) -> int:
     longest = longest_sequence(model)
-    if wanted is None:
+    if max_length is None:
         return min(128, longest or 128)
-    wanted = check_count("max_length", wanted, minimum=3)
-    if longest is not None and wanted > longest:
+    max_length = check_count("max_length", max_length, minimum=3)
+    if longest is not None and max_length > longest:
         contract = f"at most {longest}, the limit of the model"
-        fail("max_length", contract, wanted)
-    return wanted
+        fail("max_length", contract, max_length)
+    return max_length
 
 
 def _tokenize(

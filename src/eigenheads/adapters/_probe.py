@@ -140,9 +140,9 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
         options: dict[str, Any] = {"layers": layers, "batch_size": batch_size}
         options |= {"max_bytes": _MAX_BYTES // 2}
         capture = capture_model(model, batch, **options)
-        others: Sequence[Iterable[CapturedLayer] | Callable[[], Capture]]
+        copies: Sequence[Iterable[CapturedLayer] | Callable[[], Capture]]
         if untrained is None:
-            others, notes = _untrained_copies(model, n_untrained, seed, batch, options)
+            copies, notes = _untrained_copies(model, n_untrained, seed, batch, options)
         else:
             contract = "a sequence of models"
             models = check_items("untrained", untrained, contract)
@@ -150,16 +150,16 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
                 fail("untrained", contract, untrained)
             # These are kept: all models share the memory limit.
             options["max_bytes"] //= max(1, len(models))
-            others = [capture_model(x, batch, **options) for x in models]
+            copies = [capture_model(x, batch, **options) for x in models]
             notes = []
     else:
-        capture, others, notes = as_capture(model), [], []
+        capture, copies, notes = as_capture(model), [], []
     if n_redraws is None:
         n_redraws = affordable_redraws(n_permutations, n_sequences(capture))
     with threads(jobs) if jobs is not None else nullcontext():
         probe = probe_captured(
             capture,
-            others,
+            copies,
             statistics=statistics,
             ignore_tokens=ignore_tokens,
             # Without nulls, a quick look at the numbers is wanted.
@@ -172,7 +172,7 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
     settings = {
         "model": type(model).__name__,
         "layers": list(capture.layers),
-        "n_untrained": len(others),
+        "n_untrained": len(copies),
         "false_discovery": false_discovery,
         "seed": seed,
         "ignore_tokens": None if ignore_tokens is None else str(ignore_tokens)[:80],
@@ -335,13 +335,13 @@ def untrained_copy(model: nn.Module, seed: int) -> nn.Module | str:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        made: nn.Module | str = _from_configuration(model) or _reset(model)
-    if isinstance(made, str):
-        return made
+        copied: nn.Module | str = _from_configuration(model) or _reset(model)
+    if isinstance(copied, str):
+        return copied
     first = next(model.parameters(), None)
     if first is not None:
-        made = made.to(device=first.device, dtype=first.dtype)
-    return made.eval()
+        copied = copied.to(device=first.device, dtype=first.dtype)
+    return copied.eval()
 
 
 def _from_configuration(model: nn.Module) -> nn.Module | None:
@@ -349,14 +349,14 @@ def _from_configuration(model: nn.Module) -> nn.Module | None:
     if config is None or not hasattr(config, "_attn_implementation_internal"):
         return None
     kind: Any = type(model)
-    made: nn.Module = kind(copy.deepcopy(config))
-    return made
+    fresh: nn.Module = kind(copy.deepcopy(config))
+    return fresh
 
 
 def _reset(model: nn.Module) -> nn.Module | str:
-    made = copy.deepcopy(model)
+    copied = copy.deepcopy(model)
     # Children first: a part may set what its children have drawn.
-    for module in reversed(list(made.modules())):
+    for module in reversed(list(copied.modules())):
         owned = [name for name, _ in module.named_parameters(recurse=False)]
         reset = getattr(module, "reset_parameters", None)
         reset = reset or getattr(module, "_reset_parameters", None)
@@ -365,4 +365,4 @@ def _reset(model: nn.Module) -> nn.Module | str:
         elif owned:
             name = type(module).__name__
             return f"{name} has no method that draws its parameter {owned[0]}"
-    return made
+    return copied

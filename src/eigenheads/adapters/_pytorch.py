@@ -164,9 +164,9 @@ class TorchFamily(AbstractFamily):
 
         def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             # Arguments may come by position or by name; bind them as `forward` does.
-            given = _SIGNATURE.bind(module, *args, **kwargs)
-            given.apply_defaults()
-            values = given.arguments
+            bound = _SIGNATURE.bind(module, *args, **kwargs)
+            bound.apply_defaults()
+            values = bound.arguments
             inputs = (values["query"], values["key"], values["value"])
             _check_capture(module, inputs)
             masks = (values["attn_mask"], values["key_padding_mask"])
@@ -181,9 +181,9 @@ class TorchFamily(AbstractFamily):
         """Return the projections to queries, keys and values."""
         return _projections(module)
 
-    def check_swap(self, model: nn.Module, wanted: Wanted) -> None:
+    def check_swap(self, model: nn.Module, swaps: Wanted) -> None:
         """Raise unless all layers can be given these variants, or restored."""
-        for layer, variant in wanted.items():
+        for layer, variant in swaps.items():
             reason = "" if variant is None else _reason_against_swap(layer.module)
             if reason:
                 contract = "without parts that a swap would lose"

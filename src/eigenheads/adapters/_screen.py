@@ -212,9 +212,9 @@ def blocks_around_first(layers: list[AttentionLayer]) -> list[str]:
     """Return the modules around the first layer and no other one, outermost first."""
     parts = layers[0].name.split(".")
     names = [".".join(parts[:i]) for i in range(len(parts) + 1)]
-    others = [layer.name for layer in layers[1:]]
+    later = [layer.name for layer in layers[1:]]
     return [
         name
         for name in dict.fromkeys(names)
-        if not any(not name or other.startswith(f"{name}.") for other in others)
+        if not any(not name or other.startswith(f"{name}.") for other in later)
     ]

@@ -276,15 +276,15 @@ def check_tokenizer(tokenizer: Any, text: str) -> None:
     hint = "Pass one of Hugging Face, or a batch instead of `texts`."
     options = {"padding": True, "truncation": True, "max_length": _MAX_TOKENS}
     try:
-        found = tokenizer([text], **options, return_tensors="pt")
+        encoded = tokenizer([text], **options, return_tensors="pt")
     except Exception as error:  # a tokenizer may be any function
         got = Got(f"one that raised {error!r}"[:400])
         fail("tokenizer", contract, got, hint=hint)
-    if not isinstance(found, Mapping) or not found:
-        what = "an empty mapping" if found == {} else type(found).__name__
+    if not isinstance(encoded, Mapping) or not encoded:
+        what = "an empty mapping" if encoded == {} else type(encoded).__name__
         got = Got(f"one that returned {what}")
         fail("tokenizer", contract, got, hint=hint, error=TypeError)
-    for name, array in found.items():
+    for name, array in encoded.items():
         if not isinstance(array, Tensor):
             got = Got(f"one whose {name!r} is {type(array).__name__}")
             fail("tokenizer", contract, got, hint=hint, error=TypeError)
@@ -295,28 +295,30 @@ def _token_ids(batch: Any) -> NDArray[Any] | None:
     return None if ids is None else as_array(ids)
 
 
-def _from_arrays(given: Mapping[str, Any], index: int) -> CapturedLayer:
-    missing = [name for name in _REQUIRED if name not in given]
+def _from_arrays(mapping: Mapping[str, Any], index: int) -> CapturedLayer:
+    missing = [name for name in _REQUIRED if name not in mapping]
     if missing:
-        got = Got(f"keys {sorted(map(str, given))}")
+        got = Got(f"keys {sorted(map(str, mapping))}")
         contract = "mappings with queries, keys and values"
         fail("layers", contract, got)
-    arrays = {name: as_array(given[name]) for name in _REQUIRED}
+    arrays = {name: as_array(mapping[name]) for name in _REQUIRED}
     shape = arrays["keys"].shape
     if len(shape) != 4:
         contract = "arrays of shape (sequences, heads, tokens, width)"
         fail("layers", contract, Got(shape))
     arrays |= {
-        name: as_array(given[name]) for name in _OPTIONAL if given.get(name) is not None
+        name: as_array(mapping[name])
+        for name in _OPTIONAL
+        if mapping.get(name) is not None
     }
     unknown: Any = None
-    mask = given.get("mask")
+    mask = mapping.get("mask")
     return CapturedLayer(
-        name=str(given.get("name", f"layer {index}")),
-        layer=check_count("layer", given.get("layer", index), minimum=0),
+        name=str(mapping.get("name", f"layer {index}")),
+        layer=check_count("layer", mapping.get("layer", index), minimum=0),
         mask=np.ones((shape[0], shape[2]), bool) if mask is None else as_array(mask),
-        is_causal=_flag(given.get("is_causal")),
-        scale=_scale(given.get("scale"), shape[-1]),
+        is_causal=_flag(mapping.get("is_causal")),
+        scale=_scale(mapping.get("scale"), shape[-1]),
         **dict.fromkeys(("weights", *_OPTIONAL), unknown) | arrays,
     )
 
@@ -395,47 +397,47 @@ def _layer(cache: Mapping[str, Any], number: int) -> dict[str, Any]:
     if cosines is not None and sines is not None and not is_rotated:
         queries, keys = (_rotated(x, cosines, sines) for x in (queries, keys))
     n_heads, n_tokens = queries.shape[2], queries.shape[1]
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         name: np.swapaxes(np.repeat(array, n_heads // array.shape[2], axis=2), 1, 2)
         for name, array in (("queries", queries), ("keys", keys), ("values", values))
     }
-    found |= {"layer": number, "name": f"blocks.{number}.attn"}
+    fields |= {"layer": number, "name": f"blocks.{number}.attn"}
     # Version 4 caches the input of the attention; the norm before it, which encoders
     # have behind it, is all that others cache.
-    found["tokens"] = read("attn.hook_in", "ln1.hook_normalized", "hook_resid_pre")
+    fields["tokens"] = read("attn.hook_in", "ln1.hook_normalized", "hook_resid_pre")
     # The probes warn if these are not the softmax attention of the arrays above.
     outputs = read("attn.hook_z")
     if outputs is not None and outputs.ndim == 4:
-        found["outputs"] = np.swapaxes(outputs, 1, 2)
+        fields["outputs"] = np.swapaxes(outputs, 1, 2)
     pattern = read("attn.hook_pattern")
     if pattern is not None:
         hidden = ~np.tri(n_tokens, dtype=bool)
-        found["is_causal"] = n_tokens > 1 and not pattern[..., hidden].any()
+        fields["is_causal"] = n_tokens > 1 and not pattern[..., hidden].any()
     model = getattr(cache, "model", None)
     if model is not None:
         of_model = _of_model(model, number, n_heads, queries.shape[3])
-        found |= {name: x for name, x in of_model.items() if x is not None}
+        fields |= {name: x for name, x in of_model.items() if x is not None}
     if pattern is not None:
-        _check_pattern(found, pattern[0], number)
-    return found
+        _check_pattern(fields, pattern[0], number)
+    return fields
 
 
 def _of_model(model: Any, number: int, n_heads: int, width: int) -> dict[str, Any]:
     """Return matrices, scale and direction of one block; None where it is not known."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     # Theirs are (heads, d_model, width), and (heads, width, d_model) for outputs.
     for name, theirs in _MATRICES_OF_CACHE.items():
         matrix = as_array(getattr(model, theirs)[number])
         repeated = np.repeat(matrix, n_heads // len(matrix), axis=0)
-        found[name] = np.swapaxes(repeated, 1, 2)
+        fields[name] = np.swapaxes(repeated, 1, 2)
     # The configuration has -1 where scores are divided by the root of the width.
     divisor = float(getattr(model.cfg, "attn_scale", -1.0) or -1.0)
     if not getattr(model.cfg, "use_attn_scale", True):
         divisor = 1.0
-    found["scale"] = 1 / (divisor if divisor > 0 else width**0.5)
+    fields["scale"] = 1 / (divisor if divisor > 0 else width**0.5)
     direction = getattr(model.cfg, "attention_dir", None)
-    found["is_causal"] = direction == "causal" if direction else None
-    return found
+    fields["is_causal"] = direction == "causal" if direction else None
+    return fields
 
 
 def _check_pattern(
@@ -449,12 +451,12 @@ def _check_pattern(
     queries, keys = (layer[name][0].astype(np.float64) for name in ("queries", "keys"))
     scale = layer.get("scale", queries.shape[-1] ** -0.5)
     scores = scale * queries @ np.swapaxes(keys, -1, -2)
-    seen = pattern > _TINY
-    gaps = np.log(np.where(seen, pattern, 1.0)) - scores
-    low = np.min(gaps, axis=-1, where=seen, initial=np.inf)
-    high = np.max(gaps, axis=-1, where=seen, initial=-np.inf)
-    size = 1.0 + np.max(np.abs(scores), where=seen, initial=0.0)
-    if np.max(high - low, where=seen.any(axis=-1), initial=0.0) > _AGREEMENT * size:
+    counted = pattern > _TINY
+    gaps = np.log(np.where(counted, pattern, 1.0)) - scores
+    low = np.min(gaps, axis=-1, where=counted, initial=np.inf)
+    high = np.max(gaps, axis=-1, where=counted, initial=-np.inf)
+    size = 1.0 + np.max(np.abs(scores), where=counted, initial=0.0)
+    if np.max(high - low, where=counted.any(axis=-1), initial=0.0) > _AGREEMENT * size:
         got = Got(f"block {number}, whose pattern is not softmax of hook_q · hook_k")
         contract = "a cache of queries and keys as they attend"
         hint = "Rotary positions may not be in it: give arrays to Capture.of_arrays."
@@ -472,7 +474,7 @@ def _rotated(
     """
     n_angles = cosines.shape[-1]
     half = n_angles // 2
-    turned, rest = heads[..., :n_angles], heads[..., n_angles:]
+    turned, unturned = heads[..., :n_angles], heads[..., n_angles:]
     first, second = slice(0, half), slice(half, None)
     if not np.array_equal(cosines[..., first], cosines[..., second]):
         first, second = slice(0, None, 2), slice(1, None, 2)
@@ -480,4 +482,4 @@ def _rotated(
     crossed[..., first] = -turned[..., second]
     crossed[..., second] = turned[..., first]
     angles = (cosines[..., None, :], sines[..., None, :])
-    return np.concatenate([turned * angles[0] + crossed * angles[1], rest], axis=-1)
+    return np.concatenate([turned * angles[0] + crossed * angles[1], unturned], axis=-1)

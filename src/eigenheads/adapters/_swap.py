@@ -117,8 +117,8 @@ def swap_attention(
         name, value = next(iter(options.items()))
         fail(name, "left out for to='original'", value, error=TypeError)
     hint = "Layers to build a model from are in eigenheads.nn."
-    found = find_attention_layers(model, hint=hint)
-    apply_variants(model, dict.fromkeys(_choose(found, layers), variant))
+    present = find_attention_layers(model, hint=hint)
+    apply_variants(model, dict.fromkeys(_choose(present, layers), variant))
     if variant is not None and not variant.is_identity and not model.training:
         warnings.warn(
             f"swap_attention: the weights were not trained for attention {to!r}, and "
@@ -130,14 +130,14 @@ def swap_attention(
     return model
 
 
-def apply_variants(model: nn.Module, wanted: Wanted) -> None:
+def apply_variants(model: nn.Module, swaps: Wanted) -> None:
     """Check all layers, then swap them; None restores the original attention."""
     # First check everything, then change: a refusal leaves the model as it was.
-    families = list(dict.fromkeys(layer.family for layer in wanted))
+    families = list(dict.fromkeys(layer.family for layer in swaps))
     for family in families:
-        own = {x: variant for x, variant in wanted.items() if x.family is family}
-        family.check_swap(model, own)
-    for layer, variant in wanted.items():
+        of_family = {x: variant for x, variant in swaps.items() if x.family is family}
+        family.check_swap(model, of_family)
+    for layer, variant in swaps.items():
         if variant is None:
             layer.family.restore(layer)
         else:
@@ -147,18 +147,18 @@ def apply_variants(model: nn.Module, wanted: Wanted) -> None:
     remove_screens(model)
 
 
-def _choose(found: list[AttentionLayer], layers: Layers) -> list[AttentionLayer]:
+def _choose(present: list[AttentionLayer], layers: Layers) -> list[AttentionLayer]:
     """Return the layers with these indices or names."""
-    wanted = [layers] if isinstance(layers, int | str) else layers
-    if wanted is None or not isinstance(wanted, Sequence):
-        return select_layers(found, wanted)
-    names = {layer.name: layer.index for layer in found}
+    choice = [layers] if isinstance(layers, int | str) else layers
+    if choice is None or not isinstance(choice, Sequence):
+        return select_layers(present, choice)
+    names = {layer.name: layer.index for layer in present}
     indices = []
-    for one in wanted:
-        if isinstance(one, str):
-            check_choice("layers", one, names)
-        indices.append(names[one] if isinstance(one, str) else one)
-    return select_layers(found, indices)
+    for item in choice:
+        if isinstance(item, str):
+            check_choice("layers", item, names)
+        indices.append(names[item] if isinstance(item, str) else item)
+    return select_layers(present, indices)
 
 
 @dataclass(frozen=True)
@@ -195,8 +195,8 @@ class AttentionSummary(tuple[LayerAttention, ...]):
         rows = [heads, *(tuple(str(getattr(r, h)) for h in heads) for r in self)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(heads))]
         lines = []
-        for layer, *rest in rows:
-            cells = zip(rest, widths[1:], strict=True)
+        for layer, *cells_of_row in rows:
+            cells = zip(cells_of_row, widths[1:], strict=True)
             padded = (cell.ljust(width) for cell, width in cells)
             lines.append("  ".join((layer.rjust(widths[0]), *padded)).rstrip())
         return "\n".join(lines)
@@ -223,8 +223,8 @@ def attention_summary(model: nn.Module) -> AttentionSummary:
     layer  name  family  attention  queries  options
         0        torch   original   own
     """
-    found = find_attention_layers(model)
-    return AttentionSummary(map(_row, found))
+    present = find_attention_layers(model)
+    return AttentionSummary(map(_row, present))
 
 
 def _row(layer: AttentionLayer) -> LayerAttention:
@@ -235,8 +235,8 @@ def _row(layer: AttentionLayer) -> LayerAttention:
     if not isinstance(state, SwapState):
         if is_unrestored(layer.module):
             return LayerAttention(*place, "not restored", "", f"load with {SWAPPED}")
-        own = "own" if layer.family.name != "eigenheads" else "as built"
-        return LayerAttention(*place, "original", own, "")
+        attention = "own" if layer.family.name != "eigenheads" else "as built"
+        return LayerAttention(*place, "original", attention, "")
     variant = state.variant
     return LayerAttention(*place, variant.to, variant.queries_used, variant.settings())
 
@@ -278,13 +278,13 @@ def watch_attention(model: nn.Module) -> Iterator[dict[str, PursuitDiagnostics]]
         got = Got(f"{type(model).__name__} without")
         hint = "Call `swap_attention` first."
         fail("model", contract, got, hint=hint)
-    seen: dict[str, PursuitDiagnostics] = {}
+    last_calls: dict[str, PursuitDiagnostics] = {}
     for state in states.values():
         state.is_watched, state.last = True, None
     try:
-        yield seen
+        yield last_calls
     finally:
         for name, state in states.items():
             if state.last is not None:
-                seen[name] = state.last
+                last_calls[name] = state.last
             state.is_watched, state.last = False, None

@@ -142,13 +142,13 @@ class TimmFamily(AbstractFamily):
         """Return the projections to queries, keys and values."""
         return _fused_projections(module)
 
-    def check_swap(self, model: nn.Module, wanted: Wanted) -> None:
+    def check_swap(self, model: nn.Module, swaps: Wanted) -> None:
         """Raise if a module computes more than its layout shows.
 
         Relative positions, rotations or gates would be lost silently. So each module is
         run on a few random tokens, and has to agree with plain attention.
         """
-        for layer, variant in wanted.items():
+        for layer, variant in swaps.items():
             if variant is None or isinstance(layer.module, SwappedModule):
                 continue
             reason = _reason_against_swap(layer.module)
@@ -189,8 +189,8 @@ def _check_output(module: Any, call: AttentionCall, result: object) -> None:
 
 def _reason_against_swap(module: Any) -> str:
     """Return why a module cannot be swapped, or an empty text."""
-    _, *others = inspect.signature(module.forward).parameters
-    unknown = [name for name in others if name not in ("attn_mask", "is_causal")]
+    _, *arguments = inspect.signature(module.forward).parameters
+    unknown = [name for name in arguments if name not in ("attn_mask", "is_causal")]
     if unknown:
         return f"a forward that takes {', '.join(unknown)}"
     if not isinstance(getattr(module, "scale", 1.0), Real):
@@ -260,9 +260,9 @@ class EigenheadsFamily(AbstractFamily):
         """Return the projections to queries, keys and values."""
         return _fused_projections(module)
 
-    def check_swap(self, model: nn.Module, wanted: Wanted) -> None:
+    def check_swap(self, model: nn.Module, swaps: Wanted) -> None:
         """Raise: these layers are made with their attention."""
-        for layer in wanted:
+        for layer in swaps:
             contract = "without layers of eigenheads.nn among those to swap"
             got = Got(f"{layer.name or 'the model'} ({type(layer.module).__name__})")
             hint = "Make another layer and load its state dict; their names agree."

@@ -53,10 +53,10 @@ class AbstractVariant(ABC):
     @classmethod
     def read(cls, options: Mapping[str, Any]) -> Self:
         """Return the variant with these options, or raise and list the known ones."""
-        known = [entry.name for entry in fields(cls)]
+        names = [entry.name for entry in fields(cls)]
         for name in options:
-            if name not in known:
-                listed = ", ".join(known) or "none"
+            if name not in names:
+                listed = ", ".join(names) or "none"
                 contract = f"an option of to={cls.to!r} ({listed})"
                 fail(name, contract, options[name], error=TypeError)
         return cls(**options)
@@ -131,18 +131,18 @@ class PursuitVariant(AbstractVariant):
             _refuse_cross(call, "rpc with queries='keys'")
         # The pursuit cleans the keys of all tokens, so it needs a mask row per key.
         call = with_key_rows(call)
-        own = call.queries if self.queries == "own" else None
-        check_head_tensors(call.keys, call.values, own)
+        moving = call.queries if self.queries == "own" else None
+        check_head_tensors(call.keys, call.values, moving)
         if self.query_steps == "every" and call.n_queries != call.n_keys:
             contract = "as many as the keys for query_steps='every'"
             got = Got(f"{call.n_queries} queries and {call.n_keys} keys")
             hint = "Queries of cached tokens are unknown; pass `use_cache=False`."
             fail("queries", contract, got, hint=hint)
         visibility, state = visibility_of(call), swap_state(module)
-        found = pursue(
+        pursuit = pursue(
             call.keys,
             call.values,
-            own,
+            moving,
             settings=self._pursuit,
             visibility=visibility,
             scale=call.scale,
@@ -150,16 +150,16 @@ class PursuitVariant(AbstractVariant):
             dropout=call.dropout,
             recompute=self.recompute,
         )
-        if found.diagnostics is not None:
-            state.add(found.diagnostics, call, module.training)
+        if pursuit.diagnostics is not None:
+            state.add(pursuit.diagnostics, call, module.training)
         # With cached keys only the last rows are needed.
         last = slice(-call.n_queries, None)
         weights = None
         if call.wants_weights:
-            queries = (found.cleaned if own is None else own)[..., last, :]
-            weights = visibility.weights(queries, found.cleaned, scale=call.scale)
+            queries = (pursuit.cleaned if moving is None else moving)[..., last, :]
+            weights = visibility.weights(queries, pursuit.cleaned, scale=call.scale)
             weights = weights.to(call.values.dtype)
-        return found.output[..., last, :], weights
+        return pursuit.output[..., last, :], weights
 
 
 @final
@@ -280,12 +280,12 @@ class SwapState:
         return (training and self.monitor.wants()) or self.is_watched
 
     def add(
-        self, found: PursuitDiagnostics, call: AttentionCall, training: bool
+        self, diagnostics: PursuitDiagnostics, call: AttentionCall, training: bool
     ) -> None:
         """Add a measured call; in training, warn if it shows a failure."""
-        self.last = found
+        self.last = diagnostics
         if training:
-            self.monitor.add(found, n_tokens=call.n_keys)
+            self.monitor.add(diagnostics, n_tokens=call.n_keys)
 
 
 def swap_state(module: nn.Module) -> SwapState:
@@ -379,5 +379,5 @@ def _swapped_class(original: Any, mixin: Any) -> Any:
 
 
 def _new_swapped(original: Any, mixin: Any) -> Any:
-    made = _swapped_class(original, mixin)
-    return made.__new__(made)
+    swapped = _swapped_class(original, mixin)
+    return swapped.__new__(swapped)

@@ -44,8 +44,8 @@ class NotInstalled(UsageError, RuntimeError):
     """Error: a command belongs to a package that is not installed."""
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
         print(__version__)
         raise typer.Exit
 

@@ -94,7 +94,7 @@ def probe_command(
         check_count("--jobs", jobs)
     loaded = load_model(model, data=data, max_length=max_length)
     with interrupted_between_blocks():
-        found = probe_model(
+        probe = probe_model(
             loaded.model,
             loaded.batch,
             layers=chosen,
@@ -108,8 +108,8 @@ def probe_command(
             seed=seed,
             progress=True,
         )
-    print_probe(found, title=loaded.about)
-    say(f"Page: {write_probe(found, out, title=loaded.about)}")
+    print_probe(probe, title=loaded.about)
+    say(f"Page: {write_probe(probe, out, title=loaded.about)}")
     return EXIT_OK
 
 
@@ -204,7 +204,7 @@ def robustness_command(
     from eigenheads.cli._sources import evaluate_source
 
     with interrupted_between_blocks():
-        found = evaluate_source(
+        result = evaluate_source(
             source,
             attacks=attacks,
             budgets=budgets,
@@ -217,14 +217,14 @@ def robustness_command(
             seed=seed,
             progress=sys.stderr.isatty(),
         )
-    say(found)
-    say(f"95 % intervals: {found.interval}. Budgets of attacks are in 1/255.")
+    say(result)
+    say(f"95 % intervals: {result.interval}. Budgets of attacks are in 1/255.")
     svg = render_svg(
-        lambda figure: draw_robustness(figure, found.rows),
-        size=robustness_size(found.rows),
+        lambda figure: draw_robustness(figure, result.rows),
+        size=robustness_size(result.rows),
     )
     for suffix in (".csv", ".json"):
-        say(f"Table: {found.save(out / f'robustness{suffix}')}")
+        say(f"Table: {result.save(out / f'robustness{suffix}')}")
     (out / "robustness.svg").write_bytes(svg)
     say(f"Figure: {out / 'robustness.svg'}")
     return EXIT_OK

@@ -47,9 +47,9 @@ def call_source(source: str, *, name: str) -> Any:
         fail(name, "module:callable", got, hint=hint)
 
     with _current_folder():
-        made = _find(source, refuse)
+        function = _find(source, refuse)
         try:
-            return made()
+            return function()
         except (Exception, SystemExit) as error:
             refuse(_describe_error(error))
 
@@ -59,7 +59,7 @@ def _find(source: str, refuse: Callable[..., NoReturn]) -> Callable[[], Any]:
     if not (module and name):
         refuse("", "mymodels:trained means function `trained` in mymodels.py.")
     try:
-        found = getattr(importlib.import_module(module), name, None)
+        attribute = getattr(importlib.import_module(module), name, None)
     except ModuleNotFoundError as error:
         # Either this module or a package above it is missing. Otherwise the missing
         # module is one that the user's code imports.
@@ -68,11 +68,11 @@ def _find(source: str, refuse: Callable[..., NoReturn]) -> Callable[[], Any]:
         refuse(_describe_error(error))
     except (Exception, SystemExit) as error:
         refuse(_describe_error(error))
-    if found is None:
+    if attribute is None:
         refuse(f", and {module} has no {name!r}")
-    if not callable(found):
-        refuse(f", whose type is {type(found).__name__}")
-    return found
+    if not callable(attribute):
+        refuse(f", whose type is {type(attribute).__name__}")
+    return attribute
 
 
 def _describe_error(error: BaseException) -> str:
@@ -88,12 +88,12 @@ def _describe_error(error: BaseException) -> str:
         and "importlib" not in frame.filename
     ]
     # Code in the current folder is preferred to libraries that it calls.
-    own = [
+    ours = [
         frame
         for frame in theirs
         if Path.cwd() in Path(frame.filename).resolve().parents
     ]
-    last = (own or theirs)[-1:]
+    last = (ours or theirs)[-1:]
     where = "".join(f" ({Path(at.filename).name}, line {at.lineno})" for at in last)
     return f", which raised {type(error).__name__}: {said}{where}"
 
@@ -146,12 +146,12 @@ def load_model(
 def _from_callable(spec: str) -> "LoadedModel":
     from eigenheads.adapters._load import LoadedModel
 
-    made = call_source(spec, name="MODEL")
-    if not isinstance(made, tuple) or len(made) != 2:
-        got = Got(f"{spec!r}, which returned {type(made).__name__}")
+    pair = call_source(spec, name="MODEL")
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        got = Got(f"{spec!r}, which returned {type(pair).__name__}")
         contract = "a callable that returns (model, batch)"
         fail("MODEL", contract, got)
-    return LoadedModel(made[0], made[1], f"{spec}: {type(made[0]).__name__}")
+    return LoadedModel(pair[0], pair[1], f"{spec}: {type(pair[0]).__name__}")
 
 
 def parse_layers(text: str | None) -> list[int] | None:
@@ -228,15 +228,17 @@ def evaluate_source(
     }
     last = {name: value for name, value in given_here.items() if value is not None}
     check_options(last)
-    given = call_source(source, name="MODEL")
-    if not isinstance(given, tuple) or len(given) not in (2, 3):
+    returned = call_source(source, name="MODEL")
+    if not isinstance(returned, tuple) or len(returned) not in (2, 3):
         contract = "a callable that returns (models, data) or (models, data, options)"
-        got = Got(f"{source!r}, which returned {type(given).__name__}")
+        got = Got(f"{source!r}, which returned {type(returned).__name__}")
         fail("MODEL", contract, got)
-    models, data, own = given if len(given) == 3 else (*given, {})
-    if not isinstance(own, Mapping):
-        fail("options", "a mapping", own)
-    return evaluate_robustness(models, data, **{"progress": progress, **own, **last})
+    models, data, own_options = returned if len(returned) == 3 else (*returned, {})
+    if not isinstance(own_options, Mapping):
+        fail("options", "a mapping", own_options)
+    return evaluate_robustness(
+        models, data, **{"progress": progress, **own_options, **last}
+    )
 
 
 def _given(text: str | None) -> list[str] | None:

@@ -181,8 +181,8 @@ class BagLaw:
         if self.law == "both":
             # Given A, the token B is one of the others; pairs of one token are rare.
             ratios = [_mean_ratio(_shift_ratio(x[..., i], _BOTH)) for i in (0, 1)]
-            other = logsumexp([*ratios, np.zeros(len(x))], axis=0) - np.log(3)
-            return np.asarray(expit(ratios[0] + ratios[1] - other))
+            neither = logsumexp([*ratios, np.zeros(len(x))], axis=0) - np.log(3)
+            return np.asarray(expit(ratios[0] + ratios[1] - neither))
         if self.law == "xor":
             return np.asarray(expit(_xor_ratio(x)))
         return np.asarray(expit(_mean_ratio(self._token_ratio(x))))
@@ -192,8 +192,8 @@ class BagLaw:
         if self.law == "witness":
             return _shift_ratio(x[..., 0], _WITNESS)
         if self.law == "two kinds":
-            both = [_shift_ratio(x[..., 0], sign * _TWO_KINDS) for sign in (-1, 1)]
-            return np.asarray(logsumexp(both, axis=0) - np.log(2))
+            ratios = [_shift_ratio(x[..., 0], sign * _TWO_KINDS) for sign in (-1, 1)]
+            return np.asarray(logsumexp(ratios, axis=0) - np.log(2))
         radius = np.hypot(x[..., 0], x[..., 1])
         bessel = np.log(i0e(_RING * radius)) + _RING * radius
         return np.asarray(bessel - _RING**2 / 2)

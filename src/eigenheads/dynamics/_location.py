@@ -489,6 +489,6 @@ def frame_coordinates(row: FloatArray) -> FloatArray:
     v_left = max(0.0, 1 - theta**2 - nu**2)
     cross = (rho - kappa * theta - eta * nu) / k_left if k_left > 0 else 0.0
     cross = math.copysign(min(abs(cross), math.sqrt(v_left)), cross)
-    rest = math.sqrt(max(0.0, v_left - cross**2))
-    vectors = np.array([[kappa, eta, k_left, 0.0], [theta, nu, cross, rest]])
+    outside = math.sqrt(max(0.0, v_left - cross**2))
+    vectors = np.array([[kappa, eta, k_left, 0.0], [theta, nu, cross, outside]])
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -196,7 +196,7 @@ def simulate_pca(
     far = _far(directions, problem)
     return run_blocks(
         pca_block,
-        [(one, _factor(law, problem, method)) for one in directions],
+        [(direction, _factor(law, problem, method)) for direction in directions],
         curves=_CURVES,
         start=None,  # a record needs the loss of fresh prompts: the kernel writes it
         schedules={"step_size": schedule},

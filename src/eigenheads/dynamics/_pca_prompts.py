@@ -300,20 +300,20 @@ def exact_prompt(
     g_g = weight**2 * (u[0] * (u[0] * t_t + 2.0 * t[0] * t_u) + t_u * t_u)
     # The gradient is a third combination of tokens. It is known along q, along c and
     # along v; what is left of its weights meets a fresh vector.
-    rest = math.sqrt(max(g_g - g_c * g_c, 0.0))
+    outside = math.sqrt(max(g_g - g_c * g_c, 0.0))
     draw_off(rng, basis, fresh)
     # The part of the fresh vector along v is taken off, because the products with v
     # were drawn before.
     along = 0.0
     if sigma > 0.0:
-        along = (g_eta - c_eta * g_c - rest * dot(fresh, v)) / sigma**2
+        along = (g_eta - c_eta * g_c - outside * dot(fresh, v)) / sigma**2
     g_u = 2.0 * weight * u[0] * t_u
     for index in range(size):
         gradient[index] += (
             g_u * unit[index]
             + g_c * zeta[index]
             + along * v[index]
-            + rest * fresh[index]
+            + outside * fresh[index]
         )
     return dot(e, e)
 
@@ -469,7 +469,7 @@ def _draw_combinations(
     first_c = (1.0 - p[0]) * inverse
     rest_t = math.sqrt(max(dot(t, t) - t_c * t_c, 0.0))
     cross = (t[0] - t_c * first_c) / rest_t if rest_t > 0.0 else 0.0
-    rest = math.sqrt(max(1.0 - first_c * first_c - cross * cross, 0.0))
+    outside = math.sqrt(max(1.0 - first_c * first_c - cross * cross, 0.0))
     draw_off(rng, basis, combined)
     draw_off(rng, basis, first)
     along_t, along_first, scale = 0.0, 0.0, 0.0
@@ -483,7 +483,7 @@ def _draw_combinations(
         one, two = combined[index], first[index]
         combined[index] = t_c * zeta[index] + along_t * v[index] + rest_t * one
         first[index] = first_c * zeta[index] + along_first * v[index]
-        first[index] += cross * one + rest * two
+        first[index] += cross * one + outside * two
 
 
 @njit(fastmath=REORDER)

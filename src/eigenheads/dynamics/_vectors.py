@@ -193,5 +193,5 @@ def residual_length(residual: Any, whole: float) -> float:
 
     ``whole`` is the squared length before; a share of 1e-24 of it counts as nothing.
     """
-    left = dot(residual, residual)
-    return math.sqrt(left) if left > 1e-24 * whole else 0.0
+    squared = dot(residual, residual)
+    return math.sqrt(squared) if squared > 1e-24 * whole else 0.0

@@ -258,27 +258,28 @@ class AttentionPCA(PrincipalCoordinates):
         rank = int(self.n_components) if share is None else min(_FIRST_RANK, most)
         start = random.standard_normal((d, rank))
         while True:
-            found = self._training().fit(source, start, random)
-            reached = np.cumsum(found.variances) >= (share or 0.0) * total
+            span = self._training().fit(source, start, random)
+            reached = np.cumsum(span.variances) >= (share or 0.0) * total
             if share is None or reached.any() or rank == most:
                 break
             rank = min(2 * rank, most)
-            fresh = random.standard_normal((d, rank - found.directions.shape[1]))
-            start = np.concatenate([found.directions, fresh / math.sqrt(d)], axis=1)
+            fresh = random.standard_normal((d, rank - span.directions.shape[1]))
+            start = np.concatenate([span.directions, fresh / math.sqrt(d)], axis=1)
         if share is not None:
-            kept = int(np.argmax(reached)) + 1 if reached.any() else rank
-            found = found._replace(
-                directions=found.directions[:, :kept], variances=found.variances[:kept]
+            n_kept = int(np.argmax(reached)) + 1 if reached.any() else rank
+            span = span._replace(
+                directions=span.directions[:, :n_kept],
+                variances=span.variances[:n_kept],
             )
-        self.n_iter_ = found.n_iter
-        if not found.converged:
+        self.n_iter_ = span.n_iter
+        if not span.converged:
             warnings.warn(
-                f"AttentionPCA: training stopped after {found.n_iter} iterations "
+                f"AttentionPCA: training stopped after {span.n_iter} iterations "
                 "without converging. Raise `max_iter` or `tol`.",
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        self._keep(found, source.moments, source.dtype)
+        self._keep(span, source.moments, source.dtype)
         return self
 
     def _is_share(self) -> bool:
@@ -385,10 +386,10 @@ class AttentionPCA(PrincipalCoordinates):
         moments, times = memory.covariance_with(rows, weights)
         iterations = min(int(self.max_iter), _STREAM_ITERATIONS)
         start = self._directions
-        found = self._training().descend(
+        span = self._training().descend(
             times, start, moments, rows.dtype, moments.n, max_iter=iterations
         )
-        self._keep(found, moments, rows.dtype)
+        self._keep(span, moments, rows.dtype)
 
     def _train_on(self, rows: Rows) -> None:
         moments = self._moments.merged(moments_of(rows, int(self.batch_size)))
@@ -399,29 +400,29 @@ class AttentionPCA(PrincipalCoordinates):
         memory = StreamMemory(self._moments, self._directions, self._variances)
         times = memory.covariance_with(rows)[1]
         average = self._trained.average
-        found = self._training().descend(
+        span = self._training().descend(
             times, average, moments, rows.dtype, moments.n, max_iter=1
         )
         trained = self._trained
-        self._keep(found, moments, rows.dtype)
+        self._keep(span, moments, rows.dtype)
         self._trained = trained
 
     def _keep(
-        self, found: PrincipalSpan, moments: RowMoments, dtype: np.dtype[Any]
+        self, span: PrincipalSpan, moments: RowMoments, dtype: np.dtype[Any]
     ) -> None:
-        if not (np.isfinite(found.variances).all() and math.isfinite(moments.squares)):
+        if not (np.isfinite(span.variances).all() and math.isfinite(moments.squares)):
             got = Got(f"numbers whose variance overflows in {dtype}")
             contract = "numbers whose squares are finite"
             fail("X", contract, got, hint="Rescale X.")
-        self._moments, self._variances = moments, found.variances
-        self._directions = _signed(found.directions)
+        self._moments, self._variances = moments, span.variances
+        self._directions = _signed(span.directions)
         self._trained = TrainedHead(self._directions, self._directions, 0)
         unbiased = moments.n / max(moments.n - 1, 1)
         total = moments.squares / moments.n
         self.components_ = np.ascontiguousarray(self._directions.T, dtype=dtype)
         self.n_components_ = len(self.components_)
-        self.explained_variance_ = (unbiased * found.variances).astype(dtype)
-        share = found.variances / total if total > 0 else 0 * found.variances
+        self.explained_variance_ = (unbiased * span.variances).astype(dtype)
+        share = span.variances / total if total > 0 else 0 * span.variances
         self.explained_variance_ratio_ = share.astype(dtype)
         self.total_variance_ = unbiased * total
         self.mean_ = moments.mean.astype(dtype)

@@ -141,10 +141,10 @@ def moments_of(rows: Rows, block_size: int) -> RowMoments:
         weights = ones[: len(block)] / rows.dtype.type(len(block))
         rough = weights @ block
         centred = block - rough
-        rest = (weights @ centred).astype(np.float64)
-        squares = float(np.vdot(centred, centred)) - len(block) * float(rest @ rest)
+        shift = (weights @ centred).astype(np.float64)
+        squares = float(np.vdot(centred, centred)) - len(block) * float(shift @ shift)
         here = RowMoments(
-            len(block), rough.astype(np.float64) + rest, max(squares, 0.0)
+            len(block), rough.astype(np.float64) + shift, max(squares, 0.0)
         )
         moments = moments.merged(here)
     return moments
@@ -264,8 +264,10 @@ class WeightedRows:
             product = np.asarray(rows @ vectors.astype(rows.dtype), dtype=np.float64)
             product = weights * (product - shift @ vectors)
             back = np.asarray(rows.T @ product.astype(rows.dtype), dtype=np.float64)
-            found: FloatArray = (back - np.outer(shift, product.sum(axis=0))) / self.n
-            return found
+            covariance: FloatArray = (
+                back - np.outer(shift, product.sum(axis=0))
+            ) / self.n
+            return covariance
 
         return times
 
@@ -320,8 +322,8 @@ class StreamedRows:
         """
         size = max(self._largest, self._block_size)
         if size < self.n:
-            some = RowsInMemory(self._some(size / self.n, random), self._block_size)
-            yield from some.growing(random)
+            sample = RowsInMemory(self._some(size / self.n, random), self._block_size)
+            yield from sample.growing(random)
         yield self.n, self.covariance()
 
     def _blocks(self) -> Iterator[Rows]:
@@ -329,10 +331,10 @@ class StreamedRows:
             yield from blocks_of(part, self._block_size)
 
     def _some(self, share: float, random: np.random.RandomState) -> Rows:
-        taken, seen = [], 0
+        taken, n_read = [], 0
         for part in self.parts():
-            count = int(share * (seen + len(part))) - int(share * seen)
-            seen += len(part)
+            count = int(share * (n_read + len(part))) - int(share * n_read)
+            n_read += len(part)
             taken.append(part[np.sort(random.permutation(len(part))[:count])])
         return np.concatenate(taken)
 
@@ -370,9 +372,11 @@ class StreamMemory(NamedTuple):
 
         def times(vectors: FloatArray) -> FloatArray:
             along = excess[:, None] * (self.directions.T @ vectors)
-            kept = self.directions @ along + elsewhere * vectors
+            remembered = self.directions @ along + elsewhere * vectors
             moved = np.outer(shift, shift @ vectors)
-            total: FloatArray = past * kept + now * (fresh(vectors) + past * moved)
+            total: FloatArray = past * remembered + now * (
+                fresh(vectors) + past * moved
+            )
             return total
 
         return moments, times

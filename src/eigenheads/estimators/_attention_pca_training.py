@@ -111,10 +111,10 @@ def descend_risk(
         # is the better estimate.
         span, mixing = np.linalg.qr(head.decoder)
         image = covariance_times(span)
-        found = _rotated(span, image, iteration)
-        report(iteration, found.variances, found.residuals)
-        if np.all(found.residuals <= tolerances(found.variances)):
-            return found._replace(converged=True)
+        rotated = _rotated(span, image, iteration)
+        report(iteration, rotated.variances, rotated.residuals)
+        if np.all(rotated.residuals <= tolerances(rotated.variances)):
+            return rotated._replace(converged=True)
         # The risk of a whitened head is tr Σ minus this sum.
         value = float(head.lengths.sum())
         new = _step(head, image @ mixing)
@@ -128,7 +128,7 @@ def descend_risk(
             point = new + (age - 1) / later * (new - older)
             age = later
         previous, best = new, value
-    return found
+    return rotated
 
 
 def whitened_head(
@@ -229,7 +229,7 @@ def train_on_prompts(
 def _start(
     times: CovarianceProduct, encoder: FloatArray, rounding: float
 ) -> FloatArray:
-    found = descend_risk(
+    descended = descend_risk(
         times,
         encoder,
         tolerances=lambda variances: 0.1 * variances,
@@ -237,7 +237,7 @@ def _start(
         rounding=rounding,
         report=lambda *_: None,
     ).directions
-    return whitened_head(found, times(found), rounding).encoder
+    return whitened_head(descended, times(descended), rounding).encoder
 
 
 @dataclass(frozen=True)
@@ -259,9 +259,9 @@ class PcaTraining:
             return self._on_finite_prompts(source, start, random)
         # Prompts grow from some rows to all: early iterations need few rows.
         for n, times in source.growing(random):
-            found = self.descend(times, start, source.moments, source.dtype, n)
-            start = found.directions
-        return found
+            descended = self.descend(times, start, source.moments, source.dtype, n)
+            start = descended.directions
+        return descended
 
     def descend(
         self,
@@ -324,7 +324,7 @@ class PcaTraining:
                 converged = True
                 break
         # One exact iteration orders the directions and measures their variances.
-        found = self.descend(
+        descended = self.descend(
             source.covariance(),
             state.average,
             source.moments,
@@ -332,7 +332,7 @@ class PcaTraining:
             source.n,
             max_iter=1,
         )
-        return found._replace(n_iter=epoch, converged=converged)
+        return descended._replace(n_iter=epoch, converged=converged)
 
     def prompts(self, rows: Rows, order: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
         """Yield batches (n_prompts, n_tokens, d) of whole prompts."""

@@ -81,12 +81,12 @@ def is_stream(X: Any, y: Any) -> bool:
 
 def start_stream(X: Any) -> Iterator[Any]:
     """Return an iterator over the batches of a callable or an iterable, or raise."""
-    given = X() if callable(X) else X
-    if not isinstance(given, Iterable):
+    batches = X() if callable(X) else X
+    if not isinstance(batches, Iterable):
         contract = "batches, or a function that returns an iterator over them"
-        got = Got(f"a function that returned {shown(given)}")
+        got = Got(f"a function that returned {shown(batches)}")
         fail("X", contract, got, error=TypeError)
-    return iter(given)
+    return iter(batches)
 
 
 def read_stream(X: Any) -> Iterator[Batch]:
@@ -131,8 +131,8 @@ class RowBatches:
     def _spool(self, arrays: Iterator[Any], folder: Path) -> None:
         for index, rows in enumerate(arrays):
             self._paths.append(folder / f"{index}.safetensors")
-            given = rows.toarray() if issparse(rows) else rows
-            dense = plain_array("X", given)
+            plain = rows.toarray() if issparse(rows) else rows
+            dense = plain_array("X", plain)
             write_arrays(self._paths[-1], {"rows": dense})
 
     def __enter__(self) -> "RowBatches":

@@ -110,8 +110,8 @@ def repeated_rows(
         Source of the rounding; not used for integer weights.
     """
     count, total = int(np.count_nonzero(weights)), float(weights.sum())
-    wanted = min(max(total, count), _MOST_REPEATED * count)
-    copies = weights * (wanted / total)
+    target = min(max(total, count), _MOST_REPEATED * count)
+    copies = weights * (target / total)
     near = np.round(copies)
     if np.allclose(copies, near, rtol=1e-12, atol=1e-9):
         copies = near
@@ -134,8 +134,8 @@ def weighted_quantile(
     mass = np.cumsum(ones[order])
     goal = share * mass[-1]
     ends = np.searchsorted(mass, [goal * (1 - 1e-12), goal * (1 + 1e-12)])
-    found = values[order[np.minimum(ends, len(order) - 1)]]
-    return float(found.mean())
+    middle = values[order[np.minimum(ends, len(order) - 1)]]
+    return float(middle.mean())
 
 
 # --- Links to the documentation ------------------------------------------------------
@@ -180,9 +180,9 @@ def link_to_documentation(names: Iterable[object], address: str | None = None) -
             )
         except PackageNotFoundError:
             address = ""
-    for one in names:
-        if isinstance(one, type) and issubclass(one, BaseEstimator):
+    for item in names:
+        if isinstance(item, type) and issubclass(item, BaseEstimator):
             # scikit-learn links its own pages unless these names are set.
-            cls: Any = one
+            cls: Any = item
             cls._doc_link_module = "eigenheads" if address else ""
             cls._doc_link_template = f"{address}/{_PAGE}"

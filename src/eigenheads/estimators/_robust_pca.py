@@ -315,8 +315,8 @@ class RobustPCA(RobustCodes):
             # Many outlying rows would attract components, so the first fit is to the
             # central rows. It then decides about all.
             core = used.copy()
-            given = None if weights is None else weights[used]
-            core[used] = central_rows(data[used], given)
+            used_weights = None if weights is None else weights[used]
+            core[used] = central_rows(data[used], used_weights)
             self._pursue_all(data, core, weights)
             lengths = np.linalg.norm(self._pursue(data)[1], axis=1)
             floor = 1e-5 * float(np.median(lengths[used]))
@@ -341,21 +341,21 @@ class RobustPCA(RobustCodes):
         prepared = prepare(data, None if weights is None else weights[used])
         of_rows = self.errors == "rows"
         is_chosen = self.n_components == "auto"
-        given = None if self.sparsity == "auto" else float(self.sparsity)
-        if given is None and of_rows:
-            given = 1.0  # hidden entries of outlying rows would speak for keeping them
+        fixed = None if self.sparsity == "auto" else float(self.sparsity)
+        if fixed is None and of_rows:
+            fixed = 1.0  # hidden entries of outlying rows would speak for keeping them
         level = None if self.noise == "auto" else float(self.noise) / prepared.unit
         if level is None:
-            start = 1.0 if given is None else given
+            start = 1.0 if fixed is None else fixed
             level = estimate_noise(
                 prepared, sparsity=start, of_rows=of_rows, report=self._report
             )
             self._report(f"noise of standard deviation {level * prepared.unit:.4g}")
-        chosen = Selection(given or 1.0, None, np.empty((0, 2)))
-        if given is None or is_chosen:
+        chosen = Selection(fixed or 1.0, None, np.empty((0, 2)))
+        if fixed is None or is_chosen:
             chosen = select(
                 prepared,
-                sparsity=given,
+                sparsity=fixed,
                 noise=level,
                 of_rows=of_rows,
                 needs_rank=is_chosen,
@@ -383,24 +383,24 @@ class RobustPCA(RobustCodes):
         rank = len(sizes)
         variances = sizes**2 / max(n_rows - 1, 1e-300)
         shares = (sizes / np.linalg.norm(sizes)) ** 2 if rank else sizes
-        kept = rank
+        n_kept = rank
         if isinstance(self.n_components, str):
-            kept = rank if chosen is None else min(rank, chosen)
+            n_kept = rank if chosen is None else min(rank, chosen)
         elif self.n_components is not None and self.n_components < 1:
             within = np.cumsum(shares) < self.n_components
-            kept = min(rank, int(within.sum()) + 1)
+            n_kept = min(rank, int(within.sum()) + 1)
         elif self.n_components is not None:
-            kept = min(rank, int(self.n_components))
+            n_kept = min(rank, int(self.n_components))
         self._codes, self._sparse = split.left.astype(dtype), stored(split.sparse)
         # `transform` cleans with all components, also if it returns fewer.
         nothing = np.empty((0, 0))
         self._split = replace(split, left=nothing, sparse=nothing)
-        self.n_components_, self.rank_ = kept, rank
-        self.components_ = split.components[:kept].astype(dtype)
+        self.n_components_, self.rank_ = n_kept, rank
+        self.components_ = split.components[:n_kept].astype(dtype)
         self.mean_ = split.mean.astype(dtype)
-        self.singular_values_ = sizes[:kept].astype(dtype)
-        self.explained_variance_ = variances[:kept].astype(dtype)
-        self.explained_variance_ratio_ = shares[:kept].astype(dtype)
+        self.singular_values_ = sizes[:n_kept].astype(dtype)
+        self.explained_variance_ = variances[:n_kept].astype(dtype)
+        self.explained_variance_ratio_ = shares[:n_kept].astype(dtype)
         self.sparsity_ = split.errors.sparsity
         self.objective_, self.residual_ = split.objective, split.residual
         self.duality_gap_, self.n_iter_ = split.duality_gap, len(split.residual)

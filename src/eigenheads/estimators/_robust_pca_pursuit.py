@@ -50,14 +50,14 @@ class CentredNuclearNorm:
 
     def __call__(self, x: FloatArray, penalty: FloatArray) -> RowFactors:
         self.threshold = 1 / float(penalty[0, 0])
-        found = self._svd(x, self.threshold)
-        self.singular_values = found.singular_values
-        self.mean, self.right = self._svd.mean, found.right
-        self.left = found.left * found.singular_values
+        factors = self._svd(x, self.threshold)
+        self.singular_values = factors.singular_values
+        self.mean, self.right = self._svd.mean, factors.right
+        self.left = factors.left * factors.singular_values
         ones = np.ones((len(x), 1)) if self._roots is None else self._roots
         return RowFactors(
             np.concatenate([self.left, ones], axis=1),
-            np.concatenate([found.right, self.mean[None]]),
+            np.concatenate([factors.right, self.mean[None]]),
         )
 
 
@@ -95,13 +95,13 @@ class CentredRows:
         return len(self._data)
 
     def __getitem__(self, rows: Any) -> FloatArray:
-        found: FloatArray = self._data[rows] - self._centre
+        centred: FloatArray = self._data[rows] - self._centre
         if self._has_gaps:
-            found[np.isnan(found)] = 0.0
-        found /= self._unit
+            centred[np.isnan(centred)] = 0.0
+        centred /= self._unit
         if self._roots is not None:
-            found *= self._roots[rows]
-        return found
+            centred *= self._roots[rows]
+        return centred
 
 
 class PreparedData(NamedTuple):
@@ -148,11 +148,11 @@ def prepare(data: NDArray[Any], weights: FloatArray | None = None) -> PreparedDa
     # The mean is free, so any centre gives the same minimum. With a robust one the
     # residuals are relative to the variation of the data.
     if weights is None:
-        some = data[:: max(1, len(data) // _CENTRE_ROWS)]
-        is_seen = ~np.isnan(some).all(axis=0)
+        sample = data[:: max(1, len(data) // _CENTRE_ROWS)]
+        is_seen = ~np.isnan(sample).all(axis=0)
         centre = np.empty(data.shape[1], dtype=data.dtype)
         median = np.median if observed is None else np.nanmedian
-        centre[is_seen] = median(some[:, is_seen], axis=0)
+        centre[is_seen] = median(sample[:, is_seen], axis=0)
         if not is_seen.all():
             centre[~is_seen] = np.nanmedian(data[:, ~is_seen], axis=0)
     else:
@@ -175,9 +175,9 @@ def _weighted_medians(data: FloatArray, weights: FloatArray) -> FloatArray:
     """Return medians of columns, as if rows were repeated as often as they weigh."""
     centre = np.empty(data.shape[1], dtype=data.dtype)
     for index, column in enumerate(data.T):
-        seen = ~np.isnan(column)
-        order = np.argsort(column[seen], kind="stable")
-        values, mass = column[seen][order], np.cumsum(weights[seen][order])
+        is_known = ~np.isnan(column)
+        order = np.argsort(column[is_known], kind="stable")
+        values, mass = column[is_known][order], np.cumsum(weights[is_known][order])
         half = mass[-1] / 2
         lower = values[np.searchsorted(mass, half * (1 - 1e-12))]
         place = np.searchsorted(mass, half * (1 + 1e-12))
@@ -245,7 +245,7 @@ class Pursuit:
         With `settled`, data that are not low-rank up to their errors are done when ten
         steps change the objective by less than this share.
         """
-        splitting, told = self.splitting, time.monotonic()
+        splitting, reported = self.splitting, time.monotonic()
         first = splitting.n_iter
         while splitting.n_iter < first + max_iter:
             splitting.step()
@@ -254,8 +254,8 @@ class Pursuit:
             self.objective.append(nuclear + float(splitting.error_value[0, 0]))
             self.residual.append(splitting.residual)
             count = splitting.n_iter
-            if count == 1 or count % 10 == 0 or time.monotonic() > told + 1:
-                told = time.monotonic()
+            if count == 1 or count % 10 == 0 or time.monotonic() > reported + 1:
+                reported = time.monotonic()
                 self._say()
             if self.residual[-1] <= max(tol, float(splitting.rounding[0, 0])):
                 return True
@@ -306,9 +306,9 @@ class Pursuit:
             splitting.driver[rows] = sparse
         # Signs of singular vectors are arbitrary; a convention makes fits comparable.
         signs = largest_signs(prox.right)
-        left = prox.left if data.roots is None else prox.left / data.roots
+        left_factors = prox.left if data.roots is None else prox.left / data.roots
         return LowRankSplit(
-            left=unit * left * signs.T,
+            left=unit * left_factors * signs.T,
             sparse=splitting.driver,
             mean=unit * prox.mean + data.centre,
             components=signs * prox.right,
@@ -368,8 +368,8 @@ def pursue_rows(
     for start in range(0, len(rows), size):
         part = slice(start, start + size)
         block = rows[part].astype(np.float64)
-        codes[part], sparse[part], left = _pursue_block(block, split, tol, max_iter)
-        n_unfinished += left
+        codes[part], sparse[part], n_open = _pursue_block(block, split, tol, max_iter)
+        n_unfinished += n_open
     return codes, sparse, n_unfinished
 
 
@@ -379,9 +379,9 @@ def _pursue_block(
     observed = ~np.isnan(rows)
     w, sizes = split.components, split.singular_values
     centred = np.where(observed, rows - split.mean, 0.0)
-    codes, rest = np.zeros((len(rows), len(w))), centred.copy()
+    codes, remainder = np.zeros((len(rows), len(w))), centred.copy()
     if not len(w):  # without components all that differs from the mean is an error
-        return codes, split.errors.sparse(rest), 0
+        return codes, split.errors.sparse(remainder), 0
 
     def prox(x: FloatArray, penalty: FloatArray) -> RowFactors:
         """Of half the sum of squared codes over singular values, in the subspace."""
@@ -405,10 +405,10 @@ def _pursue_block(
             n_left = int(np.count_nonzero(is_open & ~is_going))
             done = going[~is_going]
             codes[done] = splitting.low_rank.left[~is_going]
-            rest[done] = splitting.remainder(slice(None))[~is_going]
+            remainder[done] = splitting.remainder(slice(None))[~is_going]
             going = going[is_going]
             splitting.keep(is_going)
-    return codes, split.errors.sparse(rest * observed), n_left
+    return codes, split.errors.sparse(remainder * observed), n_left
 
 
 def largest_signs(components: FloatArray) -> FloatArray:

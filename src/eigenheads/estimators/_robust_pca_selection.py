@@ -108,13 +108,13 @@ def select(
         table[:, 1] *= data.unit
     n_components = None
     if needs_rank:
-        hidden_part, wanted, hidden = _hide(part)
+        hidden_part, truth, hidden = _hide(part)
         pursuit = Pursuit(hidden_part, penalty(sparsity), report)
         pursuit.run(_TOL, _MAX_ITER, SETTLED)
-        by_rank = _errors_by_rank(pursuit, wanted, hidden)
+        by_rank = _errors_by_rank(pursuit, truth, hidden)
         n_components = max(1, int(np.argmin(by_rank)))
-        found = data.unit * by_rank[n_components]
-        report(f"{n_components} components: error of hidden entries {found:.4g}")
+        error = data.unit * by_rank[n_components]
+        report(f"{n_components} components: error of hidden entries {error:.4g}")
     return Selection(sparsity, n_components, table)
 
 
@@ -154,15 +154,15 @@ def _by_planted_errors(
             if 2 * np.count_nonzero(further) <= np.count_nonzero(errors):
                 reference, errors = 1, further
     for _ in range(_N_REFERENCES):
-        found = _search(_planted(data, errors, penalty, report), reference)
-        table = np.array([[2 ** (k / 2), found[k] ** 0.5] for k in sorted(found)])
-        best = min(found, key=found.__getitem__)
+        tried = _search(_planted(data, errors, penalty, report), reference)
+        table = np.array([[2 ** (k / 2), tried[k] ** 0.5] for k in sorted(tried)])
+        best = min(tried, key=tried.__getitem__)
         if best <= reference:
             break
         reference, errors = best, large(best)
-    if found.get(0, np.inf) <= (1 + _SLACK) ** 2 * found[best]:
+    if tried.get(0, np.inf) <= (1 + _SLACK) ** 2 * tried[best]:
         return 1.0, table
-    return 2 ** (_vertex(found, best) / 2), table
+    return 2 ** (_vertex(tried, best) / 2), table
 
 
 def _large_errors(pursuit: Pursuit) -> NDArray[np.bool_]:
@@ -187,8 +187,8 @@ def _large_errors(pursuit: Pursuit) -> NDArray[np.bool_]:
 
 def _are_same(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> bool:
     """Return whether two sets of entries share nearly all."""
-    both, either = np.count_nonzero(first & second), np.count_nonzero(first | second)
-    return bool(both >= _SAME * either > 0)
+    shared, either = np.count_nonzero(first & second), np.count_nonzero(first | second)
+    return bool(shared >= _SAME * either > 0)
 
 
 def _size(data: PreparedData) -> float:
@@ -207,11 +207,11 @@ def _planted(
     donors = np.empty_like(order)
     donors[order] = np.roll(order, 1)
     observed = ~errors if data.observed is None else data.observed & ~errors
-    given = errors[donors] & observed
+    planted = errors[donors] & observed
     moved = data.x[donors]
     if data.roots is not None:
         moved *= data.roots / data.roots[donors]
-    x = np.where(given, moved, data.x)
+    x = np.where(planted, moved, data.x)
     x *= observed
     part = data._replace(x=x.astype(data.x.dtype), observed=observed)
     pursuit = Pursuit(part, penalty(1.0), report)
@@ -222,9 +222,9 @@ def _planted(
         relative = 2 ** (exponent / 2)
         pursuit.splitting.errors = penalty(relative)
         pursuit.run(_TOL, _MAX_ITER, SETTLED)
-        rest = pursuit.splitting.low_rank.block(slice(None)) - data.x
-        rest *= observed
-        mean = float(np.vdot(rest, rest)) / max(n_known, 1.0)
+        difference = pursuit.splitting.low_rank.block(slice(None)) - data.x
+        difference *= observed
+        mean = float(np.vdot(difference, difference)) / max(n_known, 1.0)
         report(
             f"sparsity {relative:.3g}: error with planted errors "
             f"{data.unit * mean**0.5:.4g}"
@@ -236,22 +236,22 @@ def _planted(
 
 def _search(error: Callable[[int], float], start: int) -> dict[int, float]:
     """Return errors of candidates from `start` to both sides of the least."""
-    found = {start: error(start)}
+    tried = {start: error(start)}
     best = start
-    while best < _LAST and (best == max(found) or best == min(found)):
-        step = 1 if best == max(found) else -1
+    while best < _LAST and (best == max(tried) or best == min(tried)):
+        step = 1 if best == max(tried) else -1
         if not _FIRST <= best + step <= _LAST:
             break
-        found[best + step] = error(best + step)
-        best = min(found, key=found.__getitem__)
-    return found
+        tried[best + step] = error(best + step)
+        best = min(tried, key=tried.__getitem__)
+    return tried
 
 
-def _vertex(found: dict[int, float], best: int) -> float:
+def _vertex(tried: dict[int, float], best: int) -> float:
     """Return where a parabola through the logarithms of three errors is least."""
-    if best - 1 not in found or best + 1 not in found:
+    if best - 1 not in tried or best + 1 not in tried:
         return float(best)
-    left, middle, right = (float(np.log(found[best + k])) for k in (-1, 0, 1))
+    left, middle, right = (float(np.log(tried[best + k])) for k in (-1, 0, 1))
     bend = left + right - 2 * middle
     return best + (left - right) / (2 * bend) if bend > 0 else float(best)
 
@@ -268,7 +268,7 @@ def _some_entries(data: PreparedData) -> PreparedData:
         rows = np.sort(random.permutation(n)[:n_rows])
     if n_columns < d:
         columns = np.sort(random.permutation(d)[:n_columns])
-    x = np.concatenate([data.x[some][:, columns] for some in np.array_split(rows, 20)])
+    x = np.concatenate([data.x[part][:, columns] for part in np.array_split(rows, 20)])
     return data._replace(
         x=x,
         observed=None if data.observed is None else data.observed[rows][:, columns],
@@ -287,15 +287,15 @@ def _hide(
     is_hidden &= observed
     rows, columns = np.nonzero(is_hidden)
     hidden = (rows.astype(np.int64), columns.astype(np.int64))
-    wanted = data.x[hidden].astype(np.float64)
+    truth = data.x[hidden].astype(np.float64)
     observed = observed & ~is_hidden
     part = data._replace(x=data.x * observed, observed=observed)
-    return part, wanted, hidden
+    return part, truth, hidden
 
 
 def _errors_by_rank(
     pursuit: Pursuit,
-    wanted: FloatArray,
+    truth: FloatArray,
     hidden: tuple[NDArray[np.int64], NDArray[np.int64]],
 ) -> FloatArray:
     """Return the mean absolute errors with 0, 1, ... components."""
@@ -304,10 +304,10 @@ def _errors_by_rank(
     scale = np.ones(len(rows)) if roots is None else roots[rows, 0]
     prox = pursuit.prox
     guess = scale * prox.mean[columns]
-    errors = [np.mean(np.abs(guess - wanted) * scale)]
+    errors = [np.mean(np.abs(guess - truth) * scale)]
     for left, right in zip(prox.left.T, prox.right, strict=True):
         guess = guess + left[rows] * right[columns]
-        errors.append(np.mean(np.abs(guess - wanted) * scale))
+        errors.append(np.mean(np.abs(guess - truth) * scale))
     return np.array(errors) / np.mean(scale**2)
 
 
@@ -369,8 +369,8 @@ def _spread(x: FloatArray, data: PreparedData) -> float:
     """Return the robust standard deviation of the known entries of an array."""
     sizes = np.abs(x)
     if data.roots is None:
-        known = sizes if data.observed is None else sizes[data.observed]
-        return float(np.median(known)) / _NORMAL_MAD
+        observed_sizes = sizes if data.observed is None else sizes[data.observed]
+        return float(np.median(observed_sizes)) / _NORMAL_MAD
     # Rows were multiplied by the roots of their weights.
     sizes /= data.roots
     weights = np.broadcast_to(data.roots**2, x.shape)

@@ -44,8 +44,8 @@ class RowFactors(NamedTuple):
 
     def block(self, rows: slice) -> FloatArray:
         """Return some rows of the matrix."""
-        found: FloatArray = self.left[rows] @ self.right
-        return found
+        product: FloatArray = self.left[rows] @ self.right
+        return product
 
 
 # (matrix, penalties mu as a column) -> argmin f(A) + mu/2 |A - matrix|^2
@@ -89,18 +89,18 @@ class ErrorPenalty:
                 scaled = scaled * observed
             lengths = np.sqrt(squares(scaled))
             factor = limit / np.maximum(lengths, np.maximum(limit, _TINY))
-            found: FloatArray = scaled * factor
-            return found.astype(driver.dtype, copy=False)
-        found = np.clip(scaled, -limit, limit).astype(driver.dtype, copy=False)
+            dual: FloatArray = scaled * factor
+            return dual.astype(driver.dtype, copy=False)
+        dual = np.clip(scaled, -limit, limit).astype(driver.dtype, copy=False)
         if observed is not None:
-            found *= observed
-        return found
+            dual *= observed
+        return dual
 
-    def value(self, rest: FloatArray, observed: Any, roots: Any) -> FloatArray:
+    def value(self, remainder: FloatArray, observed: Any, roots: Any) -> FloatArray:
         """Return the penalty of each row, as a column."""
         if observed is not None:
-            rest = rest * observed
-        sizes = np.sqrt(squares(rest)) if self.of_rows else np.abs(rest)
+            remainder = remainder * observed
+        sizes = np.sqrt(squares(remainder)) if self.of_rows else np.abs(remainder)
         price = self.sparsity * (1.0 if roots is None else roots)
         if self.noise:
             inner = np.minimum(sizes, price * self.noise)
@@ -109,15 +109,15 @@ class ErrorPenalty:
         total: FloatArray = price * sizes.sum(axis=1, keepdims=True, dtype=np.float64)
         return total
 
-    def sparse(self, rest: FloatArray) -> FloatArray:
+    def sparse(self, remainder: FloatArray) -> FloatArray:
         """Return the sparse part of a remainder that may also hold noise."""
         edge = self.sparsity * self.noise
         if not edge:
-            return rest
-        sizes = np.sqrt(squares(rest)) if self.of_rows else np.abs(rest)
-        kept = np.maximum(sizes - edge, 0) / np.maximum(sizes, _TINY)
-        found: FloatArray = (rest * kept).astype(rest.dtype, copy=False)
-        return found
+            return remainder
+        sizes = np.sqrt(squares(remainder)) if self.of_rows else np.abs(remainder)
+        share = np.maximum(sizes - edge, 0) / np.maximum(sizes, _TINY)
+        sparse: FloatArray = (remainder * share).astype(remainder.dtype, copy=False)
+        return sparse
 
 
 class SparseSplitting:
@@ -193,18 +193,19 @@ class SparseSplitting:
             block *= 2
             block -= driver
             np.add(block, self.data[rows], out=self.argument[rows])
-        found = self._prox(self.argument, self.penalty)
+        factors = self._prox(self.argument, self.penalty)
         dtype = self.data.dtype
         self.low_rank = RowFactors(
-            found.left.astype(dtype, copy=False), found.right.astype(dtype, copy=False)
+            factors.left.astype(dtype, copy=False),
+            factors.right.astype(dtype, copy=False),
         )
         sums = self._sums(6)
         for rows in self.blocks():
             for total, here in zip(sums, self._update(rows), strict=True):
                 self._add(total, rows, here)
-        left, moved, multiplier, structured, move, value = sums
+        primal, moved, multiplier, structured, move, value = sums
         yardstick = np.maximum(np.sqrt(structured), _FLOOR * self._size)
-        self.primal = np.sqrt(left) / np.maximum(yardstick, _TINY)
+        self.primal = np.sqrt(primal) / np.maximum(yardstick, _TINY)
         self.dual = np.sqrt(moved) / np.maximum(np.sqrt(multiplier), _TINY)
         #: Length of X - L - R, which never grows while the penalty is fixed.
         self.move = np.sqrt(move)
@@ -244,8 +245,8 @@ class SparseSplitting:
     def remainder(self, rows: slice) -> FloatArray:
         """Return R of some rows: the errors, with the noise."""
         driver = self.driver[rows]
-        found: FloatArray = driver - self._dual(driver, rows)
-        return found
+        remainder: FloatArray = driver - self._dual(driver, rows)
+        return remainder
 
     def count_zeros(self) -> float:
         """Return the number of observed entries without an error, with weights."""
@@ -262,32 +263,32 @@ class SparseSplitting:
 
     def _dual(self, driver: FloatArray, rows: slice) -> FloatArray:
         penalty = self.penalty[rows] if self._by_row else float(self.penalty[0, 0])
-        seen = None if self.observed is None else self.observed[rows]
+        observed = None if self.observed is None else self.observed[rows]
         roots = None if self.roots is None else self.roots[rows]
-        return self.errors.dual(driver, penalty, seen, roots)
+        return self.errors.dual(driver, penalty, observed, roots)
 
     def _update(self, rows: slice) -> tuple[FloatArray, ...]:
         """Update the driver of some rows; return sums of squares per row."""
         driver = self.driver[rows]
         before = self._dual(driver, rows)
         low = self.low_rank.block(rows)
-        rest = self.data[rows] - low
-        move = rest - driver
+        remainder = self.data[rows] - low
+        move = remainder - driver
         move += before
         length = squares(move)
         move *= RELAXATION
         driver += move
         after = self._dual(driver, rows)
-        seen = None if self.observed is None else self.observed[rows]
+        observed = None if self.observed is None else self.observed[rows]
         roots = None if self.roots is None else self.roots[rows]
-        value = self.errors.value(rest, seen, roots)
-        rest -= driver
-        rest += after
+        value = self.errors.value(remainder, observed, roots)
+        remainder -= driver
+        remainder += after
         multiplier = squares(after)
         before -= after
         before += move  # the change of R
-        left, moved = squares(rest), squares(before)
-        return left, moved, multiplier, squares(low), length, value
+        primal, moved = squares(remainder), squares(before)
+        return primal, moved, multiplier, squares(low), length, value
 
     def _balance(self) -> None:
         ratio = np.maximum(self.primal, _TINY) / np.maximum(self.dual, _TINY)

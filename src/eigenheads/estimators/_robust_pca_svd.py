@@ -86,11 +86,11 @@ class WarmThresholdedSVD:
         side = min(x.shape)
         block = min(self._rank + _SPARE, side)
         if side <= _SMALL_SIDE or _FULL_FROM * block > side:
-            found = self._full(x, threshold)
+            factors = self._full(x, threshold)
         else:
-            found = self._partial(x, threshold, block)
-        self._rank = found.rank
-        return found
+            factors = self._partial(x, threshold, block)
+        self._rank = factors.rank
+        return factors
 
     def _full(self, x: FloatArray, threshold: float) -> ThresholdedSVD:
         """Decompose the smaller Gram matrix, formed in double precision."""
@@ -115,8 +115,8 @@ class WarmThresholdedSVD:
             gram, subset_by_value=(low, top), overwrite_a=True, check_finite=False
         )
         sizes, vectors = np.sqrt(squares[::-1]), vectors[:, ::-1]
-        kept = sizes > threshold
-        sizes, vectors = sizes[kept], vectors[:, kept]
+        is_above = sizes > threshold
+        sizes, vectors = sizes[is_above], vectors[:, is_above]
         if is_tall:
             left, right = self._times(x, vectors) / sizes, vectors.T
         else:
@@ -142,18 +142,20 @@ class WarmThresholdedSVD:
                 basis = (image @ turn) / np.maximum(sizes, floor)
             self._basis = basis
             if sizes[-1] <= threshold:
-                kept = sizes > threshold
+                is_above = sizes > threshold
                 return ThresholdedSVD(
-                    left @ turn[:, kept], sizes[kept] - threshold, basis[:, kept].T
+                    left @ turn[:, is_above],
+                    sizes[is_above] - threshold,
+                    basis[:, is_above].T,
                 )
             block = min(2 * block, side)
             n_steps = 2
 
     def _padded(self, d: int, block: int) -> FloatArray:
         """Return a basis of `block` columns that begins with the last one."""
-        known = np.empty((d, 0)) if self._basis is None else self._basis[:, :block]
-        fresh = self._random.standard_normal((d, block - known.shape[1])) / np.sqrt(d)
-        return np.concatenate([known, fresh], axis=1)
+        columns = np.empty((d, 0)) if self._basis is None else self._basis[:, :block]
+        fresh = self._random.standard_normal((d, block - columns.shape[1])) / np.sqrt(d)
+        return np.concatenate([columns, fresh], axis=1)
 
     def _times(self, x: FloatArray, vectors: FloatArray) -> FloatArray:
         product: FloatArray = x @ vectors.astype(x.dtype)

@@ -325,8 +325,8 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """
         bags = self._read_fitted(X)
         answer = as_given(X, bags, self._projected(bags.tokens))
-        own = getattr(self, "_sklearn_output_config", {})  # of `set_output`
-        container = own.get("transform", get_config()["transform_output"])
+        config = getattr(self, "_sklearn_output_config", {})  # of `set_output`
+        container = config.get("transform", get_config()["transform_output"])
         if isinstance(answer, list) and container != "default":
             contract, hint = "rows of tokens", "Bags have no such output."
             got = Got(f"bags with `set_output(transform={container!r})`")
@@ -420,17 +420,17 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             int(self.n_tokens),
             is_auto,
         )
-        wanted = None if is_auto else int(self.n_components)
-        rows, all_found = search_directions(
-            z, wanted, inverse_temperatures, how, random
+        n_directions = None if is_auto else int(self.n_components)
+        rows, searches = search_directions(
+            z, n_directions, inverse_temperatures, how, random
         )
-        for index, found in enumerate(all_found):
-            self._say(index, found)
-        self.n_iter_ = max(found.n_iter for found in all_found)
+        for index, search in enumerate(searches):
+            self._say(index, search)
+        self.n_iter_ = max(search.n_iter for search in searches)
         self.inverse_temperatures_ = np.array(
-            [found.inverse_temperature for found in all_found]
+            [search.inverse_temperature for search in searches]
         )
-        if not all(found.converged for found in all_found):
+        if not all(search.converged for search in searches):
             warnings.warn(
                 f"SignalDirection: no convergence in {self.max_iter} updates. Raise "
                 "`max_iter` or `tol`.",
@@ -439,12 +439,12 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             )
         return rows
 
-    def _say(self, index: int, found: FoundQuery) -> None:
+    def _say(self, index: int, search: FoundQuery) -> None:
         if self.verbose:
             sys.stdout.write(
                 f"{type(self).__name__}: direction {index}: inverse "
-                f"temperature {found.inverse_temperature:g}, "
-                f"objective {found.objective:.6g}, {found.n_iter} updates\n"
+                f"temperature {search.inverse_temperature:g}, "
+                f"objective {search.objective:.6g}, {search.n_iter} updates\n"
             )
 
     def _check_parameters(self, n: int, d: int) -> None:

@@ -62,8 +62,8 @@ def conformal_threshold(
 
 def gaussian_threshold(n_directions: int, rate: float) -> float:
     """Return the threshold for the largest of so many independent normal scores."""
-    one = -np.expm1(np.log1p(-rate) / n_directions)
-    return float(-ndtri(one / 2))
+    rate_per_direction = -np.expm1(np.log1p(-rate) / n_directions)
+    return float(-ndtri(rate_per_direction / 2))
 
 
 # --- The searches --------------------------------------------------------------------
@@ -138,8 +138,8 @@ def search_direction(
     starts = _starts(tokens, how.n_starts, random)
     prompts, (starts,), back = _within_span(prompts, starts)
     if len(inverse_temperatures) == 1 and not how.measures_excess:
-        found = _climb_all(prompts, starts, inverse_temperatures[0], how)
-        return found._replace(query=back(found.query))
+        climbed = _climb_all(prompts, starts, inverse_temperatures[0], how)
+        return climbed._replace(query=back(climbed.query))
     noise = random.standard_normal(tokens.shape).astype(tokens.dtype)
     in_noise = cut_into_prompts(noise, how.prompt_length, random)
     from_noise = _starts(noise, min(2, how.n_starts), random)
@@ -147,20 +147,20 @@ def search_direction(
     lines = _normalised(drawn)
     best = None
     for inverse_temperature in inverse_temperatures:
-        found = _climb_all(prompts, starts, inverse_temperature, how)
+        climbed = _climb_all(prompts, starts, inverse_temperature, how)
         chance = _climb_all(in_noise, from_noise, inverse_temperature, how)
         squares = [mean_square(in_noise, line, inverse_temperature) for line in lines]
         spread = float(np.std(squares))
-        excess = (found.objective - chance.objective) / max(spread, 1e-300)
+        excess = (climbed.objective - chance.objective) / max(spread, 1e-300)
         if best is None or excess > best.excess:
-            best = found._replace(excess=excess)
+            best = climbed._replace(excess=excess)
     assert best is not None
     return best._replace(query=back(best.query))
 
 
 def search_directions(
     z: Tokens,
-    wanted: int | None,
+    n_directions: int | None,
     inverse_temperatures: Sequence[float],
     how: SearchSettings,
     random: np.random.RandomState,
@@ -184,18 +184,22 @@ def search_directions(
     queries: list[FloatArray] = []
     searches: list[FoundQuery] = []
     # Further queries than dimensions stay zero.
-    for _ in range(min(wanted or _MOST_DIRECTIONS, z.shape[1])):
-        found = search_direction(z, inverse_temperatures, how, random)
-        if wanted is None and queries and not (found.excess > 0 and found.converged):
+    for _ in range(min(n_directions or _MOST_DIRECTIONS, z.shape[1])):
+        search = search_direction(z, inverse_temperatures, how, random)
+        if (
+            n_directions is None
+            and queries
+            and not (search.excess > 0 and search.converged)
+        ):
             break
-        query = found.query
+        query = search.query
         for before in queries:
             query = query - before * float(before @ query)
         queries.append(query / max(float(np.linalg.norm(query)), 1e-300))
-        searches.append(found)
+        searches.append(search)
         narrow = queries[-1].astype(z.dtype)
         z = z - np.outer(z @ narrow, narrow)
-    rows = np.zeros((wanted or len(queries), z.shape[1]))
+    rows = np.zeros((n_directions or len(queries), z.shape[1]))
     rows[: len(queries)] = queries
     return rows, searches
 
@@ -340,9 +344,9 @@ class NoiseScaling(NamedTuple):
 
     def patterns(self, queries: FloatArray) -> FloatArray:
         """Return the queries as directions of tokens, of unit length."""
-        found = queries if isinstance(self.out, float) else queries @ self.out.T
-        lengths = np.linalg.norm(found, axis=1, keepdims=True)
-        unit: FloatArray = found / np.where(lengths > 0, lengths, 1.0)
+        patterns = queries if isinstance(self.out, float) else queries @ self.out.T
+        lengths = np.linalg.norm(patterns, axis=1, keepdims=True)
+        unit: FloatArray = patterns / np.where(lengths > 0, lengths, 1.0)
         return unit
 
 
@@ -369,17 +373,17 @@ def noise_scaling(
         square = centred @ centred.T if is_wide else centred.T @ centred
         values, vectors = np.linalg.eigh(square.astype(np.float64) / n)
     values = np.maximum(values, 0.0)
-    kept = values > max(values[-1] * d * np.finfo(tokens.dtype).eps, 0.0)
-    if not kept.any():  # all tokens are equal
+    is_kept = values > max(values[-1] * d * np.finfo(tokens.dtype).eps, 0.0)
+    if not is_kept.any():  # all tokens are equal
         return NoiseScaling(mean, 1.0, 1.0)
     if not (whiten or is_wide):
-        scale = math.sqrt(_noise_level(values[kept], n))
+        scale = math.sqrt(_noise_level(values[is_kept], n))
         return NoiseScaling(mean, 1 / scale, scale)
     if is_wide:
         most = max(n // _TOKENS_PER_FEATURE, _LEAST_FEATURES, least)
-        kept[: max(n - most, 0)] = False
-    roots = np.sqrt(values[kept])
-    basis = vectors[:, kept]
+        is_kept[: max(n - most, 0)] = False
+    roots = np.sqrt(values[is_kept])
+    basis = vectors[:, is_kept]
     if is_wide:
         # From eigenvectors of the Gram matrix to unit eigenvectors of the covariance.
         basis = centred.T @ basis / (roots * math.sqrt(n))

@@ -233,10 +233,10 @@ class TokenScreen(BaseEstimator):
             Of the same shape; tokens that fit are unchanged.
         """
         flagged = self.predict(X) < 0
-        found: FloatArray = imputed_tokens(
+        imputed: FloatArray = imputed_tokens(
             _read(X), self.mean_, self.components_, self.precision_, flagged
         )
-        return found
+        return imputed
 
     def _checked(self, X: ArrayLike) -> FloatArray:
         check_is_fitted(self)
@@ -247,17 +247,17 @@ class TokenScreen(BaseEstimator):
         return self._coordinates(tokens)
 
     def _coordinates(self, tokens: FloatArray) -> FloatArray:
-        found: FloatArray = (tokens - self.mean_) @ self.components_
-        return found
+        coordinates: FloatArray = (tokens - self.mean_) @ self.components_
+        return coordinates
 
     def _split(self, blocks: Blocks) -> Iterator[tuple[FloatArray, FloatArray]]:
         """Yield the rows to fit and those held out, which depends on their index."""
         first = 0
-        given = blocks()
-        if not isinstance(given, Iterable):
+        source = blocks()
+        if not isinstance(source, Iterable):
             contract = "a function that returns an iterable of arrays"
-            fail("blocks", contract, given, error=TypeError)
-        for block in given:
+            fail("blocks", contract, source, error=TypeError)
+        for block in source:
             rows = _read(block)
             index = np.arange(first, first + len(rows))
             held = np.floor((index + 1) * self.held_out) > np.floor(
@@ -287,21 +287,21 @@ def upper_quantile(blocks: Iterable[FloatArray], level: float, n: int) -> FloatA
     """
     place = level * (n - 1)
     below = int(place)
-    kept: FloatArray | None = None
+    largest: FloatArray | None = None
     for block in blocks:
-        rows = block if kept is None else np.concatenate([kept, block])
+        rows = block if largest is None else np.concatenate([largest, block])
         surplus = len(rows) - (n - below)
-        kept = np.partition(rows, surplus, axis=0)[surplus:] if surplus > 0 else rows
-    assert kept is not None
-    low, high = np.sort(kept, axis=0)[[0, min(1, len(kept) - 1)]]
+        largest = np.partition(rows, surplus, axis=0)[surplus:] if surplus > 0 else rows
+    assert largest is not None
+    low, high = np.sort(largest, axis=0)[[0, min(1, len(largest) - 1)]]
     weight = place - below
     # Of the two forms of the line, NumPy takes the one from the nearer end.
-    found: FloatArray = (
+    quantile: FloatArray = (
         low + weight * (high - low)
         if weight < 0.5
         else high - (1 - weight) * (high - low)
     )
-    return found
+    return quantile
 
 
 def _read(X: ArrayLike) -> FloatArray:

@@ -35,8 +35,8 @@ def check_feature_names(names: object) -> None:
     """Raise unless names of features are texts, or None."""
     contract = "names of features, or None"
     if names is not None:
-        for one in check_items("input_features", names, contract):
-            check_text("input_features", one)
+        for name in check_items("input_features", names, contract):
+            check_text("input_features", name)
 
 
 class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):  # type: ignore[call-arg]
@@ -146,20 +146,20 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
 
     def _fit_batches(self, transformer: Any, X: Any) -> Any:
         """Fit to all batches, or to the first tokens if the transformer must."""
-        kept, n_kept = [], 0
-        for index, (given, *_) in enumerate(self._batches(X)):
-            bags = read_bags(self, given, reset=index == 0, allow_nan=True)
+        blocks, n_kept = [], 0
+        for index, (batch, *_) in enumerate(self._batches(X)):
+            bags = read_bags(self, batch, reset=index == 0, allow_nan=True)
             if index == 0:
-                self._keep_frame(given)
+                self._keep_frame(batch)
             if hasattr(transformer, "partial_fit"):
                 transformer.partial_fit(self._rows(bags.tokens))
                 continue
-            kept.append(bags.tokens)
+            blocks.append(bags.tokens)
             n_kept += len(bags.tokens)
             if n_kept >= MOST_TOKENS:
                 break
-        if kept:
-            transformer.fit(self._rows(np.concatenate(kept)))
+        if blocks:
+            transformer.fit(self._rows(np.concatenate(blocks)))
         return transformer
 
     def transform(self, X: Any) -> Any:
@@ -201,8 +201,8 @@ class TokenTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=No
         return read_stream(X)
 
     def _transformed_batches(self, X: Any) -> Iterator[Batch]:
-        for bags, *rest in self._batches(X):
-            yield (self.transform(bags), *rest)
+        for bags, *labels in self._batches(X):
+            yield (self.transform(bags), *labels)
 
     def set_output(self, *, transform: str | None = None) -> Self:
         """Choose whether bags are returned as arrays or as DataFrames.

@@ -166,17 +166,17 @@ def _augment(
         row = row_of[column]
         offset = reach[column] - (cost[row, column] - prices[column])
         keys[column] = np.inf
-        for other in range(n):
-            through = cost[row, other] - prices[other] + offset
+        for place in range(n):
+            through = cost[row, place] - prices[place] + offset
             # Rounding errors must not shorten the chain to a column already passed.
-            is_better = (through < reach[other]) & (keys[other] < np.inf)
-            reach[other] = through if is_better else reach[other]
-            keys[other] = through if is_better else keys[other]
-            came_from[other] = row if is_better else came_from[other]
+            is_better = (through < reach[place]) & (keys[place] < np.inf)
+            reach[place] = through if is_better else reach[place]
+            keys[place] = through if is_better else keys[place]
+            came_from[place] = row if is_better else came_from[place]
         column = _place_of_least(keys)
     nearest = reach[column]
-    for other in range(n):
-        prices[other] += reach[other] - nearest if keys[other] == np.inf else 0.0
+    for place in range(n):
+        prices[place] += reach[place] - nearest if keys[place] == np.inf else 0.0
     for _ in range(n):
         row = came_from[column]
         row_of[column] = row

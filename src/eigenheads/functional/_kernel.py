@@ -180,9 +180,9 @@ def kernel_pca_values(
     check_flag("unit_axes", unit_axes)
     xp = array_namespace(cloud.gram)
     n = cloud.gram.shape[-1]
-    kept = min(n_components, n)
-    coefficients = cloud.eigenvectors[..., :kept]
-    levels = cloud.eigenvalues[..., None, :kept]
+    n_axes = min(n_components, n)
+    coefficients = cloud.eigenvectors[..., :n_axes]
+    levels = cloud.eigenvalues[..., None, :n_axes]
     floor = n * xp.finfo(levels.dtype).eps * cloud.eigenvalues[..., None, :1]
     real = levels > floor
     # Eigenvalues that rounding made are replaced before the division by their roots.
@@ -192,9 +192,9 @@ def kernel_pca_values(
         coefficients = coefficients / xp.sqrt(safe)
     coefficients = xp.where(real, coefficients, xp.zeros_like(coefficients))
     values = xp.exp(-cloud.log_normaliser)[..., None] * coefficients
-    if kept < n_components:
-        rest = xp.zeros_like(values[..., :1])
-        values = xp.concat([values] + [rest] * (n_components - kept), axis=-1)
+    if n_axes < n_components:
+        zeros = xp.zeros_like(values[..., :1])
+        values = xp.concat([values] + [zeros] * (n_components - n_axes), axis=-1)
     return values
 
 
@@ -265,8 +265,8 @@ def log_feature_norms(
     if check_flag("standardize", standardize):
         queries, keys = _standardized(xp, queries), _standardized(xp, keys)
     scores = attention_scores(xp, queries, keys, c, is_causal)
-    own = xp.sum(queries * queries, axis=-1)
-    return (own if standardize else c * own) - 2 * log_sum_exp(scores)
+    squares = xp.sum(queries * queries, axis=-1)
+    return (squares if standardize else c * squares) - 2 * log_sum_exp(scores)
 
 
 def centred_gram(gram: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
@@ -299,8 +299,8 @@ def attention_scores(
         return scores
     n, m = scores.shape[-2:]
     # If there are fewer queries than keys, the queries are the last tokens.
-    seen = xp.tril(xp.ones_like(scores), k=m - n)
-    return xp.where(seen > 0, scores, xp.full_like(scores, -xp.inf))
+    is_visible = xp.tril(xp.ones_like(scores), k=m - n)
+    return xp.where(is_visible > 0, scores, xp.full_like(scores, -xp.inf))
 
 
 def check_floats(**arrays: Any) -> Any:

@@ -177,9 +177,9 @@ def attention_pursuit(  # noqa: PLR0913 -- the pursuit has as many settings
     check_flag("is_causal", is_causal)
     if width is not None:
         width = check_count("width", width)
-    given = {"keys": keys, "values": values}
-    given |= {} if queries is None else {"queries": queries}
-    check_float_arrays(**given, finite=False)
+    arrays = {"keys": keys, "values": values}
+    arrays |= {} if queries is None else {"queries": queries}
+    check_float_arrays(**arrays, finite=False)
     _check_mask(keys, attn_mask)
     check_query_steps(query_steps, keys, queries)
     _check_shapes(keys, values, queries, attn_mask)
@@ -378,9 +378,9 @@ def _mask(xp: Any, keys: Array, attn_mask: Any, is_causal: bool) -> tuple[Any, A
 def _mu(xp: Any, keys: Array, visible: Array, width: Any) -> Array:
     """Return ``n width / (4 sum |k|)`` over the keys that each row may see."""
     norms = xp.sum(xp.abs(keys), axis=-1)[..., None, :]
-    seen = xp.astype(visible, keys.dtype)
-    total = xp.sum(seen * norms, axis=-1)[..., None]
-    count = xp.sum(seen, axis=-1)[..., None]
+    counted = xp.astype(visible, keys.dtype)
+    total = xp.sum(counted * norms, axis=-1)[..., None]
+    count = xp.sum(counted, axis=-1)[..., None]
     ones = xp.ones_like(total)
     mu = count * width / (4 * xp.where(total > 0, total, ones))
     return xp.where(total > 0, mu, xp.full_like(total, math.inf))
@@ -404,12 +404,12 @@ def _visible_median(xp: Any, x: Array, visible: Array) -> Array:
     entries = xp.sort(xp.abs(x), axis=-1)
     medians = (entries[..., (d - 1) // 2] + entries[..., d // 2]) / 2
     medians = medians[..., None, :]
-    seen = xp.where(visible, medians, xp.full_like(medians, math.inf))
-    seen = xp.sort(seen, axis=-1)
+    ordered = xp.where(visible, medians, xp.full_like(medians, math.inf))
+    ordered = xp.sort(ordered, axis=-1)
     count = xp.sum(xp.astype(visible, xp.int64), axis=-1)[..., None]
-    count = xp.broadcast_to(count, (*seen.shape[:-1], 1))
-    lower = xp.take_along_axis(seen, xp.clip((count - 1) // 2, 0, None), axis=-1)
-    upper = xp.take_along_axis(seen, xp.clip(count // 2, 0, None), axis=-1)
+    count = xp.broadcast_to(count, (*ordered.shape[:-1], 1))
+    lower = xp.take_along_axis(ordered, xp.clip((count - 1) // 2, 0, None), axis=-1)
+    upper = xp.take_along_axis(ordered, xp.clip(count // 2, 0, None), axis=-1)
     return xp.where(count > 0, (lower + upper) / 2, xp.zeros_like(lower))
 
 

@@ -123,7 +123,7 @@ def conditional_means(
     inside = xp.astype(hidden, coordinates.dtype)[..., None]
     visible = coordinates * (1 - inside)
     residual = -inside * _apply(xp, precision, visible)
-    found, direction = xp.zeros_like(residual), residual
+    means, direction = xp.zeros_like(residual), residual
     size = xp.sum(residual**2, axis=(-2, -1), keepdims=True)
     ones = xp.ones_like(size)
     # A row that has converged has a direction of zero. Divisors of 1 keep its solution
@@ -132,12 +132,12 @@ def conditional_means(
         image = inside * _apply(xp, precision, direction)
         curvature = xp.sum(direction * image, axis=(-2, -1), keepdims=True)
         step = size / xp.where(curvature > 0, curvature, ones)
-        found = found + step * direction
+        means = means + step * direction
         residual = residual - step * image
         after = xp.sum(residual**2, axis=(-2, -1), keepdims=True)
         direction = residual + after / xp.where(size > 0, size, ones) * direction
         size = after
-    return visible + found
+    return visible + means
 
 
 def flag_tokens(
@@ -217,10 +217,10 @@ def imputed_tokens(
         The tokens, changed where `flagged`.
     """
     xp = array_namespace(tokens, precision)
-    found = conditional_means((tokens - mean) @ components, precision, flagged)
+    codes = conditional_means((tokens - mean) @ components, precision, flagged)
     # The columns are orthogonal, so that the pseudo-inverse is a scaled transpose.
     back = xp.matrix_transpose(components / xp.sum(components**2, axis=0))
-    return xp.where(flagged[..., None], mean + found @ back, tokens)
+    return xp.where(flagged[..., None], mean + codes @ back, tokens)
 
 
 def _diagonal_blocks(xp: Any, precision: Array, n_tokens: int, r: int) -> Array:

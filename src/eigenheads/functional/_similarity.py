@@ -165,12 +165,12 @@ def best_matching(scores: FloatArray) -> FloatArray:
     from eigenheads.functional._assignment import cheapest_matchings
 
     n = scores.shape[-1]
-    known = np.isfinite(scores).all(axis=(-2, -1))
-    if known.all():
+    is_finite = np.isfinite(scores).all(axis=(-2, -1))
+    if is_finite.all():
         return cheapest_matchings(-np.ascontiguousarray(scores)) / -n
     best = np.full(len(scores), np.nan)
-    if known.any():
-        best[known] = cheapest_matchings(-scores[known]) / -n
+    if is_finite.any():
+        best[is_finite] = cheapest_matchings(-scores[is_finite]) / -n
     return best
 
 

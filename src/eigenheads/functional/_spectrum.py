@@ -67,7 +67,7 @@ def _check_threshold(xp: Array, x: Array, value: Any) -> Any:
         return float(value)
     check_float_arrays(x=x, threshold=value, finite=False)
     pairs = zip(reversed(value.shape), reversed(x.shape), strict=False)
-    if value.ndim > x.ndim or any(size not in (1, own) for size, own in pairs):
+    if value.ndim > x.ndim or any(size not in (1, length) for size, length in pairs):
         contract = f"of a shape that broadcasts to {tuple(x.shape)}"
         fail("threshold", contract, Got(tuple(value.shape)))
     if not bool(xp.all(value >= 0)):
@@ -119,8 +119,8 @@ def singular_value_threshold(
     if tau * tau == math.inf:  # above all singular values that there can be
         return xp.zeros_like(x)
     u, s, vt = xp.linalg.svd(x, full_matrices=False)
-    kept = xp.maximum(s - tau, xp.zeros_like(s))
-    return (u * kept[..., None, :]) @ vt
+    shrunk = xp.maximum(s - tau, xp.zeros_like(s))
+    return (u * shrunk[..., None, :]) @ vt
 
 
 def effective_rank(

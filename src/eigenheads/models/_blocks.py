@@ -286,8 +286,8 @@ class Workspace(NamedTuple):
         constants: Sequence[FloatArray],
     ) -> "Workspace":
         """Return copies of `state` and `constants`, and arrays of the given shapes."""
-        given = [state, *constants]
-        shapes = [*(array.shape for array in given), *memory, *work]
+        sources = [state, *constants]
+        shapes = [*(array.shape for array in sources), *memory, *work]
         lengths = [math.prod(shape) for shape in shapes]
         room = [length + _GAP + -length % _LINE for length in lengths]
         buffer = np.zeros(sum(room) + _LINE)
@@ -297,9 +297,9 @@ class Workspace(NamedTuple):
             buffer[at : at + length].reshape(shape)
             for at, length, shape in zip(starts, lengths, shapes, strict=False)
         ]
-        for copy, array in zip(arrays, given, strict=False):
+        for copy, array in zip(arrays, sources, strict=False):
             copy[...] = array
-        first = len(given)
+        first = len(sources)
         stop = first + len(memory)
         arrays[first + 1][...] = 1.0  # scales of the tokens
         return cls(
@@ -376,10 +376,10 @@ def module_source(
     revealed += ["    product += revealed[a, k] * revealed[b, k]"]
 
     def filled(text: str, **lines: tuple[list[str], int]) -> str:
-        blocks = {name: _block(*given) for name, given in lines.items()}
+        blocks = {name: _block(*block_parts) for name, block_parts in lines.items()}
         filled_text = text.format(**parts, **blocks)
-        kept = [line for line in filled_text.splitlines() if line.strip()]
-        return _NJIT + "\n" + "\n".join(kept)
+        code = [line for line in filled_text.splitlines() if line.strip()]
+        return _NJIT + "\n" + "\n".join(code)
 
     functions = [
         filled(

@@ -44,8 +44,8 @@ def gradients(output: Node, inputs: Sequence[Node]) -> list[Node | None]:
         for argument, part in zip(node.arguments, parts, strict=True):
             if part is None or argument.operation == "constant":
                 continue
-            known = slopes.get(argument.index)
-            slopes[argument.index] = part if known is None else known + part
+            before = slopes.get(argument.index)
+            slopes[argument.index] = part if before is None else before + part
     return [slopes.get(node.index) for node in inputs]
 
 
@@ -78,13 +78,13 @@ def _from_view(node: Node, slope: Node, argument: Node) -> list[Node]:
 
 
 def _from_reduction(node: Node, slope: Node, argument: Node) -> list[Node]:
-    kept = tuple(a for a in range(argument.ndim) if a not in node.detail)
-    spread = view(slope, kept, argument.shape)
+    axes = tuple(a for a in range(argument.ndim) if a not in node.detail)
+    spread = view(slope, axes, argument.shape)
     if node.operation == "sum":
         return [spread]
     # A maximum passes its slope to the entry that attains it. At a tie, every largest
     # entry receives the full slope.
-    largest = view(node, kept, argument.shape)
+    largest = view(node, axes, argument.shape)
     is_largest = apply(node.graph, "greater_equal", argument, largest)
     return [apply(node.graph, "where", is_largest, spread, 0.0)]
 

@@ -193,10 +193,11 @@ def _projection(fields: list[tuple[str, list[tuple[str, str]]]]) -> list[str]:
                 names[coordinate] = f"s{len(names)}"
     lines = [f"{name} = {coordinate}" for coordinate, name in names.items()]
     lines.append("for i in range(n_tokens):")
-    rows = _read_once([other for _, terms in fields for _, other in terms], lines)
+    rows = _read_once([factor for _, terms in fields for _, factor in terms], lines)
     for target, terms in fields:
         total = " + ".join(
-            f"{names.get(one, one)} * {rows[other]}" for one, other in terms
+            f"{names.get(term_name, term_name)} * {rows[factor]}"
+            for term_name, factor in terms
         )
         lines.append(f"    {target} = {total}")
     return lines
@@ -221,7 +222,7 @@ def _sums(sums: list[tuple[str, str, str]]) -> list[str]:
         part = numbered[start : start + _MOST_SUMS]
         lines += [f"t{k} = 0.0" for k, _ in part]
         lines.append("for i in range(n_tokens):")
-        names = _read_once([one for _, (_, *pair) in part for one in pair], lines)
+        names = _read_once([node for _, (_, *pair) in part for node in pair], lines)
         lines += [f"    t{k} += {names[a]} * {names[b]}" for k, (_, a, b) in part]
         lines += [f"{target}= t{k}" for k, (target, _, _) in part]
     return lines
@@ -297,7 +298,7 @@ def emit(
     work: Work,
     writes: Sequence[Write] = (),
     returned: Node | None = None,
-    given: dict[int, str] | None = None,
+    places: dict[int, str] | None = None,
 ) -> tuple[list[str], str, dict[int, str]]:
     """Return lines of source, the result's expression, and what they leave in `work`.
 
@@ -312,14 +313,14 @@ def emit(
     given
         Memory of nodes that are known already, by node index.
     """
-    emitter = _Emitter(given or {}, sizes, work)
+    emitter = _Emitter(places or {}, sizes, work)
     lines, value = emitter.lines(writes, returned)
     return lines, value, emitter.memory()
 
 
 class _Emitter:
-    def __init__(self, given: dict[int, str], sizes: Sizes, work: Work) -> None:
-        self._given, self._sizes, self._work = given, sizes, work
+    def __init__(self, places: dict[int, str], sizes: Sizes, work: Work) -> None:
+        self._given, self._sizes, self._work = places, sizes, work
         self._level: dict[int, int] = {}
         self._loop_of: dict[int, Loop] = {}
         self._loops: dict[Loop, list[Node]] = {}
@@ -347,8 +348,8 @@ class _Emitter:
             copy = graph.add("copy", [write.node], write.target, shape)
             self._targets.setdefault(copy.index, []).append(write.target)
             results.append(copy)
-        wanted = [*results, *([returned] if returned is not None else [])]
-        for node in self._needed(wanted):
+        targets = [*results, *([returned] if returned is not None else [])]
+        for node in self._needed(targets):
             self._place(node)
         lines: list[str] = []
         # Loops are sorted by level, then by depth, so that whatever a loop reads from
@@ -360,18 +361,18 @@ class _Emitter:
         read = [f"{name} = {place}" for place, name in self._numbers.items()]
         return read + lines, value
 
-    def _needed(self, wanted: list[Node]) -> list[Node]:
+    def _needed(self, targets: list[Node]) -> list[Node]:
         """Return all nodes that the wanted ones depend on, arguments first."""
         # The search stops at given nodes: another function has computed them. Indices
         # grow from arguments to users, so sorting gives an order of evaluation.
-        seen, waiting = {}, list(wanted)
+        needed, waiting = {}, list(targets)
         while waiting:
             node = waiting.pop()
-            if node.index not in seen:
-                seen[node.index] = node
+            if node.index not in needed:
+                needed[node.index] = node
                 if node.index not in self._given:
                     waiting += node.arguments
-        return [seen[index] for index in sorted(seen)]
+        return [needed[index] for index in sorted(needed)]
 
     def _is_known(self, node: Node) -> bool:
         return node.operation in _LEAVES or node.index in self._given
@@ -516,10 +517,12 @@ class _Emitter:
 
     def _reduction(self, node: Node, index: Index, value: str) -> tuple[list[str], str]:
         zero = _REDUCTIONS[node.operation]
-        kept = [letter for axis, letter in enumerate(index) if axis not in node.detail]
-        if kept:
+        letters = [
+            letter for axis, letter in enumerate(index) if axis not in node.detail
+        ]
+        if letters:
             memory = self._stored[node.index]
-            place = memory.format(", ".join(kept))
+            place = memory.format(", ".join(letters))
             entry = memory.format(", ".join(_INDICES[: node.ndim]))
             before = self._nested(node.shape, [f"{entry} = {zero}"])
         else:
@@ -532,8 +535,8 @@ class _Emitter:
         """Return calls of the vectorised softmax, one per row."""
         row = ", ".join([*_INDICES[: node.ndim - 1], ":"])
         rows = [
-            self._stored[one.index].format(row).replace("[:]", "")
-            for one in (node.arguments[0], node)
+            self._stored[operand.index].format(row).replace("[:]", "")
+            for operand in (node.arguments[0], node)
         ]
         scratch = self._work.add(node.shape[-1:])
         call = f"fast_softmax({rows[0]}, {rows[1]}, {scratch})"

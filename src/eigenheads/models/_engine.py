@@ -129,11 +129,11 @@ def combine(
         _gram(weights, weights, factor)
     else:
         # Along spent vectors, nothing of Z is left outside the frame.
-        left = weights.copy()
-        for row in range(left.shape[0]):
-            _project_off(spent, left[row])
-            _project_off(spent, left[row])  # once more, for what rounding left
-        _gram(left, left, factor)
+        remaining = weights.copy()
+        for row in range(remaining.shape[0]):
+            _project_off(spent, remaining[row])
+            _project_off(spent, remaining[row])  # once more, for what rounding left
+        _gram(remaining, remaining, factor)
     cholesky(factor)
     times_bartlett(rng, dof, factor)
 
@@ -337,12 +337,12 @@ def times_bartlett(rng: np.random.Generator, dof: float, factor: Any) -> None:
     for b in range(q):
         # The b columns before have taken b dimensions: dof - b are left for the length.
         # Columns after b still hold L, which the normals of A multiply.
-        left, length = dof - b, 0.0
-        if left > 0.0:
+        freedom, length = dof - b, 0.0
+        if freedom > 0.0:
             # Half the squared length of a Gaussian vector is a gamma variable, drawn by
             # the rejection of Marsaglia and Tsang. For shapes above 1 the numbers are
             # those of rng.standard_gamma, whose other branches take long to compile.
-            shape, less = 0.5 * left, 1.0
+            shape, less = 0.5 * freedom, 1.0
             if shape < 1.0:
                 less = rng.random() ** (1.0 / shape)
                 shape += 1.0
@@ -363,7 +363,7 @@ def times_bartlett(rng: np.random.Generator, dof: float, factor: Any) -> None:
             length = math.sqrt(2.0 * (less * (shape * cube)))
         for a in range(b, q):
             factor[a, b] *= length
-        if left > 0.0:
+        if freedom > 0.0:
             for c in range(b + 1, q):
                 normal = rng.standard_normal()
                 for a in range(c, q):

@@ -56,9 +56,9 @@ def full_block(
     def kernel(
         rng: np.random.Generator,
         run: tuple[FloatArray, list[Any]],
-        *rest: Any,
+        *arguments: Any,
     ) -> int:
-        *rules, first, record_every, records = rest
+        *rules, first, record_every, records = arguments
         state, batch = run
         parameters = table(first, first + len(rules[0]))
         for index, rule in enumerate(np.column_stack(rules)):

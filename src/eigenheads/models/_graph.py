@@ -69,8 +69,8 @@ class LongLoss(NotTraceable, ValueError):
     """More operations than can be compiled; a sentence also where none is traced."""
 
     def __init__(self) -> None:
-        found = f"more than {MAX_OPERATIONS} operations"
-        super().__init__(found, "Use array operations instead of Python loops.")
+        length = f"more than {MAX_OPERATIONS} operations"
+        super().__init__(length, "Use array operations instead of Python loops.")
 
     def __str__(self) -> str:
         contract = "a function that can be compiled"
@@ -143,12 +143,12 @@ class Graph:
         self.arrays: list[FloatArray] = []  # constant arrays of the loss
         self._known: dict[tuple[Any, ...], Node] = {}
 
-    def equals(self, other: "Graph") -> bool:
+    def equals(self, graph: "Graph") -> bool:
         """Return whether both hold the same expressions of the same constants."""
         # As text, because a constant may be NaN.
-        return repr(list(self._known)) == repr(list(other._known)) and all(
-            np.array_equal(one, same, equal_nan=True)
-            for one, same in zip(self.arrays, other.arrays, strict=True)
+        return repr(list(self._known)) == repr(list(graph._known)) and all(
+            np.array_equal(array, counterpart, equal_nan=True)
+            for array, counterpart in zip(self.arrays, graph.arrays, strict=True)
         )
 
     def add(
@@ -205,7 +205,7 @@ class Graph:
 
     def _array(self, array: FloatArray) -> "Node":
         # Equal arrays share one place.
-        same = [np.array_equal(known, array, equal_nan=True) for known in self.arrays]
+        same = [np.array_equal(stored, array, equal_nan=True) for stored in self.arrays]
         number = same.index(True) if True in same else len(self.arrays)
         if number == len(self.arrays):
             self.arrays.append(array)

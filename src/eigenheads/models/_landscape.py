@@ -86,18 +86,18 @@ def risk(
         name: check_finite_array(f"overlaps[{name!r}]", value)
         for name, value in overlaps.items()
     }
-    known = {name: value for name, value in arrays.items() if name in model.overlaps}
+    points = {name: value for name, value in arrays.items() if name in model.overlaps}
     unknown = [name for name in arrays if name not in model.overlaps]
     if unknown:
         contract = f"named {', '.join(model.overlaps)}"
         fail("overlaps", contract, unknown[0])
-    shapes = [value.shape for value in known.values()]
+    shapes = [value.shape for value in points.values()]
     try:
         shape = np.broadcast_shapes(*shapes)
     except ValueError:
         got = Got(", ".join(map(str, shapes)))
         fail("overlaps", "of shapes that broadcast", got)
-    flat = {name: np.broadcast_to(v, shape).ravel() for name, v in known.items()}
+    flat = {name: np.broadcast_to(v, shape).ravel() for name, v in points.items()}
     n_points = int(np.prod(shape, dtype=int))
     values = [
         moments_at(
@@ -186,16 +186,16 @@ def critical_points(
     surface = _Surface(model, d, row, n_samples, (seed, 0))
     curves, pairs = curve_pairs(model, None, list(model.weights))
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
-    found: list[FloatArray] = []
+    places: list[FloatArray] = []
     points = []
     for _ in range(n_starts):
         state = _newton(surface, _random_state(model, rng))
         if state is None:
             continue
         at = recorded(state, pairs)
-        if any(np.abs(at - other).max() < tolerance for other in found):
+        if any(np.abs(at - place).max() < tolerance for place in places):
             continue
-        found.append(at)
+        places.append(at)
         names = dict(zip(curves, at.tolist(), strict=True))
         points.append(surface.described(state, names))
     # Mirror images have one risk, up to rounding: their overlaps decide.
@@ -261,9 +261,9 @@ class _Surface:
                 idle.append(turn.ravel())
         if not idle:
             return np.eye(r * m)
-        left, sizes, _ = np.linalg.svd(np.array(idle).T, full_matrices=True)
+        vectors, sizes, _ = np.linalg.svd(np.array(idle).T, full_matrices=True)
         rank = int(np.sum(sizes > 1e-6))
-        return np.asarray(left[:, rank:], dtype=np.float64)
+        return np.asarray(vectors[:, rank:], dtype=np.float64)
 
     def hessian(self, state: FloatArray, gradient: FloatArray) -> FloatArray:
         """Return the second derivatives along the spheres, (r m, r m)."""
@@ -314,12 +314,15 @@ class _Surface:
     ) -> StationaryPoint:
         """Return the critical point with its curvatures and kind."""
         sets = [self.with_samples(number) for number in range(1, _SETS + 1)]
-        values = np.array([one.curvatures(state) for one in sets])
-        both, errors = values.mean(axis=0), values.std(axis=0, ddof=1) / _SETS**0.5
-        flat = np.maximum(_ERRORS * errors, 1e-5 * np.abs(both).max())
-        falls, rises = both < -flat, both > flat
+        values = np.array([sample.curvatures(state) for sample in sets])
+        curvatures, errors = (
+            values.mean(axis=0),
+            values.std(axis=0, ddof=1) / _SETS**0.5,
+        )
+        flat = np.maximum(_ERRORS * errors, 1e-5 * np.abs(curvatures).max())
+        falls, rises = curvatures < -flat, curvatures > flat
         n_outside = self.d - state.shape[1]
-        n_inside = len(both) - (len(state) if n_outside else 0)
+        n_inside = len(curvatures) - (len(state) if n_outside else 0)
         index = int(np.sum(falls[:n_inside]))
         index += n_outside * int(np.sum(falls[n_inside:]))
         # Turning all weights about the planted directions leaves the risk as it is:
@@ -333,8 +336,8 @@ class _Surface:
             kind = "undecided"
         else:
             kind = "maximum" if np.any(falls) else "minimum"
-        value = float(np.mean([one.slope(state)[0] for one in sets]))
-        inside, outside = both[:n_inside], both[n_inside:]
+        value = float(np.mean([sample.slope(state)[0] for sample in sets]))
+        inside, outside = curvatures[:n_inside], curvatures[n_inside:]
         return StationaryPoint(overlaps, value, kind, index, inside, outside)
 
 

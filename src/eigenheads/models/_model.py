@@ -56,9 +56,9 @@ def cache_folder() -> Path:
     ``EIGENHEADS_CACHE_DIR``, else a folder in ``NUMBA_CACHE_DIR``, else in the user's
     folder for caches.
     """
-    own = os.environ.get("EIGENHEADS_CACHE_DIR")
-    if own:
-        return Path(own)
+    folder = os.environ.get("EIGENHEADS_CACHE_DIR")
+    if folder:
+        return Path(folder)
     numba = os.environ.get("NUMBA_CACHE_DIR")
     if numba:
         return Path(numba) / "eigenheads-models"
@@ -207,13 +207,13 @@ class Model:
             fail("loss", contract, loss, error=TypeError)
         self.loss = loss
         self.weights = _check_weights(weights)
-        own = _check_latents({} if latents is None else latents)
+        numbers = _check_latents({} if latents is None else latents)
         self.planted = _check_names("planted", planted, taken=tuple(self.weights))
         self.law = TokenLaw(
-            _check_tokens(tokens, self.planted, own),
+            _check_tokens(tokens, self.planted, numbers),
             self.planted,
             check_count("normals", normals, minimum=0, maximum=_MAX_NORMALS),
-            own,
+            numbers,
             _check_draw(draw),
         )
         self._program = self._traced()
@@ -262,10 +262,10 @@ class Model:
         names = list(self.weights)
         planted = [f"{w}.{u}" for w in names for u in self.planted]
         pairs = [
-            f"{one}.{other}"
-            for row, one in enumerate(names)
-            for other in names[row:]
-            if one != other or self.weights[one] == "free"
+            f"{name}.{partner}"
+            for row, name in enumerate(names)
+            for partner in names[row:]
+            if name != partner or self.weights[name] == "free"
         ]
         return (*planted, *pairs)
 
@@ -406,12 +406,12 @@ def _check_names(
     if isinstance(names, str) or not isinstance(names, Sequence | Mapping):
         fail(name, "a sequence of names", names, error=TypeError)
     result = tuple(names)
-    for one in result:
-        if not isinstance(one, str) or not one.isidentifier():
-            fail(name, "names that are Python identifiers", one)
-        if one in taken or result.count(one) > 1:
+    for item in result:
+        if not isinstance(item, str) or not item.isidentifier():
+            fail(name, "names that are Python identifiers", item)
+        if item in taken or result.count(item) > 1:
             contract = "names that differ from each other and from the weights"
-            fail(name, contract, one)
+            fail(name, contract, item)
     return result
 
 
@@ -485,14 +485,14 @@ def weights_in_frame(planted: Any, gram: Any, *, columns: int) -> FloatArray:
     r, p = planted.shape
     state = np.zeros((r, columns))
     state[:, :p] = planted
-    left = gram - planted @ planted.T
+    residual = gram - planted @ planted.T
     for row in range(r):
         for column in range(row):
             pivot = state[column, p + column]
-            known = state[row, p : p + column] @ state[column, p : p + column]
-            rest = left[row, column] - known
+            explained = state[row, p : p + column] @ state[column, p : p + column]
+            rest = residual[row, column] - explained
             state[row, p + column] = rest / pivot if pivot > 0 else 0.0
-        squared = left[row, row] - np.sum(state[row, p : p + row] ** 2)
+        squared = residual[row, row] - np.sum(state[row, p : p + row] ** 2)
         # A length that is rounding is none: dividing by it would make noise.
         is_real = squared > 1e-14 * gram[row, row]
         state[row, p + row] = math.sqrt(squared) if is_real else 0.0

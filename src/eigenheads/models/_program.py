@@ -63,10 +63,10 @@ class _Names(SimpleNamespace):
         object.__setattr__(self, "_kind", kind)
 
     def __getattr__(self, name: str) -> NoReturn:
-        known = ", ".join(n for n in vars(self) if not n.startswith("_")) or "none"
+        declared = ", ".join(n for n in vars(self) if not n.startswith("_")) or "none"
         kind = self.__dict__.get("_kind", "names")
         where = {"w": "weights", "u": "planted", "g": "latents"}.get(kind, "Model")
-        raise NotTraceable(f"{kind}.{name}", f"Declared in `{where}`: {known}.")
+        raise NotTraceable(f"{kind}.{name}", f"Declared in `{where}`: {declared}.")
 
 
 class _Latents(_Names):
@@ -235,8 +235,8 @@ class Program:
 
     def _combination(self, weights: Node) -> int:
         # Equal expressions are one node, so that identity decides.
-        for number, known in enumerate(self._combinations):
-            if known is weights:
+        for number, combination in enumerate(self._combinations):
+            if combination is weights:
                 return number
         if len(self._combinations) == _MAX_COMBINATIONS:
             raise NotTraceable(
@@ -263,11 +263,13 @@ class Program:
         for (left, right), bar in zip(pairs, bars, strict=True):
             if bar is None:
                 continue
-            for one, other in ((left, right), (right, left)):
-                place = f"meetings[{other}, {{}}]"
+            for target, source in ((left, right), (right, left)):
+                place = f"meetings[{source}, {{}}]"
                 meeting = self.graph.memory(place, (self.n_tokens,))
                 seed = stopped(bar * meeting)
-                surrogate = surrogate + reduced("sum", self._combinations[one] * seed)
+                surrogate = surrogate + reduced(
+                    "sum", self._combinations[target] * seed
+                )
         return gradients(surrogate, self._fields)
 
     def lines(self, sizes: Sizes) -> "ProgramLines":
@@ -283,15 +285,15 @@ class Program:
         ]
         writes = [Write(f"slopes[{a}, {{}}]", node) for a, node in enumerate(slopes)]
         overlaps = gradients(self.loss, list(self._overlaps.values()))
-        for (row, other), slope in zip(self._overlaps, overlaps, strict=True):
+        for (row, partner), slope in zip(self._overlaps, overlaps, strict=True):
             if slope is None:
                 continue
-            column = -1 - other if other < 0 else self.n_planted + other
+            column = -1 - partner if partner < 0 else self.n_planted + partner
             writes.append(Write(f"overlap_slopes[{row}, {column}]", slope))
         work = Work()
         # The engine draws the products between the two parts, and fields do not change
         # meanwhile. So the second part reads what the first one has left in `work`.
-        first, _, given = emit(
+        first, _, places = emit(
             sizes=sizes,
             work=work,
             writes=[
@@ -300,7 +302,7 @@ class Program:
             ],
         )
         second, value, _ = emit(
-            sizes=sizes, work=work, writes=writes, returned=self.loss, given=given
+            sizes=sizes, work=work, writes=writes, returned=self.loss, places=places
         )
         names = [
             f"c{number} = constants[{number}]"

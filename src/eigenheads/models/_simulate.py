@@ -231,8 +231,8 @@ def exact_kernel(
     block = module.exact_block if reuse == 1 else module.reuse_block
     times = (reuse,) if reuse > 1 else ()
 
-    def kernel(rng: np.random.Generator, state: FloatArray, *rest: Any) -> int:
-        *rules, first, record_every, records = rest
+    def kernel(rng: np.random.Generator, state: FloatArray, *arguments: Any) -> int:
+        *rules, first, record_every, records = arguments
         # Arrays of this call, because runs advance in several threads.
         space = model.workspace(state, n_axes=state.shape[1] - len(state))
         broken = block(
@@ -285,7 +285,7 @@ def check_parameters(
     model: Model, parameters: Mapping[str, Schedule] | None
 ) -> dict[str, Schedule]:
     """Return values or schedules of all parameters, in the order of the model."""
-    given: dict[str, Any] = dict(model.defaults)
+    values: dict[str, Any] = dict(model.defaults)
     if parameters is not None and not isinstance(parameters, Mapping):
         fail("parameters", "a mapping", parameters, error=TypeError)
     for name, value in (parameters or {}).items():
@@ -293,13 +293,13 @@ def check_parameters(
         if not callable(value) and not math.isfinite(as_float(value)):
             contract = "finite numbers or schedules"
             fail(f"parameters[{name!r}]", contract, value)
-        given[name] = value
-    missing = [name for name in model.parameters if name not in given]
+        values[name] = value
+    missing = [name for name in model.parameters if name not in values]
     if missing:
         contract = f"given for {', '.join(model.parameters)}"
         got = Got(f"no {missing[0]!r}")
         fail("parameters", contract, got)
-    return {name: given[name] for name in model.parameters}
+    return {name: values[name] for name in model.parameters}
 
 
 def check_dimension(model: Model, d: object, method: str, *, n_rows: int) -> int:

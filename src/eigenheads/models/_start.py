@@ -53,8 +53,10 @@ def check_start(
     values = _given(model, start, n_runs)
     r, p = len(model.weights), len(model.planted)
     planted, gram = overlap_matrices(model, values)
-    left = np.linalg.eigvalsh(gram - planted @ planted.transpose(0, 2, 1))
-    impossible = np.flatnonzero(left[:, 0] < -_ROUNDING * (1 + np.trace(gram[0])))
+    eigenvalues = np.linalg.eigvalsh(gram - planted @ planted.transpose(0, 2, 1))
+    impossible = np.flatnonzero(
+        eigenvalues[:, 0] < -_ROUNDING * (1 + np.trace(gram[0]))
+    )
     if len(impossible):
         contract = "overlaps that vectors can have (their Gram matrix is positive)"
         shown = {key: float(value[impossible[0]]) for key, value in values.items()}
@@ -97,8 +99,8 @@ def overlap_matrices(
     for row, name in enumerate(names):
         for column, direction in enumerate(model.planted):
             planted[..., row, column] = values[f"{name}.{direction}"]
-        for column, other in enumerate(names[: row + 1]):
-            value = values.get(f"{other}.{name}", np.ones(shape))
+        for column, partner in enumerate(names[: row + 1]):
+            value = values.get(f"{partner}.{name}", np.ones(shape))
             gram[..., row, column] = gram[..., column, row] = value
     return planted, gram
 
@@ -115,22 +117,22 @@ def curve_pairs(
     places |= {name: -1 - j for j, name in enumerate(model.planted)}
     if record is None:
         averages = [name for name in rows if name.endswith("_average")]
-        own = [
-            f"{name}.{other}" for name in averages for other in (*model.planted, name)
+        diagonal = [
+            f"{name}.{second}" for name in averages for second in (*model.planted, name)
         ]
-        record = (*model.overlaps, *own)
+        record = (*model.overlaps, *diagonal)
     contract = "a sequence of overlaps such as 'k.key'"
     record = check_items("record", record, contract)
     if not record:
         fail("record", contract, record)
     pairs = []
     for name in record:
-        one, _, other = str(name).partition(".")
-        if one not in rows or other not in places:
-            known = ", ".join(model.overlaps)
-            contract = f"overlaps such as {known}"
+        first, _, second = str(name).partition(".")
+        if first not in rows or second not in places:
+            listed = ", ".join(model.overlaps)
+            contract = f"overlaps such as {listed}"
             fail("record", contract, name)
-        pairs.append((places[one], places[other]))
+        pairs.append((places[first], places[second]))
     return tuple(record), np.array(pairs, dtype=np.int64)
 
 

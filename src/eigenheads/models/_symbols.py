@@ -81,9 +81,9 @@ class Symbol:
     __rmatmul__: Any = _no_entries
 
 
-def _refuse_entries(found: str) -> NoReturn:
+def _refuse_entries(operation: str) -> NoReturn:
     raise NotTraceable(
-        f"{found} on the entries of vectors of R^d",
+        f"{operation} on the entries of vectors of R^d",
         "Only inner products are known: write X @ w.k for fields, o @ o with "
         "o = a @ X for squared lengths, X[0] @ X[0] for the length of a token.",
     )
@@ -224,9 +224,9 @@ class TokenRows(Symbol):
             raise NotTraceable(f"X[{key}] of {len(self)} tokens", "Use fewer tokens.")
         places = range(*self.span)[key] if isinstance(key, int | slice) else None
         if isinstance(places, int):
-            one = self.program.graph.constant(1.0)
+            weight = self.program.graph.constant(1.0)
             shape = (self.program.n_tokens,)
-            return TokenCombination(self.program, put(one, 0, places, shape))
+            return TokenCombination(self.program, put(weight, 0, places, shape))
         if not places or places.step != 1:
             raise NotTraceable("this index of X", "Use X[0], X[1:] or X[start:stop].")
         return TokenRows(self.program, None, (places.start, places.stop))

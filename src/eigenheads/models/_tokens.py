@@ -200,8 +200,10 @@ class Token:
             list(self.mean.values()) if isinstance(self.mean, Mapping) else []
         )
         for value in [*coefficients, self.scale]:
-            known = isinstance(value, RandomNumber | LatentMultiple) or callable(value)
-            if not known and not math.isfinite(as_float(value)):
+            is_random = isinstance(value, RandomNumber | LatentMultiple) or callable(
+                value
+            )
+            if not is_random and not math.isfinite(as_float(value)):
                 contract = (
                     "made of finite numbers, functions of d, signs, gaussian, choice "
                     "or multiple_of"
@@ -433,9 +435,9 @@ class LawSource:
         if not law.probabilities:
             return f"{self._size(law.values[0])} * rng.standard_normal()"
         if len(law.values) == 2:
-            one, other = (self._size(value) for value in law.values)
+            first, second = (self._size(value) for value in law.values)
             share = self._size(law.probabilities[0])
-            return f"{one} if rng.random() < {share} else {other}"
+            return f"{first} if rng.random() < {share} else {second}"
         values = len(self._sizes)
         self._sizes += law.values
         return f"law[{values} + {self._choice(law.probabilities)}]"

@@ -116,13 +116,13 @@ def _put_product(left: Node, right: Node) -> Node:
     """Return the product with an array that is zero but for one index of an axis."""
     # The slope of x[0] is zero but for one entry. Its product needs that entry of the
     # other factor alone, and no loop over the axis.
-    sparse, other = (left, right) if left.operation == "put" else (right, left)
+    sparse, dense = (left, right) if left.operation == "put" else (right, left)
     shape = np.broadcast_shapes(left.shape, right.shape)
     if shape != sparse.shape:  # the zeros are repeated: nothing to gain
         nodes = [broadcast(left, shape), broadcast(right, shape)]
         return sparse.graph.add("multiply", nodes, None, shape)
     axis, index = sparse.detail
-    picked = broadcast(other, shape)[(*[slice(None)] * axis, index)]
+    picked = broadcast(dense, shape)[(*[slice(None)] * axis, index)]
     return put(sparse.arguments[0] * picked, axis, index, shape)
 
 
@@ -187,19 +187,19 @@ def indexed(node: Node, key: tuple[Any, ...]) -> Node:
         key = (*key[:at], *[slice(None)] * (node.ndim - used), *key[at + 1 :])
     if sum(part is not None for part in key) > node.ndim:
         raise IndexError("too many indices for a traced array")
-    axis, kept = 0, list[int | None]()  # None for a new axis, else an axis of `node`
+    axis, origins = 0, list[int | None]()  # None for a new axis, else an axis of `node`
     for part in key:
         if part is None:
-            kept.append(None)
+            origins.append(None)
         elif isinstance(part, int | np.integer) and not isinstance(part, bool):
             node = _picked(node, axis, int(part))
         else:
             node = _sliced(node, axis, part)
-            kept.append(axis)
+            origins.append(axis)
             axis += 1
-    kept += list(range(axis, node.ndim))
-    shape = tuple(1 if part is None else node.shape[part] for part in kept)
-    return view(node, tuple(kept.index(a) for a in range(node.ndim)), shape)
+    origins += list(range(axis, node.ndim))
+    shape = tuple(1 if part is None else node.shape[part] for part in origins)
+    return view(node, tuple(origins.index(a) for a in range(node.ndim)), shape)
 
 
 def _picked(node: Node, axis: int, index: int) -> Node:
@@ -233,16 +233,16 @@ def reduced(kind: str, node: Node, axis: Any = None, keepdims: bool = False) -> 
     axes = tuple(sorted(a % node.ndim for a in np.atleast_1d(axis).tolist()))
     if not axes:
         return node
-    kept = tuple(a for a in range(node.ndim) if a not in axes)
+    remaining = tuple(a for a in range(node.ndim) if a not in axes)
     if kind == "sum" and node.operation == "put" and axes == (node.detail[0],):
         result = node.arguments[0]
     else:
-        shape = tuple(node.shape[a] for a in kept)
+        shape = tuple(node.shape[a] for a in remaining)
         result = node.graph.add(kind, [node], axes, shape)
     if not keepdims:
         return result
     shape = tuple(1 if a in axes else node.shape[a] for a in range(node.ndim))
-    return view(result, kept, shape)
+    return view(result, remaining, shape)
 
 
 def mean(graph: Graph, value: object, axis: Any = None, keepdims: bool = False) -> Node:

@@ -180,15 +180,15 @@ def _gradient_error(
         weights[:, : start.shape[1]] = start
         tokens, latents = model.law.sample(rng, d)
         arguments = (model, tokens, weights, latents, parameters)
-        found = compiled_gradient(*arguments)
-        size = float(np.linalg.norm(found))
+        gradient = compiled_gradient(*arguments)
+        size = float(np.linalg.norm(gradient))
         lengths.append(size)
         if not math.isfinite(size):
             fail("model", "a model with finite gradients", size)
         if number < _N_DIFFERENCES:
             expected = difference_gradient(*arguments)
             scale = max(float(np.linalg.norm(expected)), 1e-30)
-            errors.append(np.abs(found - expected).max() / scale)
+            errors.append(np.abs(gradient - expected).max() / scale)
     return float(np.max(errors)), float(np.median(lengths))
 
 

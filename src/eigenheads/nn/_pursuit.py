@@ -84,8 +84,8 @@ class PursuitRecorder:
         total = alive.sum(-1).clamp_min(1.0)
         share = ((sparse != 0).sum(-1) * alive).sum(-1) / (total * d)
         residual = ((keys - low_rank - sparse).square().sum(-1) * alive).sum(-1).sqrt()
-        own = self._self_weight(queries, cleaned, alive)
-        self._rows.append((share.mean(0), own.mean(0), residual.mean(0)))
+        self_weight = self._self_weight(queries, cleaned, alive)
+        self._rows.append((share.mean(0), self_weight.mean(0), residual.mean(0)))
 
     def _self_weight(self, queries: Tensor, cleaned: Tensor, alive: Tensor) -> Tensor:
         n_keys = cleaned.shape[-2]
@@ -96,16 +96,20 @@ class PursuitRecorder:
         scores = scores + self._visibility.rows(index).to(scores)
         at = index.to(cleaned.device).view(-1, 1).expand(*scores.shape[:-1], 1)
         # The softmax weight of a token on itself, without the whole softmax.
-        own = scores.gather(-1, at)
-        weight = (own - scores.logsumexp(-1, keepdim=True)).exp().squeeze(-1)
+        to_itself = scores.gather(-1, at)
+        weight = (to_itself - scores.logsumexp(-1, keepdim=True)).exp().squeeze(-1)
         weight = weight.nan_to_num(0.0)  # a token that sees nothing
         alive = alive[..., index]
         return (weight * alive).sum(-1) / alive.sum(-1).clamp_min(1.0)
 
     def result(self) -> PursuitDiagnostics:
         """Return the collected measurements."""
-        flagged, own, residual = (torch.stack(r) for r in zip(*self._rows, strict=True))
-        return PursuitDiagnostics(flagged=flagged, self_weight=own, residual=residual)
+        flagged, self_weight, residual = (
+            torch.stack(r) for r in zip(*self._rows, strict=True)
+        )
+        return PursuitDiagnostics(
+            flagged=flagged, self_weight=self_weight, residual=residual
+        )
 
 
 @dataclass
@@ -136,12 +140,12 @@ class PursuitMonitor:
                 "it removes no corruption. Lower `sparsity`, or set it to 'auto'.",
             )
         # A single token always has weight 1 on itself.
-        own = float(diagnostics.self_weight[-1].mean())
-        if own > 0.99 and n_tokens > 1:
+        self_weight = float(diagnostics.self_weight[-1].mean())
+        if self_weight > 0.99 and n_tokens > 1:
             self._warn(
                 "mixing",
-                f"the mean weight of a token on itself is {own:.4f}: the layer no "
-                "longer mixes tokens. Lower `n_iter`, or scale the keys down.",
+                f"the mean weight of a token on itself is {self_weight:.4f}: the layer "
+                "no longer mixes tokens. Lower `n_iter`, or scale the keys down.",
             )
 
     def _warn(self, kind: str, message: str) -> None:
@@ -184,8 +188,8 @@ class PursuitSettings:
         width: int | None = None
         # A width may come with the name of the rule.
         if isinstance(threshold, tuple) and len(threshold) == 2:
-            threshold, given = threshold
-            width = check_count("threshold[1]", given)
+            threshold, number = threshold
+            width = check_count("threshold[1]", number)
         check_pursuit(n_iter, sparsity, threshold, multiplier, query_steps)
         if threshold == "reference":
             width = width or 0
@@ -314,7 +318,7 @@ def rpc_attention(
     check_query_steps(query_steps, keys, queries)
     c = keys.shape[-1] ** -0.5 if scale is None else scale
     n_queries = keys.shape[-2] if queries is None else queries.shape[-2]
-    found = pursue(
+    pursuit = pursue(
         keys,
         values,
         queries,
@@ -325,9 +329,9 @@ def rpc_attention(
         scale=check_number("scale", c),
         measure=check_flag("return_diagnostics", return_diagnostics),
     )
-    if found.diagnostics is None:
-        return found.output
-    return found.output, found.diagnostics
+    if pursuit.diagnostics is None:
+        return pursuit.output
+    return pursuit.output, pursuit.diagnostics
 
 
 class PursuitResult(NamedTuple):
@@ -390,7 +394,7 @@ def _iterate(
     norms = []
     # With Z = Y/mu and the clipped argument P = argument - S, the sum G = L + P is
     # K - S + Z: the sparse part S is never formed.
-    for left in reversed(range(settings.n_iter)):
+    for n_left in reversed(range(settings.n_iter)):
         argument = K if L is None or Z is None else _subtract(K + Z, L, in_place)
         # Shrinkage: what exceeds the threshold is S, what stays is `clipped`.
         tau = settings.threshold(argument, mean_size, visibility)
@@ -401,18 +405,18 @@ def _iterate(
         # The low-rank step: a fused attention of the cleaned keys, in their own dtype.
         met = cleaned.to(values.dtype)
         rows = met  # the queries of this softmax
-        if queries is not None and (in_every or not left):
+        if queries is not None and (in_every or not n_left):
             rows = queries
         output = visibility.attend(
-            rows, met, values, scale=scale, dropout=0.0 if left else dropout
+            rows, met, values, scale=scale, dropout=0.0 if n_left else dropout
         )
         if recorder is not None:
             pursuing = rows if in_every else met
-            own = output
+            attended = output
             if pursuing is not rows:
-                own = visibility.attend(met, met, values, scale=scale)
-            recorder.add(K, own, argument - clipped, cleaned, pursuing.to(K.dtype))
-        if left:
+                attended = visibility.attend(met, met, values, scale=scale)
+            recorder.add(K, attended, argument - clipped, cleaned, pursuing.to(K.dtype))
+        if n_left:
             # The multiplier step: Z + K - L - S is G less the new L.
             L = output.to(K.dtype).contiguous()
             Z = _subtract(G, L, in_place)
@@ -432,10 +436,10 @@ def _clip(x: Tensor, bound: Tensor) -> Tensor:
 
 def check_head_tensors(keys: Tensor, values: Tensor, queries: Tensor | None) -> None:
     """Raise unless the arrays of the heads fit each other."""
-    given = {"keys": keys, "values": values}
+    tensors = {"keys": keys, "values": values}
     if queries is not None:
-        given["queries"] = queries
-    for name, x in given.items():
+        tensors["queries"] = queries
+    for name, x in tensors.items():
         if not isinstance(x, Tensor) or not x.is_floating_point():
             contract = "a floating-point tensor"
             fail(name, contract, Got(_kind(x)), error=TypeError)
@@ -477,15 +481,15 @@ def _check_finite(
     good = output.detach().sum().isfinite() or output.isfinite().all()
     if size.square().isfinite() and good:
         return
-    given = {"keys": keys, "values": values}
+    tensors = {"keys": keys, "values": values}
     if queries is not None:
-        given["queries"] = queries
-    for name, x in given.items():
+        tensors["queries"] = queries
+    for name, x in tensors.items():
         if not x.isfinite().all():
             at = tuple(int(i) for i in (~x.isfinite()).nonzero()[0])
             got = Got(f"{x[at].item()} at index {at}")
             fail(name, "finite numbers", got)
-    name, x = max(given.items(), key=lambda item: float(item[1].abs().max()))
+    name, x = max(tensors.items(), key=lambda item: float(item[1].abs().max()))
     dtype = str(output.dtype).removeprefix("torch.")
     got = Got(f"entries up to {x.abs().max().item():.2g}")
     hint = "Scale it down, or use float64."

@@ -148,13 +148,13 @@ class RPCAttention(AbstractAttention):
         visibility = self._visibility(heads[1], attn_mask, is_causal)
         # Measuring has side effects: never in compiled calls or in evaluation.
         if not self.training or torch.compiler.is_compiling():
-            found = self._pursue(heads, visibility)
+            pursuit = self._pursue(heads, visibility)
         else:
             measure = self._monitor.wants()
-            found = self._pursue(heads, visibility, measure=measure)
-            if found.diagnostics is not None:
-                self._monitor.add(found.diagnostics, n_tokens=x.shape[1])
-        return self._merge(found.output)
+            pursuit = self._pursue(heads, visibility, measure=measure)
+            if pursuit.diagnostics is not None:
+                self._monitor.add(pursuit.diagnostics, n_tokens=x.shape[1])
+        return self._merge(pursuit.output)
 
     @torch.no_grad()
     def diagnostics(
@@ -167,9 +167,9 @@ class RPCAttention(AbstractAttention):
         """Return measurements of each iteration on these tokens, per head."""
         heads = self._heads(x)
         visibility = self._visibility(heads[1], attn_mask, is_causal)
-        found = self._pursue(heads, visibility, measure=True)
-        assert found.diagnostics is not None
-        return found.diagnostics
+        pursuit = self._pursue(heads, visibility, measure=True)
+        assert pursuit.diagnostics is not None
+        return pursuit.diagnostics
 
     def attention_weights(
         self,

@@ -113,9 +113,9 @@ class Visibility:
         """Return each row's mean over the tokens that it sees, ``(…, rows, 1)``."""
         # Three cases, from general to cheap: any mask, causal, none.
         if self.visible is not None:
-            seen = self.visible.to(per_token.dtype)
-            total = seen @ per_token.unsqueeze(-1)
-            return total / seen.sum(-1, keepdim=True).clamp_min(1.0)
+            weights = self.visible.to(per_token.dtype)
+            total = weights @ per_token.unsqueeze(-1)
+            return total / weights.sum(-1, keepdim=True).clamp_min(1.0)
         if self.is_causal:
             count = torch.arange(1, self.n_keys + 1, device=per_token.device)
             return (per_token.cumsum(-1) / count).unsqueeze(-1)
@@ -127,10 +127,12 @@ class Visibility:
         if visible is None:
             return middle(per_token.unsqueeze(-2).sort(-1).values)
         # Hidden tokens sort to the end, so the middle of the first `count` is it.
-        seen = torch.where(visible, per_token.unsqueeze(-2), torch.inf).sort(-1).values
-        count = visible.sum(-1, keepdim=True).expand(*seen.shape[:-1], 1)
-        lower = seen.gather(-1, ((count - 1) // 2).clamp_min(0))
-        upper = seen.gather(-1, (count // 2).clamp_max(self.n_keys - 1))
+        ordered = (
+            torch.where(visible, per_token.unsqueeze(-2), torch.inf).sort(-1).values
+        )
+        count = visible.sum(-1, keepdim=True).expand(*ordered.shape[:-1], 1)
+        lower = ordered.gather(-1, ((count - 1) // 2).clamp_min(0))
+        upper = ordered.gather(-1, (count // 2).clamp_max(self.n_keys - 1))
         return torch.where(count > 0, (lower + upper) / 2, 0.0)
 
     def attend(
@@ -249,10 +251,12 @@ class Visibility:
         if not bool((full.masked_fill(~visible, 0.0) * counts).any()):
             # Two explanations in turn: padding alone, then padding and causality.
             for is_causal in (False, True):
-                seen = padding[:, None, None, :]
+                expected = padding[:, None, None, :]
                 if is_causal:
-                    seen = seen & causal_mask(self.n_keys, self.n_keys, full.device)
-                if not bool(((seen != visible) & counts).any()):
+                    expected = expected & causal_mask(
+                        self.n_keys, self.n_keys, full.device
+                    )
+                if not bool(((expected != visible) & counts).any()):
                     return padding, is_causal, None
         return padding, False, full
 

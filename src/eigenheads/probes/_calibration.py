@@ -113,13 +113,13 @@ def calibrate(
     >>> found.power["shuffled_positions"][-1:]
     array([1.])
     """
-    (wanted,) = read_statistics([statistic])
+    (measure,) = read_statistics([statistic])
     n_heads = check_count("n_heads", n_heads)
     n_draws = check_count("n_draws", n_draws)
     level = check_number("level", level, minimum=0.0, maximum=1.0)
     shares = [
-        check_number("strengths", one, minimum=0.0, maximum=1.0)
-        for one in check_items("strengths", strengths, "a sequence of numbers")
+        check_number("strengths", value, minimum=0.0, maximum=1.0)
+        for value in check_items("strengths", strengths, "a sequence of numbers")
     ]
     size = _check_size(size)
     seed = check_count("seed", seed, minimum=0)
@@ -137,24 +137,24 @@ def calibrate(
             arrays, ids = _random_heads(rng, size, n_group)
             if strength > 0:
                 arrays = planted(*arrays, ids, strength, rng)
-            found = head_probe(
+            probed = head_probe(
                 *arrays,
-                statistics=[wanted],
+                statistics=[measure],
                 token_ids=ids,
                 n_draws=n_draws,
                 seed=int(rng.integers(2**31)),
-            ).statistics[wanted.name]
-            for null, p_values in found.p_value.items():
+            ).statistics[measure.name]
+            for null, p_values in probed.p_value.items():
                 # Slack for p-values that equal the level, such as 5/100.
                 rejected = int(np.sum(p_values <= level + 1e-12))
                 counts[null] = counts.get(null, 0) + rejected
         for null, count in counts.items():
             rates.setdefault(null, []).append(count / n_heads)
     return Calibration(
-        wanted.name,
+        measure.name,
         np.array(shares),
-        {null: own[0] for null, own in rates.items()},
-        {null: np.array(own[1:]) for null, own in rates.items()},
+        {null: by_strength[0] for null, by_strength in rates.items()},
+        {null: np.array(by_strength[1:]) for null, by_strength in rates.items()},
         level,
         n_heads,
     )
@@ -168,7 +168,7 @@ def _check_size(size: object) -> tuple[int, int, int]:
     items = check_items("size", size, contract)
     if len(items) != 3:
         fail("size", contract, Got(f"{len(items)} of them"))
-    numbers = [check_count("size", one) for one in items]
+    numbers = [check_count("size", item) for item in items]
     if math.prod(numbers) * _GROUP > MAX_WORK:
         got = Got(" x ".join(map(str, numbers)))
         fail("size", f"of at most {MAX_WORK // _GROUP} numbers", got)
@@ -236,10 +236,10 @@ def _embedded(shift: int) -> Callable[..., Arrays]:
     ) -> Arrays:
         # One embedding for all heads, as in a model.
         table = rng.standard_normal((int(ids.max()) + 1, k.shape[-1]))
-        own = table[ids][:, None]
-        before = np.roll(own, shift, axis=2)
+        vectors = table[ids][:, None]
+        before = np.roll(vectors, shift, axis=2)
         keys = np.sqrt(strength) * before + np.sqrt(1 - strength) * k
-        return np.sqrt(strength) * _GAIN * own + np.sqrt(1 - strength) * q, keys, v
+        return np.sqrt(strength) * _GAIN * vectors + np.sqrt(1 - strength) * q, keys, v
 
     return planted
 

@@ -59,12 +59,12 @@ def probe_captured(  # noqa: PLR0913 -- keyword-only but two
     tokens: without sinks and outliers, or with all if `ignore_tokens` is given.
     """
     ids = getattr(capture, "token_ids", None)
-    wanted = read_names(statistics)
+    chosen = read_names(statistics)
     if statistics is None and ids is None:
-        wanted = [name for name in STATISTICS if not STATISTICS[name].needs_token_ids]
+        chosen = [name for name in STATISTICS if not STATISTICS[name].needs_token_ids]
     sets = WITHOUT if ignore_tokens is None else WITH_ALL
     other_tokens = Contrasts(sets if on_other_tokens else {})
-    plain = LayerProbe(wanted, ids, 0, None, 0)
+    plain = LayerProbe(chosen, ids, 0, None, 0)
     layers: list[int] = []
     names: list[str] = []
     by_layer: list[dict[str, Statistic]] = []
@@ -80,7 +80,7 @@ def probe_captured(  # noqa: PLR0913 -- keyword-only but two
             layers.append(captured.layer)
             names.append(captured.name)
             run = LayerProbe(
-                wanted, ids, n_permutations, n_redraws, seed_of_layer(captured.layer)
+                chosen, ids, n_permutations, n_redraws, seed_of_layer(captured.layer)
             )
             if reporter and len(layers) == 1:
                 reporter.estimate(run, captured)
@@ -99,7 +99,7 @@ def probe_captured(  # noqa: PLR0913 -- keyword-only but two
                 reporter.copy_done()
     for i, statistics_of_layer in enumerate(by_layer):
         drawn = with_untrained(statistics_of_layer, [copy[i] for copy in copies])
-        by_layer[i] = {name: drawn[name] for name in names_of(wanted) if name in drawn}
+        by_layer[i] = {name: drawn[name] for name in names_of(chosen) if name in drawn}
     stacked = stack_layers(by_layer)
     numbers = {name: statistic.observed for name, statistic in stacked.items()}
     return ModelProbe(
@@ -171,7 +171,7 @@ def compare_captured(
     seed: int,
 ) -> ModelProbe:
     """Compare the heads of two models on the same sequences, second minus first."""
-    wanted = read_statistics(statistics)
+    chosen = read_statistics(statistics)
     if len(first) != len(second):
         got = Got(f"{len(second)} layers instead of {len(first)}")
         fail("second", "a model with as many layers as the first", got)
@@ -186,7 +186,7 @@ def compare_captured(
         numbers = [
             head_probe(
                 **head_arrays(captured, model.token_ids),
-                statistics=wanted,
+                statistics=chosen,
                 n_draws=0,
                 layer=captured.layer,
             ).spectra
@@ -194,7 +194,7 @@ def compare_captured(
         ]
         rng = np.random.default_rng([seed, before.layer])
         by_layer.append(
-            {x.name: _paired(x, numbers, n_permutations, rng) for x in wanted}
+            {x.name: _paired(x, numbers, n_permutations, rng) for x in chosen}
         )
     return ModelProbe(first.layers, names, stack_layers(by_layer))
 
@@ -270,8 +270,8 @@ class ProbeProgress:
         """Count a layer, and write a line if there is no bar."""
         self.n_layers_done += 1
         n_left = self.n_layers - self.n_layers_done
-        left = n_left * (time.perf_counter() - self.began) / self.n_layers_done
-        self._write(f"layer {self.n_layers_done} of {self.n_layers}", left)
+        seconds = n_left * (time.perf_counter() - self.began) / self.n_layers_done
+        self._write(f"layer {self.n_layers_done} of {self.n_layers}", seconds)
         if not n_left:
             self.began = time.perf_counter()
 
@@ -286,11 +286,11 @@ class ProbeProgress:
         )
         self._write(f"untrained copy {self.n_copies_done} of {self.n_copies}", 0.0)
 
-    def _write(self, what: str, left: float) -> None:
+    def _write(self, what: str, seconds: float) -> None:
         if self.is_terminal:
             return
-        left += self.of_copies
-        more = f", {_duration(left)} left" if left else ""
+        seconds += self.of_copies
+        more = f", {_duration(seconds)} left" if seconds else ""
         sys.stderr.write(f"probe: {what} done{more}\n")
         sys.stderr.flush()
 

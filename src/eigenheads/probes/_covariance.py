@@ -178,9 +178,9 @@ def untrained_covariance_statistics(
         copy.get("mask"),
         n_components,
     )
-    found = covariance_statistics(layer)
+    statistics = covariance_statistics(layer)
     # Heads of a layer share its tokens: a model is one draw of the rank.
-    return found | {"token_rank": found["token_rank"][:1]}
+    return statistics | {"token_rank": statistics["token_rank"][:1]}
 
 
 def _check_layer(
@@ -282,9 +282,9 @@ def symmetric_form(left: FloatArray, right: FloatArray) -> BilinearForm:
     swaps the two halves.
     """
     d = left.shape[1]
-    both = np.concatenate([left, right], axis=1)
+    columns = np.concatenate([left, right], axis=1)
     # Reduce to the 2D directions in which the form lives.
-    basis, triangle = np.linalg.qr(np.swapaxes(both, 1, 2))
+    basis, triangle = np.linalg.qr(np.swapaxes(columns, 1, 2))
     swapped = np.concatenate([triangle[..., d:], triangle[..., :d]], axis=-1)
     inner = triangle @ np.swapaxes(swapped, 1, 2) / 2
     # Symmetrised against rounding errors; eigenvalues come in ascending order.
@@ -359,16 +359,24 @@ class LayerForms:
 
 def covariance_statistics(layer: LayerForms) -> dict[str, FloatArray]:
     """Return the statistics, (heads,) each."""
-    found = _overlaps(layer, layer.qk.eigenvectors[:, None])
-    found = {name: x[:, 0] for name, x in found.items()}
-    found["qk_covariance_cosine"] = _cosines(layer.qk, layer.covariance[None])[:, 0]
+    statistics = _overlaps(layer, layer.qk.eigenvectors[:, None])
+    statistics = {name: x[:, 0] for name, x in statistics.items()}
+    statistics["qk_covariance_cosine"] = _cosines(layer.qk, layer.covariance[None])[
+        :, 0
+    ]
     participation = effective_rank(layer.levels, kind="participation")
-    found["qk_rank"] = layer.qk.ranks
-    found["token_rank"] = np.full(layer.n_heads, float(participation))
+    statistics["qk_rank"] = layer.qk.ranks
+    statistics["token_rank"] = np.full(layer.n_heads, float(participation))
     if layer.ov is not None:
-        found["ov_covariance_cosine"] = _cosines(layer.ov, layer.covariance[None])[:, 0]
-        found["ov_rank"] = layer.ov.ranks
-    return {name: found[name] for name in statistic_names(COVARIANCE) if name in found}
+        statistics["ov_covariance_cosine"] = _cosines(layer.ov, layer.covariance[None])[
+            :, 0
+        ]
+        statistics["ov_rank"] = layer.ov.ranks
+    return {
+        name: statistics[name]
+        for name in statistic_names(COVARIANCE)
+        if name in statistics
+    }
 
 
 def covariance_nulls(layer: LayerForms, n_draws: int, seed: int) -> Nulls:
@@ -382,20 +390,20 @@ def covariance_nulls(layer: LayerForms, n_draws: int, seed: int) -> Nulls:
         "random_weights": _random_weights,
         "shifted_tokens": _shifted_tokens,
     }
-    found: dict[str, dict[str, FloatArray]] = {}
+    by_null: dict[str, dict[str, FloatArray]] = {}
 
     # The longest first, so that two threads end at about the same time.
     waiting = ("shifted_tokens", "permuted_coordinates", "rotated", "random_weights")
 
     def work(i: int) -> None:
         null = waiting[i]
-        found[null] = draws[null](layer, n_draws, seed)
+        by_null[null] = draws[null](layer, n_draws, seed)
 
     # Matrices are small: one thread per null is faster than threads in each product.
     with threadpool_limits(1, user_api="blas"), RunPool(len(draws)) as pool:
         pool.each(work)
     for null in draws:
-        for name, values in found[null].items():
+        for name, values in by_null[null].items():
             nulls[name][null] = values
     return nulls
 
@@ -408,21 +416,21 @@ def _overlaps(layer: LayerForms, drawn: FloatArray) -> dict[str, FloatArray]:
     k = layer.n_components
     shape = (layer.n_heads, drawn.shape[1])
     aligned = overlap(drawn[..., :k], layer.principal)
-    found = {"qk_covariance_overlap": np.broadcast_to(aligned, shape)}
+    statistics = {"qk_covariance_overlap": np.broadcast_to(aligned, shape)}
     if layer.ov is None:
-        return found
+        return statistics
     cosines, overlaps = np.empty(shape), np.empty(shape)
     leading = layer.leading_ov()
     for head in range(layer.n_heads):
-        own = drawn[head if len(drawn) > 1 else 0]
+        axes = drawn[head if len(drawn) > 1 else 0]
         vectors, values = layer.ov.eigenvectors[head], layer.ov.eigenvalues[head]
         # <S, T> of two forms: eigenvalues times squared cosines of eigenvectors.
-        squares = np.square(np.swapaxes(own, -1, -2) @ vectors)
+        squares = np.square(np.swapaxes(axes, -1, -2) @ vectors)
         inner = squares @ values @ layer.qk.eigenvalues[head]
         whole = layer.qk.norm[head] * layer.ov.norm[head]
         cosines[head] = inner / whole if whole > 0 else np.nan
         overlaps[head] = squares[:, :k, leading[head]].sum(axis=(1, 2)) / k
-    return found | {"qk_ov_cosine": cosines, "qk_ov_overlap": overlaps}
+    return statistics | {"qk_ov_cosine": cosines, "qk_ov_overlap": overlaps}
 
 
 def _cosines(form: BilinearForm, matrices: FloatArray) -> FloatArray:
@@ -453,12 +461,12 @@ def _rotated(layer: LayerForms, n_draws: int, seed: int) -> dict[str, FloatArray
     blocks = []
     for size in _sizes(n_draws, d * wide):
         drawn = frames(rng, size, d, wide)
-        found = _overlaps(layer, drawn[None, ..., :rank])
+        statistics = _overlaps(layer, drawn[None, ..., :rank])
         quadratic = np.einsum("bdr,bdr->br", drawn, layer.covariance @ drawn)
         for name, form in forms.items():
             inner = form.eigenvalues @ quadratic[:, : form.eigenvalues.shape[1]].T
-            found[name] = _over_norms(form, inner, norm)
-        blocks.append(found)
+            statistics[name] = _over_norms(form, inner, norm)
+        blocks.append(statistics)
     return _joined(blocks)
 
 
@@ -475,14 +483,14 @@ def _permuted(layer: LayerForms, n_draws: int, seed: int) -> dict[str, FloatArra
     for size in _sizes(n_draws, d * max(d, rank * layer.n_heads)):
         rows = orders[start : start + size]
         start += size
-        found = _overlaps(layer, layer.qk.eigenvectors[:, rows])
+        statistics = _overlaps(layer, layer.qk.eigenvectors[:, rows])
         # Permuting the form by P equals permuting the covariance by the inverse of P.
         back = np.argsort(rows, axis=1)
         matrices = layer.covariance[back[:, :, None], back[:, None, :]]
-        found["qk_covariance_cosine"] = _cosines(layer.qk, matrices)
+        statistics["qk_covariance_cosine"] = _cosines(layer.qk, matrices)
         if layer.ov is not None:
-            found["ov_covariance_cosine"] = _cosines(layer.ov, matrices)
-        blocks.append(found)
+            statistics["ov_covariance_cosine"] = _cosines(layer.ov, matrices)
+        blocks.append(statistics)
     return _joined(blocks)
 
 
@@ -508,14 +516,14 @@ def _random_weights(
     widths = {"qk_rank": layer.qk.width}
     if layer.ov is not None:
         widths["ov_rank"] = layer.ov.width
-    found = {}
+    statistics = {}
     for name, width in widths.items():
         ranks = np.empty(n_draws)
         for draw in range(n_draws):
             pair = rng.standard_normal((2, width, d))
             ranks[draw] = effective_rank(product_singular_values(*pair))
-        found[name] = np.tile(ranks, (layer.n_heads, 1))
-    return found
+        statistics[name] = np.tile(ranks, (layer.n_heads, 1))
+    return statistics
 
 
 def _shifted_tokens(

@@ -180,20 +180,20 @@ def check_heads(
     values = as_number_array("values", values)
     if tokens is not None:
         tokens = as_number_array("tokens", tokens)
-    given = {"keys": keys, "queries": queries, "values": values}
+    arrays = {"keys": keys, "queries": queries, "values": values}
     shape = np.shape(keys)
-    for name, array in given.items():
-        own = np.shape(array)
-        if len(own) != 4 or 0 in own:
+    for name, array in arrays.items():
+        dimensions = np.shape(array)
+        if len(dimensions) != 4 or 0 in dimensions:
             contract = "of shape (sequences, heads, tokens, width)"
-            fail(name, contract, Got(own))
+            fail(name, contract, Got(dimensions))
         free = 3 if name == "values" else 4
-        if own[:free] != shape[:free]:
+        if dimensions[:free] != shape[:free]:
             contract = f"of the keys' shape {shape}, up to the width of values"
-            fail(name, contract, Got(own))
+            fail(name, contract, Got(dimensions))
     real = check_mask(mask, (shape[0], shape[2]))
-    kept = [i for i in range(shape[0]) if int(real[i].sum()) >= MIN_TOKENS]
-    if not kept:
+    long_enough = [i for i in range(shape[0]) if int(real[i].sum()) >= MIN_TOKENS]
+    if not long_enough:
         got = Got(f"at most {int(real.sum(1).max())}")
         contract = f"a sequence of {MIN_TOKENS} real tokens or more"
         fail("mask" if mask is not None else "keys", contract, got)
@@ -207,10 +207,12 @@ def check_heads(
 
     sequences = [
         (rows("queries", queries, i), rows("keys", keys, i), rows("values", values, i))
-        for i in kept
+        for i in long_enough
     ]
-    inputs = None if tokens is None else [rows("tokens", tokens, i) for i in kept]
-    return LayerHeads(sequences, kept, inputs, [real[i] for i in kept])
+    inputs = (
+        None if tokens is None else [rows("tokens", tokens, i) for i in long_enough]
+    )
+    return LayerHeads(sequences, long_enough, inputs, [real[i] for i in long_enough])
 
 
 def check_magnitude(name: str, array: FloatArray) -> FloatArray:
@@ -263,11 +265,11 @@ def check_outputs(heads: LayerHeads, outputs: Array) -> None:
         if np.shape(outputs[i]) != (len(v), len(real), v.shape[-1]):
             contract = "of the shape of `values`"
             fail("outputs", contract, Got(np.shape(outputs)))
-        given = np.asarray(outputs[i], dtype=np.float64)[:, real]
+        stated = np.asarray(outputs[i], dtype=np.float64)[:, real]
         weights = softmax_weights(q, k, scale=heads.scale, is_causal=heads.is_causal)
         ours = weights @ v
         size = np.linalg.norm(ours, axis=(1, 2))
-        gap = np.linalg.norm(given - ours, axis=(1, 2)) / np.where(size > 0, size, 1.0)
+        gap = np.linalg.norm(stated - ours, axis=(1, 2)) / np.where(size > 0, size, 1.0)
         worst = max(worst, float(gap.max()))
     if worst > _AGREEMENT:
         message = (

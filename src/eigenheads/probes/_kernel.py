@@ -241,8 +241,8 @@ def untrained_kernel_statistics(
     # Heads with grouped keys and values are equal in statistics without queries.
     apart = _apart(np.asarray(k), np.asarray(v))
     return {
-        name: found if name in OF_QUERIES else found[apart]
-        for name, found in kernel_statistics(heads).items()
+        name: numbers if name in OF_QUERIES else numbers[apart]
+        for name, numbers in kernel_statistics(heads).items()
     }
 
 
@@ -274,23 +274,24 @@ def kernel_statistics(heads: LayerHeads) -> dict[str, FloatArray]:
 def _observed(heads: LayerHeads) -> tuple[dict[str, FloatArray], FloatArray]:
     """Return the statistics (heads,), and the mean spectrum (heads, tokens)."""
     total = len(heads.sequences)
-    found: list[dict[str, FloatArray]] = [{} for _ in range(total)]
+    by_sequence: list[dict[str, FloatArray]] = [{} for _ in range(total)]
     spectra: list[list[FloatArray]] = [[] for _ in range(total)]
 
     def work(i: int) -> None:
         for part in _parts(heads, i):
             reading = _reading(part)
-            own = reading.statistics()
-            found[i] = {
-                name: np.concatenate([found[i].get(name, x[:0]), x])
-                for name, x in own.items()
+            of_part = reading.statistics()
+            by_sequence[i] = {
+                name: np.concatenate([by_sequence[i].get(name, x[:0]), x])
+                for name, x in of_part.items()
             }
             spectra[i].append(reading.cloud.eigenvalues)
 
     with threadpool_limits(1, user_api="blas"), RunPool(total) as pool:
         pool.each(work, lambda: advance(heads.n_heads))
     observed = {
-        name: np.mean([one[name] for one in found], axis=0) for name in found[0]
+        name: np.mean([statistics[name] for statistics in by_sequence], axis=0)
+        for name in by_sequence[0]
     }
     return observed, _mean_spectrum(spectra)
 
@@ -303,7 +304,7 @@ def kernel_nulls(
         observed, spectrum = _observed(heads)
         return observed, {name: {} for name in observed}, {"eigenvalues": spectrum}
     total = len(heads.sequences)
-    found: list[list[Nulls]] = [[] for _ in range(total)]
+    by_sequence: list[list[Nulls]] = [[] for _ in range(total)]
     spectra: list[list[FloatArray]] = [[] for _ in range(total)]
     projections = _projections(heads, n_redraws, seed)
 
@@ -311,7 +312,7 @@ def kernel_nulls(
         for part in _parts(heads, i):
             reading = _reading(part)
             spectra[i].append(reading.cloud.eigenvalues)
-            found[i] += _sequence(
+            by_sequence[i] += _sequence(
                 part, reading, n_permutations, n_redraws, seed, projections
             )
 
@@ -322,11 +323,11 @@ def kernel_nulls(
     with threadpool_limits(1, user_api="blas"), RunPool(total) as pool:
         pool.each(work, lambda: advance(heads.n_heads))
     names = statistic_names(KERNEL)
-    observed = {name: _mean(found, name, "observed")[:, 0] for name in names}
+    observed = {name: _mean(by_sequence, name, "observed")[:, 0] for name in names}
     nulls: Nulls = {
         name: {
-            null: _mean(found, name, null)
-            for null in found[0][0][name]
+            null: _mean(by_sequence, name, null)
+            for null in by_sequence[0][0][name]
             if null != "observed"
         }
         for name in names
@@ -358,9 +359,11 @@ def _reading(heads: LayerHeads) -> SequenceReading:
     )
 
 
-def _mean(found: list[list[Nulls]], name: str, null: str) -> FloatArray:
+def _mean(by_sequence: list[list[Nulls]], name: str, null: str) -> FloatArray:
     """Return the mean over sequences, (heads, draws)."""
-    return np.mean([[one[name][null] for one in heads] for heads in found], axis=0)
+    return np.mean(
+        [[nulls[name][null] for nulls in heads] for heads in by_sequence], axis=0
+    )
 
 
 def _mean_spectrum(by_part: list[list[FloatArray]]) -> FloatArray:
@@ -407,8 +410,9 @@ def _sequence(
     aligned = rbf_of_permuted(readings, orders)
     of_keys = _of_random_keys(heads, n_redraws, seed)
     return [
-        _head(one, head, orders, aligned[head], drawn) | of_keys(one, head)
-        for head, one in enumerate(readings)
+        _head(head_reading, head, orders, aligned[head], drawn)
+        | of_keys(head_reading, head)
+        for head, head_reading in enumerate(readings)
     ]
 
 
@@ -424,12 +428,12 @@ def _head(
     # from the same computation and ties are exact.
     permuted = reading.of_permuted(orders)
     permuted["rbf_cka"] = aligned
-    found: Nulls = {name: {"observed": x[:1]} for name, x in permuted.items()}
+    nulls: Nulls = {name: {"observed": x[:1]} for name, x in permuted.items()}
     if len(orders) > 1:
         for name, x in permuted.items():
-            found[name]["permuted_tokens"] = x[1:]
-    own = reading.values.T[:, None, :]
-    found["matching_cosine"] = {"observed": reading.matching_of_values(own)}
+            nulls[name]["permuted_tokens"] = x[1:]
+    columns = reading.values.T[:, None, :]
+    nulls["matching_cosine"] = {"observed": reading.matching_of_values(columns)}
     for null, draw in drawn.items():
         values = draw(head)
         numbers = reading.of_values(values, is_alike=null != "random_projections")
@@ -438,8 +442,8 @@ def _head(
         for name, x in numbers.items():
             # Norms depend on the scale of the values, which random matrices lack.
             if STATISTICS[name].has_null(null):
-                found[name][null] = x
-    return found
+                nulls[name][null] = x
+    return nulls
 
 
 def _of_random_keys(
@@ -453,13 +457,13 @@ def _of_random_keys(
 
     def of_keys(reading: HeadReading, head: int) -> Nulls:
         cloud = reading.cloud
-        found = {
+        observed = {
             "feature_norm": reading.log_features.mean() / math.log(10),
             "kernel_trace": cloud.trace,
             "top_eigenvalue": cloud.eigenvalues[0],
             "kernel_rank": effective_rank(cloud.eigenvalues),
         }
-        nulls: Nulls = {x: {"observed": np.atleast_1d(y)} for x, y in found.items()}
+        nulls: Nulls = {x: {"observed": np.atleast_1d(y)} for x, y in observed.items()}
         if n_draws:
             drawn = rotated(k[head], frames)
             blocks = [

@@ -113,7 +113,7 @@ def differences_of_sorted(ratios: NDArray[np.uint64]) -> FloatArray:
     buffer = np.empty(n)
     bits = buffer.view(np.uint64)
     pairs = n * (n - 1) / 2
-    found = np.zeros(count)
+    differences = np.zeros(count)
     for column in range(width):
         for draw in range(count):
             for i in range(n):
@@ -124,8 +124,8 @@ def differences_of_sorted(ratios: NDArray[np.uint64]) -> FloatArray:
                 # A zero has only zeros before it, which are no difference.
                 shares += before / buffer[i] if buffer[i] != 0 else float(i)
                 before += buffer[i]
-            found[draw] += (1 - shares / pairs) / width
-    return found
+            differences[draw] += (1 - shares / pairs) / width
+    return differences
 
 
 @njit(**_SUMS)
@@ -136,9 +136,9 @@ def pair_distances(inner: FloatArray) -> FloatArray:
     for draw in range(count):
         place = 0
         for i in range(n - 1):
-            own = inner[draw, i, i]
+            square_i = inner[draw, i, i]
             for j in range(i + 1, n):
-                square = own + inner[draw, j, j] - 2 * inner[draw, i, j]
+                square = square_i + inner[draw, j, j] - 2 * inner[draw, i, j]
                 pairs[draw, place + j - i - 1] = max(0.0, square)
             place += n - 1 - i
     return pairs
@@ -161,7 +161,7 @@ def alignments(pairs: FloatArray, target: FloatArray) -> FloatArray:
         Per draw; NaN for a constant Gram matrix.
     """
     count, n = pairs.shape[0], len(target)
-    found = np.empty(count)
+    cosines = np.empty(count)
     means = np.empty(n)
     for draw in range(count):
         means[:] = 1.0
@@ -193,5 +193,5 @@ def alignments(pairs: FloatArray, target: FloatArray) -> FloatArray:
                 entry = pairs[draw, place + j - i - 1] - means[i] - means[j] + mean
                 squares += 2 * entry * entry
             place += n - 1 - i
-        found[draw] = inner / np.sqrt(squares) if squares > 0 else np.nan
-    return found
+        cosines[draw] = inner / np.sqrt(squares) if squares > 0 else np.nan
+    return cosines

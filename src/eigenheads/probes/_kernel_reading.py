@@ -103,11 +103,11 @@ class HeadReading:
     def of_permuted(self, orders: NDArray[np.intp]) -> dict[str, FloatArray]:
         """Return the cheap statistics of permuted values, one permutation per row."""
         columns = np.ascontiguousarray(self.values.T)
-        own, target = self.norms
+        spread, target = self.norms
         return self._of_draws(
             len(orders),
             lambda part: np.take(columns, orders[part], axis=1),
-            np.full(len(orders), own * target),
+            np.full(len(orders), spread * target),
             is_alike=True,
         )
 
@@ -118,9 +118,9 @@ class HeadReading:
 
         `is_alike`: whether all draws have the mean and covariance of the head's values.
         """
-        own, target = self.norms
+        spread, target = self.norms
         if is_alike:
-            norms = np.full(drawn.shape[1], own)
+            norms = np.full(drawn.shape[1], spread)
         else:
             norms = _covariance_norm(drawn.transpose(1, 2, 0))
         return self._of_draws(
@@ -224,9 +224,9 @@ class HeadReading:
         target = unit_rows(self.target)
 
         def of_block(part: slice) -> FloatArray:
-            own = drawn[:, part]
-            lengths = np.sqrt(np.einsum("dbn,dbn->bn", own, own))
-            cosines = target @ own.transpose(1, 0, 2)
+            block = drawn[:, part]
+            lengths = np.sqrt(np.einsum("dbn,dbn->bn", block, block))
+            cosines = target @ block.transpose(1, 0, 2)
             cosines /= np.where(lengths > 0, lengths, 1.0)[:, None, :]
             return best_matching(cosines)
 
@@ -303,9 +303,9 @@ class SequenceReading:
         ratios.sort(axis=-1)
         captured = captured_traces(drawn, normaliser, read[..., -n:])
         for index in np.flatnonzero(np.isnan(captured)).tolist():
-            one = slice(index, index + 1)
-            products = read[:, one, -n:]
-            captured[one] = self.head(index).captured(drawn[:, one], products, True)
+            place = slice(index, index + 1)
+            products = read[:, place, -n:]
+            captured[place] = self.head(index).captured(drawn[:, place], products, True)
         norms = _covariance_norm(self.values) * _covariance_norm(self.target)
         with np.errstate(divide="ignore"):
             outputs = np.log10(squares)
@@ -341,15 +341,15 @@ def rbf_of_permuted(
     rows, columns = np.triu_indices(n)
     # Both are symmetric: an entry above the diagonal counts twice.
     counts = np.where(rows == columns, 1.0, 2.0)
-    own = [_unit_gram(reading.values).ravel() for reading in readings]
+    grams = [_unit_gram(reading.values).ravel() for reading in readings]
     targets = [counts * r.target_gram[rows, columns] for r in readings]
-    found = np.empty((len(readings), len(orders)))
+    aligned = np.empty((len(readings), len(orders)))
     for part in parts(len(orders), len(rows)):
         o = orders[part]
         index = np.take(o, rows, axis=1) * n + np.take(o, columns, axis=1)
-        for row, (gram, target) in enumerate(zip(own, targets, strict=True)):
-            found[row, part] = np.take(gram, index) @ target
-    return found
+        for row, (gram, target) in enumerate(zip(grams, targets, strict=True)):
+            aligned[row, part] = np.take(gram, index) @ target
+    return aligned
 
 
 def softmax_weights(
@@ -372,8 +372,10 @@ def parts(count: int, size: int, block: int = _BLOCK) -> list[slice]:
 
 def joined_draws(blocks: Iterable[dict[str, FloatArray]]) -> dict[str, FloatArray]:
     """Return the draws of all blocks."""
-    found = list(blocks)
-    return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
+    listed = list(blocks)
+    return {
+        name: np.concatenate([block[name] for block in listed]) for name in listed[0]
+    }
 
 
 def _shares(parts_of: FloatArray, wholes: FloatArray) -> FloatArray:

@@ -151,7 +151,7 @@ class Null:
 
 def _stacked(draws: list[Head]) -> Head:
     arrays = {
-        name: np.stack([getattr(one, name) for one in draws])
+        name: np.stack([getattr(draw, name) for draw in draws])
         for name in ("queries", "keys", "values")
     }
     return draws[0].with_changes(**arrays)

@@ -98,8 +98,8 @@ def effect_sizes(observed: ArrayLike, draws: ArrayLike) -> FloatArray:
     if null.shape[-1] < 2:
         return np.full(value.shape, np.nan)
     centre, spread = null.mean(axis=-1), null.std(axis=-1, ddof=1)
-    known = spread > _TIE * np.abs(centre)
-    return np.where(known, (value - centre) / np.where(known, spread, 1.0), np.nan)
+    varies = spread > _TIE * np.abs(centre)
+    return np.where(varies, (value - centre) / np.where(varies, spread, 1.0), np.nan)
 
 
 def q_values(p_values: ArrayLike, *, method: str = "bh") -> FloatArray:
@@ -148,9 +148,9 @@ def q_values(p_values: ArrayLike, *, method: str = "bh") -> FloatArray:
     if np.any((p < 0) | (p > 1)):
         fail("p_values", "numbers from 0 to 1", p_values)
     adjusted = np.full(p.shape, np.nan)
-    known = ~np.isnan(p)
-    if known.any():
-        adjusted[known] = false_discovery_control(p[known], method=method)
+    is_defined = ~np.isnan(p)
+    if is_defined.any():
+        adjusted[is_defined] = false_discovery_control(p[is_defined], method=method)
     return adjusted
 
 
@@ -190,17 +190,17 @@ def max_statistic_p_values(
     # Members may have more draws than others; the first ones serve all.
     n_draws = min((np.shape(draws)[-1] for _, draws, _ in tests), default=0)
     largest = np.full(n_draws, -np.inf)
-    own = []
+    own_scores = []
     for observed, draws, alternative in tests:
         value, null = _pair(observed, draws)
         scores = _standard_scores(value, null[..., :n_draws], alternative)
-        own.append(scores[..., 0])
+        own_scores.append(scores[..., 0])
         if n_draws:
             rows = scores[..., 1:].reshape(-1, n_draws)
             largest = np.fmax(largest, np.fmax.reduce(rows, axis=0, initial=-np.inf))
     ordered = np.sort(largest)
     p_values = []
-    for score in own:
+    for score in own_scores:
         slack = _TIE * np.abs(np.nan_to_num(score))
         n_above = n_draws - np.searchsorted(ordered, score - slack, side="left")
         p_values.append(
@@ -407,14 +407,14 @@ def with_untrained(
     """
     if not copies:
         return dict(statistics)
-    found = {}
-    for name, one in statistics.items():
-        nulls = dict(one.nulls)
+    extended = {}
+    for name, statistic in statistics.items():
+        nulls = dict(statistic.nulls)
         if name in copies[0]:
             draws = np.concatenate([copy[name] for copy in copies])
-            nulls["untrained"] = np.tile(draws, (len(one.observed), 1))
-        found[name] = replace(one, nulls=nulls)
-    return found
+            nulls["untrained"] = np.tile(draws, (len(statistic.observed), 1))
+        extended[name] = replace(statistic, nulls=nulls)
+    return extended
 
 
 def stack_layers(layers: Sequence[Mapping[str, Statistic]]) -> dict[str, Statistic]:
@@ -430,11 +430,11 @@ def _stacked(layers: Sequence[Statistic]) -> Statistic:
         draws = [layer.nulls[null] for layer in layers]
         # Layers with more heads have more draws of untrained heads. Each draw counts
         # by itself, so that the surplus may be left out.
-        n_draws = min(one.shape[-1] for one in draws)
+        n_draws = min(result.shape[-1] for result in draws)
         nulls[null] = np.stack(
             list(_padded([x[..., :n_draws] for x in draws], n_heads))
         )
-    observed = np.stack(list(_padded([one.observed for one in layers], n_heads)))
+    observed = np.stack(list(_padded([result.observed for result in layers], n_heads)))
     return replace(first, observed=observed, nulls=nulls)
 
 

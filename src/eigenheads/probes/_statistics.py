@@ -67,8 +67,8 @@ class HeadStatistic:
     def __post_init__(self) -> None:
         check_choice("alternative", self.alternative, ALTERNATIVES)
         check_callable("measure", self.measure, "a function of a head")
-        wanted = "a sequence of names and Null objects"
-        for null in check_items("nulls", self.nulls, wanted):
+        contract = "a sequence of names and Null objects"
+        for null in check_items("nulls", self.nulls, contract):
             if not isinstance(null, Null):
                 check_choice("nulls", null, [*NULLS, UNTRAINED])
 
@@ -94,12 +94,12 @@ class HeadStatistic:
                 return np.broadcast_to(self._numbers(self.measure(head), 1), (n_draws,))
         return np.array([self.observe(head.draw(index)) for index in range(n_draws)])
 
-    def _numbers(self, found: object, n_axes: int) -> FloatArray:
+    def _numbers(self, result: object, n_axes: int) -> FloatArray:
         """Return what `measure` returned without the axis of tokens."""
         try:
-            numbers = np.asarray(found, dtype=np.float64)
+            numbers = np.asarray(result, dtype=np.float64)
         except (TypeError, ValueError):
-            got = Got(f"{type(found).__name__} from {self.name!r}")
+            got = Got(f"{type(result).__name__} from {self.name!r}")
             fail("measure", "a function that returns numbers", got)
         if numbers.ndim > n_axes + 1:
             got = Got(f"an array of shape {numbers.shape} from {self.name!r}")
@@ -112,9 +112,9 @@ class HeadStatistic:
 
 def _mean_of_known(numbers: FloatArray) -> FloatArray:
     """Return means over the last axis without NaN; NaN if there are no others."""
-    known = ~np.isnan(numbers)
-    count = known.sum(axis=-1)
-    total = np.where(known, numbers, 0.0).sum(axis=-1)
+    is_defined = ~np.isnan(numbers)
+    count = is_defined.sum(axis=-1)
+    total = np.where(is_defined, numbers, 0.0).sum(axis=-1)
     return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
 
 
@@ -166,8 +166,8 @@ def _on_pattern(head: Head, pattern: Callable[..., np.ndarray]) -> FloatArray:
     # keys move weights away from it.
     same = head.token_ids[:, None] == head.token_ids
     keys = pattern(same, np.tri(head.n_tokens, k=-1, dtype=bool))
-    found = np.einsum("...ij,ij->...i", weights, keys.astype(np.float64))
-    return np.where(keys.any(axis=-1), found, np.nan)
+    on_pattern = np.einsum("...ij,ij->...i", weights, keys.astype(np.float64))
+    return np.where(keys.any(axis=-1), on_pattern, np.nan)
 
 
 def largest_share(head: Head) -> FloatArray:

@@ -36,16 +36,16 @@ def paragraph(probe: "ModelProbe", level: float = LEVEL) -> str:
     rows = _rows_by_statistic(probe, level)
     undecided: list[str] = []
     for names in questions(probe).values():
-        found, none = [], []
+        answered, none = [], []
         for name in names:
             n_found, n_heads = _counts(probe, name, level)
             if n_found:
-                found.append((n_found, n_heads, _words(probe, name)))
+                answered.append((n_found, n_heads, _words(probe, name)))
             elif _is_open(probe, name, level):
                 undecided.append(name)
             elif n_heads and probe[name].nulls:
                 none.append(_words(probe, name))
-        if text := _question_text(found, none):
+        if text := _question_text(answered, none):
             sentences.append(f"{text[0].upper()}{text[1:]}.")
     if undecided:
         # Once for all questions: mostly one null has too few draws for all of them.
@@ -65,22 +65,22 @@ def paragraph(probe: "ModelProbe", level: float = LEVEL) -> str:
     return " ".join(sentences) or _NOTHING
 
 
-def _question_text(found: list[tuple[int, int, str]], none: list[str]) -> str:
+def _question_text(answered: list[tuple[int, int, str]], none: list[str]) -> str:
     """Return one sentence: the most frequent findings, and absences."""
-    found.sort(key=lambda one: -one[0])
+    answered.sort(key=lambda one: -one[0])
     parts = [
         # The number of all heads is said once.
         f"{n} of {n_heads} heads {_for_one(phrase) if n == 1 else phrase}"
         if place == 0
         else f"{n} {_for_one(phrase) if n == 1 else phrase}"
-        for place, (n, n_heads, phrase) in enumerate(found[:_N_NAMED])
+        for place, (n, n_heads, phrase) in enumerate(answered[:_N_NAMED])
     ]
-    if not found:
+    if not answered:
         parts = [f"no head {_for_one(phrase)}" for phrase in none[:1]]
     elif none:
         parts.append(f"none {_for_one(none[0])}")
     text = _listed(parts) if parts else ""
-    n_more = max(0, len(found) - _N_NAMED) + max(0, len(none) - 1)
+    n_more = max(0, len(answered) - _N_NAMED) + max(0, len(none) - 1)
     return f"{text} ({n_more} more below)" if n_more else text
 
 
@@ -96,8 +96,8 @@ def _for_one(phrase: str) -> str:
     >>> _for_one("have outlier keys"), _for_one("attend to the first token")
     ('has outlier keys', 'attends to the first token')
     """
-    verb, _, rest = phrase.partition(" ")
-    return f"{'has' if verb == 'have' else verb + 's'} {rest}"
+    verb, _, remainder = phrase.partition(" ")
+    return f"{'has' if verb == 'have' else verb + 's'} {remainder}"
 
 
 def _words(probe: "ModelProbe", name: str) -> str:
@@ -128,8 +128,8 @@ def _rows_by_statistic(
 def findings(probe: "ModelProbe", level: float = LEVEL) -> list[str]:
     """Return sentences: heads that stand out, statistics without any, open cases."""
     rows = _rows_by_statistic(probe, level)
-    found, none, open_cases = [], [], []
-    for name, own in rows.items():
+    answered, none, open_cases = [], [], []
+    for name, of_statistic in rows.items():
         n_found, n_heads = _counts(probe, name, level)
         # A head that stands out from all nulls is a finding. The case is open if more
         # draws could still make one: a null that decides against a head closes it.
@@ -137,13 +137,13 @@ def findings(probe: "ModelProbe", level: float = LEVEL) -> list[str]:
             phrase = _words(probe, name)
             phrase = _for_one(phrase) if n_found == 1 else phrase
             text = f"{n_found} of {n_heads} heads {phrase}"
-            found.append((n_found, f"{text} ({name}: {_numbers(own)})."))
+            answered.append((n_found, f"{text} ({name}: {_numbers(of_statistic)})."))
         elif _is_open(probe, name, level):
-            open_cases.append(f"{name} (needs {_listed(_needs(own))})")
-        elif own and n_heads:
+            open_cases.append(f"{name} (needs {_listed(_needs(of_statistic))})")
+        elif of_statistic and n_heads:
             none.append(name)
-    found.sort(key=lambda one: -one[0])
-    sentences = [sentence for _, sentence in found]
+    answered.sort(key=lambda one: -one[0])
+    sentences = [sentence for _, sentence in answered]
     if none:
         sentences.append(f"No head stands out in {_listed(none)}.")
     if open_cases:
@@ -181,12 +181,12 @@ def _changes(probe: "ModelProbe") -> list[str]:
     for tokens in probe.contrasts:
         texts = changed.get(tokens, [])
         if not texts:
-            found = "no median changes by more than a tenth"
+            change = "no median changes by more than a tenth"
         else:
             n_more = len(texts) - _N_CHANGES
             more = [f"{n_more} more"] if n_more > 0 else []
-            found = f"medians change: {_listed([*texts[:_N_CHANGES], *more])}"
-        sentences.append(f"{tokens.capitalize()}, {found}.")
+            change = f"medians change: {_listed([*texts[:_N_CHANGES], *more])}"
+        sentences.append(f"{tokens.capitalize()}, {change}.")
     return sentences
 
 

@@ -96,7 +96,9 @@ def render_probe(probe: ModelProbe, *, title: str) -> str:
     environment.filters["number"] = format_number
     environment.filters["found"] = found_text
     # In the order of first use.
-    nulls = dict.fromkeys(n for one in probe.statistics.values() for n in one.nulls)
+    nulls = dict.fromkeys(
+        n for statistic in probe.statistics.values() for n in statistic.nulls
+    )
     return environment.get_template("probe.html.jinja").render(
         probe=probe,
         title=title,
@@ -117,9 +119,9 @@ def statistic_figure(probe: ModelProbe, statistic: str) -> bytes:
     measured = probe[statistic]
     maps = [HeadMap("observed", measured.observed)]
     for null, values in measured.effect_size.items():
-        found = probe.q_value(statistic, null) <= LEVEL
+        is_found = probe.q_value(statistic, null) <= LEVEL
         title = f"sd from {null.replace('_', ' ')}"
-        maps.append(HeadMap(title, values, found, is_effect=True))
+        maps.append(HeadMap(title, values, is_found, is_effect=True))
     return _drawn(probe, maps)
 
 
@@ -143,13 +145,13 @@ def _questions(probe: ModelProbe) -> list[dict[str, Any]]:
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in probe.statistics}
     for row in probe.summary(LEVEL):
         rows[row["statistic"]].append(row)
-    found = []
+    listed = []
     for number, (question, names) in enumerate(questions(probe).items()):
         counts = "; ".join(
             f"{name.replace('_', ' ')}: {probe.stands_out(name, LEVEL).sum()} heads"
             for name in names
         )
-        found.append(
+        listed.append(
             {
                 "id": f"question-{number}",
                 "question": question,
@@ -158,7 +160,7 @@ def _questions(probe: ModelProbe) -> list[dict[str, Any]]:
                 "sections": [_section(probe, name, rows[name]) for name in names],
             }
         )
-    return found
+    return listed
 
 
 def _contrasts(probe: ModelProbe) -> list[dict[str, Any]]:
@@ -166,11 +168,11 @@ def _contrasts(probe: ModelProbe) -> list[dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     for row in probe.contrast_rows():
         name = row["statistic"]
-        own = rows.setdefault(
+        cells = rows.setdefault(
             name,
             {"name": name.replace("_", " "), "median": row["median"], "others": []},
         )
-        own["others"].append({**row, "is_change": is_change(row)})
+        cells["others"].append({**row, "is_change": is_change(row)})
     return list(rows.values())
 
 
@@ -193,7 +195,7 @@ def _section(
 
 def _rows_by_head(probe: ModelProbe) -> list[dict[str, Any]]:
     """Return one row per head: observed numbers, with marks of those that stand out."""
-    tables = {name: one.observed for name, one in probe.statistics.items()}
+    tables = {name: statistic.observed for name, statistic in probe.statistics.items()}
     marks = {name: probe.stands_out(name, LEVEL) for name in probe.statistics}
     return [
         {

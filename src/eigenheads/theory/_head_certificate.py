@@ -192,11 +192,11 @@ def head_certificate(
     below = np.take_along_axis(weights, order, -1)[..., ::-1].cumsum(-1)[..., ::-1]
     # Weight of all but the m largest, for m = 1, 2, …, n_tokens; then in units of the
     # largest possible weight of one token, which may be zero in a sharp head.
-    rest = np.concatenate([below[..., 1:], np.zeros_like(total)], axis=-1)
+    missing = np.concatenate([below[..., 1:], np.zeros_like(total)], axis=-1)
     every = np.arange(1, k.shape[-2] + 1)
-    mass = every / (every + rest * total * np.exp(top - largest))
+    mass = every / (every + missing * total * np.exp(top - largest))
     at = np.array(ms) - 1
-    mass_at, lost_at = mass[..., at], 1 - rest[..., at]
+    mass_at, lost_at = mass[..., at], 1 - missing[..., at]
     outputs = weights @ v
     rank = order.argsort(-1)
     reached = [
@@ -218,7 +218,7 @@ def head_certificate(
 
 
 def _attack(
-    kept: FloatArray,
+    weights: FloatArray,
     values: FloatArray,
     outputs: FloatArray,
     mass: FloatArray,
@@ -230,11 +230,11 @@ def _attack(
     is the mean of the tokens that are kept. The worst b' of the ball lies in the
     direction of the rest of this sum.
     """
-    share = kept.sum(-1, keepdims=True)
-    mean = (kept @ values) / np.where(share > 0, share, 1.0)
+    share = weights.sum(-1, keepdims=True)
+    mean = (weights @ values) / np.where(share > 0, share, 1.0)
     moved = (1 - mass)[..., None] * mean - outputs
-    found: FloatArray = np.linalg.norm(moved, axis=-1) + mass * radius
-    return found
+    distances: FloatArray = np.linalg.norm(moved, axis=-1) + mass * radius
+    return distances
 
 
 def _clip(x: FloatArray, radius: float) -> FloatArray:
@@ -242,8 +242,8 @@ def _clip(x: FloatArray, radius: float) -> FloatArray:
     return x * np.minimum(1.0, radius / np.where(norm > 0, norm, 1.0))
 
 
-def _radius(name: str, given: float | None, x: FloatArray) -> float:
-    radius = float(np.linalg.norm(x, axis=-1).max()) if given is None else given
+def _radius(name: str, value: float | None, x: FloatArray) -> float:
+    radius = float(np.linalg.norm(x, axis=-1).max()) if value is None else value
     # A ball of radius zero would make all bounds zero divided by zero; the square of a
     # radius above the maximum may overflow.
     return check_number(name, radius, minimum=1e-300, maximum=1e150)
@@ -251,18 +251,18 @@ def _radius(name: str, given: float | None, x: FloatArray) -> float:
 
 def _counts(counts: Sequence[int], n_tokens: int) -> tuple[int, ...]:
     numbers = check_items("counts", counts, "numbers of tokens")
-    found = tuple(check_count("counts", m) for m in numbers)
-    if not found or max(found) > n_tokens:
+    checked = tuple(check_count("counts", m) for m in numbers)
+    if not checked or max(checked) > n_tokens:
         contract = f"numbers from 1 to {n_tokens}, the number of tokens"
-        fail("counts", contract, list(found))
-    return found
+        fail("counts", contract, list(checked))
+    return checked
 
 
-def _center(given: ArrayLike | None, values: FloatArray) -> FloatArray:
-    if given is None:
+def _center(value: ArrayLike | None, values: FloatArray) -> FloatArray:
+    if value is None:
         mean: FloatArray = values.reshape(-1, values.shape[-1]).mean(axis=0)
         return mean
-    center = check_finite_array("value_center", given)
+    center = check_finite_array("value_center", value)
     if center.shape != values.shape[-1:]:
         contract = f"of shape {values.shape[-1:]}"
         fail("value_center", contract, Got(center.shape))
@@ -284,11 +284,11 @@ def _check_shapes(q: FloatArray, k: FloatArray, v: FloatArray) -> None:
 
 def _seen(visible: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
     contract = "booleans with at least one visible token per query"
-    seen = check_array_like("visible", visible, contract)
+    mask = check_array_like("visible", visible, contract)
     try:
-        full = np.broadcast_to(seen, shape)
+        full = np.broadcast_to(mask, shape)
     except ValueError:
-        fail("visible", f"of shape {shape}", Got(seen.shape))
-    if seen.dtype != bool or not full.any(-1).all():
+        fail("visible", f"of shape {shape}", Got(mask.shape))
+    if mask.dtype != bool or not full.any(-1).all():
         fail("visible", contract, visible)
     return full

@@ -73,9 +73,9 @@ def location_baselines(law: SingleLocation) -> LocationBaselines:
     LocationBaselines(null=5.0, linear=4.5)
     """
     check_law(law, (SingleLocation,))
-    others = law.n_tokens - 1
+    n_others = law.n_tokens - 1
     # A single token is known exactly, however small gamma is.
-    share = others / (law.gamma**2 + others) if others else 0.0
+    share = n_others / (law.gamma**2 + n_others) if n_others else 0.0
     null = law.gamma**2 + law.noise**2
     return LocationBaselines(null, law.noise**2 + law.gamma**2 * share)
 
@@ -158,12 +158,12 @@ def _draw_statistics(
     r"""Return :math:`\log p_l` up to a constant, and :math:`X_l \cdot v^*`."""
     gamma, m = law.gamma, math.sqrt(law.d / 2)
     along_key, along_value = rng.standard_normal((2, *shape))
-    rest = rng.chisquare(law.d - 2.0, shape) if law.d > 2 else np.zeros(shape)
+    squares = rng.chisquare(law.d - 2.0, shape) if law.d > 2 else np.zeros(shape)
     along_key[:, 0] = m + gamma * along_key[:, 0]
     along_value[:, 0] *= gamma
-    rest[:, 0] *= gamma**2
+    squares[:, 0] *= gamma**2
     # |x|²/2 - |x - m k*|²/(2 gamma²), times gamma²: the large parts cancel first.
     shrink = (gamma - 1) * (gamma + 1) / 2
-    square = along_key**2 + along_value**2 + rest
+    square = along_key**2 + along_value**2 + squares
     log_odds = (shrink * square + m * along_key) / gamma**2
     return log_odds, along_value

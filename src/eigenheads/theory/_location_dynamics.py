@@ -141,7 +141,7 @@ def gradient_noise(
     kappa, nu, theta, eta, rho = order
     m, variance, n = law
     d = 2.0 * m * m
-    first, other = scratch[0], scratch[1]
+    first, second = scratch[0], scratch[1]
     _token_moments(
         (m * kappa, m * theta),
         math.sqrt(variance),
@@ -152,11 +152,11 @@ def gradient_noise(
         first,
     )
     _token_moments(
-        (0.0, 0.0), 1.0, inverse_temperature, (0.0, 0.0, rho), False, rule, other
+        (0.0, 0.0), 1.0, inverse_temperature, (0.0, 0.0, rho), False, rule, second
     )
     # Moments of the rest of the error, without the deciding token or without another.
     mean_0, square_0 = first[3, 1], first[3, 2]
-    mean_1, square_1 = other[3, 1], other[3, 2]
+    mean_1, square_1 = second[3, 1], second[3, 2]
     noise = target_noise * target_noise
     # Different tokens are independent, so their products have squared means.
     rest_0 = n * square_1 + n * (n - 1.0) * mean_1 * mean_1 + noise
@@ -165,18 +165,22 @@ def gradient_noise(
     rest_1 += (n - 1.0) * (n - 2.0) * mean_1 * mean_1 + noise
     isotropic, planted = np.empty(3), np.empty(3)
     for row in range(3):
-        one = first[row, 2] + 2.0 * first[row, 1] * n * mean_1 + first[row, 0] * rest_0
-        two = other[row, 2] + 2.0 * other[row, 1] * mean_rest + other[row, 0] * rest_1
+        of_first = (
+            first[row, 2] + 2.0 * first[row, 1] * n * mean_1 + first[row, 0] * rest_0
+        )
+        of_second = (
+            second[row, 2] + 2.0 * second[row, 1] * mean_rest + second[row, 0] * rest_1
+        )
         # The noise of the tokens points everywhere, the mean of the deciding token
         # along k* alone.
-        isotropic[row] = 4.0 * (variance * one + n * two)
-        planted[row] = 4.0 * one
-    both = 1.0 - kappa * kappa - theta * theta + kappa * theta * rho
+        isotropic[row] = 4.0 * (variance * of_first + n * of_second)
+        planted[row] = 4.0 * of_first
+    along_both = 1.0 - kappa * kappa - theta * theta + kappa * theta * rho
     half = 0.5 * d
     return (
         (d - 1.0) * isotropic[_KK] + half * planted[_KK] * (1.0 - kappa * kappa),
         (d - 1.0) * isotropic[_VV] + half * planted[_VV] * (1.0 - theta * theta),
-        (d - 2.0 + rho * rho) * isotropic[_KV] + half * planted[_KV] * both,
+        (d - 2.0 + rho * rho) * isotropic[_KV] + half * planted[_KV] * along_both,
     )
 
 
@@ -470,11 +474,11 @@ def location_band(
     shape = check_broadcast(named)
     points = np.broadcast_arrays(*named.values())
     cases = zip(*(np.ravel(array) for array in points), strict=True)
-    found = [
+    bands = [
         _stationary_deviations(law, (float(k), float(v)), float(scale), step, batch)
         for k, v, scale in cases
     ]
-    return np.array(found).reshape(*shape, 3)
+    return np.array(bands).reshape(*shape, 3)
 
 
 def _mean_path(

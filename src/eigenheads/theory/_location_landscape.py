@@ -131,13 +131,13 @@ def risk_value(
     mean_0 = TWO_OVER_ROOT_PI * w_0 * rho
     # gamma² (1 - 2 nu erf(h) + zeta), as a sum of positive terms.
     on_manifold = variance * ((erf_h - nu) ** 2 + (1 - nu) * (1 + nu) + 8 * gap)
-    own = (m * theta) ** 2 * zeta + variance * rho * (
+    of_decider = (m * theta) ** 2 * zeta + variance * rho * (
         2 * m * theta * z1 + variance * rho * z2
     )
     cross = w * variance * eta * (m * theta * e1 + w * variance * rho * e2)
     curvature_0 = 2 * TWO_OVER_ROOT_PI**2 * w_0 * w_0 * r_0
-    others = rho * rho * curvature_0 + mean_0 * (2 * mean + (n_others - 1) * mean_0)
-    return on_manifold + own - 2 * cross + n_others * others
+    of_others = rho * rho * curvature_0 + mean_0 * (2 * mean + (n_others - 1) * mean_0)
+    return on_manifold + of_decider - 2 * cross + n_others * of_others
 
 
 @register_jitable
@@ -205,11 +205,11 @@ def projected_step(
     v_on_k = kappa * by_theta + eta * by_nu + by_rho - rho * radial_v
     square_k = by_kappa * k_on_key + by_eta * k_on_value + by_rho * k_on_v
     square_v = by_nu * v_on_value + by_theta * v_on_key + by_rho * v_on_k
-    both = by_theta * k_on_key + by_nu * k_on_value - radial_v * k_on_v
+    mixed = by_theta * k_on_key + by_nu * k_on_value - radial_v * k_on_v
     if share > 0:
         square_k = share * noise[0] + (1 - share) * square_k
         square_v = share * noise[1] + (1 - share) * square_v
-        both = share * noise[2] + (1 - share) * both
+        mixed = share * noise[2] + (1 - share) * mixed
     norm_k = np.sqrt(1 + a * a * square_k)
     norm_v = np.sqrt(1 + a * a * square_v)
     return (
@@ -217,7 +217,7 @@ def projected_step(
         (nu - a * v_on_value) / norm_v,
         (theta - a * v_on_key) / norm_v,
         (eta - a * k_on_value) / norm_k,
-        (rho - a * (k_on_v + v_on_k) + a * a * both) / (norm_k * norm_v),
+        (rho - a * (k_on_v + v_on_k) + a * a * mixed) / (norm_k * norm_v),
     )
 
 
@@ -368,9 +368,9 @@ class LocationLandscape:
         :math:`(\theta,\eta,\rho) \to -(\theta,\eta,\rho)`.
         """
         order, _ = self._check_order((kappa, nu, theta, eta, rho))
-        others = (self.law.n_tokens - 1) * zeta_at_zero(self._lambda)
+        of_others = (self.law.n_tokens - 1) * zeta_at_zero(self._lambda)
         excess = risk_value(order, *self._arguments(order[0]))
-        return np.asarray(excess + others + self.law.noise**2)
+        return np.asarray(excess + of_others + self.law.noise**2)
 
     def gradient(
         self,

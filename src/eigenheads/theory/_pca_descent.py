@@ -78,18 +78,18 @@ def pca_descent_block(
     """
     null, on_a, on_b, on_aa, on_f, on_ab, on_g, scale = constants
     d, rank = state.shape
-    one, two = np.empty((rank, rank)), np.empty((rank, rank))
+    gram, moved = np.empty((rank, rank)), np.empty((rank, rank))
     move = np.empty(rank)
     for index in range(len(rates)):
-        _grams(state, sigma, one, two)
+        _grams(state, sigma, gram, moved)
         # The risk depends on the state through these four traces only.
         a, b, f, g = 0.0, 0.0, 0.0, 0.0
         for i in range(rank):
-            a += one[i, i]
-            b += two[i, i]
+            a += gram[i, i]
+            b += moved[i, i]
             for j in range(rank):
-                f += one[i, j] * one[i, j]
-                g += one[i, j] * two[i, j]
+                f += gram[i, j] * gram[i, j]
+                g += gram[i, j] * moved[i, j]
         risk = null - 2.0 * scale * (on_a * a + on_b * b)
         risk += scale * scale * (on_aa * a * a + on_f * f + on_ab * a * b + on_g * g)
         if not math.isfinite(risk):
@@ -110,8 +110,8 @@ def pca_descent_block(
                 total = (for_one + for_two * s) * state[row, i]
                 mixed = 0.0
                 for j in range(rank):
-                    weight = 2.0 * on_f * one[j, i] + on_g * two[j, i]
-                    mixed += state[row, j] * (weight + s * on_g * one[j, i])
+                    weight = 2.0 * on_f * gram[j, i] + on_g * moved[j, i]
+                    mixed += state[row, j] * (weight + s * on_g * gram[j, i])
                 move[i] = s * (total + square * mixed)
             # All moves of a row use its old entries, so it is changed only now.
             for i in range(rank):
@@ -120,7 +120,7 @@ def pca_descent_block(
 
 
 @njit()
-def _grams(state: Any, sigma: Any, one: Any, two: Any) -> None:
+def _grams(state: Any, sigma: Any, gram: Any, moved: Any) -> None:
     """Write M'ΣM and M'Σ²M."""
     d, rank = state.shape
     for i in range(rank):
@@ -130,8 +130,8 @@ def _grams(state: Any, sigma: Any, one: Any, two: Any) -> None:
                 product = sigma[row] * state[row, i] * state[row, j]
                 first += product
                 second += sigma[row] * product
-            one[i, j] = first
-            two[i, j] = second
+            gram[i, j] = first
+            moved[i, j] = second
 
 
 @njit()

@@ -282,9 +282,9 @@ def pooled_pca_alignment(
     shape = check_broadcast(named)
     gamma = named["d"] / named["n_samples"]
     spike = named["fraction"] * named["amplitude"] ** 2 + np.zeros(shape)
-    seen = spike > np.sqrt(gamma)
-    spike = np.where(seen, spike, 1.0)
-    squared = np.where(seen, (1 - gamma / spike**2) / (1 + gamma / spike), 0.0)
+    is_visible = spike > np.sqrt(gamma)
+    spike = np.where(is_visible, spike, 1.0)
+    squared = np.where(is_visible, (1 - gamma / spike**2) / (1 + gamma / spike), 0.0)
     return np.sqrt(np.maximum(squared, 0.0))
 
 
