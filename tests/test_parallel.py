@@ -121,9 +121,21 @@ def test_other_threads_keep_their_interrupts():
     thread.join()
 
 
-def test_a_bar_takes_progress():
-    with progress_bar(3):
+def test_without_a_terminal_progress_is_a_line_now_and_then(capsys, monkeypatch):
+    clock = iter([0.0, 4.0, 12.0, 13.0, 40.0])
+    monkeypatch.setattr("eigenheads._parallel.time.monotonic", lambda: next(clock))
+    with progress_bar(8, description="runs"):
+        for _ in range(4):
+            advance(2)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["runs: 50% done, 12 s left", "runs: 100% done, 1 s left"]
+
+
+def test_a_terminal_shows_a_bar(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with progress_bar(3, description="terminal"):
         advance(3)
+    assert "terminal" in capsys.readouterr().err
 
 
 def test_blocks_cover_all_steps():

@@ -7,7 +7,9 @@ time and never the result.
 
 import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,7 +19,10 @@ from types import FrameType
 
 from eigenheads._checks import check_count
 from eigenheads._errors import for_workers
+from eigenheads._notebook import NotebookBar, is_notebook
 
+# Seconds between two lines of progress that are not on a terminal.
+_SECONDS_PER_LINE = 10.0
 _THREADS: ContextVar[int | None] = ContextVar("eigenheads_threads", default=None)
 _INTERRUPT: ContextVar[threading.Event | None] = ContextVar(
     "eigenheads_interrupt", default=None
@@ -121,7 +126,10 @@ def advance(units: float) -> None:
 
 @contextmanager
 def progress_bar(total: float, *, description: str = "steps") -> Iterator[None]:
-    """Show a bar with the time left on standard error inside this context.
+    """Show finished work and the time left on standard error inside this context.
+
+    A bar in terminals and notebooks; elsewhere a line of text every few seconds, which
+    a file can keep.
 
     Examples
     --------
@@ -131,10 +139,53 @@ def progress_bar(total: float, *, description: str = "steps") -> Iterator[None]:
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(description, total=total)
-        with reporting(lambda units: bar.advance(task, units)):
+    console = Console(stderr=True)
+    if is_notebook():
+        with reporting(NotebookBar(total, description).advance):
             yield
+    elif not console.is_terminal:
+        with reporting(_ProgressLines(total, description).advance):
+            yield
+    else:
+        with Progress(console=console, transient=True) as bar:
+            task = bar.add_task(description, total=total)
+            with reporting(lambda units: bar.advance(task, units)):
+                yield
+
+
+class _ProgressLines:
+    """Lines of text with the share of finished work, for files and pipes."""
+
+    def __init__(self, total: float, description: str) -> None:
+        self._total, self._description, self._done = total, description, 0.0
+        self._began = time.monotonic()
+        self._next = self._began + _SECONDS_PER_LINE
+
+    def advance(self, units: float) -> None:
+        """Add finished work; write a line if the last one is some seconds old."""
+        self._done += units
+        now = time.monotonic()
+        if now < self._next or not self._done:
+            return
+        self._next = now + _SECONDS_PER_LINE
+        share = min(1.0, self._done / self._total)
+        seconds = (now - self._began) * (1 - share) / share
+        text = f"{self._description}: {share:.0%} done, {duration(seconds)} left\n"
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words.
+
+    Examples
+    --------
+    >>> duration(12.3), duration(600)
+    ('12 s', '10 min')
+    """
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min"
 
 
 class RunPool:

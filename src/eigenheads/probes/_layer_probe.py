@@ -1,7 +1,6 @@
 """All statistics of one captured layer, whichever probe measures them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -176,21 +175,6 @@ class LayerProbe:
             for draws_of_task in by_task
             for name, draws in draws_of_task.items()
         }
-
-    def split(self) -> tuple["LayerProbe", "LayerProbe"]:
-        """Return the parts whose time grows with heads and sequences, and the rest."""
-        by_head, by_layer = copy(self), copy(self)
-        by_head.uses_covariance = by_head.uses_affinity = False
-        by_layer.uses_kernel, by_layer.of_heads = False, []
-        return by_head, by_layer
-
-    def with_draws(self, n_permutations: int) -> "LayerProbe":
-        """Return a probe with fewer draws, of which at most as many are costly."""
-        shorter = copy(self)
-        shorter.n_permutations = n_permutations
-        if self.n_redraws is not None:
-            shorter.n_redraws = min(self.n_redraws, n_permutations)
-        return shorter
 
     def observe(self, captured: "CapturedLayer") -> dict[str, FloatArray]:
         """Return the statistics of a layer by name, without nulls, (heads,) each."""
