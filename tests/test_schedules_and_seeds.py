@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from eigenheads._rng import check_generator, run_generator, run_generators
+from eigenheads._rng import check_generator, run_generators, stream
 from eigenheads._schedules import check_schedule, schedule_values
 
 
@@ -86,17 +86,17 @@ def test_a_run_depends_on_its_seed_and_number_alone():
     few, many = run_generators(5, 3), run_generators(5, 9)
     for one, other in zip(few, many, strict=False):
         assert_array_equal(one.standard_normal(8), other.standard_normal(8))
-    first = run_generator(5, 0).standard_normal(8)
-    assert not np.array_equal(first, run_generator(5, 1).standard_normal(8))
-    assert not np.array_equal(first, run_generator(6, 0).standard_normal(8))
+    first = stream(5, 0).standard_normal(8)
+    assert not np.array_equal(first, stream(5, 1).standard_normal(8))
+    assert not np.array_equal(first, stream(6, 0).standard_normal(8))
 
 
 @pytest.mark.parametrize("seed", [-1, 0.5, None, "a"])
 def test_a_seed_is_a_whole_number(seed):
     with pytest.raises(
-        ValueError, match="run_generator: `seed` must be an integer >= 0; got"
+        ValueError, match="run_generators: `seed` must be an integer >= 0; got"
     ):
-        run_generator(seed, 0)
+        run_generators(seed, 1)
 
 
 def test_a_generator_is_numpys(rng):

@@ -5,6 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from eigenheads._parallel import threads
+from eigenheads._rng import stream
 from eigenheads.probes import covariance_probe
 from eigenheads.probes._covariance import (
     LayerForms,
@@ -17,7 +18,6 @@ from eigenheads.probes._nulls import (
     ROTATIONS,
     frames,
     permutations,
-    stream,
 )
 
 D, WIDTH, HEADS = 10, 3, 2

@@ -6,6 +6,7 @@ from benchmarks._probe_loop import value_statistics
 from numpy.testing import assert_allclose
 
 from eigenheads._parallel import reporting, threads
+from eigenheads._rng import stream
 from eigenheads.functional import kernel_pca, log_feature_norms
 from eigenheads.probes import (
     NotAttentionWarning,
@@ -13,7 +14,7 @@ from eigenheads.probes import (
     kernel_pca_probe,
     planted_heads,
 )
-from eigenheads.probes._nulls import PERMUTATIONS, permutations, stream
+from eigenheads.probes._nulls import PERMUTATIONS, permutations
 from eigenheads.probes._statistics import KERNEL, statistic_names
 
 # Rounding of two paths to one number; the ridge of the inverse moves 1e-10.

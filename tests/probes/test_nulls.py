@@ -3,13 +3,13 @@
 import numpy as np
 from numpy.testing import assert_allclose, assert_array_equal
 
+from eigenheads._rng import stream
 from eigenheads.probes._nulls import (
     centred_frames,
     frames,
     helmert,
     permutations,
     rotated,
-    stream,
 )
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -20,6 +19,7 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads._parallel import threads
+from eigenheads._rng import derived_seed
 from eigenheads.adapters._capture import CapturedLayer
 from eigenheads.adapters._sources import (
     Capture,
@@ -166,7 +166,7 @@ def probe_model(  # noqa: PLR0913 -- keyword-only, each with a default
             on_other_tokens=n_permutations > 0,
             n_permutations=n_permutations,
             n_redraws=n_redraws,
-            seed_of_layer=lambda layer: _derived(seed, layer, 0),
+            seed_of_layer=lambda layer: derived_seed(seed, 0, layer),
             progress=progress,
         )
     settings = {
@@ -209,7 +209,7 @@ def _untrained_copies(
     """Return functions that capture untrained copies, or a note why there are none."""
     count = check_count("n_untrained", count, minimum=0)
     # Purpose 1, so that no copy shares its seed with the nulls of a layer.
-    seeds = [_derived(seed, index, 1) for index in range(count)]
+    seeds = [derived_seed(seed, 1, index) for index in range(count)]
 
     # The first one shows whether copies can be made at all. It waits for its turn: no
     # more is in memory then than later, when a copy has captured arrays as well.
@@ -226,10 +226,6 @@ def _untrained_copies(
         return capture_model(twin, batch, **options)
 
     return [partial(capture, seed_of_copy) for seed_of_copy in seeds], []
-
-
-def _derived(seed: int, index: int, purpose: int) -> int:
-    return int(np.random.SeedSequence([seed, purpose, index]).generate_state(1)[0])
 
 
 def compare_models(  # noqa: PLR0913 -- keyword-only, each with a default

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from eigenheads._checks import Got, fail
+from eigenheads._rng import torch_generator
 from eigenheads.adapters._attention_call import AttentionCall
 from eigenheads.adapters._family import (
     AbstractFamily,
@@ -207,7 +208,7 @@ def _reason_against_swap(module: Any) -> str:
 def _difference(module: Any) -> float:
     """Return the relative difference to plain attention; infinity if it cannot run."""
     weight = module.qkv.weight
-    generator = torch.Generator().manual_seed(0)
+    generator = torch_generator(0)
     shape = (1, _N_TRIED, module.qkv.in_features)
     x = torch.randn(shape, generator=generator).to(weight.device, torch.float32)
     # Dropout and batch statistics would differ between the two runs.

@@ -16,7 +16,7 @@ from eigenheads._checks import (
     check_finite_array,
     fail,
 )
-from eigenheads._rng import check_generator
+from eigenheads._rng import check_generator, generator
 from eigenheads._typing import FloatArray
 from eigenheads.datasets._size import check_sample_size
 
@@ -97,7 +97,7 @@ class BagLaw:
     @property
     def frame(self) -> FloatArray:
         """Orthogonal matrix whose first columns are the directions of the law."""
-        rng = np.random.default_rng([self.frame_seed, self.d])
+        rng = generator([self.frame_seed, self.d])
         return np.linalg.qr(rng.standard_normal((self.d, self.d)))[0]
 
     def sample(self, n: int, rng: np.random.Generator) -> BagSample:

@@ -17,6 +17,7 @@ from eigenheads._checks import (
     check_positive,
     fail,
 )
+from eigenheads._rng import random_source
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._attention_pca_rows import (
     PrincipalCoordinates,
@@ -39,7 +40,6 @@ from eigenheads.estimators._attention_pca_training import (
 from eigenheads.estimators._batches import RowBatches, batches_of_rows, is_stream
 from eigenheads.estimators._parameters import (
     check_verbose,
-    random_source,
     read_row_weights,
 )
 

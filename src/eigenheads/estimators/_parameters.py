@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
 
 from eigenheads._checks import (
     Got,
@@ -28,21 +27,6 @@ def check_verbose(value: object) -> None:
     is_whole = isinstance(value, Integral | np.bool_)
     if not is_whole or value < 0:  # type: ignore[operator]
         fail("verbose", "True, False or an integer >= 0", value)
-
-
-def random_source(random_state: Any) -> np.random.RandomState:
-    """Return the generator that a `random_state` stands for, or raise.
-
-    Examples
-    --------
-    >>> random_source(0).randint(10)
-    5
-    """
-    try:
-        return check_random_state(random_state)
-    except (ValueError, TypeError):
-        contract = "None, an integer from 0 to 2**32 - 1, or a RandomState"
-        fail("random_state", contract, random_state)
 
 
 def check_has_fit(name: str, value: Any) -> None:

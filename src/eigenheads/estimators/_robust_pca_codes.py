@@ -17,6 +17,7 @@ from sklearn.utils import Tags, check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from eigenheads._checks import Got, fail, without_traps
+from eigenheads._rng import random_source
 from eigenheads.estimators._robust_pca_pursuit import (
     AUTO_TOL,
     SETTLED,
@@ -110,7 +111,7 @@ class RobustCodes(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """
         check_is_fitted(self)
         rows = self._read(X, reset=False)
-        chance = np.random.RandomState(0).random_sample(rows.shape)
+        chance = random_source(0).random_sample(rows.shape)
         hidden = (chance < HIDDEN) & ~np.isnan(rows)
         if not hidden.any():
             return 0.0

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from eigenheads._rng import random_source
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._parameters import weighted_quantile
 from eigenheads.estimators._robust_pca_pursuit import (
@@ -203,7 +204,7 @@ def _planted(
     report: Callable[[str], None],
 ) -> Callable[[int], float]:
     """Return the mean squared error of a candidate, given by its exponent."""
-    order = np.random.RandomState(0).permutation(len(data.x))
+    order = random_source(0).permutation(len(data.x))
     donors = np.empty_like(order)
     donors[order] = np.roll(order, 1)
     observed = ~errors if data.observed is None else data.observed & ~errors
@@ -258,7 +259,7 @@ def _vertex(tried: dict[int, float], best: int) -> float:
 
 def _some_entries(data: PreparedData) -> PreparedData:
     """Return few enough rows and columns for the pursuits of candidates."""
-    random = np.random.RandomState(0)
+    random = random_source(0)
     n, d = data.x.shape
     # Nearly as many rows as columns: the shorter side limits the rank that is found.
     n_rows = min(n, max(int(_MOST_ENTRIES**0.5), _MOST_ENTRIES // d))
@@ -283,7 +284,7 @@ def _hide(
     observed = data.observed
     if observed is None:
         observed = np.ones(data.x.shape, dtype=bool)
-    is_hidden = np.random.RandomState(0).random_sample(data.x.shape) < HIDDEN
+    is_hidden = random_source(0).random_sample(data.x.shape) < HIDDEN
     is_hidden &= observed
     rows, columns = np.nonzero(is_hidden)
     hidden = (rows.astype(np.int64), columns.astype(np.int64))
@@ -388,7 +389,7 @@ def central_rows(
     two rows (Stahel and Donoho). Missing values count as the median. With weights,
     rows are drawn and counted as often as they weigh.
     """
-    random = np.random.RandomState(0)
+    random = random_source(0)
     n = len(data)
     filled = data.astype(np.float64)
     medians = np.nanmedian(filled, axis=0)

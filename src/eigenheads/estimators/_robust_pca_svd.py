@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import eigh
 
+from eigenheads._rng import random_source
 from eigenheads._typing import FloatArray
 
 
@@ -63,7 +64,7 @@ class WarmThresholdedSVD:
         self.mean: FloatArray = np.empty(0)
         self._basis: FloatArray | None = None  # right vectors of the last matrix
         self._rank = 0
-        self._random = np.random.RandomState(0)
+        self._random = random_source(0)
 
     def __call__(self, x: FloatArray, threshold: float) -> ThresholdedSVD:
         """Subtract `threshold` from the singular values of ``x - roots * mean``.

@@ -25,11 +25,11 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads._limits import check_largest
+from eigenheads._rng import random_source
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags, as_given, read_bags
 from eigenheads.estimators._parameters import (
     check_verbose,
-    random_source,
     read_row_weights,
     repeated_rows,
 )

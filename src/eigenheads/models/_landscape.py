@@ -13,6 +13,7 @@ from eigenheads._checks import (
     check_number,
     fail,
 )
+from eigenheads._rng import generator
 from eigenheads._typing import FloatArray
 from eigenheads.models._mean_dynamics import moments_at
 from eigenheads.models._model import Model
@@ -185,7 +186,7 @@ def critical_points(
     seed = check_count("seed", seed, minimum=0)
     surface = _Surface(model, d, row, n_samples, (seed, 0))
     curves, pairs = curve_pairs(model, None, list(model.weights))
-    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
+    rng = generator(seed, 1)
     places: list[FloatArray] = []
     points = []
     for _ in range(n_starts):

@@ -31,6 +31,7 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads._parallel import RunPool, advance
+from eigenheads._rng import stream
 from eigenheads._run_blocks import check_run_counts
 from eigenheads._schedules import check_schedule, schedule_values
 from eigenheads._trajectories import Trajectories, record_steps
@@ -104,11 +105,10 @@ def moments_at(
     def work(chunk: int) -> None:
         # Each chunk has a stream and memory of its own: threads may take chunks in any
         # order, and the sums do not change.
-        sequence = np.random.SeedSequence(seed[0], spawn_key=(*seed[1:], chunk))
         count = min(_CHUNK, n_samples - chunk * _CHUNK)
         space = model.workspace(state, n_axes=m)
         losses[chunk] = kernel(
-            np.random.Generator(np.random.SFC64(sequence)),
+            stream(*seed, chunk),
             space.state,
             values,
             float(d),

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from eigenheads._checks import Got, as_float, check_choice, check_count, fail
 from eigenheads._limits import LARGEST, MAX_DIMENSION, MAX_WORK, check_run_memory
-from eigenheads._rng import run_generators
+from eigenheads._rng import generator, run_generators
 from eigenheads._run_blocks import BLOCK_NANOSECONDS, check_run_counts, run_blocks
 from eigenheads._schedules import check_schedule, schedule_values
 from eigenheads._trajectories import Trajectories
@@ -374,7 +374,7 @@ def _check_finite_loss(
     model: Model, start: FloatArray, values: dict[str, Schedule], d: int
 ) -> None:
     """Raise unless the loss of a few samples at the start is finite."""
-    rng = np.random.default_rng(0)
+    rng = generator(0)
     length = min(d, model.n_axes)
     planted = np.eye(len(model.planted), length)
     row = parameter_table(values, 0, 1)[0, : len(values)]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from eigenheads._checks import check_count, fail
+from eigenheads._rng import generator
 from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray, Schedule
 from eigenheads.models._full import difference_gradient
@@ -123,7 +124,7 @@ def verify(
     n_runs = check_count("n_runs", n_runs, minimum=10)
     d = check_dimension(model, d, "exact", n_rows=len(model.weights))
     values = check_parameters(model, parameters)
-    rng = np.random.default_rng(check_count("seed", seed, minimum=0))
+    rng = generator(check_count("seed", seed, minimum=0))
     first = parameter_table(values, 0, 1)[0, : len(values)]
     error, size = _gradient_error(model, d, first, rng)
     setting = _setting(model, d, values, size, rng)

@@ -18,10 +18,10 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads._limits import MAX_WORK
+from eigenheads._rng import stream
 from eigenheads._typing import FloatArray
 from eigenheads.functional import kernel_pca, kernel_pca_values
 from eigenheads.probes._head_probe import head_probe, read_statistics
-from eigenheads.probes._nulls import stream
 from eigenheads.probes._result import LEVEL
 
 # Heads of one probe share the draws; groups have their own.

@@ -8,6 +8,7 @@ import numpy as np
 
 from eigenheads._checks import Got, fail
 from eigenheads._parallel import advance, progress_bar, reporting
+from eigenheads._rng import generator
 from eigenheads._typing import FloatArray
 from eigenheads.probes._head_probe import head_probe, read_statistics
 from eigenheads.probes._kernel import default_redraws
@@ -183,7 +184,7 @@ def compare_captured(
             ).spectra
             for captured, model in ((before, first), (after, second))
         ]
-        rng = np.random.default_rng([seed, before.layer])
+        rng = generator([seed, before.layer])
         by_layer.append(
             {x.name: _paired(x, numbers, n_permutations, rng) for x in chosen}
         )

@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from eigenheads._checks import Got, check_count, check_finite_array, fail
 from eigenheads._parallel import RunPool, advance
+from eigenheads._rng import stream
 from eigenheads._typing import Array, FloatArray
 from eigenheads.functional import effective_rank
 from eigenheads.probes._heads import (
@@ -26,7 +27,6 @@ from eigenheads.probes._nulls import (
     WEIGHTS,
     frames,
     permutations,
-    stream,
 )
 from eigenheads.probes._result import ProbeResult, Statistic, with_untrained
 from eigenheads.probes._statistics import COVARIANCE, measured, statistic_names

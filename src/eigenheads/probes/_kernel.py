@@ -17,6 +17,7 @@ from eigenheads._checks import (
 )
 from eigenheads._limits import LARGEST
 from eigenheads._parallel import RunPool, advance
+from eigenheads._rng import stream
 from eigenheads._typing import Array, FloatArray
 from eigenheads.functional import effective_rank
 from eigenheads.functional._kernel import centred_gram, feature_gram
@@ -43,7 +44,6 @@ from eigenheads.probes._nulls import (
     permutations,
     rotated,
     rotated_columns,
-    stream,
 )
 from eigenheads.probes._result import ProbeResult, with_untrained
 from eigenheads.probes._statistics import (

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from eigenheads._rng import stream
 from eigenheads._typing import FloatArray
 from eigenheads.probes._heads import Head
 
@@ -18,12 +19,6 @@ UNTRAINED = "untrained"
 PERMUTATIONS, ROTATIONS, KEYS, PROJECTIONS, WEIGHTS = range(5)
 # Numbers per block of drawn attention matrices: 4 MiB of doubles.
 _BLOCK = 2**19
-
-
-def stream(seed: int, *place: int) -> np.random.Generator:
-    """Return the generator of a place, which depends on seed and place only."""
-    sequence = np.random.SeedSequence(seed, spawn_key=place)
-    return np.random.Generator(np.random.SFC64(sequence))
 
 
 def permutations(rng: np.random.Generator, n_draws: int, n: int) -> NDArray[np.intp]:

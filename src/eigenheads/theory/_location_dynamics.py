@@ -25,6 +25,7 @@ from eigenheads._checks import check_count, check_positive
 from eigenheads._compile import njit
 from eigenheads._limits import LARGEST, MAX_RECORDED
 from eigenheads._location_order import ORDER_PARAMETERS, check_order_parameters
+from eigenheads._rng import generator
 from eigenheads._run_blocks import check_run_counts, run_blocks
 from eigenheads._schedules import check_schedule
 from eigenheads._trajectories import Trajectories
@@ -564,7 +565,7 @@ def _gradient_covariance(
     """
     (kappa, nu), n_tokens = point, law.n_tokens
     n = max(2, min(_BAND_PROMPTS, _BAND_TOKENS // n_tokens))
-    rng = np.random.default_rng(0)
+    rng = generator(0)
     tokens = rng.standard_normal((n, n_tokens, 4))
     tokens[:, 0] *= law.gamma
     tokens[:, 0, 0] += math.sqrt(law.d / 2)

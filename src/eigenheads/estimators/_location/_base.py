@@ -26,6 +26,7 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads._limits import check_largest
+from eigenheads._rng import random_source
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import (
     Bags,
@@ -75,7 +76,7 @@ from eigenheads.estimators._location._targets import (
     read_targets,
     read_weights,
 )
-from eigenheads.estimators._parameters import check_verbose, random_source
+from eigenheads.estimators._parameters import check_verbose
 
 # The penalty of the coherence must not drown the loss.
 _MOST_COHERENT = 1e9
