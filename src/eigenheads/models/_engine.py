@@ -196,7 +196,7 @@ def reveal_along(
         out[token] += length * inverse * unit[token]
 
 
-@njit(error_model="numpy", is_part=True, short_loops=True)
+@njit(error_model="numpy")
 def reframe(vectors: Any, n_planted: int) -> None:
     r"""Rotate the frame so that m vectors need n_planted + m coordinates again.
 
@@ -311,7 +311,7 @@ def _gram(left: Any, right: Any, out: Any) -> None:
             out[a, b] = total
 
 
-@njit(error_model="numpy", no_cpython_wrapper=True, is_part=True, short_loops=True)
+@njit(error_model="numpy", no_cpython_wrapper=True)
 def cholesky(matrix: Any) -> None:
     """Replace a positive semi-definite matrix by its lower factor, 0 above."""
     q = matrix.shape[0]
@@ -330,7 +330,7 @@ def cholesky(matrix: Any) -> None:
         matrix[b, b] = root
 
 
-@njit(error_model="numpy", no_cpython_wrapper=True, is_part=True, short_loops=True)
+@njit(error_model="numpy", no_cpython_wrapper=True)
 def times_bartlett(rng: np.random.Generator, dof: float, factor: Any) -> None:
     """Replace the lower factor L by L A, column by column, A never stored."""
     q = factor.shape[0]

@@ -21,7 +21,6 @@ INSIDE: dict[str, Any] = {
     "fastmath": REORDER,
     "error_model": "numpy",
     "no_cpython_wrapper": True,
-    "is_part": True,
 }
 
 
@@ -70,7 +69,7 @@ def add_token_sums(weights: Any, tokens: Any, start: int, stop: int, sums: Any) 
             sums[a, axis - start] += total
 
 
-@njit(**INSIDE, short_loops=True)
+@njit(**INSIDE)
 def write_overlaps(state: Any, overlaps: Any) -> None:
     """Write the products of weights with planted directions and with each other."""
     n_weights = overlaps.shape[0]
@@ -85,7 +84,7 @@ def write_overlaps(state: Any, overlaps: Any) -> None:
             overlaps[a, n_planted + b] = total
 
 
-@njit(**INSIDE, short_loops=True)
+@njit(**INSIDE)
 def add_overlap_gradient(state: Any, overlap_slopes: Any, gradient: Any) -> None:
     """Add the gradient of a function of the overlaps: w_a · w_b moves both."""
     n_weights = overlap_slopes.shape[0]
@@ -102,7 +101,7 @@ def add_overlap_gradient(state: Any, overlap_slopes: Any, gradient: Any) -> None
                     gradient[b, axis] += slope * state[a, axis]
 
 
-@njit(**INSIDE, short_loops=True)
+@njit(**INSIDE)
 def add_auxiliary(
     rng: np.random.Generator, factor: Any, n_axes: int, n_extra: int, gradient: Any
 ) -> None:
@@ -115,7 +114,7 @@ def add_auxiliary(
                 gradient[a, axis] += factor[a, b] * normal
 
 
-@njit(**INSIDE, short_loops=True)
+@njit(**INSIDE)
 def move(  # noqa: C901 -- plain loops
     state: Any,
     gradient: Any,
@@ -167,7 +166,7 @@ def move(  # noqa: C901 -- plain loops
     return finite
 
 
-@njit(**INSIDE, short_loops=True)
+@njit(**INSIDE)
 def write_record(state: Any, pairs: Any, out: Any) -> None:
     """Write the overlaps of pairs of rows; planted direction j is -1 - j."""
     for curve in range(pairs.shape[0]):
@@ -254,7 +253,7 @@ def project_off_units(units: Any, slopes: Any) -> None:
                 slopes[a, i] -= product * units[k, i]
 
 
-@njit(**INSIDE, short_loops=True)
+@njit(**INSIDE)
 def write_outside_gram(revealed: Any, factor: Any, gram: Any) -> None:
     """Write the products of a sample's gradients outside the frame.
 
@@ -275,7 +274,7 @@ def write_outside_gram(revealed: Any, factor: Any, gram: Any) -> None:
             factor[a, b] = 1.0 if a == b else 0.0
 
 
-@njit(**INSIDE, short_loops=True)
+@njit(**INSIDE)
 def add_rotated(  # noqa: C901 -- plain loops
     rng: np.random.Generator,
     dof: float,
@@ -327,7 +326,7 @@ def add_rotated(  # noqa: C901 -- plain loops
             wide[a, axis] = total
 
 
-@njit(**INSIDE, short_loops=True)
+@njit(**INSIDE)
 def write_columns(rows: Any, first: int, out: Any) -> None:
     """Copy rows to the columns of `out` from `first` on."""
     for a in range(rows.shape[0]):
@@ -335,8 +334,7 @@ def write_columns(rows: Any, first: int, out: Any) -> None:
             out[a, first + column] = rows[a, column]
 
 
-# It calls compiled functions, and so is no part.
-@njit(**(INSIDE | {"is_part": False}))
+@njit(**INSIDE)
 def reveal_weight(
     rng: np.random.Generator,
     dof: float,

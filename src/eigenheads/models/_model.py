@@ -28,6 +28,7 @@ from eigenheads._checks import (
     fail,
     shown,
 )
+from eigenheads._compile import PACKAGE_DIGEST
 from eigenheads._files import check_module_file
 from eigenheads._typing import FloatArray
 from eigenheads.models._blocks import (
@@ -80,9 +81,10 @@ def load_module(source: str, custom: Callable[..., Any] | None = None) -> Module
     """
     if custom is not None:
         return _in_memory(source, custom)
-    # The name is a digest of the whole source: an edited model or a new version of a
-    # template gets a new file, and no file changes its meaning.
-    name = "eigenheads_model_" + hashlib.sha256(source.encode()).hexdigest()[:20]
+    # The name is a digest of the whole source and of what it calls: an edited model or
+    # a new version of the package gets a new file, and no file changes its meaning.
+    digest = hashlib.sha256((PACKAGE_DIGEST + source).encode()).hexdigest()
+    name = f"eigenheads_model_{digest[:20]}"
     if name not in _LOADED:
         path = _written(name, source)
         _LOADED[name] = (
