@@ -68,8 +68,8 @@ def test_estimator_keeps_the_contract_of_scikit_learn():
 def test_an_entry_of_the_table_is_all_that_a_statistic_needs(monkeypatch):
     from eigenheads.adapters import probe_model
     from eigenheads.probes import head_probe
+    from eigenheads.probes._findings import findings, questions
     from eigenheads.probes._statistics import STATISTICS
-    from eigenheads.report._findings import findings, questions
 
     entry = skeleton("probe").ENTRY
     monkeypatch.setitem(STATISTICS, "largest_weight", entry)

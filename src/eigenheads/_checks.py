@@ -34,6 +34,8 @@ _USAGE_ERRORS: dict[type[Exception], type[UsageError]] = {
 _Kind = TypeVar("_Kind")
 # Characters that a terminal obeys instead of showing: C0 and C1 control codes, marks
 # that reverse the direction of writing, and halves of surrogate pairs.
+# What rounding may do to a matrix, relative to its largest entry or eigenvalue.
+_ROUNDING = 1e-10
 _CONTROLS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
     r"\ud800-\udfff]"
@@ -333,6 +335,28 @@ def check_finite_array(name: str, value: object) -> FloatArray:
         fail(name, "finite numbers", value)
     _check_finite(name, array, array_namespace(array))
     return array
+
+
+def check_covariance(name: str, value: object) -> FloatArray:
+    """Return a symmetric positive semi-definite matrix that is not 0, or raise."""
+    matrix = check_finite_array(name, value)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
+        fail(name, "a square matrix (d, d)", matrix)
+    largest = float(np.abs(matrix).max())
+    gap = float(np.abs(matrix - matrix.T).max())
+    if gap > _ROUNDING * largest:
+        got = Got(f"entries that differ from their mirror image by up to {gap:.3g}")
+        hint = "Pass (C + C.T) / 2 if the difference is rounding."
+        fail(name, "a symmetric matrix", got, hint=hint)
+    # With exact symmetry it does not matter which triangle `eigh` reads.
+    matrix = (matrix + matrix.T) / 2
+    smallest = float(np.linalg.eigvalsh(matrix)[0])
+    if smallest < -_ROUNDING * largest:
+        got = Got(f"smallest eigenvalue {smallest:.3g}")
+        fail(name, "a positive semi-definite matrix", got)
+    if largest == 0:
+        fail(name, "a matrix that is not zero", matrix)
+    return matrix
 
 
 def check_numbers(name: str, value: object) -> FloatArray:

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy import special
 
+from eigenheads._arrays import stable_softmax as reference
 from eigenheads.dynamics._vectors import attend
-from eigenheads.functional._arrays import stable_softmax as reference
 from eigenheads.models._emit import fast_softmax
 
 

@@ -7,11 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from eigenheads._checks import check_count, check_number, check_positive
+from eigenheads._checks import (
+    check_count,
+    check_covariance,
+    check_number,
+    check_positive,
+)
 from eigenheads._rng import check_generator
 from eigenheads._typing import FloatArray
 from eigenheads.datasets._size import check_sample_size
-from eigenheads.functional._pca import check_covariance
 
 _HINT = "simulate_pca needs no such arrays."
 

@@ -136,7 +136,7 @@ def times_transposed(factor: Any, x: Any, out: Any) -> None:
 def attend(products_: Any, scale: float, is_softmax: bool, weights: Any) -> None:
     """Write the weights of scores that are `scale` times these products.
 
-    The softmax is that of :func:`eigenheads.functional._arrays.stable_softmax`.
+    The softmax is that of :func:`eigenheads._arrays.stable_softmax`.
     """
     n_tokens = len(weights)
     if not is_softmax:

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtri, ndtri
 
+from eigenheads._arrays import stable_softmax
 from eigenheads._typing import FloatArray
-from eigenheads.functional._arrays import stable_softmax
 from eigenheads.functional._signal import unchecked_output
 
 # --- The threshold -------------------------------------------------------------------

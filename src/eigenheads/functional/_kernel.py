@@ -9,6 +9,7 @@ import numpy as np
 from array_api_compat import array_namespace, is_numpy_array, is_torch_array
 from jaxtyping import Float
 
+from eigenheads._arrays import log_sum_exp
 from eigenheads._checks import (
     Got,
     check_count,
@@ -19,7 +20,6 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads._typing import Array
-from eigenheads.functional._arrays import log_sum_exp
 
 # Largest useful number of columns of zeros.
 _MAX_COMPONENTS = 10**6

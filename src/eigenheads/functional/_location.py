@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from jaxtyping import Float
 
+from eigenheads._arrays import erf, stable_softmax
 from eigenheads._checks import Got, check_choice, check_float_arrays, check_number, fail
 from eigenheads._typing import Array
-from eigenheads.functional._arrays import erf, stable_softmax
 
 
 def location_predictor(

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from eigenheads._arrays import erf, stable_softmax
 from eigenheads._checks import (
     Got,
     check_choice,
@@ -21,41 +22,16 @@ from eigenheads._checks import (
 )
 from eigenheads._errors import public_call
 from eigenheads._typing import Array, FloatArray
-from eigenheads.functional._arrays import erf, stable_softmax
 
 # --- The subspace --------------------------------------------------------------------
 
 
-# Relative to the largest entry or eigenvalue: what rounding may do.
-_ROUNDING = 1e-10
 # Eigenvalues closer than this, relative to the largest, count as one.
 _TIE = 1e-9
 
 
 class NotIdentifiedWarning(UserWarning):
     """Warning: eigenvalues coincide, so a principal direction is not unique."""
-
-
-def check_covariance(name: str, value: object) -> FloatArray:
-    """Return a symmetric positive semi-definite matrix that is not 0, or raise."""
-    matrix = check_finite_array(name, value)
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
-        fail(name, "a square matrix (d, d)", matrix)
-    largest = float(np.abs(matrix).max())
-    gap = float(np.abs(matrix - matrix.T).max())
-    if gap > _ROUNDING * largest:
-        got = Got(f"entries that differ from their mirror image by up to {gap:.3g}")
-        hint = "Pass (C + C.T) / 2 if the difference is rounding."
-        fail(name, "a symmetric matrix", got, hint=hint)
-    # With exact symmetry it does not matter which triangle `eigh` reads.
-    matrix = (matrix + matrix.T) / 2
-    smallest = float(np.linalg.eigvalsh(matrix)[0])
-    if smallest < -_ROUNDING * largest:
-        got = Got(f"smallest eigenvalue {smallest:.3g}")
-        fail(name, "a positive semi-definite matrix", got)
-    if largest == 0:
-        fail(name, "a matrix that is not zero", matrix)
-    return matrix
 
 
 def check_columns(directions: object, d: int) -> None:

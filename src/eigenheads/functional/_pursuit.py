@@ -20,6 +20,7 @@ from array_api_compat import (
 )
 from jaxtyping import Float
 
+from eigenheads._arrays import stable_softmax
 from eigenheads._checks import (
     Got,
     check_choice,
@@ -30,7 +31,6 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads._typing import Array
-from eigenheads.functional._arrays import stable_softmax
 from eigenheads.functional._spectrum import soft_threshold
 
 # On clean Gaussian keys `sparsity="auto"` flags this share of the entries.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from jaxtyping import Float
 
+from eigenheads._arrays import stable_softmax
 from eigenheads._checks import Got, check_float_arrays, check_number, fail
 from eigenheads._typing import Array
-from eigenheads.functional._arrays import stable_softmax
 
 
 def signal_output(

@@ -41,7 +41,7 @@ _SMALLEST = -708.0
 def fast_softmax(logits: Any, out: Any, scratch: Any) -> None:
     r"""Write the softmax of logits of any size, with vector instructions.
 
-    Agrees with :func:`eigenheads.functional._arrays.stable_softmax` up to rounding.
+    Agrees with :func:`eigenheads._arrays.stable_softmax` up to rounding.
 
     .. math::
 

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from eigenheads._arrays import stable_softmax
 from eigenheads._typing import FloatArray
 from eigenheads.functional import (
     KernelPCA,
@@ -16,7 +17,6 @@ from eigenheads.functional import (
     kernel_pca_values,
     log_feature_norms,
 )
-from eigenheads.functional._arrays import stable_softmax
 from eigenheads.functional._similarity import best_matching, unit_rows
 from eigenheads.probes._kernel_compiled import (
     alignments,

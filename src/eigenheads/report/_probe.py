@@ -21,15 +21,15 @@ from eigenheads._notebook import format_number
 from eigenheads._plotting.heads import HeadMap, draw_head_maps, head_maps_size
 from eigenheads._plotting.svg import data_address, render_svg
 from eigenheads.probes import ModelProbe
-from eigenheads.probes._nulls import NULL_TEXTS
-from eigenheads.probes._result import LEVEL
-from eigenheads.report._findings import (
+from eigenheads.probes._findings import (
     findings,
     found_text,
     is_change,
     paragraph,
     questions,
 )
+from eigenheads.probes._nulls import NULL_TEXTS
+from eigenheads.probes._result import LEVEL
 
 _WIDTH = 80
 _COMPARISONS = {"greater": ">", "less": "<", "two-sided": "≠"}

@@ -26,6 +26,7 @@ from scipy.optimize import nnls
 from eigenheads._checks import (
     Got,
     check_choice,
+    check_covariance,
     check_positive,
     fail,
 )
@@ -34,7 +35,6 @@ from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray, Schedule
 from eigenheads.datasets import GaussianPrompts, SpikedWishartPrompts
 from eigenheads.functional import PrincipalSubspace, principal_subspace
-from eigenheads.functional._pca import check_covariance
 from eigenheads.theory._pca_descent import descend_pca_risk
 from eigenheads.theory._ranges import check_law, check_range
 

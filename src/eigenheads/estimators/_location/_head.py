@@ -270,7 +270,7 @@ def _weigh(scores: FloatArray, length: int, mode: int, weights: FloatArray) -> f
             small = math.exp(-abs(scores[i]))
             weights[i] = 1 / (1 + small) if scores[i] > 0 else small / (1 + small)
         return 0.0
-    # As functional._arrays.stable_softmax: the maximum is subtracted against overflow.
+    # As _arrays.stable_softmax: the maximum is subtracted against overflow.
     top = scores[:length].max()
     total = 0.0
     for i in range(length):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from eigenheads.probes import ModelProbe, Statistic
-from eigenheads.report._findings import findings, paragraph, questions
+from eigenheads.probes._findings import findings, paragraph, questions
 from eigenheads.report._probe import print_probe
 
 

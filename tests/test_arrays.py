@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import special
 
-from eigenheads.functional._arrays import erf, log_sum_exp, stable_softmax
+from eigenheads._arrays import erf, log_sum_exp, stable_softmax
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 1e4])
