@@ -60,10 +60,6 @@ def with_marks(paths):
     ]
 
 
-def test_there_are_guides_to_run():
-    assert GUIDES
-
-
 @pytest.mark.parametrize("path", with_marks(GUIDES))
 def test_code_of_the_guide_runs_and_prints_what_is_shown(path):
     blocks = list(BLOCK.finditer(path.read_text(encoding="utf-8")))
@@ -93,10 +89,6 @@ def test_other_numbers_and_words_are_noticed(printed, shown, is_equal):
 
 THEORY = sorted(set(FOLDER.with_name("theory").glob("*.md")))
 PAGES = [page for page in THEORY if ">>>" in page.read_text(encoding="utf-8")]
-
-
-def test_there_is_theory_to_run():
-    assert PAGES
 
 
 @pytest.mark.parametrize("path", with_marks(PAGES))

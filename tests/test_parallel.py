@@ -112,13 +112,18 @@ def test_ctrl_c_is_not_lost_when_nothing_is_reported():
 
 
 def test_other_threads_keep_their_interrupts():
+    handlers = []
+
     def work():
-        with interrupted_between_blocks():
+        with interrupted_between_blocks():  # raises in threads if it set a handler
+            handlers.append(signal.getsignal(signal.SIGINT))
             advance(1)
 
+    before = signal.getsignal(signal.SIGINT)
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
+    assert handlers == [before]
 
 
 def test_without_a_terminal_progress_is_a_line_now_and_then(capsys, monkeypatch):

@@ -126,7 +126,9 @@ def test_start_must_come_from_unit_vectors(start):
 def test_starts_of_real_vectors_are_accepted(rng, pair, order):
     """Also in R^2 and R^3, where the conditions hold with equality."""
     for d in (2, 3, 5, 1000):
-        descend([order(*pair(rng, d)) for _ in range(100)], d=d, n_steps=1)
+        # A start that no real vectors have would be refused.
+        paths = descend([order(*pair(rng, d)) for _ in range(100)], d=d, n_steps=1)
+        assert all(np.isfinite(curve).all() for curve in paths.values())
 
 
 @pytest.mark.parametrize(

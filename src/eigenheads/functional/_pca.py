@@ -15,6 +15,7 @@ from eigenheads._checks import (
     Got,
     check_choice,
     check_count,
+    check_covariance,
     check_finite_array,
     check_float_arrays,
     check_number,
