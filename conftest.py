@@ -31,13 +31,13 @@ SEEDS = [int(seed) for seed in os.environ.get("EIGENHEADS_TEST_SEEDS", "0").spli
 # long one when the others have nothing left. Files that compile different kernels come
 # first; those that use the kernels of all parts follow and find them compiled.
 LONG_FILES = (
-    "dynamics/test_signal_kernels.py",
+    "models/test_signal_kernels.py",
     "estimators/test_location_contract.py",
     "papers/tests/test_records.py",
     "papers/tests/test_maulensoto2026.py",
     "models/test_simulate.py",
     "papers/tests/test_marion2025.py",
-    "dynamics/test_location_kernels.py",
+    "models/test_location_kernels.py",
     "papers/tests/test_truong2026.py",
     "sweeps/test_run.py",
     "sweeps/test_workers.py",
@@ -55,9 +55,9 @@ LONG_FILES = (
     "papers/tests/test_store.py",
     "cli/test_app.py",
     "papers/tests/test_saritas2025.py",
-    "dynamics/test_pca.py",
+    "models/test_pca.py",
     "probes/test_controls.py",
-    "dynamics/test_simulators.py",
+    "models/test_simulators.py",
     "hostile/test_models.py",
     "models/test_mean_dynamics.py",
 )

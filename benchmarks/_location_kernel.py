@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from eigenheads._compile import njit
-from eigenheads.dynamics._location import (
-    LocationProblem,
-    gradient_weights,
-    record_state,
-)
 from eigenheads.models._engine import (
     REORDER,
     combine,
     reframe,
     reveal,
     sphere_step,
+)
+from eigenheads.models._location import (
+    LocationProblem,
+    gradient_weights,
+    record_state,
 )
 
 

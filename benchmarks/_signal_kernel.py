@@ -9,12 +9,6 @@ from typing import Any
 import numpy as np
 
 from eigenheads._compile import njit
-from eigenheads.dynamics._signal import (
-    SignalProblem,
-    ascent_weights,
-    draw_shifts,
-)
-from eigenheads.dynamics._vectors import chi
 from eigenheads.models._emit import fast_softmax
 from eigenheads.models._engine import (
     REORDER,
@@ -24,6 +18,12 @@ from eigenheads.models._engine import (
     reveal_along,
     sphere_step,
 )
+from eigenheads.models._signal import (
+    SignalProblem,
+    ascent_weights,
+    draw_shifts,
+)
+from eigenheads.models._vectors import chi
 
 
 @njit(fastmath=REORDER)

@@ -8,7 +8,7 @@ import time
 
 from eigenheads._parallel import n_threads, threads
 from eigenheads.datasets import SingleLocation
-from eigenheads.dynamics import simulate_location
+from eigenheads.models import simulate_location
 
 CASES = (("exact", 80), ("exact", 10**9), ("full", 80), ("full", 400))
 

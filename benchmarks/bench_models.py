@@ -27,10 +27,14 @@ from eigenheads._parallel import threads
 from eigenheads._rng import run_generators
 from eigenheads._run_blocks import run_blocks
 from eigenheads.datasets import SignalTokens, SingleLocation
-from eigenheads.dynamics import location_start, simulate_location, simulate_signal
-from eigenheads.dynamics._location import LocationProblem, frame_coordinates
-from eigenheads.dynamics._signal import SignalProblem
-from eigenheads.models import simulate
+from eigenheads.models import (
+    location_start,
+    simulate,
+    simulate_location,
+    simulate_signal,
+)
+from eigenheads.models._location import LocationProblem, frame_coordinates
+from eigenheads.models._signal import SignalProblem
 
 # The authors' step size, for vectors of length sqrt(d).
 STEP_SIZE = 5e-2

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from eigenheads.dynamics._pca_prompts import PCAProblem, pca_block
+from eigenheads.models._pca_prompts import PCAProblem, pca_block
 
 # (n_tokens, d): number of prompts that take about 50 ms, full and exact.
 CASES = {

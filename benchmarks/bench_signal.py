@@ -8,7 +8,7 @@ import time
 
 from eigenheads._parallel import threads
 from eigenheads.datasets import SignalTokens
-from eigenheads.dynamics import simulate_signal
+from eigenheads.models import simulate_signal
 
 CASES = (("exact", 100), ("exact", 10**9), ("full", 100), ("full", 1000))
 

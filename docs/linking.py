@@ -18,7 +18,7 @@ from sphinx.transforms import SphinxTransform
 PACKAGES = (
     "eigenheads.estimators",
     "eigenheads.models",
-    "eigenheads.dynamics",
+    "eigenheads.models",
     "eigenheads.theory",
     "eigenheads.datasets",
     "eigenheads.functional",

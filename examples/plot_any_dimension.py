@@ -18,7 +18,7 @@ import time
 import matplotlib.pyplot as plt
 
 from eigenheads.datasets import SignalTokens
-from eigenheads.dynamics import simulate_signal
+from eigenheads.models import simulate_signal
 from eigenheads.theory import signal_mean_dynamics, signal_steps
 
 dimensions = (10**2, 10**5, 10**9)

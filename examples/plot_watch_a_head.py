@@ -17,7 +17,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from eigenheads.datasets import SingleLocation
-from eigenheads.dynamics import simulate_location
+from eigenheads.models import simulate_location
 from eigenheads.theory import LocationLandscape, location_descent
 
 

@@ -1,5 +1,5 @@
 // Exact simulation of training in any dimension: the vectors of length d are replaced by
-// a few random numbers per token. The law is that of eigenheads.dynamics.
+// a few random numbers per token. The law is that of eigenheads.models.
 import {
 	erf,
 	exp,

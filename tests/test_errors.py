@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.pipeline import make_pipeline
 
-from eigenheads import dynamics, estimators, functional, theory
+from eigenheads import estimators, functional, models, theory
 from eigenheads._checks import check_count
 from eigenheads._errors import call_as, for_workers, public_call
 from eigenheads._parallel import RunPool, threads
@@ -31,7 +31,7 @@ CALLS = {
     "LocationLandscape.risk": lambda: theory.LocationLandscape(
         LAW, inverse_temperature=0.1
     ).risk(np.nan, 0.0),
-    "pca_start": lambda: dynamics.pca_start(-1, n_runs=1, seed=0),
+    "pca_start": lambda: models.pca_start(-1, n_runs=1, seed=0),
     "SingleLocationRegressor": bad_fit(estimators.SingleLocationRegressor(alpha=-1.0)),
     "AttentionPCA": lambda: estimators.AttentionPCA(0).fit(ROWS),
     "SingleLocationRegressor.predict": lambda: (

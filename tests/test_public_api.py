@@ -61,7 +61,7 @@ def test_the_command_line_starts_without_the_heavy_libraries():
     assert shown.stdout.strip().endswith("[]")
 
 
-@pytest.mark.parametrize("package", ["theory", "dynamics", "functional", "datasets"])
+@pytest.mark.parametrize("package", ["theory", "models", "functional", "datasets"])
 def test_signatures_are_readable_in_help(package):
     """Types of arrays have short names, not their definitions."""
     module = importlib.import_module(f"eigenheads.{package}")

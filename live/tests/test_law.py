@@ -13,13 +13,13 @@ import pytest
 from live.tests.page_models import ORDER, declared, softmax_location, two_heads
 
 from eigenheads.datasets import GaussianPrompts, SignalTokens, SingleLocation
-from eigenheads.dynamics import (
+from eigenheads.models import (
     location_start,
+    simulate,
     simulate_location,
     simulate_pca,
     simulate_signal,
 )
-from eigenheads.models import simulate
 from eigenheads.theory import signal_steps
 
 pytestmark = pytest.mark.browser

@@ -10,8 +10,8 @@ import eigenheads_papers.truong2026._rule as rule_module
 import eigenheads_papers.truong2026.phase_diagram as phase_module
 import eigenheads_papers.truong2026.recovery as recovery_module
 from eigenheads._parallel import reporting, threads
-from eigenheads.dynamics import _signal
 from eigenheads.functional import signal_output_gradient
+from eigenheads.models import _signal
 from eigenheads_papers import experiment_keys, get_experiment
 from eigenheads_papers._core import Run
 from eigenheads_papers._registry import get_paper

@@ -8,7 +8,6 @@ __version__ = "0.1.0.dev0"
 _SUBMODULES = (
     "adapters",
     "datasets",
-    "dynamics",
     "estimators",
     "extend",
     "functional",

@@ -69,7 +69,7 @@ with open("clean1.data", "w") as file:
         file.write(f"a,b,{','.join(['1.5'] * 166)},1.\\n")
 load_musk(".")
 """,
-    "dynamics.threads": "threads(1)",
+    "models.threads": "threads(1)",
     "estimators.BagPooling": _BAGS + "BagPooling().fit(X).transform(X)",
     "estimators.AttentionPCA": _ROWS
     + """
@@ -129,8 +129,8 @@ model = TokenTransformer(StandardScaler()).fit(X)
 model.transform(X), model.get_feature_names_out(["a", "b", "c"])
 model.set_output(transform="default")
 """,
-    "dynamics.Trajectories": """
-from eigenheads.dynamics import Trajectories
+    "models.Trajectories": """
+from eigenheads.models import Trajectories
 paths = Trajectories([0, 1], {"kappa": [[0.0, 1.0]]})
 paths.save("paths.safetensors")
 Trajectories.load("paths.safetensors")

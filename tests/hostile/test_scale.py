@@ -14,7 +14,7 @@ import pytest
 MEASURE = """
 import json, resource, sys, time, warnings
 import numpy as np
-from eigenheads import datasets, dynamics, estimators, models
+from eigenheads import datasets, estimators, models
 warnings.simplefilter("ignore")
 rng = np.random.default_rng(0)
 {prepare}
@@ -60,9 +60,9 @@ CASES = [
     (WIDE_BAGS, "estimators.SignalDirection(random_state=0).fit(X)", 100, 2500),
     (BAGS, "estimators.TokenScreen(4).fit(X).predict(X)", 120, 2500),
     (WIDE_BAGS, "estimators.TokenScreen(4).fit(X).predict(X)", 200, 2500),
-    (LOCATION, f"dynamics.simulate_location(law, {RUNS}, {HEAD})", 300, 4000),
-    (PCA, f"dynamics.simulate_pca(law, {RUNS}, {HEAD})", 600, 5000),
-    (SIGNAL, f"dynamics.simulate_signal(law, {RUNS})", 300, 4000),
+    (LOCATION, f"models.simulate_location(law, {RUNS}, {HEAD})", 300, 4000),
+    (PCA, f"models.simulate_pca(law, {RUNS}, {HEAD})", 600, 5000),
+    (SIGNAL, f"models.simulate_signal(law, {RUNS})", 300, 4000),
     (DECLARED, f"models.simulate(model, d=100, {RUNS})", 400, 5000),
 ]
 
@@ -97,32 +97,32 @@ IN_SIGNAL = SIGNAL.replace("100,", "1000,")
 REFUSED = [
     (
         TO_LOCATE,
-        f"dynamics.simulate_location(law, n_runs=10**7, {HEAD}, {FEW})",
+        f"models.simulate_location(law, n_runs=10**7, {HEAD}, {FEW})",
         "`n_runs` must be an integer",
     ),
     (
         TO_LOCATE,
-        f"dynamics.simulate_location(law, {HEAD}, method='full', {MANY})",
+        f"models.simulate_location(law, {HEAD}, method='full', {MANY})",
         "`n_runs` must be so small",
     ),
     (
         GAUSSIAN,
-        f"dynamics.simulate_pca(law, head='linear', {HEAD}, {MANY})",
+        f"models.simulate_pca(law, head='linear', {HEAD}, {MANY})",
         "`n_runs` must be at most 268435, because each run keeps 1000 numbers",
     ),
     (
         WISHART,
-        f"dynamics.simulate_pca(law, head='linear', {HEAD}, {MANY})",
+        f"models.simulate_pca(law, head='linear', {HEAD}, {MANY})",
         "`n_runs` must be at most 26577, because each run keeps 10100 numbers",
     ),
     (
         "",
-        "dynamics.pca_start(10**9, n_runs=1, seed=0)",
+        "models.pca_start(10**9, n_runs=1, seed=0)",
         "`n_runs` must be at most 0, because",
     ),
     (
         IN_SIGNAL,
-        f"dynamics.simulate_signal(law, batch_size=1, method='full', {MANY})",
+        f"models.simulate_signal(law, batch_size=1, method='full', {MANY})",
         "Use method='exact'.",
     ),
     (
@@ -137,9 +137,9 @@ REFUSED = [
 def test_what_does_not_fit_is_said_beforehand(prepare, call, sentence):
     import numpy as np
 
-    from eigenheads import datasets, dynamics, models
+    from eigenheads import datasets, models
 
-    scope = {"np": np, "datasets": datasets, "dynamics": dynamics, "models": models}
+    scope = {"np": np, "datasets": datasets, "models": models}
     exec(prepare, scope)
     with pytest.raises(ValueError, match=sentence):
         eval(call, scope)

@@ -9,8 +9,15 @@ from scipy import stats
 from tests.models import declared_models as declared
 
 from eigenheads.datasets import SignalTokens, SingleLocation
-from eigenheads.dynamics import simulate_location, simulate_signal, threads
-from eigenheads.models import Model, Token, signs, simulate
+from eigenheads.models import (
+    Model,
+    Token,
+    signs,
+    simulate,
+    simulate_location,
+    simulate_signal,
+    threads,
+)
 from eigenheads.models._simulate import wrong_degrees_of_freedom
 
 # Of a whole test, for all its comparisons together.

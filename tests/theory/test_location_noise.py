@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 from scipy.special import erf
 
 from eigenheads.datasets import SingleLocation
-from eigenheads.dynamics import location_start, simulate_location
+from eigenheads.models import location_start, simulate_location
 from eigenheads.theory import (
     location_band,
     location_descent,

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads.datasets import SingleLocation
-from eigenheads.dynamics import simulate_location
 from eigenheads.estimators import RobustPCA, SingleLocationRegressor
+from eigenheads.models import simulate_location
 from eigenheads.theory import LocationLandscape
 from eigenheads_papers import Claim, Result, reproduce
 

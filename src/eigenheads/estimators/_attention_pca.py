@@ -136,7 +136,7 @@ class AttentionPCA(PrincipalCoordinates):
     --------
     sklearn.decomposition.PCA : Exact, from a decomposition of all the data.
     sklearn.decomposition.IncrementalPCA : From decompositions of batches.
-    eigenheads.dynamics.simulate_pca : The training of such heads, simulated.
+    eigenheads.models.simulate_pca : The training of such heads, simulated.
 
     Notes
     -----

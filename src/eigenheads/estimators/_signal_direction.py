@@ -157,7 +157,7 @@ class SignalDirection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     See Also
     --------
     eigenheads.functional.signal_output : The head on plain arrays.
-    eigenheads.dynamics.simulate_signal : Simulation of the training of the query.
+    eigenheads.models.simulate_signal : Simulation of the training of the query.
     sklearn.decomposition.FastICA : Directions of whitened data; misses those that about
         a third of the tokens share.
     sklearn.ensemble.IsolationForest : Use it if features have heavy tails or nuisance

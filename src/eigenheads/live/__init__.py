@@ -2,7 +2,7 @@
 
 The page is one file that needs no server and no network, with a second one for the
 theory in short; ``live/build.py`` of the repository makes both. Its engine and theory
-follow :mod:`eigenheads.dynamics`, :mod:`eigenheads.models` and
+follow :mod:`eigenheads.models`, :mod:`eigenheads.models` and
 :mod:`eigenheads.theory`, and are tested against them in a browser.
 """
 

@@ -1,5 +1,7 @@
 """Risk of a declared model, and its critical points with their kinds."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -218,7 +220,7 @@ class _Surface:
         self._parameters, self._n_samples, self._seed = parameters, n_samples, seed
         self.is_unit = np.array(model.on_sphere)
 
-    def with_samples(self, number: int) -> "_Surface":
+    def with_samples(self, number: int) -> _Surface:
         """Return the surface of another, independent set of samples."""
         return _Surface(
             self.model,

@@ -16,6 +16,8 @@ where the covariance includes the d - q directions outside the frame. On spheres
 gradients are projected first, and the new overlaps divided by the lengths.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Simulate the training of a declared model, exactly in law in any dimension."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

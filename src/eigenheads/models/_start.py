@@ -1,5 +1,7 @@
 """Starts of a training: overlaps of the weights, given or drawn."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

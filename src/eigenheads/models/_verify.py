@@ -1,5 +1,7 @@
 """Check a declared model against real vectors: one call, one table."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

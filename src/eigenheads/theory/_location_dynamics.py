@@ -336,7 +336,7 @@ def location_mean_dynamics(
 ) -> Trajectories:
     r"""Return the mean path of online SGD with its noise, in any dimension.
 
-    A step of :func:`~eigenheads.dynamics.simulate_location` moves along the gradient
+    A step of :func:`~eigenheads.models.simulate_location` moves along the gradient
     of a batch of B prompts. Its mean is the gradient of the risk; its noise increases
     the lengths of k and v before the normalisation, which reduces their alignments:
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads.datasets import SingleLocation
-from eigenheads.dynamics import Trajectories, location_start
 from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import BLUE, GREEN, GREY, INK, ORANGE, PURPLE
+from eigenheads.models import Trajectories, location_start
 from eigenheads.theory import (
     LocationLandscape,
     location_baselines,

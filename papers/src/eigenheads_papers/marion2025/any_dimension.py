@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eigenheads.datasets import SingleLocation
-from eigenheads.dynamics import Trajectories, simulate_location
 from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import COLORS, GREY, INK
+from eigenheads.models import Trajectories, simulate_location
 from eigenheads.theory import (
     LocationLandscape,
     location_descent,

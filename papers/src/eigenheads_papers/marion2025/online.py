@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eigenheads.datasets import SingleLocation
-from eigenheads.dynamics import simulate_location
 from eigenheads.extend import FloatArray, weighing
+from eigenheads.models import simulate_location
 from eigenheads.theory import (
     LocationLandscape,
     location_band,

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from eigenheads.dynamics import Trajectories, pca_start
 from eigenheads.extend import FloatArray, advance
 from eigenheads.extend.drawing import BLUE, COLORS, GREEN, INK, ORANGE
+from eigenheads.models import Trajectories, pca_start
 from eigenheads.theory import PCALandscape
 from eigenheads_papers._claims import Claim, at_most
 from eigenheads_papers._core import Table, drawn_seed

@@ -3,8 +3,8 @@
 from typing import Any
 
 from eigenheads.datasets import GaussianPrompts, SpikedWishartPrompts
-from eigenheads.dynamics import Trajectories
 from eigenheads.extend import FloatArray
+from eigenheads.models import Trajectories
 from eigenheads.theory import PCALandscape
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eigenheads.datasets import GaussianPrompts, random_covariance
-from eigenheads.dynamics import simulate_pca
 from eigenheads.extend import FloatArray
+from eigenheads.models import simulate_pca
 from eigenheads_papers._claims import Claim, about, at_most
 from eigenheads_papers._core import Cells, Experiment, Run, Table, drawn_seed
 from eigenheads_papers._statistics import bootstrap_estimate

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eigenheads.datasets import SpikedWishartPrompts
-from eigenheads.dynamics import simulate_pca
+from eigenheads.models import simulate_pca
 from eigenheads.theory import PCALandscape
 from eigenheads_papers._claims import Claim, about, at_least, at_most
 from eigenheads_papers._core import Experiment, Run, Table, drawn_seed

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eigenheads.datasets import GaussianPrompts
-from eigenheads.dynamics import pca_start, simulate_pca
 from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import BLUE, INK, ORANGE
+from eigenheads.models import pca_start, simulate_pca
 from eigenheads.theory import PCALandscape
 from eigenheads_papers._claims import Claim, at_most
 from eigenheads_papers._core import Experiment, Run, Table, drawn_seed

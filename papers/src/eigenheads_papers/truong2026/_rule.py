@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eigenheads.datasets import SignalTokens
-from eigenheads.dynamics import simulate_signal
 from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import GREY
+from eigenheads.models import simulate_signal
 from eigenheads.theory import SignalSteps, signal_mean_dynamics, signal_steps
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from eigenheads.datasets import SignalTokens
-from eigenheads.dynamics import simulate_signal
 from eigenheads.extend import FloatArray, RunPool, advance
 from eigenheads.extend.drawing import BLUE, GREEN, GREY, INK, ORANGE, PURPLE
+from eigenheads.models import simulate_signal
 from eigenheads.theory import (
     SignalLandscape,
     pooled_pca_alignment,

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from eigenheads.datasets import SignalTokens
-from eigenheads.dynamics import simulate_signal
 from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import BLUE, GREEN, GREY, ORANGE
+from eigenheads.models import simulate_signal
 from eigenheads_papers._claims import (
     Claim,
     at_least,

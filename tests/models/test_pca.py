@@ -10,9 +10,9 @@ from eigenheads.datasets import (
     SpikedWishartPrompts,
     random_covariance,
 )
-from eigenheads.dynamics import _pca, pca_start, simulate_pca
-from eigenheads.dynamics._pca_prompts import PCAProblem, pca_block
 from eigenheads.functional import NotIdentifiedWarning, pca_head
+from eigenheads.models import _pca, pca_start, simulate_pca
+from eigenheads.models._pca_prompts import PCAProblem, pca_block
 from eigenheads.theory import PCALandscape
 
 NAMES = ("alignment", "norm", "loss")

@@ -21,9 +21,10 @@ from eigenheads._schedules import check_schedule
 from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray, Schedule
 from eigenheads.datasets import SingleLocation
-from eigenheads.models import Model, Token
 from eigenheads.models._engine import REORDER, sphere_step
+from eigenheads.models._model import Model
 from eigenheads.models._simulate import NO_EXTRAS, exact_kernel
+from eigenheads.models._tokens import Token
 
 # --- On real vectors -----------------------------------------------------------------
 

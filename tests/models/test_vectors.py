@@ -3,8 +3,8 @@ import pytest
 from scipy import special
 
 from eigenheads._arrays import stable_softmax as reference
-from eigenheads.dynamics._vectors import attend
 from eigenheads.models._emit import fast_softmax
+from eigenheads.models._vectors import attend
 
 
 def weights(logits):

@@ -24,8 +24,8 @@ from eigenheads._schedules import check_schedule
 from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray, Schedule
 from eigenheads.datasets import GaussianPrompts, SpikedWishartPrompts
-from eigenheads.dynamics._pca_prompts import PCAProblem, pca_block
 from eigenheads.functional import PrincipalSubspace, principal_subspace
+from eigenheads.models._pca_prompts import PCAProblem, pca_block
 
 _HEADS, _METHODS = ("softmax", "linear"), ("exact", "full")
 _CURVES = ("alignment", "norm", "loss")

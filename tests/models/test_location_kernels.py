@@ -11,10 +11,10 @@ from functools import lru_cache
 import numpy as np
 import pytest
 from scipy import special, stats
-from tests.dynamics.same_law import FALSE_ALARM, corrected_p_value
+from tests.models.same_law import FALSE_ALARM, corrected_p_value
 
 from eigenheads.datasets import SingleLocation
-from eigenheads.dynamics import (
+from eigenheads.models import (
     _location,
     location_start,
     simulate_location,

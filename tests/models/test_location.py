@@ -11,8 +11,8 @@ from scipy import special
 
 from eigenheads._location_order import are_feasible
 from eigenheads.datasets import SingleLocation
-from eigenheads.dynamics import location_start, simulate_location
-from eigenheads.dynamics._location import add_location_gradient, location_model
+from eigenheads.models import location_start, simulate_location
+from eigenheads.models._location import add_location_gradient, location_model
 from eigenheads.models._simulate import exact_kernel
 
 NAMES = ("kappa", "nu", "theta", "eta", "rho")
@@ -120,7 +120,7 @@ def test_a_billion_dimensions_fit_into_a_gigabyte():
     import resource
     from pathlib import Path
     from eigenheads.datasets import SingleLocation
-    from eigenheads.dynamics import location_start, simulate_location
+    from eigenheads.models import location_start, simulate_location
     import numpy as np
 
     def run(d):

@@ -10,11 +10,11 @@ from functools import lru_cache
 import numpy as np
 import pytest
 from scipy import stats
-from tests.dynamics.same_law import FALSE_ALARM, corrected_p_value
+from tests.models.same_law import FALSE_ALARM, corrected_p_value
 
 from eigenheads.datasets import SignalTokens
-from eigenheads.dynamics import _signal, simulate_signal
 from eigenheads.functional import signal_output_gradient
+from eigenheads.models import _signal, simulate_signal
 from eigenheads.models._model import load_module
 
 NAMES = ("alignment", "averaged_alignment")

@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 from eigenheads._rng import gaussian_length
-from eigenheads.dynamics._vectors import chi
+from eigenheads.models._vectors import chi
 
 FALSE_ALARM = 1e-4
 

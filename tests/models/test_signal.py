@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eigenheads.datasets import SignalTokens
-from eigenheads.dynamics import simulate_signal
-from eigenheads.dynamics._signal import add_signal_gradient, signal_model
 from eigenheads.functional import signal_output_gradient
+from eigenheads.models import simulate_signal
+from eigenheads.models._signal import add_signal_gradient, signal_model
 from eigenheads.models._simulate import exact_kernel
 
 LAW = {"n_informative": 3, "n_nuisance": 5, "strength": 0.8}

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from eigenheads._compile import njit
-from eigenheads.dynamics._vectors import (
+from eigenheads.models._vectors import (
     REORDER,
     add_combination,
     add_scaled,

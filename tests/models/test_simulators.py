@@ -11,7 +11,7 @@ from eigenheads.datasets import (
     SpikedWishartPrompts,
     random_covariance,
 )
-from eigenheads.dynamics import (
+from eigenheads.models import (
     location_start,
     pca_start,
     simulate_location,
