@@ -308,7 +308,7 @@ def run_jobs(
             jobs=min(n_workers, max(len(missing), 1)),
         )
     ) as finished:
-        for position, values in (pair for block in finished for pair in block):
+        for position, values in finished:
             found[missing[position]] = values
             if kept:
                 now = time.perf_counter()

@@ -37,7 +37,12 @@ from eigenheads_papers._run import (
     obstacle,
     writable_folder,
 )
-from eigenheads_papers.sweeps._cells import CellResult, CellStore, cells_folder
+from eigenheads_papers.sweeps._cells import (
+    Address,
+    CellResult,
+    CellStore,
+    cells_folder,
+)
 from eigenheads_papers.sweeps._grid import (
     SweepPlan,
     make_plan,
@@ -49,6 +54,9 @@ from eigenheads_papers.sweeps._workers import CellsLost, run_cells
 FORMAT = "eigenheads-sweep/1"
 # A sweep stops after this many errors that are not about parameters.
 _MAX_FAILURES = 10
+# Work in a file of cells: long enough to hide the cost of writing it, short enough
+# that a kill loses little.
+_FILE_SECONDS = 0.25
 # Function of a cell: parameters and randomness to named numbers.
 _Run: TypeAlias = Callable[[Any, np.random.Generator], Mapping[str, float]]
 
@@ -72,7 +80,7 @@ def sweep(  # noqa: PLR0913  (one parameter per option of the command)
 ) -> SweepResult:
     """Run an experiment at every point of a grid with every seed.
 
-    A cell is one point with one seed. Cells are stored in batches of about half a
+    A cell is one point with one seed. Cells are stored in files of about a quarter of a
     second of work, by experiment, parameters, seed and version. So a call computes only
     the cells that are missing, however the last one ended, and larger or finer grids
     reuse the cells they share. Backend, number of workers and order do not change any
@@ -145,7 +153,7 @@ def sweep(  # noqa: PLR0913  (one parameter per option of the command)
     # Workers look registered experiments up by key, and compare versions.
     # The function of another experiment is sent along.
     run = None if is_registered(experiment) else cells.run
-    blocks = run_cells(
+    results = run_cells(
         missing,
         _CellFunction(run, plan.key, plan.version),
         backend=backend,
@@ -154,8 +162,8 @@ def sweep(  # noqa: PLR0913  (one parameter per option of the command)
     )
     folder = root / plan.key / plan.name
     _write_plan(folder, plan)
-    with _without_log("distributed.client"), closing(blocks):
-        _compute_missing(plan, missing, blocks, store, listener)
+    with _without_log("distributed.client"), closing(results):
+        _compute_missing(plan, missing, results, store, listener)
     return _deliver(plan, cells, store, folder, len(missing))
 
 
@@ -208,7 +216,7 @@ class _Cell(NamedTuple):
     params: Any
     stream: tuple[int, ...]
     seed: int
-    address: tuple[str, int]
+    address: Address
 
 
 @dataclass(frozen=True)
@@ -295,45 +303,47 @@ def _without_log(name: str) -> Iterator[None]:
 def _compute_missing(
     plan: SweepPlan,
     missing: Sequence[_Cell],
-    blocks: Any,
+    results: Iterator[tuple[int, CellResult | _Failure]],
     store: CellStore,
     listener: Listener,
 ) -> None:
-    """Store blocks of cells as they finish; raise SweepError if some cells fail."""
+    """Store cells as they finish; raise SweepError if some of them fail."""
     failures: list[tuple[_Cell, _Failure]] = []
+    lost: list[_Cell] = []
+    finished: list[tuple[Address, CellResult]] = []
     listener.begin(plan.n_cells)
     listener.start(plan.key, plan.n_cells)
     with reporting(listener.advance):
         advance(plan.n_cells - len(missing))
         try:
-            for block in blocks:
-                results = [(missing[number], result) for number, result in block]
-                finished = [
-                    (cell.address, result)
-                    for cell, result in results
-                    if isinstance(result, CellResult)
-                ]
-                if finished:
-                    _store(store, finished)
-                    advance(len(finished))
-                failures += [pair for pair in results if isinstance(pair[1], _Failure)]
+            for number, result in results:
+                cell = missing[number]
+                if isinstance(result, CellResult):
+                    finished.append((cell.address, result))
+                else:
+                    failures.append((cell, result))
                 # One failure may be a bad point; many are a bug, and further cells
                 # would only repeat it.
                 if len(failures) >= _MAX_FAILURES:
                     break
-        except CellsLost as lost:
-            what = "ended their worker each time they ran (out of memory, killed?)"
-            cells = [missing[number] for number in lost.numbers]
-            if not failures:
-                raise _incomplete(plan, store, cells, what) from lost
+                if sum(done.seconds for _, done in finished) > _FILE_SECONDS:
+                    _store(store, finished)
+                    finished = []
+        except CellsLost as error:
+            lost = [missing[number] for number in error.numbers]
+        _store(store, finished)
     if failures:
         what = f"failed ({failures[0][1].text})"
         raise _incomplete(plan, store, [cell for cell, _ in failures], what)
+    if lost:
+        what = "ended their worker each time they ran (out of memory, killed?)"
+        raise _incomplete(plan, store, lost, what)
 
 
-def _store(
-    store: CellStore, finished: list[tuple[tuple[str, int], CellResult]]
-) -> None:
+def _store(store: CellStore, finished: list[tuple[Address, CellResult]]) -> None:
+    """Write finished cells as one file, and report them as progress."""
+    if not finished:
+        return
     try:
         store.add(finished)
     except OSError as error:
@@ -341,6 +351,7 @@ def _store(
             f"sweep: {store.folder} cannot be written: {error.strerror}. All earlier "
             "cells are stored; the same call again computes the others."
         ) from error
+    advance(len(finished))
 
 
 def _incomplete(
