@@ -7,6 +7,7 @@ from eigenheads.adapters._probe import untrained_copy
 from eigenheads.adapters._screen import ScreenModule
 from eigenheads.nn._layers import AbstractAttention
 from eigenheads.probes._captured import probe_captured
+from eigenheads.robustness._intervals import run_bounds
 from eigenheads.robustness._text import Encoded, corrupt_texts, read_labelled_texts
 
 __all__ = [
@@ -16,5 +17,6 @@ __all__ = [
     "corrupt_texts",
     "probe_captured",
     "read_labelled_texts",
+    "run_bounds",
     "untrained_copy",
 ]

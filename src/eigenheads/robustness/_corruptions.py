@@ -7,7 +7,7 @@ depend on the others of its batch.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -434,6 +434,26 @@ CORRUPTIONS: Final = MappingProxyType(
     {name: about for name, (_, about) in KINDS.items()}
 )
 IMAGENET_C: Final = tuple(CORRUPTIONS)[:15]
+#: Errors of AlexNet on ImageNet-C, means over severities (Hendrycks, Dietterich 2019).
+ALEXNET_ERRORS: Final[Mapping[str, float]] = MappingProxyType(
+    {
+        "gaussian_noise": 0.886428,
+        "shot_noise": 0.894468,
+        "impulse_noise": 0.922640,
+        "defocus_blur": 0.819880,
+        "glass_blur": 0.826268,
+        "motion_blur": 0.785948,
+        "zoom_blur": 0.798360,
+        "snow": 0.866816,
+        "frost": 0.826572,
+        "fog": 0.819324,
+        "brightness": 0.564592,
+        "contrast": 0.853204,
+        "elastic_transform": 0.646056,
+        "pixelate": 0.717840,
+        "jpeg_compression": 0.606500,
+    }
+)
 # Earlier names: of the same corruptions, and of weaker or stronger ones.
 _SAME: Final = {
     "shot noise": "shot_noise",

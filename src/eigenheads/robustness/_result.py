@@ -16,20 +16,20 @@ from eigenheads._checks import Got, check_path, check_text, fail
 from eigenheads._files import write_atomically
 from eigenheads._notebook import html_table
 from eigenheads.robustness._intervals import (
-    SHARE,
     Measure,
     Runs,
     mean_outcome,
     pair_bounds,
     run_bounds,
 )
-from eigenheads.robustness._plan import EvaluationPlan, Outcomes, with_means
+from eigenheads.robustness._plan import Conditions, Outcomes, with_means
 
 if TYPE_CHECKING:
     import pandas
 
 Comparison = Literal["better", "worse", "cannot tell"]
-_LOWER: Final = ("mean corruption error", "perplexity")
+_ERRORS: Final = ("mean corruption error", "relative corruption error")
+_LOWER: Final = (*_ERRORS, "perplexity")
 # Attacks in the same norm, with and without gradients: the former should be stronger.
 _WITH_GRADIENT = ("fgsm", "pgd", "apgd-ce", "apgd-dlr")
 _WITHOUT = ("noise", "spsa", "square", *(f"{n} transferred" for n in _WITH_GRADIENT))
@@ -52,8 +52,8 @@ class RobustnessRow:
     model
         Name of the model.
     metric
-        ``"top-1"``, ``"top-5"``, ``"mean corruption error"``, ``"AUPR"``: shares; or
-        ``"perplexity"``.
+        ``"top-1"``, ``"top-5"``, ``"mean corruption error"``, ``"AUPR"``: shares;
+        ``"relative corruption error"``; or ``"perplexity"``.
     condition
         ``"clean"``, a corruption, an attack, ``"tokens replaced"``, ``"outliers"``,
         ``"words swapped"``.
@@ -264,7 +264,7 @@ def conclude(differences: Sequence[RobustnessDifference], confidence: float) -> 
 def _told(one: RobustnessDifference, confidence: float) -> str:
     unit, factor = ("points", 100.0) if one.metric != "perplexity" else ("", 1.0)
     # An error of less is an accuracy of more.
-    sign = -factor if one.metric == "mean corruption error" else factor
+    sign = -factor if one.metric in _ERRORS else factor
     # Adding zero turns a negative zero into a positive one.
     low, high = sorted((sign * one.low + 0.0, sign * one.high + 0.0))
     value = f"{sign * one.value + 0.0:+.1f} {unit}".rstrip()
@@ -298,7 +298,7 @@ def _write(file: IO[bytes], text: str) -> None:
 def compare_outcomes(
     counts: Mapping[str, int],
     outcomes: Outcomes,
-    plan: EvaluationPlan,
+    plan: Conditions,
     confidence: float,
 ) -> Iterator[RobustnessDifference]:
     """Yield the differences of each model from the first one.
@@ -353,14 +353,15 @@ def _difference(
     )
     pairs, bounds = by_run, []
     # A perplexity or an area is no mean over examples.
-    if measure is SHARE:
+    if measure.unit is not None:
         pairs = np.mean(other, axis=0) - np.mean(first, axis=0)
-        bounds.append(pair_bounds(pairs, confidence))
+        low, high, seen = pair_bounds(pairs, confidence)
+        bounds.append((measure.unit * low, measure.unit * high, measure.unit * seen))
     if len(by_run) > 1:
         bounds.append(run_bounds(by_run, confidence))
     if not bounds:
         return None
-    lows, highs, seen = zip(*bounds, strict=True)
+    lows, highs, detectable = zip(*bounds, strict=True)
     low, high, value = min(lows), max(highs), float(by_run.mean())
     verdict: Comparison = "cannot tell"
     if (low > 0 or high < 0) and low < high:
@@ -371,7 +372,7 @@ def _difference(
         low=low,
         high=high,
         verdict=verdict,
-        detectable=max(seen),
+        detectable=max(detectable),
         n_pairs=len(by_run) if len(by_run) > 1 else len(pairs),
         n_discordant=int(np.count_nonzero(pairs)),
     )
@@ -381,7 +382,7 @@ class GradientMaskingWarning(UserWarning):
     """Warning: gradient attacks are weaker than others; accuracy is overestimated."""
 
 
-def warn_of_masking(name: str, outcomes: Outcomes, plan: EvaluationPlan) -> None:
+def warn_of_masking(name: str, outcomes: Outcomes, plan: Conditions) -> None:
     """Warn if the best attack with gradients is weaker than one without.
 
     Compared are the same examples; the difference must exceed one point and two
@@ -391,7 +392,7 @@ def warn_of_masking(name: str, outcomes: Outcomes, plan: EvaluationPlan) -> None
     for condition, arrays in zip(plan.conditions, outcomes, strict=True):
         if condition.condition in (*_WITH_GRADIENT, *_WITHOUT):
             own = by_level.setdefault(condition.level, {})
-            own[condition.condition] = np.mean(arrays, axis=0)
+            own[condition.condition] = np.mean(arrays, axis=0)[:, 0]
     for level, found in by_level.items():
         # FGSM alone may be weak without any masking, so the strongest one counts.
         strong = [found[one] for one in _WITH_GRADIENT if one in found]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from eigenheads._checks import Got, check_choice, check_count, fail
 from eigenheads._typing import FloatArray
-from eigenheads.robustness._plan import Condition, ErrorMean, EvaluationPlan, Meter
+from eigenheads.robustness._plan import Condition, Conditions, Meter
 from eigenheads.robustness._read import (
     device_of,
     evaluating,
@@ -366,44 +366,27 @@ def _corrupted_row(data: TextSet, number: int, change: Callable[..., Words]) -> 
 
 def plan_texts(
     data: TextSet, kinds: Sequence[str] | None, shares: Sequence[float], seed: int
-) -> EvaluationPlan:
+) -> Conditions:
     """Return the conditions for texts; batches are (index, classes)."""
     possible = TEXT_CORRUPTIONS if data.texts is not None else TEXT_CORRUPTIONS[1:]
     for kind in kinds or ():
         check_choice("corruptions", kind, possible)
-    plan = EvaluationPlan(
-        [
-            Condition(
-                metric="top-1", condition="clean", start=partial(_right, data, None)
-            )
-        ]
-    )
-    members: list[int] = []
+    plan = Conditions([Condition(condition="clean", start=partial(_right, data, None))])
+    groups: dict[str, tuple[int, ...]] = {}
     for kind in possible if kinds is None else kinds:
         begin = len(plan.conditions)
         for share in shares:
             plan.conditions.append(
                 Condition(
-                    metric="top-1",
                     condition=_condition(data, kind),
                     level=share,
                     start=partial(_right, data, _Corrupted(data, kind, share, seed)),
                 )
             )
-        own = tuple(range(begin, len(plan.conditions)))
-        members.extend(own)
-        _add_mean(plan, _condition(data, kind), own)
-    _add_mean(plan, "all corruptions", tuple(members))
+        if shares:
+            groups[_condition(data, kind)] = tuple(range(begin, len(plan.conditions)))
+    plan.add_means(groups, None)
     return plan
-
-
-def _add_mean(plan: EvaluationPlan, condition: str, members: tuple[int, ...]) -> None:
-    if members:
-        plan.means.append(
-            ErrorMean(
-                metric="mean corruption error", condition=condition, members=members
-            )
-        )
 
 
 def _condition(data: TextSet, kind: str) -> str:
@@ -438,7 +421,7 @@ def _right(data: TextSet, corrupted: _Corrupted | None, model: Any) -> Meter:
             got = Got(f"one that returns shape {tuple(logits.shape)}")
             contract = "a model that returns logits of shape (n, classes)"
             fail("model", contract, got)
-        return (logits.argmax(1) == y).double().numpy()
+        return (logits.argmax(1) == y).double()[:, None].numpy()
 
     return measure
 

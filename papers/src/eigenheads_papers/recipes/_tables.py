@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 import numpy as np
-from scipy import stats
 
 from eigenheads.extend import check_path, write_atomically
+from eigenheads.extend.models import run_bounds
 from eigenheads_papers.recipes._models import AttentionChoice
 
 FORMAT: Final = "eigenheads-evaluation/1"
@@ -132,11 +132,10 @@ class Evaluation:
             groups.setdefault(key, []).append(row.value)
         found = []
         for (table, condition, metric, variant), values in groups.items():
-            n = len(values)
-            half = math.nan
+            n, half = len(values), math.nan
             if n > 1:
-                quantile = stats.t.ppf((1 + self.confidence) / 2, n - 1)
-                half = float(quantile * np.std(values, ddof=1) / math.sqrt(n))
+                low, high, _ = run_bounds(values, self.confidence)
+                half = (high - low) / 2
             found.append(
                 {
                     "table": table,
