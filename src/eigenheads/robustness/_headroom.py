@@ -1,7 +1,7 @@
 """Gain from hiding exactly the corrupted tokens, and gain of a screen."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from eigenheads._checks import (
-    Got,
     check_callable,
     check_count,
     check_instance,
@@ -19,7 +18,8 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads.robustness._intervals import pair_bounds
-from eigenheads.robustness._read import read_images
+from eigenheads.robustness._plan import top_meter
+from eigenheads.robustness._read import device_of, read_images
 from eigenheads.robustness._tokens import corrupt_patches
 
 # More tokens than any model has before its patches.
@@ -248,7 +248,6 @@ def screening_headroom(
     )
 
 
-@torch.no_grad()
 def _correct(
     model: nn.Module,
     x: Tensor,
@@ -259,29 +258,16 @@ def _correct(
     size: int,
 ) -> Correct:
     """Return which images are classified correctly, with tokens hidden."""
-    device = next((p.device for p in model.parameters()), x.device)
-    found: list[Correct] = []
-    was_training = model.training
-    model.eval()
-    try:
-        for first in range(0, len(x), size):
-            rows = slice(first, first + size)
-            batch = x[rows].to(device)
-            if hidden is None:
-                logits = model(batch)
-            else:
-                mask = torch.from_numpy(hidden[rows]).to(device)
-                mask = nn.functional.pad(mask, (n_leading, 0))
-                with hide(model, mask):
-                    logits = model(batch)
-            logits = getattr(logits, "logits", logits)
-            if not isinstance(logits, Tensor) or logits.ndim != 2:
-                got = Got(f"one that returns {type(logits).__name__}")
-                fail("model", "a model that returns logits", got)
-            found.append((logits.argmax(1).cpu() == y[rows].cpu()).numpy())
-    finally:
-        model.train(was_training)
-    return np.concatenate(found)
+    measure, parts = top_meter((1,), model), []
+    for first in range(0, len(x), size):
+        rows = slice(first, first + size)
+        hiding: AbstractContextManager[Any] = nullcontext()
+        if hidden is not None:
+            mask = torch.from_numpy(hidden[rows]).to(device_of(model))
+            hiding = hide(model, nn.functional.pad(mask, (n_leading, 0)))
+        with hiding:
+            parts.append(measure(x[rows], y[rows])[:, 0] > 0)
+    return np.concatenate(parts)
 
 
 def _compared(

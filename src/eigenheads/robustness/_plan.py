@@ -231,7 +231,7 @@ def plan_images(
     if is_only_corrupted:
         corruptions, attacks, tokens, outliers = (), {}, None, None
     else:
-        add("clean", partial(_top, (1, 5)), metrics=("top-1", "top-5"))
+        add("clean", partial(top_meter, (1, 5)), metrics=("top-1", "top-5"))
     kinds: dict[str, tuple[int, ...]] = {}
     for index, kind in enumerate([*corruptions, *corrupted]):
         begin = len(plan.conditions)
@@ -240,7 +240,7 @@ def plan_images(
             step = CorruptionStep(kind, severity, seed, index)
             add(
                 kind,
-                partial(_top, top),
+                partial(top_meter, top),
                 level=float(severity),
                 step=step if batches is None else None,
                 instead=batches,
@@ -401,7 +401,9 @@ def _hits(logits: Tensor, y: Tensor, top: tuple[int, ...]) -> Tensor:
     return torch.stack(hits, dim=1)
 
 
-def _top(top: tuple[int, ...], model: Any) -> Meter:
+def top_meter(top: tuple[int, ...], model: Any) -> Meter:
+    """Return a meter of inputs whose class is among the k best, for each k of `top`."""
+
     def measure(x: Tensor, y: Tensor) -> FloatArray:
         return _floats(_hits(_logits(model, x), y.cpu(), top))
 
@@ -448,7 +450,7 @@ def _attacked(
 def _with_tokens(
     layer: str, share: float, seed: int, top: tuple[int, ...], model: Any
 ) -> Meter:
-    correct = _top(top, model)
+    correct = top_meter(top, model)
     generator = torch.Generator().manual_seed(seed)
 
     def measure(x: Tensor, y: Tensor) -> FloatArray:
