@@ -10,7 +10,7 @@ from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import BLUE, GREEN, GREY, ORANGE
 from eigenheads.models import simulate as simulate_model
 from eigenheads_papers._claims import Claim, about, at_least
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._statistics import bootstrap_estimate
 from eigenheads_papers.arnaboldi2025._models import network_model, recovered
 
@@ -26,11 +26,13 @@ _THRESHOLD = 0.3
 class Params:
     """Steps are multiples of the length's best one, see :func:`best_step`."""
 
-    lengths: tuple[int, ...] = (1, 2, 4)
-    factors: tuple[float, ...] = (0.3, 0.6, 1.0, 1.4, 3.0)
-    d: int = 1000
-    n_runs: int = 10
-    n_records: int = 200
+    lengths: tuple[int, ...] = parameter((1, 2, 4), "numbers of tokens per prompt")
+    factors: tuple[float, ...] = parameter(
+        (0.3, 0.6, 1.0, 1.4, 3.0), "step sizes, in units of the best one"
+    )
+    d: int = parameter(1000, "dimension of the tokens")
+    n_runs: int = parameter(10, "independent runs")
+    n_records: int = parameter(200, "recorded points along training")
 
 
 def best_step(n_tokens: int) -> float:

@@ -10,7 +10,7 @@ from scipy.special import ndtri
 from eigenheads.extend import FloatArray, advance
 from eigenheads.extend.drawing import BLUE, GREY, ORANGE
 from eigenheads_papers._claims import Claim, about, at_most
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, parameter
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,11 +20,17 @@ if TYPE_CHECKING:
 class Params:
     """Lengths, and the error at which the needed strength is read."""
 
-    lengths: tuple[int, ...] = (10, 100, 1000, 10_000, 100_000)
-    n_informative: int = 1
-    accepted_error: float = 0.05
-    sharpnesses: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)
-    n_samples: int = 1000
+    lengths: tuple[int, ...] = parameter(
+        (10, 100, 1000, 10_000, 100_000), "numbers of tokens per prompt"
+    )
+    n_informative: int = parameter(1, "informative tokens per prompt")
+    accepted_error: float = parameter(
+        0.05, "share of errors at which the needed strength is read"
+    )
+    sharpnesses: tuple[float, ...] = parameter(
+        (1.0, 2.0, 4.0, 8.0), "inverse temperatures of which the best one counts"
+    )
+    n_samples: int = parameter(1000, "samples that estimate a risk")
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:

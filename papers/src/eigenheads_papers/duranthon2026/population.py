@@ -8,7 +8,7 @@ import numpy as np
 from eigenheads.extend import FloatArray, advance
 from eigenheads.extend.drawing import BLUE, GREEN, INK, ORANGE, PURPLE
 from eigenheads_papers._claims import Claim, about, at_least, at_most
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, parameter
 from eigenheads_papers.duranthon2026._population import (
     HEADS,
     bayes_risk,
@@ -29,11 +29,17 @@ _NOTE = "duranthon2026, {} (as a public summary quotes it)"
 class Params:
     """Strengths of the spiked law, lengths of the max law, and samples."""
 
-    n_tokens: int = 2
-    strengths: tuple[float, ...] = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
-    lengths: tuple[int, ...] = (2, 4, 8, 32, 128)
-    max_strength: float = 2.0
-    n_samples: int = 40_000
+    n_tokens: int = parameter(2, "tokens per sample or prompt")
+    strengths: tuple[float, ...] = parameter(
+        (0.5, 1.0, 2.0, 5.0, 10.0, 20.0), "strengths of the signal"
+    )
+    lengths: tuple[int, ...] = parameter(
+        (2, 4, 8, 32, 128), "numbers of tokens per prompt"
+    )
+    max_strength: float = parameter(
+        2.0, "strength of the law that chooses a position by its score"
+    )
+    n_samples: int = parameter(40_000, "samples that estimate a risk")
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:

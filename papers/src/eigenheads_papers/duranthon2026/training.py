@@ -14,7 +14,7 @@ from eigenheads.models import Model, Token, softmax
 from eigenheads.models import risk as model_risk
 from eigenheads.models import simulate as simulate_model
 from eigenheads_papers._claims import Claim, about, at_most
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers.duranthon2026._population import (
     bayes_risk,
@@ -66,16 +66,18 @@ def spiked_head(head: str, n_tokens: int, strength: float) -> Model:
 class Params:
     """Fresh samples at every step; the step size is `step` / d, falling."""
 
-    d: int = 200
-    n_tokens: int = 4
-    strength: float = 9.0
-    noise: float = 0.1
-    step: float = 0.2
-    batch_size: int = 16
-    horizon: float = 400.0
-    n_runs: int = 6
-    n_records: int = 24
-    n_samples: int = 2**13
+    d: int = parameter(200, "dimension of the tokens")
+    n_tokens: int = parameter(4, "tokens per sample or prompt")
+    strength: float = parameter(9.0, "strength of the signal, the θ of the paper")
+    noise: float = parameter(0.1, "standard deviation of the noise of the target")
+    step: float = parameter(0.2, "step size before its scaling with the dimension")
+    batch_size: int = parameter(16, "samples per gradient step")
+    horizon: float = parameter(
+        400.0, "training time: steps times step size, or steps per dimension"
+    )
+    n_runs: int = parameter(6, "independent runs")
+    n_records: int = parameter(24, "recorded points along training")
+    n_samples: int = parameter(2**13, "samples that estimate a risk")
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:

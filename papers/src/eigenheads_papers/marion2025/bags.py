@@ -24,7 +24,7 @@ from eigenheads_papers._claims import (
     at_least,
     in_family,
 )
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, parameter
 from eigenheads_papers._data import data_file
 from eigenheads_papers._statistics import (
     Estimate,
@@ -69,14 +69,14 @@ _MARGIN = 0.03
 class Params:
     """Settings, all ours. MUSK is used where it is given."""
 
-    laws: tuple[str, ...] = tuple(_SIZES)
-    n_bags: int = 1000
-    n_test: int = 1000
-    n_runs: int = 5
-    musk: tuple[str, ...] = ()
-    n_folds: int = 10
-    n_repeats: int = 1
-    n_landmarks: int = 100
+    laws: tuple[str, ...] = parameter(tuple(_SIZES), "laws of bags")
+    n_bags: int = parameter(1000, "bags to fit")
+    n_test: int = parameter(1000, "test samples")
+    n_runs: int = parameter(5, "independent runs")
+    musk: tuple[str, ...] = parameter((), "sets of molecules")
+    n_folds: int = parameter(10, "folds of a cross-validation")
+    n_repeats: int = parameter(1, "repetitions of each point")
+    n_landmarks: int = parameter(100, "RBF features of the search")
 
 
 def methods(params: Params) -> dict[str, BaseEstimator]:

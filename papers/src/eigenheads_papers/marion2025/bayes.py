@@ -17,7 +17,7 @@ from eigenheads.theory import (
     location_bayes_risk,
 )
 from eigenheads_papers._claims import Claim, about, at_least, at_most
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, parameter
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,14 +31,20 @@ class Params:
     λ√L → 0, and the oracle's excess then falls like Lλ² = d^-0.5.
     """
 
-    first_power: int = 2
-    last_power: int = 24
-    tokens_exponent: float = 0.2
-    sharpness_exponent: float = -0.35
-    gamma: float = math.sqrt(0.5)
-    n_samples: int = 20_000
-    check_d: int = 8
-    check_n_tokens: int = 10
+    first_power: int = parameter(2, "smallest dimension, as a power of two")
+    last_power: int = parameter(24, "largest dimension, as a power of two")
+    tokens_exponent: float = parameter(
+        0.2, "exponent of the number of tokens in the dimension"
+    )
+    sharpness_exponent: float = parameter(
+        -0.35, "exponent of the inverse temperature in the dimension"
+    )
+    gamma: float = parameter(math.sqrt(0.5), "standard deviation of the deciding token")
+    n_samples: int = parameter(20_000, "samples that estimate a risk")
+    check_d: int = parameter(8, "dimension of the check against samples")
+    check_n_tokens: int = parameter(
+        10, "tokens per sample in the check against samples"
+    )
 
 
 def paths(params: Params) -> dict[str, tuple[Any, Any, Any]]:

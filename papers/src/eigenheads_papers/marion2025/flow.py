@@ -12,7 +12,7 @@ from eigenheads.extend import FloatArray, advance
 from eigenheads.extend.drawing import GREEN, GREY, ORANGE, PURPLE
 from eigenheads.theory import LocationLandscape
 from eigenheads_papers._claims import Claim, about, at_least, at_most
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, parameter
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,14 +24,16 @@ KINDS = ("sink", "saddle", "source")
 class Params:
     """The manifold setting of the paper; the grids are ours."""
 
-    d: int = 400
-    n_tokens: int = 10
-    gamma: float = math.sqrt(0.5)
-    inverse_temperature: float = 0.1
-    n_grid: int = 41
-    n_searches: int = 100
-    n_flows: int = 40
-    duration: float = 400.0
+    d: int = parameter(400, "dimension of the tokens")
+    n_tokens: int = parameter(10, "tokens per sample or prompt")
+    gamma: float = parameter(math.sqrt(0.5), "standard deviation of the deciding token")
+    inverse_temperature: float = parameter(
+        0.1, "inverse temperature of the head, the λ of the papers"
+    )
+    n_grid: int = parameter(41, "points per axis of the map")
+    n_searches: int = parameter(100, "starts of the search for fixed points")
+    n_flows: int = parameter(40, "gradient flows to draw")
+    duration: float = parameter(400.0, "end time of the gradient flow")
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:

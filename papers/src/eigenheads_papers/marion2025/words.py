@@ -17,7 +17,7 @@ from eigenheads.extend import FloatArray, advance
 from eigenheads.extend.drawing import BLUE, GREEN, GREY, INK, ORANGE, PURPLE
 from eigenheads_papers import _models
 from eigenheads_papers._claims import Claim, about, at_least, in_family
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, parameter
 from eigenheads_papers._statistics import Estimate, mean_estimate
 from eigenheads_papers._training import one_thread
 
@@ -187,9 +187,9 @@ class Params:
     The untrained twin of the encoder, ours, sees at most `n_twin` per set.
     """
 
-    n_train: int = 15_552
-    n_test: int = 3072
-    n_twin: int = 2592
+    n_train: int = parameter(15_552, "training samples")
+    n_test: int = parameter(3072, "test samples")
+    n_twin: int = parameter(2592, "sentences for the untrained twin of the encoder")
 
 
 def column(model: str, name: str) -> str:

@@ -10,7 +10,7 @@ from eigenheads.datasets import SpikedWishartPrompts, random_covariance
 from eigenheads.extend import FloatArray
 from eigenheads.theory import PCALandscape
 from eigenheads_papers._claims import Claim, about, at_least, at_most
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, parameter
 from eigenheads_papers.maulensoto2026._method import (
     descend_to_the_end,
     draw_against,
@@ -38,14 +38,18 @@ class Dimensions:
     stable one if that is less: at d = 3 the paper's step diverges on some Σ.
     """
 
-    head: str = "softmax"
-    dimensions: tuple[int, ...] = tuple(range(3, 99, 5))
-    sharpness: float = 0.1
-    step: float = 0.5
-    n_steps: int = 5000
-    n_runs: int = 10
-    n_covariances: int = 40
-    n_starts: int = 4
+    head: str = parameter("softmax", "softmax or linear")
+    dimensions: tuple[int, ...] = parameter(
+        tuple(range(3, 99, 5)), "dimensions of the tokens"
+    )
+    sharpness: float = parameter(
+        0.1, "inverse temperature before its scaling with the dimension"
+    )
+    step: float = parameter(0.5, "step size before its scaling with the dimension")
+    n_steps: int = parameter(5000, "training steps")
+    n_runs: int = parameter(10, "independent runs")
+    n_covariances: int = parameter(40, "random covariances")
+    n_starts: int = parameter(4, "random starts")
 
 
 def dimensions_work(params: Dimensions) -> float:
@@ -142,13 +146,17 @@ def draw_dimensions(figure: "Figure", run: Run[Dimensions]) -> None:
 class ContextDimensions:
     """At dimension d: n = d, λ = `sharpness`/d and the step is `step`/d²."""
 
-    dimensions: tuple[int, ...] = tuple(range(3, 99, 5))
-    spike: float = 2.0
-    scale: float = 1.0
-    sharpness: float = 0.1
-    step: float = 0.5
-    n_steps: int = 2000
-    n_runs: int = 10
+    dimensions: tuple[int, ...] = parameter(
+        tuple(range(3, 99, 5)), "dimensions of the tokens"
+    )
+    spike: float = parameter(2.0, "size of the spike of the covariance")
+    scale: float = parameter(1.0, "scale of the Wishart covariances")
+    sharpness: float = parameter(
+        0.1, "inverse temperature before its scaling with the dimension"
+    )
+    step: float = parameter(0.5, "step size before its scaling with the dimension")
+    n_steps: int = parameter(2000, "training steps")
+    n_runs: int = parameter(10, "independent runs")
 
 
 def context_landscape(params: ContextDimensions, d: int) -> PCALandscape:

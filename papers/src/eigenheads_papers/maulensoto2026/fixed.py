@@ -10,7 +10,7 @@ from eigenheads.datasets import GaussianPrompts, random_covariance
 from eigenheads.dynamics import simulate_pca
 from eigenheads.extend import FloatArray
 from eigenheads_papers._claims import Claim, about, at_most
-from eigenheads_papers._core import Cells, Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Cells, Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._statistics import bootstrap_estimate
 from eigenheads_papers.maulensoto2026._method import (
     descend_to_the_end,
@@ -35,35 +35,45 @@ if TYPE_CHECKING:
 class Curves:
     """Descent of the population risk and SGD with finite prompts, on one covariance."""
 
-    d: int = 5
-    n_tokens: int = 100
-    inverse_temperature: float = 0.1
-    step_size: float = 1e-4
-    start: float = 0.1
-    population_inverse_temperature: float = 0.01
-    population_step_size: float = 1e-3
-    n_steps: int = 3000
-    record_every: int = 30
-    batch_size: int = 256
-    n_runs: int = 10
-    n_covariances: int = 200
-    n_starts: int = 100
+    d: int = parameter(5, "dimension of the tokens")
+    n_tokens: int = parameter(100, "tokens per sample or prompt")
+    inverse_temperature: float = parameter(
+        0.1, "inverse temperature of the head, the λ of the papers"
+    )
+    step_size: float = parameter(1e-4, "step size")
+    start: float = parameter(
+        0.1, "size of the weights, or of the overlaps, at the start"
+    )
+    population_inverse_temperature: float = parameter(
+        0.01, "inverse temperature of the population descent"
+    )
+    population_step_size: float = parameter(1e-3, "step size of the population descent")
+    n_steps: int = parameter(3000, "training steps")
+    record_every: int = parameter(30, "steps between records")
+    batch_size: int = parameter(256, "samples per gradient step")
+    n_runs: int = parameter(10, "independent runs")
+    n_covariances: int = parameter(200, "random covariances")
+    n_starts: int = parameter(100, "random starts")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Linear:
     """The linear head on one covariance; defaults are the paper's."""
 
-    d: int = 5
-    n_tokens: int = 6
-    inverse_temperature: float = 0.01
-    step_size: float = 1e-4
-    start: float = 0.01
-    n_steps: int = 5000
-    record_every: int = 50
-    batch_size: int = 256
-    n_runs: int = 10
-    n_starts: int = 100
+    d: int = parameter(5, "dimension of the tokens")
+    n_tokens: int = parameter(6, "tokens per sample or prompt")
+    inverse_temperature: float = parameter(
+        0.01, "inverse temperature of the head, the λ of the papers"
+    )
+    step_size: float = parameter(1e-4, "step size")
+    start: float = parameter(
+        0.01, "size of the weights, or of the overlaps, at the start"
+    )
+    n_steps: int = parameter(5000, "training steps")
+    record_every: int = parameter(50, "steps between records")
+    batch_size: int = parameter(256, "samples per gradient step")
+    n_runs: int = parameter(10, "independent runs")
+    n_starts: int = parameter(100, "random starts")
 
 
 def _work(params: Curves) -> float:

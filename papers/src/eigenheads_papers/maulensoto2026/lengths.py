@@ -10,7 +10,7 @@ from eigenheads.dynamics import simulate_pca
 from eigenheads.extend import FloatArray
 from eigenheads.theory import PCALandscape
 from eigenheads_papers._claims import Claim, about, at_most
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._statistics import Estimate, mean_estimate
 from eigenheads_papers.maulensoto2026._method import draw_against, starts
 from eigenheads_papers.maulensoto2026._risks import (
@@ -30,15 +30,19 @@ PAPER_LENGTHS = tuple(int(length) for length in np.linspace(3, 50, 20))
 class Lengths:
     """SGD on one covariance for several lengths of the prompt; the paper's figure 5."""
 
-    head: str = "softmax"
-    lengths: tuple[int, ...] = PAPER_LENGTHS
-    d: int = 5
-    inverse_temperature: float = 0.1
-    step_size: float = 1e-4
-    start: float = 0.1
-    n_steps: int = 5000
-    batch_size: int = 256
-    n_runs: int = 10
+    head: str = parameter("softmax", "softmax or linear")
+    lengths: tuple[int, ...] = parameter(PAPER_LENGTHS, "numbers of tokens per prompt")
+    d: int = parameter(5, "dimension of the tokens")
+    inverse_temperature: float = parameter(
+        0.1, "inverse temperature of the head, the λ of the papers"
+    )
+    step_size: float = parameter(1e-4, "step size")
+    start: float = parameter(
+        0.1, "size of the weights, or of the overlaps, at the start"
+    )
+    n_steps: int = parameter(5000, "training steps")
+    batch_size: int = parameter(256, "samples per gradient step")
+    n_runs: int = parameter(10, "independent runs")
 
 
 def _work(params: Lengths) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 from eigenheads.extend import FloatArray, weighing
 from eigenheads_papers import _models
 from eigenheads_papers._claims import Claim, at_least, at_most
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, parameter
 from eigenheads_papers._drawing import HeadStrip, draw_strips
 from eigenheads_papers._models import MINILM_HEADS, Text, ViT
 from eigenheads_papers._statistics import mean_estimate
@@ -29,14 +29,16 @@ _SOURCE = "ours; maulensoto2026 is on heads trained to copy, of rank one"
 class Params:
     """Settings, all ours: the paper measures no trained model."""
 
-    source: str = "ours"
-    n_passages: int = 12
-    n_tokens: int = 98
-    layers: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
-    n_images: int = 64
-    vit_steps: int = 1000
-    n_permutations: int = 200
-    n_untrained: int = 4
+    source: str = parameter("ours", "text: the shipped sentences, or wikitext2")
+    n_passages: int = parameter(12, "passages of text to measure")
+    n_tokens: int = parameter(98, "tokens per sample or prompt")
+    layers: tuple[int, ...] = parameter(
+        (0, 1, 2, 3, 4, 5), "layers of the model to measure"
+    )
+    n_images: int = parameter(64, "images to measure")
+    vit_steps: int = parameter(1000, "training steps of the small vision transformer")
+    n_permutations: int = parameter(200, "draws of each permutation null")
+    n_untrained: int = parameter(4, "untrained copies of the model")
 
 
 def _with_data(params: Params) -> Params:

@@ -10,7 +10,7 @@ from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import HeadMap, draw_head_maps
 from eigenheads_papers import _models
 from eigenheads_papers._claims import Claim, Verdict, at_least, at_most, in_family
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, parameter
 from eigenheads_papers._models import Text
 from eigenheads_papers._statistics import share_estimate
 
@@ -49,11 +49,13 @@ _N_PASSAGES = 12
 class Params:
     """Settings, all ours. Passages are those that the package ships."""
 
-    n_passages: int = 12
-    n_tokens: int = 98
-    layers: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
-    n_permutations: int = 200
-    n_untrained: int = 8
+    n_passages: int = parameter(12, "passages of text to measure")
+    n_tokens: int = parameter(98, "tokens per sample or prompt")
+    layers: tuple[int, ...] = parameter(
+        (0, 1, 2, 3, 4, 5), "layers of the model to measure"
+    )
+    n_permutations: int = parameter(200, "draws of each permutation null")
+    n_untrained: int = parameter(8, "untrained copies of the model")
 
 
 def work(params: Params) -> float:

@@ -14,7 +14,7 @@ from eigenheads.functional import (
     relative_differences,
 )
 from eigenheads_papers._claims import Claim, at_least, at_most, in_family
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import SmallModel, seeded, train, train_all
 from eigenheads_papers.teo2024._variants import VARIANTS
@@ -37,12 +37,12 @@ _MEASURES = ("accuracy", "gamma", "random", "combined")
 class Params(SmallModel):
     """Small ViTs on scikit-learn's digits, one pixel per token; all ours."""
 
-    patch: int = 1
-    n_steps: int = 600
-    batch_size: int = 32
-    n_train: int = 1400
-    n_test: int = 397
-    n_images: int = 4
+    patch: int = parameter(1, "width of a patch in pixels")
+    n_steps: int = parameter(600, "training steps")
+    batch_size: int = parameter(32, "samples per gradient step")
+    n_train: int = parameter(1400, "training samples")
+    n_test: int = parameter(397, "test samples")
+    n_images: int = parameter(4, "images to measure")
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:

@@ -18,7 +18,7 @@ from eigenheads_papers._claims import (
     in_family,
     no_difference,
 )
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import SmallModel, train_all
 from eigenheads_papers.teo2024._inputs import MNIST, load_all_digits
@@ -65,28 +65,40 @@ _FIXED: Final = "the margin is a parameter, fixed before the run"
 class Params(SmallModel):
     """Settings, all ours. The bounds of all checks are here, fixed before the run."""
 
-    data: str = "mnist"
-    photographs: bool = False
-    patch: int = 7
-    d_model: int = 48
-    n_heads: int = 3
-    depth: int = 3
-    n_steps: int = 2500
-    learning_rate: float = 3e-3
-    n_train: int = 60_000
-    n_test: int = 2000
-    n_attacked: int = 500
-    n_attack_steps: int = 10
-    attack_budget: float = 16.0
-    severity: int = 3
-    n_patches: int = 4
-    occluded: float = 0.128
-    penalty: float = 2.0
-    dropped: float = 0.6
-    calibration: tuple[int, ...] = (300, 1000, 5000)
-    main_calibration: int = 1000
-    least_accuracy: float = 97.0
-    margin: float = 1.0
+    data: str = parameter("mnist", "data set")
+    photographs: bool = parameter(False, "whether digits lie on photographs")
+    patch: int = parameter(7, "width of a patch in pixels")
+    d_model: int = parameter(48, "width of the model")
+    n_heads: int = parameter(3, "heads per layer")
+    depth: int = parameter(3, "number of layers")
+    n_steps: int = parameter(2500, "training steps")
+    learning_rate: float = parameter(3e-3, "largest learning rate")
+    n_train: int = parameter(60_000, "training samples")
+    n_test: int = parameter(2000, "test samples")
+    n_attacked: int = parameter(500, "images to attack")
+    n_attack_steps: int = parameter(10, "gradient steps of an attack")
+    attack_budget: float = parameter(
+        16.0, "size of the attack, in 1/255 of the pixel range"
+    )
+    severity: int = parameter(3, "severity of the corruptions, 1 to 5")
+    n_patches: int = parameter(4, "patches per image that an attack may change")
+    occluded: float = parameter(0.128, "share of the area that a grey square covers")
+    penalty: float = parameter(
+        2.0, "price of distances above the threshold, for an aimed attack"
+    )
+    dropped: float = parameter(0.6, "largest share of tokens to drop in training")
+    calibration: tuple[int, ...] = parameter(
+        (300, 1000, 5000), "numbers of images that fit a screen"
+    )
+    main_calibration: int = parameter(
+        1000, "images that fit the screen of the main comparison"
+    )
+    least_accuracy: float = parameter(
+        97.0, "accuracy in percent that counts as well trained"
+    )
+    margin: float = parameter(
+        1.0, "difference that counts as none, fixed before the run"
+    )
 
 
 def remedies(params: Params) -> list[str]:

@@ -22,7 +22,7 @@ from eigenheads_papers._claims import (
     in_family,
     no_difference,
 )
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, parameter
 from eigenheads_papers._data import data_file, has_data
 from eigenheads_papers._drawing import draw_intervals
 from eigenheads_papers._statistics import Estimate, mean_estimate
@@ -76,12 +76,16 @@ class Params:
         Points of accuracy within which a control makes no difference.
     """
 
-    evaluation: str = ""
-    variants: tuple[str, ...] = ()
-    roles: tuple[str, ...] = ()
-    measures: tuple[str, ...] = ()
-    own_setting: bool = False
-    margin: float = 0.5
+    evaluation: str = parameter("", "file with the evaluation of trained models")
+    variants: tuple[str, ...] = parameter((), "kinds of attention to compare")
+    roles: tuple[str, ...] = parameter((), "role of each model in the comparisons")
+    measures: tuple[str, ...] = parameter((), "measures to judge")
+    own_setting: bool = parameter(
+        False, "whether the models were trained in the paper's setting"
+    )
+    margin: float = parameter(
+        0.5, "difference that counts as none, fixed before the run"
+    )
 
 
 # --- Reading -------------------------------------------------------------------------

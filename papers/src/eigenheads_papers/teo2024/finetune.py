@@ -14,7 +14,7 @@ from eigenheads_papers._claims import (
     in_family,
     no_difference,
 )
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._drawing import draw_gaps
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import train_all
@@ -81,14 +81,16 @@ class FineTuning:
         training and in the test. Sums, weights and all else are in float32.
     """
 
-    n_epochs: int = 2
-    batch_size: int = 32
-    learning_rate: float = 5e-5
-    head_rate: float = 1e-3
-    n_tokens: int = 48
-    shares: tuple[float, ...] = (0.1, 0.2, 0.3)
-    typos: float = 0.2
-    rounded: bool = True
+    n_epochs: int = parameter(2, "passes over the training samples")
+    batch_size: int = parameter(32, "samples per gradient step")
+    learning_rate: float = parameter(5e-5, "largest learning rate")
+    head_rate: float = parameter(1e-3, "learning rate of the classifier")
+    n_tokens: int = parameter(48, "tokens per sample or prompt")
+    shares: tuple[float, ...] = parameter(
+        (0.1, 0.2, 0.3), "shares of informative, or of replaced tokens"
+    )
+    typos: float = parameter(0.2, "share of words with a typing mistake")
+    rounded: bool = parameter(True, "whether linear layers multiply in bfloat16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,13 +112,19 @@ class Params(FineTuning):
         Clean accuracy in percent that the original must reach.
     """
 
-    data: str = "polarity"
-    n_train: int = 8000
-    n_test: int = 2000
-    kinds: tuple[str, ...] = tuple(SWAPS)
-    n_seeds: int = 10
-    margin: float = 0.5
-    least_accuracy: float = 80.0
+    data: str = parameter("polarity", "data set")
+    n_train: int = parameter(8000, "training samples")
+    n_test: int = parameter(2000, "test samples")
+    kinds: tuple[str, ...] = parameter(
+        tuple(SWAPS), "kinds of attention to fine-tune with"
+    )
+    n_seeds: int = parameter(10, "training runs per variant")
+    margin: float = parameter(
+        0.5, "difference that counts as none, fixed before the run"
+    )
+    least_accuracy: float = parameter(
+        80.0, "accuracy in percent that counts as well trained"
+    )
 
 
 def text_conditions(how: FineTuning) -> list[str]:

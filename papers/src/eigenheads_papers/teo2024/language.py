@@ -13,7 +13,7 @@ from eigenheads_papers._claims import (
     in_family,
     no_difference,
 )
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._drawing import draw_gaps
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import SmallModel, seeded, train, train_all
@@ -38,14 +38,18 @@ class Params(SmallModel):
     percent count as equal.
     """
 
-    data: str = "drawn"
-    n_words: int = 60
-    length: int = 32
-    n_steps: int = 300
-    batch_size: int = 32
-    n_test: int = 100
-    shares: tuple[float, ...] = (0.1, 0.2)
-    margin: float = 2.0
+    data: str = parameter("drawn", "data set")
+    n_words: int = parameter(60, "size of the vocabulary")
+    length: int = parameter(32, "words per sequence")
+    n_steps: int = parameter(300, "training steps")
+    batch_size: int = parameter(32, "samples per gradient step")
+    n_test: int = parameter(100, "test samples")
+    shares: tuple[float, ...] = parameter(
+        (0.1, 0.2), "shares of informative, or of replaced tokens"
+    )
+    margin: float = parameter(
+        2.0, "difference that counts as none, fixed before the run"
+    )
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:

@@ -10,7 +10,7 @@ from eigenheads.extend.drawing import BLUE, GREEN, INK, ORANGE, PURPLE
 from eigenheads.functional import log_feature_norms
 from eigenheads_papers import _models
 from eigenheads_papers._claims import Claim, about, at_least, at_most
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._models import ViT
 from eigenheads_papers._statistics import bootstrap_estimate, mean_estimate
 from eigenheads_papers._training import train_all
@@ -36,13 +36,13 @@ _STUDY = "saritas2025, abstract: the norms differ by about 10³"
 class Params:
     """All ours: the paper trains ViT-tiny on ImageNet."""
 
-    n_steps: int = 1000
-    n_records: int = 25
-    n_images: int = 16
-    width: int = 64
-    n_heads: int = 4
-    n_layers: int = 3
-    n_seeds: int = 5
+    n_steps: int = parameter(1000, "training steps")
+    n_records: int = parameter(25, "recorded points along training")
+    n_images: int = parameter(16, "images to measure")
+    width: int = parameter(64, "width of the model, or of the keys")
+    n_heads: int = parameter(4, "heads per layer")
+    n_layers: int = parameter(3, "number of layers")
+    n_seeds: int = parameter(5, "training runs per variant")
 
 
 def vit_of(params: Params) -> ViT:

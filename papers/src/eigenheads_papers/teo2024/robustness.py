@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from eigenheads_papers._claims import Claim
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._drawing import draw_gaps
 from eigenheads_papers._training import SmallModel, train_all
 from eigenheads_papers.teo2024._comparisons import (
@@ -95,24 +95,36 @@ class CellSettings(SmallModel):
         Share of patches that are replaced.
     """
 
-    patch: int = 4
-    d_model: int = 48
-    n_heads: int = 3
-    depth: int = 3
-    n_steps: int = 2500
-    learning_rate: float = 3e-3
-    averaging: float = 0.998
-    n_test: int = 10_000
-    n_attacked: int = 2000
-    n_blind: int = 500
-    n_attack_steps: int = 20
-    main_attacks: tuple[str, ...] = ("pgd", "noise")
-    attack_budget: float = 16.0
-    attack_distance: float = 1.5
-    attack_sum: float = 10.0
-    replaced: float = 0.25
-    severities: tuple[int, ...] = (1, 2, 3, 4, 5)
-    few_severities: tuple[int, ...] = (3, 5)
+    patch: int = parameter(4, "width of a patch in pixels")
+    d_model: int = parameter(48, "width of the model")
+    n_heads: int = parameter(3, "heads per layer")
+    depth: int = parameter(3, "number of layers")
+    n_steps: int = parameter(2500, "training steps")
+    learning_rate: float = parameter(3e-3, "largest learning rate")
+    averaging: float = parameter(0.998, "decay of the running average of the weights")
+    n_test: int = parameter(10_000, "test samples")
+    n_attacked: int = parameter(2000, "images to attack")
+    n_blind: int = parameter(500, "images for attacks without gradients")
+    n_attack_steps: int = parameter(20, "gradient steps of an attack")
+    main_attacks: tuple[str, ...] = parameter(
+        ("pgd", "noise"), "attacks that every model meets"
+    )
+    attack_budget: float = parameter(
+        16.0, "size of the attack, in 1/255 of the pixel range"
+    )
+    attack_distance: float = parameter(
+        1.5, "largest Euclidean change by an attack, in pixel ranges"
+    )
+    attack_sum: float = parameter(
+        10.0, "largest sum of changes by an attack, in pixel ranges"
+    )
+    replaced: float = parameter(0.25, "share of patches that are replaced")
+    severities: tuple[int, ...] = parameter(
+        (1, 2, 3, 4, 5), "severities of the corruptions, 1 to 5"
+    )
+    few_severities: tuple[int, ...] = parameter(
+        (3, 5), "severities at which every model is measured"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,13 +144,21 @@ class Params(CellSettings):
         Clean accuracy in percent that softmax attention must reach.
     """
 
-    data: str = "mnist"
-    primary: tuple[str, ...] = PRIMARY
-    n_seeds: int = 13
-    others: tuple[str, ...] = OTHERS
-    n_other_seeds: int = 5
-    margin: float = 0.5
-    least_accuracy: float = 97.0
+    data: str = parameter("mnist", "data set")
+    primary: tuple[str, ...] = parameter(
+        PRIMARY, "models that are measured under every condition"
+    )
+    n_seeds: int = parameter(13, "training runs per variant")
+    others: tuple[str, ...] = parameter(OTHERS, "models that are measured in part")
+    n_other_seeds: int = parameter(
+        5, "training runs per model that is measured in part"
+    )
+    margin: float = parameter(
+        0.5, "difference that counts as none, fixed before the run"
+    )
+    least_accuracy: float = parameter(
+        97.0, "accuracy in percent that counts as well trained"
+    )
 
 
 def conditions(how: CellSettings) -> list[str]:

@@ -9,7 +9,7 @@ from scipy import stats
 from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import BLUE, GREEN, GREY
 from eigenheads_papers._claims import Claim, difference, in_family
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._drawing import draw_intervals, label_decades
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import SmallModel, seeded, train, train_all
@@ -28,11 +28,11 @@ _PRINTED = 73.02 - 72.18
 class Params(SmallModel):
     """All settings are ours; the paper trains ViT-tiny on ImageNet."""
 
-    data: str = "digits"
-    n_train: int = 1200
-    n_test: int = 500
-    n_seeds: int = 8
-    n_records: int = 12
+    data: str = parameter("digits", "data set")
+    n_train: int = parameter(1200, "training samples")
+    n_test: int = parameter(500, "test samples")
+    n_seeds: int = parameter(8, "training runs per variant")
+    n_records: int = parameter(12, "recorded points along training")
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:

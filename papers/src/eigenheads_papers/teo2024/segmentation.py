@@ -15,7 +15,7 @@ from eigenheads_papers._claims import (
     in_family,
     no_difference,
 )
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._drawing import draw_gaps
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import SmallModel, seeded, train, train_all
@@ -40,13 +40,17 @@ class Params(SmallModel):
     IoUs that differ by less than `margin` points count as equal.
     """
 
-    patch: int = 4
-    n_train: int = 3000
-    n_test: int = 200
-    n_steps: int = 300
-    learning_rate: float = 1e-2
-    severities: tuple[int, ...] = (2, 3)
-    margin: float = 2.0
+    patch: int = parameter(4, "width of a patch in pixels")
+    n_train: int = parameter(3000, "training samples")
+    n_test: int = parameter(200, "test samples")
+    n_steps: int = parameter(300, "training steps")
+    learning_rate: float = parameter(1e-2, "largest learning rate")
+    severities: tuple[int, ...] = parameter(
+        (2, 3), "severities of the corruptions, 1 to 5"
+    )
+    margin: float = parameter(
+        2.0, "difference that counts as none, fixed before the run"
+    )
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from eigenheads_papers._claims import (
     difference,
     in_family,
 )
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, parameter
 from eigenheads_papers._statistics import mean_estimate
 
 if TYPE_CHECKING:
@@ -45,22 +45,24 @@ class Params:
     λ, n, the number of tokens and the widths are the paper's; all else is ours.
     """
 
-    sparsity: float = 4.0
-    n_iter: int = 4
-    n_tokens: int = 197
-    d_head: int = 64
-    d_model: int = 192
-    key_scales: tuple[float, ...] = (0.5, 1.0)
-    n_shown: int = 6
+    sparsity: float = parameter(4.0, "the λ of RPC-Attention")
+    n_iter: int = parameter(4, "iterations of the pursuit")
+    n_tokens: int = parameter(197, "tokens per sample or prompt")
+    d_head: int = parameter(64, "width of a head")
+    d_model: int = parameter(192, "width of the model")
+    key_scales: tuple[float, ...] = parameter(
+        (0.5, 1.0), "standard deviations of the clean keys"
+    )
+    n_shown: int = parameter(6, "iterations to show")
     # Sequences whose keys have rank `rank`, before a share of entries is replaced.
-    n_sequences: int = 400
-    n_planted: int = 60
-    width: int = 24
-    rank: int = 4
-    n_classes: int = 4
-    shift: float = 0.4
-    share: float = 0.05
-    error: float = 6.0
+    n_sequences: int = parameter(400, "sequences with planted errors")
+    n_planted: int = parameter(60, "tokens per sequence with planted errors")
+    width: int = parameter(24, "width of the model, or of the keys")
+    rank: int = parameter(4, "rank of the clean keys")
+    n_classes: int = parameter(4, "number of classes")
+    shift: float = parameter(0.4, "distance of the classes")
+    share: float = parameter(0.05, "share of the key entries that are replaced")
+    error: float = parameter(6.0, "size of the planted errors")
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:

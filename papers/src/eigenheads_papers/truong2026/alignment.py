@@ -16,7 +16,7 @@ from eigenheads_papers._claims import (
     at_least,
     at_most,
 )
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._drawing import show_steps
 from eigenheads_papers._statistics import (
     mean_estimate,
@@ -51,13 +51,13 @@ class Params:
     ``n_broken`` runs each test a schedule with another decay, in the first dimension.
     """
 
-    dimensions: tuple[int, ...] = (100, 10**6)
-    n_informative: int = 100
-    n_nuisance: int = 10_000
-    strength: float = 0.25
-    n_runs: int = 30
-    n_broken: int = 10
-    n_records: int = 200
+    dimensions: tuple[int, ...] = parameter((100, 10**6), "dimensions of the tokens")
+    n_informative: int = parameter(100, "informative tokens per prompt")
+    n_nuisance: int = parameter(10_000, "nuisance tokens per prompt")
+    strength: float = parameter(0.25, "strength of the signal, the θ of the paper")
+    n_runs: int = parameter(30, "independent runs")
+    n_broken: int = parameter(10, "runs with a condition of the theorem broken")
+    n_records: int = parameter(200, "recorded points along training")
 
 
 def settings(params: Params) -> dict[str, Setting]:

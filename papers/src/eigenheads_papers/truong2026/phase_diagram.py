@@ -20,7 +20,15 @@ from eigenheads.theory import (
     signal_steps,
 )
 from eigenheads_papers._claims import Claim, at_least, at_most
-from eigenheads_papers._core import Boundary, Cells, Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import (
+    Boundary,
+    Cells,
+    Experiment,
+    Run,
+    Table,
+    drawn_seed,
+    parameter,
+)
 from eigenheads_papers._drawing import category_colors
 from eigenheads_papers.truong2026._rule import CONSTANTS
 from eigenheads_papers.truong2026._searches import (
@@ -63,12 +71,14 @@ class TokenSearch:
     prompts. ``n_starts`` random starts each, the best by the method's own objective.
     """
 
-    d: int = 64
-    n_tokens: int = 125
-    n_prompts: int = 128
-    inverse_temperature: float = 0.4
-    n_starts: int = 4
-    n_passes: int = 40
+    d: int = parameter(64, "dimension of the tokens")
+    n_tokens: int = parameter(125, "tokens per sample or prompt")
+    n_prompts: int = parameter(128, "prompts of the training set")
+    inverse_temperature: float = parameter(
+        0.4, "inverse temperature of the head, the λ of the papers"
+    )
+    n_starts: int = parameter(4, "random starts")
+    n_passes: int = parameter(40, "passes over the prompts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,9 +185,14 @@ def spare_prompts(point: CellParams) -> float:
 class Params(TokenSearch):
     """The diagram's grid, which is ours, and how often each cell is repeated."""
 
-    shares: tuple[float, ...] = (0.0005, 0.001, 0.002, 0.008, 0.04, 0.12, 0.336)
-    strengths: tuple[float, ...] = (0.1, 0.17, 0.3, 0.5, 0.75, 1.0, 1.5)
-    n_repeats: int = 5
+    shares: tuple[float, ...] = parameter(
+        (0.0005, 0.001, 0.002, 0.008, 0.04, 0.12, 0.336),
+        "shares of informative, or of replaced tokens",
+    )
+    strengths: tuple[float, ...] = parameter(
+        (0.1, 0.17, 0.3, 0.5, 0.75, 1.0, 1.5), "strengths of the signal"
+    )
+    n_repeats: int = parameter(5, "repetitions of each point")
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:

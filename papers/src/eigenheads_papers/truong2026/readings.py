@@ -11,7 +11,7 @@ from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import BLUE, GREY, ORANGE
 from eigenheads.theory import signal_steps
 from eigenheads_papers._claims import Claim, at_least, in_family
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._statistics import ENOUGH, mean_estimate
 from eigenheads_papers.truong2026._rule import (
     CONSTANTS,
@@ -38,13 +38,18 @@ class Params:
     run, so it is run with more of them.
     """
 
-    d: int = 100
-    n_nuisance: int = 10_000
-    strength: float = 0.25
-    soft: tuple[int, ...] = (100,)
-    hard: tuple[int, ...] = (1000, 5000)
-    n_runs: int = 30
-    budget: int = 2_600_000
+    d: int = parameter(100, "dimension of the tokens")
+    n_nuisance: int = parameter(10_000, "nuisance tokens per prompt")
+    strength: float = parameter(0.25, "strength of the signal, the θ of the paper")
+    soft: tuple[int, ...] = parameter(
+        (100,), "numbers of nuisance tokens under the soft reading of the strength"
+    )
+    hard: tuple[int, ...] = parameter(
+        (1000, 5000),
+        "numbers of nuisance tokens under the hard reading of the strength",
+    )
+    n_runs: int = parameter(30, "independent runs")
+    budget: int = parameter(2_600_000, "tokens per run, which sets the number of steps")
 
 
 def reading_settings(params: Params) -> dict[str, Setting]:

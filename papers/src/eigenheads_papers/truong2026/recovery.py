@@ -18,7 +18,7 @@ from eigenheads_papers._claims import (
     at_least,
     at_most,
 )
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._statistics import (
     Estimate,
     mean_estimate,
@@ -71,12 +71,14 @@ def sweep_work(settings: Mapping[int, Sequence[Setting]]) -> float:
 class NuisanceParams:
     """The paper's largest count and its strength; the rest is ours."""
 
-    dimensions: tuple[int, ...] = (100, 10**6)
-    n_informative: int = 100
-    counts: tuple[int, ...] = (1000, 2000, 5000, 10_000)
-    strength: float = 0.25
-    n_runs: int = 30
-    n_controls: int = 30
+    dimensions: tuple[int, ...] = parameter((100, 10**6), "dimensions of the tokens")
+    n_informative: int = parameter(100, "informative tokens per prompt")
+    counts: tuple[int, ...] = parameter(
+        (1000, 2000, 5000, 10_000), "numbers of nuisance tokens"
+    )
+    strength: float = parameter(0.25, "strength of the signal, the θ of the paper")
+    n_runs: int = parameter(30, "independent runs")
+    n_controls: int = parameter(30, "runs without a signal")
 
 
 def nuisance_settings(params: NuisanceParams) -> dict[int, list[Setting]]:
@@ -124,11 +126,13 @@ def simulate_nuisance(params: NuisanceParams, rng: np.random.Generator) -> Table
 class StrengthParams:
     """The paper's weakest signal and its largest count; the rest is ours."""
 
-    dimensions: tuple[int, ...] = (100, 10**6)
-    n_informative: int = 100
-    n_nuisance: int = 10_000
-    strengths: tuple[float, ...] = (0.25, 0.35, 0.5, 0.7, 1.0)
-    n_runs: int = 30
+    dimensions: tuple[int, ...] = parameter((100, 10**6), "dimensions of the tokens")
+    n_informative: int = parameter(100, "informative tokens per prompt")
+    n_nuisance: int = parameter(10_000, "nuisance tokens per prompt")
+    strengths: tuple[float, ...] = parameter(
+        (0.25, 0.35, 0.5, 0.7, 1.0), "strengths of the signal"
+    )
+    n_runs: int = parameter(30, "independent runs")
 
 
 def strength_settings(params: StrengthParams) -> dict[int, list[Setting]]:
