@@ -91,7 +91,7 @@ def make_updates(
 
     groups = optimizer.param_groups
     rates = [group["lr"] for group in groups]
-    parameters = [one for group in groups for one in group["params"]]
+    parameters = [weight for group in groups for weight in group["params"]]
     for step, loss in enumerate(losses):
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate * factor(step)

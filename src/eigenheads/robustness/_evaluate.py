@@ -317,7 +317,7 @@ def _with_classes(models: list[Model], classes: Sequence[int] | None) -> list[Mo
     """Return the models, or models that answer these classes only."""
     if classes is None:
         return models
-    answers = [check_count("classes", one, minimum=0) for one in classes]
+    answers = [check_count("classes", number, minimum=0) for number in classes]
     return [OnlyClasses(model, answers) for model in models]
 
 
@@ -330,21 +330,22 @@ def _batches_of(name: str, data: object, size: int) -> Batches | None:
     return None if data is None else read_batches(data)
 
 
-def _read_corrupted(given: object, size: int) -> dict[str, dict[int, Batches]]:
+def _read_corrupted(corrupted: object, size: int) -> dict[str, dict[int, Batches]]:
     """Return batches by kind and severity."""
     contract = "a mapping of kinds to mappings of severities to data"
-    if not isinstance(given, Mapping):
-        fail("corrupted", contract, given, error=TypeError)
-    found: dict[str, dict[int, Batches]] = {}
-    for kind, by_severity in given.items():
+    if not isinstance(corrupted, Mapping):
+        fail("corrupted", contract, corrupted, error=TypeError)
+    batches_of: dict[str, dict[int, Batches]] = {}
+    for kind, by_severity in corrupted.items():
         if not isinstance(by_severity, Mapping) or not by_severity:
             fail(f"corrupted[{kind!r}]", contract, by_severity, error=TypeError)
         for severity, data in by_severity.items():
             name = f"corrupted[{kind!r}][{severity!r}]"
             is_pair = isinstance(data, Sequence) and len(data) == 2
             batches = _batches_of(name, read_images(data) if is_pair else data, size)
-            found.setdefault(str(kind), {})[int(severity)] = batches or ()
-    return found
+            level = check_count(f"severity of {kind}", severity, minimum=0)
+            batches_of.setdefault(str(kind), {})[level] = batches or ()
+    return batches_of
 
 
 def _check_errors(
@@ -358,7 +359,7 @@ def _check_errors(
 
 
 def _check_top(top: object) -> tuple[int, ...]:
-    numbers = tuple(check_count("top", one) for one in _each("top", top))
+    numbers = tuple(check_count("top", number) for number in _each("top", top))
     if not numbers or sorted(set(numbers)) != list(numbers):
         fail("top", "increasing numbers, at least one", top)
     return numbers
@@ -373,10 +374,10 @@ def _all_rows(
     """Yield the rows of all models; warn of those whose gradients may be masked."""
     done = 0
     for name, count in counts.items():
-        own = [by_model[done : done + count] for by_model in outcomes]
+        runs = [by_model[done : done + count] for by_model in outcomes]
         done += count
-        yield from _rows(name, own, plan, confidence)
-        warn_of_masking(name, own, plan)
+        yield from _rows(name, runs, plan, confidence)
+        warn_of_masking(name, runs, plan)
 
 
 def _interval_text(plan: Conditions, *, several: bool) -> str:
@@ -393,8 +394,8 @@ def _text_kinds(corruptions: object) -> list[str] | None:
 
 
 def _image_kinds(corruptions: object) -> list[str]:
-    given = IMAGENET_C if corruptions is None else corruptions
-    listed = [given] if isinstance(given, str) else _each("corruptions", given)
+    chosen = IMAGENET_C if corruptions is None else corruptions
+    listed = [chosen] if isinstance(chosen, str) else _each("corruptions", chosen)
     return [check_corruption("corruptions", kind) for kind in listed]
 
 
@@ -419,9 +420,9 @@ def check_text_options(is_text: bool, tokenizer: Any, special_ids: Any) -> None:
             _fail_useless(name, value, "not texts", "(texts, y)")
 
 
-def _fail_useless(name: str, value: object, got: str, wanted: str) -> NoReturn:
+def _fail_useless(name: str, value: object, got: str, form: str) -> NoReturn:
     contract = f"left out where `data` are {got}"
-    hint = f"It is for data of the form {wanted}."
+    hint = f"It is for data of the form {form}."
     fail(name, contract, value, hint=hint)
 
 
@@ -430,12 +431,12 @@ def _named(models: Models) -> dict[str, list[Model]]:
     named = models if isinstance(models, Mapping) else {"model": models}
     # nn.Sequential and nn.ModuleList are modules, however much they look like lists.
     lists = {
-        str(name): list(one)
-        if isinstance(one, Sequence) and not isinstance(one, nn.Module)
-        else [one]
-        for name, one in named.items()
+        str(name): list(entry)
+        if isinstance(entry, Sequence) and not isinstance(entry, nn.Module)
+        else [entry]
+        for name, entry in named.items()
     }
-    flat = [one for several in lists.values() for one in several]
+    flat = [entry for several in lists.values() for entry in several]
     if not flat or not all(lists.values()) or not all(map(callable, flat)):
         contract = "a model, a list of models, or a mapping of names to these"
         fail("model", contract, models, error=TypeError)
@@ -467,47 +468,49 @@ def check_options(options: Mapping[str, Any]) -> None:
             checks[name](value)
 
 
-def _check_shares(given: object) -> list[float]:
+def _check_shares(shares: object) -> list[float]:
     return [
-        check_number("shares", one, minimum=0.0, maximum=1.0)
-        for one in _each("shares", given)
+        check_number("shares", share, minimum=0.0, maximum=1.0)
+        for share in _each("shares", shares)
     ]
 
 
-def _check_severities(given: object) -> list[int]:
+def _check_severities(severities: object) -> list[int]:
     return [
-        check_count("severities", one, maximum=5) for one in _each("severities", given)
+        check_count("severities", severity, maximum=5)
+        for severity in _each("severities", severities)
     ]
 
 
-def _check_budgets(given: object) -> list[float]:
+def _check_budgets(budgets: object) -> list[float]:
     return [
-        check_number("budgets", one, minimum=0.0) for one in _each("budgets", given)
+        check_number("budgets", budget, minimum=0.0)
+        for budget in _each("budgets", budgets)
     ]
 
 
-def _each(name: str, given: object) -> list[Any]:
-    is_listed = isinstance(given, Sequence | np.ndarray | Mapping) and not isinstance(
-        given, str | bytes
+def _each(name: str, values: object) -> list[Any]:
+    is_listed = isinstance(values, Sequence | np.ndarray | Mapping) and not isinstance(
+        values, str | bytes
     )
-    if not is_listed or (isinstance(given, np.ndarray) and given.ndim != 1):
-        fail(name, "a sequence", given, error=TypeError)
-    return list(given)  # type: ignore[call-overload]
+    if not is_listed or (isinstance(values, np.ndarray) and values.ndim != 1):
+        fail(name, "a sequence", values, error=TypeError)
+    return list(values)  # type: ignore[call-overload]
 
 
-def _names(name: str, given: object, known: Sequence[str]) -> list[str]:
-    listed = [given] if isinstance(given, str) else _each(name, given)
-    return [check_choice(name, one, known) for one in listed]
+def _names(name: str, names: object, choices: Sequence[str]) -> list[str]:
+    listed = [names] if isinstance(names, str) else _each(name, names)
+    return [check_choice(name, entry, choices) for entry in listed]
 
 
 def _read_attacks(attacks: Attacks) -> dict[str, PlannedAttack]:
-    given: Mapping[str, Any]
+    by_name: Mapping[str, Any]
     if isinstance(attacks, Mapping):
-        given = attacks
+        by_name = attacks
     else:
         listed = [attacks] if isinstance(attacks, str) else _each("attacks", attacks)
-        given = {_check_attack("attacks", name): {} for name in listed}
-    return {name: _planned(name, value) for name, value in given.items()}
+        by_name = {_check_attack("attacks", name): {} for name in listed}
+    return {name: _planned(name, value) for name, value in by_name.items()}
 
 
 def _planned(name: str, value: object) -> PlannedAttack:
@@ -522,12 +525,14 @@ def _planned(name: str, value: object) -> PlannedAttack:
         contract = "a mapping of options, or a callable attack(model, images, labels)"
         fail(f"attacks[{name!r}]", contract, value)
     function = ATTACKS[name]
-    known = set(inspect.signature(function).parameters)
+    parameters = set(inspect.signature(function).parameters)
     # What the evaluation sets itself is no option of the user.
-    own = sorted(known - {"model", "x", "y", "budget", "generator", "loss"})
+    options = sorted(parameters - {"model", "x", "y", "budget", "generator", "loss"})
     for option in value:
-        check_choice(f"attacks[{name!r}]", option, own)
-    return PlannedAttack(function, value, "budget" in known, "generator" in known, True)
+        check_choice(f"attacks[{name!r}]", option, options)
+    return PlannedAttack(
+        function, value, "budget" in parameters, "generator" in parameters, True
+    )
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:
@@ -558,8 +563,10 @@ def _read_budgets(
     # A change of e in normalised units is a change of e times std in pixels.
     std = torch.tensor(
         [
-            check_positive("pixel_std", one)
-            for one in ([] if pixel_std is None else _each("pixel_std", pixel_std))
+            check_positive("pixel_std", deviation)
+            for deviation in (
+                [] if pixel_std is None else _each("pixel_std", pixel_std)
+            )
         ]
     )
     if unit == "pixel":
@@ -570,7 +577,7 @@ def _read_budgets(
 def _unit_text(unit: str, pixel_std: Sequence[float] | None) -> str:
     if unit == "pixel" or pixel_std is None:
         return "1/255 of the pixel range"
-    listed = ", ".join(f"{one:g}" for one in pixel_std)
+    listed = ", ".join(f"{deviation:g}" for deviation in pixel_std)
     return f"1/255 of normalised images (pixels divided by {listed})"
 
 

@@ -96,14 +96,15 @@ class Headroom:
                 "that finds and hides them can help this model here. Train it with "
                 "dropped tokens first."
             )
-        known = (
+        sentence = (
             "Hiding exactly the corrupted tokens gains "
             f"{100 * oracle.gain:+.1f} points ({_ends(oracle)})"
         )
-        found = [row for row in self.rows if row.remedy == "screen"]
-        if not found:
-            return f"{known}: a screen can help."
-        return f"{known}; the screen {100 * found[0].gain:+.1f} ({_ends(found[0])})."
+        screens = [row for row in self.rows if row.remedy == "screen"]
+        if not screens:
+            return f"{sentence}: a screen can help."
+        (screen,) = screens
+        return f"{sentence}; the screen {100 * screen.gain:+.1f} ({_ends(screen)})."
 
     def __str__(self) -> str:
         head = ("hidden", "accuracy", "gain, points")
@@ -204,9 +205,9 @@ def screening_headroom(
     >>> [row.remedy for row in found.rows]
     ['none', 'oracle', 'random']
     """
-    for name, one in (("model", model), ("screened", screened)):
-        if one is not None or name == "model":
-            check_instance(name, one, nn.Module)
+    for name, module in (("model", model), ("screened", screened)):
+        if module is not None or name == "model":
+            check_instance(name, module, nn.Module)
     contract = "a function of a model and hidden tokens that returns a context"
     check_callable("hide", hide, contract)
     n_leading = check_count("n_leading", n_leading, minimum=0, maximum=_MOST_LEADING)
@@ -228,19 +229,19 @@ def screening_headroom(
         return _correct(who, inputs, images.y, hidden, hide, n_leading, size)
 
     clean = correct(model, images.x)
-    found = {
+    correct_with = {
         "none": correct(model, x),
         "oracle": correct(model, x, flags),
         "random": correct(model, x, random),
     }
 
     def row(remedy: str) -> HeadroomRow:
-        return _compared(remedy, found[remedy], found["none"], confidence)
+        return _compared(remedy, correct_with[remedy], correct_with["none"], confidence)
 
     if screened is not None and row("oracle").low > 0:
-        found["screen"] = correct(screened, x)
+        correct_with["screen"] = correct(screened, x)
     return Headroom(
-        rows=tuple(row(remedy) for remedy in found),
+        rows=tuple(row(remedy) for remedy in correct_with),
         corruption=f"patches {kind}, share {share:g}",
         clean=float(clean.mean()),
         n_examples=len(clean),

@@ -144,8 +144,8 @@ def pair_bounds(pairs: FloatArray, confidence: float) -> Bounds:
     """
     padded = np.append(pairs, [-1.0, 1.0])
     error = float(padded.std()) / math.sqrt(len(padded))
-    low, high, seen = _student(padded.mean(), error, len(pairs) + 1, confidence)
-    return max(low, -1.0), min(high, 1.0), seen
+    low, high, detectable = _student(padded.mean(), error, len(pairs) + 1, confidence)
+    return max(low, -1.0), min(high, 1.0), detectable
 
 
 def run_bounds(values: Sequence[float] | FloatArray, confidence: float) -> Bounds:

@@ -127,7 +127,7 @@ class Conditions:
             self.means.append(ErrorMean(condition=condition, members=members))
         if errors is None:
             return
-        divisor = {i: errors[kind] for kind, own in kinds.items() for i in own}
+        divisor = {i: errors[kind] for kind, indices in kinds.items() for i in indices}
         for condition, members in groups.items():
             divisors = tuple(divisor[index] for index in members)
             self.means.append(
@@ -235,8 +235,8 @@ def plan_images(
     kinds: dict[str, tuple[int, ...]] = {}
     for index, kind in enumerate([*corruptions, *corrupted]):
         begin = len(plan.conditions)
-        given = corrupted.get(kind, dict.fromkeys(severities))
-        for severity, batches in given.items():
+        levels = corrupted.get(kind, dict.fromkeys(severities))
+        for severity, batches in levels.items():
             step = CorruptionStep(kind, severity, seed, index)
             add(
                 kind,
@@ -246,7 +246,9 @@ def plan_images(
                 instead=batches,
             )
         kinds[kind] = tuple(range(begin, len(plan.conditions)))
-    plan.add_means({kind: own for kind, own in kinds.items() if own}, relative_to)
+    plan.add_means(
+        {kind: indices for kind, indices in kinds.items() if indices}, relative_to
+    )
     for condition, level, start in _starts(attacks, budgets, surrogate, seed, top):
         add(condition, start, level=level)
     for share in shares if tokens is not None else ():
@@ -313,12 +315,12 @@ def with_means(outcomes: Outcomes, plan: Conditions) -> Iterator[Measured]:
 
     A mean over conditions is taken per example, so that it has outcomes, too.
     """
-    for one, arrays in zip(plan.conditions, outcomes, strict=True):
-        for column, metric in enumerate(one.metrics):
+    for condition, arrays in zip(plan.conditions, outcomes, strict=True):
+        for column, metric in enumerate(condition.metrics):
             parts = arrays
-            if one.measure is SHARE:
+            if condition.measure is SHARE:
                 parts = [array[:, column] for array in arrays]
-            yield metric, one.condition, one.level, one.measure, parts
+            yield metric, condition.condition, condition.level, condition.measure, parts
     for group in plan.means:
         members = [outcomes[index] for index in group.members]
         if len({len(array) for arrays in members for array in arrays}) > 1:
@@ -341,10 +343,10 @@ def measure_set(
     """Measure a data set in memory: one condition after the other."""
     batches = list(in_batches(batch_size, data.x, data.y))
     return [
-        measure_batches(batches, models, replace(plan, conditions=[one]), len(batches))[
-            0
-        ]
-        for one in plan.conditions
+        measure_batches(
+            batches, models, replace(plan, conditions=[condition]), len(batches)
+        )[0]
+        for condition in plan.conditions
     ]
 
 
@@ -427,7 +429,7 @@ def _attacked(
 
     def measure(x: Tensor, y: Tensor) -> FloatArray:
         x, y = x.to(device), y.to(device)
-        given = {k: v.to(x) if isinstance(v, Tensor) else v for k, v in options.items()}
+        moved = {k: v.to(x) if isinstance(v, Tensor) else v for k, v in options.items()}
         with evaluating(model), evaluating(target):
             with torch.no_grad():
                 right = _hits(run(x), y, top)
@@ -437,7 +439,7 @@ def _attacked(
                 source = device_of(target)
                 victim = logits_of(target) if attack.is_own else target
                 attacked = attack.function(
-                    victim, x[chosen].to(source), y[chosen].to(source), **given, **extra
+                    victim, x[chosen].to(source), y[chosen].to(source), **moved, **extra
                 )
                 with torch.no_grad():
                     after = _hits(run(attacked.detach().to(x)), y[chosen], top)
@@ -485,11 +487,11 @@ def _next_word(shown: Tensor, model: Any) -> Meter:
 
     def measure(index: Tensor, truth: Tensor) -> FloatArray:
         words = shown[index]
-        kept = (words == truth)[:, 1:]
+        is_true = (words == truth)[:, 1:]
         with evaluating(model), torch.no_grad():
             logits = run(words.to(device))[:, :-1].double().cpu()
-        loss = F.cross_entropy(logits.mT, truth[:, 1:], reduction="none") * kept
-        return torch.stack([loss.sum(1), kept.double().sum(1)], dim=1).numpy()
+        loss = F.cross_entropy(logits.mT, truth[:, 1:], reduction="none") * is_true
+        return torch.stack([loss.sum(1), is_true.double().sum(1)], dim=1).numpy()
 
     return measure
 

@@ -79,7 +79,9 @@ def _times(
     overlaps = [f"{name}.teacher" for name in names]
     # All overlaps start at 1/√d, as in the authors' runs.
     start = dict.fromkeys(overlaps, 1 / math.sqrt(params.d))
-    pairs = [f"{one}.{two}" for i, one in enumerate(names) for two in names[i + 1 :]]
+    pairs = [
+        f"{first}.{two}" for i, first in enumerate(names) for two in names[i + 1 :]
+    ]
     paths = simulate_model(
         network_model(n_tokens, tied),
         d=params.d,
@@ -168,11 +170,11 @@ def check(run: Run[Params]) -> list[Claim]:
 def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw recovery times against the step, and the gain against the length."""
     table, lengths = run.table, run.table["length"]
-    left, right = figure.subplots(1, 2)
+    steps_panel, gain_panel = figure.subplots(1, 2)
     times = _mean_times(_rows(table), 0)
     for number, length in enumerate(lengths):
         for network, style in ((0, "o-"), (1, "s--")):
-            left.plot(
+            steps_panel.plot(
                 table["factor"],
                 times[network, number],
                 style,
@@ -180,14 +182,14 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
                 ms=4,
                 label=f"L = {length:.0f}" if network == 0 else None,
             )
-    left.set(
+    steps_panel.set(
         yscale="log",
         xlabel="step size / best step of tied weights",
         ylabel="steps to overlap 0.3",
         title="Tied (solid) and untied (dashed)",
     )
-    left.legend()
-    right.plot(
+    steps_panel.legend()
+    gain_panel.plot(
         lengths,
         times[1, :, 0] / times[0, :, 0],
         "o-",
@@ -195,15 +197,17 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
         label="equal small steps",
     )
     best = times.min(axis=-1)
-    right.plot(
+    gain_panel.plot(
         lengths, best[1] / best[0], "s-", color=GREEN, label="each at its best step"
     )
-    right.plot(lengths, lengths, ":", color=GREY, label="L")
-    right.plot(lengths, lengths**2, "--", color=GREY, label="L²")
-    right.set(xscale="log", yscale="log", xlabel="L", ylabel="gain of tied weights")
-    right.set_xticks(lengths, [f"{length:.0f}" for length in lengths])
-    right.minorticks_off()
-    right.legend()
+    gain_panel.plot(lengths, lengths, ":", color=GREY, label="L")
+    gain_panel.plot(lengths, lengths**2, "--", color=GREY, label="L²")
+    gain_panel.set(
+        xscale="log", yscale="log", xlabel="L", ylabel="gain of tied weights"
+    )
+    gain_panel.set_xticks(lengths, [f"{length:.0f}" for length in lengths])
+    gain_panel.minorticks_off()
+    gain_panel.legend()
 
 
 _PAPER = Params()

@@ -65,12 +65,12 @@ class Params:
 
 def classify(omegas: FloatArray, a: float) -> FloatArray:
     """Return the number of the region for each ω; −1 where no corner is a minimum."""
-    found = corners(omegas, a)
+    minima = corners(omegas, a)
     signs = zip(
-        found.deeper > 0,
-        found.steepest > 0,
-        found.semantic > 0,
-        found.positional > 0,
+        minima.deeper > 0,
+        minima.steepest > 0,
+        minima.semantic > 0,
+        minima.positional > 0,
         strict=True,
     )
     names = list(REGIONS)
@@ -216,8 +216,8 @@ def check(run: Run[Params]) -> list[Claim]:
 
 
 def _minima(omega: float) -> int:
-    found = corners(np.array([omega]), 1.0)
-    return int((found.semantic > 0).sum() + (found.positional > 0).sum())
+    minima = corners(np.array([omega]), 1.0)
+    return int((minima.semantic > 0).sum() + (minima.positional > 0).sum())
 
 
 def draw(figure: "Figure", run: Run[Params]) -> None:

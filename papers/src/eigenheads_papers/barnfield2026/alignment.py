@@ -108,7 +108,7 @@ def _direct(params: Params, ratio: float, rng: np.random.Generator) -> FloatArra
     """Return the query's cosines at the smallest d, from real vectors."""
     d, n_informative = params.dimensions[0], params.n_informative
     n = round(ratio * d)
-    found = []
+    cosines = []
     for _ in range(4 * params.n_runs):
         positive = rng.random(n) < params.positive_share
         tokens = rng.standard_normal((n, params.n_tokens, d))
@@ -120,8 +120,8 @@ def _direct(params: Params, ratio: float, rng: np.random.Generator) -> FloatArra
         fields = tokens @ readout
         centred = fields - fields.mean(axis=1, keepdims=True)
         query = np.einsum("i,ij,ijk->k", pull, centred, tokens)
-        found.append(query[0] / np.linalg.norm(query))
-    return np.array(found)
+        cosines.append(query[0] / np.linalg.norm(query))
+    return np.array(cosines)
 
 
 def check(run: Run[Params]) -> list[Claim]:

@@ -42,10 +42,10 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     needed, pooled = [], []
     for length in params.lengths:
         sums = _noise_sums(params, length, rng)
-        own = rng.standard_normal((params.n_samples, params.n_informative))
+        signal_noise = rng.standard_normal((params.n_samples, params.n_informative))
         # The first sum is at τ = 0: the plain mean.
-        pooled.append(_needed_by_pooling(params, sums[0, 1], own))
-        needed.append(_needed(params, sums[1:], own))
+        pooled.append(_needed_by_pooling(params, sums[0, 1], signal_noise))
+        needed.append(_needed(params, sums[1:], signal_noise))
         advance(length)
     lengths = np.array(params.lengths, dtype=np.float64)
     quantile = -ndtri(params.accepted_error)
@@ -77,11 +77,11 @@ def _noise_sums(params: Params, length: int, rng: np.random.Generator) -> FloatA
     return sums
 
 
-def _needed(params: Params, sums: FloatArray, own: FloatArray) -> float:
+def _needed(params: Params, sums: FloatArray, signal_noise: FloatArray) -> float:
     """Return the smallest strength of a grid at which some τ errs little enough."""
     for strength in np.arange(0.5, 30.0, 0.1):
         for index, tau in enumerate(params.sharpnesses):
-            scores = own + strength
+            scores = signal_noise + strength
             weights = np.exp(tau * scores)
             total = sums[index, 0, 1] + weights.sum(axis=1)
             positive = (sums[index, 1, 1] + (weights * scores).sum(axis=1)) / total
@@ -91,13 +91,15 @@ def _needed(params: Params, sums: FloatArray, own: FloatArray) -> float:
     return math.inf
 
 
-def _needed_by_pooling(params: Params, sums: FloatArray, own: FloatArray) -> float:
+def _needed_by_pooling(
+    params: Params, sums: FloatArray, signal_noise: FloatArray
+) -> float:
     """Return the strength at which the mean token errs as often, by bisection."""
-    negative, rest = sums
+    negative, larger = sums
     low, high = 0.0, 20 * math.sqrt(max(params.lengths))
     while high - low > 1e-3 * high:
         middle = (low + high) / 2
-        positive = rest + (own + middle).sum(axis=1)
+        positive = larger + (signal_noise + middle).sum(axis=1)
         is_enough = _least_error(negative, positive) <= params.accepted_error
         low, high = (low, middle) if is_enough else (middle, high)
     return high

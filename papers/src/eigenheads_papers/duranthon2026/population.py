@@ -50,10 +50,10 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     normals = np.concatenate([normals, -normals])
     spiked = [spiked_scores(normals, nu) for nu in params.strengths]
     for head in HEADS:
-        found = [best_head(head, [scores]) for scores in spiked]
-        table[head] = np.array([risk for risk, _ in found])
+        heads = [best_head(head, [scores]) for scores in spiked]
+        table[head] = np.array([risk for risk, _ in heads])
         if head == "softmax":
-            table["softmax_scale"] = np.array([shape[1] for _, shape in found])
+            table["softmax_scale"] = np.array([shape[1] for _, shape in heads])
         advance(1)
     table["bayes"] = np.array(
         [
@@ -205,22 +205,22 @@ def check(run: Run[Params]) -> list[Claim]:
 def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw risks against ν, and of the max law against the length."""
     table = run.table
-    left, right = figure.subplots(1, 2)
+    spiked, maximum = figure.subplots(1, 2)
     for head, color in _COLORS.items():
-        left.plot(table["strength"], table[head], "o-", color=color, label=head, ms=4)
-    left.plot(table["strength"], table["bayes"], "--", color=INK, label="Bayes")
-    left.set(
+        spiked.plot(table["strength"], table[head], "o-", color=color, label=head, ms=4)
+    spiked.plot(table["strength"], table["bayes"], "--", color=INK, label="Bayes")
+    spiked.set(
         yscale="log", xlabel="ν", ylabel="excess risk", title="Spiked law, best heads"
     )
-    left.legend()
-    right.plot(
+    spiked.legend()
+    maximum.plot(
         table["length"], table["max_linear"], "o-", color=ORANGE, label="linear", ms=4
     )
-    right.plot(
+    maximum.plot(
         table["length"], table["max_softmax"], "o-", color=GREEN, label="softmax", ms=4
     )
-    right.set(xscale="log", xlabel="L", title="Max law, ν = ∞", ylim=(-0.05, 1.05))
-    right.legend()
+    maximum.set(xscale="log", xlabel="L", title="Max law, ν = ∞", ylim=(-0.05, 1.05))
+    maximum.legend()
 
 
 _PAPER = Params()

@@ -92,9 +92,9 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     half = every * params.n_records / 4
     for head in _LOSSES:
         best, shape = best_head(head, [scores])
-        known = {"noise": params.noise}
+        law = {"noise": params.noise}
         if head == "erf":
-            known["offset"] = float(shape[2])
+            law["offset"] = float(shape[2])
         model = spiked_head(head, params.n_tokens, params.strength)
         paths = simulate_model(
             model,
@@ -105,7 +105,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
             record_every=every,
             batch_size=params.batch_size,
             seed=drawn_seed(rng),
-            parameters=known,
+            parameters=law,
             # Small weights in random directions: |k|² = |v|² = 0.1.
             start=_start(params, rng),
         )
@@ -114,7 +114,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
             model,
             overlaps,
             d=params.d,
-            parameters=known | {"noise": 0.0},
+            parameters=law | {"noise": 0.0},
             n_samples=params.n_samples,
         )
         table[head] = risks
@@ -171,22 +171,22 @@ def check(run: Run[Params]) -> list[Claim]:
 def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw the risks along training, and the overlaps with the key."""
     table = run.table
-    left, right = figure.subplots(1, 2)
+    risks, overlaps = figure.subplots(1, 2)
     time = table["steps"] / run.params.d
     for head, color in _COLORS.items():
-        left.plot(time, table[head].T, color=color, lw=0.6, alpha=0.5)
-        left.plot(time, table[head].mean(axis=0), color=color, label=head)
-        left.axhline(table[f"best_{head}"][0], color=color, ls="--", lw=1)
-        right.plot(time, table[f"key_{head}"].T, color=color, lw=0.8)
-    left.plot([], [], "--", color=INK, lw=1, label="smallest of its kind")
-    left.axhline(table["bayes"][0], color=INK, ls=":", label="Bayes")
-    left.set(yscale="log", xlabel="steps / d", ylabel="excess risk")
-    left.legend()
-    right.set(xlabel="steps / d", ylabel="k · k*")
-    right.axhline(
+        risks.plot(time, table[head].T, color=color, lw=0.6, alpha=0.5)
+        risks.plot(time, table[head].mean(axis=0), color=color, label=head)
+        risks.axhline(table[f"best_{head}"][0], color=color, ls="--", lw=1)
+        overlaps.plot(time, table[f"key_{head}"].T, color=color, lw=0.8)
+    risks.plot([], [], "--", color=INK, lw=1, label="smallest of its kind")
+    risks.axhline(table["bayes"][0], color=INK, ls=":", label="Bayes")
+    risks.set(yscale="log", xlabel="steps / d", ylabel="excess risk")
+    risks.legend()
+    overlaps.set(xlabel="steps / d", ylabel="k · k*")
+    overlaps.axhline(
         math.sqrt(run.params.strength), color=INK, ls=":", label="√ν, Bayes for softmax"
     )
-    right.legend()
+    overlaps.legend()
 
 
 _PAPER = Params()

@@ -57,9 +57,9 @@ class Params:
 
 def n_steps(params: Params, d: int) -> int:
     """Return the updates at dimension d: `max_time`, or as many as we can afford."""
-    wanted = min(params.max_steps, round(params.max_time * d / params.step))
+    steps = min(params.max_steps, round(params.max_time * d / params.step))
     # A multiple of the number of records puts the last record at the last update.
-    return wanted - wanted % params.n_records
+    return steps - steps % params.n_records
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:

@@ -106,12 +106,12 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     for law in params.laws:
         scores = [_law_scores(law, params, rng) for _ in range(params.n_runs)]
         for name in scores[0]:
-            table[f"{law}: {name}"] = np.array([one[name] for one in scores])
+            table[f"{law}: {name}"] = np.array([score[name] for score in scores])
     seed = int(rng.integers(2**31))
     for name in params.musk:
         folds = list(_musk_scores(name, params, seed))
         for method in METHODS:
-            table[f"{name}: {method}"] = np.array([one[method] for one in folds])
+            table[f"{name}: {method}"] = np.array([score[method] for score in folds])
     return table
 
 
@@ -225,7 +225,10 @@ def tabulate(run: Run[Params]) -> list[list[str]]:
     for data in (*run.params.laws, *run.params.musk):
         named = (run.table.get(f"{data}: {column}") for column in columns)
         rows.append(
-            [data, *("–" if one is None else f"{one.mean():.3f}" for one in named)]
+            [
+                data,
+                *("–" if gains is None else f"{gains.mean():.3f}" for gains in named),
+            ]
         )
     return rows
 

@@ -73,12 +73,12 @@ def best_sharpness(d: Any, n_tokens: Any, gamma: float) -> FloatArray:
 
     def best(one_d: float, one_n: float) -> float:
         # The search is over log λ, since d spans more than six orders of magnitude.
-        found = minimize_scalar(
+        best_scale = minimize_scalar(
             lambda log: oracle_risk(one_d, one_n, gamma, math.exp(log)),
             bounds=(-20.0, 2.0),
             method="bounded",
         )
-        return math.exp(found.x)
+        return math.exp(best_scale.x)
 
     return np.array([best(*pair) for pair in zip(d, n_tokens, strict=True)])
 
@@ -123,8 +123,8 @@ def _direct_and_conditional(params: Params, rng: np.random.Generator) -> list[fl
     # The logit of a location is the log ratio of two Gaussian densities of its token:
     # the informative one, of mean `shift` and variance γ², and the standard one.
     # Constants are equal at all locations and cancel in the softmax.
-    own = ((tokens - shift) ** 2).sum(axis=-1) / (2 * law.gamma**2)
-    logits = (tokens**2).sum(axis=-1) / 2 - own
+    squares = ((tokens - shift) ** 2).sum(axis=-1) / (2 * law.gamma**2)
+    logits = (tokens**2).sum(axis=-1) / 2 - squares
     posterior = softmax(logits, axis=-1)
     # The target is the coordinate of the informative token along v*, the second axis.
     errors = (targets - (posterior * tokens[..., 1]).sum(axis=-1)) ** 2
@@ -218,8 +218,8 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
     ):
         shown = np.where(table[name] > floor, table[name], np.nan)
         keeps.plot(d, shown, style, color=color, label=label, markersize=4)
-    seen = d[table["bayes"] > floor].max(initial=d[0])
-    keeps.plot([], [], " ", label=f"(below {floor:g} beyond d = {seen:.0f})")
+    last = d[table["bayes"] > floor].max(initial=d[0])
+    keeps.plot([], [], " ", label=f"(below {floor:g} beyond d = {last:.0f})")
     keeps.set(title="L = d^0.2, λ = d^−0.35", xlabel="d", ylabel="excess risk")
     for name, label, color in (
         ("all", "all conditions hold", BLUE),

@@ -48,7 +48,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     points = landscape.fixed_points()
     # Theory lists the fixed points and their kinds. Searches from random starts test
     # whether the list is complete, and differences of the field test the kinds.
-    found = _search(landscape, rng.uniform(-1, 1, (params.n_searches, 2)))
+    minima = _search(landscape, rng.uniform(-1, 1, (params.n_searches, 2)))
     starts = rng.uniform(-1, 1, (params.n_flows, 2))
     flows = landscape.flow(starts, duration=params.duration, n_records=2)
     measured = [_measured_kind(landscape, point.kappa, point.nu) for point in points]
@@ -61,7 +61,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
         "fixed_nu": np.array([point.nu for point in points]),
         "fixed_kind": np.array([float(KINDS.index(point.kind)) for point in points]),
         "measured_kind": np.array([float(KINDS.index(kind)) for kind in measured]),
-        "found": found,
+        "found": minima,
         "flow_kappa": flows.final("kappa"),
         "flow_nu": flows.final("nu"),
     }

@@ -51,14 +51,14 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     seeds = [drawn_seed(rng) % 2**32 for _ in range(params.n_seeds)]
     jobs = [(params, n_heads, seed) for n_heads in params.heads for seed in seeds]
     is_long = params.n_steps * len(jobs) >= _WORTH_PROCESSES
-    found = run_jobs(
+    measured = run_jobs(
         "marion2025.transformers",
         _in_one_thread,
         jobs,
         n_workers=n_threads() if is_long else 1,
         done=lambda: advance(float(params.n_steps)),
     )
-    table = np.array(found).reshape(len(params.heads), params.n_seeds, len(MEASURES))
+    table = np.array(measured).reshape(len(params.heads), params.n_seeds, len(MEASURES))
     return {name: table[..., index] for index, name in enumerate(MEASURES)}
 
 

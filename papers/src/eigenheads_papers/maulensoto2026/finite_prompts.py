@@ -55,7 +55,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     covariance = random_covariance(params.d, rng)
     values, vectors = np.linalg.eigh(covariance)
     factor = np.linalg.cholesky(covariance)
-    found = np.empty((len(params.overlaps), len(params.lengths), params.n_batches))
+    distances = np.empty((len(params.overlaps), len(params.lengths), params.n_batches))
     theory = np.empty((len(params.overlaps), 2))
     for row, overlap in enumerate(params.overlaps):
         # Along the leading eigenvector, with the length for which λ μ·Σμ is `overlap`.
@@ -71,14 +71,14 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
                 n = max(params.n_tokens // n_tokens, 10)
                 draws = rng.standard_normal((n, n_tokens, params.d))
                 tokens = draws @ factor.T
-                found[row, column, batch] = _distance(
+                distances[row, column, batch] = _distance(
                     tokens, mu, covariance, params.inverse_temperature
                 )
                 advance(1.0)
     return {
         "lengths": np.array(params.lengths, dtype=np.float64),
         "overlaps": np.array(params.overlaps),
-        "distance": found,
+        "distance": distances,
         "theory": theory,
     }
 

@@ -152,12 +152,12 @@ def quantiles_over_covariances(
     # numbers the ones before it used.
     seeds = rng.integers(2**32, size=params.n_covariances)
     for seed in seeds:
-        own = np.random.default_rng(seed)
+        generator = np.random.default_rng(seed)
         landscape = softmax_landscape(
-            random_covariance(params.d, own),
+            random_covariance(params.d, generator),
             inverse_temperature=params.population_inverse_temperature,
         )
-        start = own.standard_normal(params.d)
+        start = generator.standard_normal(params.d)
         paths = descend(
             landscape,
             start / np.linalg.norm(start),

@@ -110,12 +110,12 @@ def _train(
     norm = float(np.linalg.norm(mean))
     # The number of averaged updates follows from that rule: the half is rounded up to
     # the next start of a block.
-    kept = params.n_steps - -(-late // _BLOCK) * _BLOCK
+    before = params.n_steps - -(-late // _BLOCK) * _BLOCK
     # The loss of a head that predicts zero is the trace of the covariance, so the
     # difference is what the head explains. The top eigenvalue is 1, so it is in units
     # of σ₁.
-    gain = float(np.trace(covariance) - total / kept)
-    return float(abs(mean @ top)) / norm, norm / kept, gain
+    gain = float(np.trace(covariance) - total / before)
+    return float(abs(mean @ top)) / norm, norm / before, gain
 
 
 def check(run: Run[Params]) -> list[Claim]:

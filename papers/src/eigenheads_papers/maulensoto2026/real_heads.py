@@ -69,24 +69,24 @@ def _measure(params: Params, entropy: int) -> Table:
     )
     batch, encoder = _models.passages(text), _models.minilm()[0]
     # One more twin than asked for stands in for a model, the others are its null.
-    first, *others = _models.twins(encoder, params.n_untrained + 1, seed)
+    first, *copies = _models.twins(encoder, params.n_untrained + 1, seed)
     table: dict[str, FloatArray] = {}
     for name, model in (("minilm", encoder), ("twin", first)):
-        table |= _probe(name, model, others, batch, params.layers, params, seed)
+        table |= _probe(name, model, copies, batch, params.layers, params, seed)
     vit = ViT(n_steps=params.vit_steps)
     # A step of training counts as a fraction of a head in the progress.
     with weighing(_STEP):
         body, _ = _models.trained_vit(vit, entropy)
     images = _models.held_out(params.n_images)[0]
     layers = tuple(range(vit.n_layers))
-    others = _models.twins(body, params.n_untrained, seed)
-    return table | _probe("vit", body, others, images, layers, params, seed)
+    copies = _models.twins(body, params.n_untrained, seed)
+    return table | _probe("vit", body, copies, images, layers, params, seed)
 
 
 def _probe(
     name: str,
     model: Any,
-    others: list[Any],
+    copies: list[Any],
     batch: Any,
     layers: tuple[int, ...],
     params: Params,
@@ -95,7 +95,7 @@ def _probe(
     table = _models.probe_columns(
         name,
         _models.capture(model, batch, layers),
-        [_models.capture(copy, batch, layers) for copy in others],
+        [_models.capture(copy, batch, layers) for copy in copies],
         statistics=STATISTICS,
         seed=seed,
         unit=MINILM_HEADS if name != "vit" else ViT().n_heads,

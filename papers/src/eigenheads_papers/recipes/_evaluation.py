@@ -106,16 +106,16 @@ class AttackPlan:
         That of Carlini and Wagner looks for the smallest change, so it has no budget.
         The budget of the sparse one is a sum of absolute changes, in whole ranges.
         """
-        found: dict[str, Callable[..., Tensor]] = {}
+        attacks: dict[str, Callable[..., Tensor]] = {}
         if "carlini-wagner" in self.names and unit == self.units[0]:
-            found["carlini-wagner"] = carlini_wagner
+            attacks["carlini-wagner"] = carlini_wagner
         if "sparse-l1" in self.names:
             scale = 1.0 if unit == "pixel" else float(std.mean())
             for budget in self.budgets:
-                found[f"sparse-l1, budget {budget:g} in sum ({unit})"] = partial(
+                attacks[f"sparse-l1, budget {budget:g} in sum ({unit})"] = partial(
                     sparse_l1_descent, budget=scale * budget
                 )
-        return found
+        return attacks
 
 
 def evaluate_checkpoints(
@@ -211,7 +211,7 @@ def evaluate_checkpoints(
         "outliers": None if outliers is None else _folder(outliers),
     }
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
-    found = _Collected(progress if accelerator.is_main_process else None)
+    collected = _Collected(progress if accelerator.is_main_process else None)
     for path in paths:
         model, state = load_checkpoint(path)
         scorer = Scorer(
@@ -223,15 +223,15 @@ def evaluate_checkpoints(
         )
         described = describe_model(str(path), state)
         if described.task == "wikitext":
-            found.add(described, scorer.text(_folder(data), word_shares, seed))
+            collected.add(described, scorer.text(_folder(data), word_shares, seed))
             continue
-        found.add(described, scorer.images(**folders, attacks=plan))
+        collected.add(described, scorer.images(**folders, attacks=plan))
         if screened:
             behind = scorer.screened(_folder(data), n_calibration, seed)
             variant = f"{described.variant} + screen"
             described = replace(described, variant=variant, screened=True)
-            found.add(described, behind.images(**folders, attacks=plan))
-    return Evaluation(tuple(found.rows), tuple(found.models))
+            collected.add(described, behind.images(**folders, attacks=plan))
+    return Evaluation(tuple(collected.rows), tuple(collected.models))
 
 
 class _Collected:
@@ -265,7 +265,7 @@ class _Collected:
 
 def _check_numbers(name: str, values: object, *, maximum: float) -> list[float]:
     items = check_items(name, values, "a sequence of numbers")
-    return [check_number(name, one, minimum=0.0, maximum=maximum) for one in items]
+    return [check_number(name, item, minimum=0.0, maximum=maximum) for item in items]
 
 
 def _check_folders(paths: object, natural: object) -> list[Any]:

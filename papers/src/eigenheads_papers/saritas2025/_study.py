@@ -157,11 +157,11 @@ def _probe(
     )
     # Each layer draws its random values from a generator of its own.
     gaps = [
-        absolute_gamma_gaps(one, np.random.default_rng(seed + index))
-        for index, one in enumerate(captured)
+        absolute_gamma_gaps(head, np.random.default_rng(seed + index))
+        for index, head in enumerate(captured)
     ]
-    own, random = zip(*gaps, strict=True)
-    table[f"{name}_gamma_gap"] = np.stack(own)
+    trained, random = zip(*gaps, strict=True)
+    table[f"{name}_gamma_gap"] = np.stack(trained)
     table[f"{name}_gamma_gap_random"] = np.stack(random)
     table[f"{name}_layers"] = np.array([float(layer) for layer in captured.layers])
     table[f"{name}_n_tokens"] = np.array([float(n_tokens)])

@@ -50,8 +50,8 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     seeds = [drawn_seed(rng) for _ in range(params.n_seeds)]
     jobs = [(params, name, seed) for name in NAMES for seed in seeds]
     steps = params.n_steps * len(jobs)
-    made = np.array(train_all(_train_one, jobs, units=1.0, steps=steps))
-    table = made.reshape(len(NAMES), params.n_seeds, len(_MEASURES))
+    measured = np.array(train_all(_train_one, jobs, units=1.0, steps=steps))
+    table = measured.reshape(len(NAMES), params.n_seeds, len(_MEASURES))
     return {name: table[..., index] for index, name in enumerate(_MEASURES)}
 
 
@@ -78,10 +78,10 @@ def _train_one(params: Params, name: str, seed: int) -> FloatArray:
         seed=seed % 2**32,
     )
     with torch.no_grad():
-        found = model(x_test).argmax(1).numpy()
+        answers = model(x_test).argmax(1).numpy()
         heads = list(_heads(model, x_test[: params.n_images]))
     gaps = [_differences(keys, values, mixed, rng) for keys, values, mixed in heads]
-    accuracy = float(np.mean(found == split.test_classes))
+    accuracy = float(np.mean(answers == split.test_classes))
     return np.array([accuracy, *np.mean(gaps, axis=0)])
 
 
@@ -89,8 +89,8 @@ def _heads(model: Any, images: Any) -> Any:
     """Yield keys, values and the values that attention mixes, layer by layer."""
     tokens = model.embed(images) + model.position
     for block in model.blocks:
-        attention, seen = block.attn, block.norm1(tokens)
-        _, keys, values = attention._heads(seen)
+        attention, inputs = block.attn, block.norm1(tokens)
+        _, keys, values = attention._heads(inputs)
         mixed = values
         if hasattr(attention, "scaling"):
             scaling, n = attention.scaling, keys.shape[-2]

@@ -118,17 +118,19 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
         (params, kind, seed, digits, CONDITIONS) for seed in seeds for kind in KINDS
     ]
     steps = params.n_steps * len(jobs)
-    made = np.array(train_all(measure_screens, jobs, units=1.0, steps=steps))
-    made = made.reshape(params.n_seeds, len(KINDS), -1).swapaxes(0, 1)
+    measured = np.array(train_all(measure_screens, jobs, units=1.0, steps=steps))
+    measured = measured.reshape(params.n_seeds, len(KINDS), -1).swapaxes(0, 1)
     n = len(remedies(params))
-    found = made[..., :-1].reshape(len(KINDS), params.n_seeds, len(CONDITIONS), n + 2)
+    accuracies = measured[..., :-1].reshape(
+        len(KINDS), params.n_seeds, len(CONDITIONS), n + 2
+    )
     return {
         # Kinds by seeds by conditions by remedies, in percent.
-        "accuracy": found[..., :n],
+        "accuracy": accuracies[..., :n],
         # Share of all tokens that are flagged, and of the corrupted ones.
-        "flagged": found[..., n],
-        "found": found[..., n + 1],
-        "linear": made[..., -1],
+        "flagged": accuracies[..., n],
+        "found": accuracies[..., n + 1],
+        "linear": measured[..., -1],
     }
 
 
@@ -353,15 +355,21 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
     factor = stats.t.ppf(0.975, max(n - 1, 1)) / np.sqrt(n)
     for panel, kind, rows in zip(panels, KINDS, table, strict=True):
         gains = rows - rows[..., :1]
-        own = gains[..., names.index(f"screen {run.params.main_calibration}")]
-        half = factor * own.std(axis=0, ddof=1) if n > 1 else 0 * own[0]
+        screened = gains[..., names.index(f"screen {run.params.main_calibration}")]
+        half = factor * screened.std(axis=0, ddof=1) if n > 1 else 0 * screened[0]
         for name, label, marker, color in marks:
             mean = gains[..., names.index(name)].mean(axis=0)
             panel.plot(
                 mean, at, marker, color=color, label=label, fillstyle="none", ms=5
             )
         panel.errorbar(
-            own.mean(axis=0), at, xerr=half, fmt="o", color=BLUE, ms=4, label="screen"
+            screened.mean(axis=0),
+            at,
+            xerr=half,
+            fmt="o",
+            color=BLUE,
+            ms=4,
+            label="screen",
         )
         panel.axvline(0.0, color=INK, linewidth=0.8)
         mean = rows[..., 0].mean(axis=0)

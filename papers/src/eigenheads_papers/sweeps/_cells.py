@@ -114,8 +114,8 @@ class CellStore:
         # Two processes may store the same cell. Equal values are the proof that cells
         # do not depend on the process, so a difference must not pass.
         for address, outcome in cells:
-            known = self._cells.setdefault(address, outcome)
-            if known is not outcome and not _agree(known, outcome):
+            stored = self._cells.setdefault(address, outcome)
+            if stored is not outcome and not _agree(stored, outcome):
                 digest, seed = address
                 raise StoreError(
                     f"store: `{path}` must agree with the other files of its folder; "
@@ -124,10 +124,10 @@ class CellStore:
                 )
 
 
-def _agree(one: CellResult, other: CellResult) -> bool:
-    if one.message != other.message or set(one.values) != set(other.values):
+def _agree(first: CellResult, second: CellResult) -> bool:
+    if first.message != second.message or set(first.values) != set(second.values):
         return False
-    pairs = [(value, other.values[name]) for name, value in one.values.items()]
+    pairs = [(value, second.values[name]) for name, value in first.values.items()]
     return all(a == b or (a != a and b != b) for a, b in pairs)
 
 
@@ -256,10 +256,10 @@ def keeping_jobs(folder: Path, *, afresh: bool = False) -> Iterator[KeptJobs]:
     jobs = folder / "jobs"
     if afresh:
         shutil.rmtree(jobs, ignore_errors=True)
-    kept = KeptJobs(jobs)
-    token = _KEPT.set(kept)
+    store = KeptJobs(jobs)
+    token = _KEPT.set(store)
     try:
-        yield kept
+        yield store
     finally:
         _KEPT.reset(token)
 
@@ -287,18 +287,18 @@ def run_jobs(
     done
         Called once per job.
     """
-    kept = _KEPT.get()
+    store = _KEPT.get()
     # joblib.hash reads arrays by content, so that equal data give equal addresses in
     # every process.
-    addresses = [joblib.hash((name, job)) for job in jobs] if kept else []
-    found = {
+    addresses = [joblib.hash((name, job)) for job in jobs] if store else []
+    results = {
         number: values
         for number, address in enumerate(addresses)
-        if kept and (values := kept.find(address)) is not None
+        if store and (values := store.find(address)) is not None
     }
-    for _ in found:
+    for _ in results:
         done()
-    missing = [number for number in range(len(jobs)) if number not in found]
+    missing = [number for number in range(len(jobs)) if number not in results]
     # Jobs run side by side, so the time since the last one is the share of this one.
     last = time.perf_counter()
     with closing(
@@ -309,13 +309,13 @@ def run_jobs(
         )
     ) as finished:
         for position, values in finished:
-            found[missing[position]] = values
-            if kept:
+            results[missing[position]] = values
+            if store:
                 now = time.perf_counter()
-                kept.add(addresses[missing[position]], values, now - last)
+                store.add(addresses[missing[position]], values, now - last)
                 last = now
             done()
-    return [found[number] for number in range(len(jobs))]
+    return [results[number] for number in range(len(jobs))]
 
 
 def _call(job: tuple[Callable[..., FloatArray], tuple[Any, ...]]) -> FloatArray:

@@ -125,7 +125,7 @@ class SweepResult:
         ]
         header = [*self.axes, *self.names]
         title = f"{self.key}, preset {self.preset}: means of {len(self.seeds)} seeds"
-        notes = [f"Refused: {one}" for one in self.refused[:3]]
+        notes = [f"Refused: {message}" for message in self.refused[:3]]
         return html_table(
             title, header, rows, notes=[*notes, str(self.folder)], n_texts=0
         )
@@ -273,9 +273,9 @@ def make_map(
     """
     # Axes with one value are constants of the map, not axes.
     long = [name for name, values in plan.axes.items() if len(values) > 1]
-    shown, others = long[:2], long[2:]
+    shown, panelled = long[:2], long[2:]
     names = [name for name in cells.shows if _is_there(over_seeds, name)]
-    choices = list(itertools.product(*(plan.axes[name] for name in others)))
+    choices = list(itertools.product(*(plan.axes[name] for name in panelled)))
     if not shown or not 0 < len(names) * len(choices) <= _MAX_PANELS:
         return None
     axes = [SweepAxis.of(name, plan.axes[name]) for name in shown]
@@ -286,7 +286,7 @@ def make_map(
             over_seeds(name),
             name,
             shown,
-            dict(zip(others, at, strict=True)),
+            dict(zip(panelled, at, strict=True)),
         )
         for name in names
         for at in choices
@@ -410,12 +410,12 @@ def _norms(panels: Sequence[SweepPanel]) -> dict[str, dict[str, Any]]:
     norms = {}
     for quantity in dict.fromkeys(panel.quantity for panel in panels):
         means = [panel.mean.ravel() for panel in panels if panel.quantity == quantity]
-        known = np.concatenate(means)
-        known = known[np.isfinite(known)]
-        ends = (known.min(), known.max()) if known.size else (0.0, 1.0)
+        finite = np.concatenate(means)
+        finite = finite[np.isfinite(finite)]
+        ends = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
         if ends[0] >= 0 and ends[1] <= 1 and ends[1] - ends[0] > _SPREAD:
             ends = (0.0, 1.0)
-        norms[quantity] = {"is_log": _is_dwarfed(known), "ends": ends}
+        norms[quantity] = {"is_log": _is_dwarfed(finite), "ends": ends}
     return norms
 
 
@@ -457,21 +457,23 @@ def _draw_map(
 
 def _is_dwarfed(mean: FloatArray) -> bool:
     """Return whether a few large numbers would give all others the same colour."""
-    known = mean[np.isfinite(mean)]
-    if not known.size or known.min() <= 0:
+    finite = mean[np.isfinite(mean)]
+    if not finite.size or finite.min() <= 0:
         return False
-    largest = known.max()
-    return bool(largest > _DWARFED * np.median(known) and largest > _WIDE * known.min())
+    largest = finite.max()
+    return bool(
+        largest > _DWARFED * np.median(finite) and largest > _WIDE * finite.min()
+    )
 
 
 def _draw_contour(
     place: "Axes", at: list[FloatArray], line: FloatArray, label: str
 ) -> None:
-    known = line[np.isfinite(line)]
-    crosses = known.size > 0 and known.min() < 0 < known.max()
+    finite = line[np.isfinite(line)]
+    crosses = finite.size > 0 and finite.min() < 0 < finite.max()
     if not crosses:
         # No zero inside the map: the legend tells on which side all of it lies.
-        where = "all above" if known.size and known.min() >= 0 else "all below"
+        where = "all above" if finite.size and finite.min() >= 0 else "all below"
         place.plot([], [], color=ORANGE, label=f"{label}: {where}")
         return
     # A white line below the orange one keeps it visible on every colour.

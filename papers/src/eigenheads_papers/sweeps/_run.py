@@ -189,13 +189,13 @@ def tell_plan(
     plan = make_plan(experiment.key, preset, base, grid, seeds, version="")
     each = " × ".join(f"{len(values)} {name}" for name, values in plan.axes.items())
     n_seeds, n_cells = len(plan.seeds), plan.n_cells
-    told = f"{experiment.key} at preset {preset}: {each or 'one point'}, "
-    told += f"{n_seeds} seed{'s' * (n_seeds != 1)}{' each' if plan.axes else ''}, "
-    told += f"{n_cells} cell{'s' * (n_cells != 1)}."
+    sentence = f"{experiment.key} at preset {preset}: {each or 'one point'}, "
+    sentence += f"{n_seeds} seed{'s' * (n_seeds != 1)}{' each' if plan.axes else ''}, "
+    sentence += f"{n_cells} cell{'s' * (n_cells != 1)}."
     if plan.axes:
-        return told
+        return sentence
     return (
-        f"{told} Without --grid nothing varies but the seed. Add for example "
+        f"{sentence} Without --grid nothing varies but the seed. Add for example "
         f"--grid {_example(base)}; parameters: {', '.join(sweepable(base))}."
     )
 

@@ -134,16 +134,16 @@ def _accuracies(
     evaluate = partial(evaluate_robustness, model, corruptions=(), batch_size=_BATCH)
     plan = RobustnessPlan(corrupted=corrupted)
     rows = [*evaluate((x, y), attacks={}, plan=plan).select(metric="top-1")]
-    for n, some in attacks.items():
-        rows += evaluate((x[:n], y[:n]), attacks=some).select(metric="top-1")
-    found = {
+    for n, attacks_of_n in attacks.items():
+        rows += evaluate((x[:n], y[:n]), attacks=attacks_of_n).select(metric="top-1")
+    accuracies = {
         row.condition if row.level in (None, 0) else f"{row.condition} {row.level:g}": (
             100 * row.value
         )
         for row in reversed(rows)
     }
-    found[f"replaced {how.replaced:g}"] = found.pop("replaced", math.nan)
-    return [found[name] for name in conditions]
+    accuracies[f"replaced {how.replaced:g}"] = accuracies.pop("replaced", math.nan)
+    return [accuracies[name] for name in conditions]
 
 
 def _corrupted(
@@ -198,11 +198,11 @@ def _measure_layer(
     """
     x = x[:_LOOKED_AT]
     clean = model.first_tokens(x)
-    own = look_inside(attention, clean)[1]
+    self_weight = look_inside(attention, clean)[1]
     keys = attention._heads(clean)[1]  # type: ignore[operator]
     size = float(keys.abs().mean())
     if not isinstance(attention, RPCAttention):
-        return [own, size, 0.0, 0.0, 0.0, 0.0, 0.0]
+        return [self_weight, size, 0.0, 0.0, 0.0, 0.0, 0.0]
     rng = np.random.default_rng(0)
     noisy = model.first_tokens(corrupt(x, "gaussian_noise", 5, rng))
     changed, places = _replaced(how, x)
@@ -215,14 +215,14 @@ def _measure_layer(
         replaced[hit].mean(),
         replaced[~hit].mean(),
     ]
-    return [own, size, *(100 * float(share) for share in shares)]
+    return [self_weight, size, *(100 * float(share) for share in shares)]
 
 
 def _flagged(attention: RPCAttention, tokens: Tensor) -> Tensor:
     """Return the share of key entries that S takes in the last iteration, by token."""
     q, k, v = attention._heads(tokens)
     settings = attention._settings
-    found = attention_pursuit(
+    pursuit = attention_pursuit(
         k,
         v,
         queries=None if attention.symmetric else q,
@@ -233,5 +233,5 @@ def _flagged(attention: RPCAttention, tokens: Tensor) -> Tensor:
         multiplier=settings.multiplier,
         query_steps=settings.query_steps,
     )
-    share: Tensor = (found.sparse != 0).float().mean((1, 3))
+    share: Tensor = (pursuit.sparse != 0).float().mean((1, 3))
     return share

@@ -62,7 +62,7 @@ def carlini_wagner(
     """
     # A tangent never reaches the bounds themselves: stay a little inside.
     inside = (2 * x.detach() - 1).clamp(-1 + 1e-6, 1 - 1e-6)
-    found, nearest = x.detach().clone(), torch.full((len(x),), math.inf).to(x)
+    attacked, nearest = x.detach().clone(), torch.full((len(x),), math.inf).to(x)
     with torch.enable_grad():
         free = torch.atanh(inside).requires_grad_(True)
         optimizer = torch.optim.Adam([free], lr=learning_rate)
@@ -74,13 +74,13 @@ def carlini_wagner(
                 distance = squares.sqrt()
                 fools = (margins > 0) & (distance <= max_distance)
                 closer = fools & (distance < nearest)
-                found[closer], nearest[closer] = at[closer], distance[closer]
+                attacked[closer], nearest[closer] = at[closer], distance[closer]
             objective = squares + weight * (-margins).clamp_min(-confidence)
             optimizer.zero_grad()
             # Only the inputs' gradient: a backward pass would fill the model's, too.
             (free.grad,) = torch.autograd.grad(objective.sum(), free)
             optimizer.step()
-    return found.detach()
+    return attacked.detach()
 
 
 def sparse_l1_descent(

@@ -142,16 +142,16 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     sentences = load_sentences(params.data)
     # A job does not know the number of seeds, so that more can be added later.
     how = FineTuning(
-        **{one.name: getattr(params, one.name) for one in fields(FineTuning)}
+        **{option.name: getattr(params, option.name) for option in fields(FineTuning)}
     )
     jobs = []
     for seed in seeds:
         split = sentences.split(params.n_train, params.n_test, seed)
         jobs += [(how, SWAPS[kind], seed, split) for kind in params.kinds]
     steps = len(jobs) * params.n_train * params.n_epochs / params.batch_size
-    made = np.array(train_all(measure_swapped, jobs, units=1.0, steps=steps))
+    measured = np.array(train_all(measure_swapped, jobs, units=1.0, steps=steps))
     n = len(text_conditions(params))
-    rows = made.reshape(params.n_seeds, len(params.kinds), -1).transpose(1, 2, 0)
+    rows = measured.reshape(params.n_seeds, len(params.kinds), -1).transpose(1, 2, 0)
     return {
         # Kinds by conditions by seeds, in percent.
         "accuracy": rows[:, :n],
@@ -272,12 +272,12 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
         for place, name in enumerate(text_conditions(run.params))
     }
     # Attention without iterations has no S, so its share of zero is not drawn.
-    own = run.table["self_weight"]
-    flagged = np.where(np.isnan(own), np.nan, run.table["flagged"])
+    self_weight = run.table["self_weight"]
+    flagged = np.where(np.isnan(self_weight), np.nan, run.table["flagged"])
     draw_gaps(
         figure,
         gaps,
-        {"flagged": flagged, "self_weight": own},
+        {"flagged": flagged, "self_weight": self_weight},
         kinds,
         label="points of accuracy, less those of the original attention",
         layers="all layers",

@@ -60,8 +60,8 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     )
     jobs = [(params, name, seed, words) for name in FEW for seed in seeds]
     steps = params.n_steps * len(jobs)
-    made = np.array(train_all(_train_one, jobs, units=1.0, steps=steps))
-    table = made.reshape(len(FEW), params.n_seeds, -1).transpose(0, 2, 1)
+    measured = np.array(train_all(_train_one, jobs, units=1.0, steps=steps))
+    table = measured.reshape(len(FEW), params.n_seeds, -1).transpose(0, 2, 1)
     return {
         # Logarithms, since differences of perplexities are ratios.
         "log_perplexity": np.log(table[:, :-2]),
@@ -99,13 +99,13 @@ def _train_one(
     )
     test = torch.tensor(words.test[: params.n_test])
     # The intervals of the claims are over seeds, so no resampling is needed per model.
-    found = evaluate_robustness(
+    table = evaluate_robustness(
         model, test, word=words.swapped_in, shares=params.shares
     )
     with torch.no_grad():
         tokens = model.first_tokens(test)
     inside = _models.look_inside(model.first_attention, tokens)
-    return np.array([*(row.value for row in found.rows), *inside])
+    return np.array([*(row.value for row in table.rows), *inside])
 
 
 def check(run: Run[Params]) -> list[Claim]:

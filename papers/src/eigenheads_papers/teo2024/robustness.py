@@ -196,7 +196,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     # A job knows the settings of its model and not the number of seeds, so that more
     # seeds can be added to finished jobs.
     how = CellSettings(
-        **{one.name: getattr(params, one.name) for one in fields(CellSettings)}
+        **{option.name: getattr(params, option.name) for option in fields(CellSettings)}
     )
     how = replace(how, n_seeds=0)
     cells = [
@@ -212,12 +212,12 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
         for name, place in cells
     ]
     steps = params.n_steps * len(jobs)
-    made = train_all(measure_model, jobs, units=1.0, steps=steps)
+    results = train_all(measure_model, jobs, units=1.0, steps=steps)
     names, columns = models(params), [*every, *LAYER, "linear"]
     rows = np.full((len(names), params.n_seeds, len(columns)), np.nan)
-    for (name, place), values in zip(cells, made, strict=True):
-        found = [*measured[name], *LAYER, "linear"]
-        at = [columns.index(column) for column in found]
+    for (name, place), values in zip(cells, results, strict=True):
+        filled = [*measured[name], *LAYER, "linear"]
+        at = [columns.index(column) for column in filled]
         rows[names.index(name), place, at] = values
     n = len(every)
     return {

@@ -54,8 +54,8 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
         for seed, split in zip(seeds, splits, strict=True)
     ]
     steps = params.n_steps * len(jobs)
-    made = train_all(train_one, jobs, units=1.0, steps=steps)
-    table = np.array(made).reshape(len(NAMES), params.n_seeds, 3, params.n_records)
+    measured = train_all(train_one, jobs, units=1.0, steps=steps)
+    table = np.array(measured).reshape(len(NAMES), params.n_seeds, 3, params.n_records)
     every = params.n_steps // params.n_records
     return {
         "steps": every * np.arange(1.0, params.n_records + 1),

@@ -78,7 +78,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
 
 def _iterations(params: Params, rng: np.random.Generator) -> dict[str, FloatArray]:
     """Return self-weight and share of S: key scales by signs by rules by iterations."""
-    found = [
+    pursuits = [
         [
             [
                 _pursue(params, keys, values, (sign, rule), params.n_shown)
@@ -92,7 +92,9 @@ def _iterations(params: Params, rng: np.random.Generator) -> dict[str, FloatArra
         )
     ]
     return {
-        name: np.array([[[getattr(one, name) for one in b] for b in a] for a in found])
+        name: np.array(
+            [[[getattr(step, name) for step in b] for b in a] for a in pursuits]
+        )
         for name in ("self_weight", "flagged")
     }
 
@@ -146,12 +148,12 @@ def _true_steps(
         multiplier=sign,
     )
     # With the printed sign the iterates grow without bound; stop before they overflow.
-    kept: list[FloatArray] = []
+    steps_kept: list[FloatArray] = []
     for step in steps:
-        kept.append(step.low_rank)
+        steps_kept.append(step.low_rank)
         if not np.abs(step.low_rank).max() < 1e100:
             break
-    return kept + [kept[-1]] * (n_steps - len(kept))
+    return steps_kept + [steps_kept[-1]] * (n_steps - len(steps_kept))
 
 
 def _one_sequence(
@@ -193,8 +195,8 @@ def _method(
         elif method == PURSUIT:
             cleaned = _true_steps(keys, "admm")[-1]
         else:
-            found = _pursue(params, keys, values, method, params.n_iter)
-            return np.asarray(found.output), np.asarray(found.cleaned)
+            pursuit = _pursue(params, keys, values, method, params.n_iter)
+            return np.asarray(pursuit.output), np.asarray(pursuit.cleaned)
         weights = softmax(cleaned @ cleaned.T / keys.shape[-1] ** 0.5, axis=-1)
         return np.asarray(weights @ values), cleaned
 

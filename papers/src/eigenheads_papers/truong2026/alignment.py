@@ -62,14 +62,14 @@ class Params:
 
 def settings(params: Params) -> dict[str, Setting]:
     """Return the rule's setting in each dimension, and the others by their decay."""
-    made = {
+    by_name = {
         str(d): setting(
             d, params.n_informative, params.n_nuisance, params.strength, params.n_runs
         )
         for d in params.dimensions
     }
-    first = made[str(params.dimensions[0])]
-    return made | {
+    first = by_name[str(params.dimensions[0])]
+    return by_name | {
         name: with_power(first, power, params.n_broken)
         for name, power in POWERS.items()
     }
@@ -78,16 +78,16 @@ def settings(params: Params) -> dict[str, Setting]:
 def simulate(params: Params, rng: np.random.Generator) -> Table:
     """Run every setting, with the flow and the mean path from the same starts."""
     table: dict[str, FloatArray] = {}
-    for name, one in settings(params).items():
-        runs = simulate_setting(one, n_records=params.n_records, seed=drawn_seed(rng))
+    for name, rule in settings(params).items():
+        runs = simulate_setting(rule, n_records=params.n_records, seed=drawn_seed(rng))
         table |= {f"{key}_{name}": value for key, value in runs.items()}
         # Other decays are judged by their ends alone and need no path of theory.
         if name in POWERS:
             continue
         # Runs are judged by |q·u|, so theory starts from the same absolute values.
         start = np.abs(runs["alignment"][:, 0])
-        table[f"theory_{name}"] = mean_path(one, start, runs["steps"])
-        table[f"flow_{name}"] = SignalLandscape(one.law).flow(
+        table[f"theory_{name}"] = mean_path(rule, start, runs["steps"])
+        table[f"flow_{name}"] = SignalLandscape(rule.law).flow(
             start, times=runs["time"]
         )["alignment"]
     return table

@@ -148,9 +148,9 @@ def read_once(
 
 def run_point(point: CellParams, rng: np.random.Generator) -> dict[str, float]:
     """Return the alignment of every method, and of a head with a single pass."""
-    found = search(point, point.share, point.strength, rng)
+    overlaps = search(point, point.share, point.strength, rng)
     once = read_once(point, point.share, point.strength, drawn_seed(rng), n_runs=1)
-    return {**dict(zip(METHODS, found, strict=True)), "one_pass": once}
+    return {**dict(zip(METHODS, overlaps, strict=True)), "one_pass": once}
 
 
 def above_pca_threshold(point: CellParams) -> float:
@@ -201,7 +201,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     # Seeds are drawn before the threads start, so that their order does not change the
     # result.
     seeds = [drawn_seed(rng) for _ in grid]
-    found = np.empty((len(grid), params.n_repeats, len(METHODS)))
+    overlaps = np.empty((len(grid), params.n_repeats, len(METHODS)))
     one_pass = np.full(len(grid), np.nan)
 
     def work(index: int) -> None:
@@ -209,7 +209,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
         for repeat, stream in enumerate(
             np.random.default_rng(seeds[index]).spawn(params.n_repeats)
         ):
-            found[index, repeat] = search(params, share, theta, stream)
+            overlaps[index, repeat] = search(params, share, theta, stream)
             advance(1)
         one_pass[index] = read_once(
             params, share, theta, seeds[index], n_runs=max(5, params.n_repeats)
@@ -223,7 +223,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
         "one_pass": one_pass.reshape(shape),
     }
     for index, name in enumerate(METHODS):
-        table[name] = np.median(found[:, :, index], axis=1).reshape(shape)
+        table[name] = np.median(overlaps[:, :, index], axis=1).reshape(shape)
     return {**table, "outcome": _outcomes(table), **_lines(params)}
 
 
@@ -427,9 +427,11 @@ def _edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _work(params: Params) -> float:
     """Return the searches, and the updates of the one-pass heads."""
     n_cells = len(params.shares) * len(params.strengths)
-    seen = sum(round(share * params.n_tokens) >= 1 for share in params.shares)
+    n_shares = sum(round(share * params.n_tokens) >= 1 for share in params.shares)
     updates = max(5, params.n_repeats) * params.n_prompts
-    return float(n_cells * params.n_repeats + seen * len(params.strengths) * updates)
+    return float(
+        n_cells * params.n_repeats + n_shares * len(params.strengths) * updates
+    )
 
 
 _PCA = Boundary(label="PCA's threshold", distance=above_pca_threshold)

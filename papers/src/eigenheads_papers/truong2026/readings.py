@@ -58,13 +58,13 @@ def reading_settings(params: Params) -> dict[str, Setting]:
     The inverse temperature is the one of `_SHARPNESSES` for which theory's rule needs
     the fewest steps, which is known before any run.
     """
-    made = {}
+    by_name = {}
     for reading, counts in (("soft", params.soft), ("hard", params.hard)):
         for signs in ("random", "fixed"):
             for count in counts:
                 law = _law(params, reading, signs, count)
-                made[f"{reading}_{signs}_{count}"] = _by_rule(law, params)
-    return made
+                by_name[f"{reading}_{signs}_{count}"] = _by_rule(law, params)
+    return by_name
 
 
 def _law(params: Params, reading: str, signs: str, n_informative: int) -> SignalTokens:
@@ -91,10 +91,10 @@ def _by_rule(law: SignalTokens, params: Params) -> Setting:
 def simulate(params: Params, rng: np.random.Generator) -> Table:
     """Return the final alignments of every setting, and the steps that it took."""
     table: dict[str, FloatArray] = {}
-    for name, one in reading_settings(params).items():
-        runs = simulate_setting(one, n_records=1, seed=drawn_seed(rng))
+    for name, rule in reading_settings(params).items():
+        runs = simulate_setting(rule, n_records=1, seed=drawn_seed(rng))
         table[name] = runs["alignment"][:, [-1]]
-        table[f"steps_{name}"] = np.array([float(one.steps.n_steps)])
+        table[f"steps_{name}"] = np.array([float(rule.steps.n_steps)])
     return table
 
 
