@@ -50,14 +50,10 @@ class Params:
     d: int = parameter(1000, "dimension of the tokens")
     n_runs: int = parameter(16, "independent runs")
     step: float = parameter(0.5, "step size before its scaling with the dimension")
-    horizon: float = parameter(
-        160.0, "training time: steps times step size, or steps per dimension"
-    )
+    horizon: float = parameter(160.0, "training time: steps × step, or steps / d")
     # The region with misaligned dynamics is slow: the risk is nearly flat there.
     slow_d: int = parameter(100, "dimension of the runs where the risk is nearly flat")
-    slow_step: float = parameter(
-        0.05, "their step size before its scaling with the dimension"
-    )
+    slow_step: float = parameter(0.05, "their step size before scaling by d")
     slow_horizon: float = parameter(4000.0, "their training time")
     n_slow: int = parameter(6, "runs where the risk is nearly flat")
     n_samples: int = parameter(2**17, "samples that estimate a risk")

@@ -44,9 +44,7 @@ class Params:
     n_runs: tuple[int, ...] = parameter((32, 12), "independent runs")
     step: float = parameter(0.05, "step size before its scaling with the dimension")
     # Steps are `horizon` d / step: enough for every run to leave the start.
-    horizon: float = parameter(
-        60.0, "training time: steps times step size, or steps per dimension"
-    )
+    horizon: float = parameter(60.0, "training time: steps × step, or steps / d")
     n_records: int = parameter(20, "recorded points along training")
 
 

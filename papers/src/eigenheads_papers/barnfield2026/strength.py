@@ -24,11 +24,9 @@ class Params:
         (10, 100, 1000, 10_000, 100_000), "numbers of tokens per prompt"
     )
     n_informative: int = parameter(1, "informative tokens per prompt")
-    accepted_error: float = parameter(
-        0.05, "share of errors at which the needed strength is read"
-    )
+    accepted_error: float = parameter(0.05, "share of errors at the needed strength")
     sharpnesses: tuple[float, ...] = parameter(
-        (1.0, 2.0, 4.0, 8.0), "inverse temperatures of which the best one counts"
+        (1.0, 2.0, 4.0, 8.0), "inverse temperatures to choose from"
     )
     n_samples: int = parameter(1000, "samples that estimate a risk")
 

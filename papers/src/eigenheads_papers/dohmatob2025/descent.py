@@ -32,9 +32,7 @@ class Params:
 
     d: int = parameter(100, "dimension of the tokens")
     n_tokens: int = parameter(20, "tokens per sample or prompt")
-    beta: float = parameter(
-        1.0, "inverse temperature over the square root of the dimension"
-    )
+    beta: float = parameter(1.0, "inverse temperature over √d")
     gamma: float = parameter(math.sqrt(0.5), "standard deviation of the deciding token")
     noise: float = parameter(0.1, "standard deviation of the noise of the target")
     step_size: float = parameter(5e-3, "step size")

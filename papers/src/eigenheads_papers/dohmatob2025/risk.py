@@ -30,9 +30,7 @@ class Params:
     dimensions: tuple[int, ...] = parameter((60, 120, 180), "dimensions of the tokens")
     alpha: float = parameter(0.05, "logarithm of the number of tokens, per dimension")
     # Below and above the inverse temperature of condensation √(2α) = 0.316.
-    betas: tuple[float, ...] = parameter(
-        (0.2, 1.0), "inverse temperatures over the square root of the dimension"
-    )
+    betas: tuple[float, ...] = parameter((0.2, 1.0), "inverse temperatures over √d")
     signals: tuple[float, ...] = parameter(
         (0.1, 0.2, 0.28, 0.34, 0.4, 0.5, 0.6, 0.7),
         "sizes of the signal, the c of the paper",

@@ -36,9 +36,7 @@ class Params:
     lengths: tuple[int, ...] = parameter(
         (2, 4, 8, 32, 128), "numbers of tokens per prompt"
     )
-    max_strength: float = parameter(
-        2.0, "strength of the law that chooses a position by its score"
-    )
+    max_strength: float = parameter(2.0, "strength of the law that chooses by score")
     n_samples: int = parameter(40_000, "samples that estimate a risk")
 
 

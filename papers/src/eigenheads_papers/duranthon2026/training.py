@@ -72,9 +72,7 @@ class Params:
     noise: float = parameter(0.1, "standard deviation of the noise of the target")
     step: float = parameter(0.2, "step size before its scaling with the dimension")
     batch_size: int = parameter(16, "samples per gradient step")
-    horizon: float = parameter(
-        400.0, "training time: steps times step size, or steps per dimension"
-    )
+    horizon: float = parameter(400.0, "training time: steps × step, or steps / d")
     n_runs: int = parameter(6, "independent runs")
     n_records: int = parameter(24, "recorded points along training")
     n_samples: int = parameter(2**13, "samples that estimate a risk")

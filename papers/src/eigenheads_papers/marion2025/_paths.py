@@ -41,9 +41,7 @@ class Descent:
     d: int = parameter(400, "dimension of the tokens")
     n_tokens: int = parameter(10, "tokens per sample or prompt")
     gamma: float = parameter(math.sqrt(0.5), "standard deviation of the deciding token")
-    inverse_temperature: float = parameter(
-        0.1, "inverse temperature of the head, the λ of the papers"
-    )
+    inverse_temperature: float = parameter(0.1, "inverse temperature λ of the head")
     decay: float = parameter(0.0, "decay rate of the inverse temperature")
     step_size: float = parameter(4e-3, "step size")
     n_steps: int = parameter(20_000, "training steps")

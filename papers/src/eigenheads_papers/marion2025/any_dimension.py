@@ -39,13 +39,9 @@ class Params:
     )
     n_tokens: int = parameter(10, "tokens per sample or prompt")
     gamma: float = parameter(math.sqrt(0.5), "standard deviation of the deciding token")
-    sharpness: float = parameter(
-        2.0, "inverse temperature before its scaling with the dimension"
-    )
+    sharpness: float = parameter(2.0, "inverse temperature before scaling by d")
     step: float = parameter(0.3, "step size before its scaling with the dimension")
-    start: float = parameter(
-        0.3, "size of the weights, or of the overlaps, at the start"
-    )
+    start: float = parameter(0.3, "size of weights or overlaps at the start")
     batch_size: int = parameter(5, "samples per gradient step")
     max_steps: int = parameter(200_000, "largest number of steps")
     max_time: float = parameter(6.0, "end of the time axis")

@@ -33,18 +33,14 @@ class Params:
 
     first_power: int = parameter(2, "smallest dimension, as a power of two")
     last_power: int = parameter(24, "largest dimension, as a power of two")
-    tokens_exponent: float = parameter(
-        0.2, "exponent of the number of tokens in the dimension"
-    )
+    tokens_exponent: float = parameter(0.2, "power of d in the number of tokens")
     sharpness_exponent: float = parameter(
-        -0.35, "exponent of the inverse temperature in the dimension"
+        -0.35, "power of d in the inverse temperature"
     )
     gamma: float = parameter(math.sqrt(0.5), "standard deviation of the deciding token")
     n_samples: int = parameter(20_000, "samples that estimate a risk")
     check_d: int = parameter(8, "dimension of the check against samples")
-    check_n_tokens: int = parameter(
-        10, "tokens per sample in the check against samples"
-    )
+    check_n_tokens: int = parameter(10, "tokens in the check against samples")
 
 
 def paths(params: Params) -> dict[str, tuple[Any, Any, Any]]:

@@ -46,9 +46,7 @@ _SHARE = 0.957
 class Scheduled(Descent):
     """The paper's setting, and how many more starts to follow until they decide."""
 
-    inverse_temperature: float = parameter(
-        1.0, "inverse temperature of the head, the λ of the papers"
-    )
+    inverse_temperature: float = parameter(1.0, "inverse temperature λ of the head")
     decay: float = parameter(1e-4, "decay rate of the inverse temperature")
     n_steps: int = parameter(120_000, "training steps")
     record_every: int = parameter(300, "steps between records")

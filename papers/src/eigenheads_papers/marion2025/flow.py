@@ -27,9 +27,7 @@ class Params:
     d: int = parameter(400, "dimension of the tokens")
     n_tokens: int = parameter(10, "tokens per sample or prompt")
     gamma: float = parameter(math.sqrt(0.5), "standard deviation of the deciding token")
-    inverse_temperature: float = parameter(
-        0.1, "inverse temperature of the head, the λ of the papers"
-    )
+    inverse_temperature: float = parameter(0.1, "inverse temperature λ of the head")
     n_grid: int = parameter(41, "points per axis of the map")
     n_searches: int = parameter(100, "starts of the search for fixed points")
     n_flows: int = parameter(40, "gradient flows to draw")

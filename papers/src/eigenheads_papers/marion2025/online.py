@@ -54,9 +54,7 @@ class Online(Descent):
     """Online stochastic gradient descent with fresh prompts; the paper's figure 4."""
 
     d: int = parameter(80, "dimension of the tokens")
-    inverse_temperature: float = parameter(
-        2.0, "inverse temperature of the head, the λ of the papers"
-    )
+    inverse_temperature: float = parameter(2.0, "inverse temperature λ of the head")
     decay: float = parameter(1e-4, "decay rate of the inverse temperature")
     step_size: float = parameter(1e-3, "step size")
     n_steps: int = parameter(200_000, "training steps")

@@ -42,9 +42,7 @@ class Dimensions:
     dimensions: tuple[int, ...] = parameter(
         tuple(range(3, 99, 5)), "dimensions of the tokens"
     )
-    sharpness: float = parameter(
-        0.1, "inverse temperature before its scaling with the dimension"
-    )
+    sharpness: float = parameter(0.1, "inverse temperature before scaling by d")
     step: float = parameter(0.5, "step size before its scaling with the dimension")
     n_steps: int = parameter(5000, "training steps")
     n_runs: int = parameter(10, "independent runs")
@@ -151,9 +149,7 @@ class ContextDimensions:
     )
     spike: float = parameter(2.0, "size of the spike of the covariance")
     scale: float = parameter(1.0, "scale of the Wishart covariances")
-    sharpness: float = parameter(
-        0.1, "inverse temperature before its scaling with the dimension"
-    )
+    sharpness: float = parameter(0.1, "inverse temperature before scaling by d")
     step: float = parameter(0.5, "step size before its scaling with the dimension")
     n_steps: int = parameter(2000, "training steps")
     n_runs: int = parameter(10, "independent runs")

@@ -36,9 +36,7 @@ class Params:
     """
 
     d: int = parameter(5, "dimension of the tokens")
-    inverse_temperature: float = parameter(
-        0.1, "inverse temperature of the head, the λ of the papers"
-    )
+    inverse_temperature: float = parameter(0.1, "inverse temperature λ of the head")
     overlaps: tuple[float, ...] = parameter(
         (0.1, 0.25, 0.5, 1.0), "overlaps of head and principal direction"
     )

@@ -37,17 +37,13 @@ class Curves:
 
     d: int = parameter(5, "dimension of the tokens")
     n_tokens: int = parameter(100, "tokens per sample or prompt")
-    inverse_temperature: float = parameter(
-        0.1, "inverse temperature of the head, the λ of the papers"
-    )
+    inverse_temperature: float = parameter(0.1, "inverse temperature λ of the head")
     step_size: float = parameter(1e-4, "step size")
-    start: float = parameter(
-        0.1, "size of the weights, or of the overlaps, at the start"
-    )
+    start: float = parameter(0.1, "size of weights or overlaps at the start")
     population_inverse_temperature: float = parameter(
-        0.01, "inverse temperature of the population descent"
+        0.01, "inverse temperature of the descent"
     )
-    population_step_size: float = parameter(1e-3, "step size of the population descent")
+    population_step_size: float = parameter(1e-3, "step size of the descent")
     n_steps: int = parameter(3000, "training steps")
     record_every: int = parameter(30, "steps between records")
     batch_size: int = parameter(256, "samples per gradient step")
@@ -62,13 +58,9 @@ class Linear:
 
     d: int = parameter(5, "dimension of the tokens")
     n_tokens: int = parameter(6, "tokens per sample or prompt")
-    inverse_temperature: float = parameter(
-        0.01, "inverse temperature of the head, the λ of the papers"
-    )
+    inverse_temperature: float = parameter(0.01, "inverse temperature λ of the head")
     step_size: float = parameter(1e-4, "step size")
-    start: float = parameter(
-        0.01, "size of the weights, or of the overlaps, at the start"
-    )
+    start: float = parameter(0.01, "size of weights or overlaps at the start")
     n_steps: int = parameter(5000, "training steps")
     record_every: int = parameter(50, "steps between records")
     batch_size: int = parameter(256, "samples per gradient step")

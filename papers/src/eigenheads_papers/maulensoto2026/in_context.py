@@ -37,14 +37,10 @@ class InContext:
 
     d: int = parameter(5, "dimension of the tokens")
     n_tokens: int = parameter(100, "tokens per sample or prompt")
-    degrees_of_freedom: int = parameter(
-        10, "degrees of freedom of the Wishart covariances"
-    )
+    degrees_of_freedom: int = parameter(10, "degrees of freedom of the covariances")
     spike: float = parameter(2.0, "size of the spike of the covariance")
     scale: float = parameter(1.0, "scale of the Wishart covariances")
-    inverse_temperature: float = parameter(
-        1e-3, "inverse temperature of the head, the λ of the papers"
-    )
+    inverse_temperature: float = parameter(1e-3, "inverse temperature λ of the head")
     step_size: float = parameter(5e-3, "step size")
     n_steps: int = parameter(1000, "training steps")
     record_every: int = parameter(10, "steps between records")

@@ -33,13 +33,9 @@ class Lengths:
     head: str = parameter("softmax", "softmax or linear")
     lengths: tuple[int, ...] = parameter(PAPER_LENGTHS, "numbers of tokens per prompt")
     d: int = parameter(5, "dimension of the tokens")
-    inverse_temperature: float = parameter(
-        0.1, "inverse temperature of the head, the λ of the papers"
-    )
+    inverse_temperature: float = parameter(0.1, "inverse temperature λ of the head")
     step_size: float = parameter(1e-4, "step size")
-    start: float = parameter(
-        0.1, "size of the weights, or of the overlaps, at the start"
-    )
+    start: float = parameter(0.1, "size of weights or overlaps at the start")
     n_steps: int = parameter(5000, "training steps")
     batch_size: int = parameter(256, "samples per gradient step")
     n_runs: int = parameter(10, "independent runs")

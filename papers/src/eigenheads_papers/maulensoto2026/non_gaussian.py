@@ -38,9 +38,7 @@ class Params:
     step_size: float = parameter(0.05, "step size")
     n_steps: int = parameter(3000, "training steps")
     batch_size: int = parameter(64, "samples per gradient step")
-    start: float = parameter(
-        0.7, "size of the weights, or of the overlaps, at the start"
-    )
+    start: float = parameter(0.7, "size of weights or overlaps at the start")
     digits: bool = parameter(True, "whether to include images of digits")
     mnist: bool = parameter(False, "whether to include MNIST")
 

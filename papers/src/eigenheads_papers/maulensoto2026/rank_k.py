@@ -38,9 +38,7 @@ class Params:
     record_every: int = parameter(40, "steps between records")
     batch_size: int = parameter(64, "samples per gradient step")
     n_runs: int = parameter(4, "independent runs")
-    start: float = parameter(
-        0.3, "size of the weights, or of the overlaps, at the start"
-    )
+    start: float = parameter(0.3, "size of weights or overlaps at the start")
 
 
 def covariance(params: Params) -> FloatArray:

@@ -77,28 +77,18 @@ class Params(SmallModel):
     n_test: int = parameter(2000, "test samples")
     n_attacked: int = parameter(500, "images to attack")
     n_attack_steps: int = parameter(10, "gradient steps of an attack")
-    attack_budget: float = parameter(
-        16.0, "size of the attack, in 1/255 of the pixel range"
-    )
+    attack_budget: float = parameter(16.0, "size of attacks in 1/255 of the range")
     severity: int = parameter(3, "severity of the corruptions, 1 to 5")
     n_patches: int = parameter(4, "patches per image that an attack may change")
     occluded: float = parameter(0.128, "share of the area that a grey square covers")
-    penalty: float = parameter(
-        2.0, "price of distances above the threshold, for an aimed attack"
-    )
+    penalty: float = parameter(2.0, "price of distances above the threshold")
     dropped: float = parameter(0.6, "largest share of tokens to drop in training")
     calibration: tuple[int, ...] = parameter(
-        (300, 1000, 5000), "numbers of images that fit a screen"
+        (300, 1000, 5000), "images that fit a screen"
     )
-    main_calibration: int = parameter(
-        1000, "images that fit the screen of the main comparison"
-    )
-    least_accuracy: float = parameter(
-        97.0, "accuracy in percent that counts as well trained"
-    )
-    margin: float = parameter(
-        1.0, "difference that counts as none, fixed before the run"
-    )
+    main_calibration: int = parameter(1000, "images for the main screen")
+    least_accuracy: float = parameter(97.0, "accuracy of a trained model, percent")
+    margin: float = parameter(1.0, "difference that counts as none")
 
 
 def remedies(params: Params) -> list[str]:

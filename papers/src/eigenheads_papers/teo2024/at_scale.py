@@ -59,33 +59,14 @@ _CLEAN_GAIN, _SCALED_GAIN, _SOFTMAX, _PERPLEXITY_GAIN = 1.0, 0.84, 72.18, 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Params:
-    """Contents of an evaluation; empty without one.
-
-    Attributes
-    ----------
-    evaluation
-        Digest of the file, so that another file is another request.
-    variants, roles
-        Names of the variants, and what each is in the paper's comparisons.
-    measures
-        ``table; condition; metric`` of each number.
-    own_setting
-        Whether sizes and classes are the paper's. Otherwise nothing counts as a claim
-        of the paper.
-    margin
-        Points of accuracy within which a control makes no difference.
-    """
+    """Contents of an evaluation; empty without one."""
 
     evaluation: str = parameter("", "file with the evaluation of trained models")
     variants: tuple[str, ...] = parameter((), "kinds of attention to compare")
     roles: tuple[str, ...] = parameter((), "role of each model in the comparisons")
     measures: tuple[str, ...] = parameter((), "measures to judge")
-    own_setting: bool = parameter(
-        False, "whether the models were trained in the paper's setting"
-    )
-    margin: float = parameter(
-        0.5, "difference that counts as none, fixed before the run"
-    )
+    own_setting: bool = parameter(False, "whether the paper's setting was used")
+    margin: float = parameter(0.5, "difference that counts as none")
 
 
 # --- Reading -------------------------------------------------------------------------

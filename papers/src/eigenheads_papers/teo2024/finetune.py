@@ -62,69 +62,31 @@ _DECIDED: Final[dict[tuple[str, ...], Verdict]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuning:
-    """Settings of one fine-tuned model.
-
-    Attributes
-    ----------
-    n_epochs, batch_size, learning_rate
-        Training by AdamW, with a warm-up and a linear decay; embeddings are frozen.
-    head_rate
-        Learning rate of the classifier on the mean of the tokens.
-    n_tokens
-        Longer sentences are cut.
-    shares
-        Shares of words that are replaced.
-    typos
-        Share of words with a typing mistake.
-    rounded
-        Whether factors of the encoder's linear layers are rounded to bfloat16, in
-        training and in the test. Sums, weights and all else are in float32.
-    """
+    """Settings of one fine-tuned model."""
 
     n_epochs: int = parameter(2, "passes over the training samples")
     batch_size: int = parameter(32, "samples per gradient step")
     learning_rate: float = parameter(5e-5, "largest learning rate")
     head_rate: float = parameter(1e-3, "learning rate of the classifier")
-    n_tokens: int = parameter(48, "tokens per sample or prompt")
-    shares: tuple[float, ...] = parameter(
-        (0.1, 0.2, 0.3), "shares of informative, or of replaced tokens"
-    )
+    n_tokens: int = parameter(48, "tokens at which sentences are cut")
+    shares: tuple[float, ...] = parameter((0.1, 0.2, 0.3), "shares of replaced tokens")
     typos: float = parameter(0.2, "share of words with a typing mistake")
     rounded: bool = parameter(True, "whether linear layers multiply in bfloat16")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Params(FineTuning):
-    """Settings, all ours but for n and λ; bounds and margins fixed before the run.
-
-    Attributes
-    ----------
-    data
-        ``"polarity"``: sentences of film reviews. ``"templates"``: sentences that are
-        put together here.
-    n_train, n_test
-        Sentences of each seed's split.
-    kinds
-        Kinds of attention.
-    margin
-        Points of accuracy within which two models count as equal.
-    least_accuracy
-        Clean accuracy in percent that the original must reach.
-    """
+    """Settings, all ours but for n and λ; bounds and margins fixed before the run."""
 
     data: str = parameter("polarity", "data set")
-    n_train: int = parameter(8000, "training samples")
-    n_test: int = parameter(2000, "test samples")
+    n_train: int = parameter(8000, "sentences to train on")
+    n_test: int = parameter(2000, "sentences to test on")
     kinds: tuple[str, ...] = parameter(
         tuple(SWAPS), "kinds of attention to fine-tune with"
     )
     n_seeds: int = parameter(10, "training runs per variant")
-    margin: float = parameter(
-        0.5, "difference that counts as none, fixed before the run"
-    )
-    least_accuracy: float = parameter(
-        80.0, "accuracy in percent that counts as well trained"
-    )
+    margin: float = parameter(0.5, "difference that counts as none")
+    least_accuracy: float = parameter(80.0, "accuracy of a trained model, percent")
 
 
 def text_conditions(how: FineTuning) -> list[str]:

@@ -44,12 +44,8 @@ class Params(SmallModel):
     n_steps: int = parameter(300, "training steps")
     batch_size: int = parameter(32, "samples per gradient step")
     n_test: int = parameter(100, "test samples")
-    shares: tuple[float, ...] = parameter(
-        (0.1, 0.2), "shares of informative, or of replaced tokens"
-    )
-    margin: float = parameter(
-        2.0, "difference that counts as none, fixed before the run"
-    )
+    shares: tuple[float, ...] = parameter((0.1, 0.2), "shares of replaced tokens")
+    margin: float = parameter(2.0, "difference that counts as none")
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:

@@ -76,24 +76,7 @@ OTHERS: Final = tuple(name for name in MODELS if name not in (*PRIMARY, *SWEPT))
 
 @dataclass(frozen=True, kw_only=True)
 class CellSettings(SmallModel):
-    """Settings of one trained model: its size, its training, and its evaluation.
-
-    Attributes
-    ----------
-    averaging
-        Decay of the exponential average of the weights, which are tested.
-    n_test
-        Test images for clean accuracy and corruptions.
-    n_attacked, n_blind
-        Test images for the main attacks, and for the others.
-    attack_budget
-        Largest change of a pixel by an attack, in 1/255 of the pixel range.
-    attack_distance, attack_sum
-        Largest Euclidean change of the attack of Carlini and Wagner, and largest sum of
-        changes of the sparse one, in units of the pixel range.
-    replaced
-        Share of patches that are replaced.
-    """
+    """Settings of one trained model: its size, its training, and its evaluation."""
 
     patch: int = parameter(4, "width of a patch in pixels")
     d_model: int = parameter(48, "width of the model")
@@ -102,63 +85,36 @@ class CellSettings(SmallModel):
     n_steps: int = parameter(2500, "training steps")
     learning_rate: float = parameter(3e-3, "largest learning rate")
     averaging: float = parameter(0.998, "decay of the running average of the weights")
-    n_test: int = parameter(10_000, "test samples")
+    n_test: int = parameter(10_000, "images for clean accuracy and corruptions")
     n_attacked: int = parameter(2000, "images to attack")
     n_blind: int = parameter(500, "images for attacks without gradients")
     n_attack_steps: int = parameter(20, "gradient steps of an attack")
     main_attacks: tuple[str, ...] = parameter(
         ("pgd", "noise"), "attacks that every model meets"
     )
-    attack_budget: float = parameter(
-        16.0, "size of the attack, in 1/255 of the pixel range"
-    )
-    attack_distance: float = parameter(
-        1.5, "largest Euclidean change by an attack, in pixel ranges"
-    )
-    attack_sum: float = parameter(
-        10.0, "largest sum of changes by an attack, in pixel ranges"
-    )
+    attack_budget: float = parameter(16.0, "size of attacks in 1/255 of the range")
+    attack_distance: float = parameter(1.5, "largest Euclidean change, pixel ranges")
+    attack_sum: float = parameter(10.0, "largest sum of changes, pixel ranges")
     replaced: float = parameter(0.25, "share of patches that are replaced")
     severities: tuple[int, ...] = parameter(
-        (1, 2, 3, 4, 5), "severities of the corruptions, 1 to 5"
+        (1, 2, 3, 4, 5), "severities of corruptions, 1 to 5"
     )
-    few_severities: tuple[int, ...] = parameter(
-        (3, 5), "severities at which every model is measured"
-    )
+    few_severities: tuple[int, ...] = parameter((3, 5), "severities for every model")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Params(CellSettings):
-    """Settings, all ours but for n and λ of the pursuits; bounds fixed before the run.
-
-    Attributes
-    ----------
-    primary, n_seeds
-        Models that are measured under every condition, and their number of seeds.
-    others, n_other_seeds
-        Models that are measured under some conditions, and their number of seeds,
-        which are the first ones of `n_seeds`.
-    margin
-        Points of accuracy within which two models count as equal.
-    least_accuracy
-        Clean accuracy in percent that softmax attention must reach.
-    """
+    """Settings, all ours but for n and λ of the pursuits; bounds fixed before the run."""
 
     data: str = parameter("mnist", "data set")
     primary: tuple[str, ...] = parameter(
-        PRIMARY, "models that are measured under every condition"
+        PRIMARY, "models measured under all conditions"
     )
     n_seeds: int = parameter(13, "training runs per variant")
     others: tuple[str, ...] = parameter(OTHERS, "models that are measured in part")
-    n_other_seeds: int = parameter(
-        5, "training runs per model that is measured in part"
-    )
-    margin: float = parameter(
-        0.5, "difference that counts as none, fixed before the run"
-    )
-    least_accuracy: float = parameter(
-        97.0, "accuracy in percent that counts as well trained"
-    )
+    n_other_seeds: int = parameter(5, "runs per model measured in part")
+    margin: float = parameter(0.5, "difference that counts as none")
+    least_accuracy: float = parameter(97.0, "accuracy of a trained model, percent")
 
 
 def conditions(how: CellSettings) -> list[str]:

@@ -45,12 +45,8 @@ class Params(SmallModel):
     n_test: int = parameter(200, "test samples")
     n_steps: int = parameter(300, "training steps")
     learning_rate: float = parameter(1e-2, "largest learning rate")
-    severities: tuple[int, ...] = parameter(
-        (2, 3), "severities of the corruptions, 1 to 5"
-    )
-    margin: float = parameter(
-        2.0, "difference that counts as none, fixed before the run"
-    )
+    severities: tuple[int, ...] = parameter((2, 3), "severities of corruptions, 1 to 5")
+    margin: float = parameter(2.0, "difference that counts as none")
 
 
 @dataclass(frozen=True)

@@ -74,9 +74,7 @@ class TokenSearch:
     d: int = parameter(64, "dimension of the tokens")
     n_tokens: int = parameter(125, "tokens per sample or prompt")
     n_prompts: int = parameter(128, "prompts of the training set")
-    inverse_temperature: float = parameter(
-        0.4, "inverse temperature of the head, the λ of the papers"
-    )
+    inverse_temperature: float = parameter(0.4, "inverse temperature λ of the head")
     n_starts: int = parameter(4, "random starts")
     n_passes: int = parameter(40, "passes over the prompts")
 
@@ -187,7 +185,7 @@ class Params(TokenSearch):
 
     shares: tuple[float, ...] = parameter(
         (0.0005, 0.001, 0.002, 0.008, 0.04, 0.12, 0.336),
-        "shares of informative, or of replaced tokens",
+        "shares of informative tokens",
     )
     strengths: tuple[float, ...] = parameter(
         (0.1, 0.17, 0.3, 0.5, 0.75, 1.0, 1.5), "strengths of the signal"

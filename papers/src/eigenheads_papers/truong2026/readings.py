@@ -42,11 +42,11 @@ class Params:
     n_nuisance: int = parameter(10_000, "nuisance tokens per prompt")
     strength: float = parameter(0.25, "strength of the signal, the θ of the paper")
     soft: tuple[int, ...] = parameter(
-        (100,), "numbers of nuisance tokens under the soft reading of the strength"
+        (100,), "numbers of nuisance tokens, soft reading"
     )
     hard: tuple[int, ...] = parameter(
         (1000, 5000),
-        "numbers of nuisance tokens under the hard reading of the strength",
+        "numbers of nuisance tokens, hard reading",
     )
     n_runs: int = parameter(30, "independent runs")
     budget: int = parameter(2_600_000, "tokens per run, which sets the number of steps")
