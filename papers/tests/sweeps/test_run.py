@@ -110,7 +110,6 @@ def test_a_limit_on_the_size_of_files_leaves_no_half_file(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     (folder,) = tmp_path.glob("test2026/cells/cells-*")
     store = CellStore(folder)
-    store.refresh()
     assert not store.damaged
     assert len(store) == 10
     assert not [path for path in folder.iterdir() if path.suffix != ".safetensors"]
@@ -143,7 +142,6 @@ def test_killing_the_main_process_loses_only_what_was_under_way(tmp_path):
     gate.touch()
     (folder,) = out.rglob("cells-*")
     store = CellStore(folder)
-    store.refresh()
     assert not store.damaged
     assert 0 < len(store) < 200
     resumed = swept(out, grid=grid, seeds=20, preset="slow", jobs=2)
@@ -226,8 +224,7 @@ def test_two_processes_write_into_one_store_at_the_same_time(tmp_path):
     computed = [int(process.communicate(timeout=120)[0]) for process in running]
     assert computed == [150, 150]
     (folder,) = out.rglob("cells-*")
-    store = CellStore(folder)
-    store.refresh()  # raises where files disagree
+    store = CellStore(folder)  # raises where files disagree
     assert not store.damaged
     assert len(store) == 150
     shared = swept(out, seeds=15, preset="slow")

@@ -138,11 +138,8 @@ def sweep(  # noqa: PLR0913  (one parameter per option of the command)
     base = cells.presets[preset]
     plan = make_plan(experiment.key, preset, base, grid, seeds, experiment.version)
     root = writable_folder(out)
-    store = CellStore(cells_folder(root, plan.key, plan.version))
-    if check_flag("force", force):
-        store.remove()
-    store.clean()
-    store.refresh()
+    cells_of_version = cells_folder(root, plan.key, plan.version)
+    store = CellStore(cells_of_version, afresh=check_flag("force", force))
     # First seeds of all points come first, so that a stopped sweep covers the map.
     missing = [
         _Cell(point.params, point.stream, seed, (point.digest, seed))

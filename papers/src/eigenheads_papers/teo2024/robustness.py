@@ -104,7 +104,7 @@ class CellSettings(SmallModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Params(CellSettings):
-    """Settings, all ours but for n and λ of the pursuits; bounds fixed before the run."""
+    """Settings, ours but for n and λ of the pursuits; bounds fixed before the run."""
 
     data: str = parameter("mnist", "data set")
     primary: tuple[str, ...] = parameter(
