@@ -118,17 +118,27 @@ def draw_gaps(
     figure.legend(handles=shown, loc="outside upper left", ncols=len(shown))
 
 
+def seed_intervals(
+    values: NDArray[np.float64], axis: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return means over seeds, and half widths of Student's 95 % intervals.
+
+    Seeds that are missing are NaN. A single seed has no spread, so its interval has no
+    length.
+    """
+    n = np.isfinite(values).sum(axis=axis)
+    mean = np.nanmean(values, axis=axis)
+    squares = np.nansum((values - np.expand_dims(mean, axis)) ** 2, axis=axis)
+    error = np.sqrt(squares / np.maximum(n - 1, 1) / n)
+    return mean, stats.t.ppf(0.975, np.maximum(n - 1, 1)) * error
+
+
 def draw_intervals(axes: "Axes", gaps: NDArray[np.float64]) -> None:
     """Draw mean differences with 95 % intervals over seeds, one row per model.
 
     Seeds that a model does not have are NaN.
     """
-    n = np.isfinite(gaps).sum(axis=1)
-    mean = np.nanmean(gaps, axis=1)
-    # A single seed has no spread, so its interval has no length.
-    squares = np.nansum((gaps - mean[:, None]) ** 2, axis=1)
-    error = np.sqrt(squares / np.maximum(n - 1, 1) / n)
-    half = stats.t.ppf(0.975, np.maximum(n - 1, 1)) * error
+    mean, half = seed_intervals(gaps, axis=1)
     at = np.arange(len(gaps))
     # The differences of the baseline from itself are exactly zero.
     baseline = (np.nan_to_num(gaps) == 0).all(axis=1)

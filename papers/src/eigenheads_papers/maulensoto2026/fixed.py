@@ -410,12 +410,18 @@ cells = Cells(
     shows=("alignment", "theory_alignment", "gap"),
 )
 
-_SOFTMAX: dict[str, Any] = {"presets": _PRESETS, "simulate": simulate, "work": _work}
+_SOFTMAX: dict[str, Any] = {
+    "presets": _PRESETS,
+    "simulate": simulate,
+    "work": _work,
+    "tolerance": 1e-6,
+}
 _LINEAR: dict[str, Any] = {
     "presets": _LINEAR_PRESETS,
     "simulate": simulate_linear,
     "work": linear_work,
     "size": (9.0, 3.6),
+    "tolerance": 1e-6,
 }
 experiments = (
     Experiment(
@@ -429,7 +435,6 @@ experiments = (
         size=(9.0, 6.5),
         cells=cells,
         **_SOFTMAX,
-        tolerance=1e-6,
     ),
     Experiment(
         key="maulensoto2026/fig3a",
@@ -440,7 +445,6 @@ experiments = (
         draw=partial(draw, parts=("finite", "loss")),
         size=(9.0, 3.6),
         **_SOFTMAX,
-        tolerance=1e-6,
     ),
     Experiment(
         key="maulensoto2026/fig3b",
@@ -451,7 +455,6 @@ experiments = (
         draw=partial(draw, parts=("population", "covariances")),
         size=(9.0, 3.6),
         **_SOFTMAX,
-        tolerance=1e-6,
     ),
     Experiment(
         key="maulensoto2026/fig4a",
@@ -462,7 +465,6 @@ experiments = (
         check=check_linear_finite,
         draw=partial(draw, parts=("finite", "loss")),
         **_LINEAR,
-        tolerance=1e-6,
     ),
     Experiment(
         key="maulensoto2026/fig4b",
@@ -474,6 +476,5 @@ experiments = (
         check=check_linear_population,
         draw=partial(draw, parts=("population", "norm")),
         **_LINEAR,
-        tolerance=1e-6,
     ),
 )

@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from scipy import stats
 
 from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import BLUE, GREEN, GREY, INK, ORANGE
@@ -19,6 +18,7 @@ from eigenheads_papers._claims import (
     no_difference,
 )
 from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
+from eigenheads_papers._drawing import seed_intervals
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import SmallModel, train_all
 from eigenheads_papers.teo2024._inputs import MNIST, load_all_digits
@@ -341,26 +341,16 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
         ("median", "median filter", "^", ORANGE),
         ("impute", "imputed", ".", INK),
     )
-    n = table.shape[1]
-    factor = stats.t.ppf(0.975, max(n - 1, 1)) / np.sqrt(n)
     for panel, kind, rows in zip(panels, KINDS, table, strict=True):
         gains = rows - rows[..., :1]
         screened = gains[..., names.index(f"screen {run.params.main_calibration}")]
-        half = factor * screened.std(axis=0, ddof=1) if n > 1 else 0 * screened[0]
         for name, label, marker, color in marks:
             mean = gains[..., names.index(name)].mean(axis=0)
             panel.plot(
                 mean, at, marker, color=color, label=label, fillstyle="none", ms=5
             )
-        panel.errorbar(
-            screened.mean(axis=0),
-            at,
-            xerr=half,
-            fmt="o",
-            color=BLUE,
-            ms=4,
-            label="screen",
-        )
+        mean, half = seed_intervals(screened, axis=0)
+        panel.errorbar(mean, at, xerr=half, fmt="o", color=BLUE, ms=4, label="screen")
         panel.axvline(0.0, color=INK, linewidth=0.8)
         mean = rows[..., 0].mean(axis=0)
         for place, value in zip(at, mean, strict=True):

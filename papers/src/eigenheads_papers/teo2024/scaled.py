@@ -4,13 +4,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import stats
 
 from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import BLUE, GREEN, GREY
 from eigenheads_papers._claims import Claim, difference, in_family
 from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
-from eigenheads_papers._drawing import draw_intervals, label_decades
+from eigenheads_papers._drawing import draw_intervals, label_decades, seed_intervals
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import SmallModel, seeded, train, train_all
 from eigenheads_papers.teo2024 import _inputs
@@ -141,10 +140,7 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
         strict=False,
     ):
         for runs, label, color in zip(table[name], NAMES, colors, strict=True):
-            n = runs.shape[0]
-            # There are few seeds, so the quantile is that of Student's t.
-            half = stats.t.ppf(0.975, n - 1) * runs.std(axis=0, ddof=1) / np.sqrt(n)
-            mean = runs.mean(axis=0)
+            mean, half = seed_intervals(runs, axis=0)
             panel.fill_between(
                 table["steps"], mean - half, mean + half, color=color, alpha=0.15
             )
