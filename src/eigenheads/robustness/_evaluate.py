@@ -196,20 +196,21 @@ def evaluate_robustness(
     conditions, inputs = _read(
         data,
         more,
-        texts={"tokenizer": tokenizer},
-        words={"word": word},
-        images={
+        {
             "corruptions": corruptions,
             "severities": severities,
             "attacks": attacks,
             "budgets": budgets,
             "outliers": outliers,
             "tokens": tokens,
+            "word": word,
+            "tokenizer": tokenizer,
         },
         shares=_check_shares(shares),
         seed=check_count("seed", seed, minimum=0),
         size=size,
     )
+    conditions = replace(conditions, gather=more.gather)
     # Models of all names are measured together, on the same corrupted inputs. The
     # outcomes are divided by name below.
     flat = _with_classes([*chain(*named.values())], more.classes)
@@ -229,54 +230,46 @@ def evaluate_robustness(
 def _read(
     data: Any,
     plan: RobustnessPlan,
+    options: Mapping[str, Any],
     *,
-    texts: Mapping[str, Any],
-    words: Mapping[str, Any],
-    images: Mapping[str, Any],
     shares: list[float],
     seed: int,
     size: int,
 ) -> tuple[Conditions, ImageSet | Batches]:
-    """Return conditions and inputs: texts, images, a loader of them, ids of words."""
+    """Return conditions and inputs: texts, ids of words, images, a loader of them."""
     check_has_axes(data)
-    tokenizer, word = texts["tokenizer"], words["word"]
-    labelled, data = read_labelled_texts(data, tokenizer, plan.special_ids)
-    check_text_options(labelled is not None, tokenizer, plan.special_ids)
-    if labelled is not None:
-        kinds = _text_kinds(images["corruptions"])
-        conditions = plan_texts(labelled, kinds, shares, seed)
-        n = len(labelled.y)
-        return replace(conditions, gather=plan.gather), ImageSet(
-            torch.arange(n), labelled.y
+    tokenizer, tokens = options["tokenizer"], options["tokens"]
+    texts, data = read_labelled_texts(data, tokenizer, plan.special_ids)
+    check_text_options(texts is not None, tokenizer, plan.special_ids)
+    if texts is not None:
+        conditions = plan_texts(
+            texts, _text_kinds(options["corruptions"]), shares, seed
         )
-    is_held = isinstance(data, Tensor | np.ndarray)
-    is_nothing = data is None and bool(plan.corrupted)
-    if not (is_held or is_nothing or isinstance(data, Iterable)):
+        return conditions, ImageSet(torch.arange(len(texts.y)), texts.y)
+    if isinstance(data, Tensor | np.ndarray):
+        if tokens is not None:
+            _fail_useless("tokens", tokens, "ids of words", "(x, y)")
+        ids = read_words(data)
+        conditions = plan_words(ids, word=options["word"], shares=shares, seed=seed)
+        return conditions, ImageSet(torch.arange(len(ids)), ids)
+    is_only_corrupted = data is None and bool(plan.corrupted)
+    if not (is_only_corrupted or isinstance(data, Iterable)):
         contract = "a pair (images, classes), a loader of such pairs, or ids of words"
         fail("data", contract, data, error=TypeError)
-    if is_held:
-        if images["tokens"] is not None:
-            _fail_useless("tokens", images["tokens"], "ids of words", "(x, y)")
-        ids = read_words(data)
-        conditions = plan_words(ids, word=word, shares=shares, seed=seed)
-        return replace(conditions, gather=plan.gather), ImageSet(
-            torch.arange(len(ids)), ids
-        )
-    if word is not None:
-        _fail_useless("word", word, "images", "(n, tokens)")
+    if options["word"] is not None:
+        _fail_useless("word", options["word"], "images", "(n, tokens)")
     inputs = read_images(data) if isinstance(data, Sequence) else read_batches(data)
     shape = inputs.x.shape[1:] if isinstance(inputs, ImageSet) else None
+    outliers = read_outliers(options["outliers"], shape)
     conditions = plan_images(
-        **_image_options(plan, images, size),
-        outliers=_batches_of(
-            "outliers", read_outliers(images["outliers"], shape), size
-        ),
-        tokens=images["tokens"],
+        **_image_options(plan, options, size),
+        outliers=_batches_of("outliers", outliers, size),
+        tokens=tokens,
         shares=shares,
         seed=seed,
-        is_only_corrupted=is_nothing,
+        is_only_corrupted=is_only_corrupted,
     )
-    return replace(conditions, gather=plan.gather), () if is_nothing else inputs
+    return conditions, () if is_only_corrupted else inputs
 
 
 def _measure(
@@ -297,17 +290,17 @@ def _measure(
 
 
 def _image_options(
-    plan: RobustnessPlan, images: Mapping[str, Any], size: int
+    plan: RobustnessPlan, options: Mapping[str, Any], size: int
 ) -> dict[str, Any]:
     """Return what :func:`plan_images` takes from the options, checked."""
-    kinds = _image_kinds(images["corruptions"])
+    kinds = _image_kinds(options["corruptions"])
     return {
         "corruptions": kinds,
-        "severities": _check_severities(images["severities"]),
+        "severities": _check_severities(options["severities"]),
         "corrupted": _read_corrupted(plan.corrupted, size),
         "relative_to": _check_errors(plan.relative_to, [*kinds, *plan.corrupted]),
-        "attacks": _read_attacks(images["attacks"]),
-        "budgets": _read_budgets(images["budgets"], plan.budget_unit, plan.pixel_std),
+        "attacks": _read_attacks(options["attacks"]),
+        "budgets": _read_budgets(options["budgets"], plan.budget_unit, plan.pixel_std),
         "surrogate": _check_surrogate(plan.surrogate),
         "top": _check_top(plan.top),
     }
