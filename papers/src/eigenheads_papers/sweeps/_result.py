@@ -265,7 +265,7 @@ class SweepMap:
 
 
 def make_map(
-    plan: SweepPlan, cells: Cells[Any], over_seeds: Callable[[str], NDArray[np.float64]]
+    plan: SweepPlan, cells: Cells[Any], result: SweepResult
 ) -> SweepMap | None:
     """Return heat maps over two axes or curves over one; None without an axis.
 
@@ -274,20 +274,16 @@ def make_map(
     # Axes with one value are constants of the map, not axes.
     long = [name for name, values in plan.axes.items() if len(values) > 1]
     shown, panelled = long[:2], long[2:]
-    names = [name for name in cells.shows if _is_there(over_seeds, name)]
-    choices = list(itertools.product(*(plan.axes[name] for name in panelled)))
+    names = [name for name in cells.shows if name in result.names]
+    choices = [
+        dict(zip(panelled, values, strict=True))
+        for values in itertools.product(*(plan.axes[name] for name in panelled))
+    ]
     if not shown or not 0 < len(names) * len(choices) <= _MAX_PANELS:
         return None
     axes = [SweepAxis.of(name, plan.axes[name]) for name in shown]
     panels = [
-        _panel(
-            plan,
-            cells,
-            over_seeds(name),
-            name,
-            shown,
-            dict(zip(panelled, at, strict=True)),
-        )
+        _panel(plan, cells.boundaries.get(name), result, name, shown, at)
         for name in names
         for at in choices
     ]
@@ -297,41 +293,28 @@ def make_map(
     return SweepMap(draw, size=(4.6 * columns + 0.6, 3.6 * rows + 0.4))
 
 
-def _is_there(over_seeds: Callable[[str], Any], name: str) -> bool:
-    try:
-        over_seeds(name)
-    except ValueError:
-        return False
-    return True
-
-
 def _panel(
     plan: SweepPlan,
-    cells: Cells[Any],
-    numbers: NDArray[np.float64],
+    boundary: Boundary[Any] | None,
+    result: SweepResult,
     name: str,
     shown: list[str],
     at: dict[str, Value],
 ) -> SweepPanel:
     # The axes of the map stay whole. A further axis takes the value of this panel, and
     # an axis with one value takes that one.
-    index: tuple[Any, ...] = tuple(
-        slice(None)
-        if axis in shown
-        else (plan.axes[axis].index(at[axis]) if axis in at else 0)
-        for axis in plan.axes
+    index = tuple(
+        slice(None) if axis in shown else values.index(at.get(axis, values[0]))
+        for axis, values in plan.axes.items()
     )
-    chosen = numbers[index]
+    chosen = result.over_seeds(name)[index]
     n_seeds = chosen.shape[-1]
-    error = chosen.std(axis=-1, ddof=1) / np.sqrt(n_seeds) if n_seeds > 1 else None
-    title = ", ".join([name, *(f"{axis} = {value}" for axis, value in at.items())])
-    boundary = cells.boundaries.get(name)
-    lines = _lines(plan, boundary, shown, at) if boundary is not None else None
+    lines = None if boundary is None else _lines(plan, boundary, shown, at)
     return SweepPanel(
-        title=title,
+        title=", ".join([name, *(f"{axis} = {value}" for axis, value in at.items())]),
         quantity=f"{name}, mean of {n_seeds} seeds" if n_seeds > 1 else name,
         mean=chosen.mean(axis=-1),
-        error=error,
+        error=chosen.std(axis=-1, ddof=1) / np.sqrt(n_seeds) if n_seeds > 1 else None,
         label=boundary.label if boundary is not None else "",
         line_at=None if lines is None else lines[0],
         line=None if lines is None else lines[1],
@@ -348,24 +331,17 @@ def _lines(
     # These set the axes with a single value; those of the map are set point by point.
     fixed = {name: values[0] for name, values in plan.axes.items()}
     base = dataclasses.replace(plan.base, **{**fixed, **at})
-    kinds = [type(plan.axes[name][0]) for name in shown]
     distances = [
-        _distance(boundary, base, shown, kinds, point)
+        _distance(boundary, base, dict(zip(shown, point, strict=True)))
         for point in itertools.product(*places)
     ]
     return places, np.array(distances).reshape([len(place) for place in places])
 
 
-def _distance(
-    boundary: Boundary[Any],
-    base: Any,
-    shown: list[str],
-    kinds: list[type],
-    point: tuple[float, ...],
-) -> float:
+def _distance(boundary: Boundary[Any], base: Any, point: dict[str, float]) -> float:
     values = {
-        name: round(value) if kind is int else float(value)
-        for name, kind, value in zip(shown, kinds, point, strict=True)
+        name: round(value) if isinstance(getattr(base, name), int) else float(value)
+        for name, value in point.items()
     }
     try:
         return float(boundary.distance(dataclasses.replace(base, **values)))
@@ -494,12 +470,9 @@ def _draw_curve(place: "Axes", x: SweepAxis, panel: SweepPanel) -> None:
         # value there is NaN, whose comparison is false.
         signs = np.sign(panel.line)
         for index in np.flatnonzero(signs[1:] * signs[:-1] < 0):
-            cross = _crossing(panel.line_at[0], panel.line, int(index))
+            # The distance to the line is taken as linear between two neighbours.
+            start, end = panel.line[index : index + 2]
+            low, high = panel.line_at[0][index : index + 2]
+            cross = low + start / (start - end) * (high - low)
             place.axvline(cross, color=INK, linestyle="--", label=panel.label)
     x.show(place.xaxis)
-
-
-def _crossing(at: FloatArray, line: FloatArray, index: int) -> float:
-    # The distance to the line is taken as linear between two neighbours.
-    share = line[index] / (line[index] - line[index + 1])
-    return float(at[index] + share * (at[index + 1] - at[index]))

@@ -383,7 +383,7 @@ def _deliver(
         damaged=tuple(store.damaged),
     )
     _write_table(folder, result.table)
-    drawing = make_map(plan, cells, result.over_seeds)
+    drawing = make_map(plan, cells, result)
     if drawing is not None:
         _write(folder / "map.svg", drawing.svg())
     return replace(result, drawing=drawing)
