@@ -66,7 +66,7 @@ class MeanField:
         return mean**2 * self.d + self.gamma**2 * (p**2 - 2 * p * at.nu + 1)
 
     def corrected_risk(self, at: Overlaps) -> float:
-        """Return the same with the variance of the tokens that a frozen head picks."""
+        """Return the risk plus the variance of the tokens that a frozen head picks."""
         p = self.share(at.mu)
         spread = (1 - p) ** 2 * (1 - at.rho**2) * self.participation
         return self.risk(at) + spread

@@ -308,6 +308,7 @@ def _compute_missing(
     failures: list[tuple[_Cell, _Failure]] = []
     lost: list[_Cell] = []
     finished: list[tuple[Address, CellResult]] = []
+    seconds = 0.0
     listener.begin(plan.n_cells)
     listener.start(plan.key, plan.n_cells)
     with reporting(listener.advance):
@@ -317,15 +318,16 @@ def _compute_missing(
                 cell = missing[number]
                 if isinstance(result, CellResult):
                     finished.append((cell.address, result))
+                    seconds += result.seconds
                 else:
                     failures.append((cell, result))
                 # One failure may be a bad point; many are a bug, and further cells
                 # would only repeat it.
                 if len(failures) >= _MAX_FAILURES:
                     break
-                if sum(done.seconds for _, done in finished) > _FILE_SECONDS:
+                if seconds > _FILE_SECONDS:
                     _store(store, finished)
-                    finished = []
+                    finished, seconds = [], 0.0
         except CellsLost as error:
             lost = [missing[number] for number in error.numbers]
         _store(store, finished)

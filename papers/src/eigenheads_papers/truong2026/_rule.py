@@ -61,7 +61,7 @@ def setting(
 
 
 def with_power(rule: Setting, power: float, n_runs: int) -> Setting:
-    """Return the same setting with another decay of the steps."""
+    """Change the decay of the steps, and the number of runs."""
     return replace(rule, steps=replace(rule.steps, power=power), n_runs=n_runs)
 
 
