@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from eigenheads._checks import check_choice, check_count, check_text, fail
+from eigenheads._checks import check_choice, check_count, check_text
 from eigenheads._rng import check_generator
 from eigenheads.robustness._read import check_images
 
@@ -456,26 +456,11 @@ ALEXNET_ERRORS: Final[Mapping[str, float]] = MappingProxyType(
         "jpeg_compression": 0.606500,
     }
 )
-# Earlier names: of the same corruptions, and of weaker or stronger ones.
-_SAME: Final = {
-    "shot noise": "shot_noise",
-    **{f"imagenet-c/{k}": k for k in IMAGENET_C},
-}
-_GONE: Final = {
-    "gaussian noise": "gaussian_noise",
-    "impulse noise": "impulse_noise",
-    "blur": "defocus_blur",
-    "motion blur": "motion_blur",
-}
 
 
 def check_corruption(name: str, kind: str) -> str:
     """Return the name of a corruption of images, or raise."""
-    kind = check_text(name, kind)
-    if kind in _GONE:
-        hint = f"Use {_GONE[kind]!r}; its severities are those of ImageNet-C."
-        fail(name, "a corruption of `CORRUPTIONS`", kind, hint=hint)
-    return check_choice(name, _SAME.get(kind, kind), list(CORRUPTIONS))
+    return check_choice(name, check_text(name, kind), list(CORRUPTIONS))
 
 
 def corrupt(
