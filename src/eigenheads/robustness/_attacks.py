@@ -75,7 +75,7 @@ def fgsm(
     """
     data, radius = check_bounded_attack(budget, model, x, y, bounds)
     model, x, y, bounds = data
-    step = radius * _gradient(model, x, y).sign()
+    step = radius * input_gradient(model, x, y).sign()
     return (x + step).clamp(*bounds).detach()
 
 
@@ -139,7 +139,7 @@ def pgd(
         noise = torch.rand(x.shape, generator=generator, dtype=x.dtype).to(x.device)
         at = (at + radius * (2 * noise - 1)).clamp(*bounds)
     for _ in range(n_steps):
-        at = at + size * _gradient(model, at, y).sign()
+        at = at + size * input_gradient(model, at, y).sign()
         at = project(at, x, radius, bounds)
     return at.detach()
 
@@ -238,7 +238,7 @@ def apgd(
     return kept_at.detach()
 
 
-def _gradient(model: Model, x: Tensor, y: Tensor) -> Tensor:
+def input_gradient(model: Model, x: Tensor, y: Tensor) -> Tensor:
     """Return the gradient of the summed cross-entropy: batches do not interact."""
     return _loss_and_gradient(model, x, y, _cross_entropy)[1]
 
