@@ -320,17 +320,17 @@ def compare_outcomes(
         name: slice(end - counts[name], end)
         for name, end in zip(names, ends, strict=True)
     }
-    for other in names[1:]:
+    for rival in names[1:]:
         # Runs are paired by their order, so there must be as many of each.
-        if counts[other] != counts[names[0]]:
+        if counts[rival] != counts[names[0]]:
             continue
         for metric, condition, level, measure, arrays in with_means(outcomes, plan):
             found = _difference(
                 arrays[runs[names[0]]],
-                arrays[runs[other]],
+                arrays[runs[rival]],
                 measure,
                 confidence,
-                model=other,
+                model=rival,
                 baseline=names[0],
                 metric=metric,
                 condition=condition,

@@ -267,10 +267,10 @@ def _drop(
     words: Words, *, share: float, rng: np.random.Generator, pool: Words
 ) -> Words:
     """Leave out each chosen word; one word stays in any case."""
-    kept = rng.random(len(words)) >= share
-    if len(words) and not kept.any():
-        kept[int(rng.integers(len(words)))] = True
-    return [word for word, stays in zip(words, kept, strict=True) if stays]
+    is_kept = rng.random(len(words)) >= share
+    if len(words) and not is_kept.any():
+        is_kept[int(rng.integers(len(words)))] = True
+    return [word for word, stays in zip(words, is_kept, strict=True) if stays]
 
 
 def _swap(
