@@ -6,6 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
+from eigenheads.extend.models import margin  # noqa: E402
 from eigenheads.robustness import (  # noqa: E402
     ATTACKS,
     evaluate_robustness,
@@ -13,7 +14,6 @@ from eigenheads.robustness import (  # noqa: E402
 )
 from eigenheads_papers.teo2024.attacks import (  # noqa: E402
     PAPERS_ATTACKS,
-    _margin,
     carlini_wagner,
     project_l1,
     sparse_l1_descent,
@@ -34,7 +34,7 @@ def test_carlini_and_wagner_find_the_nearest_point_of_a_linear_model():
     x = images(30)
     y = model(x).argmax(1)
     weight = model[1].weight.detach()
-    nearest = -_margin(model(x), y).detach() / (weight[1 - y] - weight[y]).norm(dim=1)
+    nearest = -margin(model(x), y).detach() / (weight[1 - y] - weight[y]).norm(dim=1)
     found = carlini_wagner(model, x, y, weight=20.0, n_steps=2000, learning_rate=0.003)
     fooled = model(found).argmax(1) != y
     distance = (found - x).flatten(1).norm(dim=1)

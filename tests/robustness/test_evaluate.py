@@ -18,10 +18,14 @@ from eigenheads._plotting.robustness import draw_robustness, robustness_size  # 
 from eigenheads._plotting.svg import render_svg  # noqa: E402
 from eigenheads.cli import main  # noqa: E402
 from eigenheads.robustness import (  # noqa: E402
+    ALEXNET_ERRORS,
     CORRUPTIONS,
     GradientMaskingWarning,
+    RobustnessPlan,
+    corrupt,
     corrupting_tokens,
     evaluate_robustness,
+    fgsm,
     swap_words,
 )
 
@@ -130,7 +134,7 @@ def test_attacks_lower_accuracy_and_take_options():
             attacks={"pgd": {"n_steps": 3}, "square": {"n_queries": 50}},
             budgets=[0, 40],
         )
-    assert sum(heard) == 2 + 4
+    assert sum(heard) == 1 + 4
     clean = one(found, metric="top-1", condition="clean").value
     for attack in ("pgd", "square"):
         none, much = found.select(condition=attack)
@@ -240,7 +244,10 @@ def test_same_seed_same_table_and_files(tmp_path):
         ({"confidence": 95}, "`confidence`"),
         ({"word": 3}, "`word` must be left out where `data` are images; got 3."),
         ({"tokens": "0", "data": torch.ones(2, 3, dtype=int)}, "are ids of words"),
-        ({"special_ids": [0]}, "`special_ids` must be left out where `data` are not"),
+        (
+            {"plan": RobustnessPlan(special_ids=[0])},
+            "`special_ids` must be left out where `data` are not",
+        ),
         ({"data": (torch.zeros(2, 1, 4, 4, device="meta"), [0, 1])}, "holds numbers"),
         (
             {"data": (torch.zeros(2, 1, 4, 4, requires_grad=True), [0, 1])},
@@ -421,8 +428,7 @@ def test_normalised_budgets_are_smaller_in_pixels():
         model,
         (x, y),
         budgets=[32],
-        budget_unit="normalised",
-        pixel_std=[0.25],
+        plan=RobustnessPlan(budget_unit="normalised", pixel_std=[0.25]),
         **options,
     )
     pixel = evaluate_robustness(model, (x, y), budgets=[8], **options)
@@ -432,7 +438,84 @@ def test_normalised_budgets_are_smaller_in_pixels():
     assert "normalised images (pixels divided by 0.25)" in str(normalised)
     assert "budgets: 1/255 of the pixel range" in str(pixel)
     with pytest.raises(ValueError, match="`pixel_std` must be given"):
-        evaluate_robustness(model, (x, y), budget_unit="normalised")
+        evaluate_robustness(
+            model, (x, y), plan=RobustnessPlan(budget_unit="normalised")
+        )
+
+
+def test_images_on_disk_give_the_errors_of_their_corruption_and_relative_ones():
+    model, (x, y) = Tokens(noise=1.0), rows_data()
+    rng = np.random.default_rng(0)
+    noisy = {
+        kind: {at: (corrupt(x, kind, at, rng), y) for at in (1, 5)}
+        for kind in ("fog", "contrast")
+    }
+    noisy["contrast"][5] = list(batches(*noisy["contrast"][5], size=9))
+    plan = RobustnessPlan(corrupted=noisy, relative_to=ALEXNET_ERRORS)
+    options = {"corruptions": [], "attacks": []}
+    found = evaluate_robustness(model, (x, y), plan=plan, **options)
+    stream = evaluate_robustness(model, batches(x, y, 9), plan=plan, **options)
+    assert found.rows == stream.rows
+    alone = evaluate_robustness(model, None, plan=plan)
+    assert alone.rows == tuple(row for row in found.rows if row.condition != "clean")
+    relative = []
+    for kind in noisy:
+        errors = [1 - row.value for row in found.select(condition=kind)[:2]]
+        absolute, own = found.select(condition=kind)[2:]
+        assert math.isclose(absolute.value, np.mean(errors))
+        relative.append(np.mean(errors) / ALEXNET_ERRORS[kind])
+        assert math.isclose(own.value, relative[-1])
+        # The same interval in another unit.
+        np.testing.assert_allclose(
+            np.array([own.low, own.high]) * ALEXNET_ERRORS[kind],
+            [absolute.low, absolute.high],
+        )
+    mean = one(
+        found, metric="relative corruption error", condition="all corruptions"
+    ).value
+    assert math.isclose(mean, np.mean(relative))
+    with pytest.raises(ValueError, match="errors of all corruptions; got none of occ"):
+        evaluate_robustness(
+            model, (x, y), corruptions=["occlusion"], attacks=[], plan=plan
+        )
+
+
+def test_only_some_classes_can_be_answered():
+    model, (x, y) = Tokens(noise=2.0), rows_data()
+    few = y < 3
+    found = evaluate_robustness(
+        model,
+        (x[few], y[few]),
+        corruptions=[],
+        attacks=["fgsm"],
+        budgets=[0],
+        plan=RobustnessPlan(classes=[0, 1, 2]),
+    )
+    right = model.eval()(x[few])[:, :3].argmax(1) == y[few]
+    expected = float(right.double().mean())
+    assert one(found, metric="top-1", condition="clean").value == expected
+    assert one(found, condition="fgsm").value == expected
+    with pytest.raises(ValueError, match="`classes` must be numbers below 8"):
+        evaluate_robustness(
+            model, (x, y), corruptions=[], plan=RobustnessPlan(classes=[9])
+        )
+
+
+def test_top_5_under_attack_counts_what_is_among_five_before_and_after():
+    model, (x, y) = Tokens(noise=2.0), rows_data()
+    options = {"corruptions": [], "attacks": ["fgsm"], "budgets": [24]}
+    plan = RobustnessPlan(top=(1, 5))
+    found = evaluate_robustness(model, (x, y), plan=plan, **options)
+    attacked = fgsm(model.eval(), x, y, budget=24)
+    for k in (1, 5):
+        before, after = (
+            (model(z).topk(k).indices == y[:, None]).any(1) for z in (x, attacked)
+        )
+        value = one(found, metric=f"top-{k}", condition="fgsm").value
+        assert value == float((before & after).double().mean())
+    alone = evaluate_robustness(model, (x, y), **options)
+    first = one(found, metric="top-1", condition="fgsm").value
+    assert one(alone, condition="fgsm").value == first
 
 
 class Masked(Tokens):
@@ -456,7 +539,7 @@ def test_masked_gradients_are_noticed():
             corruptions=[],
             attacks=["fgsm"],
             budgets=[24],
-            surrogate=Tokens(),
+            plan=RobustnessPlan(surrogate=Tokens()),
         )
     transferred = one(found, condition="fgsm transferred").value
     assert transferred < one(found, condition="fgsm").value

@@ -7,7 +7,11 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from eigenheads.robustness import TEXT_CORRUPTIONS, evaluate_robustness  # noqa: E402
+from eigenheads.robustness import (  # noqa: E402
+    TEXT_CORRUPTIONS,
+    RobustnessPlan,
+    evaluate_robustness,
+)
 from eigenheads.robustness._text import corrupt_texts, read_labelled_texts  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -113,7 +117,10 @@ def test_forms_of_data_agree():
     made, labels = texts()
     tokenizer = Tokenizer()
     batch = tokenizer(made, padding=True, truncation=True, return_tensors="pt")
-    options = {"corruptions": ["replaced", "dropped"], "special_ids": [PAD, CLS]}
+    options = {
+        "corruptions": ["replaced", "dropped"],
+        "plan": RobustnessPlan(special_ids=[PAD, CLS]),
+    }
     whole = evaluate_robustness(Counter(), {**batch, "labels": labels}, **options)
     pair = evaluate_robustness(Counter(), (batch, labels), **options)
     parts = [

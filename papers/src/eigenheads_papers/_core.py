@@ -28,6 +28,24 @@ Table: TypeAlias = Mapping[str, NDArray[np.float64]]
 Params = TypeVar("Params")
 
 
+_Value = TypeVar("_Value")
+
+
+def parameter(default: _Value, meaning: str) -> _Value:
+    """Return a field of a dataclass of parameters that says what it means.
+
+    Examples
+    --------
+    >>> @dataclass(frozen=True)
+    ... class Sizes:
+    ...     d: int = parameter(80, "dimension of the tokens")
+    >>> Sizes().d
+    80
+    """
+    value: _Value = field(default=default, metadata={"meaning": meaning})
+    return value
+
+
 @dataclass(frozen=True)
 class Run(Generic[Params]):
     """Parameters and table of one simulation."""

@@ -118,17 +118,27 @@ def draw_gaps(
     figure.legend(handles=shown, loc="outside upper left", ncols=len(shown))
 
 
+def seed_intervals(
+    values: NDArray[np.float64], axis: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return means over seeds, and half widths of Student's 95 % intervals.
+
+    Seeds that are missing are NaN. A single seed has no spread, so its interval has no
+    length.
+    """
+    n = np.isfinite(values).sum(axis=axis)
+    mean = np.nanmean(values, axis=axis)
+    squares = np.nansum((values - np.expand_dims(mean, axis)) ** 2, axis=axis)
+    error = np.sqrt(squares / np.maximum(n - 1, 1) / n)
+    return mean, stats.t.ppf(0.975, np.maximum(n - 1, 1)) * error
+
+
 def draw_intervals(axes: "Axes", gaps: NDArray[np.float64]) -> None:
     """Draw mean differences with 95 % intervals over seeds, one row per model.
 
     Seeds that a model does not have are NaN.
     """
-    n = np.isfinite(gaps).sum(axis=1)
-    mean = np.nanmean(gaps, axis=1)
-    # A single seed has no spread, so its interval has no length.
-    squares = np.nansum((gaps - mean[:, None]) ** 2, axis=1)
-    error = np.sqrt(squares / np.maximum(n - 1, 1) / n)
-    half = stats.t.ppf(0.975, np.maximum(n - 1, 1)) * error
+    mean, half = seed_intervals(gaps, axis=1)
     at = np.arange(len(gaps))
     # The differences of the baseline from itself are exactly zero.
     baseline = (np.nan_to_num(gaps) == 0).all(axis=1)
@@ -210,51 +220,58 @@ class HeadStrip:
 
 def draw_strips(figure: "Figure", rows: Sequence[Sequence[HeadStrip]]) -> None:
     """Draw rows of strips; one with a map takes two columns."""
-    n_columns = max(sum(2 if one.has_map else 1 for one in row) for row in rows)
+    n_columns = max(sum(2 if strip.has_map else 1 for strip in row) for row in rows)
     panels: Any = figure.subplots(len(rows), n_columns, squeeze=False)
     for row, line in zip(rows, panels, strict=True):
         free = list(line)
-        for one in row:
-            if one.has_map:
-                values = np.log10(one.values) if one.is_log else one.values
-                title = one.title + (", log10" if one.is_log else "")
-                names = [int(layer) for layer in one.layers]
+        for strip in row:
+            if strip.has_map:
+                values = np.log10(strip.values) if strip.is_log else strip.values
+                title = strip.title + (", log10" if strip.is_log else "")
+                names = [int(layer) for layer in strip.layers]
                 draw_head_map(figure, free.pop(0), HeadMap(title, values), names)
-            _strip(free.pop(0), one)
+            _strip(free.pop(0), strip)
         for axes in free:
             axes.set_visible(False)
     # One legend serves all panels, so every label appears once.
-    known: dict[str, Any] = {}
+    handles: dict[str, Any] = {}
     for axes in panels.ravel():
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            known.setdefault(label, handle)
+            handles.setdefault(label, handle)
     figure.legend(
-        list(known.values()), list(known), loc="outside lower center", ncols=len(known)
+        list(handles.values()),
+        list(handles),
+        loc="outside lower center",
+        ncols=len(handles),
     )
 
 
-def _strip(axes: "Axes", one: HeadStrip) -> None:
-    n_layers, n_heads = one.values.shape
+def _strip(axes: "Axes", strip: HeadStrip) -> None:
+    n_layers, n_heads = strip.values.shape
     places = np.arange(n_layers)
     offsets = np.linspace(-_SPREAD, _SPREAD, n_heads) if n_heads > 1 else np.zeros(1)
-    for color, (name, (mean, sd)) in zip(_NULL_COLORS, one.nulls.items(), strict=False):
+    for color, (name, (mean, sd)) in zip(
+        _NULL_COLORS, strip.nulls.items(), strict=False
+    ):
         _band(axes, places, mean.mean(axis=1), sd.mean(axis=1), color, name)
     axes.plot(
         (places[:, None] + offsets).ravel(),
-        one.values.ravel(),
+        strip.values.ravel(),
         ".",
         color=BLUE,
         markersize=5,
         label="heads",
     )
-    for style, (name, level) in zip(("--", ":"), one.references.items(), strict=False):
+    for style, (name, level) in zip(
+        ("--", ":"), strip.references.items(), strict=False
+    ):
         axes.axhline(level, color=INK, linestyle=style, linewidth=1, label=name)
-    if one.is_log:
+    if strip.is_log:
         axes.set_yscale("log")
-    axes.set_xticks(places, [str(int(layer)) for layer in one.layers])
+    axes.set_xticks(places, [str(int(layer)) for layer in strip.layers])
     axes.set_xlim(-0.6, n_layers - 0.4)
     axes.set_xlabel("layer")
-    axes.set_title(one.title, fontsize="small")
+    axes.set_title(strip.title, fontsize="small")
 
 
 def _band(

@@ -190,8 +190,8 @@ def train_vit(
 
     images, labels = digits()
     # This is the complement of `held_out`, which takes every fifth image.
-    kept = np.arange(len(images)) % 5 != 0
-    images, labels = images[kept], labels[kept]
+    trains = np.arange(len(images)) % 5 != 0
+    images, labels = images[trains], labels[trains]
     rng = np.random.default_rng(seed)
     # PyTorch draws the weights and NumPy the batches.
     with seeded(seed):
@@ -250,8 +250,8 @@ def accuracy(body: Any, head: Any, n_images: int = 360) -> float:
 
     batch, labels = held_out(n_images)
     with torch.no_grad():
-        told = head(body(batch)[:, 0]).argmax(dim=1).numpy()
-    return float(np.mean(told == labels))
+        answers = head(body(batch)[:, 0]).argmax(dim=1).numpy()
+    return float(np.mean(answers == labels))
 
 
 def capture(model: Any, batch: Any, layers: tuple[int, ...] | None = None) -> "Capture":
@@ -279,7 +279,7 @@ def probe_columns(
     from eigenheads.extend.models import probe_captured
 
     with weighing(unit):
-        found = probe_captured(
+        probe = probe_captured(
             captured,
             untrained,
             statistics=statistics,
@@ -288,10 +288,10 @@ def probe_columns(
         )
     columns: dict[str, FloatArray] = {}
     for statistic in statistics:
-        one = found[statistic]
-        means, sds, p_values = one.null_mean, one.null_sd, one.p_value
-        columns[f"{name}_{statistic}"] = one.observed
-        for null in one.nulls:
+        measured = probe[statistic]
+        means, sds, p_values = measured.null_mean, measured.null_sd, measured.p_value
+        columns[f"{name}_{statistic}"] = measured.observed
+        for null in measured.nulls:
             columns[f"{name}_{statistic}_{null}_mean"] = means[null]
             columns[f"{name}_{statistic}_{null}_sd"] = sds[null]
             columns[f"{name}_{statistic}_{null}_p"] = p_values[null]
@@ -302,9 +302,9 @@ def twins(model: Any, count: int, seed: int) -> list[Any]:
     """Return untrained models of the same architecture."""
     from eigenheads.extend.models import untrained_copy
 
-    made = [untrained_copy(model, seed + index) for index in range(count)]
+    copies = [untrained_copy(model, seed + index) for index in range(count)]
     # A text instead of a model says why its weights could not be drawn.
-    unmade = [one for one in made if isinstance(one, str)]
+    unmade = [copy for copy in copies if isinstance(copy, str)]
     if unmade:
         raise TypeError(f"an untrained model could not be drawn: {unmade[0]}")
-    return made
+    return copies

@@ -36,83 +36,39 @@ PRESETS = ("smoke", "demo", "paper")
 GROUP = "eigenheads.experiments"
 _KEY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
-# By paper and figure, in the order of the report: the module of its simulation.
-_MODULES = {
-    "marion2025": {
-        "fig1": "words",
-        "manifold": "descent",
-        "fig3a": "descent",
-        "fig3b": "descent",
-        "large_lambda": "descent",
-        "fig4": "online",
-        "fig5": "flow",
-        "any_dimension": "any_dimension",
-        "bayes": "bayes",
-        "transformers": "transformers",
-        "bags": "bags",
-    },
-    "truong2026": {
-        "alignment": "alignment",
-        "nuisance": "recovery",
-        "strength": "recovery",
-        "readings": "readings",
-        "phase_diagram": "phase_diagram",
-    },
-    "maulensoto2026": {
-        "fig1": "fixed",
-        "fig2": "in_context",
-        "fig3a": "fixed",
-        "fig3b": "fixed",
-        "fig4a": "fixed",
-        "fig4b": "fixed",
-        "fig5a": "lengths",
-        "fig5b": "lengths",
-        "fig6a": "dimensions",
-        "fig6b": "dimensions",
-        "fig7a": "in_context",
-        "fig7b": "in_context",
-        "fig7b_weak": "in_context",
-        "fig8a": "in_context",
-        "fig8b": "dimensions",
-        "rank_k": "rank_k",
-        "non_gaussian": "non_gaussian",
-        "real_heads": "real_heads",
-        "finite_prompts": "finite_prompts",
-    },
-    "teo2024": {
-        "finetune": "finetune",
-        "robustness": "robustness",
-        "sparsity": "robustness",
-        "scaled": "scaled",
-        "language": "language",
-        "segmentation": "segmentation",
-        "reconstruction": "reconstruction",
-        "sign": "sign",
-        "imagenet": "at_scale",
-        "wikitext": "at_scale",
-    },
-    "saritas2025": {
-        "values": "readings",
-        "norms": "readings",
-        "eigenvalues": "eigenvalues",
-        "gamma": "readings",
-        "reparameterised": "reparameterised",
-        "heads": "heads",
-    },
-    "arnaboldi2025": {
-        "fig3": "gain",
-        "fig4": "phase_diagram",
-        "fig5": "transition",
-        "any_dimension": "transition",
-    },
-    "duranthon2026": {"population": "population", "training": "training"},
-    "dohmatob2025": {"risk": "risk", "descent": "descent"},
-    "barnfield2026": {"alignment": "alignment", "strength": "strength"},
-    # No paper: measurements of our own.
-    "screening": {"mnist": "images", "photographs": "images"},
-}
+# By paper, in the order of the report: each figure, and after a colon the module of its
+# simulation where its name is another one. Screening is no paper, but ours.
+_FIGURES = """
+marion2025 fig1:words manifold:descent fig3a:descent fig3b:descent
+    large_lambda:descent fig4:online fig5:flow any_dimension bayes transformers bags
+truong2026 alignment nuisance:recovery strength:recovery readings phase_diagram
+maulensoto2026 fig1:fixed fig2:in_context fig3a:fixed fig3b:fixed fig4a:fixed
+    fig4b:fixed fig5a:lengths fig5b:lengths fig6a:dimensions fig6b:dimensions
+    fig7a:in_context fig7b:in_context fig7b_weak:in_context fig8a:in_context
+    fig8b:dimensions rank_k non_gaussian real_heads finite_prompts
+teo2024 finetune robustness sparsity:robustness scaled language segmentation
+    reconstruction sign imagenet:at_scale wikitext:at_scale
+saritas2025 values:readings norms:readings eigenvalues gamma:readings reparameterised
+    heads
+arnaboldi2025 fig3:gain fig4:phase_diagram fig5:transition any_dimension:transition
+duranthon2026 population training
+dohmatob2025 risk descent
+barnfield2026 alignment strength
+screening mnist:images photographs:images
+"""
 
 
+def _read_figures(text: str) -> dict[str, dict[str, str]]:
+    """Return the module of each figure, by paper; a paper begins a line."""
+    modules: dict[str, dict[str, str]] = {}
+    for paper in text.replace("\n    ", " ").strip().splitlines():
+        name, *figures = paper.split()
+        pairs = [figure.partition(":") for figure in figures]
+        modules[name] = {figure: module or figure for figure, _, module in pairs}
+    return modules
+
+
+_MODULES = _read_figures(_FIGURES)
 PAPERS = tuple(_MODULES)
 
 

@@ -268,31 +268,31 @@ def _finite(value: float | None) -> float | None:
 
 def claim_from_json(fields: Mapping[str, Any]) -> Claim:
     """Return a claim as a manifest has it."""
-    known = {name: value for name, value in fields.items() if name != "verdict"}
+    values = {name: value for name, value in fields.items() if name != "verdict"}
     for name in ("expected", "measured", "tolerance"):
-        known[name] = math.nan if known[name] is None else float(known[name])
+        values[name] = math.nan if values[name] is None else float(values[name])
     for name in ("statement", "source", "relation", "reason", "on_record"):
-        known[name] = _text(known[name])
+        values[name] = _text(values[name])
     for name, choices in (("relation", _RELATIONS), ("on_record", _VERDICTS)):
-        if known[name] not in choices:
-            raise ValueError(f"{name} {known[name]!r} is none of {', '.join(choices)}")
+        if values[name] not in choices:
+            raise ValueError(f"{name} {values[name]!r} is none of {', '.join(choices)}")
     for name in ("undecided", "family"):
-        known[name] = _text(known.get(name, ""))
+        values[name] = _text(values.get(name, ""))
     for name in ("level", "printed", "detectable"):
-        value = known.get(name)
-        known[name] = None if value is None else float(value)
+        value = values.get(name)
+        values[name] = None if value is None else float(value)
     # The writer stores an infinite end as null, and the place in the pair tells its
     # sign.
-    if known.get("interval") is not None:
-        low, high = known["interval"]
-        known["interval"] = (
+    if values.get("interval") is not None:
+        low, high = values["interval"]
+        values["interval"] = (
             -math.inf if low is None else float(low),
             math.inf if high is None else float(high),
         )
         # Every claim with an interval has a detectable effect, so null is infinity.
-        if known["detectable"] is None:
-            known["detectable"] = math.inf
-    return Claim(**known)
+        if values["detectable"] is None:
+            values["detectable"] = math.inf
+    return Claim(**values)
 
 
 def _digest(path: Path) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from threadpoolctl import threadpool_limits
 
 from eigenheads.extend import FloatArray, advance, n_threads
+from eigenheads_papers._core import parameter
 from eigenheads_papers.sweeps._cells import run_jobs
 
 if TYPE_CHECKING:
@@ -28,14 +29,14 @@ class SmallModel:
     A patch is ``patch`` pixels wide; ``learning_rate`` is the largest one.
     """
 
-    patch: int = 2
-    d_model: int = 32
-    n_heads: int = 2
-    depth: int = 2
-    n_steps: int = 240
-    batch_size: int = 64
-    learning_rate: float = 6e-3
-    n_seeds: int = 5
+    patch: int = parameter(2, "width of a patch in pixels")
+    d_model: int = parameter(32, "width of the model")
+    n_heads: int = parameter(2, "heads per layer")
+    depth: int = parameter(2, "number of layers")
+    n_steps: int = parameter(240, "training steps")
+    batch_size: int = parameter(64, "samples per gradient step")
+    learning_rate: float = parameter(6e-3, "largest learning rate")
+    n_seeds: int = parameter(5, "training runs per variant")
 
 
 @contextmanager
@@ -90,7 +91,7 @@ def make_updates(
 
     groups = optimizer.param_groups
     rates = [group["lr"] for group in groups]
-    parameters = [one for group in groups for one in group["params"]]
+    parameters = [weight for group in groups for weight in group["params"]]
     for step, loss in enumerate(losses):
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate * factor(step)

@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from eigenheads.robustness import ALEXNET_ERRORS  # noqa: E402
 from eigenheads_papers.recipes import (  # noqa: E402
     AttentionChoice,
     Evaluation,
@@ -20,7 +21,6 @@ from eigenheads_papers.recipes import (  # noqa: E402
     train_model,
 )
 from eigenheads_papers.recipes._checkpoints import load_checkpoint  # noqa: E402
-from eigenheads_papers.recipes._evaluation import ALEXNET_ERRORS  # noqa: E402
 from eigenheads_papers.recipes._models import VisionSize  # noqa: E402
 from eigenheads_papers.recipes._tables import EvaluatedModel, EvaluationRow  # noqa: E402
 

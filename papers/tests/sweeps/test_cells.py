@@ -42,7 +42,7 @@ def test_files_that_disagree_are_noticed(tmp_path):
     with pytest.raises(StoreError, match="must agree with the other files"):
         store.add([(address, CellResult({"a": 2.0, "b": np.nan}))])
     with pytest.raises(StoreError, match="must agree"):
-        CellStore(tmp_path).refresh()
+        CellStore(tmp_path)
 
 
 def test_jobs_are_addressed_by_their_content(tmp_path):

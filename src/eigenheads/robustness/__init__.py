@@ -16,17 +16,24 @@ from eigenheads.robustness._attacks import (
     square,
     uniform_noise,
 )
-from eigenheads.robustness._corruptions import CORRUPTIONS, IMAGENET_C, corrupt
+from eigenheads.robustness._corruptions import (
+    ALEXNET_ERRORS,
+    CORRUPTIONS,
+    IMAGENET_C,
+    corrupt,
+)
 from eigenheads.robustness._evaluate import evaluate_robustness
 from eigenheads.robustness._headroom import (
     Headroom,
     HeadroomRow,
     screening_headroom,
 )
+from eigenheads.robustness._plan import RobustnessPlan
 from eigenheads.robustness._result import (
     GradientMaskingWarning,
     Robustness,
     RobustnessDifference,
+    RobustnessRow,
 )
 from eigenheads.robustness._text import TEXT_CORRUPTIONS
 from eigenheads.robustness._tokens import (
@@ -37,6 +44,7 @@ from eigenheads.robustness._tokens import (
 )
 
 __all__ = [
+    "ALEXNET_ERRORS",
     "ATTACKS",
     "CORRUPTIONS",
     "IMAGENET_C",
@@ -47,6 +55,8 @@ __all__ = [
     "HeadroomRow",
     "Robustness",
     "RobustnessDifference",
+    "RobustnessPlan",
+    "RobustnessRow",
     "apgd",
     "corrupt",
     "corrupt_patches",

@@ -87,7 +87,7 @@ def check_bounds(bounds: object) -> Bounds:
     items = check_items("bounds", bounds, contract)
     if len(items) != 2:
         fail("bounds", contract, Got(f"{len(items)} of them"))
-    low, high = (check_number("bounds", one) for one in items)
+    low, high = (check_number("bounds", item) for item in items)
     if not high - low >= _NARROWEST:
         contract = f"two numbers, the second larger by at least {_NARROWEST:g}"
         fail("bounds", contract, bounds)
@@ -104,9 +104,9 @@ def _read_budget(budget: object, data: AttackInput) -> Budget:
     if not bool((radius >= 0).all()) or not bool(radius.isfinite().all()):
         got = Got("a tensor with other entries")
         fail("budget", "finite numbers >= 0", got)
-    own, wanted = tuple(radius.shape), tuple(data.x.shape)
-    pairs = zip(own[::-1], wanted[::-1], strict=False)
-    if len(own) > len(wanted) or any(a not in (1, b) for a, b in pairs):
+    shape, expected = tuple(radius.shape), tuple(data.x.shape)
+    pairs = zip(shape[::-1], expected[::-1], strict=False)
+    if len(shape) > len(expected) or any(a not in (1, b) for a, b in pairs):
         contract = f"of a shape that broadcasts to that of `x`, {tuple(data.x.shape)}"
         fail("budget", contract, Got(tuple(radius.shape)))
     return radius.to(data.x) * (high - low) / 255

@@ -75,7 +75,7 @@ def fgsm(
     """
     data, radius = check_bounded_attack(budget, model, x, y, bounds)
     model, x, y, bounds = data
-    step = radius * _gradient(model, x, y).sign()
+    step = radius * input_gradient(model, x, y).sign()
     return (x + step).clamp(*bounds).detach()
 
 
@@ -139,7 +139,7 @@ def pgd(
         noise = torch.rand(x.shape, generator=generator, dtype=x.dtype).to(x.device)
         at = (at + radius * (2 * noise - 1)).clamp(*bounds)
     for _ in range(n_steps):
-        at = at + size * _gradient(model, at, y).sign()
+        at = at + size * input_gradient(model, at, y).sign()
         at = project(at, x, radius, bounds)
     return at.detach()
 
@@ -201,7 +201,7 @@ def apgd(
     step = torch.full((len(x),), 2.0, dtype=x.dtype, device=x.device)  # in radii
     value, slope, fooled = _loss_and_gradient(model, at, y, measure)
     best, best_value, best_slope = at.clone(), value.clone(), slope.clone()
-    found = at.clone()  # the best point, or a fooling one
+    kept_at = at.clone()  # the best point, or a fooling one
     before, n_rises = at.clone(), torch.zeros_like(value)
     marks = _checkpoints(n_steps)
     last_step, last_best, last_mark = step.clone(), best_value.clone(), 0
@@ -220,8 +220,8 @@ def apgd(
         best[better], best_slope[better] = at[better], slope[better]
         best_value = torch.where(better, value, best_value)
         # A fooling point is kept for good; before that, the best one.
-        found = torch.where(_per_input(now & ~fooled, x), at, found)
-        found = torch.where(_per_input(better & ~fooled & ~now, x), at, found)
+        kept_at = torch.where(_per_input(now & ~fooled, x), at, kept_at)
+        kept_at = torch.where(_per_input(better & ~fooled & ~now, x), at, kept_at)
         fooled = fooled | now
         if index in marks:
             # Halve where the loss rose in fewer than three of four steps, or where
@@ -235,10 +235,10 @@ def apgd(
             value = torch.where(halve, best_value, value)
             before = torch.where(_per_input(halve, x), at, before)
             n_rises = torch.zeros_like(value)
-    return found.detach()
+    return kept_at.detach()
 
 
-def _gradient(model: Model, x: Tensor, y: Tensor) -> Tensor:
+def input_gradient(model: Model, x: Tensor, y: Tensor) -> Tensor:
     """Return the gradient of the summed cross-entropy: batches do not interact."""
     return _loss_and_gradient(model, x, y, _cross_entropy)[1]
 
@@ -492,9 +492,9 @@ def square(
         signs, inside = _squares(x[open_], area, generator)
         edge = (x[open_] + radius * signs).clamp(*bounds)
         tried = torch.where(inside, edge, at[open_])
-        found = margin(model(tried), y[open_])
-        better = found > best[open_]
-        at[open_[better]], best[open_[better]] = tried[better], found[better]
+        margins = margin(model(tried), y[open_])
+        better = margins > best[open_]
+        at[open_[better]], best[open_[better]] = tried[better], margins[better]
     return at
 
 

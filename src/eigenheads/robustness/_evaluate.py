@@ -3,17 +3,21 @@
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, Final, Literal, NoReturn
+from dataclasses import replace
+from itertools import chain
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from eigenheads._checks import (
+    Got,
     check_callable,
     check_choice,
     check_count,
     check_flag,
+    check_instance,
     check_number,
     check_positive,
     fail,
@@ -26,11 +30,14 @@ from eigenheads.robustness._corruptions import (
     SEVERITIES,
     check_corruption,
 )
-from eigenheads.robustness._intervals import PERPLEXITY, measure_runs
+from eigenheads.robustness._intervals import AUPR, PERPLEXITY, SHARE, measure_runs
 from eigenheads.robustness._plan import (
-    EvaluationPlan,
+    Batches,
+    Conditions,
     Outcomes,
     PlannedAttack,
+    RobustnessPlan,
+    in_batches,
     measure_batches,
     measure_set,
     plan_images,
@@ -39,6 +46,7 @@ from eigenheads.robustness._plan import (
 )
 from eigenheads.robustness._read import (
     ImageSet,
+    OnlyClasses,
     read_batches,
     read_images,
     read_outliers,
@@ -75,15 +83,12 @@ def evaluate_robustness(
     severities: Sequence[int] = SEVERITIES,
     attacks: Attacks = _USUAL,
     budgets: Sequence[float] = (1.0, 2.0, 4.0, 8.0),
-    budget_unit: Literal["pixel", "normalised"] = "pixel",
-    pixel_std: Sequence[float] | None = None,
-    surrogate: Model | None = None,
     outliers: Any = None,
     tokens: str | None = None,
     shares: Sequence[float] = (0.1, 0.2, 0.4),
     word: int | None = None,
     tokenizer: Callable[..., Any] | None = None,
-    special_ids: Sequence[int] | None = None,
+    plan: RobustnessPlan | None = None,
     batch_size: int = 256,
     seed: int = 0,
     confidence: float = 0.95,
@@ -100,7 +105,8 @@ def evaluate_robustness(
     data
         Images and classes ``(x, y)``, `x` of shape ``(n, …, height, width)`` with
         entries 0 to 1; a loader (any iterable) of such pairs, which is read once, batch
-        by batch; for a causal language model, ids of words ``(n, tokens)``; or, for a
+        by batch; None, to measure only the corrupted images of `plan`; for a causal
+        language model, ids of words ``(n, tokens)``; or, for a
         classifier of texts, texts and classes ``(texts, y)`` with a `tokenizer`, ids
         and classes, or one or several batches as Hugging Face's models take them
         (mappings with ``input_ids``, ``attention_mask`` and ``labels``).
@@ -113,19 +119,13 @@ def evaluate_robustness(
         Names from :data:`ATTACKS`; or a mapping from names to options, such as
         ``{"pgd": {"n_steps": 20}}``, or to your own attack: any callable
         ``attack(model, images, labels)`` that returns attacked images. It gets the
-        model itself, and chooses its own budget.
+        model itself, chooses its own budget, and draws from `generator` if it has such
+        a parameter.
     budgets
-        Budgets of the attacks in the maximum norm, in 1/255 of `budget_unit`.
-    budget_unit
-        ``"pixel"``: of the pixel range. ``"normalised"``: of images divided by
-        `pixel_std`, as in programs that attack normalised images; a budget then is
-        smaller in pixels by that factor, per channel.
-    pixel_std
-        Standard deviation per channel by which the model normalises.
-    surrogate
-        Another model: each attack is also computed on it and transferred.
+        Budgets of the attacks in the maximum norm, in 1/255 of the pixel range.
     outliers
-        Images of none of the classes, to be detected by low confidence.
+        Images of none of the classes, to be detected by low confidence; or a loader of
+        pairs of these and anything.
     tokens
         Name of the module whose output ``(batch, tokens, d)`` are embedded tokens, for
         the corruption of tokens (:func:`corrupting_tokens`).
@@ -136,9 +136,10 @@ def evaluate_robustness(
     tokenizer
         Callable ``tokenizer(texts, padding=True, truncation=True,
         return_tensors="pt")`` to a mapping with ``input_ids``, as Hugging Face's.
-    special_ids
-        Ids that are never corrupted, such as those of class tokens, for data without
-        texts; by default the tokenizer's ``all_special_ids``.
+    plan
+        Further options: other numbers of best classes, some classes only, corrupted
+        images on disk, errors relative to AlexNet's, budgets of normalised images,
+        transferred attacks, several processes.
     batch_size
         Examples per batch; a loader has its own.
     seed
@@ -168,9 +169,11 @@ def evaluate_robustness(
     and a pair with the same images give the same corrupted images.
 
     ``"mean corruption error"`` is the mean of the errors over severities, for each
-    corruption and for all; it is not divided by the errors of AlexNet, as benchmarks on
-    ImageNet do. Under an attack, an example counts as correct if it is classified
-    correctly both before and after. ``"AUPR"`` uses outliers as the positive class and
+    corruption and for all, as on CIFAR-10-C. ``"relative corruption error"``, with
+    ``RobustnessPlan(relative_to=ALEXNET_ERRORS)``, divides the errors by AlexNet's
+    first, as on ImageNet-C. Under an attack, an example counts as correct if it is
+    classified correctly both before and after, so only such examples are attacked.
+    ``"AUPR"`` uses outliers as the positive class and
     one minus the largest probability as the score. ``"perplexity"`` under swapped words
     includes only words that were not swapped.
 
@@ -188,86 +191,189 @@ def evaluate_robustness(
     named = _named(model)
     size = check_count("batch_size", batch_size)
     level = check_number("confidence", confidence, minimum=0.5, maximum=0.9999)
-    seed = check_count("seed", seed, minimum=0)
-    chosen = _check_shares(shares)
-    check_has_axes(data)
+    more = check_instance("plan", plan or RobustnessPlan(), RobustnessPlan)
     n_batches = len(data) if hasattr(data, "__len__") else None
-    texts, data = read_labelled_texts(data, tokenizer, special_ids)
-    check_text_options(texts is not None, tokenizer, special_ids)
-    # Forms of data: texts, a pair in memory, a loader of pairs, ids of words.
-    is_loader = not isinstance(data, Sequence | Tensor | np.ndarray)
-    if is_loader and not isinstance(data, Iterable):
-        contract = "a pair (images, classes), a loader of such pairs, or ids of words"
-        fail("data", contract, data, error=TypeError)
-    planned: dict[str, PlannedAttack] = {}
-    images: ImageSet | None
+    conditions, inputs = _read(
+        data,
+        more,
+        {
+            "corruptions": corruptions,
+            "severities": severities,
+            "attacks": attacks,
+            "budgets": budgets,
+            "outliers": outliers,
+            "tokens": tokens,
+            "word": word,
+            "tokenizer": tokenizer,
+        },
+        shares=_check_shares(shares),
+        seed=check_count("seed", seed, minimum=0),
+        size=size,
+    )
+    conditions = replace(conditions, gather=more.gather)
+    # Models of all names are measured together, on the same corrupted inputs. The
+    # outcomes are divided by name below.
+    flat = _with_classes([*chain(*named.values())], more.classes)
+    shows_bar = check_flag("progress", progress)
+    outcomes = _measure(inputs, flat, conditions, size, n_batches, shows_bar)
+    counts = {name: len(several) for name, several in named.items()}
+    unit = _unit_text(more.budget_unit, more.pixel_std)
+    return Robustness(
+        rows=tuple(_all_rows(counts, outcomes, conditions, level)),
+        differences=tuple(compare_outcomes(counts, outcomes, conditions, level)),
+        confidence=level,
+        interval=_interval_text(conditions, several=len(flat) > len(named)),
+        budget_unit=unit if conditions.is_attacked else "",
+    )
+
+
+def _read(
+    data: Any,
+    plan: RobustnessPlan,
+    options: Mapping[str, Any],
+    *,
+    shares: list[float],
+    seed: int,
+    size: int,
+) -> tuple[Conditions, ImageSet | Batches]:
+    """Return conditions and inputs: texts, ids of words, images, a loader of them."""
+    check_has_axes(data)
+    tokenizer, tokens = options["tokenizer"], options["tokens"]
+    texts, data = read_labelled_texts(data, tokenizer, plan.special_ids)
+    check_text_options(texts is not None, tokenizer, plan.special_ids)
     if texts is not None:
-        plan = plan_texts(texts, _text_kinds(corruptions), chosen, seed)
-        images = ImageSet(torch.arange(len(texts.y)), texts.y)
-    elif isinstance(data, Sequence) or is_loader:
-        if word is not None:
-            _fail_useless("word", word, "images", "(n, tokens)")
-        images = None if is_loader else read_images(data)
-        planned = _read_attacks(attacks)
-        plan = plan_images(
-            corruptions=_image_kinds(corruptions),
-            severities=_check_severities(severities),
-            attacks=planned,
-            budgets=_read_budgets(budgets, budget_unit, pixel_std),
-            surrogate=_check_surrogate(surrogate),
-            tokens=tokens,
-            shares=chosen,
-            outliers=read_outliers(
-                outliers, None if images is None else images.x.shape[1:]
-            ),
-            batch_size=size,
-            seed=seed,
+        conditions = plan_texts(
+            texts, _text_kinds(options["corruptions"]), shares, seed
         )
-    else:
+        return conditions, ImageSet(torch.arange(len(texts.y)), texts.y)
+    if isinstance(data, Tensor | np.ndarray):
         if tokens is not None:
             _fail_useless("tokens", tokens, "ids of words", "(x, y)")
         ids = read_words(data)
-        plan = plan_words(ids, word=word, shares=chosen, seed=seed)
-        images = ImageSet(torch.arange(len(ids)), ids)
-    # Models of all names are measured together, on the same corrupted inputs. The
-    # outcomes are divided by name below.
-    flat = [one for several in named.values() for one in several]
-    with (
-        progress_bar(len(plan.conditions) * len(flat), description="conditions")
-        if check_flag("progress", progress)
-        else nullcontext()
-    ):
-        if images is None:
-            batches = read_batches(data)
-            outcomes = measure_batches(batches, flat, plan, n_batches)
-        else:
-            outcomes = measure_set(images, flat, plan, size)
-    counts = {name: len(several) for name, several in named.items()}
-    return Robustness(
-        rows=tuple(_all_rows(counts, outcomes, plan, level)),
-        differences=tuple(compare_outcomes(counts, outcomes, plan, level)),
-        confidence=level,
-        interval=_interval_text(plan, several=len(flat) > len(named)),
-        budget_unit=_unit_text(budget_unit, pixel_std) if planned else "",
+        conditions = plan_words(ids, word=options["word"], shares=shares, seed=seed)
+        return conditions, ImageSet(torch.arange(len(ids)), ids)
+    is_only_corrupted = data is None and bool(plan.corrupted)
+    if not (is_only_corrupted or isinstance(data, Iterable)):
+        contract = "a pair (images, classes), a loader of such pairs, or ids of words"
+        fail("data", contract, data, error=TypeError)
+    if options["word"] is not None:
+        _fail_useless("word", options["word"], "images", "(n, tokens)")
+    inputs = read_images(data) if isinstance(data, Sequence) else read_batches(data)
+    shape = inputs.x.shape[1:] if isinstance(inputs, ImageSet) else None
+    outliers = read_outliers(options["outliers"], shape)
+    conditions = plan_images(
+        **_image_options(plan, options, size),
+        outliers=_batches_of("outliers", outliers, size),
+        tokens=tokens,
+        shares=shares,
+        seed=seed,
+        is_only_corrupted=is_only_corrupted,
     )
+    return conditions, () if is_only_corrupted else inputs
+
+
+def _measure(
+    data: ImageSet | Batches,
+    models: Sequence[Model],
+    conditions: Conditions,
+    size: int,
+    n_batches: int | None,
+    shows_bar: bool,
+) -> Outcomes:
+    """Return outcomes by condition and model, perhaps with a progress bar."""
+    total = len(conditions.conditions) * len(models)
+    bar = progress_bar(total, description="conditions") if shows_bar else nullcontext()
+    with bar:
+        if isinstance(data, ImageSet):
+            return measure_set(data, models, conditions, size)
+        return measure_batches(data, models, conditions, n_batches)
+
+
+def _image_options(
+    plan: RobustnessPlan, options: Mapping[str, Any], size: int
+) -> dict[str, Any]:
+    """Return what :func:`plan_images` takes from the options, checked."""
+    kinds = _image_kinds(options["corruptions"])
+    return {
+        "corruptions": kinds,
+        "severities": _check_severities(options["severities"]),
+        "corrupted": _read_corrupted(plan.corrupted, size),
+        "relative_to": _check_errors(plan.relative_to, [*kinds, *plan.corrupted]),
+        "attacks": _read_attacks(options["attacks"]),
+        "budgets": _read_budgets(options["budgets"], plan.budget_unit, plan.pixel_std),
+        "surrogate": _check_surrogate(plan.surrogate),
+        "top": _check_top(plan.top),
+    }
+
+
+def _with_classes(models: list[Model], classes: Sequence[int] | None) -> list[Model]:
+    """Return the models, or models that answer these classes only."""
+    if classes is None:
+        return models
+    answers = [check_count("classes", number, minimum=0) for number in classes]
+    return [OnlyClasses(model, answers) for model in models]
+
+
+def _batches_of(name: str, data: object, size: int) -> Batches | None:
+    """Return batches of a set in memory, or those of a loader; None for None."""
+    if isinstance(data, ImageSet):
+        return list(in_batches(size, data.x, data.y))
+    if data is not None and not isinstance(data, Iterable):
+        fail(name, "pairs (images, classes) or loaders of these", data, error=TypeError)
+    return None if data is None else read_batches(data)
+
+
+def _read_corrupted(corrupted: object, size: int) -> dict[str, dict[int, Batches]]:
+    """Return batches by kind and severity."""
+    contract = "a mapping of kinds to mappings of severities to data"
+    if not isinstance(corrupted, Mapping):
+        fail("corrupted", contract, corrupted, error=TypeError)
+    batches_of: dict[str, dict[int, Batches]] = {}
+    for kind, by_severity in corrupted.items():
+        if not isinstance(by_severity, Mapping) or not by_severity:
+            fail(f"corrupted[{kind!r}]", contract, by_severity, error=TypeError)
+        for severity, data in by_severity.items():
+            name = f"corrupted[{kind!r}][{severity!r}]"
+            is_pair = isinstance(data, Sequence) and len(data) == 2
+            batches = _batches_of(name, read_images(data) if is_pair else data, size)
+            level = check_count(f"severity of {kind}", severity, minimum=0)
+            batches_of.setdefault(str(kind), {})[level] = batches or ()
+    return batches_of
+
+
+def _check_errors(
+    errors: Mapping[str, float] | None, kinds: Sequence[str]
+) -> Mapping[str, float] | None:
+    for kind in kinds if errors is not None else ():
+        if errors is not None and kind not in errors:
+            got = Got(f"none of {kind}")
+            fail("relative_to", "errors of all corruptions", got)
+    return errors
+
+
+def _check_top(top: object) -> tuple[int, ...]:
+    numbers = tuple(check_count("top", number) for number in _each("top", top))
+    if not numbers or sorted(set(numbers)) != list(numbers):
+        fail("top", "increasing numbers, at least one", top)
+    return numbers
 
 
 def _all_rows(
     counts: Mapping[str, int],
     outcomes: Outcomes,
-    plan: EvaluationPlan,
+    plan: Conditions,
     confidence: float,
 ) -> Iterator[RobustnessRow]:
     """Yield the rows of all models; warn of those whose gradients may be masked."""
     done = 0
     for name, count in counts.items():
-        own = [by_model[done : done + count] for by_model in outcomes]
+        runs = [by_model[done : done + count] for by_model in outcomes]
         done += count
-        yield from _rows(name, own, plan, confidence)
-        warn_of_masking(name, own, plan)
+        yield from _rows(name, runs, plan, confidence)
+        warn_of_masking(name, runs, plan)
 
 
-def _interval_text(plan: EvaluationPlan, *, several: bool) -> str:
+def _interval_text(plan: Conditions, *, several: bool) -> str:
     is_words = plan.conditions[0].measure is PERPLEXITY
     text = f"{'Student' if is_words else 'Clopper and Pearson'}'s over examples"
     return f"Student's t over models, or {text} if wider" if several else text
@@ -281,8 +387,8 @@ def _text_kinds(corruptions: object) -> list[str] | None:
 
 
 def _image_kinds(corruptions: object) -> list[str]:
-    given = IMAGENET_C if corruptions is None else corruptions
-    listed = [given] if isinstance(given, str) else _each("corruptions", given)
+    chosen = IMAGENET_C if corruptions is None else corruptions
+    listed = [chosen] if isinstance(chosen, str) else _each("corruptions", chosen)
     return [check_corruption("corruptions", kind) for kind in listed]
 
 
@@ -307,9 +413,9 @@ def check_text_options(is_text: bool, tokenizer: Any, special_ids: Any) -> None:
             _fail_useless(name, value, "not texts", "(texts, y)")
 
 
-def _fail_useless(name: str, value: object, got: str, wanted: str) -> NoReturn:
+def _fail_useless(name: str, value: object, got: str, form: str) -> NoReturn:
     contract = f"left out where `data` are {got}"
-    hint = f"It is for data of the form {wanted}."
+    hint = f"It is for data of the form {form}."
     fail(name, contract, value, hint=hint)
 
 
@@ -318,12 +424,12 @@ def _named(models: Models) -> dict[str, list[Model]]:
     named = models if isinstance(models, Mapping) else {"model": models}
     # nn.Sequential and nn.ModuleList are modules, however much they look like lists.
     lists = {
-        str(name): list(one)
-        if isinstance(one, Sequence) and not isinstance(one, nn.Module)
-        else [one]
-        for name, one in named.items()
+        str(name): list(entry)
+        if isinstance(entry, Sequence) and not isinstance(entry, nn.Module)
+        else [entry]
+        for name, entry in named.items()
     }
-    flat = [one for several in lists.values() for one in several]
+    flat = [entry for several in lists.values() for entry in several]
     if not flat or not all(lists.values()) or not all(map(callable, flat)):
         contract = "a model, a list of models, or a mapping of names to these"
         fail("model", contract, models, error=TypeError)
@@ -355,47 +461,49 @@ def check_options(options: Mapping[str, Any]) -> None:
             checks[name](value)
 
 
-def _check_shares(given: object) -> list[float]:
+def _check_shares(shares: object) -> list[float]:
     return [
-        check_number("shares", one, minimum=0.0, maximum=1.0)
-        for one in _each("shares", given)
+        check_number("shares", share, minimum=0.0, maximum=1.0)
+        for share in _each("shares", shares)
     ]
 
 
-def _check_severities(given: object) -> list[int]:
+def _check_severities(severities: object) -> list[int]:
     return [
-        check_count("severities", one, maximum=5) for one in _each("severities", given)
+        check_count("severities", severity, maximum=5)
+        for severity in _each("severities", severities)
     ]
 
 
-def _check_budgets(given: object) -> list[float]:
+def _check_budgets(budgets: object) -> list[float]:
     return [
-        check_number("budgets", one, minimum=0.0) for one in _each("budgets", given)
+        check_number("budgets", budget, minimum=0.0)
+        for budget in _each("budgets", budgets)
     ]
 
 
-def _each(name: str, given: object) -> list[Any]:
-    is_listed = isinstance(given, Sequence | np.ndarray | Mapping) and not isinstance(
-        given, str | bytes
+def _each(name: str, values: object) -> list[Any]:
+    is_listed = isinstance(values, Sequence | np.ndarray | Mapping) and not isinstance(
+        values, str | bytes
     )
-    if not is_listed or (isinstance(given, np.ndarray) and given.ndim != 1):
-        fail(name, "a sequence", given, error=TypeError)
-    return list(given)  # type: ignore[call-overload]
+    if not is_listed or (isinstance(values, np.ndarray) and values.ndim != 1):
+        fail(name, "a sequence", values, error=TypeError)
+    return list(values)  # type: ignore[call-overload]
 
 
-def _names(name: str, given: object, known: Sequence[str]) -> list[str]:
-    listed = [given] if isinstance(given, str) else _each(name, given)
-    return [check_choice(name, one, known) for one in listed]
+def _names(name: str, names: object, choices: Sequence[str]) -> list[str]:
+    listed = [names] if isinstance(names, str) else _each(name, names)
+    return [check_choice(name, entry, choices) for entry in listed]
 
 
 def _read_attacks(attacks: Attacks) -> dict[str, PlannedAttack]:
-    given: Mapping[str, Any]
+    by_name: Mapping[str, Any]
     if isinstance(attacks, Mapping):
-        given = attacks
+        by_name = attacks
     else:
         listed = [attacks] if isinstance(attacks, str) else _each("attacks", attacks)
-        given = {_check_attack("attacks", name): {} for name in listed}
-    return {name: _planned(name, value) for name, value in given.items()}
+        by_name = {_check_attack("attacks", name): {} for name in listed}
+    return {name: _planned(name, value) for name, value in by_name.items()}
 
 
 def _planned(name: str, value: object) -> PlannedAttack:
@@ -404,18 +512,28 @@ def _planned(name: str, value: object) -> PlannedAttack:
     if value is ATTACKS.get(name):
         value = {}
     if callable(value):
-        return PlannedAttack(value, {}, False, False, False)
+        return PlannedAttack(value, {}, False, _takes(value, "generator"), False)
     _check_attack("attacks", name)
     if not isinstance(value, Mapping):
         contract = "a mapping of options, or a callable attack(model, images, labels)"
         fail(f"attacks[{name!r}]", contract, value)
     function = ATTACKS[name]
-    known = set(inspect.signature(function).parameters)
+    parameters = set(inspect.signature(function).parameters)
     # What the evaluation sets itself is no option of the user.
-    own = sorted(known - {"model", "x", "y", "budget", "generator", "loss"})
+    options = sorted(parameters - {"model", "x", "y", "budget", "generator", "loss"})
     for option in value:
-        check_choice(f"attacks[{name!r}]", option, own)
-    return PlannedAttack(function, value, "budget" in known, "generator" in known, True)
+        check_choice(f"attacks[{name!r}]", option, options)
+    return PlannedAttack(
+        function, value, "budget" in parameters, "generator" in parameters, True
+    )
+
+
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    """Return whether a function has a parameter of this name."""
+    try:
+        return name in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
 
 
 def _check_attack(name: str, attack: object) -> str:
@@ -438,8 +556,10 @@ def _read_budgets(
     # A change of e in normalised units is a change of e times std in pixels.
     std = torch.tensor(
         [
-            check_positive("pixel_std", one)
-            for one in ([] if pixel_std is None else _each("pixel_std", pixel_std))
+            check_positive("pixel_std", deviation)
+            for deviation in (
+                [] if pixel_std is None else _each("pixel_std", pixel_std)
+            )
         ]
     )
     if unit == "pixel":
@@ -450,16 +570,16 @@ def _read_budgets(
 def _unit_text(unit: str, pixel_std: Sequence[float] | None) -> str:
     if unit == "pixel" or pixel_std is None:
         return "1/255 of the pixel range"
-    listed = ", ".join(f"{one:g}" for one in pixel_std)
+    listed = ", ".join(f"{deviation:g}" for deviation in pixel_std)
     return f"1/255 of normalised images (pixels divided by {listed})"
 
 
 def _rows(
-    name: str, outcomes: Outcomes, plan: EvaluationPlan, confidence: float
+    name: str, outcomes: Outcomes, plan: Conditions, confidence: float
 ) -> Iterator[RobustnessRow]:
     for metric, condition, level, measure, arrays in with_means(outcomes, plan):
         values, low, high = measure_runs(arrays, measure, confidence)
-        share = metric != "perplexity"
+        share = measure in (SHARE, AUPR)
         yield RobustnessRow(
             model=name,
             metric=metric,

@@ -1,7 +1,7 @@
 """Gain from hiding exactly the corrupted tokens, and gain of a screen."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from eigenheads._checks import (
-    Got,
     check_callable,
     check_count,
     check_instance,
@@ -19,7 +18,8 @@ from eigenheads._checks import (
     fail,
 )
 from eigenheads.robustness._intervals import pair_bounds
-from eigenheads.robustness._read import read_images
+from eigenheads.robustness._plan import top_meter
+from eigenheads.robustness._read import device_of, read_images
 from eigenheads.robustness._tokens import corrupt_patches
 
 # More tokens than any model has before its patches.
@@ -96,14 +96,15 @@ class Headroom:
                 "that finds and hides them can help this model here. Train it with "
                 "dropped tokens first."
             )
-        known = (
+        sentence = (
             "Hiding exactly the corrupted tokens gains "
             f"{100 * oracle.gain:+.1f} points ({_ends(oracle)})"
         )
-        found = [row for row in self.rows if row.remedy == "screen"]
-        if not found:
-            return f"{known}: a screen can help."
-        return f"{known}; the screen {100 * found[0].gain:+.1f} ({_ends(found[0])})."
+        screens = [row for row in self.rows if row.remedy == "screen"]
+        if not screens:
+            return f"{sentence}: a screen can help."
+        (screen,) = screens
+        return f"{sentence}; the screen {100 * screen.gain:+.1f} ({_ends(screen)})."
 
     def __str__(self) -> str:
         head = ("hidden", "accuracy", "gain, points")
@@ -204,9 +205,9 @@ def screening_headroom(
     >>> [row.remedy for row in found.rows]
     ['none', 'oracle', 'random']
     """
-    for name, one in (("model", model), ("screened", screened)):
-        if one is not None or name == "model":
-            check_instance(name, one, nn.Module)
+    for name, module in (("model", model), ("screened", screened)):
+        if module is not None or name == "model":
+            check_instance(name, module, nn.Module)
     contract = "a function of a model and hidden tokens that returns a context"
     check_callable("hide", hide, contract)
     n_leading = check_count("n_leading", n_leading, minimum=0, maximum=_MOST_LEADING)
@@ -228,19 +229,19 @@ def screening_headroom(
         return _correct(who, inputs, images.y, hidden, hide, n_leading, size)
 
     clean = correct(model, images.x)
-    found = {
+    correct_with = {
         "none": correct(model, x),
         "oracle": correct(model, x, flags),
         "random": correct(model, x, random),
     }
 
     def row(remedy: str) -> HeadroomRow:
-        return _compared(remedy, found[remedy], found["none"], confidence)
+        return _compared(remedy, correct_with[remedy], correct_with["none"], confidence)
 
     if screened is not None and row("oracle").low > 0:
-        found["screen"] = correct(screened, x)
+        correct_with["screen"] = correct(screened, x)
     return Headroom(
-        rows=tuple(row(remedy) for remedy in found),
+        rows=tuple(row(remedy) for remedy in correct_with),
         corruption=f"patches {kind}, share {share:g}",
         clean=float(clean.mean()),
         n_examples=len(clean),
@@ -248,7 +249,6 @@ def screening_headroom(
     )
 
 
-@torch.no_grad()
 def _correct(
     model: nn.Module,
     x: Tensor,
@@ -259,29 +259,16 @@ def _correct(
     size: int,
 ) -> Correct:
     """Return which images are classified correctly, with tokens hidden."""
-    device = next((p.device for p in model.parameters()), x.device)
-    found: list[Correct] = []
-    was_training = model.training
-    model.eval()
-    try:
-        for first in range(0, len(x), size):
-            rows = slice(first, first + size)
-            batch = x[rows].to(device)
-            if hidden is None:
-                logits = model(batch)
-            else:
-                mask = torch.from_numpy(hidden[rows]).to(device)
-                mask = nn.functional.pad(mask, (n_leading, 0))
-                with hide(model, mask):
-                    logits = model(batch)
-            logits = getattr(logits, "logits", logits)
-            if not isinstance(logits, Tensor) or logits.ndim != 2:
-                got = Got(f"one that returns {type(logits).__name__}")
-                fail("model", "a model that returns logits", got)
-            found.append((logits.argmax(1).cpu() == y[rows].cpu()).numpy())
-    finally:
-        model.train(was_training)
-    return np.concatenate(found)
+    measure, parts = top_meter((1,), model), []
+    for first in range(0, len(x), size):
+        rows = slice(first, first + size)
+        hiding: AbstractContextManager[Any] = nullcontext()
+        if hidden is not None:
+            mask = torch.from_numpy(hidden[rows]).to(device_of(model))
+            hiding = hide(model, nn.functional.pad(mask, (n_leading, 0)))
+        with hiding:
+            parts.append(measure(x[rows], y[rows])[:, 0] > 0)
+    return np.concatenate(parts)
 
 
 def _compared(

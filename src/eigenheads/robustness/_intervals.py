@@ -30,10 +30,14 @@ class Measure:
     interval
         From the outcomes of all runs and a confidence to an interval over examples of
         the mean number.
+    unit
+        The number of an outcome that is one, if the number is a mean of outcomes from
+        0 to 1; else None.
     """
 
     value: Callable[[FloatArray], float]
     interval: Callable[[Runs, float], tuple[float, float]]
+    unit: float | None = None
 
 
 def measure_runs(
@@ -115,7 +119,17 @@ def _perplexity_interval(runs: Runs, confidence: float) -> tuple[float, float]:
     return float(np.exp(ratio - half)), float(np.exp(ratio + half))
 
 
-SHARE: Final = Measure(mean_outcome, _share_interval)
+def share_of(unit: float) -> Measure:
+    """Return the measure of outcomes from 0 to 1 in a unit, such as an error."""
+
+    def interval(runs: Runs, confidence: float) -> tuple[float, float]:
+        low, high = _share_interval(runs, confidence)
+        return unit * low, unit * high
+
+    return Measure(lambda outcomes: unit * mean_outcome(outcomes), interval, unit)
+
+
+SHARE: Final = Measure(mean_outcome, _share_interval, 1.0)
 AUPR: Final = Measure(_aupr, _aupr_interval)
 PERPLEXITY: Final = Measure(_perplexity, _perplexity_interval)
 
@@ -130,8 +144,8 @@ def pair_bounds(pairs: FloatArray, confidence: float) -> Bounds:
     """
     padded = np.append(pairs, [-1.0, 1.0])
     error = float(padded.std()) / math.sqrt(len(padded))
-    low, high, seen = _student(padded.mean(), error, len(pairs) + 1, confidence)
-    return max(low, -1.0), min(high, 1.0), seen
+    low, high, detectable = _student(padded.mean(), error, len(pairs) + 1, confidence)
+    return max(low, -1.0), min(high, 1.0), detectable
 
 
 def run_bounds(values: Sequence[float] | FloatArray, confidence: float) -> Bounds:

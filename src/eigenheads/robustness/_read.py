@@ -45,15 +45,20 @@ def read_images(data: Sequence[Any]) -> ImageSet:
     return ImageSet(x, y.long())
 
 
-def read_outliers(outliers: object, shape: Any) -> Tensor | None:
+def read_outliers(outliers: object, shape: Any) -> ImageSet | Iterable[Any] | None:
     """Return images of none of the classes, of this shape if it is known."""
-    if outliers is None:
-        return None
+    if outliers is None or _is_loader(outliers):
+        return outliers  # type: ignore[return-value]
     foreign = _pixels("outliers", outliers)
     if shape is not None and foreign.shape[1:] != shape:
         contract = f"images of shape {tuple(shape)}"
         fail("outliers", contract, Got(tuple(foreign.shape[1:])))
-    return foreign
+    return ImageSet(foreign, torch.zeros(len(foreign)).long())
+
+
+def _is_loader(data: object) -> bool:
+    is_held = isinstance(data, Sequence | Tensor | np.ndarray)
+    return isinstance(data, Iterable) and not is_held
 
 
 def read_batches(loader: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -122,6 +127,24 @@ def check_images(name: str, images: object) -> FloatArray:
         got = Got(f"entries from {low:g} to {high:g}")
         fail(name, "entries from 0 to 1", got, hint=hint)
     return array
+
+
+class OnlyClasses(nn.Module):
+    """A model that can answer some classes only, as on a set without the others."""
+
+    def __init__(self, model: Any, classes: Sequence[int]) -> None:
+        super().__init__()
+        self.model, self.classes = model, list(classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits; those of the other classes are minus infinity."""
+        logits = logits_of(self.model)(x)
+        if max(self.classes) >= logits.shape[1]:
+            contract = f"numbers below {logits.shape[1]}, that of the model's classes"
+            fail("classes", contract, max(self.classes))
+        hidden = torch.ones(logits.shape[1], dtype=torch.bool, device=logits.device)
+        hidden[self.classes] = False
+        return logits.masked_fill(hidden, -torch.inf)
 
 
 def _pixels(name: str, images: object) -> Tensor:

@@ -16,20 +16,20 @@ from eigenheads._checks import Got, check_path, check_text, fail
 from eigenheads._files import write_atomically
 from eigenheads._notebook import html_table
 from eigenheads.robustness._intervals import (
-    SHARE,
     Measure,
     Runs,
     mean_outcome,
     pair_bounds,
     run_bounds,
 )
-from eigenheads.robustness._plan import EvaluationPlan, Outcomes, with_means
+from eigenheads.robustness._plan import Conditions, Outcomes, with_means
 
 if TYPE_CHECKING:
     import pandas
 
 Comparison = Literal["better", "worse", "cannot tell"]
-_LOWER: Final = ("mean corruption error", "perplexity")
+_ERRORS: Final = ("mean corruption error", "relative corruption error")
+_LOWER: Final = (*_ERRORS, "perplexity")
 # Attacks in the same norm, with and without gradients: the former should be stronger.
 _WITH_GRADIENT = ("fgsm", "pgd", "apgd-ce", "apgd-dlr")
 _WITHOUT = ("noise", "spsa", "square", *(f"{n} transferred" for n in _WITH_GRADIENT))
@@ -52,8 +52,8 @@ class RobustnessRow:
     model
         Name of the model.
     metric
-        ``"top-1"``, ``"top-5"``, ``"mean corruption error"``, ``"AUPR"``: shares; or
-        ``"perplexity"``.
+        ``"top-1"``, ``"top-5"``, ``"mean corruption error"``, ``"AUPR"``: shares;
+        ``"relative corruption error"``; or ``"perplexity"``.
     condition
         ``"clean"``, a corruption, an attack, ``"tokens replaced"``, ``"outliers"``,
         ``"words swapped"``.
@@ -150,11 +150,11 @@ class Robustness:
     ) -> tuple[RobustnessRow, ...]:
         """Return the rows with these names; None means any."""
         check_names(model=model, metric=metric, condition=condition)
-        wanted = {"model": model, "metric": metric, "condition": condition}
+        names = {"model": model, "metric": metric, "condition": condition}
         return tuple(
             row
             for row in self.rows
-            if all(v is None or getattr(row, k) == v for k, v in wanted.items())
+            if all(v is None or getattr(row, k) == v for k, v in names.items())
         )
 
     @property
@@ -244,36 +244,36 @@ class Robustness:
 def conclude(differences: Sequence[RobustnessDifference], confidence: float) -> str:
     """Return one sentence per model: corrupted inputs first, then clean ones."""
     sentences = []
-    for model in dict.fromkeys(one.model for one in differences):
-        own = [one for one in differences if one.model == model]
+    for model in dict.fromkeys(row.model for row in differences):
+        rows = [row for row in differences if row.model == model]
         parts = []
         for condition, where in (
             ("all corruptions", "corrupted inputs"),
             ("clean", "clean inputs"),
         ):
-            found = [one for one in own if one.condition == condition]
+            at = [row for row in rows if row.condition == condition]
             # Top-1 stands before top-5 among clean conditions.
-            found = found[:1]
-            if found:
-                parts.append(f"on {where} {_told(found[-1], confidence)}")
+            at = at[:1]
+            if at:
+                parts.append(f"on {where} {_told(at[-1], confidence)}")
         if parts:
-            sentences.append(f"{model} against {own[0].baseline}: {'; '.join(parts)}.")
+            sentences.append(f"{model} against {rows[0].baseline}: {'; '.join(parts)}.")
     return "\n".join(sentences)
 
 
-def _told(one: RobustnessDifference, confidence: float) -> str:
-    unit, factor = ("points", 100.0) if one.metric != "perplexity" else ("", 1.0)
+def _told(row: RobustnessDifference, confidence: float) -> str:
+    unit, factor = ("points", 100.0) if row.metric != "perplexity" else ("", 1.0)
     # An error of less is an accuracy of more.
-    sign = -factor if one.metric == "mean corruption error" else factor
+    sign = -factor if row.metric in _ERRORS else factor
     # Adding zero turns a negative zero into a positive one.
-    low, high = sorted((sign * one.low + 0.0, sign * one.high + 0.0))
-    value = f"{sign * one.value + 0.0:+.1f} {unit}".rstrip()
+    low, high = sorted((sign * row.low + 0.0, sign * row.high + 0.0))
+    value = f"{sign * row.value + 0.0:+.1f} {unit}".rstrip()
     interval = f"{100 * confidence:g} %: {low:+.1f} to {high:+.1f}"
-    if one.verdict != "cannot tell":
-        return f"{one.verdict} ({value}, {interval})"
-    where = "" if one.n_discordant else " in all inputs and runs"
-    seen = f"{factor * one.detectable:.1f} {unit}".rstrip()
-    return f"cannot tell ({value}{where}, {interval}; detectable: {seen})"
+    if row.verdict != "cannot tell":
+        return f"{row.verdict} ({value}, {interval})"
+    where = "" if row.n_discordant else " in all inputs and runs"
+    detectable = f"{factor * row.detectable:.1f} {unit}".rstrip()
+    return f"cannot tell ({value}{where}, {interval}; detectable: {detectable})"
 
 
 def _corruptions(rows: Sequence[RobustnessRow]) -> set[str]:
@@ -298,7 +298,7 @@ def _write(file: IO[bytes], text: str) -> None:
 def compare_outcomes(
     counts: Mapping[str, int],
     outcomes: Outcomes,
-    plan: EvaluationPlan,
+    plan: Conditions,
     confidence: float,
 ) -> Iterator[RobustnessDifference]:
     """Yield the differences of each model from the first one.
@@ -320,17 +320,17 @@ def compare_outcomes(
         name: slice(end - counts[name], end)
         for name, end in zip(names, ends, strict=True)
     }
-    for other in names[1:]:
+    for rival in names[1:]:
         # Runs are paired by their order, so there must be as many of each.
-        if counts[other] != counts[names[0]]:
+        if counts[rival] != counts[names[0]]:
             continue
         for metric, condition, level, measure, arrays in with_means(outcomes, plan):
             found = _difference(
                 arrays[runs[names[0]]],
-                arrays[runs[other]],
+                arrays[runs[rival]],
                 measure,
                 confidence,
-                model=other,
+                model=rival,
                 baseline=names[0],
                 metric=metric,
                 condition=condition,
@@ -341,7 +341,7 @@ def compare_outcomes(
 
 
 def _difference(
-    first: Runs, other: Runs, measure: Measure, confidence: float, **names: Any
+    first: Runs, second: Runs, measure: Measure, confidence: float, **names: Any
 ) -> RobustnessDifference | None:
     """Return the difference with an interval, or None if one run has none.
 
@@ -349,18 +349,24 @@ def _difference(
     differences are equal by chance would have none.
     """
     by_run = np.array(
-        [measure.value(b) - measure.value(a) for a, b in zip(first, other, strict=True)]
+        [
+            measure.value(b) - measure.value(a)
+            for a, b in zip(first, second, strict=True)
+        ]
     )
     pairs, bounds = by_run, []
     # A perplexity or an area is no mean over examples.
-    if measure is SHARE:
-        pairs = np.mean(other, axis=0) - np.mean(first, axis=0)
-        bounds.append(pair_bounds(pairs, confidence))
+    if measure.unit is not None:
+        pairs = np.mean(second, axis=0) - np.mean(first, axis=0)
+        low, high, smallest = pair_bounds(pairs, confidence)
+        bounds.append(
+            (measure.unit * low, measure.unit * high, measure.unit * smallest)
+        )
     if len(by_run) > 1:
         bounds.append(run_bounds(by_run, confidence))
     if not bounds:
         return None
-    lows, highs, seen = zip(*bounds, strict=True)
+    lows, highs, detectable = zip(*bounds, strict=True)
     low, high, value = min(lows), max(highs), float(by_run.mean())
     verdict: Comparison = "cannot tell"
     if (low > 0 or high < 0) and low < high:
@@ -371,7 +377,7 @@ def _difference(
         low=low,
         high=high,
         verdict=verdict,
-        detectable=max(seen),
+        detectable=max(detectable),
         n_pairs=len(by_run) if len(by_run) > 1 else len(pairs),
         n_discordant=int(np.count_nonzero(pairs)),
     )
@@ -381,7 +387,7 @@ class GradientMaskingWarning(UserWarning):
     """Warning: gradient attacks are weaker than others; accuracy is overestimated."""
 
 
-def warn_of_masking(name: str, outcomes: Outcomes, plan: EvaluationPlan) -> None:
+def warn_of_masking(name: str, outcomes: Outcomes, plan: Conditions) -> None:
     """Warn if the best attack with gradients is weaker than one without.
 
     Compared are the same examples; the difference must exceed one point and two
@@ -390,16 +396,18 @@ def warn_of_masking(name: str, outcomes: Outcomes, plan: EvaluationPlan) -> None
     by_level: dict[float | None, dict[str, np.ndarray[Any, Any]]] = {}
     for condition, arrays in zip(plan.conditions, outcomes, strict=True):
         if condition.condition in (*_WITH_GRADIENT, *_WITHOUT):
-            own = by_level.setdefault(condition.level, {})
-            own[condition.condition] = np.mean(arrays, axis=0)
-    for level, found in by_level.items():
+            by_condition = by_level.setdefault(condition.level, {})
+            by_condition[condition.condition] = np.mean(arrays, axis=0)[:, 0]
+    for level, outcomes_of in by_level.items():
         # FGSM alone may be weak without any masking, so the strongest one counts.
-        strong = [found[one] for one in _WITH_GRADIENT if one in found]
+        strong = [
+            outcomes_of[attack] for attack in _WITH_GRADIENT if attack in outcomes_of
+        ]
         if not strong:
             continue
         best = min(strong, key=mean_outcome)
-        for other in (one for one in _WITHOUT if one in found):
-            difference = best - found[other]
+        for rival in (attack for attack in _WITHOUT if attack in outcomes_of):
+            difference = best - outcomes_of[rival]
             # The examples are the same, so this is the error of paired differences.
             error = float(np.std(difference)) / max(len(difference), 1) ** 0.5
             gap = float(difference.mean())
@@ -407,7 +415,7 @@ def warn_of_masking(name: str, outcomes: Outcomes, plan: EvaluationPlan) -> None
                 warnings.warn(
                     f"evaluate_robustness: {name!r} keeps {100 * gap:.1f} points more "
                     f"accuracy under the strongest attack with gradients than under "
-                    f"{other!r} at budget {level:g}. Its gradients may be masked: do "
+                    f"{rival!r} at budget {level:g}. Its gradients may be masked: do "
                     "not take its accuracy under these attacks for robustness.",
                     GradientMaskingWarning,
                     stacklevel=4,

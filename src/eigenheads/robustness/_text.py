@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from eigenheads._checks import Got, check_choice, check_count, fail
 from eigenheads._typing import FloatArray
-from eigenheads.robustness._plan import Condition, ErrorMean, EvaluationPlan, Meter
+from eigenheads.robustness._plan import Condition, Conditions, Meter
 from eigenheads.robustness._read import (
     device_of,
     evaluating,
@@ -62,8 +62,8 @@ class TextSet:
     @cached_property
     def pool(self) -> list[int]:
         """Ids that may replace others: all that occur, but for special ones."""
-        found = torch.unique(self.clean.ids[self.clean.mask.bool()]).tolist()
-        return [one for one in found if one not in self.special]
+        ids = torch.unique(self.clean.ids[self.clean.mask.bool()]).tolist()
+        return [number for number in ids if number not in self.special]
 
     @cached_property
     def words(self) -> list[str]:
@@ -123,21 +123,21 @@ def _is_pair(data: Any) -> bool:
 def _from_loader(
     data: Iterable[Any], tokenizer: Any, special_ids: Sequence[int] | None
 ) -> tuple[TextSet | None, Any]:
-    rest = iter(data)
-    first = next(rest, None)
+    batches_left = iter(data)
+    first = next(batches_left, None)
     # A list can be read again; of other loaders, the first batch is put back.
     is_kept = first is None or isinstance(data, Sequence)
-    again: Iterable[Any] = data if is_kept else _put_back([first], rest)
+    again: Iterable[Any] = data if is_kept else _put_back([first], batches_left)
     if not isinstance(first, Mapping):
         return None, again
     batches = list(again)
     return _from_batches(batches, tokenizer, special_ids), data
 
 
-def _put_back(first: list[Any], rest: Iterator[Any]) -> Iterator[Any]:
+def _put_back(first: list[Any], batches: Iterator[Any]) -> Iterator[Any]:
     """Yield the batch that was taken out, then the others; keep none of them."""
     yield first.pop()
-    yield from rest
+    yield from batches
 
 
 def _from_texts(texts: Sequence[str], labels: Any, tokenizer: Any) -> TextSet:
@@ -182,28 +182,28 @@ def _from_batches(
             contract = "single texts, whose token_type_ids are zero"
             fail("data", contract, Got("pairs of texts"))
     read = [_read_encoded(batch) for batch in batches]
-    width = max(one.ids.shape[1] for one in read)
+    width = max(encoded.ids.shape[1] for encoded in read)
     padded = [
         [
             torch.nn.functional.pad(tensor, (0, width - tensor.shape[1]))
-            for tensor in (one.ids, one.mask)
+            for tensor in (encoded.ids, encoded.mask)
         ]
-        for one in read
+        for encoded in read
     ]
     ids, mask = (torch.cat(parts) for parts in zip(*padded, strict=True))
     labels = [
         np.atleast_1d(np.asarray(batch.get("labels", batch.get("label"))))
         for batch in batches
     ]
-    known = (
+    special_numbers = (
         special if special is not None else getattr(tokenizer, "all_special_ids", ())
     )
-    for one in known:
-        check_count("special_ids", one, minimum=0)
+    for encoded in special_numbers:
+        check_count("special_ids", encoded, minimum=0)
     return TextSet(
         clean=Encoded(ids, mask),
         y=_read_classes(np.concatenate(labels), len(ids)),
-        special=frozenset(int(one) for one in known),
+        special=frozenset(int(encoded) for encoded in special_numbers),
     )
 
 
@@ -267,10 +267,10 @@ def _drop(
     words: Words, *, share: float, rng: np.random.Generator, pool: Words
 ) -> Words:
     """Leave out each chosen word; one word stays in any case."""
-    kept = rng.random(len(words)) >= share
-    if len(words) and not kept.any():
-        kept[int(rng.integers(len(words)))] = True
-    return [word for word, stays in zip(words, kept, strict=True) if stays]
+    is_kept = rng.random(len(words)) >= share
+    if len(words) and not is_kept.any():
+        is_kept[int(rng.integers(len(words)))] = True
+    return [word for word, stays in zip(words, is_kept, strict=True) if stays]
 
 
 def _swap(
@@ -350,15 +350,15 @@ def corrupt_texts(data: TextSet, kind: str, share: float, seed: int) -> Encoded:
 
 def _corrupted_row(data: TextSet, number: int, change: Callable[..., Words]) -> Words:
     """Return the ids of one text; special ones at its ends keep their places."""
-    seen = data.clean.ids[number][data.clean.mask[number].bool()].tolist()
-    begin, end = 0, len(seen)
-    while begin < end and seen[begin] in data.special:
+    ids = data.clean.ids[number][data.clean.mask[number].bool()].tolist()
+    begin, end = 0, len(ids)
+    while begin < end and ids[begin] in data.special:
         begin += 1
-    while end > begin and seen[end - 1] in data.special:
+    while end > begin and ids[end - 1] in data.special:
         end -= 1
-    changed = change(seen[begin:end], pool=data.pool)
-    room = data.clean.ids.shape[1] - begin - (len(seen) - end)
-    return [*seen[:begin], *changed[:room], *seen[end:]]
+    changed = change(ids[begin:end], pool=data.pool)
+    room = data.clean.ids.shape[1] - begin - (len(ids) - end)
+    return [*ids[:begin], *changed[:room], *ids[end:]]
 
 
 # --- Conditions ----------------------------------------------------------------------
@@ -366,44 +366,27 @@ def _corrupted_row(data: TextSet, number: int, change: Callable[..., Words]) -> 
 
 def plan_texts(
     data: TextSet, kinds: Sequence[str] | None, shares: Sequence[float], seed: int
-) -> EvaluationPlan:
+) -> Conditions:
     """Return the conditions for texts; batches are (index, classes)."""
     possible = TEXT_CORRUPTIONS if data.texts is not None else TEXT_CORRUPTIONS[1:]
     for kind in kinds or ():
         check_choice("corruptions", kind, possible)
-    plan = EvaluationPlan(
-        [
-            Condition(
-                metric="top-1", condition="clean", start=partial(_right, data, None)
-            )
-        ]
-    )
-    members: list[int] = []
+    plan = Conditions([Condition(condition="clean", start=partial(_right, data, None))])
+    groups: dict[str, tuple[int, ...]] = {}
     for kind in possible if kinds is None else kinds:
         begin = len(plan.conditions)
         for share in shares:
             plan.conditions.append(
                 Condition(
-                    metric="top-1",
                     condition=_condition(data, kind),
                     level=share,
                     start=partial(_right, data, _Corrupted(data, kind, share, seed)),
                 )
             )
-        own = tuple(range(begin, len(plan.conditions)))
-        members.extend(own)
-        _add_mean(plan, _condition(data, kind), own)
-    _add_mean(plan, "all corruptions", tuple(members))
+        if shares:
+            groups[_condition(data, kind)] = tuple(range(begin, len(plan.conditions)))
+    plan.add_means(groups, None)
     return plan
-
-
-def _add_mean(plan: EvaluationPlan, condition: str, members: tuple[int, ...]) -> None:
-    if members:
-        plan.means.append(
-            ErrorMean(
-                metric="mean corruption error", condition=condition, members=members
-            )
-        )
 
 
 def _condition(data: TextSet, kind: str) -> str:
@@ -438,7 +421,7 @@ def _right(data: TextSet, corrupted: _Corrupted | None, model: Any) -> Meter:
             got = Got(f"one that returns shape {tuple(logits.shape)}")
             contract = "a model that returns logits of shape (n, classes)"
             fail("model", contract, got)
-        return (logits.argmax(1) == y).double().numpy()
+        return (logits.argmax(1) == y).double()[:, None].numpy()
 
     return measure
 

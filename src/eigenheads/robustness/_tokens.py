@@ -81,14 +81,14 @@ def corrupt_patches(
         contract = f"of shape (n, channels, height, width), in multiples of {patch}"
         fail("images", contract, Got(x.shape))
     if kind == "occluded":
-        found, flags = _occlude(x, share, patch, rng)
+        changed, flags = _occlude(x, share, patch, rng)
     else:
         cut = _cut(x, patch)
         flags = _random_places(len(cut), cut.shape[1], share, rng)
-        found = _join(_CHANGES[kind](cut, flags, rng), x.shape)
+        changed = _join(_CHANGES[kind](cut, flags, rng), x.shape)
     if isinstance(images, Tensor):
-        return torch.from_numpy(found).to(images), flags
-    return found, flags
+        return torch.from_numpy(changed).to(images), flags
+    return changed, flags
 
 
 def _cut(x: FloatArray, patch: int) -> FloatArray:
@@ -119,8 +119,8 @@ def _exchange(cut: FloatArray, flags: Flags, rng: np.random.Generator) -> FloatA
         contract = "at least two, so that patches can be exchanged"
         fail("images", contract, Got(f"{n}"))
     # A shift by at least one image never takes the image itself.
-    other = (np.arange(n)[:, None] + rng.integers(1, n, (n, count))) % n
-    taken = cut[other, np.arange(count)]
+    donor = (np.arange(n)[:, None] + rng.integers(1, n, (n, count))) % n
+    taken = cut[donor, np.arange(count)]
     return np.where(flags[..., None, None, None], taken, cut)
 
 
@@ -239,8 +239,8 @@ def _replaced(
     # A shift by at least one place never takes the token itself.
     shift = torch.randint(1, max(total, 2), (total,), generator=generator)
     source = ((torch.arange(total) + shift) % total).to(tokens.device)
-    others = tokens.reshape(total, width)[source].view_as(tokens)
-    return torch.where(chosen[..., None], others, tokens)
+    drawn = tokens.reshape(total, width)[source].view_as(tokens)
+    return torch.where(chosen[..., None], drawn, tokens)
 
 
 def swap_words(

@@ -110,12 +110,12 @@ def quadrature_risk(
     rule = _rule(nodes)
     target = (1 - omega) * _diagonal(rule.first, rule.second)
     target += omega * _positional_target(a)
-    own = math.sqrt(max(0.0, 1 - m**2))
+    width = math.sqrt(max(0.0, 1 - m**2))
     total = 0.0
     # One node of the teacher at a time keeps memory small.
-    for one, two, weight, goal in zip(*rule, target.T, strict=True):
+    for first, second, weight, goal in zip(*rule, target.T, strict=True):
         student = _diagonal(
-            m * one + own * rule.first + e, m * two + own * rule.second - e
+            m * first + width * rule.first + e, m * second + width * rule.second - e
         )
         total += weight * (rule.weight @ ((student - goal[:, None]) ** 2).sum(axis=0))
     return total
@@ -202,6 +202,8 @@ def _corner_values(omega: float, a: float) -> tuple[float, ...]:
 def _diagonal_gradient(rule: Rule) -> FloatArray:
     """Return ∂A_ii/∂z_j at the nodes, one row per (i, j)."""
     z1, z2 = rule.first, rule.second
-    one, two = _diagonal(z1, z2)
-    one, two = one * (1 - one), two * (1 - two)
-    return np.stack([one * (2 * z1 - z2), -one * z1, two * (2 * z2 - z1), -two * z2])
+    first, second = _diagonal(z1, z2)
+    first, second = first * (1 - first), second * (1 - second)
+    return np.stack(
+        [first * (2 * z1 - z2), -first * z1, second * (2 * z2 - z1), -second * z2]
+    )

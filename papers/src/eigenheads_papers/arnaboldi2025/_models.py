@@ -63,8 +63,8 @@ def recovered(run: FloatArray, steps: FloatArray, threshold: float) -> FloatArra
     share = np.where(
         high > low, (threshold - low) / np.where(high > low, high - low, 1), 1
     )
-    found = steps[before] + np.clip(share, 0, 1) * (steps[first] - steps[before])
-    return np.where(above.any(axis=1), found, np.inf)
+    crossing = steps[before] + np.clip(share, 0, 1) * (steps[first] - steps[before])
+    return np.where(above.any(axis=1), crossing, np.inf)
 
 
 def _hermite_sum(t: Any) -> Any:

@@ -10,7 +10,7 @@ from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import BLUE, GREEN, GREY, ORANGE
 from eigenheads.models import simulate as simulate_model
 from eigenheads_papers._claims import Claim, about, at_least
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._statistics import bootstrap_estimate
 from eigenheads_papers.arnaboldi2025._models import network_model, recovered
 
@@ -26,11 +26,13 @@ _THRESHOLD = 0.3
 class Params:
     """Steps are multiples of the length's best one, see :func:`best_step`."""
 
-    lengths: tuple[int, ...] = (1, 2, 4)
-    factors: tuple[float, ...] = (0.3, 0.6, 1.0, 1.4, 3.0)
-    d: int = 1000
-    n_runs: int = 10
-    n_records: int = 200
+    lengths: tuple[int, ...] = parameter((1, 2, 4), "numbers of tokens per prompt")
+    factors: tuple[float, ...] = parameter(
+        (0.3, 0.6, 1.0, 1.4, 3.0), "step sizes, in units of the best one"
+    )
+    d: int = parameter(1000, "dimension of the tokens")
+    n_runs: int = parameter(10, "independent runs")
+    n_records: int = parameter(200, "recorded points along training")
 
 
 def best_step(n_tokens: int) -> float:
@@ -77,7 +79,9 @@ def _times(
     overlaps = [f"{name}.teacher" for name in names]
     # All overlaps start at 1/√d, as in the authors' runs.
     start = dict.fromkeys(overlaps, 1 / math.sqrt(params.d))
-    pairs = [f"{one}.{two}" for i, one in enumerate(names) for two in names[i + 1 :]]
+    pairs = [
+        f"{first}.{two}" for i, first in enumerate(names) for two in names[i + 1 :]
+    ]
     paths = simulate_model(
         network_model(n_tokens, tied),
         d=params.d,
@@ -166,11 +170,11 @@ def check(run: Run[Params]) -> list[Claim]:
 def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw recovery times against the step, and the gain against the length."""
     table, lengths = run.table, run.table["length"]
-    left, right = figure.subplots(1, 2)
+    steps_panel, gain_panel = figure.subplots(1, 2)
     times = _mean_times(_rows(table), 0)
     for number, length in enumerate(lengths):
         for network, style in ((0, "o-"), (1, "s--")):
-            left.plot(
+            steps_panel.plot(
                 table["factor"],
                 times[network, number],
                 style,
@@ -178,14 +182,14 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
                 ms=4,
                 label=f"L = {length:.0f}" if network == 0 else None,
             )
-    left.set(
+    steps_panel.set(
         yscale="log",
         xlabel="step size / best step of tied weights",
         ylabel="steps to overlap 0.3",
         title="Tied (solid) and untied (dashed)",
     )
-    left.legend()
-    right.plot(
+    steps_panel.legend()
+    gain_panel.plot(
         lengths,
         times[1, :, 0] / times[0, :, 0],
         "o-",
@@ -193,15 +197,17 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
         label="equal small steps",
     )
     best = times.min(axis=-1)
-    right.plot(
+    gain_panel.plot(
         lengths, best[1] / best[0], "s-", color=GREEN, label="each at its best step"
     )
-    right.plot(lengths, lengths, ":", color=GREY, label="L")
-    right.plot(lengths, lengths**2, "--", color=GREY, label="L²")
-    right.set(xscale="log", yscale="log", xlabel="L", ylabel="gain of tied weights")
-    right.set_xticks(lengths, [f"{length:.0f}" for length in lengths])
-    right.minorticks_off()
-    right.legend()
+    gain_panel.plot(lengths, lengths, ":", color=GREY, label="L")
+    gain_panel.plot(lengths, lengths**2, "--", color=GREY, label="L²")
+    gain_panel.set(
+        xscale="log", yscale="log", xlabel="L", ylabel="gain of tied weights"
+    )
+    gain_panel.set_xticks(lengths, [f"{length:.0f}" for length in lengths])
+    gain_panel.minorticks_off()
+    gain_panel.legend()
 
 
 _PAPER = Params()

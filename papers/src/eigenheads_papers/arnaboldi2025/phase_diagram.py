@@ -10,7 +10,7 @@ from eigenheads.extend.drawing import BLUE, INK
 from eigenheads.models import risk as model_risk
 from eigenheads.models import simulate as simulate_model
 from eigenheads_papers._claims import Claim, about, at_least, at_most
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._statistics import share_estimate
 from eigenheads_papers.arnaboldi2025._landscape import corners, quadrature_risk
 from eigenheads_papers.arnaboldi2025._models import (
@@ -46,27 +46,27 @@ _POINTS = (
 class Params:
     """A grid of the plane, and runs at one point per region."""
 
-    n_grid: int = 121
-    d: int = 1000
-    n_runs: int = 16
-    step: float = 0.5
-    horizon: float = 160.0
+    n_grid: int = parameter(121, "points per axis of the map")
+    d: int = parameter(1000, "dimension of the tokens")
+    n_runs: int = parameter(16, "independent runs")
+    step: float = parameter(0.5, "step size before its scaling with the dimension")
+    horizon: float = parameter(160.0, "training time: steps × step, or steps / d")
     # The region with misaligned dynamics is slow: the risk is nearly flat there.
-    slow_d: int = 100
-    slow_step: float = 0.05
-    slow_horizon: float = 4000.0
-    n_slow: int = 6
-    n_samples: int = 2**17
+    slow_d: int = parameter(100, "dimension of the runs where the risk is nearly flat")
+    slow_step: float = parameter(0.05, "their step size before scaling by d")
+    slow_horizon: float = parameter(4000.0, "their training time")
+    n_slow: int = parameter(6, "runs where the risk is nearly flat")
+    n_samples: int = parameter(2**17, "samples that estimate a risk")
 
 
 def classify(omegas: FloatArray, a: float) -> FloatArray:
     """Return the number of the region for each ω; −1 where no corner is a minimum."""
-    found = corners(omegas, a)
+    minima = corners(omegas, a)
     signs = zip(
-        found.deeper > 0,
-        found.steepest > 0,
-        found.semantic > 0,
-        found.positional > 0,
+        minima.deeper > 0,
+        minima.steepest > 0,
+        minima.semantic > 0,
+        minima.positional > 0,
         strict=True,
     )
     names = list(REGIONS)
@@ -212,8 +212,8 @@ def check(run: Run[Params]) -> list[Claim]:
 
 
 def _minima(omega: float) -> int:
-    found = corners(np.array([omega]), 1.0)
-    return int((found.semantic > 0).sum() + (found.positional > 0).sum())
+    minima = corners(np.array([omega]), 1.0)
+    return int((minima.semantic > 0).sum() + (minima.positional > 0).sum())
 
 
 def draw(figure: "Figure", run: Run[Params]) -> None:

@@ -11,7 +11,7 @@ from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import BLUE, GREEN, GREY, INK, ORANGE, PURPLE
 from eigenheads.models import simulate as simulate_model
 from eigenheads_papers._claims import Claim, about, at_most, difference
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._statistics import bootstrap_estimate
 from eigenheads_papers.arnaboldi2025._landscape import (
     escape_curvatures,
@@ -37,13 +37,15 @@ _COLORS = (ORANGE, BLUE, GREEN, PURPLE)
 class Params:
     """Runs per ω and dimension; step sizes are `step` / d on the unit sphere."""
 
-    omegas: tuple[float, ...] = (0.5, 0.57, 0.64, 0.71, 0.78)
-    dimensions: tuple[int, ...] = (100, 1000)
-    n_runs: tuple[int, ...] = (32, 12)
-    step: float = 0.05
+    omegas: tuple[float, ...] = parameter(
+        (0.5, 0.57, 0.64, 0.71, 0.78), "weights of the positional target"
+    )
+    dimensions: tuple[int, ...] = parameter((100, 1000), "dimensions of the tokens")
+    n_runs: tuple[int, ...] = parameter((32, 12), "independent runs")
+    step: float = parameter(0.05, "step size before its scaling with the dimension")
     # Steps are `horizon` d / step: enough for every run to leave the start.
-    horizon: float = 60.0
-    n_records: int = 20
+    horizon: float = parameter(60.0, "training time: steps × step, or steps / d")
+    n_records: int = parameter(20, "recorded points along training")
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:

@@ -13,7 +13,7 @@ from eigenheads.extend.drawing import BLUE, GREEN, GREY, ORANGE
 from eigenheads.models import Model, Token, choice, multiple_of, softmax
 from eigenheads.models import simulate as simulate_model
 from eigenheads_papers._claims import Claim, about, at_least, at_most
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._statistics import bootstrap_estimate, mean_estimate
 
 if TYPE_CHECKING:
@@ -31,15 +31,19 @@ def sparse_token(X: Any, w: Any, u: Any, g: Any, p: Any) -> Any:
 class Params:
     """The caption's setting: L = 10, R = 3, π = 0.2, θ = 6, η = 0.5."""
 
-    n_tokens: int = 10
-    n_informative: int = 3
-    positive_share: float = 0.2
-    strength: float = 6.0
-    step: float = 0.5
+    n_tokens: int = parameter(10, "tokens per sample or prompt")
+    n_informative: int = parameter(3, "informative tokens per prompt")
+    positive_share: float = parameter(0.2, "share of positive sequences")
+    strength: float = parameter(6.0, "strength of the signal, the θ of the paper")
+    step: float = parameter(0.5, "step size before its scaling with the dimension")
     # Samples per dimension.
-    ratios: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
-    dimensions: tuple[int, ...] = (100, 1000, 10_000)
-    n_runs: int = 10
+    ratios: tuple[float, ...] = parameter(
+        (1.0, 2.0, 4.0, 8.0, 16.0), "samples per dimension"
+    )
+    dimensions: tuple[int, ...] = parameter(
+        (100, 1000, 10_000), "dimensions of the tokens"
+    )
+    n_runs: int = parameter(10, "independent runs")
 
 
 @lru_cache(maxsize=8)
@@ -104,7 +108,7 @@ def _direct(params: Params, ratio: float, rng: np.random.Generator) -> FloatArra
     """Return the query's cosines at the smallest d, from real vectors."""
     d, n_informative = params.dimensions[0], params.n_informative
     n = round(ratio * d)
-    found = []
+    cosines = []
     for _ in range(4 * params.n_runs):
         positive = rng.random(n) < params.positive_share
         tokens = rng.standard_normal((n, params.n_tokens, d))
@@ -116,8 +120,8 @@ def _direct(params: Params, ratio: float, rng: np.random.Generator) -> FloatArra
         fields = tokens @ readout
         centred = fields - fields.mean(axis=1, keepdims=True)
         query = np.einsum("i,ij,ijk->k", pull, centred, tokens)
-        found.append(query[0] / np.linalg.norm(query))
-    return np.array(found)
+        cosines.append(query[0] / np.linalg.norm(query))
+    return np.array(cosines)
 
 
 def check(run: Run[Params]) -> list[Claim]:

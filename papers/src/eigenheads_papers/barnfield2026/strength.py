@@ -10,7 +10,7 @@ from scipy.special import ndtri
 from eigenheads.extend import FloatArray, advance
 from eigenheads.extend.drawing import BLUE, GREY, ORANGE
 from eigenheads_papers._claims import Claim, about, at_most
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, parameter
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,11 +20,15 @@ if TYPE_CHECKING:
 class Params:
     """Lengths, and the error at which the needed strength is read."""
 
-    lengths: tuple[int, ...] = (10, 100, 1000, 10_000, 100_000)
-    n_informative: int = 1
-    accepted_error: float = 0.05
-    sharpnesses: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)
-    n_samples: int = 1000
+    lengths: tuple[int, ...] = parameter(
+        (10, 100, 1000, 10_000, 100_000), "numbers of tokens per prompt"
+    )
+    n_informative: int = parameter(1, "informative tokens per prompt")
+    accepted_error: float = parameter(0.05, "share of errors at the needed strength")
+    sharpnesses: tuple[float, ...] = parameter(
+        (1.0, 2.0, 4.0, 8.0), "inverse temperatures to choose from"
+    )
+    n_samples: int = parameter(1000, "samples that estimate a risk")
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
@@ -36,10 +40,10 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     needed, pooled = [], []
     for length in params.lengths:
         sums = _noise_sums(params, length, rng)
-        own = rng.standard_normal((params.n_samples, params.n_informative))
+        signal_noise = rng.standard_normal((params.n_samples, params.n_informative))
         # The first sum is at τ = 0: the plain mean.
-        pooled.append(_needed_by_pooling(params, sums[0, 1], own))
-        needed.append(_needed(params, sums[1:], own))
+        pooled.append(_needed_by_pooling(params, sums[0, 1], signal_noise))
+        needed.append(_needed(params, sums[1:], signal_noise))
         advance(length)
     lengths = np.array(params.lengths, dtype=np.float64)
     quantile = -ndtri(params.accepted_error)
@@ -71,11 +75,11 @@ def _noise_sums(params: Params, length: int, rng: np.random.Generator) -> FloatA
     return sums
 
 
-def _needed(params: Params, sums: FloatArray, own: FloatArray) -> float:
+def _needed(params: Params, sums: FloatArray, signal_noise: FloatArray) -> float:
     """Return the smallest strength of a grid at which some τ errs little enough."""
     for strength in np.arange(0.5, 30.0, 0.1):
         for index, tau in enumerate(params.sharpnesses):
-            scores = own + strength
+            scores = signal_noise + strength
             weights = np.exp(tau * scores)
             total = sums[index, 0, 1] + weights.sum(axis=1)
             positive = (sums[index, 1, 1] + (weights * scores).sum(axis=1)) / total
@@ -85,13 +89,15 @@ def _needed(params: Params, sums: FloatArray, own: FloatArray) -> float:
     return math.inf
 
 
-def _needed_by_pooling(params: Params, sums: FloatArray, own: FloatArray) -> float:
+def _needed_by_pooling(
+    params: Params, sums: FloatArray, signal_noise: FloatArray
+) -> float:
     """Return the strength at which the mean token errs as often, by bisection."""
-    negative, rest = sums
+    negative, larger = sums
     low, high = 0.0, 20 * math.sqrt(max(params.lengths))
     while high - low > 1e-3 * high:
         middle = (low + high) / 2
-        positive = rest + (own + middle).sum(axis=1)
+        positive = larger + (signal_noise + middle).sum(axis=1)
         is_enough = _least_error(negative, positive) <= params.accepted_error
         low, high = (low, middle) if is_enough else (middle, high)
     return high

@@ -242,8 +242,8 @@ def evaluate_command(
 
     folders = {}
     for entry in natural or []:
-        name, found, folder = entry.partition("=")
-        if not (name and found and folder):
+        name, equals, folder = entry.partition("=")
+        if not (name and equals and folder):
             fail("natural", "NAME=FOLDER", Got(entry))
         folders[name] = Path(folder)
     result = evaluate_checkpoints(

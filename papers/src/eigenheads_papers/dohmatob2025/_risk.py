@@ -66,7 +66,7 @@ class MeanField:
         return mean**2 * self.d + self.gamma**2 * (p**2 - 2 * p * at.nu + 1)
 
     def corrected_risk(self, at: Overlaps) -> float:
-        """Return the same with the variance of the tokens that a frozen head picks."""
+        """Return the risk plus the variance of the tokens that a frozen head picks."""
         p = self.share(at.mu)
         spread = (1 - p) ** 2 * (1 - at.rho**2) * self.participation
         return self.risk(at) + spread
@@ -84,19 +84,19 @@ def sampled_risk(
     n_others = round(field.n_others)
     block = max(1, min(n_samples, 4_000_000 // n_others))
     c, slope = math.sqrt(1 - field.gamma**2), field.beta * math.sqrt(field.d)
-    found = []
+    batches = []
     for start in range(0, n_samples, block):
         size = min(block, n_samples - start)
-        others = rng.standard_normal((size, n_others))
+        distractors = rng.standard_normal((size, n_others))
         noise = rng.standard_normal(size)
-        own = c * math.sqrt(field.d) * at.mu + field.gamma * noise
-        top = np.maximum(others.max(axis=1), own)
-        weights = np.exp(slope * (others - top[:, None]))
-        first = np.exp(slope * (own - top))
+        decisive = c * math.sqrt(field.d) * at.mu + field.gamma * noise
+        top = np.maximum(distractors.max(axis=1), decisive)
+        weights = np.exp(slope * (distractors - top[:, None]))
+        first = np.exp(slope * (decisive - top))
         total = weights.sum(axis=1) + first
         first, weights = first / total, weights / total[:, None]
-        found.append(_errors(field, at, noise, first, weights, others))
-    errors = np.concatenate(found)
+        batches.append(_errors(field, at, noise, first, weights, distractors))
+    errors = np.concatenate(batches)
     return float(errors.mean()), float(errors.std() / math.sqrt(n_samples))
 
 
@@ -106,12 +106,12 @@ def _errors(
     noise: FloatArray,
     first: FloatArray,
     weights: FloatArray,
-    others: FloatArray,
+    distractors: FloatArray,
 ) -> FloatArray:
     """Return mean squared errors given the scores."""
     # The deciding token: value γ (ρ g + …), target γ times its v*-component, which has
     # correlation ν with the value and none with the score.
     mean = first * field.gamma * at.rho * noise
-    mean += at.rho * np.einsum("ij,ij->i", weights, others)
-    own = field.gamma**2 * (first**2 * (1 - at.rho**2) - 2 * first * at.nu + 1)
-    return mean**2 + own + (1 - at.rho**2) * np.einsum("ij,ij->i", weights, weights)
+    mean += at.rho * np.einsum("ij,ij->i", weights, distractors)
+    spread = field.gamma**2 * (first**2 * (1 - at.rho**2) - 2 * first * at.nu + 1)
+    return mean**2 + spread + (1 - at.rho**2) * np.einsum("ij,ij->i", weights, weights)

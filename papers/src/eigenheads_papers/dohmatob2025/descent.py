@@ -12,7 +12,7 @@ from eigenheads.extend.drawing import BLUE, GREY, ORANGE
 from eigenheads.models import Model, Token, softmax
 from eigenheads.models import simulate as simulate_model
 from eigenheads_papers._claims import Claim, at_least, at_most
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._statistics import share_estimate
 from eigenheads_papers.dohmatob2025._risk import MeanField
 
@@ -30,16 +30,16 @@ def softmax_location(X: Any, w: Any, u: Any, g: Any, p: Any) -> Any:
 class Params:
     """The setting of Figure 2; batches of fresh samples instead of one data set."""
 
-    d: int = 100
-    n_tokens: int = 20
-    beta: float = 1.0
-    gamma: float = math.sqrt(0.5)
-    noise: float = 0.1
-    step_size: float = 5e-3
-    batch_size: int = 64
-    n_steps: int = 6000
-    n_runs: int = 12
-    n_records: int = 40
+    d: int = parameter(100, "dimension of the tokens")
+    n_tokens: int = parameter(20, "tokens per sample or prompt")
+    beta: float = parameter(1.0, "inverse temperature over √d")
+    gamma: float = parameter(math.sqrt(0.5), "standard deviation of the deciding token")
+    noise: float = parameter(0.1, "standard deviation of the noise of the target")
+    step_size: float = parameter(5e-3, "step size")
+    batch_size: int = parameter(64, "samples per gradient step")
+    n_steps: int = parameter(6000, "training steps")
+    n_runs: int = parameter(12, "independent runs")
+    n_records: int = parameter(40, "recorded points along training")
 
 
 @lru_cache(maxsize=4)

@@ -9,7 +9,7 @@ import numpy as np
 from eigenheads.extend import FloatArray, advance
 from eigenheads.extend.drawing import BLUE, GREEN, INK, ORANGE
 from eigenheads_papers._claims import Claim, about, at_most
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, parameter
 from eigenheads_papers.dohmatob2025._risk import (
     MeanField,
     Overlaps,
@@ -27,16 +27,21 @@ _MARGIN = 0.1
 class Params:
     """Signals c along a path through the transition, at two temperatures."""
 
-    dimensions: tuple[int, ...] = (60, 120, 180)
-    alpha: float = 0.05
+    dimensions: tuple[int, ...] = parameter((60, 120, 180), "dimensions of the tokens")
+    alpha: float = parameter(0.05, "logarithm of the number of tokens, per dimension")
     # Below and above the inverse temperature of condensation √(2α) = 0.316.
-    betas: tuple[float, ...] = (0.2, 1.0)
-    signals: tuple[float, ...] = (0.1, 0.2, 0.28, 0.34, 0.4, 0.5, 0.6, 0.7)
-    n_samples: int = 1500
+    betas: tuple[float, ...] = parameter((0.2, 1.0), "inverse temperatures over √d")
+    signals: tuple[float, ...] = parameter(
+        (0.1, 0.2, 0.28, 0.34, 0.4, 0.5, 0.6, 0.7),
+        "sizes of the signal, the c of the paper",
+    )
+    n_samples: int = parameter(1500, "samples that estimate a risk")
     # Figure 2 of the paper: d = 100, L = 20, β = 1, γ = 1/√2.
-    figure_d: int = 100
-    figure_tokens: int = 20
-    key_overlaps: tuple[float, ...] = (0.0, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
+    figure_d: int = parameter(100, "dimension of the setting of the paper's figure")
+    figure_tokens: int = parameter(20, "tokens of the setting of the paper's figure")
+    key_overlaps: tuple[float, ...] = parameter(
+        (0.0, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0), "overlaps of the key with the oracle's"
+    )
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:

@@ -73,8 +73,8 @@ def max_scores(
 
 def excess_risk(weights: FloatArray) -> float:
     """Return the mean squared error above the noise, deciding token first."""
-    own, others = weights[:, 0], weights[:, 1:]
-    return float(((1 - own) ** 2 + (others**2).sum(axis=-1)).mean())
+    decisive, distractors = weights[:, 0], weights[:, 1:]
+    return float(((1 - decisive) ** 2 + (distractors**2).sum(axis=-1)).mean())
 
 
 def bayes_risk(scores: FloatArray, slope: float) -> float:
@@ -90,10 +90,10 @@ def best_head(head: str, groups: list[FloatArray]) -> tuple[float, FloatArray]:
     weights, first = HEADS[head]
 
     def mean_risk(shape: FloatArray) -> float:
-        return float(np.mean([excess_risk(weights(one, shape)) for one in groups]))
+        return float(np.mean([excess_risk(weights(group, shape)) for group in groups]))
 
-    found = minimize(mean_risk, np.array(first), method="Nelder-Mead")
-    return float(found.fun), np.asarray(found.x)
+    best = minimize(mean_risk, np.array(first), method="Nelder-Mead")
+    return float(best.fun), np.asarray(best.x)
 
 
 def linear_risk(n_tokens: float, strength: float) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 from eigenheads.extend import FloatArray, advance
 from eigenheads.extend.drawing import BLUE, GREEN, INK, ORANGE, PURPLE
 from eigenheads_papers._claims import Claim, about, at_least, at_most
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, parameter
 from eigenheads_papers.duranthon2026._population import (
     HEADS,
     bayes_risk,
@@ -29,11 +29,15 @@ _NOTE = "duranthon2026, {} (as a public summary quotes it)"
 class Params:
     """Strengths of the spiked law, lengths of the max law, and samples."""
 
-    n_tokens: int = 2
-    strengths: tuple[float, ...] = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
-    lengths: tuple[int, ...] = (2, 4, 8, 32, 128)
-    max_strength: float = 2.0
-    n_samples: int = 40_000
+    n_tokens: int = parameter(2, "tokens per sample or prompt")
+    strengths: tuple[float, ...] = parameter(
+        (0.5, 1.0, 2.0, 5.0, 10.0, 20.0), "strengths of the signal"
+    )
+    lengths: tuple[int, ...] = parameter(
+        (2, 4, 8, 32, 128), "numbers of tokens per prompt"
+    )
+    max_strength: float = parameter(2.0, "strength of the law that chooses by score")
+    n_samples: int = parameter(40_000, "samples that estimate a risk")
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
@@ -44,10 +48,10 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     normals = np.concatenate([normals, -normals])
     spiked = [spiked_scores(normals, nu) for nu in params.strengths]
     for head in HEADS:
-        found = [best_head(head, [scores]) for scores in spiked]
-        table[head] = np.array([risk for risk, _ in found])
+        heads = [best_head(head, [scores]) for scores in spiked]
+        table[head] = np.array([risk for risk, _ in heads])
         if head == "softmax":
-            table["softmax_scale"] = np.array([shape[1] for _, shape in found])
+            table["softmax_scale"] = np.array([shape[1] for _, shape in heads])
         advance(1)
     table["bayes"] = np.array(
         [
@@ -199,22 +203,22 @@ def check(run: Run[Params]) -> list[Claim]:
 def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw risks against ν, and of the max law against the length."""
     table = run.table
-    left, right = figure.subplots(1, 2)
+    spiked, maximum = figure.subplots(1, 2)
     for head, color in _COLORS.items():
-        left.plot(table["strength"], table[head], "o-", color=color, label=head, ms=4)
-    left.plot(table["strength"], table["bayes"], "--", color=INK, label="Bayes")
-    left.set(
+        spiked.plot(table["strength"], table[head], "o-", color=color, label=head, ms=4)
+    spiked.plot(table["strength"], table["bayes"], "--", color=INK, label="Bayes")
+    spiked.set(
         yscale="log", xlabel="ν", ylabel="excess risk", title="Spiked law, best heads"
     )
-    left.legend()
-    right.plot(
+    spiked.legend()
+    maximum.plot(
         table["length"], table["max_linear"], "o-", color=ORANGE, label="linear", ms=4
     )
-    right.plot(
+    maximum.plot(
         table["length"], table["max_softmax"], "o-", color=GREEN, label="softmax", ms=4
     )
-    right.set(xscale="log", xlabel="L", title="Max law, ν = ∞", ylim=(-0.05, 1.05))
-    right.legend()
+    maximum.set(xscale="log", xlabel="L", title="Max law, ν = ∞", ylim=(-0.05, 1.05))
+    maximum.legend()
 
 
 _PAPER = Params()

@@ -14,7 +14,7 @@ from eigenheads.models import Model, Token, softmax
 from eigenheads.models import risk as model_risk
 from eigenheads.models import simulate as simulate_model
 from eigenheads_papers._claims import Claim, about, at_most
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers.duranthon2026._population import (
     bayes_risk,
@@ -66,16 +66,16 @@ def spiked_head(head: str, n_tokens: int, strength: float) -> Model:
 class Params:
     """Fresh samples at every step; the step size is `step` / d, falling."""
 
-    d: int = 200
-    n_tokens: int = 4
-    strength: float = 9.0
-    noise: float = 0.1
-    step: float = 0.2
-    batch_size: int = 16
-    horizon: float = 400.0
-    n_runs: int = 6
-    n_records: int = 24
-    n_samples: int = 2**13
+    d: int = parameter(200, "dimension of the tokens")
+    n_tokens: int = parameter(4, "tokens per sample or prompt")
+    strength: float = parameter(9.0, "strength of the signal, the θ of the paper")
+    noise: float = parameter(0.1, "standard deviation of the noise of the target")
+    step: float = parameter(0.2, "step size before its scaling with the dimension")
+    batch_size: int = parameter(16, "samples per gradient step")
+    horizon: float = parameter(400.0, "training time: steps × step, or steps / d")
+    n_runs: int = parameter(6, "independent runs")
+    n_records: int = parameter(24, "recorded points along training")
+    n_samples: int = parameter(2**13, "samples that estimate a risk")
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
@@ -90,9 +90,9 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     half = every * params.n_records / 4
     for head in _LOSSES:
         best, shape = best_head(head, [scores])
-        known = {"noise": params.noise}
+        law = {"noise": params.noise}
         if head == "erf":
-            known["offset"] = float(shape[2])
+            law["offset"] = float(shape[2])
         model = spiked_head(head, params.n_tokens, params.strength)
         paths = simulate_model(
             model,
@@ -103,7 +103,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
             record_every=every,
             batch_size=params.batch_size,
             seed=drawn_seed(rng),
-            parameters=known,
+            parameters=law,
             # Small weights in random directions: |k|² = |v|² = 0.1.
             start=_start(params, rng),
         )
@@ -112,7 +112,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
             model,
             overlaps,
             d=params.d,
-            parameters=known | {"noise": 0.0},
+            parameters=law | {"noise": 0.0},
             n_samples=params.n_samples,
         )
         table[head] = risks
@@ -169,22 +169,22 @@ def check(run: Run[Params]) -> list[Claim]:
 def draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw the risks along training, and the overlaps with the key."""
     table = run.table
-    left, right = figure.subplots(1, 2)
+    risks, overlaps = figure.subplots(1, 2)
     time = table["steps"] / run.params.d
     for head, color in _COLORS.items():
-        left.plot(time, table[head].T, color=color, lw=0.6, alpha=0.5)
-        left.plot(time, table[head].mean(axis=0), color=color, label=head)
-        left.axhline(table[f"best_{head}"][0], color=color, ls="--", lw=1)
-        right.plot(time, table[f"key_{head}"].T, color=color, lw=0.8)
-    left.plot([], [], "--", color=INK, lw=1, label="smallest of its kind")
-    left.axhline(table["bayes"][0], color=INK, ls=":", label="Bayes")
-    left.set(yscale="log", xlabel="steps / d", ylabel="excess risk")
-    left.legend()
-    right.set(xlabel="steps / d", ylabel="k · k*")
-    right.axhline(
+        risks.plot(time, table[head].T, color=color, lw=0.6, alpha=0.5)
+        risks.plot(time, table[head].mean(axis=0), color=color, label=head)
+        risks.axhline(table[f"best_{head}"][0], color=color, ls="--", lw=1)
+        overlaps.plot(time, table[f"key_{head}"].T, color=color, lw=0.8)
+    risks.plot([], [], "--", color=INK, lw=1, label="smallest of its kind")
+    risks.axhline(table["bayes"][0], color=INK, ls=":", label="Bayes")
+    risks.set(yscale="log", xlabel="steps / d", ylabel="excess risk")
+    risks.legend()
+    overlaps.set(xlabel="steps / d", ylabel="k · k*")
+    overlaps.axhline(
         math.sqrt(run.params.strength), color=INK, ls=":", label="√ν, Bayes for softmax"
     )
-    right.legend()
+    overlaps.legend()
 
 
 _PAPER = Params()

@@ -17,7 +17,7 @@ from eigenheads.theory import (
     location_baselines,
     location_descent,
 )
-from eigenheads_papers._core import Table, drawn_seed
+from eigenheads_papers._core import Table, drawn_seed, parameter
 from eigenheads_papers._drawing import show_steps
 
 if TYPE_CHECKING:
@@ -38,16 +38,16 @@ class Descent:
     The inverse temperature at update t is ``inverse_temperature / (1 + decay * t)``.
     """
 
-    d: int = 400
-    n_tokens: int = 10
-    gamma: float = math.sqrt(0.5)
-    inverse_temperature: float = 0.1
-    decay: float = 0.0
-    step_size: float = 4e-3
-    n_steps: int = 20_000
-    record_every: int = 200
-    n_runs: int = 30
-    on_manifold: bool = False
+    d: int = parameter(400, "dimension of the tokens")
+    n_tokens: int = parameter(10, "tokens per sample or prompt")
+    gamma: float = parameter(math.sqrt(0.5), "standard deviation of the deciding token")
+    inverse_temperature: float = parameter(0.1, "inverse temperature λ of the head")
+    decay: float = parameter(0.0, "decay rate of the inverse temperature")
+    step_size: float = parameter(4e-3, "step size")
+    n_steps: int = parameter(20_000, "training steps")
+    record_every: int = parameter(200, "steps between records")
+    n_runs: int = parameter(30, "independent runs")
+    on_manifold: bool = parameter(False, "whether to start on the invariant manifold")
 
     @property
     def task(self) -> SingleLocation:

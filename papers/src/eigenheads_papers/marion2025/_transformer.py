@@ -98,14 +98,14 @@ def train_and_measure(params: "Params", n_heads: int, seed: int) -> FloatArray:
 def _measure(model: SmallTransformer, task: Task) -> FloatArray:
     tokens, clean, locations = task.draw(task.params.n_test)
     tokens.requires_grad_(True)
-    found, weights = model(tokens)
-    risk = torch.mean((found - clean) ** 2) / task.params.gamma**2
+    answers, weights = model(tokens)
+    risk = torch.mean((answers - clean) ** 2) / task.params.gamma**2
     rows = torch.arange(len(tokens))
     on_location = weights[rows, :, locations].mean(dim=0)
     best = int(on_location.argmax())
     # The mean gradient of the prediction in the deciding token is what the model
     # reads of it. What comes from the softmax has no preferred sign and cancels.
-    (slopes,) = torch.autograd.grad(found.sum(), tokens)
+    (slopes,) = torch.autograd.grad(answers.sum(), tokens)
     read = slopes[rows, locations].mean(dim=0)
     with torch.no_grad():
         key = model.key_directions()[best]
@@ -114,5 +114,5 @@ def _measure(model: SmallTransformer, task: Task) -> FloatArray:
     return np.array([*measured, *overlaps])
 
 
-def _cosine(one: Tensor, other: Tensor) -> float:
-    return float(abs(one @ other) / (one.norm() * other.norm()))
+def _cosine(first: Tensor, second: Tensor) -> float:
+    return float(abs(first @ second) / (first.norm() * second.norm()))

@@ -17,7 +17,7 @@ from eigenheads.theory import (
     location_mean_dynamics,
 )
 from eigenheads_papers._claims import Claim, about, at_most
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers.marion2025._paths import ORDER
 
 if TYPE_CHECKING:
@@ -34,26 +34,28 @@ class Params:
     the noise of one gradient. A unit of time is then d/`step` updates.
     """
 
-    dimensions: tuple[int, ...] = (10**2, 10**4, 10**6, 10**9)
-    n_tokens: int = 10
-    gamma: float = math.sqrt(0.5)
-    sharpness: float = 2.0
-    step: float = 0.3
-    start: float = 0.3
-    batch_size: int = 5
-    max_steps: int = 200_000
-    max_time: float = 6.0
-    n_records: int = 100
-    n_runs: int = 6
-    fast_start: float = 0.2
-    fast_steps: int = 60
+    dimensions: tuple[int, ...] = parameter(
+        (10**2, 10**4, 10**6, 10**9), "dimensions of the tokens"
+    )
+    n_tokens: int = parameter(10, "tokens per sample or prompt")
+    gamma: float = parameter(math.sqrt(0.5), "standard deviation of the deciding token")
+    sharpness: float = parameter(2.0, "inverse temperature before scaling by d")
+    step: float = parameter(0.3, "step size before its scaling with the dimension")
+    start: float = parameter(0.3, "size of weights or overlaps at the start")
+    batch_size: int = parameter(5, "samples per gradient step")
+    max_steps: int = parameter(200_000, "largest number of steps")
+    max_time: float = parameter(6.0, "end of the time axis")
+    n_records: int = parameter(100, "recorded points along training")
+    n_runs: int = parameter(6, "independent runs")
+    fast_start: float = parameter(0.2, "overlap at the start of the fast runs")
+    fast_steps: int = parameter(60, "steps of the fast runs")
 
 
 def n_steps(params: Params, d: int) -> int:
     """Return the updates at dimension d: `max_time`, or as many as we can afford."""
-    wanted = min(params.max_steps, round(params.max_time * d / params.step))
+    steps = min(params.max_steps, round(params.max_time * d / params.step))
     # A multiple of the number of records puts the last record at the last update.
-    return wanted - wanted % params.n_records
+    return steps - steps % params.n_records
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:

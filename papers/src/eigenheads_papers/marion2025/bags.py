@@ -24,7 +24,7 @@ from eigenheads_papers._claims import (
     at_least,
     in_family,
 )
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, parameter
 from eigenheads_papers._data import data_file
 from eigenheads_papers._statistics import (
     Estimate,
@@ -69,14 +69,14 @@ _MARGIN = 0.03
 class Params:
     """Settings, all ours. MUSK is used where it is given."""
 
-    laws: tuple[str, ...] = tuple(_SIZES)
-    n_bags: int = 1000
-    n_test: int = 1000
-    n_runs: int = 5
-    musk: tuple[str, ...] = ()
-    n_folds: int = 10
-    n_repeats: int = 1
-    n_landmarks: int = 100
+    laws: tuple[str, ...] = parameter(tuple(_SIZES), "laws of bags")
+    n_bags: int = parameter(1000, "bags to fit")
+    n_test: int = parameter(1000, "test samples")
+    n_runs: int = parameter(5, "independent runs")
+    musk: tuple[str, ...] = parameter((), "sets of molecules")
+    n_folds: int = parameter(10, "folds of a cross-validation")
+    n_repeats: int = parameter(1, "repetitions of each point")
+    n_landmarks: int = parameter(100, "RBF features of the search")
 
 
 def methods(params: Params) -> dict[str, BaseEstimator]:
@@ -106,12 +106,12 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     for law in params.laws:
         scores = [_law_scores(law, params, rng) for _ in range(params.n_runs)]
         for name in scores[0]:
-            table[f"{law}: {name}"] = np.array([one[name] for one in scores])
+            table[f"{law}: {name}"] = np.array([score[name] for score in scores])
     seed = int(rng.integers(2**31))
     for name in params.musk:
         folds = list(_musk_scores(name, params, seed))
         for method in METHODS:
-            table[f"{name}: {method}"] = np.array([one[method] for one in folds])
+            table[f"{name}: {method}"] = np.array([score[method] for score in folds])
     return table
 
 
@@ -225,7 +225,10 @@ def tabulate(run: Run[Params]) -> list[list[str]]:
     for data in (*run.params.laws, *run.params.musk):
         named = (run.table.get(f"{data}: {column}") for column in columns)
         rows.append(
-            [data, *("–" if one is None else f"{one.mean():.3f}" for one in named)]
+            [
+                data,
+                *("–" if gains is None else f"{gains.mean():.3f}" for gains in named),
+            ]
         )
     return rows
 

@@ -17,7 +17,7 @@ from eigenheads.theory import (
     location_bayes_risk,
 )
 from eigenheads_papers._claims import Claim, about, at_least, at_most
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, parameter
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,14 +31,16 @@ class Params:
     λ√L → 0, and the oracle's excess then falls like Lλ² = d^-0.5.
     """
 
-    first_power: int = 2
-    last_power: int = 24
-    tokens_exponent: float = 0.2
-    sharpness_exponent: float = -0.35
-    gamma: float = math.sqrt(0.5)
-    n_samples: int = 20_000
-    check_d: int = 8
-    check_n_tokens: int = 10
+    first_power: int = parameter(2, "smallest dimension, as a power of two")
+    last_power: int = parameter(24, "largest dimension, as a power of two")
+    tokens_exponent: float = parameter(0.2, "power of d in the number of tokens")
+    sharpness_exponent: float = parameter(
+        -0.35, "power of d in the inverse temperature"
+    )
+    gamma: float = parameter(math.sqrt(0.5), "standard deviation of the deciding token")
+    n_samples: int = parameter(20_000, "samples that estimate a risk")
+    check_d: int = parameter(8, "dimension of the check against samples")
+    check_n_tokens: int = parameter(10, "tokens in the check against samples")
 
 
 def paths(params: Params) -> dict[str, tuple[Any, Any, Any]]:
@@ -67,12 +69,12 @@ def best_sharpness(d: Any, n_tokens: Any, gamma: float) -> FloatArray:
 
     def best(one_d: float, one_n: float) -> float:
         # The search is over log λ, since d spans more than six orders of magnitude.
-        found = minimize_scalar(
+        best_scale = minimize_scalar(
             lambda log: oracle_risk(one_d, one_n, gamma, math.exp(log)),
             bounds=(-20.0, 2.0),
             method="bounded",
         )
-        return math.exp(found.x)
+        return math.exp(best_scale.x)
 
     return np.array([best(*pair) for pair in zip(d, n_tokens, strict=True)])
 
@@ -117,8 +119,8 @@ def _direct_and_conditional(params: Params, rng: np.random.Generator) -> list[fl
     # The logit of a location is the log ratio of two Gaussian densities of its token:
     # the informative one, of mean `shift` and variance γ², and the standard one.
     # Constants are equal at all locations and cancel in the softmax.
-    own = ((tokens - shift) ** 2).sum(axis=-1) / (2 * law.gamma**2)
-    logits = (tokens**2).sum(axis=-1) / 2 - own
+    squares = ((tokens - shift) ** 2).sum(axis=-1) / (2 * law.gamma**2)
+    logits = (tokens**2).sum(axis=-1) / 2 - squares
     posterior = softmax(logits, axis=-1)
     # The target is the coordinate of the informative token along v*, the second axis.
     errors = (targets - (posterior * tokens[..., 1]).sum(axis=-1)) ** 2
@@ -212,8 +214,8 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
     ):
         shown = np.where(table[name] > floor, table[name], np.nan)
         keeps.plot(d, shown, style, color=color, label=label, markersize=4)
-    seen = d[table["bayes"] > floor].max(initial=d[0])
-    keeps.plot([], [], " ", label=f"(below {floor:g} beyond d = {seen:.0f})")
+    last = d[table["bayes"] > floor].max(initial=d[0])
+    keeps.plot([], [], " ", label=f"(below {floor:g} beyond d = {last:.0f})")
     keeps.set(title="L = d^0.2, λ = d^−0.35", xlabel="d", ylabel="excess risk")
     for name, label, color in (
         ("all", "all conditions hold", BLUE),

@@ -9,7 +9,7 @@ from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import ORANGE
 from eigenheads.theory import LocationLandscape
 from eigenheads_papers._claims import Claim, about, at_least, at_most
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, parameter
 from eigenheads_papers._drawing import show_few_ticks, show_steps
 from eigenheads_papers._statistics import share_estimate
 from eigenheads_papers.marion2025._paths import (
@@ -46,11 +46,11 @@ _SHARE = 0.957
 class Scheduled(Descent):
     """The paper's setting, and how many more starts to follow until they decide."""
 
-    inverse_temperature: float = 1.0
-    decay: float = 1e-4
-    n_steps: int = 120_000
-    record_every: int = 300
-    n_starts: int = 300
+    inverse_temperature: float = parameter(1.0, "inverse temperature λ of the head")
+    decay: float = parameter(1e-4, "decay rate of the inverse temperature")
+    n_steps: int = parameter(120_000, "training steps")
+    record_every: int = parameter(300, "steps between records")
+    n_starts: int = parameter(300, "random starts")
 
 
 def simulate_scheduled(params: Scheduled, rng: np.random.Generator) -> Table:
@@ -85,7 +85,7 @@ def simulate_scheduled(params: Scheduled, rng: np.random.Generator) -> Table:
 class SmallFixed(Descent):
     """Figure 3b's setting, and how many more starts to follow to the end."""
 
-    n_starts: int = 2000
+    n_starts: int = parameter(2000, "random starts")
 
 
 def simulate_small(params: SmallFixed, rng: np.random.Generator) -> Table:

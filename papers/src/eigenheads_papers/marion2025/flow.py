@@ -12,7 +12,7 @@ from eigenheads.extend import FloatArray, advance
 from eigenheads.extend.drawing import GREEN, GREY, ORANGE, PURPLE
 from eigenheads.theory import LocationLandscape
 from eigenheads_papers._claims import Claim, about, at_least, at_most
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, parameter
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,14 +24,14 @@ KINDS = ("sink", "saddle", "source")
 class Params:
     """The manifold setting of the paper; the grids are ours."""
 
-    d: int = 400
-    n_tokens: int = 10
-    gamma: float = math.sqrt(0.5)
-    inverse_temperature: float = 0.1
-    n_grid: int = 41
-    n_searches: int = 100
-    n_flows: int = 40
-    duration: float = 400.0
+    d: int = parameter(400, "dimension of the tokens")
+    n_tokens: int = parameter(10, "tokens per sample or prompt")
+    gamma: float = parameter(math.sqrt(0.5), "standard deviation of the deciding token")
+    inverse_temperature: float = parameter(0.1, "inverse temperature λ of the head")
+    n_grid: int = parameter(41, "points per axis of the map")
+    n_searches: int = parameter(100, "starts of the search for fixed points")
+    n_flows: int = parameter(40, "gradient flows to draw")
+    duration: float = parameter(400.0, "end time of the gradient flow")
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
@@ -46,7 +46,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     points = landscape.fixed_points()
     # Theory lists the fixed points and their kinds. Searches from random starts test
     # whether the list is complete, and differences of the field test the kinds.
-    found = _search(landscape, rng.uniform(-1, 1, (params.n_searches, 2)))
+    minima = _search(landscape, rng.uniform(-1, 1, (params.n_searches, 2)))
     starts = rng.uniform(-1, 1, (params.n_flows, 2))
     flows = landscape.flow(starts, duration=params.duration, n_records=2)
     measured = [_measured_kind(landscape, point.kappa, point.nu) for point in points]
@@ -59,7 +59,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
         "fixed_nu": np.array([point.nu for point in points]),
         "fixed_kind": np.array([float(KINDS.index(point.kind)) for point in points]),
         "measured_kind": np.array([float(KINDS.index(kind)) for kind in measured]),
-        "found": found,
+        "found": minima,
         "flow_kappa": flows.final("kappa"),
         "flow_nu": flows.final("nu"),
     }

@@ -17,7 +17,15 @@ from eigenheads.theory import (
     location_mean_dynamics,
 )
 from eigenheads_papers._claims import Claim, at_least, at_most
-from eigenheads_papers._core import Boundary, Cells, Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import (
+    Boundary,
+    Cells,
+    Experiment,
+    Run,
+    Table,
+    drawn_seed,
+    parameter,
+)
 from eigenheads_papers.marion2025._paths import (
     ORDER,
     Descent,
@@ -45,14 +53,14 @@ _ESCAPE_STEPS = 6000
 class Online(Descent):
     """Online stochastic gradient descent with fresh prompts; the paper's figure 4."""
 
-    d: int = 80
-    inverse_temperature: float = 2.0
-    decay: float = 1e-4
-    step_size: float = 1e-3
-    n_steps: int = 200_000
-    record_every: int = 500
-    batch_size: int = 5
-    noise: float = 0.1
+    d: int = parameter(80, "dimension of the tokens")
+    inverse_temperature: float = parameter(2.0, "inverse temperature λ of the head")
+    decay: float = parameter(1e-4, "decay rate of the inverse temperature")
+    step_size: float = parameter(1e-3, "step size")
+    n_steps: int = parameter(200_000, "training steps")
+    record_every: int = parameter(500, "steps between records")
+    batch_size: int = parameter(5, "samples per gradient step")
+    noise: float = parameter(0.1, "standard deviation of the noise of the target")
 
 
 def simulate(params: Online, rng: np.random.Generator) -> Table:

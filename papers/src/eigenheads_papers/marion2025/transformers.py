@@ -9,7 +9,7 @@ import numpy as np
 from eigenheads.extend import FloatArray, advance, n_threads
 from eigenheads.extend.drawing import BLUE, ORANGE
 from eigenheads_papers._claims import Claim, at_least, at_most, in_family
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import one_thread
 from eigenheads_papers.sweeps._cells import run_jobs
@@ -31,19 +31,19 @@ class Params:
     and weights.
     """
 
-    d: int = 80
-    n_tokens: int = 10
-    gamma: float = math.sqrt(0.5)
-    noise: float = 0.1
-    heads: tuple[int, ...] = (1, 4)
-    hidden: int = 80
-    batch_size: int = 64
-    n_steps: int = 2000
-    step_size: float = 1e-3
-    n_test: int = 2000
-    n_seeds: int = 10
-    most: float = 0.05
-    least: float = 0.9
+    d: int = parameter(80, "dimension of the tokens")
+    n_tokens: int = parameter(10, "tokens per sample or prompt")
+    gamma: float = parameter(math.sqrt(0.5), "standard deviation of the deciding token")
+    noise: float = parameter(0.1, "standard deviation of the noise of the target")
+    heads: tuple[int, ...] = parameter((1, 4), "numbers of heads")
+    hidden: int = parameter(80, "width of the hidden layer")
+    batch_size: int = parameter(64, "samples per gradient step")
+    n_steps: int = parameter(2000, "training steps")
+    step_size: float = parameter(1e-3, "step size")
+    n_test: int = parameter(2000, "test samples")
+    n_seeds: int = parameter(10, "training runs per variant")
+    most: float = parameter(0.05, "largest error that counts as learned")
+    least: float = parameter(0.9, "smallest agreement that counts as learned")
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
@@ -51,14 +51,14 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     seeds = [drawn_seed(rng) % 2**32 for _ in range(params.n_seeds)]
     jobs = [(params, n_heads, seed) for n_heads in params.heads for seed in seeds]
     is_long = params.n_steps * len(jobs) >= _WORTH_PROCESSES
-    found = run_jobs(
+    measured = run_jobs(
         "marion2025.transformers",
         _in_one_thread,
         jobs,
         n_workers=n_threads() if is_long else 1,
         done=lambda: advance(float(params.n_steps)),
     )
-    table = np.array(found).reshape(len(params.heads), params.n_seeds, len(MEASURES))
+    table = np.array(measured).reshape(len(params.heads), params.n_seeds, len(MEASURES))
     return {name: table[..., index] for index, name in enumerate(MEASURES)}
 
 

@@ -17,7 +17,7 @@ from eigenheads.extend import FloatArray, advance
 from eigenheads.extend.drawing import BLUE, GREEN, GREY, INK, ORANGE, PURPLE
 from eigenheads_papers import _models
 from eigenheads_papers._claims import Claim, about, at_least, in_family
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, parameter
 from eigenheads_papers._statistics import Estimate, mean_estimate
 from eigenheads_papers._training import one_thread
 
@@ -171,12 +171,16 @@ def draw_sentences(
     n_words = len(template.adjectives)
     if n >= len(every.texts):
         return every
-    kept: list[int] = []
+    chosen: list[int] = []
     for word in range(n_words):
-        own = np.flatnonzero(every.words == word)
-        kept += rng.choice(own, min(n // n_words, len(own)), replace=False).tolist()
+        candidates = np.flatnonzero(every.words == word)
+        chosen += rng.choice(
+            candidates, min(n // n_words, len(candidates)), replace=False
+        ).tolist()
     return Sentences(
-        [every.texts[index] for index in kept], every.labels[kept], every.words[kept]
+        [every.texts[index] for index in chosen],
+        every.labels[chosen],
+        every.words[chosen],
     )
 
 
@@ -187,9 +191,9 @@ class Params:
     The untrained twin of the encoder, ours, sees at most `n_twin` per set.
     """
 
-    n_train: int = 15_552
-    n_test: int = 3072
-    n_twin: int = 2592
+    n_train: int = parameter(15_552, "training samples")
+    n_test: int = parameter(3072, "test samples")
+    n_twin: int = parameter(2592, "sentences for the untrained twin of the encoder")
 
 
 def column(model: str, name: str) -> str:
@@ -213,7 +217,10 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
                 key: draw_sentences(template, min(most, _size(params, key)), rng)
                 for key, template in TEMPLATES.items()
             }
-            states = {key: class_states(model, one.texts) for key, one in sets.items()}
+            states = {
+                key: class_states(model, sentences.texts)
+                for key, sentences in sets.items()
+            }
             for key, values in probe(states, sets).items():
                 table[column(name, key)] = values
     return table
@@ -247,7 +254,7 @@ def probe(
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
-    found: dict[str, list[FloatArray]] = {name: [] for name in states}
+    accuracies: dict[str, list[FloatArray]] = {name: [] for name in states}
     for layer in range(states["train"].shape[1]):
         # Solver, its limit and states that are not scaled are the authors'.
         fitted = LogisticRegression(solver="saga", max_iter=1000, random_state=0)
@@ -256,11 +263,13 @@ def probe(
             warnings.simplefilter("ignore", ConvergenceWarning)
             fitted.fit(states["train"][:, layer], sets["train"].labels)
         for name, values in states.items():
-            one = sets[name]
-            right = fitted.predict(values[:, layer]) == one.labels
-            counts = np.bincount(one.words)
-            found[name].append(np.bincount(one.words, weights=right) / counts)
-    return {name: np.array(values) for name, values in found.items()}
+            sentences = sets[name]
+            right = fitted.predict(values[:, layer]) == sentences.labels
+            counts = np.bincount(sentences.words)
+            accuracies[name].append(
+                np.bincount(sentences.words, weights=right) / counts
+            )
+    return {name: np.array(values) for name, values in accuracies.items()}
 
 
 def check(run: Run[Params]) -> list[Claim]:
@@ -382,8 +391,8 @@ def _work(params: Params) -> float:
     for most in (params.n_train, params.n_twin):
         for name, template in TEMPLATES.items():
             every, n = len(all_sentences(template).texts), len(template.adjectives)
-            wanted = min(most, _size(params, name))
-            total += every if wanted >= every else n * (wanted // n)
+            size = min(most, _size(params, name))
+            total += every if size >= every else n * (size // n)
     return float(total)
 
 

@@ -10,7 +10,7 @@ from eigenheads.datasets import SpikedWishartPrompts, random_covariance
 from eigenheads.extend import FloatArray
 from eigenheads.theory import PCALandscape
 from eigenheads_papers._claims import Claim, about, at_least, at_most
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, parameter
 from eigenheads_papers.maulensoto2026._method import (
     descend_to_the_end,
     draw_against,
@@ -38,14 +38,16 @@ class Dimensions:
     stable one if that is less: at d = 3 the paper's step diverges on some Σ.
     """
 
-    head: str = "softmax"
-    dimensions: tuple[int, ...] = tuple(range(3, 99, 5))
-    sharpness: float = 0.1
-    step: float = 0.5
-    n_steps: int = 5000
-    n_runs: int = 10
-    n_covariances: int = 40
-    n_starts: int = 4
+    head: str = parameter("softmax", "softmax or linear")
+    dimensions: tuple[int, ...] = parameter(
+        tuple(range(3, 99, 5)), "dimensions of the tokens"
+    )
+    sharpness: float = parameter(0.1, "inverse temperature before scaling by d")
+    step: float = parameter(0.5, "step size before its scaling with the dimension")
+    n_steps: int = parameter(5000, "training steps")
+    n_runs: int = parameter(10, "independent runs")
+    n_covariances: int = parameter(40, "random covariances")
+    n_starts: int = parameter(4, "random starts")
 
 
 def dimensions_work(params: Dimensions) -> float:
@@ -142,13 +144,15 @@ def draw_dimensions(figure: "Figure", run: Run[Dimensions]) -> None:
 class ContextDimensions:
     """At dimension d: n = d, λ = `sharpness`/d and the step is `step`/d²."""
 
-    dimensions: tuple[int, ...] = tuple(range(3, 99, 5))
-    spike: float = 2.0
-    scale: float = 1.0
-    sharpness: float = 0.1
-    step: float = 0.5
-    n_steps: int = 2000
-    n_runs: int = 10
+    dimensions: tuple[int, ...] = parameter(
+        tuple(range(3, 99, 5)), "dimensions of the tokens"
+    )
+    spike: float = parameter(2.0, "size of the spike of the covariance")
+    scale: float = parameter(1.0, "scale of the Wishart covariances")
+    sharpness: float = parameter(0.1, "inverse temperature before scaling by d")
+    step: float = parameter(0.5, "step size before its scaling with the dimension")
+    n_steps: int = parameter(2000, "training steps")
+    n_runs: int = parameter(10, "independent runs")
 
 
 def context_landscape(params: ContextDimensions, d: int) -> PCALandscape:
@@ -247,58 +251,51 @@ _LINEAR = Dimensions(head="linear", sharpness=0.01, step=1.0)
 _CONTEXT = ContextDimensions()
 _FEW = (3, 23, 48)
 
+
+def _against_dimension(
+    figure: str, base: Dimensions, *, title: str, setting: str
+) -> Experiment[Dimensions]:
+    """Return Figure 6a or 6b: one head with infinite prompts, in every dimension."""
+    return Experiment(
+        key=f"maulensoto2026/fig{figure}",
+        title=title,
+        source=f"Figure {figure}",
+        about=(
+            f"Final alignment of descent of the exact risk against d, {setting}, 5000 "
+            "steps, unit starts. Left: one Σ a dimension, as in the paper, ten starts. "
+            "Right (ours): quantiles over many Σ. Where the paper's step exceeds half "
+            "the largest stable one, which happens at the smallest d, that is used "
+            "instead."
+        ),
+        presets={
+            "smoke": replace(
+                base, dimensions=_FEW, n_runs=4, n_covariances=10, n_starts=1
+            ),
+            "demo": replace(
+                base, dimensions=(3, 13, 28, 48), n_covariances=20, n_starts=1
+            ),
+            "paper": replace(base, n_covariances=200),
+        },
+        simulate=simulate_dimensions,
+        check=partial(check_dimensions, figure=figure),
+        draw=draw_dimensions,
+        work=dimensions_work,
+        size=(9.0, 3.8),
+    )
+
+
 experiments = (
-    Experiment(
-        key="maulensoto2026/fig6a",
+    _against_dimension(
+        "6a",
+        _SOFTMAX,
         title="Softmax head, infinite prompts, against the dimension",
-        source="Figure 6a",
-        about=(
-            "Final alignment of descent of the exact risk against d, softmax head with "
-            "infinite prompts: λ = 0.1/d, step 0.5/d², 5000 steps, unit starts. Left: "
-            "one Σ a dimension, as in the paper, ten starts. Right (ours): quantiles "
-            "over many Σ. Where the paper's step exceeds half the largest stable one, "
-            "which happens at the smallest d, that is used instead."
-        ),
-        presets={
-            "smoke": replace(
-                _SOFTMAX, dimensions=_FEW, n_runs=4, n_covariances=10, n_starts=1
-            ),
-            "demo": replace(
-                _SOFTMAX, dimensions=(3, 13, 28, 48), n_covariances=20, n_starts=1
-            ),
-            "paper": replace(_SOFTMAX, n_covariances=200),
-        },
-        simulate=simulate_dimensions,
-        check=partial(check_dimensions, figure="6a"),
-        draw=draw_dimensions,
-        work=dimensions_work,
-        size=(9.0, 3.8),
+        setting="softmax head with infinite prompts: λ = 0.1/d, step 0.5/d²",
     ),
-    Experiment(
-        key="maulensoto2026/fig6b",
+    _against_dimension(
+        "6b",
+        _LINEAR,
         title="Linear head, exact risk, against the dimension",
-        source="Figure 6b",
-        about=(
-            "Final alignment of descent of the exact risk against d, linear head with "
-            "L = d tokens: λ = 0.01/d, step 1/d², 5000 steps, unit starts. Left: one Σ "
-            "a dimension, as in the paper, ten starts. Right (ours): quantiles over "
-            "many Σ. Where the paper's step exceeds half the largest stable one, which "
-            "happens at the smallest d, that is used instead."
-        ),
-        presets={
-            "smoke": replace(
-                _LINEAR, dimensions=_FEW, n_runs=4, n_covariances=10, n_starts=1
-            ),
-            "demo": replace(
-                _LINEAR, dimensions=(3, 13, 28, 48), n_covariances=20, n_starts=1
-            ),
-            "paper": replace(_LINEAR, n_covariances=200),
-        },
-        simulate=simulate_dimensions,
-        check=partial(check_dimensions, figure="6b"),
-        draw=draw_dimensions,
-        work=dimensions_work,
-        size=(9.0, 3.8),
+        setting="linear head with L = d tokens: λ = 0.01/d, step 1/d²",
     ),
     Experiment(
         key="maulensoto2026/fig8b",

@@ -12,7 +12,7 @@ from eigenheads.extend.drawing import BLUE, GREEN, INK, ORANGE, PURPLE
 from eigenheads.functional import pca_head
 from eigenheads.theory import pca_prompt_error
 from eigenheads_papers._claims import Claim, about, at_least, in_family
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, parameter
 from eigenheads_papers._statistics import (
     Estimate,
     bootstrap_estimate,
@@ -35,12 +35,17 @@ class Params:
     Every length gets about `n_tokens` tokens per batch.
     """
 
-    d: int = 5
-    inverse_temperature: float = 0.1
-    overlaps: tuple[float, ...] = (0.1, 0.25, 0.5, 1.0)
-    lengths: tuple[int, ...] = (3, 5, 8, 13, 20, 32, 50, 100, 200, 400, 800, 1600)
-    n_tokens: int = 600_000
-    n_batches: int = 20
+    d: int = parameter(5, "dimension of the tokens")
+    inverse_temperature: float = parameter(0.1, "inverse temperature λ of the head")
+    overlaps: tuple[float, ...] = parameter(
+        (0.1, 0.25, 0.5, 1.0), "overlaps of head and principal direction"
+    )
+    lengths: tuple[int, ...] = parameter(
+        (3, 5, 8, 13, 20, 32, 50, 100, 200, 400, 800, 1600),
+        "numbers of tokens per prompt",
+    )
+    n_tokens: int = parameter(600_000, "tokens per sample or prompt")
+    n_batches: int = parameter(20, "batches that estimate an error")
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
@@ -48,7 +53,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     covariance = random_covariance(params.d, rng)
     values, vectors = np.linalg.eigh(covariance)
     factor = np.linalg.cholesky(covariance)
-    found = np.empty((len(params.overlaps), len(params.lengths), params.n_batches))
+    distances = np.empty((len(params.overlaps), len(params.lengths), params.n_batches))
     theory = np.empty((len(params.overlaps), 2))
     for row, overlap in enumerate(params.overlaps):
         # Along the leading eigenvector, with the length for which λ μ·Σμ is `overlap`.
@@ -64,14 +69,14 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
                 n = max(params.n_tokens // n_tokens, 10)
                 draws = rng.standard_normal((n, n_tokens, params.d))
                 tokens = draws @ factor.T
-                found[row, column, batch] = _distance(
+                distances[row, column, batch] = _distance(
                     tokens, mu, covariance, params.inverse_temperature
                 )
                 advance(1.0)
     return {
         "lengths": np.array(params.lengths, dtype=np.float64),
         "overlaps": np.array(params.overlaps),
-        "distance": found,
+        "distance": distances,
         "theory": theory,
     }
 

@@ -10,7 +10,7 @@ from eigenheads.datasets import GaussianPrompts, random_covariance
 from eigenheads.extend import FloatArray
 from eigenheads.models import simulate_pca
 from eigenheads_papers._claims import Claim, about, at_most
-from eigenheads_papers._core import Cells, Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Cells, Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._statistics import bootstrap_estimate
 from eigenheads_papers.maulensoto2026._method import (
     descend_to_the_end,
@@ -35,35 +35,37 @@ if TYPE_CHECKING:
 class Curves:
     """Descent of the population risk and SGD with finite prompts, on one covariance."""
 
-    d: int = 5
-    n_tokens: int = 100
-    inverse_temperature: float = 0.1
-    step_size: float = 1e-4
-    start: float = 0.1
-    population_inverse_temperature: float = 0.01
-    population_step_size: float = 1e-3
-    n_steps: int = 3000
-    record_every: int = 30
-    batch_size: int = 256
-    n_runs: int = 10
-    n_covariances: int = 200
-    n_starts: int = 100
+    d: int = parameter(5, "dimension of the tokens")
+    n_tokens: int = parameter(100, "tokens per sample or prompt")
+    inverse_temperature: float = parameter(0.1, "inverse temperature λ of the head")
+    step_size: float = parameter(1e-4, "step size")
+    start: float = parameter(0.1, "size of weights or overlaps at the start")
+    population_inverse_temperature: float = parameter(
+        0.01, "inverse temperature of the descent"
+    )
+    population_step_size: float = parameter(1e-3, "step size of the descent")
+    n_steps: int = parameter(3000, "training steps")
+    record_every: int = parameter(30, "steps between records")
+    batch_size: int = parameter(256, "samples per gradient step")
+    n_runs: int = parameter(10, "independent runs")
+    n_covariances: int = parameter(200, "random covariances")
+    n_starts: int = parameter(100, "random starts")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Linear:
     """The linear head on one covariance; defaults are the paper's."""
 
-    d: int = 5
-    n_tokens: int = 6
-    inverse_temperature: float = 0.01
-    step_size: float = 1e-4
-    start: float = 0.01
-    n_steps: int = 5000
-    record_every: int = 50
-    batch_size: int = 256
-    n_runs: int = 10
-    n_starts: int = 100
+    d: int = parameter(5, "dimension of the tokens")
+    n_tokens: int = parameter(6, "tokens per sample or prompt")
+    inverse_temperature: float = parameter(0.01, "inverse temperature λ of the head")
+    step_size: float = parameter(1e-4, "step size")
+    start: float = parameter(0.01, "size of weights or overlaps at the start")
+    n_steps: int = parameter(5000, "training steps")
+    record_every: int = parameter(50, "steps between records")
+    batch_size: int = parameter(256, "samples per gradient step")
+    n_runs: int = parameter(10, "independent runs")
+    n_starts: int = parameter(100, "random starts")
 
 
 def _work(params: Curves) -> float:
@@ -142,12 +144,12 @@ def quantiles_over_covariances(
     # numbers the ones before it used.
     seeds = rng.integers(2**32, size=params.n_covariances)
     for seed in seeds:
-        own = np.random.default_rng(seed)
+        generator = np.random.default_rng(seed)
         landscape = softmax_landscape(
-            random_covariance(params.d, own),
+            random_covariance(params.d, generator),
             inverse_temperature=params.population_inverse_temperature,
         )
-        start = own.standard_normal(params.d)
+        start = generator.standard_normal(params.d)
         paths = descend(
             landscape,
             start / np.linalg.norm(start),
@@ -408,12 +410,18 @@ cells = Cells(
     shows=("alignment", "theory_alignment", "gap"),
 )
 
-_SOFTMAX: dict[str, Any] = {"presets": _PRESETS, "simulate": simulate, "work": _work}
+_SOFTMAX: dict[str, Any] = {
+    "presets": _PRESETS,
+    "simulate": simulate,
+    "work": _work,
+    "tolerance": 1e-6,
+}
 _LINEAR: dict[str, Any] = {
     "presets": _LINEAR_PRESETS,
     "simulate": simulate_linear,
     "work": linear_work,
     "size": (9.0, 3.6),
+    "tolerance": 1e-6,
 }
 experiments = (
     Experiment(
@@ -427,7 +435,6 @@ experiments = (
         size=(9.0, 6.5),
         cells=cells,
         **_SOFTMAX,
-        tolerance=1e-6,
     ),
     Experiment(
         key="maulensoto2026/fig3a",
@@ -438,7 +445,6 @@ experiments = (
         draw=partial(draw, parts=("finite", "loss")),
         size=(9.0, 3.6),
         **_SOFTMAX,
-        tolerance=1e-6,
     ),
     Experiment(
         key="maulensoto2026/fig3b",
@@ -449,7 +455,6 @@ experiments = (
         draw=partial(draw, parts=("population", "covariances")),
         size=(9.0, 3.6),
         **_SOFTMAX,
-        tolerance=1e-6,
     ),
     Experiment(
         key="maulensoto2026/fig4a",
@@ -460,7 +465,6 @@ experiments = (
         check=check_linear_finite,
         draw=partial(draw, parts=("finite", "loss")),
         **_LINEAR,
-        tolerance=1e-6,
     ),
     Experiment(
         key="maulensoto2026/fig4b",
@@ -472,6 +476,5 @@ experiments = (
         check=check_linear_population,
         draw=partial(draw, parts=("population", "norm")),
         **_LINEAR,
-        tolerance=1e-6,
     ),
 )

@@ -10,7 +10,7 @@ from eigenheads.datasets import SpikedWishartPrompts
 from eigenheads.models import simulate_pca
 from eigenheads.theory import PCALandscape
 from eigenheads_papers._claims import Claim, about, at_least, at_most
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers.maulensoto2026._method import (
     descend_to_the_end,
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 class InContext:
     """Each prompt has a spiked Wishart covariance; defaults are the paper's."""
 
-    d: int = 5
-    n_tokens: int = 100
-    degrees_of_freedom: int = 10
-    spike: float = 2.0
-    scale: float = 1.0
-    inverse_temperature: float = 1e-3
-    step_size: float = 5e-3
-    n_steps: int = 1000
-    record_every: int = 10
-    n_covariances: int = 100
-    prompts_per_covariance: int = 100
-    n_runs: int = 10
-    n_starts: int = 100
+    d: int = parameter(5, "dimension of the tokens")
+    n_tokens: int = parameter(100, "tokens per sample or prompt")
+    degrees_of_freedom: int = parameter(10, "degrees of freedom of the covariances")
+    spike: float = parameter(2.0, "size of the spike of the covariance")
+    scale: float = parameter(1.0, "scale of the Wishart covariances")
+    inverse_temperature: float = parameter(1e-3, "inverse temperature λ of the head")
+    step_size: float = parameter(5e-3, "step size")
+    n_steps: int = parameter(1000, "training steps")
+    record_every: int = parameter(10, "steps between records")
+    n_covariances: int = parameter(100, "random covariances")
+    prompts_per_covariance: int = parameter(100, "prompts that share a covariance")
+    n_runs: int = parameter(10, "independent runs")
+    n_starts: int = parameter(100, "random starts")
 
 
 def law(params: InContext, n_tokens: int | None = None) -> SpikedWishartPrompts:
@@ -223,7 +223,9 @@ def draw_weak(figure: "Figure", run: Run[InContext]) -> None:
 class LengthParams(InContext):
     """In context at several lengths of the prompt."""
 
-    lengths: tuple[int, ...] = tuple(range(3, 99, 5))
+    lengths: tuple[int, ...] = parameter(
+        tuple(range(3, 99, 5)), "numbers of tokens per prompt"
+    )
 
 
 def simulate_lengths(params: LengthParams, rng: np.random.Generator) -> Table:

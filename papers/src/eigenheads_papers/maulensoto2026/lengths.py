@@ -1,7 +1,7 @@
 """Final alignment against the length of the prompt: Figure 5."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from eigenheads.extend import FloatArray
 from eigenheads.models import simulate_pca
 from eigenheads.theory import PCALandscape
 from eigenheads_papers._claims import Claim, about, at_most
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._statistics import Estimate, mean_estimate
 from eigenheads_papers.maulensoto2026._method import draw_against, starts
 from eigenheads_papers.maulensoto2026._risks import (
@@ -30,15 +30,15 @@ PAPER_LENGTHS = tuple(int(length) for length in np.linspace(3, 50, 20))
 class Lengths:
     """SGD on one covariance for several lengths of the prompt; the paper's figure 5."""
 
-    head: str = "softmax"
-    lengths: tuple[int, ...] = PAPER_LENGTHS
-    d: int = 5
-    inverse_temperature: float = 0.1
-    step_size: float = 1e-4
-    start: float = 0.1
-    n_steps: int = 5000
-    batch_size: int = 256
-    n_runs: int = 10
+    head: str = parameter("softmax", "softmax or linear")
+    lengths: tuple[int, ...] = parameter(PAPER_LENGTHS, "numbers of tokens per prompt")
+    d: int = parameter(5, "dimension of the tokens")
+    inverse_temperature: float = parameter(0.1, "inverse temperature λ of the head")
+    step_size: float = parameter(1e-4, "step size")
+    start: float = parameter(0.1, "size of weights or overlaps at the start")
+    n_steps: int = parameter(5000, "training steps")
+    batch_size: int = parameter(256, "samples per gradient step")
+    n_runs: int = parameter(10, "independent runs")
 
 
 def _work(params: Lengths) -> float:
@@ -184,47 +184,49 @@ _SOFTMAX = Lengths()
 _LINEAR = Lengths(head="linear", inverse_temperature=1e-3, start=0.01)
 _FEW = (3, 20)
 
-experiments = (
-    Experiment(
-        key="maulensoto2026/fig5a",
-        title="Softmax head: the longer the prompt, the closer to theory",
-        source="Figure 5a",
+
+def _against_length(
+    figure: str, base: Lengths, *, title: str, setting: str, dashed: str, check: Any
+) -> Experiment[Lengths]:
+    """Return Figure 5a or 5b: SGD of one head with prompts of every length."""
+    return Experiment(
+        key=f"maulensoto2026/fig{figure}",
+        title=title,
+        source=f"Figure {figure}",
         about=(
-            "Final alignment of SGD against the length of the prompt, softmax head, d "
-            "= 5, λ = 0.1, step 1e-4, 5000 steps, starts 0.1·N(0, I), the same at "
-            "every length; one draw of Σ for the figure. Dashed: theory for L → ∞ on "
-            "the same Σ."
+            f"Final alignment of SGD against the length of the prompt, {setting}, the "
+            f"same at every length; one draw of Σ for the figure. Dashed: {dashed}."
         ),
         presets={
-            "smoke": replace(_SOFTMAX, lengths=_FEW, n_runs=3, batch_size=32),
-            "demo": replace(_SOFTMAX, lengths=(3, 8, 20, 50), n_runs=4, batch_size=32),
-            "paper": _SOFTMAX,
+            "smoke": replace(base, lengths=_FEW, n_runs=3, batch_size=32),
+            "demo": replace(base, lengths=(3, 8, 20, 50), n_runs=4, batch_size=32),
+            "paper": base,
         },
         simulate=simulate,
         check=check,
         draw=draw,
         work=_work,
         size=(6.5, 4.0),
+    )
+
+
+experiments = (
+    _against_length(
+        "5a",
+        _SOFTMAX,
+        title="Softmax head: the longer the prompt, the closer to theory",
+        setting="softmax head, d = 5, λ = 0.1, step 1e-4, 5000 steps, starts "
+        "0.1·N(0, I)",
+        dashed="theory for L → ∞ on the same Σ",
+        check=check,
     ),
-    Experiment(
-        key="maulensoto2026/fig5b",
+    _against_length(
+        "5b",
+        _LINEAR,
         title="Linear head: simulation and exact theory at every length",
-        source="Figure 5b",
-        about=(
-            "Final alignment of SGD against the length of the prompt, linear head, d = "
-            "5, λ = 0.001, step 1e-4, 5000 steps, starts 0.01·N(0, I), the same at "
-            "every length; one draw of Σ for the figure. Dashed: descent of the exact "
-            "risk at that L, same Σ and starts."
-        ),
-        presets={
-            "smoke": replace(_LINEAR, lengths=_FEW, n_runs=3, batch_size=32),
-            "demo": replace(_LINEAR, lengths=(3, 8, 20, 50), n_runs=4, batch_size=32),
-            "paper": _LINEAR,
-        },
-        simulate=simulate,
+        setting="linear head, d = 5, λ = 0.001, step 1e-4, 5000 steps, starts "
+        "0.01·N(0, I)",
+        dashed="descent of the exact risk at that L, same Σ and starts",
         check=check_linear,
-        draw=draw,
-        work=_work,
-        size=(6.5, 4.0),
     ),
 )

@@ -8,7 +8,7 @@ import numpy as np
 from eigenheads.extend import FloatArray, advance, blocks
 from eigenheads.extend.drawing import BLUE, GREEN, GREY, INK, ORANGE, PURPLE
 from eigenheads_papers._claims import Claim, about, at_least, at_most
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, parameter
 from eigenheads_papers._data import data_file
 from eigenheads_papers.maulensoto2026 import _tokens
 from eigenheads_papers.maulensoto2026._tokens import HEADS, Draw
@@ -30,15 +30,17 @@ class Params:
     softmax is best at length one. MNIST is used where it is given.
     """
 
-    eigenvalues: tuple[float, ...] = (1.0, 0.6, 0.4, 0.25, 0.15)
-    dof: int = 5
-    n_tokens: int = 64
-    step_size: float = 0.05
-    n_steps: int = 3000
-    batch_size: int = 64
-    start: float = 0.7
-    digits: bool = True
-    mnist: bool = False
+    eigenvalues: tuple[float, ...] = parameter(
+        (1.0, 0.6, 0.4, 0.25, 0.15), "eigenvalues of the covariance"
+    )
+    dof: int = parameter(5, "degrees of freedom of Student's t")
+    n_tokens: int = parameter(64, "tokens per sample or prompt")
+    step_size: float = parameter(0.05, "step size")
+    n_steps: int = parameter(3000, "training steps")
+    batch_size: int = parameter(64, "samples per gradient step")
+    start: float = parameter(0.7, "size of weights or overlaps at the start")
+    digits: bool = parameter(True, "whether to include images of digits")
+    mnist: bool = parameter(False, "whether to include MNIST")
 
 
 def names(params: Params) -> list[str]:
@@ -106,12 +108,12 @@ def _train(
     norm = float(np.linalg.norm(mean))
     # The number of averaged updates follows from that rule: the half is rounded up to
     # the next start of a block.
-    kept = params.n_steps - -(-late // _BLOCK) * _BLOCK
+    before = params.n_steps - -(-late // _BLOCK) * _BLOCK
     # The loss of a head that predicts zero is the trace of the covariance, so the
     # difference is what the head explains. The top eigenvalue is 1, so it is in units
     # of σ₁.
-    gain = float(np.trace(covariance) - total / kept)
-    return float(abs(mean @ top)) / norm, norm / kept, gain
+    gain = float(np.trace(covariance) - total / before)
+    return float(abs(mean @ top)) / norm, norm / before, gain
 
 
 def check(run: Run[Params]) -> list[Claim]:

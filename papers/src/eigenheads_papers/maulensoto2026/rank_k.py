@@ -11,7 +11,7 @@ from eigenheads.extend.drawing import BLUE, INK, ORANGE
 from eigenheads.models import pca_start, simulate_pca
 from eigenheads.theory import PCALandscape
 from eigenheads_papers._claims import Claim, at_most
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._drawing import show_steps
 from eigenheads_papers.maulensoto2026._risks import (
     descend,
@@ -27,16 +27,18 @@ if TYPE_CHECKING:
 class Params:
     """Every setting is ours. The eigenvalues of Σ are powers of `ratio`."""
 
-    d: int = 16
-    n_tokens: int = 200
-    ratio: float = 0.75
-    ranks: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8)
-    step: float = 0.2
-    n_steps: int = 4000
-    record_every: int = 40
-    batch_size: int = 64
-    n_runs: int = 4
-    start: float = 0.3
+    d: int = parameter(16, "dimension of the tokens")
+    n_tokens: int = parameter(200, "tokens per sample or prompt")
+    ratio: float = parameter(0.75, "ratio of successive eigenvalues")
+    ranks: tuple[int, ...] = parameter(
+        (1, 2, 3, 4, 5, 6, 7, 8), "numbers of directions to learn"
+    )
+    step: float = parameter(0.2, "step size before its scaling with the dimension")
+    n_steps: int = parameter(4000, "training steps")
+    record_every: int = parameter(40, "steps between records")
+    batch_size: int = parameter(64, "samples per gradient step")
+    n_runs: int = parameter(4, "independent runs")
+    start: float = parameter(0.3, "size of weights or overlaps at the start")
 
 
 def covariance(params: Params) -> FloatArray:

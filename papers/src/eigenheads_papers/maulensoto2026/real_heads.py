@@ -8,7 +8,7 @@ import numpy as np
 from eigenheads.extend import FloatArray, weighing
 from eigenheads_papers import _models
 from eigenheads_papers._claims import Claim, at_least, at_most
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, parameter
 from eigenheads_papers._drawing import HeadStrip, draw_strips
 from eigenheads_papers._models import MINILM_HEADS, Text, ViT
 from eigenheads_papers._statistics import mean_estimate
@@ -29,14 +29,16 @@ _SOURCE = "ours; maulensoto2026 is on heads trained to copy, of rank one"
 class Params:
     """Settings, all ours: the paper measures no trained model."""
 
-    source: str = "ours"
-    n_passages: int = 12
-    n_tokens: int = 98
-    layers: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
-    n_images: int = 64
-    vit_steps: int = 1000
-    n_permutations: int = 200
-    n_untrained: int = 4
+    source: str = parameter("ours", "text: the shipped sentences, or wikitext2")
+    n_passages: int = parameter(12, "passages of text to measure")
+    n_tokens: int = parameter(98, "tokens per sample or prompt")
+    layers: tuple[int, ...] = parameter(
+        (0, 1, 2, 3, 4, 5), "layers of the model to measure"
+    )
+    n_images: int = parameter(64, "images to measure")
+    vit_steps: int = parameter(1000, "training steps of the small vision transformer")
+    n_permutations: int = parameter(200, "draws of each permutation null")
+    n_untrained: int = parameter(4, "untrained copies of the model")
 
 
 def _with_data(params: Params) -> Params:
@@ -67,24 +69,24 @@ def _measure(params: Params, entropy: int) -> Table:
     )
     batch, encoder = _models.passages(text), _models.minilm()[0]
     # One more twin than asked for stands in for a model, the others are its null.
-    first, *others = _models.twins(encoder, params.n_untrained + 1, seed)
+    first, *copies = _models.twins(encoder, params.n_untrained + 1, seed)
     table: dict[str, FloatArray] = {}
     for name, model in (("minilm", encoder), ("twin", first)):
-        table |= _probe(name, model, others, batch, params.layers, params, seed)
+        table |= _probe(name, model, copies, batch, params.layers, params, seed)
     vit = ViT(n_steps=params.vit_steps)
     # A step of training counts as a fraction of a head in the progress.
     with weighing(_STEP):
         body, _ = _models.trained_vit(vit, entropy)
     images = _models.held_out(params.n_images)[0]
     layers = tuple(range(vit.n_layers))
-    others = _models.twins(body, params.n_untrained, seed)
-    return table | _probe("vit", body, others, images, layers, params, seed)
+    copies = _models.twins(body, params.n_untrained, seed)
+    return table | _probe("vit", body, copies, images, layers, params, seed)
 
 
 def _probe(
     name: str,
     model: Any,
-    others: list[Any],
+    copies: list[Any],
     batch: Any,
     layers: tuple[int, ...],
     params: Params,
@@ -93,7 +95,7 @@ def _probe(
     table = _models.probe_columns(
         name,
         _models.capture(model, batch, layers),
-        [_models.capture(copy, batch, layers) for copy in others],
+        [_models.capture(copy, batch, layers) for copy in copies],
         statistics=STATISTICS,
         seed=seed,
         unit=MINILM_HEADS if name != "vit" else ViT().n_heads,

@@ -210,15 +210,15 @@ def _mix(
     keys = ["input", "class"]
     if name == "mixup":
         mixer = augmentation.RandomMixUpV2(lambda_val=shares, data_keys=keys)
-        mixed, found = mixer(images, numbers)
+        mixed, labels = mixer(images, numbers)
         # The third column is the weight of the partner.
-        weight = found[:, 2:3]
+        weight = labels[:, 2:3]
     else:
         mixer = augmentation.RandomCutMixV2(
             cut_size=shares, data_keys=keys, use_correct_lambda=True
         )
-        mixed, (found,) = mixer(images, numbers)
+        mixed, (labels,) = mixer(images, numbers)
         # The third column is the share of pixels that an image keeps.
-        weight = 1.0 - found[:, 2:3]
-    partner, weight = found[:, 1].long(), weight.to(targets)
+        weight = 1.0 - labels[:, 2:3]
+    partner, weight = labels[:, 1].long(), weight.to(targets)
     return mixed, (1.0 - weight) * targets + weight * targets[partner]

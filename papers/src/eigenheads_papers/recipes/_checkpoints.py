@@ -151,7 +151,7 @@ class RunFolder:
         path = self.folder / "log.jsonl"
         if not path.is_file():
             return
-        kept = []
+        entries = []
         for line in path.read_text(encoding="utf-8").splitlines():
             try:
                 entry = json.loads(line)
@@ -159,8 +159,8 @@ class RunFolder:
                 continue
             number = entry.get("step", 0) if isinstance(entry, dict) else None
             if isinstance(number, int) and number <= step:
-                kept.append(line + "\n")
-        write_atomically(path, lambda file: _write_text(file, kept))
+                entries.append(line + "\n")
+        write_atomically(path, lambda file: _write_text(file, entries))
 
     def write_model(self, weights: Mapping[str, Tensor], state: Any) -> None:
         """Write the averaged weights under ``model/``, for evaluation and timm."""

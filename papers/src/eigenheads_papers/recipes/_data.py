@@ -80,16 +80,16 @@ class ImageFolder:
         if not folder.is_dir():
             contract = "a folder with one sub-folder of images per class"
             fail("data", contract, Got(f"{folder}, which does not exist"))
-        found = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
-        if not found:
+        names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+        if not names:
             contract = "a folder with one sub-folder of images per class"
             got = Got(f"{folder}, which has no sub-folders")
             fail("data", contract, got)
-        known = tuple(found) if classes is None else tuple(classes)
-        index = {name: number for number, name in enumerate(known)}
+        index_of = tuple(names) if classes is None else tuple(classes)
+        index = {name: number for number, name in enumerate(index_of)}
         paths: list[Path] = []
         labels: list[int] = []
-        for name in found:
+        for name in names:
             if name not in index:
                 contract = "a folder of classes that the model was trained on"
                 got = Got(f"{folder / name}")
@@ -105,7 +105,7 @@ class ImageFolder:
                 fail("data", "images in every class", got, hint=hint)
             paths += files
             labels += [index[name]] * len(files)
-        return cls(tuple(paths), torch.tensor(labels), known)
+        return cls(tuple(paths), torch.tensor(labels), index_of)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -142,8 +142,8 @@ def centre_crop(image: Image.Image, size: int) -> Image.Image:
     shorter = min(image.width, image.height)
     # The cut and the resize are one operation, without an intermediate image.
     side = shorter * 7 / 8
-    left, top = (image.width - side) / 2, (image.height - side) / 2
-    box = (left, top, left + side, top + side)
+    start, top = (image.width - side) / 2, (image.height - side) / 2
+    box = (start, top, start + side, top + side)
     return image.resize((size, size), Image.Resampling.BICUBIC, box=box)
 
 
@@ -162,9 +162,9 @@ def random_crop(
         ratio = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
         width, height = math.sqrt(target * ratio), math.sqrt(target / ratio)
         if width <= image.width and height <= image.height:
-            left = rng.uniform(0.0, image.width - width)
+            start = rng.uniform(0.0, image.width - width)
             top = rng.uniform(0.0, image.height - height)
-            box = (left, top, left + width, top + height)
+            box = (start, top, start + width, top + height)
             return image.resize((size, size), Image.Resampling.BICUBIC, box=box)
     return centre_crop(image, size)
 

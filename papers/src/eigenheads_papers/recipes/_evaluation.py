@@ -6,6 +6,7 @@ No data set is held in memory: images are read, scored and dropped batch by batc
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +16,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from eigenheads.extend import (
+    FloatArray,
     Got,
     check_callable,
     check_choice,
@@ -25,7 +27,14 @@ from eigenheads.extend import (
     check_path,
     fail,
 )
-from eigenheads.robustness import ATTACKS, swap_words
+from eigenheads.robustness import (
+    ALEXNET_ERRORS,
+    ATTACKS,
+    RobustnessPlan,
+    RobustnessRow,
+    evaluate_robustness,
+    swap_words,
+)
 from eigenheads_papers.recipes._checkpoints import load_checkpoint
 from eigenheads_papers.recipes._data import (
     ImageFolder,
@@ -41,35 +50,17 @@ from eigenheads_papers.recipes._tables import (
     EvaluationRow,
     describe_model,
 )
-from eigenheads_papers.recipes._tasks import score_classes, score_words
-from eigenheads_papers.teo2024.attacks import PAPERS_ATTACKS
+from eigenheads_papers.recipes._tasks import score_words
+from eigenheads_papers.teo2024.attacks import (
+    PAPERS_ATTACKS,
+    carlini_wagner,
+    sparse_l1_descent,
+)
 
 # Largest seed that PyTorch takes.
 _MAX_SEED: Final = 2**63 - 1
 # All attacks by name: the library's, and two that only the paper has.
 _ATTACKS: Final[Mapping[str, Callable[..., Tensor]]] = {**ATTACKS, **PAPERS_ATTACKS}
-# Errors of AlexNet on ImageNet-C, means over severities (Hendrycks, Dietterich 2019).
-ALEXNET_ERRORS: Final[Mapping[str, float]] = {
-    "gaussian_noise": 0.886428,
-    "shot_noise": 0.894468,
-    "impulse_noise": 0.922640,
-    "defocus_blur": 0.819880,
-    "glass_blur": 0.826268,
-    "motion_blur": 0.785948,
-    "zoom_blur": 0.798360,
-    "snow": 0.866816,
-    "frost": 0.826572,
-    "fog": 0.819324,
-    "brightness": 0.564592,
-    "contrast": 0.853204,
-    "elastic_transform": 0.646056,
-    "pixelate": 0.717840,
-    "jpeg_compression": 0.606500,
-}
-# This attack looks for the smallest change, so it has no budget.
-_WITHOUT_BUDGET: Final = ("carlini-wagner",)
-# The budget of this one is a sum of absolute changes, in whole ranges.
-_SUMMED: Final = ("sparse-l1",)
 
 
 class Outcome(NamedTuple):
@@ -79,6 +70,14 @@ class Outcome(NamedTuple):
     condition: str
     metrics: Mapping[str, float]
     n: int
+
+    @classmethod
+    def of(
+        cls, table: str, condition: str, rows: Mapping[str, RobustnessRow]
+    ) -> "Outcome":
+        """Make an outcome of rows of the library's evaluator, by metric."""
+        values = {metric: row.value for metric, row in rows.items()}
+        return cls(table, condition, values, next(iter(rows.values())).n_examples)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,15 +100,22 @@ class AttackPlan:
     n_attacked: int | None = None
     seed: int = 0
 
-    def each(self) -> Iterator[tuple[str, float | None, str]]:
-        """Yield name, budget and unit of every attack."""
-        for name in self.names:
-            if name in _WITHOUT_BUDGET:
-                yield name, None, ""
-                continue
-            for unit in self.units:
-                for budget in self.budgets:
-                    yield name, budget, unit
+    def of_paper(self, unit: str, std: Tensor) -> dict[str, Callable[..., Tensor]]:
+        """Return the attacks that only the paper has, by their conditions.
+
+        That of Carlini and Wagner looks for the smallest change, so it has no budget.
+        The budget of the sparse one is a sum of absolute changes, in whole ranges.
+        """
+        attacks: dict[str, Callable[..., Tensor]] = {}
+        if "carlini-wagner" in self.names and unit == self.units[0]:
+            attacks["carlini-wagner"] = carlini_wagner
+        if "sparse-l1" in self.names:
+            scale = 1.0 if unit == "pixel" else float(std.mean())
+            for budget in self.budgets:
+                attacks[f"sparse-l1, budget {budget:g} in sum ({unit})"] = partial(
+                    sparse_l1_descent, budget=scale * budget
+                )
+        return attacks
 
 
 def evaluate_checkpoints(
@@ -205,7 +211,7 @@ def evaluate_checkpoints(
         "outliers": None if outliers is None else _folder(outliers),
     }
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
-    found = _Collected(progress if accelerator.is_main_process else None)
+    collected = _Collected(progress if accelerator.is_main_process else None)
     for path in paths:
         model, state = load_checkpoint(path)
         scorer = Scorer(
@@ -217,15 +223,15 @@ def evaluate_checkpoints(
         )
         described = describe_model(str(path), state)
         if described.task == "wikitext":
-            found.add(described, scorer.text(_folder(data), word_shares, seed))
+            collected.add(described, scorer.text(_folder(data), word_shares, seed))
             continue
-        found.add(described, scorer.images(**folders, attacks=plan))
+        collected.add(described, scorer.images(**folders, attacks=plan))
         if screened:
             behind = scorer.screened(_folder(data), n_calibration, seed)
             variant = f"{described.variant} + screen"
             described = replace(described, variant=variant, screened=True)
-            found.add(described, behind.images(**folders, attacks=plan))
-    return Evaluation(tuple(found.rows), tuple(found.models))
+            collected.add(described, behind.images(**folders, attacks=plan))
+    return Evaluation(tuple(collected.rows), tuple(collected.models))
 
 
 class _Collected:
@@ -259,7 +265,7 @@ class _Collected:
 
 def _check_numbers(name: str, values: object, *, maximum: float) -> list[float]:
     items = check_items(name, values, "a sequence of numbers")
-    return [check_number(name, one, minimum=0.0, maximum=maximum) for one in items]
+    return [check_number(name, item, minimum=0.0, maximum=maximum) for item in items]
 
 
 def _check_folders(paths: object, natural: object) -> list[Any]:
@@ -311,14 +317,13 @@ class Scorer:
         """Yield the outcomes of all conditions."""
         if data is not None:
             clean = self._open(data / "val")
-            yield self._accuracy("clean", clean)
-            chosen = self._chosen(clean, attacks)
-            for name, budget, unit in attacks.each():
-                yield self._attacked(chosen, name, budget, unit, attacks.seed)
+            foreign = None
             if outliers is not None:
-                yield self._outliers(clean, outliers)
+                foreign = self._reader(ImageFolder.open(outliers))
+            yield from self._accuracy("clean", clean, outliers=foreign)
+            yield from self._attacked(self._chosen(clean, attacks), attacks)
         for name, folder in natural.items():
-            yield self._accuracy(name, self._open(folder))
+            yield from self._accuracy(name, self._open(folder))
         if corrupted is not None:
             yield from self._corrupted(corrupted)
 
@@ -331,29 +336,81 @@ class Scorer:
         return ImageReader(images, size=size, n_threads=self.n_threads)
 
     def _batches(self, reader: ImageReader) -> Iterator[tuple[Tensor, Tensor]]:
-        device = self.accelerator.device
+        """Yield this process' share of the images, as :meth:`_evaluate` takes them."""
         for indices in shares(len(reader), self.batch_size, self.accelerator):
-            inputs, targets = reader.read(indices, seed=(0,), first=0)
-            yield inputs.to(device), targets.to(device)
+            yield reader.read(indices, seed=(0,), first=0)
 
-    def _gathered(self, sums: Tensor) -> Tensor:
-        return self.accelerator.reduce(sums.to(self.accelerator.device)).cpu()
+    def _evaluate(
+        self,
+        reader: ImageReader | None,
+        *,
+        attacks: Mapping[str, Any] | None = None,
+        outliers: ImageReader | None = None,
+        budgets: Sequence[float] = (),
+        seed: int = 0,
+        **plan: Any,
+    ) -> dict[tuple[str, float | None], dict[str, RobustnessRow]]:
+        """Return the rows of the library's evaluator by condition, level and metric."""
+        result = evaluate_robustness(
+            self.model,
+            None if reader is None else self._batches(reader),
+            corruptions=(),
+            attacks=attacks or {},
+            outliers=None if outliers is None else self._batches(outliers),
+            budgets=budgets,
+            seed=seed,
+            plan=RobustnessPlan(top=(1, 5), gather=self._joined, **plan),
+        )
+        rows: dict[tuple[str, float | None], dict[str, RobustnessRow]] = {}
+        for row in result.rows:
+            rows.setdefault((row.condition, row.level), {})[row.metric] = row
+        return rows
 
-    @torch.no_grad()
-    def _accuracy(self, condition: str, reader: ImageReader) -> Outcome:
+    def _joined(self, outcomes: FloatArray) -> FloatArray:
+        """Return the outcomes of all processes, which may have different numbers."""
+        if self.accelerator.num_processes == 1:
+            return outcomes
+        rows = torch.from_numpy(outcomes).to(self.accelerator.device)
+        # Outcomes are not negative, so that the padding can be told apart.
+        padded = self.accelerator.pad_across_processes(rows, 0, -1)
+        joined = self.accelerator.gather(padded).cpu().numpy()
+        return np.asarray(joined[joined[:, 0] >= 0])
+
+    def _accuracy(
+        self,
+        condition: str,
+        reader: ImageReader,
+        outliers: ImageReader | None = None,
+    ) -> Iterator[Outcome]:
+        # Classes without images here cannot be the answer, so they are never predicted.
         present = reader.folder.masked()
-        sums = torch.zeros(4, dtype=torch.float64)
-        for images, labels in self._batches(reader):
-            logits = self.model(images)
-            # Classes without images here cannot be the answer, so they are never
-            # predicted.
-            if present is not None:
-                hidden = ~present.to(logits.device)
-                logits = logits.masked_fill(hidden, -math.inf)
-            sums += score_classes(logits, labels)
-        _, best, five, n = self._gathered(sums).tolist()
-        metrics = {"top-1": best / n, "top-5": five / n}
-        return Outcome("accuracy", condition, metrics, int(n))
+        classes = None if present is None else present.nonzero().flatten().tolist()
+        rows = self._evaluate(reader, outliers=outliers, classes=classes)
+        for (name, _), by_metric in rows.items():
+            shown = condition if name == "clean" else name
+            yield Outcome.of("accuracy", shown, by_metric)
+
+    def _attacked(self, reader: ImageReader, plan: AttackPlan) -> Iterator[Outcome]:
+        """Yield the accuracy of images that are right before and after each attack."""
+        std = torch.as_tensor(self.model.std).flatten()
+        for unit in plan.units if plan.names else ():
+            rows = self._evaluate(
+                reader,
+                attacks={
+                    **{name: {} for name in plan.names if name in ATTACKS},
+                    **plan.of_paper(unit, std),
+                },
+                budgets=plan.budgets,
+                seed=plan.seed,
+                # The authors perturb normalised images: 1/255 there is σ/255 of a
+                # pixel, with the deviation σ of each channel.
+                budget_unit=unit,
+                pixel_std=std.tolist(),
+            )
+            for (name, budget), by_metric in rows.items():
+                text = "" if budget is None else f", budget {budget:g}/255 ({unit})"
+                if name != "clean":
+                    yield Outcome.of("attack", name + text, by_metric)
 
     def screened(self, data: Path, n_calibration: int, seed: int) -> "Scorer":
         """Return the scorer of the same model behind a screen of its tokens.
@@ -385,69 +442,6 @@ class Scorer:
         chosen = np.random.default_rng(attacks.seed).choice(total, n, replace=False)
         return self._reader(reader.folder.subset(np.sort(chosen).tolist()))
 
-    def _attacked(
-        self, reader: ImageReader, name: str, budget: float | None, unit: str, seed: int
-    ) -> Outcome:
-        """Return the accuracy of images that are right before and after an attack."""
-        attack = _ATTACKS[name]
-        options = {} if budget is None else {"budget": self._size(name, budget, unit)}
-        right = torch.zeros(3, dtype=torch.float64)
-        for number, (images, labels) in enumerate(self._batches(reader)):
-            # Every batch has its own seed: its attack does not depend on the batches
-            # before.
-            torch.manual_seed(seed + number)
-            moved = attack(self.model, images, labels, **options)
-            with torch.no_grad():
-                before = self.model(images)
-                after = self.model(moved)
-            hits = []
-            for k in (1, 5):
-                among = [
-                    (logits.topk(min(k, logits.shape[1])).indices == labels[:, None])
-                    for logits in (before, after)
-                ]
-                hits.append(float((among[0].any(1) & among[1].any(1)).sum()))
-            right += torch.tensor([*hits, len(labels)], dtype=torch.float64)
-        one, five, n = self._gathered(right).tolist()
-        text = "" if budget is None else f", budget {budget:g}/255 ({unit})"
-        if name in _SUMMED:
-            text = f", budget {budget:g} in sum ({unit})"
-        metrics = {"top-1": one / n, "top-5": five / n}
-        return Outcome("attack", name + text, metrics, int(n))
-
-    def _size(self, name: str, budget: float, unit: str) -> float | Tensor:
-        """Return a budget in units of pixels."""
-        if unit == "pixel":
-            return budget
-        # The authors perturb normalised images: 1/255 there is σ/255 of a pixel, with
-        # the deviation σ of each channel.
-        deviations = torch.as_tensor(self.model.std).view(-1, 1, 1)
-        return budget * (float(deviations.mean()) if name in _SUMMED else deviations)
-
-    @torch.no_grad()
-    def _outliers(self, clean: ImageReader, outliers: Path) -> Outcome:
-        """Return how well low confidence tells images of foreign classes."""
-        from sklearn.metrics import average_precision_score
-
-        foreign = self._reader(ImageFolder.open(outliers))
-        scores, labels = [], []
-        for reader, label in ((clean, 0.0), (foreign, 1.0)):
-            for images, _ in self._batches(reader):
-                doubt = 1.0 - self.model(images).softmax(-1).amax(-1)
-                scores.append(doubt)
-                labels.append(torch.full_like(doubt, label))
-        gather = self.accelerator.gather_for_metrics
-        # Processes may hold different numbers of images. They pad with -1, which is
-        # neither a score nor a label, and the padding is removed after gathering.
-        if self.accelerator.num_processes > 1:
-            scores = [self.accelerator.pad_across_processes(torch.cat(scores), 0, -1)]
-            labels = [self.accelerator.pad_across_processes(torch.cat(labels), 0, -1)]
-        truth = gather(torch.cat(labels)).cpu()
-        doubt = gather(torch.cat(scores)).cpu()
-        real = truth >= 0
-        area = average_precision_score(truth[real].numpy(), doubt[real].numpy())
-        return Outcome("accuracy", "outliers", {"AUPR": float(area)}, int(real.sum()))
-
     def _corrupted(self, folder: Path) -> Iterator[Outcome]:
         """Yield the error of every corruption, and their mean relative to AlexNet."""
         names = [name for name in ALEXNET_ERRORS if (folder / name).is_dir()]
@@ -457,19 +451,24 @@ class Scorer:
         ratios = []
         for name in names:
             severities = sorted(p for p in (folder / name).iterdir() if p.is_dir())
-            errors, count = [], 0
-            for severity in severities:
-                found = self._accuracy("", self._open(severity))
-                errors.append(1.0 - found.metrics["top-1"])
-                count += found.n
-            # All severities count alike, whatever their numbers of images.
-            error = float(np.mean(errors))
-            ratios.append(error / ALEXNET_ERRORS[name])
-            values = {"top-1": 1.0 - error, "corruption error": 100 * ratios[-1]}
+            loaders = {
+                number: self._batches(self._open(severity))
+                for number, severity in enumerate(severities, start=1)
+            }
+            rows = self._evaluate(
+                None, corrupted={name: loaders}, relative_to=ALEXNET_ERRORS
+            )
+            mean = rows[name, None]
+            ratios.append(mean["relative corruption error"].value)
+            values = {
+                "top-1": 1.0 - mean["mean corruption error"].value,
+                "corruption error": 100 * ratios[-1],
+            }
+            count = len(severities) * mean["mean corruption error"].n_examples
             yield Outcome("corruption", f"corruption {name}", values, count)
         condition = f"mean of {len(names)} corruptions"
-        mean = {"mCE": 100 * float(np.mean(ratios))}
-        yield Outcome("corruption", condition, mean, len(names))
+        values = {"mCE": 100 * float(np.mean(ratios))}
+        yield Outcome("corruption", condition, values, len(names))
 
     @torch.no_grad()
     def text(
@@ -491,7 +490,8 @@ class Scorer:
                     ids = swap_words(ids, share, replacement=0, generator=rng)
                 device = self.accelerator.device
                 sums += score_words(self.model(ids.to(device)), targets.to(device))
-            loss, n = self._gathered(sums).tolist()
+            sums = sums.to(self.accelerator.device)
+            loss, n = self.accelerator.reduce(sums).tolist()
             condition = f"{share:.0%} of the words swapped" if share else "clean"
             # The limit keeps the exponential finite for a model that diverged.
             metrics = {"perplexity": math.exp(min(loss / n, 700.0))}

@@ -149,8 +149,8 @@ class AttentionChoice:
             }
         n_leading = self.n_leading(depth, default)
         leading = AttentionSpec(cast(Kind, self.variant), options)
-        rest = AttentionSpec(cast(Kind, self.rest))
-        return [leading] * n_leading + [rest] * (depth - n_leading)
+        later = AttentionSpec(cast(Kind, self.rest))
+        return [leading] * n_leading + [later] * (depth - n_leading)
 
 
 # --- Images --------------------------------------------------------------------------
@@ -421,7 +421,7 @@ def _check_channels(name: str, values: object) -> list[float]:
     items = check_items(name, values, "three numbers")
     if len(items) != 3:
         fail(name, "three numbers", Got(f"{len(items)} of them"))
-    return [check_number(name, one) for one in items]
+    return [check_number(name, item) for item in items]
 
 
 def _check_floats(name: str, x: Tensor, shape: tuple[int, ...], like: Tensor) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 import numpy as np
-from scipy import stats
 
 from eigenheads.extend import check_path, write_atomically
+from eigenheads.extend.models import run_bounds
 from eigenheads_papers.recipes._models import AttentionChoice
 
 FORMAT: Final = "eigenheads-evaluation/1"
@@ -130,14 +130,13 @@ class Evaluation:
             variant = self.models[row.checkpoint].variant
             key = (row.table, row.condition, row.metric, variant)
             groups.setdefault(key, []).append(row.value)
-        found = []
+        entries = []
         for (table, condition, metric, variant), values in groups.items():
-            n = len(values)
-            half = math.nan
+            n, half = len(values), math.nan
             if n > 1:
-                quantile = stats.t.ppf((1 + self.confidence) / 2, n - 1)
-                half = float(quantile * np.std(values, ddof=1) / math.sqrt(n))
-            found.append(
+                low, high, _ = run_bounds(values, self.confidence)
+                half = (high - low) / 2
+            entries.append(
                 {
                     "table": table,
                     "condition": condition,
@@ -148,7 +147,7 @@ class Evaluation:
                     "n_checkpoints": n,
                 }
             )
-        return found
+        return entries
 
     def to_markdown(self) -> str:
         """Return one table per kind of condition; columns are variants.
@@ -207,7 +206,7 @@ def _shown(entry: Mapping[str, Any]) -> str:
 def _plain(value: Any) -> Any:
     """Return a value as JSON has it: NaN and infinities are null or text."""
     if isinstance(value, Mapping):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
         # An infinite option, such as the sparsity that flags nothing, must be kept.
         return None if math.isnan(value) else str(value)

@@ -222,9 +222,9 @@ class TrainingRun:
             "attention": attention,
             "precision": self.precision,
         }
-        found = checkpoints(self.folder / "checkpoints")
-        if found:
-            self._load(found[-1])
+        stored = checkpoints(self.folder / "checkpoints")
+        if stored:
+            self._load(stored[-1])
         if self.accelerator.is_main_process:
             self.files.cut_log(self.step)
 
@@ -521,8 +521,10 @@ class ProgressLine:
         self._last = now
         # Updates of an earlier call took none of this time, so they do not count.
         per_step = (now - self._begun) / (step - self._first)
-        left = round(per_step * (self._n_steps - step))
-        text = f"update {step}/{self._n_steps}, loss {loss:.4f}, {_clock(left)} left"
+        remaining = round(per_step * (self._n_steps - step))
+        text = (
+            f"update {step}/{self._n_steps}, loss {loss:.4f}, {_clock(remaining)} left"
+        )
         is_terminal = sys.stderr.isatty()
         # On a terminal each line replaces the one before. Elsewhere every line is kept.
         end = "\n" if not is_terminal or step == self._n_steps else ""
@@ -532,5 +534,5 @@ class ProgressLine:
 
 
 def _clock(seconds: int) -> str:
-    hours, rest = divmod(seconds, 3600)
-    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}"
+    hours, below_hour = divmod(seconds, 3600)
+    return f"{hours}:{below_hour // 60:02d}:{below_hour % 60:02d}"

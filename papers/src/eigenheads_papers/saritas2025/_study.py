@@ -15,7 +15,7 @@ from eigenheads.functional import (
 )
 from eigenheads_papers import _models
 from eigenheads_papers._claims import Claim, Verdict, at_most
-from eigenheads_papers._core import Table
+from eigenheads_papers._core import Table, parameter
 from eigenheads_papers._drawing import HeadStrip
 from eigenheads_papers._models import MINILM_HEADS, Text, ViT
 
@@ -50,15 +50,17 @@ class Params:
     study's ViTs, 197/64; the small ViT has 65 tokens and heads of width 16.
     """
 
-    source: str = "ours"
-    n_passages: int = 6
-    n_tokens: int = 98
-    layers: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
-    n_images: int = 8
-    vit_steps: int = 1000
-    n_permutations: int = 200
-    n_redraws: int = 40
-    n_untrained: int = 4
+    source: str = parameter("ours", "text: the shipped sentences, or wikitext2")
+    n_passages: int = parameter(6, "passages of text to measure")
+    n_tokens: int = parameter(98, "tokens per sample or prompt")
+    layers: tuple[int, ...] = parameter(
+        (0, 1, 2, 3, 4, 5), "layers of the model to measure"
+    )
+    n_images: int = parameter(8, "images to measure")
+    vit_steps: int = parameter(1000, "training steps of the small vision transformer")
+    n_permutations: int = parameter(200, "draws of each permutation null")
+    n_redraws: int = parameter(40, "draws of each null that redraws matrices")
+    n_untrained: int = parameter(4, "untrained copies of the model")
 
 
 PRESETS = {
@@ -155,11 +157,11 @@ def _probe(
     )
     # Each layer draws its random values from a generator of its own.
     gaps = [
-        absolute_gamma_gaps(one, np.random.default_rng(seed + index))
-        for index, one in enumerate(captured)
+        absolute_gamma_gaps(head, np.random.default_rng(seed + index))
+        for index, head in enumerate(captured)
     ]
-    own, random = zip(*gaps, strict=True)
-    table[f"{name}_gamma_gap"] = np.stack(own)
+    trained, random = zip(*gaps, strict=True)
+    table[f"{name}_gamma_gap"] = np.stack(trained)
     table[f"{name}_gamma_gap_random"] = np.stack(random)
     table[f"{name}_layers"] = np.array([float(layer) for layer in captured.layers])
     table[f"{name}_n_tokens"] = np.array([float(n_tokens)])

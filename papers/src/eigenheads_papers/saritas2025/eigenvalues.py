@@ -30,10 +30,10 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     text = Text(source=params.source, n_passages=2, n_tokens=_TOKENS)
     with one_thread():
         captured = _models.capture(_models.minilm()[0], _models.passages(text))
-        found = [_spectra(one) for one in captured]
-    for name in found[0]:
-        table[f"long_{name}"] = np.stack([one[name] for one in found])
-    table["long_layers"] = np.array([float(one.layer) for one in captured])
+        spectra = [_spectra(layer) for layer in captured]
+    for name in spectra[0]:
+        table[f"long_{name}"] = np.stack([layer[name] for layer in spectra])
+    table["long_layers"] = np.array([float(layer.layer) for layer in captured])
     return table
 
 

@@ -10,7 +10,7 @@ from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import HeadMap, draw_head_maps
 from eigenheads_papers import _models
 from eigenheads_papers._claims import Claim, Verdict, at_least, at_most, in_family
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, parameter
 from eigenheads_papers._models import Text
 from eigenheads_papers._statistics import share_estimate
 
@@ -49,11 +49,13 @@ _N_PASSAGES = 12
 class Params:
     """Settings, all ours. Passages are those that the package ships."""
 
-    n_passages: int = 12
-    n_tokens: int = 98
-    layers: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
-    n_permutations: int = 200
-    n_untrained: int = 8
+    n_passages: int = parameter(12, "passages of text to measure")
+    n_tokens: int = parameter(98, "tokens per sample or prompt")
+    layers: tuple[int, ...] = parameter(
+        (0, 1, 2, 3, 4, 5), "layers of the model to measure"
+    )
+    n_permutations: int = parameter(200, "draws of each permutation null")
+    n_untrained: int = parameter(8, "untrained copies of the model")
 
 
 def work(params: Params) -> float:
@@ -76,13 +78,13 @@ def _measure(params: Params, entropy: int) -> Table:
     twice = _repeated(plain)
     edges = [0, params.n_tokens - 1]
     table: dict[str, FloatArray] = {}
-    for name, one, batch, options in (
+    for name, probed, batch, options in (
         ("minilm", model, plain, {"statistics": None}),
         ("repeated", model, twice, {"statistics": _REPEATED}),
         ("inner", model, plain, {"statistics": _OF_EDGES, "ignore_tokens": edges}),
         ("control", control, plain, {"statistics": None, "n_permutations": 0}),
     ):
-        table |= _columns(name, one, copies, batch, params, seed, options)
+        table |= _columns(name, probed, copies, batch, params, seed, options)
     table["layers"] = np.array(params.layers, dtype=np.float64)
     table["n_sequences"] = np.array([float(len(plain["input_ids"]))])
     return table
@@ -122,12 +124,12 @@ def _columns(
         **options,
     )
     columns: dict[str, FloatArray] = {}
-    for statistic, one in probe.statistics.items():
+    for statistic, measured in probe.statistics.items():
         prefix = f"{name}_{statistic}"
-        columns[prefix] = one.observed
+        columns[prefix] = measured.observed
         columns[f"{prefix}_found"] = probe.stands_out(statistic).astype(np.float64)
-        means, sds = one.null_mean, one.null_sd
-        for null in one.nulls:
+        means, sds = measured.null_mean, measured.null_sd
+        for null in measured.nulls:
             columns[f"{prefix}_{null}_mean"] = means[null]
             columns[f"{prefix}_{null}_sd"] = sds[null]
             columns[f"{prefix}_{null}_q"] = probe.q_value(statistic, null)
@@ -263,9 +265,11 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
     maps = []
     for statistic in _SHOWN:
         name = "repeated" if statistic in _REPEATED else "minilm"
-        found = table[f"{name}_{statistic}_found"] > 0
-        title = f"{statistic.replace('_', ' ')}: {found.sum()} of {found.size}"
-        maps.append(HeadMap(title, table[f"{name}_{statistic}"], found))
+        stands_out = table[f"{name}_{statistic}_found"] > 0
+        title = (
+            f"{statistic.replace('_', ' ')}: {stands_out.sum()} of {stands_out.size}"
+        )
+        maps.append(HeadMap(title, table[f"{name}_{statistic}"], stands_out))
     draw_head_maps(figure, maps, layers)
     figure.suptitle(
         "Heads of MiniLM; dots: heads of MiniLM that stand out from all nulls"

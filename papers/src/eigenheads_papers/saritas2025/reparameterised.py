@@ -14,7 +14,7 @@ from eigenheads.functional import (
     relative_differences,
 )
 from eigenheads_papers._claims import Claim, at_least, at_most, in_family
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import SmallModel, seeded, train, train_all
 from eigenheads_papers.teo2024._variants import VARIANTS
@@ -37,12 +37,12 @@ _MEASURES = ("accuracy", "gamma", "random", "combined")
 class Params(SmallModel):
     """Small ViTs on scikit-learn's digits, one pixel per token; all ours."""
 
-    patch: int = 1
-    n_steps: int = 600
-    batch_size: int = 32
-    n_train: int = 1400
-    n_test: int = 397
-    n_images: int = 4
+    patch: int = parameter(1, "width of a patch in pixels")
+    n_steps: int = parameter(600, "training steps")
+    batch_size: int = parameter(32, "samples per gradient step")
+    n_train: int = parameter(1400, "training samples")
+    n_test: int = parameter(397, "test samples")
+    n_images: int = parameter(4, "images to measure")
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
@@ -50,8 +50,8 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     seeds = [drawn_seed(rng) for _ in range(params.n_seeds)]
     jobs = [(params, name, seed) for name in NAMES for seed in seeds]
     steps = params.n_steps * len(jobs)
-    made = np.array(train_all(_train_one, jobs, units=1.0, steps=steps))
-    table = made.reshape(len(NAMES), params.n_seeds, len(_MEASURES))
+    measured = np.array(train_all(_train_one, jobs, units=1.0, steps=steps))
+    table = measured.reshape(len(NAMES), params.n_seeds, len(_MEASURES))
     return {name: table[..., index] for index, name in enumerate(_MEASURES)}
 
 
@@ -78,10 +78,10 @@ def _train_one(params: Params, name: str, seed: int) -> FloatArray:
         seed=seed % 2**32,
     )
     with torch.no_grad():
-        found = model(x_test).argmax(1).numpy()
+        answers = model(x_test).argmax(1).numpy()
         heads = list(_heads(model, x_test[: params.n_images]))
     gaps = [_differences(keys, values, mixed, rng) for keys, values, mixed in heads]
-    accuracy = float(np.mean(found == split.test_classes))
+    accuracy = float(np.mean(answers == split.test_classes))
     return np.array([accuracy, *np.mean(gaps, axis=0)])
 
 
@@ -89,8 +89,8 @@ def _heads(model: Any, images: Any) -> Any:
     """Yield keys, values and the values that attention mixes, layer by layer."""
     tokens = model.embed(images) + model.position
     for block in model.blocks:
-        attention, seen = block.attn, block.norm1(tokens)
-        _, keys, values = attention._heads(seen)
+        attention, inputs = block.attn, block.norm1(tokens)
+        _, keys, values = attention._heads(inputs)
         mixed = values
         if hasattr(attention, "scaling"):
             scaling, n = attention.scaling, keys.shape[-2]

@@ -59,16 +59,20 @@ def compose(
         return ink
     from sklearn.datasets import load_sample_images
 
-    both = np.stack(load_sample_images().images).astype(np.float32) / 255
-    border = round(_TRAINED * both.shape[2])
-    part = both[:, :, :border] if trained else both[:, :, border:]
+    photographs_pixels = np.stack(load_sample_images().images).astype(np.float32) / 255
+    border = round(_TRAINED * photographs_pixels.shape[2])
+    part = (
+        photographs_pixels[:, :, :border]
+        if trained
+        else photographs_pixels[:, :, border:]
+    )
     which = rng.integers(0, len(part), len(ink))
     rows = rng.integers(0, part.shape[1] - SIDE + 1, len(ink))
     columns = rng.integers(0, part.shape[2] - SIDE + 1, len(ink))
     crops = np.stack(
         [
-            part[one, row : row + SIDE, column : column + SIDE]
-            for one, row, column in zip(which, rows, columns, strict=True)
+            part[image, row : row + SIDE, column : column + SIDE]
+            for image, row, column in zip(which, rows, columns, strict=True)
         ]
     ).transpose(0, 3, 1, 2)
     color = rng.uniform(0.7, 1.0, (len(ink), 3, 1, 1)).astype(np.float32)
@@ -139,12 +143,12 @@ def measure_screens(
     )
     classes = digits.train_classes[chosen]
     order = rng.permutation(len(digits.test))
-    test, rest = order[: params.n_test], order[params.n_test :]
+    test, for_screens = order[: params.n_test], order[params.n_test :]
     clean = compose(digits.test[test], photographs=photographs, trained=False, rng=rng)
     truth = digits.test_classes[test]
     # Calibration images are neither trained on nor tested.
     unlabelled = compose(
-        digits.test[rest[: max(params.calibration)]],
+        digits.test[for_screens[: max(params.calibration)]],
         photographs=photographs,
         trained=True,
         rng=rng,
@@ -243,11 +247,11 @@ class _Bench:
         for condition in conditions:
             images, corrupted = self.corrupted(condition)
             rows.append(self.row(images, self.truth[: len(images)], corrupted))
-        found = np.array(rows)
+        measured = np.array(rows)
         # The screened model meets an attack on itself, not on the model without it.
         main = self.params.calibration.index(self.params.main_calibration)
-        found[conditions.index("pgd"), 1 + main] = self.attacked_screen()
-        return found.ravel()
+        measured[conditions.index("pgd"), 1 + main] = self.attacked_screen()
+        return measured.ravel()
 
     def row(
         self, images: Images, truth: NDArray[np.int64], corrupted: Flags | None
@@ -255,18 +259,18 @@ class _Bench:
         """Return the accuracy with each remedy, and the shares of flags."""
         tokens = self.tokens(images)
         flags = [self.flags(tokens, screen) for screen in self.screens]
-        own = flags[self.params.calibration.index(self.params.main_calibration)]
-        as_many = self.rng.random(own.shape).argsort(1).argsort(1)
-        known = corrupted is not None
+        main_flags = flags[self.params.calibration.index(self.params.main_calibration)]
+        as_many = self.rng.random(main_flags.shape).argsort(1).argsort(1)
+        has_truth = corrupted is not None
         return [
             self.accuracy(tokens, truth),
             *(self.accuracy(tokens, truth, hidden) for hidden in flags),
             self.accuracy(self.screen.impute(tokens), truth),
-            self.accuracy(tokens, truth, as_many < own.sum(1, keepdims=True)),
-            self.accuracy(tokens, truth, corrupted) if known else np.nan,
+            self.accuracy(tokens, truth, as_many < main_flags.sum(1, keepdims=True)),
+            self.accuracy(tokens, truth, corrupted) if has_truth else np.nan,
             self.accuracy(self.tokens(median_filtered(images)), truth),
-            100 * float(own.mean()),
-            100 * float(own[corrupted].mean()) if known else np.nan,
+            100 * float(main_flags.mean()),
+            100 * float(main_flags[corrupted].mean()) if has_truth else np.nan,
         ]
 
     def corrupted(self, condition: str) -> tuple[Images, Flags | None]:
@@ -295,7 +299,7 @@ class _Bench:
     def attack(self, model: Callable[[Tensor], Tensor]) -> Images:
         """Return the first images after projected gradient ascent."""
         few = slice(self.params.n_attacked)
-        found = pgd(
+        attacked = pgd(
             model,
             torch.from_numpy(self.clean[few]),
             torch.from_numpy(self.truth[few]),
@@ -303,7 +307,7 @@ class _Bench:
             n_steps=self.params.n_attack_steps,
             random_start=False,
         )
-        return found.detach().numpy()
+        return attacked.detach().numpy()
 
     def attacked_screen(self) -> float:
         """Return the accuracy of the screened model under an attack on itself."""
@@ -338,11 +342,11 @@ class _Bench:
             )
         ]
         mean, components, precision, thresholds = fitted
-        found = x.clone()
+        attacked = x.clone()
         n_steps = 2 * self.params.n_attack_steps
         for step in range(n_steps):
-            found.requires_grad_(True)
-            tokens = self.model.embed(found)
+            attacked.requires_grad_(True)
+            tokens = self.model.embed(attacked)
             gain = F.cross_entropy(self.model.classify(tokens), y, reduction="sum")
             if is_aimed:
                 ratio = (
@@ -350,9 +354,9 @@ class _Bench:
                     / thresholds
                 )
                 gain = gain - self.params.penalty * (ratio - 0.9).clamp(min=0).sum()
-            (gradient,) = torch.autograd.grad(gain, found)
+            (gradient,) = torch.autograd.grad(gain, attacked)
             # Steps shrink, so that the last ones can settle below the thresholds.
             size = 0.2 * (1 - step / n_steps)
             with torch.no_grad():
-                found = (found + size * free * gradient.sign()).clamp(0.0, 1.0)
-        return found.detach().numpy()
+                attacked = (attacked + size * free * gradient.sign()).clamp(0.0, 1.0)
+        return attacked.detach().numpy()

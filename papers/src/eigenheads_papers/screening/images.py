@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from scipy import stats
 
 from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import BLUE, GREEN, GREY, INK, ORANGE
@@ -18,7 +17,8 @@ from eigenheads_papers._claims import (
     in_family,
     no_difference,
 )
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
+from eigenheads_papers._drawing import seed_intervals
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import SmallModel, train_all
 from eigenheads_papers.teo2024._inputs import MNIST, load_all_digits
@@ -65,28 +65,30 @@ _FIXED: Final = "the margin is a parameter, fixed before the run"
 class Params(SmallModel):
     """Settings, all ours. The bounds of all checks are here, fixed before the run."""
 
-    data: str = "mnist"
-    photographs: bool = False
-    patch: int = 7
-    d_model: int = 48
-    n_heads: int = 3
-    depth: int = 3
-    n_steps: int = 2500
-    learning_rate: float = 3e-3
-    n_train: int = 60_000
-    n_test: int = 2000
-    n_attacked: int = 500
-    n_attack_steps: int = 10
-    attack_budget: float = 16.0
-    severity: int = 3
-    n_patches: int = 4
-    occluded: float = 0.128
-    penalty: float = 2.0
-    dropped: float = 0.6
-    calibration: tuple[int, ...] = (300, 1000, 5000)
-    main_calibration: int = 1000
-    least_accuracy: float = 97.0
-    margin: float = 1.0
+    data: str = parameter("mnist", "data set")
+    photographs: bool = parameter(False, "whether digits lie on photographs")
+    patch: int = parameter(7, "width of a patch in pixels")
+    d_model: int = parameter(48, "width of the model")
+    n_heads: int = parameter(3, "heads per layer")
+    depth: int = parameter(3, "number of layers")
+    n_steps: int = parameter(2500, "training steps")
+    learning_rate: float = parameter(3e-3, "largest learning rate")
+    n_train: int = parameter(60_000, "training samples")
+    n_test: int = parameter(2000, "test samples")
+    n_attacked: int = parameter(500, "images to attack")
+    n_attack_steps: int = parameter(10, "gradient steps of an attack")
+    attack_budget: float = parameter(16.0, "size of attacks in 1/255 of the range")
+    severity: int = parameter(3, "severity of the corruptions, 1 to 5")
+    n_patches: int = parameter(4, "patches per image that an attack may change")
+    occluded: float = parameter(0.128, "share of the area that a grey square covers")
+    penalty: float = parameter(2.0, "price of distances above the threshold")
+    dropped: float = parameter(0.6, "largest share of tokens to drop in training")
+    calibration: tuple[int, ...] = parameter(
+        (300, 1000, 5000), "images that fit a screen"
+    )
+    main_calibration: int = parameter(1000, "images for the main screen")
+    least_accuracy: float = parameter(97.0, "accuracy of a trained model, percent")
+    margin: float = parameter(1.0, "difference that counts as none")
 
 
 def remedies(params: Params) -> list[str]:
@@ -106,17 +108,19 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
         (params, kind, seed, digits, CONDITIONS) for seed in seeds for kind in KINDS
     ]
     steps = params.n_steps * len(jobs)
-    made = np.array(train_all(measure_screens, jobs, units=1.0, steps=steps))
-    made = made.reshape(params.n_seeds, len(KINDS), -1).swapaxes(0, 1)
+    measured = np.array(train_all(measure_screens, jobs, units=1.0, steps=steps))
+    measured = measured.reshape(params.n_seeds, len(KINDS), -1).swapaxes(0, 1)
     n = len(remedies(params))
-    found = made[..., :-1].reshape(len(KINDS), params.n_seeds, len(CONDITIONS), n + 2)
+    accuracies = measured[..., :-1].reshape(
+        len(KINDS), params.n_seeds, len(CONDITIONS), n + 2
+    )
     return {
         # Kinds by seeds by conditions by remedies, in percent.
-        "accuracy": found[..., :n],
+        "accuracy": accuracies[..., :n],
         # Share of all tokens that are flagged, and of the corrupted ones.
-        "flagged": found[..., n],
-        "found": found[..., n + 1],
-        "linear": made[..., -1],
+        "flagged": accuracies[..., n],
+        "found": accuracies[..., n + 1],
+        "linear": measured[..., -1],
     }
 
 
@@ -337,20 +341,16 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
         ("median", "median filter", "^", ORANGE),
         ("impute", "imputed", ".", INK),
     )
-    n = table.shape[1]
-    factor = stats.t.ppf(0.975, max(n - 1, 1)) / np.sqrt(n)
     for panel, kind, rows in zip(panels, KINDS, table, strict=True):
         gains = rows - rows[..., :1]
-        own = gains[..., names.index(f"screen {run.params.main_calibration}")]
-        half = factor * own.std(axis=0, ddof=1) if n > 1 else 0 * own[0]
+        screened = gains[..., names.index(f"screen {run.params.main_calibration}")]
         for name, label, marker, color in marks:
             mean = gains[..., names.index(name)].mean(axis=0)
             panel.plot(
                 mean, at, marker, color=color, label=label, fillstyle="none", ms=5
             )
-        panel.errorbar(
-            own.mean(axis=0), at, xerr=half, fmt="o", color=BLUE, ms=4, label="screen"
-        )
+        mean, half = seed_intervals(screened, axis=0)
+        panel.errorbar(mean, at, xerr=half, fmt="o", color=BLUE, ms=4, label="screen")
         panel.axvline(0.0, color=INK, linewidth=0.8)
         mean = rows[..., 0].mean(axis=0)
         for place, value in zip(at, mean, strict=True):

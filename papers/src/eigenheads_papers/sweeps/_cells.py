@@ -60,13 +60,25 @@ def cells_folder(root: Path, key: str, version: str) -> Path:
 
 
 class CellStore:
-    """Cells of one folder, by address: read once, then added to."""
+    """Cells of one folder, by address: read once, then added to.
 
-    def __init__(self, folder: Path) -> None:
+    Parameters
+    ----------
+    folder
+        The folder; temporary files that killed processes of this machine left there are
+        removed.
+    afresh
+        Whether to remove all files first.
+    """
+
+    def __init__(self, folder: Path, *, afresh: bool = False) -> None:
         self.folder = folder
         self.damaged: list[Path] = []
         self._cells: dict[Address, CellResult] = {}
-        self._seen: set[str] = set()
+        if afresh:
+            self.remove()
+        remove_leftovers(folder)
+        self._read()
 
     def __len__(self) -> int:
         return len(self._cells)
@@ -81,16 +93,8 @@ class CellStore:
         """Remove all files."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def clean(self) -> None:
-        """Remove temporary files that killed processes of this machine left."""
-        remove_leftovers(self.folder)
-
-    def refresh(self) -> None:
-        """Read the files that were added since the last call."""
+    def _read(self) -> None:
         for path in sorted(self.folder.glob("*.safetensors")):
-            if path.name in self._seen:
-                continue
-            self._seen.add(path.name)
             # A damaged file is noted, not an error: its cells are computed again.
             try:
                 arrays = read_arrays(path)
@@ -107,15 +111,14 @@ class CellStore:
         arrays = _packed(cells)
         path = self.folder / f"{_digest(arrays)}.safetensors"
         write_arrays(path, arrays)
-        self._seen.add(path.name)
         self._take(cells, path)
 
     def _take(self, cells: Sequence[tuple[Address, CellResult]], path: Path) -> None:
         # Two processes may store the same cell. Equal values are the proof that cells
         # do not depend on the process, so a difference must not pass.
         for address, outcome in cells:
-            known = self._cells.setdefault(address, outcome)
-            if known is not outcome and not _agree(known, outcome):
+            stored = self._cells.setdefault(address, outcome)
+            if stored is not outcome and not _agree(stored, outcome):
                 digest, seed = address
                 raise StoreError(
                     f"store: `{path}` must agree with the other files of its folder; "
@@ -124,10 +127,10 @@ class CellStore:
                 )
 
 
-def _agree(one: CellResult, other: CellResult) -> bool:
-    if one.message != other.message or set(one.values) != set(other.values):
+def _agree(first: CellResult, second: CellResult) -> bool:
+    if first.message != second.message or set(first.values) != set(second.values):
         return False
-    pairs = [(value, other.values[name]) for name, value in one.values.items()]
+    pairs = [(value, second.values[name]) for name, value in first.values.items()]
     return all(a == b or (a != a and b != b) for a, b in pairs)
 
 
@@ -201,7 +204,7 @@ def _digest(arrays: Mapping[str, NDArray[Any]]) -> str:
     return arrays_digest(arrays)[:32]
 
 
-class KeptJobs:
+class KeptJobs(CellStore):
     """Finished jobs of an experiment whose result is not complete yet.
 
     An experiment that trains many models runs for long, and its result is written at
@@ -214,28 +217,20 @@ class KeptJobs:
         Time that earlier calls spent on the jobs that this one reuses.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.seconds = 0.0
-        self._store = CellStore(folder)
-        self._store.clean()
-        self._store.refresh()
+    seconds = 0.0
 
-    def find(self, address: str) -> FloatArray | None:
+    def find(self, job: str) -> FloatArray | None:
         """Return the values of a job, or None if it is not finished."""
-        if (address, 0) not in self._store:
+        if (job, 0) not in self:
             return None
-        result = self._store[address, 0]
+        result = self[job, 0]
         self.seconds += result.seconds
         return np.array(list(result.values.values()))
 
-    def add(self, address: str, values: FloatArray, seconds: float) -> None:
+    def keep(self, job: str, values: FloatArray, seconds: float) -> None:
         """Write the values of a job; return when they are on disk."""
         named = {f"{index:06}": float(value) for index, value in enumerate(values)}
-        self._store.add([((address, 0), CellResult(named, seconds))])
-
-    def remove(self) -> None:
-        """Remove all jobs."""
-        self._store.remove()
+        self.add([((job, 0), CellResult(named, seconds))])
 
 
 _KEPT: ContextVar[KeptJobs | None] = ContextVar("eigenheads_kept_jobs", default=None)
@@ -253,13 +248,10 @@ def keeping_jobs(folder: Path, *, afresh: bool = False) -> Iterator[KeptJobs]:
     afresh
         Whether to remove the jobs of earlier calls first.
     """
-    jobs = folder / "jobs"
-    if afresh:
-        shutil.rmtree(jobs, ignore_errors=True)
-    kept = KeptJobs(jobs)
-    token = _KEPT.set(kept)
+    store = KeptJobs(folder / "jobs", afresh=afresh)
+    token = _KEPT.set(store)
     try:
-        yield kept
+        yield store
     finally:
         _KEPT.reset(token)
 
@@ -287,18 +279,18 @@ def run_jobs(
     done
         Called once per job.
     """
-    kept = _KEPT.get()
+    store = _KEPT.get()
     # joblib.hash reads arrays by content, so that equal data give equal addresses in
     # every process.
-    addresses = [joblib.hash((name, job)) for job in jobs] if kept else []
-    found = {
+    addresses = [joblib.hash((name, job)) for job in jobs] if store is not None else []
+    results = {
         number: values
         for number, address in enumerate(addresses)
-        if kept and (values := kept.find(address)) is not None
+        if store is not None and (values := store.find(address)) is not None
     }
-    for _ in found:
+    for _ in results:
         done()
-    missing = [number for number in range(len(jobs)) if number not in found]
+    missing = [number for number in range(len(jobs)) if number not in results]
     # Jobs run side by side, so the time since the last one is the share of this one.
     last = time.perf_counter()
     with closing(
@@ -308,14 +300,14 @@ def run_jobs(
             jobs=min(n_workers, max(len(missing), 1)),
         )
     ) as finished:
-        for position, values in (pair for block in finished for pair in block):
-            found[missing[position]] = values
-            if kept:
+        for position, values in finished:
+            results[missing[position]] = values
+            if store is not None:
                 now = time.perf_counter()
-                kept.add(addresses[missing[position]], values, now - last)
+                store.keep(addresses[missing[position]], values, now - last)
                 last = now
             done()
-    return [found[number] for number in range(len(jobs))]
+    return [results[number] for number in range(len(jobs))]
 
 
 def _call(job: tuple[Callable[..., FloatArray], tuple[Any, ...]]) -> FloatArray:

@@ -125,7 +125,7 @@ class SweepResult:
         ]
         header = [*self.axes, *self.names]
         title = f"{self.key}, preset {self.preset}: means of {len(self.seeds)} seeds"
-        notes = [f"Refused: {one}" for one in self.refused[:3]]
+        notes = [f"Refused: {message}" for message in self.refused[:3]]
         return html_table(
             title, header, rows, notes=[*notes, str(self.folder)], n_texts=0
         )
@@ -265,7 +265,7 @@ class SweepMap:
 
 
 def make_map(
-    plan: SweepPlan, cells: Cells[Any], over_seeds: Callable[[str], NDArray[np.float64]]
+    plan: SweepPlan, cells: Cells[Any], result: SweepResult
 ) -> SweepMap | None:
     """Return heat maps over two axes or curves over one; None without an axis.
 
@@ -273,21 +273,17 @@ def make_map(
     """
     # Axes with one value are constants of the map, not axes.
     long = [name for name, values in plan.axes.items() if len(values) > 1]
-    shown, others = long[:2], long[2:]
-    names = [name for name in cells.shows if _is_there(over_seeds, name)]
-    choices = list(itertools.product(*(plan.axes[name] for name in others)))
+    shown, panelled = long[:2], long[2:]
+    names = [name for name in cells.shows if name in result.names]
+    choices = [
+        dict(zip(panelled, values, strict=True))
+        for values in itertools.product(*(plan.axes[name] for name in panelled))
+    ]
     if not shown or not 0 < len(names) * len(choices) <= _MAX_PANELS:
         return None
     axes = [SweepAxis.of(name, plan.axes[name]) for name in shown]
     panels = [
-        _panel(
-            plan,
-            cells,
-            over_seeds(name),
-            name,
-            shown,
-            dict(zip(others, at, strict=True)),
-        )
+        _panel(plan, cells.boundaries.get(name), result, name, shown, at)
         for name in names
         for at in choices
     ]
@@ -297,41 +293,28 @@ def make_map(
     return SweepMap(draw, size=(4.6 * columns + 0.6, 3.6 * rows + 0.4))
 
 
-def _is_there(over_seeds: Callable[[str], Any], name: str) -> bool:
-    try:
-        over_seeds(name)
-    except ValueError:
-        return False
-    return True
-
-
 def _panel(
     plan: SweepPlan,
-    cells: Cells[Any],
-    numbers: NDArray[np.float64],
+    boundary: Boundary[Any] | None,
+    result: SweepResult,
     name: str,
     shown: list[str],
     at: dict[str, Value],
 ) -> SweepPanel:
     # The axes of the map stay whole. A further axis takes the value of this panel, and
     # an axis with one value takes that one.
-    index: tuple[Any, ...] = tuple(
-        slice(None)
-        if axis in shown
-        else (plan.axes[axis].index(at[axis]) if axis in at else 0)
-        for axis in plan.axes
+    index = tuple(
+        slice(None) if axis in shown else values.index(at.get(axis, values[0]))
+        for axis, values in plan.axes.items()
     )
-    chosen = numbers[index]
+    chosen = result.over_seeds(name)[index]
     n_seeds = chosen.shape[-1]
-    error = chosen.std(axis=-1, ddof=1) / np.sqrt(n_seeds) if n_seeds > 1 else None
-    title = ", ".join([name, *(f"{axis} = {value}" for axis, value in at.items())])
-    boundary = cells.boundaries.get(name)
-    lines = _lines(plan, boundary, shown, at) if boundary is not None else None
+    lines = None if boundary is None else _lines(plan, boundary, shown, at)
     return SweepPanel(
-        title=title,
+        title=", ".join([name, *(f"{axis} = {value}" for axis, value in at.items())]),
         quantity=f"{name}, mean of {n_seeds} seeds" if n_seeds > 1 else name,
         mean=chosen.mean(axis=-1),
-        error=error,
+        error=chosen.std(axis=-1, ddof=1) / np.sqrt(n_seeds) if n_seeds > 1 else None,
         label=boundary.label if boundary is not None else "",
         line_at=None if lines is None else lines[0],
         line=None if lines is None else lines[1],
@@ -348,24 +331,17 @@ def _lines(
     # These set the axes with a single value; those of the map are set point by point.
     fixed = {name: values[0] for name, values in plan.axes.items()}
     base = dataclasses.replace(plan.base, **{**fixed, **at})
-    kinds = [type(plan.axes[name][0]) for name in shown]
     distances = [
-        _distance(boundary, base, shown, kinds, point)
+        _distance(boundary, base, dict(zip(shown, point, strict=True)))
         for point in itertools.product(*places)
     ]
     return places, np.array(distances).reshape([len(place) for place in places])
 
 
-def _distance(
-    boundary: Boundary[Any],
-    base: Any,
-    shown: list[str],
-    kinds: list[type],
-    point: tuple[float, ...],
-) -> float:
+def _distance(boundary: Boundary[Any], base: Any, point: dict[str, float]) -> float:
     values = {
-        name: round(value) if kind is int else float(value)
-        for name, kind, value in zip(shown, kinds, point, strict=True)
+        name: round(value) if isinstance(getattr(base, name), int) else float(value)
+        for name, value in point.items()
     }
     try:
         return float(boundary.distance(dataclasses.replace(base, **values)))
@@ -410,12 +386,12 @@ def _norms(panels: Sequence[SweepPanel]) -> dict[str, dict[str, Any]]:
     norms = {}
     for quantity in dict.fromkeys(panel.quantity for panel in panels):
         means = [panel.mean.ravel() for panel in panels if panel.quantity == quantity]
-        known = np.concatenate(means)
-        known = known[np.isfinite(known)]
-        ends = (known.min(), known.max()) if known.size else (0.0, 1.0)
+        finite = np.concatenate(means)
+        finite = finite[np.isfinite(finite)]
+        ends = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
         if ends[0] >= 0 and ends[1] <= 1 and ends[1] - ends[0] > _SPREAD:
             ends = (0.0, 1.0)
-        norms[quantity] = {"is_log": _is_dwarfed(known), "ends": ends}
+        norms[quantity] = {"is_log": _is_dwarfed(finite), "ends": ends}
     return norms
 
 
@@ -457,21 +433,23 @@ def _draw_map(
 
 def _is_dwarfed(mean: FloatArray) -> bool:
     """Return whether a few large numbers would give all others the same colour."""
-    known = mean[np.isfinite(mean)]
-    if not known.size or known.min() <= 0:
+    finite = mean[np.isfinite(mean)]
+    if not finite.size or finite.min() <= 0:
         return False
-    largest = known.max()
-    return bool(largest > _DWARFED * np.median(known) and largest > _WIDE * known.min())
+    largest = finite.max()
+    return bool(
+        largest > _DWARFED * np.median(finite) and largest > _WIDE * finite.min()
+    )
 
 
 def _draw_contour(
     place: "Axes", at: list[FloatArray], line: FloatArray, label: str
 ) -> None:
-    known = line[np.isfinite(line)]
-    crosses = known.size > 0 and known.min() < 0 < known.max()
+    finite = line[np.isfinite(line)]
+    crosses = finite.size > 0 and finite.min() < 0 < finite.max()
     if not crosses:
         # No zero inside the map: the legend tells on which side all of it lies.
-        where = "all above" if known.size and known.min() >= 0 else "all below"
+        where = "all above" if finite.size and finite.min() >= 0 else "all below"
         place.plot([], [], color=ORANGE, label=f"{label}: {where}")
         return
     # A white line below the orange one keeps it visible on every colour.
@@ -492,12 +470,9 @@ def _draw_curve(place: "Axes", x: SweepAxis, panel: SweepPanel) -> None:
         # value there is NaN, whose comparison is false.
         signs = np.sign(panel.line)
         for index in np.flatnonzero(signs[1:] * signs[:-1] < 0):
-            cross = _crossing(panel.line_at[0], panel.line, int(index))
+            # The distance to the line is taken as linear between two neighbours.
+            start, end = panel.line[index : index + 2]
+            low, high = panel.line_at[0][index : index + 2]
+            cross = low + start / (start - end) * (high - low)
             place.axvline(cross, color=INK, linestyle="--", label=panel.label)
     x.show(place.xaxis)
-
-
-def _crossing(at: FloatArray, line: FloatArray, index: int) -> float:
-    # The distance to the line is taken as linear between two neighbours.
-    share = line[index] / (line[index] - line[index + 1])
-    return float(at[index] + share * (at[index + 1] - at[index]))

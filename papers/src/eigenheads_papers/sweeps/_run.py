@@ -37,7 +37,12 @@ from eigenheads_papers._run import (
     obstacle,
     writable_folder,
 )
-from eigenheads_papers.sweeps._cells import CellResult, CellStore, cells_folder
+from eigenheads_papers.sweeps._cells import (
+    Address,
+    CellResult,
+    CellStore,
+    cells_folder,
+)
 from eigenheads_papers.sweeps._grid import (
     SweepPlan,
     make_plan,
@@ -49,6 +54,9 @@ from eigenheads_papers.sweeps._workers import CellsLost, run_cells
 FORMAT = "eigenheads-sweep/1"
 # A sweep stops after this many errors that are not about parameters.
 _MAX_FAILURES = 10
+# Work in a file of cells: long enough to hide the cost of writing it, short enough
+# that a kill loses little.
+_FILE_SECONDS = 0.25
 # Function of a cell: parameters and randomness to named numbers.
 _Run: TypeAlias = Callable[[Any, np.random.Generator], Mapping[str, float]]
 
@@ -72,7 +80,7 @@ def sweep(  # noqa: PLR0913  (one parameter per option of the command)
 ) -> SweepResult:
     """Run an experiment at every point of a grid with every seed.
 
-    A cell is one point with one seed. Cells are stored in batches of about half a
+    A cell is one point with one seed. Cells are stored in files of about a quarter of a
     second of work, by experiment, parameters, seed and version. So a call computes only
     the cells that are missing, however the last one ended, and larger or finer grids
     reuse the cells they share. Backend, number of workers and order do not change any
@@ -130,11 +138,8 @@ def sweep(  # noqa: PLR0913  (one parameter per option of the command)
     base = cells.presets[preset]
     plan = make_plan(experiment.key, preset, base, grid, seeds, experiment.version)
     root = writable_folder(out)
-    store = CellStore(cells_folder(root, plan.key, plan.version))
-    if check_flag("force", force):
-        store.remove()
-    store.clean()
-    store.refresh()
+    cells_of_version = cells_folder(root, plan.key, plan.version)
+    store = CellStore(cells_of_version, afresh=check_flag("force", force))
     # First seeds of all points come first, so that a stopped sweep covers the map.
     missing = [
         _Cell(point.params, point.stream, seed, (point.digest, seed))
@@ -145,7 +150,7 @@ def sweep(  # noqa: PLR0913  (one parameter per option of the command)
     # Workers look registered experiments up by key, and compare versions.
     # The function of another experiment is sent along.
     run = None if is_registered(experiment) else cells.run
-    blocks = run_cells(
+    results = run_cells(
         missing,
         _CellFunction(run, plan.key, plan.version),
         backend=backend,
@@ -154,8 +159,8 @@ def sweep(  # noqa: PLR0913  (one parameter per option of the command)
     )
     folder = root / plan.key / plan.name
     _write_plan(folder, plan)
-    with _without_log("distributed.client"), closing(blocks):
-        _compute_missing(plan, missing, blocks, store, listener)
+    with _without_log("distributed.client"), closing(results):
+        _compute_missing(plan, missing, results, store, listener)
     return _deliver(plan, cells, store, folder, len(missing))
 
 
@@ -181,13 +186,13 @@ def tell_plan(
     plan = make_plan(experiment.key, preset, base, grid, seeds, version="")
     each = " × ".join(f"{len(values)} {name}" for name, values in plan.axes.items())
     n_seeds, n_cells = len(plan.seeds), plan.n_cells
-    told = f"{experiment.key} at preset {preset}: {each or 'one point'}, "
-    told += f"{n_seeds} seed{'s' * (n_seeds != 1)}{' each' if plan.axes else ''}, "
-    told += f"{n_cells} cell{'s' * (n_cells != 1)}."
+    sentence = f"{experiment.key} at preset {preset}: {each or 'one point'}, "
+    sentence += f"{n_seeds} seed{'s' * (n_seeds != 1)}{' each' if plan.axes else ''}, "
+    sentence += f"{n_cells} cell{'s' * (n_cells != 1)}."
     if plan.axes:
-        return told
+        return sentence
     return (
-        f"{told} Without --grid nothing varies but the seed. Add for example "
+        f"{sentence} Without --grid nothing varies but the seed. Add for example "
         f"--grid {_example(base)}; parameters: {', '.join(sweepable(base))}."
     )
 
@@ -208,7 +213,7 @@ class _Cell(NamedTuple):
     params: Any
     stream: tuple[int, ...]
     seed: int
-    address: tuple[str, int]
+    address: Address
 
 
 @dataclass(frozen=True)
@@ -295,45 +300,49 @@ def _without_log(name: str) -> Iterator[None]:
 def _compute_missing(
     plan: SweepPlan,
     missing: Sequence[_Cell],
-    blocks: Any,
+    results: Iterator[tuple[int, CellResult | _Failure]],
     store: CellStore,
     listener: Listener,
 ) -> None:
-    """Store blocks of cells as they finish; raise SweepError if some cells fail."""
+    """Store cells as they finish; raise SweepError if some of them fail."""
     failures: list[tuple[_Cell, _Failure]] = []
+    lost: list[_Cell] = []
+    finished: list[tuple[Address, CellResult]] = []
+    seconds = 0.0
     listener.begin(plan.n_cells)
     listener.start(plan.key, plan.n_cells)
     with reporting(listener.advance):
         advance(plan.n_cells - len(missing))
         try:
-            for block in blocks:
-                results = [(missing[number], result) for number, result in block]
-                finished = [
-                    (cell.address, result)
-                    for cell, result in results
-                    if isinstance(result, CellResult)
-                ]
-                if finished:
-                    _store(store, finished)
-                    advance(len(finished))
-                failures += [pair for pair in results if isinstance(pair[1], _Failure)]
+            for number, result in results:
+                cell = missing[number]
+                if isinstance(result, CellResult):
+                    finished.append((cell.address, result))
+                    seconds += result.seconds
+                else:
+                    failures.append((cell, result))
                 # One failure may be a bad point; many are a bug, and further cells
                 # would only repeat it.
                 if len(failures) >= _MAX_FAILURES:
                     break
-        except CellsLost as lost:
-            what = "ended their worker each time they ran (out of memory, killed?)"
-            cells = [missing[number] for number in lost.numbers]
-            if not failures:
-                raise _incomplete(plan, store, cells, what) from lost
+                if seconds > _FILE_SECONDS:
+                    _store(store, finished)
+                    finished, seconds = [], 0.0
+        except CellsLost as error:
+            lost = [missing[number] for number in error.numbers]
+        _store(store, finished)
     if failures:
         what = f"failed ({failures[0][1].text})"
         raise _incomplete(plan, store, [cell for cell, _ in failures], what)
+    if lost:
+        what = "ended their worker each time they ran (out of memory, killed?)"
+        raise _incomplete(plan, store, lost, what)
 
 
-def _store(
-    store: CellStore, finished: list[tuple[tuple[str, int], CellResult]]
-) -> None:
+def _store(store: CellStore, finished: list[tuple[Address, CellResult]]) -> None:
+    """Write finished cells as one file, and report them as progress."""
+    if not finished:
+        return
     try:
         store.add(finished)
     except OSError as error:
@@ -341,6 +350,7 @@ def _store(
             f"sweep: {store.folder} cannot be written: {error.strerror}. All earlier "
             "cells are stored; the same call again computes the others."
         ) from error
+    advance(len(finished))
 
 
 def _incomplete(
@@ -375,7 +385,7 @@ def _deliver(
         damaged=tuple(store.damaged),
     )
     _write_table(folder, result.table)
-    drawing = make_map(plan, cells, result.over_seeds)
+    drawing = make_map(plan, cells, result)
     if drawing is not None:
         _write(folder / "map.svg", drawing.svg())
     return replace(result, drawing=drawing)

@@ -94,8 +94,8 @@ class Measured:
 
     def __call__(self, part: str, model: str) -> FloatArray:
         """Return one accuracy per seed; NaN for seeds that were not run."""
-        own = self.table["accuracy"][self.models.index(model)]
-        return np.asarray(own[self._rows(part)].mean(axis=0))
+        accuracies = self.table["accuracy"][self.models.index(model)]
+        return np.asarray(accuracies[self._rows(part)].mean(axis=0))
 
     def _rows(self, part: str) -> list[int]:
         single = {"clean": "clean", "attack": self.attack, "replaced": self.replaced}

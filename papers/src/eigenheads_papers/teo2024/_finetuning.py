@@ -38,9 +38,9 @@ class SentenceClassifier(nn.Module):
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Return logits."""
-        found = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
-        weights = mask[..., None].to(found.dtype)
-        logits: Tensor = self.head((found * weights).sum(1) / weights.sum(1))
+        states = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+        weights = mask[..., None].to(states.dtype)
+        logits: Tensor = self.head((states * weights).sum(1) / weights.sum(1))
         return logits
 
 
@@ -69,15 +69,17 @@ def measure_swapped(
     ]
     corrupted.append(corrupt_texts(texts, "typos", how.typos, seed % 2**32))
     accuracies = [
-        100 * float((_predict(model, one, how) == y).double().mean())
-        for one in (texts.clean, *corrupted)
+        100 * float((_predict(model, encoded, how) == y).double().mean())
+        for encoded in (texts.clean, *corrupted)
     ]
     shares = [
-        _look_inside(model, one, how)
-        for one in (texts.clean, corrupted[len(how.shares) - 1])
+        _look_inside(model, encoded, how)
+        for encoded in (texts.clean, corrupted[len(how.shares) - 1])
     ]
-    (clean, own), (replaced, _) = shares
-    return np.array([*accuracies, clean, replaced, own, _linear_accuracy(split)])
+    (clean, self_weight), (replaced, _) = shares
+    return np.array(
+        [*accuracies, clean, replaced, self_weight, _linear_accuracy(split)]
+    )
 
 
 def _round_products(encoder: nn.Module) -> None:
@@ -105,10 +107,12 @@ def _fine_tune(
     y = torch.from_numpy(split.train_classes)
     texts, _ = read_labelled_texts((list(split.train), y), tokenizer, None)
     assert texts is not None
-    embeddings = {id(one) for one in model.encoder.embeddings.parameters()}  # type: ignore[union-attr]
-    body = [one for one in model.encoder.parameters() if id(one) not in embeddings]
-    for one in model.encoder.embeddings.parameters():  # type: ignore[union-attr]
-        one.requires_grad_(False)
+    embeddings = {id(weight) for weight in model.encoder.embeddings.parameters()}  # type: ignore[union-attr]
+    body = [
+        weight for weight in model.encoder.parameters() if id(weight) not in embeddings
+    ]
+    for weight in model.encoder.embeddings.parameters():  # type: ignore[union-attr]
+        weight.requires_grad_(False)
     optimizer = torch.optim.AdamW(
         [
             {"params": body, "lr": how.learning_rate},
@@ -139,7 +143,7 @@ def _batches(
             group = order[start : start + _SORTED * size]
             group = group[np.argsort(lengths[group], kind="stable")]
             batches += [group[i : i + size] for i in range(0, len(group), size)]
-        whole = [one for one in batches if len(one) == size]
+        whole = [batch for batch in batches if len(batch) == size]
         for place in rng.permutation(len(whole)):
             yield whole[place]
 
@@ -153,10 +157,10 @@ def _trimmed(encoded: Encoded, rows: Any, n_tokens: int) -> tuple[Tensor, Tensor
 
 @torch.no_grad()
 def _predict(model: SentenceClassifier, encoded: Encoded, how: "FineTuning") -> Tensor:
-    found = torch.empty(len(encoded.ids), dtype=torch.long)
+    classes = torch.empty(len(encoded.ids), dtype=torch.long)
     for rows in torch.split(encoded.mask.sum(1).argsort(), _EVALUATED):
-        found[rows] = model(*_trimmed(encoded, rows, how.n_tokens)).argmax(1)
-    return found
+        classes[rows] = model(*_trimmed(encoded, rows, how.n_tokens)).argmax(1)
+    return classes
 
 
 @torch.no_grad()
@@ -172,11 +176,11 @@ def _look_inside(
 
     if "rpc" not in str(attention_summary(model.encoder)):
         return 0.0, np.nan
-    with watch_attention(model.encoder) as seen:
+    with watch_attention(model.encoder) as watched:
         model(*_trimmed(encoded, slice(_LOOKED_AT), how.n_tokens))
-    flagged = [float(one.flagged[-1].mean()) for one in seen.values()]
-    own = [float(one.self_weight[-1].mean()) for one in seen.values()]
-    return float(np.mean(flagged)), float(np.mean(own))
+    flagged = [float(layer.flagged[-1].mean()) for layer in watched.values()]
+    weights = [float(layer.self_weight[-1].mean()) for layer in watched.values()]
+    return float(np.mean(flagged)), float(np.mean(weights))
 
 
 def _linear_accuracy(split: SentenceSplit) -> float:

@@ -106,8 +106,8 @@ def linear_accuracy(
 
     model = RidgeClassifier(alpha=10.0)
     model.fit(train.reshape(len(train), -1), train_classes)
-    found = model.predict(test.reshape(len(test), -1))
-    return 100 * float(np.mean(found == truth))
+    answers = model.predict(test.reshape(len(test), -1))
+    return 100 * float(np.mean(answers == truth))
 
 
 # --- Corruption of small images -------------------------------------------------------
@@ -199,8 +199,8 @@ def load_words(
         # The vocabulary is that of the training text alone; its last id stands for
         # every other word, in the test text as well.
         common = Counter(word for word in first if word != _UNKNOWN)
-        known = [word for word, _ in common.most_common(n_words - 1)]
-        ids = {word: index for index, word in enumerate(known)}
+        vocabulary = [word for word, _ in common.most_common(n_words - 1)]
+        ids = {word: index for index, word in enumerate(vocabulary)}
         train, test = (
             np.array([ids.get(word, n_words - 1) for word in text])
             for text in (first, second)
@@ -293,9 +293,9 @@ def load_sentences(data: str) -> LabelledSentences:
         for kind in ("neg", "pos"):
             raw = archive.read(f"sentence_polarity/rt-polarity.{kind}")
             lines = raw.decode("latin-1").splitlines()
-            kept = [line.strip() for line in lines if line.strip()]
-            texts += kept
-            counts.append(len(kept))
+            stripped = [line.strip() for line in lines if line.strip()]
+            texts += stripped
+            counts.append(len(stripped))
     return LabelledSentences(tuple(texts), np.repeat([0, 1], counts))
 
 
@@ -305,9 +305,9 @@ def _from_templates() -> LabelledSentences:
     bad = ("dull", "clumsy", "cold", "tedious", "shallow")
     texts, classes = [], []
     for thing in things:
-        for other in things:
+        for second in things:
             for label, words in enumerate((bad, good)):
                 for word in words:
-                    texts.append(f"the {thing} is {word} and so is the {other}")
+                    texts.append(f"the {thing} is {word} and so is the {second}")
                     classes.append(label)
     return LabelledSentences(tuple(texts), np.array(classes))

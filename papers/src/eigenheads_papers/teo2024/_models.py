@@ -80,8 +80,8 @@ class DropPath(nn.Module):
             return x
         keep = 1.0 - self.probability
         # There is one draw per example, broadcast over tokens and channels.
-        kept = x.new_empty((len(x),) + (1,) * (x.ndim - 1)).bernoulli_(keep)
-        return x * kept / keep
+        mask = x.new_empty((len(x),) + (1,) * (x.ndim - 1)).bernoulli_(keep)
+        return x * mask / keep
 
 
 class FeedForward(nn.Module):
@@ -281,8 +281,10 @@ class SmallLanguageModel(AbstractSmallModel):
 def look_inside(attention: nn.Module, tokens: Tensor) -> tuple[float, float]:
     """Return the share of S (its largest over iterations) and the mean self-weight."""
     if isinstance(attention, RPCAttention):
-        seen = attention.diagnostics(tokens)
-        return float(seen.flagged.mean(1).max()), float(seen.self_weight[-1].mean())
+        diagnostics = attention.diagnostics(tokens)
+        return float(diagnostics.flagged.mean(1).max()), float(
+            diagnostics.self_weight[-1].mean()
+        )
     if isinstance(attention, NoMixing):
         # Each token sees itself alone, which is a self-weight of 1.
         return 0.0, 1.0
@@ -351,13 +353,13 @@ def program_loss(body: nn.Module, batch: Tensor) -> list[float]:
     training mode: PyTorch's fast path for inference would skip these layers.
     """
     body(batch)
-    found = []
+    losses = []
     for module in body.modules():
         if isinstance(module, StandardizedAttention):
             q, k, outputs = (x.double() for x in module.kept)
             feature = program_log_norms(q, k).exp()
-            found.append(float((feature - outputs.square().sum(dim=-1)).mean()))
-    return found
+            losses.append(float((feature - outputs.square().sum(dim=-1)).mean()))
+    return losses
 
 
 def train_program(vit: ViT, seed: int, record: Any) -> None:

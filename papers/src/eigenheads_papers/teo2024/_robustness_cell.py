@@ -1,6 +1,8 @@
 """Train one small vision transformer, and measure it under every condition."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,9 +16,11 @@ from eigenheads.extend import FloatArray
 from eigenheads.functional import attention_pursuit
 from eigenheads.nn import RPCAttention
 from eigenheads.robustness import (
+    RobustnessPlan,
     apgd,
     corrupt,
     corrupt_patches,
+    evaluate_robustness,
     fgsm,
     pgd,
     spsa,
@@ -69,10 +73,7 @@ def measure_model(
     linear = linear_accuracy(
         x[few].numpy(), y[few].numpy(), test.numpy(), truth.numpy()
     )
-    accuracies = [
-        _accuracy(model, *_condition(how, model, condition, test, truth))
-        for condition in conditions
-    ]
+    accuracies = _accuracies(how, model, conditions, test, truth)
     inside = _measure_layer(model.first_attention, model, how, test)
     return np.array([*accuracies, *inside, linear])
 
@@ -107,37 +108,53 @@ def _trained(
 # --- Conditions ----------------------------------------------------------------------
 
 
-@torch.no_grad()
-def _accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
-    found = torch.cat([model(some).argmax(1) for some in torch.split(x, _BATCH)])
-    return 100 * float((found == y).double().mean())
-
-
-def _condition(
-    how: "CellSettings", model: nn.Module, name: str, x: Tensor, y: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the images of a condition and their classes.
+def _accuracies(
+    how: "CellSettings",
+    model: nn.Module,
+    conditions: Sequence[str],
+    x: Tensor,
+    y: Tensor,
+) -> list[float]:
+    """Return the accuracy under each condition, in percent.
 
     Corruptions do not depend on the model or its seed, as in a published test set.
     """
-    kind, _, level = name.rpartition(" ")
-    if name == "clean":
-        return x, y
-    if kind == "replaced":
-        return _replaced(how, x)[0], y
-    if kind == "attack":
-        n = how.n_attacked if level in how.main_attacks else how.n_blind
-        x, y = x[:n], y[:n]
-        parts = [
-            _attacked(how, model, level, some, truth, number)
-            for number, (some, truth) in enumerate(
-                zip(torch.split(x, _BATCH), torch.split(y, _BATCH), strict=True)
-            )
-        ]
-        return torch.cat(parts), y
-    rng = np.random.default_rng([int(level), *kind.encode()])
-    parts = [corrupt(some, kind, int(level), rng) for some in torch.split(x, _BATCH)]
-    return torch.cat(parts), y
+    corrupted: dict[str, dict[int, Any]] = {}
+    attacks: dict[int, dict[str, Callable[..., Tensor]]] = {}
+    for name in conditions[1:]:
+        kind, _, level = name.rpartition(" ")
+        if kind == "attack":
+            n = how.n_attacked if level in how.main_attacks else how.n_blind
+            attacks.setdefault(n, {})[name] = _attack(how, level)
+        elif kind == "replaced":
+            corrupted[kind] = {0: (_replaced(how, x)[0], y)}
+        else:
+            loader = _corrupted(kind, int(level), x, y)
+            corrupted.setdefault(kind, {})[int(level)] = loader
+    evaluate = partial(evaluate_robustness, model, corruptions=(), batch_size=_BATCH)
+    plan = RobustnessPlan(corrupted=corrupted)
+    rows = [*evaluate((x, y), attacks={}, plan=plan).select(metric="top-1")]
+    for n, attacks_of_n in attacks.items():
+        rows += evaluate((x[:n], y[:n]), attacks=attacks_of_n).select(metric="top-1")
+    accuracies = {
+        row.condition if row.level in (None, 0) else f"{row.condition} {row.level:g}": (
+            100 * row.value
+        )
+        for row in reversed(rows)
+    }
+    accuracies[f"replaced {how.replaced:g}"] = accuracies.pop("replaced", math.nan)
+    return [accuracies[name] for name in conditions]
+
+
+def _corrupted(
+    kind: str, level: int, x: Tensor, y: Tensor
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield corrupted images and their classes, batch by batch."""
+    rng = np.random.default_rng([level, *kind.encode()])
+    for images, classes in zip(
+        torch.split(x, _BATCH), torch.split(y, _BATCH), strict=True
+    ):
+        yield corrupt(images, kind, level, rng), classes
 
 
 def _replaced(how: "CellSettings", x: Tensor) -> tuple[Tensor, NDArray[np.bool_]]:
@@ -146,20 +163,13 @@ def _replaced(how: "CellSettings", x: Tensor) -> tuple[Tensor, NDArray[np.bool_]
     return corrupt_patches(x, "replaced", how.replaced, patch=how.patch, rng=rng)
 
 
-def _attacked(
-    how: "CellSettings",
-    model: nn.Module,
-    name: str,
-    x: Tensor,
-    y: Tensor,
-    number: int,
-) -> Tensor:
+def _attack(how: "CellSettings", name: str) -> Callable[..., Tensor]:
+    """Return an attack with its options, by the name that conditions have."""
     steps = how.n_attack_steps
-    budget: dict[str, Any] = {"budget": how.attack_budget}
-    drawn = {**budget, "generator": torch.Generator().manual_seed(number)}
+    drawn = {"budget": how.attack_budget}
     few = {"n_steps": max(steps // 2, 1), "n_samples": 8}
     attacks: dict[str, tuple[Callable[..., Tensor], dict[str, Any]]] = {
-        "fgsm": (fgsm, budget),
+        "fgsm": (fgsm, drawn),
         "pgd": (pgd, {"n_steps": steps, **drawn}),
         "apgd": (apgd, {"n_steps": steps, **drawn}),
         "spsa": (spsa, {**few, **drawn}),
@@ -170,8 +180,8 @@ def _attacked(
         ),
         "l1": (sparse_l1_descent, {"n_steps": steps, "budget": how.attack_sum}),
     }
-    attack, options = attacks[name]
-    return attack(model, x, y, **options)
+    function, options = attacks[name]
+    return partial(function, **options)
 
 
 # --- The first layer -----------------------------------------------------------------
@@ -188,11 +198,11 @@ def _measure_layer(
     """
     x = x[:_LOOKED_AT]
     clean = model.first_tokens(x)
-    own = look_inside(attention, clean)[1]
+    self_weight = look_inside(attention, clean)[1]
     keys = attention._heads(clean)[1]  # type: ignore[operator]
     size = float(keys.abs().mean())
     if not isinstance(attention, RPCAttention):
-        return [own, size, 0.0, 0.0, 0.0, 0.0, 0.0]
+        return [self_weight, size, 0.0, 0.0, 0.0, 0.0, 0.0]
     rng = np.random.default_rng(0)
     noisy = model.first_tokens(corrupt(x, "gaussian_noise", 5, rng))
     changed, places = _replaced(how, x)
@@ -205,14 +215,14 @@ def _measure_layer(
         replaced[hit].mean(),
         replaced[~hit].mean(),
     ]
-    return [own, size, *(100 * float(share) for share in shares)]
+    return [self_weight, size, *(100 * float(share) for share in shares)]
 
 
 def _flagged(attention: RPCAttention, tokens: Tensor) -> Tensor:
     """Return the share of key entries that S takes in the last iteration, by token."""
     q, k, v = attention._heads(tokens)
     settings = attention._settings
-    found = attention_pursuit(
+    pursuit = attention_pursuit(
         k,
         v,
         queries=None if attention.symmetric else q,
@@ -223,5 +233,5 @@ def _flagged(attention: RPCAttention, tokens: Tensor) -> Tensor:
         multiplier=settings.multiplier,
         query_steps=settings.query_steps,
     )
-    share: Tensor = (found.sparse != 0).float().mean((1, 3))
+    share: Tensor = (pursuit.sparse != 0).float().mean((1, 3))
     return share

@@ -22,7 +22,7 @@ from eigenheads_papers._claims import (
     in_family,
     no_difference,
 )
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, parameter
 from eigenheads_papers._data import data_file, has_data
 from eigenheads_papers._drawing import draw_intervals
 from eigenheads_papers._statistics import Estimate, mean_estimate
@@ -59,29 +59,14 @@ _CLEAN_GAIN, _SCALED_GAIN, _SOFTMAX, _PERPLEXITY_GAIN = 1.0, 0.84, 72.18, 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Params:
-    """Contents of an evaluation; empty without one.
+    """Contents of an evaluation; empty without one."""
 
-    Attributes
-    ----------
-    evaluation
-        Digest of the file, so that another file is another request.
-    variants, roles
-        Names of the variants, and what each is in the paper's comparisons.
-    measures
-        ``table; condition; metric`` of each number.
-    own_setting
-        Whether sizes and classes are the paper's. Otherwise nothing counts as a claim
-        of the paper.
-    margin
-        Points of accuracy within which a control makes no difference.
-    """
-
-    evaluation: str = ""
-    variants: tuple[str, ...] = ()
-    roles: tuple[str, ...] = ()
-    measures: tuple[str, ...] = ()
-    own_setting: bool = False
-    margin: float = 0.5
+    evaluation: str = parameter("", "file with the evaluation of trained models")
+    variants: tuple[str, ...] = parameter((), "kinds of attention to compare")
+    roles: tuple[str, ...] = parameter((), "role of each model in the comparisons")
+    measures: tuple[str, ...] = parameter((), "measures to judge")
+    own_setting: bool = parameter(False, "whether the paper's setting was used")
+    margin: float = parameter(0.5, "difference that counts as none")
 
 
 # --- Reading -------------------------------------------------------------------------
@@ -133,11 +118,14 @@ def _arranged(
             columns.index(by_model[model]),
         )
         values[place] = scale * float(row["value"])
-    first = {one: next(m for m in models if m["variant"] == one) for one in variants}
+    first = {
+        variant: next(m for m in models if m["variant"] == variant)
+        for variant in variants
+    }
     params = Params(
         evaluation=digest,
         variants=tuple(variants),
-        roles=tuple(_role(first[one], task) for one in variants),
+        roles=tuple(_role(first[variant], task) for variant in variants),
         measures=tuple(measures),
         own_setting=all(_has_papers_size(models[i], task) for i in chosen),
     )
@@ -150,15 +138,15 @@ def _measure(row: Mapping[str, Any]) -> str:
 
 def _seeds(models: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return the seed of each model; unknown ones are numbered within a variant."""
-    seen: dict[str, int] = {}
-    found = []
+    counts: dict[str, int] = {}
+    seeds = []
     for model in models:
-        count = seen[model["variant"]] = seen.get(model["variant"], -1) + 1
-        found.append(count if model["seed"] is None else int(model["seed"]))
-    pairs = list(zip([model["variant"] for model in models], found, strict=True))
+        count = counts[model["variant"]] = counts.get(model["variant"], -1) + 1
+        seeds.append(count if model["seed"] is None else int(model["seed"]))
+    pairs = list(zip([model["variant"] for model in models], seeds, strict=True))
     if len(set(pairs)) < len(pairs):
         raise ValueError("two models have the same variant and seed")
-    return found
+    return seeds
 
 
 def _role(model: Mapping[str, Any], task: str) -> str:
@@ -170,25 +158,25 @@ def _role(model: Mapping[str, Any], task: str) -> str:
     if kind != "rpc":
         is_all = model["n_leading"] == model["size"]["depth"]
         return str(kind) if is_all else ""
-    others = {name: attention[name] for name in _AUTHORS}
+    options = {name: attention[name] for name in _AUTHORS}
     n_leading, depth = model["n_leading"], model["size"]["depth"]
     where = "all" if n_leading == depth else ""
     # The paper has RPC-Attention in the first four layers of the language model.
     where = "first" if n_leading == min(_LEADING[task], depth) else where
-    if others == _AUTHORS:
+    if options == _AUTHORS:
         is_papers = (n_iter, where) in _PAPERS_MODELS[task]
         return f"rpc {n_iter} {where}" if is_papers else ""
-    without = {**others, "sparsity": 4.0} == _AUTHORS
+    without = {**options, "sparsity": 4.0} == _AUTHORS
     if without and float(attention["sparsity"]) == math.inf:
         return f"control {n_iter} {where}"
     return ""
 
 
 def _has_papers_size(model: Mapping[str, Any], task: str) -> bool:
-    wanted = _LANGUAGE if task == "wikitext" else _VIT_TINY
+    expected = _LANGUAGE if task == "wikitext" else _VIT_TINY
     n_least = 200_000 if task == "wikitext" else 1000
     size = model["size"]
-    fits = all(size.get(name) == value for name, value in wanted.items())
+    fits = all(size.get(name) == value for name, value in expected.items())
     return fits and model["n_classes"] >= n_least
 
 
@@ -378,11 +366,11 @@ def _tabulate(run: Run[Params]) -> list[list[str]]:
         _, condition, metric = measure.split("; ")
         cells = []
         for sample in values[:, number]:
-            known = sample[np.isfinite(sample)]
-            text = f"{known.mean():.2f}" if len(known) else ""
-            if len(known) > 1:
-                error = known.std(ddof=1) / math.sqrt(len(known))
-                half = float(stats.t.ppf(0.975, len(known) - 1)) * error
+            finite = sample[np.isfinite(sample)]
+            text = f"{finite.mean():.2f}" if len(finite) else ""
+            if len(finite) > 1:
+                error = finite.std(ddof=1) / math.sqrt(len(finite))
+                half = float(stats.t.ppf(0.975, len(finite) - 1)) * error
                 text += f" ± {half:.2f}"
             cells.append(text)
         lines.append([condition, metric, *cells])
@@ -393,13 +381,15 @@ def _draw(figure: "Figure", run: Run[Params]) -> None:
     """Draw each variant less the first one, per table, paired over seeds."""
     params, values = run.params, run.table["values"]
     base = next((i for i, r in enumerate(params.roles) if r == "symmetric"), 0)
-    tables = list(dict.fromkeys(one.split("; ")[0] for one in params.measures))
+    tables = list(
+        dict.fromkeys(measure_name.split("; ")[0] for measure_name in params.measures)
+    )
     panels: Any = figure.subplots(1, max(len(tables), 1), sharey=True, squeeze=False)
     for axes, table in zip(panels[0], tables, strict=False):
         rows = []
         for number, measure in enumerate(params.measures):
-            own, _, metric = measure.split("; ")
-            if own == table and metric in ("top-1", "AUPR", "mCE", "perplexity"):
+            of_table, _, metric = measure.split("; ")
+            if of_table == table and metric in ("top-1", "AUPR", "mCE", "perplexity"):
                 sign = -1.0 if metric in _LOWER else 1.0
                 rows.append(sign * values[:, number])
         gaps = np.mean(rows, axis=0) if rows else np.zeros(values[:, 0].shape)

@@ -12,7 +12,8 @@ from typing import Final
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+
+from eigenheads.extend.models import input_gradient, margin
 
 Model = Callable[[Tensor], Tensor]
 
@@ -62,25 +63,25 @@ def carlini_wagner(
     """
     # A tangent never reaches the bounds themselves: stay a little inside.
     inside = (2 * x.detach() - 1).clamp(-1 + 1e-6, 1 - 1e-6)
-    found, nearest = x.detach().clone(), torch.full((len(x),), math.inf).to(x)
+    attacked, nearest = x.detach().clone(), torch.full((len(x),), math.inf).to(x)
     with torch.enable_grad():
         free = torch.atanh(inside).requires_grad_(True)
         optimizer = torch.optim.Adam([free], lr=learning_rate)
         for _ in range(n_steps):
             at = (torch.tanh(free) + 1) / 2
-            margins = _margin(model(at), y)
+            margins = margin(model(at), y)
             squares = (at - x).square().flatten(1).sum(1)
             with torch.no_grad():
                 distance = squares.sqrt()
                 fools = (margins > 0) & (distance <= max_distance)
                 closer = fools & (distance < nearest)
-                found[closer], nearest[closer] = at[closer], distance[closer]
+                attacked[closer], nearest[closer] = at[closer], distance[closer]
             objective = squares + weight * (-margins).clamp_min(-confidence)
             optimizer.zero_grad()
             # Only the inputs' gradient: a backward pass would fill the model's, too.
             (free.grad,) = torch.autograd.grad(objective.sum(), free)
             optimizer.step()
-    return found.detach()
+    return attacked.detach()
 
 
 def sparse_l1_descent(
@@ -126,7 +127,7 @@ def sparse_l1_descent(
     at = x.detach().clone()
     n_moved = max(1, round(share * x[0].numel()))
     for _ in range(n_steps):
-        slope = _slope(model, at, y)
+        slope = input_gradient(model, at, y)
         # Entries at a bound cannot move further, so they are no candidates.
         room = torch.where(slope > 0, at < 1, at > 0)
         sizes = (slope.abs() * room).flatten(1)
@@ -152,22 +153,6 @@ def project_l1(change: Tensor, radius: float) -> Tensor:
     shrunk = flat.sign() * (flat.abs() - threshold).clamp_min(0.0)
     is_inside = flat.abs().sum(1, keepdim=True) <= radius
     return torch.where(is_inside, flat, shrunk).view_as(change)
-
-
-def _margin(logits: Tensor, y: Tensor) -> Tensor:
-    """Return the largest wrong logit minus the right one: positive if fooled."""
-    right = logits.gather(1, y[:, None]).squeeze(1)
-    hidden = logits.scatter(1, y[:, None], -torch.inf)
-    return hidden.max(1).values - right
-
-
-def _slope(model: Model, x: Tensor, y: Tensor) -> Tensor:
-    """Return the gradient of the summed cross-entropy: batches do not interact."""
-    with torch.enable_grad():
-        x = x.detach().clone().requires_grad_(True)
-        loss = F.cross_entropy(model(x), y, reduction="sum")
-        (slope,) = torch.autograd.grad(loss, x)
-    return slope
 
 
 PAPERS_ATTACKS: Final[dict[str, Callable[..., Tensor]]] = {

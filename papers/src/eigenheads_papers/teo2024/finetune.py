@@ -14,7 +14,7 @@ from eigenheads_papers._claims import (
     in_family,
     no_difference,
 )
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._drawing import draw_gaps
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import train_all
@@ -62,61 +62,31 @@ _DECIDED: Final[dict[tuple[str, ...], Verdict]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuning:
-    """Settings of one fine-tuned model.
+    """Settings of one fine-tuned model."""
 
-    Attributes
-    ----------
-    n_epochs, batch_size, learning_rate
-        Training by AdamW, with a warm-up and a linear decay; embeddings are frozen.
-    head_rate
-        Learning rate of the classifier on the mean of the tokens.
-    n_tokens
-        Longer sentences are cut.
-    shares
-        Shares of words that are replaced.
-    typos
-        Share of words with a typing mistake.
-    rounded
-        Whether factors of the encoder's linear layers are rounded to bfloat16, in
-        training and in the test. Sums, weights and all else are in float32.
-    """
-
-    n_epochs: int = 2
-    batch_size: int = 32
-    learning_rate: float = 5e-5
-    head_rate: float = 1e-3
-    n_tokens: int = 48
-    shares: tuple[float, ...] = (0.1, 0.2, 0.3)
-    typos: float = 0.2
-    rounded: bool = True
+    n_epochs: int = parameter(2, "passes over the training samples")
+    batch_size: int = parameter(32, "samples per gradient step")
+    learning_rate: float = parameter(5e-5, "largest learning rate")
+    head_rate: float = parameter(1e-3, "learning rate of the classifier")
+    n_tokens: int = parameter(48, "tokens at which sentences are cut")
+    shares: tuple[float, ...] = parameter((0.1, 0.2, 0.3), "shares of replaced tokens")
+    typos: float = parameter(0.2, "share of words with a typing mistake")
+    rounded: bool = parameter(True, "whether linear layers multiply in bfloat16")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Params(FineTuning):
-    """Settings, all ours but for n and λ; bounds and margins fixed before the run.
+    """Settings, all ours but for n and λ; bounds and margins fixed before the run."""
 
-    Attributes
-    ----------
-    data
-        ``"polarity"``: sentences of film reviews. ``"templates"``: sentences that are
-        put together here.
-    n_train, n_test
-        Sentences of each seed's split.
-    kinds
-        Kinds of attention.
-    margin
-        Points of accuracy within which two models count as equal.
-    least_accuracy
-        Clean accuracy in percent that the original must reach.
-    """
-
-    data: str = "polarity"
-    n_train: int = 8000
-    n_test: int = 2000
-    kinds: tuple[str, ...] = tuple(SWAPS)
-    n_seeds: int = 10
-    margin: float = 0.5
-    least_accuracy: float = 80.0
+    data: str = parameter("polarity", "data set")
+    n_train: int = parameter(8000, "sentences to train on")
+    n_test: int = parameter(2000, "sentences to test on")
+    kinds: tuple[str, ...] = parameter(
+        tuple(SWAPS), "kinds of attention to fine-tune with"
+    )
+    n_seeds: int = parameter(10, "training runs per variant")
+    margin: float = parameter(0.5, "difference that counts as none")
+    least_accuracy: float = parameter(80.0, "accuracy of a trained model, percent")
 
 
 def text_conditions(how: FineTuning) -> list[str]:
@@ -134,16 +104,16 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     sentences = load_sentences(params.data)
     # A job does not know the number of seeds, so that more can be added later.
     how = FineTuning(
-        **{one.name: getattr(params, one.name) for one in fields(FineTuning)}
+        **{option.name: getattr(params, option.name) for option in fields(FineTuning)}
     )
     jobs = []
     for seed in seeds:
         split = sentences.split(params.n_train, params.n_test, seed)
         jobs += [(how, SWAPS[kind], seed, split) for kind in params.kinds]
     steps = len(jobs) * params.n_train * params.n_epochs / params.batch_size
-    made = np.array(train_all(measure_swapped, jobs, units=1.0, steps=steps))
+    measured = np.array(train_all(measure_swapped, jobs, units=1.0, steps=steps))
     n = len(text_conditions(params))
-    rows = made.reshape(params.n_seeds, len(params.kinds), -1).transpose(1, 2, 0)
+    rows = measured.reshape(params.n_seeds, len(params.kinds), -1).transpose(1, 2, 0)
     return {
         # Kinds by conditions by seeds, in percent.
         "accuracy": rows[:, :n],
@@ -264,12 +234,12 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
         for place, name in enumerate(text_conditions(run.params))
     }
     # Attention without iterations has no S, so its share of zero is not drawn.
-    own = run.table["self_weight"]
-    flagged = np.where(np.isnan(own), np.nan, run.table["flagged"])
+    self_weight = run.table["self_weight"]
+    flagged = np.where(np.isnan(self_weight), np.nan, run.table["flagged"])
     draw_gaps(
         figure,
         gaps,
-        {"flagged": flagged, "self_weight": own},
+        {"flagged": flagged, "self_weight": self_weight},
         kinds,
         label="points of accuracy, less those of the original attention",
         layers="all layers",

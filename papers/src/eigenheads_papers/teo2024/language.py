@@ -13,7 +13,7 @@ from eigenheads_papers._claims import (
     in_family,
     no_difference,
 )
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._drawing import draw_gaps
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import SmallModel, seeded, train, train_all
@@ -38,14 +38,14 @@ class Params(SmallModel):
     percent count as equal.
     """
 
-    data: str = "drawn"
-    n_words: int = 60
-    length: int = 32
-    n_steps: int = 300
-    batch_size: int = 32
-    n_test: int = 100
-    shares: tuple[float, ...] = (0.1, 0.2)
-    margin: float = 2.0
+    data: str = parameter("drawn", "data set")
+    n_words: int = parameter(60, "size of the vocabulary")
+    length: int = parameter(32, "words per sequence")
+    n_steps: int = parameter(300, "training steps")
+    batch_size: int = parameter(32, "samples per gradient step")
+    n_test: int = parameter(100, "test samples")
+    shares: tuple[float, ...] = parameter((0.1, 0.2), "shares of replaced tokens")
+    margin: float = parameter(2.0, "difference that counts as none")
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
@@ -56,8 +56,8 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     )
     jobs = [(params, name, seed, words) for name in FEW for seed in seeds]
     steps = params.n_steps * len(jobs)
-    made = np.array(train_all(_train_one, jobs, units=1.0, steps=steps))
-    table = made.reshape(len(FEW), params.n_seeds, -1).transpose(0, 2, 1)
+    measured = np.array(train_all(_train_one, jobs, units=1.0, steps=steps))
+    table = measured.reshape(len(FEW), params.n_seeds, -1).transpose(0, 2, 1)
     return {
         # Logarithms, since differences of perplexities are ratios.
         "log_perplexity": np.log(table[:, :-2]),
@@ -95,13 +95,13 @@ def _train_one(
     )
     test = torch.tensor(words.test[: params.n_test])
     # The intervals of the claims are over seeds, so no resampling is needed per model.
-    found = evaluate_robustness(
+    table = evaluate_robustness(
         model, test, word=words.swapped_in, shares=params.shares
     )
     with torch.no_grad():
         tokens = model.first_tokens(test)
     inside = _models.look_inside(model.first_attention, tokens)
-    return np.array([*(row.value for row in found.rows), *inside])
+    return np.array([*(row.value for row in table.rows), *inside])
 
 
 def check(run: Run[Params]) -> list[Claim]:

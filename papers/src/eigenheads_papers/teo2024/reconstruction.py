@@ -10,7 +10,7 @@ from eigenheads.extend.drawing import BLUE, GREEN, INK, ORANGE, PURPLE
 from eigenheads.functional import log_feature_norms
 from eigenheads_papers import _models
 from eigenheads_papers._claims import Claim, about, at_least, at_most
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._models import ViT
 from eigenheads_papers._statistics import bootstrap_estimate, mean_estimate
 from eigenheads_papers._training import train_all
@@ -36,13 +36,13 @@ _STUDY = "saritas2025, abstract: the norms differ by about 10³"
 class Params:
     """All ours: the paper trains ViT-tiny on ImageNet."""
 
-    n_steps: int = 1000
-    n_records: int = 25
-    n_images: int = 16
-    width: int = 64
-    n_heads: int = 4
-    n_layers: int = 3
-    n_seeds: int = 5
+    n_steps: int = parameter(1000, "training steps")
+    n_records: int = parameter(25, "recorded points along training")
+    n_images: int = parameter(16, "images to measure")
+    width: int = parameter(64, "width of the model, or of the keys")
+    n_heads: int = parameter(4, "heads per layer")
+    n_layers: int = parameter(3, "number of layers")
+    n_seeds: int = parameter(5, "training runs per variant")
 
 
 def vit_of(params: Params) -> ViT:
@@ -64,8 +64,8 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     plain, program = (np.array(rows[start::2]) for start in (0, 1))
     steps = _record_steps(params)
     shape = (params.n_seeds, len(_NAMES), len(steps), params.n_layers)
-    found = plain[:, 1:].reshape(shape)
-    table = {name: found[:, index] for index, name in enumerate(_NAMES)}
+    others_norms = plain[:, 1:].reshape(shape)
+    table = {name: others_norms[:, index] for index, name in enumerate(_NAMES)}
     return table | {
         "program": program[:, 1:].reshape(params.n_seeds, len(steps), -1),
         "steps": np.array(steps, dtype=np.float64),
@@ -84,17 +84,17 @@ def _train_one(params: Params, kind: str, seed: int) -> FloatArray:
 
     batch = _models.held_out(params.n_images)[0]
     steps = _record_steps(params)
-    kept: list[Any] = []
+    records: list[Any] = []
     accuracy = [np.nan]
 
     def record(step: int, body: Any, head: Any) -> None:
         if step not in steps:
             return
         if kind == "plain":
-            found = norms(body, batch)
-            kept.append([found[name] for name in _NAMES])
+            measured_norms = norms(body, batch)
+            records.append([measured_norms[name] for name in _NAMES])
         else:
-            kept.append(small_models.program_loss(body, batch))
+            records.append(small_models.program_loss(body, batch))
         if step == params.n_steps:
             accuracy[0] = _models.accuracy(body, head)
 
@@ -102,7 +102,7 @@ def _train_one(params: Params, kind: str, seed: int) -> FloatArray:
     train = _models.train_vit if is_plain else small_models.train_program
     train(vit_of(params), seed, record)
     # To (names, records, layers) for the plain model, (records, layers) else.
-    numbers = np.array(kept)
+    numbers = np.array(records)
     if kind == "plain":
         numbers = numbers.transpose(1, 0, 2)
     return np.concatenate([accuracy, numbers.ravel()])
@@ -115,12 +115,12 @@ def norms(body: Any, batch: Any) -> dict[str, FloatArray]:
     the longer, and the share of the features' sum that the longest hundredth carries.
     """
     rows: dict[str, list[float]] = {}
-    for one in _models.capture(body, batch):
-        q, k = (x.astype(np.float64) for x in (one.queries, one.keys))
+    for captured in _models.capture(body, batch):
+        q, k = (x.astype(np.float64) for x in (captured.queries, captured.keys))
         # Double precision, since the exponentials of the logarithms range over many
         # orders of magnitude.
-        feature = np.exp(log_feature_norms(q, k, scale=one.scale)).ravel()
-        output = (one.outputs.astype(np.float64) ** 2).sum(axis=-1).ravel()
+        feature = np.exp(log_feature_norms(q, k, scale=captured.scale)).ravel()
+        output = (captured.outputs.astype(np.float64) ** 2).sum(axis=-1).ravel()
         longest = np.sort(feature)[-max(1, len(feature) // 100) :]
         for name, value in {
             "loss": np.median(feature - output),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from eigenheads_papers._claims import Claim
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._drawing import draw_gaps
 from eigenheads_papers._training import SmallModel, train_all
 from eigenheads_papers.teo2024._comparisons import (
@@ -76,69 +76,45 @@ OTHERS: Final = tuple(name for name in MODELS if name not in (*PRIMARY, *SWEPT))
 
 @dataclass(frozen=True, kw_only=True)
 class CellSettings(SmallModel):
-    """Settings of one trained model: its size, its training, and its evaluation.
+    """Settings of one trained model: its size, its training, and its evaluation."""
 
-    Attributes
-    ----------
-    averaging
-        Decay of the exponential average of the weights, which are tested.
-    n_test
-        Test images for clean accuracy and corruptions.
-    n_attacked, n_blind
-        Test images for the main attacks, and for the others.
-    attack_budget
-        Largest change of a pixel by an attack, in 1/255 of the pixel range.
-    attack_distance, attack_sum
-        Largest Euclidean change of the attack of Carlini and Wagner, and largest sum of
-        changes of the sparse one, in units of the pixel range.
-    replaced
-        Share of patches that are replaced.
-    """
-
-    patch: int = 4
-    d_model: int = 48
-    n_heads: int = 3
-    depth: int = 3
-    n_steps: int = 2500
-    learning_rate: float = 3e-3
-    averaging: float = 0.998
-    n_test: int = 10_000
-    n_attacked: int = 2000
-    n_blind: int = 500
-    n_attack_steps: int = 20
-    main_attacks: tuple[str, ...] = ("pgd", "noise")
-    attack_budget: float = 16.0
-    attack_distance: float = 1.5
-    attack_sum: float = 10.0
-    replaced: float = 0.25
-    severities: tuple[int, ...] = (1, 2, 3, 4, 5)
-    few_severities: tuple[int, ...] = (3, 5)
+    patch: int = parameter(4, "width of a patch in pixels")
+    d_model: int = parameter(48, "width of the model")
+    n_heads: int = parameter(3, "heads per layer")
+    depth: int = parameter(3, "number of layers")
+    n_steps: int = parameter(2500, "training steps")
+    learning_rate: float = parameter(3e-3, "largest learning rate")
+    averaging: float = parameter(0.998, "decay of the running average of the weights")
+    n_test: int = parameter(10_000, "images for clean accuracy and corruptions")
+    n_attacked: int = parameter(2000, "images to attack")
+    n_blind: int = parameter(500, "images for attacks without gradients")
+    n_attack_steps: int = parameter(20, "gradient steps of an attack")
+    main_attacks: tuple[str, ...] = parameter(
+        ("pgd", "noise"), "attacks that every model meets"
+    )
+    attack_budget: float = parameter(16.0, "size of attacks in 1/255 of the range")
+    attack_distance: float = parameter(1.5, "largest Euclidean change, pixel ranges")
+    attack_sum: float = parameter(10.0, "largest sum of changes, pixel ranges")
+    replaced: float = parameter(0.25, "share of patches that are replaced")
+    severities: tuple[int, ...] = parameter(
+        (1, 2, 3, 4, 5), "severities of corruptions, 1 to 5"
+    )
+    few_severities: tuple[int, ...] = parameter((3, 5), "severities for every model")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Params(CellSettings):
-    """Settings, all ours but for n and λ of the pursuits; bounds fixed before the run.
+    """Settings, ours but for n and λ of the pursuits; bounds fixed before the run."""
 
-    Attributes
-    ----------
-    primary, n_seeds
-        Models that are measured under every condition, and their number of seeds.
-    others, n_other_seeds
-        Models that are measured under some conditions, and their number of seeds,
-        which are the first ones of `n_seeds`.
-    margin
-        Points of accuracy within which two models count as equal.
-    least_accuracy
-        Clean accuracy in percent that softmax attention must reach.
-    """
-
-    data: str = "mnist"
-    primary: tuple[str, ...] = PRIMARY
-    n_seeds: int = 13
-    others: tuple[str, ...] = OTHERS
-    n_other_seeds: int = 5
-    margin: float = 0.5
-    least_accuracy: float = 97.0
+    data: str = parameter("mnist", "data set")
+    primary: tuple[str, ...] = parameter(
+        PRIMARY, "models measured under all conditions"
+    )
+    n_seeds: int = parameter(13, "training runs per variant")
+    others: tuple[str, ...] = parameter(OTHERS, "models that are measured in part")
+    n_other_seeds: int = parameter(5, "runs per model measured in part")
+    margin: float = parameter(0.5, "difference that counts as none")
+    least_accuracy: float = parameter(97.0, "accuracy of a trained model, percent")
 
 
 def conditions(how: CellSettings) -> list[str]:
@@ -176,7 +152,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     # A job knows the settings of its model and not the number of seeds, so that more
     # seeds can be added to finished jobs.
     how = CellSettings(
-        **{one.name: getattr(params, one.name) for one in fields(CellSettings)}
+        **{option.name: getattr(params, option.name) for option in fields(CellSettings)}
     )
     how = replace(how, n_seeds=0)
     cells = [
@@ -192,12 +168,12 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
         for name, place in cells
     ]
     steps = params.n_steps * len(jobs)
-    made = train_all(measure_model, jobs, units=1.0, steps=steps)
+    results = train_all(measure_model, jobs, units=1.0, steps=steps)
     names, columns = models(params), [*every, *LAYER, "linear"]
     rows = np.full((len(names), params.n_seeds, len(columns)), np.nan)
-    for (name, place), values in zip(cells, made, strict=True):
-        found = [*measured[name], *LAYER, "linear"]
-        at = [columns.index(column) for column in found]
+    for (name, place), values in zip(cells, results, strict=True):
+        filled = [*measured[name], *LAYER, "linear"]
+        at = [columns.index(column) for column in filled]
         rows[names.index(name), place, at] = values
     n = len(every)
     return {

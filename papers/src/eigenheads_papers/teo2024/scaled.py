@@ -4,13 +4,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import stats
 
 from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import BLUE, GREEN, GREY
 from eigenheads_papers._claims import Claim, difference, in_family
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
-from eigenheads_papers._drawing import draw_intervals, label_decades
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
+from eigenheads_papers._drawing import draw_intervals, label_decades, seed_intervals
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import SmallModel, seeded, train, train_all
 from eigenheads_papers.teo2024 import _inputs
@@ -28,11 +27,11 @@ _PRINTED = 73.02 - 72.18
 class Params(SmallModel):
     """All settings are ours; the paper trains ViT-tiny on ImageNet."""
 
-    data: str = "digits"
-    n_train: int = 1200
-    n_test: int = 500
-    n_seeds: int = 8
-    n_records: int = 12
+    data: str = parameter("digits", "data set")
+    n_train: int = parameter(1200, "training samples")
+    n_test: int = parameter(500, "test samples")
+    n_seeds: int = parameter(8, "training runs per variant")
+    n_records: int = parameter(12, "recorded points along training")
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
@@ -54,8 +53,8 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
         for seed, split in zip(seeds, splits, strict=True)
     ]
     steps = params.n_steps * len(jobs)
-    made = train_all(train_one, jobs, units=1.0, steps=steps)
-    table = np.array(made).reshape(len(NAMES), params.n_seeds, 3, params.n_records)
+    measured = train_all(train_one, jobs, units=1.0, steps=steps)
+    table = np.array(measured).reshape(len(NAMES), params.n_seeds, 3, params.n_records)
     every = params.n_steps // params.n_records
     return {
         "steps": every * np.arange(1.0, params.n_records + 1),
@@ -141,10 +140,7 @@ def draw(figure: "Figure", run: Run[Params]) -> None:
         strict=False,
     ):
         for runs, label, color in zip(table[name], NAMES, colors, strict=True):
-            n = runs.shape[0]
-            # There are few seeds, so the quantile is that of Student's t.
-            half = stats.t.ppf(0.975, n - 1) * runs.std(axis=0, ddof=1) / np.sqrt(n)
-            mean = runs.mean(axis=0)
+            mean, half = seed_intervals(runs, axis=0)
             panel.fill_between(
                 table["steps"], mean - half, mean + half, color=color, alpha=0.15
             )

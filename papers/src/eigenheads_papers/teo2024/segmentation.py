@@ -15,7 +15,7 @@ from eigenheads_papers._claims import (
     in_family,
     no_difference,
 )
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._drawing import draw_gaps
 from eigenheads_papers._statistics import mean_estimate
 from eigenheads_papers._training import SmallModel, seeded, train, train_all
@@ -40,13 +40,13 @@ class Params(SmallModel):
     IoUs that differ by less than `margin` points count as equal.
     """
 
-    patch: int = 4
-    n_train: int = 3000
-    n_test: int = 200
-    n_steps: int = 300
-    learning_rate: float = 1e-2
-    severities: tuple[int, ...] = (2, 3)
-    margin: float = 2.0
+    patch: int = parameter(4, "width of a patch in pixels")
+    n_train: int = parameter(3000, "training samples")
+    n_test: int = parameter(200, "test samples")
+    n_steps: int = parameter(300, "training steps")
+    learning_rate: float = parameter(1e-2, "largest learning rate")
+    severities: tuple[int, ...] = parameter((2, 3), "severities of corruptions, 1 to 5")
+    margin: float = parameter(2.0, "difference that counts as none")
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def draw_scenes(n: int, digits: slice, rng: np.random.Generator) -> Scenes:
     return Scenes(x[:, None].astype(np.float32), y)
 
 
-def mean_iou(found: NDArray[np.int64], truth: NDArray[np.int64]) -> float:
+def mean_iou(answers: NDArray[np.int64], truth: NDArray[np.int64]) -> float:
     """Return intersection over union, in percent, averaged over classes that occur.
 
     Examples
@@ -96,12 +96,12 @@ def mean_iou(found: NDArray[np.int64], truth: NDArray[np.int64]) -> float:
     """
     # The joint histogram of truth (rows) and answer (columns) in one pass.
     hits = np.bincount(
-        N_CLASSES * truth.ravel() + found.ravel(), minlength=N_CLASSES**2
+        N_CLASSES * truth.ravel() + answers.ravel(), minlength=N_CLASSES**2
     ).reshape(N_CLASSES, N_CLASSES)
-    both = np.diagonal(hits)
-    union = hits.sum(axis=0) + hits.sum(axis=1) - both
+    agreed = np.diagonal(hits)
+    union = hits.sum(axis=0) + hits.sum(axis=1) - agreed
     # Classes in neither the truth nor the answer have no union and are left out.
-    return float(100 * np.mean(both[union > 0] / union[union > 0]))
+    return float(100 * np.mean(agreed[union > 0] / union[union > 0]))
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
@@ -109,8 +109,8 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     seeds = [drawn_seed(rng) for _ in range(params.n_seeds)]
     jobs = [(params, name, seed) for name in FEW for seed in seeds]
     steps = params.n_steps * len(jobs)
-    made = np.array(train_all(_train_one, jobs, units=1.0, steps=steps))
-    table = made.reshape(len(FEW), params.n_seeds, -1).transpose(0, 2, 1)
+    results = np.array(train_all(_train_one, jobs, units=1.0, steps=steps))
+    table = results.reshape(len(FEW), params.n_seeds, -1).transpose(0, 2, 1)
     return {
         "clean": table[:, 0],
         "iou": table[:, 1:-2],
@@ -149,13 +149,15 @@ def _train_one(params: Params, name: str, seed: int) -> FloatArray:
 
     @torch.no_grad()
     def measured(x: NDArray[np.floating]) -> float:
-        found = model(torch.tensor(x, dtype=torch.float32)).argmax(1)
-        return mean_iou(found.numpy(), test.y)
+        classes = model(torch.tensor(x, dtype=torch.float32)).argmax(1)
+        return mean_iou(classes.numpy(), test.y)
 
     values = [measured(test.x)]
     for kind in CORRUPTIONS:
-        own = [measured(corrupt_small(test.x, kind, s, rng)) for s in params.severities]
-        values.append(float(np.mean(own)))
+        corrupted = [
+            measured(corrupt_small(test.x, kind, s, rng)) for s in params.severities
+        ]
+        values.append(float(np.mean(corrupted)))
     with torch.no_grad():
         tokens = model.first_tokens(torch.tensor(test.x))
     return np.array([*values, *_models.look_inside(model.first_attention, tokens)])

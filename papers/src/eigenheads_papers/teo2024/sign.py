@@ -22,7 +22,7 @@ from eigenheads_papers._claims import (
     difference,
     in_family,
 )
-from eigenheads_papers._core import Experiment, Run, Table
+from eigenheads_papers._core import Experiment, Run, Table, parameter
 from eigenheads_papers._statistics import mean_estimate
 
 if TYPE_CHECKING:
@@ -45,22 +45,24 @@ class Params:
     λ, n, the number of tokens and the widths are the paper's; all else is ours.
     """
 
-    sparsity: float = 4.0
-    n_iter: int = 4
-    n_tokens: int = 197
-    d_head: int = 64
-    d_model: int = 192
-    key_scales: tuple[float, ...] = (0.5, 1.0)
-    n_shown: int = 6
+    sparsity: float = parameter(4.0, "the λ of RPC-Attention")
+    n_iter: int = parameter(4, "iterations of the pursuit")
+    n_tokens: int = parameter(197, "tokens per sample or prompt")
+    d_head: int = parameter(64, "width of a head")
+    d_model: int = parameter(192, "width of the model")
+    key_scales: tuple[float, ...] = parameter(
+        (0.5, 1.0), "standard deviations of the clean keys"
+    )
+    n_shown: int = parameter(6, "iterations to show")
     # Sequences whose keys have rank `rank`, before a share of entries is replaced.
-    n_sequences: int = 400
-    n_planted: int = 60
-    width: int = 24
-    rank: int = 4
-    n_classes: int = 4
-    shift: float = 0.4
-    share: float = 0.05
-    error: float = 6.0
+    n_sequences: int = parameter(400, "sequences with planted errors")
+    n_planted: int = parameter(60, "tokens per sequence with planted errors")
+    width: int = parameter(24, "width of the model, or of the keys")
+    rank: int = parameter(4, "rank of the clean keys")
+    n_classes: int = parameter(4, "number of classes")
+    shift: float = parameter(0.4, "distance of the classes")
+    share: float = parameter(0.05, "share of the key entries that are replaced")
+    error: float = parameter(6.0, "size of the planted errors")
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
@@ -76,7 +78,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
 
 def _iterations(params: Params, rng: np.random.Generator) -> dict[str, FloatArray]:
     """Return self-weight and share of S: key scales by signs by rules by iterations."""
-    found = [
+    pursuits = [
         [
             [
                 _pursue(params, keys, values, (sign, rule), params.n_shown)
@@ -90,7 +92,9 @@ def _iterations(params: Params, rng: np.random.Generator) -> dict[str, FloatArra
         )
     ]
     return {
-        name: np.array([[[getattr(one, name) for one in b] for b in a] for a in found])
+        name: np.array(
+            [[[getattr(step, name) for step in b] for b in a] for a in pursuits]
+        )
         for name in ("self_weight", "flagged")
     }
 
@@ -144,12 +148,12 @@ def _true_steps(
         multiplier=sign,
     )
     # With the printed sign the iterates grow without bound; stop before they overflow.
-    kept: list[FloatArray] = []
+    steps_kept: list[FloatArray] = []
     for step in steps:
-        kept.append(step.low_rank)
+        steps_kept.append(step.low_rank)
         if not np.abs(step.low_rank).max() < 1e100:
             break
-    return kept + [kept[-1]] * (n_steps - len(kept))
+    return steps_kept + [steps_kept[-1]] * (n_steps - len(steps_kept))
 
 
 def _one_sequence(
@@ -191,8 +195,8 @@ def _method(
         elif method == PURSUIT:
             cleaned = _true_steps(keys, "admm")[-1]
         else:
-            found = _pursue(params, keys, values, method, params.n_iter)
-            return np.asarray(found.output), np.asarray(found.cleaned)
+            pursuit = _pursue(params, keys, values, method, params.n_iter)
+            return np.asarray(pursuit.output), np.asarray(pursuit.cleaned)
         weights = softmax(cleaned @ cleaned.T / keys.shape[-1] ** 0.5, axis=-1)
         return np.asarray(weights @ values), cleaned
 

@@ -39,27 +39,29 @@ def digit_streams(n_train: int = 2000, n_test: int = 1000) -> Iterator[str]:
     # Streams for the fit and for the test are made from different images.
     half = rng.permutation(len(digits)) < len(digits) // 2
     bags, labels, _ = _streams(images[half], digits[half], n_train, rng)
-    others, truths, places = _streams(images[~half], digits[~half], n_test, rng)
+    test_streams, truths, places = _streams(images[~half], digits[~half], n_test, rng)
     yield (
         f"Streams of {_N_FRAMES} handwritten digits; one frame is a 3 or an 8 and "
         "gives the label. The fit does not know which."
     )
     model = SingleLocationClassifier().fit(bags, labels)
-    located = np.mean(np.asarray(model.locate(others)) == places)
+    located = np.mean(np.asarray(model.locate(test_streams)) == places)
     plain = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     plain.fit(bags.mean(axis=1), labels)
     yield (
         f"SingleLocationClassifier, fitted to {n_train} streams: accuracy "
-        f"{model.score(others, truths):.3f} on {n_test} streams of other images;"
+        f"{model.score(test_streams, truths):.3f} on {n_test} streams of other images;"
     )
     yield (
         f"its attention finds the deciding frame in {located:.1%} of them "
         f"(chance: {1 / _N_FRAMES:.0%})."
     )
-    gain = model.score(others, truths) - plain.score(others.mean(axis=1), truths)
+    gain = model.score(test_streams, truths) - plain.score(
+        test_streams.mean(axis=1), truths
+    )
     yield (
         "Logistic regression on the mean frame: accuracy "
-        f"{plain.score(others.mean(axis=1), truths):.3f}."
+        f"{plain.score(test_streams.mean(axis=1), truths):.3f}."
     )
     yield (
         f"Conclusion: the head gains {100 * gain:.0f} points on the mean, because the "
@@ -142,9 +144,9 @@ def kernel_facts(n_permutations: int = 99) -> Iterator[str]:
         heads = planted_heads(2, 8, strength=strength, seed=0)
         result = kernel_pca_probe(*heads, n_permutations=n_permutations)
         captured = result.statistics["captured_variance"]
-        found = np.sum(q_values(captured.p_value["permuted_tokens"]) <= 0.05)
+        n_heads = np.sum(q_values(captured.p_value["permuted_tokens"]) <= 0.05)
         yield (
-            f"Probe of 8 heads {name}: {found} stand out (q ≤ 0.05), "
+            f"Probe of 8 heads {name}: {n_heads} stand out (q ≤ 0.05), "
             f"mean captured variance {captured.observed.mean():.3f}."
         )
     yield (

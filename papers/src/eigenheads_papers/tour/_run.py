@@ -150,19 +150,21 @@ def run_tour(
         with _chapter(say, f"{number}. {story.title}"):
             say(f"  {story.question}\n")
             _say_all(say, story.example())
-            own = [key for key in chosen if key.partition("/")[0] in story.papers]
-            if own:
+            of_chapter = [
+                key for key in chosen if key.partition("/")[0] in story.papers
+            ]
+            if of_chapter:
                 with interrupted_between_blocks(), _progress() as listener:
-                    found = reproduce(
-                        own,
+                    reproduced = reproduce(
+                        of_chapter,
                         preset=preset,
                         seed=seed,
                         out=out,
                         jobs=jobs,
                         listener=listener,
                     )
-                _print_headlines(console, say, found)
-                results += found
+                _print_headlines(console, say, reproduced)
+                results += reproduced
     with _chapter(say, f"{len(STORIES) + 1}. Heads of a trained model"):
         say("  What do the heads of a model do, and is it more than chance?\n")
         _say_all(say, _look_inside())

@@ -90,10 +90,11 @@ def swap_and_probe(
             f"By chance ({row['null'].replace('_', ' ')}): {row['null_median']:.3f}; "
             f"{row['n_found']} of {row['n_heads']} heads stand out (q ≤ {_LEVEL})."
         )
-    found = any(row["n_found"] for row in rows)
+    stands_out = any(row["n_found"] for row in rows)
     yield (
-        f"Conclusion: {'some' if found else 'no'} heads of this model do. A number of "
-        "a head means something only beside its null; `eigenheads probe` shows both."
+        f"Conclusion: {'some' if stands_out else 'no'} heads of this model do. A "
+        "number of a head means something only beside its null; `eigenheads probe` "
+        "shows both."
     )
 
 

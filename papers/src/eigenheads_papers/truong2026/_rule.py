@@ -60,28 +60,28 @@ def setting(
     return Setting(law=law, steps=signal_steps(law), n_runs=n_runs)
 
 
-def with_power(one: Setting, power: float, n_runs: int) -> Setting:
-    """Return the same setting with another decay of the steps."""
-    return replace(one, steps=replace(one.steps, power=power), n_runs=n_runs)
+def with_power(rule: Setting, power: float, n_runs: int) -> Setting:
+    """Change the decay of the steps, and the number of runs."""
+    return replace(rule, steps=replace(rule.steps, power=power), n_runs=n_runs)
 
 
 def simulate_setting(
-    one: Setting, *, n_records: int, seed: int
+    rule: Setting, *, n_records: int, seed: int
 ) -> dict[str, FloatArray]:
     """Return steps, time, alignment and averaged alignment of the runs."""
-    n_steps = one.steps.n_steps
+    n_steps = rule.steps.n_steps
     record_every = max(1, n_steps // n_records)
     paths = simulate_signal(
-        one.law,
-        step_size=one.steps,
+        rule.law,
+        step_size=rule.steps,
         n_steps=n_steps,
-        n_runs=one.n_runs,
+        n_runs=rule.n_runs,
         record_every=record_every,
         seed=seed,
         averaging=True,
     )
     # The time of the gradient flow after t updates is the sum of their step sizes.
-    sizes = np.array([one.steps(index) for index in range(n_steps)])
+    sizes = np.array([rule.steps(index) for index in range(n_steps)])
     time = np.concatenate([[0.0], np.cumsum(sizes)])
     return {
         "steps": paths.steps.astype(np.float64),
@@ -91,15 +91,15 @@ def simulate_setting(
     }
 
 
-def mean_path(one: Setting, start: FloatArray, steps: FloatArray) -> FloatArray:
+def mean_path(rule: Setting, start: FloatArray, steps: FloatArray) -> FloatArray:
     """Return theory's alignment, noise included, at the recorded steps."""
     # Theory is recorded at the same steps as the runs.
     record_every = int(steps[1] - steps[0])
     path = signal_mean_dynamics(
-        one.law,
+        rule.law,
         start,
-        step_size=one.steps,
-        n_steps=one.steps.n_steps,
+        step_size=rule.steps,
+        n_steps=rule.steps.n_steps,
         record_every=record_every,
     )
     return path["alignment"]

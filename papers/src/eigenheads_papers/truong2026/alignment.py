@@ -16,7 +16,7 @@ from eigenheads_papers._claims import (
     at_least,
     at_most,
 )
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._drawing import show_steps
 from eigenheads_papers._statistics import (
     mean_estimate,
@@ -51,25 +51,25 @@ class Params:
     ``n_broken`` runs each test a schedule with another decay, in the first dimension.
     """
 
-    dimensions: tuple[int, ...] = (100, 10**6)
-    n_informative: int = 100
-    n_nuisance: int = 10_000
-    strength: float = 0.25
-    n_runs: int = 30
-    n_broken: int = 10
-    n_records: int = 200
+    dimensions: tuple[int, ...] = parameter((100, 10**6), "dimensions of the tokens")
+    n_informative: int = parameter(100, "informative tokens per prompt")
+    n_nuisance: int = parameter(10_000, "nuisance tokens per prompt")
+    strength: float = parameter(0.25, "strength of the signal, the θ of the paper")
+    n_runs: int = parameter(30, "independent runs")
+    n_broken: int = parameter(10, "runs with a condition of the theorem broken")
+    n_records: int = parameter(200, "recorded points along training")
 
 
 def settings(params: Params) -> dict[str, Setting]:
     """Return the rule's setting in each dimension, and the others by their decay."""
-    made = {
+    by_name = {
         str(d): setting(
             d, params.n_informative, params.n_nuisance, params.strength, params.n_runs
         )
         for d in params.dimensions
     }
-    first = made[str(params.dimensions[0])]
-    return made | {
+    first = by_name[str(params.dimensions[0])]
+    return by_name | {
         name: with_power(first, power, params.n_broken)
         for name, power in POWERS.items()
     }
@@ -78,16 +78,16 @@ def settings(params: Params) -> dict[str, Setting]:
 def simulate(params: Params, rng: np.random.Generator) -> Table:
     """Run every setting, with the flow and the mean path from the same starts."""
     table: dict[str, FloatArray] = {}
-    for name, one in settings(params).items():
-        runs = simulate_setting(one, n_records=params.n_records, seed=drawn_seed(rng))
+    for name, rule in settings(params).items():
+        runs = simulate_setting(rule, n_records=params.n_records, seed=drawn_seed(rng))
         table |= {f"{key}_{name}": value for key, value in runs.items()}
         # Other decays are judged by their ends alone and need no path of theory.
         if name in POWERS:
             continue
         # Runs are judged by |q·u|, so theory starts from the same absolute values.
         start = np.abs(runs["alignment"][:, 0])
-        table[f"theory_{name}"] = mean_path(one, start, runs["steps"])
-        table[f"flow_{name}"] = SignalLandscape(one.law).flow(
+        table[f"theory_{name}"] = mean_path(rule, start, runs["steps"])
+        table[f"flow_{name}"] = SignalLandscape(rule.law).flow(
             start, times=runs["time"]
         )["alignment"]
     return table

@@ -20,7 +20,15 @@ from eigenheads.theory import (
     signal_steps,
 )
 from eigenheads_papers._claims import Claim, at_least, at_most
-from eigenheads_papers._core import Boundary, Cells, Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import (
+    Boundary,
+    Cells,
+    Experiment,
+    Run,
+    Table,
+    drawn_seed,
+    parameter,
+)
 from eigenheads_papers._drawing import category_colors
 from eigenheads_papers.truong2026._rule import CONSTANTS
 from eigenheads_papers.truong2026._searches import (
@@ -63,12 +71,12 @@ class TokenSearch:
     prompts. ``n_starts`` random starts each, the best by the method's own objective.
     """
 
-    d: int = 64
-    n_tokens: int = 125
-    n_prompts: int = 128
-    inverse_temperature: float = 0.4
-    n_starts: int = 4
-    n_passes: int = 40
+    d: int = parameter(64, "dimension of the tokens")
+    n_tokens: int = parameter(125, "tokens per sample or prompt")
+    n_prompts: int = parameter(128, "prompts of the training set")
+    inverse_temperature: float = parameter(0.4, "inverse temperature λ of the head")
+    n_starts: int = parameter(4, "random starts")
+    n_passes: int = parameter(40, "passes over the prompts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,9 +146,9 @@ def read_once(
 
 def run_point(point: CellParams, rng: np.random.Generator) -> dict[str, float]:
     """Return the alignment of every method, and of a head with a single pass."""
-    found = search(point, point.share, point.strength, rng)
+    overlaps = search(point, point.share, point.strength, rng)
     once = read_once(point, point.share, point.strength, drawn_seed(rng), n_runs=1)
-    return {**dict(zip(METHODS, found, strict=True)), "one_pass": once}
+    return {**dict(zip(METHODS, overlaps, strict=True)), "one_pass": once}
 
 
 def above_pca_threshold(point: CellParams) -> float:
@@ -175,9 +183,14 @@ def spare_prompts(point: CellParams) -> float:
 class Params(TokenSearch):
     """The diagram's grid, which is ours, and how often each cell is repeated."""
 
-    shares: tuple[float, ...] = (0.0005, 0.001, 0.002, 0.008, 0.04, 0.12, 0.336)
-    strengths: tuple[float, ...] = (0.1, 0.17, 0.3, 0.5, 0.75, 1.0, 1.5)
-    n_repeats: int = 5
+    shares: tuple[float, ...] = parameter(
+        (0.0005, 0.001, 0.002, 0.008, 0.04, 0.12, 0.336),
+        "shares of informative tokens",
+    )
+    strengths: tuple[float, ...] = parameter(
+        (0.1, 0.17, 0.3, 0.5, 0.75, 1.0, 1.5), "strengths of the signal"
+    )
+    n_repeats: int = parameter(5, "repetitions of each point")
 
 
 def simulate(params: Params, rng: np.random.Generator) -> Table:
@@ -186,7 +199,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     # Seeds are drawn before the threads start, so that their order does not change the
     # result.
     seeds = [drawn_seed(rng) for _ in grid]
-    found = np.empty((len(grid), params.n_repeats, len(METHODS)))
+    overlaps = np.empty((len(grid), params.n_repeats, len(METHODS)))
     one_pass = np.full(len(grid), np.nan)
 
     def work(index: int) -> None:
@@ -194,7 +207,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
         for repeat, stream in enumerate(
             np.random.default_rng(seeds[index]).spawn(params.n_repeats)
         ):
-            found[index, repeat] = search(params, share, theta, stream)
+            overlaps[index, repeat] = search(params, share, theta, stream)
             advance(1)
         one_pass[index] = read_once(
             params, share, theta, seeds[index], n_runs=max(5, params.n_repeats)
@@ -208,7 +221,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
         "one_pass": one_pass.reshape(shape),
     }
     for index, name in enumerate(METHODS):
-        table[name] = np.median(found[:, :, index], axis=1).reshape(shape)
+        table[name] = np.median(overlaps[:, :, index], axis=1).reshape(shape)
     return {**table, "outcome": _outcomes(table), **_lines(params)}
 
 
@@ -412,9 +425,11 @@ def _edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _work(params: Params) -> float:
     """Return the searches, and the updates of the one-pass heads."""
     n_cells = len(params.shares) * len(params.strengths)
-    seen = sum(round(share * params.n_tokens) >= 1 for share in params.shares)
+    n_shares = sum(round(share * params.n_tokens) >= 1 for share in params.shares)
     updates = max(5, params.n_repeats) * params.n_prompts
-    return float(n_cells * params.n_repeats + seen * len(params.strengths) * updates)
+    return float(
+        n_cells * params.n_repeats + n_shares * len(params.strengths) * updates
+    )
 
 
 _PCA = Boundary(label="PCA's threshold", distance=above_pca_threshold)

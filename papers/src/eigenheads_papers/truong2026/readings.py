@@ -11,7 +11,7 @@ from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import BLUE, GREY, ORANGE
 from eigenheads.theory import signal_steps
 from eigenheads_papers._claims import Claim, at_least, in_family
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._statistics import ENOUGH, mean_estimate
 from eigenheads_papers.truong2026._rule import (
     CONSTANTS,
@@ -38,13 +38,18 @@ class Params:
     run, so it is run with more of them.
     """
 
-    d: int = 100
-    n_nuisance: int = 10_000
-    strength: float = 0.25
-    soft: tuple[int, ...] = (100,)
-    hard: tuple[int, ...] = (1000, 5000)
-    n_runs: int = 30
-    budget: int = 2_600_000
+    d: int = parameter(100, "dimension of the tokens")
+    n_nuisance: int = parameter(10_000, "nuisance tokens per prompt")
+    strength: float = parameter(0.25, "strength of the signal, the θ of the paper")
+    soft: tuple[int, ...] = parameter(
+        (100,), "numbers of nuisance tokens, soft reading"
+    )
+    hard: tuple[int, ...] = parameter(
+        (1000, 5000),
+        "numbers of nuisance tokens, hard reading",
+    )
+    n_runs: int = parameter(30, "independent runs")
+    budget: int = parameter(2_600_000, "tokens per run, which sets the number of steps")
 
 
 def reading_settings(params: Params) -> dict[str, Setting]:
@@ -53,13 +58,13 @@ def reading_settings(params: Params) -> dict[str, Setting]:
     The inverse temperature is the one of `_SHARPNESSES` for which theory's rule needs
     the fewest steps, which is known before any run.
     """
-    made = {}
+    by_name = {}
     for reading, counts in (("soft", params.soft), ("hard", params.hard)):
         for signs in ("random", "fixed"):
             for count in counts:
                 law = _law(params, reading, signs, count)
-                made[f"{reading}_{signs}_{count}"] = _by_rule(law, params)
-    return made
+                by_name[f"{reading}_{signs}_{count}"] = _by_rule(law, params)
+    return by_name
 
 
 def _law(params: Params, reading: str, signs: str, n_informative: int) -> SignalTokens:
@@ -86,10 +91,10 @@ def _by_rule(law: SignalTokens, params: Params) -> Setting:
 def simulate(params: Params, rng: np.random.Generator) -> Table:
     """Return the final alignments of every setting, and the steps that it took."""
     table: dict[str, FloatArray] = {}
-    for name, one in reading_settings(params).items():
-        runs = simulate_setting(one, n_records=1, seed=drawn_seed(rng))
+    for name, rule in reading_settings(params).items():
+        runs = simulate_setting(rule, n_records=1, seed=drawn_seed(rng))
         table[name] = runs["alignment"][:, [-1]]
-        table[f"steps_{name}"] = np.array([float(one.steps.n_steps)])
+        table[f"steps_{name}"] = np.array([float(rule.steps.n_steps)])
     return table
 
 

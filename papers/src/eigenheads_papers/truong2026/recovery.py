@@ -18,7 +18,7 @@ from eigenheads_papers._claims import (
     at_least,
     at_most,
 )
-from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
+from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
 from eigenheads_papers._statistics import (
     Estimate,
     mean_estimate,
@@ -48,35 +48,37 @@ def simulate_sweep(
     table = {"values": np.array(values, dtype=np.float64)}
     for d, row in settings.items():
         final, averaged, theory = [], [], []
-        for one in row:
+        for rule in row:
             # Only the start and the end of each run are recorded.
-            runs = simulate_setting(one, n_records=1, seed=drawn_seed(rng))
-            path = mean_path(one, np.abs(runs["alignment"][:, 0]), runs["steps"])
+            runs = simulate_setting(rule, n_records=1, seed=drawn_seed(rng))
+            path = mean_path(rule, np.abs(runs["alignment"][:, 0]), runs["steps"])
             final.append(runs["alignment"][:, -1])
             averaged.append(runs["averaged"][:, -1])
             theory.append(1 - path[:, -1].mean())
         table[f"final_{d}"] = np.array(final)
         table[f"averaged_{d}"] = np.array(averaged)
         table[f"theory_{d}"] = np.array(theory)
-        table[f"n_steps_{d}"] = np.array([float(one.steps.n_steps) for one in row])
+        table[f"n_steps_{d}"] = np.array([float(rule.steps.n_steps) for rule in row])
     return table
 
 
 def sweep_work(settings: Mapping[int, Sequence[Setting]]) -> float:
     """Return the updates over all runs."""
-    return sum(one.work for row in settings.values() for one in row)
+    return sum(rule.work for row in settings.values() for rule in row)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NuisanceParams:
     """The paper's largest count and its strength; the rest is ours."""
 
-    dimensions: tuple[int, ...] = (100, 10**6)
-    n_informative: int = 100
-    counts: tuple[int, ...] = (1000, 2000, 5000, 10_000)
-    strength: float = 0.25
-    n_runs: int = 30
-    n_controls: int = 30
+    dimensions: tuple[int, ...] = parameter((100, 10**6), "dimensions of the tokens")
+    n_informative: int = parameter(100, "informative tokens per prompt")
+    counts: tuple[int, ...] = parameter(
+        (1000, 2000, 5000, 10_000), "numbers of nuisance tokens"
+    )
+    strength: float = parameter(0.25, "strength of the signal, the θ of the paper")
+    n_runs: int = parameter(30, "independent runs")
+    n_controls: int = parameter(30, "runs without a signal")
 
 
 def nuisance_settings(params: NuisanceParams) -> dict[int, list[Setting]]:
@@ -92,29 +94,29 @@ def nuisance_settings(params: NuisanceParams) -> dict[int, list[Setting]]:
 
 def control(params: NuisanceParams) -> Setting:
     """Return the first setting with its informative tokens replaced by noise."""
-    one = nuisance_settings(params)[params.dimensions[0]][0]
+    rule = nuisance_settings(params)[params.dimensions[0]][0]
     # Number of tokens, sharpness and steps stay those of the setting with a signal, so
     # that only the signal can make a difference.
     law = SignalTokens(
-        one.law.d,
+        rule.law.d,
         0,
-        one.law.n_tokens,
+        rule.law.n_tokens,
         0.0,
-        inverse_temperature=one.law.inverse_temperature,
+        inverse_temperature=rule.law.inverse_temperature,
     )
-    return replace(one, law=law, n_runs=params.n_controls)
+    return replace(rule, law=law, n_runs=params.n_controls)
 
 
 def simulate_nuisance(params: NuisanceParams, rng: np.random.Generator) -> Table:
     """Run every count in every dimension, and a control without a signal."""
     table = simulate_sweep(params.counts, nuisance_settings(params), rng)
-    one = control(params)
+    rule = control(params)
     paths = simulate_signal(
-        one.law,
-        step_size=one.steps,
-        n_steps=one.steps.n_steps,
-        n_runs=one.n_runs,
-        record_every=one.steps.n_steps,
+        rule.law,
+        step_size=rule.steps,
+        n_steps=rule.steps.n_steps,
+        n_runs=rule.n_runs,
+        record_every=rule.steps.n_steps,
         seed=drawn_seed(rng),
     )
     return {**table, "control": paths.final("alignment")}
@@ -124,11 +126,13 @@ def simulate_nuisance(params: NuisanceParams, rng: np.random.Generator) -> Table
 class StrengthParams:
     """The paper's weakest signal and its largest count; the rest is ours."""
 
-    dimensions: tuple[int, ...] = (100, 10**6)
-    n_informative: int = 100
-    n_nuisance: int = 10_000
-    strengths: tuple[float, ...] = (0.25, 0.35, 0.5, 0.7, 1.0)
-    n_runs: int = 30
+    dimensions: tuple[int, ...] = parameter((100, 10**6), "dimensions of the tokens")
+    n_informative: int = parameter(100, "informative tokens per prompt")
+    n_nuisance: int = parameter(10_000, "nuisance tokens per prompt")
+    strengths: tuple[float, ...] = parameter(
+        (0.25, 0.35, 0.5, 0.7, 1.0), "strengths of the signal"
+    )
+    n_runs: int = parameter(30, "independent runs")
 
 
 def strength_settings(params: StrengthParams) -> dict[int, list[Setting]]:
