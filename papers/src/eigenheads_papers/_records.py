@@ -8,7 +8,7 @@ code gives its smoke table within the tolerance that it states.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,8 @@ class Record:
         """Return the claims that today's rules make of the table."""
         experiment = get_experiment(self.key)
         params = params_from_json(experiment, self.params)
-        return experiment.check(Run(params, self.table()))
+        claims = experiment.check(Run(params, self.table()))
+        return [replace(claim, on_record=claim.outcome) for claim in claims]
 
 
 @cache

@@ -49,10 +49,20 @@ class Estimate:
     detectable: Callable[[float], float]
 
 
-def mean_estimate(sample: ArrayLike) -> Estimate:
+def mean_estimate(
+    sample: ArrayLike, *, within: tuple[float, float] = (-math.inf, math.inf)
+) -> Estimate:
     """Return the mean of independent numbers, with Student's t interval.
 
-    For paired differences over seeds, `sample` is the differences.
+    For paired differences over seeds, `sample` is the differences. Equal numbers say
+    nothing about their spread: they have no interval but the whole range.
+
+    Parameters
+    ----------
+    sample
+        Independent numbers.
+    within
+        Range of the quantity, such as (0, 1) for an accuracy. No interval leaves it.
 
     Examples
     --------
@@ -62,15 +72,15 @@ def mean_estimate(sample: ArrayLike) -> Estimate:
     """
     numbers = np.asarray(sample, dtype=np.float64)
     n, mean = len(numbers), float(np.mean(numbers))
-    if n < ENOUGH:
-        return Estimate(mean, n, lambda _: (-math.inf, math.inf), lambda _: math.inf)
-    # From here on there are enough observations. With fewer, the infinite interval
-    # above makes every verdict undecided.
+    least, most = within
+    # Without enough observations, the whole range makes every verdict undecided.
+    if n < ENOUGH or np.ptp(numbers) == 0.0:
+        return Estimate(mean, n, lambda _: within, lambda _: math.inf)
     error = float(np.std(numbers, ddof=1)) / math.sqrt(n)
 
     def interval(level: float) -> tuple[float, float]:
         half = float(stats.t.ppf((1 + level) / 2, n - 1)) * error
-        return mean - half, mean + half
+        return max(mean - half, least), min(mean + half, most)
 
     return Estimate(
         mean, n, interval, lambda level: detectable_effect(error, n, level=level)
@@ -91,7 +101,7 @@ def resampled_estimate(sample: ArrayLike, *, test_share: float) -> Estimate:
     (0.055, 5.945)
     """
     independent = mean_estimate(sample)
-    if independent.n < ENOUGH:
+    if not math.isfinite(independent.detectable(LEVEL)):
         return independent
     numbers = np.asarray(sample, dtype=np.float64)
     n, mean = independent.n, independent.value
@@ -127,6 +137,52 @@ def share_estimate(successes: int, n: int) -> Estimate:
     error = math.sqrt(max(share * (1 - share), 1 / n) / n)
     return Estimate(
         share, n, interval, lambda level: detectable_effect(error, n, level=level)
+    )
+
+
+def farthest_share_estimate(
+    successes: ArrayLike, n: int, expected: ArrayLike
+) -> Estimate:
+    """Return the largest distance of several shares to their expected values.
+
+    The exact binomial intervals hold together: each is at the level 1 − (1 − level)/m.
+
+    Parameters
+    ----------
+    successes
+        Number of successes per share, each of `n` independent trials.
+    n
+        Number of trials.
+    expected
+        Expected value per share.
+
+    Examples
+    --------
+    >>> found = farthest_share_estimate([10, 90], 100, [0.1, 0.7])
+    >>> low, high = found.interval(0.95)
+    >>> round(found.value, 3), round(low, 3), round(high, 3)
+    (0.2, 0.114, 0.257)
+    """
+    counts = np.asarray(successes, dtype=np.int64)
+    targets = np.asarray(expected, dtype=np.float64)
+    shares = [share_estimate(int(count), n) for count in counts]
+
+    def level_of_each(level: float) -> float:
+        return 1 - (1 - level) / len(shares)
+
+    def interval(level: float) -> tuple[float, float]:
+        low, high = np.transpose(
+            [share.interval(level_of_each(level)) for share in shares]
+        )
+        nearest = np.maximum(np.maximum(low - targets, targets - high), 0.0)
+        farthest = np.maximum(targets - low, high - targets)
+        return float(nearest.max()), float(farthest.max())
+
+    return Estimate(
+        float(np.abs(counts / n - targets).max()),
+        n,
+        interval,
+        lambda level: max(share.detectable(level_of_each(level)) for share in shares),
     )
 
 

@@ -175,7 +175,6 @@ def _not_worse(run: Run[Params], data: str, one: str, other: str, why: str) -> C
         0.0,
         why,
         slack=_MARGIN,
-        on_record=_ON_RECORD.get(statement, "held"),
         undecided="" if isinstance(gap, Estimate) else "not part of this run",
     )
 

@@ -144,6 +144,7 @@ def check(run: Run[Params]) -> list[Claim]:
             "the leading term (4/π)(L − 1)λ² is 0.0003 there, or 0.0006 of "
             "the null risk",
             source="marion2025, section 3: asymptotic Bayes optimality",
+            own_setting=True,
         ),
         about(
             "all conditions: exponent of the excess in d",
@@ -160,6 +161,7 @@ def check(run: Run[Params]) -> list[Claim]:
             1e-6,
             "the posterior of the location is a point mass there",
             source="marion2025, section 3: the limit is the noise alone, here 0",
+            own_setting=True,
         ),
         at_least(
             "best linear predictor at the largest d, in null risks",
@@ -167,6 +169,7 @@ def check(run: Run[Params]) -> list[Claim]:
             0.9,
             "1 − γ²/(γ² + L − 1) with L = 28 tokens is 0.98",
             source="marion2025, section 3: linear predictors fail",
+            own_setting=True,
         ),
     ]
     direct, direct_error, theory, theory_error = table["direct"]

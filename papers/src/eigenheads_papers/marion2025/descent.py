@@ -129,6 +129,7 @@ def check_manifold(run: Run[Descent]) -> list[Claim]:
             "near the oracle κ closes its gap at rate 0.021 per unit of time, "
             "so a gap of about 0.02 is left at time 80",
             source="marion2025, section 5: convergence on the manifold",
+            own_setting=True,
         ),
         at_most(
             "the worst run's risk above the oracle's, in null risks",
@@ -136,6 +137,7 @@ def check_manifold(run: Run[Descent]) -> list[Claim]:
             2e-3,
             "the same gap in κ: slope 0.02 of the risk at the oracle, doubled",
             source="marion2025, section 5: convergence on the manifold",
+            own_setting=True,
         ),
         at_most(
             "largest distance to the manifold along all runs",
@@ -143,6 +145,7 @@ def check_manifold(run: Run[Descent]) -> list[Claim]:
             1e-12,
             "rounding",
             source="marion2025, section 4: the manifold is invariant",
+            own_setting=True,
         ),
         at_most(
             "largest gap between descent and the gradient flow",
@@ -181,7 +184,7 @@ def check_scheduled(run: Run[Scheduled]) -> list[Claim]:
             1.0,
             "the figure shows 30 runs, and all of them reach it",
             source="marion2025, Figure 3a",
-            on_record="contradicted",
+            own_setting=True,
         ),
         about(
             "share of further starts that reach the oracle",
@@ -206,6 +209,7 @@ def check_scheduled(run: Run[Scheduled]) -> list[Claim]:
             1e-4,
             "0.1 % of the oracle's own 0.075",
             source="marion2025, Figure 3a",
+            own_setting=True,
         ),
         at_most(
             "runs that reach the oracle: largest final distance to M",
@@ -213,6 +217,7 @@ def check_scheduled(run: Run[Scheduled]) -> list[Claim]:
             1e-8,
             "the distance falls at a constant rate until rounding",
             source="marion2025, Figure 3a",
+            own_setting=True,
         ),
         at_most(
             "all other runs end with k = ±v*: their gap 1 − |η|",
@@ -245,6 +250,7 @@ def check_small(run: Run[SmallFixed]) -> list[Claim]:
             0.05,
             "the figure shows about half of its runs; the margin is ours",
             source="marion2025, Figure 3b, drawn run by run",
+            own_setting=True,
         ),
         at_most(
             "the other runs: largest overlap |κ| or |ν| at the end",
@@ -252,6 +258,7 @@ def check_small(run: Run[SmallFixed]) -> list[Claim]:
             1e-3,
             "a fixed point, reached at a constant rate",
             source="marion2025, Figure 3b, drawn run by run",
+            own_setting=True,
         ),
         at_least(
             "the other runs: smallest distance to the manifold at the end",
@@ -260,6 +267,7 @@ def check_small(run: Run[SmallFixed]) -> list[Claim]:
             1.0,
             "|η| = 1 there: key and value have swapped their roles (ours)",
             source="marion2025, Figure 3b, drawn run by run",
+            own_setting=True,
         ),
         at_most(
             "largest risk above the oracle's over all runs, in null risks",

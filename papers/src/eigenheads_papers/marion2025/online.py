@@ -134,6 +134,7 @@ def check(run: Run[Online]) -> list[Claim]:
             0.98,
             "the noise floor of SGD: 1 − ν ≈ 0.002, ten times that",
             source="marion2025, Figure 4",
+            own_setting=True,
         ),
         at_most(
             "the worst run's risk above the oracle's, in null risks",
@@ -141,6 +142,7 @@ def check(run: Run[Online]) -> list[Claim]:
             0.05,
             "the noise floor of SGD: about 0.01 in the worst of 30 runs",
             source="marion2025, Figure 4",
+            own_setting=True,
         ),
         at_most(
             "largest final distance to the manifold",
@@ -148,6 +150,7 @@ def check(run: Run[Online]) -> list[Claim]:
             0.1,
             "the noise floor of SGD: about 0.02 in the worst of 30 runs",
             source="marion2025, Figure 4",
+            own_setting=True,
         ),
         at_most(
             "second half: largest mean gap to theory's risk, in null risks",

@@ -95,7 +95,6 @@ def check(run: Run[Params]) -> list[Claim]:
                 params.least,
                 "the predictor of the paper has 1; the bound was fixed beforehand",
                 source=source,
-                on_record="held" if n_heads == 1 else "undecided",
                 undecided=short,
             ),
         ]

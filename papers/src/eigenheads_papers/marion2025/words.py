@@ -285,7 +285,6 @@ def check(run: Run[Params]) -> list[Claim]:
             bound,
             why,
             source=_FIGURE,
-            on_record="held" if name == "test" else "undecided",
             undecided=few,
         )
         for name, words, bound, why in (
@@ -315,7 +314,6 @@ def check(run: Run[Params]) -> list[Claim]:
             0.976,
             "the program prints 0.976 after layer 1 and 1 after all others",
             source=_PROGRAM,
-            on_record="contradicted",
             undecided=few,
         ),
         *in_family("bars of Figure 1", bars),
@@ -334,7 +332,6 @@ def check(run: Run[Params]) -> list[Claim]:
             0.5,
             0.15,
             "nothing ties the new adjectives to the old",
-            on_record="undecided",
             undecided=few,
         ),
     ]

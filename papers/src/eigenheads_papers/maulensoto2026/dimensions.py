@@ -232,6 +232,7 @@ def check_context(run: Run[ContextDimensions]) -> list[Claim]:
             1e-9,
             "one gap of eigenvalues at each d: all modes have converged",
             source="maulensoto2026: convergence to the minimum",
+            own_setting=True,
         ),
     ]
 

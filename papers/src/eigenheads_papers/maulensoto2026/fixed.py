@@ -259,6 +259,7 @@ def _check_finite(run: Run[Curves]) -> list[Claim]:
             "order 1/L in the risk's gradient moves the time axis by a few "
             "per cent, and the noise of SGD",
             source="maulensoto2026, Figure 1: finite prompts follow the infinite one",
+            own_setting=True,
         ),
         about(
             f"L = {params.n_tokens}: final norm over theory's for L → ∞, "
@@ -310,6 +311,7 @@ def check_linear_finite(run: Run[Linear]) -> list[Claim]:
             "the same risk: only the noise of SGD, largest while the head is "
             "still small",
             source="maulensoto2026, Figures 4a and 4b",
+            own_setting=True,
         ),
         at_most(
             "largest gap of the mean logarithm of the norm to it, along the path",
@@ -325,6 +327,7 @@ def check_linear_finite(run: Run[Linear]) -> list[Claim]:
             0.03,
             "the noise of SGD, which is of order 0.001",
             source="maulensoto2026, Figures 4a and 4b",
+            own_setting=True,
         ),
     ]
 

@@ -133,6 +133,7 @@ def _check_population(run: Run[InContext]) -> list[Claim]:
             "V is fixed, so only the starts vary: three to ten of them",
             slack=0.005,
             source="maulensoto2026, Figures 2 and 7b",
+            own_setting=True,
         ),
         about(
             "infinite prompts: final norm over the minimiser's, the run farthest off",
@@ -159,6 +160,7 @@ def _check_finite(run: Run[InContext]) -> list[Claim]:
             0.004,
             "noise of the batch's covariances, and prompts of finite length",
             source="maulensoto2026, Figures 2 and 7a",
+            own_setting=True,
         ),
         at_most(
             f"L = {params.n_tokens}: gap of the mean alignment to theory for "
@@ -167,6 +169,7 @@ def _check_finite(run: Run[InContext]) -> list[Claim]:
             0.05,
             "order 1/L: the time axis moves by a few per cent",
             source="maulensoto2026, Figure 2",
+            own_setting=True,
         ),
     ]
 
@@ -210,6 +213,7 @@ def check_weak(run: Run[InContext]) -> list[Claim]:
             "about 0.65 in the figure, one draw of starts; the starts decide, since "
             "the descent has not converged",
             source="maulensoto2026, Figure 7b at the authors' latest setting",
+            own_setting=True,
         )
     ]
 

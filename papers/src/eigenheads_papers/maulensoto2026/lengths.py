@@ -153,6 +153,7 @@ def check(run: Run[Lengths]) -> list[Claim]:
             least=20,
             reason="the noise of SGD, and order 1/L: the theory is a limit",
             source="maulensoto2026, Figure 5a",
+            own_setting=True,
         ),
         about(
             "exponent at which the gap of the alignment to L → ∞ falls with L",
@@ -164,7 +165,6 @@ def check(run: Run[Lengths]) -> list[Claim]:
             # The norm and the loss carry the rate; finite_prompts measures it.
             "the risk's gradient differs by order 1/L; the noise of SGD flattens it",
             source="ours: the rate in L",
-            on_record="contradicted",
         ),
     ]
 
@@ -177,6 +177,7 @@ def check_linear(run: Run[Lengths]) -> list[Claim]:
         least=min(run.params.lengths),
         reason="the noise of SGD; the risk is exact at every length",
         source="maulensoto2026, Figure 5b",
+        own_setting=True,
     )
 
 

@@ -227,7 +227,6 @@ def share_claim(
         "twelve is 8 %",
         slack=0.1,
         source="ours: the null of random projections",
-        on_record=on_record,
     )
     # The smallest p-value with n draws is 1/(n + 1). By the rule of Benjamini and
     # Hochberg, m of M heads with that p-value have q-values of M/(m (n + 1)). Solved

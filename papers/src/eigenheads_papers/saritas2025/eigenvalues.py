@@ -65,7 +65,6 @@ def check(run: Run[Params]) -> list[Claim]:
             "the printed maximum, of ViTs; the trace is at most N = 197, so that no "
             "model can reach it",
             source="teo2024: table of eigenvalues, N = 197",
-            on_record="contradicted",
         ),
         at_most(
             statement,

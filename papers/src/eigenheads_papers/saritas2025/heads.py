@@ -195,7 +195,6 @@ def check(run: Run[Params]) -> list[Claim]:
             _share(table, name, statistic),
             0.5,
             why,
-            on_record=_ON_RECORD.get(statistic, "held"),
             **options,
         )
         for statistic, name, why in _MOST
@@ -206,7 +205,6 @@ def check(run: Run[Params]) -> list[Claim]:
             _share(table, name, statistic),
             0.25,
             why,
-            on_record=_ON_RECORD.get(statistic, "held"),
             **options,
         )
         for statistic, name, why in _FEW
@@ -217,7 +215,6 @@ def check(run: Run[Params]) -> list[Claim]:
             _share(table, "inner", "entropy"),
             0.5,
             "the finding must not rest on two tokens",
-            on_record=_ON_RECORD["inner"],
             **options,
         )
     )

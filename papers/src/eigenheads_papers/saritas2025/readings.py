@@ -50,7 +50,6 @@ def check_values(run: Run[Params]) -> list[Claim]:
             "differ by 0.02; the interval is over heads",
             slack=0.03,
             source="saritas2025, abstract: averages over heads of ten models",
-            on_record=_VALUES[model, statistic],
         )
         for statistic, (words, bound) in _BOUNDS.items()
         for model in _study.trained_models(params)
@@ -115,7 +114,6 @@ def check_norms(run: Run[Params]) -> list[Claim]:
             order,
             source="saritas2025, abstract: the norms differ by about 10³",
             undecided=some if model == "minilm" else "",
-            on_record="undecided",
         )
         for model in _study.trained_models(params)
     ]
@@ -129,7 +127,6 @@ def check_norms(run: Run[Params]) -> list[Claim]:
             "a projection on unit axes shortens; averages over tokens are exact to "
             "rounding",
             source="teo2024: the output is a projection on unit axes",
-            on_record="contradicted",
         )
         for model in MODELS
         for ratio in [table[f"{model}_norm_ratio"]]
@@ -170,7 +167,6 @@ def check_gamma(run: Run[Params]) -> list[Claim]:
                 _ROUGH,
                 "constant ratios differ by 0; a tenth would be a rough reading still",
                 source="teo2024: K̃â = γâ, with γ the same for all tokens",
-                on_record="contradicted",
             ),
             at_least(
                 statement,

@@ -220,9 +220,6 @@ def _costs(of: ScreenedAccuracies, params: Params, undecided: str) -> list[Claim
             -params.margin,
             _FIXED,
             undecided=undecided,
-            on_record=(
-                "undecided" if "noise" in name and not params.photographs else "held"
-            ),
         )
         for name in ("clean", "gaussian noise", "impulse noise", "blur")
     ]
@@ -274,7 +271,6 @@ def _limits(of: ScreenedAccuracies, params: Params, undecided: str) -> list[Clai
         small(
             "dropped: gain by the screen, 4 patches change places, in points",
             mean_estimate(of.screened("shuffled 4")),
-            on_record="held" if params.photographs else "undecided",
         ),
         *_differences(
             {
@@ -306,7 +302,6 @@ def _variants(of: ScreenedAccuracies, params: Params, undecided: str) -> list[Cl
             2 * params.margin,
             _FIXED,
             undecided=undecided,
-            on_record="undecided",
         )
         for statement, values in alike.items()
     ] + _differences(

@@ -216,7 +216,6 @@ def _ahead(
         mean_estimate(of.gaps(part, one, other)),
         source=source,
         undecided=undecided,
-        on_record=_DECIDED.get((one, part), "undecided"),
     )
 
 
@@ -228,7 +227,6 @@ def _equal(of: Measured, margin: float, undecided: str) -> list[Claim]:
             margin,
             _FIXED,
             undecided=undecided,
-            on_record=_DECIDED.get((SHARPENED, part), "undecided"),
         )
         for part in ("clean", "all corruptions", "attack", "replaced")
     ]
@@ -250,7 +248,6 @@ def _reaction(of: Measured, undecided: str) -> list[Claim]:
             f"{PRINCIPAL}: share of key entries that S takes, {text}, in points",
             mean_estimate(values),
             undecided=undecided,
-            on_record="undecided",
         )
         for text, values in gaps.items()
     ]
@@ -283,7 +280,6 @@ def sparsity_claims(of: Measured, *, margin: float, undecided: str) -> list[Clai
                     margin,
                     _FIXED,
                     undecided=undecided,
-                    on_record=_ON_RECORD.get((name, part), "undecided"),
                 )
                 for name in swept
                 for part in ("clean", "corruptions", "attack")

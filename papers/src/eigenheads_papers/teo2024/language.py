@@ -144,7 +144,6 @@ def check(run: Run[Params]) -> list[Claim]:
             "below symmetric attention's, in percent",
             mean_estimate(percent[at[PROGRAM], index]),
             source="teo2024, WikiText-103, clean and attacked: here on small models",
-            on_record="undecided",
         )
         for index, condition in counting
     ]
@@ -154,7 +153,6 @@ def check(run: Run[Params]) -> list[Claim]:
             "attention's, in percent",
             mean_estimate(percent[at["RPC n=4 (text)"], index]),
             source="ours: the text's rule as a variant",
-            on_record="undecided",
         )
         for index, condition in counting
     ]
@@ -164,7 +162,6 @@ def check(run: Run[Params]) -> list[Claim]:
             mean_estimate((percent[at[PROGRAM]] - percent[at[control]])[-1]),
             params.margin,
             "the margin is a parameter, fixed before the run",
-            on_record="undecided",
         )
         for control in ("S = 0, n=4", "no mixing")
     ]

@@ -156,7 +156,6 @@ def check(run: Run[Params]) -> list[Claim]:
             "a fall of any size; ours is a small ViT on digits",
             source="teo2024: J falls along training",
             undecided=few,
-            on_record="contradicted",
         ),
         at_most(
             "share of tokens whose output is longer than the feature it would be a "
@@ -166,7 +165,6 @@ def check(run: Run[Params]) -> list[Claim]:
             "a projection on unit axes shortens",
             slack=0.05,
             source="teo2024: J is an error of projection",
-            on_record="contradicted",
         ),
         about(
             "log10 of |output|² over |feature|² of median tokens at the end",
@@ -191,14 +189,12 @@ def check(run: Run[Params]) -> list[Claim]:
             "the text's J for the model as it is, q and k not standardised",
             source="ours: the text's statistic beside the program's",
             undecided=few,
-            on_record="contradicted",
         ),
         at_most(
             "the same for the median token",
             mean_estimate(_rise(loss)),
             0.0,
             "the mean is carried by a few tokens, the median is not",
-            on_record="undecided",
         ),
         about(
             "log10 of |output|² over |feature|² before training",

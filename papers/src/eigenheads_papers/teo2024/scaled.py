@@ -118,13 +118,11 @@ def check(run: Run[Params]) -> list[Claim]:
                 mean_estimate(gain),
                 source="teo2024, 73.02 % against 72.18 %: here on small models",
                 printed=_PRINTED,
-                on_record="undecided",
             ),
             difference(
                 f"{name}: training loss below softmax's, averaged over the run",
                 mean_estimate(faster),
                 source="teo2024, convergence curves: here on small models",
-                on_record="held" if name == "scaled matrix" else "undecided",
             ),
         ]
     return in_family("scaled attention against softmax", claims)

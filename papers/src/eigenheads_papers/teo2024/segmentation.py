@@ -195,7 +195,6 @@ def check(run: Run[Params]) -> list[Claim]:
             "symmetric attention's, in points",
             mean_estimate(values[at[PROGRAM]] - values[at["symmetric"]]),
             source="teo2024, ADE20K: here on a small task",
-            on_record="undecided",
         )
         for said, values in conditions
     ]
@@ -205,7 +204,6 @@ def check(run: Run[Params]) -> list[Claim]:
             "attention's, in points",
             mean_estimate(values[at["RPC n=4 (text)"]] - values[at["symmetric"]]),
             source="ours: the text's rule as a variant",
-            on_record="held" if said == "clean" else "undecided",
         )
         for said, values in conditions
     ]
@@ -215,7 +213,6 @@ def check(run: Run[Params]) -> list[Claim]:
             mean_estimate(corrupted[at[PROGRAM]] - corrupted[at[control]]),
             run.params.margin,
             "the margin is a parameter, fixed before the run",
-            on_record="undecided",
         )
         for control in ("S = 0, n=4", "no mixing")
     ]

@@ -289,7 +289,6 @@ def _planted_claims(table: Table) -> list[Claim]:
             f"{name_of(METHODS[printed])}: {statement}",
             mean_estimate(gain),
             source=source,
-            on_record=record,
         )
         for statement, gain, record in (
             (
