@@ -343,7 +343,31 @@ def judged_if(control: Claim, claims: Iterable[Claim]) -> list[Claim]:
         Claims about these models. Without a control that is held, none has a verdict.
     """
     reason = "" if control.outcome == "held" else POOR_MODELS
+    return without_verdict(reason, claims)
+
+
+def without_verdict(reason: str, claims: Iterable[Claim]) -> list[Claim]:
+    """Return claims as measured numbers only; an empty reason changes none.
+
+    Examples
+    --------
+    >>> (found,) = without_verdict(POOR_MODELS, [at_least("a", 1.0, 0.0, "")])
+    >>> found.verdict
+    'not judged'
+    """
     return [replace(claim, unjudged=claim.unjudged or reason) for claim in claims]
+
+
+def as_questions(claims: Iterable[Claim]) -> list[Claim]:
+    """Return checks as questions of ours: answered yes or no, or open.
+
+    Examples
+    --------
+    >>> (found,) = as_questions([at_most("error", 0.7, 0.5, "half")])
+    >>> found.verdict
+    'no'
+    """
+    return [replace(claim, source="question") for claim in claims]
 
 
 def count_outcomes(claims: Iterable[Claim]) -> dict[Kind, tuple[int, int, int]]:

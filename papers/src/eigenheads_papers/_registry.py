@@ -40,9 +40,9 @@ _KEY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _MODULES = {
     "marion2025": {
         "fig1": "words",
-        "manifold": "descent",
         "fig3a": "descent",
         "fig3b": "descent",
+        "small_lambda": "descent",
         "large_lambda": "descent",
         "fig4": "online",
         "fig5": "flow",
@@ -71,7 +71,7 @@ _MODULES = {
         "fig6b": "dimensions",
         "fig7a": "in_context",
         "fig7b": "in_context",
-        "fig7b_weak": "in_context",
+        "replay": "replay",
         "fig8a": "in_context",
         "fig8b": "dimensions",
         "rank_k": "rank_k",

@@ -139,7 +139,7 @@ def check(run: Run[Params]) -> list[Claim]:
             product.min(),
             0.99,
             "κ closes its gap to ±1 at rate 0.021, so e^-8 of it is left",
-            source="marion2025, section 5: convergence on the manifold",
+            source="marion2025, Section 5: convergence on the manifold",
             own_setting=True,
         ),
         at_most(

@@ -115,7 +115,7 @@ def mode_rates(landscape: PCALandscape) -> tuple[FloatArray, FloatArray]:
 
 
 def limit_claims(
-    table: Table, source: str = "maulensoto2026: convergence to the minimum"
+    table: Table, source: str = "maulensoto2026, theorem on convergence to the minimum"
 ) -> list[Claim]:
     """Return the claims on long descents and on the rates of their modes."""
     rates = table["mode_rates"] / table["theory_mode_rates"]
@@ -128,6 +128,7 @@ def limit_claims(
             "a saddle is at least a gap of eigenvalues above; the slowest mode "
             "has fallen by e^-20 or more",
             source=source,
+            own_setting=True,
         ),
         at_most(
             "rate at which each mode decays next to the minimum, over "

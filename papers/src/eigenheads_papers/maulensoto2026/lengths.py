@@ -120,6 +120,7 @@ def length_claims(
             0.03,
             reason,
             source=source,
+            own_setting=True,
         ),
         about(
             "longest prompts: norm over theory's, mean over runs",
@@ -153,7 +154,6 @@ def check(run: Run[Lengths]) -> list[Claim]:
             least=20,
             reason="the noise of SGD, and order 1/L: the theory is a limit",
             source="maulensoto2026, Figure 5a",
-            own_setting=True,
         ),
         about(
             "exponent at which the gap of the alignment to L → ∞ falls with L",
@@ -177,7 +177,6 @@ def check_linear(run: Run[Lengths]) -> list[Claim]:
         least=min(run.params.lengths),
         reason="the noise of SGD; the risk is exact at every length",
         source="maulensoto2026, Figure 5b",
-        own_setting=True,
     )
 
 

@@ -22,7 +22,7 @@ _NULLS = ("rotated", "permuted_coordinates", "untrained")
 _LEVEL = 0.05
 # A step of training takes about as long as that many heads.
 _STEP = 0.1
-_SOURCE = "ours; maulensoto2026 is on heads trained to copy, of rank one"
+_SOURCE = "question: maulensoto2026 is on heads trained to copy, of rank one"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import numpy as np
 from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import HeadMap, draw_head_maps
 from eigenheads_papers import _models
-from eigenheads_papers._claims import Claim, Verdict, at_least, at_most, in_family
+from eigenheads_papers._claims import Claim, at_least, at_most, in_family
 from eigenheads_papers._core import Experiment, Run, Table
 from eigenheads_papers._models import Text
 from eigenheads_papers._statistics import share_estimate
@@ -174,19 +174,12 @@ _FEW = (
 )
 
 
-_ON_RECORD: dict[str, Verdict] = {
-    "duplicate_token": "contradicted",
-    "induction": "undecided",
-    "inner": "undecided",
-}
-
-
 def check(run: Run[Params]) -> list[Claim]:
     """Return how many heads stand out from every null, by statistic."""
     table = run.table
     is_part = run.params.n_passages < _N_PASSAGES
     options: dict[str, Any] = {
-        "source": "ours",
+        "source": "question",
         "undecided": "too few passages and draws" if is_part else "",
     }
     shares = [

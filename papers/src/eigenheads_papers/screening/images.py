@@ -12,10 +12,12 @@ from eigenheads.extend import FloatArray
 from eigenheads.extend.drawing import BLUE, GREEN, GREY, INK, ORANGE
 from eigenheads_papers._claims import (
     Claim,
+    as_questions,
     at_least,
     at_most,
     difference,
     in_family,
+    judged_if,
     no_difference,
 )
 from eigenheads_papers._core import Experiment, Run, Table, drawn_seed
@@ -138,9 +140,12 @@ def check(run: Run[Params]) -> list[Claim]:
         "limits of the screen": _limits(of, params, undecided),
         "variants and baselines": _variants(of, params, undecided),
     }
-    return _trained(of, linear, params, undecided) + [
+    trained = _trained(of, linear, params, undecided)
+    comparisons = [
         claim for name, claims in families.items() for claim in in_family(name, claims)
     ]
+    # The last control: models that a linear classifier nearly equals say nothing.
+    return as_questions([*trained, *judged_if(trained[-1], comparisons)])
 
 
 @dataclass(frozen=True)
