@@ -16,6 +16,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+
 from eigenheads._files import write_arrays
 from eigenheads_papers import Run, experiment_keys, get_experiment
 from eigenheads_papers._claims import (
@@ -35,8 +37,15 @@ from eigenheads_papers._records import (
 )
 from eigenheads_papers._registry import get_paper
 from eigenheads_papers._run import draw_experiment, stored_run
-from eigenheads_papers._store import claim_to_json, load_result, plain_params
+from eigenheads_papers._statistics import mean_estimate
+from eigenheads_papers._store import (
+    claim_to_json,
+    load_result,
+    params_from_json,
+    plain_params,
+)
 from eigenheads_papers._untested import untested_claims
+from eigenheads_papers.teo2024 import robustness
 
 ROOT = Path(__file__).resolve().parent.parent
 DRAWINGS = ROOT / "docs" / "papers" / "drawings"
@@ -58,6 +67,11 @@ LARGE = 10**6
 CELLS = RECORDS / "cells"
 _MARK = re.compile(
     r"(<!-- ledger: (?P<name>[\w./-]+) -->\n).*?(<!-- end of ledger -->)", re.DOTALL
+)
+
+# A number in a sentence: the key, and how the statement of its claim begins.
+_NUMBER = re.compile(
+    r"(<!-- (?P<key>[\w]+/[\w]+): (?P<start>[^>]+) -->)[^<]*(<!-- end -->)"
 )
 
 
@@ -148,6 +162,38 @@ def _table(lines):
 
 def _cell(text):
     return text.replace("|", "\\|").replace("*", "\\*")
+
+
+def values_table(key):
+    """Return accuracies by kind of attention, and paired differences with 95 %."""
+    record = read_record(key)
+    table = record.table()["accuracy"]
+    if key == "teo2024/finetune":
+        names, base = record.params["kinds"], 0
+        parts = {"clean": table[:, 0], "corrupted": table[:, 1:].mean(axis=1)}
+    else:
+        params = params_from_json(get_experiment(key), record.params)
+        of = robustness._measured(Run(params, record.table()))
+        names, base = of.models, of.models.index("symmetric")
+        shown = {"clean": "clean", "corruptions": "15 corruptions", "attack": "PGD"}
+        parts = {
+            title: np.array([of(part, name) for name in names])
+            for part, title in shown.items()
+        }
+    titles = [*parts, *(f"{title} less {names[base]}" for title in parts)]
+    lines = [["in percent", *titles]]
+    for row, name in enumerate(names):
+        gaps = [_with_interval(one[row] - one[base]) for one in parts.values()]
+        means = [f"{np.nanmean(one[row]):.1f}" for one in parts.values()]
+        lines.append([name, *means, *(gaps if row != base else [""] * len(gaps))])
+    return _table(lines)
+
+
+def _with_interval(values):
+    """Return the mean of paired differences with half its 95 % interval."""
+    half = mean_estimate(values[~np.isnan(values)]).interval(0.95)[1]
+    mean = np.nanmean(values)
+    return f"{mean:.2f} ± {half - mean:.2f}"
 
 
 def figures_table():
@@ -264,6 +310,8 @@ def table(name):
     if name.startswith("untested/"):
         return untested_table(name.partition("/")[2])
     kind, _, rest = name.partition("/")
+    if kind == "values":
+        return values_table(rest)
     if kind == "key":
         return key_table(rest)
     if kind == "checks":
@@ -273,8 +321,19 @@ def table(name):
     return figures_table() if name == "figures" else claims_table(name)
 
 
+def number(key, start):
+    """Return the measured number of the one claim whose statement begins like this."""
+    rows = [c for c in read_record(key).claims if c.statement.startswith(start)]
+    if len({claim.statement for claim in rows}) != 1:
+        raise ValueError(f"{key}: {len(rows)} statements begin with {start!r}")
+    return format_measured(rows[0]).partition(", ")[0] + ")" * bool(rows[0].level)
+
+
 def renewed(text):
-    """Return a page with its tables renewed."""
+    """Return a page with its tables and its numbers renewed."""
+    text = _NUMBER.sub(
+        lambda mark: f"{mark[1]}{number(mark['key'], mark['start'])}{mark[4]}", text
+    )
     return _MARK.sub(lambda mark: f"{mark[1]}{table(mark['name'])}\n{mark[3]}", text)
 
 
