@@ -21,10 +21,12 @@ import numpy as np
 from eigenheads._files import write_arrays
 from eigenheads_papers import Run, experiment_keys, get_experiment
 from eigenheads_papers._claims import (
+    NOT_JUDGED,
     count_outcomes,
     count_verdicts,
     format_expected,
     format_measured,
+    is_judged,
 )
 from eigenheads_papers._core import experiment_rng
 from eigenheads_papers._records import (
@@ -150,6 +152,9 @@ def _cells(key, claim, *where):
 
 
 def _verdict(claim):
+    # Pages say why models have no verdict, once.
+    if not is_judged(claim):
+        return NOT_JUDGED
     return _cell(claim.verdict + (f" ({claim.note})" if claim.note else ""))
 
 

@@ -33,7 +33,7 @@ class Untested:
     on_small_models: bool = False
 
 
-_IMAGENET = "needs ImageNet-1K and some GPU days; neither is shipped"
+_IMAGENET = "no ImageNet-1K and no GPUs here"
 # RPC is a run that `eigenheads train` wrote; DATA stands for the folder of the data.
 _TRAIN = "eigenheads train imagenet --data DATA --out RPC --variant rpc"
 _JUDGE = "eigenheads reproduce teo2024/imagenet --data DATA --runs RPC"
