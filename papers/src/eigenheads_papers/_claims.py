@@ -149,7 +149,7 @@ class Claim:
 
     @property
     def outcome(self) -> Outcome:
-        """Whether the number lies in the range of the claim."""
+        """Outcome of this run: does the number lie in the range of the claim?"""
         if self.undecided or self.unjudged or math.isnan(self.measured):
             return "undecided"
         # A number without noise is an interval of length zero, so one rule serves both.
@@ -205,7 +205,7 @@ class Claim:
 
     @property
     def _power(self) -> str:
-        """What a run of this size could have shown."""
+        """Remark on the effect that a run of this size could have shown."""
         low, high = self.interval or (math.nan, math.nan)
         if self.relation == "≈" and high - low >= 2 * self.tolerance:
             # An interval wider than the margins cannot lie inside of them.

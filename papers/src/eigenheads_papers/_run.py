@@ -31,7 +31,7 @@ from eigenheads_papers._claims import CHANGED_SETTING, Claim
 from eigenheads_papers._core import Experiment, Result, Run, Table, experiment_rng
 from eigenheads_papers._data import has_data, using_data
 from eigenheads_papers._parameters import change_params
-from eigenheads_papers._records import estimated_seconds, read_record
+from eigenheads_papers._records import beside_record, estimated_seconds
 from eigenheads_papers._registry import (
     explaining_errors,
     preset_params,
@@ -302,12 +302,7 @@ class _Order:
             claims = self.experiment.check(Run(self.params, table))
         if self.is_changed:
             claims = [replace(claim, unjudged=CHANGED_SETTING) for claim in claims]
-        record = read_record(self.experiment.key)
-        known = {one.statement: one.outcome for one in record.claims} if record else {}
-        return tuple(
-            replace(claim, on_record=known.get(claim.statement, claim.on_record))
-            for claim in claims
-        )
+        return beside_record(self.experiment.key, claims)
 
 
 def _deliver(

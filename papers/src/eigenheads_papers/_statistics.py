@@ -161,7 +161,7 @@ def farthest_share_estimate(
     >>> found = farthest_share_estimate([10, 90], 100, [0.1, 0.7])
     >>> low, high = found.interval(0.95)
     >>> round(found.value, 3), round(low, 3), round(high, 3)
-    (0.2, 0.114, 0.257)
+    (0.2, 0.112, 0.256)
     """
     counts = np.asarray(successes, dtype=np.int64)
     targets = np.asarray(expected, dtype=np.float64)
