@@ -149,7 +149,7 @@ class Claim:
 
     @property
     def outcome(self) -> Outcome:
-        """Outcome of this run: does the number lie in the range of the claim?"""
+        """Outcome of this run, held if the number lies in the range of the claim."""
         if self.undecided or self.unjudged or math.isnan(self.measured):
             return "undecided"
         # A number without noise is an interval of length zero, so one rule serves both.
@@ -193,8 +193,10 @@ class Claim:
     def _remark(self) -> str:
         if self.outcome == "undecided" and self.detectable is not None:
             claimed = "" if self.printed is None else f"; printed: {self.printed:.3g}"
-            if not math.isfinite(self.detectable):
+            if math.inf in (self.interval or ()):
                 return f"too few runs to see any effect{claimed}"
+            if not math.isfinite(self.detectable):
+                return claimed.removeprefix("; ")
             return f"{self._power}{claimed}"
         is_smaller = self.printed is not None and (
             self.interval is not None and self.interval[1] < self.printed
