@@ -5,7 +5,7 @@ The SVG is written by hand, so that the same counts give the same bytes everywhe
 
 from eigenheads._plotting.svg import BLUE, GREY, INK, ORANGE
 
-WIDTH, LEFT, RIGHT, TOP, ROW = 900, 130, 200, 92, 30
+WIDTH, LEFT, RIGHT, TOP, ROW = 920, 130, 236, 92, 30
 PALE_BLUE, PALE_ORANGE, PALE_GREY = "#cfe1f2", "#fbdcc4", "#ececec"
 # Verdict: fill and outline of its bar. Pale: on small models.
 STYLES = {
@@ -42,7 +42,7 @@ def drawing(rows, summary):
             x += scale * number
         theory = outcomes["theory"]
         passed = f"{theory[0]} of {sum(theory)}" if any(theory) else "–"
-        parts.append(_text(WIDTH - 96, y + 15, passed, "end"))
+        parts.append(_text(WIDTH - 128, y + 15, passed, "end"))
         asked = ", ".join(map(str, outcomes["question"]))
         parts.append(
             _text(
@@ -57,8 +57,8 @@ def _legend():
         _text(
             12, 20, "Statements of the papers (pale: on small models)", "start", "bold"
         ),
-        _text(WIDTH - 96, 20, "theory =", "end", "bold"),
-        _text(WIDTH - 96, 36, "simulation", "end", "bold"),
+        _text(WIDTH - 128, 20, "theory =", "end", "bold"),
+        _text(WIDTH - 128, 36, "simulation", "end", "bold"),
         _text(WIDTH - 12, 20, "questions:", "end", "bold"),
         _text(WIDTH - 12, 36, "yes, no, open", "end", "bold"),
     ]
