@@ -212,7 +212,9 @@ def bootstrap_estimate(
         low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
         return float(low), float(high)
 
-    error = float(drawn.std(ddof=1))
+    # A statistic that is infinite in a resample has no standard error.
+    with np.errstate(invalid="ignore"):
+        error = float(drawn.std(ddof=1))
     return Estimate(
         value, n, interval, lambda level: detectable_effect(error, n, level=level)
     )

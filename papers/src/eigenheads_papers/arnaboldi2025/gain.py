@@ -108,7 +108,9 @@ def _mean_times(times: FloatArray, axis: int) -> FloatArray:
 def _exponent(lengths: FloatArray, gains: FloatArray) -> FloatArray:
     """Return the slope of log gain against log length."""
     x = np.log(lengths) - np.log(lengths).mean()
-    return np.asarray((np.log(gains) @ x) / (x @ x))
+    # A gain of zero is one of a network that does not recover.
+    with np.errstate(divide="ignore"):
+        return np.asarray((np.log(gains) @ x) / (x @ x))
 
 
 def _rows(table: Table) -> FloatArray:
