@@ -117,7 +117,7 @@ def test_a_claim_without_a_number_is_undecided_and_changed(store):
 def test_what_is_untestable_is_listed_with_the_reason(page):
     listed = untested_claims("marion2025")
     assert listed
-    assert f"Not testable here: {len(listed)} claims, with reasons" in page
+    assert f"in the paper's setting: {len(listed)} claims, with reasons" in page
     for item in listed:
         assert html.escape(item.why, quote=False).replace("'", "&#39;") in page
 

@@ -277,7 +277,6 @@ def _tally(
         "untested": untested_claims(paper) if paper in PAPERS else (),
         "n_figures": sum(key.startswith(f"{paper}/") for key in keys),
         "n_changed": sum(claim.is_changed for claim in measured),
-        "seconds": sum(section["result"].seconds for section in sections),
     }
 
 
