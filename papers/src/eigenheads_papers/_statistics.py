@@ -1,12 +1,12 @@
 """Estimates with intervals, equivalence tests, power, and family-wise levels.
 
 Every verdict with sampling noise rests on these functions, so that one rule serves all
-papers. Distributions and tests come from SciPy; only the search for a detectable
-effect and Holm's step-down rule are written here.
+papers. Distributions come from SciPy; only the search for a detectable effect is
+written here.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -220,25 +220,6 @@ def bootstrap_estimate(
     )
 
 
-def equivalence_p_value(sample: ArrayLike, margin: float) -> float:
-    """Return the p-value of two one-sided t-tests that the mean is within ± `margin`.
-
-    Small values say that the mean is closer to zero than the margin. The p-value is
-    below α exactly if the interval at level 1 − 2α lies within the margins.
-
-    Examples
-    --------
-    >>> equivalence_p_value([0.1, -0.2, 0.1, 0.0], 1.0) < 0.01
-    True
-    """
-    numbers = np.asarray(sample, dtype=np.float64)
-    above = stats.ttest_1samp(numbers, -margin, alternative="greater").pvalue
-    below = stats.ttest_1samp(numbers, margin, alternative="less").pvalue
-    # Both tests must reject, so the larger p-value counts, and no correction for two
-    # tests is needed.
-    return float(max(above, below))
-
-
 def power_of_test(
     effect: float, error: float, n: int, *, level: float = LEVEL
 ) -> float:
@@ -297,26 +278,6 @@ def detectable_effect(
     while missing(high) < 0 and high < 1e6:
         high *= 2
     return error * float(optimize.brentq(missing, 0.0, high, xtol=1e-6))
-
-
-def holm(p_values: Sequence[float] | FloatArray) -> FloatArray:
-    """Return p-values adjusted by Holm's step-down rule.
-
-    Comparing them with α keeps the probability of any false rejection below α.
-
-    Examples
-    --------
-    >>> [round(float(p), 2) for p in holm([0.01, 0.04, 0.03])]
-    [0.03, 0.06, 0.06]
-    """
-    numbers = np.asarray(p_values, dtype=np.float64)
-    order = np.argsort(numbers, kind="stable")
-    factors = np.arange(len(numbers), 0, -1)
-    # A larger p-value never gets a smaller adjusted one.
-    stepped = np.maximum.accumulate(numbers[order] * factors)
-    adjusted = np.empty_like(numbers)
-    adjusted[order] = np.minimum(stepped, 1.0)
-    return adjusted
 
 
 def family_level(m: int) -> float:

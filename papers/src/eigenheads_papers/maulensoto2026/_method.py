@@ -7,7 +7,7 @@ import numpy as np
 
 from eigenheads.dynamics import Trajectories, pca_start
 from eigenheads.extend import FloatArray, advance
-from eigenheads.extend.drawing import BLUE, COLORS, GREEN, INK, ORANGE
+from eigenheads.extend.drawing import BLUE, COLORS, INK, ORANGE
 from eigenheads.theory import PCALandscape
 from eigenheads_papers._claims import Claim, at_most
 from eigenheads_papers._core import Table, drawn_seed
@@ -195,19 +195,6 @@ def _draw_norm(axes: "Axes", table: Table) -> None:
     show_steps(axes)
 
 
-def _draw_covariances(axes: "Axes", table: Table) -> None:
-    finals = table["covariance_alignments"]
-    # The alignments arrive sorted, so this is their empirical distribution function, at
-    # the middle of each of its jumps.
-    share = (np.arange(len(finals)) + 0.5) / len(finals)
-    axes.plot(finals, share, color=GREEN, label=f"{len(finals)} draws of Σ")
-    mine = float(table["population_alignment"][:, -1].mean())
-    axes.axvline(mine, color=BLUE, linestyle=":", label="this figure's Σ (mean)")
-    axes.set(title="Final alignment, infinite prompts, over Σ", xlabel="alignment")
-    axes.set(ylabel="share of draws below", xlim=(0, 1.02), ylim=(0, 1))
-    axes.legend(loc="upper left")
-
-
 def _draw_error(axes: "Axes", table: Table) -> None:
     steps = table["steps"]
     for part, label, color in (
@@ -229,7 +216,6 @@ _PANELS = {
     "error": _draw_error,
     "loss": _draw_loss,
     "norm": _draw_norm,
-    "covariances": _draw_covariances,
 }
 
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from eigenheads.datasets import GaussianPrompts, random_covariance
 from eigenheads.dynamics import simulate_pca
-from eigenheads.extend import FloatArray
 from eigenheads_papers._claims import Claim, about, at_most
 from eigenheads_papers._core import Cells, Experiment, Run, Table, drawn_seed
 from eigenheads_papers.maulensoto2026._method import (
@@ -45,7 +44,6 @@ class Curves:
     record_every: int = 30
     batch_size: int = 256
     n_runs: int = 10
-    n_covariances: int = 200
     n_starts: int = 100
 
 
@@ -67,7 +65,7 @@ class Linear:
 
 def _work(params: Curves) -> float:
     """Return the updates over all runs: SGD's and those of two descents."""
-    return float(params.n_steps * (3 * params.n_runs + params.n_covariances))
+    return float(params.n_steps * 3 * params.n_runs)
 
 
 def simulate(params: Curves, rng: np.random.Generator) -> Table:
@@ -111,7 +109,6 @@ def _simulate(params: Curves, rng: np.random.Generator) -> Table:
         covariance, inverse_temperature=params.inverse_temperature
     )
     theory = descend(sharp, begin, step_size=params.step_size, **schedule)
-    finals, quantiles = quantiles_over_covariances(params, rng)
     measured, rates = mode_rates(wide)
     return {
         "steps": finite.steps.astype(np.float64),
@@ -122,41 +119,12 @@ def _simulate(params: Curves, rng: np.random.Generator) -> Table:
         "population_minimum": np.array([wide.minimum]),
         "population_best_norm": np.array([np.linalg.norm(wide.minimiser())]),
         "finite_best_norm": np.array([np.linalg.norm(sharp.minimiser())]),
-        "covariance_alignments": finals,
-        "covariance_quantiles": quantiles,
         "end_gaps": descend_to_the_end(
             wide, starts(rng, params.d, params.n_starts, None)
         ),
         "mode_rates": measured,
         "theory_mode_rates": rates,
     }
-
-
-def quantiles_over_covariances(
-    params: Curves, rng: np.random.Generator
-) -> tuple[FloatArray, FloatArray]:
-    """Return final alignments of descent, one random covariance each, and quantiles."""
-    finals = []
-    # Every covariance has its own generator, so its draw does not depend on how many
-    # numbers the ones before it used.
-    seeds = rng.integers(2**32, size=params.n_covariances)
-    for seed in seeds:
-        own = np.random.default_rng(seed)
-        landscape = softmax_landscape(
-            random_covariance(params.d, own),
-            inverse_temperature=params.population_inverse_temperature,
-        )
-        start = own.standard_normal(params.d)
-        paths = descend(
-            landscape,
-            start / np.linalg.norm(start),
-            step_size=params.population_step_size,
-            n_steps=params.n_steps,
-            record_every=params.n_steps,
-        )
-        finals.append(paths.final("alignment")[0])
-    levels = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
-    return np.sort(finals), np.quantile(finals, levels)
 
 
 def linear_work(params: Linear) -> float:
@@ -341,7 +309,7 @@ def run_finite(params: Curves, rng: np.random.Generator) -> dict[str, float]:
 
 
 def draw(figure: "Figure", run: Run[Any], parts: tuple[str, ...]) -> None:
-    """Draw some of ``population``, ``finite``, ``loss``, ``norm``, ``covariances``."""
+    """Draw some of ``population``, ``finite``, ``loss`` or ``norm``."""
     draw_curves(figure, run.table, parts)
 
 
@@ -355,9 +323,9 @@ _ABOUT = (
 
 
 _PRESETS = {
-    "smoke": Curves(n_runs=4, batch_size=64, n_covariances=100, n_starts=30),
+    "smoke": Curves(n_runs=4, batch_size=64, n_starts=30),
     "demo": Curves(n_runs=6, batch_size=128),
-    "paper": Curves(n_covariances=2000, n_starts=1000),
+    "paper": Curves(n_starts=1000),
 }
 
 
@@ -377,10 +345,7 @@ _LINEAR_PRESETS = {
 
 # A cell makes one run on one covariance, so both counts are set to 1.
 cells = Cells(
-    presets={
-        name: replace(params, n_runs=1, n_covariances=1)
-        for name, params in _PRESETS.items()
-    },
+    presets={name: replace(params, n_runs=1) for name, params in _PRESETS.items()},
     run=run_finite,
     shows=("alignment", "theory_alignment", "gap"),
 )
@@ -397,10 +362,9 @@ experiments = (
         key="maulensoto2026/fig1",
         title="The head learns the top eigenvector, with infinite and finite prompts",
         source="Figure 1",
-        about=_ABOUT
-        + " Right: what changes with Σ, the alignment reached when descent stops.",
+        about=_ABOUT,
         check=_check_both,
-        draw=partial(draw, parts=("population", "finite", "covariances")),
+        draw=partial(draw, parts=("population", "finite", "norm")),
         size=(9.0, 6.5),
         cells=cells,
         **_SOFTMAX,
@@ -423,7 +387,7 @@ experiments = (
         source="Figure 3b",
         about=_ABOUT + " Figure 1's first curve, from the same simulation.",
         check=_check_population,
-        draw=partial(draw, parts=("population", "covariances")),
+        draw=partial(draw, parts=("population", "norm")),
         size=(9.0, 3.6),
         **_SOFTMAX,
         tolerance=1e-6,
