@@ -21,7 +21,6 @@ import numpy as np
 from eigenheads._files import write_arrays
 from eigenheads_papers import Run, experiment_keys, get_experiment
 from eigenheads_papers._claims import (
-    NOT_JUDGED,
     count_outcomes,
     count_verdicts,
     format_expected,
@@ -107,7 +106,11 @@ def claims_table(paper):
     Only in the paper's own setting is a claim held or contradicted; what small models
     say stands in a column of its own.
     """
-    rows = [(key, claim) for key, claim in claims() if claim.paper == paper]
+    rows = [
+        (key, claim)
+        for key, claim in claims()
+        if claim.paper == paper and is_judged(claim)
+    ]
     has_small = any(claim.kind == "small model" for _, claim in rows)
     names = ["key", "claim", "where", "expected", "ours", "verdict"]
     lines = [names + ["on small models"] * has_small]
@@ -124,9 +127,20 @@ def checks_table(paper, kind):
     """Return our checks of one kind in the experiments of a paper."""
     lines = [["key", "statement", "expected", "ours", "verdict"]]
     for key, claim in claims():
-        if claim.kind == kind and key.partition("/")[0] == paper:
+        of_paper = key.partition("/")[0] == paper
+        if claim.kind == kind and of_paper and is_judged(claim):
             lines.append([*_cells(key, claim), _verdict(claim)])
     return _table(lines) if len(lines) > 1 else "None."
+
+
+def unjudged_table():
+    """Return the numbers on models that say nothing, with the reason."""
+    lines = [["key", "measured", "ours", "why not judged"]]
+    for key, claim in claims():
+        if not is_judged(claim):
+            statement, _, ours = _cells(key, claim)[1:]
+            lines.append([f"`{key}`", statement, ours, claim.unjudged])
+    return _table(lines)
 
 
 def key_table(name):
@@ -152,9 +166,6 @@ def _cells(key, claim, *where):
 
 
 def _verdict(claim):
-    # Pages say why models have no verdict, once.
-    if not is_judged(claim):
-        return NOT_JUDGED
     return _cell(claim.verdict + (f" ({claim.note})" if claim.note else ""))
 
 
@@ -312,6 +323,8 @@ def table(name):
         return papers_table()
     if name == "counts":
         return counts()
+    if name == "unjudged":
+        return unjudged_table()
     if name.startswith("untested/"):
         return untested_table(name.partition("/")[2])
     kind, _, rest = name.partition("/")
