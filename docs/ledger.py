@@ -14,15 +14,18 @@ import re
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
+
+import numpy as np
 
 from eigenheads._files import write_arrays
 from eigenheads_papers import Run, experiment_keys, get_experiment
 from eigenheads_papers._claims import (
+    count_outcomes,
     count_verdicts,
     format_expected,
     format_measured,
+    is_judged,
 )
 from eigenheads_papers._core import experiment_rng
 from eigenheads_papers._records import (
@@ -35,8 +38,15 @@ from eigenheads_papers._records import (
 )
 from eigenheads_papers._registry import get_paper
 from eigenheads_papers._run import draw_experiment, stored_run
-from eigenheads_papers._store import claim_to_json, load_result, plain_params
+from eigenheads_papers._statistics import mean_estimate
+from eigenheads_papers._store import (
+    claim_to_json,
+    load_result,
+    params_from_json,
+    plain_params,
+)
 from eigenheads_papers._untested import untested_claims
+from eigenheads_papers.teo2024 import robustness
 
 ROOT = Path(__file__).resolve().parent.parent
 DRAWINGS = ROOT / "docs" / "papers" / "drawings"
@@ -52,13 +62,17 @@ FIGURES = {
     "duranthon2026/training",
     "dohmatob2025/risk",
 }
-VERDICTS = ("held", "contradicted", "undecided")
 # Larger tables keep only the columns that their claims read, in bytes.
 LARGE = 10**6
 # Trained models of long runs that are not complete; see `keep_cells`.
 CELLS = RECORDS / "cells"
 _MARK = re.compile(
     r"(<!-- ledger: (?P<name>[\w./-]+) -->\n).*?(<!-- end of ledger -->)", re.DOTALL
+)
+
+# A number in a sentence: the key, and how the statement of its claim begins.
+_NUMBER = re.compile(
+    r"(<!-- (?P<key>[\w]+/[\w]+): (?P<start>[^>]+) -->)[^<]*(<!-- end -->)"
 )
 
 
@@ -74,46 +88,128 @@ def pending():
 def claims():
     """Return the key and the claim of every line of the ledger.
 
-    Figures that show one simulation twice repeat its claims; a claim with the same
-    number is listed once, under the first of them.
+    Figures that show one simulation twice repeat its claims. A statement with the same
+    number, to two digits, is listed once, under the first of them.
     """
     lines = {}
     for record in read_records():
         for claim in record.claims:
-            line = (claim.paper, claim.statement, claim.relation, claim.measured)
+            rounded = f"{claim.measured:.1e}"
+            line = (claim.kind, claim.paper, claim.statement, claim.relation, rounded)
             lines.setdefault(line, (record.key, claim))
     return list(lines.values())
 
 
 def claims_table(paper):
-    """Return the claims that a paper makes, whatever experiment measures them."""
-    own = [(key, claim) for key, claim in claims() if claim.paper == paper]
-    return _table(own)
+    """Return the claims that a paper makes, whatever experiment measures them.
 
-
-def checks_table(paper):
-    """Return our checks in the experiments of a paper."""
-    return _table(
+    Only in the paper's own setting is a claim held or contradicted; what small models
+    say stands in a column of its own.
+    """
+    rows = [
         (key, claim)
         for key, claim in claims()
-        if claim.is_check and key.partition("/")[0] == paper
-    )
-
-
-def _table(rows):
-    lines = ["| key | claim | expected | ours | verdict |", "|---|---|--:|--:|---|"]
+        if claim.paper == paper and is_judged(claim)
+    ]
+    has_small = any(claim.kind == "small model" for _, claim in rows)
+    names = ["key", "claim", "where", "expected", "ours", "verdict"]
+    lines = [names + ["on small models"] * has_small]
     for key, claim in rows:
-        expected = format_expected(claim).removeprefix("ours: ")
-        verdict = claim.verdict + (f" ({claim.note})" if claim.note else "")
-        lines.append(
-            f"| `{key}` | {_cell(claim.statement)} | {expected} "
-            f"| {format_measured(claim)} | {verdict} |"
+        verdict = (
+            ["", _verdict(claim)] if claim.kind == "small model" else [_verdict(claim)]
         )
-    return "\n".join(lines)
+        line = [*_cells(key, claim, _cell(claim.where)), *verdict]
+        lines.append(line + [""] * (len(lines[0]) - len(line)))
+    return _table(lines)
+
+
+def checks_table(paper, kind):
+    """Return our checks of one kind in the experiments of a paper."""
+    lines = [["key", "statement", "expected", "ours", "verdict"]]
+    for key, claim in claims():
+        of_paper = key.partition("/")[0] == paper
+        if claim.kind == kind and of_paper and is_judged(claim):
+            lines.append([*_cells(key, claim), _verdict(claim)])
+    return _table(lines) if len(lines) > 1 else "None."
+
+
+def unjudged_table():
+    """Return the numbers on models that say nothing, with the reason."""
+    lines = [["key", "measured", "ours", "why not judged"]]
+    for key, claim in claims():
+        if not is_judged(claim):
+            statement, _, ours = _cells(key, claim)[1:]
+            lines.append([f"`{key}`", statement, ours, claim.unjudged])
+    return _table(lines)
+
+
+def key_table(name):
+    """Return all rows of one experiment."""
+    lines = [["statement", "expected", "ours", "verdict"]]
+    lines += [
+        [*_cells(key, claim)[1:], _verdict(claim)]
+        for key, claim in claims()
+        if key == name
+    ]
+    return _table(lines)
+
+
+def _cells(key, claim, *where):
+    expected = format_expected(claim).removeprefix("ours: ")
+    return [
+        f"`{key}`",
+        _cell(claim.statement),
+        *where,
+        expected,
+        format_measured(claim),
+    ]
+
+
+def _verdict(claim):
+    return _cell(claim.verdict + (f" ({claim.note})" if claim.note else ""))
+
+
+def _table(lines):
+    """Return lines of cells as a table; columns of numbers are aligned right."""
+    numbers = ("expected", "ours")
+    rule = ["--:" if name in numbers else "---" for name in lines[0]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], rule, *lines[1:]])
 
 
 def _cell(text):
     return text.replace("|", "\\|").replace("*", "\\*")
+
+
+def values_table(key):
+    """Return accuracies by kind of attention, and paired differences with 95 %."""
+    record = read_record(key)
+    table = record.table()["accuracy"]
+    if key == "teo2024/finetune":
+        names, base = record.params["kinds"], 0
+        parts = {"clean": table[:, 0], "corrupted": table[:, 1:].mean(axis=1)}
+    else:
+        params = params_from_json(get_experiment(key), record.params)
+        of = robustness._measured(Run(params, record.table()))
+        names, base = of.models, of.models.index("symmetric")
+        shown = {"clean": "clean", "corruptions": "15 corruptions", "attack": "PGD"}
+        parts = {
+            title: np.array([of(part, name) for name in names])
+            for part, title in shown.items()
+        }
+    titles = [*parts, *(f"{title} less {names[base]}" for title in parts)]
+    lines = [["in percent", *titles]]
+    for row, name in enumerate(names):
+        gaps = [_with_interval(one[row] - one[base]) for one in parts.values()]
+        means = [f"{np.nanmean(one[row]):.1f}" for one in parts.values()]
+        lines.append([name, *means, *(gaps if row != base else [""] * len(gaps))])
+    return _table(lines)
+
+
+def _with_interval(values):
+    """Return the mean of paired differences with half its 95 % interval."""
+    half = mean_estimate(values[~np.isnan(values)]).interval(0.95)[1]
+    mean = np.nanmean(values)
+    return f"{mean:.2f} ± {half - mean:.2f}"
 
 
 def figures_table():
@@ -147,56 +243,78 @@ def untested_table(paper):
 
 
 def papers_table(folder=""):
-    """Return one row per paper: its claims by verdict, and our checks."""
-    rows = [
-        "| paper | held | contradicted | undecided | not testable here | our checks |",
-        "|---|--:|--:|--:|--:|--:|",
-    ]
-    for paper, numbers, passed, n_checks in paper_counts():
+    """Return one row per paper: its claims by verdict, and our checks by kind."""
+    names = ["paper", "held", "contradicted", "undecided"]
+    names += ["small models: same, opposite, undecided", "not testable here"]
+    names += ["theory against simulation", "our questions: yes, no, open"]
+    lines = [names]
+    for paper, numbers, n_untested in paper_counts():
+        passed, n = numbers["theory"][0], sum(numbers["theory"])
+        claimed = [*map(str, numbers["claim"]), _listed(numbers["small model"])]
         # Measurements of ours without a paper have checks only.
-        counts = " | ".join(map(str, numbers)) if numbers else "– | – | – | –"
-        rows.append(
-            f"| [{get_paper(paper).title}]({folder}{paper}.md) | {counts} "
-            f"| {passed} of {n_checks} |"
+        has_claims = paper[-4:].isdigit()
+        lines.append(
+            [
+                f"[{get_paper(paper).title}]({folder}{paper}.md)",
+                *(claimed if has_claims else ["–"] * 4),
+                str(n_untested) if has_claims else "–",
+                f"{passed} of {n}" if n else "–",
+                _listed(numbers["question"]),
+            ]
         )
-    return "\n".join(rows)
+    return _table(lines)
+
+
+def _listed(numbers):
+    return ", ".join(map(str, numbers)) if any(numbers) else "–"
 
 
 def paper_counts():
-    """Return for each paper its claims by verdict, and our checks.
+    """Return for each paper its claims and our checks by kind, and what is untested.
 
-    The last verdict is "not testable here". Measurements without a paper have no
-    numbers of claims.
+    Claims count for the paper that makes them, checks for the paper in whose
+    experiments they are. A claim that small models measure is not counted again as not
+    testable here.
     """
-    from eigenheads_papers import experiment_keys
-
-    lines = claims()
-    found = []
+    rows = []
     for paper in dict.fromkeys(key.partition("/")[0] for key in experiment_keys()):
-        own = Counter(claim.verdict for _, claim in lines if claim.paper == paper)
-        checks = [
-            claim.verdict == "held"
-            for key, claim in lines
-            if claim.is_check and key.partition("/")[0] == paper
-        ]
-        has_claims = paper[-4:].isdigit()
-        numbers = [own[verdict] for verdict in VERDICTS] if has_claims else []
-        if has_claims:
-            numbers.append(len(untested_claims(paper)))
-        found.append((paper, numbers, sum(checks), len(checks)))
-    return found
+        numbers = count_outcomes(
+            claim
+            for key, claim in claims()
+            if (claim.paper or key.partition("/")[0]) == paper
+        )
+        untested = [item for item in untested_claims(paper) if not item.on_small_models]
+        rows.append((paper, numbers, len(untested)))
+    return rows
+
+
+def total_counts():
+    """Return the counts of all papers together, by kind."""
+    rows = [numbers for _, numbers, _ in paper_counts()]
+    return {
+        kind: [sum(one[kind][at] for one in rows) for at in range(3)]
+        for kind in rows[0]
+    }
 
 
 def counts():
-    """Return the two counts of all papers together, in words."""
-    every = [numbers for _, numbers, _, _ in paper_counts() if numbers]
-    names = (*VERDICTS, "not testable here")
-    told = [
-        f"{sum(one)} {name}"
-        for one, name in zip(zip(*every, strict=True), names, strict=True)
-    ]
-    passed, n = (sum(row[at] for row in paper_counts()) for at in (2, 3))
-    return f"On record: claims: {', '.join(told)}; our checks: {passed} of {n}."
+    """Return the counts of all papers together, in sentences for everybody."""
+    total = total_counts()
+    n_untested = sum(n for paper, _, n in paper_counts() if paper[-4:].isdigit())
+    held, contradicted, undecided = total["claim"]
+    same, opposite, unclear = total["small model"]
+    agree, n = total["theory"][0], sum(total["theory"])
+    yes, no, still_open = total["question"]
+    return (
+        f"Statements of the papers, measured in their own settings: {held} held, "
+        f"{contradicted} contradicted, {undecided} undecided. Statements on large "
+        "models, measured on small ones: "
+        f"{same} point in the same direction, {opposite} in the opposite one, "
+        f"{unclear} are undecided. Our simulations agree with theory in {agree} of "
+        f"{n} checks. "
+        f"Questions of ours: {yes} answered yes, {no} no, {still_open} open. "
+        f"{n_untested} statements cannot be tested here."
+    )
 
 
 def table(name):
@@ -205,18 +323,35 @@ def table(name):
         return papers_table()
     if name == "counts":
         return counts()
+    if name == "unjudged":
+        return unjudged_table()
     if name.startswith("untested/"):
         return untested_table(name.partition("/")[2])
-    if name.startswith("key/"):  # all rows of one experiment
-        own = name.removeprefix("key/")
-        return _table((key, claim) for key, claim in claims() if key == own)
-    if name.startswith("checks/"):
-        return checks_table(name.partition("/")[2])
+    kind, _, rest = name.partition("/")
+    if kind == "values":
+        return values_table(rest)
+    if kind == "key":
+        return key_table(rest)
+    if kind == "checks":
+        return checks_table(rest, "theory")
+    if kind == "questions":
+        return checks_table(rest, "question")
     return figures_table() if name == "figures" else claims_table(name)
 
 
+def number(key, start):
+    """Return the measured number of the one claim whose statement begins like this."""
+    rows = [c for c in read_record(key).claims if c.statement.startswith(start)]
+    if len({claim.statement for claim in rows}) != 1:
+        raise ValueError(f"{key}: {len(rows)} statements begin with {start!r}")
+    return format_measured(rows[0]).partition(", ")[0] + ")" * bool(rows[0].level)
+
+
 def renewed(text):
-    """Return a page with its tables renewed."""
+    """Return a page with its tables and its numbers renewed."""
+    text = _NUMBER.sub(
+        lambda mark: f"{mark[1]}{number(mark['key'], mark['start'])}{mark[4]}", text
+    )
     return _MARK.sub(lambda mark: f"{mark[1]}{table(mark['name'])}\n{mark[3]}", text)
 
 
@@ -231,7 +366,7 @@ def pages():
 
 
 def overview():
-    """Return the drawing of both counts, paper by paper."""
+    """Return the drawing of the counts, paper by paper."""
     from figures.ledger import drawing
 
     return drawing(paper_counts(), counts())

@@ -58,14 +58,23 @@ def ledger(monkeypatch):
     return ledger
 
 
-def test_the_drawing_of_the_ledger_has_both_counts(ledger):
+def test_the_drawing_of_the_ledger_has_every_count(ledger):
     drawn = ledger.overview()
     assert ledger.counts() in drawn
-    for paper, numbers, passed, n_checks in ledger.paper_counts():
-        if numbers:
+    for paper, outcomes, n_untested in ledger.paper_counts():
+        if paper[-4:].isdigit():
             assert f">{paper}<" in drawn
-            assert f">{passed} of {n_checks}<" in drawn
-            assert all(f">{number}<" in drawn for number in numbers if number)
+            passed, n = outcomes["theory"][0], sum(outcomes["theory"])
+            assert f">{passed} of {n}<" in drawn
+            counted = (*outcomes["claim"], *outcomes["small model"], n_untested)
+            assert all(f">{number}<" in drawn for number in counted if number)
+
+
+def test_a_number_in_a_sentence_is_that_of_the_record(ledger):
+    mark = "<!-- marion2025/fig4: the worst run's risk -->{}<!-- end -->"
+    assert ledger.renewed(mark.format("1.5")) == mark.format("0.01256")
+    with pytest.raises(ValueError, match="0 statements begin"):
+        ledger.renewed("<!-- marion2025/fig4: no such statement -->1<!-- end -->")
 
 
 def test_a_changed_number_would_be_noticed(ledger):

@@ -6,6 +6,7 @@ import functools
 from eigenheads._parallel import threads
 from eigenheads_papers import get_experiment
 from eigenheads_papers._core import Run, experiment_rng
+from eigenheads_papers._records import beside_record
 
 
 def run(key, seed=0, preset="smoke", **changes):
@@ -13,7 +14,8 @@ def run(key, seed=0, preset="smoke", **changes):
     experiment = get_experiment(key)
     params = dataclasses.replace(experiment.presets[preset], **changes)
     table = experiment.simulate(params, experiment_rng(key, seed))
-    return params, table, experiment.check(Run(params, table))
+    claims = experiment.check(Run(params, table))
+    return params, table, [*beside_record(key, claims)]
 
 
 def smoke_run(key, seed=0):

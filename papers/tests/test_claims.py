@@ -17,10 +17,12 @@ from eigenheads_papers import (
 from eigenheads_papers import _statistics as statistics
 from eigenheads_papers._claims import (
     CHANGED_SETTING,
+    count_outcomes,
     count_verdicts,
     in_family,
+    judged_if,
 )
-from eigenheads_papers._statistics import mean_estimate
+from eigenheads_papers._statistics import farthest_share_estimate, mean_estimate
 
 
 def claim(**changes):
@@ -136,25 +138,115 @@ def test_a_run_that_cannot_tell_does_not_contradict_the_record():
 
 
 def test_changed_settings_are_counted_as_measured_not_judged():
-    changed = [claim(measured=x, undecided=CHANGED_SETTING) for x in (1.0, 2.0)]
+    changed = [claim(measured=x, unjudged=CHANGED_SETTING) for x in (1.0, 2.0)]
     assert count_verdicts(changed) == (
         "2 numbers measured, not judged: not the paper's setting"
     )
-    assert count_verdicts([*changed, claim()]) == "our checks: 1 of 3"
+    assert count_verdicts([*changed, claim()]) == (
+        "theory against simulation: 1 of 1; 2 not judged"
+    )
 
 
 def test_builders_fill_in_the_fields():
     assert at_least("s", 1.0, 0.9, "r").is_check
     made = at_most("s", 1.0, 0.9, "r", slack=0.2, source="marion2025, Figure 4")
-    assert (made.paper, made.verdict, made.tolerance) == ("marion2025", "held", 0.2)
+    assert (made.paper, made.where) == ("marion2025", "Figure 4")
+    assert (made.outcome, made.tolerance) == ("held", 0.2)
     assert about("s", 1.0, 0.9, 0.05, "r").verdict == "contradicted"
 
 
-def test_the_two_counts_are_never_one_sum():
-    paper = at_least("s", 1.0, 0.0, "r", source="marion2025")
-    check = at_least("s", 1.0, 2.0, "r")
-    told = count_verdicts([paper, paper, check])
-    assert told == "claims: 2 held; our checks: 0 of 1"
+def kinds(outcome):
+    """Return one claim of each kind with the same outcome."""
+    mean = {"held": 2.0, "undecided": 0.5, "contradicted": -2.0}[outcome]
+    sources = (
+        {"source": "teo2024, Table 1", "own_setting": True},
+        {"source": "teo2024, Table 1"},
+        {"source": "ours: a derivation"},
+        {"source": "question: which one?"},
+    )
+    return [difference("s", noisy(mean, 1.0), **source) for source in sources]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "verdicts"),
+    [
+        ("held", ["held", "same direction", "held", "yes"]),
+        (
+            "contradicted",
+            ["contradicted", "opposite direction", "contradicted", "no"],
+        ),
+        ("undecided", ["undecided", "undecided", "undecided", "open"]),
+    ],
+)
+def test_a_small_model_neither_holds_nor_contradicts_a_claim(outcome, verdicts):
+    assert [one.verdict for one in kinds(outcome)] == verdicts
+
+
+def test_the_four_kinds_are_counted_apart():
+    every = [
+        *kinds("held"),
+        *kinds("held"),
+        *kinds("contradicted"),
+        *kinds("undecided"),
+    ]
+    assert set(count_outcomes(every).values()) == {(2, 1, 1)}
+    assert count_verdicts(every) == (
+        "claims: 2 held, 1 contradicted, 1 undecided; on small models: 2 same "
+        "direction, 1 opposite direction, 1 undecided; theory against simulation: 2 of "
+        "4; our questions: 2 yes, 1 no, 1 open"
+    )
+
+
+@pytest.mark.parametrize("edge", [2.0, 0.5, -2.0])
+def test_models_without_a_lead_over_a_linear_classifier_have_no_verdict(edge):
+    """Only a lead that is held opens the verdicts; an undecided one does not."""
+    control = difference("lead over a linear classifier", noisy(edge, 1.0))
+    verdicts = [one.verdict for one in judged_if(control, kinds("held"))]
+    if edge == 2.0:
+        assert verdicts == [one.verdict for one in kinds("held")]
+        return
+    assert set(verdicts) == {"not judged"}
+    assert not any(map(sum, count_outcomes(judged_if(control, kinds("held"))).values()))
+
+
+def test_intervals_stay_in_the_range_of_the_quantity():
+    accuracies = [0.9, 1.0, 1.0, 0.8, 1.0]
+    low, high = mean_estimate(accuracies).interval(0.99)
+    assert high > 1.0
+    assert mean_estimate(accuracies, within=(0.0, 1.0)).interval(0.99) == (low, 1.0)
+
+
+@pytest.mark.parametrize("within", [(0.0, 1.0), (-math.inf, math.inf)])
+def test_equal_numbers_are_no_interval(within):
+    estimate = mean_estimate(np.zeros(5), within=within)
+    assert estimate.interval(0.95) == within
+    assert at_most("s", estimate, 0.5, "r").verdict == "undecided"
+
+
+def test_the_farthest_of_several_shares_has_one_interval_for_all(rng):
+    """Under the expected shares, the interval contains zero distance in 95 %."""
+    expected = np.array([0.1, 0.5, 0.9])
+    missed = 0
+    for counts in rng.binomial(40, expected, size=(400, 3)):
+        low, high = farthest_share_estimate(counts, 40, expected).interval(0.95)
+        assert low <= np.abs(counts / 40 - expected).max() <= high
+        missed += low > 0
+    assert missed <= 400 * 0.05 + 4 * math.sqrt(400 * 0.05 * 0.95)
+    far = farthest_share_estimate([20, 20, 20], 40, [0.0, 0.5, 0.5])
+    assert far.interval(0.95)[0] > 0.3
+
+
+def test_a_run_that_could_not_reach_its_margin_says_so():
+    wide = no_difference("s", noisy(0.0, 5.0), 1.0, "r")
+    assert wide.note == "too few runs for this margin: they leave ± 4"
+    narrow = no_difference("s", noisy(0.9, 0.5), 1.0, "r")
+    assert "too few runs" not in narrow.note
+
+
+def test_what_changed_after_a_look_is_said_with_every_verdict():
+    for one in kinds("held"):
+        told = dataclasses.replace(one, changed="0.8 (no), now 0.5 (yes)").note
+        assert told.endswith("changed after a look: 0.8 (no), now 0.5 (yes)")
 
 
 def test_claims_are_frozen():
@@ -163,10 +255,10 @@ def test_claims_are_frozen():
 
 
 def test_differences_that_are_all_zero_are_undecided():
-    """Equal outcomes on every seed are no gain, and no evidence of a loss."""
+    """Equal outcomes on every seed are no gain, and say nothing of the spread."""
     zero = mean_estimate(np.zeros(10))
     assert difference("gain", zero).verdict == "undecided"
-    assert no_difference("gain", zero, 0.5, "a margin").verdict == "held"
+    assert no_difference("gain", zero, 0.5, "a margin").verdict == "undecided"
 
 
 N_DRAWS = 1000

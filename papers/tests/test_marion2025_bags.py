@@ -34,7 +34,7 @@ def test_statements_do_not_depend_on_the_size(smoke):
     experiment = get_experiment(KEY)
     claims = experiment.check(smoke)
     assert not any(claim.is_changed for claim in claims)
-    assert {claim.verdict for claim in claims} == {"undecided"}
+    assert {claim.outcome for claim in claims} == {"undecided"}
     whole = experiment.with_data(experiment.presets["paper"])
     assert experiment.files(whole) == ("mil/musk1.csv.gz", "mil/musk2.csv.gz")
     names = [*whole.laws, *whole.musk]
@@ -46,11 +46,11 @@ def test_statements_do_not_depend_on_the_size(smoke):
     }
     every = experiment.check(Run(whole, table))
     assert [claim.statement for claim in every] == [one.statement for one in claims]
-    assert {claim.verdict for claim in every} == {"held"}
+    assert {claim.outcome for claim in every} == {"held"}
     worse = {name: scores.copy() for name, scores in table.items()}
     worse["musk1: default"] -= 0.2
     first = experiment.check(Run(whole, worse))
-    (lost,) = [claim for claim in first if claim.verdict == "contradicted"]
+    (lost,) = [claim for claim in first if claim.outcome == "contradicted"]
     assert lost.statement == "musk1: AUC of default minus that of mean pooling"
 
 

@@ -31,7 +31,7 @@ def test_the_figure_is_drawn_from_the_table_alone_and_reproducibly():
 def test_a_short_training_decides_nothing_and_learns_something():
     params, table = smoke_run(0)
     claims = transformers.check(Run(params, table))
-    assert {claim.verdict for claim in claims} == {"undecided"}
+    assert {claim.outcome for claim in claims} == {"undecided"}
     assert table["risk"].max() < 1
     assert table["value"].min() > 0.5
 
@@ -46,7 +46,7 @@ def test_overlaps_decide_the_claim(overlap, verdict, rng):
     table["risk"] = np.full(shape, 0.01)
     table["key"] = overlap + 0.001 * rng.standard_normal(shape)
     claims = transformers.check(Run(params, table))
-    found = [claim.verdict for claim in claims if "k*" in claim.statement]
+    found = [claim.outcome for claim in claims if "k*" in claim.statement]
     assert found == [verdict, verdict]
 
 

@@ -53,7 +53,7 @@ def test_states_that_know_nothing_are_noticed(monkeypatch):
     monkeypatch.setattr(words, "class_states", noise)
     table = words.simulate(words.Params(n_train=84, n_test=48, n_twin=84), rng)
     claims = words.check(Run(words.Params(), table))
-    verdicts = [claim.verdict for claim in claims if claim.paper]
+    verdicts = [claim.outcome for claim in claims if claim.paper]
     assert verdicts.count("contradicted") >= 4
 
 

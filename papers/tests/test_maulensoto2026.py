@@ -95,7 +95,7 @@ def test_the_paper_presets_have_the_settings_of_the_paper():
     # Cut to integers, not rounded: the second is 5.47.
     assert presets["fig5a"].lengths[:3] == (3, 5, 7)
     assert presets["fig5a"].lengths[-1] == 50
-    weak = presets["fig7b_weak"]
+    weak = presets["replay"]
     assert (weak.spike, weak.n_steps) == (0.1, 10_001)
     assert presets["fig8a"].lengths == tuple(range(3, 99, 5))
     assert (presets["fig5b"].inverse_temperature, presets["fig5b"].start) == (

@@ -20,7 +20,7 @@ def test_changed_settings_are_measured_and_not_judged(tmp_path):
     (other,) = reproduce("marion2025/large_lambda", preset="smoke", out=tmp_path, d=300)
     assert other.params["d"] == 300
     assert len(other.claims) == len(usual.claims)
-    assert {claim.verdict for claim in other.claims} == {"undecided"}
+    assert {claim.verdict for claim in other.claims} == {"not judged"}
     assert not other.changed
     # The preset itself, spelled out, is the same request.
     (same,) = reproduce(

@@ -1,7 +1,9 @@
 """Every record is that of today's code, and its claims follow from its table."""
 
 import dataclasses
+import importlib
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from papers.tests.smoke_runs import smoke_run
 
 from eigenheads_papers import experiment_keys, get_experiment
 from eigenheads_papers._records import compare_tables, read_record, read_records
+from eigenheads_papers._registry import PAPERS
 from eigenheads_papers._store import plain_params
 
 RECORDS = {record.key: record for record in read_records()}
@@ -66,7 +69,42 @@ def test_a_record_says_how_it_was_made(key):
         experiment.tolerance,
         experiment.unstable,
     )
-    assert all(claim.verdict == claim.on_record for claim in record.claims)
+    assert all(claim.outcome == claim.on_record for claim in record.claims)
+
+
+@pytest.mark.parametrize("key", RECORDS)
+def test_every_claim_of_a_paper_names_its_place(key):
+    for claim in RECORDS[key].claims:
+        assert bool(claim.paper) == bool(claim.where)
+        assert claim.paper in ("", *PAPERS)
+
+
+@pytest.mark.parametrize("key", of_keys(RECORDS))
+def test_no_tolerance_grows_with_the_noise_of_a_run(key):
+    """A small run has the bounds of the run on record."""
+    recorded = {(one.paper, one.statement): one for one in RECORDS[key].claims}
+    for claim in smoke_run(key)[2]:
+        same = recorded.get((claim.paper, claim.statement))
+        if same is not None and claim.kind in ("claim", "small model"):
+            assert (claim.expected, claim.tolerance) == (same.expected, same.tolerance)
+
+
+def test_the_ledger_counts_a_statement_once(monkeypatch):
+    """Two figures of one simulation differ in the last digit, if at all."""
+    ledger = load_ledger(monkeypatch)
+    whole = ledger.claims()
+    (key, claim), *_ = whole
+    record = read_record(key)
+    nearly = dataclasses.replace(claim, measured=claim.measured * (1 + 1e-6))
+    again = dataclasses.replace(record, key="other/figure", claims=(nearly,))
+    monkeypatch.setattr(ledger, "read_records", lambda: [*read_records(), again])
+    assert ledger.claims() == whole
+
+
+def load_ledger(monkeypatch):
+    docs = Path(__file__).parents[2] / "docs"
+    monkeypatch.syspath_prepend(str(docs))
+    return importlib.import_module("ledger")
 
 
 def test_a_changed_number_makes_a_record_stale():

@@ -26,7 +26,7 @@ def smoke_run(key):
 def test_a_small_run_decides_nothing_and_is_drawn(key):
     run = smoke_run(key)
     claims = get_experiment(key).check(run)
-    assert {claim.verdict for claim in claims} == {"undecided"}
+    assert {claim.outcome for claim in claims} == {"undecided"}
     assert all(claim.is_check for claim in claims)
     accuracy = run.table["accuracy"]
     known = [not np.isnan(accuracy[..., at, -2]).any() for at in range(12)]
@@ -53,7 +53,7 @@ def planted(**gains):
 
 
 def verdicts(run):
-    return {claim.statement: claim.verdict for claim in images.check(run)}
+    return {claim.statement: claim.outcome for claim in images.check(run)}
 
 
 def test_gains_and_losses_that_are_planted_are_found():

@@ -67,7 +67,9 @@ def test_norms_that_were_exchanged_are_noticed(monkeypatch):
 
     monkeypatch.setattr(reconstruction, "norms", exchanged)
     claims = run(0, n_steps=3, width=16, n_heads=1, n_layers=1, n_seeds=5)[2]
-    assert sum(claim.is_changed for claim in claims) >= 2
+    # The models are too poor for a verdict; the numbers must differ all the same.
+    judged = [dataclasses.replace(claim, unjudged="") for claim in claims]
+    assert sum(claim.is_changed for claim in judged) >= 2
 
 
 def test_norms_are_those_of_the_definition():

@@ -124,7 +124,7 @@ def claims_of(measured):
 )
 def test_claims_follow_the_numbers(gain, expected):
     """Thirteen seeds, noise 0.2: standard errors of 0.08 at most, effects of 1."""
-    verdicts = {one.statement: one.verdict for one in claims_of(made_up(gain))}
+    verdicts = {one.statement: one.outcome for one in claims_of(made_up(gain))}
     for part in ("clean accuracy", "accuracy under 15", "accuracy under PGD"):
         (found,) = {
             verdict
@@ -135,6 +135,23 @@ def test_claims_follow_the_numbers(gain, expected):
     equal = [v for s, v in verdicts.items() if s.startswith("RPC n=4 against S = 0")]
     assert equal == ["held"] * 4
     assert verdicts["softmax: clean accuracy, in percent"] == "held"
+
+
+def test_a_difference_that_counts_as_none_points_nowhere():
+    """On clean images, a fifth of a point is within the margin of a half."""
+    for gain, outcome in ((-0.2, "undecided"), (-1.0, "contradicted")):
+        claims = claims_of(made_up(gain))
+        (clean,) = [c for c in claims if c.statement.startswith("RPC n=4: clean")]
+        assert clean.outcome == outcome
+    assert "counts as the same" in claims_of(made_up(-0.2))[3].note
+
+
+def test_models_that_a_linear_classifier_equals_have_no_verdict():
+    of = made_up(4.0)
+    of.table["linear"][:] = 97.0
+    able, rest = claims_of(of)[:3], claims_of(of)[3:]
+    assert [one.verdict for one in able] == ["yes", "no", "yes"]
+    assert {one.verdict for one in rest} == {"not judged"}
 
 
 def test_parts_are_means_over_their_conditions():
@@ -160,7 +177,7 @@ def test_few_seeds_decide_nothing_about_differences():
     claims = claims_of(made_up(4.0, seeds=2))
     differences = [one for one in claims if not one.is_check]
     assert differences
-    assert {one.verdict for one in differences} == {"undecided"}
+    assert {one.outcome for one in differences} == {"undecided"}
 
 
 def test_noise_alone_is_rarely_decided():
@@ -171,10 +188,11 @@ def test_noise_alone_is_rarely_decided():
     rng = np.random.default_rng(1)
     of, decided = made_up(0.0), 0
     clean = of.table["accuracy"].copy()
+    of.table["linear"][:] = 20.0
     for _ in range(100):
         of.table["accuracy"][:] = clean + 5 * rng.standard_normal(clean.shape)
         own = [one for one in claims_of(of) if not one.is_check]
-        decided += any(one.verdict != "undecided" for one in own)
+        decided += any(one.outcome != "undecided" for one in own)
     assert decided / 100 < 0.05 + 4 * np.sqrt(0.05 * 0.95 / 100)
 
 

@@ -76,17 +76,17 @@ def test_verdicts_are_those_of_paired_intervals(tmp_path, gain, options, verdict
     write(tmp_path, models(gain, **options))
     (result,) = reproduce(KEY, data=tmp_path, out=tmp_path / "out")
     (claim,) = result.claims
-    assert claim.verdict == verdict
+    assert claim.outcome == verdict
     assert claim.paper == "teo2024" and claim.source == "teo2024, Table 1"
     # The common part of a seed cancels: the interval is that of the differences.
     assert claim.measured == pytest.approx(100 * gain, abs=0.2)
 
 
-def test_another_size_makes_no_claim_of_the_paper(tmp_path):
+def test_another_size_points_in_a_direction_only(tmp_path):
     write(tmp_path, models(0.015), n_classes=10)
     (result,) = reproduce(KEY, data=tmp_path, out=tmp_path / "out")
     (claim,) = result.claims
-    assert claim.is_check and claim.verdict == "held"
+    assert (claim.kind, claim.verdict) == ("small model", "same direction")
 
 
 def test_units_of_attacks_decide_whose_claim_it_is(tmp_path):
@@ -104,7 +104,7 @@ def test_control_without_the_sparse_part(tmp_path):
     write(tmp_path, given)
     (result,) = reproduce(KEY, data=tmp_path, out=tmp_path / "out")
     control = result.claims[-1]
-    assert control.is_check and control.verdict == "held"
+    assert control.is_check and control.outcome == "held"
     assert "without the sparse part" in control.statement
 
 
@@ -116,7 +116,7 @@ def test_another_file_is_another_result_and_the_report_shows_its_table(tmp_path)
     write(tmp_path, models(-0.015))
     (second,) = reproduce(KEY, data=tmp_path, out=tmp_path / "out")
     assert not second.reused
-    assert first.claims[0].verdict != second.claims[0].verdict
+    assert first.claims[0].outcome != second.claims[0].outcome
     page = write_report(tmp_path / "out").read_text()
     assert "Measured numbers" in page and "70.0" in page
 

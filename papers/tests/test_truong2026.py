@@ -186,7 +186,7 @@ def test_the_control_is_compared_with_the_law_of_the_sphere(rng):
     near = recovery_module.sphere_distance(uniform[:, 0], 100)
     far = recovery_module.sphere_distance(2 * uniform[:, 0], 100)
     low, high = near.interval(0.95)
-    assert low < 0.0 < high < 0.1  # a distance of 0 is not excluded
+    assert 0.0 == low < high < 0.1  # a distance of 0 is not excluded
     assert far.interval(0.95)[0] > 0.1
 
 

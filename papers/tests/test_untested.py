@@ -3,6 +3,7 @@
 import pytest
 
 from eigenheads_papers import experiment_keys
+from eigenheads_papers._records import read_record
 from eigenheads_papers._registry import get_paper
 from eigenheads_papers._untested import untested_claims
 
@@ -20,6 +21,21 @@ def test_every_paper_says_what_is_missing_and_names_real_keys(paper):
         assert item.source
         assert item.why
         assert item.instead in ("", *experiment_keys())
+
+
+def measures_on_small_models(key, paper):
+    return any(
+        claim.kind == "small model" and claim.paper == paper
+        for claim in read_record(key).claims
+    )
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_statement_stands_in_one_column_only(paper):
+    """What small models measure is counted there, and names them."""
+    for item in untested_claims(paper):
+        if item.on_small_models:
+            assert measures_on_small_models(item.instead, paper)
 
 
 def test_an_unknown_paper_gets_a_sentence():

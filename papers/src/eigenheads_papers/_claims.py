@@ -3,6 +3,10 @@
 A claim says in which range a number must lie. A number without sampling noise is in
 the range or not. A number with noise carries an interval: *held* if all of the interval
 is in the range, *contradicted* if none of it is, *undecided* otherwise.
+
+Four kinds are counted apart, and their verdicts have words of their own: a paper's
+statement in the paper's setting, the same statement on a small model, theory against
+simulation, and questions of ours.
 """
 
 import math
@@ -23,24 +27,36 @@ from eigenheads.extend import (
 from eigenheads_papers._statistics import LEVEL, Estimate, family_level
 
 Relation: TypeAlias = Literal["≈", "≥", "≤"]
-Verdict: TypeAlias = Literal["held", "contradicted", "undecided"]
-VERDICTS: tuple[Verdict, ...] = ("held", "contradicted", "undecided")
+Outcome: TypeAlias = Literal["held", "contradicted", "undecided"]
+OUTCOMES: tuple[Outcome, ...] = ("held", "contradicted", "undecided")
+Kind: TypeAlias = Literal["claim", "small model", "theory", "question"]
+# Only a paper's own statement in its own setting is held or contradicted by us.
+WORDS: dict[Kind, tuple[str, str, str]] = {
+    "claim": ("held", "contradicted", "undecided"),
+    "small model": ("same direction", "opposite direction", "undecided"),
+    "theory": ("held", "contradicted", "undecided"),
+    "question": ("yes", "no", "open"),
+}
+NOT_JUDGED = "not judged"
 # Reason of claims that a run with changed parameters measures, but does not judge.
 CHANGED_SETTING = "not the paper's setting"
-_PAPER = re.compile(r"[a-z]+\d{4}")
+# Reason of claims on models that learned nothing that a linear classifier cannot.
+POOR_MODELS = "the models do not clearly beat a linear classifier"
+_PAPER = re.compile(r"([a-z]+\d{4})[,:]? *(.*)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """Claim about a number, with a verdict: held, contradicted or undecided.
+    """Claim about a number, with a verdict.
 
     Attributes
     ----------
     statement
         What is claimed, in words.
     source
-        Key of the paper that makes the claim, then the place in it; or "ours" for a
-        check of our own.
+        Key of the paper that makes the claim, then the place in it; "ours" for a check
+        of theory against simulation; "question" for a question of ours. Words after a
+        colon say more.
     relation
         ``≈`` within the tolerance, ``≥`` or ``≤`` up to the tolerance.
     expected, measured
@@ -51,20 +67,26 @@ class Claim:
     reason
         Reason for this bound or tolerance.
     on_record
-        Recorded verdict. A run with another verdict is reported as changed.
+        Recorded outcome. A run with another one is reported as changed.
     interval, level
         Ends and confidence level of the interval, where the number has sampling noise.
     printed
         Effect reported in the paper, if any.
     own_setting
-        Whether the setting is that of the paper. Only then does an interval below the
-        reported effect contradict the claim.
+        Whether data, sizes and constants are the paper's, or a theorem says that they
+        do not matter. Only then is the paper's claim held or contradicted; elsewhere
+        a small model points in the same direction or the opposite one.
     detectable
         The smallest effect that this run would have found with a power of 80 %.
     family
         Name of the family of claims whose size sets the level.
     undecided
         Reason why a run of this size cannot decide, if the interval does not show it.
+    unjudged
+        Reason why the number is measured, but not judged.
+    changed
+        What was changed after a look at the results: the old criterion and the new
+        one, and the outcomes of both.
 
     Examples
     --------
@@ -81,7 +103,7 @@ class Claim:
     measured: float
     tolerance: float
     reason: str
-    on_record: Verdict = "held"
+    on_record: Outcome = "held"
     interval: tuple[float, float] | None = None
     level: float | None = None
     printed: float | None = None
@@ -89,6 +111,8 @@ class Claim:
     detectable: float | None = None
     family: str = ""
     undecided: str = ""
+    unjudged: str = ""
+    changed: str = ""
     # Kept until the claim is stored, so that a family can widen the interval.
     estimate: Estimate | None = field(default=None, repr=False, compare=False)
 
@@ -96,7 +120,20 @@ class Claim:
     def paper(self) -> str:
         """Key of the paper that makes the claim; empty for our own checks."""
         found = _PAPER.match(self.source)
-        return found[0] if found else ""
+        return found[1] if found else ""
+
+    @property
+    def where(self) -> str:
+        """Place of the statement in the paper; empty for our own checks."""
+        found = _PAPER.match(self.source)
+        return found[2] if found else ""
+
+    @property
+    def kind(self) -> Kind:
+        """Kind of the claim: each is counted apart."""
+        if self.paper:
+            return "claim" if self.own_setting else "small model"
+        return "question" if self.source.startswith("question") else "theory"
 
     @property
     def is_check(self) -> bool:
@@ -104,9 +141,16 @@ class Claim:
         return not self.paper
 
     @property
-    def verdict(self) -> Verdict:
-        """Verdict of this run."""
-        if self.undecided or math.isnan(self.measured):
+    def verdict(self) -> str:
+        """Outcome of this run in the words of its kind, or "not judged"."""
+        if self.unjudged:
+            return NOT_JUDGED
+        return WORDS[self.kind][OUTCOMES.index(self.outcome)]
+
+    @property
+    def outcome(self) -> Outcome:
+        """Outcome of this run, held if the number lies in the range of the claim."""
+        if self.undecided or self.unjudged or math.isnan(self.measured):
             return "undecided"
         # A number without noise is an interval of length zero, so one rule serves both.
         low, high = self.interval or (self.measured, self.measured)
@@ -129,31 +173,47 @@ class Claim:
 
     @property
     def is_changed(self) -> bool:
-        """True if the verdict of this run differs from the recorded one.
+        """True if the outcome of this run differs from the recorded one.
 
         An undecided run does not contradict the record; a number that could not be
         measured does.
         """
         if math.isnan(self.measured):
-            return not self.undecided
-        return self.verdict not in (self.on_record, "undecided")
+            return not (self.undecided or self.unjudged)
+        return self.outcome not in (self.on_record, "undecided")
 
     @property
     def note(self) -> str:
         """Remark on the verdict, or an empty string."""
-        if self.undecided:
-            return self.undecided
-        if self.verdict == "undecided" and self.detectable is not None:
+        changed = f"changed after a look: {self.changed}" if self.changed else ""
+        remark = self.unjudged or self.undecided or self._remark
+        return "; ".join(filter(None, (remark, changed)))
+
+    @property
+    def _remark(self) -> str:
+        if self.outcome == "undecided" and self.detectable is not None:
             claimed = "" if self.printed is None else f"; printed: {self.printed:.3g}"
-            if not math.isfinite(self.detectable):
+            if math.inf in (self.interval or ()):
                 return f"too few runs to see any effect{claimed}"
-            return f"this run would see {self.detectable:.2g} (80 % power){claimed}"
+            if not math.isfinite(self.detectable):
+                return claimed.removeprefix("; ")
+            return f"{self._power}{claimed}"
         is_smaller = self.printed is not None and (
             self.interval is not None and self.interval[1] < self.printed
         )
-        if self.verdict == "held" and is_smaller:
+        if self.outcome == "held" and is_smaller:
             return f"smaller than printed ({self.printed:.3g})"
         return ""
+
+    @property
+    def _power(self) -> str:
+        """Remark on the effect that a run of this size could have shown."""
+        low, high = self.interval or (math.nan, math.nan)
+        if self.relation == "≈" and high - low >= 2 * self.tolerance:
+            # An interval wider than the margins cannot lie inside of them.
+            half = (high - low) / 2
+            return f"too few runs for this margin: they leave ± {half:.2g}"
+        return f"this run would see {self.detectable:.2g} (80 % power)"
 
 
 _OPTIONS = [one.name for one in fields(Claim)]
@@ -242,12 +302,8 @@ def difference(
     """Return the claim that a difference is positive, judged by its interval.
 
     `printed` is the difference reported in the paper, and `own_setting` tells whether
-    the setting is that of the paper. An estimate of NaN means not measured. If all
-    observed differences are exactly zero, the claim is undecided.
+    the setting is that of the paper. An estimate of NaN means not measured.
     """
-    is_measured = isinstance(estimate, Estimate) and estimate.value == 0.0
-    if is_measured and estimate.interval(LEVEL) == (0.0, 0.0):
-        estimate = replace(estimate, interval=lambda _: (-math.inf, math.inf))
     is_empty = isinstance(why, str) and not why
     reason = "the whole interval is above zero" if is_empty else why
     return _claim(statement, "≥", estimate, 0.0, 0.0, reason, options)
@@ -278,27 +334,100 @@ def in_family(name: str, claims: Sequence[Claim]) -> list[Claim]:
     ]
 
 
-def count_verdicts(claims: Iterable[Claim]) -> str:
-    """Return the two counts in words: claims of papers by verdict, and our checks.
+def judged_if(control: Claim, claims: Iterable[Claim]) -> list[Claim]:
+    """Return claims on models, judged only if the models pass a control.
+
+    Parameters
+    ----------
+    control
+        Claim that the models beat a good linear classifier on the same data.
+    claims
+        Claims about these models. Without a control that is held, none has a verdict.
+    """
+    reason = "" if control.outcome == "held" else POOR_MODELS
+    return without_verdict(reason, claims)
+
+
+def without_verdict(reason: str, claims: Iterable[Claim]) -> list[Claim]:
+    """Return claims as measured numbers only; an empty reason changes none.
 
     Examples
     --------
-    >>> count_verdicts([at_least("a", 1.0, 0.0, "", source="marion2025"),
+    >>> (found,) = without_verdict(POOR_MODELS, [at_least("a", 1.0, 0.0, "")])
+    >>> found.verdict
+    'not judged'
+    """
+    return [replace(claim, unjudged=claim.unjudged or reason) for claim in claims]
+
+
+def as_questions(claims: Iterable[Claim]) -> list[Claim]:
+    """Return checks as questions of ours: answered yes or no, or open.
+
+    Examples
+    --------
+    >>> (found,) = as_questions([at_most("error", 0.7, 0.5, "half")])
+    >>> found.verdict
+    'no'
+    """
+    return [replace(claim, source="question") for claim in claims]
+
+
+def count_outcomes(claims: Iterable[Claim]) -> dict[Kind, tuple[int, int, int]]:
+    """Return how many judged claims of each kind are held, contradicted, undecided.
+
+    Examples
+    --------
+    >>> count_outcomes([at_least("a", 1.0, 0.0, "")])["theory"]
+    (1, 0, 0)
+    """
+    found = Counter((claim.kind, claim.outcome) for claim in claims if is_judged(claim))
+    return {
+        kind: (
+            found[kind, "held"],
+            found[kind, "contradicted"],
+            found[kind, "undecided"],
+        )
+        for kind in WORDS
+    }
+
+
+def is_judged(claim: Claim) -> bool:
+    """Return whether a claim has a verdict, and is not only a measured number."""
+    return not claim.unjudged
+
+
+def count_verdicts(claims: Iterable[Claim]) -> str:
+    """Return the counts in words, each kind apart.
+
+    Examples
+    --------
+    >>> count_verdicts([at_least("a", 1.0, 0.0, "", source="marion2025, Figure 5"),
     ...                 at_least("b", 1.0, 0.0, "")])
-    'claims: 1 held; our checks: 1 of 1'
+    'on small models: 1 same direction; theory against simulation: 1 of 1'
     """
     claims = list(claims)
-    if claims and all(claim.undecided == CHANGED_SETTING for claim in claims):
+    if claims and all(claim.unjudged == CHANGED_SETTING for claim in claims):
         return f"{len(claims)} numbers measured, not judged: {CHANGED_SETTING}"
-    counts = Counter(claim.verdict for claim in claims if not claim.is_check)
-    checks = [claim.verdict == "held" for claim in claims if claim.is_check]
-    parts = []
-    if counts:
-        told = [f"{counts[name]} {name}" for name in VERDICTS if counts[name]]
-        parts.append("claims: " + ", ".join(told))
-    if checks:
-        parts.append(f"our checks: {sum(checks)} of {len(checks)}")
-    return "; ".join(parts) or "no claims at this size"
+    counts = count_outcomes(claims)
+    titles: dict[Kind, str] = {
+        "claim": "claims",
+        "small model": "on small models",
+        "question": "our questions",
+    }
+    parts = {kind: _told(kind, counts[kind], titles[kind]) for kind in titles}
+    passed, n = counts["theory"][0], sum(counts["theory"])
+    theory = f"theory against simulation: {passed} of {n}" if n else ""
+    n_unjudged = sum(not is_judged(claim) for claim in claims)
+    unjudged = f"{n_unjudged} {NOT_JUDGED}" if n_unjudged else ""
+    told = (parts["claim"], parts["small model"], theory, parts["question"], unjudged)
+    return "; ".join(filter(None, told)) or "no claims at this size"
+
+
+def _told(kind: Kind, numbers: tuple[int, int, int], title: str) -> str:
+    """Return the counts of one kind in words, or nothing."""
+    words = zip(numbers, WORDS[kind], strict=True)
+    counted = ", ".join(f"{number} {word}" for number, word in words if number)
+    return f"{title}: {counted}" if counted else ""
 
 
 def format_expected(claim: Claim) -> str:

@@ -7,8 +7,8 @@ code gives its smoke table within the tolerance that it states.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,8 @@ class Record:
         """Return the claims that today's rules make of the table."""
         experiment = get_experiment(self.key)
         params = params_from_json(experiment, self.params)
-        return experiment.check(Run(params, self.table()))
+        claims = experiment.check(Run(params, self.table()))
+        return [replace(claim, on_record=claim.outcome) for claim in claims]
 
 
 @cache
@@ -102,6 +103,21 @@ def read_record(key: str) -> Record | None:
     fields["claims"] = tuple(claim_from_json(claim) for claim in fields["claims"])
     fields["unstable"] = tuple(fields["unstable"])
     return Record(**fields)
+
+
+def beside_record(key: str, claims: Iterable[Claim]) -> tuple[Claim, ...]:
+    """Return claims of a run with the outcomes that are on record for them."""
+    record = read_record(key)
+    # Two papers may say the opposite of one number.
+    recorded = record.claims if record else ()
+    known = {(one.paper, one.statement): one.outcome for one in recorded}
+    return tuple(
+        replace(
+            claim,
+            on_record=known.get((claim.paper, claim.statement), claim.on_record),
+        )
+        for claim in claims
+    )
 
 
 def read_records() -> list[Record]:

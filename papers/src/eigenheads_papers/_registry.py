@@ -39,12 +39,13 @@ _KEY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # By paper, in the order of the report: each figure, and after a colon the module of its
 # simulation where its name is another one. Screening is no paper, but ours.
 _FIGURES = """
-marion2025 fig1:words manifold:descent fig3a:descent fig3b:descent
-    large_lambda:descent fig4:online fig5:flow any_dimension bayes transformers bags
+marion2025 fig1:words fig3a:descent fig3b:descent
+    small_lambda:descent large_lambda:descent fig4:online fig5:flow any_dimension bayes
+    transformers bags
 truong2026 alignment nuisance:recovery strength:recovery readings phase_diagram
 maulensoto2026 fig1:fixed fig2:in_context fig3a:fixed fig3b:fixed fig4a:fixed
     fig4b:fixed fig5a:lengths fig5b:lengths fig6a:dimensions fig6b:dimensions
-    fig7a:in_context fig7b:in_context fig7b_weak:in_context fig8a:in_context
+    fig7a:in_context fig7b:in_context replay fig8a:in_context
     fig8b:dimensions rank_k non_gaussian real_heads finite_prompts
 teo2024 finetune robustness sparsity:robustness scaled language segmentation
     reconstruction sign imagenet:at_scale wikitext:at_scale

@@ -31,7 +31,7 @@ from eigenheads_papers._claims import CHANGED_SETTING, Claim
 from eigenheads_papers._core import Experiment, Result, Run, Table, experiment_rng
 from eigenheads_papers._data import has_data, using_data
 from eigenheads_papers._parameters import change_params
-from eigenheads_papers._records import estimated_seconds
+from eigenheads_papers._records import beside_record, estimated_seconds
 from eigenheads_papers._registry import (
     explaining_errors,
     preset_params,
@@ -301,8 +301,8 @@ class _Order:
         with explaining_errors(self.experiment):
             claims = self.experiment.check(Run(self.params, table))
         if self.is_changed:
-            claims = [replace(claim, undecided=CHANGED_SETTING) for claim in claims]
-        return tuple(claims)
+            claims = [replace(claim, unjudged=CHANGED_SETTING) for claim in claims]
+        return beside_record(self.experiment.key, claims)
 
 
 def _deliver(

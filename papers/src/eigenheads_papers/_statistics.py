@@ -1,12 +1,12 @@
 """Estimates with intervals, equivalence tests, power, and family-wise levels.
 
 Every verdict with sampling noise rests on these functions, so that one rule serves all
-papers. Distributions and tests come from SciPy; only the search for a detectable
-effect and Holm's step-down rule are written here.
+papers. Distributions come from SciPy; only the search for a detectable effect is
+written here.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -49,10 +49,20 @@ class Estimate:
     detectable: Callable[[float], float]
 
 
-def mean_estimate(sample: ArrayLike) -> Estimate:
+def mean_estimate(
+    sample: ArrayLike, *, within: tuple[float, float] = (-math.inf, math.inf)
+) -> Estimate:
     """Return the mean of independent numbers, with Student's t interval.
 
-    For paired differences over seeds, `sample` is the differences.
+    For paired differences over seeds, `sample` is the differences. Equal numbers say
+    nothing about their spread: they have no interval but the whole range.
+
+    Parameters
+    ----------
+    sample
+        Independent numbers.
+    within
+        Range of the quantity, such as (0, 1) for an accuracy. No interval leaves it.
 
     Examples
     --------
@@ -62,15 +72,15 @@ def mean_estimate(sample: ArrayLike) -> Estimate:
     """
     numbers = np.asarray(sample, dtype=np.float64)
     n, mean = len(numbers), float(np.mean(numbers))
-    if n < ENOUGH:
-        return Estimate(mean, n, lambda _: (-math.inf, math.inf), lambda _: math.inf)
-    # From here on there are enough observations. With fewer, the infinite interval
-    # above makes every verdict undecided.
+    least, most = within
+    # Without enough observations, the whole range makes every verdict undecided.
+    if n < ENOUGH or np.ptp(numbers) == 0.0:
+        return Estimate(mean, n, lambda _: within, lambda _: math.inf)
     error = float(np.std(numbers, ddof=1)) / math.sqrt(n)
 
     def interval(level: float) -> tuple[float, float]:
         half = float(stats.t.ppf((1 + level) / 2, n - 1)) * error
-        return mean - half, mean + half
+        return max(mean - half, least), min(mean + half, most)
 
     return Estimate(
         mean, n, interval, lambda level: detectable_effect(error, n, level=level)
@@ -91,7 +101,7 @@ def resampled_estimate(sample: ArrayLike, *, test_share: float) -> Estimate:
     (0.055, 5.945)
     """
     independent = mean_estimate(sample)
-    if independent.n < ENOUGH:
+    if not math.isfinite(independent.detectable(LEVEL)):
         return independent
     numbers = np.asarray(sample, dtype=np.float64)
     n, mean = independent.n, independent.value
@@ -130,6 +140,52 @@ def share_estimate(successes: int, n: int) -> Estimate:
     )
 
 
+def farthest_share_estimate(
+    successes: ArrayLike, n: int, expected: ArrayLike
+) -> Estimate:
+    """Return the largest distance of several shares to their expected values.
+
+    The exact binomial intervals hold together: each is at the level 1 − (1 − level)/m.
+
+    Parameters
+    ----------
+    successes
+        Number of successes per share, each of `n` independent trials.
+    n
+        Number of trials.
+    expected
+        Expected value per share.
+
+    Examples
+    --------
+    >>> found = farthest_share_estimate([10, 90], 100, [0.1, 0.7])
+    >>> low, high = found.interval(0.95)
+    >>> round(found.value, 3), round(low, 3), round(high, 3)
+    (0.2, 0.112, 0.256)
+    """
+    counts = np.asarray(successes, dtype=np.int64)
+    targets = np.asarray(expected, dtype=np.float64)
+    shares = [share_estimate(int(count), n) for count in counts]
+
+    def level_of_each(level: float) -> float:
+        return 1 - (1 - level) / len(shares)
+
+    def interval(level: float) -> tuple[float, float]:
+        low, high = np.transpose(
+            [share.interval(level_of_each(level)) for share in shares]
+        )
+        nearest = np.maximum(np.maximum(low - targets, targets - high), 0.0)
+        farthest = np.maximum(targets - low, high - targets)
+        return float(nearest.max()), float(farthest.max())
+
+    return Estimate(
+        float(np.abs(counts / n - targets).max()),
+        n,
+        interval,
+        lambda level: max(share.detectable(level_of_each(level)) for share in shares),
+    )
+
+
 def bootstrap_estimate(
     sample: ArrayLike, statistic: Callable[..., Any], *, seed: int = 0
 ) -> Estimate:
@@ -156,29 +212,12 @@ def bootstrap_estimate(
         low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
         return float(low), float(high)
 
-    error = float(drawn.std(ddof=1))
+    # A statistic that is infinite in a resample has no standard error.
+    with np.errstate(invalid="ignore"):
+        error = float(drawn.std(ddof=1))
     return Estimate(
         value, n, interval, lambda level: detectable_effect(error, n, level=level)
     )
-
-
-def equivalence_p_value(sample: ArrayLike, margin: float) -> float:
-    """Return the p-value of two one-sided t-tests that the mean is within ± `margin`.
-
-    Small values say that the mean is closer to zero than the margin. The p-value is
-    below α exactly if the interval at level 1 − 2α lies within the margins.
-
-    Examples
-    --------
-    >>> equivalence_p_value([0.1, -0.2, 0.1, 0.0], 1.0) < 0.01
-    True
-    """
-    numbers = np.asarray(sample, dtype=np.float64)
-    above = stats.ttest_1samp(numbers, -margin, alternative="greater").pvalue
-    below = stats.ttest_1samp(numbers, margin, alternative="less").pvalue
-    # Both tests must reject, so the larger p-value counts, and no correction for two
-    # tests is needed.
-    return float(max(above, below))
 
 
 def power_of_test(
@@ -239,26 +278,6 @@ def detectable_effect(
     while missing(high) < 0 and high < 1e6:
         high *= 2
     return error * float(optimize.brentq(missing, 0.0, high, xtol=1e-6))
-
-
-def holm(p_values: Sequence[float] | FloatArray) -> FloatArray:
-    """Return p-values adjusted by Holm's step-down rule.
-
-    Comparing them with α keeps the probability of any false rejection below α.
-
-    Examples
-    --------
-    >>> [round(float(p), 2) for p in holm([0.01, 0.04, 0.03])]
-    [0.03, 0.06, 0.06]
-    """
-    numbers = np.asarray(p_values, dtype=np.float64)
-    order = np.argsort(numbers, kind="stable")
-    factors = np.arange(len(numbers), 0, -1)
-    # A larger p-value never gets a smaller adjusted one.
-    stepped = np.maximum.accumulate(numbers[order] * factors)
-    adjusted = np.empty_like(numbers)
-    adjusted[order] = np.minimum(stepped, 1.0)
-    return adjusted
 
 
 def family_level(m: int) -> float:

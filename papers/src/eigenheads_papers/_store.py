@@ -31,7 +31,7 @@ from eigenheads.extend import (
     write_arrays,
     write_atomically,
 )
-from eigenheads_papers._claims import Claim, Relation, Verdict
+from eigenheads_papers._claims import OUTCOMES, Claim, Relation
 from eigenheads_papers._core import Experiment, Result
 from eigenheads_papers._registry import experiment_keys
 
@@ -39,7 +39,7 @@ FORMAT = "eigenheads-result/3"
 # Largest manifest that is read, in bytes, and largest figure.
 _LARGEST_TEXT, _LARGEST_FIGURE = 2**24, 2**25
 _MANIFEST, _TABLE, _FIGURE = "manifest.json", "table.safetensors", "figure.svg"
-_RELATIONS, _VERDICTS = get_args(Relation), get_args(Verdict)
+_RELATIONS, _OUTCOMES = get_args(Relation), OUTCOMES
 # A field of the wrong type or size can raise any of these while it is read.
 _WRONG_FIELD = (
     AttributeError,
@@ -273,10 +273,10 @@ def claim_from_json(fields: Mapping[str, Any]) -> Claim:
         values[name] = math.nan if values[name] is None else float(values[name])
     for name in ("statement", "source", "relation", "reason", "on_record"):
         values[name] = _text(values[name])
-    for name, choices in (("relation", _RELATIONS), ("on_record", _VERDICTS)):
+    for name, choices in (("relation", _RELATIONS), ("on_record", _OUTCOMES)):
         if values[name] not in choices:
             raise ValueError(f"{name} {values[name]!r} is none of {', '.join(choices)}")
-    for name in ("undecided", "family"):
+    for name in ("undecided", "unjudged", "changed", "family"):
         values[name] = _text(values.get(name, ""))
     for name in ("level", "printed", "detectable"):
         value = values.get(name)

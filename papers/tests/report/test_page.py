@@ -49,8 +49,8 @@ def test_a_run_that_cannot_tell_says_so_and_counts_as_neither(store, capsys):
     mixed = dataclasses.replace(result, claims=(unsure, *rest))
     shown = render_report([mixed])
     held = sum(not claim.is_check for claim in rest)
-    assert f'data-label="claims held">{held}<' in shown
-    assert 'data-label="undecided">1<' in shown
+    label = 'data-label="claims: held, contradicted, undecided"'
+    assert f"{label}>{held}, 0, 1<" in shown
     assert "on record: held" in shown
     assert "too few seeds to see it, ± 8" in shown
     assert "<strong>(on record" not in shown
@@ -99,7 +99,7 @@ def test_the_front_page_has_a_row_a_paper_with_one_of_its_figures(page):
     n_keys = sum(key.startswith("marion2025/") for key in experiment_keys())
     assert f">2 of {n_keys}</td>" in front
     (alt,) = re.findall(r'<img src="data:[^"]+" alt="([^"]+)"', front)
-    assert alt.endswith("claims: 2 held; our checks: 2 of 2")
+    assert alt.endswith("claims: 2 held; theory against simulation: 2 of 2")
 
 
 def test_a_claim_without_a_number_is_undecided_and_changed(store):
@@ -109,16 +109,15 @@ def test_a_claim_without_a_number_is_undecided_and_changed(store):
     )
     page = render_report([dataclasses.replace(result, claims=claims)])
     front = page[page.index('<table class="claims front">') : page.index("</table>")]
-    numbers = re.findall(r'<td class="number" data-label="[^"]+">(\d+)</td>', front)
     own = sum(not claim.is_check for claim in claims)
-    assert numbers[:3] == ["0", "0", str(own)]
+    assert f'data-label="claims: held, contradicted, undecided">0, 0, {own}<' in front
     assert f'data-label="changed">{len(claims)}<' in front
 
 
 def test_what_is_untestable_is_listed_with_the_reason(page):
     listed = untested_claims("marion2025")
     assert listed
-    assert f"Not testable here: {len(listed)} claims, with reasons" in page
+    assert f"in the paper's setting: {len(listed)} claims, with reasons" in page
     for item in listed:
         assert html.escape(item.why, quote=False).replace("'", "&#39;") in page
 
@@ -163,5 +162,4 @@ def test_a_changed_setting_is_shown_and_not_judged(tmp_path):
     assert "--preset smoke --seed 0 --set d=300" in page
     assert page.count(">not judged:") == len(result.claims)
     assert "on record:" not in page
-    assert 'data-label="undecided">0<' in page
-    assert 'data-label="our checks">0 of 0<' in page
+    assert 'data-label="theory against simulation">0 of 0<' in page

@@ -36,7 +36,7 @@ def test_tells_what_it_measures_and_ends_with_three_steps(short, tmp_path, capsy
     shown = capsys.readouterr().out
     for number in "12345":
         assert f"\n{number}. " in shown
-    assert "claims: 3 held; our checks: 5 of 5; no verdict(s) differ" in shown
+    assert "claims: 1 held; theory against simulation: 5 of 5; no verdict" in shown
     accuracy = re.search(r"accuracy (\S+) on 1000 streams", shown)
     assert float(accuracy.group(1)) > 0.9
     assert shown.count("Conclusion: ") == 5

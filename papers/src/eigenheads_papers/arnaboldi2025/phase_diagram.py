@@ -141,6 +141,7 @@ def check(run: Run[Params]) -> list[Claim]:
             6,
             "the paper names six",
             source="arnaboldi2025, Figure 4",
+            own_setting=True,
         ),
         about(
             "region at a = 1, ω → 0: number of minima at the corners",
@@ -149,6 +150,7 @@ def check(run: Run[Params]) -> list[Claim]:
             0,
             "a count: the semantic one",
             source="arnaboldi2025, Section 4",
+            own_setting=True,
         ),
         about(
             "region at a = 1, ω = 1: number of minima at the corners",
@@ -157,6 +159,7 @@ def check(run: Run[Params]) -> list[Claim]:
             0,
             "a count: the positional one",
             source="arnaboldi2025, Section 4",
+            own_setting=True,
         ),
         about(
             "a = 0.76, ω = 0.95 lies in the region with misaligned dynamics",
@@ -165,6 +168,7 @@ def check(run: Run[Params]) -> list[Claim]:
             0,
             "yes or no",
             source="arnaboldi2025, Figure 13",
+            own_setting=True,
         ),
     ]
     for number, (a, omega, is_semantic) in enumerate(_POINTS):
@@ -180,6 +184,7 @@ def check(run: Run[Params]) -> list[Claim]:
                 0.5,
                 "most runs; at finite d some escape the other way",
                 source=f"arnaboldi2025, Figure {13 if a < 1 else 4}",
+                own_setting=True,
             )
         )
     slow = table["runs"][3]
@@ -191,6 +196,7 @@ def check(run: Run[Params]) -> list[Claim]:
             0.3,
             "the run first moves along the positions",
             source="arnaboldi2025, Figure 13",
+            own_setting=True,
             undecided=""
             if run.params.slow_d >= 100
             else "in so few dimensions noise may carry a run past the positions",

@@ -149,6 +149,7 @@ def check(run: Run[Params]) -> list[Claim]:
             0.1,
             "“nontrivial”: a random direction has 1/√d = 0.01",
             source="barnfield2026, abstract",
+            own_setting=True,
         ),
         about(
             f"d = {last:,}: exponent of 1 − cosine in the samples per dimension",
@@ -157,6 +158,7 @@ def check(run: Run[Params]) -> list[Claim]:
             0.2,
             "1 − C/α₀; the three largest ratios; fixed before the run",
             source="barnfield2026, Corollary 1 (as a public summary quotes it)",
+            own_setting=True,
         ),
         at_least(
             f"d = {last:,}: the query's cosine less the readout's, smallest mean over "
@@ -165,6 +167,7 @@ def check(run: Run[Params]) -> list[Claim]:
             0.0,
             "the query is ahead of the readout in the caption's figure",
             source="barnfield2026, figure of the cosines (its caption)",
+            own_setting=True,
         ),
         at_most(
             f"largest gap of the mean cosine, d = {params.dimensions[1]:,} to {last:,}",

@@ -127,6 +127,7 @@ def check(run: Run[Params]) -> list[Claim]:
             0.0,
             "order log L is enough if the ratio does not grow",
             source="barnfield2026, abstract",
+            own_setting=True,
         ),
         at_most(
             "attention: needed strength less √(2 log L), largest",
@@ -142,6 +143,7 @@ def check(run: Run[Params]) -> list[Claim]:
             0.05,
             "the scatter of the samples; fixed before the run",
             source="barnfield2026, abstract",
+            own_setting=True,
         ),
         about(
             "pooling: needed strength over theory's, farthest from 1",
@@ -157,6 +159,7 @@ def check(run: Run[Params]) -> list[Claim]:
             0.1,
             "log against √: at least ten times weaker; fixed before the run",
             source="barnfield2026, abstract",
+            own_setting=True,
         ),
     ]
 

@@ -110,6 +110,7 @@ def check(run: Run[Params]) -> list[Claim]:
             0.03,
             "the minimum over the same samples; their scatter",
             source=_NOTE.format("Proposition 4.2"),
+            own_setting=True,
         ),
         at_most(
             "spiked law, ν ≤ 5: best key's length over √ν, less 1, largest",
@@ -117,6 +118,7 @@ def check(run: Run[Params]) -> list[Claim]:
             0.06,
             "the minimum is flat, and estimated from samples",
             source=_NOTE.format("Proposition 4.2"),
+            own_setting=True,
         ),
         about(
             "max law, ν = 2: softmax's smallest risk over the Bayes risk",
@@ -125,6 +127,7 @@ def check(run: Run[Params]) -> list[Claim]:
             0.03,
             "as above",
             source=_NOTE.format("Proposition 4.2"),
+            own_setting=True,
         ),
         about(
             "max law, ν = 2: best key's length over ν",
@@ -133,6 +136,7 @@ def check(run: Run[Params]) -> list[Claim]:
             0.06,
             "as above",
             source=_NOTE.format("Proposition 4.2"),
+            own_setting=True,
         ),
         about(
             "spiked law, L = 2, ν = 1000: best linear risk times ν",
@@ -140,7 +144,10 @@ def check(run: Run[Params]) -> list[Claim]:
             2.0,
             0.02,
             "L/(L − 1) = 2; closed form of ours",
+            undecided="two public readings disagree, L/((L − 1)ν) and (L − 1)/ν, and "
+            "the text was not seen",
             source=_NOTE.format("Corollary 4.3"),
+            own_setting=True,
         ),
         at_most(
             "closed form of the linear risk against its minimum over samples, largest "
@@ -158,6 +165,7 @@ def check(run: Run[Params]) -> list[Claim]:
             0.2,
             "1/4 by Laplace's method, from above",
             source=_NOTE.format("Corollary 4.3"),
+            own_setting=True,
         ),
         at_least(
             f"max law, ν = ∞, {table['length'][-1]:.0f} tokens: best linear risk",
@@ -165,6 +173,7 @@ def check(run: Run[Params]) -> list[Claim]:
             0.9,
             "1 − (1 + M²)/L with the mean maximum M of L normals",
             source=_NOTE.format("Corollary 4.3"),
+            own_setting=True,
         ),
         at_most(
             f"max law, ν = ∞, {table['length'][-1]:.0f} tokens: softmax's risk",
@@ -172,6 +181,7 @@ def check(run: Run[Params]) -> list[Claim]:
             0.01,
             "a sharp softmax takes the largest score; ties have probability zero",
             source=_NOTE.format("Corollary 4.3"),
+            own_setting=True,
         ),
         at_least(
             "max law, ν = ∞, lengths 1, 2 and 3 at random: linear risk with one head "
@@ -180,6 +190,7 @@ def check(run: Run[Params]) -> list[Claim]:
             1.1,
             "“hurts”: at least a tenth",
             source=_NOTE.format("Corollary 4.4"),
+            own_setting=True,
         ),
         at_least(
             "the same for the elementwise erf",
@@ -187,6 +198,7 @@ def check(run: Run[Params]) -> list[Claim]:
             1.1,
             "as above",
             source=_NOTE.format("Figure 2"),
+            own_setting=True,
         ),
         at_least(
             f"spiked law, ν = {nu[middle]:g}: smallest step of the order linear > erf "
@@ -196,6 +208,7 @@ def check(run: Run[Params]) -> list[Claim]:
             0.0,
             "the order of the figure",
             source=_NOTE.format("Figure 2"),
+            own_setting=True,
         ),
     ]
 

@@ -142,6 +142,7 @@ def check(run: Run[Params]) -> list[Claim]:
             0.0,
             "below the smallest risk that any linear head has",
             source="duranthon2026, abstract",
+            own_setting=True,
         ),
         about(
             "softmax after SGD: mean excess risk over the Bayes risk",

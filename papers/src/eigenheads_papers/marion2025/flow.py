@@ -124,6 +124,7 @@ def check(run: Run[Params]) -> list[Claim]:
             0.0,
             "the share of the three kinds that agree, from differences of the field",
             source="marion2025, Figure 5",
+            own_setting=True,
         ),
         about(
             "kinds by theory that differ from those by differences",
@@ -138,7 +139,8 @@ def check(run: Run[Params]) -> list[Claim]:
             product.min(),
             0.99,
             "κ closes its gap to ±1 at rate 0.021, so e^-8 of it is left",
-            source="marion2025, section 5: convergence on the manifold",
+            source="marion2025, Section 5: convergence on the manifold",
+            own_setting=True,
         ),
         at_most(
             "largest distance of a zero found by Newton searches to the list",

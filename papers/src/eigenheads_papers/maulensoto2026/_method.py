@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eigenheads.extend import FloatArray, advance
-from eigenheads.extend.drawing import BLUE, COLORS, GREEN, INK, ORANGE
+from eigenheads.extend.drawing import BLUE, COLORS, INK, ORANGE
 from eigenheads.models import Trajectories, pca_start
 from eigenheads.theory import PCALandscape
 from eigenheads_papers._claims import Claim, at_most
@@ -115,7 +115,7 @@ def mode_rates(landscape: PCALandscape) -> tuple[FloatArray, FloatArray]:
 
 
 def limit_claims(
-    table: Table, source: str = "maulensoto2026: convergence to the minimum"
+    table: Table, source: str = "maulensoto2026, theorem on convergence to the minimum"
 ) -> list[Claim]:
     """Return the claims on long descents and on the rates of their modes."""
     rates = table["mode_rates"] / table["theory_mode_rates"]
@@ -128,6 +128,7 @@ def limit_claims(
             "a saddle is at least a gap of eigenvalues above; the slowest mode "
             "has fallen by e^-20 or more",
             source=source,
+            own_setting=True,
         ),
         at_most(
             "rate at which each mode decays next to the minimum, over "
@@ -194,19 +195,6 @@ def _draw_norm(axes: "Axes", table: Table) -> None:
     show_steps(axes)
 
 
-def _draw_covariances(axes: "Axes", table: Table) -> None:
-    finals = table["covariance_alignments"]
-    # The alignments arrive sorted, so this is their empirical distribution function, at
-    # the middle of each of its jumps.
-    share = (np.arange(len(finals)) + 0.5) / len(finals)
-    axes.plot(finals, share, color=GREEN, label=f"{len(finals)} draws of Σ")
-    mine = float(table["population_alignment"][:, -1].mean())
-    axes.axvline(mine, color=BLUE, linestyle=":", label="this figure's Σ (mean)")
-    axes.set(title="Final alignment, infinite prompts, over Σ", xlabel="alignment")
-    axes.set(ylabel="share of draws below", xlim=(0, 1.02), ylim=(0, 1))
-    axes.legend(loc="upper left")
-
-
 def _draw_error(axes: "Axes", table: Table) -> None:
     steps = table["steps"]
     for part, label, color in (
@@ -228,7 +216,6 @@ _PANELS = {
     "error": _draw_error,
     "loss": _draw_loss,
     "norm": _draw_norm,
-    "covariances": _draw_covariances,
 }
 
 

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eigenheads.datasets import GaussianPrompts, random_covariance
-from eigenheads.extend import FloatArray
 from eigenheads.models import simulate_pca
 from eigenheads_papers._claims import Claim, about, at_most
 from eigenheads_papers._core import Cells, Experiment, Run, Table, drawn_seed, parameter
-from eigenheads_papers._statistics import bootstrap_estimate
 from eigenheads_papers.maulensoto2026._method import (
     descend_to_the_end,
     draw_curves,
@@ -48,7 +46,6 @@ class Curves:
     record_every: int = parameter(30, "steps between records")
     batch_size: int = parameter(256, "samples per gradient step")
     n_runs: int = parameter(10, "independent runs")
-    n_covariances: int = parameter(200, "random covariances")
     n_starts: int = parameter(100, "random starts")
 
 
@@ -70,7 +67,7 @@ class Linear:
 
 def _work(params: Curves) -> float:
     """Return the updates over all runs: SGD's and those of two descents."""
-    return float(params.n_steps * (3 * params.n_runs + params.n_covariances))
+    return float(params.n_steps * 3 * params.n_runs)
 
 
 def simulate(params: Curves, rng: np.random.Generator) -> Table:
@@ -114,7 +111,6 @@ def _simulate(params: Curves, rng: np.random.Generator) -> Table:
         covariance, inverse_temperature=params.inverse_temperature
     )
     theory = descend(sharp, begin, step_size=params.step_size, **schedule)
-    finals, quantiles = quantiles_over_covariances(params, rng)
     measured, rates = mode_rates(wide)
     return {
         "steps": finite.steps.astype(np.float64),
@@ -125,41 +121,12 @@ def _simulate(params: Curves, rng: np.random.Generator) -> Table:
         "population_minimum": np.array([wide.minimum]),
         "population_best_norm": np.array([np.linalg.norm(wide.minimiser())]),
         "finite_best_norm": np.array([np.linalg.norm(sharp.minimiser())]),
-        "covariance_alignments": finals,
-        "covariance_quantiles": quantiles,
         "end_gaps": descend_to_the_end(
             wide, starts(rng, params.d, params.n_starts, None)
         ),
         "mode_rates": measured,
         "theory_mode_rates": rates,
     }
-
-
-def quantiles_over_covariances(
-    params: Curves, rng: np.random.Generator
-) -> tuple[FloatArray, FloatArray]:
-    """Return final alignments of descent, one random covariance each, and quantiles."""
-    finals = []
-    # Every covariance has its own generator, so its draw does not depend on how many
-    # numbers the ones before it used.
-    seeds = rng.integers(2**32, size=params.n_covariances)
-    for seed in seeds:
-        generator = np.random.default_rng(seed)
-        landscape = softmax_landscape(
-            random_covariance(params.d, generator),
-            inverse_temperature=params.population_inverse_temperature,
-        )
-        start = generator.standard_normal(params.d)
-        paths = descend(
-            landscape,
-            start / np.linalg.norm(start),
-            step_size=params.population_step_size,
-            n_steps=params.n_steps,
-            record_every=params.n_steps,
-        )
-        finals.append(paths.final("alignment")[0])
-    levels = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
-    return np.sort(finals), np.quantile(finals, levels)
 
 
 def linear_work(params: Linear) -> float:
@@ -217,32 +184,7 @@ def _simulate_linear(params: Linear, rng: np.random.Generator) -> Table:
 
 def _check_population(run: Run[Curves]) -> list[Claim]:
     """Return the claims on the infinite prompt."""
-    table = run.table
-    finals = table["covariance_alignments"]
-    return [
-        *limit_claims(table),
-        about(
-            f"median over {len(finals)} random Σ of the alignment when descent stops",
-            bootstrap_estimate(finals, np.median),
-            0.983,
-            0.02,
-            "0.983 over 20 000 draws of ours; the margin is a fifth of what is missing "
-            "at the 5 % quantile",
-            source="ours: the paper's figure is one draw of Σ",
-        ),
-        about(
-            f"5 % quantile over {len(finals)} random Σ of that alignment",
-            bootstrap_estimate(finals, _low_quantile),
-            0.876,
-            0.05,
-            "0.876 over 20 000 draws of ours; the margin tells it from the median",
-            source="ours: some Σ stay far from aligned",
-        ),
-    ]
-
-
-def _low_quantile(sample: FloatArray, axis: int) -> Any:
-    return np.quantile(sample, 0.05, axis=axis)
+    return limit_claims(run.table)
 
 
 def _check_finite(run: Run[Curves]) -> list[Claim]:
@@ -261,6 +203,7 @@ def _check_finite(run: Run[Curves]) -> list[Claim]:
             "order 1/L in the risk's gradient moves the time axis by a few "
             "per cent, and the noise of SGD",
             source="maulensoto2026, Figure 1: finite prompts follow the infinite one",
+            own_setting=True,
         ),
         about(
             f"L = {params.n_tokens}: final norm over theory's for L → ∞, "
@@ -312,6 +255,7 @@ def check_linear_finite(run: Run[Linear]) -> list[Claim]:
             "the same risk: only the noise of SGD, largest while the head is "
             "still small",
             source="maulensoto2026, Figures 4a and 4b",
+            own_setting=True,
         ),
         at_most(
             "largest gap of the mean logarithm of the norm to it, along the path",
@@ -327,6 +271,7 @@ def check_linear_finite(run: Run[Linear]) -> list[Claim]:
             0.03,
             "the noise of SGD, which is of order 0.001",
             source="maulensoto2026, Figures 4a and 4b",
+            own_setting=True,
         ),
     ]
 
@@ -366,7 +311,7 @@ def run_finite(params: Curves, rng: np.random.Generator) -> dict[str, float]:
 
 
 def draw(figure: "Figure", run: Run[Any], parts: tuple[str, ...]) -> None:
-    """Draw some of ``population``, ``finite``, ``loss``, ``norm``, ``covariances``."""
+    """Draw some of ``population``, ``finite``, ``loss`` or ``norm``."""
     draw_curves(figure, run.table, parts)
 
 
@@ -380,9 +325,9 @@ _ABOUT = (
 
 
 _PRESETS = {
-    "smoke": Curves(n_runs=4, batch_size=64, n_covariances=100, n_starts=30),
+    "smoke": Curves(n_runs=4, batch_size=64, n_starts=30),
     "demo": Curves(n_runs=6, batch_size=128),
-    "paper": Curves(n_covariances=2000, n_starts=1000),
+    "paper": Curves(n_starts=1000),
 }
 
 
@@ -402,10 +347,7 @@ _LINEAR_PRESETS = {
 
 # A cell makes one run on one covariance, so both counts are set to 1.
 cells = Cells(
-    presets={
-        name: replace(params, n_runs=1, n_covariances=1)
-        for name, params in _PRESETS.items()
-    },
+    presets={name: replace(params, n_runs=1) for name, params in _PRESETS.items()},
     run=run_finite,
     shows=("alignment", "theory_alignment", "gap"),
 )
@@ -428,10 +370,9 @@ experiments = (
         key="maulensoto2026/fig1",
         title="The head learns the top eigenvector, with infinite and finite prompts",
         source="Figure 1",
-        about=_ABOUT
-        + " Right: what changes with Σ, the alignment reached when descent stops.",
+        about=_ABOUT,
         check=_check_both,
-        draw=partial(draw, parts=("population", "finite", "covariances")),
+        draw=partial(draw, parts=("population", "finite", "norm")),
         size=(9.0, 6.5),
         cells=cells,
         **_SOFTMAX,
@@ -452,7 +393,7 @@ experiments = (
         source="Figure 3b",
         about=_ABOUT + " Figure 1's first curve, from the same simulation.",
         check=_check_population,
-        draw=partial(draw, parts=("population", "covariances")),
+        draw=partial(draw, parts=("population", "norm")),
         size=(9.0, 3.6),
         **_SOFTMAX,
     ),

@@ -120,6 +120,7 @@ def length_claims(
             0.03,
             reason,
             source=source,
+            own_setting=True,
         ),
         about(
             "longest prompts: norm over theory's, mean over runs",
@@ -164,7 +165,6 @@ def check(run: Run[Lengths]) -> list[Claim]:
             # The norm and the loss carry the rate; finite_prompts measures it.
             "the risk's gradient differs by order 1/L; the noise of SGD flattens it",
             source="ours: the rate in L",
-            on_record="contradicted",
         ),
     ]
 

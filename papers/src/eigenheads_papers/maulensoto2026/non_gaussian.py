@@ -156,7 +156,7 @@ def check(run: Run[Params]) -> list[Claim]:
     claims = [
         Claim(
             statement=f"{words} alignment with u₁",
-            source="ours; open in maulensoto2026",
+            source="question: open in maulensoto2026",
             relation="≥" if relation == "≥" else "≤",
             expected=bound,
             measured=float(measured),
@@ -187,7 +187,7 @@ def check(run: Run[Params]) -> list[Claim]:
             table["norm"][1, 0] / table["norm"][0, 0],
             0.9,
             "what we see on several seeds, with a margin",
-            source="ours; open in maulensoto2026",
+            source="question: open in maulensoto2026",
         )
     )
     if params.digits:

@@ -30,10 +30,11 @@ from eigenheads_papers import (
     stored_results,
 )
 from eigenheads_papers._claims import (
-    CHANGED_SETTING,
+    count_outcomes,
     count_verdicts,
     format_expected,
     format_measured,
+    is_judged,
 )
 from eigenheads_papers._registry import (
     PAPERS,
@@ -150,7 +151,7 @@ def render_report(
     )
     environment.filters["expectation"] = format_expected
     environment.filters["measurement"] = format_measured
-    environment.tests["judged"] = _is_judged
+    environment.tests["judged"] = is_judged
     given = check_items("experiments", experiments, "experiments")
     users = {e.key: e for e in (get_experiment(each) for each in given)}
     papers: dict[str, list[dict[str, Any]]] = {}
@@ -212,7 +213,7 @@ def _command(
 
 def _changed_settings(experiment: Experiment[Any], result: Result) -> list[str]:
     """Return the parameters that differ from the preset, as ``--set`` reads them."""
-    if all(map(_is_judged, result.claims)) or result.preset not in experiment.presets:
+    if all(map(is_judged, result.claims)) or result.preset not in experiment.presets:
         return []
     usual = preset_params(experiment, result.preset)
     # A run with real data has other parameters than one without, in the same preset.
@@ -231,10 +232,6 @@ def _setting(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _is_judged(claim: Claim) -> bool:
-    return claim.undecided != CHANGED_SETTING
-
-
 def _table(experiment: Experiment[Any], result: Result) -> list[list[str]]:
     """Return the table that an experiment shows of its run, or nothing."""
     if experiment.tabulate is None:
@@ -246,7 +243,7 @@ def _table(experiment: Experiment[Any], result: Result) -> list[list[str]]:
 def _alt(title: str, claims: Iterable[Claim]) -> str:
     findings = "; ".join(
         f"{claim.statement}: {format_measured(claim)} "
-        f"({claim.verdict if _is_judged(claim) else CHANGED_SETTING})"
+        f"({claim.verdict if is_judged(claim) else claim.unjudged})"
         for claim in claims
     )
     return f"{title}. {findings}." if findings else f"{title}."
@@ -270,27 +267,16 @@ def _tally(
     claims: list[Claim],
     users: Mapping[str, Experiment[Any]],
 ) -> dict[str, Any]:
-    """Count the paper's own claims by verdict, and our checks apart from them."""
-    claims = [claim for claim in claims if _is_judged(claim)]
-    measured = [
-        claim
-        for section in sections
-        for claim in section["result"].claims
-        if _is_judged(claim)
-    ]
+    """Count the paper's own claims, and our checks in its experiments, by kind."""
+    measured = [claim for section in sections for claim in section["result"].claims]
     checks = [claim for claim in measured if claim.is_check]
+    counts = count_outcomes([*claims, *checks] if paper else checks)
     keys = {*experiment_keys(), *users}
     return {
-        **{
-            f"n_{verdict}": sum(claim.verdict == verdict for claim in claims)
-            for verdict in ("held", "contradicted", "undecided")
-        },
+        "counts": counts,
         "untested": untested_claims(paper) if paper in PAPERS else (),
-        "n_checks": len(checks),
-        "n_passed": sum(claim.verdict == "held" for claim in checks),
         "n_figures": sum(key.startswith(f"{paper}/") for key in keys),
         "n_changed": sum(claim.is_changed for claim in measured),
-        "seconds": sum(section["result"].seconds for section in sections),
     }
 
 

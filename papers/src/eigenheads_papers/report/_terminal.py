@@ -33,6 +33,7 @@ from eigenheads_papers._claims import (
     count_verdicts,
     format_expected,
     format_measured,
+    is_judged,
 )
 from eigenheads_papers._records import told_duration
 
@@ -220,13 +221,13 @@ def print_claims(results: Iterable[Result]) -> None:
 
 
 def _verdict(claim: Claim) -> str:
-    if claim.undecided == CHANGED_SETTING:
+    if claim.unjudged == CHANGED_SETTING:
         return f"[yellow]{CHANGED_SETTING}[/]"
     color = {"held": "green", "contradicted": "red", "undecided": "yellow"}
-    text = f"[{color[claim.verdict]}]{claim.verdict}[/]"
+    text = f"[{color[claim.outcome]}]{claim.verdict}[/]"
     if claim.is_changed:
         text += f" [bold](on record: {claim.on_record})[/]"
-    elif claim.verdict != claim.on_record:
+    elif is_judged(claim) and claim.outcome != claim.on_record:
         text += f" (on record: {claim.on_record})"
     return f"{text}: {terminal_text(claim.note)}" if claim.note else text
 

@@ -14,7 +14,7 @@ from eigenheads.functional import (
     kernel_pca,
 )
 from eigenheads_papers import _models
-from eigenheads_papers._claims import Claim, Verdict, at_most
+from eigenheads_papers._claims import Claim, at_most
 from eigenheads_papers._core import Table, parameter
 from eigenheads_papers._drawing import HeadStrip
 from eigenheads_papers._models import MINILM_HEADS, Text, ViT
@@ -213,7 +213,6 @@ def share_claim(
     model: str,
     words: str,
     statistics: Sequence[str],
-    on_record: Verdict = "held",
 ) -> Claim:
     """Return the claim that no more heads than chance stand out from random values.
 
@@ -228,8 +227,7 @@ def share_claim(
         "false discoveries are at most 5 % in expectation; one head of the ViT's "
         "twelve is 8 %",
         slack=0.1,
-        source="ours: the null of random projections",
-        on_record=on_record,
+        source="question: the null of random projections",
     )
     # The smallest p-value with n draws is 1/(n + 1). By the rule of Benjamini and
     # Hochberg, m of M heads with that p-value have q-values of M/(m (n + 1)). Solved
@@ -238,7 +236,7 @@ def share_claim(
     needed = math.ceil(n_heads / (_LEVEL * (params.n_redraws + 1)))
     # A claim that fails was decided by heads that did stand out, so few draws are an
     # excuse only for a claim that holds.
-    if found.verdict != "held" or needed <= _UNSEEN * n_heads:
+    if found.outcome != "held" or needed <= _UNSEEN * n_heads:
         return found
     why = f"with {params.n_redraws} draws it takes {needed} of {n_heads} heads"
     return replace(found, undecided=why)

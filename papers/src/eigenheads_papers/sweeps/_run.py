@@ -282,7 +282,7 @@ def _claims_as_numbers(
 ) -> dict[str, float]:
     claims = experiment.check(Run(params, experiment.simulate(params, rng)))
     numbers = {f"claim_{i:02}": c.measured for i, c in enumerate(claims, start=1)}
-    met = [c.verdict == "held" for c in claims if c.verdict != "undecided"]
+    met = [c.outcome == "held" for c in claims if c.outcome != "undecided"]
     return {"held": float(np.mean(met)) if met else float("nan"), **numbers}
 
 

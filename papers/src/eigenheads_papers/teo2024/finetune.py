@@ -8,10 +8,11 @@ import numpy as np
 from eigenheads.extend import FloatArray
 from eigenheads_papers._claims import (
     Claim,
-    Verdict,
+    as_questions,
     at_least,
     difference,
     in_family,
+    judged_if,
     no_difference,
 )
 from eigenheads_papers._core import Experiment, Run, Table, drawn_seed, parameter
@@ -43,21 +44,7 @@ SWAPS: Final[dict[str, dict[str, Any]]] = {
 _PRINCIPAL: Final = "RPC, queries in every iteration"
 _ORIGINAL: Final = "original"
 _FIXED: Final = "the margin is a parameter, fixed before the run"
-_SOURCE: Final = "teo2024, fine-tuning: here of a sentence encoder"
-# Verdicts of the run on record, set after it; all others are undecided.
-_DECIDED: Final[dict[tuple[str, ...], Verdict]] = {
-    (_PRINCIPAL, "clean"): "contradicted",
-    (_PRINCIPAL, "corrupted"): "contradicted",
-    ("RPC, queries in the last", "clean"): "contradicted",
-    ("RPC, queries in the last", "corrupted"): "contradicted",
-    ("S = 0", "clean"): "held",
-    ("S = 0", "corrupted"): "held",
-    ("right sign", "clean"): "held",
-    ("right sign", "corrupted"): "held",
-    ("symmetric", "clean"): "contradicted",
-    ("symmetric", "corrupted"): "contradicted",
-    ("share of S",): "contradicted",
-}
+_SOURCE: Final = "teo2024, Tables 11 and 12"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,10 +131,6 @@ def check(run: Run[Params]) -> list[Claim]:
         "corrupted": "accuracy with words replaced or mistyped",
     }
 
-    def options(*compared: str) -> dict[str, Any]:
-        verdict = _DECIDED.get(compared, "undecided")
-        return {"undecided": undecided, "on_record": verdict}
-
     clean, linear = accuracy("clean", _ORIGINAL), table["linear"][at[_ORIGINAL]]
     able = [
         at_least(
@@ -177,8 +160,8 @@ def check(run: Run[Params]) -> list[Claim]:
         difference(
             f"{name}: {text} less that of the original, in points",
             mean_estimate(gap(part, name, _ORIGINAL)),
-            source=_SOURCE,
-            **options(name, part),
+            source=_SOURCE if (name, part) == (_PRINCIPAL, "clean") else "question",
+            undecided=undecided,
         )
         for name in (_PRINCIPAL, "RPC, queries in the last")
         if name in at
@@ -188,7 +171,8 @@ def check(run: Run[Params]) -> list[Claim]:
         difference(
             f"{one}: {text} less that of {other}, in points",
             mean_estimate(gap(part, one, other)),
-            **options(one, part),
+            source="question",
+            undecided=undecided,
         )
         for one, other in (
             ("right sign", _PRINCIPAL),
@@ -204,7 +188,8 @@ def check(run: Run[Params]) -> list[Claim]:
             mean_estimate(gap(part, _PRINCIPAL, "S = 0")),
             params.margin,
             _FIXED,
-            **options("S = 0", part),
+            source="question",
+            undecided=undecided,
         )
         for part, text in said.items()
         if "S = 0" in at
@@ -214,15 +199,17 @@ def check(run: Run[Params]) -> list[Claim]:
         f"{_PRINCIPAL}: share of key entries that S takes, most words replaced less "
         "clean, in points",
         mean_estimate(100 * (table["flagged_replaced"] - table["flagged"])[place]),
-        **options("share of S"),
+        source="question",
+        undecided=undecided,
     )
-    return [
-        *able,
+    comparisons = [
         *in_family("RPC-Attention against the original", claimed),
         *in_family("S against S = 0", equal),
         *in_family("other kinds of attention", others),
         reaction,
     ]
+    # The second control: models that a linear classifier nearly equals say nothing.
+    return [*as_questions(able), *judged_if(able[1], comparisons)]
 
 
 def draw(figure: "Figure", run: Run[Params]) -> None:

@@ -287,13 +287,12 @@ def _planted_claims(table: Table) -> list[Claim]:
     printed, right = (METHODS.index((sign, "reference")) for sign in SIGNS)
     text, text_right = (METHODS.index((sign, "paper")) for sign in SIGNS)
     pursuit = METHODS.index(PURSUIT)
-    source = "teo2024: the pursuit removes corruption; the planted errors are ours"
+    source = "teo2024, Section 3: the pursuit removes corruption"
     claimed = [
         difference(
             f"{name_of(METHODS[printed])}: {statement}",
             mean_estimate(gain),
             source=source,
-            on_record=record,
         )
         for statement, gain, record in (
             (
@@ -314,7 +313,7 @@ def _planted_claims(table: Table) -> list[Claim]:
         )
     ]
     checks = [
-        difference(statement, mean_estimate(gain), source="ours")
+        difference(statement, mean_estimate(gain), source="question")
         for statement, gain in (
             (
                 f"{PURSUIT}: relative change of the output, plain attention’s less its",

@@ -77,7 +77,7 @@ STORIES = (
         "Every sequence has one token that determines the answer, and the data do not "
         "say which. Can one attention head find it?",
         ("marion2025",),
-        ("marion2025/manifold", "marion2025/any_dimension"),
+        ("marion2025/fig3b", "marion2025/any_dimension"),
         lambda: digit_streams(),
     ),
     Story(
@@ -224,7 +224,7 @@ def _print_headlines(console: Console, say: Say, results: Sequence[Result]) -> N
     table.add_column("held", justify="right", no_wrap=True)
     for result in results:
         first = result.claims[0]
-        met = sum(claim.verdict == "held" for claim in result.claims)
+        met = sum(claim.outcome == "held" for claim in result.claims)
         table.add_row(
             terminal_text(result.key),
             terminal_text(first.statement),
@@ -236,9 +236,9 @@ def _print_headlines(console: Console, say: Say, results: Sequence[Result]) -> N
     claims = [claim for result in results for claim in result.claims]
     say(f"  In this chapter: {count_verdicts(claims)}.")
     for claim in claims:
-        if claim.verdict == "contradicted":
+        if claim.outcome == "contradicted":
             say(f"  {_told_failure(claim)}")
-    n_undecided = sum(claim.verdict == "undecided" for claim in claims)
+    n_undecided = sum(claim.outcome == "undecided" for claim in claims)
     if n_undecided:
         say(
             f"  Undecided: {n_undecided}. The runs of this tour are short; "
@@ -251,7 +251,7 @@ def _print_headlines(console: Console, say: Say, results: Sequence[Result]) -> N
 def _told_failure(claim: Claim) -> str:
     """Return a sentence on a claim, or check of ours, that does not hold."""
     whose = "Our own check failed" if claim.is_check else "The paper is contradicted"
-    record = "as on record" if claim.on_record == claim.verdict else "unlike the record"
+    record = "as on record" if claim.on_record == claim.outcome else "unlike the record"
     return (
         f"{whose}, {record}: {claim.statement}: expected "
         f"{format_expected(claim).removeprefix('ours: ')}, measured "

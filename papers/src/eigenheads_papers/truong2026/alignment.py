@@ -108,7 +108,7 @@ def check(run: Run[Params]) -> list[Claim]:
             PUBLISHED,
             "the paper's mean; token law, d, counts and steps are ours, and the steps "
             "are solved for 0.999",
-            source="truong2026: mean final alignment over 30 runs",
+            source="ours: the steps are solved for this",
         ),
         about(
             "share of runs that end at +u rather than at −u",

@@ -284,6 +284,7 @@ def check(run: Run[Params]) -> list[Claim]:
             head[rare, strong] - pca[rare, strong],
             0.15,
             "PCA is at its threshold; softmax weighs single strong tokens up",
+            source="question",
         ),
         at_least(
             f"common (share {params.shares[common]}, θ = 0.5): the head's lead over "
@@ -291,6 +292,7 @@ def check(run: Run[Params]) -> list[Claim]:
             head[common, middle] - others[common, middle],
             0.15,
             "the fourth cumulant π(1 − 3π)A⁴ vanishes at a share of 1/3",
+            source="question",
         ),
         at_least(
             f"common and weak (share {params.shares[common]}, θ = "
@@ -298,6 +300,7 @@ def check(run: Run[Params]) -> list[Claim]:
             pca[common, weak] - head[common, weak],
             0.02,
             "only second moments carry the signal, and the head adds noise to them",
+            source="question",
         ),
         at_least(
             f"very rare (share {params.shares[rare]}, θ = 1): kurtosis pursuit's lead "
@@ -305,6 +308,7 @@ def check(run: Run[Params]) -> list[Claim]:
             table["kurtosis"][rare, one] - head[rare, one],
             0.05,
             "after whitening only higher moments are left",
+            source="question",
         ),
         *_theory_checks(params, table),
     ]

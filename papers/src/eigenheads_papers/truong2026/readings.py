@@ -118,7 +118,7 @@ def check(run: Run[Params]) -> list[Claim]:
                     PUBLISHED,
                     "the paper's mean; law, counts and steps are ours, and the steps "
                     "are solved for 0.999",
-                    source="truong2026: recovery at θ = 0.25, other readings",
+                    source="ours: the steps are solved for this",
                 )
             )
         checks.append(
