@@ -71,3 +71,16 @@ def test_docstrings_open_with_a_verb_or_a_noun(path):
 def test_per_is_not_written_as_a(path):
     text = path.read_text(encoding="utf-8")
     assert [found.group() for found in PER.finditer(text)] == []
+
+
+SEEDS = re.compile(
+    r"\bdefault_rng\(|\bRandomState\(|\bSeedSequence\(|Generator\(|\bSFC64\("
+)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=where)
+def test_seeds_become_generators_in_one_place(path):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    code = [line for line in lines if not re.match(r"\s*(>>>|\.\.\.|hint = )", line)]
+    made = [line.strip() for line in code if SEEDS.search(line)]
+    assert path.name == "_rng.py" or made == []

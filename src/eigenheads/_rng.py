@@ -47,15 +47,17 @@ def run_generators(seed: int, n_runs: int) -> list[np.random.Generator]:
     return [stream(seed, run) for run in range(n_runs)]
 
 
-def derived_seed(*words: int) -> int:
-    """Return a seed that depends on all `words`, below 2**32.
+def derived_seed(*words: int, place: Sequence[int] = (), n_bits: int = 32) -> int:
+    """Return a seed of 32 or 64 bits that depends on all `words` and the place.
 
     Examples
     --------
     >>> derived_seed(0, 1) == derived_seed(0, 1) != derived_seed(1, 0)
     True
     """
-    return int(np.random.SeedSequence(words).generate_state(1)[0])
+    sequence = np.random.SeedSequence(words, spawn_key=tuple(place))
+    kind = np.uint64 if n_bits == 64 else np.uint32
+    return int(sequence.generate_state(1, kind)[0])
 
 
 def torch_generator(seed: int) -> "torch.Generator":

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads import __version__
-from eigenheads.extend import html_table
+from eigenheads.extend import generator, html_table
 from eigenheads_papers._claims import (
     Claim,
     count_verdicts,
@@ -282,7 +282,7 @@ def experiment_rng(key: str, seed: int) -> np.random.Generator:
     # changes no result of another one.
     words = np.frombuffer(hashlib.sha256(key.encode()).digest()[:16], dtype=np.uint32)
     spawn_key = tuple(int(word) for word in words)
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=spawn_key))
+    return generator(seed, *spawn_key)
 
 
 def drawn_seed(rng: np.random.Generator) -> int:

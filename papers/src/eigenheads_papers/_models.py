@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads.datasets import load_passages
-from eigenheads.extend import FloatArray, advance, weighing
+from eigenheads.extend import FloatArray, advance, derived_seed, generator, weighing
 from eigenheads_papers._core import Table
 from eigenheads_papers._data import data_file
 from eigenheads_papers._training import falling, make_updates, one_thread, seeded
@@ -63,7 +63,7 @@ def shared_table(
 def seed_of(name: str, entropy: int) -> int:
     """Return a seed of 32 bits that depends on a name and the master seed."""
     words = [*name.encode(), entropy]
-    return int(np.random.SeedSequence(words).generate_state(1)[0])
+    return derived_seed(*words)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +192,7 @@ def train_vit(
     # This is the complement of `held_out`, which takes every fifth image.
     trains = np.arange(len(images)) % 5 != 0
     images, labels = images[trains], labels[trains]
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     # PyTorch draws the weights and NumPy the batches.
     with seeded(seed):
         body, head = _build(vit)

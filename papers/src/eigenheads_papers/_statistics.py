@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize, special, stats
 
-from eigenheads.extend import FloatArray
+from eigenheads.extend import FloatArray, generator
 
 # Level of an interval that stands alone, and the error rate of a family of claims.
 LEVEL = 0.95
@@ -205,7 +205,7 @@ def bootstrap_estimate(
     if n < ENOUGH:
         return Estimate(value, n, lambda _: (-math.inf, math.inf), lambda _: math.inf)
     # All resamples are drawn once, so that intervals at different levels are nested.
-    rows = np.random.default_rng(seed).integers(n, size=(_RESAMPLES, n))
+    rows = generator(seed).integers(n, size=(_RESAMPLES, n))
     drawn = np.asarray(statistic(numbers[rows], axis=1), dtype=np.float64)
 
     def interval(level: float) -> tuple[float, float]:

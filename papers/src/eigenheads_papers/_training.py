@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadpoolctl import threadpool_limits
 
-from eigenheads.extend import FloatArray, advance, n_threads
+from eigenheads.extend import FloatArray, advance, n_threads, torch_generator
 from eigenheads_papers._core import parameter
 from eigenheads_papers.sweeps._cells import run_jobs
 
@@ -151,7 +151,7 @@ def train(
 
     # The batches depend on the seed alone, so all models of one seed see the same ones
     # and their differences are paired.
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch_generator(seed)
     draws = (
         torch.randint(0, len(data[0]), (how.batch_size,), generator=generator)
         for _ in range(how.n_steps)

@@ -51,6 +51,7 @@ from eigenheads._parallel import (
     threads,
     weighing,
 )
+from eigenheads._rng import derived_seed, generator, stream, torch_generator
 from eigenheads._typing import FloatArray
 
 __all__ = [
@@ -79,10 +80,12 @@ __all__ = [
     "check_regular",
     "check_stored",
     "check_text",
+    "derived_seed",
     "escape_controls",
     "fail",
     "for_workers",
     "format_number",
+    "generator",
     "how_to_get",
     "html_table",
     "interrupted_between_blocks",
@@ -95,7 +98,9 @@ __all__ = [
     "reporting",
     "require",
     "shown",
+    "stream",
     "threads",
+    "torch_generator",
     "weighing",
     "write_arrays",
     "write_atomically",

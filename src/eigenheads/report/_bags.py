@@ -14,6 +14,7 @@ from eigenheads._checks import Got, as_numpy, check_count, check_path, fail
 from eigenheads._files import write_atomically
 from eigenheads._plotting.bags import draw_weights, last_estimator
 from eigenheads._plotting.svg import data_address, render_svg
+from eigenheads._rng import generator
 from eigenheads.estimators import (
     BagComparison,
     PooledBagClassifier,
@@ -106,7 +107,7 @@ def write_bag_summary(
         groups=groups,
         cv=cv,
         scoring=comparison.scoring,
-        rng=np.random.default_rng(seed),
+        rng=generator(seed),
         n=n_shuffles,
     )
     weights = [np.abs(one).reshape(len(one), -1)[:, 0] for one in model.attention(read)]

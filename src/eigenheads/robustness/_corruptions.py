@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from eigenheads._checks import check_choice, check_count, check_text
-from eigenheads._rng import check_generator
+from eigenheads._rng import check_generator, torch_generator
 from eigenheads.robustness._read import check_images
 
 _SIDE = 224.0
@@ -32,7 +32,7 @@ class _Draws:
     """Random numbers of a batch: one generator per image."""
 
     def __init__(self, seeds: Sequence[int], like: Tensor) -> None:
-        self._generators = [torch.Generator().manual_seed(int(s)) for s in seeds]
+        self._generators = [torch_generator(int(s)) for s in seeds]
         self._like = like
 
     def uniform(self, *shape: int) -> Tensor:

@@ -17,6 +17,7 @@ from eigenheads._checks import (
     check_number,
     fail,
 )
+from eigenheads._rng import generator
 from eigenheads.robustness._intervals import pair_bounds
 from eigenheads.robustness._plan import top_meter
 from eigenheads.robustness._read import device_of, read_images
@@ -217,7 +218,7 @@ def screening_headroom(
     if not isinstance(data, tuple | list):
         fail("data", "a pair (images, classes)", data, error=TypeError)
     images = read_images(data)
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     x, flags = corrupt_patches(images.x, kind, share, patch=patch, rng=rng)
     # As many random tokens per image as are corrupted.
     order = rng.random(flags.shape).argsort(1).argsort(1)

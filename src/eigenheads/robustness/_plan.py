@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from eigenheads._checks import Got, fail
 from eigenheads._parallel import advance
+from eigenheads._rng import derived_seed, torch_generator
 from eigenheads._typing import FloatArray
 from eigenheads.robustness._corruptions import corrupt_seeded
 from eigenheads.robustness._intervals import (
@@ -45,14 +46,7 @@ class CorruptionStep:
     def batch(self, images: Tensor, first: int) -> Tensor:
         """Return a batch whose first image has index `first`, corrupted."""
         keys = [(self.index, self.severity, first + i) for i in range(len(images))]
-        seeds = [
-            int(
-                np.random.SeedSequence(self.seed, spawn_key=key).generate_state(
-                    1, "u8"
-                )[0]
-            )
-            for key in keys
-        ]
+        seeds = [derived_seed(self.seed, place=key, n_bits=64) for key in keys]
         return corrupt_seeded(images, self.kind, self.severity, seeds)
 
 
@@ -298,7 +292,7 @@ def plan_words(
 
     plan = Conditions([condition("clean", None, ids)])
     for share in shares if word is not None else ():
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch_generator(seed)
         swapped = swap_words(ids, share, replacement=word or 0, generator=generator)
         plan.conditions.append(condition("words swapped", share, swapped))
     return plan
@@ -425,7 +419,7 @@ def _attacked(
     device, run = device_of(model), logits_of(model)
     extra: dict[str, Any] = {}
     if attack.takes_generator:
-        extra["generator"] = torch.Generator().manual_seed(seed)
+        extra["generator"] = torch_generator(seed)
 
     def measure(x: Tensor, y: Tensor) -> FloatArray:
         x, y = x.to(device), y.to(device)
@@ -453,7 +447,7 @@ def _with_tokens(
     layer: str, share: float, seed: int, top: tuple[int, ...], model: Any
 ) -> Meter:
     correct = top_meter(top, model)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch_generator(seed)
 
     def measure(x: Tensor, y: Tensor) -> FloatArray:
         with corrupting_tokens(model, layer, share, generator=generator):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from eigenheads._checks import Got, check_choice, check_count, fail
+from eigenheads._rng import generator
 from eigenheads._typing import FloatArray
 from eigenheads.robustness._plan import Condition, Conditions, Meter
 from eigenheads.robustness._read import (
@@ -325,7 +326,7 @@ def corrupt_texts(data: TextSet, kind: str, share: float, seed: int) -> Encoded:
 
     def rng(number: int) -> np.random.Generator:
         key = (place, number)
-        return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
+        return generator(seed, *key)
 
     if data.texts is not None and data.tokenizer and kind not in _ON_TOKENS:
         changed = [

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from eigenheads.extend import FloatArray
+from eigenheads.extend import FloatArray, torch_generator
 from eigenheads_papers._training import falling, make_updates, seeded
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def train_and_measure(params: "Params", n_heads: int, seed: int) -> FloatArray:
     The risk is the excess over the noise, in null risks. With several heads, weight
     and key overlap are those of the head that attends to the location most.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch_generator(seed)
     task = Task(params, generator)
     with seeded(seed):
         model = SmallTransformer(params.d, n_heads, params.hidden)

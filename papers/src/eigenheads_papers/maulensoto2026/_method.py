@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from eigenheads.extend import FloatArray, advance
+from eigenheads.extend import FloatArray, advance, generator
 from eigenheads.extend.drawing import BLUE, COLORS, INK, ORANGE
 from eigenheads.models import Trajectories, pca_start
 from eigenheads.theory import PCALandscape
@@ -45,7 +45,7 @@ def shared(
         advance(work)
         return _SHARED[key]
     words = [*name.encode(), entropy]
-    table = simulate(params, np.random.default_rng(np.random.SeedSequence(words)))
+    table = simulate(params, generator(words))
     # A dictionary keeps the order of insertion, so the oldest table is dropped first.
     while len(_SHARED) >= _KEPT:
         _SHARED.pop(next(iter(_SHARED)))

@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from eigenheads.extend import Got, check_count, check_regular, fail, for_workers
+from eigenheads.extend import (
+    Got,
+    check_count,
+    check_regular,
+    fail,
+    for_workers,
+    generator,
+)
 
 _SUFFIXES: Final = (".jpeg", ".jpg", ".png", ".bmp", ".webp")
 # Pillow looks at the content, not at the suffix, and for PostScript it would start
@@ -220,7 +227,7 @@ class ImageReader:
     def _one(self, index: int, seed: tuple[int, ...]) -> Tensor:
         image = read_image(self.folder.paths[index])
         if self.smallest_crop < 1.0:
-            rng = np.random.default_rng(seed)
+            rng = generator(seed)
             image = random_crop(image, self.size, rng, smallest=self.smallest_crop)
         else:
             image = centre_crop(image, self.size)
@@ -349,7 +356,7 @@ def epoch_order(n: int, *, seed: int, epoch: int, repeats: int) -> NDArray[np.in
     is repeated that many times in a row (repeated augmentation); an epoch still has
     n examples.
     """
-    shuffled = np.random.default_rng((seed, epoch)).permutation(n)
+    shuffled = generator((seed, epoch)).permutation(n)
     return np.repeat(shuffled, repeats)[:n]
 
 

@@ -26,6 +26,8 @@ from eigenheads.extend import (
     check_number,
     check_path,
     fail,
+    generator,
+    torch_generator,
 )
 from eigenheads.robustness import (
     ALEXNET_ERRORS,
@@ -420,7 +422,7 @@ class Scorer:
         reader = self._open(data / "train")
         chosen = reader.folder
         if n_calibration < len(reader):
-            rng = np.random.default_rng(seed)
+            rng = generator(seed)
             picked = rng.choice(len(reader), n_calibration, replace=False)
             chosen = chosen.subset(np.sort(picked).tolist())
         assert isinstance(self.model, VisionTransformer)
@@ -439,7 +441,7 @@ class Scorer:
         n, total = attacks.n_attacked, len(reader)
         if n is None or n >= total:
             return reader
-        chosen = np.random.default_rng(attacks.seed).choice(total, n, replace=False)
+        chosen = generator(attacks.seed).choice(total, n, replace=False)
         return self._reader(reader.folder.subset(np.sort(chosen).tolist()))
 
     def _corrupted(self, folder: Path) -> Iterator[Outcome]:
@@ -486,7 +488,7 @@ class Scorer:
                 ids, targets = reader.read(indices, seed=(0,), first=0)
                 if share:
                     # The unknown word stands for the paper's "AAA".
-                    rng = torch.Generator().manual_seed(seed + number)
+                    rng = torch_generator(seed + number)
                     ids = swap_words(ids, share, replacement=0, generator=rng)
                 device = self.accelerator.device
                 sums += score_words(self.model(ids.to(device)), targets.to(device))

@@ -29,6 +29,7 @@ from eigenheads.extend import (
     check_flag,
     check_instance,
     check_path,
+    derived_seed,
     fail,
 )
 from eigenheads_papers.recipes._checkpoints import (
@@ -479,7 +480,7 @@ def weight_average(
 def combined_seed(*parts: int) -> int:
     """Return one seed made of several numbers."""
     # The shift keeps the seed within a signed integer of 64 bits.
-    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> 1)
+    return derived_seed(*parts, n_bits=64) >> 1
 
 
 # --- Progress and signals ------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from eigenheads.extend import FloatArray, weighing
+from eigenheads.extend import FloatArray, generator, weighing
 from eigenheads.functional import (
     gamma_ratios,
     kernel_coefficients,
@@ -157,7 +157,7 @@ def _probe(
     )
     # Each layer draws its random values from a generator of its own.
     gaps = [
-        absolute_gamma_gaps(head, np.random.default_rng(seed + index))
+        absolute_gamma_gaps(head, generator(seed + index))
         for index, head in enumerate(captured)
     ]
     trained, random = zip(*gaps, strict=True)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from eigenheads.extend import FloatArray
+from eigenheads.extend import FloatArray, generator
 from eigenheads.extend.drawing import BLUE, GREEN, GREY, INK, ORANGE
 from eigenheads.functional import (
     gamma_ratios,
@@ -70,7 +70,7 @@ def _train_one(params: Params, name: str, seed: int) -> FloatArray:
 
     from eigenheads_papers.teo2024 import _inputs, _models
 
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     split = _inputs.load_split(
         "digits", n_train=params.n_train, n_test=params.n_test, rng=rng
     )

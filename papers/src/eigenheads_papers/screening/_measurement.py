@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from eigenheads.adapters import augment_tokens
 from eigenheads.estimators import TokenScreen
-from eigenheads.extend import FloatArray
+from eigenheads.extend import FloatArray, generator, torch_generator
 from eigenheads.functional import token_distances
 from eigenheads.robustness import corrupt_patches, pgd
 from eigenheads_papers._training import SmallModel, seeded, train
@@ -135,7 +135,7 @@ def measure_screens(
     params: "Params", kind: str, seed: int, digits: Digits, conditions: Sequence[str]
 ) -> FloatArray:
     """Return accuracies by remedy and condition, shares of flags, and baselines."""
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     photographs = params.photographs
     chosen = rng.permutation(len(digits.train))[: params.n_train]
     images = compose(
@@ -165,7 +165,7 @@ def _trained(
     data = (torch.from_numpy(images), torch.from_numpy(classes))
     with seeded(seed % 2**32):
         model = PatchClassifier(params, images.shape[1])
-    generator = torch.Generator().manual_seed(seed % 2**32)
+    generator = torch_generator(seed % 2**32)
     # A share for each update, uniform between nothing and the largest one.
     shares = torch.rand(params.n_steps + 1, generator=generator) * params.dropped
 

@@ -24,6 +24,7 @@ from eigenheads.extend import (
     check_choice,
     check_flag,
     fail,
+    generator,
     reporting,
     write_arrays,
     write_atomically,
@@ -243,10 +244,9 @@ class _CellFunction:
         run = self.run or self._registered()
         # Experiment and parameters are the spawn key: a cell has its own stream, in
         # whatever grid it appears.
-        sequence = np.random.SeedSequence(cell.seed, spawn_key=cell.stream)
         began = time.perf_counter()
         try:
-            values = run(cell.params, np.random.default_rng(sequence))
+            values = run(cell.params, generator(cell.seed, *cell.stream))
             numbers = {str(name): float(value) for name, value in values.items()}
         except UsageError as error:
             seconds = time.perf_counter() - began

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from eigenheads.adapters import swap_attention, watch_attention
-from eigenheads.extend import FloatArray
+from eigenheads.extend import FloatArray, generator
 from eigenheads.extend.models import Encoded, corrupt_texts, read_labelled_texts
 from eigenheads_papers._models import minilm
 from eigenheads_papers._training import make_updates, rising_then_falling, seeded
@@ -120,7 +120,7 @@ def _fine_tune(
         ],
         weight_decay=0.01,
     )
-    batches = list(_batches(texts.clean, how, np.random.default_rng(seed)))
+    batches = list(_batches(texts.clean, how, generator(seed)))
 
     def losses() -> Iterator[Tensor]:
         for rows in batches:

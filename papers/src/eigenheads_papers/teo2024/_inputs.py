@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from eigenheads.extend import FloatArray
+from eigenheads.extend import FloatArray, generator
 from eigenheads_papers._data import data_file, read_idx
 
 MNIST: Final = tuple(
@@ -273,7 +273,7 @@ class LabelledSentences:
 
     def split(self, n_train: int, n_test: int, seed: int) -> SentenceSplit:
         """Return a random split; both parts together may not be larger than the set."""
-        order = np.random.default_rng(seed).permutation(len(self.texts))
+        order = generator(seed).permutation(len(self.texts))
         first, then = order[:n_train], order[n_train : n_train + n_test]
         return SentenceSplit(
             tuple(self.texts[i] for i in first),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel
 
-from eigenheads.extend import FloatArray
+from eigenheads.extend import FloatArray, generator
 from eigenheads.functional import attention_pursuit
 from eigenheads.nn import RPCAttention
 from eigenheads.robustness import (
@@ -150,7 +150,7 @@ def _corrupted(
     kind: str, level: int, x: Tensor, y: Tensor
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield corrupted images and their classes, batch by batch."""
-    rng = np.random.default_rng([level, *kind.encode()])
+    rng = generator([level, *kind.encode()])
     for images, classes in zip(
         torch.split(x, _BATCH), torch.split(y, _BATCH), strict=True
     ):
@@ -159,7 +159,7 @@ def _corrupted(
 
 def _replaced(how: "CellSettings", x: Tensor) -> tuple[Tensor, NDArray[np.bool_]]:
     """Return images with a share of patches from other images, and which."""
-    rng = np.random.default_rng(len(x))
+    rng = generator(len(x))
     return corrupt_patches(x, "replaced", how.replaced, patch=how.patch, rng=rng)
 
 
@@ -203,7 +203,7 @@ def _measure_layer(
     size = float(keys.abs().mean())
     if not isinstance(attention, RPCAttention):
         return [self_weight, size, 0.0, 0.0, 0.0, 0.0, 0.0]
-    rng = np.random.default_rng(0)
+    rng = generator(0)
     noisy = model.first_tokens(corrupt(x, "gaussian_noise", 5, rng))
     changed, places = _replaced(how, x)
     replaced = _flagged(attention, model.first_tokens(changed))

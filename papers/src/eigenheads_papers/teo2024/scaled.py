@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from eigenheads.extend import FloatArray
+from eigenheads.extend import FloatArray, generator
 from eigenheads.extend.drawing import BLUE, GREEN, GREY
 from eigenheads_papers._claims import (
     POOR_MODELS,
@@ -49,7 +49,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
             params.data,
             n_train=params.n_train,
             n_test=params.n_test,
-            rng=np.random.default_rng(seed),
+            rng=generator(seed),
         )
         for seed in seeds
     ]

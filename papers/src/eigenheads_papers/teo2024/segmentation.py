@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from eigenheads.extend import FloatArray
+from eigenheads.extend import FloatArray, generator
 from eigenheads_papers._claims import (
     Claim,
     at_least,
@@ -126,7 +126,7 @@ def _train_one(params: Params, name: str, seed: int) -> FloatArray:
 
     from eigenheads_papers.teo2024 import _models
 
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     # Training and test scenes show different digits. All of these draws come from the
     # seed, so every kind of attention has the same scenes and the same corruptions.
     scenes = draw_scenes(params.n_train, slice(1200), rng)

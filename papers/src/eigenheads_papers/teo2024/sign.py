@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from scipy.special import softmax
 
-from eigenheads.extend import FloatArray, advance
+from eigenheads.extend import FloatArray, advance, generator
 from eigenheads.extend.drawing import BLUE, GREEN, GREY, ORANGE
 from eigenheads.extend.numbers import pursuit_steps
 from eigenheads.functional import (
@@ -163,7 +163,7 @@ def _one_sequence(
     # Classes differ in the direction around which the tokens' latents lie.
     latent = rng.standard_normal((params.n_planted, params.rank))
     latent[:, label % params.rank] += params.shift
-    mix = np.random.default_rng(0).standard_normal((2, params.rank, params.width))
+    mix = generator(0).standard_normal((2, params.rank, params.width))
     keys, values = latent @ mix / params.rank**0.5
     planted = rng.random(keys.shape) < params.share
     wrong = np.where(planted, params.error * rng.choice([-1.0, 1.0], keys.shape), keys)

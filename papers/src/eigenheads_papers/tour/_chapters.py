@@ -19,7 +19,7 @@ from eigenheads.estimators import (
     SignalDirection,
     SingleLocationClassifier,
 )
-from eigenheads.extend import FloatArray
+from eigenheads.extend import FloatArray, generator
 from eigenheads.functional import (
     attention_pursuit,
     kernel_pca,
@@ -34,7 +34,7 @@ _SHARE_HIT, _HIT = 0.05, 10.0
 
 def digit_streams(n_train: int = 2000, n_test: int = 1000) -> Iterator[str]:
     """Fit streams of handwritten digits, and compare with a baseline."""
-    rng = np.random.default_rng(0)
+    rng = generator(0)
     images, digits = load_digits(return_X_y=True)
     # Streams for the fit and for the test are made from different images.
     half = rng.permutation(len(digits)) < len(digits) // 2
@@ -74,7 +74,7 @@ def digit_streams(n_train: int = 2000, n_test: int = 1000) -> Iterator[str]:
 def rare_tokens(n_rare: int = 12, n_other: int = 5988) -> Iterator[str]:
     """Find the direction of a few tokens, and compare with the first component."""
     law = SignalTokens(d=50, n_informative=n_rare, n_nuisance=n_other, strength=1.0)
-    tokens, signs = law.sample(1, np.random.default_rng(0))
+    tokens, signs = law.sample(1, generator(0))
     is_rare = signs[0] != 0
     model = SignalDirection(1, random_state=0).fit(tokens[0])
     ours = abs(float(model.directions_[0] @ law.direction))
@@ -118,7 +118,7 @@ def learned_components(n_components: int = 8) -> Iterator[str]:
 
 def kernel_facts(n_permutations: int = 99) -> Iterator[str]:
     """Show that a head can be kernel PCA, and that the probe detects it."""
-    rng = np.random.default_rng(0)
+    rng = generator(0)
     keys, queries = rng.standard_normal((2, 12, 2))
     values = kernel_pca_values(kernel_pca(keys), 3)
     # The sign of an axis is free.
@@ -157,7 +157,7 @@ def kernel_facts(n_permutations: int = 99) -> Iterator[str]:
 
 def pursuit_facts() -> Iterator[str]:
     """Show the entries that the pursuit flags in clean and in corrupted keys."""
-    rng = np.random.default_rng(0)
+    rng = generator(0)
     n, d = 64, 16
     clean = rng.standard_normal((n, 3)) @ rng.standard_normal((3, d)) / np.sqrt(3)
     clean += 0.1 * rng.standard_normal((n, d))

@@ -3,12 +3,12 @@
 import warnings
 from collections.abc import Iterator
 
-import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
 from eigenheads.adapters import SwapWarning, probe_model, swap_attention
+from eigenheads.extend import generator
 
 _LEVEL = 0.05
 
@@ -38,7 +38,7 @@ def swap_and_probe(
 ) -> Iterator[str]:
     """Train a small model, swap the attention of a layer and back, probe its heads."""
     images, digits = load_digits(return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(digits))
+    order = generator(0).permutation(len(digits))
     x = torch.tensor(images[order].reshape(-1, 8, 8) / 16, dtype=torch.float32)
     y = torch.tensor(digits[order])
     x_test, y_test = x[-400:], y[-400:]

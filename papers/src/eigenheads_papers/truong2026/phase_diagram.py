@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from eigenheads.datasets import SignalTokens
-from eigenheads.extend import FloatArray, RunPool, advance
+from eigenheads.extend import FloatArray, RunPool, advance, generator
 from eigenheads.extend.drawing import BLUE, GREEN, GREY, INK, ORANGE, PURPLE
 from eigenheads.models import simulate_signal
 from eigenheads.theory import (
@@ -205,7 +205,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
     def work(index: int) -> None:
         share, theta = grid[index]
         for repeat, stream in enumerate(
-            np.random.default_rng(seeds[index]).spawn(params.n_repeats)
+            generator(seeds[index]).spawn(params.n_repeats)
         ):
             overlaps[index, repeat] = search(params, share, theta, stream)
             advance(1)
