@@ -319,6 +319,7 @@ def _compute_missing(
                 if isinstance(result, CellResult):
                     finished.append((cell.address, result))
                     seconds += result.seconds
+                    advance(1.0)
                 else:
                     failures.append((cell, result))
                 # One failure may be a bad point; many are a bug, and further cells
@@ -330,7 +331,9 @@ def _compute_missing(
                     finished, seconds = [], 0.0
         except CellsLost as error:
             lost = [missing[number] for number in error.numbers]
-        _store(store, finished)
+        finally:
+            # Also if Ctrl-C or a lost scheduler ends the loop.
+            _store(store, finished)
     if failures:
         what = f"failed ({failures[0][1].text})"
         raise _incomplete(plan, store, [cell for cell, _ in failures], what)
@@ -340,7 +343,7 @@ def _compute_missing(
 
 
 def _store(store: CellStore, finished: list[tuple[Address, CellResult]]) -> None:
-    """Write finished cells as one file, and report them as progress."""
+    """Write finished cells as one file."""
     if not finished:
         return
     try:
@@ -350,7 +353,6 @@ def _store(store: CellStore, finished: list[tuple[Address, CellResult]]) -> None
             f"sweep: {store.folder} cannot be written: {error.strerror}. All earlier "
             "cells are stored; the same call again computes the others."
         ) from error
-    advance(len(finished))
 
 
 def _incomplete(
