@@ -8,6 +8,8 @@ code; after a deliberate change, ``--smoke KEY …`` renews these tables.
 """
 
 import argparse
+import csv
+import io
 import json
 import math
 import re
@@ -51,6 +53,7 @@ from eigenheads_papers.teo2024 import robustness
 ROOT = Path(__file__).resolve().parent.parent
 DRAWINGS = ROOT / "docs" / "papers" / "drawings"
 OVERVIEW = DRAWINGS / "overview.svg"
+QUESTIONS = ROOT / "docs" / "papers" / "questions"
 # Large figures stay out of the repository; these are shown in README and docs.
 FIGURES = {
     "marion2025/fig4",
@@ -125,22 +128,46 @@ def claims_table(paper):
 
 def checks_table(paper, kind):
     """Return our checks of one kind in the experiments of a paper."""
+    lines = checks(paper, kind)
+    return _table(lines) if len(lines) > 1 else "None."
+
+
+def checks(paper, kind):
+    """Return a header and our checks of one kind in the experiments of a paper."""
     lines = [["key", "statement", "expected", "ours", "verdict"]]
     for key, claim in claims():
         of_paper = key.partition("/")[0] == paper
         if claim.kind == kind and of_paper and is_judged(claim):
             lines.append([*_cells(key, claim), _verdict(claim)])
-    return _table(lines) if len(lines) > 1 else "None."
+    return lines
 
 
-def unjudged_table():
-    """Return the numbers on models that say nothing, with the reason."""
+def unjudged():
+    """Return a header and the numbers on models that say nothing, with the reason."""
     lines = [["key", "measured", "ours", "why not judged"]]
     for key, claim in claims():
         if not is_judged(claim):
             statement, _, ours = _cells(key, claim)[1:]
             lines.append([f"`{key}`", statement, ours, claim.unjudged])
-    return _table(lines)
+    return lines
+
+
+def question_files():
+    """Return the files with all our questions and answers, which pages show."""
+    papers = dict.fromkeys(key.partition("/")[0] for key in experiment_keys())
+    tables = {paper: checks(paper, "question") for paper in papers}
+    tables["unjudged"] = unjudged()
+    return {
+        QUESTIONS / f"{name}.csv": _csv(lines)
+        for name, lines in tables.items()
+        if len(lines) > 1
+    }
+
+
+def _csv(lines):
+    written = io.StringIO()
+    csv.writer(written, lineterminator="\n").writerows(lines)
+    return written.getvalue()
 
 
 def key_table(name):
@@ -229,15 +256,14 @@ def figures_table():
 def untested_table(paper):
     """Return the claims of a paper that are not testable here, and why."""
     rows = [
-        "| of the paper | where | why not here | nearest | where the data are |",
-        "|---|---|---|---|---|",
+        "| of the paper | where | why not here | nearest |",
+        "|---|---|---|---|",
     ]
     for item in untested_claims(paper):
         nearest = f"`{item.instead}`" if item.instead else "–"
-        command = f"`{item.command}`" if item.command else "–"
         rows.append(
             f"| {_cell(item.claim)} | {_cell(item.source)} | {_cell(item.why)} "
-            f"| {nearest} | {command} |"
+            f"| {nearest} |"
         )
     return "\n".join(rows)
 
@@ -323,8 +349,6 @@ def table(name):
         return papers_table()
     if name == "counts":
         return counts()
-    if name == "unjudged":
-        return unjudged_table()
     if name.startswith("untested/"):
         return untested_table(name.partition("/")[2])
     kind, _, rest = name.partition("/")
@@ -334,8 +358,6 @@ def table(name):
         return key_table(rest)
     if kind == "checks":
         return checks_table(rest, "theory")
-    if kind == "questions":
-        return checks_table(rest, "question")
     return figures_table() if name == "figures" else claims_table(name)
 
 
@@ -376,6 +398,7 @@ def renewals():
     """Return the pages and the drawing that are not those of the records."""
     fresh = {page: renewed(page.read_text()) for page in pages()}
     fresh[OVERVIEW] = overview()
+    fresh |= question_files()
     return {
         path: text
         for path, text in fresh.items()
