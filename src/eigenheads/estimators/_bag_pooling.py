@@ -26,8 +26,7 @@ from eigenheads._limits import check_largest
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags, check_is_no_table, read_bags
 from eigenheads.estimators._feature_maps import RBFFeatures
-from eigenheads.estimators._location._head import pool_tokens
-from eigenheads.estimators._location._targets import (
+from eigenheads.estimators._location._data import (
     read_labels,
     read_numbers,
     read_targets,
@@ -152,8 +151,7 @@ class BagPooling(TransformerMixin, BaseEstimator):
 
 
 def _means(bags: Bags, rows: NDArray[Any]) -> FloatArray:
-    weights = np.repeat(1.0 / bags.lengths, bags.lengths)
-    return pool_tokens(np.ascontiguousarray(rows), bags.offsets, weights)
+    return Bags(rows, bags.offsets).means()
 
 
 def _statistics(bags: Bags) -> FloatArray:

@@ -9,8 +9,9 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import Tags
 
 from eigenheads._checks import check_array_like, check_flag, fail
+from eigenheads._typing import FloatArray
 from eigenheads.estimators._location._base import AbstractSingleLocation
-from eigenheads.estimators._location._targets import (
+from eigenheads.estimators._location._data import (
     ClassLabels,
     LabelIndicators,
     check_class_weight,
@@ -163,9 +164,9 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
     def __init__(
         self,
         *,
-        head: str = "softmax",
+        head: str = "auto",
         alpha: float | str = "auto",
-        feature_map: Any = None,
+        feature_map: Any = "auto",
         n_heads: int = 1,
         class_weight: Any = None,
         l1_ratio: float = 0.0,
@@ -223,18 +224,19 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         """
         self._check_parameters()
         labels = self._encoding(y)
-        solution = self._fit_head(X, y, sample_weight, labels)
-        n_heads, n_outputs, d = solution.values.shape
+        self._fit_head(X, y, sample_weight, labels)
         if isinstance(labels, LabelIndicators):
-            self.classes_ = np.arange(n_outputs)
+            self.classes_ = np.arange(len(self.intercept_))
         else:
             self.classes_ = np.asarray(labels.classes)
         self._has_several_labels = isinstance(labels, LabelIndicators)
-        shape = (n_outputs, d) if n_heads == 1 else (n_heads, n_outputs, d)
-        values = solution.values.reshape(shape)
-        self.coef_value_ = values.astype(self.coef_key_.dtype)
-        self.intercept_ = solution.intercepts.astype(self.coef_key_.dtype)
         return self
+
+    def _keep_values(self, values: FloatArray, intercepts: FloatArray) -> None:
+        n_heads, n_outputs, d = values.shape
+        shape = (n_outputs, d) if n_heads == 1 else (n_heads, n_outputs, d)
+        self.coef_value_ = values.reshape(shape)
+        self.intercept_ = intercepts
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

@@ -12,7 +12,7 @@ from eigenheads._checks import check_flag, check_number
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location._base import AbstractSingleLocation
-from eigenheads.estimators._location._targets import StandardisedNumbers, read_numbers
+from eigenheads.estimators._location._data import StandardisedNumbers, read_numbers
 
 
 class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
@@ -264,9 +264,9 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     def __init__(
         self,
         *,
-        head: str = "softmax",
+        head: str = "auto",
         alpha: float | str = "auto",
-        feature_map: Any = None,
+        feature_map: Any = "auto",
         n_heads: int = 1,
         extrapolation: float | None = 0.1,
         l1_ratio: float = 0.0,
@@ -327,21 +327,18 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         """
         self._check_parameters()
         encoding = self._encoding(y)
-        solution = self._fit_head(X, y, sample_weight, encoding)
-        scale, shift = encoding.scale, encoding.shift
-        values = (scale[:, None] * solution.values).astype(self.coef_key_.dtype)
-        if self.head == "sigmoid":  # the offset of the key, then those of the values
-            self.coef_offset_ = self.coef_offset_ * np.append(1.0, scale)
-        intercepts = shift + scale * solution.intercepts
+        self._fit_head(X, y, sample_weight, encoding)
+        self.target_range_ = (encoding.least, encoding.largest)
+        if len(encoding.least) == 1:
+            self.target_range_ = (float(encoding.least[0]), float(encoding.largest[0]))
+        return self
+
+    def _keep_values(self, values: FloatArray, intercepts: FloatArray) -> None:
         # Axes of heads and of outputs exist only if there are several.
         n_heads, n_outputs, d = values.shape
         shape = [n for n in (n_heads, n_outputs) if n > 1]
         self.coef_value_ = values.reshape(*shape, d)
         self.intercept_ = float(intercepts[0]) if n_outputs == 1 else intercepts
-        self.target_range_ = (encoding.least, encoding.largest)
-        if n_outputs == 1:
-            self.target_range_ = (float(encoding.least[0]), float(encoding.largest[0]))
-        return self
 
     def _encoding(self, y: Any) -> StandardisedNumbers:
         del y

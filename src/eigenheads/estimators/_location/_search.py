@@ -17,7 +17,7 @@ from eigenheads.estimators._batches import is_stream
 from eigenheads.estimators._location._base import AbstractSingleLocation
 from eigenheads.estimators._location._classifier import SingleLocationClassifier
 from eigenheads.estimators._location._regressor import SingleLocationRegressor
-from eigenheads.estimators._location._selection import PenaltyChoice
+from eigenheads.estimators._location._stack import Stack
 from eigenheads.estimators._parameters import check_verbose
 
 Result = TypeVar("Result")
@@ -132,7 +132,7 @@ class AbstractSingleLocationCV(BaseEstimator):
             fail("X", "bags in memory", Got("batches"), hint=hint)
         settings = self._settings()
         folds = self._folds(X, y, groups)
-        found: list[tuple[AbstractSingleLocation, PenaltyChoice]] = []
+        found: list[tuple[AbstractSingleLocation, Stack]] = []
         self.cv_results_ = []
         for setting in settings:
             model = self._estimator(**setting)
@@ -148,7 +148,7 @@ class AbstractSingleLocationCV(BaseEstimator):
                 for candidate in choice.candidates
             ]
             model.verbose = self.verbose
-            model._report(f"{setting}: out-of-fold score {choice.best.score:.4f}")
+            model._report(f"{setting}: out-of-fold score {choice.score:.4f}")
             model.verbose = 0
         # The first of equal scores: the simplest settings are named first.
         best = max(range(len(found)), key=lambda i: (_score(found[i][1]), -i))
@@ -229,8 +229,8 @@ class AbstractSingleLocationCV(BaseEstimator):
         return tags
 
 
-def _score(choice: PenaltyChoice) -> float:
-    return choice.best.score if choice.candidates else 0.0
+def _score(choice: Stack) -> float:
+    return choice.score
 
 
 class SingleLocationRegressorCV(RegressorMixin, AbstractSingleLocationCV):
