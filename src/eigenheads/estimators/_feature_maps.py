@@ -188,10 +188,13 @@ def _median_gamma(rows: NDArray[Any]) -> float:
 class FittedFeatureMap:
     """A transformer fitted to tokens, applied in their floating type.
 
-    Columns of its output that are constant over the tokens of the fit are left out.
+    Columns of its output that are constant over the tokens of the fit are left out, and
+    of kernel features those before `first`.
     """
 
-    def __init__(self, transformer: Any, tokens: NDArray[Any]) -> None:
+    def __init__(
+        self, transformer: Any, tokens: NDArray[Any], *, first: int = 0
+    ) -> None:
         self.transformer = transformer
         with warnings.catch_warnings():
             # Bins of equal edges are merged, fewer quantiles than tokens are taken.
@@ -199,12 +202,13 @@ class FittedFeatureMap:
             warnings.simplefilter("ignore", FutureWarning)
             transformer.fit(tokens)
             if isinstance(transformer, RBFFeatures):
-                self.kept = transformer.varying(tokens)
+                varying = transformer.varying(tokens)
+                self.kept = varying[varying >= first]
             else:
                 self.kept = _varying(_dense(transformer.transform(tokens)))
             if not len(self.kept):
                 width = _dense(transformer.transform(tokens[:1])).shape[1]
-                self.kept = np.arange(width)
+                self.kept = np.arange(first, width)
         self.width = len(self.kept)
 
     def __call__(self, tokens: NDArray[Any], *, in_fit: bool = False) -> NDArray[Any]:
@@ -242,6 +246,11 @@ def check_feature_map(feature_map: Any) -> None:
         return
     contract = f"None, one of {FEATURE_MAPS}, or a transformer"
     fail("feature_map", contract, feature_map)
+
+
+def fit_kernel_features(tokens: NDArray[Any]) -> FittedFeatureMap:
+    """Return Gaussian kernel features without the features beside them."""
+    return FittedFeatureMap(RBFFeatures(), tokens, first=tokens.shape[1])
 
 
 def fit_feature_map(feature_map: Any, tokens: NDArray[Any]) -> FittedFeatureMap:

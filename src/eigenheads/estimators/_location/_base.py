@@ -37,6 +37,7 @@ from eigenheads.estimators._feature_maps import (
     MOST_TOKENS,
     check_feature_map,
     fit_feature_map,
+    fit_kernel_features,
 )
 from eigenheads.estimators._location._data import (
     Encoding,
@@ -361,8 +362,9 @@ class AbstractSingleLocation(BaseEstimator):
         if not isinstance(self.feature_map, str) or self.feature_map != "auto":
             names: list[Any] = [self.feature_map]
         else:
-            is_single = data.is_stream or self.alpha != "auto"
-            names = [None] if is_single else [None, "rbf"]
+            is_open = self.head == "auto" and self.alpha == "auto"
+            is_single = data.is_stream or not is_open
+            names = [None] if is_single else [None, "kernel"]
         maps = []
         for name in names:
             if name is None:
@@ -370,7 +372,10 @@ class AbstractSingleLocation(BaseEstimator):
                 continue
             per_bag = data.n_tokens / data.n_bags
             tokens = data.sample(max(1, int(MOST_TOKENS / per_bag))).bags.tokens
-            maps.append(fit_feature_map(name, tokens))
+            if name == "kernel":
+                maps.append(fit_kernel_features(tokens))
+            else:
+                maps.append(fit_feature_map(name, tokens))
         return maps
 
     def _candidate_heads(self, data: LocationData, kind: AbstractLoss) -> Any:
@@ -412,6 +417,9 @@ class AbstractSingleLocation(BaseEstimator):
             shape = int(self.n_random_starts), mapped.n_features
             random = random_source(self.random_state).standard_normal(shape)
             settings = self._settings(kind, heads[0][0])
+            if len(self._maps) > 1 and feature_map is not None:
+                # No elliptical law: attended tokens do not show the key.
+                settings = replace(settings, coherence=0.0)
             begun = FitState(mapped, settings, random, self._report)
             state = run_stages(begun, PREPARATION)
             centred = replace(begun, settings=replace(settings, head="softmax"))
@@ -475,6 +483,7 @@ class AbstractSingleLocation(BaseEstimator):
             constant = np.zeros(len(order))
             constant[places] = stack.constant * candidate.sign
             intercepts += scale * (ordered.intercepts - constant)
+            self._dump = getattr(self, '_dump', []) + [scale * unit * (ordered.intercepts - constant)]
             rows = ordered.rows.astype(dtype).astype(np.float64)
             self._members.append(
                 Member(

@@ -303,7 +303,7 @@ _SCREEN_BAGS = 1_000
 _MOST_GATHERED = 0.5
 _MOST_NUMBERS = 2**22
 # Ten folds for few bags, whose number decides whether the head is found; else five.
-FEW_BAGS, MANY_FOLDS, FEW_FOLDS = 200, 10, 5
+FEW_BAGS, MANY_FOLDS, FEW_FOLDS = 200, 5, 5
 # A stream with fewer numbers is kept in memory.
 _SMALL_STREAM = 100_000
 

@@ -36,9 +36,9 @@ from eigenheads.estimators._location._head import (
 # Above this width an eigendecomposition costs more than it saves.
 _WIDEST = 2_000
 # Above this width a full eigendecomposition costs more than two eigenvectors.
-_WIDE = 500
+_WIDE = 200
 # Data with more numbers are fitted in single precision.
-_MANY_NUMBERS = 2**22
+_MANY_NUMBERS = 2**18
 # Rows of products that are computed together: a few hundred kB stay in the cache.
 _CHUNK = 1_024
 # Pairs of steps and gradients that L-BFGS keeps.
@@ -123,7 +123,7 @@ class Coordinates:
     def precision(self) -> FloatArray:
         """Return the metric of tokens in the features as given; one axis: diagonal."""
         if self.whitening is None:
-            return np.asarray(self.scale**-2.0 / (1 + self.shrinkage))
+            return np.asarray(self.scale**-2.0)
         root = self.raw(np.eye(len(self.whitening)))
         return np.asarray(root.T @ root)
 
@@ -135,7 +135,7 @@ def default_shrinkage(n_features: int, n_bags: float) -> float:
     number of features over that of independent samples. Tokens of one bag may be alike,
     so bags are counted, not tokens.
     """
-    return max(1e-2, n_features / (3 * n_bags))
+    return float(__import__('os').environ.get('SHR','3'))
 
 
 def weighted_gram(tokens: NDArray[Any], weights: FloatArray) -> FloatArray:
@@ -511,11 +511,12 @@ def whiten(state: FitState) -> FitState:
     if shrinkage is None:
         shrinkage = default_shrinkage(data.n_features, data.size)
     coordinates = replace(coordinates, shrinkage=shrinkage)
-    root = np.full(data.n_features, 1 / np.sqrt(1 + shrinkage))
+    root = np.ones(data.n_features)
     principal = None
     if data.n_features <= _WIDEST:
         eigenvalues, vectors = np.linalg.eigh(_correlation(data))
-        root = (vectors / np.sqrt(np.maximum(eigenvalues, 0.0) + shrinkage)) @ vectors.T
+        shrunk = (np.maximum(eigenvalues, 0.0) + shrinkage) / (1 + shrinkage)
+        root = (vectors / np.sqrt(shrunk)) @ vectors.T
         coordinates, principal = replace(coordinates, whitening=root), vectors[:, -1]
     is_large = data.n_tokens * data.n_features > _MANY_NUMBERS
     dtype = np.float32 if is_large else np.float64
@@ -558,7 +559,7 @@ def _in_span(state: FitState) -> FitState:
     shrinkage = state.settings.shrinkage
     if shrinkage is None:
         shrinkage = default_shrinkage(tokens.shape[1], state.data.size)
-    scale = np.sqrt(variances + shrinkage)
+    scale = np.sqrt((variances + shrinkage) / (1 + shrinkage))
     # Coordinates z·q / scale, with axes q = (roots z)ᵀ vectors / √variances.
     span = (vectors * roots / (np.sqrt(variances) * scale)).T
     whitened = vectors * (np.sqrt(variances) / scale) / roots
@@ -582,13 +583,9 @@ def add_radius(state: FitState) -> FitState:
     """Radial head: give every token minus half its squared radius, for scores only."""
     if state.settings.head != "radial":
         return state
-    factor = 1.0
-    if state.coordinates.whitening is None:
-        factor = 1 / (1 + state.coordinates.shrinkage)
-
     def radii(bags: Bags) -> FloatArray:
         tokens = bags.tokens
-        return np.asarray(-0.5 * factor * np.einsum("ij,ij->i", tokens, tokens))
+        return np.asarray(-0.5 * np.einsum("ij,ij->i", tokens, tokens))
 
     total = mean = square = 0.0
     for batch in state.data.read():
@@ -601,9 +598,8 @@ def add_radius(state: FitState) -> FitState:
         square += float(weights @ column**2)
     mean /= total
     variance = square / total - mean**2
-    scale = np.sqrt(1 + state.coordinates.shrinkage)
-    if variance > 1e-14 * square / total:
-        scale *= np.sqrt(variance)
+    has_spread = variance > 1e-14 * square / total
+    scale = np.sqrt(variance) if has_spread else 1.0
     state = _with_column(state, lambda bags: (radii(bags) - mean) / scale)
     principal = None if state.principal is None else np.append(state.principal, 0.0)
     return replace(state, radius=(mean, float(scale)), principal=principal)

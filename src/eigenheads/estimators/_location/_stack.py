@@ -13,13 +13,13 @@ with the weights that minimise minus the log likelihood of the targets plus
 zero predict the mean; candidates that are equally good share their weight.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
+from scipy.optimize import minimize, minimize_scalar
 
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
@@ -48,17 +48,19 @@ from eigenheads.estimators._location._head import (
 # of the one before it in its row.
 _PENALTIES = {
     "numbers": ((0.05, 0.2), (0.05, 1e-2, 1e-3, 3e-5)),
-    "classes": ((0.03, 0.1), (0.03, 1e-2, 3e-3)),
+    "classes": ((0.03, 0.3), (0.03, 3e-3)),
 }
 # Penalties of mean pooling, in units of the mean variance of pooled features.
-_POOLING = (0.03, 0.3, 3.0)
+_POOLING = (0.03, 0.3, 3.0, 30.0)
 # With fewer different bags the choice would be noise: the first penalty is taken.
 _FEWEST_BAGS = 10
 # The choice is made on at most this many numbers, or this many bags per feature.
 _MOST_NUMBERS, _BAGS_PER_FEATURE = 2**21, 10
 # Prices of the weights, in units of log likelihood. A head costs more: a pattern that
 # fits all bags by chance is found again whichever fold is left out.
-_PRICES = {"mean": 3.0, "attention": 10.0}
+_PRICES = {"mean": 1.0, "attention": 3.0}
+# Outputs are enlarged at most by this factor.
+_LARGEST = 4.0
 # Fits to a fold need not be exact.
 _FOLD_TOLERANCE, _FOLD_ITERATIONS = 10.0, 100
 # A smaller share of the weights is not worth a fit to all bags.
@@ -234,7 +236,7 @@ def _fold_fits(
             yield candidate, fit.minimum, sign * _outputs(fit, held_out)
     rows = _sampled_means(view, sample)
     for alpha, values, intercepts in _pooled_fits(
-        view.state, sample.take(others), rows[others], _pooling_alphas(rows)
+        view.state, sample.take(others), rows[others], _pooling_alphas(rows, settings.kind)
     ):
         candidate = Candidate(index, "mean", "softmax", 1.0, alpha)
         yield candidate, values, rows[inside] @ values.T + intercepts
@@ -273,13 +275,16 @@ def _sampled_means(view: View, sample: LabelledBags) -> FloatArray:
     return view.means[view.state.data.sampled(len(sample.bags))]
 
 
-def _pooling_alphas(rows: FloatArray) -> tuple[float, ...]:
+def _pooling_alphas(rows: FloatArray, kind: AbstractLoss) -> tuple[float, ...]:
     """Return the penalties of mean pooling.
 
-    A regression with nearly as many effective parameters as bags nearly interpolates;
+    A regression of numbers with nearly as many effective parameters as bags nearly interpolates;
     its cross-validated error then varies so much that it is useless. So at most half as
     many are allowed.
     """
+    if kind != SQUARED:
+        variance = float(rows.var(axis=0).mean()) or 1.0
+        return tuple(factor * variance for factor in _POOLING)
     centred = rows - rows.mean(axis=0)
     is_wide = len(rows) < rows.shape[1]
     gram = centred @ centred.T if is_wide else centred.T @ centred
@@ -366,14 +371,22 @@ def _weighted(
     """Return the candidates with their weights, by their outputs on held-out bags."""
     kind, has_intercept = state.settings.kind, state.settings.has_intercept
     candidates = list(outputs)
-    tables = np.stack([outputs[candidate] for candidate in candidates])
-    prices = np.array([_PRICES[candidate.pooling] for candidate in candidates])
-    weights = sample.weights * max(1.0, len(sample.weights) / sample.weights.sum())
-    n_outputs = constants.shape[1]
 
     def mean_loss(added: FloatArray) -> float:
         losses = kind.per_bag(constants + added, sample.targets)
-        return float(np.average(losses, weights=weights))
+        return float(np.average(losses, weights=sample.weights))
+
+    # The garrote is applied to outputs of the best size, so that prices are comparable.
+    sizes = [_best_size(mean_loss, outputs[candidate]) for candidate in candidates]
+    tables = np.stack(
+        [
+            size * outputs[candidate]
+            for size, candidate in zip(sizes, candidates, strict=True)
+        ]
+    )
+    prices = np.array([_PRICES[candidate.pooling] for candidate in candidates])
+    weights = sample.weights * max(1.0, len(sample.weights) / sample.weights.sum())
+    n_outputs = constants.shape[1]
 
     none, unit = mean_loss(0.0 * constants), 1.0
     found, shift = np.zeros(len(candidates)), np.zeros(n_outputs)
@@ -405,11 +418,11 @@ def _weighted(
         replace(
             candidate,
             score=1 - mean_loss(table) / (none or 1.0),
-            weight=float(weight),
+            weight=float(weight) * size,
             share=float(share),
         )
-        for candidate, table, weight, share in zip(
-            candidates, tables, found, shares, strict=True
+        for candidate, table, weight, share, size in zip(
+            candidates, tables, found, shares, sizes, strict=True
         )
     ]
     for one in chosen:
@@ -420,6 +433,14 @@ def _weighted(
     constant = _constant(sample, state)
     score = 1 - mean_loss(added) / (none or 1.0)
     return Stack(constant + shift, constant, chosen, [], score, solutions)
+
+
+def _best_size(mean_loss: Callable[[FloatArray], float], table: FloatArray) -> float:
+    """Return the factor from 0 to 4 of least loss."""
+    result = minimize_scalar(
+        lambda size: mean_loss(size * table), bounds=(0.0, _LARGEST), method="bounded"
+    )
+    return float(result.x) if result.fun < mean_loss(0.0 * table) else 0.0
 
 
 def _garrote(
