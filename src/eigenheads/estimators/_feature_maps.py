@@ -11,6 +11,7 @@ from scipy.special import ndtri
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.feature_selection import VarianceThreshold
 from sklearn.kernel_approximation import Nystroem
+from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (
     FunctionTransformer,
@@ -36,6 +37,8 @@ MOST_TOKENS = 100_000
 # Tokens whose distances give the width of the kernel.
 _PAIRS = 500
 _N_LANDMARKS = 300
+# Least eigenvalue of the kernel of the landmarks, as a share of the largest.
+_RESOLVED = 1e-5
 # Tokens that show whether a kernel feature varies.
 _FEW_TOKENS = 10_000
 # Rows whose kernel values are computed together.
@@ -114,6 +117,12 @@ class RBFFeatures(TransformerMixin, BaseEstimator):
             n_components=min(n_components, len(rows)),
             random_state=self.random_state,
         ).fit(rows)
+        # Directions in which landmarks hardly differ are rounding errors.
+        landmarks = self.nystroem_.components_
+        kernel = rbf_kernel(landmarks, gamma=self.gamma_)
+        eigenvalues, vectors = np.linalg.eigh(kernel)
+        roots = np.sqrt(np.maximum(eigenvalues, _RESOLVED * eigenvalues[-1]))
+        self.nystroem_.normalization_ = (vectors / roots) @ vectors.T
         return self
 
     def transform(self, X: Any) -> NDArray[Any]:
@@ -248,9 +257,28 @@ def check_feature_map(feature_map: Any) -> None:
     fail("feature_map", contract, feature_map)
 
 
-def fit_kernel_features(tokens: NDArray[Any]) -> FittedFeatureMap:
-    """Return Gaussian kernel features without the features beside them."""
-    return FittedFeatureMap(RBFFeatures(), tokens, first=tokens.shape[1])
+class KernelFeatures:
+    """Gaussian kernel features without the features beside them.
+
+    Parameters
+    ----------
+    standardised
+        Function that standardises tokens.
+    tokens
+        Tokens of the fit, standardised.
+    """
+
+    def __init__(
+        self, standardised: Callable[..., NDArray[Any]], tokens: NDArray[Any]
+    ) -> None:
+        self._standardised = standardised
+        self._map = FittedFeatureMap(RBFFeatures(), tokens, first=tokens.shape[1])
+        self.transformer, self.width = self._map.transformer, self._map.width
+
+    def __call__(self, tokens: NDArray[Any], *, in_fit: bool = False) -> NDArray[Any]:
+        """Return the features of tokens; in single precision for a fit."""
+        rows = self._standardised(tokens, is_rounded=in_fit)
+        return self._map(rows, in_fit=in_fit)
 
 
 def fit_feature_map(feature_map: Any, tokens: NDArray[Any]) -> FittedFeatureMap:

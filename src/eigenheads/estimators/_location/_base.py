@@ -35,9 +35,9 @@ from eigenheads.estimators._bags import (
 from eigenheads.estimators._batches import Batches, is_dask, is_stream, row_blocks
 from eigenheads.estimators._feature_maps import (
     MOST_TOKENS,
+    KernelFeatures,
     check_feature_map,
     fit_feature_map,
-    fit_kernel_features,
 )
 from eigenheads.estimators._location._data import (
     Encoding,
@@ -81,6 +81,8 @@ from eigenheads.estimators._parameters import check_verbose, random_source
 
 # The penalty of the coherence must not drown the loss.
 _MOST_COHERENT = 1e9
+# Kernel features of more tokens would take too long to be a default.
+_KERNEL_TOKENS = 50_000
 
 
 class AbstractSingleLocation(BaseEstimator):
@@ -106,7 +108,7 @@ class AbstractSingleLocation(BaseEstimator):
         feature_map: Any = "auto",
         n_heads: int = 1,
         l1_ratio: float = 0.0,
-        coherence: float = 0.1,
+        coherence: float = 1.0,
         shrinkage: float | None = None,
         fit_intercept: bool = True,
         n_random_starts: int = 0,
@@ -357,26 +359,24 @@ class AbstractSingleLocation(BaseEstimator):
     def _check_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
         """Return the targets if they suit the estimator, or raise."""
 
-    def _feature_maps(self, data: LocationData) -> list[Any]:
-        """Return the feature maps to choose from, fitted to the tokens."""
+    def _map_names(self, data: LocationData) -> list[Any]:
+        """Return the feature maps to choose from."""
         if not isinstance(self.feature_map, str) or self.feature_map != "auto":
-            names: list[Any] = [self.feature_map]
-        else:
-            is_open = self.head == "auto" and self.alpha == "auto"
-            is_single = data.is_stream or not is_open
-            names = [None] if is_single else [None, "kernel"]
-        maps = []
-        for name in names:
-            if name is None:
-                maps.append(None)
-                continue
-            per_bag = data.n_tokens / data.n_bags
-            tokens = data.sample(max(1, int(MOST_TOKENS / per_bag))).bags.tokens
-            if name == "kernel":
-                maps.append(fit_kernel_features(tokens))
-            else:
-                maps.append(fit_feature_map(name, tokens))
-        return maps
+            return [self.feature_map]
+        is_open = self.head == "auto" and self.alpha == "auto"
+        is_small = not data.is_stream and data.n_tokens <= _KERNEL_TOKENS
+        return [None, "kernel"] if is_open and is_small else [None]
+
+    def _fitted_map(self, name: Any, data: LocationData, views: list[View]) -> Any:
+        """Return a feature map, fitted to the tokens."""
+        if name is None:
+            return None
+        per_bag = data.n_tokens / data.n_bags
+        tokens = data.sample(max(1, int(MOST_TOKENS / per_bag))).bags.tokens
+        if views:  # kernel features beside the features as given
+            standardised = views[0].plain.coordinates.standardised
+            return KernelFeatures(standardised, standardised(tokens))
+        return fit_feature_map(name, tokens)
 
     def _candidate_heads(self, data: LocationData, kind: AbstractLoss) -> Any:
         """Return the names of the heads to choose from, with signs of their outputs."""
@@ -403,10 +403,11 @@ class AbstractSingleLocation(BaseEstimator):
             hint = 'Use head="softmax" for more classes or labels.'
             contract = 'two classes for head="logsumexp"'
             fail("y", contract, got, hint=hint)
-        self._maps, views = self._feature_maps(data), []
-        heads = self._candidate_heads(data, kind)
-        for feature_map in self._maps:
-            mapped = data
+        self._maps, views, heads = [], [], self._candidate_heads(data, kind)
+        names = self._map_names(data)
+        for name in names:
+            feature_map, mapped = self._fitted_map(name, data, views), data
+            self._maps.append(feature_map)
             if feature_map is not None:
 
                 def change(bags: Bags, feature_map: Any = feature_map) -> Bags:
@@ -417,13 +418,16 @@ class AbstractSingleLocation(BaseEstimator):
             shape = int(self.n_random_starts), mapped.n_features
             random = random_source(self.random_state).standard_normal(shape)
             settings = self._settings(kind, heads[0][0])
-            if len(self._maps) > 1 and feature_map is not None:
+            if views:
                 # No elliptical law: attended tokens do not show the key.
                 settings = replace(settings, coherence=0.0)
             begun = FitState(mapped, settings, random, self._report)
             state = run_stages(begun, PREPARATION)
             centred = replace(begun, settings=replace(settings, head="softmax"))
-            views.append(View(state, heads, standardise(centred)))
+            # On the last view, kernel features if there are any, also log-sum-exp.
+            is_last = len(views) == len(names) - 1
+            here = heads if is_last else heads[:1]
+            views.append(View(state, here, standardise(centred)))
         return views
 
     def _solve(self, data: LocationData, encoding: Encoding) -> None:
@@ -483,7 +487,6 @@ class AbstractSingleLocation(BaseEstimator):
             constant = np.zeros(len(order))
             constant[places] = stack.constant * candidate.sign
             intercepts += scale * (ordered.intercepts - constant)
-            self._dump = getattr(self, '_dump', []) + [scale * unit * (ordered.intercepts - constant)]
             rows = ordered.rows.astype(dtype).astype(np.float64)
             self._members.append(
                 Member(
@@ -518,13 +521,7 @@ class AbstractSingleLocation(BaseEstimator):
             self.alpha_, self.output_scale_ = float("nan"), 0.0
             self.n_iter_, self.objective_, self.start_ = 1, float("nan"), "none"
         else:
-            of_kind = [i for i, c in enumerate(chosen) if c.pooling == self.pooling_]
-            best = max(of_kind, key=lambda i: chosen[i].share)
-            solution = stack.members[best][1]
-            self._leading = self._members[best]
-            self.alpha_, self.output_scale_ = chosen[best].alpha, chosen[best].weight
-            self.n_iter_, self.objective_ = solution.n_iter, solution.objective
-            self.start_ = solution.start
+            self._choose_leading(stack)
         leading = self._leading
         if self._maps[leading.view] is not None:
             self.feature_map_ = self._maps[leading.view].transformer
@@ -546,6 +543,16 @@ class AbstractSingleLocation(BaseEstimator):
             keys = rows[:, 1]
         self.coef_key_ = (keys[0] if len(keys) == 1 else keys).astype(dtype)
         self._keep_values(values.astype(dtype), intercepts)
+
+    def _choose_leading(self, stack: Stack) -> None:
+        chosen = [candidate for candidate, _ in stack.members]
+        of_kind = [i for i, c in enumerate(chosen) if c.pooling == self.pooling_]
+        best = max(of_kind, key=lambda i: chosen[i].share)
+        solution = stack.members[best][1]
+        self._leading = self._members[best]
+        self.alpha_, self.output_scale_ = chosen[best].alpha, chosen[best].weight
+        self.n_iter_, self.objective_ = solution.n_iter, solution.objective
+        self.start_ = solution.start
 
     @abstractmethod
     def _keep_values(self, values: FloatArray, intercepts: FloatArray) -> None:

@@ -304,6 +304,8 @@ _MOST_GATHERED = 0.5
 _MOST_NUMBERS = 2**22
 # Ten folds for few bags, whose number decides whether the head is found; else five.
 FEW_BAGS, MANY_FOLDS, FEW_FOLDS = 200, 5, 5
+# Data with more numbers are fitted in single precision.
+MANY_NUMBERS = 2**18
 # A stream with fewer numbers is kept in memory.
 _SMALL_STREAM = 100_000
 
@@ -500,17 +502,17 @@ def without_tokens(data: LocationData) -> LabelledBags:
     return joined(parts)
 
 
-def rounded(tokens: NDArray[Any], mean: FloatArray, scale: FloatArray) -> FloatArray:
+def rounded(tokens: NDArray[Any], mean: FloatArray, scale: FloatArray) -> NDArray[Any]:
     """Return standardised tokens, rounded to single precision.
 
     What another unit or order changes are the last digits of double precision: they are
     gone, so that the fit sees the same numbers.
     """
     rows = np.asarray((tokens - mean) / scale, dtype=np.float32)
-    return rows.astype(np.float64)
+    return rows if rows.size > MANY_NUMBERS else rows.astype(np.float64)
 
 
-def column_order(tokens: FloatArray) -> NDArray[np.int64]:
+def column_order(tokens: NDArray[Any]) -> NDArray[np.int64]:
     """Return the columns in an order that only their content decides."""
     sizes = np.einsum("ij,ij->i", tokens, tokens)
     moments = np.round(sizes @ tokens / max(float(sizes.sum()), 1e-300), 9)

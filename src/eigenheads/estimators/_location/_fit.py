@@ -14,6 +14,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location._data import (
+    MANY_NUMBERS,
     HeadSettings,
     LabelledBags,
     LocationData,
@@ -33,12 +34,13 @@ from eigenheads.estimators._location._head import (
     token_products,
 )
 
+# Weight of the identity beside the pooled correlation. The correlation contains what
+# decides, so that whitening by it alone would penalise the key along itself.
+_SHRINKAGE = 3.0
 # Above this width an eigendecomposition costs more than it saves.
 _WIDEST = 2_000
 # Above this width a full eigendecomposition costs more than two eigenvectors.
 _WIDE = 200
-# Data with more numbers are fitted in single precision.
-_MANY_NUMBERS = 2**18
 # Rows of products that are computed together: a few hundred kB stay in the cache.
 _CHUNK = 1_024
 # Pairs of steps and gradients that L-BFGS keeps.
@@ -72,10 +74,10 @@ class Coordinates:
     r"""Affine map from features as given to the coordinates of the fit.
 
     A token :math:`x` is standardised, :math:`z = D^{-1} (x - m)`, and whitened,
-    :math:`W z` with :math:`W = (R + \delta I)^{-1/2}`, where :math:`R` is the pooled
-    correlation. So the squared norm of a coefficient is the variance of the scores of
-    pooled tokens, plus :math:`\delta` times the squared length of the coefficient of
-    standardised features.
+    :math:`W z` with :math:`W = ((R + \delta I) / (1 + \delta))^{-1/2}`, where :math:`R`
+    is the pooled correlation. So the squared norm of a coefficient is a mean of the
+    variance of the scores of pooled tokens and of the squared length of the coefficient
+    of standardised features.
 
     Parameters
     ----------
@@ -101,9 +103,16 @@ class Coordinates:
     span: FloatArray | None = None
     tokens: FloatArray | None = None
 
-    def standardised(self, tokens: NDArray[Any]) -> FloatArray:
+    def standardised(
+        self, tokens: NDArray[Any], *, is_rounded: bool = True
+    ) -> NDArray[Any]:
         """Return standardised tokens, their columns in the order of the coordinates."""
-        return rounded(tokens, self.mean, self.scale)[:, self.order]
+        rows = (
+            rounded(tokens, self.mean, self.scale)
+            if is_rounded
+            else ((tokens - self.mean) / self.scale)
+        )
+        return np.ascontiguousarray(rows[:, self.order])
 
     def in_standardised(self, rows: FloatArray) -> FloatArray:
         """Return coefficients of standardised features."""
@@ -126,16 +135,6 @@ class Coordinates:
             return np.asarray(self.scale**-2.0)
         root = self.raw(np.eye(len(self.whitening)))
         return np.asarray(root.T @ root)
-
-
-def default_shrinkage(n_features: int, n_bags: float) -> float:
-    """Return ``max(0.01, n_features / (3 * n_bags))``.
-
-    Noise in a sample correlation, and the ridge that is best against it, grow with the
-    number of features over that of independent samples. Tokens of one bag may be alike,
-    so bags are counted, not tokens.
-    """
-    return float(__import__('os').environ.get('SHR','3'))
 
 
 def weighted_gram(tokens: NDArray[Any], weights: FloatArray) -> FloatArray:
@@ -507,9 +506,7 @@ def whiten(state: FitState) -> FitState:
     is_reducible = settings.head not in ("radial", "sigmoid") and not settings.l1_ratio
     if not data.is_stream and data.n_features > data.n_tokens and is_reducible:
         return _in_span(state)
-    shrinkage = settings.shrinkage
-    if shrinkage is None:
-        shrinkage = default_shrinkage(data.n_features, data.size)
+    shrinkage = _SHRINKAGE if settings.shrinkage is None else settings.shrinkage
     coordinates = replace(coordinates, shrinkage=shrinkage)
     root = np.ones(data.n_features)
     principal = None
@@ -518,7 +515,7 @@ def whiten(state: FitState) -> FitState:
         shrunk = (np.maximum(eigenvalues, 0.0) + shrinkage) / (1 + shrinkage)
         root = (vectors / np.sqrt(shrunk)) @ vectors.T
         coordinates, principal = replace(coordinates, whitening=root), vectors[:, -1]
-    is_large = data.n_tokens * data.n_features > _MANY_NUMBERS
+    is_large = data.n_tokens * data.n_features > MANY_NUMBERS
     dtype = np.float32 if is_large else np.float64
 
     def whitened(bags: Bags) -> Bags:
@@ -557,8 +554,7 @@ def _in_span(state: FitState) -> FitState:
     variances, vectors = eigenvalues[resolved][::-1], vectors[:, resolved][:, ::-1]
     variances = np.maximum(variances, 1e-300)
     shrinkage = state.settings.shrinkage
-    if shrinkage is None:
-        shrinkage = default_shrinkage(tokens.shape[1], state.data.size)
+    shrinkage = _SHRINKAGE if shrinkage is None else shrinkage
     scale = np.sqrt((variances + shrinkage) / (1 + shrinkage))
     # Coordinates z·q / scale, with axes q = (roots z)ᵀ vectors / √variances.
     span = (vectors * roots / (np.sqrt(variances) * scale)).T
@@ -583,6 +579,7 @@ def add_radius(state: FitState) -> FitState:
     """Radial head: give every token minus half its squared radius, for scores only."""
     if state.settings.head != "radial":
         return state
+
     def radii(bags: Bags) -> FloatArray:
         tokens = bags.tokens
         return np.asarray(-0.5 * np.einsum("ij,ij->i", tokens, tokens))

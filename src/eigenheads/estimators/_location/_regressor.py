@@ -76,7 +76,7 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         `shrinkage` times the squared norm of the standardised coefficients. A positive
         share makes coefficients exactly zero.
 
-    coherence : float, default=0.1
+    coherence : float, default=1.0
         Weight of a penalty on the component of the key that is orthogonal to the mean
         attended token, both whitened. For tokens with an elliptical law the two
         directions agree, and the mean has the smaller variance; 0 disables the penalty.
@@ -270,7 +270,7 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         n_heads: int = 1,
         extrapolation: float | None = 0.1,
         l1_ratio: float = 0.0,
-        coherence: float = 0.1,
+        coherence: float = 1.0,
         shrinkage: float | None = None,
         fit_intercept: bool = True,
         n_random_starts: int = 0,

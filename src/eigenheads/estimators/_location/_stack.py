@@ -54,8 +54,8 @@ _PENALTIES = {
 _POOLING = (0.03, 0.3, 3.0, 30.0)
 # With fewer different bags the choice would be noise: the first penalty is taken.
 _FEWEST_BAGS = 10
-# The choice is made on at most this many numbers, or this many bags per feature.
-_MOST_NUMBERS, _BAGS_PER_FEATURE = 2**21, 10
+# The choice is made on at most this many numbers, but not on fewer bags than these.
+_MOST_NUMBERS, _ENOUGH_BAGS, _BAGS_PER_FEATURE = 2**21, 300, 5
 # Prices of the weights, in units of log likelihood. A head costs more: a pattern that
 # fits all bags by chance is found again whichever fold is left out.
 _PRICES = {"mean": 1.0, "attention": 3.0}
@@ -71,9 +71,9 @@ _LEAST_SHARE = 0.02
 class Candidate:
     """A fit to choose, its out-of-fold score and its weight.
 
-    `view` counts the feature maps. `score` is the share of the loss of the best constant
-    that the candidate removes by itself; for squared loss it is :math:`R^2`. `share` is
-    the part of the spread of the outputs that is its own.
+    `view` counts the feature maps. `score` is the share of the loss of the best
+    constant that the candidate removes by itself; for squared loss it is :math:`R^2`.
+    `share` is the part of the spread of the outputs that is its own.
     """
 
     view: int
@@ -180,8 +180,9 @@ def fit_stack(views: list[View], stack: Stack) -> Stack:
 def _samples(views: list[View]) -> list[LabelledBags]:
     """Return the bags on which the choice is made, the same of all views."""
     data = views[0].state.data
-    per_bag = data.n_tokens * data.n_features / data.n_bags
-    enough = max(int(_MOST_NUMBERS / per_bag), _BAGS_PER_FEATURE * data.n_features)
+    widest = max(view.state.data.n_features for view in views)
+    enough = int(_MOST_NUMBERS * data.n_bags / (data.n_tokens * widest))
+    enough = max(enough, _ENOUGH_BAGS, _BAGS_PER_FEATURE * data.n_features)
     return [view.state.data.sample(enough) for view in views]
 
 
@@ -236,7 +237,10 @@ def _fold_fits(
             yield candidate, fit.minimum, sign * _outputs(fit, held_out)
     rows = _sampled_means(view, sample)
     for alpha, values, intercepts in _pooled_fits(
-        view.state, sample.take(others), rows[others], _pooling_alphas(rows, settings.kind)
+        view.state,
+        sample.take(others),
+        rows[others],
+        _pooling_alphas(rows, settings.kind),
     ):
         candidate = Candidate(index, "mean", "softmax", 1.0, alpha)
         yield candidate, values, rows[inside] @ values.T + intercepts
@@ -428,7 +432,8 @@ def _weighted(
     for one in chosen:
         state.report(
             f"view {one.view}, {one.head} {one.pooling} {one.sign:+.0f}, alpha "
-            f"{one.alpha:.3g}: out-of-fold score {one.score:.4f}, weight {one.weight:.3f}"
+            f"{one.alpha:.3g}: out-of-fold score {one.score:.4f}, "
+            f"weight {one.weight:.3f}"
         )
     constant = _constant(sample, state)
     score = 1 - mean_loss(added) / (none or 1.0)
