@@ -15,7 +15,7 @@ from eigenheads.estimators import (
     TokenTransformer,
     row_blocks,
 )
-from eigenheads.estimators._location import _head, _problem
+from eigenheads.estimators._location import _data
 
 # Sums in another order differ by rounding, 1e-15 of their size times the number of
 # passes; the optimiser's path keeps it small until it stops, at the same iteration.
@@ -31,14 +31,12 @@ def data():
 @pytest.fixture(autouse=True)
 def _several_blocks(monkeypatch):
     """Short streams are kept in memory; these count as long."""
-    monkeypatch.setattr(_problem, "BLOCK_ENTRIES", 1000)
-    monkeypatch.setattr(_head, "BLOCK_ENTRIES", 1000)
+    monkeypatch.setattr(_data, "_SMALL_STREAM", 1000)
 
 
 def test_a_short_stream_is_read_once_for_counts_and_once_into_memory(data, monkeypatch):
     X, y = data
-    monkeypatch.setattr(_problem, "BLOCK_ENTRIES", X.size + 1)
-    monkeypatch.setattr(_head, "BLOCK_ENTRIES", X.size + 1)
+    monkeypatch.setattr(_data, "_SMALL_STREAM", X.size + 1)
     stream = Again(X, y)
     streamed = SingleLocationRegressor(alpha=1e-3).fit(stream)
     assert_same(streamed, SingleLocationRegressor(alpha=1e-3).fit(X, y))

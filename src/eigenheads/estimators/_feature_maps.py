@@ -271,8 +271,12 @@ class KernelFeatures:
     def __init__(
         self, standardised: Callable[..., NDArray[Any]], tokens: NDArray[Any]
     ) -> None:
+        d = tokens.shape[1]
         self._standardised = standardised
-        self._map = FittedFeatureMap(RBFFeatures(), tokens, first=tokens.shape[1])
+        # Repeated tokens count once: they are weights in disguise.
+        codes = np.ascontiguousarray(tokens).view(f"V{tokens.itemsize * d}")
+        tokens = tokens[np.sort(np.unique(codes.ravel(), return_index=True)[1])]
+        self._map = FittedFeatureMap(RBFFeatures(), tokens, first=d)
         self.transformer, self.width = self._map.transformer, self._map.width
 
     def __call__(self, tokens: NDArray[Any], *, in_fit: bool = False) -> NDArray[Any]:

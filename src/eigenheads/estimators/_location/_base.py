@@ -436,6 +436,9 @@ class AbstractSingleLocation(BaseEstimator):
         with threadpool_limits(limits=1, user_api="blas"):
             data, order = self._ordered(data, kind)
             views = self._views(data, kind)
+            self._metric = None
+            if self.head == "radial":
+                self._metric = views[0].state.coordinates.precision()
             if self.alpha == "auto":
                 stack = fit_stack(views, self._given_choice or choose(views))
                 self.selection_ = [asdict(one) for one in stack.candidates]
@@ -513,11 +516,11 @@ class AbstractSingleLocation(BaseEstimator):
         n_outputs = len(intercepts)
         if not chosen:
             self.pooling_, width = "none", self._maps_width(0)
-            zeros = np.zeros((1 + n_outputs, width))
-            center = np.zeros(width)
-            self._leading = Member(
-                0, "softmax", zeros, np.ones(n_outputs), center, None
-            )
+            width += self._one_head in ("radial", "sigmoid")
+            zeros = np.zeros((int(self.n_heads) * (1 + n_outputs), width))
+            center = np.zeros(self._maps_width(0))
+            head, units = self._one_head, np.ones(n_outputs)
+            self._leading = Member(0, head, zeros, units, center, self._metric)
             self.alpha_, self.output_scale_ = float("nan"), 0.0
             self.n_iter_, self.objective_, self.start_ = 1, float("nan"), "none"
         else:

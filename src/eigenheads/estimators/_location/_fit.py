@@ -503,8 +503,7 @@ def whiten(state: FitState) -> FitState:
     With more features than tokens, the whitened tokens are coordinates in their span.
     """
     data, settings, coordinates = state.data, state.settings, state.coordinates
-    is_reducible = settings.head not in ("radial", "sigmoid") and not settings.l1_ratio
-    if not data.is_stream and data.n_features > data.n_tokens and is_reducible:
+    if _is_reducible(state):
         return _in_span(state)
     shrinkage = _SHRINKAGE if settings.shrinkage is None else settings.shrinkage
     coordinates = replace(coordinates, shrinkage=shrinkage)
@@ -526,6 +525,17 @@ def whiten(state: FitState) -> FitState:
 
     data = data.mapped(whitened)
     return replace(state, data=data, coordinates=coordinates, principal=principal)
+
+
+def _is_reducible(state: FitState) -> bool:
+    """Return whether all that counts is in the span of the tokens.
+
+    The radius has a part outside, and an L1 penalty is one on the features as given.
+    """
+    data, settings = state.data, state.settings
+    is_wide = not data.is_stream and data.n_features > data.n_tokens
+    is_linear = settings.head not in ("radial", "sigmoid") and settings.l1_ratio == 0
+    return is_wide and is_linear
 
 
 def _correlation(data: LocationData) -> FloatArray:

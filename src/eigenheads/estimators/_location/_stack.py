@@ -58,7 +58,7 @@ _FEWEST_BAGS = 10
 _MOST_NUMBERS, _ENOUGH_BAGS, _BAGS_PER_FEATURE = 2**21, 300, 5
 # Prices of the weights, in units of log likelihood. A head costs more: a pattern that
 # fits all bags by chance is found again whichever fold is left out.
-_PRICES = {"mean": 1.0, "attention": 3.0}
+_PRICES = {"mean": 2.0, "attention": 6.0}
 # Outputs are enlarged at most by this factor.
 _LARGEST = 4.0
 # Fits to a fold need not be exact.
@@ -84,6 +84,12 @@ class Candidate:
     score: float = np.nan
     weight: float = 0.0
     share: float = 0.0
+
+    def describe(self) -> str:
+        """Return what is fitted, in words."""
+        kind = "mean pooling" if self.pooling == "mean" else f"{self.head} head"
+        sign = " of the other class" if self.sign < 0 else ""
+        return f"map {self.view}, {kind}{sign}, alpha {self.alpha:.3g}"
 
     @property
     def name(self) -> tuple[int, str, str, float, float]:
@@ -135,7 +141,8 @@ def choose(views: list[View]) -> Stack:
     """Return the weights of the candidates, without their fits to all bags."""
     samples = _samples(views)
     settings, first = views[0].state.settings, samples[0]
-    member = fold_of_bag(first)
+    # Products of matrices need not be the same for equal rows: folds are made before.
+    member = fold_of_bag(views[0].plain.data.sample(len(first.bags)))
     n_outputs = views[0].state.data.n_outputs
     constant = _constant(first, views[0].state)
     if len(member) < _FEWEST_BAGS or int(member.max()) < 1:
@@ -236,12 +243,9 @@ def _fold_fits(
             candidate = Candidate(index, "attention", head, sign, alpha)
             yield candidate, fit.minimum, sign * _outputs(fit, held_out)
     rows = _sampled_means(view, sample)
-    for alpha, values, intercepts in _pooled_fits(
-        view.state,
-        sample.take(others),
-        rows[others],
-        _pooling_alphas(rows, settings.kind),
-    ):
+    alphas = _pooling_alphas(rows, sample.weights, settings.kind)
+    fits = _pooled_fits(view.state, sample.take(others), rows[others], alphas)
+    for alpha, values, intercepts in fits:
         candidate = Candidate(index, "mean", "softmax", 1.0, alpha)
         yield candidate, values, rows[inside] @ values.T + intercepts
 
@@ -279,27 +283,26 @@ def _sampled_means(view: View, sample: LabelledBags) -> FloatArray:
     return view.means[view.state.data.sampled(len(sample.bags))]
 
 
-def _pooling_alphas(rows: FloatArray, kind: AbstractLoss) -> tuple[float, ...]:
+def _pooling_alphas(
+    rows: FloatArray, weights: FloatArray, kind: AbstractLoss
+) -> tuple[float, ...]:
     """Return the penalties of mean pooling.
 
-    A regression of numbers with nearly as many effective parameters as bags nearly interpolates;
-    its cross-validated error then varies so much that it is useless. So at most half as
-    many are allowed.
+    A regression of numbers with nearly as many effective parameters as bags nearly
+    interpolates; its cross-validated error then varies so much that it is useless. So
+    at most half as many are allowed.
     """
+    shares = weights / weights.sum()
+    centred = np.sqrt(shares)[:, None] * (rows - shares @ rows)
+    variance = float((centred**2).sum()) / rows.shape[1] or 1.0
+    alphas = [factor * variance for factor in _POOLING]
     if kind != SQUARED:
-        variance = float(rows.var(axis=0).mean()) or 1.0
-        return tuple(factor * variance for factor in _POOLING)
-    centred = rows - rows.mean(axis=0)
+        return tuple(alphas)
     is_wide = len(rows) < rows.shape[1]
     gram = centred @ centred.T if is_wide else centred.T @ centred
-    spectrum = np.maximum(np.linalg.eigvalsh(gram), 0.0) / len(rows)
-    variance = float(spectrum.sum()) / rows.shape[1] or 1.0
-    alphas = [factor * variance for factor in _POOLING]
-    few = [
-        alpha
-        for alpha in alphas
-        if float(np.sum(spectrum / (spectrum + alpha))) <= len(rows) / 2
-    ]
+    spectrum = np.maximum(np.linalg.eigvalsh(gram), 0.0)
+    most = len(np.unique(rows, axis=0)) / 2
+    few = [a for a in alphas if float(np.sum(spectrum / (spectrum + a))) <= most]
     return tuple(few) or (alphas[-1],)
 
 
@@ -431,8 +434,7 @@ def _weighted(
     ]
     for one in chosen:
         state.report(
-            f"view {one.view}, {one.head} {one.pooling} {one.sign:+.0f}, alpha "
-            f"{one.alpha:.3g}: out-of-fold score {one.score:.4f}, "
+            f"{one.describe()}: out-of-fold score {one.score:.4f}, "
             f"weight {one.weight:.3f}"
         )
     constant = _constant(sample, state)
