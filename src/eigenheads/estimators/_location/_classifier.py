@@ -33,25 +33,30 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
 
     Parameters
     ----------
-    head : {"softmax", "radial", "erf", "sigmoid", "logsumexp"}, default="softmax"
-        Weights of the tokens; see :class:`SingleLocationRegressor`. ``"logsumexp"``,
+    head : {"auto", "softmax", "radial", "erf", "sigmoid", "logsumexp"}, default="auto"
+        Weights of the tokens; see :class:`SingleLocationRegressor`. ``"auto"`` weighs
+        softmax heads and, for two classes, log-sum-exp heads of either class by what
+        they predict; with a given `alpha` it is the softmax. ``"logsumexp"``,
         for two classes, is standard multiple-instance learning: the logit is
         :math:`\log \frac1L \sum_l e^{x_l \cdot v} + b`, so that a token can make the
         second class more probable, but hardly less; key and value are equal.
 
     alpha : float or "auto", default="auto"
         Weight of the penalty on key and values, relative to the mean logistic loss.
-        ``"auto"`` chooses it, and mean pooling or a constant if they predict held-out
-        bags better; see the Notes of :class:`SingleLocationRegressor`.
+        ``"auto"`` adds heads with several penalties and mean pooling, with non-negative
+        weights by what they predict on held-out bags; see the Notes of
+        :class:`SingleLocationRegressor`.
 
-    feature_map : str, transformer or None, default=None
+    feature_map : str, transformer or None, default="auto"
         Functions of the features of a token that key and value read instead of the
-        features. ``"rbf"``: the standardised features and 300 Gaussian kernel features,
-        for deciding tokens of several kinds and nonlinear readouts; ``"quadratic"``:
-        the features, their squares and products; ``"quantile"``: each feature mapped to
-        normal quantiles, for skewed features; ``"bins"``: indicators of five bins per
-        feature. Any scikit-learn transformer of rows is cloned and fitted to all
-        tokens. The coefficients then belong to its features.
+        features. ``"auto"``: the features and, if `head` and `alpha` are ``"auto"``,
+        too, 300 Gaussian kernel features (up to 50 000 tokens). ``"rbf"``: the
+        standardised features and 300 Gaussian kernel features, for deciding tokens of
+        several kinds and nonlinear readouts; ``"quadratic"``: the features, their
+        squares and products; ``"quantile"``: each feature mapped to normal quantiles,
+        for skewed features; ``"bins"``: indicators of five bins per feature. Any
+        scikit-learn transformer of rows is cloned and fitted to all tokens. The
+        coefficients then belong to its features.
 
     n_heads : int, default=1
         Number of heads, whose outputs are added: for targets that depend on several
@@ -64,8 +69,9 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
 
     l1_ratio : float, default=0.0
         Share of the L1 norm of the standardised coefficients in the penalty. The
-        remainder is half the variance of the scores and readouts of the tokens, plus
-        `shrinkage` times the squared norm of the standardised coefficients. A positive
+        remainder is half a mean of the variance of the scores and readouts of the
+        tokens and, with weight `shrinkage`, of the squared norm of the standardised
+        coefficients. A positive
         share makes coefficients exactly zero.
 
     coherence : float, default=1.0
@@ -74,10 +80,10 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         directions agree, and the mean has the smaller variance; 0 disables the penalty.
 
     shrinkage : float or None, default=None
-        Number added to the diagonal of the pooled correlation of the features before
-        tokens are whitened; equivalently, weight of the squared norm of standardised
-        coefficients in the penalty. None means
-        ``max(0.01, n_features / (3 * n_bags))``.
+        Weight of the identity beside the pooled correlation in the metric in which
+        tokens are whitened and coefficients penalised. None means 3: the correlation
+        contains what decides, so that whitening by it alone would penalise the key
+        along itself.
 
     fit_intercept : bool, default=True
         Whether to fit :math:`b_c`.
@@ -118,8 +124,8 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         As in :class:`SingleLocationRegressor`.
 
     precision_ : ndarray of shape (n_features, n_features) or (n_features,)
-        :math:`P`, the inverse of the pooled covariance with `shrinkage` times its
-        diagonal added; above 2 000 features, the inverse of the variances.
+        :math:`P`, the inverse of the mean of the pooled covariance and its diagonal,
+        with weights 1 and `shrinkage`; above 2 000 features, that of the variances.
 
     alpha_, pooling_, output_scale_, selection_
         As in :class:`SingleLocationRegressor`; logits are shrunk towards those of the

@@ -302,12 +302,11 @@ _SCREEN_BAGS = 1_000
 # stream, at most this many numbers (32 MB), so that it never has to fit in memory.
 _MOST_GATHERED = 0.5
 _MOST_NUMBERS = 2**22
-# Ten folds for few bags, whose number decides whether the head is found; else five.
-FEW_BAGS, MANY_FOLDS, FEW_FOLDS = 200, 5, 5
+N_FOLDS = 5
 # Data with more numbers are fitted in single precision.
 MANY_NUMBERS = 2**18
-# A stream with fewer numbers is kept in memory.
-_SMALL_STREAM = 100_000
+# A stream with fewer numbers (32 MB) is kept in memory.
+_SMALL_STREAM = 2**22
 
 # Checked bags, targets as given and weights, read again in every pass.
 ReadBatches: TypeAlias = Callable[[], Iterator[tuple[Bags, NDArray[Any], FloatArray]]]
@@ -574,23 +573,22 @@ def in_class_order(
     return replace(data, read=lambda: [batch]), order
 
 
-def fold_of_bag(batch: LabelledBags) -> NDArray[np.int64]:
-    """Return the fold of each bag.
+def fold_of_bag(batch: LabelledBags) -> tuple[NDArray[np.int64], int]:
+    """Return the fold of each bag, and the number of different bags.
 
     Equal bags are in one fold, so that repetitions count as weights do. Sorted by
     target and content, consecutive bags are in different folds; so folds have similar
     targets and do not depend on the order in which bags are given.
     """
     if batch.folds is not None:
-        return batch.folds
+        return batch.folds, len(batch.folds)
     digests = [
         hashlib.blake2b(np.ascontiguousarray(bag).tobytes(), digest_size=8).hexdigest()
         for bag in batch.bags.split(batch.bags.tokens)
     ]
     keys = np.rec.fromarrays([*columns(batch.targets).T, np.array(digests)])
     unique, group = np.unique(keys, return_inverse=True)
-    n_folds = MANY_FOLDS if len(unique) < FEW_BAGS else FEW_FOLDS
-    return np.asarray(group.ravel() % min(n_folds, len(unique)), dtype=np.int64)
+    return group.ravel().astype(np.int64) % min(N_FOLDS, len(unique)), len(unique)
 
 
 def streamed_data(

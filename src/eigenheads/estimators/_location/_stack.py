@@ -24,6 +24,7 @@ from scipy.optimize import minimize, minimize_scalar
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location._data import (
+    HeadSettings,
     LabelledBags,
     data_in_memory,
     fold_of_bag,
@@ -50,6 +51,8 @@ _PENALTIES = {
     "numbers": ((0.05, 0.2), (0.05, 1e-2, 1e-3, 3e-5)),
     "classes": ((0.03, 0.3), (0.03, 3e-3)),
 }
+# Weak differences of spread are found with a small penalty only.
+_WEAK_START = {"numbers": ((3e-5,),), "classes": ((1e-2,),)}
 # Penalties of mean pooling, in units of the mean variance of pooled features.
 _POOLING = (0.03, 0.3, 3.0, 30.0)
 # With fewer different bags the choice would be noise: the first penalty is taken.
@@ -142,12 +145,12 @@ def choose(views: list[View]) -> Stack:
     samples = _samples(views)
     settings, first = views[0].state.settings, samples[0]
     # Products of matrices need not be the same for equal rows: folds are made before.
-    member = fold_of_bag(views[0].plain.data.sample(len(first.bags)))
+    member, n_different = fold_of_bag(views[0].plain.data.sample(len(first.bags)))
     n_outputs = views[0].state.data.n_outputs
     constant = _constant(first, views[0].state)
-    if len(member) < _FEWEST_BAGS or int(member.max()) < 1:
+    if n_different < _FEWEST_BAGS or int(member.max()) < 1:
         head, sign = views[0].heads[0]
-        alpha = _penalties(settings.kind)[0][0]
+        alpha = _penalties(settings)[0][0]
         only = Candidate(0, "attention", head, sign, alpha, weight=1.0, share=1.0)
         return Stack(constant, constant, [only], [], 0.0, {})
     outputs = dict[Candidate, FloatArray]()
@@ -193,8 +196,10 @@ def _samples(views: list[View]) -> list[LabelledBags]:
     return [view.state.data.sample(enough) for view in views]
 
 
-def _penalties(kind: AbstractLoss) -> tuple[tuple[float, ...], ...]:
-    return _PENALTIES["numbers" if kind == SQUARED else "classes"]
+def _penalties(settings: HeadSettings) -> tuple[tuple[float, ...], ...]:
+    name = "numbers" if settings.kind == SQUARED else "classes"
+    weak = _WEAK_START[name] if settings.head == "radial" else ()
+    return _PENALTIES[name] + weak
 
 
 def _constant(batch: LabelledBags, state: FitState) -> FloatArray:
@@ -251,16 +256,18 @@ def _fold_fits(
 
 
 def _heads(state: FitState) -> Iterator[FitState]:
-    """Yield the head with every penalty, each started at the one before."""
-    paths = _penalties(state.settings.kind)
-    first = run_stages(state.with_alpha(paths[0][0]), OPTIMISATION)
-    yield first
-    for path in paths:
-        minimum = first.minimum
-        for alpha in path[1:]:
-            fit = replace(state.with_alpha(alpha), given=(minimum,))
-            fit = run_stages(fit, OPTIMISATION)
-            minimum = fit.minimum
+    """Yield the head with every penalty, each started at the one before in its row."""
+    first: FitState | None = None
+    for path in _penalties(state.settings):
+        given: tuple[FloatArray, ...] = ()
+        for alpha in path:
+            if first is not None and alpha == first.settings.alpha:
+                given = (first.minimum,)  # with which several rows begin
+                continue
+            fit = run_stages(
+                replace(state.with_alpha(alpha), given=given), OPTIMISATION
+            )
+            first, given = first or fit, (fit.minimum,)
             yield fit
 
 
