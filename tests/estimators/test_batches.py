@@ -43,6 +43,10 @@ def test_a_short_stream_is_read_once_for_counts_and_once_into_memory(data, monke
     assert stream.passes <= 3
 
 
+# A stream has no kernel features beside the features.
+LINEAR = {"head": "softmax"}
+
+
 def batches_of(X, y, weights=None, size=140):
     for start in range(0, len(y), size):
         rows = slice(start, start + size)
@@ -73,11 +77,11 @@ def assert_same(one, other):
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
+        LINEAR,
         {"head": "radial"},
         {"head": "erf"},
-        {"fit_intercept": False},
-        {"coherence": 0.0, "n_random_starts": 1, "random_state": 0},
+        {**LINEAR, "fit_intercept": False},
+        {**LINEAR, "coherence": 0.0, "n_random_starts": 1, "random_state": 0},
         {"l1_ratio": 0.3, "alpha": 1e-3},
     ],
 )
@@ -95,10 +99,10 @@ def test_a_stream_gives_the_fit_in_memory(data, settings):
 def test_callables_iterators_and_ragged_bags_are_batches_too(data):
     X, y = data
     bags = [bag[: 3 + i % 4] for i, bag in enumerate(X)]
-    whole = SingleLocationRegressor().fit(bags, y)
-    called = SingleLocationRegressor().fit(lambda: batches_of(bags, y))
+    whole = SingleLocationRegressor(**LINEAR).fit(bags, y)
+    called = SingleLocationRegressor(**LINEAR).fit(lambda: batches_of(bags, y))
     assert_same(called, whole)
-    once = SingleLocationRegressor().fit(batches_of(bags, y))
+    once = SingleLocationRegressor(**LINEAR).fit(batches_of(bags, y))
     np.testing.assert_array_equal(once.coef_key_, called.coef_key_)
     assert once.n_iter_ == called.n_iter_
 
@@ -106,8 +110,8 @@ def test_callables_iterators_and_ragged_bags_are_batches_too(data):
 def test_weights_are_carried_and_bags_without_weight_left_out(data):
     X, y = data
     weights = np.random.default_rng(0).integers(0, 3, size=len(y)).astype(float)
-    whole = SingleLocationRegressor().fit(X, y, sample_weight=weights)
-    assert_same(SingleLocationRegressor().fit(Again(X, y, weights)), whole)
+    whole = SingleLocationRegressor(**LINEAR).fit(X, y, sample_weight=weights)
+    assert_same(SingleLocationRegressor(**LINEAR).fit(Again(X, y, weights)), whole)
 
 
 def test_an_iterator_leaves_no_files(data, tmp_path, monkeypatch):
@@ -135,10 +139,10 @@ def test_single_precision_stays(data):
 def test_a_dask_array_is_read_block_by_block(data):
     dask = pytest.importorskip("dask.array")
     X, y = data
-    whole = SingleLocationRegressor().fit(X, y)
+    whole = SingleLocationRegressor(**LINEAR).fit(X, y)
     chunked = dask.from_array(X, chunks=(120, 3, 5))
     targets = dask.from_array(y, chunks=300)
-    model = SingleLocationRegressor().fit(chunked, targets)
+    model = SingleLocationRegressor(**LINEAR).fit(chunked, targets)
     assert_same(model, whole)
     np.testing.assert_allclose(model.predict(chunked), model.predict(X), rtol=1e-12)
     assert_array_equal(model.locate(chunked), model.locate(X))

@@ -112,7 +112,7 @@ def test_the_fit_is_that_over_all_tokens(data, monkeypatch, estimator, head):
 
 def test_a_wrong_choice_of_tokens_is_noticed(data, monkeypatch):
     """With one token a bag there is no key to fit: the gradient over all says so."""
-    settings = {"alpha": 1e-3, "coherence": 0.0, "max_iter": 100}
+    settings = {"alpha": 1e-3, "coherence": 0.0, "max_iter": 500}
     all_tokens(monkeypatch)
     whole = SingleLocationRegressor(**settings).fit(*data)
     monkeypatch.undo()
@@ -163,8 +163,8 @@ def test_more_features_than_tokens_are_fitted_in_their_span(
     monkeypatch.setattr(_fit, "_is_reducible", lambda state: False)
     whole = SingleLocationRegressor(**settings).fit(X, y, weights)
     # Two paths of the optimiser to one minimum.
-    assert_allclose(reduced.objective_, whole.objective_, rtol=1e-5)
-    assert_allclose(reduced.predict(X), whole.predict(X), atol=1e-3)
+    assert_allclose(reduced.objective_, whole.objective_, rtol=3e-5)
+    assert_allclose(reduced.predict(X), whole.predict(X), atol=3e-3)
     if head == "softmax":  # erf is odd: key and value may change their signs
         assert_allclose(reduced.coef_value_, whole.coef_value_, atol=1e-4)
 
@@ -174,6 +174,6 @@ def test_thousands_of_features_are_fitted(rng):
     X, y = rng.standard_normal((50, 4, 6000)), rng.standard_normal(50)
     X[:, 1, :500] += 2.0
     X[:, 1, 500:1000] += 2 * y[:, None]
-    model = SingleLocationRegressor(alpha=1e-3).fit(X, y)
+    model = SingleLocationRegressor(alpha=0.05).fit(X, y)
     assert model.coef_key_.shape == (6000,)
     assert np.mean(model.locate(X) == 1) > 0.9

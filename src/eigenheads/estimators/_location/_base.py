@@ -250,7 +250,8 @@ class AbstractSingleLocation(BaseEstimator):
         if feature_map is not None:
             tokens = feature_map(tokens)
         if member.head == "radial":
-            radii = squared_radii(tokens, member.center, member.precision)
+            metric = np.asarray(member.precision)
+            radii = squared_radii(tokens, member.center, metric)
             tokens = np.hstack([tokens, -0.5 * radii[:, None]])
         if member.head == "sigmoid":
             tokens = np.pad(tokens, ((0, 0), (0, 1)), constant_values=1)
@@ -403,7 +404,8 @@ class AbstractSingleLocation(BaseEstimator):
             hint = 'Use head="softmax" for more classes or labels.'
             contract = 'two classes for head="logsumexp"'
             fail("y", contract, got, hint=hint)
-        self._maps, views, heads = [], [], self._candidate_heads(data, kind)
+        self._maps, heads = [], self._candidate_heads(data, kind)
+        views = list[View]()
         names = self._map_names(data)
         for name in names:
             feature_map, mapped = self._fitted_map(name, data, views), data

@@ -464,7 +464,7 @@ class LocationData:
         for batch in self.read():
             scores = token_products(batch.bags, keys)
             tops = batch.bags.spread(batch.bags.largest(scores))
-            counted = (scores >= tops - margin).any(axis=1)
+            counted = np.asarray((scores >= tops - margin).any(axis=1))
             n_numbers += int(np.count_nonzero(counted)) * self.n_features
             if self.is_stream and n_numbers > _MOST_NUMBERS:
                 return None

@@ -78,8 +78,8 @@ def head_outputs(
 
 def _parts(
     bags: Bags, rows: NDArray[Any], n_outputs: int, head: str
-) -> list[FloatArray]:
-    products, parts = token_products(bags, rows), []
+) -> list[NDArray[Any]]:
+    products, parts = token_products(bags, rows), list[NDArray[Any]]()
     for base in range(0, len(rows), 1 + n_outputs):
         readouts = products[:, base + 1 : base + 1 + n_outputs]
         if head == "logsumexp":

@@ -25,10 +25,10 @@ Result = TypeVar("Result")
 _PARAMETERS = """
     Parameters
     ----------
-    feature_maps : sequence, default=(None, "quantile", "rbf")
+    feature_maps : sequence, default=("auto", "quantile", "rbf")
         Values of `feature_map` to compare.
 
-    heads : sequence of str, default=("softmax", "radial")
+    heads : sequence of str, default=("auto", "radial")
         Values of `head` to compare. The radial head is tried without feature map only.
 
     cv : int, splitter or None, default=None
@@ -86,8 +86,8 @@ class AbstractSingleLocationCV(BaseEstimator):
     def __init__(
         self,
         *,
-        feature_maps: Sequence[Any] = (None, "quantile", "rbf"),
-        heads: Sequence[str] = ("softmax", "radial"),
+        feature_maps: Sequence[Any] = ("auto", "quantile", "rbf"),
+        heads: Sequence[str] = ("auto", "radial"),
         cv: Any = None,
         verbose: int = 0,
     ) -> None:
@@ -168,11 +168,11 @@ class AbstractSingleLocationCV(BaseEstimator):
         contract = "a sequence of names of heads"
         heads = check_items("heads", self.heads, contract)
         for head in heads:
-            check_choice("heads", head, self._estimator._heads)
+            check_choice("heads", head, ("auto", *self._estimator._heads))
         settings = [
             {"feature_map": feature_map, "head": head}
             for feature_map, head in product(maps, heads)
-            if head != "radial" or feature_map is None
+            if head != "radial" or _is_plain(feature_map)
         ]
         if not settings:
             got = Got(f"feature_maps={self.feature_maps!r}, heads={self.heads!r}")
@@ -227,6 +227,13 @@ class AbstractSingleLocationCV(BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         return tags
+
+
+def _is_plain(feature_map: Any) -> bool:
+    """Return whether a radial head with this map reads the features as given."""
+    return feature_map is None or (
+        isinstance(feature_map, str) and feature_map == "auto"
+    )
 
 
 def _score(choice: Stack) -> float:

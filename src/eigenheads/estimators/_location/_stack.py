@@ -58,7 +58,7 @@ _POOLING = (0.03, 0.3, 3.0, 30.0)
 # With fewer different bags the choice would be noise: the first penalty is taken.
 _FEWEST_BAGS = 10
 # The choice is made on at most this many numbers, but not on fewer bags than these.
-_MOST_NUMBERS, _ENOUGH_BAGS, _BAGS_PER_FEATURE = 2**21, 300, 5
+_MOST_NUMBERS, _ENOUGH_BAGS, _BAGS_PER_FEATURE = 2**21, 300, 20
 # Prices of the weights, in units of log likelihood. A head costs more: a pattern that
 # fits all bags by chance is found again whichever fold is left out.
 _PRICES = {"mean": 2.0, "attention": 6.0}
