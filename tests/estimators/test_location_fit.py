@@ -68,6 +68,7 @@ def test_nothing_is_gathered_where_most_tokens_count(data, monkeypatch):
 @pytest.mark.parametrize("most", [2**22, 0])
 def test_a_stream_gathers_what_the_fit_in_memory_does(data, monkeypatch, most):
     monkeypatch.setattr(_data, "_MOST_NUMBERS", most)
+    monkeypatch.setattr(_data, "_SMALL_STREAM", 0)
     tokens, y = data
     passes = []
 

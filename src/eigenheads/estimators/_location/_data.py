@@ -491,7 +491,7 @@ def data_in_memory(batch: LabelledBags) -> LocationData:
     )
 
 
-def without_tokens(data: LocationData) -> LabelledBags:
+def targets_alone(data: LocationData) -> LabelledBags:
     """Return targets and weights of all bags, in memory, with one empty token each."""
     parts = []
     for batch in data.read():

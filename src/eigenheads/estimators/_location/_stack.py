@@ -28,7 +28,7 @@ from eigenheads.estimators._location._data import (
     LabelledBags,
     data_in_memory,
     fold_of_bag,
-    without_tokens,
+    targets_alone,
 )
 from eigenheads.estimators._location._fit import (
     OPTIMISATION,
@@ -96,7 +96,7 @@ class Candidate:
 
     @property
     def name(self) -> tuple[int, str, str, float, float]:
-        """What is fitted."""
+        """Key of the fit, without what was measured on it."""
         return self.view, self.pooling, self.head, self.sign, self.alpha
 
 
@@ -354,7 +354,7 @@ def _pooled_fits(
 def _pooled_solution(view: View, alpha: float) -> HeadSolution:
     """Return mean pooling of all bags as a head with a key of zero."""
     state, rows = view.state, view.means
-    batch = without_tokens(state.data)
+    batch = targets_alone(state.data)
     ((_, values, intercepts),) = _pooled_fits(state, batch, rows, (alpha,))
     coordinates = view.plain.coordinates
     zero = np.zeros((1, values.shape[1]))
