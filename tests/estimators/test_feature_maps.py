@@ -84,7 +84,8 @@ def test_rbf_features_are_the_kernel_of_landmarks(rng):
     # All rows are landmarks: inner products are the kernel.
     squares = ((scaled[:, None] - scaled) ** 2).sum(axis=2)
     expected = np.exp(-features.gamma_ * squares)
-    assert_allclose(mapped[:, 3:] @ mapped[:, 3:].T, expected, atol=1e-6)
+    # Directions in which landmarks hardly differ are left out.
+    assert_allclose(mapped[:, 3:] @ mapped[:, 3:].T, expected, atol=1e-3)
     assert 0.5 < features.gamma_ * np.median(squares) < 2
 
 

@@ -6,29 +6,44 @@ from numpy.testing import assert_allclose
 
 from eigenheads.datasets import SingleLocation
 from eigenheads.estimators._bags import Bags
-from eigenheads.estimators._location import _starts
-from eigenheads.estimators._location._objective import pooled_whitening
-from eigenheads.estimators._location._problem import LabelledBags, data_in_memory
-from eigenheads.estimators._location._starts import key_directions, ridge_values
+from eigenheads.estimators._location import _fit
+from eigenheads.estimators._location._data import (
+    HeadSettings,
+    LabelledBags,
+    data_in_memory,
+)
+from eigenheads.estimators._location._fit import Equations, FitState
+from eigenheads.estimators._location._head import SQUARED
 
 LAW = SingleLocation(d=40, n_tokens=6)
+SETTINGS = HeadSettings(
+    head="softmax",
+    kind=SQUARED,
+    alpha=0.05,
+    l1_ratio=0.0,
+    coherence=0.0,
+    shrinkage=0.01,
+    has_intercept=True,
+    max_iter=10,
+    tol=1e-4,
+)
 
 
-def drawn(rng, *, decoy=1.0, n=5000):
+def state_of(rng, *, decoy=1.0, n=5000):
+    """Return whitened bags of the law in a random frame, and the key in it."""
     tokens, y, _ = LAW.sample(n, rng)
     tokens[..., 2] *= decoy
-    return data_of(tokens.reshape(-1, LAW.d), y - y.mean())
+    turn, _ = np.linalg.qr(rng.standard_normal((LAW.d, LAW.d)))
+    bags = Bags(tokens.reshape(-1, LAW.d) @ turn, LAW.n_tokens * np.arange(n + 1))
+    y = y - y.mean()
+    data = data_in_memory(LabelledBags(bags, y, y[:, None], np.ones(n)))
+    state = FitState(data, SETTINGS, np.zeros((0, LAW.d)), print)
+    return _fit.run_stages(state, _fit.PREPARATION), LAW.key_direction @ turn
 
 
-def data_of(rows, y):
-    bags = Bags(rows, LAW.n_tokens * np.arange(len(y) + 1))
-    return data_in_memory(LabelledBags(bags, y, y[:, None], np.ones(len(y))))
-
-
-def overlap(direction, coordinates):
-    """Cosine of a whitened key, mapped to the tokens, with the planted one."""
-    raw = coordinates.raw(direction)
-    return abs(raw @ LAW.key_direction) / np.linalg.norm(raw)
+def overlap(direction, state, key):
+    raw = state.coordinates.raw(direction[None])[0]
+    return abs(raw @ key) / np.linalg.norm(raw)
 
 
 # Noise of an overlap: sqrt(d L / n) = 0.2 times the spread of a term over the signal
@@ -36,59 +51,34 @@ def overlap(direction, coordinates):
 @pytest.mark.parametrize("decoy", [1.0, 9.0])
 @pytest.mark.parametrize("name", ["moments", "spectral"])
 def test_moments_find_the_key_with_and_without_a_decoy(rng, decoy, name):
-    data = drawn(rng, decoy=decoy)
-    coordinates = pooled_whitening(data, center=True)
-    found = key_directions(data, coordinates)[name]
-    assert max(overlap(direction, coordinates) for direction in found) > 0.8
-
-
-def test_the_principal_direction_is_the_key_only_without_a_decoy(rng):
-    overlaps = []
-    for decoy in (1.0, 9.0):
-        (batch,) = drawn(rng, decoy=decoy).read()
-        # In standardised features the decoy is gone; turn the frame to keep it.
-        turn, _ = np.linalg.qr(rng.standard_normal((LAW.d, LAW.d)))
-        turned = data_of(batch.bags.tokens @ turn, batch.targets)
-        coordinates = pooled_whitening(turned, center=True)
-        principal = coordinates.principal / coordinates.scale
-        key = LAW.key_direction @ turn
-        overlaps.append(abs(principal @ key) / np.linalg.norm(principal))
-    assert overlaps[0] > 0.8
-    assert overlaps[1] < 0.5
-
-
-def test_ridge_counts_weights_as_repetitions(rng):
-    features, responses = rng.standard_normal((20, 3)), rng.standard_normal((20, 2))
-    counts = rng.integers(1, 4, size=20)
-    repeated = ridge_values(
-        np.repeat(features, counts, axis=0),
-        np.repeat(responses, counts, axis=0),
-        np.ones(counts.sum()),
-    )
-    weighted = ridge_values(features, responses, counts.astype(float))
-    assert_allclose(weighted, repeated, rtol=1e-12)
-
-
-@pytest.mark.parametrize("width", [3, 30])
-def test_ridge_is_its_formula_for_few_and_many_features(rng, width):
-    features, responses = rng.standard_normal((20, width)), rng.standard_normal((20, 2))
-    weights = rng.uniform(1, 2, 20)
-    gram = (features * weights[:, None]).T @ features
-    right = (features * weights[:, None]).T @ responses
-    ridge = np.trace(gram) / weights.sum() * np.eye(width)
-    expected = np.linalg.solve(gram + ridge, right).T
-    found = ridge_values(features, responses, weights)
-    assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+    state, key = state_of(rng, decoy=decoy)
+    directions = _fit._directions(state)[name]
+    assert max(overlap(direction, state, key) for direction in directions) > 0.8
 
 
 def test_products_find_the_directions_of_the_matrix(rng, monkeypatch):
     """With many features the moment matrix is never computed."""
-    data = drawn(rng, n=500)
-    coordinates = pooled_whitening(data, center=True)
-    whole = key_directions(data, coordinates)["spectral"]
-    monkeypatch.setattr(_starts, "_WIDE", 1)
-    found = key_directions(data, coordinates)["spectral"]
-    for one in whole:  # eigenvectors have no sign, so sum and difference may swap
-        cosines = [abs(one @ other) / 2 for other in found]
+    state, _ = state_of(rng, n=500)
+    whole = _fit._directions(state)["spectral"]
+    monkeypatch.setattr(_fit, "_WIDE", 1)
+    products = _fit._directions(state)["spectral"]
+    for direction in whole:  # eigenvectors have no sign: sum and difference may swap
+        cosines = [abs(direction @ other) / 2 for other in products]
         # Both have squared length 2; the eigenvectors are found to 1e-3.
         assert max(cosines) > 1 - 1e-4
+
+
+@pytest.mark.parametrize("width", [3, 30])
+def test_ridge_is_its_formula_for_few_and_many_features_and_any_batches(rng, width):
+    features, responses = rng.standard_normal((20, width)), rng.standard_normal((20, 2))
+    weights = rng.uniform(1, 2, 20)
+    gram = (features * weights[:, None]).T @ features
+    right = (features * weights[:, None]).T @ responses
+    expected = np.linalg.solve(gram + 0.7 * np.eye(width), right)
+    for size in (20, 6):
+        equations = Equations(2)
+        for first in range(0, 20, size):
+            rows = slice(first, first + size)
+            equations.add(features[rows], responses[rows], weights[rows])
+        assert_allclose(equations.mean_square(), np.trace(gram) / weights.sum())
+        assert_allclose(equations.ridge(0.7), expected, rtol=1e-9, atol=1e-12)

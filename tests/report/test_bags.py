@@ -77,7 +77,7 @@ def test_words_and_patches(fitted):
 def test_no_token_is_painted_if_none_decides(rng, kind):
     X = rng.standard_normal((60, 3, 2))
     model = SingleLocationRegressor().fit(X, rng.standard_normal(60))
-    assert model.pooling_ == "none"
+    assert model.pooling_ != "attention"
     display = AttentionDisplay.from_estimator(
         model, X[0], kind=kind, labels=["a", "b", "c"], patches=(1, 3), ax=axes()
     )

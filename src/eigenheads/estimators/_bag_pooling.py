@@ -26,8 +26,8 @@ from eigenheads._limits import check_largest
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags, check_is_no_table, read_bags
 from eigenheads.estimators._feature_maps import RBFFeatures
-from eigenheads.estimators._location._head import pool_tokens
-from eigenheads.estimators._location._targets import (
+from eigenheads.estimators._location._data import (
+    orders_by_content,
     read_labels,
     read_numbers,
     read_targets,
@@ -152,8 +152,7 @@ class BagPooling(TransformerMixin, BaseEstimator):
 
 
 def _means(bags: Bags, rows: NDArray[Any]) -> FloatArray:
-    weights = np.repeat(1.0 / bags.lengths, bags.lengths)
-    return pool_tokens(np.ascontiguousarray(rows), bags.offsets, weights)
+    return Bags(rows, bags.offsets).means()
 
 
 def _statistics(bags: Bags) -> FloatArray:
@@ -191,6 +190,13 @@ class AbstractPooledBags(BaseEstimator):
         weights = read_weights(sample_weight, bags)
         counted = np.flatnonzero(weights > 0)
         bags, targets, weights = bags.take(counted), targets[counted], weights[counted]
+        # Landmarks and folds must not depend on the order of tokens and bags.
+        spread = bags.tokens.std(axis=0)
+        scale = np.where(spread > 0, spread, 1.0)
+        codes = np.unique(targets, return_inverse=True)[1]
+        within, ranks = orders_by_content(bags, codes, bags.tokens.mean(axis=0), scale)
+        bags = Bags(bags.tokens[within], bags.offsets).take(ranks)
+        targets, weights = targets[ranks], weights[ranks]
         self.pooling_ = BagPooling(self.pooling)
         self.pooling_.n_features_in_ = self.n_features_in_
         self.pooling_._fit_tokens(bags.tokens)

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import issparse
+from scipy.sparse import csr_array, issparse
 from sklearn.utils.validation import validate_data
 
 from eigenheads._checks import (
@@ -39,7 +40,6 @@ class Bags:
 
     tokens: NDArray[Any]
     offsets: NDArray[np.int64]
-    radii: NDArray[Any] | None = None  # one more number per token, for scores only
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -67,8 +67,44 @@ class Bags:
         return self._rows(np.flatnonzero(kept), _offsets(counts))
 
     def _rows(self, rows: NDArray[np.int64], offsets: NDArray[np.int64]) -> "Bags":
-        radii = None if self.radii is None else self.radii[rows]
-        return Bags(self.tokens[rows], offsets, radii)
+        return Bags(self.tokens[rows], offsets)
+
+    @cached_property
+    def _common_length(self) -> int:
+        """Length of all bags if it is the same, else 0."""
+        lengths = self.lengths
+        return int(lengths[0]) if (lengths == lengths[0]).all() else 0
+
+    def sums(self, per_token: NDArray[Any]) -> NDArray[Any]:
+        """Return the sum over the tokens of each bag."""
+        if self._common_length:
+            return np.asarray(self._table(per_token).sum(axis=1))
+        return np.asarray(np.add.reduceat(per_token, self.starts, axis=0))
+
+    def largest(self, per_token: NDArray[Any]) -> NDArray[Any]:
+        """Return the largest over the tokens of each bag."""
+        if self._common_length:
+            return np.asarray(self._table(per_token).max(axis=1))
+        return np.asarray(np.maximum.reduceat(per_token, self.starts, axis=0))
+
+    def spread(self, per_bag: NDArray[Any]) -> NDArray[Any]:
+        """Return the entry of its bag for each token."""
+        return np.repeat(per_bag, self._common_length or self.lengths, axis=0)
+
+    def pooled(self, weights: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the weighted sum of the tokens of each bag, in double precision."""
+        places = np.arange(len(self.tokens))
+        shape = (len(self), len(self.tokens))
+        table = csr_array((weights, places, self.offsets), shape=shape)
+        return np.asarray(table @ self.tokens, dtype=np.float64)
+
+    def means(self) -> NDArray[np.float64]:
+        """Return the mean of the tokens of each bag."""
+        return self.pooled(np.repeat(1.0 / self.lengths, self.lengths))
+
+    def _table(self, per_token: NDArray[Any]) -> NDArray[Any]:
+        shape = len(self), self._common_length, *per_token.shape[1:]
+        return per_token.reshape(shape)
 
     def split(self, per_token: NDArray[Any]) -> list[NDArray[Any]]:
         """Cut an array with one entry per token into one array per bag."""

@@ -39,7 +39,7 @@ from eigenheads.estimators._location import (
     SingleLocationClassifier,
     SingleLocationRegressor,
 )
-from eigenheads.estimators._location._targets import read_targets
+from eigenheads.estimators._location._data import read_targets
 
 _N_SPLITS, _N_REPEATS = 5, 2
 _LEVEL = 0.95

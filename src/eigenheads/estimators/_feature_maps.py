@@ -11,6 +11,7 @@ from scipy.special import ndtri
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.feature_selection import VarianceThreshold
 from sklearn.kernel_approximation import Nystroem
+from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (
     FunctionTransformer,
@@ -36,6 +37,8 @@ MOST_TOKENS = 100_000
 # Tokens whose distances give the width of the kernel.
 _PAIRS = 500
 _N_LANDMARKS = 300
+# Least eigenvalue of the kernel of the landmarks, as a share of the largest.
+_RESOLVED = 1e-5
 # Tokens that show whether a kernel feature varies.
 _FEW_TOKENS = 10_000
 # Rows whose kernel values are computed together.
@@ -114,6 +117,12 @@ class RBFFeatures(TransformerMixin, BaseEstimator):
             n_components=min(n_components, len(rows)),
             random_state=self.random_state,
         ).fit(rows)
+        # Directions in which landmarks hardly differ are rounding errors.
+        landmarks = self.nystroem_.components_
+        kernel = rbf_kernel(landmarks, gamma=self.gamma_)
+        eigenvalues, vectors = np.linalg.eigh(kernel)
+        roots = np.sqrt(np.maximum(eigenvalues, _RESOLVED * eigenvalues[-1]))
+        self.nystroem_.normalization_ = (vectors / roots) @ vectors.T
         return self
 
     def transform(self, X: Any) -> NDArray[Any]:
@@ -188,10 +197,13 @@ def _median_gamma(rows: NDArray[Any]) -> float:
 class FittedFeatureMap:
     """A transformer fitted to tokens, applied in their floating type.
 
-    Columns of its output that are constant over the tokens of the fit are left out.
+    Columns of its output that are constant over the tokens of the fit are left out, and
+    of kernel features those before `first`.
     """
 
-    def __init__(self, transformer: Any, tokens: NDArray[Any]) -> None:
+    def __init__(
+        self, transformer: Any, tokens: NDArray[Any], *, first: int = 0
+    ) -> None:
         self.transformer = transformer
         with warnings.catch_warnings():
             # Bins of equal edges are merged, fewer quantiles than tokens are taken.
@@ -199,12 +211,13 @@ class FittedFeatureMap:
             warnings.simplefilter("ignore", FutureWarning)
             transformer.fit(tokens)
             if isinstance(transformer, RBFFeatures):
-                self.kept = transformer.varying(tokens)
+                varying = transformer.varying(tokens)
+                self.kept = varying[varying >= first]
             else:
                 self.kept = _varying(_dense(transformer.transform(tokens)))
             if not len(self.kept):
                 width = _dense(transformer.transform(tokens[:1])).shape[1]
-                self.kept = np.arange(width)
+                self.kept = np.arange(first, width)
         self.width = len(self.kept)
 
     def __call__(self, tokens: NDArray[Any], *, in_fit: bool = False) -> NDArray[Any]:
@@ -242,6 +255,34 @@ def check_feature_map(feature_map: Any) -> None:
         return
     contract = f"None, one of {FEATURE_MAPS}, or a transformer"
     fail("feature_map", contract, feature_map)
+
+
+class KernelFeatures:
+    """Gaussian kernel features without the features beside them.
+
+    Parameters
+    ----------
+    standardised
+        Function that standardises tokens.
+    tokens
+        Tokens of the fit, standardised.
+    """
+
+    def __init__(
+        self, standardised: Callable[..., NDArray[Any]], tokens: NDArray[Any]
+    ) -> None:
+        d = tokens.shape[1]
+        self._standardised = standardised
+        # Repeated tokens count once: they are weights in disguise.
+        codes = np.ascontiguousarray(tokens).view(f"V{tokens.itemsize * d}")
+        tokens = tokens[np.sort(np.unique(codes.ravel(), return_index=True)[1])]
+        self._map = FittedFeatureMap(RBFFeatures(), tokens, first=d)
+        self.transformer, self.width = self._map.transformer, self._map.width
+
+    def __call__(self, tokens: NDArray[Any], *, in_fit: bool = False) -> NDArray[Any]:
+        """Return the features of tokens; in single precision for a fit."""
+        rows = self._standardised(tokens, is_rounded=in_fit)
+        return self._map(rows, in_fit=in_fit)
 
 
 def fit_feature_map(feature_map: Any, tokens: NDArray[Any]) -> FittedFeatureMap:

@@ -37,8 +37,8 @@ _NAMES = {
 _WEIGHTS = {
     "attention": "The token with the largest weight has {peak:.0%} of the weight of "
     "its bag (median over bags).",
-    "mean": "The fit itself chose mean pooling: all tokens of a bag have equal weight, "
-    "and no token decides.",
+    "mean": "Most of the fit is mean pooling: the data do not say which token of a bag "
+    "decides.",
     "none": "The fit itself predicts a constant: no token decides.",
 }
 

@@ -4,8 +4,7 @@ import sys
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import asdict, replace
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,49 +36,54 @@ from eigenheads.estimators._bags import (
 from eigenheads.estimators._batches import Batches, is_dask, is_stream, row_blocks
 from eigenheads.estimators._feature_maps import (
     MOST_TOKENS,
-    FittedFeatureMap,
+    KernelFeatures,
     check_feature_map,
     fit_feature_map,
 )
-from eigenheads.estimators._location._fit import OPTIMISATION, PREPARATION
-from eigenheads.estimators._location._head import (
-    HEADS,
-    RELATIVE,
-    attention_weights,
-    deciding_tokens,
-    head_outputs,
-    token_scores,
-)
-from eigenheads.estimators._location._losses import AbstractLoss
-from eigenheads.estimators._location._objective import squared_radii
-from eigenheads.estimators._location._problem import (
+from eigenheads.estimators._location._data import (
+    Encoding,
     HeadSettings,
     LabelledBags,
     LocationData,
-    data_in_memory,
-    streamed_data,
-)
-from eigenheads.estimators._location._selection import (
-    PenaltyChoice,
-    choose_penalty,
-    fit_chosen,
-)
-from eigenheads.estimators._location._state import (
-    FitState,
-    HeadSolution,
-    run_stages,
-    solution_of,
-)
-from eigenheads.estimators._location._targets import (
-    Encoding,
     class_weights,
+    data_in_memory,
+    in_class_order,
     read_targets,
     read_weights,
+    streamed_data,
+)
+from eigenheads.estimators._location._fit import (
+    OPTIMISATION,
+    PREPARATION,
+    FitState,
+    run_stages,
+    solution_of,
+    sort_bags,
+    squared_radii,
+    standardise,
+)
+from eigenheads.estimators._location._head import (
+    HEADS,
+    LOGISTIC,
+    AbstractLoss,
+    attention_weights,
+    deciding_tokens,
+    head_outputs,
+    token_products,
+)
+from eigenheads.estimators._location._stack import (
+    Candidate,
+    Stack,
+    View,
+    choose,
+    fit_stack,
 )
 from eigenheads.estimators._parameters import check_verbose
 
 # The penalty of the coherence must not drown the loss.
 _MOST_COHERENT = 1e9
+# Kernel features of more tokens would take too long to be a default.
+_KERNEL_TOKENS = 50_000
 
 
 class AbstractSingleLocation(BaseEstimator):
@@ -93,19 +97,19 @@ class AbstractSingleLocation(BaseEstimator):
     center_: NDArray[np.floating]
     precision_: NDArray[np.floating]
     # A search over several estimators has chosen already.
-    _given_choice: PenaltyChoice | None = None
+    _given_choice: Stack | None = None
     _heads: tuple[str, ...] = HEADS
     class_weight: Any = None
 
     def __init__(
         self,
         *,
-        head: str = "softmax",
+        head: str = "auto",
         alpha: float | str = "auto",
-        feature_map: Any = None,
+        feature_map: Any = "auto",
         n_heads: int = 1,
         l1_ratio: float = 0.0,
-        coherence: float = 0.1,
+        coherence: float = 1.0,
         shrinkage: float | None = None,
         fit_intercept: bool = True,
         n_random_starts: int = 0,
@@ -143,7 +147,7 @@ class AbstractSingleLocation(BaseEstimator):
             else non-negative with sum 1 in every bag.
         """
         bags = self._read_fitted(X)
-        weights = self._weights(bags)
+        weights = self._weights(bags, self._leading)
         return bags.split(weights[:, 0] if weights.shape[1] == 1 else weights)
 
     def locate(self, X: Any) -> NDArray[np.int64]:
@@ -163,17 +167,12 @@ class AbstractSingleLocation(BaseEstimator):
         """
         if is_dask(X):
             return np.concatenate([self.locate(block) for block in row_blocks(X)])
-        bags = self._read_fitted(X)
+        bags, member = self._read_fitted(X), self._leading
+        scores = self._scores(bags, member)
         places = np.column_stack(
-            [
-                deciding_tokens(bags, scores, head=self.head)
-                for scores in self._scores(bags)
-            ]
+            [deciding_tokens(bags, column, head=member.head) for column in scores.T]
         )
-        has_key = np.atleast_2d(self.coef_key_).any(axis=1)
-        if self.head == "radial":
-            has_key |= np.atleast_1d(self.coef_radius_) != 0
-        places[:, ~has_key] = -1
+        places[:, ~member.scoring_rows().any(axis=1)] = -1
         return places[:, 0] if places.shape[1] == 1 else places
 
     def contributions(self, X: Any) -> list[NDArray[np.floating]]:
@@ -187,37 +186,39 @@ class AbstractSingleLocation(BaseEstimator):
         Returns
         -------
         contributions : list of ndarray of shape (n_tokens,) or (n_tokens, n_outputs)
-            Weight times readout of each token, relative to an average token; summed
-            over the tokens of a bag and added to ``baseline_`` they give the
-            prediction, before it is limited, or the logits.
+            Weight times readout of each token, relative to an average token, added over
+            all that was fitted; summed over the tokens of a bag and added to
+            ``baseline_`` they give the prediction, before it is limited, or the logits.
         """
         bags = self._read_fitted(X)
-        rows = self._rows()
-        weights = self._weights(bags)
         n_outputs = len(np.atleast_1d(self.intercept_))
-        parts = np.zeros((len(bags.tokens), n_outputs), dtype=bags.tokens.dtype)
-        center, d = self._center(), bags.tokens.shape[1]
-        lengths = np.repeat(bags.lengths, bags.lengths)
-        for head in range(weights.shape[1]):
-            base = head * (1 + n_outputs)
-            values = rows[base + 1 : base + 1 + n_outputs, :d]
-            readouts = bags.tokens @ values.T - (values @ center).astype(parts.dtype)
-            if self.head == "logsumexp":
-                # A mean of scores and their entropy give the log mean exponential.
-                shares = np.maximum(weights[:, head] * lengths, 1e-300)
-                readouts = readouts - np.log(shares)[:, None]
-            parts += weights[:, [head]] * readouts
+        parts = np.zeros((len(bags.tokens), n_outputs))
+        lengths = bags.spread(bags.lengths)
+        for member in self._members:
+            weights = self._weights(bags, member)
+            products = token_products(self._seen(bags, member), member.rows)
+            for index in range(weights.shape[1]):
+                first = index * (1 + n_outputs) + 1
+                values = member.rows[first : first + n_outputs]
+                readouts = products[:, first : first + n_outputs]
+                readouts = readouts - values[:, : len(member.center)] @ member.center
+                if member.head == "logsumexp":
+                    # A mean of scores and their entropy give the log mean exponential.
+                    shares = np.maximum(weights[:, index] * lengths, 1e-300)
+                    readouts = readouts - np.log(shares)[:, None]
+                parts += member.scale * weights[:, [index]] * readouts
+        parts = parts.astype(bags.tokens.dtype)
         return bags.split(parts[:, 0] if n_outputs == 1 else parts)
 
     @property
     def baseline_(self) -> Any:
         """Outputs of a bag whose contributions are zero."""
         check_is_fitted(self)
-        intercepts = np.atleast_1d(self.intercept_)
-        rows = np.delete(self._rows(), slice(None, None, 1 + len(intercepts)), axis=0)
-        center = self._center()
-        moved = (rows[:, : len(center)] @ center).reshape(-1, len(intercepts))
-        outputs = intercepts + moved.sum(axis=0)
+        outputs = np.array(np.atleast_1d(self.intercept_), dtype=np.float64)
+        for member in self._members:
+            rows = member.rows.reshape(-1, 1 + len(outputs), member.rows.shape[1])
+            values = rows[:, 1:, : len(member.center)].sum(axis=0)
+            outputs += member.scale * (values @ member.center)
         return float(outputs[0]) if np.ndim(self.intercept_) == 0 else outputs
 
     def __sklearn_tags__(self) -> Tags:
@@ -229,52 +230,11 @@ class AbstractSingleLocation(BaseEstimator):
         check_is_fitted(self)
         if not self._rows_are_bags:
             check_is_no_table(X)
-        bags = self._mapped(self._limited(read_bags(self, X, reset=False)))
-        if self.head == "radial":
-            radii = squared_radii(bags.tokens, self.center_, self.precision_)
-            return replace(bags, radii=-0.5 * radii)
-        if self.head == "sigmoid":
-            ones = np.ones((len(bags.tokens), 1), dtype=bags.tokens.dtype)
-            return replace(bags, tokens=np.hstack([bags.tokens, ones]))
-        return bags
+        return self._limited(read_bags(self, X, reset=False))
 
     def _limited(self, bags: Bags) -> Bags:
         """Return the bags with features that are not far from those of training."""
         return bags
-
-    def _mapped(self, bags: Bags, *, in_fit: bool = False) -> Bags:
-        """Return the bags in the features of the map."""
-        if self._map is None:
-            return bags
-        return replace(bags, tokens=self._map(bags.tokens, in_fit=in_fit))
-
-    def _rows(self) -> NDArray[np.floating]:
-        """Return keys and values as compiled code has them, head after head."""
-        keys = np.atleast_2d(self.coef_key_)
-        n_outputs, (n_heads, d) = len(np.atleast_1d(self.intercept_)), keys.shape
-        values = self.coef_value_.reshape(n_heads, n_outputs, d)
-        rows = np.concatenate([keys[:, None], values], axis=1)
-        if self.head == "radial":
-            rows = np.pad(rows, ((0, 0), (0, 0), (0, 1)))
-            rows[:, 0, -1] = self.coef_radius_
-        if self.head == "sigmoid":
-            offsets = np.atleast_2d(self.coef_offset_)
-            rows = np.concatenate([rows, offsets.reshape(n_heads, -1, 1)], axis=2)
-        return rows.reshape(n_heads * (1 + n_outputs), -1)
-
-    def _center(self) -> NDArray[np.floating]:
-        """Return the token that contributions are relative to, or zero."""
-        if self.head in RELATIVE:
-            return self.center_
-        return np.zeros(self._rows().shape[1])
-
-    def _scores(self, bags: Bags) -> list[NDArray[np.floating]]:
-        """Return the scores of all tokens, per head."""
-        per_head = 1 + len(np.atleast_1d(self.intercept_))
-        return [
-            self._finite(token_scores(bags, key.astype(bags.tokens.dtype)))
-            for key in self._rows()[::per_head]
-        ]
 
     def _finite(self, numbers: NDArray[np.floating]) -> NDArray[np.floating]:
         """Return finite numbers, or raise: the tokens were too large."""
@@ -284,28 +244,51 @@ class AbstractSingleLocation(BaseEstimator):
             fail("X", contract, got, hint="Rescale them.")
         return numbers
 
-    def _weights(self, bags: Bags) -> NDArray[np.floating]:
-        return np.column_stack(
-            [
-                attention_weights(bags, scores, head=self.head)
-                for scores in self._scores(bags)
-            ]
-        )
+    def _seen(self, bags: Bags, member: "Member") -> Bags:
+        """Return the bags in the features that a member reads."""
+        tokens = bags.tokens
+        feature_map = self._maps[member.view]
+        if feature_map is not None:
+            tokens = feature_map(tokens)
+        if member.head == "radial":
+            metric = np.asarray(member.precision)
+            radii = squared_radii(tokens, member.center, metric)
+            tokens = np.hstack([tokens, -0.5 * radii[:, None]])
+        if member.head == "sigmoid":
+            tokens = np.pad(tokens, ((0, 0), (0, 1)), constant_values=1)
+        return replace(bags, tokens=tokens)
+
+    def _scores(self, bags: Bags, member: "Member") -> NDArray[np.floating]:
+        """Return the scores of all tokens, one column per head."""
+        scores = token_products(self._seen(bags, member), member.scoring_rows())
+        return self._finite(scores)
+
+    def _weights(self, bags: Bags, member: "Member") -> NDArray[np.floating]:
+        """Return the weights of all tokens, one column per head."""
+        weights = [
+            attention_weights(bags, column, head=member.head)
+            for column in self._scores(bags, member).T
+        ]
+        return np.column_stack(weights).astype(bags.tokens.dtype, copy=False)
 
     def _outputs(self, X: Any) -> NDArray[np.floating]:
         if is_dask(X):  # one chunk in memory at a time
             return np.concatenate([self._outputs(block) for block in row_blocks(X)])
-        bags = self._read_fitted(X)
-        intercepts = np.atleast_1d(self.intercept_)
-        rows = self._rows().astype(bags.tokens.dtype)
-        return self._finite(head_outputs(bags, rows, intercepts, head=self.head))
+        bags, intercepts = self._read_fitted(X), np.atleast_1d(self.intercept_)
+        outputs = np.zeros((len(bags), len(intercepts))) + intercepts
+        for member in self._members:
+            seen = self._seen(bags, member)
+            part = head_outputs(seen, member.rows, len(intercepts), head=member.head)
+            outputs += member.scale * part
+        return self._finite(outputs).astype(bags.tokens.dtype, copy=False)
 
     def _check_parameters(self) -> None:
-        check_choice("head", self.head, self._heads)
+        check_choice("head", self.head, ("auto", *self._heads))
         check_count("n_heads", self.n_heads)
         if not (isinstance(self.alpha, str) and self.alpha == "auto"):
             check_number("alpha", self.alpha, minimum=0.0)
-        check_feature_map(self.feature_map)
+        if not (isinstance(self.feature_map, str) and self.feature_map == "auto"):
+            check_feature_map(self.feature_map)
         check_number("l1_ratio", self.l1_ratio, minimum=0.0, maximum=1.0)
         check_number("coherence", self.coherence, minimum=0.0, maximum=_MOST_COHERENT)
         if self.shrinkage is not None:
@@ -322,8 +305,8 @@ class AbstractSingleLocation(BaseEstimator):
         y: Any,
         sample_weight: Any,
         encoding: Encoding,
-    ) -> HeadSolution:
-        """Read the data, fit the head, and keep what both estimators share."""
+    ) -> None:
+        """Read the data, fit the head, and keep what was found."""
         check_is_no_groupby(X)
         if is_stream(X, y):
             with Batches(X, y, sample_weight) as batches:
@@ -333,9 +316,10 @@ class AbstractSingleLocation(BaseEstimator):
                         yield self._read(bags, targets, weights, reset=index == 0)
 
                 data = streamed_data(read, encoding, class_weight=self.class_weight)
-                return self._solve(data, encoding.kind)
+                self._solve(data, encoding)
+                return
         batch = self._labelled(X, y, sample_weight, encoding)
-        return self._solve(data_in_memory(batch), encoding.kind)
+        self._solve(data_in_memory(batch), encoding)
 
     def _labelled(
         self, X: Any, y: Any, sample_weight: Any, encoding: Encoding
@@ -349,13 +333,14 @@ class AbstractSingleLocation(BaseEstimator):
 
     def _choose(
         self, X: Any, y: Any, sample_weight: Any, folds: NDArray[np.int64]
-    ) -> PenaltyChoice:
-        """Return the choice of the penalty by given folds, without the final fit."""
+    ) -> Stack:
+        """Return the choice by given folds, without the fit to all bags."""
         self._check_parameters()
         encoding = self._encoding(y)
         batch = replace(self._labelled(X, y, sample_weight, encoding), folds=folds)
         with threadpool_limits(limits=1, user_api="blas"):
-            return choose_penalty(self._prepared(data_in_memory(batch), encoding.kind))
+            data, _ = self._ordered(data_in_memory(batch), encoding.kind)
+            return choose(self._views(data, encoding.kind))
 
     @abstractmethod
     def _encoding(self, y: Any) -> Encoding:
@@ -376,57 +361,106 @@ class AbstractSingleLocation(BaseEstimator):
     def _check_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
         """Return the targets if they suit the estimator, or raise."""
 
-    def _map_data(self, data: LocationData) -> LocationData:
-        """Fit the feature map and return the data in its features."""
-        self._map: FittedFeatureMap | None = None
-        if self.feature_map is None:
-            return data
+    def _map_names(self, data: LocationData) -> list[Any]:
+        """Return the feature maps to choose from."""
+        if not isinstance(self.feature_map, str) or self.feature_map != "auto":
+            return [self.feature_map]
+        is_open = self.head == "auto" and self.alpha == "auto"
+        is_small = not data.is_stream and data.n_tokens <= _KERNEL_TOKENS
+        return [None, "kernel"] if is_open and is_small else [None]
+
+    def _fitted_map(self, name: Any, data: LocationData, views: list[View]) -> Any:
+        """Return a feature map, fitted to the tokens."""
+        if name is None:
+            return None
         per_bag = data.n_tokens / data.n_bags
         tokens = data.sample(max(1, int(MOST_TOKENS / per_bag))).bags.tokens
-        self._map = fit_feature_map(self.feature_map, tokens)
-        self.feature_map_ = self._map.transformer
-        change = partial(self._mapped, in_fit=True)
-        return replace(data.mapped(change), n_features=self._map.width)
+        if views:  # kernel features beside the features as given
+            standardised = views[0].plain.coordinates.standardised
+            return KernelFeatures(standardised, standardised(tokens))
+        return fit_feature_map(name, tokens)
 
-    def _prepared(self, data: LocationData, kind: AbstractLoss) -> FitState:
-        """Return the state of the fit before anything depends on the penalty."""
+    def _candidate_heads(self, data: LocationData, kind: AbstractLoss) -> Any:
+        """Return the names of the heads to choose from, with signs of their outputs."""
+        has_one_logit = kind == LOGISTIC and data.n_outputs == 1
+        if self.head != "auto":
+            return ((self.head, 1.0),)
+        if self.alpha != "auto" or not has_one_logit:
+            return (("softmax", 1.0),)
+        return (("softmax", 1.0), ("logsumexp", 1.0), ("logsumexp", -1.0))
+
+    def _ordered(
+        self, data: LocationData, kind: AbstractLoss
+    ) -> tuple[LocationData, NDArray[np.int64]]:
+        """Return data that do not depend on orders, and the order of their outputs."""
+        data = sort_bags(data)
+        if self.head == "logsumexp":  # the second class needs a token
+            return data, np.arange(data.n_outputs)
+        return in_class_order(data, kind)
+
+    def _views(self, data: LocationData, kind: AbstractLoss) -> list[View]:
+        """Return the data in the features of each map, before the penalty counts."""
         if self.head == "logsumexp" and data.n_outputs > 1:
             got = Got(f"{data.n_outputs} outputs")
             hint = 'Use head="softmax" for more classes or labels.'
             contract = 'two classes for head="logsumexp"'
             fail("y", contract, got, hint=hint)
-        data = self._map_data(data)
-        shape = int(self.n_random_starts), data.n_features
-        random = random_source(self.random_state)
-        directions = random.standard_normal(shape)
-        state = FitState(data, self._settings(kind), directions, self._report)
-        return run_stages(state, PREPARATION)
+        self._maps, heads = [], self._candidate_heads(data, kind)
+        views = list[View]()
+        names = self._map_names(data)
+        for name in names:
+            feature_map, mapped = self._fitted_map(name, data, views), data
+            self._maps.append(feature_map)
+            if feature_map is not None:
 
-    def _solve(self, data: LocationData, kind: AbstractLoss) -> HeadSolution:
+                def change(bags: Bags, feature_map: Any = feature_map) -> Bags:
+                    tokens = feature_map(bags.tokens, in_fit=True)
+                    return replace(bags, tokens=tokens)
+
+                mapped = replace(data.mapped(change), n_features=feature_map.width)
+            shape = int(self.n_random_starts), mapped.n_features
+            random = random_source(self.random_state).standard_normal(shape)
+            settings = self._settings(kind, heads[0][0])
+            if views:
+                # No elliptical law: attended tokens do not show the key.
+                settings = replace(settings, coherence=0.0)
+            begun = FitState(mapped, settings, random, self._report)
+            state = run_stages(begun, PREPARATION)
+            centred = replace(begun, settings=replace(settings, head="softmax"))
+            # On the last view, kernel features if there are any, also log-sum-exp.
+            is_last = len(views) == len(names) - 1
+            here = heads if is_last else heads[:1]
+            views.append(View(state, here, standardise(centred)))
+        return views
+
+    def _solve(self, data: LocationData, encoding: Encoding) -> None:
+        kind, dtype = encoding.kind, data.dtype
         # Many small products: threads of the linear algebra would wait for each other.
         with threadpool_limits(limits=1, user_api="blas"):
-            state = self._prepared(data, kind)
+            data, order = self._ordered(data, kind)
+            views = self._views(data, kind)
+            self._metric = None
+            if self.head == "radial":
+                self._metric = views[0].state.coordinates.precision()
             if self.alpha == "auto":
-                solution = self._fit_chosen(state)
+                stack = fit_stack(views, self._given_choice or choose(views))
+                self.selection_ = [asdict(one) for one in stack.candidates]
             else:
+                state, alpha = views[0].state, float(self.alpha)
+                only = Candidate(0, "attention", self._one_head, 1.0, alpha)
                 solution = solution_of(run_stages(state, OPTIMISATION))
-                self.alpha_, self.output_scale_ = float(self.alpha), 1.0
-                self.pooling_ = "attention"
-        return self._keep(solution, data.dtype)
+                only = replace(only, weight=1.0, share=1.0)
+                none = np.zeros(data.n_outputs)
+                stack = Stack(none, none, [only], [(only, solution)])
+        self._keep(stack, order, encoding, dtype)
 
-    def _fit_chosen(self, state: FitState) -> HeadSolution:
-        """Choose the penalty and fit all bags with it."""
-        choice = self._given_choice or choose_penalty(state)
-        chosen = choice.best
-        self.alpha_, self.output_scale_ = chosen.alpha, chosen.scale
-        self.pooling_ = chosen.pooling if chosen.scale > 0 else "none"
-        self.selection_ = [asdict(candidate) for candidate in choice.candidates]
-        solution = solution_of(fit_chosen(state, choice))
-        return solution.scaled(chosen.scale, choice.constant)
+    @property
+    def _one_head(self) -> str:
+        return "softmax" if self.head == "auto" else str(self.head)
 
-    def _settings(self, kind: AbstractLoss) -> HeadSettings:
+    def _settings(self, kind: AbstractLoss, head: str) -> HeadSettings:
         return HeadSettings(
-            head=self.head,
+            head=head,
             kind=kind,
             alpha=0.0 if self.alpha == "auto" else float(self.alpha),
             l1_ratio=float(self.l1_ratio),
@@ -438,38 +472,131 @@ class AbstractSingleLocation(BaseEstimator):
             n_heads=int(self.n_heads),
         )
 
-    def _keep(self, solution: HeadSolution, dtype: np.dtype[Any]) -> HeadSolution:
-        """Keep what both estimators share; return all heads without added columns."""
-        n_missing = int(self.n_heads) - len(solution.keys)
-        keys = np.pad(solution.keys, ((0, n_missing), (0, 0)))
-        values = np.pad(solution.values, ((0, n_missing), (0, 0), (0, 0)))
-        self.center_ = solution.center.astype(dtype)
-        if solution.precision is not None:
+    def _keep(
+        self,
+        stack: Stack,
+        order: NDArray[np.int64],
+        encoding: Encoding,
+        dtype: np.dtype[Any],
+    ) -> None:
+        """Keep what was fitted, in the units and the order of the targets."""
+        is_exchanged = len(order) == 1 and order[0] == 1
+        places = np.zeros(1, dtype=np.int64) if is_exchanged else order
+        turn = -1.0 if is_exchanged else 1.0
+        unit, shift = encoding.units()
+        intercepts = np.zeros(len(order))
+        intercepts[places] = turn * stack.intercepts
+        self._members, shares = [], []
+        for candidate, solution in stack.members:
+            ordered = solution.with_outputs(places, int(self.n_heads))
+            scale = turn * candidate.sign * candidate.weight
+            constant = np.zeros(len(order))
+            constant[places] = stack.constant * candidate.sign
+            intercepts += scale * (ordered.intercepts - constant)
+            rows = ordered.rows.astype(dtype).astype(np.float64)
+            self._members.append(
+                Member(
+                    candidate.view,
+                    solution.head,
+                    rows,
+                    np.broadcast_to(scale * np.asarray(unit), (len(order),)),
+                    solution.center,
+                    solution.precision,
+                )
+            )
+            shares.append(candidate)
+        intercepts = shift + unit * intercepts
+        self._keep_leading(stack, intercepts, dtype)
+        self._warn(stack)
+
+    def _keep_leading(
+        self, stack: Stack, intercepts: FloatArray, dtype: np.dtype[Any]
+    ) -> None:
+        """Keep the coefficients of the member with the largest share of the outputs."""
+        chosen = [candidate for candidate, _ in stack.members]
+        attention = sum(c.share for c in chosen if c.pooling == "attention")
+        self.pooling_ = "attention" if attention >= 0.5 else "mean"
+        n_outputs = len(intercepts)
+        if not chosen:
+            self.pooling_, width = "none", self._maps_width(0)
+            width += self._one_head in ("radial", "sigmoid")
+            zeros = np.zeros((int(self.n_heads) * (1 + n_outputs), width))
+            center = np.zeros(self._maps_width(0))
+            head, units = self._one_head, np.ones(n_outputs)
+            self._leading = Member(0, head, zeros, units, center, self._metric)
+            self.alpha_, self.output_scale_ = float("nan"), 0.0
+            self.n_iter_, self.objective_, self.start_ = 1, float("nan"), "none"
+        else:
+            self._choose_leading(stack)
+        leading = self._leading
+        if self._maps[leading.view] is not None:
+            self.feature_map_ = self._maps[leading.view].transformer
+        elif hasattr(self, "feature_map_"):
+            del self.feature_map_
+        self.center_ = leading.center.astype(dtype)
+        rows = leading.rows.reshape(-1, 1 + n_outputs, leading.rows.shape[1])
+        keys, values = rows[:, 0], leading.scale[:, None] * rows[:, 1:]
+        if leading.head == "radial":
             radius = keys[:, -1].astype(dtype)
             self.coef_radius_ = float(radius[0]) if len(radius) == 1 else radius
-            self.precision_ = solution.precision.astype(dtype)
-            keys = keys[:, :-1]
-        if self.head == "sigmoid":
+            self.precision_ = np.asarray(leading.precision).astype(dtype)
+            keys, values = keys[:, :-1], values[:, :, :-1]
+        if leading.head == "sigmoid":
             offsets = np.column_stack([keys[:, -1], values[:, :, -1]]).astype(dtype)
             self.coef_offset_ = offsets[0] if len(offsets) == 1 else offsets
             keys, values = keys[:, :-1], values[:, :, :-1]
-            self.center_ = self.center_[:-1]
-        if self.head == "logsumexp":
-            keys = values[:, 0]
+        if leading.head == "logsumexp":
+            keys = rows[:, 1]
         self.coef_key_ = (keys[0] if len(keys) == 1 else keys).astype(dtype)
-        self.n_iter_ = solution.n_iter
-        self.objective_ = solution.objective
+        self._keep_values(values.astype(dtype), intercepts)
+
+    def _choose_leading(self, stack: Stack) -> None:
+        chosen = [candidate for candidate, _ in stack.members]
+        of_kind = [i for i, c in enumerate(chosen) if c.pooling == self.pooling_]
+        best = max(of_kind, key=lambda i: chosen[i].share)
+        solution = stack.members[best][1]
+        self._leading = self._members[best]
+        self.alpha_, self.output_scale_ = chosen[best].alpha, chosen[best].weight
+        self.n_iter_, self.objective_ = solution.n_iter, solution.objective
         self.start_ = solution.start
-        if not solution.converged:
-            warnings.warn(
-                f"{type(self).__name__}: the optimiser stopped after "
-                f"{solution.n_iter} iterations without converging. Raise `max_iter`, "
-                "`tol` or `alpha`.",
-                ConvergenceWarning,
-                stacklevel=5,
-            )
-        return replace(solution, keys=keys, values=values)
+
+    @abstractmethod
+    def _keep_values(self, values: FloatArray, intercepts: FloatArray) -> None:
+        """Keep values (heads, outputs, features) and intercepts in public shapes."""
+
+    def _maps_width(self, view: int) -> int:
+        feature_map = self._maps[view]
+        return self.n_features_in_ if feature_map is None else feature_map.width
+
+    def _warn(self, stack: Stack) -> None:
+        for _, solution in stack.members:
+            if not solution.converged:
+                warnings.warn(
+                    f"{type(self).__name__}: the optimiser stopped after "
+                    f"{solution.n_iter} iterations without converging. Raise "
+                    "`max_iter`, `tol` or `alpha`.",
+                    ConvergenceWarning,
+                    stacklevel=5,
+                )
+                return
 
     def _report(self, message: str) -> None:
         if self.verbose:
             sys.stdout.write(f"{type(self).__name__}: {message}\n")
+
+
+@dataclass(frozen=True)
+class Member:
+    """A fitted part of the output: heads, in the features of a map, times a scale."""
+
+    view: int
+    head: str
+    rows: FloatArray
+    scale: FloatArray
+    center: FloatArray
+    precision: FloatArray | None
+
+    def scoring_rows(self) -> FloatArray:
+        """Return the coefficients of the scores, one row per head."""
+        per_head = 1 + len(self.scale)
+        return self.rows[(1 if self.head == "logsumexp" else 0) :: per_head]

@@ -9,8 +9,9 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import Tags
 
 from eigenheads._checks import check_array_like, check_flag, fail
+from eigenheads._typing import FloatArray
 from eigenheads.estimators._location._base import AbstractSingleLocation
-from eigenheads.estimators._location._targets import (
+from eigenheads.estimators._location._data import (
     ClassLabels,
     LabelIndicators,
     check_class_weight,
@@ -32,25 +33,30 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
 
     Parameters
     ----------
-    head : {"softmax", "radial", "erf", "sigmoid", "logsumexp"}, default="softmax"
-        Weights of the tokens; see :class:`SingleLocationRegressor`. ``"logsumexp"``,
+    head : {"auto", "softmax", "radial", "erf", "sigmoid", "logsumexp"}, default="auto"
+        Weights of the tokens; see :class:`SingleLocationRegressor`. ``"auto"`` weighs
+        softmax heads and, for two classes, log-sum-exp heads of either class by what
+        they predict; with a given `alpha` it is the softmax. ``"logsumexp"``,
         for two classes, is standard multiple-instance learning: the logit is
         :math:`\log \frac1L \sum_l e^{x_l \cdot v} + b`, so that a token can make the
         second class more probable, but hardly less; key and value are equal.
 
     alpha : float or "auto", default="auto"
         Weight of the penalty on key and values, relative to the mean logistic loss.
-        ``"auto"`` chooses it, and mean pooling or a constant if they predict held-out
-        bags better; see the Notes of :class:`SingleLocationRegressor`.
+        ``"auto"`` adds heads with several penalties and mean pooling, with non-negative
+        weights by what they predict on held-out bags; see the Notes of
+        :class:`SingleLocationRegressor`.
 
-    feature_map : str, transformer or None, default=None
+    feature_map : str, transformer or None, default="auto"
         Functions of the features of a token that key and value read instead of the
-        features. ``"rbf"``: the standardised features and 300 Gaussian kernel features,
-        for deciding tokens of several kinds and nonlinear readouts; ``"quadratic"``:
-        the features, their squares and products; ``"quantile"``: each feature mapped to
-        normal quantiles, for skewed features; ``"bins"``: indicators of five bins per
-        feature. Any scikit-learn transformer of rows is cloned and fitted to all
-        tokens. The coefficients then belong to its features.
+        features. ``"auto"``: the features and, if `head` and `alpha` are ``"auto"``,
+        too, 300 Gaussian kernel features (up to 50 000 tokens). ``"rbf"``: the
+        standardised features and 300 Gaussian kernel features, for deciding tokens of
+        several kinds and nonlinear readouts; ``"quadratic"``: the features, their
+        squares and products; ``"quantile"``: each feature mapped to normal quantiles,
+        for skewed features; ``"bins"``: indicators of five bins per feature. Any
+        scikit-learn transformer of rows is cloned and fitted to all tokens. The
+        coefficients then belong to its features.
 
     n_heads : int, default=1
         Number of heads, whose outputs are added: for targets that depend on several
@@ -63,20 +69,21 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
 
     l1_ratio : float, default=0.0
         Share of the L1 norm of the standardised coefficients in the penalty. The
-        remainder is half the variance of the scores and readouts of the tokens, plus
-        `shrinkage` times the squared norm of the standardised coefficients. A positive
+        remainder is half a mean of the variance of the scores and readouts of the
+        tokens and, with weight `shrinkage`, of the squared norm of the standardised
+        coefficients. A positive
         share makes coefficients exactly zero.
 
-    coherence : float, default=0.1
+    coherence : float, default=1.0
         Weight of a penalty on the component of the key that is orthogonal to the mean
         attended token, both whitened. For tokens with an elliptical law the two
         directions agree, and the mean has the smaller variance; 0 disables the penalty.
 
     shrinkage : float or None, default=None
-        Number added to the diagonal of the pooled correlation of the features before
-        tokens are whitened; equivalently, weight of the squared norm of standardised
-        coefficients in the penalty. None means
-        ``max(0.01, n_features / (3 * n_bags))``.
+        Weight of the identity beside the pooled correlation in the metric in which
+        tokens are whitened and coefficients penalised. None means 3: the correlation
+        contains what decides, so that whitening by it alone would penalise the key
+        along itself.
 
     fit_intercept : bool, default=True
         Whether to fit :math:`b_c`.
@@ -117,8 +124,8 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         As in :class:`SingleLocationRegressor`.
 
     precision_ : ndarray of shape (n_features, n_features) or (n_features,)
-        :math:`P`, the inverse of the pooled covariance with `shrinkage` times its
-        diagonal added; above 2 000 features, the inverse of the variances.
+        :math:`P`, the inverse of the mean of the pooled covariance and its diagonal,
+        with weights 1 and `shrinkage`; above 2 000 features, that of the variances.
 
     alpha_, pooling_, output_scale_, selection_
         As in :class:`SingleLocationRegressor`; logits are shrunk towards those of the
@@ -163,13 +170,13 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
     def __init__(
         self,
         *,
-        head: str = "softmax",
+        head: str = "auto",
         alpha: float | str = "auto",
-        feature_map: Any = None,
+        feature_map: Any = "auto",
         n_heads: int = 1,
         class_weight: Any = None,
         l1_ratio: float = 0.0,
-        coherence: float = 0.1,
+        coherence: float = 1.0,
         shrinkage: float | None = None,
         fit_intercept: bool = True,
         n_random_starts: int = 0,
@@ -223,18 +230,19 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         """
         self._check_parameters()
         labels = self._encoding(y)
-        solution = self._fit_head(X, y, sample_weight, labels)
-        n_heads, n_outputs, d = solution.values.shape
+        self._fit_head(X, y, sample_weight, labels)
         if isinstance(labels, LabelIndicators):
-            self.classes_ = np.arange(n_outputs)
+            self.classes_ = np.arange(len(self.intercept_))
         else:
             self.classes_ = np.asarray(labels.classes)
         self._has_several_labels = isinstance(labels, LabelIndicators)
-        shape = (n_outputs, d) if n_heads == 1 else (n_heads, n_outputs, d)
-        values = solution.values.reshape(shape)
-        self.coef_value_ = values.astype(self.coef_key_.dtype)
-        self.intercept_ = solution.intercepts.astype(self.coef_key_.dtype)
         return self
+
+    def _keep_values(self, values: FloatArray, intercepts: FloatArray) -> None:
+        n_heads, n_outputs, d = values.shape
+        shape = (n_outputs, d) if n_heads == 1 else (n_heads, n_outputs, d)
+        self.coef_value_ = values.reshape(shape)
+        self.intercept_ = intercepts
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

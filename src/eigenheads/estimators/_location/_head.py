@@ -1,43 +1,27 @@
-"""The single-location head on ragged bags: weights, outputs, loss and gradient.
+"""The single-location head on ragged bags: weights, outputs, losses and gradients.
 
-On bags of one length this is :func:`eigenheads.functional.location_predictor`. The
-functions with arrays per bag are the readable reference; the compiled loss at the end
-computes the same numbers in one pass over the tokens, and a test compares the two.
+On bags of one length this is :func:`eigenheads.functional.location_predictor`. All
+tokens are read by products of matrices, and sums over the tokens of a bag are segment
+sums, so that NumPy does one evaluation in two passes over the tokens.
 """
 
-import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erf, expit
+from scipy.special import erf, expit, log_softmax, softmax
 
-from eigenheads._compile import njit
-from eigenheads._parallel import RunPool
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
-from eigenheads.estimators._location._losses import (
-    AbstractLoss,
-    columns,
-    loss_and_slope,
-)
 
 HEADS = ("softmax", "radial", "erf", "sigmoid", "logsumexp")
 # Heads whose weights sum to one in each bag: only their outputs move with the tokens.
 RELATIVE = ("softmax", "radial", "logsumexp")
-# How compiled code weighs tokens.
-MODES = {"softmax": 0, "radial": 0, "erf": 1, "sigmoid": 2, "logsumexp": 3}
 
-# A weight below this changes no sum of float64 numbers of size one.
-_NEGLIGIBLE = 1e-18
-# The number of blocks never depends on the number of threads, so neither do the sums.
-_N_BLOCKS = 8
-BLOCK_ENTRIES = 100_000
 
-# Sums may be reordered (for SIMD); NaN and infinities keep their meaning.
-_FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
+# --- Weights and outputs ------------------------------------------------------------
 
 
 def attention_weights(
@@ -61,60 +45,49 @@ def attention_weights(
         return np.asarray(erf(scores))
     if head == "sigmoid":
         return np.asarray(expit(scores))
-    peaks = np.maximum.reduceat(scores, bags.starts)
-    weights = np.exp(scores - np.repeat(peaks, bags.lengths))
-    weights /= np.repeat(np.add.reduceat(weights, bags.starts), bags.lengths)
+    weights = np.exp(scores - bags.spread(bags.largest(scores)))
+    weights /= bags.spread(bags.sums(weights))
     return np.asarray(weights)
 
 
-def token_scores(bags: Bags, key: NDArray[Any]) -> NDArray[np.floating]:
-    """Return the score of each token; with radii the key has one entry for them."""
-    d = bags.tokens.shape[1]
+def log_mean_exp(bags: Bags, scores: NDArray[Any]) -> NDArray[np.floating]:
+    r"""Return :math:`\log \frac1L \sum_l e^{s_l}` of each bag."""
+    tops = bags.largest(scores)
+    powers = np.exp(scores - bags.spread(tops))
+    return np.asarray(tops + np.log(bags.sums(powers) / bags.lengths))
+
+
+def token_products(bags: Bags, rows: NDArray[Any]) -> FloatArray:
+    """Return the product of each token with each row, in double precision."""
     # Equal types: otherwise NumPy would convert all tokens.
-    key = key.astype(bags.tokens.dtype, copy=False)
-    scores = bags.tokens @ key[:d]
-    if bags.radii is not None:
-        scores += key[d] * bags.radii
-    return np.asarray(scores)
-
-
-def attended_readouts(
-    bags: Bags, weights: NDArray[Any], values: NDArray[Any]
-) -> NDArray[np.floating]:
-    """Return the weighted sum of readouts per bag (row) and value vector (column)."""
-    readouts = bags.tokens @ values.T
-    return np.add.reduceat(weights[:, None] * readouts, bags.starts, axis=0)
+    products = bags.tokens @ rows.T.astype(bags.tokens.dtype, copy=False)
+    return np.asarray(products, dtype=np.float64)
 
 
 def head_outputs(
-    bags: Bags, rows: NDArray[Any], intercepts: NDArray[Any], *, head: str
-) -> NDArray[np.floating]:
+    bags: Bags, rows: NDArray[Any], n_outputs: int, *, head: str
+) -> FloatArray:
     """Return the outputs of all heads together, one row per bag.
 
     `rows` has, for each head, its key and then one value per output. The head
     ``logsumexp`` reads the value only: its output is the logarithm of the mean
     exponential of the readouts.
     """
-    n_outputs = len(intercepts)
-    outputs = np.zeros((len(bags), n_outputs), dtype=bags.tokens.dtype)
-    d = bags.tokens.shape[1]
+    return np.asarray(sum(_parts(bags, rows, n_outputs, head)))
+
+
+def _parts(
+    bags: Bags, rows: NDArray[Any], n_outputs: int, head: str
+) -> list[NDArray[Any]]:
+    products, parts = token_products(bags, rows), list[NDArray[Any]]()
     for base in range(0, len(rows), 1 + n_outputs):
-        values = rows[base + 1 : base + 1 + n_outputs, :d]
+        readouts = products[:, base + 1 : base + 1 + n_outputs]
         if head == "logsumexp":
-            outputs += log_mean_exp(bags, bags.tokens @ values[0])[:, None]
+            parts.append(log_mean_exp(bags, readouts[:, 0])[:, None])
             continue
-        weights = attention_weights(bags, token_scores(bags, rows[base]), head=head)
-        outputs += attended_readouts(bags, weights, values)
-    return outputs + np.asarray(intercepts).astype(outputs.dtype)
-
-
-def log_mean_exp(bags: Bags, scores: NDArray[Any]) -> NDArray[np.floating]:
-    r"""Return :math:`\log \frac1L \sum_l e^{s_l}` of each bag."""
-    tops = np.maximum.reduceat(scores, bags.starts)
-    powers = np.exp(scores - np.repeat(tops, bags.lengths))
-    return np.asarray(
-        tops + np.log(np.add.reduceat(powers, bags.starts) / bags.lengths)
-    )
+        weights = attention_weights(bags, products[:, base], head=head)
+        parts.append(bags.sums(weights[:, None] * readouts))
+    return parts
 
 
 def deciding_tokens(
@@ -127,328 +100,162 @@ def deciding_tokens(
     token.
     """
     size = np.abs(scores) if head == "erf" else scores
-    peaks = np.maximum.reduceat(size, bags.starts)
-    is_peak = size == np.repeat(peaks, bags.lengths)
+    is_peak = size == bags.spread(bags.largest(size))
     rows = np.where(is_peak, np.arange(len(size)), len(size))
     return np.minimum.reduceat(rows, bags.starts) - bags.starts
 
 
-class HeadLoss:
-    r"""Weighted mean loss of :math:`T(X) = \sum_l p_l \, x_l \cdot v_c + b_c`.
-
-    Several heads are added. ``kind`` is the loss; ``total`` is the weight of all bags,
-    which differs from the sum of `weights` for a batch of a stream.
-    """
-
-    def __init__(
-        self,
-        bags: Bags,
-        targets: FloatArray,
-        weights: FloatArray,
-        *,
-        head: str,
-        kind: AbstractLoss,
-        total: float,
-    ) -> None:
-        self.bags = bags
-        # Compiled code needs an array; an empty one stands for no radii.
-        self._radii = bags.tokens[:0, 0] if bags.radii is None else bags.radii
-        self.targets = columns(np.asarray(targets, dtype=np.float64))
-        self.weights = weights / total
-        self.head = head
-        self.kind = kind
-        self._bounds = _block_bounds(bags)
-        self._pool: RunPool | None = None
-
-    def compiled_arguments(self) -> Any:
-        """Return the arguments of :func:`accumulate` for one block, else None."""
-        if len(self._bounds) > 2:
-            return None
-        bags, codes = self.bags, (MODES[self.head], self.kind.code)
-        arrays = bags.tokens, self._radii, bags.offsets, self._bounds
-        return *arrays, self.targets, self.weights, *codes
-
-    @contextmanager
-    def threads(self) -> Iterator[None]:
-        """Keep a pool of threads open inside this context."""
-        with RunPool(len(self._bounds) - 1) as pool:
-            self._pool = pool
-            try:
-                yield
-            finally:
-                self._pool = None
-
-    def __call__(
-        self, rows: FloatArray, intercepts: FloatArray
-    ) -> tuple[float, FloatArray, FloatArray]:
-        """Return the loss and its gradients by rows (key, values) and intercepts."""
-        n_blocks = len(self._bounds) - 1
-        losses = np.zeros(n_blocks)
-        by_rows = np.zeros((n_blocks, *rows.shape))
-        by_intercepts = np.zeros((n_blocks, *intercepts.shape))
-
-        def work(block: int) -> None:
-            losses[block] = accumulate(
-                self.bags.tokens,
-                self._radii,
-                self.bags.offsets,
-                self._bounds[block : block + 2],
-                rows,
-                intercepts,
-                self.targets,
-                self.weights,
-                MODES[self.head],
-                self.kind.code,
-                by_rows[block],
-                by_intercepts[block],
-            )
-
-        if self._pool is None or n_blocks == 1:
-            for block in range(n_blocks):
-                work(block)
-        else:
-            self._pool.each(work)
-        return float(losses.sum()), by_rows.sum(axis=0), by_intercepts.sum(axis=0)
+# --- Losses of the outputs ----------------------------------------------------------
 
 
-def _block_bounds(bags: Bags) -> NDArray[np.int64]:
-    """Cut the bags into blocks with about the same number of tokens."""
-    blocks = min(_N_BLOCKS, 1 + bags.tokens.size // BLOCK_ENTRIES)
-    if blocks == 1:
-        return np.array([0, len(bags)])
-    cuts = np.linspace(0, bags.offsets[-1], blocks + 1)
-    return np.unique(np.searchsorted(bags.offsets, cuts)).astype(np.int64)
+def columns(targets: FloatArray) -> FloatArray:
+    """Return targets with two axes, one row per bag."""
+    return targets.reshape(len(targets), -1)
 
 
-# Rows are passed as (matrix, index): a slice would cost a reference count per token.
-@njit(fastmath=_FASTMATH)
-def _dot(tokens: Any, row: int, matrix: FloatArray, output: int) -> float:
-    total = 0.0
-    for j in range(tokens.shape[1]):
-        total += tokens[row, j] * matrix[output, j]
-    return total
+class AbstractLoss(ABC):
+    """Loss of one bag as a function of outputs and target."""
+
+    @abstractmethod
+    def per_bag(self, outputs: FloatArray, targets: FloatArray) -> FloatArray:
+        """Return the loss of each bag."""
+
+    @abstractmethod
+    def residuals(self, outputs: FloatArray, targets: FloatArray) -> FloatArray:
+        """Return minus the derivative of the loss by the outputs."""
+
+    @abstractmethod
+    def constant(
+        self, targets: FloatArray, weights: FloatArray, n_outputs: int
+    ) -> FloatArray:
+        """Return the constant outputs of least mean loss."""
 
 
-@njit(fastmath=_FASTMATH)
-def _two_dots(
-    tokens: Any, row: int, matrix: FloatArray, base: int
-) -> tuple[float, float]:
-    """Return the products with two consecutive rows of `matrix`, reading once."""
-    first, second = 0.0, 0.0
-    for j in range(tokens.shape[1]):
-        first += tokens[row, j] * matrix[base, j]
-        second += tokens[row, j] * matrix[base + 1, j]
-    return first, second
+@dataclass(frozen=True)
+class SquaredLoss(AbstractLoss):
+    """Half the squared error, summed over outputs."""
+
+    def per_bag(self, outputs: FloatArray, targets: FloatArray) -> FloatArray:
+        """Return half the squared error of each bag."""
+        return np.asarray(0.5 * (self.residuals(outputs, targets) ** 2).sum(axis=1))
+
+    def residuals(self, outputs: FloatArray, targets: FloatArray) -> FloatArray:
+        """Return targets minus outputs."""
+        return np.asarray(columns(targets) - outputs)
+
+    def constant(
+        self, targets: FloatArray, weights: FloatArray, n_outputs: int
+    ) -> FloatArray:
+        """Return the means."""
+        del n_outputs
+        return np.asarray(np.average(columns(targets), weights=weights, axis=0))
 
 
-@njit(fastmath=_FASTMATH)
-def _add_two_scaled(
-    sums: FloatArray, base: int, first: float, second: float, tokens: Any, row: int
-) -> None:
-    for j in range(tokens.shape[1]):
-        sums[base, j] += first * tokens[row, j]
-        sums[base + 1, j] += second * tokens[row, j]
+@dataclass(frozen=True)
+class LogisticLoss(AbstractLoss):
+    """Logistic loss of targets 0 and 1, summed over outputs."""
+
+    def per_bag(self, outputs: FloatArray, targets: FloatArray) -> FloatArray:
+        """Return minus the log likelihood of each bag."""
+        margins = (1 - 2 * columns(targets)) * outputs
+        return np.asarray(np.logaddexp(0.0, margins).sum(axis=1))
+
+    def residuals(self, outputs: FloatArray, targets: FloatArray) -> FloatArray:
+        """Return targets minus probabilities, alike for both classes."""
+        signs = 2 * columns(targets) - 1
+        return np.asarray(signs * expit(-signs * outputs))
+
+    def constant(
+        self, targets: FloatArray, weights: FloatArray, n_outputs: int
+    ) -> FloatArray:
+        """Return the logits of the frequencies, half a bag added to each class."""
+        del n_outputs
+        ones = weights @ columns(targets) + 0.5
+        return np.asarray(np.log(ones) - np.log(weights.sum() + 1 - ones))
 
 
-@njit(fastmath=_FASTMATH)
-def _add_scaled(
-    sums: FloatArray, output: int, factor: float, tokens: Any, row: int
-) -> None:
-    for j in range(tokens.shape[1]):
-        sums[output, j] += factor * tokens[row, j]
+@dataclass(frozen=True)
+class MultinomialLoss(AbstractLoss):
+    """Cross entropy of a softmax; the target is the index of a class."""
+
+    def per_bag(self, outputs: FloatArray, targets: FloatArray) -> FloatArray:
+        """Return minus the log likelihood of each bag."""
+        codes = targets.ravel().astype(np.int64)
+        logs = log_softmax(outputs, axis=1)
+        return np.asarray(-logs[np.arange(len(codes)), codes])
+
+    def residuals(self, outputs: FloatArray, targets: FloatArray) -> FloatArray:
+        """Return indicators minus probabilities."""
+        codes = targets.ravel().astype(np.int64)
+        return np.asarray(np.eye(outputs.shape[1])[codes] - softmax(outputs, axis=1))
+
+    def constant(
+        self, targets: FloatArray, weights: FloatArray, n_outputs: int
+    ) -> FloatArray:
+        """Return the logarithms of the frequencies, half a bag added to each class."""
+        codes = targets.ravel().astype(np.int64)
+        counts = np.bincount(codes, weights, n_outputs) + 0.5
+        return np.asarray(np.log(counts / counts.sum()))
 
 
-@njit()
-def _weigh(scores: FloatArray, length: int, mode: int, weights: FloatArray) -> float:
-    """Write the weights; return the log mean exponential of the scores."""
-    if mode == 1:
-        for i in range(length):
-            weights[i] = math.erf(scores[i])
-        return 0.0
-    if mode == 2:
-        for i in range(length):
-            small = math.exp(-abs(scores[i]))
-            weights[i] = 1 / (1 + small) if scores[i] > 0 else small / (1 + small)
-        return 0.0
-    # As _arrays.stable_softmax: the maximum is subtracted against overflow.
-    top = scores[:length].max()
-    total = 0.0
-    for i in range(length):
-        weights[i] = math.exp(scores[i] - top)
-        total += weights[i]
-    for i in range(length):
-        weights[i] /= total
-    return top + math.log(total / length)
+SQUARED, LOGISTIC, MULTINOMIAL = SquaredLoss(), LogisticLoss(), MultinomialLoss()
 
 
-@njit()
-def _read(
-    tokens: Any,
-    radii: Any,
-    first: int,
-    length: int,
-    rows: FloatArray,
-    base: int,
-    scores: FloatArray,
-    readouts: FloatArray,
-) -> None:
-    """Write score and readouts of the tokens of one bag, for the head at row `base`."""
-    for i in range(length):
-        scores[i], readouts[i, 0] = _two_dots(tokens, first + i, rows, base)
-        for c in range(1, readouts.shape[1]):
-            readouts[i, c] = _dot(tokens, first + i, rows, base + 1 + c)
-    if radii.size:
-        for i in range(length):
-            scores[i] += rows[base, -1] * radii[first + i]
-
-
-@njit()
-def _attend(
-    weights: FloatArray, length: int, readouts: FloatArray, part: FloatArray
-) -> None:
-    """Write the contribution of one head to the outputs of one bag."""
-    part[:] = 0.0
-    for i in range(length):
-        for c in range(part.size):
-            part[c] += weights[i] * readouts[i, c]
-
-
-@njit()
-def _push_back(
-    tokens: Any,
-    radii: Any,
-    first: int,
-    length: int,
-    base: int,
-    scores: FloatArray,
-    weights: FloatArray,
-    readouts: FloatArray,
-    slope: FloatArray,
-    centre: float,
-    mode: int,
-    by_rows: FloatArray,
-) -> None:
-    """Add the gradient of one head on one bag.
-
-    The derivative of a softmax weight is proportional to the token's readout minus
-    `centre`, the attended readout of the bag.
-    """
-    for i in range(length):
-        if mode != 1 and weights[i] < _NEGLIGIBLE:
-            continue
-        if mode == 3:
-            _add_scaled(by_rows, base + 1, slope[0] * weights[i], tokens, first + i)
-            continue
-        pull = -centre
-        for c in range(slope.size):
-            pull += slope[c] * readouts[i, c]
-        if mode == 1:
-            pull *= 2 / math.sqrt(math.pi) * math.exp(-(scores[i] ** 2))
-        elif mode == 2:
-            pull *= weights[i] * (1 - weights[i])
-        else:
-            pull *= weights[i]
-        _add_two_scaled(by_rows, base, pull, slope[0] * weights[i], tokens, first + i)
-        for c in range(1, slope.size):
-            row = base + 1 + c
-            _add_scaled(by_rows, row, slope[c] * weights[i], tokens, first + i)
-        if radii.size:
-            by_rows[base, -1] += pull * radii[first + i]
-
-
-@njit()
-def accumulate(
-    tokens: Any,
-    radii: Any,
-    offsets: NDArray[np.int64],
-    bounds: NDArray[np.int64],
+def head_loss(
+    bags: Bags,
+    targets: FloatArray,
+    shares: FloatArray,
     rows: FloatArray,
     intercepts: FloatArray,
-    targets: FloatArray,
-    bag_weights: FloatArray,
-    mode: int,
-    code: int,
-    by_rows: FloatArray,
-    by_intercepts: FloatArray,
-) -> float:
-    """Add the bags from ``bounds[0]`` to ``bounds[1]`` to loss and gradients.
+    *,
+    head: str,
+    kind: AbstractLoss,
+) -> tuple[float, FloatArray, FloatArray]:
+    r"""Return the loss of the heads together, and its gradients by rows and intercepts.
 
-    `rows` has, for each head, its key and then its values. With radii, the last entry
-    of the key weighs the radius, and the last entry of a value is not read.
+    Parameters
+    ----------
+    bags, targets
+        Data.
+    shares
+        Weight of each bag in the mean of the losses.
+    rows, intercepts
+        For each head its key, then its values; added constants.
+    head, kind
+        Weights of the tokens, and loss of the outputs.
     """
-    n_outputs = intercepts.size
-    n_heads = len(rows) // (1 + n_outputs)
-    longest = np.diff(offsets[bounds[0] : bounds[1] + 1]).max()
-    scores, weights = np.empty((n_heads, longest)), np.empty((n_heads, longest))
-    readouts = np.empty((n_heads, longest, n_outputs))
-    parts = np.empty((n_heads, n_outputs))
-    outputs, slope = np.empty(n_outputs), np.empty(n_outputs)
-    loss = 0.0
-    for bag in range(bounds[0], bounds[1]):
-        first, length = offsets[bag], offsets[bag + 1] - offsets[bag]
-        # Forward: scores and readouts of the tokens, weights, outputs of the bag.
-        outputs[:] = intercepts
-        for h in range(n_heads):
-            base = h * (1 + n_outputs)
-            _read(tokens, radii, first, length, rows, base, scores[h], readouts[h])
-            if mode == 3:
-                scores[h, :length] = readouts[h, :length, 0]
-            top = _weigh(scores[h], length, mode, weights[h])
-            _attend(weights[h], length, readouts[h], parts[h])
-            if mode == 3:
-                parts[h, 0] = top
-            outputs += parts[h]
-        loss += bag_weights[bag] * loss_and_slope(code, outputs, targets, bag, slope)
-        # Backward: from the outputs to keys and values, token by token.
-        slope *= bag_weights[bag]
-        by_intercepts += slope
-        for h in range(n_heads):
-            centre = 0.0
-            if mode == 0:
-                for c in range(n_outputs):
-                    centre += slope[c] * parts[h, c]
-            _push_back(
-                tokens,
-                radii,
-                first,
-                length,
-                h * (1 + n_outputs),
-                scores[h],
-                weights[h],
-                readouts[h],
-                slope,
-                centre,
-                mode,
-                by_rows,
-            )
-    return loss
-
-
-@njit()
-def attend_tokens(
-    tokens: Any, offsets: NDArray[np.int64], scores: FloatArray, mode: int
-) -> FloatArray:
-    """Return the weighted sum of the tokens of each bag, for each row of scores."""
-    pooled = np.zeros((len(scores), len(offsets) - 1, tokens.shape[1]))
-    weights = np.empty(np.diff(offsets).max())
-    for k in range(len(scores)):
-        for bag in range(len(offsets) - 1):
-            first, length = offsets[bag], offsets[bag + 1] - offsets[bag]
-            _weigh(scores[k, first : first + length], length, mode, weights)
-            for i in range(length):
-                if abs(weights[i]) > _NEGLIGIBLE:
-                    _add_scaled(pooled[k], bag, weights[i], tokens, first + i)
-    return pooled
-
-
-@njit()
-def pool_tokens(
-    tokens: Any, offsets: NDArray[np.int64], weights: NDArray[np.floating]
-) -> FloatArray:
-    """Return the weighted sum of the tokens of each bag."""
-    pooled = np.zeros((len(offsets) - 1, tokens.shape[1]))
-    for bag in range(len(pooled)):
-        for i in range(offsets[bag], offsets[bag + 1]):
-            if abs(weights[i]) > _NEGLIGIBLE:
-                _add_scaled(pooled, bag, weights[i], tokens, i)
-    return pooled
+    products, n_outputs = token_products(bags, rows), len(intercepts)
+    bases = range(0, len(rows), 1 + n_outputs)
+    outputs = np.zeros((len(bags), n_outputs)) + intercepts
+    attended = []
+    # Forward: scores and readouts of the tokens, weights, outputs of the bags.
+    for base in bases:
+        readouts = products[:, base + 1 : base + 1 + n_outputs]
+        if head == "logsumexp":
+            weights = attention_weights(bags, readouts[:, 0], head=head)
+            part = log_mean_exp(bags, readouts[:, 0])[:, None]
+        else:
+            weights = attention_weights(bags, products[:, base], head=head)
+            part = bags.sums(weights[:, None] * readouts)
+        outputs += part
+        attended.append((readouts, weights, part))
+    loss = float(shares @ kind.per_bag(outputs, targets))
+    # Backward: from the outputs to scores and readouts, then to keys and values.
+    slopes = -shares[:, None] * kind.residuals(outputs, targets)
+    spread, pulls = bags.spread(slopes), np.zeros(products.shape)
+    for base, (readouts, weights, part) in zip(bases, attended, strict=True):
+        pulls[:, base + 1 : base + 1 + n_outputs] = weights[:, None] * spread
+        if head == "logsumexp":
+            continue
+        pull = (spread * readouts).sum(axis=1)
+        if head == "erf":
+            pull *= 2 / np.sqrt(np.pi) * np.exp(-(products[:, base] ** 2))
+        elif head == "sigmoid":
+            pull *= weights * (1 - weights)
+        else:
+            pull -= bags.spread((slopes * part).sum(axis=1))
+            pull *= weights
+        pulls[:, base] = pull
+    dtype = bags.tokens.dtype
+    by_rows = (bags.tokens.T @ pulls.astype(dtype, copy=False)).T
+    return loss, np.asarray(by_rows, dtype=np.float64), slopes.sum(axis=0)

@@ -12,7 +12,7 @@ from eigenheads._checks import check_flag, check_number
 from eigenheads._typing import FloatArray
 from eigenheads.estimators._bags import Bags
 from eigenheads.estimators._location._base import AbstractSingleLocation
-from eigenheads.estimators._location._targets import StandardisedNumbers, read_numbers
+from eigenheads.estimators._location._data import StandardisedNumbers, read_numbers
 
 
 class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
@@ -32,31 +32,33 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
 
     Parameters
     ----------
-    head : {"softmax", "radial", "erf", "sigmoid"}, default="softmax"
-        Weights of the tokens. ``"radial"`` is a softmax of scores that also depend on
-        the distance of a token from the mean (see Notes): for deciding tokens with a
-        smaller or larger spread than the others, or that no direction separates from
-        them. ``"erf"`` is the head of [1]_, for tokens centred at 0. Its weights do not
-        sum to 1, and for small scores it is a bilinear form that does not change if key
-        and value are exchanged; use ``"softmax"`` to locate tokens. ``"sigmoid"`` is
-        for sums and counts over the tokens that are marked: its weights are
-        :math:`1 / (1 + e^{-x_l \cdot k - a})` and its values :math:`x_l \cdot v + c`,
-        with :math:`(a, c)` in ``coef_offset_``.
+    head : {"auto", "softmax", "radial", "erf", "sigmoid"}, default="auto"
+        Weights of the tokens. ``"auto"`` is the softmax. ``"radial"`` is a softmax of
+        scores that also depend on the distance of a token from the mean (see Notes):
+        for deciding tokens with a smaller or larger spread than the others, or that no
+        direction separates from them. ``"erf"`` is the head of [1]_, for tokens centred
+        at 0. Its weights do not sum to 1, and for small scores it is a bilinear form
+        that does not change if key and value are exchanged; use ``"softmax"`` to locate
+        tokens. ``"sigmoid"`` is for sums and counts over the tokens that are marked:
+        its weights are :math:`1 / (1 + e^{-x_l \cdot k - a})` and its values :math:`x_l
+        \cdot v + c`, with :math:`(a, c)` in ``coef_offset_``.
 
     alpha : float or "auto", default="auto"
         Weight of the penalty on key and value, relative to the mean loss of the
         standardised target, or to its logarithm when the length of the key is chosen
-        (see Notes). ``"auto"`` chooses it by cross-validation, and mean pooling or the
-        mean target if they predict held-out bags better.
+        (see Notes). ``"auto"`` adds heads with several penalties and mean pooling, with
+        non-negative weights by what they predict on held-out bags.
 
-    feature_map : str, transformer or None, default=None
+    feature_map : str, transformer or None, default="auto"
         Functions of the features of a token that key and value read instead of the
-        features. ``"rbf"``: the standardised features and 300 Gaussian kernel features,
-        for deciding tokens of several kinds and nonlinear readouts; ``"quadratic"``:
-        the features, their squares and products; ``"quantile"``: each feature mapped to
-        normal quantiles, for skewed features; ``"bins"``: indicators of five bins per
-        feature. Any scikit-learn transformer of rows is cloned and fitted to all
-        tokens. The coefficients then belong to its features.
+        features. ``"auto"``: the features and, if `head` and `alpha` are ``"auto"``,
+        too, 300 Gaussian kernel features (up to 50 000 tokens). ``"rbf"``: the
+        standardised features and 300 Gaussian kernel features, for deciding tokens of
+        several kinds and nonlinear readouts; ``"quadratic"``: the features, their
+        squares and products; ``"quantile"``: each feature mapped to normal quantiles,
+        for skewed features; ``"bins"``: indicators of five bins per feature. Any
+        scikit-learn transformer of rows is cloned and fitted to all tokens. The
+        coefficients then belong to its features.
 
     n_heads : int, default=1
         Number of heads, whose outputs are added: for targets that depend on several
@@ -72,20 +74,21 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
 
     l1_ratio : float, default=0.0
         Share of the L1 norm of the standardised coefficients in the penalty. The
-        remainder is half the variance of the scores and readouts of the tokens, plus
-        `shrinkage` times the squared norm of the standardised coefficients. A positive
+        remainder is half a mean of the variance of the scores and readouts of the
+        tokens and, with weight `shrinkage`, of the squared norm of the standardised
+        coefficients. A positive
         share makes coefficients exactly zero.
 
-    coherence : float, default=0.1
+    coherence : float, default=1.0
         Weight of a penalty on the component of the key that is orthogonal to the mean
         attended token, both whitened. For tokens with an elliptical law the two
         directions agree, and the mean has the smaller variance; 0 disables the penalty.
 
     shrinkage : float or None, default=None
-        Number added to the diagonal of the pooled correlation of the features before
-        tokens are whitened; equivalently, weight of the squared norm of standardised
-        coefficients in the penalty. None means
-        ``max(0.01, n_features / (3 * n_bags))``.
+        Weight of the identity beside the pooled correlation in the metric in which
+        tokens are whitened and coefficients penalised. None means 3: the correlation
+        contains what decides, so that whitening by it alone would penalise the key
+        along itself.
 
     fit_intercept : bool, default=True
         Whether to fit :math:`b`.
@@ -132,8 +135,8 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         :math:`c`. This attribute and the next exist only for ``head="radial"``.
 
     precision_ : ndarray of shape (n_features, n_features) or (n_features,)
-        :math:`P`, the inverse of the pooled covariance with `shrinkage` times its
-        diagonal added; above 2 000 features, the inverse of the variances.
+        :math:`P`, the inverse of the mean of the pooled covariance and its diagonal,
+        with weights 1 and `shrinkage`; above 2 000 features, that of the variances.
 
     target_range_ : tuple of float or ndarray
         Least and largest training target, per output.
@@ -142,18 +145,21 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         Least and largest value of each feature of the training tokens.
 
     alpha_ : float
-        Penalty of the fit.
+        Penalty of the head whose coefficients are kept: with ``alpha="auto"`` the one
+        with the largest share of the output. :meth:`attention` and :meth:`locate` are
+        its; :meth:`contributions` and predictions are those of all.
 
     pooling_ : {"attention", "mean", "none"}
-        ``"mean"`` if ``alpha="auto"`` chose mean pooling (the key is zero), ``"none"``
-        if it chose to predict the mean target.
+        ``"mean"`` if most of the output is that of mean pooling (the key is zero), so
+        that the data do not say which token decides; ``"none"`` if the mean target is
+        predicted.
 
     output_scale_ : float
-        Number between 0 and 1 by which ``alpha="auto"`` multiplied the value; 1 for a
-        given `alpha`.
+        Weight of the head whose coefficients are kept; 1 for a given `alpha`.
 
     selection_ : list of dict
-        Candidates of ``alpha="auto"`` with their out-of-fold scores.
+        Candidates of ``alpha="auto"`` with their out-of-fold scores, weights and shares
+        of the output.
 
     feature_map_ : transformer
         The fitted map; exists only if `feature_map` is not None.
@@ -193,19 +199,18 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     in memory at a time, plus the attended tokens if they take less than 32 MB. The
     solution is that of all bags at once, up to the order of sums.
 
-    With ``alpha="auto"`` several penalties of the head and of mean pooling are compared
-    by ten-fold cross-validation (five-fold from 200 bags on; below ten different bags a
-    moderate penalty is taken). Equal bags are in one fold, and folds do not depend on
-    the order of bags. Heads that would not be chosen are left out after some folds, and
-    below 200 bags a clear lead ends the comparison; there penalties below .05 need at
-    least two bags per feature. The fit to all bags also begins at the solution of a
-    fold, and keeps it if its loss is clearly less. Out-of-fold predictions of each
-    candidate are shrunk towards the mean by the factor that fits best, reduced further
-    if it could be zero; attention is chosen if it beats mean pooling by more than a
-    standard error. The factor becomes part of value and intercept. Large data are
-    represented by a sample of bags. Bags that belong together, such as several of one
-    patient, need a search with groups instead: ``GridSearchCV`` over `alpha` with
-    ``GroupKFold``.
+    With ``alpha="auto"`` the candidates are the head and mean pooling (a key of zero),
+    on the features and on kernel features, with several penalties. Their outputs on
+    held-out bags (five folds) are added with the non-negative weights that minimise
+    minus the log likelihood plus a price per weight, the non-negative garrote [2]_:
+    weights of zero predict the mean, and equally good candidates share their weight.
+    Equal bags are in one fold. Large data are represented by a sample of bags for the
+    choice. Bags that belong together, such as several of one patient, need
+    :class:`SingleLocationRegressorCV` with groups instead.
+
+    The fit does not depend on the order of bags, tokens and columns, on the names of
+    the classes, nor on units: bags are sorted by content, and standardised tokens are
+    rounded to single precision, before anything is computed. A stream is not sorted.
 
     With ``head="radial"`` the score :math:`x_l \cdot k` becomes
 
@@ -243,6 +248,7 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     ----------
     .. [1] Marion, Berthier, Biau, Boyer (2025). Attention layers provably solve
        single-location regression.
+    .. [2] Breiman (1995). Better subset regression using the nonnegative garrote.
 
     Examples
     --------
@@ -264,13 +270,13 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     def __init__(
         self,
         *,
-        head: str = "softmax",
+        head: str = "auto",
         alpha: float | str = "auto",
-        feature_map: Any = None,
+        feature_map: Any = "auto",
         n_heads: int = 1,
         extrapolation: float | None = 0.1,
         l1_ratio: float = 0.0,
-        coherence: float = 0.1,
+        coherence: float = 1.0,
         shrinkage: float | None = None,
         fit_intercept: bool = True,
         n_random_starts: int = 0,
@@ -327,21 +333,18 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         """
         self._check_parameters()
         encoding = self._encoding(y)
-        solution = self._fit_head(X, y, sample_weight, encoding)
-        scale, shift = encoding.scale, encoding.shift
-        values = (scale[:, None] * solution.values).astype(self.coef_key_.dtype)
-        if self.head == "sigmoid":  # the offset of the key, then those of the values
-            self.coef_offset_ = self.coef_offset_ * np.append(1.0, scale)
-        intercepts = shift + scale * solution.intercepts
+        self._fit_head(X, y, sample_weight, encoding)
+        self.target_range_ = (encoding.least, encoding.largest)
+        if len(encoding.least) == 1:
+            self.target_range_ = (float(encoding.least[0]), float(encoding.largest[0]))
+        return self
+
+    def _keep_values(self, values: FloatArray, intercepts: FloatArray) -> None:
         # Axes of heads and of outputs exist only if there are several.
         n_heads, n_outputs, d = values.shape
         shape = [n for n in (n_heads, n_outputs) if n > 1]
         self.coef_value_ = values.reshape(*shape, d)
         self.intercept_ = float(intercepts[0]) if n_outputs == 1 else intercepts
-        self.target_range_ = (encoding.least, encoding.largest)
-        if n_outputs == 1:
-            self.target_range_ = (float(encoding.least[0]), float(encoding.largest[0]))
-        return self
 
     def _encoding(self, y: Any) -> StandardisedNumbers:
         del y

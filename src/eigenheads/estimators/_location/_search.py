@@ -17,7 +17,7 @@ from eigenheads.estimators._batches import is_stream
 from eigenheads.estimators._location._base import AbstractSingleLocation
 from eigenheads.estimators._location._classifier import SingleLocationClassifier
 from eigenheads.estimators._location._regressor import SingleLocationRegressor
-from eigenheads.estimators._location._selection import PenaltyChoice
+from eigenheads.estimators._location._stack import Stack
 from eigenheads.estimators._parameters import check_verbose
 
 Result = TypeVar("Result")
@@ -25,10 +25,10 @@ Result = TypeVar("Result")
 _PARAMETERS = """
     Parameters
     ----------
-    feature_maps : sequence, default=(None, "quantile", "rbf")
+    feature_maps : sequence, default=("auto", "quantile", "rbf")
         Values of `feature_map` to compare.
 
-    heads : sequence of str, default=("softmax", "radial")
+    heads : sequence of str, default=("auto", "radial")
         Values of `head` to compare. The radial head is tried without feature map only.
 
     cv : int, splitter or None, default=None
@@ -86,8 +86,8 @@ class AbstractSingleLocationCV(BaseEstimator):
     def __init__(
         self,
         *,
-        feature_maps: Sequence[Any] = (None, "quantile", "rbf"),
-        heads: Sequence[str] = ("softmax", "radial"),
+        feature_maps: Sequence[Any] = ("auto", "quantile", "rbf"),
+        heads: Sequence[str] = ("auto", "radial"),
         cv: Any = None,
         verbose: int = 0,
     ) -> None:
@@ -132,7 +132,7 @@ class AbstractSingleLocationCV(BaseEstimator):
             fail("X", "bags in memory", Got("batches"), hint=hint)
         settings = self._settings()
         folds = self._folds(X, y, groups)
-        found: list[tuple[AbstractSingleLocation, PenaltyChoice]] = []
+        found: list[tuple[AbstractSingleLocation, Stack]] = []
         self.cv_results_ = []
         for setting in settings:
             model = self._estimator(**setting)
@@ -148,7 +148,7 @@ class AbstractSingleLocationCV(BaseEstimator):
                 for candidate in choice.candidates
             ]
             model.verbose = self.verbose
-            model._report(f"{setting}: out-of-fold score {choice.best.score:.4f}")
+            model._report(f"{setting}: out-of-fold score {choice.score:.4f}")
             model.verbose = 0
         # The first of equal scores: the simplest settings are named first.
         best = max(range(len(found)), key=lambda i: (_score(found[i][1]), -i))
@@ -168,11 +168,11 @@ class AbstractSingleLocationCV(BaseEstimator):
         contract = "a sequence of names of heads"
         heads = check_items("heads", self.heads, contract)
         for head in heads:
-            check_choice("heads", head, self._estimator._heads)
+            check_choice("heads", head, ("auto", *self._estimator._heads))
         settings = [
             {"feature_map": feature_map, "head": head}
             for feature_map, head in product(maps, heads)
-            if head != "radial" or feature_map is None
+            if head != "radial" or _is_plain(feature_map)
         ]
         if not settings:
             got = Got(f"feature_maps={self.feature_maps!r}, heads={self.heads!r}")
@@ -229,8 +229,15 @@ class AbstractSingleLocationCV(BaseEstimator):
         return tags
 
 
-def _score(choice: PenaltyChoice) -> float:
-    return choice.best.score if choice.candidates else 0.0
+def _is_plain(feature_map: Any) -> bool:
+    """Return whether a radial head with this map reads the features as given."""
+    return feature_map is None or (
+        isinstance(feature_map, str) and feature_map == "auto"
+    )
+
+
+def _score(choice: Stack) -> float:
+    return choice.score
 
 
 class SingleLocationRegressorCV(RegressorMixin, AbstractSingleLocationCV):
