@@ -161,7 +161,7 @@ def test_more_features_than_tokens_are_fitted_in_their_span(
     settings["max_iter"] = 3000  # erf has flat directions
     weights = np.arange(1.0, 13.0)
     reduced = SingleLocationRegressor(**settings).fit(X, y, weights)
-    monkeypatch.setattr(_fit, "_is_reducible", lambda state: False)
+    monkeypatch.setattr(_prepare, "_is_reducible", lambda state: False)
     whole = SingleLocationRegressor(**settings).fit(X, y, weights)
     # Two paths of the optimiser to one minimum.
     assert_allclose(reduced.objective_, whole.objective_, rtol=3e-5)

@@ -14,12 +14,6 @@ from eigenheads.estimators._location._data import (
     LabelledBags,
     data_in_memory,
 )
-from eigenheads.estimators._location._fit import (
-    FitState,
-    PenalisedLoss,
-    standardise,
-    whiten,
-)
 from eigenheads.estimators._location._head import (
     LOGISTIC,
     MULTINOMIAL,
@@ -28,6 +22,8 @@ from eigenheads.estimators._location._head import (
     head_loss,
     head_outputs,
 )
+from eigenheads.estimators._location._prepare import standardise, whiten
+from eigenheads.estimators._location._state import FitState, PenalisedLoss
 from eigenheads.functional import location_predictor
 
 # Sums of about a hundred float64 products, reordered.

@@ -52,16 +52,7 @@ from eigenheads.estimators._location._data import (
     read_weights,
     streamed_data,
 )
-from eigenheads.estimators._location._fit import (
-    OPTIMISATION,
-    PREPARATION,
-    FitState,
-    run_stages,
-    solution_of,
-    sort_bags,
-    squared_radii,
-    standardise,
-)
+from eigenheads.estimators._location._fit import OPTIMISATION, solution_of
 from eigenheads.estimators._location._head import (
     HEADS,
     LOGISTIC,
@@ -71,6 +62,7 @@ from eigenheads.estimators._location._head import (
     head_outputs,
     token_products,
 )
+from eigenheads.estimators._location._prepare import PREPARATION, sort_bags, standardise
 from eigenheads.estimators._location._stack import (
     Candidate,
     Stack,
@@ -78,6 +70,7 @@ from eigenheads.estimators._location._stack import (
     choose,
     fit_stack,
 )
+from eigenheads.estimators._location._state import FitState, run_stages, squared_radii
 from eigenheads.estimators._parameters import check_verbose
 
 # The penalty of the coherence must not drown the loss.

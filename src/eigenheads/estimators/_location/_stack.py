@@ -30,20 +30,15 @@ from eigenheads.estimators._location._data import (
     fold_of_bag,
     targets_alone,
 )
-from eigenheads.estimators._location._fit import (
-    OPTIMISATION,
-    Equations,
-    FitState,
-    HeadSolution,
-    run_stages,
-    solution_of,
-)
+from eigenheads.estimators._location._fit import OPTIMISATION, HeadSolution, solution_of
 from eigenheads.estimators._location._head import (
     SQUARED,
     AbstractLoss,
     columns,
     head_outputs,
 )
+from eigenheads.estimators._location._starts import Equations
+from eigenheads.estimators._location._state import FitState, run_stages
 
 # Penalties of heads: the first from screened starts, each other one from the solution
 # of the one before it in its row.
