@@ -13,7 +13,7 @@ from eigenheads.estimators import (
     SingleLocationRegressor,
 )
 from eigenheads.estimators._bags import Bags
-from eigenheads.estimators._location import _data, _fit
+from eigenheads.estimators._location import _data, _fit, _prepare
 from eigenheads.estimators._location._data import (
     LabelledBags,
     LocationData,
