@@ -2,8 +2,8 @@
 
 Nothing is set. Laws of ``datasets.BagLaw``, bags of handwritten digits and MUSK; area
 under the ROC curve for classes, R² for numbers, paired over draws or folds. The rule
-was developed on the draws of ``--first 0``; the page reports others. The numbers of few
-bags are those of the paper's own law.
+was developed on data like these; ``--first 100`` takes other draws. Few bags have the
+paper's own law.
 
     python -m benchmarks.bench_bag_default --data DIR [--first 100] [--only law]
 

@@ -254,7 +254,7 @@ def _check_curve(name: str, curve: object, n_records: int) -> FloatArray:
 def _as_numbers(value: object) -> NDArray[Any] | None:
     try:
         array = np.asarray(value)
-    except (TypeError, ValueError):  # for example a ragged list
+    except (TypeError, ValueError, RuntimeError):  # a ragged list, a nested tensor
         return None
     return array if array.dtype.kind in "biuf" else None
 

@@ -62,7 +62,7 @@ def test_products_find_the_directions_of_the_matrix(rng, monkeypatch):
     """With many features the moment matrix is never computed."""
     state, _ = state_of(rng, n=500)
     whole = _starts._directions(state)["spectral"]
-    monkeypatch.setattr(_fit, "_WIDE", 1)
+    monkeypatch.setattr(_starts, "_WIDE", 1)
     products = _starts._directions(state)["spectral"]
     for direction in whole:  # eigenvectors have no sign: sum and difference may swap
         cosines = [abs(direction @ other) / 2 for other in products]

@@ -106,7 +106,7 @@ class AbstractSingleLocation(BaseEstimator):
         shrinkage: float | None = None,
         fit_intercept: bool = True,
         n_random_starts: int = 0,
-        max_iter: int = 500,
+        max_iter: int = 1000,
         tol: float = 1e-4,
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
@@ -458,7 +458,7 @@ class AbstractSingleLocation(BaseEstimator):
             alpha=0.0 if self.alpha == "auto" else float(self.alpha),
             l1_ratio=float(self.l1_ratio),
             coherence=float(self.coherence),
-            shrinkage=None if self.shrinkage is None else float(self.shrinkage),
+            shrinkage=self._shrinkage(),
             has_intercept=bool(self.fit_intercept),
             max_iter=int(self.max_iter),
             tol=float(self.tol),
@@ -560,6 +560,10 @@ class AbstractSingleLocation(BaseEstimator):
     def _maps_width(self, view: int) -> int:
         feature_map = self._maps[view]
         return self.n_features_in_ if feature_map is None else feature_map.width
+
+    def _shrinkage(self) -> float | None:
+        # Less than this is less than the rounding errors of a correlation.
+        return None if self.shrinkage is None else max(float(self.shrinkage), 1e-12)
 
     def _warn(self, stack: Stack) -> None:
         for _, solution in stack.members:

@@ -92,7 +92,7 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         Number of random directions of the key to try, in addition to the starts from
         moments.
 
-    max_iter : int, default=500
+    max_iter : int, default=1000
         Largest number of iterations of each stage of the optimiser.
 
     tol : float, default=0.0001
@@ -135,7 +135,7 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         The fitted map; exists only if `feature_map` is not None.
 
     objective_ : float
-        Penalised loss at the solution.
+        Penalised loss at the solution; NaN if no head is part of the output.
 
     start_ : str
         Name of the start that was refined.
@@ -180,7 +180,7 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         shrinkage: float | None = None,
         fit_intercept: bool = True,
         n_random_starts: int = 0,
-        max_iter: int = 500,
+        max_iter: int = 1000,
         tol: float = 1e-4,
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,

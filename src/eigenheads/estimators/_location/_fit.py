@@ -1,4 +1,4 @@
-"""Fit one head: the list of stages that every fit runs."""
+"""Stages of a fit that depend on the penalty: from the starts to the finished heads."""
 
 from dataclasses import dataclass, replace
 
@@ -188,9 +188,10 @@ def choose_key_length(state: FitState) -> FitState:
     Along its length the loss is so flat, and a fixed penalty so strong if there is
     little noise, that the optimiser stops early: a softmax then still leaks to tokens
     that it could tell apart. The length minimises
-    :math:`n \log(\text{loss}) + \lVert k \rVert_W^2 / 2`, as if the noise had an
-    unknown variance and the scores of pooled tokens prior variance one; `alpha` scales
-    the second term. Given the key, the value is a ridge regression.
+    :math:`n m \log(\text{loss}) + \lVert k \rVert^2 / 2` for n bags, m outputs and the
+    key in whitened coordinates, as if the noise had an unknown variance and the scores
+    of pooled tokens prior variance one; `alpha` scales the second term. Given the key,
+    the value is a ridge regression.
     """
     settings, n_outputs = state.settings, state.data.n_outputs
     state.report(
@@ -202,12 +203,12 @@ def choose_key_length(state: FitState) -> FitState:
         return state
     key = state.rows[0]
     strength = settings.alpha / (_UNIT_ALPHA * state.data.size)
-    length = 0.5 * strength * float(key @ key)
+    prior = 0.5 * strength * float(key @ key)
     best = np.inf, 1.0, state.flat[len(key) :], state.value
     # The criterion falls, then rises: stop at the first length that does not improve.
     for factor in _LENGTHS:
         loss, values = _values_of_key(state, factor * key)
-        cost = n_outputs * np.log(loss + _TINY) + factor**2 * length
+        cost = n_outputs * np.log(loss + _TINY) + factor**2 * prior
         if cost >= best[0]:
             break
         best = cost, factor, values, loss

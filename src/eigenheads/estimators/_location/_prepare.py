@@ -216,7 +216,6 @@ def add_radius(state: FitState) -> FitState:
     return replace(state, radius=(mean, float(scale)), principal=principal)
 
 
-# Every fit runs these stages, in this order: first those that do not depend on the
-# penalty, then the optimiser. Those that do not apply (no radius, no L1 penalty, …)
-# return their argument.
+# Every fit runs these stages, in this order, and then those of `OPTIMISATION` in
+# `_fit.py`. A stage that does not apply returns its argument.
 PREPARATION: tuple[Stage, ...] = (standardise, add_constant, whiten, add_radius)

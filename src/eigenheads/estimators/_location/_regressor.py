@@ -97,7 +97,7 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         Number of random directions of the key to try, in addition to the starts from
         moments.
 
-    max_iter : int, default=500
+    max_iter : int, default=1000
         Largest number of iterations of each stage of the optimiser.
 
     tol : float, default=0.0001
@@ -147,7 +147,8 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
     alpha_ : float
         Penalty of the head whose coefficients are kept: with ``alpha="auto"`` the one
         with the largest share of the output. :meth:`attention` and :meth:`locate` are
-        its; :meth:`contributions` and predictions are those of all.
+        its; :meth:`contributions` and predictions are those of all. NaN, as
+        `objective_`, if no head is part of the output.
 
     pooling_ : {"attention", "mean", "none"}
         ``"mean"`` if most of the output is that of mean pooling (the key is zero), so
@@ -280,7 +281,7 @@ class SingleLocationRegressor(RegressorMixin, AbstractSingleLocation):
         shrinkage: float | None = None,
         fit_intercept: bool = True,
         n_random_starts: int = 0,
-        max_iter: int = 500,
+        max_iter: int = 1000,
         tol: float = 1e-4,
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,

@@ -139,7 +139,7 @@ def choose(views: list[View]) -> Stack:
     """Return the weights of the candidates, without their fits to all bags."""
     samples = _samples(views)
     settings, first = views[0].state.settings, samples[0]
-    # Products of matrices need not be the same for equal rows: folds are made before.
+    # Folds are read off plain tokens: whitened, equal bags may differ in last digits.
     member, n_different = fold_of_bag(views[0].plain.data.sample(len(first.bags)))
     n_outputs = views[0].state.data.n_outputs
     constant = _constant(first, views[0].state)

@@ -38,7 +38,7 @@ class Coordinates:
     shrinkage
         :math:`\delta`.
     whitening
-        :math:`W`, or None for one.
+        :math:`W`, or None for the identity.
     span, tokens
         If features are more than tokens, the fit is done in the span of the tokens:
         whitened coordinates are the standardised features times the transpose of
@@ -152,7 +152,8 @@ class FitState:
     radius
         Mean and scale of the last coordinate, the radius, for the radial head.
     metric, unwhitened
-        Matrix of the penalty, if it is not one, and how tokens were changed for that.
+        Matrix of the penalty, if it is not the identity, and how tokens were changed
+        for that.
     principal
         Direction of largest pooled variance.
     profiles
