@@ -41,6 +41,11 @@ help:  ## list the targets
 	@.venv/bin/python $(PIP_INSTALL) --editable ".[docs]" --editable papers
 	@touch $@
 
+# Programs that slow tests compare with; without their own requirements.
+.venv/.peers: .venv/.dev
+	@.venv/bin/python $(PIP_INSTALL) --no-deps corrupt-tta opencv-python-headless scikit-image lazy-loader torchattacks
+	@touch $@
+
 # The development environment with TransformerLens, which it does not need otherwise.
 .venv-lens/.lens: $(SPEC)
 	@echo "Installing TransformerLens into .venv-lens …"
@@ -90,7 +95,7 @@ core-without-torch: .venv-core/.test
 test-core: .venv-core/.test  ## the tests that need no torch, alone
 	.venv-core/bin/python -m pytest $(BY_FILE) -m "not slow and not torch and not browser"
 
-test-all: check .venv-core/.test .venv-lens/.lens  ## also what is too long for every change
+test-all: check .venv/.peers .venv-core/.test .venv-lens/.lens  ## also what is too long for every change
 	.venv/bin/python -m pytest $(BY_FILE) -m "slow or not slow $(NO_BROWSER)"
 	.venv-core/bin/python -m pytest $(BY_FILE) -m "not torch and not browser" --quiet
 	.venv-lens/bin/python -m pytest -m slow --quiet tests/adapters/test_transformer_lens.py

@@ -146,7 +146,7 @@ class RBFFeatures(TransformerMixin, BaseEstimator):
         return self._mapped(X, X.dtype if X.dtype == np.float32 else np.float64)
 
     def _mapped(self, X: NDArray[Any], dtype: Any) -> NDArray[Any]:
-        """Return the same in a floating type; features are standardised before."""
+        """Return kernel features in a floating type; tokens are standardised before."""
         landmarks = np.asarray(self.nystroem_.components_, dtype=dtype)
         root = np.asarray(self.nystroem_.normalization_.T, dtype=dtype)
         gamma = np.dtype(dtype).type(self.gamma_)

@@ -127,7 +127,7 @@ def simulate(params: Params, rng: np.random.Generator) -> Table:
 
 
 def check(run: Run[Params]) -> list[Claim]:
-    """Return that all regions exist, and that SGD ends as each of them says."""
+    """Judge that all regions exist, and that SGD ends as each of them says."""
     table = run.table
     found = set(table["regions"].ravel().astype(int)) - {-1}
     here = {

@@ -95,7 +95,7 @@ def _hardest(params: Params, rng: np.random.Generator) -> dict[str, FloatArray]:
 
 
 def check(run: Run[Params]) -> list[Claim]:
-    """Return that softmax reaches Bayes, and by how much the others do not."""
+    """Judge that softmax reaches Bayes, and by how much the others do not."""
     table, nu = run.table, run.table["strength"]
     ratio = table["softmax"] / table["bayes"] - 1
     best, scale, bayes = table["max"]

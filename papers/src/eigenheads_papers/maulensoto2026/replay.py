@@ -93,7 +93,7 @@ def program_alignments(params: Params, v: FloatArray, mu: FloatArray) -> FloatAr
 
 
 def check(run: Run[Params]) -> list[Claim]:
-    """Return that both routes agree, and how much the draw decides."""
+    """Judge that both routes agree, and how much the draw decides."""
     table = run.table
     final = {name: table[f"context {name}"][:, -1] for name in GENERATORS}
     before, after = (float(values.mean()) for values in final.values())

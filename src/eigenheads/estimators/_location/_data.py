@@ -539,7 +539,7 @@ def orders_by_content(
 def in_standard_order(
     batch: LabelledBags, mean: FloatArray, scale: FloatArray
 ) -> LabelledBags:
-    """Return the same bags, sorted, with sorted tokens."""
+    """Sort bags, and the tokens in them, by their content."""
     bags = batch.bags
     within, ranks = orders_by_content(bags, batch.targets, mean, scale)
     sorted_bags = Bags(bags.tokens[within], bags.offsets)
