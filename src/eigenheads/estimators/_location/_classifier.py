@@ -44,7 +44,7 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
     alpha : float or "auto", default="auto"
         Weight of the penalty on key and values, relative to the mean logistic loss.
         ``"auto"`` adds heads with several penalties and mean pooling, with non-negative
-        weights by what they predict on held-out bags; see the Notes of
+        weights by what they predict on held-out bags (five folds); see the Notes of
         :class:`SingleLocationRegressor`.
 
     feature_map : str, transformer or None, default="auto"
