@@ -32,11 +32,11 @@ def exact_in_float32(array):
     return array.astype(np.float32).astype(np.float64)
 
 
-def bags(seed):
+def bags(seed, n_bags=N_BAGS):
     """Return bags and targets, and new bags: numbers that float32 holds exactly."""
-    X, y, _ = LAW.sample(N_BAGS + N_NEW, np.random.default_rng(seed))
+    X, y, _ = LAW.sample(n_bags + N_NEW, np.random.default_rng(seed))
     X, y = exact_in_float32(X), exact_in_float32(y)
-    return X[:N_BAGS], y[:N_BAGS], X[N_BAGS:]
+    return X[:n_bags], y[:n_bags], X[n_bags:]
 
 
 def table(seed):
@@ -83,10 +83,17 @@ def mixed(seed, n):
     return np.random.default_rng(seed).permutation(n)
 
 
-COLUMNS, ORDER, TOKENS = mixed(1, 6), mixed(2, N_BAGS), mixed(3, 5)
+COLUMNS, TOKENS = mixed(1, 6), mixed(3, 5)
+
+
+def reordered(X, y, new):
+    order = mixed(2, len(X))
+    return X[order], y[order], new
+
+
 FORMS = {
     "columns": lambda X, y, new: (X[..., COLUMNS], y, new[..., COLUMNS]),
-    "order of bags": lambda X, y, new: (X[ORDER], y[ORDER], new),
+    "order of bags": reordered,
     "order of tokens": lambda X, y, new: (X[:, TOKENS], y, new[:, TOKENS]),
     "float32": lambda X, y, new: (X.astype("f4"), y.astype("f4"), new.astype("f4")),
     "units": lambda X, y, new: (1024 * X, y, 1024 * new),
@@ -109,6 +116,28 @@ def test_bags_in_another_form(model, share, form):
     X, y, new = FORMS[form](X, y, new)
     got = answer(model, X, np.asarray(y), new)
     np.testing.assert_allclose(got, expected, rtol=0, atol=share)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("n_bags", [40, 100, 300])
+@pytest.mark.parametrize(
+    "model", [SingleLocationClassifier(), SingleLocationRegressor()], ids=name_of
+)
+def test_twenty_sets_in_all_forms(model, n_bags):
+    largest = {}
+    for seed in range(20):
+        X, y, new = bags(seed, n_bags)
+        expected = answer(model, X, y, new)
+        for form, change in FORMS.items():
+            changed, targets, others = change(X, y, new)
+            got = answer(model, changed, np.asarray(targets), others)
+            largest[form] = max(largest.get(form, 0.0), np.abs(got - expected).max())
+        if hasattr(model, "predict_proba"):
+            got = probabilities(clone(model).fit(X, np.where(y > 0, 1, 2)), new)
+            change = np.abs(got - expected).max()
+            largest["classes"] = max(largest.get("classes", 0.0), change)
+    assert max(largest.values()) <= 1e-3, largest
 
 
 @pytest.mark.parametrize(("model", "share"), CLASSIFIERS, ids=name_of)
