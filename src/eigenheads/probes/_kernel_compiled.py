@@ -3,8 +3,8 @@
 They compute the formulas of ``functional`` for many draws of values in one pass; NumPy
 would write and read arrays of all draws several times, and a whole probe would take
 1.25 times as long. Tests compare them with ``functional``. A loop either sums or
-writes, never both: the compiler vectorises a loop that does both only if arrays are aligned in
-memory, so that the last digit would depend on their addresses.
+writes, never both: the compiler vectorises a loop that does both only if arrays are
+aligned in memory, so that the last digit would depend on their addresses.
 """
 
 from typing import Any
