@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from eigenheads._checks import check_count, check_positive
+from eigenheads._limits import check_sample_size
 from eigenheads._rng import check_generator
-from eigenheads.datasets._size import check_sample_size
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, partial
+from importlib import import_module
 from types import FrameType
 from typing import Any, TypeVar
 
 _CALL: ContextVar[str] = ContextVar("eigenheads_call", default="")
 _Result = TypeVar("_Result")
 # Modules whose functions check arguments for others.
-_CHECKS = ("eigenheads._checks", "eigenheads._errors", "eigenheads._extras")
+_CHECKS = ("eigenheads._checks", "eigenheads._errors")
 
 
 class UsageError(Exception):
@@ -151,3 +152,45 @@ def _is_library(file: str) -> bool:
         return not file.startswith(("<stdin", "<doctest", "<ipython", "<string"))
     folders = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
     return any(file.startswith(folder) for folder in folders if folder)
+
+
+def how_to_get(extra: str, *, package: str = "eigenheads") -> str:
+    """Return the command that installs an extra of a package.
+
+    Examples
+    --------
+    >>> how_to_get("torch")
+    "pip install 'eigenheads[torch]'"
+    """
+    return f"pip install '{package}[{extra}]'"
+
+
+def missing(name: str, *, extra: str, package: str = "eigenheads") -> ImportError:
+    """Return the error that names the library, its user, and the command to install it.
+
+    Examples
+    --------
+    >>> raise missing("PyTorch", extra="torch")
+    Traceback (most recent call last):
+    ...
+    eigenheads._errors.UsageImportError:
+    eigenheads: PyTorch is not installed. Run `pip install ...`.
+    """
+    command = how_to_get(extra, package=package)
+    return UsageImportError(
+        f"{public_call()}: {name} is not installed. Run `{command}`."
+    )
+
+
+def require(module: str, name: str, *, extra: str) -> Any:
+    """Return a module of an extra, or raise the error of :func:`missing`.
+
+    Examples
+    --------
+    >>> require("math", "The standard library", extra="torch").pi
+    3.14...
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise missing(name, extra=extra) from error

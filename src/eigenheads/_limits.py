@@ -2,7 +2,7 @@
 
 import math
 
-from eigenheads._checks import Got, fail
+from eigenheads._checks import Got, check_count, fail
 from eigenheads._typing import FloatArray
 
 # Numbers recorded by a simulation: 4 GiB of doubles.
@@ -53,3 +53,12 @@ def check_largest(name: str, array: FloatArray) -> None:
     if limit < largest < math.inf:
         contract = f"numbers of at most {limit:g}{where}"
         fail(name, contract, Got(f"{largest:g}"), hint="Rescale it.")
+
+
+def check_sample_size(n: object, numbers: int, *, hint: str) -> int:
+    """Return `n` if `n` prompts of `numbers` numbers each fit into memory."""
+    count = check_count("n", n)
+    if count * numbers > MAX_SAMPLE:
+        contract = f"so small that a sample has at most {MAX_SAMPLE} numbers"
+        fail("n", contract, count, hint=hint)
+    return count

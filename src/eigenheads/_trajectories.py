@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads._checks import Got, check_choice, check_count, fail, shown
-from eigenheads._errors import UsageError
-from eigenheads._extras import require
+from eigenheads._errors import UsageError, require
 from eigenheads._files import read_arrays, write_arrays
 from eigenheads._limits import MAX_RECORDED
 from eigenheads._notebook import html_table

@@ -1,6 +1,6 @@
 """Capture, probe and swap attention of PyTorch, Hugging Face and timm models."""
 
-from eigenheads._extras import missing as _missing
+from eigenheads._errors import missing as _missing
 
 try:
     import torch as _torch  # noqa: F401 -- imported here, so that the error is clear

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from eigenheads._checks import Got, fail
-from eigenheads._extras import how_to_get
+from eigenheads._errors import how_to_get
 from eigenheads.adapters._attention_call import AttentionCall
 from eigenheads.adapters._family import (
     AbstractFamily,

@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 from eigenheads._checks import Got, check_count, fail
-from eigenheads._errors import UsageError
-from eigenheads._extras import require
+from eigenheads._errors import UsageError, require
 from eigenheads._files import check_regular, check_stored
 from eigenheads.adapters._batch import longest_sequence
 from eigenheads.adapters._family import AttentionLayer

@@ -19,7 +19,7 @@ from eigenheads._checks import (
     check_positive,
     fail,
 )
-from eigenheads._extras import require
+from eigenheads._errors import require
 from eigenheads.adapters._batch import longest_sequence
 from eigenheads.adapters._capture import CapturedLayer, PreparedModel
 from eigenheads.adapters._load import read_pretrained

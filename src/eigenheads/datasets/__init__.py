@@ -1,9 +1,8 @@
 """Laws: frozen dataclasses that draw synthetic data with a known solution."""
 
 from eigenheads.datasets._bags import BagLaw, BagSample
+from eigenheads.datasets._loaders import MuskBags, load_musk, load_passages
 from eigenheads.datasets._location import SingleLocation, SingleLocationSample
-from eigenheads.datasets._musk import MuskBags, load_musk
-from eigenheads.datasets._passages import load_passages
 from eigenheads.datasets._pca import (
     GaussianPrompts,
     SpikedWishartPrompts,

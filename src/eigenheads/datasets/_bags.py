@@ -16,9 +16,9 @@ from eigenheads._checks import (
     check_finite_array,
     fail,
 )
+from eigenheads._limits import check_sample_size
 from eigenheads._rng import check_generator, generator
 from eigenheads._typing import FloatArray
-from eigenheads.datasets._size import check_sample_size
 
 LAWS = ("witness", "two kinds", "ring", "xor", "both", "sum")
 # Shifts of the deciding tokens, in standard deviations of the others.

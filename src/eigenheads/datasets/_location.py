@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads._checks import check_count, check_number, check_positive, fail
-from eigenheads._limits import LARGEST, MAX_SAMPLE
+from eigenheads._limits import LARGEST, MAX_SAMPLE, check_sample_size
 from eigenheads._rng import check_generator
 from eigenheads._typing import FloatArray
-from eigenheads.datasets._size import check_sample_size
 
 
 class SingleLocationSample(NamedTuple):

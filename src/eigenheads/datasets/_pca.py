@@ -13,9 +13,9 @@ from eigenheads._checks import (
     check_number,
     check_positive,
 )
+from eigenheads._limits import check_sample_size
 from eigenheads._rng import check_generator
 from eigenheads._typing import FloatArray
-from eigenheads.datasets._size import check_sample_size
 
 _HINT = "simulate_pca needs no such arrays."
 

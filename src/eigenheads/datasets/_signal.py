@@ -17,9 +17,9 @@ from eigenheads._checks import (
     check_positive,
     fail,
 )
+from eigenheads._limits import check_sample_size
 from eigenheads._rng import check_generator
 from eigenheads._typing import FloatArray
-from eigenheads.datasets._size import check_sample_size
 
 _SIGNS = ("random", "fixed")
 

@@ -13,7 +13,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from eigenheads._checks import check_choice, check_items, check_text
-from eigenheads._extras import require
+from eigenheads._errors import require
 from eigenheads.estimators._bags import (
     as_given,
     check_is_no_groupby,

@@ -26,9 +26,11 @@ from eigenheads._errors import (
     UsageRuntimeError,
     call_as,
     for_workers,
+    how_to_get,
+    missing,
     public_call,
+    require,
 )
-from eigenheads._extras import how_to_get, missing, require
 from eigenheads._files import (
     MAX_ARRAYS,
     arrays_digest,

@@ -21,7 +21,7 @@ from eigenheads._checks import (
     check_positive,
     fail,
 )
-from eigenheads._extras import require
+from eigenheads._errors import require
 from eigenheads._files import read_arrays, write_arrays, write_atomically
 from eigenheads._notebook import html_table
 from eigenheads._typing import FloatArray

@@ -1,4 +1,4 @@
-"""The MUSK data, read from a folder."""
+"""Data of others: the MUSK sets, read from a folder, and passages of English text."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import gzip
 import math
 from collections.abc import Iterator
+from importlib.resources import files
 from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
@@ -119,3 +120,15 @@ def _lines(path: Path) -> Iterator[tuple[str, list[float], bool]]:
             else:  # molecule, conformation, features, label with a full stop
                 label = float(row[-1].rstrip("."))
                 yield row[0], [float(x) for x in row[2:-1]], label > 0
+
+
+def load_passages() -> list[str]:
+    """Return 12 passages of plain English, about many subjects.
+
+    Examples
+    --------
+    >>> len(load_passages())
+    12
+    """
+    text = (files("eigenheads.datasets") / "texts.txt").read_text(encoding="utf-8")
+    return [line.strip() for line in text.splitlines() if line.strip()]
