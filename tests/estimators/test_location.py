@@ -97,16 +97,6 @@ def test_erf_finds_the_planted_directions_up_to_their_exchange(law, sample):
     assert max(straight, exchanged) > 0.9
 
 
-def test_without_moments_the_principal_direction_alone_would_fail(rng, sample):
-    """The decoy is needed for the claim: PCA of its tokens never meets the key."""
-    tokens = sample.tokens.copy()
-    tokens[..., 2] *= 9.0
-    pooled = tokens.reshape(-1, tokens.shape[-1])
-    _, vectors = np.linalg.eigh(pooled.T @ pooled)
-    assert abs(vectors[0, -1]) < 0.1
-    assert abs(vectors[2, -1]) > 0.99
-
-
 @pytest.mark.parametrize("head", ["softmax", "erf"])
 def test_prediction_is_the_attention_formula_of_the_coefficients(rng, sample, head):
     bags = ragged(deciding_first(sample)[:300], rng)
