@@ -21,7 +21,7 @@ from eigenheads._parallel import threads
 from eigenheads.adapters import Capture, probe_model
 from eigenheads.adapters._probe import untrained_copy
 from eigenheads.probes import Head, HeadStatistic
-from eigenheads.probes._layer_probe import WITHOUT, LayerProbe, without_tokens
+from eigenheads.probes._captured import WITHOUT, LayerProbe, without_tokens
 from eigenheads.probes._nulls import NULLS
 from eigenheads.probes._statistics import (
     COVARIANCE,

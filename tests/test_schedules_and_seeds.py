@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from eigenheads._rng import check_generator, run_generators, stream
-from eigenheads._schedules import check_schedule, schedule_values
+from eigenheads._run_blocks import check_schedule, schedule_values
 
 
 def test_a_number_is_a_constant_schedule():

@@ -13,7 +13,7 @@ from tests.adapters.models import VOCABULARY, hugging_face, vision  # noqa: E402
 from eigenheads._plotting.svg import render_svg  # noqa: E402
 from eigenheads.adapters._load import load_folder, read_texts  # noqa: E402
 from eigenheads.cli import main  # noqa: E402
-from eigenheads.cli._sources import load_model, parse_layers  # noqa: E402
+from eigenheads.cli._models import load_model, parse_layers  # noqa: E402
 from eigenheads.probes import ModelProbe  # noqa: E402
 from eigenheads.report import _probe  # noqa: E402
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from eigenheads._errors import UsageError
-from eigenheads.cli._sources import call_source
+from eigenheads.cli._models import call_source
 
 MODULE = """
 import json

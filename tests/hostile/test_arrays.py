@@ -1,14 +1,12 @@
 """NaN, infinity, masks and odd tensors never become a plausible number."""
 
-import subprocess
-import sys
+import re
 
 import numpy as np
 import pytest
 
 from eigenheads import functional
 from eigenheads._checks import check_finite_array, check_float_arrays, escape_controls
-from eigenheads.functional._assignment import cheapest_matchings
 from eigenheads.functional._similarity import best_matching
 
 POINTS = np.arange(12.0).reshape(4, 3) ** 2
@@ -22,32 +20,18 @@ def spoilt(value):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 1])
-def test_matching_refuses_what_its_compiled_search_cannot_take(value, place):
-    # In a process of its own: it used to crash with NaN and never end with inf.
-    code = (
-        "import numpy as np; from eigenheads.functional import matching_cosine\n"
-        f"a, b = np.eye(4), np.eye(4); (a, b)[{place}][1, 2] = float('{value}')\n"
-        "try: matching_cosine(a, b)\n"
-        "except ValueError as error: print(error)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0
+def test_matching_refuses_what_is_not_finite(value, place):
+    arrays = [np.eye(4), np.eye(4)]
+    arrays[place][1, 2] = value
     name = ("first", "second")[place]
     start = f"matching_cosine: `{name}` must be finite numbers; got {value} at "
-    assert done.stdout.strip() == f"{start}index (1, 2)."
+    with pytest.raises(ValueError, match=re.escape(f"{start}index (1, 2).")):
+        functional.matching_cosine(*arrays)
 
 
 def test_matching_of_a_matrix_that_is_not_finite_is_nan_and_of_the_others_right():
     scores = np.stack([np.eye(3), np.full((3, 3), np.nan), np.eye(3)[::-1]])
     np.testing.assert_array_equal(best_matching(scores), [1.0, np.nan, 1.0])
-
-
-@pytest.mark.parametrize("largest", [1e308, 1.7e308])
-def test_costs_whose_differences_overflow_end(rng, largest):
-    costs = np.where(rng.random((20, 9, 9)) < 0.5, -largest, largest)
-    assert cheapest_matchings(costs).shape == (20,)
 
 
 @pytest.mark.parametrize("size", [1e-200, 1e200])

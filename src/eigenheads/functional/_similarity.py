@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from array_api_compat import array_namespace, is_numpy_array
 from jaxtyping import Float
+from scipy.optimize import linear_sum_assignment
 
 from eigenheads._checks import Got, fail
 from eigenheads._typing import Array, FloatArray
@@ -159,18 +160,12 @@ def matching_cosine(first: FloatArray, second: FloatArray) -> FloatArray:
 def best_matching(scores: FloatArray) -> FloatArray:
     """Return the largest mean score of a one-to-one matching, (count, n, n).
 
-    The compiled search assumes finite scores; NaN is returned for matrices without.
+    NaN for matrices with an entry that is not finite.
     """
-    # Here, because Numba takes long to import and nothing else of functional needs it.
-    from eigenheads.functional._assignment import cheapest_matchings
-
-    n = scores.shape[-1]
-    is_finite = np.isfinite(scores).all(axis=(-2, -1))
-    if is_finite.all():
-        return cheapest_matchings(-np.ascontiguousarray(scores)) / -n
     best = np.full(len(scores), np.nan)
-    if is_finite.any():
-        best[is_finite] = cheapest_matchings(-scores[is_finite]) / -n
+    for index in np.flatnonzero(np.isfinite(scores).all(axis=(-2, -1))):
+        matched = linear_sum_assignment(scores[index], maximize=True)
+        best[index] = scores[index][matched].mean()
     return best
 
 

@@ -34,8 +34,7 @@ from eigenheads._checks import (
 )
 from eigenheads._parallel import RunPool, advance
 from eigenheads._rng import stream
-from eigenheads._run_blocks import check_run_counts
-from eigenheads._schedules import check_schedule, schedule_values
+from eigenheads._run_blocks import check_run_counts, check_schedule, schedule_values
 from eigenheads._trajectories import Trajectories, record_steps
 from eigenheads._typing import FloatArray, Schedule
 from eigenheads.models._model import Model, weights_in_frame

@@ -19,8 +19,7 @@ from eigenheads._checks import (
 )
 from eigenheads._limits import MAX_RUNS, MAX_WORK, check_run_memory
 from eigenheads._rng import run_generators
-from eigenheads._run_blocks import check_run_counts, run_blocks
-from eigenheads._schedules import check_schedule
+from eigenheads._run_blocks import check_run_counts, check_schedule, run_blocks
 from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray, Schedule
 from eigenheads.datasets import GaussianPrompts, SpikedWishartPrompts

@@ -14,8 +14,7 @@ from eigenheads._checks import Got, check_choice, check_count, check_finite_arra
 from eigenheads._compile import njit
 from eigenheads._limits import MAX_DIMENSION, MAX_WORK, check_run_memory
 from eigenheads._rng import gaussian_length, run_generators
-from eigenheads._run_blocks import check_run_counts, run_blocks
-from eigenheads._schedules import check_schedule
+from eigenheads._run_blocks import check_run_counts, check_schedule, run_blocks
 from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray, Schedule
 from eigenheads.datasets import SignalTokens

@@ -15,8 +15,13 @@ from numpy.typing import ArrayLike
 from eigenheads._checks import Got, as_float, check_choice, check_count, fail
 from eigenheads._limits import LARGEST, MAX_DIMENSION, MAX_WORK, check_run_memory
 from eigenheads._rng import generator, run_generators
-from eigenheads._run_blocks import BLOCK_NANOSECONDS, check_run_counts, run_blocks
-from eigenheads._schedules import check_schedule, schedule_values
+from eigenheads._run_blocks import (
+    BLOCK_NANOSECONDS,
+    check_run_counts,
+    check_schedule,
+    run_blocks,
+    schedule_values,
+)
 from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray, Schedule
 from eigenheads.models._full import full_block

@@ -26,8 +26,7 @@ from eigenheads._compile import njit
 from eigenheads._limits import LARGEST, MAX_RECORDED
 from eigenheads._location_order import ORDER_PARAMETERS, check_order_parameters
 from eigenheads._rng import generator
-from eigenheads._run_blocks import check_run_counts, run_blocks
-from eigenheads._schedules import check_schedule
+from eigenheads._run_blocks import check_run_counts, check_schedule, run_blocks
 from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray, Schedule
 from eigenheads.datasets import SingleLocation

@@ -12,8 +12,7 @@ from numpy.typing import ArrayLike
 from eigenheads._checks import Got, check_finite_array, check_positive, fail
 from eigenheads._compile import njit
 from eigenheads._limits import MAX_RECORDED
-from eigenheads._run_blocks import check_run_counts, run_blocks
-from eigenheads._schedules import check_schedule
+from eigenheads._run_blocks import check_run_counts, check_schedule, run_blocks
 from eigenheads._trajectories import Trajectories
 from eigenheads._typing import FloatArray, Schedule
 from eigenheads.datasets import GaussianPrompts

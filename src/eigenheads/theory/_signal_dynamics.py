@@ -12,8 +12,7 @@ from scipy.special import betaincinv
 
 from eigenheads._checks import Got, check_count, check_number, fail
 from eigenheads._limits import LARGEST, MAX_RECORDED
-from eigenheads._run_blocks import check_run_counts
-from eigenheads._schedules import check_schedule, schedule_values
+from eigenheads._run_blocks import check_run_counts, check_schedule, schedule_values
 from eigenheads._trajectories import Trajectories, record_steps
 from eigenheads._typing import FloatArray, Schedule
 from eigenheads.datasets import SignalTokens
