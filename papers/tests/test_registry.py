@@ -168,8 +168,10 @@ def test_an_entry_point_registers_experiments(folder, monkeypatch):
         assert command_name(experiment) == "author2026/fig1"
         # One package must not disable the others.
         again, broken = (str(warning.message) for warning in caught)
-        assert again.startswith("entry point again: `key` must be a key of its own")
-        assert broken.startswith("entry point broken: `key` must be module:object")
+        assert again.startswith("Entry point 'again' is left out.")
+        assert "`key` must be a key of its own" in again
+        assert broken.startswith("Entry point 'broken' is left out.")
+        assert "`key` must be module:object" in broken
     finally:
         _registry._installed_experiments.cache_clear()
 

@@ -182,7 +182,7 @@ def missing(name: str, *, extra: str, package: str = "eigenheads") -> ImportErro
     )
 
 
-def require(module: str, name: str, *, extra: str) -> Any:
+def require(module: str, name: str, *, extra: str, package: str = "eigenheads") -> Any:
     """Return a module of an extra, or raise the error of :func:`missing`.
 
     Examples
@@ -193,4 +193,4 @@ def require(module: str, name: str, *, extra: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise missing(name, extra=extra) from error
+        raise missing(name, extra=extra, package=package) from error

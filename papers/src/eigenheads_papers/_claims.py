@@ -16,11 +16,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, SupportsFloat, TypeAlias
 
+import numpy as np
+
 from eigenheads.extend import (
     check_choice,
+    check_instance,
     check_number,
-    check_numbers,
-    check_text,
     fail,
     format_number,
 )
@@ -480,14 +481,14 @@ def _claim(
     for option in options:
         check_choice("options", option, _OPTIONS)
     made = Claim(
-        statement=check_text("statement", statement),
+        statement=check_instance("statement", statement, str),
         relation=relation,
         expected=check_number("expected", expected),
         measured=_number(
             measured.value if isinstance(measured, Estimate) else measured
         ),
         tolerance=check_number("tolerance", tolerance, minimum=0.0),
-        reason=check_text("why", why),
+        reason=check_instance("why", why, str),
         estimate=estimate,
         **{"source": "ours", **options},
     )
@@ -497,8 +498,8 @@ def _claim(
 
 def _number(measured: object) -> float:
     """Return a measured number as a float; NaN says that it could not be measured."""
-    array = check_numbers("measured", measured)
-    if array.ndim:
+    array = np.asarray(measured)
+    if array.ndim or array.dtype.kind not in "biuf":
         fail("measured", "one number", measured)
     return float(array)
 

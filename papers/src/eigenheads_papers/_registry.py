@@ -24,8 +24,6 @@ from typing import Any
 from eigenheads.extend import (
     Got,
     UsageError,
-    UsageRuntimeError,
-    call_as,
     check_choice,
     fail,
     public_call,
@@ -103,13 +101,13 @@ def _installed_experiments() -> dict[str, Experiment[Any]]:
     for point in entry_points(group=GROUP):
         # A package that is broken must not disable all others.
         try:
-            name = f"entry point {point.name}"
-            experiments = call_as(name, load_experiments, point.value)
+            experiments = load_experiments(point.value)
             for experiment in experiments:
                 if experiment.key in installed:
-                    call_as(name, _refuse_key, experiment.key, "another package")
+                    _refuse_key(experiment.key, "another package")
         except UsageError as error:
-            warnings.warn(f"{error} It is left out.", stacklevel=2)
+            text = f"Entry point {point.name!r} is left out. {error}"
+            warnings.warn(text, stacklevel=2)
             continue
         installed |= {experiment.key: experiment for experiment in experiments}
     return installed
@@ -279,7 +277,7 @@ def explaining_errors(experiment: Experiment[Any]) -> Iterator[None]:
     except Exception as error:
         if is_built_in(experiment.key):
             raise
-        raise UsageRuntimeError(
+        raise UsageError(
             f"{public_call()}: {experiment.key} raised {describe_error(error)}."
         ) from error
 

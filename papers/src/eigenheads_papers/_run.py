@@ -23,10 +23,10 @@ from eigenheads.extend import (
     fail,
     how_to_get,
     reporting,
-    threads,
     write_atomically,
 )
 from eigenheads.extend.drawing import render_figure, render_svg
+from eigenheads.models import threads
 from eigenheads_papers._claims import CHANGED_SETTING, Claim
 from eigenheads_papers._core import Experiment, Result, Run, Table, experiment_rng
 from eigenheads_papers._data import has_data, using_data

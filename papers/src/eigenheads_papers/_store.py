@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigenheads.extend import (
-    MAX_ARRAYS,
     UsageError,
     check_instance,
     check_items,
@@ -36,8 +35,8 @@ from eigenheads_papers._core import Experiment, Result
 from eigenheads_papers._registry import experiment_keys
 
 FORMAT = "eigenheads-result/3"
-# Largest manifest that is read, in bytes, and largest figure.
-_LARGEST_TEXT, _LARGEST_FIGURE = 2**24, 2**25
+# Largest manifest, figure and table that are read, in bytes.
+_LARGEST_TEXT, _LARGEST_FIGURE, _LARGEST_TABLE = 2**24, 2**25, 2**32
 _MANIFEST, _TABLE, _FIGURE = "manifest.json", "table.safetensors", "figure.svg"
 _RELATIONS, _OUTCOMES = get_args(Relation), OUTCOMES
 # A field of the wrong type or size can raise any of these while it is read.
@@ -151,7 +150,7 @@ def load_result(folder: Path) -> Result | None:
 
 def _check_digest(path: Path, manifest: dict[str, Any]) -> None:
     try:
-        check_regular(path, MAX_ARRAYS if path.name == _TABLE else _LARGEST_FIGURE)
+        check_regular(path, _LARGEST_TABLE if path.name == _TABLE else _LARGEST_FIGURE)
         digest = _digest(path)
     except OSError as error:
         raise _damaged(path, f"it cannot be read: {error.strerror}") from error

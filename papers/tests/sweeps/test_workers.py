@@ -14,6 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from sweep_cells import EXPERIMENT
 
+from eigenheads.extend import UsageError
 from eigenheads_papers import SweepError, sweep
 from eigenheads_papers.sweeps._workers import CellsLost, run_cells
 
@@ -71,7 +72,7 @@ def test_a_scheduler_that_is_killed_ends_the_sweep_in_a_sentence(tmp_path):
         address = cluster.stdout.readline().strip()
         striker.start()
         # Cells wait at the gate, which stays closed: none finishes after the kill.
-        with pytest.raises(RuntimeError, match="the connection to the scheduler was"):
+        with pytest.raises(UsageError, match="the connection to the scheduler was"):
             swept(
                 out,
                 grid={**GRID, "gate": [str(gate)]},

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from eigenheads.extend import FloatArray, advance, blocks
+from eigenheads.extend import FloatArray, advance
 from eigenheads.extend.drawing import BLUE, GREEN, GREY, INK, ORANGE, PURPLE
 from eigenheads_papers._claims import Claim, about, at_least, at_most
 from eigenheads_papers._core import Experiment, Run, Table, parameter
@@ -95,7 +95,8 @@ def _train(
     shape = (params.batch_size, params.n_tokens, len(mu))
     # Tokens are drawn in blocks of updates, which bounds the memory and still keeps the
     # number of calls small.
-    for first, stop in blocks(params.n_steps, size=_BLOCK):
+    for first in range(0, params.n_steps, _BLOCK):
+        stop = min(first + _BLOCK, params.n_steps)
         n_tokens = (stop - first) * params.batch_size * params.n_tokens
         prompts = draw(n_tokens, rng).reshape(stop - first, *shape)
         # A block counts as a whole, and only if it begins in the second half.

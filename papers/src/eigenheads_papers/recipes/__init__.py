@@ -1,6 +1,6 @@
 """Train and evaluate models at the scale of a paper (extra ``train``)."""
 
-from eigenheads.extend import missing as _missing
+from eigenheads.extend import require as _require
 
 try:
     import accelerate as _accelerate  # noqa: F401 -- so that the error is clear
@@ -9,7 +9,8 @@ try:
     import safetensors as _safetensors  # noqa: F401
 except ImportError as error:
     _what = error.name or "accelerate"
-    raise _missing(_what, extra="train", package="eigenheads-papers") from error
+    _require(_what, _what, extra="train", package="eigenheads-papers")
+    raise
 
 from eigenheads_papers.recipes._evaluation import evaluate_checkpoints
 from eigenheads_papers.recipes._models import (

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from eigenheads.extend import (
     FloatArray,
     Got,
-    check_callable,
     check_choice,
     check_count,
     check_flag,
@@ -189,8 +188,8 @@ def evaluate_checkpoints(
     screened = check_flag("screened", screened)
     if n_attacked is not None:
         n_attacked = check_count("n_attacked", n_attacked)
-    if progress is not None:
-        check_callable("progress", progress, "a function or None")
+    if progress is not None and not callable(progress):
+        fail("progress", "a function or None", progress, error=TypeError)
     attacks = check_items("attacks", attacks, "a sequence of names")
     for name in attacks:
         check_choice("attacks", name, _ATTACKS)

@@ -22,7 +22,6 @@ from eigenheads.extend import (
     check_instance,
     check_items,
     check_number,
-    check_positive,
     fail,
 )
 from eigenheads.extend.models import ScreenModule
@@ -83,8 +82,9 @@ class AttentionChoice:
         check_choice("query_steps", self.query_steps, steps)
         check_count("n_iter", self.n_iter)
         is_endless = isinstance(self.sparsity, float) and self.sparsity == math.inf
-        if not is_endless:  # with infinity nothing is flagged
-            check_positive("sparsity", self.sparsity)
+        if not is_endless and not check_number("sparsity", self.sparsity) > 0:
+            # With infinity nothing is flagged.
+            fail("sparsity", "a number > 0", self.sparsity)
         layers = self.layers
         if layers is None:
             return

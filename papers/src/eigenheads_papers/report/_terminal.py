@@ -21,7 +21,7 @@ from rich.table import Table
 from eigenheads.extend import (
     NotebookBar,
     check_flag,
-    check_text,
+    check_instance,
     escape_controls,
     format_number,
     is_notebook,
@@ -79,7 +79,7 @@ class ProgressDisplay(Listener):
 
     def __init__(self, *, unit: str | None = None, estimates: bool = True) -> None:
         if unit is not None:
-            unit = check_text("unit", unit)
+            unit = check_instance("unit", unit, str)
         estimates = check_flag("estimates", estimates)
         self._console = Console(stderr=True)
         self._bar = Progress(

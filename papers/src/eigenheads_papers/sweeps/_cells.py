@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from eigenheads.extend import (
     FloatArray,
-    arrays_digest,
     read_arrays,
     remove_leftovers,
     write_arrays,
@@ -201,7 +200,7 @@ def _unpacked(arrays: Mapping[str, NDArray[Any]]) -> list[tuple[Address, CellRes
 
 
 def _digest(arrays: Mapping[str, NDArray[Any]]) -> str:
-    return arrays_digest(arrays)[:32]
+    return str(joblib.hash(dict(arrays)))
 
 
 class KeptJobs(CellStore):

@@ -21,7 +21,6 @@ from eigenheads.extend import (
     fail,
     html_table,
     require,
-    shown,
 )
 from eigenheads.extend.drawing import BLUE, INK, ORANGE, new_figure, render_svg
 from eigenheads_papers._core import Boundary, Cells
@@ -157,7 +156,7 @@ class SweepAxis:
         """
         if isinstance(values[0], bool | str):
             places = np.arange(len(values), dtype=np.float64)
-            labels = tuple(shown(value, limit=14) for value in values)
+            labels = tuple(_label(value) for value in values)
             return cls(name, places, labels, np.arange(len(values)), False)
         numbers = np.array(values, dtype=np.float64)
         order = np.argsort(numbers)
@@ -184,6 +183,12 @@ class SweepAxis:
         axis.set_ticks(self.values[::step], self.labels[::step])
         axis.set_ticks([], minor=True)
         axis.set_label_text(self.name)
+
+
+def _label(value: bool | str) -> str:
+    """Return a text of at most 14 characters."""
+    text = repr(value)
+    return text if len(text) <= 14 else f"{text[:13]}…"
 
 
 def _tick(number: float) -> str:

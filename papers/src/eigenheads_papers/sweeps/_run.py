@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from eigenheads.extend import (
     Got,
     UsageError,
-    UsageRuntimeError,
     advance,
     check_choice,
     check_flag,
@@ -258,7 +257,7 @@ class _CellFunction:
     def _registered(self) -> _Run:
         experiment = get_experiment(self.key)
         if experiment.version != self.version:
-            raise UsageRuntimeError(
+            raise UsageError(
                 f"sweep: a worker has version {experiment.version}, and this sweep "
                 f"{self.version}. Install the same version on every machine."
             )

@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from eigenheads.extend import (
     Got,
-    UsageRuntimeError,
+    UsageError,
     check_choice,
     check_count,
     fail,
@@ -32,8 +32,8 @@ from eigenheads.extend import (
     n_threads,
     public_call,
     reporting,
-    threads,
 )
+from eigenheads.models import threads
 
 BACKENDS = ("loky", "threading", "dask")
 # Protocols of distributed's schedulers; a bare host and port is TCP.
@@ -304,7 +304,7 @@ def _dask_stream_of(
 
 @contextmanager
 def _while_connected(client: Any) -> Iterator[None]:
-    """Raise a UsageRuntimeError if the scheduler is gone."""
+    """Raise a usage error if the scheduler is gone."""
     from concurrent.futures import CancelledError
 
     try:
@@ -313,7 +313,7 @@ def _while_connected(client: Any) -> Iterator[None]:
         # A lost connection cancels all futures; the client then tries to reconnect.
         if isinstance(error, RuntimeError) and client.status == "running":
             raise
-        raise UsageRuntimeError(
+        raise UsageError(
             f"{public_call()}: the connection to the scheduler was lost. All finished "
             "cells are stored; the same call again computes the others."
         ) from error
@@ -342,7 +342,7 @@ def _dask_stream(
             except distributed.KilledWorker:
                 continue
             except ModuleNotFoundError as error:
-                raise UsageRuntimeError(
+                raise UsageError(
                     f"{public_call()}: a worker has no module {error.name!r}. Install "
                     "it on every machine, or put its folder in their PYTHONPATH."
                 ) from error

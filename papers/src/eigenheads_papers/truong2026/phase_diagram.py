@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from eigenheads.datasets import SignalTokens
-from eigenheads.extend import FloatArray, RunPool, advance, generator
+from eigenheads.extend import FloatArray, advance, generator, n_threads
 from eigenheads.extend.drawing import BLUE, GREEN, GREY, INK, ORANGE, PURPLE
 from eigenheads.models import simulate_signal
 from eigenheads.theory import (
@@ -229,8 +230,9 @@ def _in_threads(n: int, work: Callable[[int], None]) -> None:
     """Run cells in threads; matrix products inside a cell use one thread."""
     from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(limits=1), RunPool(n) as pool:
-        pool.each(work)
+    with threadpool_limits(limits=1), ThreadPoolExecutor(n_threads()) as pool:
+        # An error of a cell is raised when its result is asked for.
+        list(pool.map(work, range(n)))
 
 
 def _outcomes(table: Table) -> FloatArray:
