@@ -70,7 +70,7 @@ def forward_ratio(repeats: int) -> tuple[float, float, float]:
     torch.manual_seed(0)
     plain = nn.Sequential(*(Block() for _ in range(DEPTH))).eval()
     calibration = images(120)
-    hidden = screen_tokens(copy.deepcopy(plain), calibration)
+    hidden = screen_tokens(copy.deepcopy(plain), calibration, action="hide")
     imputed = screen_tokens(copy.deepcopy(plain), calibration, action="impute")
     x = images(BATCH, seed=1)
     x[:, 5:25] = x.flip(0)[:, 5:25]  # a tenth of the tokens is replaced

@@ -129,7 +129,7 @@ def test_the_mask_of_the_experiment_is_what_screen_tokens_hides(rng):
     calibration = torch.from_numpy(pixels[: params.main_calibration])
     with torch.no_grad():
         expected = model.classify(model.embed(x), hidden)
-        screened = screen_tokens(copy.deepcopy(model), calibration)
+        screened = screen_tokens(copy.deepcopy(model), calibration, action="hide")
         torch.testing.assert_close(screened(x), expected, atol=1e-4, rtol=1e-4)
         imputed = torch.from_numpy(bench.screen.impute(tokens)).float()
         other = screen_tokens(copy.deepcopy(model), calibration, action="impute")
