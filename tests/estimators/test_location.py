@@ -236,6 +236,17 @@ def test_strong_coherence_holds_the_key_to_the_mean_attended_token(sample):
     assert cosine(model.coef_key_, expected) > 0.99
 
 
+def test_correlated_features_do_not_bend_the_key(rng):
+    """The mean attended token is the covariance times the key, not the key."""
+    law = SingleLocation(d=30, n_tokens=8)
+    sample = law.sample(2000, rng)
+    scales = np.append([1.0, 1.0], np.logspace(-1, 1, law.d - 2))
+    tokens, y = in_random_frame(sample.tokens * scales, rng), sample.targets
+    model = SingleLocationRegressor(alpha=3e-5).fit(tokens[:1000], y[:1000])
+    error = np.mean((model.predict(tokens[1000:]) - y[1000:]) ** 2)
+    assert error < oracle_error(law, sample) + 0.02 * np.var(y)
+
+
 def test_never_worse_than_the_mean_of_the_bag(rng):
     """Noise without a deciding token: the flat key is among the starts."""
     tokens, y = rng.standard_normal((400, 5, 3)), rng.standard_normal(400)

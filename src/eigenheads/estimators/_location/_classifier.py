@@ -75,9 +75,10 @@ class SingleLocationClassifier(ClassifierMixin, AbstractSingleLocation):
         share makes coefficients exactly zero.
 
     coherence : float, default=1.0
-        Weight of a penalty on the component of the key that is orthogonal to the mean
-        attended token, both whitened. For tokens with an elliptical law the two
-        directions agree, and the mean has the smaller variance; 0 disables the penalty.
+        Weight of a penalty on the component of the key that is orthogonal, in whitened
+        coordinates, to the inverse covariance times the mean attended token. For tokens
+        with an elliptical law the two directions agree, and the mean has the smaller
+        variance; 0 disables the penalty.
 
     shrinkage : float or None, default=None
         Weight of the identity beside the pooled correlation in the metric in which

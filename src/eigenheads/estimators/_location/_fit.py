@@ -93,10 +93,9 @@ def refine(state: FitState) -> FitState:
 def hold_to_attended(state: FitState) -> FitState:
     r"""Minimise again with the coherence penalty, which steadies the key.
 
-    For tokens with an elliptical law the mean attended token, whitened, has the
-    direction of the key: selection along :math:`k` moves the mean by a multiple of
-    :math:`\Sigma k`. It is a mean over all bags, so it varies less than a key that the
-    targets alone determine.
+    For tokens with an elliptical law, selection along :math:`k` moves the mean by a
+    multiple of :math:`\Sigma k`, so that the mean attended token shows the key. It is a
+    mean over all bags, so it varies less than a key that the targets alone determine.
     """
     if not state.is_held:
         return state
@@ -110,6 +109,9 @@ def hold_to_attended(state: FitState) -> FitState:
             attended += weights.astype(batch.bags.tokens.dtype) @ batch.bags.tokens
         if state.radius is not None:
             attended[-1] = 0.0
+        if state.to_key is not None:
+            width = len(state.to_key)
+            attended[:width] = state.to_key @ attended[:width]
         length = float(np.linalg.norm(attended)) / state.data.weight
         if length <= 1e-8:
             return state

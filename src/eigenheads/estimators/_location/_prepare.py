@@ -26,6 +26,8 @@ from eigenheads.estimators._location._state import (
 # Weight of the identity beside the pooled correlation. The correlation contains what
 # decides, so that whitening by it alone would penalise the key along itself.
 _SHRINKAGE = 3.0
+# Variances below this, of standardised tokens, are not told from rounding.
+_LEAST_VARIANCE = 1e-3
 # Above this width an eigendecomposition costs more than it saves.
 _WIDEST = 2_000
 
@@ -112,12 +114,14 @@ def whiten(state: FitState) -> FitState:
     shrinkage = _SHRINKAGE if settings.shrinkage is None else settings.shrinkage
     coordinates = replace(coordinates, shrinkage=shrinkage)
     root = np.ones(data.n_features)
-    principal = None
+    principal = to_key = None
     if data.n_features <= _WIDEST:
         eigenvalues, vectors = np.linalg.eigh(_correlation(data))
         shrunk = (np.maximum(eigenvalues, 0.0) + shrinkage) / (1 + shrinkage)
         root = (vectors / np.sqrt(shrunk)) @ vectors.T
         coordinates, principal = replace(coordinates, whitening=root), vectors[:, -1]
+        factors = _to_key(data, np.maximum(eigenvalues, 0.0), shrinkage)
+        to_key = (vectors * factors) @ vectors.T
     is_large = data.n_tokens * data.n_features > MANY_NUMBERS
     dtype = np.float32 if is_large else np.float64
 
@@ -128,7 +132,37 @@ def whiten(state: FitState) -> FitState:
         return replace(bags, tokens=tokens @ root.astype(dtype))
 
     data = data.mapped(whitened)
-    return replace(state, data=data, coordinates=coordinates, principal=principal)
+    return replace(
+        state, data=data, coordinates=coordinates, principal=principal, to_key=to_key
+    )
+
+
+def _to_key(data: LocationData, variances: FloatArray, shrinkage: float) -> FloatArray:
+    r"""Return the factors, per principal axis, from mean attended token to key.
+
+    For tokens with an elliptical law the mean attended token is the covariance times
+    the key: on an axis with variance :math:`\lambda`, whitened with the weight
+    :math:`\delta` of the identity, the key is :math:`(\lambda + \delta) / \lambda`
+    times the mean, up to a common factor. The denominator is shrunk towards the mean
+    variance as Ledoit and Wolf (2004) do, with a bag as one observation, because tokens
+    of a bag may be alike; but not more than in the metric.
+    """
+    total = fourth = 0.0
+    for batch in data.read():
+        tokens, weights = batch.bags.tokens, batch.bags.spread(batch.weights)
+        squares = np.einsum("ij,ij->i", tokens, tokens).astype(np.float64)
+        fourth += float(weights @ squares**2)
+        total += float(weights.sum())
+    square, mean = (
+        float(variances @ variances),
+        float(variances.sum()) / data.n_features,
+    )
+    noise = max(fourth / total - square, 0.0) / data.size
+    spread = max(square - data.n_features * mean**2, 0.0)  # of the variances
+    least = shrinkage
+    if noise < spread:
+        least = min(shrinkage, mean * noise / (spread - noise))
+    return (variances + shrinkage) / (variances + max(least, _LEAST_VARIANCE))
 
 
 def _is_reducible(state: FitState) -> bool:
@@ -185,6 +219,7 @@ def _in_span(state: FitState) -> FitState:
         data=data,
         coordinates=coordinates,
         principal=np.eye(1, width).ravel(),
+        to_key=np.diag(_to_key(state.data, variances, shrinkage)),
         random_directions=state.random_directions[:, :width],
     )
 

@@ -156,6 +156,8 @@ class FitState:
         for that.
     principal
         Direction of largest pooled variance.
+    to_key
+        Matrix from the mean attended token to the direction of the key.
     profiles
         Directions of the key with several lengths and the best values.
     attended
@@ -182,6 +184,7 @@ class FitState:
     metric: FloatArray | None = None
     unwhitened: Callable[[Bags], Bags] | None = None
     principal: FloatArray | None = None
+    to_key: FloatArray | None = None
     profiles: list[HeadStart] = field(default_factory=list)
     attended: FloatArray | None = None
     n_heads: int = 1
